@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let most = words.next().map_or(Ok(usize::MAX), |most| most.parse())?;
 
     let mut own = streamline::Own::default();
-    let (log, path) = own.output()?;
+    let (log, path) = own.pipe_from_sink()?;
     let request = format!("{source} | tcp | http |exchange weblog {path}");
     let running = streamline::open(&request, streamline::Options { own, ..Default::default() })?;
 
@@ -28,6 +28,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let results = running.wait()?;
     urls.iter().for_each(|(url, times)| println!("{times} {url}"));
-    eprintln!("{}", results.report().sentence());
+    eprintln!("{}", results.report().summary_sentence());
     Ok(())
 }

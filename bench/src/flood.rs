@@ -119,13 +119,13 @@ impl Flood {
             Pair::new(cable).ok_or("needs root and `ip`: it creates two network namespaces")?;
         let (full, address) = match host {
             Host::Receives => {
-                pair.server.ip(&format!("address add {SERVER}/24 dev {SERVER_DEVICE}"));
-                let socket = pair.server.enter(|| UdpSocket::bind((SERVER, WANTED_PORT)));
+                pair.server.run_ip(&format!("address add {SERVER}/24 dev {SERVER_DEVICE}"));
+                let socket = pair.server.run_inside(|| UdpSocket::bind((SERVER, WANTED_PORT)));
                 (Some(socket.map_err(|why| why.to_string())?), mac_address(&pair)?)
             }
             Host::Ignores => (None, TARGET),
         };
-        let sender = pair.client.enter(|| {
+        let sender = pair.client.run_inside(|| {
             let index = device_index(CLIENT_DEVICE)?;
             PacketSender::open(index, Qdisc::Bypass).map_err(|why| why.to_string())
         })?;
@@ -201,7 +201,7 @@ impl Flood {
 
     /// Returns the index of the receiving device in its namespace.
     pub(crate) fn device(&self) -> Result<u32, String> {
-        self.pair.server.enter(|| device_index(SERVER_DEVICE))
+        self.pair.server.run_inside(|| device_index(SERVER_DEVICE))
     }
 }
 
@@ -218,7 +218,7 @@ fn udp_to(address: [u8; 6], port: u16, length: usize) -> Vec<u8> {
 
 /// Returns the MAC address of the receiving device.
 fn mac_address(pair: &Pair) -> Result<[u8; 6], String> {
-    let output = pair.server.ip(&format!("-o link show dev {SERVER_DEVICE}"));
+    let output = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mut words = output.split_whitespace().skip_while(|word| *word != "link/ether");
     let bytes = words.nth(1).unwrap_or("").split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
     let bytes: Option<Vec<u8>> = bytes.collect();

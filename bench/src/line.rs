@@ -53,7 +53,7 @@ pub(crate) fn plan_request(text: &str) -> Result<Plan, String> {
 
 /// Plans a request for the given machine.
 pub(crate) fn plan_for_machine(text: &str, machine: &Machine) -> Result<Plan, String> {
-    let (graph, mistakes) = pipeline::read(text, &BenchCatalog);
+    let (graph, mistakes) = pipeline::read_request(text, &BenchCatalog);
     if mistakes.iter().any(|mistake| mistake.is_error()) {
         return Err(pipeline::render(text, &mistakes, false));
     }

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
-use testkit::net::{Namespace, SERVER_DEVICE, until};
+use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
 /// Processor time per [`WINDOW`] below which programs are idle, in ns.
 const IDLE_NS: u64 = 3_000_000;
@@ -68,7 +68,7 @@ pub(crate) fn start_on_second_processor(
     space: &Namespace,
     command: &mut Command,
 ) -> Result<Child, String> {
-    space.enter(|| {
+    space.run_inside(|| {
         // On a machine with one processor it is shared.
         let _ = sys::process::pin_to(1);
         let started = command.spawn();
@@ -101,7 +101,7 @@ pub(crate) fn processor_ns(process: u32) -> u64 {
 pub(crate) fn wait_until_idle(processes: &[u32]) -> u64 {
     let all = || processes.iter().map(|process| processor_ns(*process)).sum::<u64>();
     let mut now = all();
-    until("all frames are looked at", || {
+    wait_until("all frames are looked at", || {
         // Without descriptors this only waits.
         sys::poll::readable(&[], Some(WINDOW));
         let before = std::mem::replace(&mut now, all());
@@ -112,7 +112,7 @@ pub(crate) fn wait_until_idle(processes: &[u32]) -> u64 {
 
 /// Returns true if a program is attached to the ingress of the server's device.
 pub(crate) fn has_tap(space: &Namespace) -> bool {
-    space.enter(|| {
+    space.run_inside(|| {
         let index =
             RouteSocket::open().and_then(|links| links.by_name(SERVER_DEVICE)).map(|it| it.index);
         let chain = index.and_then(|index| tcx_chain(index, Side::Ingress));

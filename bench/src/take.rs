@@ -20,7 +20,7 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use crate::temp_directory::TempDirectory;
 use std::process::Stdio;
-use testkit::net::{Pair, SERVER_DEVICE, is_observing, until};
+use testkit::net::{Pair, SERVER_DEVICE, is_observing, wait_until};
 
 /// Frame lengths in bytes.
 const FRAME_LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
@@ -84,9 +84,9 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
 
 fn add_second_pair(pair: &Pair) {
     let client = pair.client.name();
-    pair.server.ip(&format!("link add back0 type veth peer name back1 netns {client}"));
+    pair.server.run_ip(&format!("link add back0 type veth peer name back1 netns {client}"));
     for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
-        space.ip(&format!("link set dev {device} addrgenmode none arp off up"));
+        space.run_ip(&format!("link set dev {device} addrgenmode none arp off up"));
     }
     pair.server.wait_until_up("back0");
 }
@@ -100,7 +100,7 @@ fn observe(floods: &mut Floods, folder: &TempDirectory, line: &str) -> Result<Ta
     command.arg(line).stdout(Stdio::null());
     let child = command.spawn().map_err(|why| format!("{command:?}: {why}"))?;
     let (process, redirects) = (child.id(), line.contains("take"));
-    until(line, || match redirects {
+    wait_until(line, || match redirects {
         true => has_xdp_program(&floods.observed.pair),
         false => {
             let space = &floods.observed.pair.server;
@@ -123,7 +123,7 @@ fn observe(floods: &mut Floods, folder: &TempDirectory, line: &str) -> Result<Ta
 
 /// Returns true if the device has an XDP program.
 fn has_xdp_program(pair: &Pair) -> bool {
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let links = sys::net::RouteSocket::open().ok();
         let found = links.and_then(|links| links.by_name(SERVER_DEVICE).ok());
         found.is_some_and(|interface| interface.xdp.is_some())

@@ -5,7 +5,7 @@ use crate::processes::{Children, number_before, read_text, start_on_second_proce
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use testkit::net::{Pair, SERVER_DEVICE, until};
+use testkit::net::{Pair, SERVER_DEVICE, wait_until};
 
 /// The name of the program.
 pub(crate) const TCPDUMP: &str = "tcpdump";
@@ -70,7 +70,7 @@ impl Tcpdumps {
         }
         for number in 0..wanted.len() {
             let file = folder.join(number.to_string());
-            until("tcpdump listens", || read_text(&file).contains("listening on"));
+            wait_until("tcpdump listens", || read_text(&file).contains("listening on"));
         }
         Ok(all)
     }

@@ -100,7 +100,7 @@ mod tests {
             let folders = std::fs::read_dir(&base.0).unwrap().map(|entry| entry.unwrap().path());
             folders.map(|folder| folder.join("left")).find(|file| file.exists())
         };
-        testkit::until("it has written something", || left().is_some());
+        testkit::wait_until("it has written something", || left().is_some());
         let left = left().unwrap();
         let _next = TempDirectory::new_in(&base.0, "next").unwrap();
         assert!(left.exists(), "it is still at it");

@@ -35,7 +35,7 @@ impl PlannedRequest {
         filters: &'static [&'static Description],
     ) -> Self {
         let (text, catalogue) = (text.into(), CatalogWith(filters));
-        let (graph, mistakes) = pipeline::read(&text, &catalogue);
+        let (graph, mistakes) = pipeline::read_request(&text, &catalogue);
         // Warnings are expected here.
         let wrong = mistakes.iter().any(|mistake| mistake.is_error());
         assert!(!wrong, "{}", pipeline::render(&text, &mistakes, false));

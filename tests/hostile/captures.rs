@@ -58,7 +58,7 @@ fn every_capture_passes_every_filter() {
 
 #[test]
 fn corpus_every_capture_passes_every_filter() {
-    testkit::corpus().into_iter().for_each(assert_captures_pass_every_filter);
+    testkit::corpus_captures().into_iter().for_each(assert_captures_pass_every_filter);
 }
 
 fn assert_captures_pass_every_filter(captures: Captures) {
@@ -80,7 +80,7 @@ fn every_capture_passes_a_file_sink() {
 
 #[test]
 fn corpus_every_capture_passes_a_file_sink() {
-    testkit::corpus().into_iter().for_each(assert_captures_pass_a_file_sink);
+    testkit::corpus_captures().into_iter().for_each(assert_captures_pass_a_file_sink);
 }
 
 fn assert_captures_pass_a_file_sink(captures: Captures) {
@@ -100,7 +100,7 @@ fn every_capture_passes_a_stdout_sink() {
 #[test]
 fn corpus_every_capture_passes_a_stdout_sink() {
     let test = "captures::corpus_every_capture_passes_a_stdout_sink";
-    testkit::corpus()
+    testkit::corpus_captures()
         .into_iter()
         .for_each(|corpus| assert_captures_pass_a_stdout_sink(test, corpus));
 }
@@ -129,7 +129,7 @@ fn every_capture_passes_typical_requests() {
 
 #[test]
 fn corpus_every_capture_passes_typical_requests() {
-    testkit::corpus().into_iter().for_each(assert_captures_pass_typical_requests);
+    testkit::corpus_captures().into_iter().for_each(assert_captures_pass_typical_requests);
 }
 
 fn assert_captures_pass_typical_requests(captures: Captures) {

@@ -87,7 +87,7 @@ fn reads_socket_metadata(program: &ClassicProgram) -> bool {
 #[test]
 fn corpus_libpcap_programs_match_the_kernel() {
     let test = "corpus_libpcap_programs_match_the_kernel";
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let Some(folder) = folder(test) else { return };
     let captured = all_frames(&folder).into_iter().filter(|(link, _)| *link == LinkType::EN10MB);
     let captured: Vec<Frame> = captured.map(|(_, frame)| frame).collect();
@@ -96,7 +96,7 @@ fn corpus_libpcap_programs_match_the_kernel() {
 
 #[test]
 fn catalog_expressions_match_the_kernel() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let options = [true, false].map(|optimize| Options { optimize, ..Options::default() });
     let of = |expression: &&str, options| {
         let program = compile(expression, LinkType::EN10MB, options);
@@ -111,7 +111,7 @@ fn catalog_expressions_match_the_kernel() {
 
 #[test]
 fn random_programs_match_the_kernel() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let mut random = Random(number_from_environment("SEED", 20_261_121));
     let all: Vec<_> =
         (0..500).map(|_| ("random_program".to_owned(), random_program(&mut random))).collect();

@@ -12,7 +12,7 @@ use testkit::need;
 #[test]
 #[ignore = "a measurement"]
 fn prints_nanoseconds_per_packet_of_each_twin() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let frame = Frame::udp(4000, 53, b"0123456789abcdefgh").bytes;
     let empty = insn::encode(&[Insn::mov(R0, 0), Insn::exit()]);
     let empty = bpf::Program::load(program_kind(Hook::Tc), "empty", &empty).unwrap();

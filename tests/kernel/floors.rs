@@ -15,7 +15,7 @@ const TRIPLES_STEP: usize = 199;
 #[test]
 #[ignore = "for old kernels: `cargo xtask kernels`"]
 fn every_generated_program_loads() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let tried = at_every_target(|target| {
         let all = chains(3).into_iter().enumerate();
         let all = all.filter(|(number, chain)| chain.len() < 3 || number % TRIPLES_STEP == 0);

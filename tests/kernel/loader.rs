@@ -11,7 +11,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{self, Anchor, Link, LoadError, Map, ObjectKind, Side, XdpMode, ids, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE, until};
+use testkit::net::{Cable, Pair, SERVER_DEVICE, wait_until};
 
 const USER: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
 const TRUSTED: CapabilitySet = USER.union(CapabilitySet::PERFMON);
@@ -42,7 +42,7 @@ impl Prepared {
 
 #[test]
 fn o9_programs_load_without_perfmon_and_errors_name_the_right() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let mut minded = 0;
     for chain in chains(1) {
         for place in [Hook::Tc, Hook::Xdp, Hook::Socket] {
@@ -82,7 +82,7 @@ fn o9_programs_load_without_perfmon_and_errors_name_the_right() {
 #[test]
 fn o9_thousand_program_loads_leak_nothing() {
     const LOADS: usize = 1_000;
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
     let name = format!("left{}", std::process::id());
@@ -95,7 +95,7 @@ fn o9_thousand_program_loads_leak_nothing() {
         .filter(|(chain, target)| fitting(chain, *target).is_some())
         .collect();
     let mut made = Vec::new();
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
         for round in 0..LOADS {
             let (chain, target) = &all[round % all.len()];
@@ -116,7 +116,7 @@ fn o9_thousand_program_loads_leak_nothing() {
     });
     assert!(made.len() > 2 * LOADS, "{} things were made", made.len());
     // The kernel frees them after a grace period.
-    until("nothing is left", || {
+    wait_until("nothing is left", || {
         let left = |of| ids(of).unwrap();
         let there =
             [ObjectKind::Programs, ObjectKind::Maps, ObjectKind::Links].map(|of| (of, left(of)));

@@ -102,7 +102,7 @@ fn sum_tallies(tallies: &[(Chain, Tally)]) -> Tally {
 
 #[test]
 fn v4_every_chain_matches_its_filters() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let total = sum_tallies(&compare_all_chains(&boundary_frames(), &[1, 7, 37]));
     println!("{} chains: {total:?}", chains(3).len());
     assert!(total.answered > 10_000 && total.refused * 20 < total.packets, "{total:?}");
@@ -110,7 +110,7 @@ fn v4_every_chain_matches_its_filters() {
 
 #[test]
 fn every_twin_handles_frames_cut_at_every_length() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let (borders, chains) = (boundary_frames(), chains(1));
     let tallies = at_every_target(|target| {
         let each = chains.iter().enumerate().filter_map(|(number, chain)| {
@@ -132,14 +132,14 @@ fn twins_are_sure_of_plain_captures() {
 
 #[test]
 fn corpus_twins_are_sure_of_external_captures() {
-    if testkit::corpus().is_some() {
+    if testkit::corpus_captures().is_some() {
         assert_twins_are_sure(corpus::external);
     }
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn assert_twins_are_sure(captured: corpus::Captured) {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let mut captured = ethernet(captured(2));
     captured.retain(|frame| frame.len() < 2000);
     let tallies = compare_all_chains(&captured, &[2, 7]);
@@ -154,9 +154,9 @@ fn assert_twins_are_sure(captured: corpus::Captured) {
 
 #[test]
 fn every_twin_handles_generated_frames_and_noise() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let mut random = Random::replayable();
-    let traffic = testkit::traffic(random.next(), 20).frames;
+    let traffic = testkit::mixed_traffic(random.next(), 20).frames;
     let frames: Vec<Frame> = traffic.iter().map(|(_, bytes)| ethernet_frame(bytes)).collect();
     let made = frames.iter().map(|frame| frame.bytes.clone());
     // At XDP a valid checksum may look pending, so the twin must be unsure.
@@ -180,7 +180,7 @@ fn ethernet_frame(bytes: &[u8]) -> Frame {
 /// Chains of more than forty filters are compiled to several programs connected by tail calls.
 #[test]
 fn i6_long_chains_match_their_filters() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let borders = boundary_frames();
     let mut total = 0;
     for place in HOOKS {

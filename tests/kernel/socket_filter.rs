@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
 use sys::packet::{Instruction, PacketRing, PacketSender, PacketSocket, Qdisc, RingShape};
-use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
+use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, Random, need};
 
 const EXPRESSIONS: &[&str] = &[
@@ -66,14 +66,14 @@ const SMALL_RING: RingShape = RingShape { segment: 4096, segments: 2, retire_ms:
 
 fn device_index(space: &Namespace, device: &str) -> u32 {
     let file = format!("/sys/class/net/{device}/ifindex");
-    space.run("cat", &file).trim().parse().expect("a number")
+    space.run_program("cat", &file).trim().parse().expect("a number")
 }
 
 /// Opens a packet socket with the given filter on a device.
 fn open_with_filter(filter: &ClassicProgram, space: &Namespace, device: &str) -> PacketRing {
     let instructions: Vec<Instruction> =
         filter.instructions().iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect();
-    let socket = space.enter(PacketSocket::open).expect("a packet socket");
+    let socket = space.run_inside(PacketSocket::open).expect("a packet socket");
     if let Err(error) = socket.attach(&instructions) {
         panic!("{error}: {} instructions\n{filter}", instructions.len());
     }
@@ -88,9 +88,10 @@ fn frames_counted(ring: &PacketRing) -> u64 {
 
 fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     let index = device_index(space, device);
-    let mut sender = space.enter(|| PacketSender::open(index, Qdisc::Through)).expect("a way in");
+    let mut sender =
+        space.run_inside(|| PacketSender::open(index, Qdisc::Through)).expect("a way in");
     for frame in frames {
-        until("there is room", || sender.send(&[frame]).frames == 1);
+        wait_until("there is room", || sender.send(&[frame]).frames == 1);
     }
 }
 
@@ -106,7 +107,9 @@ fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
 fn frames() -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut plain = ethernet(captured(1));
-    plain.extend(testkit::traffic(random.next(), 20).frames.into_iter().map(|(_, frame)| frame));
+    plain.extend(
+        testkit::mixed_traffic(random.next(), 20).frames.into_iter().map(|(_, frame)| frame),
+    );
     plain.extend(boundary_frames());
     // The kernel drops a tagged frame without a type.
     plain.retain(|frame| (24..1400).contains(&frame.len()));
@@ -151,7 +154,7 @@ fn h9_socket_filter_passes_what_bpf_accepts() {
     let frames = frames();
     send(&pair.client, CLIENT_DEVICE, &frames);
     for ring in &all {
-        until("all frames have passed", || frames_counted(ring) == frames.len() as u64);
+        wait_until("all frames have passed", || frames_counted(ring) == frames.len() as u64);
     }
     assert_eq!(none.each_ref().map(frames_counted), [0, 0], "the other way round");
     let mut report = String::new();
@@ -184,9 +187,9 @@ fn loopback_frames_are_observed_once() {
     let frames: Vec<Vec<u8>> = (0..20).flat_map(|_| [udp.clone(), other.clone()]).collect();
     send(&space, "lo", &frames);
     let found = || rings.each_ref().map(|both| both.each_ref().map(frames_counted));
-    until("each has come once", || found() == [[40, 20]; 3]);
+    wait_until("each has come once", || found() == [[40, 20]; 3]);
     send(&space, "lo", &frames);
-    until("and once again", || found() == [[80, 40]; 3]);
+    wait_until("and once again", || found() == [[80, 40]; 3]);
 }
 
 /// A script that creates a device without Ethernet headers and sends packets from it, one for each
@@ -203,8 +206,8 @@ for line in sys.stdin:
 #[test]
 fn raw_ip_devices_have_their_own_program() {
     let Some(space) = Namespace::new() else { return };
-    let Some(python) = need::command("python3") else { return };
-    let Some(_) = need::file("/dev/net/tun") else { return };
+    let Some(python) = need::require_command("python3") else { return };
+    let Some(_) = need::require_file("/dev/net/tun") else { return };
     let mut command = space.command(python);
     let command = command.args(["-c", TUNNEL_SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut holder = command.spawn().expect("python runs");
@@ -212,7 +215,7 @@ fn raw_ip_devices_have_their_own_program() {
     let stdout = holder.stdout.take().expect("it is ours");
     BufReader::new(stdout).read_line(&mut there).expect("it says something");
     assert_eq!(there, "there\n");
-    space.ip("link set dev over0 up addrgenmode none");
+    space.run_ip("link set dev over0 up addrgenmode none");
     let asked = |text| arguments(&BPF, &[text]).expect("an expression");
     let [udp, ethernet] = [asked("udp port 53"), asked("ether host 1:2:3:4:5:6")];
     let rings = [Direction::Sent, Direction::Received].map(|way| {
@@ -228,7 +231,7 @@ fn raw_ip_devices_have_their_own_program() {
         writeln!(tunnel, "{hex}").expect("it listens");
     }
     let found = || rings.each_ref().map(|all| all.each_ref().map(frames_counted));
-    until("all have passed", || found().map(|[all, ..]| all) == [4, 3]);
+    wait_until("all have passed", || found().map(|[all, ..]| all) == [4, 3]);
     assert_eq!(found(), [[4, 2, 0], [3, 1, 0]]);
     drop(tunnel);
     assert!(holder.wait().expect("a child").success());

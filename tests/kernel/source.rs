@@ -36,7 +36,7 @@ fn load(program: &Program) -> Result<Loaded, String> {
 
 #[test]
 fn verifier_log_names_the_refused_filter() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let chains = chains(2).into_iter();
     let plain = chains.filter(|chain| chain.iter().all(|twin| twin.description.name != "bpf"));
     let mut tried = 0;

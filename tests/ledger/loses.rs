@@ -16,7 +16,7 @@ use request::PlannedRequest;
 use runtime::ledger::{EdgeKind, Imbalance};
 use std::process::Command;
 use sys::packet::{PacketSender, Qdisc};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, wait_until};
 use testkit::{Frame, need};
 
 /// Environment variable that names the kind of edge that loses a block.
@@ -66,8 +66,8 @@ fn ledger_finds_losses_between_kernel_and_process() {
     let pair = Pair::new(Cable { addresses: false, ..Cable::default() }).expect("a cable");
     let text = format!("rx {SERVER_DEVICE} | udp | dport |53 pcap /dev/null");
     let points = Points::default();
-    let paths = pair.server.enter(|| {
-        let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
+    let paths = pair.server.run_inside(|| {
+        let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
         let plan =
             pipeline::plan::plan(graph, &MachineRegistry::Local, &engine::machine::inspect())
@@ -81,17 +81,17 @@ fn ledger_finds_losses_between_kernel_and_process() {
     let before = came();
     let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(4000, 53, &[7; 30]);
     let mut rest = vec![frame.as_slice(); usize::try_from(FRAMES).expect("few")];
-    pair.client.enter(|| {
+    pair.client.run_inside(|| {
         let links = sys::net::RouteSocket::open().expect("links");
         let index = links.by_name(CLIENT_DEVICE).expect("the device").index;
         let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
-        until("all frames are sent", || {
+        wait_until("all frames are sent", || {
             let sent = sender.send(&rest).frames;
             rest.drain(..sent);
             rest.is_empty()
         });
     });
-    until("they have come", || came() >= before + FRAMES);
+    wait_until("they have come", || came() >= before + FRAMES);
     lives.iter().for_each(Live::stop);
     let outcome = thread.join().expect("a run");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
@@ -112,7 +112,7 @@ const MISDIRECTED_EDGE: &str = "kernel way";
 /// Losses in the ring, between the source and its reader, and of all blocks.
 #[test]
 fn ledger_finds_one_block_lost_between_kernel_and_process() {
-    if need::bpf().is_none() {
+    if need::require_bpf().is_none() {
         return;
     }
     for lost in ["kernel ring", "call", MISDIRECTED_EDGE, "nothing"] {

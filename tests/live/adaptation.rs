@@ -14,7 +14,7 @@ use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Costs, FilterCost, Machine, MovePeriod, SpaceKind, plan};
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::net::{Pair, SERVER_DEVICE, until};
+use testkit::net::{Pair, SERVER_DEVICE, wait_until};
 
 /// Timeout of one operation, longer than any machine needs.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -59,10 +59,10 @@ struct AdaptiveRun<'p> {
 impl AdaptiveRun<'_> {
     /// Sends batches, each after the previous one has arrived, until the condition holds.
     fn send_until(&mut self, one_of: u64, what: &str, holds: impl Fn(&Live) -> bool) {
-        until(what, || {
+        wait_until(what, || {
             send_all(self.pair, &batch(self.sent, one_of));
             self.sent += BATCH_FRAMES / one_of;
-            until("a burst has arrived", || {
+            wait_until("a burst has arrived", || {
                 self.live.is_ended() || self.frames_taken() >= self.sent
             });
             assert!(!self.live.is_ended(), "{what}: it ended: {:?}", self.live.adapted());
@@ -106,9 +106,9 @@ fn run_request(
         "{option} rx@kernel {SERVER_DEVICE} ring=64MB | {filter} pcap '{}'",
         file.display()
     );
-    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
-    let paths = pair.server.enter(|| {
+    let paths = pair.server.run_inside(|| {
         let plan =
             plan(graph, &MachineRegistry::Local, &machine_with_assumed_costs()).expect("a plan");
         assert!(!plan.programs.is_empty(), "it begins in the kernel");
@@ -244,12 +244,12 @@ fn v6_rate_holds_while_the_filter_moves_into_the_kernel() {
             send_all(line.pair, &batch(line.sent, 1));
             line.sent += BATCH_FRAMES;
         };
-        until("few pass: into the kernel", || {
+        wait_until("few pass: into the kernel", || {
             send(line);
             runs_in_kernel(&line.live)
         });
         let before = line.frames_taken();
-        until("some pass there", || {
+        wait_until("some pass there", || {
             send(line);
             line.frames_taken() > before + 100
         });

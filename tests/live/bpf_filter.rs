@@ -14,7 +14,7 @@ use crate::send::{frames_of, send, write_capture};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
-use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
+use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, need};
 
 /// EtherType of the last frame of each test. A receiver of this frame has received all earlier
@@ -24,7 +24,7 @@ const LAST_ETHERTYPE: u16 = 0x9999;
 /// Returns frames of many kinds, followed by the last frame.
 fn frames() -> Vec<Vec<u8>> {
     let mut frames = tagged_frames();
-    frames.extend(testkit::web().frames.into_iter().map(|(_, frame)| frame));
+    frames.extend(testkit::web_capture().frames.into_iter().map(|(_, frame)| frame));
     frames.push(Frame::ethernet().padded_to(60).ethertype(LAST_ETHERTYPE, b"the last"));
     frames
 }
@@ -80,7 +80,7 @@ impl Tcpdump {
         let file = std::fs::File::create(&told).expect("a file");
         let child = command.stderr(file).spawn().expect("tcpdump");
         // Its socket is bound before its filter is set; then it prints this.
-        until("tcpdump sees frames", || {
+        wait_until("tcpdump sees frames", || {
             std::fs::read_to_string(&told).is_ok_and(|told| told.contains("listening on"))
         });
         Self { child, folder }
@@ -92,7 +92,7 @@ impl Tcpdump {
 
     /// Returns the captured frames once there are `count`.
     fn stop(mut self, count: usize) -> Vec<Vec<u8>> {
-        until("tcpdump takes as many", || {
+        wait_until("tcpdump takes as many", || {
             let capture = std::fs::read(self.path()).unwrap_or_default();
             frames_of(&capture).len() >= count
         });
@@ -131,7 +131,7 @@ fn assert_same(ours: &[Vec<u8>], theirs: &[Vec<u8>], told: &str) {
 #[test]
 fn kernel_rejects_exactly_what_bpf_rejects() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let Some(_) = need::command("tcpdump") else { return };
+    let Some(_) = need::require_command("tcpdump") else { return };
     let frames = frames();
     let folder = Scratch::new();
     let file = write_capture(&folder, "all.pcap", &frames);
@@ -150,7 +150,7 @@ fn kernel_rejects_exactly_what_bpf_rejects() {
         });
         send(&pair.client, CLIENT_DEVICE, &frames);
         for observer in [&pushed, &kept] {
-            until("the last frame is written", || has_last_frame(&observer.path("seen.pcap")));
+            wait_until("the last frame is written", || has_last_frame(&observer.path("seen.pcap")));
         }
         let (pushed, kept) = (pushed.stop(), kept.stop());
         pushed.assert_lossless();

@@ -37,9 +37,9 @@ fn v3_filters_after_the_kernel_change_under_traffic() {
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
     let text = format!("rx@kernel {SERVER_DEVICE} | udp@thread0 | pcap '{}'", file.display());
-    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
-    let paths = pair.server.enter(|| {
+    let paths = pair.server.run_inside(|| {
         let plan =
             plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
         assert!(!plan.programs.is_empty(), "it begins in the kernel");
@@ -147,9 +147,9 @@ pub(crate) struct LiveRequest {
 
 impl LiveRequest {
     pub(crate) fn start(pair: &Pair, text: &str) -> Self {
-        let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+        let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-        let paths = pair.server.enter(|| {
+        let paths = pair.server.run_inside(|| {
             let plan =
                 plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
             assert!(!plan.programs.is_empty(), "it begins in the kernel");

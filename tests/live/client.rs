@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testkit::Random;
-use testkit::net::{LIMIT, Namespace, SERVER, SERVER6, until};
+use testkit::net::{LIMIT, Namespace, SERVER, SERVER6, wait_until};
 
 /// Number of concurrent connections.
 const CONNECTIONS: usize = 8;
@@ -50,7 +50,7 @@ pub(crate) fn send_requests(space: &Namespace, count: usize) -> SentRequests {
             .across_second_boundaries
             .extend(client.sent.across_second_boundaries);
     };
-    space.enter(|| {
+    space.run_inside(|| {
         std::thread::scope(|scope| {
             for seed in 0..CONNECTIONS as u64 {
                 scope.spawn(move || work(seed));
@@ -95,7 +95,7 @@ impl Client {
     fn wait_until_due(&self, number: usize) -> Duration {
         let due = Duration::from_secs(number as u64) / REQUESTS_PER_SECOND_MAX;
         let mut now = wall_clock();
-        until("the request is due", || {
+        wait_until("the request is due", || {
             now = wall_clock();
             self.begin.elapsed() >= due && START_WINDOW_MS.contains(&now.subsec_millis())
         });

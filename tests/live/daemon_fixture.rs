@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use testkit::need;
-use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, until};
+use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::resources::{KernelObjects, Resources};
 
 pub(crate) const ALICE: u32 = 41_101;
@@ -68,8 +68,8 @@ impl DaemonFixture {
         policy: &str,
         start: impl FnOnce(&Namespace, &Path, &[String]) -> Child,
     ) -> Option<Self> {
-        need::root()?;
-        need::bpf()?;
+        need::require_root()?;
+        need::require_bpf()?;
         let pair = Pair::new(Cable::default())?;
         let folder = Scratch::new();
         fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).expect("our folder");
@@ -81,7 +81,7 @@ impl DaemonFixture {
         fs::write(&file, policy).expect("a file");
         let child = start(&pair.server, &folder.path(""), &daemon_arguments(&program, &folder));
         let fixture = Self { pair, folder, program, child: Mutex::new(child) };
-        until("a daemon answers", || Client::at(&fixture.daemon_directory()).is_ok());
+        wait_until("a daemon answers", || Client::connect_at(&fixture.daemon_directory()).is_ok());
         Some(fixture)
     }
 
@@ -98,14 +98,14 @@ impl DaemonFixture {
     /// Replaces the daemon's process, and waits until the new one answers.
     pub(crate) fn replace_and_wait(&self, daemon: Child) {
         self.replace_daemon(daemon);
-        until("a daemon answers", || Client::at(&self.daemon_directory()).is_ok());
+        wait_until("a daemon answers", || Client::connect_at(&self.daemon_directory()).is_ok());
     }
 
     /// Sends the daemon a signal, and waits for its exit.
     pub(crate) fn kill_and_wait(&self, signal: &str) {
         let process = self.daemon().id().to_string();
         assert!(Command::new("kill").args([signal, &process]).status().expect("kill").success());
-        until("the daemon ends", || self.daemon().try_wait().expect("a child").is_some());
+        wait_until("the daemon ends", || self.daemon().try_wait().expect("a child").is_some());
     }
 
     fn daemon(&self) -> MutexGuard<'_, Child> {
@@ -123,7 +123,8 @@ impl DaemonFixture {
 
     /// Returns the `streamline` command run by a user with the given group.
     pub(crate) fn command_with_group(&self, uid: u32, gid: u32) -> Command {
-        let mut command = self.pair.server.command(need::command("setpriv").expect("setpriv"));
+        let mut command =
+            self.pair.server.command(need::require_command("setpriv").expect("setpriv"));
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
         command.args(["--clear-groups", "--inh-caps=-all"]).arg(&self.program);
         command.env("STREAMLINE_DAEMON", self.daemon_directory());
@@ -140,7 +141,7 @@ impl DaemonFixture {
     pub(crate) fn run_command(&self, command: Command, uid: u32, line: &str) -> Observer {
         let before = self.running_requests(uid);
         let mut observer = Observer::spawn(command, line);
-        until(&format!("{line} of {uid} runs"), || {
+        wait_until(&format!("{line} of {uid} runs"), || {
             observer.assert_running();
             self.running_requests(uid) > before
         });
@@ -148,7 +149,9 @@ impl DaemonFixture {
     }
 
     pub(crate) fn shared_programs(&self) -> KernelPrograms {
-        Client::at(&self.daemon_directory()).and_then(|client| client.sharing()).expect("an answer")
+        Client::connect_at(&self.daemon_directory())
+            .and_then(|client| client.kernel_programs())
+            .expect("an answer")
     }
 
     /// Returns the only program at the interface.
@@ -161,7 +164,8 @@ impl DaemonFixture {
 
     /// Sends an HTTP request with a mark from a process of the given user at the server's end.
     pub(crate) fn send_request_as(&self, uid: u32, mark: &str) {
-        let mut command = self.pair.server.command(need::command("setpriv").expect("setpriv"));
+        let mut command =
+            self.pair.server.command(need::require_command("setpriv").expect("setpriv"));
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}"));
         command.args(["--clear-groups", "bash", "-c", REQUEST, SERVER, mark]);
         let output = command.output().expect("a shell");
@@ -194,7 +198,7 @@ impl DaemonFixture {
     #[track_caller]
     pub(crate) fn assert_resources_restored(&self, before: &Resources, numbered: &KernelObjects) {
         let mut looks = 0;
-        until("the machine is as before", || {
+        wait_until("the machine is as before", || {
             let now = self.resources();
             let mut other = numbered.remaining();
             other.extend(now.excess_over(before));
@@ -221,11 +225,11 @@ impl DaemonFixture {
     pub(crate) fn stop(&mut self) {
         let process = self.daemon().id().to_string();
         assert!(Command::new("kill").arg(process).status().expect("kill").success());
-        until("the daemon ends", || self.daemon().try_wait().expect("a child").is_some());
+        wait_until("the daemon ends", || self.daemon().try_wait().expect("a child").is_some());
         let remains = fs::read_dir(self.daemon_directory()).into_iter().flatten();
         let remains: Vec<_> = remains.map(|entry| entry.expect("an entry").file_name()).collect();
         assert!(remains.is_empty() || remains == ["ids"], "{remains:?}");
-        until("no program remains", || program_ids(&self.pair).is_empty());
+        wait_until("no program remains", || program_ids(&self.pair).is_empty());
     }
 }
 

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use testkit::need;
-use testkit::net::{Namespace, SERVER_DEVICE, until};
+use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 use testkit::service::Manager;
 
 /// Returns a service manager and a fixture with a daemon started by the manager, or `None` without
@@ -62,9 +62,9 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
         let _ends = StopSenderOnDrop(&stop);
         let sender = scope.spawn(|| send_until(&fixture.pair, 500, &stop));
         let _registered = [&alice, &bob].map(|user| fixture.path_id(user));
-        until("frames come", || given(&fixture, ALICE) > 0 && given(&fixture, BOB) > 0);
+        wait_until("frames come", || given(&fixture, ALICE) > 0 && given(&fixture, BOB) > 0);
         for (round, signal) in ["-KILL", "-TERM", "-KILL"].into_iter().enumerate() {
-            until("both connections are kept", || kept("line-") == 2 + usize::from(round > 0));
+            wait_until("both connections are kept", || kept("line-") == 2 + usize::from(round > 0));
             let (before, had) =
                 (fixture.shared_program(), [ALICE, BOB].map(|uid| given(&fixture, uid)));
             fixture.kill_and_wait(signal);
@@ -86,7 +86,7 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
                 told.iter().zip(had).all(|(now, had)| *now >= had),
                 "{signal}: counts go on: {had:?}, {told:?}"
             );
-            until("more is given", || {
+            wait_until("more is given", || {
                 [ALICE, BOB]
                     .map(|uid| given(&fixture, uid))
                     .iter()
@@ -113,9 +113,9 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
         ran.assert_lossless();
     }
     assert_eq!(fixture.shared_programs().programs, [], "nothing runs any more");
-    until("nothing of it is kept", || kept("kernel-") == 0 && kept("line-") == 0);
+    wait_until("nothing of it is kept", || kept("kernel-") == 0 && kept("line-") == 0);
     fixture.kill_and_wait("-TERM");
-    until("no program remains", || program_ids(&fixture.pair).is_empty());
+    wait_until("no program remains", || program_ids(&fixture.pair).is_empty());
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
     let (carol, dave) = (fixture.run(CAROL, line), fixture.run(DAVE, line));
     let path = fixture.path_id(&carol);
     let send_datagrams = |uid: u32, count: usize| {
-        fixture.pair.server.enter(|| {
+        fixture.pair.server.run_inside(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
             let own = rustix::process::Uid::from_raw(uid);
             rustix::fs::fchown(&socket, Some(own), None).expect("root may");
@@ -149,7 +149,7 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
     for signal in ["-KILL", "-TERM", "-KILL"] {
         let stored =
             |what: &str| manager.stored_names().iter().filter(|name| name.contains(what)).count();
-        until("both connections are kept", || stored("line-") == 2);
+        wait_until("both connections are kept", || stored("line-") == 2);
         assert_eq!((stored("-link"), stored("-seats")), (4, 2), "{:?}", manager.stored_names());
         send_datagrams(CAROL, 20);
         let before = programs(&fixture);
@@ -173,7 +173,7 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
         ran.assert_lossless();
         assert_eq!(ran.frames("all.pcap").len(), sent, "{}", ran.ledger);
     }
-    until("nothing of it is kept", || {
+    wait_until("nothing of it is kept", || {
         !manager.stored_names().iter().any(|name| !name.starts_with("path-"))
     });
     fixture.kill_and_wait("-TERM");
@@ -181,7 +181,7 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
 
 /// Sends numbered datagrams from Carol to herself until `stop` is set; counts them in `sent_count`.
 fn send_to_self(fixture: &DaemonFixture, sent_count: &AtomicU64, stop: &AtomicBool) {
-    fixture.pair.server.enter(|| {
+    fixture.pair.server.run_inside(|| {
         let [from, to] = ["127.0.0.1:0", "127.0.0.1:9"].map(|address| {
             let socket = UdpSocket::bind(address).expect("a socket");
             let own = rustix::process::Uid::from_raw(CAROL);
@@ -222,13 +222,13 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
     let (sent_count, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let more = |what: &str| {
         let had = sent_count.load(Ordering::Relaxed);
-        until(what, || sent_count.load(Ordering::Relaxed) > had + 50);
+        wait_until(what, || sent_count.load(Ordering::Relaxed) > had + 50);
     };
     std::thread::scope(|scope| {
         let _ends = StopSenderOnDrop(&stop);
         let talker = scope.spawn(|| send_to_self(&fixture, &sent_count, &stop));
         more("she speaks");
-        until("her connection is kept", || {
+        wait_until("her connection is kept", || {
             manager.stored_names().iter().any(|name| name.starts_with("line-"))
         });
         fixture.kill_and_wait("-KILL");
@@ -241,7 +241,7 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
         assert!(old.len() == 2 && old[0] == old[1], "{old:?}");
         let change =
             scope.spawn(|| fixture.assert_change_succeeds(CAROL, path, "insert ip before udp"));
-        until("the daemon stands between both", || {
+        wait_until("the daemon stands between both", || {
             assert!(!change.is_finished(), "it was changed, and stood nowhere");
             is_stopped(process)
         });
@@ -256,7 +256,7 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
             &fixture.pair.server,
             &fixture.daemon_arguments(),
         ));
-        until("the second has followed", || links() == [between[0]; 2]);
+        wait_until("the second has followed", || links() == [between[0]; 2]);
         change.join().expect("it is told so");
         more("she speaks to both");
         stop.store(true, Ordering::Relaxed);
@@ -300,7 +300,7 @@ fn v3_daemon_killed_at_any_step_of_a_change_keeps_one_request() {
 }
 
 fn can_run() -> bool {
-    need::command("bash").is_some() && need::command("setpriv").is_some()
+    need::require_command("bash").is_some() && need::require_command("setpriv").is_some()
 }
 
 /// A trial: the daemon is killed before one step of a user's request, and restarted.
@@ -325,7 +325,7 @@ impl Trial {
         step: u32,
         work: impl FnOnce() -> T + Send,
     ) -> Option<Option<T>> {
-        until("all connections are kept, and no other", || {
+        wait_until("all connections are kept, and no other", || {
             let stored = self.manager.stored_names();
             let of = |what: &str| stored.iter().filter(|name| name.starts_with(what)).count();
             of("line-") == self.fixture.shared_program().lines.len()
@@ -336,9 +336,10 @@ impl Trial {
         let process = daemon.id();
         self.fixture.replace_daemon(daemon);
         let answers = || {
-            Client::at(&self.fixture.daemon_directory()).is_ok_and(|client| client.about().is_ok())
+            Client::connect_at(&self.fixture.daemon_directory())
+                .is_ok_and(|client| client.describe_daemon().is_ok())
         };
-        until("the daemon answers or stands still", || is_stopped(process) || answers());
+        wait_until("the daemon answers or stands still", || is_stopped(process) || answers());
         let again = || {
             self.fixture.kill_and_wait("-KILL");
             self.fixture.replace_and_wait(self.start_daemon(None));
@@ -349,7 +350,7 @@ impl Trial {
         }
         std::thread::scope(|scope| {
             let work = scope.spawn(work);
-            until("it is done or the daemon stands still", || {
+            wait_until("it is done or the daemon stands still", || {
                 is_stopped(process) || work.is_finished()
             });
             let stood = is_stopped(process);
@@ -371,13 +372,14 @@ fn kill_at_every_nth_step(every: u32) {
     let stop = AtomicBool::new(false);
     let now = || {
         let line = || {
-            let listed = Client::at(&fixture.daemon_directory()).and_then(|client| client.list());
+            let listed = Client::connect_at(&fixture.daemon_directory())
+                .and_then(|client| client.list_paths());
             let mut listed = listed.expect("the paths").into_iter();
             listed.find(|listed| listed.number == path).and_then(|listed| listed.line)
         };
         // The request's process reports to each daemon, and may not have done so to a new one.
         let mut told = None;
-        until("the path has told its line", || {
+        wait_until("the path has told its line", || {
             told = line();
             told.is_some()
         });
@@ -410,13 +412,15 @@ fn kill_at_every_nth_step(every: u32) {
             *(if done { &mut changed } else { &mut busy }) += 1;
             assert_eq!(fixture.shared_program().lines.len(), 2, "{step}");
             let had = [ALICE, BOB].map(given);
-            until("more is given", || [ALICE, BOB].map(given).iter().zip(had).all(|(n, h)| *n > h));
+            wait_until("more is given", || {
+                [ALICE, BOB].map(given).iter().zip(had).all(|(n, h)| *n > h)
+            });
         }
         // Ending requests receive their counts from whichever daemon runs. That takes a few steps.
         for step in first.unwrap_or(0).saturating_sub(every - 1).. {
             let dave = fixture.run(DAVE, &line);
             fixture.path_id(&dave);
-            until("frames come", || given(DAVE) > 0);
+            wait_until("frames come", || given(DAVE) > 0);
             let mut dave = Some(dave);
             let left = trial.with_fault_at(step, || dave.take().expect("he runs").stop());
             if let Some(Some(ran)) = &left {
@@ -427,7 +431,7 @@ fn kill_at_every_nth_step(every: u32) {
             if let Some(dave) = dave {
                 dave.stop().assert_lossless();
             }
-            until("his line is gone", || fixture.shared_program().lines.len() == 2);
+            wait_until("his line is gone", || fixture.shared_program().lines.len() == 2);
             if left.is_none() {
                 break;
             }
@@ -443,5 +447,5 @@ fn kill_at_every_nth_step(every: u32) {
         ran.assert_lossless();
     }
     fixture.kill_and_wait("-TERM");
-    until("no program remains", || program_ids(&fixture.pair).is_empty());
+    wait_until("no program remains", || program_ids(&fixture.pair).is_empty());
 }

@@ -31,14 +31,14 @@ const BOB: u32 = OVERFLOW_ID - 1;
 
 /// Parses a request as the daemon does.
 fn parse_as_daemon(text: &str) -> Graph {
-    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     complete(graph, &MachineRegistry::Local).0
 }
 
 /// Returns the part of a request that its plan places in the kernel.
 pub(crate) fn kernel_part(text: &str, machine: &Machine) -> KernelPart {
-    let (graph, _) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, _) = pipeline::read_request(text, &MachineRegistry::Local);
     let planned = plan(graph, &MachineRegistry::Local, machine).expect("a plan");
     let program = planned.programs.first().expect("a program");
     let steps = program.steps.iter().flat_map(|step| &step.nodes);
@@ -54,7 +54,7 @@ fn attach(
     text: &str,
     owner: u32,
 ) -> (DelegatedProgram, DelegatedRequest) {
-    pair.server.enter(|| attach_here(points, text, owner))
+    pair.server.run_inside(|| attach_here(points, text, owner))
 }
 
 /// Attaches a request for a user in this thread's namespace.
@@ -147,7 +147,7 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
         let text =
             format!("rx {SERVER_DEVICE} ring=512KB | ip | udp | dport |{port} pcap /dev/null");
         let here = || without_perfmon(|| attach_here(&points, &text, owner));
-        lines.push(pair.server.enter(here));
+        lines.push(pair.server.run_inside(here));
     }
     let now = program_status(&points);
     assert_eq!((now.lines, now.owners, program_ids(&pair).len()), (10, 5, 1));
@@ -180,7 +180,7 @@ fn t17_delegated_layout_that_was_not_planned_is_refused() {
     let good = kernel_part(&text, &machine);
     for nodes in [vec![], vec![NodeId(99)], (0..graph.nodes.len()).map(NodeId).collect()] {
         let part = KernelPart { nodes, ..good.clone() };
-        let asked = pair.server.enter(|| {
+        let asked = pair.server.run_inside(|| {
             points.attach_if(
                 (&graph, &part),
                 &machine,
@@ -219,7 +219,7 @@ fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &d
                 let part = KernelPart::from_text(rest).expect("a part");
                 let machine = engine::machine::inspect();
                 let graph = parse_as_daemon(text);
-                let attached = pair.server.enter(|| {
+                let attached = pair.server.run_inside(|| {
                     points.attach_if(
                         (&graph, &part),
                         &machine,
@@ -252,7 +252,7 @@ fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
     let points = Points::default();
     let text = format!("rx {SERVER_DEVICE} {LINE}");
     let (here, there) = descriptor::pair().expect("a pair of sockets");
-    let Some(child) = pair.server.enter(|| start(there, &text)) else { return };
+    let Some(child) = pair.server.run_inside(|| start(there, &text)) else { return };
     let mut frames = marked(53, b"hers", FRAMES);
     frames.extend(marked(80, b"others'", FRAMES));
     serve(&pair, &points, &text, &here, &|| {
@@ -280,7 +280,7 @@ fn start(socket: OwnedFd, text: &str) -> Option<Child> {
     command.args(["delegated::child", "--exact", "--nocapture", "--quiet"]).env(CHILD, text);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let why = "needs to become another user, who may enter the build folder";
-    process::spawn(&mut command).ok().or_else(|| need::skip(why))
+    process::spawn(&mut command).ok().or_else(|| need::report_skip(why))
 }
 
 /// A kernel host that sends its requests to the process at the other end of standard input.
@@ -348,7 +348,7 @@ fn try_to_write(layout: &DelegatedLayout, [records, pointers, bell]: [&OwnedFd; 
 fn child() {
     let Ok(text) = std::env::var(CHILD) else { return };
     assert_eq!(process::identity(), (ALICE, ALICE));
-    let (graph, _) = pipeline::read(&text, &MachineRegistry::Local);
+    let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
     // The kernel is the serving process's.
     let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: true };
     let machine = Machine { kernel, ..engine::machine::inspect() };

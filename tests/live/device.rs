@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use std::process::Command;
 use testkit::net::{
     CLIENT, CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER, SERVER_DEVICE, packet_sockets,
-    until,
+    wait_until,
 };
 use testkit::{Frame, need};
 
@@ -30,7 +30,7 @@ fn vanished_device_ends_the_run_with_captured_frames() {
     send(&pair.client, CLIENT_DEVICE, &frames);
     observer.wait_until_written("seen.pcap", capture_length(&frames));
     send(&pair.client, CLIENT_DEVICE, &short_frames(1000..1010));
-    pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));
+    pair.server.run_ip(&format!("link delete dev {SERVER_DEVICE}"));
     let ran = observer.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}", ran.ledger);
@@ -45,7 +45,7 @@ fn vanished_device_is_reported_with_all_its_frames() {
     let came = "the interface was removed after 10 frames;";
     let passed = "the interface was removed after 1 frame that passed the kernel's filter;";
     for (line, told) in [("rx", came), ("rx@thread0", passed)] {
-        if need::bpf().is_none() {
+        if need::require_bpf().is_none() {
             return;
         }
         let Some(pair) = quiet_pair() else { return };
@@ -59,7 +59,7 @@ fn vanished_device_is_reported_with_all_its_frames() {
         frames.push(datagram(80));
         send(&pair.client, CLIENT_DEVICE, &frames);
         observer.wait_until_written("seen.pcap", capture_length(&frames[9..]));
-        pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));
+        pair.server.run_ip(&format!("link delete dev {SERVER_DEVICE}"));
         let ran = observer.wait();
         assert_eq!(ran.status, Some(1), "{}", ran.err);
         assert!(ran.err.contains(told), "{line}: {}", ran.err);
@@ -72,7 +72,7 @@ fn renamed_device_continues_under_its_new_name() {
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     send(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
-    pair.server.ip(&format!("link set dev {SERVER_DEVICE} name other0"));
+    pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} name other0"));
     send(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
     observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..20)));
     let ran = observer.stop();
@@ -87,12 +87,12 @@ fn device_that_goes_down_and_up_continues() {
     let mut observer =
         Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} | pcap seen.pcap"));
     send(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
-    pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
-    until("it sees nothing", || packet_sockets(&pair.server).is_empty());
-    pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
+    pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} down"));
+    wait_until("it sees nothing", || packet_sockets(&pair.server).is_empty());
+    pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} up"));
     pair.client.wait_until_up(CLIENT_DEVICE);
     pair.server.wait_until_up(SERVER_DEVICE);
-    until("it sees frames again", || packet_sockets(&pair.server).len() == 1);
+    wait_until("it sees frames again", || packet_sockets(&pair.server).len() == 1);
     observer.assert_running();
     send(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
     observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..20)));
@@ -107,7 +107,7 @@ fn namespace_is_found_by_name_path_and_process() {
     let mut inside = pair.server.command("sleep").arg("1000").spawn().expect("sleep");
     let process = inside.id().to_string();
     // The namespace exists once `ip` has become `sleep`.
-    until("it sleeps there", || {
+    wait_until("it sleeps there", || {
         std::fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name == "sleep\n")
     });
     let path = pair.server.path().display().to_string();
@@ -135,7 +135,7 @@ fn loopback_packets_arrive_once() {
         let line = format!("{source} | bpf \"udp port 9\" | pcap seen.pcap");
         let mut observer = Observer::start(&space, &line);
         let frames = short_frames(0..100);
-        space.enter(|| {
+        space.run_inside(|| {
             let to = UdpSocket::bind("127.0.0.1:9").expect("a socket");
             let from = UdpSocket::bind("127.0.0.1:0").expect("a socket");
             for frame in &frames {
@@ -170,8 +170,8 @@ fn a10_union_delivers_a_doubly_named_frame_once() {
 
 /// Sends numbered datagrams: even numbers from client to server, odd numbers from server to client.
 fn send_datagrams(pair: &Pair, count: u64) {
-    let near = pair.client.enter(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
-    let far = pair.server.enter(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
+    let near = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
+    let far = pair.server.run_inside(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
     for socket in [&near, &far] {
         socket.set_read_timeout(Some(LIMIT)).expect("a time");
     }
@@ -246,7 +246,7 @@ fn missing_device_error_lists_existing_devices() {
 fn promiscuous_mode_ends_with_the_last_observer() {
     let Some(pair) = quiet_pair() else { return };
     let promiscuous = || {
-        let told = pair.server.ip(&format!("-d link show dev {SERVER_DEVICE}"));
+        let told = pair.server.run_ip(&format!("-d link show dev {SERVER_DEVICE}"));
         !told.contains("promiscuity 0")
     };
     let mut found = Vec::new();

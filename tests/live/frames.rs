@@ -17,7 +17,7 @@ const TRANSFER_LENGTH: usize = 3 << 20;
 
 /// Sends bytes to the server; returns the bytes that the server received.
 fn transfer(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
-    let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).expect("a port"));
+    let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 7)).expect("a port"));
     std::thread::scope(|scope| {
         let taken = scope.spawn(|| {
             let (mut connection, _) = listener.accept().expect("a connection");
@@ -27,7 +27,7 @@ fn transfer(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
             taken
         });
         let mut connection =
-            pair.client.enter(|| TcpStream::connect((SERVER, 7)).expect("it listens"));
+            pair.client.run_inside(|| TcpStream::connect((SERVER, 7)).expect("it listens"));
         connection.write_all(bytes).expect("it takes");
         connection.shutdown(Shutdown::Write).expect("it is open");
         // The other side closes once it has received everything.
@@ -97,7 +97,7 @@ fn jumbo_frames_are_whole() {
     let Some(pair) = Pair::new(Cable { mtu: 9000, ..Cable::default() }) else { return };
     for (space, device) in [(&pair.client, CLIENT_DEVICE), (&pair.server, SERVER_DEVICE)] {
         let off = "tso off gso off gro off tx off rx off";
-        let Some(()) = space.offload(device, off) else { return };
+        let Some(()) = space.set_offload(device, off) else { return };
     }
     let bytes = Random::replayable().bytes(TRANSFER_LENGTH);
     let frames = observe_transfer(&pair, &bytes);

@@ -74,12 +74,12 @@ fn hostile_traffic_at_full_rate_is_accounted_for() {
 
 #[test]
 fn corpus_hostile_traffic_at_full_rate_is_accounted_for() {
-    testkit::corpus().iter().for_each(send_at_full_speed);
+    testkit::corpus_captures().iter().for_each(send_at_full_speed);
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn send_at_full_speed(captures: &Captures) {
-    let Some(tcpreplay) = need::command("tcpreplay") else { return };
+    let Some(tcpreplay) = need::require_command("tcpreplay") else { return };
     let frames = frames(captures);
     let cable = Cable { addresses: false, mtu: 9000, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };

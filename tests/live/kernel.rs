@@ -21,13 +21,13 @@ use std::net::UdpSocket;
 use std::process::Command;
 use sys::bpf::{Anchor, Chain, Link, Program, ProgramKind, Side, XdpMode, tcx_chain};
 use sys::net::RouteSocket;
-use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, until};
+use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::{Frame, need};
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
 /// loaded.
 fn quiet_pair() -> Option<Pair> {
-    need::bpf()?;
+    need::require_bpf()?;
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
@@ -39,7 +39,7 @@ fn frames() -> Vec<Vec<u8>> {
     };
     let mut frames = tagged_frames();
     frames.extend((0..300).map(|number| datagram([53, 80, 443][number % 3], number)));
-    frames.extend(testkit::web().frames.into_iter().map(|(_, frame)| frame));
+    frames.extend(testkit::web_capture().frames.into_iter().map(|(_, frame)| frame));
     frames
 }
 
@@ -110,7 +110,7 @@ fn k1_kernel_neighbors_form_one_program_with_equal_counts() {
 #[test]
 fn j1_program_and_packet_socket_deliver_the_same_frames() {
     let Some(pair) = quiet_pair() else { return };
-    let Some(_) = need::command("tcpdump") else { return };
+    let Some(_) = need::require_command("tcpdump") else { return };
     let frames = frames();
     for line in ["udp port 53", "tcp", "vlan", "len > 100"] {
         let [inside, outside] =
@@ -195,11 +195,11 @@ fn v5_refused_filter_runs_in_a_thread_with_a_note() {
 /// A frame for which the twin returns unsure is classified in the process and counted once.
 #[test]
 fn v5_fragments_are_reassembled_after_the_kernel() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let lines = ["rx", "rx@thread0"].map(|rx| format!("{rx} {SERVER_DEVICE} | ip |udp count"));
-    let near = pair.client.enter(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
-    let far = pair.server.enter(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
+    let near = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
+    let far = pair.server.run_inside(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
     far.set_read_timeout(Some(LIMIT)).expect("a time");
     let observers = lines.map(|line| Observer::start(&pair.server, &line));
     let mut bytes = [0; 5000];
@@ -263,7 +263,7 @@ fn frames_of_a_stopped_reader_are_counted() {
     send_all(&pair, &numbered_frames(0..FRAMES, SIZE));
     observer.signal("CONT");
     let (path, mut sent) = (observer.path("seen.pcap"), FRAMES);
-    until("it has come back", || {
+    wait_until("it has come back", || {
         send_all(&pair, &numbered_frames(sent..sent + 1, SIZE));
         sent += 1;
         fs::metadata(&path).is_ok_and(|file| file.len() >= (16 + SIZE) as u64)
@@ -295,8 +295,8 @@ fn program_survives_its_device_going_down_and_up() {
     let mut observer = Observer::start(&pair.server, &line);
     let all = numbered_frames(0..20, FRAME_LENGTH);
     send_all(&pair, &all[..10]);
-    pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
-    pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
+    pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} down"));
+    pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} up"));
     pair.client.wait_until_up(CLIENT_DEVICE);
     pair.server.wait_until_up(SERVER_DEVICE);
     send_all(&pair, &all[10..]);
@@ -308,7 +308,7 @@ fn program_survives_its_device_going_down_and_up() {
 
 /// Returns the programs at the server's device.
 fn attached_programs(pair: &Pair, side: Side) -> Chain {
-    pair.server.enter(|| tcx_chain(device_index(), side).expect("a chain"))
+    pair.server.run_inside(|| tcx_chain(device_index(), side).expect("a chain"))
 }
 
 /// Returns the interface index of the server's device in its namespace.
@@ -325,7 +325,7 @@ fn v17_existing_programs_stay_and_receive_the_same() {
         Program::load(kind, "foreign", &ebpf::insn::encode(&code)).expect("two instructions")
     };
     let (theirs, express) = (program(ProgramKind::Tc, 0), program(ProgramKind::Xdp, 2));
-    let links = pair.server.enter(|| {
+    let links = pair.server.run_inside(|| {
         let tcx =
             Link::tcx(&theirs, device_index(), Side::Ingress, Anchor::Head, None).expect("tcx");
         (tcx, Link::xdp(&express, device_index(), XdpMode::Generic).expect("xdp"))
@@ -353,7 +353,9 @@ fn killed_request_leaves_nothing_attached() {
         send_all(&pair, &numbered_frames(0..10, FRAME_LENGTH));
         observer.signal(end);
         observer.wait();
-        until("nothing is attached", || attached_programs(&pair, Side::Ingress).members.is_empty());
+        wait_until("nothing is attached", || {
+            attached_programs(&pair, Side::Ingress).members.is_empty()
+        });
     }
 }
 
@@ -361,9 +363,9 @@ fn killed_request_leaves_nothing_attached() {
 fn exit_without_a_ring_is_refused_not_dropped() {
     let Some(pair) = quiet_pair() else { return };
     let text = format!("rx@kernel {SERVER_DEVICE} | udp@kernel | (count@thread0 + drop@thread1)");
-    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let mut plan =
             plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
         drop(build(&plan, Settings::default()).expect("it can be built"));

@@ -11,16 +11,16 @@ use crate::send::{capture_length, send, send_all};
 use serde_json::Value;
 use sys::bpf::{Anchor, Link, Program, ProgramKind, Side};
 use sys::net::RouteSocket;
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, wait_until};
 use testkit::{Frame, need};
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if XDP programs cannot be
 /// attached.
 fn quiet_pair(mtu: u32) -> Option<Pair> {
-    need::bpf()?;
+    need::require_bpf()?;
     let pair = Pair::new(Cable { mtu, addresses: false, queues: 1 })?;
-    let probe = pair.server.enter(sys::probe::xdp_socket);
-    probe.or_else(|why| need::skip(&why.to_string()).ok_or(why)).ok()?;
+    let probe = pair.server.run_inside(sys::probe::xdp_socket);
+    probe.or_else(|why| need::report_skip(&why.to_string()).ok_or(why)).ok()?;
     Some(pair)
 }
 
@@ -148,7 +148,7 @@ fn k1_editing_twins_match_their_filters() {
     let Some(pair) = quiet_pair(1500) else { return };
     let mut frames = tagged_frames();
     frames.extend(datagrams(100));
-    frames.extend(testkit::web().frames.into_iter().map(|(_, frame)| frame));
+    frames.extend(testkit::web_capture().frames.into_iter().map(|(_, frame)| frame));
     for line in [
         "rewrite ttl=9",
         "rewrite src=192.0.2.1 dport=99",
@@ -177,7 +177,7 @@ fn g1_frames_without_room_are_ring_losses_by_number() {
     let observer = Observer::start_redirecting(&pair.server, SERVER_DEVICE, &line);
     observer.signal("STOP");
     send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..FRAMES, 100));
-    until("all have come", || received(&pair) >= FRAMES);
+    wait_until("all have come", || received(&pair) >= FRAMES);
     observer.signal("CONT");
     let ran = observer.stop();
     ran.assert_balanced();
@@ -222,11 +222,11 @@ const PUSH: [[u8; 8]; 5] = [
 #[test]
 fn g2_frame_with_removed_tag_is_decided_with_it() {
     if sys::bpf::kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
-        need::skip::<()>("needs drivers that tell of tags (Linux 6.8)");
+        need::report_skip::<()>("needs drivers that tell of tags (Linux 6.8)");
         return;
     }
     let Some(pair) = quiet_pair(1500) else { return };
-    let _push = pair.client.enter(|| {
+    let _push = pair.client.run_inside(|| {
         let index = RouteSocket::open().expect("root may ask").by_name(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
         let program = Program::load(ProgramKind::Tc, "push", &PUSH.concat()).expect("it is right");
@@ -248,8 +248,8 @@ fn g7_killed_redirect_leaves_nothing_attached() {
     let line = format!("rx {SERVER_DEVICE} take | udp | count");
     let mut observer = Observer::start_redirecting(&pair.server, SERVER_DEVICE, &line);
     observer.signal("KILL");
-    until("it is gone", || !observer.is_running());
-    until("nothing is attached", || !has_xdp_program(&pair.server, SERVER_DEVICE));
+    wait_until("it is gone", || !observer.is_running());
+    wait_until("nothing is attached", || !has_xdp_program(&pair.server, SERVER_DEVICE));
     let mut host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
     let frames = datagrams(10);
     send(&pair.client, CLIENT_DEVICE, &frames);
@@ -259,8 +259,8 @@ fn g7_killed_redirect_leaves_nothing_attached() {
 
 #[test]
 fn program_on_the_default_route_needs_force_too() {
-    let Some(pair) = need::bpf().and_then(|()| Pair::new(Cable::default())) else { return };
-    pair.server.ip(&format!("route add default dev {SERVER_DEVICE}"));
+    let Some(pair) = need::require_bpf().and_then(|()| Pair::new(Cable::default())) else { return };
+    pair.server.run_ip(&format!("route add default dev {SERVER_DEVICE}"));
     let line = format!("rx {SERVER_DEVICE} take | udp | drop");
     let program = crate::observer::program();
     let output = pair.server.command(program).args(["run", &line]).output().unwrap();

@@ -11,7 +11,7 @@ use crate::shared_program::{quiet_pair, send_until};
 use engine::live::Live;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use testkit::net::{CLIENT_DEVICE, Pair, SERVER_DEVICE, until};
+use testkit::net::{CLIENT_DEVICE, Pair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, Segment};
 
 /// The changes, in order.
@@ -70,7 +70,7 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
         send(&pair.client, CLIENT_DEVICE, some);
     }
     let open = u64::from(connections);
-    until("all connections are open", || held_blocks(&line.live) == open);
+    wait_until("all connections are open", || held_blocks(&line.live) == open);
     let stop = AtomicBool::new(false);
     let (mut pauses, mut drops) = (Vec::new(), 0);
     let begin = Instant::now();
@@ -79,7 +79,7 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
         let ends = StopSenderOnDrop(&stop);
         for words in CHANGES.iter().cycle().take(many) {
             let before = line.blocks_received();
-            until("frames come", || line.live.is_ended() || line.blocks_received() > before);
+            wait_until("frames come", || line.live.is_ended() || line.blocks_received() > before);
             if line.live.is_ended() {
                 // Its exit status has the reason.
                 break;
@@ -100,7 +100,7 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
     for some in message_halves(connections, true).chunks(500) {
         send(&pair.client, CLIENT_DEVICE, some);
     }
-    until("all messages are whole", || held_blocks(&line.live) == 0);
+    wait_until("all messages are whole", || held_blocks(&line.live) == 0);
     let outcome = line.stop();
     let count = outcome.reports.iter().find(|report| report.name == "count").expect("a report");
     assert_eq!(count.report.rows[0], ("messages".to_owned(), open), "{count:?}");

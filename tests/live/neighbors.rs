@@ -20,8 +20,8 @@ struct Foreign {
 
 impl Foreign {
     fn new() -> Option<Self> {
-        need::bpf()?;
-        need::command("tc")?;
+        need::require_bpf()?;
+        need::require_command("tc")?;
         let pair = Pair::new(Cable { addresses: false, ..Cable::default() })?;
         let program = |kind, name, verdict| {
             let code = [ebpf::insn::Insn::mov(ebpf::insn::R0, verdict), ebpf::insn::Insn::exit()];
@@ -30,7 +30,7 @@ impl Foreign {
         // TCX_NEXT and XDP_PASS.
         let chained = program(ProgramKind::Tc, "foreign_tcx", -1);
         let express = program(ProgramKind::Xdp, "foreign_xdp", 2);
-        let (links, socket) = pair.server.enter(|| {
+        let (links, socket) = pair.server.run_inside(|| {
             let index =
                 RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("it").index;
             let tcx = |side| Link::tcx(&chained, index, side, Anchor::Head, None).expect("tcx");
@@ -45,7 +45,7 @@ impl Foreign {
             socket.bind(index).expect("the device");
             (links, socket)
         });
-        pair.server.run("tc", &format!("qdisc add dev {SERVER_DEVICE} clsact"));
+        pair.server.run_program("tc", &format!("qdisc add dev {SERVER_DEVICE} clsact"));
         let filter = format!(
             "filter add dev {SERVER_DEVICE} ingress pref 7 bpf bytecode 1,6\u{a0}0\u{a0}0\u{a0}0"
         );

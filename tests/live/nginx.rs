@@ -5,7 +5,7 @@ use crate::scratch::Scratch;
 use std::fs;
 use std::process::{Child, Command};
 use testkit::need;
-use testkit::net::{Namespace, SERVER, SERVER6, until};
+use testkit::net::{Namespace, SERVER, SERVER6, wait_until};
 
 /// A running web server.
 pub(crate) struct Nginx {
@@ -17,7 +17,7 @@ impl Nginx {
     /// Starts the server on port 80, and waits until it listens. If nginx is not installed, reports
     /// a skip and returns `None`.
     pub(crate) fn start(space: &Namespace) -> Option<Self> {
-        let program = need::command("nginx")?;
+        let program = need::require_command("nginx")?;
         let folder = Scratch::new();
         for (name, length) in FILES {
             fs::write(folder.path(name), vec![b'x'; *length]).expect("a file");
@@ -38,7 +38,7 @@ impl Nginx {
         let process = self.child.id().to_string();
         let sent = Command::new("kill").args(["-QUIT", &process]).status();
         assert!(sent.expect("kill").success());
-        until("nginx ends", || self.child.try_wait().expect("a child").is_some());
+        wait_until("nginx ends", || self.child.try_wait().expect("a child").is_some());
         fs::read_to_string(self.folder.path("access.log")).expect("nginx logs")
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
-use testkit::net::{Namespace, is_observing, until};
+use testkit::net::{Namespace, is_observing, wait_until};
 
 /// An observing process, with its own directory.
 pub(crate) struct Observer {
@@ -78,7 +78,7 @@ impl Observer {
         let out = File::create(folder.path("out")).expect("a file");
         let command = space.command(program());
         let mut observer = Self::begin_with(command, options, line, (out.into(), folder));
-        until(line, || {
+        wait_until(line, || {
             observer.assert_running();
             has_xdp_program(space, device)
         });
@@ -86,7 +86,7 @@ impl Observer {
     }
 
     fn wait_until_attached(&mut self, space: &Namespace, line: &str) {
-        until(line, || {
+        wait_until(line, || {
             self.assert_running();
             is_observing(space, self.child.id())
         });
@@ -129,7 +129,7 @@ impl Observer {
     /// Waits until a file named in the request has this length.
     pub(crate) fn wait_until_written(&mut self, name: &str, length: u64) {
         let path = self.path(name);
-        until(&format!("{} is of {length} bytes", path.display()), || {
+        wait_until(&format!("{} is of {length} bytes", path.display()), || {
             self.assert_running();
             fs::metadata(&path).is_ok_and(|file| file.len() >= length)
         });
@@ -138,7 +138,7 @@ impl Observer {
     /// Blocks until the process is stopped (state `T`), for example by SIGSTOP.
     pub(crate) fn wait_until_stopped(&self) {
         let status = format!("/proc/{}/status", self.child.id());
-        until("it is stopped", || {
+        wait_until("it is stopped", || {
             fs::read_to_string(&status).is_ok_and(|told| told.contains("State:\tT"))
         });
     }
@@ -188,7 +188,7 @@ impl Observer {
 
     /// Waits until the process has ended by itself.
     pub(crate) fn wait(mut self) -> ObserverResult {
-        until("the observer ends", || !self.is_running());
+        wait_until("the observer ends", || !self.is_running());
         let status = self.child.wait().expect("a child").code();
         let folder = self.folder.take().expect("until it has ended");
         let out = fs::read(folder.path("out")).unwrap_or_default();
@@ -279,7 +279,7 @@ impl SourceReport {
 
 /// Returns true if an XDP program is attached to a device.
 pub(crate) fn has_xdp_program(space: &Namespace, device: &str) -> bool {
-    space.enter(|| {
+    space.run_inside(|| {
         let links = sys::net::RouteSocket::open().expect("root may ask");
         links.by_name(device).is_ok_and(|interface| interface.xdp.is_some())
     })
@@ -311,7 +311,7 @@ fn build(profile: &Path) {
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--package", "streamline-cli", "--profile"]).arg(name);
     command.arg("--target-dir").arg(profile.parent().expect("a folder of builds"));
-    command.current_dir(testkit::cases::workspace());
+    command.current_dir(testkit::cases::workspace_root());
     assert!(command.status().expect("cargo").success(), "the program does not build");
 }
 
@@ -322,7 +322,7 @@ fn build(profile: &Path) {
 fn is_current(program: &Path) -> bool {
     let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let Some(built) = age(program) else { return false };
-    let workspace = testkit::cases::workspace();
+    let workspace = testkit::cases::workspace_root();
     let mut waiting: Vec<PathBuf> =
         ["crates", "examples", "Cargo.lock"].map(|name| workspace.join(name)).into();
     while let Some(path) = waiting.pop() {

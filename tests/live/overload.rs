@@ -9,7 +9,7 @@ use crate::observer::{Observer, ObserverResult};
 use crate::send::send;
 use std::io::{BufReader, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, wait_until};
 
 /// Number of frames sent.
 const FRAMES: u64 = 60_000;
@@ -28,7 +28,7 @@ fn flood(pair: &Pair, behind: &str) -> (ObserverResult, Vec<u64>) {
     let (mut record, mut numbers) = (vec![0; RECORD_HEADER + SIZE], Vec::new());
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| send(&pair.client, CLIENT_DEVICE, &frames));
-        until("the flood ends", || {
+        wait_until("the flood ends", || {
             let sent = received(pair);
             if sent > 0 && numbers.is_empty() {
                 capture.read_exact(&mut [0; 24]).expect("a capture begins");
@@ -100,7 +100,7 @@ fn stopped_reader_loses_whole_rings() {
         Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} ring=1MB | count"));
     observer.signal("STOP");
     send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..20_000, SIZE));
-    until("all have come", || received(&pair) == 20_000);
+    wait_until("all have come", || received(&pair) == 20_000);
     observer.signal("CONT");
     let ran = observer.stop();
     ran.assert_balanced();

@@ -26,7 +26,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sys::bpf::{Rings, Side, cgroup_chain, root_cgroup};
 use testkit::need;
-use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, is_observing, until};
+use testkit::net::{
+    CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, is_observing, wait_until,
+};
 
 const CAROL: u32 = 51_001;
 const DAVE: u32 = 51_002;
@@ -34,13 +36,13 @@ const DAVE: u32 = 51_002;
 /// Returns `None`, and reports a skip, if a program that reads the owner of a socket cannot be
 /// loaded.
 fn skip_unless_loadable() -> Option<()> {
-    need::root()?;
-    need::bpf()
+    need::require_root()?;
+    need::require_bpf()
 }
 
 /// Runs `work` in a namespace as a user.
 fn as_user<T: Send>(space: &Namespace, user: u32, work: impl FnOnce() -> T + Send) -> T {
-    space.enter(|| {
+    space.run_inside(|| {
         let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
         set_thread_groups(&[]).expect("root gives its groups up");
         set_thread_res_gid(gid, gid, gid).expect("root becomes anybody");
@@ -65,9 +67,9 @@ struct UserPacket {
 impl Tap {
     /// Attaches a request for a user in a namespace.
     fn begin(space: &Namespace, points: &Points, user: u32, text: &str) -> Self {
-        let (handout, running): (DelegatedProgram, DelegatedRequest) = space.enter(|| {
+        let (handout, running): (DelegatedProgram, DelegatedRequest) = space.run_inside(|| {
             let machine = engine::machine::inspect();
-            let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+            let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
             assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
             let planned = plan(graph.clone(), &MachineRegistry::Local, &machine).expect("a plan");
             let program = planned.programs.first().expect("a program");
@@ -183,15 +185,17 @@ fn packets_of(capture: &[u8], port: u16, from: [u8; 4]) -> [Vec<Vec<u8>>; 2] {
 /// Runs tcpdump at the client's device until `work` is done and a packet that contains `last` is
 /// captured; returns the capture, or `None` if tcpdump is not installed.
 fn tcpdump(pair: &Pair, scratch: &Scratch, last: &[u8], work: impl FnOnce()) -> Option<Vec<u8>> {
-    let tcpdump = need::command("tcpdump")?;
+    let tcpdump = need::require_command("tcpdump")?;
     let path = scratch.path("tcpdump");
     let mut command = pair.client.command(tcpdump);
     command.args(["-i", CLIENT_DEVICE, "-U", "-Z", "root", "-B", "65536", "-s", "0", "-w"]);
     let mut child = command.arg(&path).stderr(Stdio::null()).spawn().expect("tcpdump");
-    until("tcpdump watches", || is_observing(&pair.client, child.id()));
+    wait_until("tcpdump watches", || is_observing(&pair.client, child.id()));
     work();
     let written = || fs::read(&path).unwrap_or_default();
-    until("tcpdump has written all", || written().windows(last.len()).any(|part| part == last));
+    wait_until("tcpdump has written all", || {
+        written().windows(last.len()).any(|part| part == last)
+    });
     child.kill().expect("it runs");
     child.wait().expect("it ends");
     Some(written())
@@ -220,8 +224,8 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
     let small = "rx own=yes ring=512KB | pcap /dev/null";
     let taps = [CAROL, DAVE].map(|user| Tap::begin(&pair.client, &points, user, line));
     let small = Tap::begin(&pair.client, &points, CAROL, small);
-    let listeners =
-        MARKS.map(|_| pair.server.enter(|| TcpListener::bind((SERVER, 0)).expect("a listener")));
+    let listeners = MARKS
+        .map(|_| pair.server.run_inside(|| TcpListener::bind((SERVER, 0)).expect("a listener")));
     let client = &pair.client;
     let written = tcpdump(&pair, &scratch, b"the last", || {
         std::thread::scope(|scope| {
@@ -279,21 +283,21 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
     // Dave sends to himself on loopback, and to root.
     let daves = as_user(here, DAVE, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
     send_datagram(here, DAVE, address("127.0.0.1", port(daves.local_addr())), b"dave to dave");
-    let roots = here.enter(|| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+    let roots = here.run_inside(|| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
     send_datagram(here, DAVE, address("127.0.0.1", port(roots.local_addr())), b"dave to root");
     // Packets for no socket, and the kernel's replies.
     send_datagram(&pair.server, DAVE, address(CLIENT, 9), b"for no socket");
     send_datagram(here, DAVE, address(SERVER, 9), b"dave to nobody");
-    pair.server.enter(|| TcpStream::connect((CLIENT, 9)).expect_err("nobody listens"));
+    pair.server.run_inside(|| TcpStream::connect((CLIENT, 9)).expect_err("nobody listens"));
     // A raw socket receives others' packets, whoever owns it; a plain one that Carol was given is
     // hers.
-    let raw = here.enter(|| {
+    let raw = here.run_inside(|| {
         socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::UDP)).expect("a raw socket")
     });
     let her = (Some(Uid::from_raw(CAROL)), Some(Gid::from_raw(CAROL)));
     fchown(&raw, her.0, her.1).expect("root gives it away");
     send_datagram(&pair.server, DAVE, address(CLIENT, 7), b"what raw sockets hear");
-    let given = here.enter(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
+    let given = here.run_inside(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
     send_datagram(
         &pair.server,
         DAVE,
@@ -309,7 +313,7 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
         .output();
     // Her packet, after all others.
     send_datagram(here, CAROL, address(SERVER, 9), b"the last of hers");
-    until("hers has come", || carol.contains_mark(b"the last of hers"));
+    wait_until("hers has come", || carol.contains_mark(b"the last of hers"));
     let said = |mark: &[u8]| carol.contains_mark(mark);
     assert!(said(b"dave to carol"), "what her socket receives is hers, whoever sent it");
     for mark in [
@@ -416,7 +420,7 @@ fn p7_killed_process_leaves_nothing_attached() {
     let mut command = space.command(crate::observer::program());
     command.args(["run", "rx own=yes | count"]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("it starts");
-    until("its programs are attached", || {
+    wait_until("its programs are attached", || {
         assert!(child.try_wait().expect("a child").is_none(), "it ended");
         let theirs = programs(child.id());
         theirs.len() == 2 && theirs.iter().all(|program| ours().contains(program))
@@ -424,14 +428,15 @@ fn p7_killed_process_leaves_nothing_attached() {
     let theirs = programs(child.id());
     child.kill().expect("it runs");
     child.wait().expect("it ends");
-    until("its programs are gone", || theirs.iter().all(|program| !ours().contains(program)));
+    wait_until("its programs are gone", || theirs.iter().all(|program| !ours().contains(program)));
 }
 
 /// A daemon run by root delivers to an unprivileged user the traffic of the user's own sockets, but
 /// of no interface.
 #[test]
 fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
-    let (Some(()), Some(setpriv)) = (skip_unless_loadable(), need::command("setpriv")) else {
+    let (Some(()), Some(setpriv)) = (skip_unless_loadable(), need::require_command("setpriv"))
+    else {
         return;
     };
     let Some(space) = Namespace::new() else { return };
@@ -451,7 +456,7 @@ fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
         command.env("STREAMLINE_DAEMON", &place);
         command
     };
-    until("the daemon answers", || {
+    wait_until("the daemon answers", || {
         let answers =
             carols(&program).arg("ps").stdout(Stdio::null()).stderr(Stdio::null()).status();
         answers.expect("setpriv").success()
@@ -469,7 +474,7 @@ fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
     let told = String::from_utf8_lossy(&wrong.stderr);
     assert!(told.contains("leave the interface out") && !told.contains("CAP_NET_RAW"), "{told}");
     let mut observer = Observer::spawn(carols(&program), "rx own=yes | pcap out.pcap");
-    until("her line has begun", || {
+    wait_until("her line has begun", || {
         observer.assert_running();
         send_datagram(&space, CAROL, address("127.0.0.1", 9), b"carol's own");
         fs::metadata(observer.path("out.pcap")).is_ok_and(|file| file.len() > 24)
@@ -479,7 +484,7 @@ fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
     let capture = || fs::read(observer.path("out.pcap")).unwrap_or_default();
     let contains_mark =
         |bytes: &[u8], mark: &[u8]| bytes.windows(mark.len()).any(|part| part == mark);
-    until("the last has come", || contains_mark(&capture(), b"the last of hers"));
+    wait_until("the last has come", || contains_mark(&capture(), b"the last of hers"));
     let written = capture();
     assert!(contains_mark(&written, b"carol's own") && !contains_mark(&written, b"dave's own"));
     let ran = observer.stop();

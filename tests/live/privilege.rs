@@ -26,7 +26,7 @@ fn as_overflow_user(mut command: Command, words: &[&str]) -> Command {
 #[test]
 fn missing_privilege_is_named_with_a_remedy() {
     let Some(space) = Namespace::new() else { return };
-    let Some(setpriv) = need::command("setpriv") else { return };
+    let Some(setpriv) = need::require_command("setpriv") else { return };
     let folder = Scratch::new();
     let program = copy_for_every_user(&folder).display().to_string();
     let output =
@@ -51,12 +51,14 @@ wait $observer
 #[test]
 fn any_user_may_observe_in_its_own_namespace() {
     let Some(space) = Namespace::new() else { return };
-    let (Some(setpriv), Some(_)) = (need::command("setpriv"), need::command("unshare")) else {
+    let (Some(setpriv), Some(_)) =
+        (need::require_command("setpriv"), need::require_command("unshare"))
+    else {
         return;
     };
     let own = ["unshare", "-Urn", "--", "true"];
     if !as_overflow_user(space.command(&setpriv), &own).status().expect("setpriv").success() {
-        need::skip::<()>("needs namespaces that anybody may make");
+        need::report_skip::<()>("needs namespaces that anybody may make");
         return;
     }
     let folder = Scratch::new();

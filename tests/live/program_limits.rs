@@ -8,12 +8,12 @@ use crate::send::send_all;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE, is_observing, until};
+use testkit::net::{Cable, Pair, SERVER_DEVICE, is_observing, wait_until};
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
 /// loaded.
 pub(crate) fn quiet_pair() -> Option<Pair> {
-    need::bpf()?;
+    need::require_bpf()?;
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
@@ -45,7 +45,7 @@ fn v1_analysis_reports_program_time_and_notifications() {
     command.env("XDG_STATE_HOME", folder.path("state")).env("NO_COLOR", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
-    until("it is attached", || {
+    wait_until("it is attached", || {
         assert!(child.try_wait().expect("a child").is_none(), "it ended");
         is_observing(&pair.server, child.id())
     });

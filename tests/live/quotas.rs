@@ -7,7 +7,7 @@ use crate::shared_program::{program_ids, send_until};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::need;
-use testkit::net::{CLIENT_DEVICE, SERVER, SERVER_DEVICE, counters, until};
+use testkit::net::{CLIENT_DEVICE, SERVER, SERVER_DEVICE, counters, wait_until};
 
 #[test]
 fn t12_request_over_its_kernel_quota_ends_alone() {
@@ -15,7 +15,7 @@ fn t12_request_over_its_kernel_quota_ends_alone() {
     else {
         return;
     };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let line = format!("rx {SERVER_DEVICE} ring=1MB | udp | dport |9 pcap /dev/null");
@@ -25,7 +25,7 @@ fn t12_request_over_its_kernel_quota_ends_alone() {
     std::thread::scope(|scope| {
         let _ends = StopSenderOnDrop(&stop);
         scope.spawn(|| send_until(&fixture.pair, 500, &stop));
-        until("alice's line is ended", || !alice.is_running());
+        wait_until("alice's line is ended", || !alice.is_running());
     });
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
@@ -42,7 +42,7 @@ fn t12_request_over_its_kernel_quota_ends_alone() {
 #[test]
 fn t12_daemon_does_not_lend_its_right_to_send() {
     let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let sent = || counters(&fixture.pair.server, "lo").expect("it is there").sent;
@@ -58,14 +58,14 @@ fn t12_daemon_does_not_lend_its_right_to_send() {
     // Nor may the rest of the request as long as it ends so; observing requests may.
     let line = format!("rx {SERVER_DEVICE} ring=1MB | udp | dport |9 pcap /dev/null");
     let watches = fixture.run(ALICE, &line);
-    fixture.pair.client.enter(|| {
+    fixture.pair.client.run_inside(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..20 {
             let _ = socket.send_to(b"x", (SERVER, 9));
         }
     });
     let given = || fixture.shared_program().lines[0].given.map_or(0, |given| given.blocks);
-    until("all have come", || given() == 20);
+    wait_until("all have come", || given() == 20);
     watches.stop().assert_balanced();
     assert_eq!(sent(), before, "nothing left");
     fixture.stop();
@@ -101,14 +101,14 @@ fn contains_mark(bytes: &[u8], mark: &str) -> bool {
 fn p7_multicast_reaches_users_whose_sockets_joined() {
     const GROUPS: [(u32, u16, &str); 2] = [(CAROL, 5001, "<carol's>"), (DAVE, 5002, "<dave's>")];
     let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let seen = frames_while(&mut fixture, |fixture| {
-        fixture.pair.client.ip(&format!("route add 224.0.0.0/4 dev {CLIENT_DEVICE}"));
+        fixture.pair.client.run_ip(&format!("route add 224.0.0.0/4 dev {CLIENT_DEVICE}"));
         for (uid, port, mark) in GROUPS {
             let group = Ipv4Addr::new(239, 1, 1, port.to_be_bytes()[1]);
-            let socket = fixture.pair.server.enter(|| {
+            let socket = fixture.pair.server.run_inside(|| {
                 let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).expect("a socket");
                 let own = rustix::process::Uid::from_raw(uid);
                 rustix::fs::fchown(&socket, Some(own), None).expect("root may");
@@ -117,8 +117,9 @@ fn p7_multicast_reaches_users_whose_sockets_joined() {
                 socket.set_nonblocking(true).expect("it does not wait");
                 socket
             });
-            let sender = fixture.pair.client.enter(|| UdpSocket::bind("0.0.0.0:0").expect("one"));
-            until("what was sent to the group is heard", || {
+            let sender =
+                fixture.pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").expect("one"));
+            wait_until("what was sent to the group is heard", || {
                 let _ = sender.send_to(mark.as_bytes(), (group, port));
                 socket.recv(&mut [0; 100]).is_ok()
             });
@@ -134,12 +135,13 @@ fn p7_multicast_reaches_users_whose_sockets_joined() {
 #[test]
 fn p7_sockets_of_a_setuid_program_belong_to_its_uid() {
     let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     // Like a set-user-id program of Dave's that Carol starts.
     let [carol, dave] = frames_while(&mut fixture, |fixture| {
-        let mut command = fixture.pair.server.command(need::command("setpriv").expect("setpriv"));
+        let mut command =
+            fixture.pair.server.command(need::require_command("setpriv").expect("setpriv"));
         command.args([&format!("--ruid={CAROL}"), &format!("--euid={DAVE}")]);
         command.args([&format!("--regid={CAROL}"), "--clear-groups", "bash", "-p", "-c"]);
         command.arg("echo '<as dave>' > /dev/udp/127.0.0.1/9");

@@ -6,7 +6,7 @@ use crate::numbers::{number, numbers};
 use crate::observer::{Observer, ObserverResult};
 use crate::send::{capture_length, send};
 use serde_json::Value;
-use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, counters, until};
+use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, counters, wait_until};
 use testkit::{Frame, need};
 
 /// Device of the second veth pair at the server.
@@ -23,14 +23,14 @@ struct TwoLinks {
 
 impl TwoLinks {
     fn new() -> Option<Self> {
-        need::bpf()?;
+        need::require_bpf()?;
         let pair = Pair::new(Cable { addresses: false, ..Cable::default() })?;
         let far = Namespace::new()?;
         let peer = format!("peer name {FAR_DEVICE} netns {}", far.name());
-        pair.server.ip(&format!("link add {OUT_DEVICE} type veth {peer}"));
+        pair.server.run_ip(&format!("link add {OUT_DEVICE} type veth {peer}"));
         for (space, device) in [(&pair.server, OUT_DEVICE), (&far, FAR_DEVICE)] {
-            space.ip(&format!("link set dev {device} addrgenmode none arp off"));
-            space.ip(&format!("link set dev {device} up"));
+            space.run_ip(&format!("link set dev {device} addrgenmode none arp off"));
+            space.run_ip(&format!("link set dev {device} up"));
         }
         pair.server.wait_until_up(OUT_DEVICE);
         far.wait_until_up(FAR_DEVICE);
@@ -46,7 +46,7 @@ impl TwoLinks {
         for bunch in frames.chunks(100) {
             let before = came();
             send(&self.pair.client, CLIENT_DEVICE, bunch);
-            until("they have come", || came() >= before + bunch.len() as u64);
+            wait_until("they have come", || came() >= before + bunch.len() as u64);
         }
     }
 }
@@ -118,12 +118,12 @@ fn redirect_sends_copies_and_the_host_receives_the_frames() {
 fn redirect_with_take_leaves_no_frame_for_the_host() {
     const FRAMES: u64 = 600;
     let Some(line) = TwoLinks::new() else { return };
-    let probe = line.pair.server.enter(sys::probe::xdp_socket);
+    let probe = line.pair.server.run_inside(sys::probe::xdp_socket);
     if let Err(why) = probe {
-        need::skip::<()>(&why.to_string());
+        need::report_skip::<()>(&why.to_string());
         return;
     }
-    if need::command("ethtool").is_none() {
+    if need::require_command("ethtool").is_none() {
         return;
     }
     let frames = datagrams(FRAMES);
@@ -137,7 +137,7 @@ fn redirect_with_take_leaves_no_frame_for_the_host() {
     assert!(ran.err.contains("takes no frames from programs of XDP now"), "{}", ran.err);
     assert_eq!(filter(&ran, "udp")["space"], "kernel", "{}", ran.err);
     // With receive offload the far end takes them up.
-    line.far.run("ethtool", &format!("-K {FAR_DEVICE} gro on"));
+    line.far.run_program("ethtool", &format!("-K {FAR_DEVICE} gro on"));
     let (came, ran) = run(&line, &text, true, &frames);
     let redirect = filter(&ran, "redirect");
     assert_eq!(redirect["space"], "kernel", "{}", ran.err);

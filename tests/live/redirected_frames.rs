@@ -8,7 +8,7 @@ use crate::send::{capture_length, send};
 use std::net::UdpSocket;
 use sys::bpf::{Anchor, Link, LinkTarget, Program, ProgramKind, Side, XdpMode};
 use sys::net::RouteSocket;
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, counters, until};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, counters, wait_until};
 use testkit::{Frame, need};
 
 const SIZE: usize = 100;
@@ -16,10 +16,10 @@ const SIZE: usize = 100;
 /// Returns a veth pair that carries only the test's traffic, or `None` if XDP programs cannot be
 /// attached.
 fn pair(cable: Cable) -> Option<Pair> {
-    need::bpf()?;
+    need::require_bpf()?;
     let pair = Pair::new(cable)?;
-    let probe = pair.server.enter(sys::probe::xdp_socket);
-    probe.or_else(|why| need::skip(&why.to_string()).ok_or(why)).ok()?;
+    let probe = pair.server.run_inside(sys::probe::xdp_socket);
+    probe.or_else(|why| need::report_skip(&why.to_string()).ok_or(why)).ok()?;
     Some(pair)
 }
 
@@ -69,7 +69,7 @@ fn g1_redirected_frames_do_not_reach_the_host() {
     // The host receives later frames again.
     let after = numbered_frames(20_000..20_010, SIZE);
     send(&pair.client, CLIENT_DEVICE, &after);
-    until("they have come", || received(&pair) == 20_010);
+    wait_until("they have come", || received(&pair) == 20_010);
     let host = host.stop();
     host.assert_lossless();
     assert!(host.frames("seen.pcap") == after, "of the others it saw none");
@@ -102,7 +102,7 @@ fn g1_frames_without_room_are_ring_losses() {
     let observer = start_redirecting(&pair, &line);
     observer.signal("STOP");
     send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..20_000, SIZE));
-    until("all have come", || received(&pair) >= 20_000);
+    wait_until("all have come", || received(&pair) >= 20_000);
     observer.signal("CONT");
     let ran = observer.stop();
     ran.assert_balanced();
@@ -118,13 +118,13 @@ fn g1_frames_without_room_are_ring_losses() {
 #[test]
 fn g3_each_queue_has_its_own_ring() {
     let Some(pair) = pair(Cable { queues: 4, ..Cable::default() }) else { return };
-    let Some(_) = need::command("ethtool") else { return };
-    let told = pair.server.ip(&format!("-o link show dev {SERVER_DEVICE}"));
+    let Some(_) = need::require_command("ethtool") else { return };
+    let told = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mac = told.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
     let mac = mac.expect("an address");
     // The server does not answer ARP requests.
     pair.client
-        .ip(&format!("neigh replace {SERVER} lladdr {mac} dev {CLIENT_DEVICE} nud permanent"));
+        .run_ip(&format!("neigh replace {SERVER} lladdr {mac} dev {CLIENT_DEVICE} nud permanent"));
     let line = format!("rx {SERVER_DEVICE} take | bpf \"udp port 9\" | pcap -");
     let mut redirecting = start_redirecting(&pair, &line);
     let mut written = capture_length(&[]);
@@ -132,7 +132,7 @@ fn g3_each_queue_has_its_own_ring() {
     for _ in 0..40 {
         // Each has its own port, and thereby a queue.
         let socket = || UdpSocket::bind("0.0.0.0:0").expect("a port");
-        pair.client.enter(|| {
+        pair.client.run_inside(|| {
             for _ in 0..50 {
                 socket().send_to(&payload, (SERVER, 9)).expect("it is sent");
             }
@@ -140,7 +140,7 @@ fn g3_each_queue_has_its_own_ring() {
         written += 50 * (16 + 42 + payload.len() as u64);
         redirecting.wait_until_written("out", written);
     }
-    let statistics = pair.server.run("ethtool", &format!("-S {SERVER_DEVICE}"));
+    let statistics = pair.server.run_program("ethtool", &format!("-S {SERVER_DEVICE}"));
     let ran = redirecting.stop();
     ran.assert_lossless();
     assert_eq!(ran.frames("out").len(), 2_000);
@@ -172,18 +172,18 @@ s.sendto(bytes(i * 7 % 256 for i in range(60000)), (sys.argv[1], 9))
 #[test]
 fn g1_unsegmented_frames_arrive_complete() {
     let Some(pair) = pair(Cable::default()) else { return };
-    let Some(python) = need::command("python3") else { return };
-    let told = pair.server.ip(&format!("-o link show dev {SERVER_DEVICE}"));
+    let Some(python) = need::require_command("python3") else { return };
+    let told = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mac = told.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
     let mac = mac.expect("an address");
     pair.client
-        .ip(&format!("neigh replace {SERVER} lladdr {mac} dev {CLIENT_DEVICE} nud permanent"));
+        .run_ip(&format!("neigh replace {SERVER} lladdr {mac} dev {CLIENT_DEVICE} nud permanent"));
     let observer =
         start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | bpf \"udp port 9\" | pcap -"));
     let mut observer = observer;
     let sent = pair.client.command(python).args(["-c", SEGMENTS, SERVER]).status();
     if !sent.expect("python").success() {
-        need::skip::<()>("needs a kernel that cuts datagrams (UDP_SEGMENT)");
+        need::report_skip::<()>("needs a kernel that cuts datagrams (UDP_SEGMENT)");
         return;
     }
     observer.wait_until_written("out", 24 + 60_000);
@@ -218,10 +218,10 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
     ran.assert_lossless();
     assert!(ran.frames("out") == inside, "{:x?}", ran.frames("out"));
     if sys::bpf::kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
-        need::skip::<()>("needs drivers that tell of tags (Linux 6.8)");
+        need::report_skip::<()>("needs drivers that tell of tags (Linux 6.8)");
         return;
     }
-    let _push = pair.client.enter(|| {
+    let _push = pair.client.run_inside(|| {
         let index = RouteSocket::open().expect("root may ask").by_name(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
         let program = Program::load(ProgramKind::Tc, "push", &PUSH.concat()).expect("it is right");
@@ -247,7 +247,7 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
 const PASS: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
 fn index(pair: &Pair) -> u32 {
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let links = RouteSocket::open().expect("root may ask");
         links.by_name(SERVER_DEVICE).expect("it is there").index
     })
@@ -257,7 +257,7 @@ fn index(pair: &Pair) -> u32 {
 fn v17_existing_program_stays_and_is_named() {
     let Some(pair) = quiet_pair() else { return };
     let index = index(&pair);
-    let link = pair.server.enter(|| {
+    let link = pair.server.run_inside(|| {
         let foreign = Program::load(ProgramKind::Xdp, "somebody_else", &PASS).unwrap();
         Link::xdp(&foreign, index, XdpMode::Native).unwrap()
     });
@@ -272,7 +272,7 @@ fn v17_existing_program_stays_and_is_named() {
     // Observation continues beside it.
     let watch = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | count"));
     send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..3, SIZE));
-    until("they have come", || received(&pair) == 3);
+    wait_until("they have come", || received(&pair) == 3);
     let ran = watch.stop();
     ran.assert_lossless();
     assert_eq!(ran.source().given, 3);
@@ -285,8 +285,8 @@ fn g7_killed_receiver_leaves_nothing_attached() {
         let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | count"));
         send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..10, SIZE));
         observer.signal("KILL");
-        until("it is gone", || !observer.is_running());
-        until("nothing is attached", || !has_xdp_program(&pair.server, SERVER_DEVICE));
+        wait_until("it is gone", || !observer.is_running());
+        wait_until("nothing is attached", || !has_xdp_program(&pair.server, SERVER_DEVICE));
     }
     let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
     let frames = numbered_frames(0..10, SIZE);
@@ -301,7 +301,7 @@ fn g7_killed_receiver_leaves_nothing_attached() {
 #[test]
 fn g7_default_route_interface_needs_force() {
     let Some(pair) = pair(Cable::default()) else { return };
-    pair.server.ip(&format!("route add default dev {SERVER_DEVICE}"));
+    pair.server.run_ip(&format!("route add default dev {SERVER_DEVICE}"));
     let line = format!("rx {SERVER_DEVICE} take | count");
     let output = pair.server.command(program()).args(["run", &line]).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
@@ -334,7 +334,7 @@ fn vanished_interface_ends_the_path_with_a_balanced_ledger() {
     let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
     send(&pair.client, CLIENT_DEVICE, &frames);
     observer.wait_until_written("out", capture_length(&frames));
-    pair.client.ip(&format!("link delete dev {CLIENT_DEVICE}"));
+    pair.client.run_ip(&format!("link delete dev {CLIENT_DEVICE}"));
     let ran = observer.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("the interface was removed after 10 frames"), "{}", ran.err);
@@ -353,9 +353,9 @@ fn tx_counter(ran: &crate::observer::ObserverResult, name: &str) -> Option<u64> 
 /// the client.
 fn add_return_link(pair: &Pair) {
     let client = pair.client.name();
-    pair.server.ip(&format!("link add back0 type veth peer name back1 netns {client}"));
+    pair.server.run_ip(&format!("link add back0 type veth peer name back1 netns {client}"));
     for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
-        space.ip(&format!("link set dev {device} addrgenmode none arp off up"));
+        space.run_ip(&format!("link set dev {device} addrgenmode none arp off up"));
     }
     pair.server.wait_until_up("back0");
 }
@@ -407,8 +407,8 @@ fn g6_descriptors_move_between_interfaces_without_a_copy() {
 fn g6_changed_or_joined_frames_are_copied() {
     let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
     add_return_link(&pair);
-    pair.server.ip("link set dev back0 mtu 9000");
-    pair.client.ip("link set dev back1 mtu 9000");
+    pair.server.run_ip("link set dev back0 mtu 9000");
+    pair.client.run_ip("link set dev back1 mtu 9000");
     let frames = numbered_frames(0..500, SIZE);
     let line = format!("rx {SERVER_DEVICE} take | blank from=50 length=10 | tx back0 qdisc=no");
     let (ran, arrived) = forward(&pair, &line, false, &frames);

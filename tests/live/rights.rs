@@ -74,8 +74,8 @@ const CAPABILITY_SETS: [(&str, Option<bool>); 6] = [
 
 #[test]
 fn v5_request_runs_with_available_capabilities() {
-    let Some(()) = need::bpf() else { return };
-    let Some(setpriv) = need::command("setpriv") else { return };
+    let Some(()) = need::require_bpf() else { return };
+    let Some(setpriv) = need::require_command("setpriv") else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let folder = Scratch::new();
     let program = copy_for_every_user(&folder);

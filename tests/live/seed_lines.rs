@@ -10,7 +10,7 @@ use crate::send::{frames_of, send_all};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, counters, until, wait_until_received};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, counters, wait_until, wait_until_received};
 
 /// The expected outcome of a request.
 enum Outcome {
@@ -183,8 +183,8 @@ fn assert_archived_requests(ran: &ObserverResult) {
 
 /// Waits until a name has this many sockets: one of its own, and one for each reader.
 fn wait_for_sockets(pair: &Pair, name: &str, sockets: usize) {
-    until(&format!("{name} has {sockets} sockets"), || {
-        let names = pair.server.run("cat", "/proc/net/unix");
+    wait_until(&format!("{name} has {sockets} sockets"), || {
+        let names = pair.server.run_program("cat", "/proc/net/unix");
         names.lines().filter(|line| line.ends_with(&format!("/{name}"))).count() >= sockets
     });
 }
@@ -235,7 +235,7 @@ fn run_while_sending(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverRes
 #[test]
 fn a1_a5_a9_a15_h10_h18_h19_example_requests_run_or_name_a_filter() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let capture = testkit::cases::workspace().join("examples/web.pcap");
+    let capture = testkit::cases::workspace_root().join("examples/web.pcap");
     let frames = frames_of(&std::fs::read(&capture).expect("the example"));
     assert_eq!(frames.len() as u64, FRAMES);
     for (paper, line, outcome) in REQUESTS {

@@ -3,17 +3,17 @@
 use crate::scratch::Scratch;
 use sys::packet::{PacketSender, Qdisc};
 use testkit::net::{
-    CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, counters, until, wait_until_received,
+    CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, counters, wait_until, wait_until_received,
 };
 
 /// Sends frames from a device in the given order, each once.
 pub(crate) fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
-    let told = space.ip(&format!("-o link show dev {device}"));
+    let told = space.run_ip(&format!("-o link show dev {device}"));
     let index = told.split(':').next().and_then(|number| number.parse().ok()).expect("a number");
-    space.enter(|| {
+    space.run_inside(|| {
         let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
         let mut rest: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
-        until("all frames are sent", || {
+        wait_until("all frames are sent", || {
             let sent = sender.send(&rest);
             rest.drain(..sent.frames);
             rest.is_empty()

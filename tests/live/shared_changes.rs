@@ -11,7 +11,7 @@ use member::protocol::KernelProgram;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::need;
-use testkit::net::{SERVER_DEVICE, until};
+use testkit::net::{SERVER_DEVICE, wait_until};
 
 /// Alice's changes of the filters in the kernel.
 const ALICES_CHANGES: [&str; 6] = [
@@ -31,8 +31,9 @@ impl DaemonFixture {
     pub(crate) fn path_id(&self, of: &Observer) -> u32 {
         let process = i32::try_from(of.process()).ok();
         let mut number = None;
-        until("its path is registered", || {
-            let paths = Client::at(&self.daemon_directory()).and_then(|client| client.list());
+        wait_until("its path is registered", || {
+            let paths =
+                Client::connect_at(&self.daemon_directory()).and_then(|client| client.list_paths());
             let paths = paths.unwrap_or_default();
             number = paths.iter().find(|path| path.process == process).map(|path| path.number);
             number.is_some()
@@ -51,7 +52,7 @@ impl DaemonFixture {
 
     /// Changes a path; asserts that nothing was lost.
     pub(crate) fn assert_change_succeeds(&self, uid: u32, path: u32, words: &str) {
-        until(words, || {
+        wait_until(words, || {
             let (done, said) = self.change_path(uid, path, words);
             assert!(if done { is_lossless(&said) } else { is_busy(&said) }, "{words}: {said}");
             done
@@ -87,7 +88,7 @@ pub(crate) fn assert_each_once(ran: &ObserverResult, sent: u64) {
 #[test]
 fn v3_users_change_requests_in_a_shared_program_under_traffic() {
     let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let line = format!("rx {SERVER_DEVICE} ring=16MB | udp | dport |9 pcap all.pcap");
@@ -101,7 +102,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
     let sent = std::thread::scope(|scope| {
         let _ends = StopSenderOnDrop(&stop);
         let sender = scope.spawn(|| send_until(&fixture.pair, 500, &stop));
-        until("frames come", || given() > 0);
+        wait_until("frames come", || given() > 0);
         // One after the other: each is one update of the link.
         for words in ALICES_CHANGES {
             let before = fixture.shared_program();
@@ -157,7 +158,7 @@ impl Drop for StopSenderOnDrop<'_> {
 fn p5_change_cannot_exceed_the_policy() {
     let policy = format!("{POLICY}[kernel]\nfilters = [\"rx\", \"ip\", \"udp\", \"drop\"]\n");
     let Some(mut fixture) = DaemonFixture::new(&policy) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let line = format!("rx {SERVER_DEVICE} | udp @kernel | dport |9 pcap all.pcap");
@@ -186,13 +187,13 @@ fn p5_change_cannot_exceed_the_policy() {
 #[test]
 fn v3_user_changes_a_request_on_its_own_sockets() {
     let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let carol = fixture.run(CAROL, "rx own=yes ring=1MB | udp | dport |9 pcap all.pcap");
     let path = fixture.path_id(&carol);
     let say = |count: u8| {
-        fixture.pair.server.enter(|| {
+        fixture.pair.server.run_inside(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
             let own = rustix::process::Uid::from_raw(CAROL);
             rustix::fs::fchown(&socket, Some(own), None).expect("root may");
@@ -218,7 +219,7 @@ fn v3_user_changes_a_request_on_its_own_sockets() {
 fn o9_p5_explain_reports_access_denied_by_policy() {
     let policy = format!("{POLICY}[kernel]\nfilters = [\"rx\", \"ip\", \"udp\"]\n");
     let Some(mut fixture) = DaemonFixture::new(&policy) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let explain = |uid: u32, line: &str| {
@@ -233,7 +234,10 @@ fn o9_p5_explain_reports_access_denied_by_policy() {
     let (done, said) = explain(CAROL, &line);
     assert!(
         !done
-            && said.contains(&format!("{} may not watch server0", testkit::user::describe(CAROL))),
+            && said.contains(&format!(
+                "{} may not watch server0",
+                testkit::user::describe_user(CAROL)
+            )),
         "{said}"
     );
     let (done, said) = explain(CAROL, "rx own=yes | udp | pcap own.pcap");

@@ -19,13 +19,13 @@ use sys::bpf::{RunStatistics, Side, tcx_chain};
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, Qdisc};
 use sys::steps::{InjectedFault, Steps};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, need};
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
 /// loaded.
 pub(crate) fn quiet_pair() -> Option<Pair> {
-    need::bpf()?;
+    need::require_bpf()?;
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
@@ -40,8 +40,8 @@ fn build_with_steps(
     text: &str,
     steps: &Steps,
 ) -> Result<Vec<BuiltPath>, BuildError> {
-    pair.server.enter(|| {
-        let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    pair.server.run_inside(|| {
+        let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
         let plan =
             plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
@@ -86,7 +86,8 @@ fn device_index() -> u32 {
 
 /// Returns the ids of the programs at the server's device.
 pub(crate) fn program_ids(pair: &Pair) -> Vec<u32> {
-    let chain = pair.server.enter(|| tcx_chain(device_index(), Side::Ingress).expect("a chain"));
+    let chain =
+        pair.server.run_inside(|| tcx_chain(device_index(), Side::Ingress).expect("a chain"));
     chain.members.iter().map(|member| member.program).collect()
 }
 
@@ -142,8 +143,9 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     assert!(program_ids(&pair).is_empty(), "nothing stays");
     // The same requests in threads, on the same frames.
     let outside = format!("rx@thread0 {SERVER_DEVICE}");
-    let threads = pair.server.enter(|| {
-        let (graph, _) = pipeline::read(&line(&outside, "outside.pcap"), &MachineRegistry::Local);
+    let threads = pair.server.run_inside(|| {
+        let (graph, _) =
+            pipeline::read_request(&line(&outside, "outside.pcap"), &MachineRegistry::Local);
         let plan =
             plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
         engine::build::build(&plan, Settings::default()).expect("paths")
@@ -209,7 +211,7 @@ fn failed_addition_of_a_request_changes_nothing() {
         assert_eq!(program_status(&points).lines, shows.lines, "{step}");
         // The thread that waits for replaced programs is created once.
         let more = if step == 0 { 0 } else { 2 };
-        until("what was made is gone", || descriptors() <= own + more);
+        wait_until("what was made is gone", || descriptors() <= own + more);
     }
     assert!(failed >= 6, "{failed} steps");
     let outcome = first.stop();
@@ -235,7 +237,7 @@ fn captured_numbers(path: &std::path::Path) -> Vec<u64> {
 /// Sends numbered frames, `apart_us` microseconds apart, until `stop` is set; returns their number.
 pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
     const FRAMES_PER_BATCH: u64 = 20;
-    pair.client.enter(|| {
+    pair.client.run_inside(|| {
         let index =
             RouteSocket::open().expect("links").by_name(CLIENT_DEVICE).expect("a device").index;
         let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
@@ -243,7 +245,7 @@ pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
         while !stop.load(Ordering::Relaxed) {
             let frames = numbered_frames(sent..sent + FRAMES_PER_BATCH, FRAME_LENGTH);
             let mut rest: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
-            until("all frames are sent", || {
+            wait_until("all frames are sent", || {
                 let sent = sender.send(&rest);
                 rest.drain(..sent.frames);
                 rest.is_empty()
@@ -308,7 +310,7 @@ fn join_and_leave_once(pair: &Pair, points: &Points, scratch: &Scratch, round: u
     let text = format!("rx {SERVER_DEVICE} | {}", behind[round % behind.len()]);
     let line = Running::start(pair, points, &text);
     // Counted by the current program.
-    until("it sees frames", || program_status(points).steps[0].2 > 20);
+    wait_until("it sees frames", || program_status(points).steps[0].2 > 20);
     let lost = line.stop().ledger.lost();
     let numbers = captured_numbers(&path);
     let all = numbers[numbers.len() - 1] - numbers[0] + 1;

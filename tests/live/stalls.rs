@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::process::Command;
 use std::sync::mpsc;
-use testkit::net::{Pair, SERVER_DEVICE, until};
+use testkit::net::{Pair, SERVER_DEVICE, wait_until};
 
 /// Number of frames per phase: as many as a pipe and a buffer hold, plus most of a kernel ring.
 const FRAMES: u64 = 5000;
@@ -36,7 +36,7 @@ fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcom
     let pipe = scratch.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
     let text = format!("{option} rx@kernel {SERVER_DEVICE} ring=64MB | pcap '{}'", pipe.display());
-    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     let (read, waits) = mpsc::channel();
     let reader = std::thread::spawn(move || {
@@ -47,7 +47,7 @@ fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcom
         pipe.read_to_end(&mut all).map(|_| all).expect("a capture")
     });
     let machine = engine::machine::inspect();
-    let paths = pair.server.enter(|| {
+    let paths = pair.server.run_inside(|| {
         let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
         let extras =
             PathOptions { adapt: Adapt::permitted_by(&plan, &machine), ..PathOptions::default() };
@@ -60,7 +60,7 @@ fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcom
     send_all(pair, &numbered_frames(0..FRAMES, FRAME_LENGTH));
     let sent = sys::clock::monotonic();
     // A write is long by the clock alone.
-    until("the write has taken long", || sys::clock::monotonic() - sent > 60_000_000);
+    wait_until("the write has taken long", || sys::clock::monotonic() - sent > 60_000_000);
     read.send(()).expect("a reader");
     then(&live);
     send_all(pair, &numbered_frames(FRAMES..2 * FRAMES, FRAME_LENGTH));
@@ -82,7 +82,7 @@ fn assert_accounted(outcome: &Outcome, numbers: &[u64]) {
 fn v6_stalled_sink_gets_a_thread_of_its_own() {
     let Some(pair) = quiet_pair() else { return };
     let (outcome, numbers) = run_into_pipe(&pair, "", |live| {
-        until("the sink has moved", || space_of_sink(live) == "thread1");
+        wait_until("the sink has moved", || space_of_sink(live) == "thread1");
     });
     let [told] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
     assert!(told.starts_with("`pcap` to thread1: a write took "), "{told}");

@@ -9,7 +9,7 @@ use crate::send::{capture_length, send, write_capture};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
-use testkit::{Random, traffic};
+use testkit::{Random, mixed_traffic};
 
 /// Number of frames sent at once, fewer than the smallest ring holds.
 const FRAMES_AT_ONCE: usize = 200;
@@ -75,7 +75,7 @@ fn frames_of(path: &Path, least: usize) -> Option<Vec<Vec<u8>>> {
 fn disordered_streams_reassemble_as_from_a_capture() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let mut random = Random::replayable();
-    let made = traffic(random.next(), 400).frames;
+    let made = mixed_traffic(random.next(), 400).frames;
     let mut frames: Vec<Vec<u8>> = made.into_iter().map(|(_, frame)| frame).collect();
     // Neighbors are swapped, so that much is held.
     for at in 1..frames.len() {
@@ -103,7 +103,7 @@ fn live_captures_reassemble_as_from_a_file() {
 
 #[test]
 fn corpus_live_captures_reassemble_as_from_a_file() {
-    let Some(captures) = testkit::captures() else { return };
+    let Some(captures) = testkit::capture_paths() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let part = std::env::var("CASES").ok();
     let parts = part.as_deref().map_or_else(|| CAPTURE_PATHS.to_vec(), |part| vec![part]);

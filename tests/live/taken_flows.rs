@@ -9,18 +9,18 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
-use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, until};
+use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::{Frame, need};
 
 /// Returns a veth pair with addresses, or `None` if programs cannot be loaded.
 fn addressed_pair() -> Option<Pair> {
-    need::bpf()?;
+    need::require_bpf()?;
     Pair::new(Cable::default())
 }
 
 /// Returns a veth pair that carries only the test's frames, or `None` if programs cannot be loaded.
 fn quiet_pair() -> Option<Pair> {
-    need::bpf()?;
+    need::require_bpf()?;
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
@@ -33,8 +33,8 @@ struct Sockets {
 
 impl Sockets {
     fn new(pair: &Pair, port: u16) -> Self {
-        let near = pair.client.enter(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
-        let far = pair.server.enter(|| UdpSocket::bind((SERVER, port)).expect("a socket"));
+        let near = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
+        let far = pair.server.run_inside(|| UdpSocket::bind((SERVER, port)).expect("a socket"));
         near.connect((SERVER, port)).expect("an address");
         far.set_read_timeout(Some(LIMIT)).expect("a time");
         Self { near, far }
@@ -54,7 +54,7 @@ impl Sockets {
 
 /// Returns the number of programs at the ingress of the server's device.
 fn programs(pair: &Pair) -> usize {
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let index = RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("it").index;
         tcx_chain(index, Side::Ingress).expect("a chain").members.len()
     })
@@ -64,7 +64,7 @@ fn programs(pair: &Pair) -> usize {
 fn start(pair: &Pair, line: &str) -> Observer {
     let before = programs(pair);
     let mut observer = Observer::spawn(pair.server.command(program()), line);
-    until(line, || {
+    wait_until(line, || {
         observer.assert_running();
         programs(pair) > before
     });
@@ -78,9 +78,10 @@ fn source_note(ran: &ObserverResult, number: usize) -> String {
 
 /// Sends bytes over TCP to the server; panics if a byte is missing or wrong.
 fn transfer(pair: &Pair, bytes: usize) {
-    let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).expect("a port"));
+    let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 7)).expect("a port"));
     let byte = |at: usize| (at % 251) as u8;
-    let mut near = pair.client.enter(|| TcpStream::connect((SERVER, 7)).expect("a connection"));
+    let mut near =
+        pair.client.run_inside(|| TcpStream::connect((SERVER, 7)).expect("a connection"));
     let (mut far, _) = listener.accept().expect("a connection");
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -143,7 +144,7 @@ fn g7_flow_returns_to_the_host_however_the_taker_ends() {
             }
             _ => drop(observer.wait()),
         }
-        until("nothing is attached", || programs(&pair) == 0);
+        wait_until("nothing is attached", || programs(&pair) == 0);
         ours.send(end.as_bytes());
         ours.expect(end.as_bytes());
     }
@@ -286,7 +287,7 @@ interfaces = [\"server0\"]
 #[test]
 fn g7_users_take_flows_by_the_daemons_grant_alone() {
     let Some(fixture) = DaemonFixture::new(GRANTS) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let pair = &fixture.pair;
@@ -295,7 +296,7 @@ fn g7_users_take_flows_by_the_daemons_grant_alone() {
     let refused = Observer::spawn(fixture.command(BOB), &line(5301)).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in [testkit::user::describe(BOB).as_str(), "not take from it", "take = true"] {
+    for part in [testkit::user::describe_user(BOB).as_str(), "not take from it", "take = true"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     for end in ["INT", "KILL"] {
@@ -311,7 +312,7 @@ fn g7_users_take_flows_by_the_daemons_grant_alone() {
             ran.assert_lossless();
             assert_eq!(ran.source().given, 10, "{}", ran.ledger);
         }
-        until("nothing is attached", || programs(pair) == 0);
+        wait_until("nothing is attached", || programs(pair) == 0);
         ours.send(end.as_bytes());
         ours.expect(end.as_bytes());
     }

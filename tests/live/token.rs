@@ -95,7 +95,7 @@ fn filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
 
 #[test]
 fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let folder = Scratch::new();
     let file = key_file(&folder).display().to_string();
@@ -202,7 +202,7 @@ fn h22_key_is_usable_by_its_owner_only() {
     let (code, text) = told(&mut Command::new(&program), "explain");
     assert!(code != Some(0) && text.contains("chmod 600"), "{text}");
     fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("its mode");
-    let Some(setpriv) = need::command("setpriv") else { return };
+    let Some(setpriv) = need::require_command("setpriv") else { return };
     let mut unprivileged = Command::new(setpriv);
     unprivileged.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
     let (code, text) = told(unprivileged.arg(&program), "run");

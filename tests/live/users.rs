@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use sys::local_socket::{self, Framing};
 use testkit::need;
-use testkit::net::{LIMIT, Pair, SERVER, SERVER_DEVICE, until};
+use testkit::net::{LIMIT, Pair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::resources::KernelObjects;
 
 /// Returns the kernel rings that a process has mapped.
@@ -55,7 +55,7 @@ const DATAGRAMS: usize = 3000;
 
 /// Sends every user's traffic, each datagram with its user's mark.
 fn send(pair: &Pair) {
-    pair.client.enter(|| {
+    pair.client.run_inside(|| {
         for number in 0..REQUESTS {
             let mut server = TcpStream::connect((SERVER, 80)).expect("a server");
             server.set_read_timeout(Some(LIMIT)).expect("a limit");
@@ -81,7 +81,7 @@ fn send(pair: &Pair) {
 fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
     let Some(nginx) = Nginx::start(&fixture.pair.server) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let before = fixture.resources();
@@ -92,14 +92,14 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     let refused = Observer::spawn(fixture.command(CAROL), &format!("{rx} | count")).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
-    let carol = testkit::user::describe(CAROL);
+    let carol = testkit::user::describe_user(CAROL);
     for part in [carol.as_str(), "may not watch", SERVER_DEVICE, "[[open]]", "policy.toml"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     // The traffic of her own sockets is hers.
     let carol = fixture.run(CAROL, "rx own=yes ring=1MB | pcap own.pcap");
     // Dave holds everything he can get and reads nothing.
-    let held = fixture.pair.server.enter(|| request_everything_as_dave(&fixture));
+    let held = fixture.pair.server.run_inside(|| request_everything_as_dave(&fixture));
 
     let now = fixture.shared_program();
     assert_eq!((now.lines.len(), program_ids(&fixture.pair)), (5, vec![now.program]));
@@ -116,7 +116,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
         let ours = lines.into_iter().filter(|line| line.uid == uid);
         ours.filter_map(|line| Some(line.given?.blocks + line.lost?)).sum::<u64>()
     };
-    until("bob was given all", || given(BOB) >= sent);
+    wait_until("bob was given all", || given(BOB) >= sent);
     for (user, own) in [(&alice, "<alice's>"), (&bob, "<bob's>"), (&carol, "<carol's>")] {
         let memory = mapped_rings(user.process());
         assert!(memory.len() > 1 << 20, "{own}: {} bytes are mapped", memory.len());
@@ -138,7 +138,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     let numbered = users.into_iter().fold(fixture.kernel_objects(), KernelObjects::union);
     assert!(numbered.programs.len() > 1 && numbered.links.len() > 1, "{numbered:?}");
     drop(held);
-    until("dave is gone", || fixture.running_requests(DAVE) == 0);
+    wait_until("dave is gone", || fixture.running_requests(DAVE) == 0);
     let ran = alice.stop();
     ran.assert_lossless();
     let log = String::from_utf8_lossy(&ran.out).into_owned();
@@ -228,7 +228,7 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         let by = refused.parameters["by"].as_str();
         assert!(matches!(by, Some("line" | "quota")), "{line_of}: {refused:?}");
     }
-    let switch = Call::new("io.streamline.Switch", &json!({})).text();
+    let switch = Call::new("io.streamline.Switch", &json!({})).to_bytes();
     for socket in [&fixture.socket(), &request_connection(&held)] {
         sys::descriptor::send(socket, &switch, &[]).expect("sent");
         let refused = receive_message(socket).0;
@@ -240,13 +240,13 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     }
     // Requests more than it reads, and disconnects within a message.
     let greedy = fixture.socket();
-    let call = Call::new("io.streamline.Sharing", &json!({})).text();
+    let call = Call::new("io.streamline.Sharing", &json!({})).to_bytes();
     let sent = (0..100_000).find(|_| local_socket::send_now(&greedy, &call, &[]).is_err());
     assert!(sent.is_some(), "nobody is served for ever");
     for _ in 0..20 {
         let attach = asks(&line, &part, &ours, own);
         let call = Call::new("io.streamline.Attach", &attach);
-        let call = Call { more: true, ..call }.text();
+        let call = Call { more: true, ..call }.to_bytes();
         sys::descriptor::send(fixture.socket(), &call, &[]).expect("sent");
     }
     held
@@ -254,7 +254,7 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
 
 impl DaemonFixture {
     fn socket(&self) -> OwnedFd {
-        let packets = self.daemon_directory().join(member::place::PACKETS);
+        let packets = self.daemon_directory().join(member::place::PACKET_SOCKET);
         local_socket::connect_to(&packets, Framing::Packets, LIMIT).expect("the daemon is there")
     }
 }
@@ -267,7 +267,7 @@ fn request_connection(held: &[OwnedFd]) -> OwnedFd {
 /// Sends a message; returns the reply and its descriptors.
 fn exchange(socket: &OwnedFd, attach: &Attach) -> (Reply, Vec<OwnedFd>) {
     let call = Call { more: true, ..Call::new("io.streamline.Attach", attach) };
-    sys::descriptor::send(socket, &call.text(), &[]).expect("sent");
+    sys::descriptor::send(socket, &call.to_bytes(), &[]).expect("sent");
     receive_message(socket)
 }
 
@@ -285,7 +285,7 @@ fn network() -> String {
 #[test]
 fn t10_killed_users_leave_and_a_lost_daemon_is_reported() {
     let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let line = format!("rx {SERVER_DEVICE} {BOBS_REQUEST}");
@@ -296,18 +296,18 @@ fn t10_killed_users_leave_and_a_lost_daemon_is_reported() {
         (2, 2)
     );
     dave.signal("KILL");
-    until("his line is gone", || fixture.running_requests(DAVE) == 0);
+    wait_until("his line is gone", || fixture.running_requests(DAVE) == 0);
     assert_eq!(fixture.shared_program().rings.len(), 1);
     drop(dave.wait());
-    fixture.pair.client.enter(|| {
+    fixture.pair.client.run_inside(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..20 {
             let _ = socket.send_to(b"before", (SERVER, 53));
         }
     });
-    until("all have come", || fixture.shared_program().lines[0].given.unwrap().blocks == 20);
+    wait_until("all have come", || fixture.shared_program().lines[0].given.unwrap().blocks == 20);
     fixture.kill();
-    until("the program is gone with the daemon", || program_ids(&fixture.pair).is_empty());
+    wait_until("the program is gone with the daemon", || program_ids(&fixture.pair).is_empty());
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("the daemon has ended"), "{}", ran.err);
@@ -319,17 +319,17 @@ fn t10_killed_users_leave_and_a_lost_daemon_is_reported() {
 #[test]
 fn stopped_daemon_reports_its_counts() {
     let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let alice = fixture.run(ALICE, &format!("rx {SERVER_DEVICE} {BOBS_REQUEST}"));
-    fixture.pair.client.enter(|| {
+    fixture.pair.client.run_inside(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..20 {
             let _ = socket.send_to(b"before", (SERVER, 53));
         }
     });
-    until("all have come", || fixture.shared_program().lines[0].given.unwrap().blocks == 20);
+    wait_until("all have come", || fixture.shared_program().lines[0].given.unwrap().blocks == 20);
     fixture.stop();
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
@@ -354,7 +354,7 @@ fn rings(fixture: &DaemonFixture) -> Vec<(Option<u32>, Option<String>, usize)> {
 #[test]
 fn p8_world_rings_are_read_by_their_members_only() {
     let Some(fixture) = DaemonFixture::new(POLICY) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let alice = fixture.run(ALICE, &request_with_option("--share=world ", 53));
@@ -372,7 +372,7 @@ fn p8_world_rings_are_read_by_their_members_only() {
 #[test]
 fn p3_group_rings_are_shared_by_members_only() {
     let Some(fixture) = DaemonFixture::new(POLICY) else { return };
-    if need::command("setpriv").is_none() {
+    if need::require_command("setpriv").is_none() {
         return;
     }
     let option = format!("--share=group:{WATCHERS_GID} ");
@@ -396,7 +396,7 @@ fn p3_group_rings_are_shared_by_members_only() {
 /// Dave select port 9. The frames of Alice and Bob are in one ring, Dave's frames are in his own.
 fn assert_members_share_a_ring(mut fixture: DaemonFixture, [alice, bob, dave]: [Observer; 3]) {
     const EACH: usize = 30;
-    fixture.pair.client.enter(|| {
+    fixture.pair.client.run_inside(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..EACH {
             let _ = socket.send_to(&b"<alice's>".repeat(50), (SERVER, 53));
@@ -409,7 +409,7 @@ fn assert_members_share_a_ring(mut fixture: DaemonFixture, [alice, bob, dave]: [
         ours.given.expect("root is told").blocks
     };
     for uid in [ALICE, BOB, DAVE] {
-        until(&format!("{uid} was given all"), || given(uid) == EACH as u64);
+        wait_until(&format!("{uid} was given all"), || given(uid) == EACH as u64);
     }
     for (user, marks) in [(&alice, [true, true]), (&bob, [true, true]), (&dave, [false, true])] {
         let memory = mapped_rings(user.process());

@@ -39,7 +39,7 @@ fn j4_each_replica_is_pinned_to_its_own_processor() {
         PROCESSORS_USED.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let text = format!("--parallel={copies} generate count=20000 seq=yes | where | discard");
         // A fast replica may leave no blocks to others.
-        testkit::until("every copy has got blocks", || {
+        testkit::wait_until("every copy has got blocks", || {
             let outcome =
                 PlannedRequest::with(text.as_str(), &[&AFFINITY]).run_threaded(Settings::default());
             assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

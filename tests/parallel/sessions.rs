@@ -24,7 +24,7 @@ fn n2_n9_v13_replicas_by_session_keep_output_and_order() {
     let mut random = testkit::Random::replayable();
     for connections in [1, 7, 60] {
         let file = scratch.path("traffic.pcap");
-        let capture = testkit::traffic::traffic(random.below(1 << 32), connections);
+        let capture = testkit::traffic::mixed_traffic(random.below(1 << 32), connections);
         std::fs::write(&file, capture.to_pcap()).expect("a capture");
         let file = file.display();
         // Blocks released by time may leave in another order (decision 0048); by a reset, too.
@@ -53,7 +53,7 @@ fn n2_n9_v13_replicas_by_session_keep_output_and_order() {
 /// response, and segments wait for missing segments.
 fn truncated_traffic(seed: u64, connections: usize) -> testkit::traffic::Capture {
     let mut random = testkit::Random::new(seed);
-    let mut capture = testkit::traffic::traffic(seed, connections);
+    let mut capture = testkit::traffic::mixed_traffic(seed, connections);
     let keep = capture.frames.len() * 2 / 3;
     capture.frames.truncate(keep);
     capture.frames.retain(|_| random.below(12) > 0);

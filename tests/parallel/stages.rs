@@ -56,7 +56,7 @@ fn n4_v13_sessions_that_are_open_at_the_end_end_as_in_one_thread() {
     let file = scratch.path("torn.pcap");
     let mut random = Random::replayable();
     for connections in [1, 40] {
-        let mut capture = testkit::traffic::traffic(random.below(1 << 32), connections);
+        let mut capture = testkit::traffic::mixed_traffic(random.below(1 << 32), connections);
         capture.frames.truncate(capture.frames.len() * 2 / 3);
         std::fs::write(&file, capture.to_pcap()).expect("a capture");
         // Blocks that a timer releases may leave in another order (decision 0097).

@@ -40,7 +40,7 @@ impl Registry for CatalogWith {
 /// Runs a request to its end; asserts that its ledger balances and nothing failed.
 pub(crate) fn run_request(text: &str, filters: &'static [&'static Description]) -> Outcome {
     let catalogue = CatalogWith(filters);
-    let (graph, mistakes) = pipeline::read(text, &catalogue);
+    let (graph, mistakes) = pipeline::read_request(text, &catalogue);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &catalogue, &Machine::example()).expect("a plan");
     let paths = build(&plan, Settings::default()).expect("spaces");

@@ -29,8 +29,8 @@ const TARGETS: [Target; 4] = [
     Target::hardened(Hook::Xdp),
 ];
 
-/// Permission to load programs: the result of [`need::bpf`], which prints the reason if it is
-/// missing.
+/// Permission to load programs: the result of [`need::require_bpf`], which prints the reason if it
+/// is missing.
 type Permission = Option<()>;
 
 /// Loads the program as in production.
@@ -59,14 +59,14 @@ fn compare_judges<'a>(
 }
 
 fn captured_frames() -> Vec<Vec<u8>> {
-    let path = testkit::cases::workspace().join("examples/web.pcap");
+    let path = testkit::cases::workspace_root().join("examples/web.pcap");
     let frames = filter::testing::capture(&std::fs::read(path).expect("the bundled capture"));
     frames.into_iter().map(|frame| frame.bytes).collect()
 }
 
 fn generated_frames() -> Vec<Vec<u8>> {
     let seed = Random::replayable().next();
-    testkit::traffic(seed, 40).frames.into_iter().map(|(_, bytes)| bytes).collect()
+    testkit::mixed_traffic(seed, 40).frames.into_iter().map(|(_, bytes)| bytes).collect()
 }
 
 fn slices(frames: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
@@ -75,7 +75,7 @@ fn slices(frames: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
 
 #[test]
 fn all_judges_are_sure_of_whole_frames() {
-    let allowed = need::bpf();
+    let allowed = need::require_bpf();
     let (web, generated) = (captured_frames(), generated_frames());
     for target in TARGETS {
         for frames in [&web, &generated] {
@@ -89,7 +89,7 @@ fn all_judges_are_sure_of_whole_frames() {
 
 #[test]
 fn all_judges_handle_frames_cut_at_every_length() {
-    let allowed = need::bpf();
+    let allowed = need::require_bpf();
     let (mut frames, mut generated) = (captured_frames(), generated_frames());
     // Beyond the headers length does not matter: the bundled capture has enough long ones.
     generated.retain(|frame| frame.len() < 100);
@@ -109,12 +109,12 @@ fn all_judges_are_mostly_sure_of_captures() {
 
 #[test]
 fn corpus_all_judges_are_mostly_sure_of_captures() {
-    let Some(corpus) = testkit::corpus() else { return };
+    let Some(corpus) = testkit::corpus_captures() else { return };
     assert_mostly_sure(corpus.paths.into_iter().step_by(3).collect());
 }
 
 fn assert_mostly_sure(captures: Vec<std::path::PathBuf>) {
-    let allowed = need::bpf();
+    let allowed = need::require_bpf();
     let small = captures.iter().filter_map(|path| std::fs::read(path).ok());
     let packets = small.flat_map(|bytes| filter::testing::capture(&bytes).into_iter().take(4));
     let frames = packets.filter(|packet| packet.link == filter::testing::ETHERNET);
@@ -164,7 +164,7 @@ fn unsure_frames() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn twin_is_unsure_in_the_documented_cases_only() {
-    let allowed = need::bpf();
+    let allowed = need::require_bpf();
     for target in TARGETS {
         let program = program(&dport(), target).expect("`dport` has a twin");
         let mut interpreter = Interpreter::new(&program);
@@ -228,8 +228,8 @@ fn count_answers(judge: &mut dyn Judge, frames: &[Vec<u8>]) -> Vec<(String, u64)
 
 #[test]
 fn whole_request_matches_its_twin() {
-    let allowed = need::bpf();
-    let path = testkit::cases::workspace().join("examples/web.pcap");
+    let allowed = need::require_bpf();
+    let path = testkit::cases::workspace_root().join("examples/web.pcap");
     let text = format!("replay '{}' | dport |all classes", path.display());
     let outcome = run_request(&text, &[&CLASSES]);
     let reports = outcome.reports.iter().find(|report| report.name == "classes");

@@ -200,7 +200,7 @@ fn bytes(offer: &RingOffer) -> [Vec<u8>; 2] {
 
 #[test]
 fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
-    let Some(()) = need::root() else { return };
+    let Some(()) = need::require_root() else { return };
     for policy in [Policy::Overwrite, Policy::Block, Policy::DropNew] {
         let id = abi::DbufId::new(7).unwrap();
         let config = BlockConfig { capacity: 1 << 16, policy, readers: 2, ..BlockConfig::new(id) };
@@ -211,7 +211,8 @@ fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
         let (before, counted) = (bytes(&theirs), writer.counts());
 
         let why = "needs to become user 65534, who may enter the build folder";
-        let child = start_with_descriptors(SECOND_PROCESS, &theirs).or_else(|| need::skip(why));
+        let child =
+            start_with_descriptors(SECOND_PROCESS, &theirs).or_else(|| need::report_skip(why));
         let Some(child) = child else { return };
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);

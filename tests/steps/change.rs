@@ -15,7 +15,7 @@ use std::time::Duration;
 use sys::steps::{InjectedFault, Steps};
 use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::resources::Resources;
-use testkit::{need, until};
+use testkit::{need, wait_until};
 
 /// Changes, each with the change that undoes it.
 const CHANGES_AND_UNDO: [(&[&str], &[&str]); 3] = [
@@ -39,7 +39,7 @@ fn o4_failing_step_of_a_change_leaves_the_path_running() {
 }
 
 fn fail_each_step() {
-    if need::bpf().is_none() || need::root().is_none() {
+    if need::require_bpf().is_none() || need::require_root().is_none() {
         return;
     }
     let Some(pair) = Pair::new(Cable::default()) else { return };
@@ -47,9 +47,9 @@ fn fail_each_step() {
     std::env::set_current_dir(folder.path("")).expect("our folder");
     let text =
         format!("rx@kernel {SERVER_DEVICE} ring=1MB | ipproto |17 udp | dport |9 count@thread0");
-    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
-    let paths = pair.server.enter(|| {
+    let paths = pair.server.run_inside(|| {
         let plan =
             plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
         build(&plan, Settings::default()).expect("spaces")
@@ -68,7 +68,7 @@ fn fail_each_step() {
             (failed, survived) = (failed + no, survived + yes);
         }
     }
-    until("all has come", || {
+    wait_until("all has come", || {
         let ledger = trial.live.counters(OPERATION_TIMEOUT).ledger;
         let count = ledger.filters.iter().find(|node| node.name == "count");
         count.is_some_and(|count| count.taken.blocks + ledger.lost() >= trial.sent)
@@ -113,10 +113,11 @@ impl Trial {
 
     /// Asserts that the path still receives frames.
     fn assert_receives(&mut self) {
-        let socket = self.pair.client.enter(|| UdpSocket::bind("0.0.0.0:0").expect("a socket"));
+        let socket =
+            self.pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").expect("a socket"));
         for _ in 0..DATAGRAMS_PER_CHECK {
             // The port has no listener, which the next call reports.
-            until("a datagram is sent", || socket.send_to(b"something", (SERVER, 9)).is_ok());
+            wait_until("a datagram is sent", || socket.send_to(b"something", (SERVER, 9)).is_ok());
         }
         self.sent += DATAGRAMS_PER_CHECK;
     }
@@ -162,7 +163,7 @@ impl Trial {
     fn settled_resources(&self) -> Resources {
         let mut last = self.resources();
         let mut same = 0;
-        until("nothing goes any more", || {
+        wait_until("nothing goes any more", || {
             std::thread::park_timeout(Duration::from_millis(1));
             let now = self.resources();
             same = if last.excess_over(&now).is_empty() { same + 1 } else { 0 };
@@ -175,7 +176,7 @@ impl Trial {
     fn assert_resources_restored(&self, base: &Resources, what: &str) {
         let mut more = Vec::new();
         let mut looks = 0;
-        until(&format!("nothing stays of {what}"), || {
+        wait_until(&format!("nothing stays of {what}"), || {
             more = self.resources().excess_over(base);
             looks += 1;
             if looks % 5000 == 0 {

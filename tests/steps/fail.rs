@@ -15,7 +15,7 @@ use std::sync::Arc;
 use sys::steps::{InjectedFault, Steps};
 use testkit::net::{Cable, Pair};
 use testkit::resources::Resources;
-use testkit::{need, until};
+use testkit::{need, wait_until};
 
 #[test]
 fn a17_o4_failing_step_leaves_the_machine_unchanged() {
@@ -34,7 +34,7 @@ fn a17_o4_any_failing_step_of_any_request_changes_nothing() {
 }
 
 fn fail_each_step_of(wanted: impl Fn(&Shape) -> bool) {
-    if need::bpf().is_none() || need::root().is_none() {
+    if need::require_bpf().is_none() || need::require_root().is_none() {
         return;
     }
     let cable = Cable { addresses: false, ..Cable::default() };
@@ -113,8 +113,8 @@ impl Trial {
 
     /// Builds and runs a request, which ends by itself or is stopped shortly afterwards.
     fn attempt(&self, shape: &Shape, line: &str, steps: &Steps) -> Result<(), String> {
-        self.pair.server.enter(|| {
-            let (graph, mistakes) = pipeline::read(line, &MachineRegistry::Local);
+        self.pair.server.run_inside(|| {
+            let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
             assert!(mistakes.is_empty(), "{}", pipeline::render(line, &mistakes, false));
             let mut machine = engine::machine::inspect();
             if shape.recorded {
@@ -172,7 +172,7 @@ impl Trial {
 
     fn assert_resources_restored(&self, what: &str) {
         let mut looks = 0;
-        until(&format!("nothing stays of {what}"), || {
+        wait_until(&format!("nothing stays of {what}"), || {
             let more = self.resources().excess_over(&self.base);
             looks += 1;
             if looks % 5000 == 0 {

@@ -112,7 +112,7 @@ const DIFFERENT_PERCENT_MAX: usize = 3;
 
 #[test]
 fn h7_bodies_equal_tshark_exports() {
-    if testkit::need::command("tshark").is_none() {
+    if testkit::need::require_command("tshark").is_none() {
         return;
     }
     let scratch = Scratch::new();
@@ -135,10 +135,10 @@ fn h7_bodies_equal_tshark_exports() {
 
 #[test]
 fn corpus_bodies_equal_tshark_exports() {
-    if testkit::need::command("tshark").is_none() {
+    if testkit::need::require_command("tshark").is_none() {
         return;
     }
-    let Some(mut captures) = testkit::corpus() else { return };
+    let Some(mut captures) = testkit::corpus_captures() else { return };
     let cases = captures.root.clone();
     let evades = |path: &mut PathBuf| path.iter().any(|part| part == "http-evader");
     let evader: Vec<PathBuf> = captures.paths.extract_if(.., evades).collect();

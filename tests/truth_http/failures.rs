@@ -145,7 +145,7 @@ fn unwritable_directory_is_refused_by_name() {
 /// A body of 100 KB is written to a file system of 64 KB.
 #[test]
 fn full_disk_is_reported_and_its_losses_counted() {
-    if testkit::need::root().is_none() {
+    if testkit::need::require_root().is_none() {
         return;
     }
     let scratch = Scratch::new();
@@ -159,7 +159,7 @@ fn full_disk_is_reported_and_its_losses_counted() {
         Some(c"size=64k"),
     );
     if let Err(why) = mounted {
-        return testkit::need::skip::<()>(&format!("needs to mount a file system: {why}"))
+        return testkit::need::report_skip::<()>(&format!("needs to mount a file system: {why}"))
             .unwrap_or_default();
     }
     let path = scratch.path("good.pcap");

@@ -29,7 +29,7 @@ fn state_moves_in_mid_capture() {
 
 #[test]
 fn corpus_state_moves_in_mid_capture() {
-    testkit::corpus().iter().for_each(|corpus| assert_state_moves(corpus, (1_000, 100)));
+    testkit::corpus_captures().iter().for_each(|corpus| assert_state_moves(corpus, (1_000, 100)));
 }
 
 /// Moves the state of every chain; asserts that at least the given numbers of sessions and held
@@ -63,7 +63,7 @@ fn state_left_behind_is_detected() {
 
 #[test]
 fn corpus_state_left_behind_is_detected() {
-    testkit::corpus().iter().for_each(assert_lost_state_is_detected);
+    testkit::corpus_captures().iter().for_each(assert_lost_state_is_detected);
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]

@@ -151,7 +151,7 @@ fn h3_reassembled_packets_equal_those_of_tshark() {
 
 #[test]
 fn corpus_reassembled_packets_equal_those_of_tshark() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     let files = [
         "pcapplusplus/ExamplesTest/pcap_examples/ip-frag.pcap",
         "pcapplusplus/ExamplesTest/pcap_examples/ipv6-frag.pcap",
@@ -164,7 +164,7 @@ fn corpus_reassembled_packets_equal_those_of_tshark() {
 
 /// Writes captures for tshark; asserts that they contain at least `least` datagrams.
 fn assert_tshark_agrees(files: &[PathBuf], least: usize) {
-    if need::command("tshark").is_none() {
+    if need::require_command("tshark").is_none() {
         return;
     }
     let scratch = Scratch::new();

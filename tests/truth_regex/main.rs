@@ -49,7 +49,7 @@ fn examine<T>(
     captures: testkit::Captures,
     look: impl Fn(&str, &Path, &dyn Fn(&str) -> BTreeSet<String>) -> T,
 ) -> Option<Vec<(String, T)>> {
-    need::command("grep")?;
+    need::require_command("grep")?;
     let small = |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.len() < CAPTURE_MAX);
     let small = captures.paths.iter().filter(|path| small(path));
     let told = small.filter_map(|capture| {
@@ -107,7 +107,7 @@ fn a14_h13_regex_matches_grep_on_the_same_streams() {
 
 #[test]
 fn corpus_regex_matches_grep_on_the_same_streams() {
-    testkit::corpus().into_iter().for_each(assert_regex_matches_grep);
+    testkit::corpus_captures().into_iter().for_each(assert_regex_matches_grep);
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
@@ -141,7 +141,7 @@ fn signatures_match_stream_prefixes() {
 
 #[test]
 fn corpus_signatures_match_stream_prefixes() {
-    testkit::corpus().into_iter().for_each(assert_signatures_match_prefixes);
+    testkit::corpus_captures().into_iter().for_each(assert_signatures_match_prefixes);
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]

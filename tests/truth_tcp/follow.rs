@@ -78,7 +78,7 @@ const NO_TIMEOUT: &str = "timeout=1000000h";
 
 #[test]
 fn h5_streams_equal_those_of_tshark() {
-    if testkit::need::command("tshark").is_none() {
+    if testkit::need::require_command("tshark").is_none() {
         return;
     }
     let kinds = ["streams/", "text/", "tls/", "web"];
@@ -98,10 +98,10 @@ fn h5_streams_equal_those_of_tshark() {
 
 #[test]
 fn corpus_streams_equal_those_of_tshark() {
-    if testkit::need::command("tshark").is_none() {
+    if testkit::need::require_command("tshark").is_none() {
         return;
     }
-    let Some(mut captures) = testkit::corpus() else { return };
+    let Some(mut captures) = testkit::corpus_captures() else { return };
     captures.paths.retain(|path| !path.iter().any(|component| component == "http-evader"));
     let told = captures::examine_all(&captures, compare);
     let mut sum = ConnectionCounts::default();

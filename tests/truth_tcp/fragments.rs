@@ -96,7 +96,7 @@ fn fragments_are_reassembled_or_dropped_with_a_reason() {
 
 #[test]
 fn corpus_suricata_agrees_on_fragments() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     let (mut judged, mut out, mut wrong) = (0, 0, Vec::new());
     for (test, wants) in CASES {
         if let [OutOfScope(why)] = wants {
@@ -142,7 +142,7 @@ fn judge(test: &str, capture: &Path, wants: &[Requirement]) -> Vec<String> {
 /// Every test of suricata-verify is judged, or excluded with a reason.
 #[test]
 fn corpus_table_lists_every_fragment_test() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     let mut found = BTreeSet::new();
     for set in ["defrag", "ipv6-evasion"] {
         let folders = std::fs::read_dir(cases.join("suricata").join(set)).expect("the set");

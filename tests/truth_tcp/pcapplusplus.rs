@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use wire::flow::Flow;
 
 fn examples() -> Option<PathBuf> {
-    Some(testkit::cases()?.join("pcapplusplus/ExamplesTest"))
+    Some(testkit::case_directory()?.join("pcapplusplus/ExamplesTest"))
 }
 
 /// Returns the blocks that the filters `rest` emit for a capture.

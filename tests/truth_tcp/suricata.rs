@@ -140,7 +140,7 @@ fn streams_hold_all_sent_bytes_and_no_others() {
 
 #[test]
 fn corpus_suricata_rules_agree_on_streams() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     let suricata = cases.join("suricata");
     let (mut judged, mut out, mut wrong) = (0, 0, Vec::new());
     for (test, capture, arguments, wants) in CASES {
@@ -181,7 +181,7 @@ fn judge(test: &str, path: &Path, arguments: &str, wants: &[Requirement]) -> Vec
 /// Every stream test of suricata-verify is judged, or excluded with a reason.
 #[test]
 fn corpus_table_lists_every_stream_test() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     let folders = std::fs::read_dir(cases.join("suricata")).expect("the set").flatten();
     let names = folders.filter_map(|folder| folder.file_name().into_string().ok());
     let about = |name: &String| STREAM_TESTS.iter().any(|begin| name.starts_with(begin));

@@ -69,7 +69,7 @@ fn connections_start_and_gaps_match_the_capture() {
 
 #[test]
 fn corpus_connections_equal_those_of_zeek() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     let zeek = cases.join("zeek");
     let (mut judged, mut tunnelled, mut excluded, mut wrong) = (0, 0, Vec::new(), Vec::new());
     for test in tests(&zeek) {

@@ -40,7 +40,7 @@ const FRAMES: usize = 200_000;
 const WANTED_ONE_IN: usize = 2;
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    testkit::need::bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
+    testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
     let folder = TempDirectory::new("kernel").map_err(|why| why.to_string())?;
     let clang = is_installed(CLANG, "clang");
     let pair = |kind| -> Result<ProgramPair, String> {
@@ -288,7 +288,8 @@ mod tests {
     /// The test is skipped if programs cannot be loaded or clang is missing.
     #[test]
     fn generated_program_counts_like_the_hand_written_one() {
-        if testkit::need::bpf().is_none() || testkit::need::command(CLANG).is_none() {
+        if testkit::need::require_bpf().is_none() || testkit::need::require_command(CLANG).is_none()
+        {
             return;
         }
         let folder = TempDirectory::new("agree").unwrap();

@@ -108,6 +108,6 @@ impl FilterTool {
 
 /// Attaches a program to the ingress of a device until the link is dropped.
 pub(super) fn attach(program: &Program, space: &Namespace, device: u32) -> Result<Link, String> {
-    let link = space.enter(|| Link::tcx(program, device, Side::Ingress, Anchor::Head, None));
+    let link = space.run_inside(|| Link::tcx(program, device, Side::Ingress, Anchor::Head, None));
     link.map_err(|why| why.to_string())
 }

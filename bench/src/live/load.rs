@@ -90,9 +90,9 @@ impl Load {
         rate: Rate,
         most: usize,
     ) -> std::result::Result<SendResult, String> {
-        let told = pair.client.ip(&format!("-o link show dev {CLIENT_DEVICE}"));
+        let told = pair.client.run_ip(&format!("-o link show dev {CLIENT_DEVICE}"));
         let index = told.split(':').next().and_then(|number| number.parse().ok()).unwrap_or(0);
-        pair.client.enter(|| {
+        pair.client.run_inside(|| {
             // On a machine with one processor it is shared.
             let _ = sys::process::pin_to(0);
             let sender =

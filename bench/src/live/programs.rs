@@ -10,7 +10,7 @@ use crate::replay::{EVE, find_program, occurrences};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use testkit::net::{Pair, SERVER_DEVICE, is_observing, until};
+use testkit::net::{Pair, SERVER_DEVICE, is_observing, wait_until};
 
 /// The name of our program.
 pub(super) const OURS: &str = "streamline";
@@ -243,7 +243,7 @@ impl LiveProgram {
         let told = if self.reports_on_stdout { out } else { err };
         let mut child = start_on_second_processor(&pair.server, &mut command)?;
         let mut ended = false;
-        until(self.name, || {
+        wait_until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.start_message {
                 "" => is_observing(&pair.server, child.id()),

@@ -30,7 +30,7 @@ type PolicyOf = Box<dyn Fn(RingsLayout) -> WakePolicy>;
 
 /// Measures both curves of the figure.
 pub(super) fn measure_figure(rounds: usize, processors: usize) -> Result<Vec<Row>, String> {
-    if testkit::need::bpf().is_none() || testkit::need::net_admin().is_none() {
+    if testkit::need::require_bpf().is_none() || testkit::need::require_net_admin().is_none() {
         eprintln!("left out: the kernel as producer: it needs root");
         return Ok(Vec::new());
     }

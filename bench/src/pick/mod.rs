@@ -64,7 +64,7 @@ struct PickSample {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    testkit::need::bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
+    testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
     let folder = TempDirectory::new("filter").map_err(|why| why.to_string())?;
     let generated = Generated::load(ProgramKind::Tc)?;
     let mut all =

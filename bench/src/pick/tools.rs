@@ -9,7 +9,7 @@ use crate::replay::find_program;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use testkit::net::{Namespace, SERVER_DEVICE, is_observing, until};
+use testkit::net::{Namespace, SERVER_DEVICE, is_observing, wait_until};
 
 /// Ring size in MB.
 const RING_MB: usize = 8;
@@ -113,7 +113,7 @@ impl PickTool {
         command.stdout(file("out")?).stderr(file("err")?);
         let mut child = start_on_second_processor(space, &mut command)?;
         let mut ended = false;
-        until(self.name, || {
+        wait_until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.start_message {
                 "" => is_observing(space, child.id()) || has_tap(space),

@@ -37,7 +37,7 @@ impl SelectingProcess {
         let itself = std::env::current_exe().map_err(|why| why.to_string())?;
         let mut command = Command::new(itself);
         command.args(["--reader", "xdp", "1", "0"]).stdin(Stdio::from(theirs));
-        let child = space.enter(|| command.spawn().map_err(|why| why.to_string()))?;
+        let child = space.run_inside(|| command.spawn().map_err(|why| why.to_string()))?;
         let picker = Self { child, socket };
         picker.answer()?;
         Ok(picker)

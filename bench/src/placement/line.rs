@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use sys::clock;
 use sys::eventfd::EventFd;
-use testkit::net::until;
+use testkit::net::wait_until;
 
 /// Number of frames per sample; they fit into every ring of the requests.
 const FRAMES: usize = 6 * GROUP_FRAMES;
@@ -76,7 +76,7 @@ pub(super) fn plan_after_first_seconds(
     let Some(adapt) = Adapt::permitted_by(plan, machine) else { return Ok(plan.clone()) };
     let extras = PathOptions { adapt: Some(adapt), ..PathOptions::default() };
     let pair = Arc::clone(&flood.pair);
-    let paths = pair.server.enter(|| {
+    let paths = pair.server.run_inside(|| {
         build_with(plan, Settings::default(), &Points::default(), &extras)
             .map_err(|why| why.to_string())
     })?;
@@ -108,8 +108,8 @@ fn run_under_flood(
     let pair = Arc::clone(&flood.pair);
     let (ready, begun) = mpsc::channel();
     std::thread::scope(|scope| {
-        let line =
-            scope.spawn(|| pair.server.enter(|| run_until_stopped(plan, settings, &stop, ready)));
+        let line = scope
+            .spawn(|| pair.server.run_inside(|| run_until_stopped(plan, settings, &stop, ready)));
         // The channel closes if the plan cannot be built.
         let sent = begun.recv().map_err(|_| "it does not begin".to_owned()).and_then(|()| {
             flood.send(WARM_UP_FRAMES)?;
@@ -149,7 +149,7 @@ fn wait_until_idle() -> u64 {
         clock::process().saturating_sub(own)
     };
     let mut now = others();
-    until("all frames are looked at", || {
+    wait_until("all frames are looked at", || {
         // Without descriptors this only waits.
         sys::poll::readable(&[], Some(WINDOW));
         let before = std::mem::replace(&mut now, others());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
-use testkit::net::{Namespace, SERVER_DEVICE, until};
+use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
 /// Start of requests, with or without a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,7 +102,7 @@ impl Lines {
     /// Waits for a condition. Fails if a process ends before.
     fn wait(&mut self, what: &str, met: impl Fn(&Self) -> bool) -> Result<(), String> {
         let mut ended = None;
-        until(what, || {
+        wait_until(what, || {
             let daemon = self.daemon.first_exited().map(|_| "daemon".to_owned());
             ended = daemon.or_else(|| self.requests.first_exited().map(|one| one.to_string()));
             ended.is_some() || met(self)
@@ -139,7 +139,7 @@ fn has_one_program(listed: &Value, count: usize) -> bool {
 
 /// Returns the number of programs that are attached to the ingress of the server's device.
 fn count_programs(space: &Namespace) -> Result<usize, String> {
-    space.enter(|| {
+    space.run_inside(|| {
         let links = RouteSocket::open().and_then(|links| links.by_name(SERVER_DEVICE));
         let chain = links.and_then(|link| tcx_chain(link.index, Side::Ingress));
         chain.map(|chain| chain.members.len()).map_err(|why| why.to_string())

@@ -72,7 +72,8 @@ const CANDIDATES: [(&str, Observers); 3] = [
 ];
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    testkit::need::bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: its requests load programs")?;
+    testkit::need::require_bpf()
+        .ok_or("needs CAP_BPF and CAP_NET_ADMIN: its requests load programs")?;
     let memory = Path::new("/dev/shm");
     let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     let folder = TempDirectory::new_in(&base, "readers").map_err(|why| why.to_string())?;

@@ -58,7 +58,8 @@ enum ShareObservers {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    testkit::need::bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: its daemon loads programs")?;
+    testkit::need::require_bpf()
+        .ok_or("needs CAP_BPF and CAP_NET_ADMIN: its daemon loads programs")?;
     let folder = TempDirectory::new("share").map_err(|why| why.to_string())?;
     let others = std::iter::repeat_n(OTHER_PORT, USER_FRAME_ONE_IN - usize::from(USERS_MAX));
     let ports: Vec<u16> = (0..USERS_MAX).map(port).chain(others).collect();

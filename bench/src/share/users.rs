@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use testkit::net::{Namespace, SERVER_DEVICE, until};
+use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
 /// The uid of the first user.
 const FIRST_UID: u32 = 41_300;
@@ -45,7 +45,7 @@ impl SharedDaemon {
         command.stderr(File::create(folder.join("err")).map_err(failed)?);
         daemon.daemon.add(start_on_second_processor(space, &mut command)?);
         let mut ended = None;
-        until("the daemon answers", || {
+        wait_until("the daemon answers", || {
             ended = daemon.daemon.first_exited();
             ended.is_some() || daemon.list_paths().is_ok()
         });
@@ -73,7 +73,7 @@ impl SharedDaemon {
             self.start_request(space, user, pin, &mut users)?;
         }
         let (mut ended, mut shared) = (None, Ok(()));
-        until("all lines are in the program", || {
+        wait_until("all lines are in the program", || {
             ended = users.children.first_exited();
             shared = self.check_shared_program(count);
             ended.is_some() || shared.is_ok()
@@ -156,7 +156,7 @@ impl Users {
     /// Stops all requests, and waits until their program is gone; returns the counts of each user.
     pub(super) fn end(self, daemon: &SharedDaemon) -> Result<Vec<FrameCounts>, String> {
         self.children.interrupt_and_wait("a user")?;
-        until("no program is left", || {
+        wait_until("no program is left", || {
             let listed = daemon.list_paths();
             listed.is_ok_and(|listed| listed["kernel"].as_array().is_some_and(Vec::is_empty))
         });

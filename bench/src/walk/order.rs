@@ -135,7 +135,7 @@ impl<'a> Gateway<'a> for NullSpace {
         &[]
     }
 
-    fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
+    fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>> {
         Some(block)
     }
 

@@ -202,7 +202,7 @@ fn resize_large(in_place: bool, large: usize, slack: i64) -> Result<(), &'static
     let (mut output, mut offers) = match stream(&config) {
         Ok(made) => made,
         Err(error) => {
-            let _: Option<()> = need::skip(&format!("not enough memory: {error}"));
+            let _: Option<()> = need::report_skip(&format!("not enough memory: {error}"));
             return Ok(());
         }
     };

@@ -122,7 +122,7 @@ fn t10_process_killed_at_any_step_leaves_nothing_behind() {
     if !testkit::runs_alone(name) {
         return;
     }
-    let Some(()) = need::root() else { return };
+    let Some(()) = need::require_root() else { return };
     let seconds = std::env::var("STREAMLINE_SOAK").ok().and_then(|text| text.parse().ok());
     let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(3));
     let (descriptors, mut random) = (descriptor_count(), Random::replayable());

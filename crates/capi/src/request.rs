@@ -17,7 +17,7 @@ impl Run {
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         match self {
             Self::Running(running) => {
-                sys::poll::readable_within(&[running.ended()], limit) == [true]
+                sys::poll::readable_within(&[running.end_descriptor()], limit) == [true]
             }
             Self::Ended(_) | Self::Failed(_) => true,
         }

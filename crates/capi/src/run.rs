@@ -36,11 +36,11 @@ pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
     };
     let mut ends = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
     for (_, far) in ends.extract_if(.., |(path, _)| is_named(path)) {
-        own.end(far);
+        own.add_descriptor(far);
     }
     drop(ends);
     let running = streamline::open(request, Options { own, ..options })?;
-    let ended = copy(&running.ended())?;
+    let ended = copy(&running.end_descriptor())?;
     add(EndKind::Run(Run::Running(Box::new(running))), Some(ended))
 }
 
@@ -83,8 +83,8 @@ pub(crate) fn report(fd: i32, out: &mut [u8]) -> Outcome<usize> {
             run.join();
         }
         let text = match run {
-            Run::Running(running) => running.report().report().whole(Form::Json),
-            Run::Ended(results) => results.report().whole(Form::Json),
+            Run::Running(running) => running.results_so_far().report().full_text(Form::Json),
+            Run::Ended(results) => results.report().full_text(Form::Json),
             Run::Failed(why) => return Err(Failure::new(EIO, why)),
         };
         let text = text.trim_end();

@@ -30,7 +30,8 @@ fn library() -> PathBuf {
 fn is_installed(program: &str, tests: usize) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
-        let left_out: Option<()> = need::skip(&format!("no `{program}`: {tests} tests from C"));
+        let left_out: Option<()> =
+            need::report_skip(&format!("no `{program}`: {tests} tests from C"));
         assert!(left_out.is_none());
     }
     found

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use testkit::need;
 use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, is_observing};
-use testkit::until;
+use testkit::wait_until;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -53,12 +53,12 @@ fn programs() -> Vec<Vec<String>> {
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         all.push(vec![text(program)]);
     } else {
-        let _: Option<()> = need::skip("no `cc`: no program from C");
+        let _: Option<()> = need::report_skip("no `cc`: no program from C");
     }
     if has("python3") {
         all.push(vec!["python3".to_owned(), text(root().join("examples/embed.py"))]);
     } else {
-        let _: Option<()> = need::skip("no `python3`: no program from Python");
+        let _: Option<()> = need::report_skip("no `python3`: no program from Python");
     }
     all
 }
@@ -128,11 +128,11 @@ fn programs_in_three_languages_count_the_urls_of_a_cable() {
         let source = format!("rx {SERVER_DEVICE} both=yes");
         let mut program = command(&words, Some(&pair.server));
         let program = program.args([&source, "3"]).spawn().unwrap();
-        until("the program watches", || is_observing(&pair.server, program.id()));
-        let listener = pair.server.enter(|| TcpListener::bind((SERVER, 80)).unwrap());
+        wait_until("the program watches", || is_observing(&pair.server, program.id()));
+        let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 80)).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| serve(&listener, 3));
-            pair.client.enter(|| ["/one", "/two", "/one"].map(request_page));
+            pair.client.run_inside(|| ["/one", "/two", "/one"].map(request_page));
         });
         let ran = program.wait_with_output().unwrap();
         let message = String::from_utf8_lossy(&ran.stderr);

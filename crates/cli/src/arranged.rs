@@ -1,7 +1,7 @@
 //! Separation of the words of the request from the options of the command.
 //!
-//! An argument that starts with `-` belongs to the command if the command defines it, otherwise to
-//! the request if the language does (`--latency=1ms`, `--name=X`).
+//! An argument that starts with `-` belongs to the command if the command defines such an option,
+//! or else to the request if the language defines it (`--latency=1ms`, `--name=X`).
 
 use crate::arguments::Arguments;
 use clap::CommandFactory;
@@ -10,13 +10,13 @@ use pipeline::Registry;
 use pipeline::check::OPTIONS;
 use std::ffi::{OsStr, OsString};
 
-/// Rearranges arguments for clap: inserts `run` in front of a bare request, and moves the words of
-/// a request after `--`.
+/// Rearranges arguments for clap. Inserts `run` in front of a request without a command, and moves
+/// the words of a request after `--`.
 pub(crate) fn arrange(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = given.collect();
     let command = Arguments::command();
     let Some(first) = words.get(1) else { return words };
-    if is_line(first, &command) {
+    if is_bare_request(first, &command) {
         words.insert(1, "run".into());
     }
     let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
@@ -28,9 +28,9 @@ pub(crate) fn arrange(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     }
 }
 
-/// Returns true if the first argument starts a bare request: it is not a command, and looks like a
-/// request or an option of `run`.
-fn is_line(word: &OsStr, command: &clap::Command) -> bool {
+/// Returns true if the first argument begins a request without a command: it is not a command
+/// itself, and looks like a request or an option of `run`.
+fn is_bare_request(word: &OsStr, command: &clap::Command) -> bool {
     let Some(word) = word.to_str() else { return false };
     if word.starts_with('-') && !["-h", "--help", "-V", "--version"].contains(&word) {
         return true;
@@ -47,10 +47,10 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
     let mut rest = words.iter().skip(2);
     while let Some(word) = rest.next() {
         match word_kind(word, command) {
-            Word::Line => line.push(word.clone()),
-            Word::Flag => own.push(word.clone()),
-            Word::Option => own.extend(std::iter::once(word).chain(rest.next()).cloned()),
-            Word::End => line.extend(rest.by_ref().cloned()),
+            WordKind::Line => line.push(word.clone()),
+            WordKind::Flag => own.push(word.clone()),
+            WordKind::Option => own.extend(std::iter::once(word).chain(rest.next()).cloned()),
+            WordKind::End => line.extend(rest.by_ref().cloned()),
         }
     }
     if !line.is_empty() {
@@ -60,27 +60,27 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
     own
 }
 
-/// The role of an argument.
-enum Word {
+/// The role of an argument on the command line.
+enum WordKind {
     /// A part of the request.
     Line,
     /// An option of the command.
     Flag,
     /// An option of the command whose value is the next argument.
     Option,
-    /// The argument `--`; the remaining arguments belong to the request.
+    /// The argument `--`. All arguments after it belong to the request.
     End,
 }
 
-fn word_kind(word: &OsStr, command: &clap::Command) -> Word {
-    let Some(text) = word.to_str() else { return Word::Line };
+fn word_kind(word: &OsStr, command: &clap::Command) -> WordKind {
+    let Some(text) = word.to_str() else { return WordKind::Line };
     if text == "--" {
-        return Word::End;
+        return WordKind::End;
     }
     // A whole request in one argument may start with an option.
     let head = text.split('=').next().unwrap_or_default();
     if head.contains(char::is_whitespace) || !text.starts_with('-') {
-        return Word::Line;
+        return WordKind::Line;
     }
     let takes = |wanted: &dyn Fn(&clap::Arg) -> bool| {
         command.get_arguments().find(|known| wanted(known)).map(|a| a.get_action().takes_values())
@@ -88,18 +88,20 @@ fn word_kind(word: &OsStr, command: &clap::Command) -> Word {
     if let Some(long) = text.strip_prefix("--") {
         let (key, value) = long.split_once('=').map_or((long, None), |(k, v)| (k, Some(v)));
         return match takes(&|known| known.get_long() == Some(key)) {
-            Some(true) if value.is_none() => Word::Option,
-            Some(_) => Word::Flag,
-            None if key == "name" || OPTIONS.iter().any(|known| known.name == key) => Word::Line,
-            None => Word::Flag,
+            Some(true) if value.is_none() => WordKind::Option,
+            Some(_) => WordKind::Flag,
+            None if key == "name" || OPTIONS.iter().any(|known| known.name == key) => {
+                WordKind::Line
+            }
+            None => WordKind::Flag,
         };
     }
     let mut letters = text.chars().skip(1);
     match letters.next() {
-        None => Word::Line,
+        None => WordKind::Line,
         Some(letter) => match takes(&|known| known.get_short() == Some(letter)) {
-            Some(true) if letters.next().is_none() => Word::Option,
-            _ => Word::Flag,
+            Some(true) if letters.next().is_none() => WordKind::Option,
+            _ => WordKind::Flag,
         },
     }
 }

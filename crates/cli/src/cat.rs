@@ -1,4 +1,4 @@
-//! `streamline cat`: reads and writes the named ends of running paths. It needs no daemon.
+//! `streamline cat`: reads from and writes to the named ends of running paths. It needs no daemon.
 
 use crate::arguments::CatArguments;
 use crate::status::Status;
@@ -6,33 +6,36 @@ use crate::terminal;
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use streamline::named::{NameError, NamedReader, NamedWriter};
 
-/// Number of bytes read from standard input at once.
+/// Number of bytes that one call reads from standard input.
 const READ_BYTES: usize = 64 << 10;
 
 /// Copies blocks from a name to standard output, or from standard input to a name.
 pub(crate) fn cat(given: &CatArguments) -> Status {
-    let outcome = if given.write { write(given) } else { read(given) };
+    let outcome = if given.write { write_name(given) } else { read_name(given) };
     outcome.unwrap_or_else(|status| status)
 }
 
 /// Copies blocks from a name to standard output.
-fn read(given: &CatArguments) -> Result<Status, Status> {
-    let mut reader = NamedReader::open(&given.name).map_err(|error| refused(&error))?;
+fn read_name(given: &CatArguments) -> Result<Status, Status> {
+    let mut reader = NamedReader::open(&given.name).map_err(|error| report_open_error(&error))?;
     let mut out = io::stdout().lock();
     let mut left = given.count.unwrap_or(u64::MAX);
     while left > 0
-        && let Some(block) = reader.next_block().map_err(|error| broken(&given.name, &error))?
+        && let Some(block) =
+            reader.next_block().map_err(|error| report_stream_error(&given.name, &error))?
     {
-        out.write_all(block).map_err(|error| closed(&error))?;
+        out.write_all(block).map_err(|error| report_output_error(&error))?;
         left -= 1;
-        if left == 0 || !reader.is_ready().map_err(|error| broken(&given.name, &error))? {
-            out.flush().map_err(|error| closed(&error))?;
+        if left == 0
+            || !reader.is_ready().map_err(|error| report_stream_error(&given.name, &error))?
+        {
+            out.flush().map_err(|error| report_output_error(&error))?;
         }
     }
-    out.flush().map_err(|error| closed(&error))?;
+    out.flush().map_err(|error| report_output_error(&error))?;
     if reader.lost() > 0 {
         let blocks = streamline::report::count_with_unit(reader.lost(), "block");
-        terminal::warn(&format!(
+        terminal::print_warning(&format!(
             "{blocks} of `{}` were overwritten before they were read",
             given.name
         ));
@@ -41,12 +44,14 @@ fn read(given: &CatArguments) -> Result<Status, Status> {
 }
 
 /// Copies blocks from standard input to a name.
-fn write(given: &CatArguments) -> Result<Status, Status> {
-    let mut writer = NamedWriter::open(&given.name).map_err(|error| refused(&error))?;
-    let mut put = |block: &[u8]| writer.write(block).map_err(|error| broken(&given.name, &error));
+fn write_name(given: &CatArguments) -> Result<Status, Status> {
+    let mut writer = NamedWriter::open(&given.name).map_err(|error| report_open_error(&error))?;
+    let mut put = |block: &[u8]| {
+        writer.write(block).map_err(|error| report_stream_error(&given.name, &error))
+    };
     let mut input = io::stdin().lock();
     let unreadable = |error: io::Error| {
-        terminal::complain(&format!("standard input cannot be read: {error}"));
+        terminal::print_error(&format!("standard input cannot be read: {error}"));
         Status::Failed
     };
     if given.pcap {
@@ -73,8 +78,8 @@ fn write(given: &CatArguments) -> Result<Status, Status> {
     }
 }
 
-fn refused(error: &NameError) -> Status {
-    terminal::complain(&error.to_string());
+fn report_open_error(error: &NameError) -> Status {
+    terminal::print_error(&error.to_string());
     match error {
         NameError::Unknown(_) => Status::Nothing,
         NameError::Name { .. } => Status::Usage,
@@ -82,20 +87,20 @@ fn refused(error: &NameError) -> Status {
     }
 }
 
-fn broken(name: &str, error: &io::Error) -> Status {
+fn report_stream_error(name: &str, error: &io::Error) -> Status {
     let why = match error.kind() {
         io::ErrorKind::BrokenPipe => "its path has ended".to_owned(),
         _ => error.to_string(),
     };
-    terminal::complain(&format!("`{name}` cannot be used any longer: {why}"));
+    terminal::print_error(&format!("`{name}` cannot be used any longer: {why}"));
     Status::Failed
 }
 
-fn closed(error: &io::Error) -> Status {
+fn report_output_error(error: &io::Error) -> Status {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Status::Unread,
         _ => {
-            terminal::complain(&format!("standard output cannot be written: {error}"));
+            terminal::print_error(&format!("standard output cannot be written: {error}"));
             Status::Failed
         }
     }

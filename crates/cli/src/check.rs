@@ -8,9 +8,9 @@ use crate::terminal;
 use pipeline::Diagnostic;
 use streamline::Options;
 
-/// Prints all mistakes; the status is 0 if there are none, otherwise 2.
+/// Prints all mistakes in a request. The exit status is 0 if there are none, otherwise 2.
 pub(crate) fn check(given: &CheckArguments) -> Status {
-    let text = match line::text(&given.line) {
+    let text = match line::request_text(&given.line) {
         Ok(text) => text,
         Err(status) => return status,
     };
@@ -22,12 +22,12 @@ pub(crate) fn check(given: &CheckArguments) -> Status {
         }
         false => {
             let options = Options { notices: failure::notices(false), ..Options::default() };
-            streamline::read(&text, &options).map_err(failure::refuse).is_ok()
+            streamline::read_graph(&text, &options).map_err(failure::report_open_error).is_ok()
         }
     };
     match (right, given.verbose) {
         (false, _) => Status::Usage,
-        (true, true) => terminal::print(&format!("{request}\n")),
+        (true, true) => terminal::print_text(&format!("{request}\n")),
         (true, false) => Status::Done,
     }
 }

@@ -1,5 +1,5 @@
-//! `streamline examples`: the example requests and their capture, embedded into the program so that
-//! no source tree is needed.
+//! `streamline examples`: the example requests and the capture that they read. They are embedded in
+//! the program, so no source tree is needed.
 
 use crate::status::Status;
 use crate::terminal;
@@ -11,7 +11,7 @@ use std::path::Path;
 /// The capture that the examples and the book read.
 const CAPTURE: (&str, &[u8]) = ("web.pcap", include_bytes!("../../../examples/web.pcap"));
 
-/// Names and texts of the examples, in printed order.
+/// Names and texts of the examples, in the order in which they are printed.
 const EXAMPLES: &[(&str, &str)] = &[
     ("packets", include_str!("../../../examples/packets.pipe")),
     ("classes", include_str!("../../../examples/classes.pipe")),
@@ -32,11 +32,12 @@ const EXAMPLES: &[(&str, &str)] = &[
 
 /// Prints all examples, or writes them and their capture into a directory.
 pub(crate) fn examples(into: Option<&Path>) -> Status {
-    into.map_or_else(print, write)
+    into.map_or_else(print_examples, write_examples)
 }
 
-/// Writes all examples into a directory, created if missing. Existing files are not overwritten.
-fn write(folder: &Path) -> Status {
+/// Writes all examples into a directory, which is created if it is missing. Existing files are not
+/// overwritten.
+fn write_examples(folder: &Path) -> Status {
     let lines = EXAMPLES.iter().map(|(name, text)| (format!("{name}.pipe"), text.as_bytes()));
     let capture = (CAPTURE.0.to_owned(), CAPTURE.1);
     let mut kept = Vec::new();
@@ -47,23 +48,23 @@ fn write(folder: &Path) -> Status {
             Ok(false) => kept.push(name),
             Err(error) => {
                 let reason = terminal::reason(&error);
-                terminal::complain(&format!("cannot write {}: {reason}", path.display()));
+                terminal::print_error(&format!("cannot write {}: {reason}", path.display()));
                 return Status::Failed;
             }
         }
     }
     if !kept.is_empty() {
         let names = kept.join(", ");
-        terminal::complain(&format!(
+        terminal::print_error(&format!(
             "{} has other files with these names, which were not changed: {names}",
             folder.display()
         ));
-        terminal::note("remove them, or name another folder");
+        terminal::print_note("remove them, or name another folder");
         return Status::Failed;
     }
     let capture = folder.join(CAPTURE.0);
     let number = EXAMPLES.len();
-    terminal::print(&format!(
+    terminal::print_text(&format!(
         "{} and {number} requests are in {}; for a start:\n\n    streamline 'replay {} | bpf \"tcp \
          port 80\" | print'\n",
         CAPTURE.0,
@@ -85,7 +86,7 @@ fn create_file(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     }
 }
 
-fn print() -> Status {
+fn print_examples() -> Status {
     let mut out = String::new();
     for (name, text) in EXAMPLES {
         let _ = writeln!(out, "# {name}.pipe\n{}\n", text.trim_end());
@@ -94,7 +95,7 @@ fn print() -> Status {
         "# `streamline examples --write examples` writes them, and the capture that they read:\n\
          # then streamline run -f examples/NAME.pipe\n",
     );
-    terminal::print(&out)
+    terminal::print_text(&out)
 }
 
 #[cfg(test)]

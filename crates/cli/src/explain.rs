@@ -1,11 +1,11 @@
 //! `streamline explain`: prints the placement of each filter and the reasons; with `--analyze`,
 //! also measurements.
 //!
-//! The functions below define the `--json` format; `version` changes when a field is removed or
-//! changes its meaning.
+//! The functions in this module define the `--json` format. `version` changes when a field is
+//! removed or changes its meaning.
 
 use crate::arguments::{ExplainArguments, RunArguments};
-use crate::failure::refuse;
+use crate::failure::report_open_error;
 use crate::neighbors::NeighborFindings;
 use crate::run::{self, StartNotifier};
 use crate::status::Status;
@@ -15,7 +15,7 @@ use engine::doctor::neighbors::{Neighbors, device_rules};
 use pipeline::explain;
 use pipeline::plan::{Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind};
 use streamline::privilege::Denial;
-use streamline::report::{Object, json_line, object, refused};
+use streamline::report::{Object, json_line, refusals_json, to_object};
 use streamline::{Prepared, analysis};
 
 /// Version of the `--json` format.
@@ -23,7 +23,7 @@ const VERSION: u32 = 1;
 
 /// Explains the request in these arguments.
 pub(crate) fn explain(given: &ExplainArguments) -> Status {
-    let explained = line::text(&given.line).and_then(|text| {
+    let explained = line::request_text(&given.line).and_then(|text| {
         let run = RunArguments {
             time: given.time,
             count: given.count,
@@ -33,10 +33,10 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
             ..RunArguments::default()
         };
         let options = run::run_options(&run);
-        let mut prepared = Prepared::read(&text, &options).map_err(refuse)?;
+        let mut prepared = Prepared::read(&text, &options).map_err(report_open_error)?;
         if let Some(first) = prepared.workers().first() {
             let of = prepared.workers().len();
-            terminal::note(&format!(
+            terminal::print_note(&format!(
                 "{of} processes, each on a processor of its own, run the request for a share of \
                  the sessions each; the first is shown: {first}"
             ));
@@ -46,22 +46,25 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         if given.analyze {
             terminal::print_error_text(&format!(
                 "{}\n",
-                explain::text(prepared.plan(), prepared.machine())
+                explain::format_plan(prepared.plan(), prepared.machine())
             ));
             print_changes(&text, prepared.plan());
-            return run::run_prepared(prepared, &options, &run, StartNotifier::NONE);
+            return run::run_prepared(prepared, &options, &run, StartNotifier::FOREGROUND);
         }
-        let prepared = prepared.with_policy().map_err(refuse)?;
+        let prepared = prepared.with_policy().map_err(report_open_error)?;
         let (plan, machine) = (prepared.plan(), prepared.machine());
         if !given.json && !given.dot {
             print_changes(&text, plan);
         }
-        let printed = terminal::print(&match () {
-            () if given.json => json_line(&json(plan, machine)),
-            () if given.dot => explain::dot(plan),
+        let printed = terminal::print_text(&match () {
+            () if given.json => json_line(&to_json(plan, machine)),
+            () if given.dot => explain::format_dot(plan),
             () => {
-                let shared = sharers::text(plan);
-                explain::text(plan, machine) + &shared + &devices_text(plan) + &neighbors_text(plan)
+                let shared = sharers::format_prefixes(plan);
+                explain::format_plan(plan, machine)
+                    + &shared
+                    + &devices_text(plan)
+                    + &neighbors_text(plan)
             }
         });
         print_denial(&text, plan, machine);
@@ -70,8 +73,8 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
     explained.unwrap_or_else(|status| status)
 }
 
-/// Finds the other programs at the interfaces that `rx` and `tx` of the request use.
-fn neighbors(plan: &Plan) -> NeighborFindings {
+/// Finds the programs of others at the interfaces that `rx` and `tx` of the request use.
+fn find_neighbors(plan: &Plan) -> NeighborFindings {
     let mut places: Vec<(Option<&str>, Option<&str>)> = Vec::new();
     for (_, node) in plan.graph.ids() {
         let Some(used) = node.filter() else { continue };
@@ -89,9 +92,10 @@ fn neighbors(plan: &Plan) -> NeighborFindings {
     found
 }
 
-/// Returns the interfaces of which a source takes frames from the host, each with the number of
-/// rules that its device has installed, or the reason why the device cannot select the frames.
-fn devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
+/// Returns the interfaces at which a source takes frames from the host. Each is paired with the
+/// number of rules installed in its network device, or with the reason why the device cannot select
+/// frames.
+fn redirecting_devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
     let takes = |node: &pipeline::graph::Node| {
         let used = node.filter().filter(|used| used.description.name == "rx")?;
         let takes = used.arguments.text("how") == Some("take");
@@ -109,16 +113,16 @@ fn devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
 
 fn devices_json(plan: &Plan) -> Vec<Object> {
     let device = |(interface, rules): (String, Result<u32, String>)| {
-        object(&[
+        to_object(&[
             ("interface", &interface),
             ("rules", &rules.as_ref().ok()),
             ("refused", &rules.as_ref().err()),
         ])
     };
-    devices(plan).into_iter().map(device).collect()
+    redirecting_devices(plan).into_iter().map(device).collect()
 }
 
-/// Explains why no device selects the frames that are taken from the host.
+/// Explains why no network device selects the frames that are taken from the host.
 fn devices_text(plan: &Plan) -> String {
     let line = |(interface, rules): (String, Result<u32, String>)| match rules {
         Ok(rules) => format!(
@@ -127,20 +131,22 @@ fn devices_text(plan: &Plan) -> String {
         ),
         Err(why) => format!(" device       {interface} selects nothing itself: {why}\n"),
     };
-    devices(plan).into_iter().map(line).collect()
+    redirecting_devices(plan).into_iter().map(line).collect()
 }
 
-/// Formats the other programs at the interfaces; empty if there are none.
+/// Formats the programs of others at the interfaces; empty if there are none.
 fn neighbors_text(plan: &Plan) -> String {
-    let found = neighbors(plan);
+    let found = find_neighbors(plan);
     match found.is_empty() {
         true => String::new(),
-        false => format!("\n other users of the interfaces\n{}", found.text(explain::COLUMNS)),
+        false => {
+            format!("\n other users of the interfaces\n{}", found.format_table(explain::COLUMNS))
+        }
     }
 }
 
-/// Prints the privilege that the request lacks on this machine, and its remedies: without the
-/// privilege the request would not start, or not run in the kernel.
+/// Prints the privilege that the request lacks on this machine, and the remedies. Without the
+/// privilege, the request would not start, or would not run in the kernel.
 fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
     let live = |(id, node): (_, &pipeline::graph::Node)| {
         let name = node.filter()?.description.name;
@@ -150,13 +156,13 @@ fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
     };
     let ends: Vec<_> = plan.graph.ids().filter_map(live).collect();
     let in_process = ends.iter().find(|(_, placed)| *placed != SpaceKind::Kernel);
-    if let Some(denial) = in_process.and_then(|(name, _)| Denial::at(name, "open", None)) {
-        terminal::note(&format!("this request would not start: {}", denial.sentence()));
+    if let Some(denial) = in_process.and_then(|(name, _)| Denial::for_call(name, "open", None)) {
+        terminal::print_note(&format!("this request would not start: {}", denial.sentence()));
         terminal::print_error_text(&denial.remedies(text));
     } else if let (false, Kernel::Closed { .. }) = (ends.is_empty(), &machine.kernel)
-        && let Some(denial) = Denial::programs()
+        && let Some(denial) = Denial::for_programs()
     {
-        terminal::note(&format!(
+        terminal::print_note(&format!(
             "nothing of this request runs in the kernel: {}",
             denial.sentence()
         ));
@@ -166,14 +172,14 @@ fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
 
 /// Prints the differences from the plan of the last analyzed run.
 fn print_changes(text: &str, plan: &Plan) {
-    for change in analysis::changes(text, plan) {
-        terminal::note(&format!("since it was analyzed: {change}"));
+    for change in analysis::changes_since_analyzed(text, plan) {
+        terminal::print_note(&format!("since it was analyzed: {change}"));
     }
 }
 
 /// Returns the explanation as JSON.
-fn json(plan: &Plan, machine: &Machine) -> Object {
-    let names = &explain::names(&plan.graph);
+fn to_json(plan: &Plan, machine: &Machine) -> Object {
+    let names = &explain::unique_names(&plan.graph);
     let spaces = plan.spaces.iter().map(|space| {
         let kind = match space.kind {
             SpaceKind::Kernel => "kernel",
@@ -181,13 +187,13 @@ fn json(plan: &Plan, machine: &Machine) -> Object {
             SpaceKind::Process => "process",
         };
         // `path` is the index of the connected component of the request, from 0.
-        object(&[("name", &space.name), ("kind", &kind), ("path", &space.component)])
+        to_object(&[("name", &space.name), ("kind", &kind), ("path", &space.component)])
     });
     let policy = match plan.choice.policy {
         Policy::Cost => "cost",
         Policy::Deepest => "deepest",
     };
-    object(&[
+    to_object(&[
         ("version", &VERSION),
         ("policy", &policy),
         // Estimated cost of a block that reaches every filter.
@@ -198,18 +204,18 @@ fn json(plan: &Plan, machine: &Machine) -> Object {
         ("looked_at", &plan.choice.examined),
         ("machine", &machine_facts(machine)),
         ("spaces", &spaces.collect::<Vec<_>>()),
-        ("filters", &filters(plan, names)),
-        ("edges", &edges(plan, names)),
+        ("filters", &filters_json(plan, names)),
+        ("edges", &edges_json(plan, names)),
         // Refusals of the kernel at load time. Refusals known in advance are among the candidates.
-        ("refused", &refused(plan, names)),
+        ("refused", &refusals_json(plan, names)),
         // Filters whose report is output of the request.
         ("reports", &plan.reports.iter().map(|id| &names[id.0]).collect::<Vec<_>>()),
         ("ahead", &pushed_filters(plan, names)),
         // Rules of the devices whose frames are taken, or why they have none.
         ("devices", &devices_json(plan)),
         // Foreign programs and packet sockets at the interfaces.
-        ("others", &neighbors(plan)),
-        ("shared", &sharers::find(plan)),
+        ("others", &find_neighbors(plan)),
+        ("shared", &sharers::find_prefixes(plan)),
     ])
 }
 
@@ -218,7 +224,7 @@ fn machine_facts(machine: &Machine) -> Object {
         Kernel::Open { release, hardened } => (release, None, Some(*hardened)),
         Kernel::Closed { release, why } => (release, Some(why), None),
     };
-    let kernel = object(&[
+    let kernel = to_object(&[
         ("release", release),
         // True if programs can be loaded; if they cannot, `why` is the reason.
         ("open", &machine.kernel.is_open()),
@@ -227,19 +233,19 @@ fn machine_facts(machine: &Machine) -> Object {
         ("hardened", &hardened),
     ]);
     let costs = &machine.costs;
-    object(&[
+    to_object(&[
         ("processors", &machine.processors),
         ("l1d", &machine.l1d),
         ("l2", &machine.l2),
         ("kernel", &kernel),
-        ("calibration", &object(&[("origin", &costs.origin), ("version", &costs.version)])),
+        ("calibration", &to_object(&[("origin", &costs.origin), ("version", &costs.version)])),
     ])
 }
 
-fn filters(plan: &Plan, names: &[String]) -> Vec<Object> {
+fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     // A candidate space: the cost of a block there, or the reason for refusal.
     let candidate = |known: &Candidate| {
-        object(&[
+        to_object(&[
             ("space", &known.space),
             ("cost_ns", &known.verdict.as_ref().ok()),
             ("refused", &known.verdict.as_ref().err()),
@@ -247,7 +253,7 @@ fn filters(plan: &Plan, names: &[String]) -> Vec<Object> {
     };
     let filters = plan.graph.ids().map(|(id, node)| {
         let placed = &plan.placements[id.0];
-        object(&[
+        to_object(&[
             ("name", &names[id.0]),
             // The filter with its arguments.
             ("text", &explain::node_text(&plan.graph, id)),
@@ -264,11 +270,11 @@ fn filters(plan: &Plan, names: &[String]) -> Vec<Object> {
     filters.collect()
 }
 
-/// Returns, for each source that can filter in the kernel, the filter that it evaluates, or the
-/// reason why it evaluates none.
+/// Returns, for each source that can filter in the kernel, the filter that the source evaluates, or
+/// the reason why it evaluates none.
 fn pushed_filters(plan: &Plan, names: &[String]) -> Vec<Object> {
     let pushed = plan.pushdowns.iter().map(|pushed| {
-        object(&[
+        to_object(&[
             ("source", &names[pushed.source.0]),
             ("filter", &pushed.filter.as_ref().ok().map(|id| &names[id.0])),
             // Frames exempt from the filter.
@@ -279,7 +285,7 @@ fn pushed_filters(plan: &Plan, names: &[String]) -> Vec<Object> {
     pushed.collect()
 }
 
-fn edges(plan: &Plan, names: &[String]) -> Vec<Object> {
+fn edges_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     let edges = plan.graph.edges.iter().zip(&plan.edges).map(|(edge, planned)| {
         let (kind, ring) = match planned {
             PlannedEdge::Call => ("call", None),
@@ -289,17 +295,17 @@ fn edges(plan: &Plan, names: &[String]) -> Vec<Object> {
             PlannedEdge::Kernel(ring) => ("kernel ring", Some(ring)),
         };
         let ring = ring.map(|ring| {
-            object(&[
+            to_object(&[
                 ("entries", &ring.entries),
                 ("entries_min", &ring.entries_min),
                 ("entry_bytes", &ring.stride),
                 ("signal_blocks", &ring.signal_blocks),
                 ("signal_blocks_max", &ring.signal_blocks_max),
                 ("signal_ns", &ring.signal_ns),
-                ("signal_because", &ring.because()),
+                ("signal_because", &ring.reasons_text()),
             ])
         });
-        object(&[
+        to_object(&[
             ("from", &names[edge.from.0]),
             ("to", &names[edge.to.0]),
             // Classes in the notation of arcs: `80`, `!80`, `all`; a plain pipe is `!0`.

@@ -12,10 +12,10 @@ use sys::process_group::ProcessEnd;
 
 /// Creates a handler that prints notices; `quiet` suppresses notes but not warnings.
 pub(crate) fn notices(quiet: bool) -> Notices {
-    Notices::to(move |notice| match notice {
+    Notices::new(move |notice| match notice {
         Notice::Note(_) if quiet => {}
-        Notice::Note(text) => terminal::note(text),
-        Notice::Warning(text) => terminal::warn(text),
+        Notice::Note(text) => terminal::print_note(text),
+        Notice::Warning(text) => terminal::print_warning(text),
         Notice::RequestWarnings(text, list) => line::print_mistakes(text, list),
         Notice::Crash(capture) => print_crash(capture),
     })
@@ -24,12 +24,12 @@ pub(crate) fn notices(quiet: bool) -> Notices {
 /// Prints the location of a crash capture and the command that replays it.
 pub(crate) fn print_crash(capture: &CrashCapture) {
     let path = capture.path.display();
-    terminal::note(&format!("the block is kept in {path}; replay it with"));
+    terminal::print_note(&format!("the block is kept in {path}; replay it with"));
     terminal::print_error_text(&format!("  {}\n", capture.command));
 }
 
-/// Prints why a request cannot run; returns the exit status.
-pub(crate) fn refuse(error: OpenError) -> Status {
+/// Prints why a request cannot run. Returns the exit status.
+pub(crate) fn report_open_error(error: OpenError) -> Status {
     match error {
         OpenError::Mistakes { text, list } => {
             line::print_mistakes(&text, &list);
@@ -38,17 +38,17 @@ pub(crate) fn refuse(error: OpenError) -> Status {
         OpenError::Unplaceable { text, graph, refused } => {
             let what = format!("no space can run `{}`", refused.name);
             line::print_mistakes(&text, &[Diagnostic::error(graph.node(refused.node).span, what)]);
-            terminal::print_error_text(&explain::unplaceable(&graph, &refused));
+            terminal::print_error_text(&explain::format_unplaceable(&graph, &refused));
             Status::Failed
         }
         OpenError::Build { text, plan, error } => print_build_error(&text, &plan, &error),
-        OpenError::Unregistered(error) => complain(&error),
+        OpenError::Unregistered(error) => report_client_error(&error),
         // The worker has already reported the reason.
         OpenError::Worker { ended: Some(ProcessEnd::Status(status)), .. } => {
-            Status::numbered(u8::try_from(status).unwrap_or(1))
+            Status::from_exit_code(u8::try_from(status).unwrap_or(1))
         }
         other => {
-            terminal::complain(&other.to_string());
+            terminal::print_error(&other.to_string());
             match other {
                 OpenError::Unfit(_) => Status::Usage,
                 OpenError::Broken(broken) if broken.is_missing() => Status::Nothing,
@@ -71,10 +71,10 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
             let what = format!("cannot {} {}: {}", failure.call, failure.target, failure.why);
             let used = plan.graph.node(*node).filter();
             let name = used.map_or("", |used| used.description.name);
-            match Denial::at(name, failure.call, failure.needs) {
+            match Denial::for_call(name, failure.call, failure.needs) {
                 Some(denial) => {
                     line::print_mistake(text, span, &what, None);
-                    terminal::note(&denial.sentence());
+                    terminal::print_note(&denial.sentence());
                     terminal::print_error_text(&denial.remedies(text));
                 }
                 None => line::print_mistake(text, span, &what, failure.hint.as_deref()),
@@ -82,15 +82,15 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
             if failure.is_missing() { Status::Nothing } else { Status::Failed }
         }
         BuildError::Refused(_) | BuildError::Machine(_) | BuildError::Unexpected(_) => {
-            terminal::complain(&error.to_string());
+            terminal::print_error(&error.to_string());
             Status::Failed
         }
     }
 }
 
-/// Prints the error of a call to a daemon or path; returns the exit status.
-pub(crate) fn complain(error: &ClientError) -> Status {
-    terminal::complain(&error.to_string());
+/// Prints the error of a call to a daemon or a path. Returns the exit status.
+pub(crate) fn report_client_error(error: &ClientError) -> Status {
+    terminal::print_error(&error.to_string());
     match error {
         ClientError::NoDaemon(_) => Status::Nothing,
         error if is_path_gone(error) => Status::Nothing,
@@ -107,8 +107,8 @@ pub(crate) fn is_path_gone(error: &ClientError) -> bool {
     }
 }
 
-/// Prints the error of a system call; returns the exit status.
-pub(crate) fn refused(error: &sys::Error) -> Status {
-    terminal::complain(&error.to_string());
+/// Prints the error of a system call. Returns the exit status.
+pub(crate) fn report_system_error(error: &sys::Error) -> Status {
+    terminal::print_error(&error.to_string());
     Status::Failed
 }

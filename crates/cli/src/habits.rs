@@ -1,4 +1,4 @@
-//! Command lines in the style of other programs, such as tcpdump: suggests the equivalent request.
+//! Suggestions for command lines written in the style of other programs, such as tcpdump.
 
 use crate::terminal;
 use abi::text::Visible;
@@ -9,8 +9,8 @@ use std::ffi::OsString;
 /// Commands that take a request.
 const REQUEST_COMMANDS: [&str; 4] = ["run", "check", "explain", "start"];
 
-/// Prints the name of the program whose syntax was used, and the equivalent command. Returns false
-/// if the syntax is unknown.
+/// Prints the name of the program whose syntax was used, and the equivalent Streamline command.
+/// Returns false if the syntax is not that of a known program.
 pub(crate) fn suggest(given: impl Iterator<Item = OsString>) -> bool {
     let words: Option<Vec<String>> = given.skip(1).map(|word| word.into_string().ok()).collect();
     let words = words.unwrap_or_default();
@@ -19,9 +19,11 @@ pub(crate) fn suggest(given: impl Iterator<Item = OsString>) -> bool {
         [first, rest @ ..] if REQUEST_COMMANDS.contains(first) => rest,
         all => all,
     };
-    let Some(meant) = translate::command(words, &MachineRegistry::Local) else { return false };
+    let Some(meant) = translate::translate_command(words, &MachineRegistry::Local) else {
+        return false;
+    };
     let said = words.join(" ");
-    terminal::complain(&format!("`{}` {}", Visible(&said), meant.message));
+    terminal::print_error(&format!("`{}` {}", Visible(&said), meant.message));
     terminal::print_error_text(&format!("  write: {}\n", Visible(&meant.command())));
     true
 }

@@ -10,12 +10,13 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Returns the text of the request. Prints an error and fails with its status if there is none.
-pub(crate) fn text(given: &RequestArguments) -> Result<String, Status> {
+/// Returns the text of the request. If there is none, prints an error and fails with the exit
+/// status.
+pub(crate) fn request_text(given: &RequestArguments) -> Result<String, Status> {
     match &given.file {
-        Some(path) => from_file(path),
+        Some(path) => read_request_file(path),
         None if given.words.is_empty() => {
-            terminal::complain(
+            terminal::print_error(
                 "no request is given: write it in single quotes, or name a file by -f",
             );
             Err(Status::Usage)
@@ -24,7 +25,7 @@ pub(crate) fn text(given: &RequestArguments) -> Result<String, Status> {
     }
 }
 
-fn from_file(path: &Path) -> Result<String, Status> {
+fn read_request_file(path: &Path) -> Result<String, Status> {
     // Reads one byte more than the limit, so that the parser reports an oversized request.
     let limit = TEXT_MAX as u64 + 1;
     let mut bytes = Vec::new();
@@ -34,12 +35,12 @@ fn from_file(path: &Path) -> Result<String, Status> {
     };
     let name = path.display();
     if let Err(error) = read {
-        terminal::complain(&format!("cannot read {name}: {}", terminal::reason(&error)));
+        terminal::print_error(&format!("cannot read {name}: {}", terminal::reason(&error)));
         let missing = error.kind() == ErrorKind::NotFound;
         return Err(if missing { Status::Nothing } else { Status::Failed });
     }
     String::from_utf8(bytes).map(|text| text.trim_end().to_owned()).map_err(|_| {
-        terminal::complain(&format!("cannot read {name}: it is no text in UTF-8"));
+        terminal::print_error(&format!("cannot read {name}: it is no text in UTF-8"));
         Status::Usage
     })
 }

@@ -1,7 +1,7 @@
 //! Streamline: the command. [SL §4.2, §7]
 //!
 //! Standard output receives the output of sinks; standard error, or the file of `--report`,
-//! receives mistakes, warnings and the ledger, so that data and reports do not mix (CONTRACT 28).
+//! receives mistakes, warnings and the ledger, so data and reports are never mixed (CONTRACT 28).
 //! The exit statuses are in [`status`].
 //!
 //! This crate is a front end: the library `streamline` parses, plans, builds and runs requests, and
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     match streamline::serve_if_asked(&failure::notices(false)) {
         Some(Served::Filter(status)) => return ExitCode::from(status),
         Some(Served::Worker(ended)) => {
-            return ended.map_or_else(failure::refuse, |()| Status::Done).into();
+            return ended.map_or_else(failure::report_open_error, |()| Status::Done).into();
         }
         None => {}
     }
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     };
     let status = match arguments.command {
         Command::Run(given) => run::run(&given),
-        Command::Why(given) => why::why(&given),
+        Command::Why(given) => why::trace_flow(&given),
         Command::Cat(given) => cat::cat(&given),
         Command::Check(given) => check::check(&given),
         Command::Explain(given) => explain::explain(&given),
@@ -77,13 +77,13 @@ fn main() -> ExitCode {
         Command::Doctor(given) => doctor::doctor(&given),
         Command::Examples { write } => examples::examples(write.as_deref()),
         Command::Man(given) => man::man(&given),
-        Command::Completion { shell } => completion::script(shell),
-        Command::Complete { line: Some(line), .. } => completion::complete(&line),
-        Command::Complete { line: None, words } => shared::next::complete(&words),
+        Command::Completion { shell } => completion::print_script(shell),
+        Command::Complete { line: Some(line), .. } => completion::print_completions(&line),
+        Command::Complete { line: None, words } => shared::next::print_candidates(&words),
         Command::Shared(given) => shared::run(&given),
         Command::Bench { words } => bench::bench(&words),
-        Command::Sh(given) => return shell::sh(&given),
-        Command::Exec(given) => return shell::exec(&given),
+        Command::Sh(given) => return shell::run_shell(&given),
+        Command::Exec(given) => return shell::run_preloaded(&given),
     };
     status.into()
 }

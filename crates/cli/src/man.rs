@@ -3,7 +3,7 @@
 //! Section 1 has a page for the program and one for each command; section 7 has one page for all
 //! filters, sources and sinks.
 
-use crate::arguments::{ABOUT, Arguments, FIRST_EXAMPLES, ManArguments, STATUS};
+use crate::arguments::{ABOUT, Arguments, EXIT_STATUS_HELP, FIRST_EXAMPLES, ManArguments};
 use crate::filters;
 use crate::status::Status;
 use crate::terminal;
@@ -22,11 +22,12 @@ const FILTERS_PAGE: &str = "streamline-filters";
 /// Title of the manual.
 const MANUAL_TITLE: &str = "Streamline";
 
-/// Empty date of all pages, which depend on the version alone.
+/// Empty date of all pages. The contents of a page depend only on the version of the program, not
+/// on a date.
 const NO_DATE: &str = "\"\"";
 
 /// A manual page in roff.
-struct Sheet {
+struct ManualPage {
     name: String,
     section: &'static str,
     text: String,
@@ -34,12 +35,12 @@ struct Sheet {
 
 /// Prints a page, or writes all pages into a directory.
 pub(crate) fn man(given: &ManArguments) -> Status {
-    let sheets = match sheets() {
+    let sheets = match generate_pages() {
         Ok(sheets) => sheets,
         Err(error) => return print_error("the manual", &error),
     };
     if let Some(folder) = &given.into {
-        return match write(folder, &sheets) {
+        return match write_pages(folder, &sheets) {
             Ok(()) => Status::Done,
             Err(error) => print_error(&folder.display().to_string(), &error),
         };
@@ -48,14 +49,14 @@ pub(crate) fn man(given: &ManArguments) -> Status {
     let wanted = wanted.trim_start_matches("streamline").trim_start_matches('-');
     // Reverse order: for `filters` the page of section 7 is preferred over that of the command.
     match sheets.iter().rev().find(|sheet| sheet.short_name() == wanted) {
-        Some(sheet) => terminal::print(&sheet.text),
+        Some(sheet) => terminal::print_text(&sheet.text),
         None => {
-            let names = sheets.iter().map(Sheet::short_name).filter(|name| !name.is_empty());
+            let names = sheets.iter().map(ManualPage::short_name).filter(|name| !name.is_empty());
             let hint = nearest(wanted, names)
                 .map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
             let wanted = Visible(wanted);
-            terminal::complain(&format!("the manual has no page `{wanted}`{hint}"));
-            terminal::note(
+            terminal::print_error(&format!("the manual has no page `{wanted}`{hint}"));
+            terminal::print_note(
                 "`streamline man --into FOLDER` writes all pages; `filters` lists filters",
             );
             Status::Nothing
@@ -63,7 +64,7 @@ pub(crate) fn man(given: &ManArguments) -> Status {
     }
 }
 
-impl Sheet {
+impl ManualPage {
     /// Returns the name of the page without the prefix `streamline-`.
     fn short_name(&self) -> &str {
         self.name.trim_start_matches("streamline").trim_start_matches('-')
@@ -71,11 +72,11 @@ impl Sheet {
 }
 
 fn print_error(what: &str, error: &io::Error) -> Status {
-    terminal::complain(&format!("cannot write {what}: {error}"));
+    terminal::print_error(&format!("cannot write {what}: {error}"));
     Status::Failed
 }
 
-fn write(folder: &Path, sheets: &[Sheet]) -> io::Result<()> {
+fn write_pages(folder: &Path, sheets: &[ManualPage]) -> io::Result<()> {
     for sheet in sheets {
         let folder = folder.join(format!("man{}", sheet.section));
         fs::create_dir_all(&folder)?;
@@ -86,7 +87,7 @@ fn write(folder: &Path, sheets: &[Sheet]) -> io::Result<()> {
 }
 
 /// Generates all pages.
-fn sheets() -> io::Result<Vec<Sheet>> {
+fn generate_pages() -> io::Result<Vec<ManualPage>> {
     let mut whole = Arguments::command()
         .about("run a request over packets, files or streams")
         .long_about(ABOUT)
@@ -101,9 +102,10 @@ fn sheets() -> io::Result<Vec<Sheet>> {
 }
 
 /// Generates the page of a command.
-fn command_page(command: &clap::Command, whole: bool) -> io::Result<Sheet> {
+fn command_page(command: &clap::Command, whole: bool) -> io::Result<ManualPage> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
-    let page = Man::new(command.clone()).date(NO_DATE).source(source()).manual(MANUAL_TITLE);
+    let page =
+        Man::new(command.clone()).date(NO_DATE).source(program_version()).manual(MANUAL_TITLE);
     let mut text = Vec::new();
     page.render_title(&mut text)?;
     page.render_name_section(&mut text)?;
@@ -129,19 +131,19 @@ fn command_page(command: &clap::Command, whole: bool) -> io::Result<Sheet> {
             more.control("TP", []).text([bold(*command)]).text([roman(*what)]);
         }
     }
-    more.control("SH", ["EXIT STATUS"]).text([roman(STATUS)]);
+    more.control("SH", ["EXIT STATUS"]).text([roman(EXIT_STATUS_HELP)]);
     more.control("SH", ["SEE ALSO"]);
     let others: &[(&str, &str)] =
         if whole { &[(FILTERS_PAGE, "7")] } else { &[("streamline", "1"), (FILTERS_PAGE, "7")] };
     write_references(&mut more, others);
     more.to_writer(&mut text)?;
-    Ok(Sheet { name, section: "1", text: String::from_utf8_lossy(&text).into_owned() })
+    Ok(ManualPage { name, section: "1", text: String::from_utf8_lossy(&text).into_owned() })
 }
 
 /// Generates the page about filters, sources and sinks.
-fn filters_page() -> Sheet {
+fn filters_page() -> ManualPage {
     let mut page = Roff::new();
-    page.control("TH", [FILTERS_PAGE, "7", NO_DATE, &source(), MANUAL_TITLE]);
+    page.control("TH", [FILTERS_PAGE, "7", NO_DATE, &program_version(), MANUAL_TITLE]);
     page.control("SH", ["NAME"]);
     page.text([roman(format!("{FILTERS_PAGE} - the words of a request"))]);
     page.control("SH", ["DESCRIPTION"]);
@@ -150,8 +152,8 @@ fn filters_page() -> Sheet {
          This page contains the description that streamline filters NAME prints for each.",
     )]);
     page.control("SH", [explain::COMMON_TITLE.to_uppercase().as_str()]);
-    write_labeled(&mut page, &explain::common());
-    for (title, known) in filters::groups() {
+    write_labeled(&mut page, &explain::common_parameters());
+    for (title, known) in filters::entries_by_group() {
         page.control("SH", [title.to_uppercase().as_str()]);
         known.iter().for_each(|known| write_entry(&mut page, known));
     }
@@ -160,7 +162,7 @@ fn filters_page() -> Sheet {
         &mut page,
         &[("streamline", "1"), ("streamline-run", "1"), ("streamline-explain", "1")],
     );
-    Sheet { name: FILTERS_PAGE.to_owned(), section: "7", text: page.to_roff() }
+    ManualPage { name: FILTERS_PAGE.to_owned(), section: "7", text: page.to_roff() }
 }
 
 /// Writes the entry of one filter, source or sink.
@@ -178,14 +180,15 @@ fn write_entry(page: &mut Roff, known: &Page) {
     page.control("PP", []).text([bold(known.example.as_str())]);
 }
 
-/// Writes paragraphs that each begin with a label.
+/// Writes paragraphs, each of which begins with a label.
 fn write_labeled(page: &mut Roff, write_labeled: &[(&str, String)]) {
     for (what, text) in write_labeled {
         page.control("TP", []).text([bold(*what)]).text([roman(text.as_str())]);
     }
 }
 
-/// Writes the paragraphs of `text`, which empty lines separate. Preserves indented lines.
+/// Writes the paragraphs of `text`, which are separated by empty lines. Indented lines are
+/// preserved.
 fn write_paragraphs(page: &mut Roff, text: &str) {
     let mut as_it_is = false;
     for line in text.lines() {
@@ -212,6 +215,6 @@ fn write_references(page: &mut Roff, others: &[(&str, &str)]) {
 }
 
 /// Returns the program version for the footer.
-fn source() -> String {
+fn program_version() -> String {
     format!("streamline {}", env!("CARGO_PKG_VERSION"))
 }

@@ -1,5 +1,5 @@
-//! Programs and packet sockets of others at interfaces, for `doctor` and `explain`: their owners,
-//! and the consequence for a request at the interface.
+//! Programs and packet sockets of other applications at the network interfaces, with their owners
+//! and their effect on a request. `doctor` and `explain` print them.
 //!
 //! The types define the `--json` format of both commands.
 
@@ -12,20 +12,21 @@ use std::fmt::Write as _;
 #[derive(Serialize, Debug)]
 pub(crate) struct NeighborFindings {
     pub(crate) neighbors: Vec<NeighborFinding>,
-    /// Number of processes whose descriptors are unreadable, any of which may be an owner.
+    /// Number of processes whose descriptors could not be read. Any of them may hold a listed
+    /// program or socket.
     pub(crate) hidden: usize,
-    /// Kinds that could not be listed, each with the reason.
+    /// Kinds of neighbors that could not be listed, each with the reason.
     pub(crate) unlisted: Vec<String>,
 }
 
 /// A program or packet socket.
 #[derive(Serialize, Debug)]
 pub(crate) struct NeighborFinding {
-    /// `null` for all interfaces.
+    /// Name of the interface; `null` for all interfaces.
     pub(crate) interface: Option<String>,
-    /// `xdp`, `packet socket`, `tcx` or `tc`.
+    /// Kind: `xdp`, `packet socket`, `tcx` or `tc`.
     kind: &'static str,
-    /// `received` or `sent`.
+    /// Direction of the frames: `received` or `sent`.
     side: Option<&'static str>,
     /// Mode, link, priority or protocol.
     how: String,
@@ -34,7 +35,7 @@ pub(crate) struct NeighborFinding {
     /// The user who loaded the program or opened the socket.
     uid: Option<u32>,
     holders: Vec<HolderFinding>,
-    /// Consequence for requests at the interface, as a clause.
+    /// Consequence for requests at the interface, formatted as a clause.
     so: &'static str,
 }
 
@@ -58,7 +59,8 @@ impl NeighborFindings {
         }
     }
 
-    /// Adds the findings of another interface; a neighbor at all interfaces is listed once.
+    /// Adds the findings of another interface. A neighbor that is at all interfaces is listed only
+    /// once.
     pub(crate) fn extend(&mut self, other: Self) {
         let known = self.neighbors.iter().any(|one| one.interface.is_none());
         let others = other.neighbors.into_iter();
@@ -76,28 +78,28 @@ impl NeighborFindings {
         self.neighbors.is_empty() && self.unlisted.is_empty()
     }
 
-    /// Formats a table at most `columns` wide, the consequence of each kind, and the gaps in the
-    /// list.
-    pub(crate) fn text(&self, columns: usize) -> String {
+    /// Formats a table at most `columns` wide, followed by the consequence of each kind and the
+    /// kinds that could not be listed.
+    pub(crate) fn format_table(&self, columns: usize) -> String {
         let mut table = Table::new(&["interface", "what", "program", "of"]);
         for one in &self.neighbors {
-            table.row([
+            table.add_row([
                 one.interface.clone().unwrap_or_else(|| "all".to_owned()),
-                one.what(),
+                one.kind_text(),
                 one.name_and_id(),
-                one.owners(self.hidden),
+                one.owners_text(self.hidden),
             ]);
         }
-        let mut out = if table.is_empty() { String::new() } else { table.text(columns) };
+        let mut out = if table.is_empty() { String::new() } else { table.format_within(columns) };
         let mut kinds: Vec<(&str, &str)> = Vec::new();
         for one in &self.neighbors {
             if !kinds.contains(&(one.kind, one.so)) {
                 kinds.push((one.kind, one.so));
             }
         }
-        let legend = kinds.iter().map(|(kind, so)| format!("{}: {so}", title(kind)));
+        let legend = kinds.iter().map(|(kind, so)| format!("{}: {so}", kind_title(kind)));
         for text in legend.chain(self.unlisted.iter().cloned()) {
-            let lines = pipeline::explain::table::wrap(&text, columns.saturating_sub(3));
+            let lines = pipeline::explain::table::wrap_text(&text, columns.saturating_sub(3));
             for (number, line) in lines.iter().enumerate() {
                 let _ = writeln!(out, "{}{line}", if number == 0 { " " } else { "   " });
             }
@@ -127,14 +129,14 @@ impl NeighborFinding {
         }
     }
 
-    /// Returns kind, direction and mode: `TCX received, link 7`.
-    fn what(&self) -> String {
+    /// Returns the kind, the direction and the mode, such as `TCX received, link 7`.
+    fn kind_text(&self) -> String {
         let side = self.side.map_or_else(String::new, |side| format!(" {side}"));
         let how = if self.how.is_empty() { String::new() } else { format!(", {}", self.how) };
-        format!("{}{side}{how}", title(self.kind))
+        format!("{}{side}{how}", kind_title(self.kind))
     }
 
-    /// Returns the name and the ID of the program: `filter (61)`.
+    /// Returns the name and the id of the program, such as `filter (61)`.
     fn name_and_id(&self) -> String {
         match (self.name.as_deref(), self.program) {
             (None | Some(""), None) => "–".to_owned(),
@@ -144,8 +146,8 @@ impl NeighborFinding {
         }
     }
 
-    /// Returns the owners: `tcpdump[4711] of user 0`.
-    fn owners(&self, hidden: usize) -> String {
+    /// Returns the owners, such as `tcpdump[4711] of user 0`.
+    fn owners_text(&self, hidden: usize) -> String {
         let holder =
             |one: &HolderFinding| format!("{}[{}] of user {}", one.command, one.process, one.uid);
         if !self.holders.is_empty() {
@@ -166,7 +168,7 @@ impl NeighborFinding {
     }
 }
 
-fn title(kind: &str) -> &str {
+fn kind_title(kind: &str) -> &str {
     match kind {
         "xdp" => "XDP",
         "tcx" => "TCX",

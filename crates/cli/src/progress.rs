@@ -1,7 +1,8 @@
-//! Progress of a run, on standard error.
+//! Progress lines of a run, on standard error.
 //!
 //! On a terminal, the counters of the sources ([`engine::run::Progress`]) appear in a status line
-//! that is rewritten every second. Elsewhere, with `--progress` only, each update is a new line.
+//! that is rewritten every second. Elsewhere, progress is printed only with `--progress`, and each
+//! update is a new line.
 //!
 //! Progress is shown by default if standard error is a terminal, the request prints nothing to the
 //! same terminal, and the process is in the foreground.
@@ -45,34 +46,34 @@ impl ProgressPrinter {
             Some(ProgressMode::Yes) => INTERVAL_NS,
             Some(ProgressMode::Every(ns)) => ns,
             None if quiet || !rewrites => return None,
-            None if io::stdout().is_terminal() && prints(plan) => return None,
+            None if io::stdout().is_terminal() && has_printing_sink(plan) => return None,
             None => INTERVAL_NS,
         };
         let asked = mode.is_some();
         Some(Self { every_ns, rewrites, asked, before: Cell::default() })
     }
 
-    /// Returns the interval between two lines, in ns.
+    /// Returns the interval between two progress lines, in ns.
     pub(crate) const fn every_ns(&self) -> u64 {
         self.every_ns
     }
 
     /// Prints the current progress.
     pub(crate) fn print(&self, progress: &Progress) {
-        let now = SourceTotals::of(progress);
+        let now = SourceTotals::add_up(progress);
         // Intervals below a second need tenths.
         let time = format_duration(now.elapsed_ns, !self.every_ns.is_multiple_of(INTERVAL_NS));
         let text = format_line(&time, progress, now, self.before.replace(now));
         match self.rewrites {
             true if !self.asked && terminal::is_background() => {}
-            true => terminal::status(&text),
+            true => terminal::show_status(&text),
             false => terminal::print_error_text(&format!("{text}\n")),
         }
     }
 }
 
 /// Returns true if a sink of the request writes to standard output.
-fn prints(plan: &Plan) -> bool {
+fn has_printing_sink(plan: &Plan) -> bool {
     let graph = &plan.graph;
     graph.ids().any(|(id, node)| {
         let Some(used) = node.filter() else { return false };
@@ -91,7 +92,7 @@ fn prints(plan: &Plan) -> bool {
 }
 
 impl SourceTotals {
-    fn of(progress: &Progress) -> Self {
+    fn add_up(progress: &Progress) -> Self {
         let mut sum = Self { elapsed_ns: progress.elapsed_ns, ..Self::default() };
         for (_, seen) in &progress.sources {
             sum.blocks += seen.given.blocks;
@@ -102,8 +103,8 @@ impl SourceTotals {
     }
 }
 
-/// Formats a line: ` 12 s 48213 blocks 31.2 MB 4012 blocks/s 2.60 MB/s +120 lost: 4009 ring, 3
-/// nic`.
+/// Formats a progress line, such as ` 12 s 48213 blocks 31.2 MB 4012 blocks/s 2.60 MB/s +120 lost:
+/// 4009 ring, 3 nic`.
 fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: SourceTotals) -> String {
     let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns).max(1);
     let rate = |now: u64, before: u64| {
@@ -119,7 +120,7 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
         rate(now.blocks, before.blocks),
         short_bytes(rate(now.bytes, before.bytes)),
     );
-    if let Some(part) = position(progress) {
+    if let Some(part) = format_position(progress) {
         let _ = write!(line, "  {part}");
     }
     let fresh = now.lost.saturating_sub(before.lost);
@@ -127,7 +128,7 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
         let _ = write!(line, "  +{fresh}");
     }
     if now.lost > 0 {
-        let _ = write!(line, "  lost: {}", losses(progress));
+        let _ = write!(line, "  lost: {}", format_losses(progress));
     }
     if !progress.held_up.is_empty() {
         let _ = write!(line, "  held up: {}", progress.held_up.join(", "));
@@ -138,9 +139,9 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
     line
 }
 
-/// Formats the position in the input files in percent, and the remaining time at the average rate:
-/// ` 42 %, 3:07 left`. Returns `None` if a source has no known end.
-fn position(progress: &Progress) -> Option<String> {
+/// Formats the position in the input files in percent, and the remaining time at the average rate,
+/// such as ` 42 %, 3:07 left`. Returns `None` if a source has no known end.
+fn format_position(progress: &Progress) -> Option<String> {
     let positions = progress.sources.iter().map(|(_, seen)| seen.position);
     let positions = positions.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())?;
     let sum = |of: fn(&Position) -> u64| positions.iter().map(of).fold(0, u64::saturating_add);
@@ -157,7 +158,7 @@ fn position(progress: &Progress) -> Option<String> {
 }
 
 /// Formats losses by location, the largest first.
-fn losses(progress: &Progress) -> String {
+fn format_losses(progress: &Progress) -> String {
     let mut places: Vec<(DropReason, u64)> = Vec::new();
     for (place, n) in progress.sources.iter().flat_map(|(_, seen)| &seen.dropped) {
         match places.iter_mut().find(|(known, _)| known == place) {
@@ -171,7 +172,7 @@ fn losses(progress: &Progress) -> String {
     texts.join(", ")
 }
 
-/// Formats a duration: `12 s`, `3:07`, `1:03:07`; with `tenths`, `12.5 s`.
+/// Formats a duration, such as `12 s`, `3:07` or `1:03:07`; with `tenths`, such as `12.5 s`.
 fn format_duration(ns: u64, tenths: bool) -> String {
     let seconds = ns / INTERVAL_NS;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -182,7 +183,7 @@ fn format_duration(ns: u64, tenths: bool) -> String {
     }
 }
 
-/// Formats a number of bytes with three significant digits: `999 B`, `31.2 MB`.
+/// Formats a number of bytes with three significant digits, such as `999 B` or `31.2 MB`.
 pub(crate) fn short_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if bytes < 1000 {
@@ -203,7 +204,7 @@ pub(crate) fn short_bytes(bytes: u64) -> String {
     }
 }
 
-/// Formats consecutive numbers as ranges: `7`, `1-3`.
+/// Formats consecutive numbers as ranges, such as `7` or `1-3`.
 pub(crate) fn consecutive_ranges(numbers: impl Iterator<Item = u64>) -> Vec<String> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
@@ -274,7 +275,7 @@ mod tests {
         let lossy = SourceTotals { lost: 4012, ..now };
         let line = format_line("12 s", &progress, lossy, SourceTotals { lost: 3892, ..before });
         assert_eq!(line, format!("{quiet}  +120  lost: 4009 ring, 3 nic  held up: rx  draining"));
-        assert_eq!(SourceTotals::of(&progress).lost, 4012);
+        assert_eq!(SourceTotals::add_up(&progress).lost, 4012);
         let line = format_line("12 s", &progress, lossy, SourceTotals { lost: 4012, ..before });
         let old = format!("{quiet}  lost: 4009 ring, 3 nic  held up: rx  draining");
         assert_eq!(line, old, "nothing anew");

@@ -1,57 +1,59 @@
-//! Records: the summary of `run --record=FILE`, and `run --replay FILE`.
+//! Commands on records: the summary of `run --record=FILE`, and the replay of `run --replay FILE`.
 
 use crate::arguments::RunArguments;
-use crate::failure::{refuse, refused};
+use crate::failure::{report_open_error, report_system_error};
 use crate::report_target::ReportTarget;
-use crate::run::{self, quiet_panics};
+use crate::run::{self, silence_space_panics};
 use crate::status::Status;
 use crate::terminal;
 use engine::record::Summary;
 use engine::signal;
 use std::path::Path;
-use streamline::record::{Differences, Recorded, Repetition, compare};
+use streamline::record::{Differences, Recorded, Repetition, compare_with_record};
 
-/// Prints the size of a record and, if it is incomplete, the number of blocks that it lacks.
+/// Prints the size of a record. If the record is incomplete, also prints the number of missing
+/// blocks.
 pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) {
     let target = &summary.target;
     if let Some(why) = &summary.failure {
-        terminal::warn(&format!("the record {target} is incomplete: {why}"));
+        terminal::print_warning(&format!("the record {target} is incomplete: {why}"));
         return;
     }
     let beyond = summary.beyond;
     if beyond.since.is_some() {
         let (blocks, bytes) = (beyond.blocks, beyond.bytes);
-        terminal::warn(&format!(
+        terminal::print_warning(&format!(
             "the record {target} was full at {} bytes: {blocks} blocks with {bytes} bytes arrived \
              after that (--record-bytes sets its size limit)",
             summary.bytes_max
         ));
     }
     if !given.quiet {
-        terminal::note(&format!(
+        terminal::print_note(&format!(
             "recorded into {target} ({} bytes): `streamline run --replay {target}` repeats it",
             summary.bytes
         ));
     }
 }
 
-/// Replays a record, and prints differences from the recorded run.
-pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status> {
-    let recorded = Recorded::open(path).map_err(refuse)?;
+/// Replays a record, and prints the differences from the recorded run.
+pub(crate) fn replay_record(path: &Path, given: &RunArguments) -> Result<Status, Status> {
+    let recorded = Recorded::open(path).map_err(report_open_error)?;
     let file = given.report.as_deref().map(ReportTarget::open).transpose()?;
-    quiet_panics();
-    signal::watch().map_err(|error| refused(&error))?;
+    silence_space_panics();
+    signal::watch().map_err(|error| report_system_error(&error))?;
     let options = run::run_options(given);
-    let repetition = recorded.repeat(path, given.into.clone(), &options).map_err(refuse)?;
+    let repetition =
+        recorded.build_replay(path, given.into.clone(), &options).map_err(report_open_error)?;
     let Repetition { ready, into, whole } = repetition;
     let finished = run::run_ready(ready, given)?;
     let status = run::print_results(&finished.results, given, file);
     if let (Some(into), false) = (into, given.quiet) {
-        terminal::note(&format!("its output is in {}", into.display()));
+        terminal::print_note(&format!("its output is in {}", into.display()));
     }
     let sentence = finished.results.sentence();
-    let results = finished.end(status.number(), sentence);
-    let found = compare(&whole, &results);
+    let results = finished.end_registration(status.exit_code(), sentence);
+    let found = compare_with_record(&whole, &results);
     Ok(found.map_or(status, |found| print_differences(&found, given, status)))
 }
 
@@ -62,11 +64,11 @@ const DIFFERENCES_MAX: usize = 8;
 fn print_differences(found: &Differences, given: &RunArguments, status: Status) -> Status {
     if found.is_empty() {
         if !given.quiet {
-            terminal::note("the replay matches the recorded run, block for block");
+            terminal::print_note("the replay matches the recorded run, block for block");
         }
         return status;
     }
-    terminal::complain("the replay differs from the recorded run");
+    terminal::print_error("the replay differs from the recorded run");
     for (before, now) in found.iter().take(DIFFERENCES_MAX) {
         let line = |text: &Option<String>| text.clone().unwrap_or_else(|| "nothing".to_owned());
         terminal::print_error_text(&format!("  then {}\n   now {}\n", line(before), line(now)));

@@ -1,4 +1,4 @@
-//! The destination of a report (`--report`): standard output, or a file that is replaced once the
+//! The destination of a report (`--report`): standard output, or a file that is replaced when the
 //! report is complete.
 
 use crate::status::Status;
@@ -32,7 +32,7 @@ impl ReportTarget {
     /// Writes the report to the destination.
     pub(crate) fn write(self, text: &str) -> Status {
         match self {
-            Self::Output => terminal::print(text),
+            Self::Output => terminal::print_text(text),
             Self::File(path, mut file) => {
                 let written = sys::replace::replace_contents(&path, &mut file, text.as_bytes());
                 written.map_or_else(|error| print_error(&path, &error), |()| Status::Done)
@@ -43,6 +43,6 @@ impl ReportTarget {
 
 fn print_error(path: &Path, error: &io::Error) -> Status {
     let (name, why) = (path.display(), terminal::reason(error));
-    terminal::complain(&format!("cannot write the report to {name}: {why}"));
+    terminal::print_error(&format!("cannot write the report to {name}: {why}"));
     Status::Failed
 }

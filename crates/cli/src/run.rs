@@ -6,7 +6,7 @@
 //! does not balance.
 
 use crate::arguments::RunArguments;
-use crate::failure::{self, refuse, refused};
+use crate::failure::{self, report_open_error, report_system_error};
 use crate::progress::ProgressPrinter;
 use crate::report_target::ReportTarget;
 use crate::status::Status;
@@ -26,11 +26,12 @@ use streamline::{Finished, Options, Prepared, Ready, Results, StopConditions};
 /// Runs the request in these arguments.
 pub(crate) fn run(given: &RunArguments) -> Status {
     if let Some(file) = &given.replay {
-        return record::replay(file, given).unwrap_or_else(|status| status);
+        return record::replay_record(file, given).unwrap_or_else(|status| status);
     }
-    let ran = StartNotifier::detach(given).and_then(|notifier| {
+    let ran = StartNotifier::detach_background(given).and_then(|notifier| {
         let run_options = run_options(given);
-        let prepared = Prepared::read(&line::text(&given.line)?, &run_options).map_err(refuse)?;
+        let prepared = Prepared::read(&line::request_text(&given.line)?, &run_options)
+            .map_err(report_open_error)?;
         run_prepared(prepared, &run_options, given, notifier)
     });
     ran.unwrap_or_else(|status| status)
@@ -68,12 +69,12 @@ pub(crate) fn run_prepared(
     notifier: StartNotifier,
 ) -> Result<Status, Status> {
     let file = given.report.as_deref().map(ReportTarget::open).transpose()?;
-    quiet_panics();
+    silence_space_panics();
     // From here on a signal ends the run in good order.
-    signal::watch().map_err(|error| refused(&error))?;
-    let ready = prepared.build(run_options).map_err(refuse)?;
+    signal::watch().map_err(|error| report_system_error(&error))?;
+    let ready = prepared.build(run_options).map_err(report_open_error)?;
     if let Some(number) = ready.number().or_else(|| given.serves_prefix.then_some(0)) {
-        notifier.report(number);
+        notifier.notify(number);
     }
     let finished = run_ready(ready, given)?;
     let status = print_results(&finished.results, given, file);
@@ -81,47 +82,49 @@ pub(crate) fn run_prepared(
         record::print_summary(summary, given);
     }
     let sentence = finished.results.sentence();
-    finished.end(status.number(), sentence);
+    finished.end_registration(status.exit_code(), sentence);
     Ok(status)
 }
 
 /// Runs a built request and blocks until it ends. Prints progress and alarms on standard error.
 pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<Finished, Status> {
-    let signals = signal::watch().map_err(|error| refused(&error))?;
+    let signals = signal::watch().map_err(|error| report_system_error(&error))?;
     let printer = ProgressPrinter::new(given.progress, given.quiet, ready.plan());
     let report = |progress: &Progress| printer.iter().for_each(|printer| printer.print(progress));
     let watch = printer
         .as_ref()
         .map(|printer| ProgressWatch { every_ns: printer.every_ns(), report: &report });
     let named = given.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
-    let late =
-        |breach: &Breach| terminal::warn(&format!("{named}{}", latency_breach::describe(breach)));
+    let late = |breach: &Breach| {
+        terminal::print_warning(&format!("{named}{}", latency_breach::describe(breach)))
+    };
     let alarm = (!given.quiet).then_some(Alarm(&late));
     let until = StopConditions { readable: Some(signals), elapsed: given.time, watch, alarm };
     let finished = ready.run(until);
-    terminal::wipe();
-    finished.map_err(refuse)
+    terminal::erase_status();
+    finished.map_err(report_open_error)
 }
 
-/// The pipe to the process that started this path in the background and waits until it runs.
+/// Write end of a pipe to the process that started this path in the background. That process waits
+/// until the path runs.
 #[derive(Debug)]
 pub(crate) struct StartNotifier(Option<OwnedFd>);
 
 impl StartNotifier {
-    /// The notifier of a path in the foreground, which has no process to notify.
-    pub(crate) const NONE: Self = Self(None);
+    /// The notifier of a path in the foreground: there is no process to notify.
+    pub(crate) const FOREGROUND: Self = Self(None);
 
     /// Detaches this process from the terminal if the path runs in the background.
-    fn detach(given: &RunArguments) -> Result<Self, Status> {
+    fn detach_background(given: &RunArguments) -> Result<Self, Status> {
         if !given.background && !given.serves_prefix {
-            return Ok(Self::NONE);
+            return Ok(Self::FOREGROUND);
         }
         let left = sys::process::leave_terminal().and_then(|()| sys::process::detach_stdin());
-        left.map(|socket| Self(Some(socket))).map_err(|error| refused(&error))
+        left.map(|socket| Self(Some(socket))).map_err(|error| report_system_error(&error))
     }
 
     /// Sends the number of the running path to the process that started it.
-    fn report(self, number: u32) {
+    fn notify(self, number: u32) {
         if let Some(socket) = self.0 {
             let text = serde_json::to_vec(&PathNumber { number }).unwrap_or_default();
             // The starter may have exited.
@@ -139,45 +142,45 @@ pub(crate) fn print_results(
     let Results { plan, outcome, crashes, .. } = results;
     let form = if given.json { Form::Json } else { Form::Text };
     let report = results.report();
-    let printed = terminal::print(&report.line_ends(form));
+    let printed = terminal::print_text(&report.line_end_reports(form));
     if given.analyze {
         print_analysis(results);
     }
 
     // The full report includes the changes.
     if !given.quiet && !given.stats && !given.json {
-        outcome.adapted.iter().for_each(|print_results| terminal::note(print_results));
+        outcome.adapted.iter().for_each(|print_results| terminal::print_note(print_results));
     }
     for (failure, capture) in outcome.failures.iter().zip(crashes) {
         if !failure.is_quiet() {
-            terminal::complain(&failure.to_string());
+            terminal::print_error(&failure.to_string());
         }
         capture.iter().for_each(failure::print_crash);
     }
     let unread = printed == Status::Unread || outcome.failures.iter().any(PathFailure::is_quiet);
     let failed = outcome.failures.iter().any(|failure| !failure.is_quiet());
     let no_loss = given.no_loss || plan.graph.options.flag("no-loss");
-    let lost = !unread && report.lost() > 0;
+    let lost = !unread && report.lost_blocks() > 0;
     for imbalance in report.imbalances() {
-        terminal::complain(&format!("the ledger does not balance: {imbalance}"));
+        terminal::print_error(&format!("the ledger does not balance: {imbalance}"));
     }
-    report.remarks().for_each(terminal::warn);
+    report.remarks().for_each(terminal::print_warning);
     if lost {
-        let what = report.losses();
-        if no_loss { terminal::complain(&what) } else { terminal::warn(&what) }
+        let what = report.describe_losses();
+        if no_loss { terminal::print_error(&what) } else { terminal::print_warning(&what) }
     }
     let wanted = given.stats || given.json || file.is_some();
     let unbalanced = !report.imbalances().is_empty();
     let written = match (wanted || lost || unbalanced, file) {
-        (true, Some(place)) => place.write(&report.whole(form)),
+        (true, Some(place)) => place.write(&report.full_text(form)),
         (true, None) => {
-            terminal::print_error_text(&report.whole(form));
+            terminal::print_error_text(&report.full_text(form));
             Status::Done
         }
         (false, _) => {
             if !given.quiet && !unread && !failed {
-                report.explain_empty_output().iter().for_each(|why| terminal::note(why));
-                terminal::print_error_text(&format!("{}\n", report.sentence()));
+                report.explain_empty_output().iter().for_each(|why| terminal::print_note(why));
+                terminal::print_error_text(&format!("{}\n", report.summary_sentence()));
             }
             Status::Done
         }
@@ -190,41 +193,43 @@ pub(crate) fn print_results(
     }
 }
 
-/// Prints the measurements, and the changes that they cause in the next plan.
+/// Prints the measurements of `--analyze`, and the changes that they cause in the next plan.
 fn print_analysis(results: &Results) {
     let analysis = analysis::analyze(results);
     terminal::print_error_text(&format!("{}\n", analysis.text));
     match &analysis.saved {
         Err(SaveError::NoStateDirectory) => {
-            terminal::note("nothing is saved of this: neither XDG_STATE_HOME nor HOME is set");
+            terminal::print_note(
+                "nothing is saved of this: neither XDG_STATE_HOME nor HOME is set",
+            );
             return;
         }
         Err(SaveError::Failed(why)) => {
-            terminal::warn(&format!("nothing is saved of this: {why}"));
+            terminal::print_warning(&format!("nothing is saved of this: {why}"));
             return;
         }
         Ok(0) => {}
-        Ok(filters) => terminal::note(&format!(
+        Ok(filters) => terminal::print_note(&format!(
             "the cost of a filter is learned from {} blocks: {filters} filters received fewer",
             pipeline::explain::LEARNED_BLOCKS_MIN
         )),
     }
     if analysis.changes.is_empty() {
-        terminal::note("saved for the next plan, which would be the same");
+        terminal::print_note("saved for the next plan, which would be the same");
     }
-    analysis.changes.iter().for_each(|change| terminal::note(&format!("next time {change}")));
+    analysis.changes.iter().for_each(|change| terminal::print_note(&format!("next time {change}")));
 }
 
 /// Suppresses the standard panic message of a space, because the failure is reported with its path.
 /// With RUST_BACKTRACE set, the message is printed.
-pub(crate) fn quiet_panics() {
+pub(crate) fn silence_space_panics() {
     if std::env::var_os("RUST_BACKTRACE").is_some() {
         return;
     }
     let other = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !engine::path::runs_space() {
-            terminal::wipe();
+            terminal::erase_status();
             other(panic);
         }
     }));

@@ -15,14 +15,14 @@ pub(crate) enum Status {
     Usage,
     /// A named file, filter, program or path does not exist, or there is no daemon.
     Nothing,
-    /// The reader of standard output has closed it. Shells report this number for a program killed
-    /// by SIGPIPE.
+    /// The reader of standard output has closed it. The number is the one that shells report for a
+    /// program killed by SIGPIPE.
     Unread,
 }
 
 impl Status {
     /// Returns the numeric exit status.
-    pub(crate) const fn number(self) -> u8 {
+    pub(crate) const fn exit_code(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Failed => 1,
@@ -32,15 +32,15 @@ impl Status {
         }
     }
 
-    /// Converts the exit status of another streamline process; unknown numbers become `Failed`.
-    pub(crate) fn numbered(number: u8) -> Self {
+    /// Converts the exit status of another streamline process. Unknown numbers become `Failed`.
+    pub(crate) fn from_exit_code(number: u8) -> Self {
         let all = [Self::Done, Self::Usage, Self::Nothing, Self::Unread];
-        all.into_iter().find(|status| status.number() == number).unwrap_or(Self::Failed)
+        all.into_iter().find(|status| status.exit_code() == number).unwrap_or(Self::Failed)
     }
 }
 
 impl From<Status> for ExitCode {
     fn from(status: Status) -> Self {
-        Self::from(status.number())
+        Self::from(status.exit_code())
     }
 }

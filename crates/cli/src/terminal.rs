@@ -1,5 +1,5 @@
-//! Output to terminals: colors only where supported, hidden characters replaced, and no error
-//! message if the reader has gone.
+//! Output to terminals. Colors are used only if the terminal supports them, hidden characters are
+//! replaced, and there is no error message if the reader has exited.
 
 use crate::status::Status;
 use abi::text::{PLACEHOLDER, Visible, VisibleLines, is_hidden};
@@ -7,15 +7,15 @@ use std::borrow::Cow;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// True while standard error shows a status line, which the next output must erase. Accessed only
+/// True while standard error shows a status line that the next output must erase. Accessed only
 /// under the lock of standard error.
-static STATUS: AtomicBool = AtomicBool::new(false);
+static HAS_STATUS_LINE: AtomicBool = AtomicBool::new(false);
 /// Control sequence: returns to column 0 and erases the line.
-const WIPE: &str = "\r\x1b[K";
+const ERASE_LINE: &str = "\r\x1b[K";
 
 /// Returns the width of the terminal on standard output, in characters; `usize::MAX` if standard
 /// output is not a terminal.
-pub(crate) fn columns() -> usize {
+pub(crate) fn terminal_columns() -> usize {
     let size = ratatui::crossterm::terminal::size();
     let columns = size.ok().filter(|_| io::stdout().is_terminal()).map(|(columns, _)| columns);
     columns.filter(|columns| *columns > 0).map_or(usize::MAX, usize::from)
@@ -47,8 +47,8 @@ pub(crate) fn can_rewrite() -> bool {
     io::stderr().is_terminal() && !is_dumb()
 }
 
-/// Returns true if another process group owns the terminal: this process runs in the background of
-/// a shell.
+/// Returns true if another process group owns the terminal, which means that this process runs in
+/// the background.
 pub(crate) fn is_background() -> bool {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     is_background_stat(&stat)
@@ -66,37 +66,37 @@ fn is_background_stat(stat: &str) -> bool {
 
 /// Shows a status line on standard error, in place of the previous one and truncated by the
 /// terminal. The next output erases it.
-pub(crate) fn status(line: &str) {
+pub(crate) fn show_status(line: &str) {
     let line = Visible(line);
     let mut stderr = io::stderr().lock();
-    STATUS.store(true, Ordering::Relaxed);
+    HAS_STATUS_LINE.store(true, Ordering::Relaxed);
     // Autowrap is disabled meanwhile, so that an overlong line leaves no remainder on the next row.
     let _ = stderr.write_all(format!("\r\x1b[?7l{line}\x1b[K\x1b[?7h").as_bytes());
 }
 
 /// Erases the line shown by [`status`].
-pub(crate) fn wipe() {
+pub(crate) fn erase_status() {
     print_error_text("");
 }
 
 /// Clears the screen.
-pub(crate) fn clear() {
+pub(crate) fn clear_screen() {
     let mut stdout = io::stdout().lock();
     // If clearing fails, the output simply follows the previous one.
     let _ = stdout.write_all(b"\x1b[H\x1b[2J").and_then(|()| stdout.flush());
 }
 
 /// Writes a text to standard output.
-pub(crate) fn print(text: &str) -> Status {
+pub(crate) fn print_text(text: &str) -> Status {
     // Standard error may be the same terminal.
-    wipe();
+    erase_status();
     let text = visible_text(text, has_colour_output());
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Status::Done,
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Status::Unread,
         Err(error) => {
-            complain(&format!("cannot write standard output: {}", reason(&error)));
+            print_error(&format!("cannot write standard output: {}", reason(&error)));
             Status::Failed
         }
     }
@@ -106,14 +106,14 @@ pub(crate) fn print(text: &str) -> Status {
 pub(crate) fn print_error_text(text: &str) {
     let text = visible_text(text, has_colour_errors());
     let mut stderr = io::stderr().lock();
-    let _ = match STATUS.swap(false, Ordering::Relaxed) {
-        true => stderr.write_all(format!("{WIPE}{text}").as_bytes()),
+    let _ = match HAS_STATUS_LINE.swap(false, Ordering::Relaxed) {
+        true => stderr.write_all(format!("{ERASE_LINE}{text}").as_bytes()),
         false => stderr.write_all(text.as_bytes()),
     };
 }
 
-/// Replaces hidden characters in a text; color sequences are preserved if `has_colour_errors` is
-/// set.
+/// Replaces hidden characters in a text. Color sequences are preserved if `has_colour_errors` is
+/// true.
 fn visible_text(text: &str, has_colour_errors: bool) -> Cow<'_, str> {
     let replaced = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t');
     if !text.contains(replaced) {
@@ -122,7 +122,7 @@ fn visible_text(text: &str, has_colour_errors: bool) -> Cow<'_, str> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
-        let taken = match colour(rest).filter(|_| has_colour_errors) {
+        let taken = match color_sequence(rest).filter(|_| has_colour_errors) {
             Some(colour) => {
                 out.push_str(colour);
                 colour.len()
@@ -137,25 +137,25 @@ fn visible_text(text: &str, has_colour_errors: bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns the color sequence at the beginning of a text: `\x1b[1;31m`.
-fn colour(text: &str) -> Option<&str> {
+/// Returns the color sequence at the beginning of a text, such as `\x1b[1;31m`.
+fn color_sequence(text: &str) -> Option<&str> {
     let numbers = text.strip_prefix("\x1b[")?;
     let length = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
     numbers.get(length..)?.starts_with('m').then(|| text.get(..length + 3)).flatten()
 }
 
 /// Prints `error: …`.
-pub(crate) fn complain(what: &str) {
+pub(crate) fn print_error(what: &str) {
     print_labeled("error", "1;31", what);
 }
 
 /// Prints `warning: …`.
-pub(crate) fn warn(what: &str) {
+pub(crate) fn print_warning(what: &str) {
     print_labeled("warning", "1;33", what);
 }
 
 /// Prints `note: …`.
-pub(crate) fn note(what: &str) {
+pub(crate) fn print_note(what: &str) {
     print_labeled("note", "1", what);
 }
 

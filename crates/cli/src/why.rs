@@ -1,12 +1,12 @@
 //! `streamline why`: traces a flow node by node.
 //!
-//! Replays a record, or runs a request over a capture, without writing any output. Prints a row for
-//! each node that received blocks of the flow, in the order of the request.
+//! The command replays a record, or runs a request over a capture, without writing any output. It
+//! prints a row for each node that received blocks of the flow, in the order of the request.
 
 use crate::arguments::{RunArguments, WhyArguments};
-use crate::failure::{self, refuse, refused};
+use crate::failure::{self, report_open_error, report_system_error};
 use crate::progress::consecutive_ranges;
-use crate::run::{self, quiet_panics};
+use crate::run::{self, silence_space_panics};
 use crate::status::Status;
 use crate::terminal;
 use engine::build::PathOptions;
@@ -23,28 +23,28 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use streamline::record::Recorded;
-use streamline::report::{Object, json_line, object};
+use streamline::report::{Object, json_line, to_object};
 use streamline::{Options, Prepared, Results};
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 
 /// Traces a flow and prints the table.
-pub(crate) fn why(given: &WhyArguments) -> Status {
-    answer(given, &expression(&given.flow)).unwrap_or_else(|status| status)
+pub(crate) fn trace_flow(given: &WhyArguments) -> Status {
+    print_trace(given, &flow_expression(&given.flow)).unwrap_or_else(|status| status)
 }
 
-/// A request to trace: the prepared request, its input, and the maximum number of blocks.
+/// A request to trace: the prepared request, its input, and the block limit, if any.
 type TracedRequest = (Prepared, RecordMode, Option<u64>);
 
-fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
+fn print_trace(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
     let (prepared, record_mode, count) = match given.words.as_slice() {
         [] => open_record(&given.file)?,
         words => prepare_capture(&given.file, &words.join(" "))?,
     };
     let why =
         FlowQuery::new(expression, &prepared.plan().graph, &record_mode).map_err(|mistake| {
-            terminal::complain(&format!("`{expression}` is no flow: {mistake}"));
+            terminal::print_error(&format!("`{expression}` is no flow: {mistake}"));
             Status::Usage
         })?;
     let why = Arc::new(why);
@@ -55,30 +55,35 @@ fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
         ..PathOptions::default()
     };
     let quiet = RunArguments { quiet: true, count, ..RunArguments::default() };
-    quiet_panics();
-    signal::watch().map_err(|error| refused(&error))?;
-    let ready = prepared.build_with(&run::run_options(&quiet), extras).map_err(refuse)?;
+    silence_space_panics();
+    signal::watch().map_err(|error| report_system_error(&error))?;
+    let ready =
+        prepared.build_with(&run::run_options(&quiet), extras).map_err(report_open_error)?;
     let Results { plan, outcome, .. } = run::run_ready(ready, &quiet)?.results;
     for failure in outcome.failures.iter().filter(|failure| !failure.is_quiet()) {
-        terminal::complain(&failure.to_string());
+        terminal::print_error(&failure.to_string());
     }
     let rows = why.node_fates();
     if rows.iter().all(|row| row.packets.is_empty()) {
-        terminal::complain(&format!("no packet of {} belongs to this flow", given.file.display()));
+        terminal::print_error(&format!(
+            "no packet of {} belongs to this flow",
+            given.file.display()
+        ));
         return Err(Status::Nothing);
     }
-    Ok(terminal::print(&match given.json {
-        true => json_line(&json(expression, &rows, &plan)),
-        false => table(&rows, &plan),
+    Ok(terminal::print_text(&match given.json {
+        true => json_line(&to_json(expression, &rows, &plan)),
+        false => format_table(&rows, &plan),
     }))
 }
 
-/// Opens a record. A record whose request was changed cannot be traced.
+/// Opens a record. Fails for a record whose request was changed during the run, because such a run
+/// cannot be traced.
 fn open_record(file: &Path) -> Result<TracedRequest, Status> {
-    let recorded = Recorded::open(file).map_err(refuse)?;
+    let recorded = Recorded::open(file).map_err(report_open_error)?;
     if recorded.is_changed() {
         let file = file.display();
-        terminal::complain(&format!(
+        terminal::print_error(&format!(
             "{file} records a path that was changed at run time, and `why` traces one request: \
              `why FLOW {file} REQUEST` runs that request over its packets"
         ));
@@ -87,11 +92,11 @@ fn open_record(file: &Path) -> Result<TracedRequest, Status> {
     Ok(recorded.into_parts())
 }
 
-/// Prepares a request over the packets of a capture.
+/// Prepares a request that reads the packets of a capture.
 fn prepare_capture(file: &Path, words: &str) -> Result<TracedRequest, Status> {
     let name = file.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
     let source = format!("replay \"{name}\"");
-    let (graph, _) = pipeline::read(words, &MachineRegistry::Local);
+    let (graph, _) = pipeline::read_request(words, &MachineRegistry::Local);
     let begins = |id: &NodeId| {
         let used = graph.node(*id).filter();
         used.is_some_and(|used| used.description.kind.is_source())
@@ -102,13 +107,13 @@ fn prepare_capture(file: &Path, words: &str) -> Result<TracedRequest, Status> {
     };
     let notices = failure::notices(false);
     let options = Options { outside_kernel: true, notices, ..Options::default() };
-    let prepared = Prepared::read(&text, &options).map_err(refuse)?;
+    let prepared = Prepared::read(&text, &options).map_err(report_open_error)?;
     Ok((prepared.first_worker(), RecordMode::Off, None))
 }
 
-/// Returns the filter expression for a flow given by its two endpoints; an expression is returned
+/// Returns the filter expression for a flow given by its two endpoints. An expression is returned
 /// unchanged.
-fn expression(flow: &str) -> String {
+fn flow_expression(flow: &str) -> String {
     let words: Vec<&str> = flow.split_whitespace().collect();
     let ends = match words.as_slice() {
         [protocol @ ("tcp" | "udp"), one, two] => {
@@ -123,39 +128,40 @@ fn expression(flow: &str) -> String {
     )
 }
 
-/// Parses an address and a port, `10.0.0.1:80` or `[fe80::1]:80`; `None` if the text is neither.
+/// Parses an address and a port, such as `10.0.0.1:80` or `[fe80::1]:80`. Returns `None` if the
+/// text is neither.
 fn parse_endpoint(text: &str) -> Option<(IpAddr, u16)> {
     let parse_endpoint: SocketAddr = text.parse().ok()?;
     Some((parse_endpoint.ip(), parse_endpoint.port()))
 }
 
-/// Returns the rows, sorted into the order of the request.
+/// Returns the rows in the order of the request.
 fn sort_rows(rows: &[NodeFate], plan: &Plan) -> Vec<NodeFate> {
     let ids = plan.graph.ids();
     ids.filter_map(|(id, _)| rows.iter().find(|row| row.planned == id.0).cloned()).collect()
 }
 
-/// Width of the table: enough for most rows and most terminals. Longer cells wrap.
+/// Width of the table in characters, enough for most rows and most terminals. Longer cells wrap.
 const TABLE_WIDTH: usize = 110;
 
-fn table(rows: &[NodeFate], plan: &Plan) -> String {
-    let names = explain::names(&plan.graph);
+fn format_table(rows: &[NodeFate], plan: &Plan) -> String {
+    let names = explain::unique_names(&plan.graph);
     let mut table = Table::new(&["filter", ">received", ">bytes", "class", "other", "packets"]);
     for row in sort_rows(rows, plan) {
         let sink = plan.graph.outputs(NodeId(row.planned)).next().is_none();
-        table.row([
+        table.add_row([
             names[row.planned].clone(),
             row.came.blocks.to_string(),
             row.came.bytes.to_string(),
             if sink { "the path ends here".to_owned() } else { counts_by_name(&row.answered) },
             other_counts(&row),
-            ranges(&row.packets),
+            format_ranges(&row.packets),
         ]);
     }
-    table.text(TABLE_WIDTH)
+    table.format_within(TABLE_WIDTH)
 }
 
-/// Formats counts by name: `3 syn, 2 fin`.
+/// Formats counts by name, such as `3 syn, 2 fin`.
 fn counts_by_name(counts: &BTreeMap<String, u64>) -> String {
     let each = counts.iter().map(|(what, count)| format!("{what} {count}"));
     each.collect::<Vec<_>>().join(", ")
@@ -166,7 +172,7 @@ fn counts_by_name(counts: &BTreeMap<String, u64>) -> String {
 fn other_counts(row: &NodeFate) -> String {
     let mut parts = Vec::new();
     if row.held > 0 {
-        let longest = explain::nanoseconds(row.held_max);
+        let longest = explain::format_nanoseconds(row.held_max);
         parts.push(format!("held {} (longest {longest}), released {}", row.held, row.released));
     }
     parts.extend(row.dropped.iter().map(|(why, count)| format!("dropped {count} ({why})")));
@@ -179,8 +185,8 @@ fn other_counts(row: &NodeFate) -> String {
     parts.join(", ")
 }
 
-/// Formats numbers as ranges: `3-5, 9`.
-fn ranges(numbers: &[u64]) -> String {
+/// Formats numbers as ranges, such as `3-5, 9`.
+fn format_ranges(numbers: &[u64]) -> String {
     const RANGES_MAX: usize = 12;
     let mut texts = consecutive_ranges(numbers.iter().copied());
     if texts.len() > RANGES_MAX {
@@ -191,10 +197,10 @@ fn ranges(numbers: &[u64]) -> String {
 }
 
 /// Returns the answer as JSON.
-fn json(flow: &str, rows: &[NodeFate], plan: &Plan) -> Object {
-    let names = explain::names(&plan.graph);
+fn to_json(flow: &str, rows: &[NodeFate], plan: &Plan) -> Object {
+    let names = explain::unique_names(&plan.graph);
     let node = |row: NodeFate| {
-        object(&[
+        to_object(&[
             ("filter", &names[row.planned]),
             ("space", &plan.space_of(NodeId(row.planned)).name),
             ("blocks", &row.came.blocks),
@@ -213,7 +219,7 @@ fn json(flow: &str, rows: &[NodeFate], plan: &Plan) -> Object {
         ])
     };
     let nodes: Vec<Object> = sort_rows(rows, plan).into_iter().map(node).collect();
-    object(&[("version", &VERSION), ("flow", &flow), ("nodes", &nodes)])
+    to_object(&[("version", &VERSION), ("flow", &flow), ("nodes", &nodes)])
 }
 
 #[cfg(test)]
@@ -222,19 +228,20 @@ mod tests {
 
     #[test]
     fn flow_is_two_endpoints_or_an_expression() {
-        let tcp = expression("tcp 10.0.0.1:1234 10.0.0.2:80");
+        let tcp = flow_expression("tcp 10.0.0.1:1234 10.0.0.2:80");
         assert!(tcp.starts_with("tcp and ((src host 10.0.0.1 and src port 1234 and dst host"));
         assert!(
-            expression("udp [fe80::1]:53 [fe80::2]:1").contains("host fe80::1 and src port 53")
+            flow_expression("udp [fe80::1]:53 [fe80::2]:1")
+                .contains("host fe80::1 and src port 53")
         );
         for other in ["tcp port 80", "host 10.0.0.1", "tcp 10.0.0.1 10.0.0.2:80"] {
-            assert_eq!(expression(other), other);
+            assert_eq!(flow_expression(other), other);
         }
     }
 
     #[test]
     fn numbers_are_formatted_as_ranges() {
-        assert_eq!(ranges(&[1, 2, 3, 7, 9, 10]), "1-3, 7, 9-10");
-        assert_eq!(ranges(&[]), "");
+        assert_eq!(format_ranges(&[1, 2, 3, 7, 9, 10]), "1-3, 7, 9-10");
+        assert_eq!(format_ranges(&[]), "");
     }
 }

@@ -1,5 +1,5 @@
 //! Tests of a filter with open connections that moves into a process of its own and back while
-//! frames arrive over a virtual cable; no connection loses its state.
+//! frames arrive over a virtual cable. No connection loses its state.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -10,14 +10,14 @@ use serde_json::Value;
 use std::process::{Command, Stdio};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 use testkit::traffic::Capture;
-use testkit::{Frame, Segment, until};
+use testkit::{Frame, Segment, wait_until};
 
 /// Number of open connections.
 const CONNECTIONS: u32 = 1000;
 
-/// Returns the first half of each connection (its start and half a message) if `first`, else the
-/// second half.
-fn halves(first: bool) -> Capture {
+/// Returns the first half of each connection (its handshake and half of a message) if `first`,
+/// otherwise the second half.
+fn connection_halves(first: bool) -> Capture {
     let frame = |at: u32, sequence: u32, flags: u8, said: &str| {
         let source = format!("10.0.{}.{}", at >> 8, at & 0xff);
         let ports = Segment { source: 4000, target: 80, window: 8192, ..Segment::default() };
@@ -32,7 +32,7 @@ fn halves(first: bool) -> Capture {
             false => vec![frame(at, 27, 0x10, other)],
         }
     };
-    Capture::of((0..CONNECTIONS).flat_map(of))
+    Capture::from_frames((0..CONNECTIONS).flat_map(of))
 }
 
 #[test]
@@ -51,19 +51,19 @@ fn v18_connections_survive_a_move_of_their_filter() {
         Guard(silent.spawn().unwrap())
     };
     let _daemon = begin(inside(&["daemon", "--socket", place.to_str().unwrap()]));
-    until("a daemon answers", || ran(&["ps"]).status == Some(0));
+    wait_until("a daemon answers", || ran(&["ps"]).status == Some(0));
     let line = format!("rx {SERVER_DEVICE} ring=16MB | tcp gap=10m | http | json");
     let mut run = inside(&["run", "--json", "--report=report", "--as=web", &line]);
     let out = std::fs::File::create(folder.path().join("out")).unwrap();
     let run = run.stdout(out).stderr(Stdio::piped()).spawn().unwrap();
-    until("it is listed", || ran(&["ps"]).out.contains("web"));
+    wait_until("it is listed", || ran(&["ps"]).out.contains("web"));
     let send = |line: String| {
         let mut command = pair.client.command(env!("CARGO_BIN_EXE_streamline"));
         command.args(["run", "-q", "--embedded", &line]).current_dir(folder.path());
         command
     };
     for (name, first) in [("begin.pcap", true), ("rest.pcap", false)] {
-        std::fs::write(folder.path().join(name), halves(first).to_pcap()).unwrap();
+        std::fs::write(folder.path().join(name), connection_halves(first).to_pcap()).unwrap();
     }
     // Returns the number of blocks that the filters of this name have received.
     let taken = |name: &str| -> u64 {
@@ -74,12 +74,12 @@ fn v18_connections_survive_a_move_of_their_filter() {
         named.filter_map(|node| node["taken"]["blocks"].as_u64()).sum()
     };
     assert!(send(format!("replay begin.pcap | tx {CLIENT_DEVICE}")).status().unwrap().success());
-    until("all connections are open", || taken("tcp") >= u64::from(2 * CONNECTIONS));
+    wait_until("all connections are open", || taken("tcp") >= u64::from(2 * CONNECTIONS));
     let others = begin(send(format!("generate rate=2000 | tx {CLIENT_DEVICE}")));
     let edits = ["move tcp sandbox", "insert eth before tcp", "upgrade tcp", "move tcp process"];
     for words in edits {
         let before = taken("tcp");
-        until("frames come", || taken("tcp") > before);
+        wait_until("frames come", || taken("tcp") > before);
         let words: Vec<&str> = ["set", "web"].into_iter().chain(words.split(' ')).collect();
         let set = ran(&words);
         assert_eq!(set.status, Some(0), "{words:?}: {}", set.err);
@@ -87,7 +87,7 @@ fn v18_connections_survive_a_move_of_their_filter() {
     }
     drop(others);
     assert!(send(format!("replay rest.pcap | tx {CLIENT_DEVICE}")).status().unwrap().success());
-    until("all messages are whole", || taken("json") >= u64::from(CONNECTIONS));
+    wait_until("all messages are whole", || taken("json") >= u64::from(CONNECTIONS));
     assert_eq!(ran(&["stop", "web"]).status, Some(0));
     let ended = Ran::from(run.wait_with_output().unwrap());
     assert_eq!(ended.status, Some(0), "{}", ended.err);

@@ -1,4 +1,4 @@
-//! Tests that run the commands of the book and compare their output with the book's.
+//! Tests that run the commands in the book and compare their output with that in the book.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -9,23 +9,24 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::need;
-use testkit::net::{Namespace, is_observing, until};
+use testkit::net::{Namespace, is_observing, wait_until};
 
-/// Shell command that replaces a pause in the page: waits until the server listens on port 8000 and
-/// a bound packet socket exists (an unbound socket receives nothing).
+/// Shell command that replaces a pause in a page. It waits until the server listens on port 8000
+/// and a bound packet socket exists (an unbound socket receives nothing).
 const WAIT_READY: &str = "until grep -q ':1F40 .* 0A ' /proc/net/tcp && \
                      grep -Eq '^[^ ]+ +[0-9]+ +[0-9]+ +0*[1-9a-f][0-9a-f]* +[0-9]+ +1 ' \
                      /proc/net/packet; do :; done";
-/// Shell command that replaces another pause: waits until the path runs or its process has ended.
+/// Shell command that replaces another pause. It waits until the path runs or its process has
+/// ended.
 const WAIT_RUNNING: &str = "until ! kill -0 $! 2> /dev/null || \
                     cat /proc/$!/task/*/comm 2> /dev/null | grep -q ^thread; do :; done";
 
 #[test]
 fn live_traffic_page_runs_without_privilege() {
-    let wanted = ["unshare", "bash", "python3", "curl", "ip"].map(need::command);
+    let wanted = ["unshare", "bash", "python3", "curl", "ip"].map(need::require_command);
     let [Some(unshare), Some(bash), Some(_), Some(_), Some(_)] = wanted else { return };
     if !Command::new(&unshare).args(["-Urn", "true"]).output().unwrap().status.success() {
-        let _: Option<()> = need::skip("needs user namespaces");
+        let _: Option<()> = need::report_skip("needs user namespaces");
         return;
     }
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/07-live.md");
@@ -74,10 +75,10 @@ fn time_page_runs_without_privilege() {
 /// Runs the commands of the page about security and compares their output.
 #[test]
 fn j5_security_page_runs_without_privilege() {
-    let wanted = ["bash", "pkill", "timeout"].map(need::command);
+    let wanted = ["bash", "pkill", "timeout"].map(need::require_command);
     let [Some(bash), Some(_), Some(_)] = wanted else { return };
     let folder = Folder::new();
-    let page = page("11-security.md");
+    let page = read_page("11-security.md");
     let typed: Vec<&str> =
         page.split("```sh\n").skip(1).filter_map(|block| block.split("```").next()).collect();
     assert_eq!(typed.len(), 2);
@@ -113,7 +114,7 @@ fn j5_security_page_runs_without_privilege() {
 
 #[test]
 fn sharing_page_runs_without_privilege() {
-    let Some(bash) = need::command("bash") else { return };
+    let Some(bash) = need::require_command("bash") else { return };
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/10-sharing.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, block) = page.split_once("```sh\n").unwrap();
@@ -127,13 +128,13 @@ fn sharing_page_runs_without_privilege() {
     assert!(ran.out.contains("\nfilter ") && ran.err.contains("none lost"), "{ran:?}");
 }
 
-/// Runs the commands for root on the same page and compares their tables.
+/// Runs the commands for root on the page about sharing, and compares the printed tables.
 #[test]
 fn ps_lists_the_shared_kernel_program() {
     let Some(space) = Namespace::new() else { return };
-    let wanted = ["bash", "setpriv"].map(need::command);
-    let ([Some(bash), Some(setpriv)], Some(_)) = (wanted, need::bpf()) else { return };
-    let page = page("10-sharing.md");
+    let wanted = ["bash", "setpriv"].map(need::require_command);
+    let ([Some(bash), Some(setpriv)], Some(_)) = (wanted, need::require_bpf()) else { return };
+    let page = read_page("10-sharing.md");
     let (_, section) = page.split_once("## One program for all").unwrap();
     let (_, block) = section.split_once("```sh\n").unwrap();
     let (typed, _) = block.split_once("```").unwrap();
@@ -149,7 +150,8 @@ fn ps_lists_the_shared_kernel_program() {
     let mut other = Command::new(setpriv);
     other.args(["--reuid=1001", "--regid=1001", "--clear-groups"]).arg(&program).arg("--version");
     if !other.output().unwrap().status.success() {
-        let _: Option<()> = need::skip("needs a folder for temporary files that others may enter");
+        let _: Option<()> =
+            need::report_skip("needs a folder for temporary files that others may enter");
         return;
     }
     let mut shell = space.command("timeout");
@@ -160,7 +162,7 @@ fn ps_lists_the_shared_kernel_program() {
     let ran = Ran::from(shell.stdin(Stdio::null()).output().unwrap());
     let said: Vec<String> =
         format!("{}\n{}", ran.out, ran.err).lines().map(without_numbers).collect();
-    for shown in blocks(section)[0].iter().filter(|line| !line.is_empty()) {
+    for shown in indented_blocks(section)[0].iter().filter(|line| !line.is_empty()) {
         // Requests are in order of arrival, and the kernel may send frames of its own on `lo`.
         let shown = without_numbers(shown).replace("N lo", "lo");
         let same = |line: &String| line.split(' ').eq(shown.split(' '));
@@ -173,13 +175,13 @@ fn ps_lists_the_shared_kernel_program() {
     assert!(ran.out.contains("2 blocks") && ran.out.contains("1 blocks"), "{ran:?}");
 }
 
-fn page(name: &str) -> String {
+fn read_page(name: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book").join(name);
     std::fs::read_to_string(page).unwrap()
 }
 
-/// Returns the blocks of a page that are indented by at least four spaces.
-fn blocks(page: &str) -> Vec<Vec<&str>> {
+/// Returns the blocks of a page that are indented by at least four spaces, each as a list of lines.
+fn indented_blocks(page: &str) -> Vec<Vec<&str>> {
     let mut blocks = vec![Vec::new()];
     for line in page.lines() {
         match line.strip_prefix("    ") {
@@ -194,7 +196,7 @@ fn blocks(page: &str) -> Vec<Vec<&str>> {
     blocks
 }
 
-/// Returns a line with each number replaced by `N`, and without padding.
+/// Returns a line with each number replaced by `N` and without padding.
 fn without_numbers(line: &str) -> String {
     let words = line.split_whitespace().map(|word| {
         let is_figure = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '\u{2013}');
@@ -203,7 +205,7 @@ fn without_numbers(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the request of the first block marked `pipe`.
+/// Returns the request in the first block marked `pipe`.
 fn first_request(page: &str) -> &str {
     let (_, rest) = page.split_once("```pipe\n").unwrap();
     rest.split_once("\n```").unwrap().0
@@ -211,15 +213,15 @@ fn first_request(page: &str) -> &str {
 
 #[test]
 fn kernel_chapter_matches_explain() {
-    let page = page("08-kernel.md");
+    let page = read_page("08-kernel.md");
     let folder = Folder::new();
     let ran = folder.run(&["explain", first_request(&page)]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
     if !ran.out.contains(" takes programs") {
-        let _: Option<()> = need::skip("needs a kernel that takes programs");
+        let _: Option<()> = need::report_skip("needs a kernel that takes programs");
         return;
     }
-    let shown = &blocks(&page)[0];
+    let shown = &indented_blocks(&page)[0];
     assert!(shown.len() > 8, "{shown:?}");
     // With the built-in cost table, so that the numbers are equal, too.
     let said: Vec<String> = ran.out.lines().map(without_numbers).collect();
@@ -228,14 +230,14 @@ fn kernel_chapter_matches_explain() {
     assert!(missing.is_empty(), "explain does not say {missing:#?}, but\n{}", ran.out);
 }
 
-/// Compares the note of a refusal, and the tables of the resulting run.
+/// Compares the note about a refusal, and the tables of the resulting run, with the book.
 #[test]
 fn kernel_chapter_refusal_note_and_tables_match() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let Some(space) = Namespace::new() else { return };
-    space.ip("link set lo up");
-    let page = page("08-kernel.md");
-    let blocks = blocks(&page);
+    space.run_ip("link set lo up");
+    let page = read_page("08-kernel.md");
+    let blocks = indented_blocks(&page);
     let shown = blocks.iter().find(|block| block[0].starts_with("note: ")).unwrap();
     let folder = Folder::new();
     let mut command = space.command(env!("CARGO_BIN_EXE_streamline"));
@@ -244,14 +246,14 @@ fn kernel_chapter_refusal_note_and_tables_match() {
     command.current_dir(folder.path()).env("XDG_STATE_HOME", folder.path().join("state"));
     command.env("NO_COLOR", "1").stdin(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    until("it is attached", || {
+    wait_until("it is attached", || {
         assert!(child.try_wait().unwrap().is_none(), "it ended");
         is_observing(&space, child.id())
     });
-    space.enter(|| {
+    space.run_inside(|| {
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&[7; 24], "127.0.0.1:9").unwrap()
     });
-    until("it ends", || child.try_wait().unwrap().is_some());
+    wait_until("it ends", || child.try_wait().unwrap().is_some());
     let ran = Ran::from(child.wait_with_output().unwrap());
     let said: Vec<String> = ran.err.lines().map(without_numbers).collect();
     let missing: Vec<_> =
@@ -259,8 +261,8 @@ fn kernel_chapter_refusal_note_and_tables_match() {
     assert!(missing.is_empty(), "it does not say {missing:#?}, but\n{}", ran.err);
 }
 
-/// Runs the request drawn in README: each matching frame is output once, and `explain` shows the
-/// spaces of the drawing.
+/// Runs the request that is drawn in README. Each matching frame is output once, and `explain`
+/// shows the spaces of the drawing.
 #[test]
 fn readme_drawing_matches_its_request() {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");

@@ -9,7 +9,7 @@ use std::fs;
 use testkit::Frame;
 
 /// Builds a capture of this link type with these frames.
-fn capture(folder: &Folder, name: &str, link: u32, frames: &[Vec<u8>]) {
+fn write_capture(folder: &Folder, name: &str, link: u32, frames: &[Vec<u8>]) {
     let mut bytes = Vec::new();
     let head = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, link];
     bytes.extend(head.iter().flat_map(|word| word.to_le_bytes()));
@@ -23,7 +23,8 @@ fn capture(folder: &Folder, name: &str, link: u32, frames: &[Vec<u8>]) {
 
 const SNAP_HEADER: &[u8] = &[0xaa, 0xaa, 3, 0, 0, 0, 8, 0];
 
-/// Returns the tested link types, each with its name and the header that precedes IPv4 packets.
+/// Returns the tested link types, each with its name, its number, and the header that precedes IPv4
+/// packets.
 fn link_headers() -> Vec<(&'static str, u32, Vec<u8>)> {
     let wlan = [&[8][..], &[0; 23], SNAP_HEADER].concat();
     vec![
@@ -47,7 +48,7 @@ fn link_headers() -> Vec<(&'static str, u32, Vec<u8>)> {
     ]
 }
 
-/// Counts the blocks of the capture `x` that the expression selects.
+/// Returns the number of blocks in the capture `x` that the expression selects.
 fn count_selected(folder: &Folder, expression: &str) -> String {
     let ran = folder.run(&["run", "-q", &format!("replay x | bpf '{expression}' | count")]);
     assert_eq!(ran.status, Some(0), "{expression}: {}", ran.err);
@@ -60,17 +61,17 @@ fn h9_expression_is_compiled_for_the_capture_link_type() {
     for (what, link, before) in link_headers() {
         let packet = |port| Frame::raw().ipv4("10.0.0.1", "10.0.0.2").udp(9, port, b"");
         let frames = [53, 54].map(|port| [&before[..], &packet(port)].concat());
-        capture(&folder, "x", link, &frames);
+        write_capture(&folder, "x", link, &frames);
         assert_eq!(count_selected(&folder, "udp dst port 53 and src host 10.0.0.1"), "1", "{what}");
         assert_eq!(count_selected(&folder, "udp port 53 or udp port 54"), "2", "{what}");
     }
 }
 
-/// Each of the tested expressions applies to one link type only.
+/// Each of the tested expressions is valid only on one link type.
 #[test]
 fn link_specific_primitive_is_refused_on_other_links() {
     let folder = Folder::new();
-    capture(&folder, "ethernet", 1, &[vec![0; 60]]);
+    write_capture(&folder, "ethernet", 1, &[vec![0; 60]]);
     let slip = |direction| [&[direction][..], &[0; 40]].concat();
     let cases = [
         ("type mgt subtype beacon", 105, vec![0x80; 30], vec![0; 30]),
@@ -80,7 +81,7 @@ fn link_specific_primitive_is_refused_on_other_links() {
         ("ifindex 7", 276, cooked_frame(7), cooked_frame(0)),
     ];
     for (expression, link, yes, no) in cases {
-        capture(&folder, "x", link, &[yes, no]);
+        write_capture(&folder, "x", link, &[yes, no]);
         assert_eq!(count_selected(&folder, expression), "1", "{expression} on {link}");
         let line = format!("replay ethernet | bpf '{expression}' | count");
         let checked = folder.run(&["check", &line]);
@@ -97,7 +98,7 @@ fn cooked_frame(interface: u8) -> Vec<u8> {
     header
 }
 
-/// libpcap compiles primitives that the built-in compiler does not know, or the refusal names a
+/// libpcap compiles primitives that the built-in compiler does not know, or the refusal suggests a
 /// remedy.
 #[test]
 fn primitives_for_atm_mtp_and_pflog_use_libpcap() {
@@ -107,7 +108,7 @@ fn primitives_for_atm_mtp_and_pflog_use_libpcap() {
         ("vpi 3 and vci 7", 123, vec![0, 3, 0, 7, 0], vec![0, 3, 0, 8, 0]),
     ];
     for (expression, link, yes, no) in cases {
-        capture(&folder, "x", link, &[yes, no]);
+        write_capture(&folder, "x", link, &[yes, no]);
         let line = format!("replay x | bpf '{expression}' | count");
         let checked = folder.run(&["check", &line]);
         if checked.status == Some(0) {
@@ -123,7 +124,7 @@ fn primitives_for_atm_mtp_and_pflog_use_libpcap() {
 fn expression_that_no_frame_can_match_warns_and_runs() {
     let folder = Folder::new();
     let packet = Frame::raw().ipv4("10.0.0.1", "10.0.0.2").udp(9, 53, b"");
-    capture(&folder, "x", 101, &[packet]);
+    write_capture(&folder, "x", 101, &[packet]);
     let line = "replay x | bpf arp | count";
     let warning = [
         "warning: `bpf`: no frame of RAW (IP without a link header) can match\n",
@@ -176,12 +177,12 @@ fn each_link_type_has_its_own_filter_program() {
     assert!(warned.err.starts_with(says), "{}", warned.err);
 }
 
-/// A name is resolved once; the result is in the request and in the record.
+/// Checks that a name is resolved only once. The result is stored in the request and in the record.
 #[test]
 fn resolved_names_are_recorded() {
     let folder = Folder::new();
     let packet = |to| Frame::ethernet().ipv4("10.0.0.1", to).udp(9, 53, b"");
-    capture(&folder, "x", 1, &[packet("127.0.0.1"), packet("10.0.0.9")]);
+    write_capture(&folder, "x", 1, &[packet("127.0.0.1"), packet("10.0.0.9")]);
     let line = "replay x | bpf \"dst host localhost and port domain\" | count";
     let ran = folder.run(&["run", line, "--record=r"]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), "1 blocks, 42 bytes\n"), "{}", ran.err);

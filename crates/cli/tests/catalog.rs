@@ -1,5 +1,5 @@
-//! Tests of the catalog on the command line: help of filters, examples, completion, explanations,
-//! bench.
+//! Tests of the catalog on the command line: help for filters, examples, completion, explanations
+//! and benchmarks.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -64,7 +64,7 @@ fn printed_examples_run_as_typed() {
     }
 }
 
-/// A user who has only the program obtains the capture and the requests of the book.
+/// A user who has only the program can obtain the capture and the requests of the book.
 #[test]
 fn examples_are_written_once_and_run() {
     let folder = Folder::new();

@@ -1,6 +1,6 @@
-//! Tests of a source that captures only one direction, upstream of a filter that combines both:
-//! `check`, `explain` and the start of a run warn of this on an interface with an address, and are
-//! silent on an interface without an address.
+//! Tests of a source that captures only one direction, upstream of a filter that combines both. On
+//! an interface with an address, `check`, `explain` and `run` print a warning; on an interface
+//! without an address, they do not.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

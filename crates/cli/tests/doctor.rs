@@ -1,5 +1,5 @@
-//! Tests of `doctor` with all, no, and some privileges; each test starts the command in such an
-//! environment.
+//! Tests of `doctor` with all, with some and without privileges. Each test starts the command in
+//! such an environment.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -39,7 +39,8 @@ impl Fixture {
         Self { folder, program }
     }
 
-    /// Runs a wrapper program with arguments, followed by the command and its arguments.
+    /// Runs the command with these arguments. The words `before` are a wrapper program with its own
+    /// arguments.
     fn run(&self, before: &[&str], words: &[&str]) -> Ran {
         let mut command =
             Command::new(before.first().map_or(self.program.as_path(), |first| first.as_ref()));
@@ -52,7 +53,7 @@ impl Fixture {
         Ran::from(command.output().unwrap())
     }
 
-    /// Returns the verdict on capturing, as JSON, and checks that the exit status agrees.
+    /// Returns the verdict on capturing as JSON, and asserts that the exit status agrees.
     fn capture_verdict(&self, before: &[&str]) -> Value {
         let ran = self.run(before, &["doctor", "rx", "--json"]);
         let told: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"));
@@ -62,12 +63,12 @@ impl Fixture {
     }
 }
 
-fn because(verdict: &Value) -> &str {
+fn explanation(verdict: &Value) -> &str {
     verdict["because"].as_str().unwrap()
 }
 
 /// Returns the suggested commands.
-fn commands(verdict: &Value) -> Vec<&str> {
+fn suggested_commands(verdict: &Value) -> Vec<&str> {
     let ways = verdict["ways"].as_array().unwrap().iter();
     ways.map(|way| way["command"].as_str().unwrap()).filter(|line| !line.is_empty()).collect()
 }
@@ -158,19 +159,21 @@ fn doctor_json_has_all_findings() {
 
 #[test]
 fn privileged_user_can_capture() {
-    let (Some(()), Some(unshare)) = (need::root(), need::command("unshare")) else { return };
+    let (Some(()), Some(unshare)) = (need::require_root(), need::require_command("unshare")) else {
+        return;
+    };
     let fettered = Fixture::new();
     // An empty network namespace, in which any user is root.
     let unshare = unshare.to_str().unwrap();
     let told = fettered.capture_verdict(&[unshare, "-n"]);
     assert!(told["open"].as_bool().unwrap(), "{told}");
-    assert_eq!(because(&told), "but no interface is up except lo: nothing will arrive");
+    assert_eq!(explanation(&told), "but no interface is up except lo: nothing will arrive");
 }
 
 #[test]
 fn cap_net_raw_alone_suffices_to_capture() {
     let (Some(()), Some(()), Some(setpriv)) =
-        (need::root(), need::net_raw(), need::command("setpriv"))
+        (need::require_root(), need::require_net_raw(), need::require_command("setpriv"))
     else {
         return;
     };
@@ -186,19 +189,20 @@ fn cap_net_raw_alone_suffices_to_capture() {
 
 #[test]
 fn file_capability_suffices_to_capture() {
-    let (Some(()), Some(()), Some(_)) = (need::root(), need::net_raw(), need::command("setpriv"))
+    let (Some(()), Some(()), Some(_)) =
+        (need::require_root(), need::require_net_raw(), need::require_command("setpriv"))
     else {
         return;
     };
-    let Some(setcap) = need::command("setcap") else { return };
+    let Some(setcap) = need::require_command("setcap") else { return };
     let fettered = Fixture::new();
     // A separate copy, since a hard link would modify the file that cargo built.
     let own = fettered.folder.path().join("own");
     testkit::copy_program(&fettered.program, &own);
     std::fs::rename(&own, &fettered.program).unwrap();
     let told = fettered.capture_verdict(&NOBODY);
-    if !commands(&told).iter().any(|line| line.starts_with("sudo setcap ")) {
-        let _: Option<()> = need::skip("needs a folder for temporary files without nosuid");
+    if !suggested_commands(&told).iter().any(|line| line.starts_with("sudo setcap ")) {
+        let _: Option<()> = need::report_skip("needs a folder for temporary files without nosuid");
         return;
     }
     let given = Command::new(setcap).arg("cap_net_raw+ep").arg(&fettered.program).output();
@@ -213,7 +217,7 @@ fn file_capability_suffices_to_capture() {
 
 #[test]
 fn terminal_marks_are_colored() {
-    let Some(script) = need::command("script") else { return };
+    let Some(script) = need::require_command("script") else { return };
     let folder = Folder::new();
     let mut command = folder.shell("unset NO_COLOR; exec \"$@\"");
     command.arg("sh").arg(script).args(["-qec", "streamline doctor", "/dev/null"]);
@@ -224,15 +228,17 @@ fn terminal_marks_are_colored() {
 
 #[test]
 fn unprivileged_user_sees_capability_and_remedies() {
-    let (Some(()), Some(_)) = (need::root(), need::command("setpriv")) else { return };
+    let (Some(()), Some(_)) = (need::require_root(), need::require_command("setpriv")) else {
+        return;
+    };
     let fettered = Fixture::new();
     let told = fettered.capture_verdict(&NOBODY);
     assert_eq!(
-        because(&told),
+        explanation(&told),
         "CAP_NET_RAW is missing, without which no process may open packet sockets"
     );
     let program = fettered.program.display();
-    let commands = commands(&told);
+    let commands = suggested_commands(&told);
     assert_eq!(commands[0], format!("sudo {program} 'rx | count'"));
     assert!(commands.contains(&"unshare -Urn"), "{commands:?}");
     // On a temporary directory mounted with nosuid, setcap would have no effect.
@@ -249,48 +255,50 @@ fn unprivileged_user_sees_capability_and_remedies() {
 
 #[test]
 fn unobtainable_capability_is_distinguished() {
-    let (Some(()), Some(setpriv)) = (need::root(), need::command("setpriv")) else { return };
+    let (Some(()), Some(setpriv)) = (need::require_root(), need::require_command("setpriv")) else {
+        return;
+    };
     let fettered = Fixture::new();
     let bound = [setpriv.to_str().unwrap(), "--bounding-set=-net_raw", "--inh-caps=-net_raw", "--"];
     let told = fettered.capture_verdict(&bound);
-    assert!(because(&told).contains("not in the bounding set"), "{told}");
-    assert_eq!(commands(&told), ["unshare -Urn"]);
+    assert!(explanation(&told).contains("not in the bounding set"), "{told}");
+    assert_eq!(suggested_commands(&told), ["unshare -Urn"]);
     let fetters = [&NOBODY[..5], &["--no-new-privs", "--"]].concat();
     let told = fettered.capture_verdict(&fetters);
     assert!(told["ways"][0]["says"].as_str().unwrap().starts_with("no_new_privs is set"), "{told}");
-    assert_eq!(commands(&told), ["unshare -Urn"]);
+    assert_eq!(suggested_commands(&told), ["unshare -Urn"]);
 }
 
 #[test]
 fn root_of_a_user_namespace_cannot_capture() {
-    let Some(unshare) = need::command("unshare") else { return };
+    let Some(unshare) = need::require_command("unshare") else { return };
     let unshare = unshare.to_str().unwrap();
     if !Command::new(unshare).args(["-Urn", "true"]).output().unwrap().status.success() {
-        let _: Option<()> = need::skip("needs user namespaces");
+        let _: Option<()> = need::report_skip("needs user namespaces");
         return;
     }
     let fettered = Fixture::new();
     let told = fettered.capture_verdict(&[unshare, "-Ur"]);
-    assert!(because(&told).starts_with("CAP_NET_RAW is there and does not help"), "{told}");
-    assert!(because(&told).contains("user namespace"), "{told}");
-    assert_eq!(commands(&told), ["unshare -Urn"]);
+    assert!(explanation(&told).starts_with("CAP_NET_RAW is there and does not help"), "{told}");
+    assert!(explanation(&told).contains("user namespace"), "{told}");
+    assert_eq!(suggested_commands(&told), ["unshare -Urn"]);
     let told = fettered.capture_verdict(&[unshare, "-Urn"]);
     assert!(told["open"].as_bool().unwrap(), "and its own network namespace has: {told}");
 }
 
 #[test]
 fn seccomp_filter_is_named_if_the_capability_is_present() {
-    let (Some(()), Some(())) = (need::root(), need::net_raw()) else { return };
-    let Some(python) = need::command("python3") else { return };
+    let (Some(()), Some(())) = (need::require_root(), need::require_net_raw()) else { return };
+    let Some(python) = need::require_command("python3") else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/seccomp.py");
     let fettered = Fixture::new();
     // EPERM as from container runtimes, and EAFNOSUPPORT as from systemd.
     for errno in ["1", "97"] {
         let before = [python.to_str().unwrap(), script, errno];
         let told = fettered.capture_verdict(&before);
-        assert!(because(&told).contains("CAP_NET_RAW is there"), "{told}");
-        assert!(because(&told).contains("a seccomp filter refuses"), "{told}");
-        assert!(commands(&told).is_empty(), "neither sudo nor setcap helps: {told}");
+        assert!(explanation(&told).contains("CAP_NET_RAW is there"), "{told}");
+        assert!(explanation(&told).contains("a seccomp filter refuses"), "{told}");
+        assert!(suggested_commands(&told).is_empty(), "neither sudo nor setcap helps: {told}");
         let ran = fettered.run(&before, &["run", "rx@thread0 lo | count"]);
         assert_eq!(ran.status, Some(1), "{ran:?}");
         assert!(ran.err.contains("\nnote: CAP_NET_RAW is there and does not help"), "{}", ran.err);
@@ -300,7 +308,9 @@ fn seccomp_filter_is_named_if_the_capability_is_present() {
 
 #[test]
 fn unprivileged_request_prints_remedies() {
-    let (Some(()), Some(_)) = (need::root(), need::command("setpriv")) else { return };
+    let (Some(()), Some(_)) = (need::require_root(), need::require_command("setpriv")) else {
+        return;
+    };
     let fettered = Fixture::new();
     let line = "rx lo | match \"it's\" | count";
     let ran = fettered.run(&NOBODY, &["run", line]);
@@ -327,7 +337,10 @@ fn unprivileged_request_prints_remedies() {
     assert!(ran.err.contains("\n  sudo ") && !ran.err.contains("setcap"), "{}", ran.err);
     // Errors for other reasons do not mention privileges.
     let ran = fettered.run(&[], &["run", "rx nosuch0 | count"]);
-    assert!(!ran.err.contains("CAP_NET_RAW is missing") || need::net_raw().is_none(), "{ran:?}");
+    assert!(
+        !ran.err.contains("CAP_NET_RAW is missing") || need::require_net_raw().is_none(),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -341,7 +354,7 @@ fn unit_is_accepted_by_systemd() {
     }
     let raw = "\nAmbientCapabilities=CAP_NET_RAW\nCapabilityBoundingSet=CAP_NET_RAW\n";
     assert!(ran.out.contains(raw), "{}", ran.out);
-    let Some(systemd) = need::command("systemd-analyze") else { return };
+    let Some(systemd) = need::require_command("systemd-analyze") else { return };
     let unit = folder.path().join("streamline.service");
     // systemd checks that the program exists, so a present one is substituted.
     let there = |line: &str| match line.strip_prefix("ExecStart=") {

@@ -2,10 +2,10 @@
 //! with the examples, as an unprivileged user, or as root if it starts with `sudo`.
 //!
 //! A command is a line indented by four spaces that starts with `streamline`, `sudo streamline` or
-//! `cargo run --release --`, or a block marked `sh`. The commands of a page run in order in one
-//! directory, in a network namespace with two cables (`eth0`, `eth1`). The preamble of a page in
-//! [`PAGES`] creates its preconditions (a running path, a file). A command that would run forever
-//! receives ^C once its path runs.
+//! `cargo run --release --`, or a block marked `sh`. The commands of a page run in order, in one
+//! directory and a network namespace with two virtual cables (`eth0`, `eth1`). [`PAGES`] contains a
+//! preamble for each page, which creates its preconditions (a running path, a file). A command that
+//! would run forever receives ^C when its path runs.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -17,14 +17,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use testkit::need;
-use testkit::net::{Namespace, until};
+use testkit::net::{Namespace, wait_until};
 
-/// A user id without an entry in `/etc/passwd`.
+/// A user id that is not in `/etc/passwd`.
 const READER: u32 = 41_901;
-/// Time limit of a command on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time limit for a command, enough for a busy machine.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A page with its preconditions.
+/// A page and its preconditions.
 struct Page {
     file: &'static str,
     preamble: &'static str,
@@ -32,47 +32,50 @@ struct Page {
     root: bool,
 }
 
-const fn page(file: &'static str) -> Page {
+const fn plain_page(file: &'static str) -> Page {
     Page { file, preamble: "", root: false }
 }
 
 /// All pages with commands; a test fails if a page is missing.
 const PAGES: &[Page] = &[
-    page("README.md"),
+    plain_page("README.md"),
     Page {
         preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
-        ..page("docs/book/01-tour.md")
+        ..plain_page("docs/book/01-tour.md")
     },
-    page("docs/book/06-planner.md"),
-    page("docs/book/07-live.md"),
+    plain_page("docs/book/06-planner.md"),
+    plain_page("docs/book/07-live.md"),
     Page {
         preamble: "printf 00112233445566778899aabbccddeeff > switch.key; chmod 600 switch.key",
-        ..page("docs/book/08-kernel.md")
+        ..plain_page("docs/book/08-kernel.md")
     },
     Page {
         preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
         root: true,
-        ..page("docs/book/09-changing.md")
+        ..plain_page("docs/book/09-changing.md")
     },
     Page {
         preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
-        ..page("docs/book/10-sharing.md")
+        ..plain_page("docs/book/10-sharing.md")
     },
     Page {
         preamble: "cp examples/web.pcap open.pcap; cp examples/web.pcap secret.pcap",
-        ..page("docs/book/11-security.md")
+        ..plain_page("docs/book/11-security.md")
     },
     Page {
         preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
         root: true,
-        ..page("docs/book/12-time.md")
+        ..plain_page("docs/book/12-time.md")
     },
-    Page { preamble: "seq 100000 > words; seq 1000 > a", ..page("docs/book/buffers/programs.md") },
-    page("docs/book/buffers/edits.md"),
-    page("docs/book/buffers/signals.md"),
+    Page {
+        preamble: "seq 100000 > words; seq 1000 > a",
+        ..plain_page("docs/book/buffers/programs.md")
+    },
+    plain_page("docs/book/buffers/edits.md"),
+    plain_page("docs/book/buffers/signals.md"),
 ];
 
-/// Prefixes of commands that cannot run here, with reasons.
+/// Prefixes of commands that cannot run here, with the reasons.
 const SKIPPED_COMMANDS: &[(&str, &str)] = &[
     ("streamline doctor unit", "its other half writes into /etc"),
     ("streamline sh -v -c 'cat words | grep x | sudo tee", "sudo asks for a password"),
@@ -96,12 +99,12 @@ struct PageCommand {
     sudo: bool,
 }
 
-fn root() -> PathBuf {
+fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// Returns the commands of a page, in order.
-fn commands(file: &str, text: &str) -> Vec<PageCommand> {
+fn page_commands(file: &str, text: &str) -> Vec<PageCommand> {
     let mut found = Vec::new();
     let mut fence: Option<(usize, bool, String)> = None;
     // The preceding lines of text, which name the user of the commands.
@@ -155,18 +158,19 @@ impl Environment {
     fn new() -> Option<Self> {
         let space = Namespace::new()?;
         for (device, other) in [("eth0", "far0"), ("eth1", "far1")] {
-            space.ip(&format!("link add {device} type veth peer name {other}"));
-            space.ip(&format!("link set {device} up"));
-            space.ip(&format!("link set {other} up"));
+            space.run_ip(&format!("link add {device} type veth peer name {other}"));
+            space.run_ip(&format!("link set {device} up"));
+            space.run_ip(&format!("link set {other} up"));
         }
-        space.ip("addr add 192.0.2.1/24 dev eth0");
+        space.run_ip("addr add 192.0.2.1/24 dev eth0");
         let folder = Folder::for_everybody();
         std::fs::create_dir(folder.path().join("home")).unwrap();
         let _ = Command::new("chmod").args(["777", "home"]).current_dir(folder.path()).status();
         // The examples are written by the program itself, as on a machine without a source tree.
         std::fs::remove_file(folder.path().join("examples")).unwrap();
         let place = Self { folder, space };
-        let written = finish(place.start("streamline examples --write examples", READER), false);
+        let written =
+            finish_child(place.start("streamline examples --write examples", READER), false);
         assert_eq!(written.status, Some(0), "{written:?}");
         Some(place)
     }
@@ -195,7 +199,7 @@ impl Environment {
     }
 }
 
-/// Returns true if a command runs until ^C; a block of several commands ends by itself.
+/// Returns true if a command runs until ^C. A block of several commands ends without ^C.
 fn is_endless(text: &str) -> bool {
     if text.trim_end().contains('\n') {
         return false;
@@ -206,19 +210,22 @@ fn is_endless(text: &str) -> bool {
     runs && (text.contains("'rx ") || text.starts_with("streamline tap "))
 }
 
-/// Waits until a child ends. Sends ^C to an `endless` child once its path runs; kills any child
+/// Waits until a child ends. An `endless` child receives ^C when its path runs. Any child is killed
 /// after [`PATIENCE`].
-fn finish(child: Child, endless: bool) -> Ran {
+fn finish_child(child: Child, endless: bool) -> Ran {
     let (process, begun) = (child.id(), Instant::now());
     let reader = std::thread::spawn(move || Ran::from(child.wait_with_output().unwrap()));
     let mut interrupted = false;
     while !reader.is_finished() {
-        if begun.elapsed() > PATIENCE {
-            signal(process, "-KILL");
-            return Ran { err: format!("it goes on after {PATIENCE:?}"), ..reader.join().unwrap() };
+        if begun.elapsed() > COMMAND_TIMEOUT {
+            signal_group(process, "-KILL");
+            return Ran {
+                err: format!("it goes on after {COMMAND_TIMEOUT:?}"),
+                ..reader.join().unwrap()
+            };
         }
         if endless && !interrupted && is_path_running(process) {
-            signal(process, "-INT");
+            signal_group(process, "-INT");
             interrupted = true;
         }
         std::thread::park_timeout(Duration::from_millis(5));
@@ -242,24 +249,24 @@ fn is_path_running(group: u32) -> bool {
     })
 }
 
-/// Sends a signal to the processes of a group, some of which may have ended.
-fn signal(group: u32, which: &str) {
+/// Sends a signal to the processes of a group, some of which may already have ended.
+fn signal_group(group: u32, which: &str) {
     let _ = Command::new("kill").args([which, "--", &format!("-{group}")]).status();
 }
 
-/// Runs the commands of a page; returns their number and the failures.
-fn run(place: &Environment, page: &Page, typed: &[PageCommand]) -> (usize, Vec<String>) {
+/// Runs the commands of a page. Returns their number and the failures.
+fn run_commands(place: &Environment, page: &Page, typed: &[PageCommand]) -> (usize, Vec<String>) {
     let daemon = page.preamble.contains("daemon");
     let preamble = page.preamble.trim_end_matches('&').to_owned();
     let mut kept = None;
     if daemon {
         kept = Some(place.start(&format!("exec {preamble}"), 0));
-        until("the daemon answers", || {
-            finish(place.start("streamline ps", 0), false).status == Some(0)
+        wait_until("the daemon answers", || {
+            finish_child(place.start("streamline ps", 0), false).status == Some(0)
         });
     } else if !preamble.is_empty() {
         let user = if page.root { 0 } else { READER };
-        let ran = finish(place.start(&preamble, user), false);
+        let ran = finish_child(place.start(&preamble, user), false);
         assert_eq!(ran.status, Some(0), "{}: {ran:?}", page.file);
     }
     let (mut count, mut wrong) = (0, Vec::new());
@@ -271,15 +278,15 @@ fn run(place: &Environment, page: &Page, typed: &[PageCommand]) -> (usize, Vec<S
             FAILING_COMMANDS.iter().find(|(begins, _)| command.text.starts_with(begins));
         let wanted = ends_with.map_or(0, |(_, status)| *status);
         let user = if page.root || command.sudo { 0 } else { READER };
-        let ran = finish(place.start(&command.text, user), is_endless(&command.text));
+        let ran = finish_child(place.start(&command.text, user), is_endless(&command.text));
         count += 1;
         if ran.status != Some(wanted) {
             wrong.push(format!("{}: {}\n{ran:#?}", command.place, command.text));
         }
     }
     if let Some(mut kept) = kept {
-        let _ = finish(place.start("streamline ps --json", 0), false);
-        signal(kept.id(), "-INT");
+        let _ = finish_child(place.start("streamline ps --json", 0), false);
+        signal_group(kept.id(), "-INT");
         kept.wait().unwrap();
     }
     (count, wrong)
@@ -287,16 +294,19 @@ fn run(place: &Environment, page: &Page, typed: &[PageCommand]) -> (usize, Vec<S
 
 #[test]
 fn commands_of_readme_and_book_run_as_printed() {
-    let wanted = ["bash", "setpriv", "python3", "curl", "ip"].map(need::command);
-    if wanted.iter().any(Option::is_none) || need::root().is_none() || need::bpf().is_none() {
+    let wanted = ["bash", "setpriv", "python3", "curl", "ip"].map(need::require_command);
+    if wanted.iter().any(Option::is_none)
+        || need::require_root().is_none()
+        || need::require_bpf().is_none()
+    {
         return;
     }
     let mut wrong = Vec::new();
     let mut count = 0;
     for page in PAGES {
-        let text = std::fs::read_to_string(root().join(page.file)).unwrap();
+        let text = std::fs::read_to_string(repository_root().join(page.file)).unwrap();
         let Some(place) = Environment::new() else { return };
-        let (ran, mistakes) = run(&place, page, &commands(page.file, &text));
+        let (ran, mistakes) = run_commands(&place, page, &page_commands(page.file, &text));
         assert!(ran > 0, "{} has no command any more", page.file);
         count += ran;
         wrong.extend(mistakes);
@@ -307,8 +317,11 @@ fn commands_of_readme_and_book_run_as_printed() {
 
 #[test]
 fn commands_of_help_run_as_printed() {
-    let Some(()) = need::root() else { return };
-    let (Some(_), Some(_)) = (need::command("bash"), need::command("setpriv")) else { return };
+    let Some(()) = need::require_root() else { return };
+    let (Some(_), Some(_)) = (need::require_command("bash"), need::require_command("setpriv"))
+    else {
+        return;
+    };
     let Some(place) = Environment::new() else { return };
     let help = place.folder.run(&["--help"]).out;
     let (_, examples) = help.split_once("Examples:\n").unwrap();
@@ -332,9 +345,9 @@ fn commands_of_help_run_as_printed() {
         })
         .collect();
     assert!(typed.len() > 5, "{typed:?}");
-    let written = finish(place.start("streamline examples --write .", READER), false);
+    let written = finish_child(place.start("streamline examples --write .", READER), false);
     assert_eq!(written.status, Some(0), "{written:?}");
-    let (_, wrong) = run(&place, &page("--help"), &typed);
+    let (_, wrong) = run_commands(&place, &plain_page("--help"), &typed);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -342,7 +355,7 @@ fn commands_of_help_run_as_printed() {
 fn every_page_with_commands_is_listed() {
     let mut missing = Vec::new();
     for folder in [".", "docs/book", "docs/book/buffers"] {
-        for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+        for entry in std::fs::read_dir(repository_root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_none_or(|extension| extension != "md") {
                 continue;
@@ -351,7 +364,7 @@ fn every_page_with_commands_is_listed() {
             let file = if folder == "." { name.to_owned() } else { format!("{folder}/{name}") };
             let text = std::fs::read_to_string(&path).unwrap();
             let known = PAGES.iter().any(|page| page.file == file);
-            if !known && !commands(&file, &text).is_empty() {
+            if !known && !page_commands(&file, &text).is_empty() {
                 missing.push(file);
             }
         }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, wait_until_received};
-use testkit::until;
+use testkit::wait_until;
 
 /// Returns the process ids of the children of a process.
 fn child_processes(process: u32) -> Vec<u32> {
@@ -29,10 +29,10 @@ fn is_running(process: &u32) -> bool {
     tasks.filter_map(Result::ok).filter_map(name).any(|name| name.starts_with("orders"))
 }
 
-/// Waits until `of` workers run; returns their process ids.
+/// Waits until `of` workers run. Returns their process ids.
 fn wait_workers(child: &Child, of: usize) -> Vec<u32> {
     let all = || child_processes(child.id()).into_iter().filter(is_running).collect::<Vec<_>>();
-    until("all engines run", || all().len() == of);
+    wait_until("all engines run", || all().len() == of);
     all()
 }
 
@@ -43,22 +43,22 @@ fn allowed_processors(process: u32) -> String {
     line.unwrap().trim().to_owned()
 }
 
-fn signal(process: u32, name: &str) {
+fn signal_process(process: u32, name: &str) {
     let done = std::process::Command::new("kill").arg(name).arg(process.to_string()).status();
     assert!(done.unwrap().success(), "{name} {process}");
 }
 
-fn blocks(amount: &Value) -> u64 {
+fn block_count(amount: &Value) -> u64 {
     amount["blocks"].as_u64().unwrap()
 }
 
 /// Returns a row of the ledger.
-fn row<'r>(run: &'r Value, name: &str) -> &'r Value {
+fn ledger_row<'r>(run: &'r Value, name: &str) -> &'r Value {
     let rows = run["filters"].as_array().unwrap();
     rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {run}"))
 }
 
-/// Returns the frame numbers in the output of `json` by flow, in order of arrival.
+/// Returns the frame numbers in the output of `json`, by flow, in order of arrival.
 fn frames_by_flow(out: &str) -> BTreeMap<String, Vec<u64>> {
     let mut flows: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in out.lines() {
@@ -80,7 +80,7 @@ fn frames_by_flow(out: &str) -> BTreeMap<String, Vec<u64>> {
     flows
 }
 
-/// Asserts that the aggregated ledger balances and equals the sum of the workers' ledgers.
+/// Asserts that the aggregated ledger balances and is the sum of the workers' ledgers.
 fn assert_sum(report: &Value, of: usize) {
     assert_eq!(report["balanced"], true, "{report}");
     let each = report["engines"].as_array().unwrap();
@@ -88,7 +88,7 @@ fn assert_sum(report: &Value, of: usize) {
     let own = |run: &Value| -> u64 {
         let shares = run["filters"].as_array().unwrap().iter();
         let shares = shares.filter(|row| row["name"].as_str().unwrap().starts_with("shard"));
-        shares.map(|row| blocks(&row["passed"])).sum()
+        shares.map(|row| block_count(&row["passed"])).sum()
     };
     let sum: u64 = each.iter().map(|part| own(&part["run"])).sum();
     assert_eq!(own(report), sum, "{report}");
@@ -133,8 +133,12 @@ fn n7_workers_match_one_process_with_each_session_in_order() {
             assert_eq!(by_flow(&several.out), by_flow(&one.out), "{line}, {of} engines");
             let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
             assert_sum(&report, of);
-            let seen: u64 =
-                report["sources"].as_array().unwrap().iter().map(|s| blocks(&s["given"])).sum();
+            let seen: u64 = report["sources"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|s| block_count(&s["given"]))
+                .sum();
             assert_eq!(seen, given, "{line}: each block once");
         }
     }
@@ -215,13 +219,13 @@ fn n7_unshareable_request_is_refused_with_a_reason() {
     assert_eq!(ran.err.matches("no such file").count(), 1, "said once: {}", ran.err);
 }
 
-/// Runs a request in workers at one end of a cable and calls `meanwhile` to send frames; returns
-/// the output and the report. `None` if the machine has no namespaces.
+/// Runs a request in workers at one end of a virtual cable, and calls `meanwhile` to send frames.
+/// Returns the output and the report, or `None` if the machine does not permit namespaces.
 fn run_on_cable(of: usize, meanwhile: impl FnOnce(&Folder, &Pair, &[u32])) -> Option<(Ran, Value)> {
     run_on_cable_with(of, "", meanwhile)
 }
 
-/// Like [`run_on_cable`], with an additional option.
+/// Does the same as [`run_on_cable`], with an additional option on the command line.
 fn run_on_cable_with(
     of: usize,
     option: &str,
@@ -243,15 +247,15 @@ fn run_on_cable_with(
     places.sort_unstable();
     assert_eq!(places, wanted, "each on a processor of its own");
     meanwhile(&folder, &pair, &all);
-    signal(child.id(), "-INT");
+    signal_process(child.id(), "-INT");
     let ran = Ran::from(child.wait_with_output().unwrap());
-    until("nothing remains", || all.iter().all(|engine| !is_running(engine)));
+    wait_until("nothing remains", || all.iter().all(|engine| !is_running(engine)));
     let report = serde_json::from_str(&folder.read("report")).unwrap();
     Some((ran, report))
 }
 
-/// Sends numbered frames of 16 flows from the other end of the cable, `rate` per second.
-fn send(folder: &Folder, pair: &Pair, count: u64, rate: u64) {
+/// Sends `count` numbered frames of 16 flows from the other end of the cable, `rate` per second.
+fn send_frames(folder: &Folder, pair: &Pair, count: u64, rate: u64) {
     let line = format!(
         "generate count={count} rate={rate} seq=yes flows=16 size=100 | tx {CLIENT_DEVICE}"
     );
@@ -262,10 +266,10 @@ fn send(folder: &Folder, pair: &Pair, count: u64, rate: u64) {
 
 #[test]
 fn n7_j4_live_session_stays_on_one_worker_without_loss() {
-    const SENT: u64 = 4000;
+    const FRAMES_SENT: u64 = 4000;
     let Some((ran, report)) = run_on_cable(2, |folder, pair, _| {
-        send(folder, pair, SENT, 20_000);
-        wait_until_received(&pair.server, SERVER_DEVICE, SENT);
+        send_frames(folder, pair, FRAMES_SENT, 20_000);
+        wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT);
     }) else {
         return;
     };
@@ -277,10 +281,11 @@ fn n7_j4_live_session_stays_on_one_worker_without_loss() {
         assert!(numbers.is_sorted(), "{flow}: {numbers:?}");
     }
     let all: BTreeSet<u64> = flows.values().flatten().copied().collect();
-    assert!(all.into_iter().eq(0..SENT), "each once");
-    assert_eq!(blocks(&row(&report, "json")["passed"]), SENT);
+    assert!(all.into_iter().eq(0..FRAMES_SENT), "each once");
+    assert_eq!(block_count(&ledger_row(&report, "json")["passed"]), FRAMES_SENT);
     let parts = report["engines"].as_array().unwrap();
-    let sessions = |part: &Value| row(&part["run"], "udp")["counters"]["new sessions"].as_u64();
+    let sessions =
+        |part: &Value| ledger_row(&part["run"], "udp")["counters"]["new sessions"].as_u64();
     let sessions: Vec<u64> = parts.iter().filter_map(sessions).collect();
     assert_eq!(sessions.iter().sum::<u64>(), 16, "no session in two engines: {sessions:?}");
     assert_eq!(sessions.len(), 2, "and each has some");
@@ -288,61 +293,66 @@ fn n7_j4_live_session_stays_on_one_worker_without_loss() {
 
 #[test]
 fn n7_v14_latency_covers_all_workers() {
-    const SENT: u64 = 400;
-    const BOUND: Duration = Duration::from_millis(50);
+    const FRAMES_SENT: u64 = 400;
+    const LATENCY_BOUND: Duration = Duration::from_millis(50);
     let meanwhile = |folder: &Folder, pair: &Pair, engines: &[u32]| {
         // The frames of one worker are late, since it is stopped when they arrive.
-        signal(engines[0], "-STOP");
-        send(folder, pair, SENT, 20_000);
-        wait_until_received(&pair.server, SERVER_DEVICE, SENT);
+        signal_process(engines[0], "-STOP");
+        send_frames(folder, pair, FRAMES_SENT, 20_000);
+        wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT);
         let here = Instant::now();
-        until("the bound has passed", || here.elapsed() > BOUND);
-        signal(engines[0], "-CONT");
+        wait_until("the bound has passed", || here.elapsed() > LATENCY_BOUND);
+        signal_process(engines[0], "-CONT");
     };
     let Some((ran, report)) = run_on_cable_with(2, "--latency=50ms", meanwhile) else { return };
     let way = &report["latency"]["ways"][0];
-    assert_eq!((&way["name"], &way["blocks"]), (&"json".into(), &SENT.into()), "{report}");
+    assert_eq!((&way["name"], &way["blocks"]), (&"json".into(), &FRAMES_SENT.into()), "{report}");
     assert!(way["late"].as_u64().unwrap() > 0, "{report}");
     let warned = ran.err.lines().filter(|line| line.starts_with("warning: engine ")).count();
     assert_eq!(report["latency"]["alarms"], warned, "{}", ran.err);
     let parts = report["engines"].as_array().unwrap();
     let of = |part: &Value, what: &str| part["run"]["latency"]["ways"][0][what].as_u64();
     let looked: u64 = parts.iter().filter_map(|part| of(part, "blocks")).sum();
-    assert_eq!(looked, SENT, "{report}");
+    assert_eq!(looked, FRAMES_SENT, "{report}");
     let worst = parts.iter().filter_map(|part| of(part, "worst_ns")).max();
     assert_eq!(way["worst_ns"].as_u64(), worst, "the longest of any");
 }
 
 #[test]
 fn n7_killed_worker_ends_alone_and_its_share_is_counted() {
-    const SENT: u64 = 4000;
+    const FRAMES_SENT: u64 = 4000;
     let Some((ran, report)) = run_on_cable(2, |folder, pair, engines| {
-        send(folder, pair, SENT / 2, 20_000);
-        wait_until_received(&pair.server, SERVER_DEVICE, SENT / 2);
-        signal(engines[0], "-KILL");
-        until("it is gone", || !is_running(&engines[0]));
-        send(folder, pair, SENT / 2, 20_000);
-        wait_until_received(&pair.server, SERVER_DEVICE, SENT);
+        send_frames(folder, pair, FRAMES_SENT / 2, 20_000);
+        wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT / 2);
+        signal_process(engines[0], "-KILL");
+        wait_until("it is gone", || !is_running(&engines[0]));
+        send_frames(folder, pair, FRAMES_SENT / 2, 20_000);
+        wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT);
     }) else {
         return;
     };
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("was ended by signal 9 (SIGKILL)"), "{}", ran.err);
     assert_eq!(report["balanced"], true, "{report}");
-    let lost = blocks(&row(&report, "shard")["dropped"]["engine ended"]);
+    let lost = block_count(&ledger_row(&report, "shard")["dropped"]["engine ended"]);
     let flows = frames_by_flow(&ran.out);
     for (flow, numbers) in &flows {
         let again = numbers.windows(2).filter(|pair| pair[0] >= pair[1]).count();
         assert!(again <= 1, "{flow}: what was sent second begins anew: {numbers:?}");
     }
     // Each flow of the other worker is complete; the killed worker's flows lack their second half.
-    let whole = flows.values().filter(|numbers| numbers.len() as u64 == SENT / 16).count() as u64;
+    let whole =
+        flows.values().filter(|numbers| numbers.len() as u64 == FRAMES_SENT / 16).count() as u64;
     assert!(whole > 0 && whole < 16, "{whole}");
-    assert!(lost >= (16 - whole) * SENT / 32, "{lost} lost, {whole} flows whole");
+    assert!(lost >= (16 - whole) * FRAMES_SENT / 32, "{lost} lost, {whole} flows whole");
     assert_eq!(report["lost"].as_u64(), Some(lost));
-    let given = blocks(&report["sources"][0]["given"]);
-    assert_eq!(given, blocks(&row(&report, "shard")["passed"]) + lost, "in = out + dropped");
-    assert!(given >= SENT, "all that was sent is somewhere: {given}");
+    let given = block_count(&report["sources"][0]["given"]);
+    assert_eq!(
+        given,
+        block_count(&ledger_row(&report, "shard")["passed"]) + lost,
+        "in = out + dropped"
+    );
+    assert!(given >= FRAMES_SENT, "all that was sent is somewhere: {given}");
 }
 
 #[test]
@@ -353,7 +363,7 @@ fn n7_workers_end_with_their_parent() {
     let all = wait_workers(&child, 2);
     child.kill().unwrap();
     child.wait().unwrap();
-    until("they are gone", || all.iter().all(|engine| !is_running(engine)));
+    wait_until("they are gone", || all.iter().all(|engine| !is_running(engine)));
 }
 
 #[test]
@@ -368,13 +378,13 @@ fn n7_workers_act_as_one_path_for_ps_top_set_and_stop() {
     let run = |words: &[&str]| Ran::from(streamline(words).output().unwrap());
     let words = ["daemon", "--socket", place.to_str().unwrap()];
     let mut daemon = streamline(&words).stderr(Stdio::null()).spawn().unwrap();
-    until("a daemon answers", || run(&["ps"]).status == Some(0));
+    wait_until("a daemon answers", || run(&["ps"]).status == Some(0));
     let line = "--engines=2 generate rate=2000 seq=yes flows=16 | ipproto | discard";
     let mut child = streamline(&["run", "-q", "--json", "--report=report", "--as=both", line]);
     let child = child.stdout(Stdio::null()).spawn().unwrap();
     wait_workers(&child, 2);
-    until("it is listed", || run(&["ps"]).out.matches("both").count() == 1);
-    until("all that comes is counted", || {
+    wait_until("it is listed", || run(&["ps"]).out.matches("both").count() == 1);
+    wait_until("all that comes is counted", || {
         let told = run(&["top", "--once", "--json", "both"]).out;
         told.contains("ipproto") && told.contains("shard")
     });
@@ -390,8 +400,8 @@ fn n7_workers_act_as_one_path_for_ps_top_set_and_stop() {
     assert_eq!(ended.status.code(), Some(0));
     let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
     assert_sum(&report, 2);
-    assert!(blocks(&row(&report, "count")["taken"]) > 0, "what came later, too");
-    signal(daemon.id(), "-TERM");
+    assert!(block_count(&ledger_row(&report, "count")["taken"]) > 0, "what came later, too");
+    signal_process(daemon.id(), "-TERM");
     daemon.wait().unwrap();
 }
 
@@ -413,12 +423,12 @@ fn n7_workers_count_each_block_of_a_capture_once() {
             let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
             assert_sum(&report, of);
             let sources = report["sources"].as_array().unwrap().iter();
-            let given: u64 = sources.map(|source| blocks(&source["given"])).sum();
+            let given: u64 = sources.map(|source| block_count(&source["given"])).sum();
             let rows = report["filters"].as_array().unwrap().iter();
             let rows = rows.filter(|row| row["name"].as_str().unwrap().starts_with("replay"));
-            let made: u64 = rows.map(|row| blocks(&row["made"])).sum();
+            let made: u64 = rows.map(|row| block_count(&row["made"])).sum();
             let sink = line.rsplit("| ").next().unwrap().split(' ').next().unwrap();
-            let sunk = blocks(&row(&report, sink)["passed"]);
+            let sunk = block_count(&ledger_row(&report, sink)["passed"]);
             assert_eq!([given, made, sunk], [blocks_in_all; 3], "{line}, {of} engines");
             let _ = std::fs::remove_dir_all(folder.path().join("out"));
             for number in 1..=of {
@@ -428,11 +438,11 @@ fn n7_workers_count_each_block_of_a_capture_once() {
     }
 }
 
-/// Sends numbered frames to two processes that read only afterwards. The printed and the missing
-/// frames together must equal the sent frames, whichever process lost them.
+/// Sends numbered frames to two workers that begin to read only afterwards. The frames printed and
+/// the frames missing must together equal the frames sent, whichever worker lost them.
 #[test]
 fn n7_losses_of_foreign_shares_are_not_summed() {
-    const SENT: u64 = 40_000;
+    const FRAMES_SENT: u64 = 40_000;
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let folder = Folder::new();
     let line =
@@ -442,11 +452,11 @@ fn n7_losses_of_foreign_shares_are_not_summed() {
     command.env("STREAMLINE_DAEMON", folder.path().join("none"));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let all = wait_workers(&child, 2);
-    all.iter().for_each(|engine| signal(*engine, "-STOP"));
-    send(&folder, &pair, SENT, 200_000);
-    wait_until_received(&pair.server, SERVER_DEVICE, SENT);
-    all.iter().for_each(|engine| signal(*engine, "-CONT"));
-    signal(child.id(), "-INT");
+    all.iter().for_each(|engine| signal_process(*engine, "-STOP"));
+    send_frames(&folder, &pair, FRAMES_SENT, 200_000);
+    wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT);
+    all.iter().for_each(|engine| signal_process(*engine, "-CONT"));
+    signal_process(child.id(), "-INT");
     let ran = Ran::from(child.wait_with_output().unwrap());
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
@@ -454,21 +464,21 @@ fn n7_losses_of_foreign_shares_are_not_summed() {
     let numbers: Vec<u64> = frames_by_flow(&ran.out).into_values().flatten().collect();
     let arrived: BTreeSet<u64> = numbers.iter().copied().collect();
     assert_eq!(arrived.len(), numbers.len(), "no frame twice");
-    let missing = SENT - arrived.len() as u64;
+    let missing = FRAMES_SENT - arrived.len() as u64;
     assert!(missing > 0, "a ring that held all of them shows nothing");
-    assert_eq!(blocks(&row(&report, "json")["passed"]), arrived.len() as u64);
+    assert_eq!(block_count(&ledger_row(&report, "json")["passed"]), arrived.len() as u64);
     let source = &report["sources"][0];
-    let (given, lost) = (blocks(&source["given"]), report["lost"].as_u64().unwrap());
+    let (given, lost) = (block_count(&source["given"]), report["lost"].as_u64().unwrap());
     let each = report["engines"].as_array().unwrap();
-    let saw = each.iter().map(|one| blocks(&one["run"]["sources"][0]["seen"]));
+    let saw = each.iter().map(|one| block_count(&one["run"]["sources"][0]["seen"]));
     let saw: BTreeSet<u64> = saw.collect();
     // The kernel may have sent frames of its own.
-    let others = saw.last().unwrap() - SENT;
+    let others = saw.last().unwrap() - FRAMES_SENT;
     assert!(others < 8, "{report}");
     match saw.len() {
         1 => {
-            assert_eq!(blocks(&source["seen"]), SENT + others);
-            assert_eq!(given + lost, SENT + others, "{report}");
+            assert_eq!(block_count(&source["seen"]), FRAMES_SENT + others);
+            assert_eq!(given + lost, FRAMES_SENT + others, "{report}");
             assert!((missing..=missing + others).contains(&lost), "{lost} of {missing}");
         }
         // A frame may have arrived after the first worker closed; then only a bound holds.

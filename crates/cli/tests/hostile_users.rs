@@ -1,5 +1,6 @@
-//! Tests of attacks by users on each other: silent paths, squatted names, planted logs, terminal
-//! escapes. They run real processes of two users. (RELIABILITY T8, T13)
+//! Tests of attacks by one user on another: paths that do not reply, names occupied without right,
+//! log files planted for other users, terminal escapes. The tests run real processes of two users.
+//! (RELIABILITY T8, T13)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -20,14 +21,14 @@ use std::process::{Command, Stdio};
 use sys::local_socket::{self, Framing};
 use testkit::packet::{Frame, Segment};
 use testkit::traffic::Capture;
-use testkit::{need, until};
+use testkit::{need, wait_until};
 
 const ALICE: u32 = 41_001;
 const BOB: u32 = 41_002;
-const ROLE: &str = "STREAMLINE_TEST_ROLE";
-const NAME: &str = "STREAMLINE_TEST_NAME";
+const ROLE_VARIABLE: &str = "STREAMLINE_TEST_ROLE";
+const NAME_VARIABLE: &str = "STREAMLINE_TEST_NAME";
 
-/// Runs this test program as user ALICE in a role; returns once the role is active.
+/// Runs this test program as user ALICE in a role. Returns when the role is active.
 fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     let test = folder.path().join("test");
     if !test.exists() {
@@ -35,7 +36,7 @@ fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     }
     let mut command = folder.command_of((ALICE, ALICE), test.to_str());
     command.args(["--ignored", "--exact", "--nocapture", "hostile_process"]);
-    command.env(ROLE, role).env(NAME, name);
+    command.env(ROLE_VARIABLE, role).env(NAME_VARIABLE, name);
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut hostile = Guard(command.spawn().unwrap());
     let mut said = BufReader::new(hostile.0.stdout.take().unwrap()).lines();
@@ -43,14 +44,16 @@ fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     hostile
 }
 
-/// The body of the process that [`spawn_hostile`] starts.
+/// Body of the process that [`spawn_hostile`] starts.
 #[test]
 #[ignore = "the other process of a test"]
 fn hostile_process() {
-    let (Ok(role), Ok(name)) = (std::env::var(ROLE), std::env::var(NAME)) else { return };
+    let (Ok(role), Ok(name)) = (std::env::var(ROLE_VARIABLE), std::env::var(NAME_VARIABLE)) else {
+        return;
+    };
     match role.as_str() {
         "mute" => {
-            let kept: Vec<_> = (0..32).map(|_| register(None)).collect();
+            let kept: Vec<_> = (0..32).map(|_| register_path(None)).collect();
             println!("\nready");
             // Waits to be killed.
             let _ = std::io::stdin().read(&mut [0]);
@@ -77,14 +80,14 @@ fn hostile_process() {
 }
 
 /// Registers a path with the daemon.
-fn register(log: Option<String>) -> (OwnedFd, OwnedFd) {
+fn register_path(log: Option<String>) -> (OwnedFd, OwnedFd) {
     let place = PathBuf::from(std::env::var_os("STREAMLINE_DAEMON").unwrap());
     let packets = place.join("io.streamline.packets");
     let socket =
         local_socket::connect_to(&packets, Framing::Packets, testkit::wait::LIMIT).unwrap();
     let (near, far) = sys::descriptor::pair().unwrap();
     let path = Register { line: "rx lo | count".to_owned(), log, ..Register::default() };
-    let call = Call::new("io.streamline.Register", &path).text();
+    let call = Call::new("io.streamline.Register", &path).to_bytes();
     sys::descriptor::send(&socket, &call, &[far.as_fd()]).unwrap();
     let mut bytes = [0; 4096];
     let (length, _) = sys::descriptor::receive(&socket, &mut bytes).unwrap();
@@ -93,10 +96,10 @@ fn register(log: Option<String>) -> (OwnedFd, OwnedFd) {
     (socket, near)
 }
 
-/// Registers a path whose replies contain terminal escapes and name a planted log, and serves one
-/// client.
+/// Registers a path whose replies contain terminal escapes and the name of a planted log file, and
+/// serves one client.
 fn serve_escapes(log: &str, ready: impl Fn()) {
-    let (_kept, way) = register(Some("/nowhere".to_owned()));
+    let (_kept, way) = register_path(Some("/nowhere".to_owned()));
     ready();
     let mut bytes = [0; 65536];
     let receive = |from: &OwnedFd, bytes: &mut [u8]| {
@@ -106,7 +109,7 @@ fn serve_escapes(log: &str, ready: impl Fn()) {
     };
     let (_, mut callers) = receive(&way, &mut bytes);
     let caller = callers.pop().unwrap();
-    let reply = |reply: &Reply| sys::descriptor::send(&caller, &reply.text(), &[]).unwrap();
+    let reply = |reply: &Reply| sys::descriptor::send(&caller, &reply.to_bytes(), &[]).unwrap();
     loop {
         let (length, _) = receive(&caller, &mut bytes);
         if length == 0 {
@@ -129,7 +132,7 @@ fn serve_escapes(log: &str, ready: impl Fn()) {
     }
 }
 
-fn as_root(folder: &Folder, words: &[&str]) -> Ran {
+fn run_as_root(folder: &Folder, words: &[&str]) -> Ran {
     Ran::from(folder.streamline(words).stdin(Stdio::null()).output().unwrap())
 }
 
@@ -140,7 +143,7 @@ fn assert_no_escapes(ran: &Ran) {
 
 #[test]
 fn t8_silent_paths_of_one_user_hide_no_others() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
     let folder = Folder::for_everybody();
@@ -149,9 +152,9 @@ fn t8_silent_paths_of_one_user_hide_no_others() {
     let mut bobs = folder.command_of((BOB, BOB), None);
     bobs.args(["run", "-q", "--as", "bobs", "generate rate=1000 | count"]);
     let _bobs = Guard(bobs.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    let mut ran = as_root(&folder, &["ps", "--json"]);
-    until("a path of another user is seen to run beside the mute ones", || {
-        ran = as_root(&folder, &["ps", "--json"]);
+    let mut ran = run_as_root(&folder, &["ps", "--json"]);
+    wait_until("a path of another user is seen to run beside the mute ones", || {
+        ran = run_as_root(&folder, &["ps", "--json"]);
         let told: Value = serde_json::from_str(&ran.out).unwrap();
         let paths = told["paths"].as_array().unwrap();
         let state = |state: &str| paths.iter().filter(|path| path["state"] == state).count();
@@ -159,51 +162,51 @@ fn t8_silent_paths_of_one_user_hide_no_others() {
     });
     let named = "no answer within 2 s from paths 1, 2, 3, 4, 5, 6, 7, 8 and 24 more of 41001";
     assert!(ran.err.contains(named), "{ran:?}");
-    until("its spaces are listed", || {
-        let ran = as_root(&folder, &["spaces"]);
+    wait_until("its spaces are listed", || {
+        let ran = run_as_root(&folder, &["spaces"]);
         ran.err.contains(named) && ran.out.contains(" of 41002, process ")
     });
     for words in [&["set", "1", "remove", "count"][..], &["attach", "1"]] {
-        let ran = as_root(&folder, words);
+        let ran = run_as_root(&folder, words);
         assert_eq!(ran.status, Some(1), "{words:?}: {ran:?}");
         assert!(ran.err.contains("no reply in time"), "{words:?}: {ran:?}");
         assert!(ran.err.contains("stop --kill 1"), "{words:?}: {ran:?}");
     }
-    let stopped = as_root(&folder, &["stop", "1", "2", "41002/bobs"]);
+    let stopped = run_as_root(&folder, &["stop", "1", "2", "41002/bobs"]);
     assert_eq!(stopped.status, Some(1), "{stopped:?}");
     assert!(stopped.err.contains("--kill 1`") && stopped.err.contains("--kill 2`"), "{stopped:?}");
     // On a busy machine it may not have replied in time.
-    until("the other one has ended", || {
-        as_root(&folder, &["stop", "41002/bobs"]).status == Some(3)
+    wait_until("the other one has ended", || {
+        run_as_root(&folder, &["stop", "41002/bobs"]).status == Some(3)
     });
     drop(daemon);
 }
 
 #[test]
 fn t13_squatted_state_name_is_reported_with_its_holder() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
     let folder = Folder::for_everybody();
     let name = format!("strangers-{}", std::process::id());
     let _squatter = spawn_hostile(&folder, "squat", &name);
-    let alone = as_root(&folder, &["state", &name]);
+    let alone = run_as_root(&folder, &["state", &name]);
     assert_eq!(alone.status, Some(1), "{alone:?}");
     assert!(alone.err.contains("is kept by a process of user 41001"), "{alone:?}");
     let line = format!("generate rate=1000 | count state={name}");
     let _path = folder.begin(&["run", "-q", &line]);
-    until("the owner is found", || as_root(&folder, &["state", &name]).status == Some(0));
-    let all = as_root(&folder, &["state"]);
+    wait_until("the owner is found", || run_as_root(&folder, &["state", &name]).status == Some(0));
+    let all = run_as_root(&folder, &["state"]);
     assert!(all.out.contains(&format!("0/{name}  ")), "{all:?}");
     let (other, _) = (spawn_hostile(&folder, "squat", &format!("{name}-b")), all);
-    let all = as_root(&folder, &["state"]);
+    let all = run_as_root(&folder, &["state"]);
     assert!(all.err.contains("user 41001 occupies 1 name of other users"), "{all:?}");
     drop(other);
 }
 
 #[test]
 fn t13_attach_ignores_files_and_escapes_of_other_users() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
     let folder = Folder::for_everybody();
@@ -227,7 +230,7 @@ fn t13_attach_ignores_files_and_escapes_of_other_users() {
     ] {
         let path = spawn_hostile(&folder, "log", log);
         let number = newest_path(&folder);
-        let ran = as_root(&folder, &["attach", &number]);
+        let ran = run_as_root(&folder, &["attach", &number]);
         drop(path);
         assert_eq!(ran.status, Some(0), "{log}: {ran:?}");
         assert_no_escapes(&ran);
@@ -242,12 +245,13 @@ fn t13_attach_ignores_files_and_escapes_of_other_users() {
 /// Returns the number of the path registered last.
 fn newest_path(folder: &Folder) -> String {
     // Only `attach` contacts the path.
-    let listed = Client::at(&folder.path().join("no-daemon")).unwrap().list().unwrap();
+    let listed =
+        Client::connect_at(&folder.path().join("no-daemon")).unwrap().list_paths().unwrap();
     listed.iter().map(|path| path.number).max().unwrap().to_string()
 }
 
-/// Builds a request and response full of terminal escapes and hidden characters.
-fn escapes_capture(folder: &Folder) -> String {
+/// Builds a capture of a request and a response full of terminal escapes and hidden characters.
+fn write_escapes_capture(folder: &Folder) -> String {
     let frame = |from: &str, to: &str, segment: &Segment, payload: &str| {
         Frame::ethernet().ipv4(from, to).tcp(segment, payload.as_bytes())
     };
@@ -279,14 +283,14 @@ fn escapes_capture(folder: &Folder) -> String {
         frame(client, server, &to(asked, answered, 0x11), ""),
         frame(server, client, &back(answered, asked + 1, 0x11), ""),
     ];
-    fs::write(folder.path().join("bad.pcap"), Capture::of(frames).to_pcap()).unwrap();
+    fs::write(folder.path().join("bad.pcap"), Capture::from_frames(frames).to_pcap()).unwrap();
     "replay bad.pcap | tcp | http".to_owned()
 }
 
 #[test]
 fn hidden_characters_are_escaped_in_every_output() {
     let folder = Folder::new();
-    let http = escapes_capture(&folder);
+    let http = write_escapes_capture(&folder);
     for sink in ["json", "print", "|exchange weblog", "|exchange weblog ecs=yes", "files out"] {
         let ran = folder.run(&["run", &format!("{http} {}", piped_sink(sink))]);
         assert_eq!(ran.status, Some(0), "{sink}: {ran:?}");
@@ -316,14 +320,14 @@ fn hidden_characters_are_escaped_in_every_output() {
     }
 }
 
-/// Returns a sink that reads through a pipe.
+/// Returns a sink that writes to a pipe, whose reader prints the output.
 fn piped_sink(sink: &str) -> String {
     if sink.starts_with('|') { sink.to_owned() } else { format!("| {sink}") }
 }
 
 #[test]
 fn ps_is_truncated_on_terminals_only() {
-    let Some(script) = need::command("script") else { return };
+    let Some(script) = need::require_command("script") else { return };
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line =
@@ -363,7 +367,7 @@ fn start_of_a_used_name_names_the_log_of_the_first() {
 
 #[test]
 fn user_daemon_needs_no_login_session() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
     let folder = Folder::for_everybody();
@@ -381,7 +385,7 @@ fn user_daemon_needs_no_login_session() {
     let mut daemon = command(&["daemon", "--user"]);
     let daemon = daemon.stdout(Stdio::null()).stderr(Stdio::null());
     let daemon = Guard(daemon.gid(ALICE).spawn().unwrap());
-    until("the daemon is found", || command(&["ps"]).output().unwrap().status.success());
+    wait_until("the daemon is found", || command(&["ps"]).output().unwrap().status.success());
     let place = home.join(".local/state/streamline/run");
     assert!(place.join("io.streamline").exists());
     drop(daemon);
@@ -393,7 +397,7 @@ fn completion_offers_paths_and_nodes_of_the_daemon() {
     let _daemon = folder.daemon();
     let _path = folder.spawn_named("web", "generate rate=10 | count --name=counted | discard");
     assert_eq!(folder.run(&["complete", "--", "stop"]).out, "web\n");
-    until("the path says what its nodes are", || {
+    wait_until("the path says what its nodes are", || {
         let nodes = folder.run(&["complete", "--", "set", "web", "remove"]).out;
         nodes.lines().collect::<Vec<_>>() == ["generate", "count#counted", "discard"]
     });

@@ -1,4 +1,4 @@
-//! Tests of `--latency`: violations of the bound are reported during the run and counted.
+//! Tests of `--latency`: blocks that exceed the bound are reported during the run and counted.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -6,7 +6,7 @@ mod common;
 
 use common::Folder;
 use serde_json::Value;
-use testkit::until;
+use testkit::wait_until;
 
 /// Returns the reported latency of a request, its warnings, and its running time in seconds.
 fn run_measured(line: &str) -> (Value, Vec<String>, f64) {
@@ -76,7 +76,7 @@ fn v14_ps_and_top_report_an_exceeded_bound() {
     let _soon = folder.spawn_named("soon", "--latency=60s generate rate=1000 | count");
     let _none = folder.spawn_named("none", "generate rate=1000 | count");
     let mut told = String::new();
-    until("ps tells which path is late", || {
+    wait_until("ps tells which path is late", || {
         told = folder.run(&["ps"]).out;
         told.contains(" late: ")
     });

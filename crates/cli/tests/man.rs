@@ -55,7 +55,7 @@ fn missing_manual_page_is_reported() {
 
 #[test]
 fn groff_accepts_every_manual_page() {
-    let Some(groff) = testkit::need::command("groff") else { return };
+    let Some(groff) = testkit::need::require_command("groff") else { return };
     let folder = Folder::new();
     assert_eq!(folder.run(&["man", "--into", "man"]).status, Some(0));
     let pages =

@@ -1,5 +1,5 @@
-//! Tests of the named ends of a path: `user`, `socket` and `buffer`, opened by `streamline cat` of
-//! the path's user and of another user.
+//! Tests of the named ends of a path (`user`, `socket` and `buffer`), opened by `streamline cat` as
+//! the path's user and as another user.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -9,7 +9,7 @@ use common::{Folder, Guard, Ran};
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use testkit::{need, until};
+use testkit::{need, wait_until};
 
 const BOB: u32 = 41_012;
 /// Number of TCP frames in `web.pcap`.
@@ -17,81 +17,81 @@ const TCP_FRAMES: u64 = 90;
 /// Number of bytes in the TCP frames of `web.pcap`.
 const TCP_BYTES: usize = 26_707;
 
-/// Returns a name that no other test uses.
-fn name() -> String {
+/// Returns a name for an endpoint that no other test uses.
+fn unique_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("cli-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Starts a command whose output is captured.
-fn begin(mut command: Command) -> Child {
+fn spawn_captured(mut command: Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn ended(child: Child) -> Ran {
+fn wait_output(child: Child) -> Ran {
     let output = child.wait_with_output().unwrap();
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     Ran { out, err, status: output.status.code() }
 }
 
-/// Waits until a process has created a name.
-fn until_named(name: &str) {
-    until("the name is there", || {
+/// Waits until a process has created an endpoint of this name.
+fn wait_named(name: &str) {
+    wait_until("the name is there", || {
         let names = std::fs::read_to_string("/proc/net/unix").unwrap();
         names.lines().any(|line| line.ends_with(&format!("/{name}")))
     });
 }
 
-fn report(ran: &Ran) -> serde_json::Value {
+fn parse_report(ran: &Ran) -> serde_json::Value {
     let line = ran.err.lines().find(|line| line.starts_with('{')).unwrap_or_default();
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {}", ran.err))
 }
 
 #[test]
 fn h19_readers_get_every_block_of_a_path_that_waits() {
-    let (folder, name) = (Folder::new(), name());
+    let (folder, name) = (Folder::new(), unique_name());
     let line = format!("replay examples/web.pcap | bpf \"tcp\" | user name={name} full=wait");
-    let path = begin(folder.streamline(&["run", "--json", &line]));
-    until_named(&name);
+    let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
+    wait_named(&name);
     let got = folder.streamline(&["cat", &name]).output().unwrap();
     assert_eq!((got.status.code(), got.stdout.len()), (Some(0), TCP_BYTES));
-    let ran = ended(path);
+    let ran = wait_output(path);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
-    let report = report(&ran);
+    let report = parse_report(&ran);
     assert_eq!((&report["balanced"], &report["lost"]), (&true.into(), &0.into()), "{report}");
 }
 
 #[test]
 fn h19_blocks_without_a_reader_are_dropped_and_counted() {
-    let (folder, name) = (Folder::new(), name());
+    let (folder, name) = (Folder::new(), unique_name());
     let line = format!("replay examples/web.pcap | bpf \"tcp\" | user {name}");
     let ran = folder.run(&["run", "--json", &line]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
-    let report = report(&ran);
+    let report = parse_report(&ran);
     assert_eq!((&report["balanced"], &report["lost"]), (&true.into(), &TCP_FRAMES.into()));
     assert_eq!(folder.run(&["run", "--no-loss", &line]).status, Some(1));
 }
 
 #[test]
 fn h19_waiting_path_without_a_reader_ends_when_stopped() {
-    let (folder, name) = (Folder::new(), name());
+    let (folder, name) = (Folder::new(), unique_name());
     let line = format!("replay examples/web.pcap | user {name} full=wait");
-    let path = begin(folder.streamline(&["run", "--json", &line]));
-    until_named(&name);
+    let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
+    wait_named(&name);
     let stopped = Command::new("kill").args(["-INT", &path.id().to_string()]).status().unwrap();
     assert!(stopped.success());
-    let ran = ended(path);
+    let ran = wait_output(path);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
-    assert_eq!(report(&ran)["balanced"], true, "{}", ran.err);
+    assert_eq!(parse_report(&ran)["balanced"], true, "{}", ran.err);
 }
 
 #[test]
 fn h19_blocks_of_several_writers_reach_the_path() {
-    let (folder, name) = (Folder::new(), name());
+    let (folder, name) = (Folder::new(), unique_name());
     let line = format!("buffer {name} link=none | count");
-    let path = begin(folder.streamline(&["run", "-c", "30", &line]));
-    until_named(&name);
+    let path = spawn_captured(folder.streamline(&["run", "-c", "30", &line]));
+    wait_named(&name);
     let writers: Vec<Child> = (0..3)
         .map(|_| {
             let mut command = folder.streamline(&["cat", "--write", "--lines", &name]);
@@ -101,21 +101,22 @@ fn h19_blocks_of_several_writers_reach_the_path() {
         })
         .collect();
     for writer in writers {
-        assert_eq!(ended(writer).status, Some(0));
+        assert_eq!(wait_output(writer).status, Some(0));
     }
-    let ran = ended(path);
+    let ran = wait_output(path);
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), "30 blocks, 210 bytes\n"), "{}", ran.err);
 }
 
 #[test]
 fn h19_unusable_name_is_refused_with_a_reason() {
-    let (folder, name) = (Folder::new(), name());
+    let (folder, name) = (Folder::new(), unique_name());
     let unknown = folder.run(&["cat", &name]);
     assert_eq!(unknown.status, Some(3));
     assert!(unknown.err.contains(&format!("/{name} in this network namespace")), "{}", unknown.err);
     assert_eq!(folder.run(&["cat", "no name"]).status, Some(2));
-    let _path = Guard(begin(folder.streamline(&["run", &format!("buffer {name} | discard")])));
-    until_named(&name);
+    let _path =
+        Guard(spawn_captured(folder.streamline(&["run", &format!("buffer {name} | discard")])));
+    wait_named(&name);
     let inbox = folder.run(&["cat", &name]);
     assert!(inbox.status == Some(1) && inbox.err.contains("an inbox"), "{}", inbox.err);
     let taken = folder.run(&["run", &format!("replay examples/web.pcap | user {name}")]);
@@ -124,23 +125,23 @@ fn h19_unusable_name_is_refused_with_a_reason() {
 
 #[test]
 fn h19_p6_mode_decides_which_users_may_read_and_write() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
     let folder = Folder::for_everybody();
     for (mode, may) in [("600", false), ("644", true)] {
-        let name = name();
+        let name = unique_name();
         let line = format!("replay examples/web.pcap | user {name} full=wait mode={mode}");
-        let path = Guard(begin(folder.streamline(&["run", &line])));
-        until_named(&name);
+        let path = Guard(spawn_captured(folder.streamline(&["run", &line])));
+        wait_named(&name);
         let mut bobs = folder.command_of((BOB, BOB), None);
-        let got = ended(begin_with(bobs.args(["cat", "-c", "1", &format!("0/{name}")])));
+        let got = wait_output(spawn_piped(bobs.args(["cat", "-c", "1", &format!("0/{name}")])));
         assert_eq!((got.status == Some(0), got.err.is_empty()), (may, may), "{mode}: {}", got.err);
         assert!(may || got.err.contains("600"), "{}", got.err);
         drop(path);
     }
 }
 
-fn begin_with(command: &mut Command) -> Child {
+fn spawn_piped(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }

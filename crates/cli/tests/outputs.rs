@@ -13,12 +13,12 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::process::{Command, Stdio};
 use testkit::need;
 
-const CAPTURE: &str = "replay examples/web.pcap";
+const REPLAY_CAPTURE: &str = "replay examples/web.pcap";
 /// A request whose expression matches no frame of the capture.
 const NO_OUTPUT: &str = "replay examples/web.pcap | bpf \"tcp port 1\"";
 
 /// Returns the bytes of the example capture.
-fn capture() -> Vec<u8> {
+fn read_capture() -> Vec<u8> {
     fs::read(examples().join("web.pcap")).unwrap()
 }
 
@@ -31,7 +31,7 @@ fn count_packets(folder: &Folder, name: &str) -> usize {
 }
 
 /// Returns the file names in a directory.
-fn names(folder: &std::path::Path) -> Vec<String> {
+fn file_names(folder: &std::path::Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
@@ -68,7 +68,7 @@ fn first_block_replaces_the_old_file() {
     fs::write(&path, "yesterday").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
     let mut reader = File::open(&path).unwrap();
-    let line = format!("{CAPTURE} | pcap x.pcap");
+    let line = format!("{REPLAY_CAPTURE} | pcap x.pcap");
     assert_eq!(folder.run(&[&line]).status, Some(0));
     let mut old = String::new();
     reader.read_to_string(&mut old).unwrap();
@@ -82,12 +82,12 @@ fn first_block_replaces_the_old_file() {
     fs::hard_link(folder.path().join("target.pcap"), folder.path().join("second.pcap")).unwrap();
     for name in ["link.pcap", "second.pcap"] {
         fs::write(folder.path().join("target.pcap"), "yesterday").unwrap();
-        assert_eq!(folder.run(&[&format!("{CAPTURE} | pcap {name}")]).status, Some(0));
+        assert_eq!(folder.run(&[&format!("{REPLAY_CAPTURE} | pcap {name}")]).status, Some(0));
         assert_eq!(count_packets(&folder, "target.pcap"), 105, "{name}");
     }
     assert!(fs::symlink_metadata(folder.path().join("link.pcap")).unwrap().is_symlink());
     assert_eq!(
-        names(folder.path()),
+        file_names(folder.path()),
         ["examples", "link.pcap", "second.pcap", "target.pcap", "x.pcap"]
     );
 }
@@ -100,23 +100,23 @@ fn report_is_replaced_when_it_is_written() {
     let ran = folder.run(&["--report", "report", "replay missing.pcap | discard"]);
     assert_eq!(ran.status, Some(3), "{ran:?}");
     assert!(folder.read("report").starts_with("yesterday"));
-    let ran = folder.run(&["--json", "--report", "report", &format!("{CAPTURE} | discard")]);
+    let ran = folder.run(&["--json", "--report", "report", &format!("{REPLAY_CAPTURE} | discard")]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
     let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
     assert_eq!(report["balanced"], true);
-    assert_eq!(names(folder.path()), ["examples", "report"]);
+    assert_eq!(file_names(folder.path()), ["examples", "report"]);
 }
 
 #[test]
 fn file_of_another_owner_keeps_its_owner() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
     let folder = Folder::new();
     let path = folder.path().join("x.pcap");
     fs::write(&path, "yesterday").unwrap();
     chown(&path, Some(41_003), Some(41_003)).unwrap();
-    assert_eq!(folder.run(&[&format!("{CAPTURE} | pcap x.pcap")]).status, Some(0));
+    assert_eq!(folder.run(&[&format!("{REPLAY_CAPTURE} | pcap x.pcap")]).status, Some(0));
     let about = fs::metadata(&path).unwrap();
     assert_eq!((about.uid(), about.gid()), (41_003, 41_003));
     assert_eq!(count_packets(&folder, "x.pcap"), 105);
@@ -124,7 +124,7 @@ fn file_of_another_owner_keeps_its_owner() {
 
 #[test]
 fn full_disk_leaves_the_old_capture_and_whole_lines() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
     let folder = Folder::new();
@@ -160,7 +160,7 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
             None => command.env_remove(name),
         };
     }
-    command.args(["-m", "sh", "-c", script, CAPTURE]).current_dir(folder.path());
+    command.args(["-m", "sh", "-c", script, REPLAY_CAPTURE]).current_dir(folder.path());
     let ran = Ran::from(command.output().unwrap());
     let listed = "d\nfiller\nlog\npage\nx.pcap\n";
     let ended = "status 1\nstatus 1\nstatus 0\nstatus 1\n";
@@ -175,7 +175,7 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
     let (torn, whole) = (lines("torn"), lines("whole"));
     assert!((2..17).contains(&torn.len()), "some had room: {}", torn.len());
     assert_eq!((torn[0].as_str(), whole.len()), ("before", torn.len() + 8));
-    let captures = names(&folder.path().join("connections"));
+    let captures = file_names(&folder.path().join("connections"));
     for name in captures.iter().filter(|name| name.ends_with(".pcap")) {
         let about = fs::metadata(folder.path().join("connections").join(name)).unwrap();
         assert!(
@@ -192,18 +192,18 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
 fn torn_line_of_a_killed_run_is_repaired_and_reported() {
     let folder = Folder::new();
     let at = |name: &str| folder.path().join(name);
-    let exchanges = format!("{CAPTURE} | tcp | http |exchange");
+    let exchanges = format!("{REPLAY_CAPTURE} | tcp | http |exchange");
     let objects = |name: &str| -> usize {
         let text = folder.read(name);
         text.lines().for_each(|line| drop(serde_json::from_str::<Value>(line).unwrap()));
         text.lines().count()
     };
     // The index of `files`.
-    assert_eq!(folder.run(&[&format!("{CAPTURE} | tcp | http | files d")]).status, Some(0));
+    assert_eq!(folder.run(&[&format!("{REPLAY_CAPTURE} | tcp | http | files d")]).status, Some(0));
     let whole = objects("d/index.jsonl");
     let torn = File::options().append(true).open(at("d/index.jsonl")).unwrap();
     (&torn).write_all(b"{\"version\":1,\"file\":\"0000").unwrap();
-    let ran = folder.run(&[&format!("{CAPTURE} | tcp | http | files d")]);
+    let ran = folder.run(&[&format!("{REPLAY_CAPTURE} | tcp | http | files d")]);
     let told = "d/index.jsonl ended in the middle of a record";
     assert!(ran.status == Some(0) && ran.err.contains(told), "{ran:?}");
     assert!(ran.err.contains("its 25 bytes were cut off"), "{ran:?}");
@@ -235,7 +235,7 @@ fn live_capture_is_readable_from_first_block_and_after_kill() {
     let mut command = folder.streamline(&["-q", "replay - | pcap x.pcap"]);
     let mut child = Guard(command.stdin(Stdio::piped()).spawn().unwrap());
     let mut stdin = child.0.stdin.take().unwrap();
-    let bytes = capture();
+    let bytes = read_capture();
     // So far only the header of the capture is written.
     stdin.write_all(&bytes[..24]).unwrap();
     stdin.flush().unwrap();
@@ -243,18 +243,18 @@ fn live_capture_is_readable_from_first_block_and_after_kill() {
     // Some frames, the last one incomplete.
     stdin.write_all(&bytes[24..10_000]).unwrap();
     stdin.flush().unwrap();
-    testkit::until("frames are in the file", || fs::read(&path).unwrap() != b"yesterday");
-    testkit::until("all of them are", || count_packets(&folder, "x.pcap") > 20);
+    testkit::wait_until("frames are in the file", || fs::read(&path).unwrap() != b"yesterday");
+    testkit::wait_until("all of them are", || count_packets(&folder, "x.pcap") > 20);
     child.0.kill().unwrap();
     child.0.wait().unwrap();
     let kept = fs::read(&path).unwrap();
-    assert_eq!(names(folder.path()), ["examples", "x.pcap"]);
+    assert_eq!(file_names(folder.path()), ["examples", "x.pcap"]);
     let frames = count_packets(&folder, "x.pcap");
     assert!(frames > 20 && kept.len() < bytes.len(), "{frames}");
 }
 
-/// Creates a named pipe.
-fn pipe(folder: &Folder, name: &str) {
+/// Creates a named pipe in the directory.
+fn create_pipe(folder: &Folder, name: &str) {
     let made = Command::new("mkfifo").arg(folder.path().join(name)).status().unwrap();
     assert!(made.success());
 }
@@ -265,8 +265,8 @@ fn index_that_is_a_pipe_or_hard_link_is_refused() {
     fs::create_dir(folder.path().join("d")).unwrap();
     fs::write(folder.path().join("victim"), "untouched").unwrap();
     for sink in ["files d", "pcap d per=connection"] {
-        let line = format!("{CAPTURE} | tcp | {sink}");
-        pipe(&folder, "d/index.jsonl");
+        let line = format!("{REPLAY_CAPTURE} | tcp | {sink}");
+        create_pipe(&folder, "d/index.jsonl");
         let ran = folder.run(&[&line]);
         assert!(ran.status == Some(1) && ran.err.contains("it is a named pipe"), "{ran:?}");
         let index = folder.path().join("d/index.jsonl");
@@ -283,8 +283,8 @@ fn index_that_is_a_pipe_or_hard_link_is_refused() {
 fn output_pipe_waits_for_reader_and_ends_on_one_signal() {
     let folder = Folder::new();
     for (sink, name) in [("pcap", "p"), ("tcp | http |exchange weblog", "w")] {
-        pipe(&folder, name);
-        let line = format!("{CAPTURE} | {sink} {name}");
+        create_pipe(&folder, name);
+        let line = format!("{REPLAY_CAPTURE} | {sink} {name}");
         let mut child = folder.begin(&["run", &line]);
         let tasks = format!("/proc/{}/task", child.0.id());
         let waits = || {
@@ -292,11 +292,11 @@ fn output_pipe_waits_for_reader_and_ends_on_one_signal() {
             let names = tasks.map(|task| fs::read_to_string(task.path().join("comm")));
             names.flatten().any(|name| name.trim() == "pipe")
         };
-        testkit::until("it waits for a reader", waits);
+        testkit::wait_until("it waits for a reader", waits);
         let id = child.0.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         let mut status = None;
-        testkit::until("one signal ends it", || {
+        testkit::wait_until("one signal ends it", || {
             status = child.0.try_wait().unwrap();
             status.is_some()
         });
@@ -319,11 +319,11 @@ fn summary_counts_the_output() {
         ("print", "105 blocks printed of 105 blocks read, "),
         ("count", "105 blocks, 27828 bytes in "),
     ] {
-        let ran = folder.run(&[&format!("{CAPTURE} | {line}")]);
+        let ran = folder.run(&[&format!("{REPLAY_CAPTURE} | {line}")]);
         assert!(ran.status == Some(0) && ran.err.starts_with(begins), "{line}: {ran:?}");
         assert!(ran.err.ends_with("none lost\n"), "{ran:?}");
     }
-    let ran = folder.run(&["--json", &format!("{CAPTURE} | pcap y.pcap")]);
+    let ran = folder.run(&["--json", &format!("{REPLAY_CAPTURE} | pcap y.pcap")]);
     let report: Value = serde_json::from_str(&ran.err).unwrap();
     let filters = report["filters"].as_array().unwrap();
     let sink = filters.iter().find(|filter| filter["name"] == "pcap").unwrap();
@@ -336,24 +336,24 @@ fn summary_counts_the_output() {
 fn requested_drop_is_not_counted_as_loss() {
     let folder = Folder::new();
     for line in ["drop", "udp |dns drop", "sample 4 | discard", "ratelimit 1 | discard"] {
-        let ran = folder.run(&["--no-loss", &format!("{CAPTURE} | {line}")]);
+        let ran = folder.run(&["--no-loss", &format!("{REPLAY_CAPTURE} | {line}")]);
         assert!(ran.status == Some(0) && ran.err.ends_with("none lost\n"), "{line}: {ran:?}");
         assert!(!ran.err.contains("warning"), "{line}: {ran:?}");
     }
-    let ran = folder.run(&["--json", &format!("{CAPTURE} | drop")]);
+    let ran = folder.run(&["--json", &format!("{REPLAY_CAPTURE} | drop")]);
     let report: Value = serde_json::from_str(&ran.err).unwrap();
     assert_eq!((&report["lost"], &report["balanced"]), (&0.into(), &true.into()));
     let filters = report["filters"].as_array().unwrap();
     let sink = filters.iter().find(|filter| filter["name"] == "drop").unwrap();
     assert_eq!(sink["dropped"]["by request"]["blocks"], 105);
-    let ran = folder.run(&[&format!("{CAPTURE} | drop")]);
+    let ran = folder.run(&[&format!("{REPLAY_CAPTURE} | drop")]);
     assert!(ran.err.contains("105 dropped by request, none lost"), "{ran:?}");
 }
 
 #[test]
 fn rows_of_the_table_balance() {
     let folder = Folder::new();
-    let ran = folder.run(&["--stats", &format!("{CAPTURE} | tcp | http | files d")]);
+    let ran = folder.run(&["--stats", &format!("{REPLAY_CAPTURE} | tcp | http | files d")]);
     let mut lines = ran.err.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let head = lines.find(|words| words.first() == Some(&"filter")).unwrap();
     assert_eq!(&head[..4], ["filter", "space", "in", "made"]);

@@ -1,5 +1,6 @@
-//! Tests of `streamline sh` against `sh`: output and exit status are identical even if the programs
-//! fork, exec, poll, mix system calls and stdio, or are killed. [C9] [D19] (RELIABILITY T16)
+//! Tests of `streamline sh` against `sh`: output and exit status must be identical even if the
+//! programs fork, exec, poll, mix system calls with stdio, or are killed. [C9] [D19] (RELIABILITY
+//! T16)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -10,15 +11,15 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use testkit::{need, until};
+use testkit::{need, wait_until};
 
-/// Time limit of any pipeline.
+/// Time limit for any pipeline.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Size of the tested text in bytes.
 const TEXT_BYTES: usize = 6 << 20;
 
 /// Builds the library and returns a file with text.
-fn text() -> &'static Path {
+fn text_file() -> &'static Path {
     static TEXT: OnceLock<PathBuf> = OnceLock::new();
     TEXT.get_or_init(|| {
         let path =
@@ -39,14 +40,14 @@ fn text() -> &'static Path {
     })
 }
 
-fn streamline(options: &[&str], script: &str) -> Command {
+fn shell_command(options: &[&str], script: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
-    command.arg("sh").args(options).args(["-c", script]).env("F", text());
+    command.arg("sh").args(options).args(["-c", script]).env("F", text_file());
     command
 }
 
-/// Returns the output, within the time limit.
-fn run(mut command: Command) -> Output {
+/// Runs a command and returns its output. Panics when the time limit expires.
+fn run_with_timeout(mut command: Command) -> Output {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = child.spawn().unwrap();
     let id = child.id();
@@ -64,13 +65,14 @@ fn run(mut command: Command) -> Output {
     output
 }
 
-/// Asserts that a shell, streams, streams with pointers and kernel pipes give equal results.
+/// Asserts that `sh`, streams, streams with pointers and kernel pipes give equal results for a
+/// script.
 fn assert_same(script: &str) {
     let mut shell = Command::new("sh");
-    shell.args(["-c", script]).env("F", text());
-    let plain = run(shell);
+    shell.args(["-c", script]).env("F", text_file());
+    let plain = run_with_timeout(shell);
     for options in [&[][..], &["--lazy"], &["--isolate"]] {
-        let ours = run(streamline(options, script));
+        let ours = run_with_timeout(shell_command(options, script));
         let about = String::from_utf8_lossy(&ours.stderr).into_owned();
         assert_eq!(ours.status.code(), plain.status.code(), "{options:?} {script}: {about}");
         assert!(
@@ -111,19 +113,19 @@ fn c9_plain_pipeline_output_equals_that_of_sh() {
     }
 }
 
-/// If the descriptor limit is below the numbers that streams use, all edges are kernel pipes, and a
-/// single note says so.
+/// If the descriptor limit is lower than the descriptor numbers that streams use, all edges are
+/// kernel pipes, and a single note reports this.
 #[test]
 fn sh_with_few_descriptors_falls_back_to_kernel_pipes() {
     let script = "cat $F | grep x | wc -l";
     let own = env!("CARGO_BIN_EXE_streamline");
     let mut command = Command::new("sh");
     let limited = format!("ulimit -n 512; exec \"{own}\" sh -c '{script}'");
-    command.args(["-c", &limited]).env("F", text());
-    let ran = run(command);
+    command.args(["-c", &limited]).env("F", text_file());
+    let ran = run_with_timeout(command);
     let mut plain = Command::new("sh");
-    plain.args(["-c", script]).env("F", text());
-    assert_eq!((ran.status.code(), &ran.stdout), (Some(0), &run(plain).stdout));
+    plain.args(["-c", script]).env("F", text_file());
+    assert_eq!((ran.status.code(), &ran.stdout), (Some(0), &run_with_timeout(plain).stdout));
     let said = String::from_utf8_lossy(&ran.stderr).into_owned();
     assert!(said.starts_with("note: kernel pipes, no streams: "), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
@@ -144,7 +146,7 @@ fn command_that_is_no_plain_pipeline_runs_in_the_shell() {
 #[test]
 fn shell_stage_forks_and_reads_as_with_pipes() {
     for shell in ["bash", "dash"] {
-        let Some(_) = need::command(shell) else { continue };
+        let Some(_) = need::require_command(shell) else { continue };
         for body in [
             "while read l; do echo $l; done < <(head -n 200) 2>/dev/null || cat | md5sum",
             "head -n 300 | while read l; do echo $l; done; cat | wc -c > /dev/null",
@@ -159,8 +161,8 @@ fn shell_stage_forks_and_reads_as_with_pipes() {
 }
 
 /// Returns the path of the Python executable, not of a wrapper script.
-fn interpreter() -> Option<String> {
-    let name = need::command("python3")?;
+fn python_path() -> Option<String> {
+    let name = need::require_command("python3")?;
     let output = Command::new(name).args(["-c", "import sys; print(sys.executable)"]).output();
     Some(String::from_utf8(output.unwrap().stdout).unwrap().trim().to_owned())
 }
@@ -168,10 +170,10 @@ fn interpreter() -> Option<String> {
 /// Runs a pipeline with a Python program between `before` and `after`, and asserts that streams and
 /// kernel pipes give equal results.
 fn assert_same_python(before: &str, body: &str, after: &str) {
-    let Some(assert_same_python) = interpreter() else { return };
+    let Some(assert_same_python) = python_path() else { return };
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let path = text().with_extension(format!("{number}.py"));
+    let path = text_file().with_extension(format!("{number}.py"));
     std::fs::write(&path, body).unwrap();
     assert_same(&format!("{before}{assert_same_python} {}{after}", path.display()));
     std::fs::remove_file(path).unwrap();
@@ -254,20 +256,23 @@ fn writer_mixing_output_calls_keeps_its_order() {
 
 #[test]
 fn writer_without_reader_ends_as_in_a_shell() {
-    let ended = run(streamline(&["--pipefail"], "yes | head -c 10000000 | wc -c"));
+    let ended = run_with_timeout(shell_command(&["--pipefail"], "yes | head -c 10000000 | wc -c"));
     assert_eq!((ended.status.code(), &*ended.stdout), (Some(141), &b"10000000\n"[..]));
-    let Some(assert_same_python) = interpreter() else { return };
+    let Some(assert_same_python) = python_path() else { return };
     let body = format!("{READ_PREAMBLE}os.kill(os.getpid(), 9)\n");
-    let path = text().with_extension("killed.py");
+    let path = text_file().with_extension("killed.py");
     std::fs::write(&path, body).unwrap();
-    let killed = run(streamline(&[], &format!("yes | {assert_same_python} {}", path.display())));
+    let killed = run_with_timeout(shell_command(
+        &[],
+        &format!("yes | {assert_same_python} {}", path.display()),
+    ));
     assert_eq!(killed.status.code(), Some(137));
     std::fs::remove_file(path).unwrap();
 }
 
 #[test]
 fn large_transfer_uses_a_ring_and_leaves_nothing() {
-    let mut command = streamline(&["-v"], "yes | cat");
+    let mut command = shell_command(&["-v"], "yes | cat");
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let rings = |pid: &str| {
         std::fs::read_to_string(format!("/proc/{pid}/maps"))
@@ -278,7 +283,7 @@ fn large_transfer_uses_a_ring_and_leaves_nothing() {
         let list = std::fs::read_to_string(path).unwrap_or_default();
         list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
-    until("both members have a ring", || {
+    wait_until("both members have a ring", || {
         members().len() == 2 && members().iter().all(|pid| rings(pid))
     });
     // Whichever stage exits first, the others end as with pipes.
@@ -290,7 +295,7 @@ fn large_transfer_uses_a_ring_and_leaves_nothing() {
 #[test]
 fn d19_edge_is_a_kernel_pipe_if_isolated_or_not_preloadable() {
     let told = |options: &[&str], script| {
-        let output = run(streamline(options, script));
+        let output = run_with_timeout(shell_command(options, script));
         assert!(output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
@@ -300,18 +305,18 @@ fn d19_edge_is_a_kernel_pipe_if_isolated_or_not_preloadable() {
     assert!(told(&["-v"], "cat /dev/null; true").contains("not a plain pipeline"));
 }
 
-/// Asserts that lazy copies do not change the output of `cat` or `dd`, on standard output and in a
-/// file.
+/// Asserts that lazy copies leave the output of `cat` or `dd` unchanged, on standard output and in
+/// a file.
 fn assert_lazy_copy(words: &str) {
-    let out = text().with_extension("out");
+    let out = text_file().with_extension("out");
     let place = out.display().to_string();
     let words: Vec<String> = words
         .split(' ')
-        .map(|word| word.replace("IN", &text().display().to_string()).replace("OUT", &place))
+        .map(|word| word.replace("IN", &text_file().display().to_string()).replace("OUT", &place))
         .collect();
     let result = |mut command: Command| {
         let _ = std::fs::remove_file(&out);
-        let output = run({
+        let output = run_with_timeout({
             command.args(&words);
             command
         });
@@ -349,9 +354,9 @@ fn e3_lazy_copy_output_equals_copy_whether_read_or_not() {
     }
 }
 
-/// Returns the counts that `-v` reports of one end of an edge: bytes copied, passed by pointer, and
-/// by the kernel pipe.
-fn counts(report: &str, end: &str) -> [usize; 3] {
+/// Returns the counts that `-v` reports for one end of an edge: bytes copied, bytes passed by
+/// pointer, and bytes passed by the kernel pipe.
+fn edge_counts(report: &str, end: &str) -> [usize; 3] {
     let line = report.lines().find(|line| line.contains(end));
     let numbers = line.unwrap_or_else(|| panic!("no line of `{end}`: {report}"));
     let (_, numbers) = numbers.split_once(end).unwrap();
@@ -359,46 +364,48 @@ fn counts(report: &str, end: &str) -> [usize; 3] {
     [numbers.next().unwrap(), numbers.next().unwrap(), numbers.next().unwrap()]
 }
 
-/// Real coreutils: the file's bytes cross no ring. `cat` and `dd` touch none, `tee` and `wc` get
-/// them out of the page cache; only what moves before the rings are there goes through the pipe.
+/// With the system's coreutils, the bytes of a file cross no ring. `cat` and `dd` touch none of
+/// them; `tee` and `wc` read them from the page cache. Only bytes that are moved before the rings
+/// exist pass through the pipe.
 #[test]
 fn e1_g4_file_crosses_a_pipeline_by_pointer() {
-    let copy = text().with_extension("tee");
+    let copy = text_file().with_extension("tee");
     let script = format!("cat $F | tee {} | dd bs=64k status=none | wc -c", copy.display());
-    let ran = run(streamline(&["--lazy", "-v"], &script));
+    let ran = run_with_timeout(shell_command(&["--lazy", "-v"], &script));
     let report = String::from_utf8(ran.stderr).unwrap();
-    let size = std::fs::metadata(text()).unwrap().len();
+    let size = std::fs::metadata(text_file()).unwrap().len();
     assert_eq!(String::from_utf8(ran.stdout).unwrap().trim(), size.to_string());
-    assert!(std::fs::read(&copy).unwrap() == std::fs::read(text()).unwrap());
+    assert!(std::fs::read(&copy).unwrap() == std::fs::read(text_file()).unwrap());
     std::fs::remove_file(copy).unwrap();
     let size = usize::try_from(size).unwrap();
     // Each stage needs some bytes before it has a ring, more on a busy machine.
     let start = size / 2;
     for writer in ["cat wrote:", "tee wrote:", "dd wrote:"] {
-        let [copied, passed, pipe] = counts(&report, writer);
+        let [copied, passed, pipe] = edge_counts(&report, writer);
         assert_eq!(copied + passed + pipe, size, "{writer} {report}");
         assert!(passed > size - start && copied < start, "{writer} {report}");
     }
     for (reader, touches) in [("tee read:", true), ("dd read:", false), ("wc read:", true)] {
-        let [copied, passed, pipe] = counts(&report, reader);
+        let [copied, passed, pipe] = edge_counts(&report, reader);
         assert_eq!(copied + passed + pipe, size, "{reader} {report}");
         assert_eq!(copied > size - start, touches, "{reader} {report}");
         assert_eq!(passed > size - start, !touches, "{reader} {report}");
     }
     // Without `--lazy` every byte is copied, and the report says so.
-    let ran = run(streamline(&["-v"], "cat $F | dd bs=64k status=none | wc -c"));
+    let ran = run_with_timeout(shell_command(&["-v"], "cat $F | dd bs=64k status=none | wc -c"));
     let report = String::from_utf8(ran.stderr).unwrap();
-    assert_eq!(counts(&report, "dd read:")[1], 0, "{report}");
-    assert!(counts(&report, "dd read:")[0] > size - start, "{report}");
+    assert_eq!(edge_counts(&report, "dd read:")[1], 0, "{report}");
+    assert!(edge_counts(&report, "dd read:")[0] > size - start, "{report}");
 }
 
-/// A reader gets `EIO` for bytes of a file that was cut before it read them: never other bytes, and
-/// never an early end.
+/// A reader gets `EIO` for bytes of a file that was truncated before they were read, but never
+/// other bytes or a premature end.
 #[test]
 fn e5_file_cut_behind_a_pointer_fails_the_read() {
-    let Some(python) = interpreter() else { return };
-    let (file, code) = (text().with_extension("cut-pointer"), text().with_extension("cut.py"));
-    std::fs::write(&file, std::fs::read(text()).unwrap()).unwrap();
+    let Some(python) = python_path() else { return };
+    let (file, code) =
+        (text_file().with_extension("cut-pointer"), text_file().with_extension("cut.py"));
+    std::fs::write(&file, std::fs::read(text_file()).unwrap()).unwrap();
     let body = "import os, sys\n\
         got = b''\n\
         while len(got) < 2000000: got += os.read(0, 65536)\n\
@@ -412,9 +419,9 @@ fn e5_file_cut_behind_a_pointer_fails_the_read() {
         print(open(sys.argv[2], 'rb').read().startswith(got))\n";
     std::fs::write(&code, body).unwrap();
     let [code_path, file_path] = [&code, &file].map(|path| path.display().to_string());
-    let original = text().display();
+    let original = text_file().display();
     let script = format!("cat {file_path} | {python} {code_path} {file_path} {original}");
-    let ran = run(streamline(&["--lazy"], &script));
+    let ran = run_with_timeout(shell_command(&["--lazy"], &script));
     assert_eq!(String::from_utf8(ran.stdout).unwrap(), "5\nTrue\n");
     let _ = (std::fs::remove_file(file), std::fs::remove_file(code));
 }
@@ -422,20 +429,23 @@ fn e5_file_cut_behind_a_pointer_fails_the_read() {
 #[test]
 fn e3_lazy_copy_of_a_changed_file_writes_the_new_contents() {
     let script = "cat $F | md5sum";
-    let plain = run(streamline(&[], script));
-    assert_eq!(run(streamline(&["--lazy"], script)).stdout, plain.stdout);
+    let plain = run_with_timeout(shell_command(&[], script));
+    assert_eq!(run_with_timeout(shell_command(&["--lazy"], script)).stdout, plain.stdout);
     for options in [&["--lazy"][..], &["--lazy", "--isolate"]] {
         let script = "cat $F $F $F | dd bs=64k status=none | md5sum";
-        assert_eq!(run(streamline(options, script)).stdout, run(streamline(&[], script)).stdout);
+        assert_eq!(
+            run_with_timeout(shell_command(options, script)).stdout,
+            run_with_timeout(shell_command(&[], script)).stdout
+        );
     }
 }
 
-/// Traces `dd` from a file: into a ring it reads and writes nothing itself; into a file, where a
-/// pointer cannot go, it reads as ever.
+/// Traces `dd` on a file. When the output is a ring, `dd` reads and writes nothing itself; when it
+/// is a file, which cannot receive a pointer, `dd` reads as usual.
 #[test]
 fn e1_lazy_copy_reads_only_where_no_pointer_goes() {
-    let Some(strace) = need::command("strace") else { return };
-    let (trace, out) = (text().with_extension("trace"), text().with_extension("copy"));
+    let Some(strace) = need::require_command("strace") else { return };
+    let (trace, out) = (text_file().with_extension("trace"), text_file().with_extension("copy"));
     let blocks = TEXT_BYTES / 65536;
     let script = "dd if=$F bs=64k status=none | dd bs=64k status=none | wc -c";
     for (script, most) in [
@@ -445,35 +455,36 @@ fn e1_lazy_copy_reads_only_where_no_pointer_goes() {
         let mut command = Command::new(&strace);
         command.args(["-f", "-e", "trace=read,pread64,write", "-o"]).arg(&trace);
         command.arg(env!("CARGO_BIN_EXE_streamline")).args(["sh", "--lazy", "-c", &script]);
-        let output = run({
-            command.env("F", text());
+        let output = run_with_timeout({
+            command.env("F", text_file());
             command
         });
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr).into_owned();
-            return need::skip::<()>(&format!("strace may not run here: {why}")).unwrap_or(());
+            return need::report_skip::<()>(&format!("strace may not run here: {why}"))
+                .unwrap_or(());
         }
         let trace_text = std::fs::read_to_string(&trace).unwrap();
         let whole = trace_text.lines().filter(|line| line.contains(", 65536) = 65536")).count();
         assert!(whole <= most, "{script}: {whole} whole blocks");
         assert!(most < blocks || whole > blocks, "{script}: {whole} whole blocks");
     }
-    assert!(std::fs::read(&out).unwrap() == std::fs::read(text()).unwrap());
+    assert!(std::fs::read(&out).unwrap() == std::fs::read(text_file()).unwrap());
     let _ = (std::fs::remove_file(trace), std::fs::remove_file(out));
 }
 
 #[test]
 fn e5_file_truncated_under_a_lazy_copy_kills_no_program() {
     use std::io::Read as _;
-    let path = text().with_extension("cut");
-    std::fs::write(&path, std::fs::read(text()).unwrap()).unwrap();
+    let path = text_file().with_extension("cut");
+    std::fs::write(&path, std::fs::read(text_file()).unwrap()).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
     command.args(["exec", "--lazy", "dd", "bs=64k"]).arg(format!("if={}", path.display()));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut output = child.stdout.take().unwrap();
     let mut start = vec![0; 500_000];
     output.read_exact(&mut start).unwrap();
-    assert!(std::fs::read(text()).unwrap().starts_with(&start));
+    assert!(std::fs::read(text_file()).unwrap().starts_with(&start));
     std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
     output.read_to_end(&mut Vec::new()).unwrap();
     let code = child.wait().unwrap().code();
@@ -483,9 +494,9 @@ fn e5_file_truncated_under_a_lazy_copy_kills_no_program() {
 
 #[test]
 fn signals_reach_all_stages_and_statuses_return() {
-    let mut child = streamline(&[], "sleep 1000 | sleep 1000").spawn().unwrap();
+    let mut child = shell_command(&[], "sleep 1000 | sleep 1000").spawn().unwrap();
     let path = format!("/proc/{0}/task/{0}/children", child.id());
-    until("both members are there", || {
+    wait_until("both members are there", || {
         std::fs::read_to_string(&path).unwrap_or_default().split_whitespace().count() == 2
     });
     let id = child.id().to_string();
@@ -495,9 +506,9 @@ fn signals_reach_all_stages_and_statuses_return() {
 
 #[test]
 fn missing_library_is_reported_with_a_remedy() {
-    let mut command = streamline(&[], "cat /dev/null | cat");
+    let mut command = shell_command(&[], "cat /dev/null | cat");
     command.env("STREAMLINE_LIB", "/nowhere");
-    let output = run(command);
+    let output = run_with_timeout(command);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(126), "{said}");
     assert!(said.contains("STREAMLINE_LIB: /nowhere is no library"), "{said}");
@@ -508,8 +519,8 @@ fn forged_edge_environment_changes_nothing() {
     // Entries that describe no edge, and descriptors of other kinds.
     for edges in ["r:1:700:1", "w:0:0:0,r:0:0:0", "nonsense", "r:1:999999:1,,,,"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
-        command.args(["exec", "cat"]).arg(text()).env("STREAMLINE_EDGES", edges);
-        let output = run(command);
-        assert!(output.stdout == std::fs::read(text()).unwrap(), "{edges}");
+        command.args(["exec", "cat"]).arg(text_file()).env("STREAMLINE_EDGES", edges);
+        let output = run_with_timeout(command);
+        assert!(output.stdout == std::fs::read(text_file()).unwrap(), "{edges}");
     }
 }

@@ -1,5 +1,5 @@
-//! Requests that begin the same way share one process for their beginning (`--prefix=shared`), over
-//! a virtual cable.
+//! Tests of requests with equal beginnings that share one process for them (`--prefix=shared`),
+//! over a virtual cable.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
-use testkit::until;
+use testkit::wait_until;
 
 const PORT: u16 = 80;
 const PREFIX: &str = "rx server0 both=yes | tcp";
 
-/// A cable, a daemon at one end, and a web server beside it.
+/// A virtual cable with a daemon and a web server at one end.
 struct Site {
     pair: Pair,
     folder: Folder,
@@ -32,7 +32,7 @@ struct Site {
 impl Site {
     fn new() -> Option<Self> {
         let pair = Pair::new(Cable::default())?;
-        let listener = pair.server.enter(|| TcpListener::bind((SERVER, PORT)).unwrap());
+        let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, PORT)).unwrap());
         let ended = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&ended);
         let server = std::thread::spawn(move || {
@@ -41,26 +41,27 @@ impl Site {
                     return;
                 }
                 let stream = stream.unwrap();
-                std::thread::spawn(move || serve(stream));
+                std::thread::spawn(move || serve_connection(stream));
             }
         });
         let folder = Folder::new();
         let mut site = Self { pair, folder, daemon: None, server: Some(server), ended };
-        let mut daemon = site.command(&["daemon", "--socket", site.place().to_str().unwrap()]);
+        let mut daemon =
+            site.command(&["daemon", "--socket", site.daemon_directory().to_str().unwrap()]);
         let silent = daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         site.daemon = Some(Guard(silent.spawn().unwrap()));
-        until("a daemon answers", || site.run(&["ps"]).status == Some(0));
+        wait_until("a daemon answers", || site.run(&["ps"]).status == Some(0));
         Some(site)
     }
 
-    fn place(&self) -> std::path::PathBuf {
+    fn daemon_directory(&self) -> std::path::PathBuf {
         self.folder.path().join("daemon")
     }
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = self.pair.server.command(env!("CARGO_BIN_EXE_streamline"));
         command.args(words).current_dir(self.folder.path());
-        command.env("STREAMLINE_DAEMON", self.place()).env("NO_COLOR", "1");
+        command.env("STREAMLINE_DAEMON", self.daemon_directory()).env("NO_COLOR", "1");
         command.env("XDG_STATE_HOME", self.folder.path().join("state"));
         command
     }
@@ -69,27 +70,27 @@ impl Site {
         Ran::from(self.command(words).output().unwrap())
     }
 
-    /// Starts a request under a name, and waits until it reads.
+    /// Starts a request under a name, and waits until its source is open.
     fn start(&self, name: &str, line: &str) -> Reader {
         let file = |end: &str| File::create(self.folder.path().join(format!("{name}.{end}")));
         let report = format!("--report={name}.report");
         let mut command = self.command(&["run", "--json", &report, "--as", name, line]);
         command.stdout(file("out").unwrap()).stderr(file("err").unwrap());
         let mut reader = Reader { name: name.to_owned(), child: command.spawn().unwrap() };
-        until("it is listed", || {
+        wait_until("it is listed", || {
             let ended = reader.child.try_wait().unwrap();
             assert_eq!(ended, None, "{}", self.folder.read(&format!("{name}.err")));
-            self.lines().contains(name)
+            self.listed_paths().contains(name)
         });
         reader
     }
 
-    fn lines(&self) -> String {
+    fn listed_paths(&self) -> String {
         self.run(&["ps"]).out
     }
 
     /// Returns the processes that serve prefixes.
-    fn servers(&self) -> Vec<u32> {
+    fn prefix_servers(&self) -> Vec<u32> {
         let paths: Value = serde_json::from_str(&self.run(&["ps", "--json"]).out).unwrap();
         let all = paths["paths"].as_array().unwrap().iter();
         let serves = |path: &&Value| path["line"].as_str().unwrap().contains("| share ");
@@ -98,24 +99,24 @@ impl Site {
     }
 
     /// Opens a connection.
-    fn connect(&self) -> Connection {
+    fn open_connection(&self) -> Connection {
         Connection(BufReader::new(
-            self.pair.client.enter(|| TcpStream::connect((SERVER, PORT)).unwrap()),
+            self.pair.client.run_inside(|| TcpStream::connect((SERVER, PORT)).unwrap()),
         ))
     }
 
-    /// Asks for these numbers of bytes, each in a connection of its own.
-    fn ask_each(&self, sizes: impl IntoIterator<Item = usize>) {
-        sizes.into_iter().for_each(|size| self.connect().ask(size));
+    /// Requests these numbers of bytes, each over a connection of its own.
+    fn request_each(&self, sizes: impl IntoIterator<Item = usize>) {
+        sizes.into_iter().for_each(|size| self.open_connection().request_bytes(size));
     }
 
-    /// Waits until a reader has printed a number of messages.
+    /// Waits until a reader has printed `count` messages.
     fn wait_printed(&self, reader: &Reader, count: usize) {
-        until("it has printed them", || self.printed(reader).len() >= count);
+        wait_until("it has printed them", || self.printed_messages(reader).len() >= count);
     }
 
-    /// Returns what a reader has printed: the paths or sizes of messages, in order.
-    fn printed(&self, reader: &Reader) -> Vec<String> {
+    /// Returns the paths or sizes of the messages that a reader has printed, in order.
+    fn printed_messages(&self, reader: &Reader) -> Vec<String> {
         let out = self.folder.read(&format!("{}.out", reader.name));
         let whole = out.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let message = |line: &str| -> Option<String> {
@@ -126,9 +127,9 @@ impl Site {
         whole.filter_map(message).collect()
     }
 
-    /// Stops a reader, and returns its report. Its ledger must balance.
+    /// Stops a reader and returns its report. Asserts that the ledger balances.
     fn stop(&self, mut reader: Reader) -> Value {
-        signal(reader.child.id(), "-INT");
+        signal_process(reader.child.id(), "-INT");
         let ended = reader.child.wait().unwrap();
         let errors = self.folder.read(&format!("{}.err", reader.name));
         assert!(ended.success(), "{}: {ended}: {errors}", reader.name);
@@ -142,14 +143,14 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
-        let _ = self.pair.client.enter(|| TcpStream::connect((SERVER, PORT)));
+        let _ = self.pair.client.run_inside(|| TcpStream::connect((SERVER, PORT)));
         self.server.take().map(JoinHandle::join);
     }
 }
 
-/// Answers the requests of one connection: `/N` with N bytes, `/half/N` with N bytes of which the
-/// second half waits for another byte of the client.
-fn serve(stream: TcpStream) {
+/// Serves the requests of one connection. `/N` is answered with N bytes. `/half/N` is answered with
+/// N bytes, the second half of which is sent only after another byte from the client.
+fn serve_connection(stream: TcpStream) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut to = stream;
     loop {
@@ -181,17 +182,17 @@ fn serve(stream: TcpStream) {
 struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    fn send(&mut self, text: &str) {
+    fn send_text(&mut self, text: &str) {
         self.0.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
-    /// Asks for a number of bytes, and reads them.
-    fn ask(&mut self, size: usize) {
-        self.send(&format!("GET /{size} HTTP/1.1\r\nHost: here\r\n\r\n"));
-        self.read(size, true);
+    /// Requests a number of bytes, and reads them.
+    fn request_bytes(&mut self, size: usize) {
+        self.send_text(&format!("GET /{size} HTTP/1.1\r\nHost: here\r\n\r\n"));
+        self.read_bytes(size, true);
     }
 
-    fn read(&mut self, size: usize, with_head: bool) {
+    fn read_bytes(&mut self, size: usize, with_head: bool) {
         let mut line = String::new();
         while with_head && line != "\r\n" {
             line.clear();
@@ -221,21 +222,21 @@ impl Drop for Reader {
     }
 }
 
-fn signal(process: u32, name: &str) {
+fn signal_process(process: u32, name: &str) {
     let done = Command::new("kill").arg(name).arg(process.to_string()).status();
     assert!(done.unwrap().success(), "{name} {process}");
 }
 
-fn line(rest: &str) -> String {
+fn prefix_request(rest: &str) -> String {
     format!("--prefix=shared {PREFIX} | http |{rest} json")
 }
 
-fn paths(sizes: impl IntoIterator<Item = usize>) -> Vec<String> {
+fn request_paths(sizes: impl IntoIterator<Item = usize>) -> Vec<String> {
     sizes.into_iter().map(|size| format!("\"/{size}\"")).collect()
 }
 
 /// Returns the counters of the source `shared`.
-fn source(report: &Value) -> &Value {
+fn shared_source(report: &Value) -> &Value {
     &report["sources"][0]
 }
 
@@ -244,93 +245,98 @@ fn o6_o7_sharers_print_what_private_requests_print() {
     let Some(site) = Site::new() else { return };
     assert_eq!(SERVER_DEVICE, "server0");
     let private = site.start("private", &format!("{PREFIX} | http |request json"));
-    let [one, other] = ["one", "other"].map(|name| site.start(name, &line("request")));
-    let answers = site.start("answers", &line("response"));
+    let [one, other] = ["one", "other"].map(|name| site.start(name, &prefix_request("request")));
+    let answers = site.start("answers", &prefix_request("response"));
     // One reassembler for three requests.
-    assert_eq!(site.servers().len(), 1, "{}", site.lines());
-    let mut several = site.connect();
-    (1..20).for_each(|size| several.ask(size * 100));
-    site.ask_each(20..60);
-    let wanted: Vec<String> = paths((1..20).map(|size| size * 100).chain(20..60));
+    assert_eq!(site.prefix_servers().len(), 1, "{}", site.listed_paths());
+    let mut several = site.open_connection();
+    (1..20).for_each(|size| several.request_bytes(size * 100));
+    site.request_each(20..60);
+    let wanted: Vec<String> = request_paths((1..20).map(|size| size * 100).chain(20..60));
     for reader in [&private, &one, &other, &answers] {
         site.wait_printed(reader, wanted.len());
     }
-    assert_eq!(site.printed(&answers).len(), wanted.len());
+    assert_eq!(site.printed_messages(&answers).len(), wanted.len());
     for reader in [&private, &one, &other] {
-        assert_eq!(site.printed(reader), wanted, "{}", reader.name);
+        assert_eq!(site.printed_messages(reader), wanted, "{}", reader.name);
     }
     drop(several);
     site.stop(private);
     for reader in [one, other, answers] {
         let report = site.stop(reader);
         assert_eq!(report["lost"], 0, "{report}");
-        let seen = source(&report);
+        let seen = shared_source(&report);
         assert_eq!(seen["name"], "shared");
         assert_eq!(seen["seen"], seen["given"], "{report}");
     }
     // The process of the prefix ends after its last reader, without a block.
-    until("it has ended", || site.servers().is_empty());
+    wait_until("it has ended", || site.prefix_servers().is_empty());
 }
 
 #[test]
 fn o6_sharers_that_come_late_leave_or_die_cost_the_others_nothing() {
     let Some(site) = Site::new() else { return };
-    let mut first = site.start("first", &line("request"));
-    let stays = site.start("stays", &line("request"));
-    let mut open = site.connect();
-    open.ask(100);
+    let mut first = site.start("first", &prefix_request("request"));
+    let stays = site.start("stays", &prefix_request("request"));
+    let mut open = site.open_connection();
+    open.request_bytes(100);
     site.wait_printed(&stays, 1);
     first.kill();
-    let late = site.start("late", &line("request"));
-    open.ask(101);
-    site.ask_each(200..210);
+    let late = site.start("late", &prefix_request("request"));
+    open.request_bytes(101);
+    site.request_each(200..210);
     site.wait_printed(&stays, 12);
     site.wait_printed(&late, 10);
-    assert_eq!(site.printed(&stays), paths([100, 101].into_iter().chain(200..210)));
+    assert_eq!(
+        site.printed_messages(&stays),
+        request_paths([100, 101].into_iter().chain(200..210))
+    );
     // The connection that was open before it came is not given.
-    assert_eq!(site.printed(&late), paths(200..210));
+    assert_eq!(site.printed_messages(&late), request_paths(200..210));
     let report = site.stop(late);
     assert_eq!(report["lost"], 0, "{report}");
-    let remark = source(&report)["remark"].as_str().unwrap().to_owned();
+    let remark = shared_source(&report)["remark"].as_str().unwrap().to_owned();
     assert!(remark.contains("10 connections of `rx server0 both=yes | tcp`"), "{remark}");
     assert!(remark.contains("had begun before this request joined"), "{remark}");
-    open.ask(102);
+    open.request_bytes(102);
     site.wait_printed(&stays, 13);
-    assert_eq!(site.servers().len(), 1);
+    assert_eq!(site.prefix_servers().len(), 1);
     assert_eq!(site.stop(stays)["lost"], 0);
 }
 
 #[test]
 fn o6_killed_process_of_a_prefix_is_replaced() {
     let Some(site) = Site::new() else { return };
-    let readers = ["one", "other"].map(|name| site.start(name, &line("request")));
-    site.ask_each(10..15);
+    let readers = ["one", "other"].map(|name| site.start(name, &prefix_request("request")));
+    site.request_each(10..15);
     readers.iter().for_each(|reader| site.wait_printed(reader, 5));
-    let servers = site.servers();
+    let servers = site.prefix_servers();
     assert_eq!(servers.len(), 1);
-    signal(servers[0], "-KILL");
-    until("another took its place", || {
-        let now = site.servers();
+    signal_process(servers[0], "-KILL");
+    wait_until("another took its place", || {
+        let now = site.prefix_servers();
         now.len() == 1 && now != servers
     });
     let has_joined = |reader: &Reader| {
         // Both join at their own pace: a connection that neither has to see tells when.
-        site.ask_each([7]);
-        site.printed(reader).len() > 5
+        site.request_each([7]);
+        site.printed_messages(reader).len() > 5
     };
-    readers.iter().for_each(|reader| until("it has joined", || has_joined(reader)));
-    site.ask_each(20..25);
+    readers.iter().for_each(|reader| wait_until("it has joined", || has_joined(reader)));
+    site.request_each(20..25);
     for reader in readers {
-        until("it sees what begins now", || site.printed(&reader).ends_with(&paths(20..25)));
+        wait_until("it sees what begins now", || {
+            site.printed_messages(&reader).ends_with(&request_paths(20..25))
+        });
         let report = site.stop(reader);
-        let remark = source(&report)["remark"].as_str().unwrap().to_owned();
+        let remark = shared_source(&report)["remark"].as_str().unwrap().to_owned();
         assert!(remark.contains("its process ended 1 times and was replaced"), "{remark}");
     }
 }
 
 #[test]
 fn o6_stopped_sharer_is_told_its_loss_and_delays_nobody() {
-    const SIZE: usize = 40 << 20;
+    const BODY_BYTES: usize = 40 << 20;
     let Some(site) = Site::new() else { return };
     let exchange = |path: &str, size: usize| {
         let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").len();
@@ -339,7 +345,8 @@ fn o6_stopped_sharer_is_told_its_loss_and_delays_nobody() {
     };
     let before = exchange("/10", 10);
     // One more byte asks for the second half.
-    let sent = before + exchange(&format!("/half/{SIZE}"), SIZE) + 1 + exchange("/11", 11);
+    let sent =
+        before + exchange(&format!("/half/{BODY_BYTES}"), BODY_BYTES) + 1 + exchange("/11", 11);
     let given = |name: &str| {
         let top = site.run(&["top", "--once", "--json", name]).out;
         let top: Value = serde_json::from_str(&top).unwrap();
@@ -347,25 +354,25 @@ fn o6_stopped_sharer_is_told_its_loss_and_delays_nobody() {
     };
     let reads = site.start("reads", &format!("--prefix=shared {PREFIX} | count"));
     let stops = site.start("stops", &format!("--prefix=shared {PREFIX} | count"));
-    let mut open = site.connect();
-    open.ask(10);
-    until("it knows the connection", || given("stops") == before);
-    signal(stops.child.id(), "-STOP");
-    open.send(&format!("GET /half/{SIZE} HTTP/1.1\r\nHost: here\r\n\r\n"));
-    open.read(SIZE / 2, true);
+    let mut open = site.open_connection();
+    open.request_bytes(10);
+    wait_until("it knows the connection", || given("stops") == before);
+    signal_process(stops.child.id(), "-STOP");
+    open.send_text(&format!("GET /half/{BODY_BYTES} HTTP/1.1\r\nHost: here\r\n\r\n"));
+    open.read_bytes(BODY_BYTES / 2, true);
     // The other is not delayed.
-    until("what was sent has arrived", || given("reads") >= (SIZE / 2) as u64);
-    signal(stops.child.id(), "-CONT");
-    open.send("!");
-    open.read(SIZE / 2, false);
-    open.ask(11);
+    wait_until("what was sent has arrived", || given("reads") >= (BODY_BYTES / 2) as u64);
+    signal_process(stops.child.id(), "-CONT");
+    open.send_text("!");
+    open.read_bytes(BODY_BYTES / 2, false);
+    open.request_bytes(11);
     drop(open);
     for name in ["reads", "stops"] {
-        until("all bytes have arrived", || given(name) == sent);
+        wait_until("all bytes have arrived", || given(name) == sent);
     }
     let (whole, torn) = (site.stop(reads), site.stop(stops));
     let lost = torn["lost"].as_u64().unwrap();
-    let [whole, torn] = [source(&whole), source(&torn)];
+    let [whole, torn] = [shared_source(&whole), shared_source(&torn)];
     assert!(lost > 0 && torn["dropped"]["overwritten"] == lost, "{torn}");
     // What it has lost of the connection is a hole of its length.
     assert_eq!([&whole["given"]["bytes"], &torn["given"]["bytes"]], [sent, sent], "{torn}");

@@ -1,5 +1,5 @@
-//! Tests of the progress line on a terminal, which is rewritten, and erased before any other
-//! output. `script` of util-linux provides the terminal.
+//! Tests of the progress line on a terminal: it is rewritten at each update, and erased before any
+//! other output. The terminal is provided by `script` of util-linux.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -24,7 +24,7 @@ fn run_on_terminal(script: &Path, folder: &Folder, typed: &str) -> String {
 }
 
 /// Extracts the status lines of a text, without control sequences.
-fn lines(said: &str) -> Vec<&str> {
+fn status_lines(said: &str) -> Vec<&str> {
     let after = said.split("\r\x1b[?7l").skip(1);
     after.map(|line| line.split("\x1b[K\x1b[?7h").next().unwrap()).collect()
 }
@@ -35,16 +35,16 @@ fn seconds_of(line: &str) -> f64 {
     told.unwrap_or_else(|| panic!("{line:?} begins with no time"))
 }
 
-/// Asserts that no status line appears more than 0.11 s early: the n-th line is due after n times
-/// `every` seconds.
+/// Asserts that no status line appears more than 0.11 s early. The n-th line is due n times `every`
+/// seconds after the start.
 fn assert_interval(lines: &[&str], every: f64) {
     for (number, line) in (1_u32..).zip(lines) {
         assert!(seconds_of(line) + 0.11 > f64::from(number) * every, "{lines:?}");
     }
 }
 
-/// Returns the output of `run`, which is called with `ms` and then with up to 16 times as much
-/// until the output is `enough`, because a busy machine may be late.
+/// Calls `run` with `ms`, and then with up to 16 times as much, until its output is `enough`. More
+/// time is needed on a busy machine. Returns the output.
 fn run_until(ms: u32, run: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool) -> String {
     let mut said = String::new();
     for times in [1, 2, 4, 8, 16] {
@@ -58,15 +58,15 @@ fn run_until(ms: u32, run: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool
 
 #[test]
 fn terminal_progress_line_is_erased_at_the_end() {
-    let Some(script) = need::command("script") else { return };
+    let Some(script) = need::require_command("script") else { return };
     let folder = Folder::new();
     let run = |ms| {
         let line = "generate rate=20000 | pcap out.pcap";
         let typed = format!("streamline '{line}' --for {ms}ms --progress 200ms");
         run_on_terminal(&script, &folder, &typed)
     };
-    let said = run_until(700, run, |said| !lines(said).is_empty());
-    let lines = lines(&said);
+    let said = run_until(700, run, |said| !status_lines(said).is_empty());
+    let lines = status_lines(&said);
     assert_interval(&lines, 0.2);
     for line in &lines {
         assert!(line.starts_with(" ") && line.contains(" s  "), "{line:?}");
@@ -81,14 +81,14 @@ fn terminal_progress_line_is_erased_at_the_end() {
 
 #[test]
 fn progress_line_is_erased_before_other_output() {
-    let Some(script) = need::command("script") else { return };
+    let Some(script) = need::require_command("script") else { return };
     let folder = Folder::new();
     let run = |ms| {
         let typed =
             format!("streamline 'generate rate=20000 | count' --for {ms}ms --progress 200ms");
         run_on_terminal(&script, &folder, &typed)
     };
-    let said = run_until(500, run, |said| !lines(said).is_empty());
+    let said = run_until(500, run, |said| !status_lines(said).is_empty());
     // The report of `count` goes to the same terminal and must be on a line of its own.
     let (_, end) = said.rsplit_once(WIPE).unwrap();
     assert_eq!(end.lines().count(), 2, "{said:?}");
@@ -96,7 +96,7 @@ fn progress_line_is_erased_before_other_output() {
 
 #[test]
 fn progress_is_shown_only_on_a_free_foreground_terminal() {
-    let Some(script) = need::command("script") else { return };
+    let Some(script) = need::require_command("script") else { return };
     let cases = [
         ("generate rate=20 | discard", "", true),
         ("generate rate=20 | print", "", false),
@@ -119,8 +119,8 @@ fn progress_is_shown_only_on_a_free_foreground_terminal() {
                     run_on_terminal(script, &folder, &typed)
                 };
                 // Long enough for one line, which appears after a second.
-                let said = run_until(1500, run, |said| lines(said).is_empty() != shown);
-                assert_interval(&lines(&said), 1.0);
+                let said = run_until(1500, run, |said| status_lines(said).is_empty() != shown);
+                assert_interval(&status_lines(&said), 1.0);
             });
         }
     });
@@ -147,7 +147,7 @@ fn progress_on_request_prints_lines_to_a_file() {
 
 #[test]
 fn progress_restores_the_terminal() {
-    let Some(script) = need::command("script") else { return };
+    let Some(script) = need::require_command("script") else { return };
     let folder = Folder::new();
     // Each line disables and reenables autowrap.
     let typed = "streamline 'generate rate=100 | discard' --for 400ms --progress 100ms";

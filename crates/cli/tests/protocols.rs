@@ -1,5 +1,5 @@
-//! Tests of traffic with which a hostile peer may try to evade or obscure the analysis, as requests
-//! over generated captures.
+//! Tests of traffic with which a hostile peer may try to evade or obscure the analysis. Requests
+//! run over generated captures.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -16,8 +16,8 @@ const WITHOUT_LENGTH: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n to the end";
 /// TCP-MD5 option with an invalid digest.
 const SIGNATURE_OPTION: [u8; 18] = [19, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
-/// Runs a request over a connection; returns the output lines and the report. The ledger must
-/// balance.
+/// Runs a request over the capture of a connection. Returns the output lines and the report.
+/// Asserts that the ledger balances.
 fn run_over(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value) {
     std::fs::write(folder.path().join("c.pcap"), script.clone().capture().to_pcap()).unwrap();
     let line = format!("replay c.pcap | tcp {rest}");
@@ -30,7 +30,7 @@ fn run_over(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value
     (ran.out.lines().map(str::to_owned).collect(), report)
 }
 
-fn objects(folder: &Folder, script: &Script, rest: &str) -> Vec<Value> {
+fn json_objects(folder: &Folder, script: &Script, rest: &str) -> Vec<Value> {
     let (lines, _) = run_over(folder, script, rest);
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -58,12 +58,12 @@ fn folded_header_line_smuggles_no_request() {
         ),
     ] {
         let text = format!("POST /post HTTP/1.1\r\nHost: h\r\n{fields}\r\n{body}{hidden}");
-        let whole = Script::after_handshake().data(Client, text.as_bytes());
+        let whole = Script::after_handshake().send_data(Client, text.as_bytes());
         let (one, other) = text.as_bytes().split_at(text.find("Foo").unwrap() + 6);
-        let cut = Script::after_handshake().data(Client, one).data(Client, other);
+        let cut = Script::after_handshake().send_data(Client, one).send_data(Client, other);
         for script in [whole, cut] {
-            let script = script.ends(Client).ends(Server);
-            let requests = objects(&folder, &script, "| http |request json");
+            let script = script.close_direction(Client).close_direction(Server);
+            let requests = json_objects(&folder, &script, "| http |request json");
             let found: Vec<&str> = requests.iter().map(|r| r["url"].as_str().unwrap()).collect();
             assert_eq!(found, urls, "{fields:?}");
         }
@@ -73,17 +73,22 @@ fn folded_header_line_smuggles_no_request() {
 #[test]
 fn reset_ignored_by_the_receiver_hides_nothing() {
     let folder = Folder::new();
-    let begun = || Script::after_handshake().data(Client, GET_REQUEST).data(Server, OK_RESPONSE);
+    let begun =
+        || Script::after_handshake().send_data(Client, GET_REQUEST).send_data(Server, OK_RESPONSE);
     let goes_on = |script: Script| {
-        script.data(Client, GET_REQUEST).data(Server, OK_RESPONSE).ends(Client).ends(Server)
+        script
+            .send_data(Client, GET_REQUEST)
+            .send_data(Server, OK_RESPONSE)
+            .close_direction(Client)
+            .close_direction(Server)
     };
     let log = "| http |exchange weblog";
     for (resets, counter) in [
-        (begun().resets(Client, &SIGNATURE_OPTION), "resets ignored"),
-        (begun().resets(Server, &SIGNATURE_OPTION).waits(30_000), "resets ignored"),
-        (begun().resets(Client, &[]), "resets taken back"),
-        (begun().resets(Server, &[]).resets(Client, &[]), "resets taken back"),
-        (begun().resets(Client, &[]).waits(5_000), "resets taken back"),
+        (begun().send_reset(Client, &SIGNATURE_OPTION), "resets ignored"),
+        (begun().send_reset(Server, &SIGNATURE_OPTION).advance_clock(30_000), "resets ignored"),
+        (begun().send_reset(Client, &[]), "resets taken back"),
+        (begun().send_reset(Server, &[]).send_reset(Client, &[]), "resets taken back"),
+        (begun().send_reset(Client, &[]).advance_clock(5_000), "resets taken back"),
     ] {
         let (lines, report) = run_over(&folder, &goes_on(resets), log);
         assert_eq!(lines.len(), 2, "{lines:?}");
@@ -98,10 +103,13 @@ fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
     let post = b"POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
     for stray in [&b"name=value"[..], b"name=value\r\n", b"\x00\n\x01\n", b"a b c\r\n\r\n"] {
         for script in [
-            Script::after_handshake().data(Client, post).data(Client, stray),
-            Script::after_handshake().data(Client, &[post, stray].concat()),
+            Script::after_handshake().send_data(Client, post).send_data(Client, stray),
+            Script::after_handshake().send_data(Client, &[post, stray].concat()),
         ] {
-            let script = script.data(Server, OK_RESPONSE).ends(Server).ends(Client);
+            let script = script
+                .send_data(Server, OK_RESPONSE)
+                .close_direction(Server)
+                .close_direction(Client);
             let (lines, _) = run_over(&folder, &script, "| http |exchange weblog");
             assert_eq!(lines.len(), 1, "{stray:?}: {lines:?}");
             assert!(lines[0].contains("\"POST /form HTTP/1.1\" 200 "), "{stray:?}: {lines:?}");
@@ -112,12 +120,14 @@ fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
 #[test]
 fn only_a_fin_completes_a_body_without_length() {
     let folder = Folder::new();
-    let open = || Script::after_handshake().data(Client, GET_REQUEST).data(Server, WITHOUT_LENGTH);
+    let open = || {
+        Script::after_handshake().send_data(Client, GET_REQUEST).send_data(Server, WITHOUT_LENGTH)
+    };
     for (number, (script, complete)) in [
-        (open().ends(Server).ends(Client), true),
-        (open().ends(Server), true),
-        (open().resets(Server, &[]), false),
-        (open().resets(Client, &[]).waits(3_000), false),
+        (open().close_direction(Server).close_direction(Client), true),
+        (open().close_direction(Server), true),
+        (open().send_reset(Server, &[]), false),
+        (open().send_reset(Client, &[]).advance_clock(3_000), false),
         (open(), false),
     ]
     .into_iter()
@@ -133,7 +143,7 @@ fn only_a_fin_completes_a_body_without_length() {
             let found: Vec<bool> = server.map(|line| line["complete"] == true).collect();
             assert_eq!(found, [complete], "{name}: {index}");
         }
-        let exchanges = objects(&folder, &script, "| http |exchange json");
+        let exchanges = json_objects(&folder, &script, "| http |exchange json");
         assert_eq!(exchanges[0]["incomplete"].is_null(), complete, "{exchanges:?}");
     }
 }
@@ -142,10 +152,10 @@ fn only_a_fin_completes_a_body_without_length() {
 fn truncated_head_is_reported() {
     let folder = Folder::new();
     let script = Script::after_handshake()
-        .data(Client, &GET_REQUEST[..GET_REQUEST.len() - 2])
-        .ends(Client)
-        .ends(Server);
-    let requests = objects(&folder, &script, "| http |request json");
+        .send_data(Client, &GET_REQUEST[..GET_REQUEST.len() - 2])
+        .close_direction(Client)
+        .close_direction(Server);
+    let requests = json_objects(&folder, &script, "| http |request json");
     assert_eq!(requests.len(), 1);
     assert_eq!((&requests[0]["url"], &requests[0]["host"]), (&"/a".into(), &"h".into()));
     assert_eq!(requests[0]["incomplete"], true);

@@ -1,5 +1,5 @@
-//! Tests of the permissions of output files, which are readable by the users who may read all
-//! inputs. They use real users and real files.
+//! Tests of the permissions of output files, which must be readable by the users who may read all
+//! inputs. The tests use real users and real files.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -12,12 +12,12 @@ use testkit::need;
 
 const ALICE: u32 = 41_001;
 const BOB: u32 = 41_002;
-/// A group of which a test may make either user a member.
+/// A group that a test may give to either user.
 const TEAM: u32 = 41_200;
 
 /// Creates a directory with captures that are readable by everyone, by a group, and by user ALICE
 /// only.
-fn captures() -> Folder {
+fn create_captures() -> Folder {
     let folder = Folder::for_everybody();
     for (name, group, mode) in
         [("open.pcap", 0, 0o644), ("team.pcap", TEAM, 0o640), ("secret.pcap", ALICE, 0o600)]
@@ -31,7 +31,7 @@ fn captures() -> Folder {
 }
 
 /// Runs a request as user ALICE in this group, with the default umask.
-fn run(folder: &Folder, group: u32, line: &str) {
+fn run_as_alice(folder: &Folder, group: u32, line: &str) {
     let mut shell = folder.command_of((ALICE, group), Some("/bin/sh"));
     shell.args(["-c", "umask 022; exec ./streamline -q \"$0\" < secret.pcap", line]);
     let ran = Ran::from(shell.output().unwrap());
@@ -48,10 +48,10 @@ fn can_read(folder: &Folder, who: (u32, u32), file: &str) -> bool {
 
 #[test]
 fn p6_output_is_readable_by_readers_of_all_inputs() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
-    let folder = captures();
+    let folder = create_captures();
     let [alice, bob, member] = [(ALICE, ALICE), (BOB, BOB), (BOB, TEAM)];
     // The group of alice, the inputs, and their readers besides her: bob, and bob as a group
     // member.
@@ -69,7 +69,7 @@ fn p6_output_is_readable_by_readers_of_all_inputs() {
     .enumerate()
     {
         let file = format!("joined-{at}.pcap");
-        run(&folder, group, &format!("({inputs}) | ip | pcap {file}"));
+        run_as_alice(&folder, group, &format!("({inputs}) | ip | pcap {file}"));
         assert!(can_read(&folder, alice, &file), "{inputs}");
         assert_eq!(can_read(&folder, bob, &file), others, "{inputs}");
         assert_eq!(can_read(&folder, member, &file), members, "{inputs}");
@@ -78,13 +78,13 @@ fn p6_output_is_readable_by_readers_of_all_inputs() {
 
 #[test]
 fn p6_setgid_directory_and_existing_file_keep_their_modes() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
-    let folder = captures();
+    let folder = create_captures();
     let [bob, member] = [(BOB, BOB), (BOB, TEAM)];
     // `files` with its index, in a directory of its own.
-    run(&folder, ALICE, "(replay open.pcap + replay secret.pcap) | files out per=block");
+    run_as_alice(&folder, ALICE, "(replay open.pcap + replay secret.pcap) | files out per=block");
     let made: Vec<_> = fs::read_dir(folder.path().join("out")).unwrap().flatten().collect();
     assert!(made.len() > 2);
     for entry in &made {
@@ -96,13 +96,13 @@ fn p6_setgid_directory_and_existing_file_keep_their_modes() {
     fs::create_dir(&given).unwrap();
     chown(&given, Some(ALICE), Some(TEAM)).unwrap();
     fs::set_permissions(&given, Permissions::from_mode(0o2775)).unwrap();
-    run(&folder, ALICE, "(replay open.pcap + replay team.pcap) | pcap given/team.pcap");
+    run_as_alice(&folder, ALICE, "(replay open.pcap + replay team.pcap) | pcap given/team.pcap");
     assert!(
         can_read(&folder, member, "given/team.pcap") && !can_read(&folder, bob, "given/team.pcap")
     );
     // The mode of an existing file is its owner's choice and stays.
     File::create(folder.path().join("there.pcap")).unwrap();
     chown(folder.path().join("there.pcap"), Some(ALICE), None).unwrap();
-    run(&folder, ALICE, "(replay open.pcap + replay secret.pcap) | pcap there.pcap");
+    run_as_alice(&folder, ALICE, "(replay open.pcap + replay secret.pcap) | pcap there.pcap");
     assert!(can_read(&folder, bob, "there.pcap"));
 }

@@ -1,4 +1,5 @@
-//! Tests of records on the command line: created, replayed, truncated, foreign. (v10)
+//! Tests of records on the command line: creation, replay, truncated records and foreign files.
+//! (v10)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -7,15 +8,15 @@ mod common;
 use common::Folder;
 use std::fs;
 use std::process::Command;
-use testkit::until;
+use testkit::wait_until;
 
-const LINE: &str = "replay examples/web.pcap speed=200 | tcp | http | \
+const RECORDED_REQUEST: &str = "replay examples/web.pcap speed=200 | tcp | http | \
                     ((|exchange weblog zone=utc) + (|get files got/ per=message))";
 
 #[test]
 fn v10_recorded_run_replays_identically() {
     let folder = Folder::new();
-    let first = folder.run(&["run", "--record=r.pcapng", LINE]);
+    let first = folder.run(&["run", "--record=r.pcapng", RECORDED_REQUEST]);
     assert_eq!(first.status, Some(0), "{first:?}");
     assert!(first.err.contains("note: recorded into r.pcapng ("), "{}", first.err);
     assert!(first.out.lines().count() > 3, "{}", first.out);
@@ -112,7 +113,7 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
         let done = set(words);
         assert_eq!(done.status, Some(0), "{words:?}: {done:?}");
         assert!(done.out.contains("lost 0, duplicated 0"), "{done:?}");
-        until("something came to it", || {
+        wait_until("something came to it", || {
             let got = fs::metadata(folder.path().join("got.pcap"));
             words[1] == "ip" || got.is_ok_and(|got| got.len() > 1000)
         });

@@ -1,5 +1,5 @@
-//! Tests of refusals by the machine to sinks, end to end: the message, the exit status, and the
-//! files left behind.
+//! Tests of sinks whose output the machine refuses: the message, the exit status, and the files
+//! left behind.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -11,14 +11,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 use testkit::need;
 
-const WEB: &str = "replay examples/web.pcap";
+const REPLAY_WEB: &str = "replay examples/web.pcap";
 
-/// A mounted file system of 64 KB, unmounted on drop.
+/// A mounted file system of 64 KB, which is unmounted on drop.
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
     fn in_folder(folder: &Folder) -> Option<Self> {
-        need::root()?;
+        need::require_root()?;
         let path = folder.path().join("small");
         fs::create_dir(&path).unwrap();
         let mount = Command::new("mount")
@@ -28,7 +28,7 @@ impl SmallDisk {
         if mount.is_ok_and(|status| status.success()) {
             return Some(Self(path));
         }
-        need::skip("needs to mount a tmpfs")
+        need::report_skip("needs to mount a tmpfs")
     }
 }
 
@@ -66,7 +66,7 @@ fn full_disk_is_reported_with_file_and_loss() {
 fn full_device_is_reported_by_every_sink() {
     let folder = Folder::new();
     for sink in ["json", "print", "pcap -"] {
-        let line = format!("streamline run -q '{WEB} | {sink}' > /dev/full");
+        let line = format!("streamline run -q '{REPLAY_WEB} | {sink}' > /dev/full");
         let ran = Ran::from(folder.shell(&line).output().unwrap());
         assert_eq!(ran.status, Some(1), "{sink}");
         let told = "cannot write standard output: no space left on device; free space there";
@@ -76,12 +76,12 @@ fn full_device_is_reported_by_every_sink() {
     }
 }
 
-/// Runs a request as an unprivileged user in this directory; `None` if that is impossible.
-fn as_nobody(folder: &Folder, line: &str) -> Option<Ran> {
-    if needs_unprivileged() {
+/// Runs a request as an unprivileged user in this directory. Returns `None` if that is impossible.
+fn run_as_nobody(folder: &Folder, line: &str) -> Option<Ran> {
+    if is_unprivileged_or_skips() {
         return Some(folder.run(&["run", line]));
     }
-    let setpriv = need::command("setpriv")?;
+    let setpriv = need::require_command("setpriv")?;
     // The shell makes the copy: a file that this process wrote could still be open in a child of
     // another test, and could not be executed.
     let copied = format!("test -e streamline || cp '{}' .", env!("CARGO_BIN_EXE_streamline"));
@@ -95,9 +95,8 @@ fn as_nobody(folder: &Folder, line: &str) -> Option<Ran> {
     Some(Ran::from(output.unwrap()))
 }
 
-/// Returns true if this process lacks the rights that would prevent the refusal; otherwise skips
-/// the test.
-fn needs_unprivileged() -> bool {
+/// Returns true if this process is unprivileged, so that refusals occur; otherwise skips the test.
+fn is_unprivileged_or_skips() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let uids = status.lines().find(|line| line.starts_with("Uid:")).unwrap();
     uids.split_whitespace().nth(2) != Some("0")
@@ -115,7 +114,9 @@ fn unwritable_directory_is_reported() {
         ("pcap closed per=session", "cannot open closed/index.jsonl: permission denied"),
         ("pcap closed/all.pcap", "cannot open closed/all.pcap: permission denied"),
     ] {
-        let Some(ran) = as_nobody(&folder, &format!("generate count=3 | {sink}")) else { return };
+        let Some(ran) = run_as_nobody(&folder, &format!("generate count=3 | {sink}")) else {
+            return;
+        };
         assert_eq!(ran.status, Some(1), "{sink}: {}", ran.err);
         assert!(ran.err.contains(told), "{sink}: {}", ran.err);
         assert!(ran.err.contains("run as a user who has them"), "{sink}: {}", ran.err);
@@ -141,7 +142,7 @@ fn directory_link_is_followed_and_dangling_link_reported() {
     symlink("real", path("link")).unwrap();
     symlink("nowhere", path("dangling")).unwrap();
     symlink("loop", path("loop")).unwrap();
-    let ran = folder.run(&["run", &format!("{WEB} | udp | files link")]);
+    let ran = folder.run(&["run", &format!("{REPLAY_WEB} | udp | files link")]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert!(path("real/index.jsonl").is_file());
     for (name, status, told, hint) in [
@@ -154,7 +155,7 @@ fn directory_link_is_followed_and_dangling_link_reported() {
         ("loop", 1, "cannot open loop: too many levels of symbolic links", ""),
     ] {
         for sink in [format!("files {name}"), format!("pcap {name} per=connection")] {
-            let ran = folder.run(&["run", &format!("{WEB} | {sink}")]);
+            let ran = folder.run(&["run", &format!("{REPLAY_WEB} | {sink}")]);
             assert_eq!(ran.status, Some(status), "{sink}: {}", ran.err);
             assert!(ran.err.contains(told) && ran.err.contains(hint), "{sink}: {}", ran.err);
         }
@@ -165,9 +166,9 @@ fn directory_link_is_followed_and_dangling_link_reported() {
 #[test]
 fn h10_connection_captures_equal_those_of_tcpdump() {
     let folder = Folder::new();
-    let ran = folder.run(&["run", &format!("{WEB} | pcap split per=connection")]);
+    let ran = folder.run(&["run", &format!("{REPLAY_WEB} | pcap split per=connection")]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
-    let Some(tcpdump) = need::command("tcpdump") else { return };
+    let Some(tcpdump) = need::require_command("tcpdump") else { return };
     let frames = |file: &str, filter: &str| {
         let output = Command::new(&tcpdump)
             .args(["-nn", "-tt", "-r", file, filter])
@@ -196,8 +197,8 @@ fn h10_connection_captures_equal_those_of_tcpdump() {
     assert!(files > 5, "{files} files");
 }
 
-/// Returns the expression for an endpoint in file names: `10.0.0.1.80`, `2001_db8__1.80`,
-/// `10.0.0.1`.
+/// Returns the filter expression for an endpoint as it appears in file names, such as
+/// `10.0.0.1.80`, `2001_db8__1.80` or `10.0.0.1`.
 fn endpoint_expression(end: &str) -> String {
     let (address, port) = match (end.contains('_'), end.matches('.').count()) {
         (false, 3) => (end, None),

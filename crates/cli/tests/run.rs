@@ -14,34 +14,36 @@ const FIRST_REQUEST: &str =
     "replay examples/web.pcap | bpf \"tcp port 80\" | dport |80 count + !bpf \"tcp\" | print";
 
 /// Returns the report of a run as JSON.
-fn report(text: &str) -> Value {
+fn parse_report(text: &str) -> Value {
     let mut lines = text.lines();
     let value = serde_json::from_str(lines.next().unwrap()).unwrap();
     assert_eq!(lines.next(), None, "one object in one line");
     value
 }
 
-fn blocks(amount: &Value) -> u64 {
+fn block_count(amount: &Value) -> u64 {
     amount["blocks"].as_u64().unwrap()
 }
 
 fn dropped_blocks(reasons: &Value) -> u64 {
-    reasons.as_object().unwrap().values().map(blocks).sum()
+    reasons.as_object().unwrap().values().map(block_count).sum()
 }
 
-/// Asserts that the numbers of a report satisfy the rules of the ledger.
+/// Asserts that the numbers in a report satisfy the rules of the ledger.
 fn assert_balanced(report: &Value) {
     assert_eq!(report["version"], 1);
     assert_eq!(report["balanced"], true);
     for edge in report["edges"].as_array().unwrap() {
-        let ended =
-            blocks(&edge["taken"]) + blocks(&edge["resident"]) + dropped_blocks(&edge["dropped"]);
-        assert_eq!(blocks(&edge["put"]), ended, "{edge}");
+        let ended = block_count(&edge["taken"])
+            + block_count(&edge["resident"])
+            + dropped_blocks(&edge["dropped"]);
+        assert_eq!(block_count(&edge["put"]), ended, "{edge}");
     }
     for filter in report["filters"].as_array().unwrap() {
-        let ended = ["passed", "unselected", "consumed", "held"].map(|name| blocks(&filter[name]));
+        let ended =
+            ["passed", "unselected", "consumed", "held"].map(|name| block_count(&filter[name]));
         let ended: u64 = ended.iter().sum::<u64>() + dropped_blocks(&filter["dropped"]);
-        assert_eq!(blocks(&filter["taken"]) + blocks(&filter["made"]), ended, "{filter}");
+        assert_eq!(block_count(&filter["taken"]) + block_count(&filter["made"]), ended, "{filter}");
     }
     for source in report["sources"].as_array().unwrap() {
         assert_eq!(source["seen"], source["given"], "{source}");
@@ -75,7 +77,7 @@ fn report_and_data_use_separate_streams() {
     }
     let json = folder.run(&["run", "--json", FIRST_REQUEST]);
     assert_eq!(json.out, plain.out);
-    let value = report(&json.err);
+    let value = parse_report(&json.err);
     assert_balanced(&value);
     assert_eq!(value["sources"][0]["given"], serde_json::json!({"blocks": 105, "bytes": 27828}));
 }
@@ -107,7 +109,7 @@ fn report_option_selects_the_destination() {
     let line = "replay examples/web.pcap | udp | pcap udp.pcap";
     let ran = folder.run(&["run", "--json", "--report=report", line]);
     assert_eq!((ran.status, ran.out.as_str(), ran.err.as_str()), (Some(0), "", ""));
-    let value = report(&folder.read("report"));
+    let value = parse_report(&folder.read("report"));
     assert_balanced(&value);
     let pcap = value["filters"].as_array().unwrap().iter().find(|f| f["name"] == "pcap").unwrap();
     assert_eq!(pcap["report"][0], serde_json::json!({"what": "frames", "value": 9}));
@@ -129,7 +131,7 @@ fn v2_loss_is_a_warning_or_a_failure_with_no_loss() {
     assert!(refused.err.starts_with(&told.replace("warning", "error")), "{}", refused.err);
     let inside = folder.run(&[&format!("--no-loss {line}")]);
     assert_eq!((inside.status, inside.err.starts_with("error: 39 blocks")), (Some(1), true));
-    let json = report(folder.run(&["run", "--json", line]).err.lines().nth(1).unwrap());
+    let json = parse_report(folder.run(&["run", "--json", line]).err.lines().nth(1).unwrap());
     assert_balanced(&json);
     assert_eq!(json["lost"], 39);
 }
@@ -141,11 +143,11 @@ fn run_ends_after_count_or_time() {
     assert_eq!((ran.status, ran.out.lines().count()), (Some(0), 5), "{}", ran.err);
     let ran = folder.run(&["run", "--for", "50ms", "--json", "generate | count"]);
     assert_eq!(ran.status, Some(0));
-    let value = report(&ran.err);
+    let value = parse_report(&ran.err);
     assert_balanced(&value);
     assert_eq!(value["stopped"], true);
     assert!(value["elapsed_ns"].as_u64().unwrap() >= 50_000_000);
-    let ended = report(&ran.out);
+    let ended = parse_report(&ran.out);
     assert_eq!(ended["report"][0]["value"], value["sources"][0]["given"]["blocks"]);
 }
 
@@ -182,15 +184,15 @@ fn every_example_runs_and_balances() {
         let live = fs::read_to_string(&path).unwrap().lines().any(|line| line.starts_with("rx "));
         if live {
             // It never ends by itself; any passing traffic is shown.
-            let Some(()) = need::net_raw() else { continue };
+            let Some(()) = need::require_net_raw() else { continue };
             let ran = folder.run(&[&words[..], &["--for", "200ms"]].concat());
             assert_eq!(ran.status, Some(0), "{}: {}", path.display(), ran.err);
-            assert_balanced(&report(&folder.read("report")));
+            assert_balanced(&parse_report(&folder.read("report")));
             continue;
         }
         let ran = folder.run(&words);
         assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""), "{}", path.display());
-        let value = report(&folder.read("report"));
+        let value = parse_report(&folder.read("report"));
         assert_balanced(&value);
         assert_eq!(value["lost"], 0);
         let written = folder.path().join("dns.pcap").exists();
@@ -219,12 +221,12 @@ fn panic_ends_only_its_path_and_saves_a_capture() {
     assert!(again.err.contains("`panics` has a bug"), "{}", again.err);
     let json = folder.run(&["run", "--json", "--report=report", line]);
     assert_eq!(json.status, Some(1));
-    let failure = &report(&folder.read("report"))["failures"][0];
+    let failure = &parse_report(&folder.read("report"))["failures"][0];
     assert_eq!(failure["node"], "panics");
     assert!(std::path::Path::new(failure["block"].as_str().unwrap()).is_file());
 }
 
-/// The test build loses a block on request, and the report must detect the loss.
+/// The test build loses a block on request. The report must detect the loss.
 #[test]
 fn unbalanced_ledger_is_a_failure() {
     let cycle = "replay examples/web.pcap | dport --name=x |80 count | dport --name=x";
@@ -236,7 +238,7 @@ fn unbalanced_ledger_is_a_failure() {
         let ran = common::Ran::from(command.env("STREAMLINE_LOSE", kind).output().unwrap());
         assert_eq!(ran.status, Some(1), "{kind}");
         assert!(ran.err.contains("error: the ledger does not balance: "), "{kind}: {}", ran.err);
-        let value = report(&folder.read("report"));
+        let value = parse_report(&folder.read("report"));
         assert_eq!(value["balanced"], false);
         let found = &value["imbalances"][0];
         assert!(found["place"].as_str().unwrap().ends_with(&format!("({kind})")), "{found}");

@@ -1,5 +1,5 @@
-//! Tests of session numbers when the output of several filters meets: the numbers are unique across
-//! threads and processes. (A14)
+//! Tests of session numbers at nodes that receive the output of several filters. The numbers must
+//! be unique across threads and processes. (A14)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -10,18 +10,19 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::{Command, Stdio};
-use testkit::until;
+use testkit::wait_until;
 
-/// Creates a directory with two captures of web traffic whose connections have equal addresses.
-fn folder() -> Folder {
+/// Creates a directory with two captures of web traffic. The connections in both have the same
+/// addresses.
+fn capture_folder() -> Folder {
     let folder = Folder::new();
     for (name, seed) in [("a.pcap", 19), ("b.pcap", 20)] {
-        fs::write(folder.path().join(name), testkit::traffic(seed, 60).to_pcap()).unwrap();
+        fs::write(folder.path().join(name), testkit::mixed_traffic(seed, 60).to_pcap()).unwrap();
     }
     folder
 }
 
-/// Returns the numbers that a request ending with `count` prints, in their order.
+/// Returns the numbers that a request ending with `count` prints, in the order of the output.
 fn printed_counts(folder: &Folder, line: &str) -> Vec<u64> {
     let ran = folder.run(&["run", "-q", line]);
     assert_eq!(ran.status, Some(0), "{line}: {ran:?}");
@@ -35,13 +36,13 @@ fn pairwise_sums(one: &[u64], other: &[u64]) -> Vec<u64> {
 }
 
 /// Returns the blocks printed by `json`.
-fn blocks(out: &str) -> Vec<Value> {
+fn printed_blocks(out: &str) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Returns the flow of every session: protocol and endpoints. Asserts that no session has blocks of
-/// two flows.
-fn flows(blocks: &[Value]) -> BTreeMap<u64, BTreeSet<String>> {
+/// Returns the flow of every session, as its protocol and endpoints. Asserts that no session has
+/// blocks of two flows.
+fn flows_by_session(blocks: &[Value]) -> BTreeMap<u64, BTreeSet<String>> {
     let mut flows: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
     for block in blocks {
         // Holes belong to no frame and have no addresses.
@@ -57,7 +58,7 @@ fn flows(blocks: &[Value]) -> BTreeMap<u64, BTreeSet<String>> {
 
 #[test]
 fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
-    let folder = folder();
+    let folder = capture_folder();
     let alone = |file: &str, behind: &str| {
         printed_counts(&folder, &format!("replay {file} | tcp | {behind}"))
     };
@@ -80,13 +81,13 @@ fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
 
 #[test]
 fn a14_files_of_tcp_and_udp_contain_one_flow_each() {
-    let folder = folder();
+    let folder = capture_folder();
     // Digest of each file, with the number of its blocks.
     let digests = |line: &str, into: &str| {
         let ran = folder.run(&["run", "-q", &format!("{line} | files {into}")]);
         assert_eq!(ran.status, Some(0), "{ran:?}");
         let index = folder.read(&format!("{into}/index.jsonl"));
-        let mut all: Vec<_> = blocks(&index)
+        let mut all: Vec<_> = printed_blocks(&index)
             .iter()
             .map(|file| (file["sha256"].to_string(), file["blocks"].as_u64().unwrap()))
             .collect();
@@ -99,12 +100,12 @@ fn a14_files_of_tcp_and_udp_contain_one_flow_each() {
     assert!(wanted.len() > 50, "{}", wanted.len());
     assert_eq!(digests("replay a.pcap | (tcp + udp)", "both"), wanted);
     let session = |folder: &str, file: &Value| (folder.to_owned(), file["session"].to_string());
-    let index = blocks(&folder.read("both/index.jsonl"));
+    let index = printed_blocks(&folder.read("both/index.jsonl"));
     let sessions: BTreeSet<_> = index.iter().map(|file| session("both", file)).collect();
     let apart: BTreeSet<_> = ["tcp", "udp"]
         .iter()
         .flat_map(|name| {
-            let index = blocks(&folder.read(&format!("{name}/index.jsonl")));
+            let index = printed_blocks(&folder.read(&format!("{name}/index.jsonl")));
             index.iter().map(|file| session(name, file)).collect::<Vec<_>>()
         })
         .collect();
@@ -113,11 +114,11 @@ fn a14_files_of_tcp_and_udp_contain_one_flow_each() {
 
 #[test]
 fn a14_single_filter_numbers_from_1_and_two_in_steps() {
-    let folder = folder();
+    let folder = capture_folder();
     let sessions = |line: &str| {
         let ran = folder.run(&["run", "-q", &format!("{line} | json")]);
         assert_eq!(ran.status, Some(0), "{ran:?}");
-        flows(&blocks(&ran.out))
+        flows_by_session(&printed_blocks(&ran.out))
     };
     let lone = sessions("replay a.pcap | udp");
     assert!(lone.keys().copied().eq(1..=lone.len() as u64), "{lone:?}");
@@ -135,11 +136,11 @@ fn a14_single_filter_numbers_from_1_and_two_in_steps() {
 
 #[test]
 fn a14_workers_and_sandboxes_assign_unique_numbers() {
-    let folder = folder();
+    let folder = capture_folder();
     let sessions = |words: &[&str]| {
         let ran = folder.run(words);
         assert_eq!(ran.status, Some(0), "{ran:?}");
-        flows(&blocks(&ran.out))
+        flows_by_session(&printed_blocks(&ran.out))
     };
     let line = "replay a.pcap | (tcp + udp) | json";
     let one = sessions(&["run", "-q", line]);
@@ -159,7 +160,7 @@ fn a14_workers_and_sandboxes_assign_unique_numbers() {
 
 #[test]
 fn a14_v10_record_of_two_session_filters_replays_identically() {
-    let folder = folder();
+    let folder = capture_folder();
     let line = "(replay a.pcap | tcp) + (replay b.pcap | (tcp + udp)) | json";
     let first = folder.run(&["run", "--record=r.pcapng", line]);
     assert_eq!(first.status, Some(0), "{first:?}");
@@ -170,7 +171,7 @@ fn a14_v10_record_of_two_session_filters_replays_identically() {
         "{}",
         again.err
     );
-    let sessions = flows(&blocks(&first.out));
+    let sessions = flows_by_session(&printed_blocks(&first.out));
     let thirds = [0, 1, 2].map(|rest| sessions.keys().any(|session| session % 3 == rest));
     assert_eq!(thirds, [true; 3], "{sessions:?}");
 }
@@ -186,14 +187,14 @@ fn a14_v3_v10_inserted_session_filter_replays_identically() {
         path.stdin(Stdio::null()).stdout(fs::File::create(folder.path().join("out")).unwrap());
     let mut path = Guard(path.stderr(Stdio::null()).spawn().unwrap());
     folder.wait_listed("two");
-    until("all flows have come", || out().lines().count() > 100);
+    wait_until("all flows have come", || out().lines().count() > 100);
     let done = folder.run(&["set", "two", "replace", "inspect", "with", "udp"]);
     assert_eq!(done.status, Some(0), "{done:?}");
     let later = format!("\"session\":{}", (1_u64 << 31) + 4);
-    until("all flows have come to both", || out().contains(&later));
+    wait_until("all flows have come to both", || out().contains(&later));
     let stopped = Command::new("kill").args(["-INT", &path.0.id().to_string()]).status();
     assert!(stopped.unwrap().success() && path.0.wait().unwrap().success());
-    let sessions = flows(&blocks(&out()));
+    let sessions = flows_by_session(&printed_blocks(&out()));
     let first = 1_u64 << 31;
     assert!(sessions.keys().copied().eq((1..=5).chain(first..first + 5)), "{sessions:?}");
     let again = folder.run(&["run", "--replay", "r.pcapng"]);
@@ -205,9 +206,9 @@ fn a14_v3_v10_inserted_session_filter_replays_identically() {
     );
 }
 
-/// Replays records of a version that numbered sessions per filter: one made by `run --record=…
-/// 'generate count=12 size=60 seq=yes flows=3 | (udp + (inspect | udp)) | print'`, one of a path
-/// into which a second `udp` was inserted.
+/// Replays records of a version in which each filter numbered its sessions independently. One
+/// record was made by `run --record=… 'generate count=12 size=60 seq=yes flows=3 | (udp + (inspect
+/// | udp)) | print'`, the other from a path into which a second `udp` was inserted.
 #[test]
 fn a14_v10_version_2_record_replays_with_its_numbers() {
     for (record, blocks) in [

@@ -8,9 +8,9 @@ use common::{Folder, Ran};
 use serde_json::Value;
 use std::process::{Child, Stdio};
 
-/// Starts a path named `web` with its report in the file `report`; returns once the daemon lists
-/// it.
-fn begin(folder: &Folder, words: &[&str]) -> Child {
+/// Starts a path named `web` that writes its report to the file `report`. Returns when the daemon
+/// lists the path.
+fn start_path(folder: &Folder, words: &[&str]) -> Child {
     let words = [&["run", "-q", "--json", "--report=report", "--as=web"], words].concat();
     let mut command = folder.streamline(&words);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -19,8 +19,8 @@ fn begin(folder: &Folder, words: &[&str]) -> Child {
     child
 }
 
-/// Stops the path; returns its report.
-fn end(folder: &Folder, child: Child) -> Value {
+/// Stops the path and returns its report.
+fn stop_path(folder: &Folder, child: Child) -> Value {
     let stop = folder.run(&["stop", "web"]);
     assert_eq!(stop.status, Some(0), "{}", stop.err);
     let ran = Ran::from(child.wait_with_output().unwrap());
@@ -32,7 +32,7 @@ fn end(folder: &Folder, child: Child) -> Value {
 
 /// Sets an argument of the path. Returns, for each space, the number of the block at which it
 /// switched to the new value.
-fn set(folder: &Folder, words: &[&str]) -> Vec<u64> {
+fn set_argument(folder: &Folder, words: &[&str]) -> Vec<u64> {
     let done = folder.run(&[&["set", "web", "arg"], words].concat());
     assert_eq!(done.status, Some(0), "{done:?}");
     let switches = done.out.split("switched at block ").skip(1);
@@ -51,7 +51,7 @@ fn wait_for_blocks(folder: &Folder, more: u64) {
         told["given"]["blocks"].as_u64().unwrap_or(0)
     };
     let from = count();
-    testkit::until("blocks come", || count() >= from + more);
+    testkit::wait_until("blocks come", || count() >= from + more);
 }
 
 fn passed_blocks(report: &Value, name: &str) -> u64 {
@@ -60,8 +60,8 @@ fn passed_blocks(report: &Value, name: &str) -> u64 {
     row["passed"]["blocks"].as_u64().unwrap()
 }
 
-/// Returns the count of multiples of `every` in a range of block numbers.
-fn multiples(blocks: std::ops::Range<u64>, every: u64) -> u64 {
+/// Returns the number of multiples of `every` in a range of block numbers.
+fn count_multiples(blocks: std::ops::Range<u64>, every: u64) -> u64 {
     blocks.end.div_ceil(every) - blocks.start.div_ceil(every)
 }
 
@@ -69,7 +69,7 @@ fn multiples(blocks: std::ops::Range<u64>, every: u64) -> u64 {
 fn v3_argument_is_set_while_the_path_runs() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    let child = begin(&folder, &["generate rate=5000 | sample 10 | count"]);
+    let child = start_path(&folder, &["generate rate=5000 | sample 10 | count"]);
     wait_for_blocks(&folder, 100);
     let refused = |words: &[&str], why: &str| {
         let done = folder.run(&[&["set", "web", "arg"], words].concat());
@@ -80,18 +80,18 @@ fn v3_argument_is_set_while_the_path_runs() {
     refused(&["sample", "every=0"], "`every` of `sample`: 0 is not between 1 and 4294967295");
     refused(&["sample", "state=x"], "cannot change at run time; `arg` sets `every`");
     refused(&["count", "x=1"], "none of its arguments can be set");
-    let [at] = set(&folder, &["sample", "every=4"])[..] else { panic!("one thread") };
+    let [at] = set_argument(&folder, &["sample", "every=4"])[..] else { panic!("one thread") };
     assert!(at >= 100);
     assert!(folder.run(&["ps"]).out.contains("sample 4 "), "others see the new value");
     let complete = folder.run(&["complete", "--", "set", "web", "arg", "sample"]);
     assert_eq!(complete.out, "every=\n");
     wait_for_blocks(&folder, 100);
-    let report = end(&folder, child);
+    let report = stop_path(&folder, child);
     let all = report["sources"][0]["given"]["blocks"].as_u64().unwrap();
     // The sample counts on: its first block is that of the whole run, not that of the change.
     assert_eq!(
         passed_blocks(&report, "sample"),
-        multiples(0..at, 10) + multiples(at..all, 4),
+        count_multiples(0..at, 10) + count_multiples(at..all, 4),
         "{at}"
     );
     assert_eq!(passed_blocks(&report, "count"), passed_blocks(&report, "sample"));
@@ -102,17 +102,17 @@ fn v3_argument_is_set_in_all_worker_processes() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "--engines=2 generate rate=5000 flows=16 | udp | regex x |all discard";
-    let child = begin(&folder, &[line]);
+    let child = start_path(&folder, &[line]);
     wait_for_blocks(&folder, 100);
     let refused = folder.run(&["set", "web", "arg", "regex", "size=4k"]);
     assert_eq!(refused.status, Some(1), "{refused:?}");
     assert!(refused.err.contains("`arg` sets `keep`"), "{refused:?}");
     for keep in ["keep=yes", "keep=no"] {
-        assert_eq!(set(&folder, &["regex", keep]).len(), 2, "one switch in each process");
+        assert_eq!(set_argument(&folder, &["regex", keep]).len(), 2, "one switch in each process");
         assert!(folder.run(&["ps"]).out.contains(&format!("regex x {keep} |all")));
         wait_for_blocks(&folder, 100);
     }
-    let report = end(&folder, child);
+    let report = stop_path(&folder, child);
     let rows = report["filters"].as_array().unwrap();
     let regex: Vec<&Value> = rows.iter().filter(|row| row["name"] == "regex").collect();
     assert_eq!(regex.len(), 1, "the same filter from the beginning to the end: {report}");
@@ -125,11 +125,11 @@ fn v3_v10_argument_set_in_a_recorded_run_is_replayed() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "generate rate=5000 | sample 10 | pcap got.pcap";
-    let child = begin(&folder, &["--record=r.pcapng", line]);
+    let child = start_path(&folder, &["--record=r.pcapng", line]);
     wait_for_blocks(&folder, 100);
-    set(&folder, &["sample", "every=4"]);
+    set_argument(&folder, &["sample", "every=4"]);
     wait_for_blocks(&folder, 100);
-    end(&folder, child);
+    stop_path(&folder, child);
     let again = folder.run(&["run", "--replay", "r.pcapng"]);
     assert_eq!(again.status, Some(0), "{again:?}");
     assert!(

@@ -1,5 +1,5 @@
-//! Tests of the shared mode, end to end: the daemon, paths of several users, and the state after
-//! kills. They run real processes of different users.
+//! End-to-end tests of the shared mode: the daemon, paths of several users, and the state after
+//! processes are killed. The tests run real processes of different users.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -18,15 +18,15 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use testkit::{need, until};
+use testkit::{need, wait_until};
 
 const ALICE: u32 = 41_001;
 const BOB: u32 = 41_002;
-const LINE: &str = "generate rate=1000 | count";
-/// Time limit for a busy machine.
+const COUNT_REQUEST: &str = "generate rate=1000 | count";
+/// A time limit that is long enough for a busy machine.
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A directory that all users may enter, with the command and a subdirectory for a daemon.
+/// A directory that all users may enter. It contains the command and a subdirectory for a daemon.
 struct Fixture {
     folder: Folder,
     program: PathBuf,
@@ -79,47 +79,50 @@ impl Fixture {
         let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().unwrap();
         let daemon = Daemon { child, place };
-        until("a daemon answers", || Client::at(&daemon.place).is_ok());
+        wait_until("a daemon answers", || Client::connect_at(&daemon.place).is_ok());
         daemon
     }
 
-    /// Starts a path in the background; returns its number.
+    /// Starts a path in the background. Returns its number.
     fn start(&self, uid: u32, name: &str) -> u32 {
-        let ran = self.run(uid, &["start", name, LINE]);
+        let ran = self.run(uid, &["start", name, COUNT_REQUEST]);
         assert_eq!(ran.status, Some(0), "{ran:?}");
         ran.out.trim().parse().unwrap()
     }
 }
 
-/// Environment variable with the daemon's directory, for [`greedy_client`].
-const DAEMON_DIR: &str = "STREAMLINE_TEST_PLACE";
+/// Environment variable that passes the daemon's directory to [`greedy_client`].
+const DAEMON_DIR_VARIABLE: &str = "STREAMLINE_TEST_PLACE";
 
 fn own_uid() -> u32 {
     sys::process::identity().0
 }
 
-/// A daemon, stopped on drop.
+/// A daemon that is stopped on drop.
 struct Daemon {
     child: Child,
     place: PathBuf,
 }
 
 impl Daemon {
-    fn list(&self) -> Vec<Listed> {
-        Client::at(&self.place).unwrap().list().unwrap()
+    fn list_paths(&self) -> Vec<Listed> {
+        Client::connect_at(&self.place).unwrap().list_paths().unwrap()
     }
 
-    fn process(&self, number: u32) -> Option<i32> {
-        self.list().into_iter().find(|path| path.number == number).and_then(|path| path.process)
+    fn path_process(&self, number: u32) -> Option<i32> {
+        self.list_paths()
+            .into_iter()
+            .find(|path| path.number == number)
+            .and_then(|path| path.process)
     }
 
-    /// Stops the daemon and waits for its end; returns true if it succeeded.
-    fn end(mut self) -> bool {
-        signal(i32::try_from(self.child.id()).unwrap(), "TERM");
+    /// Stops the daemon and waits until it has ended. Returns true if it succeeded.
+    fn stop_daemon(mut self) -> bool {
+        signal_process(i32::try_from(self.child.id()).unwrap(), "TERM");
         self.child.wait().unwrap().success()
     }
 
-    fn kill(mut self) {
+    fn kill_daemon(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -128,8 +131,8 @@ impl Daemon {
 impl Drop for Daemon {
     /// Kills the remaining paths, so that no path outlives its test.
     fn drop(&mut self) {
-        if let Ok(client) = Client::at(&self.place) {
-            for path in client.list().unwrap_or_default() {
+        if let Ok(client) = Client::connect_at(&self.place) {
+            for path in client.list_paths().unwrap_or_default() {
                 let _ = client.connect(&path.number.to_string()).and_then(|to| to.kill());
             }
         }
@@ -138,7 +141,7 @@ impl Drop for Daemon {
     }
 }
 
-fn signal(process: i32, name: &str) {
+fn signal_process(process: i32, name: &str) {
     let sent = Command::new("kill").args([format!("-{name}"), process.to_string()]).status();
     assert!(sent.unwrap().success());
 }
@@ -151,7 +154,7 @@ fn is_alive(process: i32) -> bool {
 
 #[test]
 fn p1_paths_are_controlled_by_their_owner_only() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
     let fixture = Fixture::new();
@@ -160,7 +163,7 @@ fn p1_paths_are_controlled_by_their_owner_only() {
     assert!(nobody.err.contains("streamline daemon --user"), "{nobody:?}");
     let daemon = fixture.daemon();
     let number = fixture.start(ALICE, "web");
-    let taken = fixture.run(ALICE, &["start", "web", LINE]);
+    let taken = fixture.run(ALICE, &["start", "web", COUNT_REQUEST]);
     assert_eq!(taken.status, Some(1), "{taken:?}");
     assert!(taken.err.contains("the name `web` is that of your path"), "{taken:?}");
     let wrong = fixture.run(ALICE, &["start", "x", "nonsense | count"]);
@@ -176,16 +179,16 @@ fn p1_paths_are_controlled_by_their_owner_only() {
         paths.iter().find(|path| path["number"] == number).cloned().unwrap()
     };
     // On a busy machine a path may not reply in time.
-    until("it is seen to run", || {
+    wait_until("it is seen to run", || {
         let own = seen(ALICE);
         own["state"] == "running" && own["rate"]["blocks"].as_f64().is_some_and(|rate| rate > 0.0)
     });
     let (own, other, root) = (seen(ALICE), seen(BOB), seen(0));
-    assert_eq!(own["line"], LINE);
+    assert_eq!(own["line"], COUNT_REQUEST);
     assert_eq!((&other["name"], &other["state"]), (&"web".into(), &"hidden".into()));
     let hidden = ["line", "process", "log", "counters"];
     assert!(hidden.iter().all(|key| other[key].is_null()), "{other}");
-    assert_eq!((&root["line"], &root["uid"]), (&LINE.into(), &ALICE.into()));
+    assert_eq!((&root["line"], &root["uid"]), (&COUNT_REQUEST.into(), &ALICE.into()));
 
     let shown = number.to_string();
     for words in [["stop", &shown], ["attach", &shown], ["top", &shown]] {
@@ -200,32 +203,32 @@ fn p1_paths_are_controlled_by_their_owner_only() {
     assert_eq!(gone.status, Some(3), "{gone:?}");
     let root = fixture.run(0, &["stop", "--kill", &format!("{BOB}/web")]);
     assert_eq!(root.status, Some(0), "{root:?}");
-    until("the register is empty", || daemon.list().is_empty());
+    wait_until("the register is empty", || daemon.list_paths().is_empty());
     let place = daemon.place.clone();
-    assert!(daemon.end());
+    assert!(daemon.stop_daemon());
     assert!(!place.exists(), "nothing remains");
 }
 
 #[test]
 fn t10_killed_path_is_unregistered_and_others_stay() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
     let fixture = Fixture::new();
     let daemon = fixture.daemon();
     let (one, other) = (fixture.start(ALICE, "one"), fixture.start(BOB, "other"));
-    let process = daemon.process(one).unwrap();
-    signal(process, "KILL");
-    until("the path has gone", || daemon.list().iter().all(|path| path.number != one));
-    assert!(is_alive(daemon.process(other).unwrap()));
+    let process = daemon.path_process(one).unwrap();
+    signal_process(process, "KILL");
+    wait_until("the path has gone", || daemon.list_paths().iter().all(|path| path.number != one));
+    assert!(is_alive(daemon.path_process(other).unwrap()));
     // A stopped path is reported as such, without waiting for it.
-    let process = daemon.process(other).unwrap();
-    signal(process, "STOP");
+    let process = daemon.path_process(other).unwrap();
+    signal_process(process, "STOP");
     let ran = fixture.run(BOB, &["ps"]);
     assert!(ran.status == Some(0) && ran.out.contains("silent"), "{ran:?}");
     let killed = fixture.run(BOB, &["stop", "--kill", "other"]);
     assert_eq!(killed.status, Some(0), "{killed:?}");
-    until("the register is empty", || daemon.list().is_empty());
+    wait_until("the register is empty", || daemon.list_paths().is_empty());
 }
 
 #[test]
@@ -233,15 +236,15 @@ fn t10_paths_outlive_their_daemon_and_register_again() {
     let fixture = Fixture::new();
     let daemon = fixture.daemon();
     let number = fixture.start(own_uid(), "web");
-    let process = daemon.process(number).unwrap();
-    daemon.kill();
+    let process = daemon.path_process(number).unwrap();
+    daemon.kill_daemon();
     assert!(fixture.daemon_dir().exists(), "who is killed cleans nothing up");
     let next = fixture.daemon();
-    until("the path has registered again", || next.process(number) == Some(process));
+    wait_until("the path has registered again", || next.path_process(number) == Some(process));
     let stopped = fixture.run(own_uid(), &["stop", "web"]);
     assert_eq!(stopped.status, Some(0), "{stopped:?}");
     let place = next.place.clone();
-    assert!(next.end());
+    assert!(next.stop_daemon());
     assert!(!place.join("io.streamline").exists() && !place.join("lock").exists());
 }
 
@@ -249,7 +252,7 @@ fn t10_paths_outlive_their_daemon_and_register_again() {
 fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
     let fixture = Fixture::new();
     let daemon = fixture.daemon();
-    let process = daemon.process(fixture.start(own_uid(), "web")).unwrap();
+    let process = daemon.path_process(fixture.start(own_uid(), "web")).unwrap();
     let packets = fixture.daemon_dir().join("io.streamline.packets");
     let socket =
         sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG_TIMEOUT)
@@ -264,29 +267,29 @@ fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
     // While the daemon is stopped, events accumulate; it then sees the new client before the ended
     // one.
     let number = i32::try_from(daemon.child.id()).unwrap();
-    signal(number, "STOP");
-    until("the daemon stands still", || {
+    signal_process(number, "STOP");
+    wait_until("the daemon stands still", || {
         let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     });
     let (_near, far) = sys::descriptor::pair().unwrap();
-    let (name, line) = (Some("web".to_owned()), LINE.to_owned());
+    let (name, line) = (Some("web".to_owned()), COUNT_REQUEST.to_owned());
     let register = Register { name, line, ..Register::default() };
-    let call = Call::new("io.streamline.Register", &register).text();
+    let call = Call::new("io.streamline.Register", &register).to_bytes();
     sys::descriptor::send(&socket, &call, &[far.as_fd()]).unwrap();
-    signal(process, "KILL");
-    until("the path has ended", || !is_alive(process));
-    signal(number, "CONT");
+    signal_process(process, "KILL");
+    wait_until("the path has ended", || !is_alive(process));
+    signal_process(number, "CONT");
     let told = hear();
     assert!(told.contains("\"number\""), "{told}");
     // Its process is this one, which must not be killed with the path.
     drop(socket);
-    until("the register is empty", || daemon.list().is_empty());
+    wait_until("the register is empty", || daemon.list_paths().is_empty());
 }
 
 #[test]
 fn t12_one_user_cannot_occupy_all_connections() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
     let fixture = Fixture::new();
@@ -299,7 +302,7 @@ fn t12_one_user_cannot_occupy_all_connections() {
     let mut greedy = Command::new(test);
     greedy.args(["--ignored", "--exact", "--nocapture", "greedy_client"]);
     greedy
-        .env(DAEMON_DIR, fixture.daemon_dir())
+        .env(DAEMON_DIR_VARIABLE, fixture.daemon_dir())
         .uid(ALICE)
         .gid(ALICE)
         .current_dir(fixture.folder.path());
@@ -313,15 +316,15 @@ fn t12_one_user_cannot_occupy_all_connections() {
     let other = fixture.run(BOB, &["ps"]);
     assert_eq!(other.status, Some(0), "{other:?}");
     drop(greedy);
-    until("there is room again", || fixture.run(ALICE, &["ps"]).status == Some(0));
+    wait_until("there is room again", || fixture.run(ALICE, &["ps"]).status == Some(0));
     drop(daemon);
 }
 
-/// The body of the process that the previous test starts.
+/// Body of the process that the test of occupied connections starts.
 #[test]
 #[ignore = "the other process of a test"]
 fn greedy_client() {
-    let Some(place) = std::env::var_os(DAEMON_DIR) else { return };
+    let Some(place) = std::env::var_os(DAEMON_DIR_VARIABLE) else { return };
     let packets = Path::new(&place).join("io.streamline.packets");
     let mut all = Vec::new();
     let mut refused = 0;
@@ -353,10 +356,10 @@ fn run_is_registered_unless_embedded() {
         let mut command = fixture.command(own_uid(), words);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
-    let mut embedded = path(&["run", "--embedded", "-q", LINE]);
-    let mut named = path(&["run", "--as", "mine", "-q", LINE]);
-    until("the run is registered", || daemon.list().len() == 1);
-    assert_eq!(daemon.list()[0].name.as_deref(), Some("mine"));
+    let mut embedded = path(&["run", "--embedded", "-q", COUNT_REQUEST]);
+    let mut named = path(&["run", "--as", "mine", "-q", COUNT_REQUEST]);
+    wait_until("the run is registered", || daemon.list_paths().len() == 1);
+    assert_eq!(daemon.list_paths()[0].name.as_deref(), Some("mine"));
 
     let picture = fixture.run(own_uid(), &["top", "--once", "mine"]);
     assert_eq!(picture.status, Some(0), "{picture:?}");
@@ -365,10 +368,10 @@ fn run_is_registered_unless_embedded() {
         lines.len() <= 24 && lines.iter().all(|line| line.chars().count() <= 80),
         "{picture:?}"
     );
-    for part in ["path 1 mine of", LINE, "ns/block", "\ngenerate ", "\ncount ", "lost 0"] {
+    for part in ["path 1 mine of", COUNT_REQUEST, "ns/block", "\ngenerate ", "\ncount ", "lost 0"] {
         assert!(picture.out.contains(part), "{part}: {picture:?}");
     }
-    until("it is seen to be fast", || {
+    wait_until("it is seen to be fast", || {
         let told = fixture.run(own_uid(), &["top", "--once", "--json", "mine"]);
         let told: Value = serde_json::from_str(&told.out).unwrap();
         told["rate"]["blocks"].as_f64().is_some_and(|rate| rate > 0.0)
@@ -378,7 +381,7 @@ fn run_is_registered_unless_embedded() {
     assert_eq!(set.status, Some(0), "{set:?}");
     assert!(set.out.contains(": lost 0, duplicated 0, reordered 0, paused "), "{set:?}");
     let changed = "generate rate=1000 | eth | count";
-    assert_eq!(daemon.list()[0].line.as_deref(), Some(changed));
+    assert_eq!(daemon.list_paths()[0].line.as_deref(), Some(changed));
     let picture = fixture.run(own_uid(), &["top", "--once", "mine"]);
     assert!(picture.out.contains(changed) && picture.out.contains("\neth "), "{picture:?}");
     let wrong = fixture.run(own_uid(), &["set", "mine", "remove", "nothing"]);
@@ -403,7 +406,7 @@ fn run_is_registered_unless_embedded() {
     follower.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     let heard = followed == Some(0) && said.contains("none lost");
     assert!(heard || said.contains("no path is called") || said.contains("ended"), "{said}");
-    until("nothing is registered", || daemon.list().is_empty());
+    wait_until("nothing is registered", || daemon.list_paths().is_empty());
     embedded.kill().unwrap();
     embedded.wait().unwrap();
 }
@@ -416,20 +419,20 @@ fn v9_tap_starts_in_the_past_of_a_path() {
     let mut path = fixture.command(own_uid(), &["run", "--as", "past", "--history=8M", "-q", line]);
     path.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut path = path.spawn().unwrap();
-    until("the run is registered", || daemon.list().len() == 1);
+    wait_until("the run is registered", || daemon.list_paths().len() == 1);
     let given = || {
-        let path = Client::at(&fixture.daemon_dir()).unwrap().connect("past").unwrap();
-        path.count().unwrap().sources.first().map_or(0, |source| source.given.blocks)
+        let path = Client::connect_at(&fixture.daemon_dir()).unwrap().connect("past").unwrap();
+        path.counters().unwrap().sources.first().map_or(0, |source| source.given.blocks)
     };
-    until("some have come", || given() > 200);
+    wait_until("some have come", || given() > 200);
     // The request ends the tap when its count is reached.
     let words = ["tap", "past", "--from=block:100", "pcap seen.pcap"];
     let mut tap = fixture.command(own_uid(), &words);
     let mut tap = tap.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let file = fixture.folder.path().join("seen.pcap");
     let frames = || fs::read(&file).map_or(0, |bytes| bytes.len().saturating_sub(24) / (16 + 64));
-    until("past and present are there", || frames() > 300);
-    signal(tap.id().try_into().unwrap(), "INT");
+    wait_until("past and present are there", || frames() > 300);
+    signal_process(tap.id().try_into().unwrap(), "INT");
     assert!(tap.wait().unwrap().success());
     let mut said = String::new();
     tap.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -484,14 +487,14 @@ fn service_manager_passes_sockets_and_is_notified() {
     let mut answer = [0; 27];
     early.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"{\"parameters\":{\"paths\":[]}}");
-    signal(i32::try_from(child.0.id()).unwrap(), "TERM");
+    signal_process(i32::try_from(child.0.id()).unwrap(), "TERM");
     assert!(said(&notified).starts_with("STOPPING=1"));
     assert!(child.0.wait().unwrap().success());
     assert!(place.join("io.streamline").exists(), "the socket is the manager's");
     assert!(!place.join("lock").exists());
 }
 
-/// Measures the time from `kill -9` of a path's process until the path is unregistered.
+/// Measures the time from `kill -9` of a path's process until the daemon has unregistered the path.
 #[test]
 #[ignore = "a measurement: cargo test -p streamline-cli --test shared -- --ignored --nocapture"]
 fn t10_killed_path_leaves_the_registry_in_time() {
@@ -500,12 +503,12 @@ fn t10_killed_path_leaves_the_registry_in_time() {
     let mut times = Vec::new();
     for _ in 0..20 {
         let number = fixture.start(own_uid(), "web");
-        let process = daemon.process(number).unwrap();
+        let process = daemon.path_process(number).unwrap();
         let handle = sys::local_socket::open_process(process).unwrap();
-        let client = Client::at(&daemon.place).unwrap();
+        let client = Client::connect_at(&daemon.place).unwrap();
         let begin = Instant::now();
         sys::local_socket::kill(&handle).unwrap();
-        while !client.list().unwrap().is_empty() {}
+        while !client.list_paths().unwrap().is_empty() {}
         times.push(begin.elapsed());
     }
     times.sort_unstable();
@@ -513,7 +516,8 @@ fn t10_killed_path_leaves_the_registry_in_time() {
     assert!(times[19] < Duration::from_millis(100), "{times:?}");
 }
 
-/// Opens and closes 10^5 connections; the daemon holds at most one more descriptor afterwards.
+/// Opens and closes 10^5 connections. The daemon then holds at most one more descriptor than
+/// before.
 #[test]
 #[ignore = "takes a minute: cargo test -p streamline-cli --test shared -- --ignored"]
 fn t8_hundred_thousand_connections_leave_no_trace() {
@@ -530,6 +534,6 @@ fn t8_hundred_thousand_connections_leave_no_trace() {
             let _ = sys::descriptor::send(&socket, b"{\"method\":", &[]);
         }
     }
-    assert_eq!(daemon.list(), []);
-    until("all have left", || open() <= before + 1);
+    assert_eq!(daemon.list_paths(), []);
+    wait_until("all have left", || open() <= before + 1);
 }

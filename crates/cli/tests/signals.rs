@@ -1,5 +1,5 @@
-//! Tests of ^C: the first one drains the path, and the second one ends the process and the programs
-//! that it started.
+//! Tests of ^C: the first drains the path, and the second ends the process and the programs that it
+//! has started.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -10,40 +10,40 @@ use std::fs;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
-fn start(folder: &Folder, line: &str) -> Child {
+fn start_request(folder: &Folder, line: &str) -> Child {
     let mut command = folder.streamline(&["run", line]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn signal(child: &Child, name: &str) {
+fn signal_child(child: &Child, name: &str) {
     let sent = Command::new("kill").args([format!("-{name}"), child.id().to_string()]).status();
     assert!(sent.unwrap().success());
 }
 
-/// Waits until the condition holds for the child's process id; panics if the child ends first.
-fn until(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
-    testkit::until(what, || {
+/// Waits until `holds` returns true for the child's process id. Panics if the child ends first.
+fn wait_until_child(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
+    testkit::wait_until(what, || {
         let holds = holds(child.id());
         assert!(holds || child.try_wait().unwrap().is_none(), "it ended, and not: {what}");
         holds
     });
 }
 
-/// Repeats the signal until the process ends, because a pending signal may absorb a repetition.
-/// Returns the exit status.
+/// Repeats the signal until the process ends, because a repetition has no effect while the signal
+/// is pending. Returns the exit status.
 fn repeat_signal(child: &mut Child, name: &str) -> Option<i32> {
     let mut ended = None;
-    testkit::until("the second signal ends it", || {
+    testkit::wait_until("the second signal ends it", || {
         ended = child.try_wait().unwrap();
         if ended.is_none() {
-            signal(child, name);
+            signal_child(child, name);
         }
         ended.is_some()
     });
     ended.unwrap().code()
 }
 
-/// Returns true if one of the process's threads is a space.
+/// Returns true if a thread of the process runs a space.
 fn has_space(process: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
@@ -61,9 +61,9 @@ fn has_no_pending_signal(process: u32) -> bool {
 fn first_signal_drains_the_path() {
     for name in ["INT", "TERM"] {
         let folder = Folder::new();
-        let mut child = start(&folder, "generate | count");
-        until("it runs", &mut child, has_space);
-        signal(&child, name);
+        let mut child = start_request(&folder, "generate | count");
+        wait_until_child("it runs", &mut child, has_space);
+        signal_child(&child, name);
         let ran = Ran::from(child.wait_with_output().unwrap());
         assert_eq!(ran.status, Some(0), "{}", ran.err);
         assert!(ran.out.ends_with(" bytes\n"), "what was counted is told: {}", ran.out);
@@ -71,14 +71,14 @@ fn first_signal_drains_the_path() {
     }
 }
 
-/// `timeout` signals the process and, immediately afterwards, its group.
+/// `timeout` sends the signal to the process, and immediately afterwards to its process group.
 #[test]
 fn duplicated_signal_counts_once() {
     // On a busy machine the two may arrive far enough apart to count as two.
-    testkit::until("signals that come at once are one", || {
+    testkit::wait_until("signals that come at once are one", || {
         let folder = Folder::new();
-        let mut child = start(&folder, "generate | count");
-        until("it runs", &mut child, has_space);
+        let mut child = start_request(&folder, "generate | count");
+        wait_until_child("it runs", &mut child, has_space);
         let id = child.id().to_string();
         let sent = Command::new("kill").args(["-INT", &id, &id, &id]).status();
         assert!(sent.unwrap().success());
@@ -93,12 +93,12 @@ fn duplicated_signal_counts_once() {
 #[test]
 fn second_signal_ends_a_blocked_sink() {
     let folder = Folder::new();
-    let mut child = start(&folder, "generate | print");
+    let mut child = start_request(&folder, "generate | print");
     // The pipe fills because it has no reader, and the sink blocks forever.
     let mut first = [0; 100];
     child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
-    signal(&child, "INT");
-    until("the first is heard", &mut child, has_no_pending_signal);
+    signal_child(&child, "INT");
+    wait_until_child("the first is heard", &mut child, has_no_pending_signal);
     assert_eq!(child.try_wait().unwrap(), None, "the first only asks");
     assert_eq!(repeat_signal(&mut child, "INT"), Some(130));
 }
@@ -107,9 +107,9 @@ fn second_signal_ends_a_blocked_sink() {
 fn first_signal_lets_programs_finish() {
     let folder = Folder::new();
     let mut child =
-        start(&folder, "generate | exec \"cat; echo the end\" | exec \"tail -c 8 > out\"");
-    until("it runs", &mut child, has_space);
-    signal(&child, "INT");
+        start_request(&folder, "generate | exec \"cat; echo the end\" | exec \"tail -c 8 > out\"");
+    wait_until_child("it runs", &mut child, has_space);
+    signal_child(&child, "INT");
     let ran = Ran::from(child.wait_with_output().unwrap());
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
     assert!(ran.err.ends_with("none lost\n"), "{}", ran.err);
@@ -121,20 +121,20 @@ fn second_signal_kills_programs_and_their_children() {
     let folder = Folder::new();
     let pids = folder.path().join("pids");
     let script = "trap '' INT TERM; sleep 1000 & echo $$ $! > new; mv new pids; wait";
-    let mut child = start(&folder, &format!("generate | exec \"{script}\" | count"));
-    until("its program runs", &mut child, |_| pids.exists());
-    signal(&child, "INT");
-    until("the first is heard", &mut child, has_no_pending_signal);
+    let mut child = start_request(&folder, &format!("generate | exec \"{script}\" | count"));
+    wait_until_child("its program runs", &mut child, |_| pids.exists());
+    signal_child(&child, "INT");
+    wait_until_child("the first is heard", &mut child, has_no_pending_signal);
     assert_eq!(child.try_wait().unwrap(), None, "the first only asks");
     let pids = folder.read("pids");
     assert!(pids.split_whitespace().all(is_alive), "nobody was killed: {pids}");
     assert_eq!(repeat_signal(&mut child, "INT"), Some(130));
     for pid in pids.split_whitespace() {
-        testkit::until("whatever it started has ended", || !is_alive(pid));
+        testkit::wait_until("whatever it started has ended", || !is_alive(pid));
     }
 }
 
-/// Returns true if a process runs; a zombie does not.
+/// Returns true if a process runs. A zombie does not run.
 fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

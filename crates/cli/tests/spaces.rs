@@ -1,5 +1,5 @@
-//! Tests of `streamline spaces` and of pinning: the reports of spaces are compared with the
-//! kernel's view of the same threads and processes.
+//! Tests of `streamline spaces` and of pinning. The reports are compared with the kernel's view of
+//! the same threads and processes.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -9,7 +9,7 @@ use common::{Folder, Ran};
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Stdio};
-use testkit::{need, until};
+use testkit::{need, wait_until};
 
 /// Returns the JSON that `spaces` prints for a path.
 fn spaces_of(folder: &Folder, path: &str) -> Value {
@@ -21,14 +21,14 @@ fn spaces_of(folder: &Folder, path: &str) -> Value {
 }
 
 /// Returns the space that runs a filter.
-fn space(path: &Value, filter: &str) -> Value {
+fn space_of_filter(path: &Value, filter: &str) -> Value {
     let all = path["spaces"].as_array().unwrap();
     let has = |space: &&Value| space["filters"].as_array().unwrap().iter().any(|f| f == filter);
     all.iter().find(has).unwrap_or_else(|| panic!("{filter} is nowhere: {path}")).clone()
 }
 
 /// Returns the value of a line in `/proc/…/status` of a space's thread or process.
-fn status(space: &Value, name: &str) -> String {
+fn proc_status_value(space: &Value, name: &str) -> String {
     let process = &space["process"];
     let thread = space["thread"].as_u64().map_or_else(String::new, |id| format!("/task/{id}"));
     let text = fs::read_to_string(format!("/proc/{process}{thread}/status")).unwrap();
@@ -36,11 +36,12 @@ fn status(space: &Value, name: &str) -> String {
     line.trim().to_owned()
 }
 
-/// Returns the reported processors of a space, which must equal those that the kernel reports.
-fn processors(space: &Value) -> Vec<u64> {
+/// Returns the reported processors of a space. Asserts that they equal those that the kernel
+/// reports.
+fn checked_processors(space: &Value) -> Vec<u64> {
     let told = space["processors"].as_array().unwrap();
     let told: Vec<u64> = told.iter().map(|number| number.as_u64().unwrap()).collect();
-    let list = status(space, "Cpus_allowed_list:");
+    let list = proc_status_value(space, "Cpus_allowed_list:");
     let said = list.split(',').flat_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         first.parse::<u64>().unwrap()..=last.parse().unwrap()
@@ -49,42 +50,42 @@ fn processors(space: &Value) -> Vec<u64> {
     told
 }
 
-fn set(folder: &Folder, words: &[&str]) -> Ran {
+fn set_spaces(folder: &Folder, words: &[&str]) -> Ran {
     folder.run(&[&["set"], words].concat())
 }
 
 /// A request with a thread, a thread that writes files, a sandboxed filter, and a program.
-const LINE: &str = "generate rate=2000 size=200 | (dport untrusted=yes |all discard) + \
-                    exec 'cat >/dev/null' + pcap all.pcap";
+const FOUR_SPACES_REQUEST: &str = "generate rate=2000 size=200 | (dport untrusted=yes |all \
+                    discard) + exec 'cat >/dev/null' + pcap all.pcap";
 
 #[test]
 fn j2_spaces_lists_filters_usage_and_rings() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    let _run = folder.spawn_named("all", LINE);
+    let _run = folder.spawn_named("all", FOUR_SPACES_REQUEST);
     let mut path = Value::Null;
-    until("all have done something", || {
+    wait_until("all have done something", || {
         path = spaces_of(&folder, "all");
         let did = |space: &Value| space["processor_ns"].as_u64().unwrap() > 0;
         path["spaces"].as_array().unwrap().iter().all(did)
     });
     let runner = path["process"].as_u64().unwrap();
-    let (first, files) = (space(&path, "generate"), space(&path, "pcap"));
-    let (apart, program) = (space(&path, "dport"), space(&path, "exec"));
+    let (first, files) = (space_of_filter(&path, "generate"), space_of_filter(&path, "pcap"));
+    let (apart, program) = (space_of_filter(&path, "dport"), space_of_filter(&path, "exec"));
     for thread in [&first, &files] {
         assert_eq!((&thread["kind"], &thread["process"]), (&"thread".into(), &runner.into()));
         // The thread has the name of its space, truncated by the kernel.
-        assert_eq!(thread["name"], status(thread, "Name:"), "{thread}");
+        assert_eq!(thread["name"], proc_status_value(thread, "Name:"), "{thread}");
         assert!(thread["memory"].as_u64().unwrap() > 0, "{thread}");
     }
     for process in [&apart, &program] {
         assert_eq!((&process["kind"], &process["thread"]), (&"process".into(), &Value::Null));
-        assert_eq!(status(process, "PPid:"), runner.to_string(), "{process}");
+        assert_eq!(proc_status_value(process, "PPid:"), runner.to_string(), "{process}");
         assert!(process["memory"].as_u64().unwrap() > 4096, "{process}");
     }
     assert_ne!(apart["process"], program["process"]);
     let all = [first, files, apart, program];
-    all.iter().for_each(|space| drop(processors(space)));
+    all.iter().for_each(|space| drop(checked_processors(space)));
     // Every edge that leaves a space is listed, with the blocks put in and taken out.
     let rings = path["rings"].as_array().unwrap();
     let joins = |from: &str, to: &str| {
@@ -121,7 +122,7 @@ fn j2_spaces_lists_replicas() {
     assert_eq!(copies.count(), 2, "{path}");
     for space in spaces {
         let name = space["name"].as_str().unwrap();
-        assert!(name.starts_with(&status(space, "Name:")), "{space}");
+        assert!(name.starts_with(&proc_status_value(space, "Name:")), "{space}");
     }
 }
 
@@ -133,16 +134,18 @@ fn j3_stopped_program_is_reported_and_can_be_pinned() {
     let line = "generate | exec 'kill -STOP $$; cat >/dev/null'";
     let _run = folder.spawn_named("stuck", line);
     let mut path = Value::Null;
-    until("the program stands", || {
+    wait_until("the program stands", || {
         path = spaces_of(&folder, "stuck");
-        space(&path, "exec")["state"] == "stopped"
+        space_of_filter(&path, "exec")["state"] == "stopped"
     });
-    let process = space(&path, "exec")["process"].to_string();
-    assert!(status(&space(&path, "exec"), "State:").starts_with('T'));
-    let pinned = set(&folder, &["stuck", "pin", "exec", "any"]);
+    let process = space_of_filter(&path, "exec")["process"].to_string();
+    assert!(proc_status_value(&space_of_filter(&path, "exec"), "State:").starts_with('T'));
+    let pinned = set_spaces(&folder, &["stuck", "pin", "exec", "any"]);
     assert_eq!(pinned.status, Some(0), "{pinned:?}");
     assert!(Command::new("kill").args(["-CONT", &process]).status().unwrap().success());
-    until("it goes on", || space(&spaces_of(&folder, "stuck"), "exec")["state"] != "stopped");
+    wait_until("it goes on", || {
+        space_of_filter(&spaces_of(&folder, "stuck"), "exec")["state"] != "stopped"
+    });
     let stopped = folder.run(&["stop", "stuck"]);
     assert_eq!(stopped.status, Some(0), "{stopped:?}");
 }
@@ -158,14 +161,14 @@ fn j3_blocked_thread_reports_the_full_ring() {
     let mut read = fs::File::open(folder.path().join("pipe")).unwrap();
     folder.wait_listed("full");
     let mut path = Value::Null;
-    until("its room is waited for", || {
+    wait_until("its room is waited for", || {
         path = spaces_of(&folder, "full");
-        space(&path, "generate")["state"] == "waits"
+        space_of_filter(&path, "generate")["state"] == "waits"
     });
-    let first = space(&path, "generate");
+    let first = space_of_filter(&path, "generate");
     let ring = &path["rings"][0];
     assert_eq!(first["waits"], "room in the ring from generate to pcap", "{path}");
-    assert_eq!(ring["to"][0], space(&path, "pcap")["name"], "{path}");
+    assert_eq!(ring["to"][0], space_of_filter(&path, "pcap")["name"], "{path}");
     let page = folder.run(&["spaces", "full"]).out;
     assert!(page.contains("waits for room in the ring from generate to pcap"), "{page}");
     let stopped = std::thread::scope(|scope| {
@@ -179,30 +182,31 @@ fn j3_blocked_thread_reports_the_full_ring() {
 fn j4_pinned_space_stays_on_its_processor() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    let _run = folder.spawn_named("all", LINE);
+    let _run = folder.spawn_named("all", FOUR_SPACES_REQUEST);
     let before = spaces_of(&folder, "all");
-    let any = processors(&space(&before, "generate"));
+    let any = checked_processors(&space_of_filter(&before, "generate"));
     let last = any.last().unwrap().to_string();
-    let keeps = |filter: &str| processors(&space(&spaces_of(&folder, "all"), filter));
+    let keeps =
+        |filter: &str| checked_processors(&space_of_filter(&spaces_of(&folder, "all"), filter));
     // By the space's name, and by that of one of its nodes: a thread, a sandboxed filter, a
     // program.
-    let first = space(&before, "generate")["name"].as_str().unwrap().to_owned();
+    let first = space_of_filter(&before, "generate")["name"].as_str().unwrap().to_owned();
     for (filter, named) in [("generate", first.as_str()), ("dport", "dport"), ("exec", "exec")] {
-        let pinned = set(&folder, &["all", "pin", named, &last]);
+        let pinned = set_spaces(&folder, &["all", "pin", named, &last]);
         assert_eq!(pinned.status, Some(0), "{pinned:?}");
-        let name = space(&before, filter)["name"].as_str().unwrap().to_owned();
+        let name = space_of_filter(&before, filter)["name"].as_str().unwrap().to_owned();
         assert_eq!(pinned.out, format!("{name} keeps to processor {last}\n"), "{pinned:?}");
         assert_eq!(keeps(filter).len(), 1, "{filter}");
     }
     assert_eq!(keeps("pcap"), any, "of which nobody said anything");
-    let freed = set(&folder, &["all", "pin", &first, "any"]);
+    let freed = set_spaces(&folder, &["all", "pin", &first, "any"]);
     assert_eq!((freed.status, keeps("generate")), (Some(0), any), "{freed:?}");
     for (words, why) in [
         (["all", "pin", &first, "4000"], "its process may run on"),
         (["all", "pin", "thread77", "0"], "no space of it is called `thread77`"),
         (["all", "pin", &first, "first"], "`first` is no processor"),
     ] {
-        let refused = set(&folder, &words);
+        let refused = set_spaces(&folder, &words);
         assert!(refused.status != Some(0) && refused.err.contains(why), "{refused:?}");
     }
 }
@@ -213,12 +217,12 @@ fn j4_pinned_space_stays_pinned_through_a_change() {
     let _daemon = folder.daemon();
     let line = "generate rate=2000 | count | pcap all.pcap";
     let _run = folder.spawn_named("all", line);
-    let first = || processors(&space(&spaces_of(&folder, "all"), "generate"));
+    let first = || checked_processors(&space_of_filter(&spaces_of(&folder, "all"), "generate"));
     let wanted = first()[0];
-    let pinned = set(&folder, &["all", "pin", "generate", &wanted.to_string()]);
+    let pinned = set_spaces(&folder, &["all", "pin", "generate", &wanted.to_string()]);
     assert_eq!(pinned.status, Some(0), "{pinned:?}");
-    until("the line is changed", || {
-        let changed = set(&folder, &["all", "insert", "eth", "before", "count"]);
+    wait_until("the line is changed", || {
+        let changed = set_spaces(&folder, &["all", "insert", "eth", "before", "count"]);
         let busy = changed.err.contains("did not start the command in time");
         assert!(busy || changed.out.contains("lost 0, duplicated 0, reordered 0"), "{changed:?}");
         !busy
@@ -240,16 +244,20 @@ fn j4_worker_process_can_be_pinned_elsewhere() {
     };
     let before = engines();
     assert_eq!(before.len(), 2);
-    let (first, last) = (processors(&before[0]), processors(&before[1]));
-    let pinned = set(&folder, &["both", "pin", "engine2", &first[0].to_string()]);
+    let (first, last) = (checked_processors(&before[0]), checked_processors(&before[1]));
+    let pinned = set_spaces(&folder, &["both", "pin", "engine2", &first[0].to_string()]);
     assert_eq!(pinned.status, Some(0), "{pinned:?}");
     let after = engines();
-    assert_eq!((processors(&after[0]), processors(&after[1])), (first.clone(), first), "{last:?}");
+    assert_eq!(
+        (checked_processors(&after[0]), checked_processors(&after[1])),
+        (first.clone(), first),
+        "{last:?}"
+    );
     // All its threads are pinned.
     for entry in fs::read_dir(format!("/proc/{}/task", after[1]["process"])).unwrap() {
         let text = fs::read_to_string(entry.unwrap().path().join("status")).unwrap();
         let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
-        assert_eq!(list.trim(), status(&after[1], "Cpus_allowed_list:"));
+        assert_eq!(list.trim(), proc_status_value(&after[1], "Cpus_allowed_list:"));
     }
 }
 
@@ -258,7 +266,7 @@ const BOB: u32 = 41_002;
 
 #[test]
 fn j2_j4_users_list_and_pin_only_their_own_spaces() {
-    if need::root().is_none() {
+    if need::require_root().is_none() {
         return;
     }
     let folder = Folder::for_everybody();
@@ -274,7 +282,7 @@ fn j2_j4_users_list_and_pin_only_their_own_spaces() {
         let mut command = of(uid, &["run", "-q", "--as", "own", line]);
         common::Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     });
-    until("both are listed", || folder.run(&["ps"]).out.matches(" own ").count() == 2);
+    wait_until("both are listed", || folder.run(&["ps"]).out.matches(" own ").count() == 2);
     let seen = |ran: Ran| {
         assert_eq!(ran.status, Some(0), "{ran:?}");
         let told: Value = serde_json::from_str(&ran.out).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of `state=NAME` and `streamline state`: the state of filters as other processes observe it
-//! while the path runs. [Th §5.3.3], FEATURES M3
+//! Tests of published filter state (`state=NAME`) and of `streamline state`: other processes read
+//! the state while the path runs. [Th §5.3.3], FEATURES M3
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -28,13 +28,13 @@ impl FedPath {
         Self { child, input }
     }
 
-    fn feed(&mut self, bytes: &[u8]) {
+    fn write_input(&mut self, bytes: &[u8]) {
         let input = self.input.as_mut().unwrap();
         input.write_all(bytes).unwrap();
         input.flush().unwrap();
     }
 
-    fn finish(mut self, folder: &Folder) -> Value {
+    fn finish_and_report(mut self, folder: &Folder) -> Value {
         drop(self.input.take());
         let ran = Ran::from(self.child.wait_with_output().unwrap());
         assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -48,7 +48,7 @@ fn unique_name(of: &str) -> String {
 
 fn open_table(name: &str) -> TableReader {
     let mut reader = None;
-    wait::until("the name", || {
+    wait::wait_until("the name", || {
         reader = TableReader::open(name).ok();
         reader.is_some()
     });
@@ -62,13 +62,13 @@ fn printed_state(folder: &Folder, name: &str) -> Value {
     serde_json::from_str(&ran.out).unwrap()
 }
 
-fn node<'r>(report: &'r Value, name: &str) -> &'r Value {
+fn report_node<'r>(report: &'r Value, name: &str) -> &'r Value {
     let nodes = report["filters"].as_array().unwrap();
     nodes.iter().find(|node| node["name"] == name).unwrap()
 }
 
 /// Builds a capture of 60-byte frames; returns its header and its frames.
-fn capture(frames: usize) -> (Vec<u8>, Vec<u8>) {
+fn build_capture(frames: usize) -> (Vec<u8>, Vec<u8>) {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let head: Vec<u8> = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
     let frame = |n: usize| {
@@ -85,12 +85,12 @@ fn m3_published_state_equals_the_ledger() {
     let line = format!("replay - | sample 3 state={name}-3 | count state={name} | discard");
     let mut path = FedPath::start(&folder, &line);
     let (reader, sample) = (open_table(&name), open_table(&format!("{name}-3")));
-    let (head, frames) = capture(300);
-    path.feed(&head);
+    let (head, frames) = build_capture(300);
+    path.write_input(&head);
     for round in 1..=4 {
-        path.feed(&frames);
+        path.write_input(&frames);
         let all = vec![vec![100 * round, 6000 * round, 0]];
-        wait::until("what came", || reader.snapshot().rows == all);
+        wait::wait_until("what came", || reader.snapshot().rows == all);
         assert!(reader.snapshot().whole);
         assert_eq!(sample.snapshot().rows, [[300 * round]]);
         let told = printed_state(&folder, &name);
@@ -104,11 +104,11 @@ fn m3_published_state_equals_the_ledger() {
     assert!(listed.contains(&format!("/{name}\"")), "{listed}");
     let page = folder.run(&["state", &name]).out;
     assert!(page.contains("blocks      400  blocks"), "{page}");
-    let report = path.finish(&folder);
-    let passed = &node(&report, "count")["passed"];
+    let report = path.finish_and_report(&folder);
+    let passed = &report_node(&report, "count")["passed"];
     assert_eq!((&passed["blocks"], &passed["bytes"]), (&400.into(), &24_000.into()));
     assert_eq!(
-        (&report["balanced"], &node(&report, "sample")["taken"]["blocks"]),
+        (&report["balanced"], &report_node(&report, "sample")["taken"]["blocks"]),
         (&true.into(), &1200.into())
     );
     let look = reader.snapshot();
@@ -127,8 +127,8 @@ fn m3_published_state_has_a_row_per_session() {
     let line = format!("replay - | {tcp} | (|80 http state={name}-h + count) | discard");
     let mut path = FedPath::start(&folder, &line);
     let (reader, http) = (open_table(&name), open_table(&format!("{name}-h")));
-    path.feed(&std::fs::read(folder.path().join("examples/web.pcap")).unwrap());
-    wait::until("seven connections, all closed", || {
+    path.write_input(&std::fs::read(folder.path().join("examples/web.pcap")).unwrap());
+    wait::wait_until("seven connections, all closed", || {
         let closed = reader.snapshot().rows.iter().filter(|row| row[7] == 1).count();
         closed == 7
     });
@@ -140,24 +140,24 @@ fn m3_published_state_has_a_row_per_session() {
     let given = sum(2) + sum(3);
     assert_eq!(look.rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
     // Closed connections are no longer sessions of `http`.
-    wait::until("no exchange", || http.snapshot().rows.is_empty());
-    let report = path.finish(&folder);
+    wait::wait_until("no exchange", || http.snapshot().rows.is_empty());
+    let report = path.finish_and_report(&folder);
     assert_eq!(report["balanced"], true);
-    assert_eq!(node(&report, "tcp")["counters"]["new sessions"], 7);
-    let passed = node(&report, "count")["taken"]["bytes"].as_u64().unwrap();
+    assert_eq!(report_node(&report, "tcp")["counters"]["new sessions"], 7);
+    let passed = report_node(&report, "count")["taken"]["bytes"].as_u64().unwrap();
     assert_eq!(given, passed, "the bytes that connections gave are those that went on");
 }
 
 #[test]
 fn m3_authorized_reader_sees_state_and_end_of_killed_path() {
-    let Some(()) = need::root() else { return };
+    let Some(()) = need::require_root() else { return };
     let (folder, name) = (Folder::new(), unique_name("killed"));
     let line = "generate rate=1000";
     let line =
         format!("{line} | count state={name} state_mode=644 | count state={name}-own | discard");
     let mut path = FedPath::start(&folder, &line);
     let reader = open_table(&name);
-    wait::until("blocks", || reader.snapshot().rows.first().is_some_and(|row| row[0] > 0));
+    wait::wait_until("blocks", || reader.snapshot().rows.first().is_some_and(|row| row[0] > 0));
     let stranger = |words: &[&str]| {
         let mut command = folder.streamline(words);
         Ran::from(command.current_dir("/").uid(65534).gid(65534).output().unwrap())
@@ -165,7 +165,7 @@ fn m3_authorized_reader_sees_state_and_end_of_killed_path() {
     let may = stranger(&["state", &format!("0/{name}")]);
     assert_eq!(path.child.try_wait().unwrap(), None, "the path runs: {}", may.err);
     if may.status.is_none() || may.err.contains("ermission denied") {
-        let _: Option<()> = need::skip("nobody may not run this program");
+        let _: Option<()> = need::report_skip("nobody may not run this program");
         return;
     }
     assert_eq!((may.status, may.out.contains("blocks")), (Some(0), true), "{}", may.err);
@@ -219,7 +219,7 @@ fn m3_inaccessible_state_is_refused_with_a_reason() {
 }
 
 /// A filter with published state runs in a thread without replicas, even if the kernel could run
-/// it, and the plan states the reason.
+/// the filter. The plan states the reason.
 #[test]
 fn m3_filter_with_published_state_stays_in_a_thread() {
     let folder = Folder::new();

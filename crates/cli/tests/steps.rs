@@ -1,6 +1,7 @@
-//! Tests of processes killed before each step of acquiring a resource, restarted daemons, exhausted
-//! resources, and conflicting commands: other processes continue, resources are free at once, and
-//! each refusal states its reason. They run real processes (docs/book/decisions/0029-steps.md).
+//! Tests of processes that are killed before each step of acquiring a resource, of restarted
+//! daemons, of exhausted resources, and of conflicting commands. Other processes must continue,
+//! resources must be free at once, and each refusal must state its reason. The tests run real
+//! processes (docs/book/decisions/0029-steps.md).
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -19,7 +20,7 @@ use member::client::Client;
 use member::protocol::Path as Listed;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use testkit::until;
+use testkit::wait_until;
 
 /// A directory with a subdirectory for a daemon.
 pub(crate) struct Fixture {
@@ -35,14 +36,13 @@ impl Fixture {
         self.folder.path().join("daemon")
     }
 
-    /// Builds the command with these arguments and no output; its environment names the daemon of
-    /// this fixture.
+    /// Builds the command with these arguments. It finds the daemon of this fixture by its
+    /// environment, and its output is discarded.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         self.with_environment(self.folder.streamline(words))
     }
 
-    /// Sets the environment of a command so that it finds the daemon of this fixture, and discards
-    /// its output.
+    /// Makes a command find the daemon of this fixture, and discards its output.
     pub(crate) fn with_environment(&self, mut command: Command) -> Command {
         command
             .env("STREAMLINE_DAEMON", self.daemon_dir())
@@ -62,36 +62,36 @@ impl Fixture {
     }
 
     /// Returns the arguments that start a daemon in the fixture's directory.
-    pub(crate) fn daemon_words(&self) -> Vec<String> {
+    pub(crate) fn daemon_args(&self) -> Vec<String> {
         let place = self.daemon_dir().to_str().unwrap().to_owned();
         ["daemon", "--socket", &place].map(str::to_owned).into()
     }
 
-    pub(crate) fn daemon(&self) -> Guard {
-        let words = self.daemon_words();
+    pub(crate) fn start_daemon(&self) -> Guard {
+        let words = self.daemon_args();
         let daemon = self.spawn(&words.iter().map(String::as_str).collect::<Vec<_>>());
-        until("a daemon answers", || self.client().is_some());
+        wait_until("a daemon answers", || self.connect_client().is_some());
         daemon
     }
 
-    pub(crate) fn client(&self) -> Option<Client> {
-        Client::at(&self.daemon_dir()).ok()
+    pub(crate) fn connect_client(&self) -> Option<Client> {
+        Client::connect_at(&self.daemon_dir()).ok()
     }
 
-    pub(crate) fn list(&self) -> Vec<Listed> {
-        self.client().and_then(|client| client.list().ok()).unwrap_or_default()
+    pub(crate) fn list_paths(&self) -> Vec<Listed> {
+        self.connect_client().and_then(|client| client.list_paths().ok()).unwrap_or_default()
     }
 
     /// Returns the number of blocks that a path has counted.
-    pub(crate) fn counted(&self, name: &str) -> Option<u64> {
-        let counters = self.client()?.connect(name).ok()?.count().ok()?;
+    pub(crate) fn counted_blocks(&self, name: &str) -> Option<u64> {
+        let counters = self.connect_client()?.connect(name).ok()?.counters().ok()?;
         Some(counters.sources.iter().map(|source| source.given.blocks).sum())
     }
 
     /// Waits until the counters of a path advance.
     pub(crate) fn wait_progress(&self, name: &str) {
         let mut first = None;
-        until(&format!("`{name}` goes on"), || match (first, self.counted(name)) {
+        wait_until(&format!("`{name}` goes on"), || match (first, self.counted_blocks(name)) {
             (_, None) => false,
             (None, now) => {
                 first = now;

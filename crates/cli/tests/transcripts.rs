@@ -1,8 +1,9 @@
 //! Tests that compare shell sessions with transcripts: commands, their output, and the status if it
 //! is not 0.
 //!
-//! A line that starts with `$ ` is run by `sh` in a directory with `examples`; the lines up to the
-//! next command are the expected output on both streams. `UPDATE=1` rewrites them.
+//! A line that starts with `$ ` is a command, which `sh` runs in a directory with `examples`. The
+//! lines up to the next command are the expected output on both streams. With `UPDATE=1`, the tests
+//! rewrite the transcripts.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -12,7 +13,7 @@ use common::Folder;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Returns the output of a shell command, followed by its status if that is not 0.
+/// Returns the output of a shell command, followed by the exit status if that is not 0.
 fn shell_output(folder: &Folder, typed: &str) -> String {
     let output = folder.shell(&format!("{{ {typed}\n}} 2>&1")).output().unwrap();
     let mut said = String::from_utf8(output.stdout).unwrap();
@@ -23,7 +24,7 @@ fn shell_output(folder: &Folder, typed: &str) -> String {
     said.lines().map(|line| format!("{}\n", without_filter_count(line.trim_end()))).collect()
 }
 
-/// Removes the number of filters from a line, because the number changes with every new filter.
+/// Removes the number of filters from a line, because this number changes with every new filter.
 fn without_filter_count(line: &str) -> String {
     const BEFORE: &str = "lists all ";
     match line.split_once(BEFORE) {

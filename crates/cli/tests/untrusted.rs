@@ -7,11 +7,11 @@ mod common;
 use common::{Folder, Ran};
 use serde_json::Value;
 
-/// Number of blocks that each request generates.
+/// Number of blocks that each request of these tests generates.
 const BLOCKS: u64 = 5000;
 
-/// Runs a hostile filter beside an honest branch, and checks the invariants that hold for any
-/// filter. Returns the output and the status.
+/// Runs a hostile filter beside an honest branch, and asserts the invariants that hold for any
+/// filter. Returns the output and the exit status.
 fn run_hostile(attack: &str) -> Ran {
     let folder = Folder::new();
     let line = format!(

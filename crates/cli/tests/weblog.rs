@@ -1,6 +1,6 @@
-//! Tests of `weblog` against the log of a web server: nginx 1.22, captured by `tcpdump`, for 100
-//! requests over IPv4 and IPv6, on separate and persistent connections, with paths and program
-//! names that need escaping. The test sets the time zone of the server.
+//! Comparison of `weblog` with the log of a web server (nginx 1.22). The capture, made by
+//! `tcpdump`, contains 100 requests over IPv4 and IPv6, on separate and persistent connections,
+//! with paths and user agents that need escaping. The tests set the server's time zone.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -14,13 +14,13 @@ use testkit::need;
 
 const TIME_ZONE: &str = "<-0330>3:30";
 
-fn file(name: &str) -> PathBuf {
+fn file_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/weblog").join(name)
 }
 
 /// Runs a request over the capture.
 fn run_over_capture(folder: &Folder, rest: &str) -> Ran {
-    let line = format!("replay {} | tcp | http {rest}", file("nginx.pcap").display());
+    let line = format!("replay {} | tcp | http {rest}", file_path("nginx.pcap").display());
     Ran::from(folder.streamline(&["run", "-q", &line]).env("TZ", TIME_ZONE).output().unwrap())
 }
 
@@ -33,7 +33,7 @@ fn sorted_lines(text: &str) -> Vec<&str> {
 #[test]
 fn v22_log_lines_equal_those_of_the_server() {
     let folder = Folder::new();
-    let expected = std::fs::read_to_string(file("access.log")).unwrap();
+    let expected = std::fs::read_to_string(file_path("access.log")).unwrap();
     let ran = run_over_capture(&folder, "|exchange weblog");
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert_eq!(sorted_lines(&ran.out), sorted_lines(&expected));
@@ -93,7 +93,7 @@ fn index_of_files_lists_the_same_messages() {
 }
 
 /// Returns the sorted digests of the files in a directory, as `sha256sum` computes them.
-fn digests(folder: &Folder, name: &str) -> Vec<String> {
+fn file_digests(folder: &Folder, name: &str) -> Vec<String> {
     let script = format!("sha256sum {name}/*[!l] | cut -c1-64 | sort");
     let ran = Ran::from(folder.shell(&script).output().unwrap());
     ran.out.lines().map(str::to_owned).collect()
@@ -109,22 +109,22 @@ fn bodies_equal_the_objects_exported_by_tshark() {
     let mut told: Vec<String> =
         lines.filter_map(|line| Some(line["sha256"].as_str()?.to_owned())).collect();
     told.sort();
-    assert_eq!(told, digests(&folder, "out"));
-    let Some(tshark) = need::command("tshark") else { return };
+    assert_eq!(told, file_digests(&folder, "out"));
+    let Some(tshark) = need::require_command("tshark") else { return };
     let exported = Command::new(tshark)
         .args(["-Q", "-d", "tcp.port==8080,http", "--export-objects", "http,objects", "-r"])
-        .arg(file("nginx.pcap"))
+        .arg(file_path("nginx.pcap"))
         .current_dir(folder.path())
         .status();
     assert!(exported.unwrap().success());
-    assert_eq!(told, digests(&folder, "objects"));
+    assert_eq!(told, file_digests(&folder, "objects"));
     assert!(told.len() > 50, "{} bodies", told.len());
 }
 
 #[test]
 fn non_exchange_input_is_answered_with_a_remedy() {
     let folder = Folder::new();
-    let line = format!("replay {} | tcp | http | weblog", file("nginx.pcap").display());
+    let line = format!("replay {} | tcp | http | weblog", file_path("nginx.pcap").display());
     let ran = folder.run(&["run", "--stats", &line]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""));
     assert!(ran.err.contains("no exchange; write `http |exchange weblog`"), "{}", ran.err);

@@ -10,7 +10,7 @@
 //! The directory must belong to root or to the daemon's user, and no other user may write to it.
 //! The daemon opens it once and uses the descriptor, so later changes to its path have no effect.
 
-use member::place::name;
+use member::place::socket_name;
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -19,19 +19,19 @@ use std::path::{Path, PathBuf};
 use sys::local_socket::{self, Framing};
 use sys::steps::{Resource, Steps};
 
-const LOCK: &str = "lock";
-/// Maximum number of connections in the accept queue of a socket.
-const BACKLOG: i32 = 1024;
+const LOCK_FILE: &str = "lock";
+/// Maximum number of connections waiting to be accepted at a socket.
+const BACKLOG_MAX: i32 = 1024;
 
 /// An error that keeps a daemon from using a directory.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Another process has locked the directory.
+    /// Another process holds the lock of the directory.
     #[error("a daemon has {} already{}", .directory.display(), remedy(*.process))]
     Held {
         /// The directory.
         directory: PathBuf,
-        /// Process that holds the lock; `None` if its process id is not in the lock file.
+        /// Id of the process that holds the lock; `None` if the lock file does not contain it.
         process: Option<u32>,
     },
     /// Another user could tamper with the directory.
@@ -42,7 +42,7 @@ pub enum DirectoryError {
     Unsafe {
         /// The directory.
         directory: PathBuf,
-        /// Explanation for people.
+        /// Explanation for the user.
         why: String,
     },
     /// No directory for this user can be determined.
@@ -56,7 +56,7 @@ pub enum DirectoryError {
     System(#[from] sys::Error),
 }
 
-/// Formats the remedy for a directory that another daemon holds.
+/// Formats the remedy for a directory that is locked by another daemon.
 fn remedy(process: Option<u32>) -> String {
     let Some(process) = process else {
         return "; take another directory by --socket".to_owned();
@@ -64,12 +64,13 @@ fn remedy(process: Option<u32>) -> String {
     format!(
         ": process {process}{}; end it with `kill {process}`, or take another directory by \
          --socket",
-        command(process)
+        command_suffix(process)
     )
 }
 
-/// Formats the command name of a process for a message: ` (streamline)`; empty if it has exited.
-fn command(process: u32) -> String {
+/// Formats the command name of a process for a message, such as ` (streamline)`. Returns an empty
+/// text if the process has exited.
+fn command_suffix(process: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
     if name.is_empty() { name } else { format!(" ({})", name.trim_end()) }
 }
@@ -85,30 +86,31 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Creates the directory if needed and locks it. If `open` is true, other users may connect.
+    /// Creates the directory if needed, and locks it. If `open` is true, other users may connect to
+    /// the daemon.
     ///
     /// Fails with [`DirectoryError::Held`] while another daemon holds the lock.
-    pub fn take(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
+    pub fn acquire(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
         let mark = steps.savepoint();
-        let taken = Self::take_steps(path, open, steps);
+        let taken = Self::acquire_logged(path, open, steps);
         if taken.is_err() {
             steps.roll_back_to(mark);
         }
         taken
     }
 
-    fn take_steps(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
+    fn acquire_logged(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
         steps.announce(Resource::File, "the directory of a daemon")?;
         let mode = if open { 0o755 } else { 0o700 };
         if let Some(base) = path.parent().filter(|_| !open) {
             // A user's state directories are created private.
             let made = DirBuilder::new().recursive(true).mode(0o700).create(base);
-            made.map_err(|error| refused("mkdir", base, &error))?;
+            made.map_err(|error| system_error("mkdir", base, &error))?;
         }
         let made = match DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
-            Err(error) => return Err(refused("mkdir", path, &error)),
+            Err(error) => return Err(system_error("mkdir", path, &error)),
         };
         if made {
             let own = path.to_owned();
@@ -119,10 +121,10 @@ impl Directory {
         }
         steps.announce(Resource::Descriptor, "the directory of a daemon")?;
         let directory = local_socket::open_directory(path).map_err(|error| match error.errno {
-            ELOOP | ENOTDIR => unsafe_directory(path, "it is no directory, or a link to one"),
+            ELOOP | ENOTDIR => unsafe_error(path, "it is no directory, or a link to one"),
             _ => DirectoryError::System(error),
         })?;
-        check(path, &directory)?;
+        check_directory(path, &directory)?;
         steps.announce(Resource::File, "the lock of a daemon")?;
         let lock = Self::lock_file(path, &directory)?;
         Ok(Self { path: path.to_owned(), directory, lock, made })
@@ -131,7 +133,7 @@ impl Directory {
     /// Creates and locks the lock file, and writes the process id into it.
     fn lock_file(path: &Path, directory: &OwnedFd) -> Result<File, DirectoryError> {
         loop {
-            let file = local_socket::open_private_file(directory, LOCK)?;
+            let file = local_socket::open_private_file(directory, LOCK_FILE)?;
             if !local_socket::try_lock(&file)? {
                 let mut text = String::new();
                 // The holder of the lock may not have written its number yet.
@@ -141,18 +143,18 @@ impl Directory {
             }
             // An ending daemon removes its lock file, so the locked file may already be unlinked;
             // try again.
-            if local_socket::is_same_file(directory, LOCK, &file) {
+            if local_socket::is_same_file(directory, LOCK_FILE, &file) {
                 let mut file = File::from(file);
                 let told = file
                     .set_len(0)
                     .and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()));
-                told.map_err(|error| refused("write", &path.join(LOCK), &error))?;
+                told.map_err(|error| system_error("write", &path.join(LOCK_FILE), &error))?;
                 return Ok(file);
             }
         }
     }
 
-    /// Listens on a socket in the directory, and replaces a stale socket of an earlier daemon. If
+    /// Listens on a socket in the directory. Replaces a stale socket of an earlier daemon. If
     /// `open` is true, other users may connect.
     pub(crate) fn listen(
         &self,
@@ -160,11 +162,11 @@ impl Directory {
         open: bool,
         steps: &Steps,
     ) -> Result<OwnedFd, DirectoryError> {
-        let name = name(form);
+        let name = socket_name(form);
         steps.announce(Resource::Descriptor, name)?;
         local_socket::remove(&self.directory, name)?;
         let mode = if open { 0o666 } else { 0o600 };
-        Ok(local_socket::listen_at(&self.directory, name, mode, form, BACKLOG)?)
+        Ok(local_socket::listen_at(&self.directory, name, mode, form, BACKLOG_MAX)?)
     }
 
     /// Returns the directory itself.
@@ -178,16 +180,16 @@ impl Directory {
         &self.path
     }
 
-    /// Removes the lock, the sockets if `sockets` is true, and the directory if this process
-    /// created it.
-    pub(crate) fn clear(self, sockets: bool) {
+    /// Removes the lock file, the sockets if `sockets` is true, and the directory if this process
+    /// has created it.
+    pub(crate) fn remove_contents(self, sockets: bool) {
         // Errors are ignored: the next daemon replaces what could not be removed.
         if sockets {
             for form in [Framing::Packets, Framing::Stream] {
-                let _ = local_socket::remove(&self.directory, name(form));
+                let _ = local_socket::remove(&self.directory, socket_name(form));
             }
         }
-        let _ = local_socket::remove(&self.directory, LOCK);
+        let _ = local_socket::remove(&self.directory, LOCK_FILE);
         drop(self.lock);
         if self.made {
             let _ = fs::remove_dir(&self.path);
@@ -195,22 +197,22 @@ impl Directory {
     }
 }
 
-/// Rejects a directory that another user owns or can write to.
-fn check(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryError> {
+/// Refuses a directory that another user owns or can write to.
+fn check_directory(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryError> {
     let status = sys::file::status(directory)?;
     let own = sys::process::identity().0;
     if status.uid != own && status.uid != ROOT {
         let why = format!("it belongs to user {}, and not to user {own} or root", status.uid);
-        return Err(unsafe_directory(path, &why));
+        return Err(unsafe_error(path, &why));
     }
     if status.mode & 0o022 != 0 {
         let why = format!("others may write there (mode {:03o})", status.mode & 0o777);
-        return Err(unsafe_directory(path, &why));
+        return Err(unsafe_error(path, &why));
     }
     Ok(())
 }
 
-/// Rejects a file that a user other than root and this user owns or can write to. Fails with the
+/// Refuses a file that can be modified by a user other than root and this user. Fails with the
 /// reason.
 pub(crate) fn check_trusted(file: &File) -> Result<(), String> {
     let about = file.metadata().map_err(|error| error.to_string())?;
@@ -227,11 +229,11 @@ pub(crate) fn check_trusted(file: &File) -> Result<(), String> {
     }
 }
 
-fn unsafe_directory(path: &Path, why: &str) -> DirectoryError {
+fn unsafe_error(path: &Path, why: &str) -> DirectoryError {
     DirectoryError::Unsafe { directory: path.to_owned(), why: why.to_owned() }
 }
 
-fn refused(call: &'static str, path: &Path, error: &std::io::Error) -> DirectoryError {
+fn system_error(call: &'static str, path: &Path, error: &std::io::Error) -> DirectoryError {
     let errno = error.raw_os_error().unwrap_or(0);
     DirectoryError::System(sys::Error::new(call, path.display().to_string(), errno))
 }
@@ -251,15 +253,15 @@ mod tests {
     fn t13_directory_admits_one_daemon_and_is_cleaned_up() {
         let folder = Folder::new();
         let path = folder.path().join("place");
-        let place = Directory::take(&path, true, &UNLOGGED).unwrap();
-        let held = Directory::take(&path, true, &UNLOGGED).unwrap_err();
+        let place = Directory::acquire(&path, true, &UNLOGGED).unwrap();
+        let held = Directory::acquire(&path, true, &UNLOGGED).unwrap_err();
         assert!(held.to_string().contains(&format!("process {}", std::process::id())), "{held}");
         place.listen(Framing::Packets, true, &UNLOGGED).unwrap();
         place.listen(Framing::Packets, true, &UNLOGGED).unwrap();
-        place.clear(true);
+        place.remove_contents(true);
         assert!(!path.exists());
         fs::create_dir(&path).unwrap();
-        Directory::take(&path, false, &UNLOGGED).unwrap().clear(true);
+        Directory::acquire(&path, false, &UNLOGGED).unwrap().remove_contents(true);
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "what others made stays");
     }
 
@@ -270,20 +272,20 @@ mod tests {
         fs::create_dir(&path).unwrap();
         for mode in [0o777, 0o775, 0o1777, 0o702] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            let refused = Directory::take(&path, true, &UNLOGGED).unwrap_err();
+            let refused = Directory::acquire(&path, true, &UNLOGGED).unwrap_err();
             assert!(matches!(refused, DirectoryError::Unsafe { .. }), "{mode:o}: {refused}");
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        let refused = Directory::take(&link, true, &UNLOGGED).unwrap_err();
+        let refused = Directory::acquire(&link, true, &UNLOGGED).unwrap_err();
         assert!(matches!(refused, DirectoryError::Unsafe { .. }), "{refused}");
-        std::os::unix::fs::symlink("/etc/passwd", path.join(LOCK)).unwrap();
-        assert!(Directory::take(&path, true, &UNLOGGED).is_err(), "the lock is no link");
-        fs::remove_file(path.join(LOCK)).unwrap();
-        if testkit::need::root().is_some() {
+        std::os::unix::fs::symlink("/etc/passwd", path.join(LOCK_FILE)).unwrap();
+        assert!(Directory::acquire(&path, true, &UNLOGGED).is_err(), "the lock is no link");
+        fs::remove_file(path.join(LOCK_FILE)).unwrap();
+        if testkit::need::require_root().is_some() {
             std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
-            let refused = Directory::take(&path, true, &UNLOGGED).unwrap_err();
+            let refused = Directory::acquire(&path, true, &UNLOGGED).unwrap_err();
             assert!(refused.to_string().contains("user 1234"), "{refused}");
         }
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A new temporary directory, removed on drop.
+/// A new temporary directory, which is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 

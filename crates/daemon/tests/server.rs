@@ -18,7 +18,7 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::local_socket::{self, Framing};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A daemon in a temporary directory.
 struct Daemon {
@@ -29,7 +29,7 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
-        let folder = Self::folder();
+        let folder = Self::new_path();
         let mut server =
             Server::open(&folder, true, Policy::default(), &sys::steps::UNLOGGED).unwrap();
         let stop = Arc::new(EventFd::new().unwrap());
@@ -39,20 +39,21 @@ impl Daemon {
     }
 
     /// Returns a directory that does not exist yet.
-    fn folder() -> PathBuf {
+    fn new_path() -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-server-{}-{number}", std::process::id());
         std::env::temp_dir().join(name)
     }
 
-    fn client(&self) -> Client {
+    fn connect_client(&self) -> Client {
         Client::find(Some(&self.folder)).unwrap()
     }
 
-    fn socket(&self, form: Framing) -> OwnedFd {
-        let name = if form == Framing::Packets { place::PACKETS } else { place::STREAM };
-        local_socket::connect_to(&self.folder.join(name), form, LIMIT).unwrap()
+    fn connect_socket(&self, form: Framing) -> OwnedFd {
+        let name =
+            if form == Framing::Packets { place::PACKET_SOCKET } else { place::STREAM_SOCKET };
+        local_socket::connect_to(&self.folder.join(name), form, REPLY_TIMEOUT).unwrap()
     }
 }
 
@@ -66,50 +67,50 @@ impl Drop for Daemon {
     }
 }
 
-fn send(socket: &OwnedFd, bytes: &[u8]) {
+fn send_bytes(socket: &OwnedFd, bytes: &[u8]) {
     sys::descriptor::send(socket, bytes, &[]).unwrap();
 }
 
 /// Returns the next reply, or `None` if the daemon has closed the connection.
-fn reply(socket: &OwnedFd) -> Option<(Reply, Vec<OwnedFd>)> {
+fn receive_reply(socket: &OwnedFd) -> Option<(Reply, Vec<OwnedFd>)> {
     let mut bytes = vec![0; 200_000];
     let (length, descriptors) = sys::descriptor::receive(socket, &mut bytes).unwrap();
     let text = bytes[..length].strip_suffix(b"\0").unwrap_or(&bytes[..length]);
     (length > 0).then(|| (Reply::read(text).unwrap(), descriptors))
 }
 
-fn ask(socket: &OwnedFd, method: &str, parameters: Value) -> Reply {
-    send(socket, &Call::new(method, &parameters).text());
-    reply(socket).unwrap().0
+fn call_method(socket: &OwnedFd, method: &str, parameters: Value) -> Reply {
+    send_bytes(socket, &Call::new(method, &parameters).to_bytes());
+    receive_reply(socket).unwrap().0
 }
 
-/// Registers a path without a process of its own; returns the registering connection, the admission
-/// socket and the reply.
-fn path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
+/// Registers a path that has no process of its own. Returns the registering connection, the
+/// admission socket and the reply.
+fn register_path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
     let (near, far) = sys::descriptor::pair().unwrap();
-    let socket = daemon.socket(Framing::Packets);
+    let socket = daemon.connect_socket(Framing::Packets);
     let register = Register {
         name: Some(name.to_owned()),
         line: "rx lo | count".to_owned(),
         ..Register::default()
     };
     let call = Call::new("io.streamline.Register", &register);
-    sys::descriptor::send(&socket, &call.text(), &[far.as_fd()]).unwrap();
-    let answer = reply(&socket).unwrap().0;
+    sys::descriptor::send(&socket, &call.to_bytes(), &[far.as_fd()]).unwrap();
+    let answer = receive_reply(&socket).unwrap().0;
     (socket, near, answer)
 }
 
 #[test]
 fn j3_stream_socket_serves_common_varlink_tools() {
     let daemon = Daemon::start();
-    let stream = daemon.socket(Framing::Stream);
-    send(&stream, b"{\"method\":\"org.varlink.service.GetInfo\"}\0");
-    let info = reply(&stream).unwrap().0;
+    let stream = daemon.connect_socket(Framing::Stream);
+    send_bytes(&stream, b"{\"method\":\"org.varlink.service.GetInfo\"}\0");
+    let info = receive_reply(&stream).unwrap().0;
     assert_eq!(info.parameters["interfaces"], json!(["org.varlink.service", "io.streamline"]));
     // Two calls, sent in three fragments.
-    send(&stream, b"{\"method\":\"io.strea");
-    send(&stream, b"mline.List\"}\0{\"method\":\"io.streamline.About\"");
-    send(&stream, b"}\0");
+    send_bytes(&stream, b"{\"method\":\"io.strea");
+    send_bytes(&stream, b"mline.List\"}\0{\"method\":\"io.streamline.About\"");
+    send_bytes(&stream, b"}\0");
     let mut both = Vec::new();
     while both.iter().filter(|byte| **byte == 0).count() < 2 {
         let mut bytes = [0; 4096];
@@ -129,7 +130,7 @@ fn j3_stream_socket_serves_common_varlink_tools() {
 fn invalid_calls_get_standard_errors() {
     let daemon = Daemon::start();
     for form in [Framing::Packets, Framing::Stream] {
-        let socket = daemon.socket(form);
+        let socket = daemon.connect_socket(form);
         let end: &[u8] = if form == Framing::Stream { b"\0" } else { b"" };
         for (call, error) in [
             (r#"{"method":"no.such.Thing"}"#, "org.varlink.service.InterfaceNotFound"),
@@ -151,20 +152,20 @@ fn invalid_calls_get_standard_errors() {
                 "org.varlink.service.InterfaceNotFound",
             ),
         ] {
-            send(&socket, &[call.as_bytes(), end].concat());
-            assert_eq!(reply(&socket).unwrap().0.error.as_deref(), Some(error), "{call}");
+            send_bytes(&socket, &[call.as_bytes(), end].concat());
+            assert_eq!(receive_reply(&socket).unwrap().0.error.as_deref(), Some(error), "{call}");
         }
-        send(&socket, &[b"garbage", end].concat());
-        let last = reply(&socket).unwrap().0;
+        send_bytes(&socket, &[b"garbage", end].concat());
+        let last = receive_reply(&socket).unwrap().0;
         assert_eq!(last.error.as_deref(), Some("org.varlink.service.InvalidParameter"));
-        assert!(reply(&socket).is_none(), "who speaks no Varlink is hung up on");
+        assert!(receive_reply(&socket).is_none(), "who speaks no Varlink is hung up on");
     }
 }
 
-/// No two calls get an id twice, of whichever daemon of the directory.
+/// No two calls get the same id, even if they reach different daemons of the directory.
 #[test]
 fn d3_q10_dbuf_ids_are_given_once_also_by_the_next_daemon() {
-    let folder = Daemon::folder();
+    let folder = Daemon::new_path();
     // With other contents the directory stays when a daemon ends.
     std::fs::create_dir(&folder).unwrap();
     let mut all = Vec::new();
@@ -175,9 +176,13 @@ fn d3_q10_dbuf_ids_are_given_once_also_by_the_next_daemon() {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || server.serve(stopped.as_fd()).unwrap());
         for _ in 0..5 {
-            let socket =
-                local_socket::connect_to(&folder.join(place::PACKETS), Framing::Packets, LIMIT);
-            let given = ask(&socket.unwrap(), "io.streamline.DbufIds", json!({})).parameters;
+            let socket = local_socket::connect_to(
+                &folder.join(place::PACKET_SOCKET),
+                Framing::Packets,
+                REPLY_TIMEOUT,
+            );
+            let given =
+                call_method(&socket.unwrap(), "io.streamline.DbufIds", json!({})).parameters;
             let number = |key: &str| given[key].as_u64().unwrap();
             all.extend(number("first")..number("first") + number("count"));
         }
@@ -195,9 +200,9 @@ fn d3_q10_dbuf_ids_are_given_once_also_by_the_next_daemon() {
 #[test]
 fn interface_descriptions_are_served() {
     let daemon = Daemon::start();
-    let socket = daemon.socket(Framing::Packets);
+    let socket = daemon.connect_socket(Framing::Packets);
     let method = "org.varlink.service.GetInterfaceDescription";
-    let described = ask(&socket, method, json!({"interface": "io.streamline"}));
+    let described = call_method(&socket, method, json!({"interface": "io.streamline"}));
     let text = described.parameters["description"].as_str().unwrap();
     assert!(text.contains("method Register(") && text.contains("interface io.streamline\n"));
 }
@@ -205,132 +210,136 @@ fn interface_descriptions_are_served() {
 #[test]
 fn path_is_registered_as_long_as_its_connection() {
     let daemon = Daemon::start();
-    let watch = daemon.socket(Framing::Packets);
-    send(&watch, &Call { more: true, ..Call::new("io.streamline.Watch", &json!({})) }.text());
-    let (socket, near, answer) = path(&daemon, "web");
+    let watch = daemon.connect_socket(Framing::Packets);
+    send_bytes(
+        &watch,
+        &Call { more: true, ..Call::new("io.streamline.Watch", &json!({})) }.to_bytes(),
+    );
+    let (socket, near, answer) = register_path(&daemon, "web");
     assert_eq!(answer.parameters["number"], json!(1));
     let event = |wanted: &str| {
-        let (told, _) = reply(&watch).unwrap();
+        let (told, _) = receive_reply(&watch).unwrap();
         assert!(told.continues);
-        let event: Event = told.take().unwrap();
+        let event: Event = told.deserialize_result().unwrap();
         assert_eq!((event.event.as_str(), event.path.name.as_deref()), (wanted, Some("web")));
     };
     event("came");
-    let listed = daemon.client().list().unwrap();
+    let listed = daemon.connect_client().list_paths().unwrap();
     assert_eq!(listed.len(), 1);
     assert!(listed[0].yours && listed[0].line.as_deref() == Some("rx lo | count"));
-    let (_, _, twice) = path(&daemon, "web");
+    let (_, _, twice) = register_path(&daemon, "web");
     assert_eq!(twice.error.as_deref(), Some("io.streamline.NameTaken"));
 
     // The client receives one socket of a pair, the path the other.
-    let to = daemon.client().connect("web").unwrap();
+    let to = daemon.connect_client().connect("web").unwrap();
     let mut bytes = [0; 999];
     let (length, descriptors) = sys::descriptor::receive(&near, &mut bytes).unwrap();
     let admit = Call::read(&bytes[..length]).unwrap();
     assert_eq!((admit.method.as_str(), admit.oneway), ("io.streamline.path.Admit", true));
     let other = descriptors.into_iter().next().unwrap();
-    send(&other, &Reply::new(&json!({})).text());
+    send_bytes(&other, &Reply::new(&json!({})).to_bytes());
     to.stop().unwrap();
 
     drop(socket);
     event("went");
-    assert_eq!(daemon.client().list().unwrap(), []);
-    assert!(matches!(daemon.client().connect("web"), Err(ClientError::Refused(_))));
+    assert_eq!(daemon.connect_client().list_paths().unwrap(), []);
+    assert!(matches!(daemon.connect_client().connect("web"), Err(ClientError::Refused(_))));
 }
 
 #[test]
 fn bad_admission_socket_is_refused_and_full_one_is_busy() {
     let daemon = Daemon::start();
-    let socket = daemon.socket(Framing::Packets);
+    let socket = daemon.connect_socket(Framing::Packets);
     let register = Register { line: "rx lo | count".to_owned(), ..Register::default() };
-    let call = Call::new("io.streamline.Register", &register).text();
+    let call = Call::new("io.streamline.Register", &register).to_bytes();
     let file = std::fs::File::open("/dev/null").unwrap();
     let (one, other) = sys::descriptor::pair().unwrap();
     let wrong: [&[_]; 3] = [&[], &[file.as_fd()], &[one.as_fd(), other.as_fd()]];
     for descriptors in wrong {
         sys::descriptor::send(&socket, &call, descriptors).unwrap();
-        let refused = reply(&socket).unwrap().0;
+        let refused = receive_reply(&socket).unwrap().0;
         assert_eq!(refused.error.as_deref(), Some("io.streamline.Refused"));
     }
-    let (_socket, _near, _) = path(&daemon, "deaf");
-    let client = daemon.client();
+    let (_socket, _near, _) = register_path(&daemon, "deaf");
+    let client = daemon.connect_client();
     let busy = (0..100_000).find_map(|_| client.connect("deaf").err());
     let busy = busy.expect("a way has an end").to_string();
     assert!(busy.contains("reads nothing"), "{busy}");
-    assert_eq!(client.list().unwrap().len(), 1, "and the daemon goes on");
+    assert_eq!(client.list_paths().unwrap().len(), 1, "and the daemon goes on");
 }
 
 #[test]
 fn connect_to_an_ending_path_finds_none() {
     let daemon = Daemon::start();
-    let client = daemon.client();
+    let client = daemon.connect_client();
     for round in 0..200 {
-        let (socket, near, _) = path(&daemon, "short");
+        let (socket, near, _) = register_path(&daemon, "short");
         // The path no longer replies but is still registered. A child of another test may hold a
         // duplicate of its socket for a moment, so that a client may still be admitted in vain.
         drop(near);
         let mut refused = None;
-        testkit::until("nobody is let in", || {
+        testkit::wait_until("nobody is let in", || {
             refused = client.connect("short").err();
             refused.is_some()
         });
         let refused = refused.unwrap().to_string();
         assert!(refused.contains("no path is called"), "{round}: {refused}");
         drop(socket);
-        testkit::until("it is gone", || client.list().unwrap().is_empty());
+        testkit::wait_until("it is gone", || client.list_paths().unwrap().is_empty());
     }
 }
 
 #[test]
 fn admitted_client_of_a_dead_path_learns_of_its_end() {
     let daemon = Daemon::start();
-    let (_socket, near, _) = path(&daemon, "short");
-    let to = daemon.client().connect("short").unwrap();
+    let (_socket, near, _) = register_path(&daemon, "short");
+    let to = daemon.connect_client().connect("short").unwrap();
     drop(near);
     let ended = ClientError::PathEnded("short".to_owned());
     assert_eq!(to.stop().unwrap_err(), ended);
-    assert_eq!(to.count().unwrap_err(), ended);
+    assert_eq!(to.counters().unwrap_err(), ended);
     assert_eq!(to.change(&[]).unwrap_err(), ended);
     assert_eq!(to.tap(&Tap::default()).unwrap_err(), ended);
     assert!(ended.to_string().contains("path `short` has just ended"), "{ended}");
 }
 
-/// A client floods the daemon, sends partial messages, never reads, and reconnects repeatedly.
+/// A client that floods the daemon, sends partial messages, never reads and reconnects repeatedly
+/// does not disturb others.
 #[test]
 fn t8_t12_hostile_client_disturbs_no_others() {
     if !testkit::runs_alone("t8_t12_hostile_client_disturbs_no_others") {
         return;
     }
     let daemon = Daemon::start();
-    let (_socket, _near, _) = path(&daemon, "victim");
-    let call = Call::new("io.streamline.List", &json!({})).text();
+    let (_socket, _near, _) = register_path(&daemon, "victim");
+    let call = Call::new("io.streamline.List", &json!({})).to_bytes();
     // It calls without reading replies, and is finally disconnected.
-    let greedy = daemon.socket(Framing::Packets);
+    let greedy = daemon.connect_socket(Framing::Packets);
     let sent = (0..1_000_000).find(|_| sys::descriptor::send(&greedy, &call, &[]).is_err());
     assert!(sent.is_some(), "nobody is served for ever");
     // Partial messages, overlong ones, unexpected descriptors.
     let mut halves = Vec::new();
     for _ in 0..50 {
-        let half = daemon.socket(Framing::Stream);
-        send(&half, &vec![b'{'; MESSAGE_MAX - 1]);
+        let half = daemon.connect_socket(Framing::Stream);
+        send_bytes(&half, &vec![b'{'; MESSAGE_MAX - 1]);
         halves.push(half);
     }
-    let long = daemon.socket(Framing::Packets);
+    let long = daemon.connect_socket(Framing::Packets);
     let _ = sys::descriptor::send(&long, &vec![b' '; MESSAGE_MAX + 1], &[]);
-    let laden = daemon.socket(Framing::Packets);
+    let laden = daemon.connect_socket(Framing::Packets);
     let many = vec![laden.as_fd(); 64];
     for _ in 0..200 {
         sys::descriptor::send(&laden, b"{\"method\":\"x\"}", &many).unwrap();
-        assert!(reply(&laden).unwrap().0.error.is_some());
+        assert!(receive_reply(&laden).unwrap().0.error.is_some());
     }
     for _ in 0..2000 {
-        drop(daemon.socket(Framing::Packets));
-        drop(daemon.socket(Framing::Stream));
+        drop(daemon.connect_socket(Framing::Packets));
+        drop(daemon.connect_socket(Framing::Stream));
     }
-    assert_eq!(daemon.client().list().unwrap().len(), 1);
+    assert_eq!(daemon.connect_client().list_paths().unwrap().len(), 1);
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     // The daemon may not yet have noticed every disconnect.
-    testkit::until("few descriptors are open", || open() < 400);
+    testkit::wait_until("few descriptors are open", || open() < 400);
 }
 
 #[test]

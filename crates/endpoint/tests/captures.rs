@@ -161,7 +161,7 @@ fn captures_replay_exactly_and_copy_losslessly() {
 
 #[test]
 fn corpus_captures_replay_exactly_and_copy_losslessly() {
-    let Some(corpus) = testkit::corpus() else { return };
+    let Some(corpus) = testkit::corpus_captures() else { return };
     let (packets, _, mixed) = assert_replay_and_copy(&corpus);
     assert!(packets > 10_000 && mixed < 20, "{packets} packets, {mixed} mixed");
 }
@@ -218,7 +218,7 @@ fn flipped_bits_end_in_packets_or_a_failure() {
 
 #[test]
 fn corpus_flipped_bits_end_in_packets_or_a_failure() {
-    testkit::corpus().iter().for_each(flip_bits);
+    testkit::corpus_captures().iter().for_each(flip_bits);
 }
 
 fn flip_bits(captures: &Captures) {
@@ -250,12 +250,13 @@ fn written_captures_open_in_common_tools() {
 
 #[test]
 fn corpus_written_captures_open_in_common_tools() {
-    testkit::corpus().iter().for_each(open_in_tools);
+    testkit::corpus_captures().iter().for_each(open_in_tools);
 }
 
 fn open_in_tools(captures: &Captures) {
     let captures = &captures.paths;
-    let (Some(capinfos), Some(tcpdump)) = (need::command("capinfos"), need::command("tcpdump"))
+    let (Some(capinfos), Some(tcpdump)) =
+        (need::require_command("capinfos"), need::require_command("tcpdump"))
     else {
         return;
     };

@@ -115,8 +115,10 @@ mod tests {
 
     #[test]
     fn filters_of_a_request_share_one_compiler() {
-        let (graph, mistakes) =
-            pipeline::read("replay x | bpf \"tcp port 80\" | bpf ip", &MachineRegistry::Local);
+        let (graph, mistakes) = pipeline::read_request(
+            "replay x | bpf \"tcp port 80\" | bpf ip",
+            &MachineRegistry::Local,
+        );
         assert_eq!(mistakes, []);
         let mut used = graph.nodes.iter().filter_map(|node| node.filter());
         let bpf = used.find(|used| used.description.name == "bpf").expect("it is there");

@@ -1,6 +1,6 @@
 //! Messages about latency breaches.
 
-use pipeline::explain::{nanoseconds, rounded_duration};
+use pipeline::explain::{format_nanoseconds, rounded_duration};
 use runtime::latency::Breach;
 
 /// Formats a latency breach: the age of the block, its location, the bound, and the location that
@@ -8,7 +8,7 @@ use runtime::latency::Breach;
 #[must_use]
 pub fn describe(breach: &Breach) -> String {
     let over = |ns: u64| rounded_duration(ns.saturating_sub(breach.asked_ns));
-    let asked = nanoseconds(breach.asked_ns).replace(' ', "");
+    let asked = format_nanoseconds(breach.asked_ns).replace(' ', "");
     match (&breach.way, &breach.wait) {
         (Some((sink, age)), wait) => {
             let (old, late) = (rounded_duration(*age), over(*age));

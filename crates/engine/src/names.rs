@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn resolved_names_become_part_of_the_request() {
         let text = "replay x | bpf \"host localhost\" | count + discard";
-        let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+        let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
         assert_eq!(mistakes, []);
         let written = "replay x | bpf \"host localhost\" names=\"host:localhost=";
         assert!(graph.text.starts_with(written), "{}", graph.text);
@@ -63,13 +63,13 @@ mod tests {
             &MachineRegistry::Recorded,
             &MachineRegistry::Untrusted,
         ] {
-            let (again, mistakes) = pipeline::read(&graph.text, catalogue);
+            let (again, mistakes) = pipeline::read_request(&graph.text, catalogue);
             assert_eq!(mistakes, []);
             assert_eq!((&again.text, again.insertions.as_slice()), (&graph.text, &[][..]));
         }
         for catalogue in [&MachineRegistry::Recorded as &dyn Registry, &MachineRegistry::Untrusted]
         {
-            let (_, mistakes) = pipeline::read(text, catalogue);
+            let (_, mistakes) = pipeline::read_request(text, catalogue);
             let [mistake] = mistakes.as_slice() else { panic!("{mistakes:?}") };
             assert!(mistake.what.contains("are not looked up here"), "{}", mistake.what);
         }

@@ -145,7 +145,7 @@ mod tests {
     use std::collections::HashSet;
 
     fn parse_graph(text: &str) -> Graph {
-        let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+        let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
         graph
     }

@@ -104,7 +104,7 @@ impl Registry for MachineRegistry {
         }
     }
 
-    fn links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
+    fn source_links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
         let source = endpoint::catalog::source(source.name).filter(|_| *self == Self::Local)?;
         (source.links)(arguments)
     }
@@ -128,7 +128,7 @@ impl Registry for MachineRegistry {
         }
     }
 
-    fn sees_one_way(&self, source: &Description, arguments: &Arguments) -> Option<String> {
+    fn one_way_reason(&self, source: &Description, arguments: &Arguments) -> Option<String> {
         (*self == Self::Local).then(|| endpoint::one_way_reason(source, arguments)).flatten()
     }
 }

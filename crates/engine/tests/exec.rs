@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sys::eventfd::EventFd;
 
 fn plan_request(text: &str) -> Plan {
-    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan")
 }
@@ -234,7 +234,7 @@ fn stop_drains_programs_in_the_path() {
     let hears = EventFd::new().expect("an event");
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
-            testkit::until("it hears", || Path::new(&mark).exists());
+            testkit::wait_until("it hears", || Path::new(&mark).exists());
             hears.notify();
         });
         run_request(
@@ -309,7 +309,7 @@ fn failed_build_starts_no_program() {
     let pid = folder.file_path("pid");
     let text = format!("exec \"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 1000\" | count");
     let paths = build(&plan_request(&text), Settings::default()).expect("spaces");
-    testkit::until("it has started", || Path::new(&pid).exists());
+    testkit::wait_until("it has started", || Path::new(&pid).exists());
     drop(paths);
     assert_gone(&folder.read_file("pid"));
 }

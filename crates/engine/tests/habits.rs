@@ -46,7 +46,7 @@ const PROPOSALS: &[(&str, &str)] = &[
 ];
 
 fn request_errors(text: &str) -> Vec<Diagnostic> {
-    let (_, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    let (_, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     mistakes.into_iter().filter(Diagnostic::is_error).collect()
 }
 
@@ -84,13 +84,13 @@ fn foreign_commands_are_translated_to_ours() {
         ("tcpdump -i lo port 53", "streamline 'rx lo | bpf \"port 53\" | print'"),
     ] {
         let words: Vec<&str> = words.split(' ').collect();
-        let meant = translate::command(&words, &MachineRegistry::Local)
+        let meant = translate::translate_command(&words, &MachineRegistry::Local)
             .unwrap_or_else(|| panic!("{words:?}"));
         assert_eq!(meant.command(), wanted);
         assert_eq!(request_errors(&meant.line), []);
     }
     for words in [&["--bogus"][..], &["-Z", "x"], &["doctr"], &["-c"], &["-w"], &["-i"], &[]] {
-        assert_eq!(translate::command(words, &MachineRegistry::Local), None, "{words:?}");
+        assert_eq!(translate::translate_command(words, &MachineRegistry::Local), None, "{words:?}");
     }
 }
 

@@ -11,7 +11,7 @@ use pipeline::plan::{Machine, plan};
 
 /// Runs a request that must end without a failure.
 fn run_to_end(text: &str) -> Outcome {
-    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, Settings::default()).expect("spaces");
@@ -102,7 +102,7 @@ fn a9_class_names_are_those_of_the_filter() {
     for (label, blocks) in [("dns", 100), ("ssh:dns", 100), ("ssh", 0), ("!dns", 0)] {
         assert_eq!(node_inputs(&line(label), ["count"]), [blocks], "{label}");
     }
-    let (_, mistakes) = pipeline::read(&line("dnss"), &MachineRegistry::Local);
+    let (_, mistakes) = pipeline::read_request(&line("dnss"), &MachineRegistry::Local);
     assert!(mistakes[0].hint.contains("dns"), "what was meant: {mistakes:?}");
 }
 
@@ -142,7 +142,7 @@ fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
     use engine::build::{PathOptions, build_with};
     use sys::steps::{InjectedFault, Steps};
     let text = "generate@thread0 count=100 | count@thread1 | inspect@thread2 | discard@thread3";
-    let (graph, _) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, _) = pipeline::read_request(text, &MachineRegistry::Local);
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     // The log records steps only if a fault is to be injected; this one never occurs.
     let steps = Steps::with_fault(InjectedFault::Fail(u32::MAX));

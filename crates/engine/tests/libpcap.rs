@@ -171,7 +171,7 @@ fn is_known_difference(link: LinkType, expression: &str) -> bool {
 #[test]
 fn h9_own_compiler_answers_as_libpcap_on_every_link_type() {
     let Ok(libpcap) = Libpcap::load() else {
-        need::skip::<()>("needs libpcap");
+        need::report_skip::<()>("needs libpcap");
         return;
     };
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_123);

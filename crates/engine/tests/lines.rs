@@ -8,7 +8,7 @@ use pipeline::plan::{Machine, plan};
 use std::path::{Path, PathBuf};
 
 fn run_request(text: &str, settings: Settings) -> Outcome {
-    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, settings).expect("spaces");
@@ -107,7 +107,7 @@ fn n9_branches_that_join_in_another_space_keep_their_order() {
 #[test]
 fn n4_independent_lines_of_a_request_run_side_by_side() {
     let missing = "replay /nowhere.pcap | count";
-    let (graph, mistakes) = pipeline::read(missing, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(missing, &MachineRegistry::Local);
     assert!(mistakes.is_empty());
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).unwrap();
     let refused = build(&plan, Settings::default()).unwrap_err().to_string();

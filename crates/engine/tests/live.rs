@@ -18,7 +18,7 @@ use std::time::Duration;
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn build_paths(text: &str, settings: Settings) -> Vec<BuiltPath> {
-    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     build(&plan, settings).expect("spaces")

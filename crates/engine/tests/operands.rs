@@ -39,10 +39,10 @@ impl Drop for Folder {
 fn run_over(frames: &[Vec<u8>], line: &str) -> (Vec<Vec<u8>>, Outcome) {
     let folder = Folder::new();
     let (input, output) = (folder.0.join("in.pcap"), folder.0.join("out.pcap"));
-    std::fs::write(&input, Capture::of(frames.iter().cloned()).to_pcap()).unwrap();
+    std::fs::write(&input, Capture::from_frames(frames.iter().cloned()).to_pcap()).unwrap();
     let quoted = |path: &PathBuf| format!("{:?}", path.display().to_string());
     let text = line.replace("IN", &quoted(&input)).replace("OUT", &quoted(&output));
-    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let outcome =
@@ -137,7 +137,7 @@ fn a10_union_of_overlapping_inputs_is_refused() {
         "rx eth0 both=yes ++ tx eth0 | count",
         "(rx | tcp) ++ (tx | udp) | count",
     ] {
-        let (_, mistakes) = pipeline::read(line, &MachineRegistry::Local);
+        let (_, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
         assert!(mistakes.iter().any(|it| it.what.contains("emit the same blocks")), "{line}");
         assert!(mistakes.iter().all(|it| !it.hint.is_empty()), "{line}: {mistakes:?}");
     }
@@ -320,7 +320,7 @@ fn editing_filters_and_sinks_are_refused_as_operands() {
         ("replay a | !exec cat | count", "runs in a process of its own"),
         ("replay a | !(tcp | http decode=yes) | count", "changes bytes"),
     ] {
-        let (_, mistakes) = pipeline::read(line, &MachineRegistry::Local);
+        let (_, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
         assert!(mistakes.iter().any(|it| it.why.contains(why)), "{line}: {mistakes:?}");
     }
 }

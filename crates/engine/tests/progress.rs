@@ -24,7 +24,7 @@ fn reports_every(
     text: &str,
     enough: impl Fn(&[Progress]) -> bool,
 ) -> (Vec<Progress>, Outcome) {
-    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, Settings::default()).expect("spaces");

@@ -21,7 +21,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use testkit::until;
+use testkit::wait_until;
 
 /// A time limit so long that no test reaches it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// Runs a request while `act` runs, then stops it. Its sources retain `history` bytes of output.
 /// Asserts that no block is lost.
 fn run_while<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
-    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let extras = PathOptions { history, ..PathOptions::default() };
@@ -111,7 +111,7 @@ impl Capture {
 fn v9_tap_starts_in_the_past_and_reports_the_position() {
     let text = "generate seq=yes rate=5000 | count";
     run_while(text, Some(64 << 20), |live| {
-        until("some have come", || blocks_given(live) > 300);
+        wait_until("some have come", || blocks_given(live) > 300);
         let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Block(100)));
         assert_eq!(began.block, 100);
         assert!(began.past >= 200 && began.remembers && began.ago_ns > 0, "{began:?}");
@@ -139,7 +139,7 @@ fn v9_history_of_a_tap_is_bounded() {
     const RATIO_MAX: u64 = 16;
     run_while("generate seq=yes rate=200000 | count", Some(BYTES), |live| {
         let most = RATIO_MAX * BYTES as u64 / 64;
-        until("more than can be remembered has come", || blocks_given(live) > 2 * most);
+        wait_until("more than can be remembered has come", || blocks_given(live) > 2 * most);
         let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Block(0)));
         assert!(began.block > 0 && began.past <= most, "{began:?}");
         assert_eq!(capture.next(), Some(began.block));
@@ -158,9 +158,9 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
         let (mut all, unread) = tap_request(Some("count"), None);
         all.policy = OverrunPolicy::End;
         let (all, _) = live.tap(all, TIME_LIMIT).expect("a tap");
-        until("one wanted all", || all.stats().over == Some(TapEnd::Behind));
-        until("one is skipped", || skips.stats().skipped > 0);
-        until("one was patient", || matches!(stuck.stats().over, Some(TapEnd::Stuck(_))));
+        wait_until("one wanted all", || all.stats().over == Some(TapEnd::Behind));
+        wait_until("one is skipped", || skips.stats().skipped > 0);
+        wait_until("one was patient", || matches!(stuck.stats().over, Some(TapEnd::Stuck(_))));
         assert!(all.stats().frames as usize * 1500 <= BACKLOG_MAX + (1 << 20), "{:?}", all.stats());
         // A late reader gets the retained blocks in order, then the blocks behind the skipped ones.
         let (mut last, mut jumps) = (None, Vec::new());
@@ -189,17 +189,17 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
     let (last, _) = run_while(text, None, |live| {
         let (gone, _, capture) = start_tap(live, None, None);
         drop(capture);
-        until("its reader has gone", || gone.stats().over == Some(TapEnd::Left));
+        wait_until("its reader has gone", || gone.stats().over == Some(TapEnd::Left));
         let (owned, _, mut capture) = start_tap(live, None, None);
         assert!(capture.next().is_some());
         drop(owned);
-        until("its owner has gone", || capture.next().is_none());
+        wait_until("its owner has gone", || capture.next().is_none());
         let (moved, _, mut capture) = start_tap(live, Some("count"), None);
         assert!(capture.next().is_some());
         let edit = Edit::parse(&["remove", "count"]).expect("an edit");
         change(live, &edit, &Machine::example(), TIME_LIMIT).expect("a change");
-        until("its node has gone", || capture.next().is_none());
-        until("it says why", || moved.stats().over == Some(TapEnd::Moved));
+        wait_until("its node has gone", || capture.next().is_none());
+        wait_until("it says why", || moved.stats().over == Some(TapEnd::Moved));
         for (node, why) in [("nothing", "the request has no"), ("discard", "the node is a sink")] {
             let refused = live.tap(tap_request(Some(node), None).0, TIME_LIMIT).expect_err("none");
             assert!(refused.to_string().contains(why), "{refused}");
@@ -212,13 +212,13 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
         assert_eq!(number, next);
         next += 1;
     }
-    until("the path has ended", || tap.stats().over == Some(TapEnd::Ended));
+    wait_until("the path has ended", || tap.stats().over == Some(TapEnd::Ended));
 }
 
 #[test]
 fn v9_tap_of_an_ended_path_is_refused() {
     let (live, _) = run_while("generate count=10 | count", None, |live| {
-        until("it has ended", || live.is_ended());
+        wait_until("it has ended", || live.is_ended());
         live.clone()
     });
     let refused = live.tap(tap_request(None, None).0, TIME_LIMIT).expect_err("none");

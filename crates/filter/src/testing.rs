@@ -107,7 +107,7 @@ impl<'a> Gateway<'a> for Space<'a> {
         self.provided(entry)
     }
 
-    fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
+    fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>> {
         Some(Block { frame: self.arena.at(block.entry().frame()), ..block })
     }
 

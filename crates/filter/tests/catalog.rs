@@ -501,7 +501,7 @@ fn assert_saved_state_continues(captured: Captured) {
 
 #[test]
 fn corpus_filters_pass_all_exams_on_external_captures() {
-    let Some(_) = testkit::corpus() else { return };
+    let Some(_) = testkit::corpus_captures() else { return };
     for exam in [
         assert_classes_lead_to_filters,
         assert_kinds_keep_rights,

@@ -63,7 +63,7 @@ fn messages_over_udp_and_tcp_are_described() {
 
 #[test]
 fn corpus_zeek_logs_the_same_queries_and_answers() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     let zeek = cases.join("zeek");
     let tests = fs::read_to_string(zeek.join("tests.json")).expect("the list of tests");
     let mut rows = 0;
@@ -146,7 +146,7 @@ fn logs(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn corpus_suricata_counts_the_same_messages() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     let (mut counted, mut wrong) = (0, Vec::new());
     for check in checks(&cases.join("suricata"), "dns") {
         if ELSEWHERE.iter().any(|(name, _)| *name == check.test) {

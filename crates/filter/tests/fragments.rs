@@ -120,7 +120,7 @@ fn tshark_reassembles_the_same_datagrams() {
 
 #[test]
 fn corpus_tshark_reassembles_the_same_datagrams() {
-    let Some(corpus) = testkit::corpus() else { return };
+    let Some(corpus) = testkit::corpus_captures() else { return };
     if let Some(same) = compare_with_tshark(corpus, &EXCEPTIONS) {
         assert!(same >= 297, "only {same} datagrams were the same");
     }
@@ -132,7 +132,7 @@ fn compare_with_tshark(
     captures: testkit::Captures,
     otherwise: &[(&str, usize, &str)],
 ) -> Option<usize> {
-    testkit::need::command("tshark")?;
+    testkit::need::require_command("tshark")?;
     let (mut same, mut differs) = (0, BTreeMap::new());
     for path in captures.paths {
         let frames = read(&path);
@@ -164,7 +164,7 @@ fn compare_with_tshark(
 /// Compares reassembled frames byte for byte with the frames that pcapplusplus wrote.
 #[test]
 fn corpus_pcapplusplus_makes_the_same_frames() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     let examples = cases.join("pcapplusplus/ExamplesTest");
     for (fragments, whole) in [
         ("pcap_examples/ip-frag.pcap", "expected_output/no-ip-frag.pcap"),
@@ -185,7 +185,7 @@ fn corpus_pcapplusplus_makes_the_same_frames() {
 /// Checks suricata's expectations: an event about a fragment corresponds to a reason of `ip`.
 #[test]
 fn corpus_suricata_reports_the_same_fragment_faults() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     let evasion = "ipv6-evasion/ipv6-malformed-fragments-";
     for (name, expected) in [
         // "FRAG IPv6 Fragmentation overlap"
@@ -224,7 +224,7 @@ fn corpus_suricata_reports_the_same_fragment_faults() {
 /// leave these packets unchanged.
 #[test]
 fn corpus_unrelated_suricata_packets_pass_unchanged() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     for (name, why, unfinished) in [
         ("ipv6-malformed-fragments-10/frag-10.pcap", "headers that are useless, not wrong", 0),
         ("ipv6-malformed-fragments-25/frag-25.pcap", "a header that ends in the packet", 0),
@@ -255,7 +255,7 @@ fn corpus_unrelated_suricata_packets_pass_unchanged() {
 /// Compares zeek's `weird.log` with the reasons of `ip`.
 #[test]
 fn corpus_zeek_reports_the_same_anomalies() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     let traces = cases.join("zeek/Traces");
     let counts = |name: &str, words: &[&str]| run(&read(&traces.join(name)), words).counts;
     // `excessively_small_fragment`, `fragment_size_inconsistency`, `fragment_inconsistency`: 18

@@ -28,7 +28,7 @@ fn by_server(message: &DescribedMessage) -> bool {
 
 #[test]
 fn corpus_suricata_counts_the_same_connections() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     let (mut counted, mut wrong) = (0, Vec::new());
     // Checks without events belong to rules that drop packets.
     for check in checks(&cases.join("suricata"), "tls").into_iter().filter(|c| c.count > 0) {
@@ -109,7 +109,7 @@ fn v21_hellos_are_described_whole_cut_and_alone() {
 
 #[test]
 fn corpus_tshark_finds_the_same_hellos() {
-    let Some(cases) = testkit::cases() else { return };
+    let Some(cases) = testkit::case_directory() else { return };
     for (path, wanted) in KNOWN_HELLOS {
         let messages = hellos(&cases.join("pcapplusplus").join(path));
         assert_eq!(hello_rows(&messages), *wanted, "{path}");

@@ -132,7 +132,7 @@ fn twins_answer_frames_truncated_to_every_length() {
 
 #[test]
 fn corpus_twins_answer_truncated_external_frames() {
-    if testkit::corpus().is_some() {
+    if testkit::corpus_captures().is_some() {
         assert_truncated_frames_answered(corpus::external);
     }
 }
@@ -159,7 +159,7 @@ fn twins_are_sure_of_plain_captures() {
 
 #[test]
 fn corpus_twins_are_sure_of_external_captures() {
-    if testkit::corpus().is_some() {
+    if testkit::corpus_captures().is_some() {
         assert_plain_frames_answered(corpus::external);
     }
 }

@@ -54,7 +54,7 @@ impl Drop for NamedFile {
 
 /// Starts a grant server in this process, and a client of the server in another process.
 fn start(role: &str) -> Option<(GrantServer, OtherProcess, [NamedFile; 2])> {
-    need::root()?;
+    need::require_root()?;
     let named = |kind, mode| NamedFile::new(&format!("{role}-{kind}"), mode);
     let files = [named("open", 0o644), named("closed", 0o600)];
     let mut creator = Creator::new(4);
@@ -137,12 +137,12 @@ fn received_non_files_are_rejected() {
 
 #[test]
 fn fuse_file_is_refused_from_untrusted_peers() {
-    let Some(_) = need::file("/dev/fuse") else { return };
+    let Some(_) = need::require_file("/dev/fuse") else { return };
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let is_fuse = |line: &&str| line.split(' ').nth(2).is_some_and(|kind| kind.starts_with("fuse"));
     let mounted = mounts.lines().find(is_fuse).and_then(|line| line.split(' ').nth(1));
     let Some(mounted) = mounted.filter(|path| File::open(path).is_ok()) else {
-        let _skipped = need::skip::<()>("nothing is mounted by FUSE");
+        let _skipped = need::report_skip::<()>("nothing is mounted by FUSE");
         return;
     };
     let folder = File::open(mounted).unwrap();

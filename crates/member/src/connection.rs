@@ -24,7 +24,7 @@ pub struct Connection {
     framing: Framing,
     /// Start of an incomplete message on a stream.
     partial: Vec<u8>,
-    /// Length of the prefix of `partial` that was searched for a terminator.
+    /// Length of the prefix of `partial` that contains no terminator.
     scanned: usize,
     out: VecDeque<Unsent>,
     unsent: usize,
@@ -53,7 +53,8 @@ pub enum Received {
     Closed,
 }
 
-/// The error of an unusable connection: the peer has closed it, or reads its replies too slowly.
+/// The error of a connection that is unusable because the peer has closed it or reads its replies
+/// too slowly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Disconnected;
 
@@ -74,12 +75,12 @@ impl Connection {
     /// Returns the next message. Never blocks.
     pub fn next_message(&mut self) -> Received {
         match self.framing {
-            Framing::Packets => self.packet_message(),
-            Framing::Stream => self.stream_message(),
+            Framing::Packets => self.receive_packet(),
+            Framing::Stream => self.receive_from_stream(),
         }
     }
 
-    fn packet_message(&self) -> Received {
+    fn receive_packet(&self) -> Received {
         let mut bytes = vec![0; MESSAGE_MAX];
         match sys::descriptor::try_receive(&self.socket, &mut bytes) {
             Ok(None) => Received::Pending,
@@ -93,7 +94,7 @@ impl Connection {
         }
     }
 
-    fn stream_message(&mut self) -> Received {
+    fn receive_from_stream(&mut self) -> Received {
         loop {
             let new = self.partial.get(self.scanned..).unwrap_or_default();
             if let Some(end) = new.iter().position(|byte| *byte == 0) {
@@ -124,7 +125,7 @@ impl Connection {
 
     /// Queues a message and sends as much as the socket accepts without blocking;
     /// [`flush`](Self::flush) sends the rest. Never blocks. Fails if the queue limits are exceeded
-    /// or the peer has gone.
+    /// or the peer has disconnected.
     pub fn send(
         &mut self,
         mut bytes: Vec<u8>,
@@ -143,7 +144,7 @@ impl Connection {
     }
 
     /// Sends queued messages until the socket buffer is full. Never blocks. Fails if the peer has
-    /// gone.
+    /// disconnected.
     pub fn flush(&mut self) -> Result<(), Disconnected> {
         while let Some(first) = self.out.front_mut() {
             let rest = first.bytes.get(first.sent..).unwrap_or_default();
@@ -164,8 +165,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes `watcher` report room in the socket buffer as event `number` while messages are
-    /// queued, and only then.
+    /// Makes `watcher` report room in the socket buffer as event `number`, but only while messages
+    /// are queued.
     pub fn watch_for_room(&mut self, watcher: &Watcher, number: u64) -> Result<(), Disconnected> {
         let waits = self.has_unsent();
         if waits == std::mem::replace(&mut self.watched_for_room, waits) {
@@ -193,7 +194,7 @@ const EMSGSIZE: i32 = 90;
 mod tests {
     use super::*;
 
-    fn pair(framing: Framing) -> (Connection, OwnedFd) {
+    fn connection_pair(framing: Framing) -> (Connection, OwnedFd) {
         let (here, there) = match framing {
             Framing::Packets => sys::descriptor::pair().unwrap(),
             Framing::Stream => {
@@ -204,11 +205,11 @@ mod tests {
         (Connection::new(here, framing), there)
     }
 
-    fn send(to: &OwnedFd, bytes: &[u8]) {
+    fn send_bytes(to: &OwnedFd, bytes: &[u8]) {
         assert_eq!(local_socket::send_now(to, bytes, &[]).unwrap(), Some(bytes.len()));
     }
 
-    fn message(from: &mut Connection) -> String {
+    fn expect_message(from: &mut Connection) -> String {
         match from.next_message() {
             Received::Message(bytes, _) => String::from_utf8(bytes).unwrap(),
             other => panic!("{other:?}"),
@@ -217,17 +218,17 @@ mod tests {
 
     #[test]
     fn stream_fragments_are_joined_to_messages() {
-        let (mut here, there) = pair(Framing::Stream);
+        let (mut here, there) = connection_pair(Framing::Stream);
         for piece in [&b"on"[..], b"", b"e\0two\0th"] {
             if !piece.is_empty() {
-                send(&there, piece);
+                send_bytes(&there, piece);
             }
         }
-        assert_eq!(message(&mut here), "one");
-        assert_eq!(message(&mut here), "two");
+        assert_eq!(expect_message(&mut here), "one");
+        assert_eq!(expect_message(&mut here), "two");
         assert!(matches!(here.next_message(), Received::Pending));
-        send(&there, b"ree\0");
-        assert_eq!(message(&mut here), "three");
+        send_bytes(&there, b"ree\0");
+        assert_eq!(expect_message(&mut here), "three");
         drop(there);
         assert!(matches!(here.next_message(), Received::Closed));
     }
@@ -235,8 +236,8 @@ mod tests {
     #[test]
     fn oversized_message_is_rejected() {
         for framing in [Framing::Packets, Framing::Stream] {
-            let (mut here, there) = pair(framing);
-            send(&there, &[b'x'; MESSAGE_MAX + 4097]);
+            let (mut here, there) = connection_pair(framing);
+            send_bytes(&there, &[b'x'; MESSAGE_MAX + 4097]);
             assert!(matches!(here.next_message(), Received::TooLong), "{framing:?}");
         }
     }
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn slow_reader_is_disconnected() {
         for framing in [Framing::Packets, Framing::Stream] {
-            let (mut here, there) = pair(framing);
+            let (mut here, there) = connection_pair(framing);
             let said = (0..1_000_000).find(|_| here.send(vec![b'x'; 1000], Vec::new()).is_err());
             assert!(said.is_some_and(|n| n > 100), "{framing:?}: {said:?}");
             assert!(here.has_unsent());
@@ -255,7 +256,7 @@ mod tests {
 
     #[test]
     fn unsent_bytes_are_flushed_later() {
-        let (mut here, there) = pair(Framing::Stream);
+        let (mut here, there) = connection_pair(Framing::Stream);
         let sent: usize = (0..300)
             .map(|n: usize| {
                 here.send(vec![b'a'; n * 3], Vec::new()).unwrap();

@@ -1,5 +1,4 @@
-//! Constructors of the errors of `io.streamline`, and the text of every error for people: error,
-//! location, reason, remedy.
+//! Constructors for the errors of `io.streamline`, and formatting of errors for people.
 
 use crate::varlink::Fault;
 use serde_json::json;
@@ -37,11 +36,11 @@ pub fn refused(parameter: &str, why: &str) -> Fault {
 
 /// Creates `QuotaExceeded`: the user's quota of `what` is exhausted.
 #[must_use]
-pub fn quota(what: &str, limit: u64) -> Fault {
+pub fn quota_exceeded(what: &str, limit: u64) -> Fault {
     Fault::new("io.streamline.QuotaExceeded", &json!({ "what": what, "limit": limit }))
 }
 
-/// Creates `Busy`: the process of the path does not read its socket, or the daemon lacks
+/// Creates `Busy`: the process of the path does not read its socket, or the daemon has no free
 /// descriptors.
 #[must_use]
 pub fn busy(path: &str) -> Fault {
@@ -54,8 +53,9 @@ pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
     Fault::new(NOT_IN_KERNEL, &json!({ "node": node, "by": by, "why": why }))
 }
 
-/// Value of `by` if the daemon restarted during the call, so that the caller may repeat the call.
-pub const AGAIN: &str = "again";
+/// Value of the parameter `by` if the daemon restarted during the call. The caller may then repeat
+/// the call.
+pub const AGAIN_CAUSE: &str = "again";
 
 /// Name of the error made by [`not_in_kernel`].
 pub const NOT_IN_KERNEL: &str = "io.streamline.NotInKernel";
@@ -80,7 +80,7 @@ pub fn untapped(why: &str) -> Fault {
 
 /// Formats an error for people: error, location, reason, remedy.
 #[must_use]
-pub fn sentence(fault: &Fault) -> String {
+pub fn format_fault(fault: &Fault) -> String {
     let text = |parameter| fault.text(parameter);
     let number = |parameter| fault.number(parameter);
     match fault.name.as_str() {

@@ -40,7 +40,7 @@ pub fn gather<A, P: AsFd, R>(
     let mut waiting = QueryQueue::new(peers.iter().map(|(uid, _)| *uid));
     let mut asked: Vec<Query<P>> = Vec::new();
     loop {
-        while let Some((at, uid)) = waiting.next(Instant::now() < deadline) {
+        while let Some((at, uid)) = waiting.next_peer(Instant::now() < deadline) {
             let Some((_, peer)) = peers.get(at) else { continue };
             match begin(peer) {
                 Ok(peer) => asked.push(Query { at, uid, peer }),
@@ -72,9 +72,10 @@ pub fn gather<A, P: AsFd, R>(
     }
 }
 
-/// The peers that have not been queried yet, by user, and the free slots for queries in flight.
+/// The peers that have not been queried yet, by user, and the number of further queries that may be
+/// in flight.
 struct QueryQueue {
-    users: BTreeMap<u32, User>,
+    users: BTreeMap<u32, UserQueries>,
     share: usize,
     free: usize,
     /// User of the latest query, for round robin.
@@ -82,14 +83,14 @@ struct QueryQueue {
 }
 
 #[derive(Default)]
-struct User {
+struct UserQueries {
     queue: VecDeque<usize>,
     asked: usize,
 }
 
 impl QueryQueue {
     fn new(uids: impl Iterator<Item = u32>) -> Self {
-        let mut users: BTreeMap<u32, User> = BTreeMap::new();
+        let mut users: BTreeMap<u32, UserQueries> = BTreeMap::new();
         for (at, uid) in uids.enumerate() {
             users.entry(uid).or_default().queue.push_back(at);
         }
@@ -100,10 +101,11 @@ impl QueryQueue {
         Self { users, share, free, last: None }
     }
 
-    /// Takes the next peer to query, round robin over users with a free share; `None` if no such
-    /// peer is left or `in_time` is false. Returns the index of the peer and its user.
-    fn next(&mut self, in_time: bool) -> Option<(usize, u32)> {
-        let may = |user: &User| user.asked < self.share && !user.queue.is_empty();
+    /// Takes the next peer to query, round robin over users that have not used up their share.
+    /// Returns the index of the peer and its user; `None` if there is no such peer or `in_time` is
+    /// false.
+    fn next_peer(&mut self, in_time: bool) -> Option<(usize, u32)> {
+        let may = |user: &UserQueries| user.asked < self.share && !user.queue.is_empty();
         let mut behind =
             self.users.iter().filter(|(uid, user)| Some(**uid) > self.last && may(user));
         let first = || self.users.iter().find(|(_, user)| may(user));
@@ -117,7 +119,7 @@ impl QueryQueue {
         Some((at, uid))
     }
 
-    /// Releases one query of this user's share.
+    /// Returns one query to this user's share.
     fn release(&mut self, uid: u32) {
         self.free += 1;
         if let Some(user) = self.users.get_mut(&uid) {

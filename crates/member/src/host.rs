@@ -7,14 +7,14 @@
 //!
 //! If the daemon ends without passing its state to a successor, the program ends too: the path
 //! reads the frames already copied, and ends with a message ([`Attachment::export_failure`]). If a
-//! request changes, its new version is prepared over a second connection and then switched in. If a
-//! service manager preserves the connections, the next daemon completes the calls of the previous
-//! daemon (docs/book/decisions/0038).
+//! request changes, its new version is prepared over a second connection and then replaces the old
+//! one. If a service manager preserves the connections, the next daemon completes the calls of the
+//! previous daemon (docs/book/decisions/0038).
 
 use crate::client::{Caller, Client, ClientError, LONG_TIMEOUT, escape_hidden};
-use crate::faults::{AGAIN, NOT_IN_KERNEL};
+use crate::faults::{AGAIN_CAUSE, NOT_IN_KERNEL};
 use crate::protocol::{Attach, AttachReply, CarriedStep, Permissions, Replacement};
-use crate::rights::{Denial, FILE, is_named};
+use crate::rights::{Denial, POLICY_FILE, matches_interface};
 use crate::varlink::{Call, MessageError};
 use engine::build::BuildError;
 use engine::kernel::delegation::{
@@ -39,12 +39,12 @@ pub struct DaemonHost {
     directory: PathBuf,
     release: String,
     /// Rights of this user; `None` if they are unlimited.
-    bounds: Option<Arc<Bounds>>,
+    bounds: Option<Arc<PolicyGrants>>,
 }
 
 /// The filters and interfaces that the policy grants to this user.
 #[derive(Debug)]
-struct Bounds {
+struct PolicyGrants {
     filters: Vec<String>,
     interfaces: Vec<String>,
     /// Path of the policy file.
@@ -59,14 +59,14 @@ impl DaemonHost {
     /// timeouts.
     pub fn find() -> Result<Option<Self>, ClientError> {
         let client = Client::find(None)?;
-        let allowed = client.allowed()?;
+        let allowed = client.permissions()?;
         let Some(release) = allowed.kernel else { return Ok(None) };
         let directory = client.directory().to_owned();
-        let about = client.about()?;
+        let about = client.describe_daemon()?;
         let free = allowed.everything || about.uid == sys::process::identity().0;
-        let file = about.policy.unwrap_or_else(|| FILE.to_owned());
+        let file = about.policy.unwrap_or_else(|| POLICY_FILE.to_owned());
         let Permissions { filters, interfaces, .. } = allowed;
-        let bounds = (!free).then(|| Arc::new(Bounds { filters, interfaces, file }));
+        let bounds = (!free).then(|| Arc::new(PolicyGrants { filters, interfaces, file }));
         Ok(Some(Self { directory, release, bounds }))
     }
 
@@ -84,7 +84,8 @@ impl DaemonHost {
             }
             let attach = used.attach()?.ok()?;
             let netns = attach.netns.as_deref();
-            let open = attach.own || is_named(&bounds.interfaces, &attach.interface, netns);
+            let open =
+                attach.own || matches_interface(&bounds.interfaces, &attach.interface, netns);
             (!open).then(|| missing.interface_denied(&attach.interface, netns))
         };
         let steps = plan.programs.iter().flat_map(|program| {
@@ -142,26 +143,27 @@ impl DaemonHost {
         Ok((lent, there))
     }
 
-    /// Sends `Attach` on a new connection and receives the rings. With `instead`, the daemon only
-    /// prepares the part until `Switch`. Blocks for at most [`LONG_TIMEOUT`] per message.
+    /// Sends `Attach` on a new connection and receives the rings. If `instead` is given, the daemon
+    /// only prepares the part, which starts to run on `Switch`. Blocks for at most [`LONG_TIMEOUT`]
+    /// per message.
     fn request_rings(
         &self,
         asked: &KernelRequest<'_>,
         instead: Option<Replacement>,
     ) -> Result<AttachedRings, ClientError> {
         asked.steps.announce(Resource::Descriptor, "a connection to the daemon for a line")?;
-        let caller = Client::at(&self.directory)?.into_caller(LONG_TIMEOUT)?;
+        let caller = Client::connect_at(&self.directory)?.into_caller(LONG_TIMEOUT)?;
         let attach = Attach {
             line: asked.graph.text.as_ref().to_owned(),
             part: KernelPart::extract(asked).to_text(),
-            network: network(),
+            network: network_identity(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             instead,
         };
         let call = Call::new("io.streamline.Attach", &attach);
         caller.send(&Call { more: true, ..call }, &[])?;
         let (reply, descriptors) = caller.reply()?;
-        let AttachReply { layout, line, .. } = reply.take()?;
+        let AttachReply { layout, line, .. } = reply.deserialize_result()?;
         let layout = layout.as_deref().and_then(DelegatedLayout::from_text);
         let strange = |what: &str| ClientError::Malformed(MessageError::Invalid(what.to_owned()));
         let (Some(layout), Some(line)) = (layout, line) else {
@@ -212,7 +214,7 @@ enum EndCause {
 }
 
 impl RemoteRequest {
-    /// Detaches the request if needed and receives its final counts. Blocks for at most
+    /// Detaches the request if needed, and receives its final counters. Blocks for at most
     /// [`LONG_TIMEOUT`] per message.
     fn receive_final_counts(&self, why: EndCause) -> FinalCounters {
         let nothing = serde_json::json!({});
@@ -220,24 +222,24 @@ impl RemoteRequest {
         if why == EndCause::Detached
             && let Err(error) = self.caller.send(&Call { oneway: true, ..call }, &[])
         {
-            return self.unknown_counts(&error.to_string());
+            return self.lost_counters(&error.to_string());
         }
         let told = loop {
-            match self.next_message() {
+            match self.receive_message() {
                 // A restarted daemon repeats the replies to earlier switches.
                 Ok(AttachReply { switched: Some(_), .. }) => {}
                 told => break told,
             }
         };
-        self.interpret(why, told)
+        self.final_counters_from(why, told)
     }
 
     /// Receives the daemon's next message.
-    fn next_message(&self) -> Result<AttachReply, ClientError> {
-        Ok(self.caller.reply()?.0.take()?)
+    fn receive_message(&self) -> Result<AttachReply, ClientError> {
+        Ok(self.caller.reply()?.0.deserialize_result()?)
     }
 
-    /// Blocks up to [`RETRY_INTERVAL`] for a message; returns true if the request is still
+    /// Waits for a message for at most [`RETRY_INTERVAL`]. Returns true if the request is still
     /// attached.
     fn is_attached(&self) -> bool {
         sys::poll::readable_within(&[self.caller.as_fd()], Some(RETRY_INTERVAL));
@@ -245,11 +247,15 @@ impl RemoteRequest {
     }
 
     /// Interprets the final message, and records the cause if the request did not end on purpose.
-    fn interpret(&self, why: EndCause, told: Result<AttachReply, ClientError>) -> FinalCounters {
+    fn final_counters_from(
+        &self,
+        why: EndCause,
+        told: Result<AttachReply, ClientError>,
+    ) -> FinalCounters {
         let AttachReply { ended, why: reason, .. } = match told {
             Ok(told) => told,
-            Err(ClientError::Disconnected) => return self.unknown_counts("the daemon has ended"),
-            Err(other) => return self.unknown_counts(&other.to_string()),
+            Err(ClientError::Disconnected) => return self.lost_counters("the daemon has ended"),
+            Err(other) => return self.lost_counters(&other.to_string()),
         };
         // This process did not detach it, so a path without frames must report why.
         let unasked = (why == EndCause::Ended).then(|| "the daemon has taken it away".to_owned());
@@ -260,11 +266,11 @@ impl RemoteRequest {
             self.set_failure(failure.hint(hint));
         }
         let ended = ended.as_deref().and_then(FinalCounters::from_text);
-        ended.unwrap_or_else(|| self.unknown_counts("the daemon does not report the counts"))
+        ended.unwrap_or_else(|| self.lost_counters("the daemon does not report the counts"))
     }
 
-    /// Records the reason why the final counts are unknown, and returns empty counts.
-    fn unknown_counts(&self, why: &str) -> FinalCounters {
+    /// Records the reason why the final counters are unknown, and returns empty counters.
+    fn lost_counters(&self, why: &str) -> FinalCounters {
         let why = format!("{why}, and with it the program that delivered frames");
         let hint = "all frames that arrived before were processed; the kernel counts are lost, so \
                     the report counts only these frames; start again when the daemon is back";
@@ -285,10 +291,10 @@ impl Attachment for RemoteRequest {
     fn export_failure(&self) -> Option<Failure> {
         let told = || sys::poll::readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
         while self.ended.get().is_none() && told() {
-            match self.next_message() {
+            match self.receive_message() {
                 Ok(AttachReply { switched: Some(_), .. }) => {}
                 message => {
-                    self.ended.get_or_init(|| self.interpret(EndCause::Ended, message));
+                    self.ended.get_or_init(|| self.final_counters_from(EndCause::Ended, message));
                 }
             }
         }
@@ -337,18 +343,18 @@ impl ProgramSwitch for Switch {
         let call = Call::new("io.streamline.Switch", &nothing);
         let sent = self.new.caller.send(&Call { oneway: true, ..call }, &[]);
         let told = sent.and_then(|()| self.new.caller.reply());
-        match told.and_then(|(reply, _)| Ok(reply.take()?)) {
+        match told.and_then(|(reply, _)| Ok(reply.deserialize_result()?)) {
             Ok(AttachReply { switched: Some(true), .. }) => {
                 // The daemon has already sent the final counts of the old request.
                 self.old.ended.get_or_init(|| self.old.receive_final_counts(EndCause::Replaced));
                 Ok(())
             }
             Ok(AttachReply { why, .. }) => Err(SwitchError::Refused(escape_hidden(
-                &why.unwrap_or_else(|| NO_REASON.to_owned()),
+                &why.unwrap_or_else(|| MISSING_REASON.to_owned()),
             ))),
             Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL => {
                 let why = escape_hidden(fault.text("why"));
-                Err(match fault.text("by") == AGAIN {
+                Err(match fault.text("by") == AGAIN_CAUSE {
                     true => SwitchError::Again(why),
                     false => SwitchError::Refused(why),
                 })
@@ -367,7 +373,7 @@ impl ProgramSwitch for Switch {
 
 /// Returns the identity of this thread's network namespace; empty if it cannot be read.
 #[must_use]
-pub fn network() -> String {
+pub fn network_identity() -> String {
     let about = std::fs::metadata("/proc/thread-self/ns/net");
     about.map_or_else(|_| String::new(), |about| format!("{}:{}", about.dev(), about.ino()))
 }
@@ -377,4 +383,4 @@ const LONG_TIMEOUT_NS: u64 = 120_000_000_000;
 /// Interval between two attempts to reach the next daemon.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Message for a refusal without a reason.
-const NO_REASON: &str = "the daemon gives no reason for the refusal";
+const MISSING_REASON: &str = "the daemon gives no reason for the refusal";

@@ -1,22 +1,23 @@
-//! Ranges of dbuf ids from the daemon, so that ids are unique on this machine. [SL §5.3.1],
-//! FEATURES D3
+//! Ranges of dbuf ids, requested from the daemon so that ids are unique on this machine. [SL
+//! §5.3.1], FEATURES D3
 
 use crate::client::Client;
 use engine::ids::{IdRange, set_source};
 use std::time::Duration;
 
-/// Timeout of the call. Without an answer the ids are unique in the process tree only.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout of the call to the daemon. Without a reply, ids are unique only among the processes that
+/// descend from this process.
+const IDS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Takes the dbuf ids of this process from the daemon, if one listens when they are needed. To be
-/// called before the first dbuf is created; repeated calls have no effect.
+/// Makes this process take its dbuf ids from the daemon, if a daemon is running when they are
+/// needed. Call this before the first dbuf is created; repeated calls have no effect.
 pub fn use_daemon_ids() {
-    set_source(ask);
+    set_source(request_range);
 }
 
-/// Asks the daemon for a range. Blocks for at most [`TIMEOUT`].
-fn ask() -> Option<IdRange> {
-    let caller = Client::find(None).ok()?.into_caller(TIMEOUT).ok()?;
+/// Requests a range of ids from the daemon. Blocks for at most [`IDS_TIMEOUT`].
+fn request_range() -> Option<IdRange> {
+    let caller = Client::find(None).ok()?.into_caller(IDS_TIMEOUT).ok()?;
     let reply: crate::protocol::DbufIds =
         caller.call("io.streamline.DbufIds", &crate::protocol::NoParameters {}).ok()?;
     Some(IdRange { first: reply.first, count: reply.count })

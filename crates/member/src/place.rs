@@ -7,8 +7,8 @@
 //! /.local/state/streamline/run
 //! ```
 //!
-//! A client obtains the user ID of the listening process from the kernel, and accepts only root and
-//! its own user; in `/run/streamline`, which only root can create, also the user who owns the
+//! A client obtains the user id of the listening process from the kernel. It accepts only root and
+//! its own user and, in `/run/streamline`, which only root can create, the user who owns the
 //! directory.
 
 use std::fs;
@@ -17,17 +17,17 @@ use std::path::{Path, PathBuf};
 use sys::local_socket::Framing;
 
 /// The directory of the machine-wide daemon.
-pub const MACHINE: &str = "/run/streamline";
+pub const MACHINE_DIRECTORY: &str = "/run/streamline";
 /// Environment variable that overrides the search.
-pub const VARIABLE: &str = "STREAMLINE_DAEMON";
+pub const DIRECTORY_VARIABLE: &str = "STREAMLINE_DAEMON";
 /// Name of the stream socket.
-pub const STREAM: &str = "io.streamline";
+pub const STREAM_SOCKET: &str = "io.streamline";
 /// Name of the packet socket, which preserves message boundaries.
-pub const PACKETS: &str = "io.streamline.packets";
+pub const PACKET_SOCKET: &str = "io.streamline.packets";
 
-/// Returns the first directory for this user's own daemon; `None` if the user has none.
+/// Returns the preferred directory for this user's own daemon; `None` if the user has none.
 #[must_use]
-pub fn of_user() -> Option<PathBuf> {
+pub fn user_directory() -> Option<PathBuf> {
     user_directories().into_iter().next()
 }
 
@@ -55,25 +55,25 @@ fn user_directories() -> Vec<PathBuf> {
 /// Returns the directories to search, in order: the directory named by the environment variable, or
 /// else the directories of this user's daemon and the machine-wide directory.
 #[must_use]
-pub fn searched() -> Vec<PathBuf> {
-    match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+pub fn search_directories() -> Vec<PathBuf> {
+    match std::env::var_os(DIRECTORY_VARIABLE).filter(|value| !value.is_empty()) {
         Some(named) => vec![PathBuf::from(named)],
-        None => user_directories().into_iter().chain([PathBuf::from(MACHINE)]).collect(),
+        None => user_directories().into_iter().chain([PathBuf::from(MACHINE_DIRECTORY)]).collect(),
     }
 }
 
 /// Returns true if this is the machine-wide directory and root has made this user its owner.
 pub(crate) fn is_machine_owner(directory: &Path, uid: u32) -> bool {
-    directory == Path::new(MACHINE)
+    directory == Path::new(MACHINE_DIRECTORY)
         && fs::symlink_metadata(directory)
             .is_ok_and(|about| about.is_dir() && about.uid() == uid && about.mode() & 0o022 == 0)
 }
 
 /// Returns the file name of the socket with this framing.
 #[must_use]
-pub const fn name(form: Framing) -> &'static str {
+pub const fn socket_name(form: Framing) -> &'static str {
     match form {
-        Framing::Packets => PACKETS,
-        Framing::Stream => STREAM,
+        Framing::Packets => PACKET_SOCKET,
+        Framing::Stream => STREAM_SOCKET,
     }
 }

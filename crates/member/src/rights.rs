@@ -1,7 +1,7 @@
-//! Sentences for denials by the policy, and names of users and groups.
+//! Messages about rights that the policy denies, and lookup of user and group names.
 
 /// The default policy file of a machine.
-pub const FILE: &str = "/etc/streamline/policy.toml";
+pub const POLICY_FILE: &str = "/etc/streamline/policy.toml";
 
 /// A user who lacks a right, and the policy file that could grant it.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub struct Denial<'w> {
 }
 
 impl Denial<'_> {
-    fn user(self) -> String {
+    fn user_text(self) -> String {
         let number = || format!("user {}", self.uid);
         user_name(self.uid).map_or_else(number, |name| format!("`{name}`"))
     }
@@ -25,7 +25,7 @@ impl Denial<'_> {
         format!(
             "{} may not watch {space}{interface}: an observer sees the frames of all users there, \
              and root has not opened it ([[open]] in {})",
-            self.user(),
+            self.user_text(),
             self.file
         )
     }
@@ -37,7 +37,7 @@ impl Denial<'_> {
         format!(
             "{} may watch {space}{interface} but not take from it: taken frames do not reach their \
              receiver, and root has not granted it (`take = true` in [[open]] of {})",
-            self.user(),
+            self.user_text(),
             self.file
         )
     }
@@ -48,7 +48,7 @@ impl Denial<'_> {
         format!(
             "{} is not in group {group}, and may not read the frames that its members share: \
              leave `--share=group:{group}` out, or start the path as a member (`sg {group}`)",
-            self.user()
+            self.user_text()
         )
     }
 
@@ -64,21 +64,21 @@ impl Denial<'_> {
         format!(
             "{} may not run `{filter}` in the kernel: root has not opened it ([kernel] filters in \
              {})",
-            self.user(),
+            self.user_text(),
             self.file
         )
     }
 }
 
 /// Pattern that matches every interface in the daemon's network namespace.
-pub const ALL: &str = "*";
+pub const ALL_INTERFACES: &str = "*";
 
 /// Returns true if one of these patterns matches the interface.
 #[must_use]
-pub fn is_named(names: &[String], interface: &str, netns: Option<&str>) -> bool {
+pub fn matches_interface(names: &[String], interface: &str, netns: Option<&str>) -> bool {
     names.iter().any(|known| match (known.split_once('/'), netns) {
         (Some((space, name)), Some(netns)) => space == netns && name == interface,
-        (None, None) => known == interface || known == ALL,
+        (None, None) => known == interface || known == ALL_INTERFACES,
         _ => false,
     })
 }
@@ -86,24 +86,24 @@ pub fn is_named(names: &[String], interface: &str, netns: Option<&str>) -> bool 
 /// Looks up the id of a user in `/etc/passwd`; `None` if the user is unknown.
 #[must_use]
 pub fn user_number(name: &str) -> Option<u32> {
-    entries("/etc/passwd").find(|(known, _)| known == name).map(|(_, number)| number)
+    name_entries("/etc/passwd").find(|(known, _)| known == name).map(|(_, number)| number)
 }
 
 /// Looks up the id of a group in `/etc/group`; `None` if the group is unknown.
 #[must_use]
 pub fn group_number(name: &str) -> Option<u32> {
-    entries("/etc/group").find(|(known, _)| known == name).map(|(_, number)| number)
+    name_entries("/etc/group").find(|(known, _)| known == name).map(|(_, number)| number)
 }
 
 /// Looks up the name of a user in `/etc/passwd`; `None` if the id is unknown.
 #[must_use]
 pub fn user_name(uid: u32) -> Option<String> {
-    entries("/etc/passwd").find(|(_, number)| *number == uid).map(|(name, _)| name)
+    name_entries("/etc/passwd").find(|(_, number)| *number == uid).map(|(name, _)| name)
 }
 
-/// Returns the names and ids in a file of the form `name:password:number:…`; empty if the file is
-/// unreadable.
-fn entries(file: &str) -> impl Iterator<Item = (String, u32)> {
+/// Returns the names and ids in a file of the form `name:password:number:…`. Returns none if the
+/// file is unreadable.
+fn name_entries(file: &str) -> impl Iterator<Item = (String, u32)> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let entries: Vec<_> = text
         .lines()

@@ -9,7 +9,7 @@ use std::fmt::{self, Display, Formatter, Write as _};
 use filter::prelude::Class;
 
 /// The largest class that a block can have.
-const LAST: u32 = Class::ZERO.0;
+const CLASS_MAX: u32 = Class::ZERO.0;
 
 /// A set of classes, for example the classes that an arc passes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -20,40 +20,40 @@ pub struct ClassSet {
 
 impl ClassSet {
     /// Returns the empty set.
-    pub fn none() -> Self {
+    pub fn empty() -> Self {
         Self { ranges: Vec::new() }
     }
 
     /// Returns the set of all classes, 0 included: `|all`.
     pub fn all() -> Self {
-        Self::range(0, LAST)
+        Self::range(0, CLASS_MAX)
     }
 
-    /// Returns the set of all classes except 0, which a plain pipe passes.
-    pub fn plain() -> Self {
-        Self::range(1, LAST)
+    /// Returns the set that a plain pipe passes: all classes except 0.
+    pub fn plain_pipe() -> Self {
+        Self::range(1, CLASS_MAX)
     }
 
     /// Returns the set of one class.
-    pub fn one(class: u32) -> Self {
+    pub fn single(class: u32) -> Self {
         Self::range(class, class)
     }
 
     /// Returns the classes from `low` to `high` inclusive; the empty set if `low` is above `high`.
     pub fn range(low: u32, high: u32) -> Self {
-        let high = high.min(LAST);
-        if low > high { Self::none() } else { Self { ranges: vec![(low, high)] } }
+        let high = high.min(CLASS_MAX);
+        if low > high { Self::empty() } else { Self { ranges: vec![(low, high)] } }
     }
 
     /// Returns the union of both sets.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
-        Self::all_of([self, other])
+        Self::union_of([self, other])
     }
 
     /// Returns the union of all sets.
     #[must_use]
-    pub fn all_of<'a>(sets: impl IntoIterator<Item = &'a Self>) -> Self {
+    pub fn union_of<'a>(sets: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut all: Vec<(u32, u32)> = Vec::new();
         for set in sets {
             all.extend(&set.ranges);
@@ -84,9 +84,9 @@ impl ClassSet {
             if let Some(from) = next.filter(|from| from < low) {
                 ranges.push((from, low - 1));
             }
-            next = high.checked_add(1).filter(|after| *after <= LAST);
+            next = high.checked_add(1).filter(|after| *after <= CLASS_MAX);
         }
-        ranges.extend(next.map(|from| (from, LAST)));
+        ranges.extend(next.map(|from| (from, CLASS_MAX)));
         Self { ranges }
     }
 
@@ -102,12 +102,12 @@ impl ClassSet {
 
     /// Returns true if every class is in the set.
     pub fn is_all(&self) -> bool {
-        self.ranges == [(0, LAST)]
+        self.ranges == [(0, CLASS_MAX)]
     }
 
     /// Returns true if the set has all classes except 0, like a plain pipe.
     pub fn is_plain(&self) -> bool {
-        self.ranges == [(1, LAST)]
+        self.ranges == [(1, CLASS_MAX)]
     }
 
     /// Returns the ranges, lowest first; both ends are inclusive.
@@ -117,7 +117,8 @@ impl ClassSet {
 }
 
 impl Display for ClassSet {
-    /// Formats the set like a label without its pipe; `!0` is a plain pipe, `none` the empty set.
+    /// Formats the set like a label without its pipe symbol. A plain pipe is formatted as `!0`, the
+    /// empty set as `none`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if self.is_all() {
             return f.write_str("all");
@@ -126,7 +127,7 @@ impl Display for ClassSet {
             return f.write_str("none");
         }
         // A set that reaches the largest classes is easier to read as its complement.
-        let open = self.contains(LAST - 1);
+        let open = self.contains(CLASS_MAX - 1);
         let complement = self.complement();
         if open {
             f.write_char('!')?;
@@ -147,7 +148,7 @@ impl Display for ClassSet {
 }
 
 fn write_class(f: &mut Formatter<'_>, class: u32) -> fmt::Result {
-    if class == LAST { f.write_str("zero") } else { write!(f, "{class}") }
+    if class == CLASS_MAX { f.write_str("zero") } else { write!(f, "{class}") }
 }
 
 #[cfg(test)]
@@ -157,7 +158,7 @@ mod tests {
     fn set_of(ranges: &[(u32, u32)]) -> ClassSet {
         ranges
             .iter()
-            .fold(ClassSet::none(), |set, (low, high)| set.union(&ClassSet::range(*low, *high)))
+            .fold(ClassSet::empty(), |set, (low, high)| set.union(&ClassSet::range(*low, *high)))
     }
 
     #[test]
@@ -167,12 +168,12 @@ mod tests {
             [(1, 3), (8, 9), (20, 40)]
         );
         assert!(set_of(&[(9, 8)]).is_empty());
-        assert_eq!(ClassSet::one(u32::MAX), ClassSet::none());
+        assert_eq!(ClassSet::single(u32::MAX), ClassSet::empty());
     }
 
     #[test]
     fn class_set_algebra_holds_for_all_small_sets() {
-        const ENDS: [u32; 5] = [0, 1, 2, LAST - 1, LAST];
+        const ENDS: [u32; 5] = [0, 1, 2, CLASS_MAX - 1, CLASS_MAX];
         let small = |bits: u32| {
             let member = |(bit, end): (usize, &u32)| (bits >> bit & 1 == 1).then_some((*end, *end));
             set_of(&ENDS.iter().enumerate().filter_map(member).collect::<Vec<_>>())
@@ -193,13 +194,13 @@ mod tests {
     fn class_set_is_formatted_like_a_label() {
         for (set, text) in [
             (ClassSet::all(), "all"),
-            (ClassSet::plain(), "!0"),
-            (ClassSet::none(), "none"),
-            (ClassSet::one(80).complement(), "!80"),
+            (ClassSet::plain_pipe(), "!0"),
+            (ClassSet::empty(), "none"),
+            (ClassSet::single(80).complement(), "!80"),
             (set_of(&[(22, 23), (80, 80)]), "22:23,80"),
-            (ClassSet::one(LAST), "zero"),
-            (ClassSet::one(LAST).complement(), "!zero"),
-            (set_of(&[(1, 9), (LAST, LAST)]), "1:9,zero"),
+            (ClassSet::single(CLASS_MAX), "zero"),
+            (ClassSet::single(CLASS_MAX).complement(), "!zero"),
+            (set_of(&[(1, 9), (CLASS_MAX, CLASS_MAX)]), "1:9,zero"),
         ] {
             assert_eq!(set.to_string(), text);
         }

@@ -3,7 +3,7 @@
 use filter::{Parameter, Type, Value};
 
 /// Formats a number with one decimal, which is omitted if it is 0.
-pub(crate) fn one_decimal(value: f64) -> String {
+pub(crate) fn format_one_decimal(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }
@@ -14,11 +14,11 @@ pub fn short_duration(ns: f64) -> String {
     let units = [(1e7, 1e6, "ms"), (1e4, 1e3, "µs")];
     let (per, name) =
         units.iter().find(|(from, ..)| ns >= *from).map_or((1.0, "ns"), |unit| (unit.1, unit.2));
-    format!("{} {name}", one_decimal(ns / per))
+    format!("{} {name}", format_one_decimal(ns / per))
 }
 
-/// Formats a count: `1 block`, `2 blocks`.
-pub(crate) fn counted(n: u64, what: &str) -> String {
+/// Formats a count with its noun, such as `1 block` or `2 blocks`.
+pub(crate) fn format_count(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
@@ -32,13 +32,13 @@ pub fn bytes(n: u64) -> String {
 
 /// Formats a time given in ns in the largest unit that divides it.
 #[must_use]
-pub fn nanoseconds(ns: u64) -> String {
+pub fn format_nanoseconds(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
     let unit = units.into_iter().find(|(unit, _)| ns >= *unit && ns.is_multiple_of(*unit));
     unit.map_or_else(|| format!("{ns} ns"), |(unit, name)| format!("{} {name}", ns / unit))
 }
 
-/// Formats a time given in ns with three significant digits: `5.31 ms`.
+/// Formats a time given in ns with three significant digits, such as `5.31 ms`.
 #[must_use]
 pub fn rounded_duration(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];

@@ -27,6 +27,6 @@ pub use check::check;
 pub use classes::ClassSet;
 pub use graph::Graph;
 pub use language::{Diagnostic, Request, parse, render};
-pub use read::read;
+pub use read::read_request;
 pub use registry::Registry;
 pub use share::Share;

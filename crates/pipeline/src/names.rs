@@ -1,6 +1,6 @@
 //! The names of nodes, and their text in the language.
 
-use crate::format::{bytes, nanoseconds};
+use crate::format::{bytes, format_nanoseconds};
 use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
 use crate::language::write_quoted;
 use filter::{Parameter, Type, Value};
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 /// Returns a unique name for every node: `bpf`, `tcp#X` if the node has a mark, `bpf#1` and `bpf#2`
 /// if several nodes would have the same name.
 #[must_use]
-pub fn names(graph: &Graph) -> Vec<String> {
+pub fn unique_names(graph: &Graph) -> Vec<String> {
     let plain: Vec<String> = graph.ids().map(|(id, _)| unnumbered_name(graph, id)).collect();
     let mut seen = vec![0; plain.len()];
     for at in 0..plain.len() {
@@ -25,21 +25,22 @@ pub fn names(graph: &Graph) -> Vec<String> {
 
 fn unnumbered_name(graph: &Graph, id: NodeId) -> String {
     match &graph.node(id).step {
-        Step::Filter(used) => used.title(),
+        Step::Filter(used) => used.display_name(),
         Step::Boolean(body) => body_text(body, true, &|id| {
-            graph.node(id).filter().map_or_else(String::new, Use::title)
+            graph.node(id).filter().map_or_else(String::new, Use::display_name)
         }),
         Step::Merge | Step::Unknown => graph.node(id).name().to_owned(),
     }
 }
 
-/// Formats a node as in a request, with its mark and its arguments other than defaults.
+/// Formats a node as in a request, with its mark and with those arguments that differ from their
+/// defaults.
 #[must_use]
 pub fn node_text(graph: &Graph, id: NodeId) -> String {
     match &graph.node(id).step {
-        Step::Filter(used) => given_arguments(used),
+        Step::Filter(used) => arguments_text(used),
         Step::Boolean(body) => body_text(body, true, &|id| {
-            graph.node(id).filter().map_or_else(String::new, given_arguments)
+            graph.node(id).filter().map_or_else(String::new, arguments_text)
         }),
         Step::Merge => "merge of sources".to_owned(),
         Step::Unknown => "?".to_owned(),
@@ -55,8 +56,8 @@ pub fn cost_key(graph: &Graph, id: NodeId) -> String {
     }
 }
 
-fn given_arguments(used: &Use) -> String {
-    with_arguments(used.title(), used)
+fn arguments_text(used: &Use) -> String {
+    with_arguments(used.display_name(), used)
 }
 
 fn with_arguments(mut text: String, used: &Use) -> String {
@@ -78,7 +79,7 @@ fn with_arguments(mut text: String, used: &Use) -> String {
 fn value_text(parameter: &Parameter, value: &Value) -> String {
     match (value, parameter.kind) {
         (Value::Number(n), Type::Size { .. }) => bytes(*n).replace(' ', ""),
-        (Value::Number(n), Type::Duration) => nanoseconds(*n).replace(' ', ""),
+        (Value::Number(n), Type::Duration) => format_nanoseconds(*n).replace(' ', ""),
         (Value::Number(n), Type::Factor { .. }) => factor_text(*n),
         (Value::Number(n), _) => n.to_string(),
         (Value::Flag(flag), _) => if *flag { "yes" } else { "no" }.to_owned(),
@@ -87,7 +88,7 @@ fn value_text(parameter: &Parameter, value: &Value) -> String {
     }
 }
 
-/// Formats millionths as in a request: `2`, `0.5`.
+/// Formats a number of millionths as in a request, such as `2` or `0.5`.
 fn factor_text(millionths: u64) -> String {
     let text = format!("{}.{:06}", millionths / 1_000_000, millionths % 1_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,9 +1,8 @@
-//! Shared prefixes: the part of a request up to the filter that puts connections in order, which
-//! other requests of the same user may begin with, too. [SL §7.1]
+//! Shared prefixes: the part of a request up to the filter that reassembles connections. Other
+//! requests of the same user may begin with the same part. [SL §7.1]
 //!
-//! Only what is the same for all is shared: one source of live frames, filters that keep nothing
-//! beyond a session, and `tcp`, all newly made. Two prefixes are the same if their canonical texts
-//! are.
+//! A prefix consists of one source of live frames, filters that keep no state beyond a session, and
+//! `tcp`. Two prefixes are the same if their canonical texts are equal.
 
 use filter::{Arguments, StateScope};
 use std::fmt;
@@ -14,29 +13,30 @@ use crate::language::tree::{
 use crate::language::{Span, parse};
 use crate::registry::Registry;
 
-/// The option that says if the beginning of a request is shared, and its values.
-pub const OPTION: &str = "prefix";
-/// The values of [`OPTION`]: shared with others, or run by the request itself.
-pub const VALUES: &[&str] = &["shared", "private"];
+/// Name of the option that determines if the beginning of a request is shared.
+pub const PREFIX_OPTION: &str = "prefix";
+/// Values of [`PREFIX_OPTION`]: the beginning is shared with other requests, or run by the request
+/// itself.
+pub const PREFIX_VALUES: &[&str] = &["shared", "private"];
 
-/// The source that stands for a shared prefix, and the sink that gives it.
-pub const SOURCE: &str = "shared";
-const SINK: &str = "share";
+/// The source that reads a shared prefix.
+pub const SHARED_SOURCE: &str = "shared";
+const SHARE_SINK: &str = "share";
 
 /// A request whose beginning can be shared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedPrefix {
     /// The canonical text of the beginning.
     pub prefix: String,
-    /// The request with the source [`SOURCE`] in the place of the beginning.
+    /// The rest of the request, with the source [`SHARED_SOURCE`] in place of the beginning.
     pub rest: String,
 }
 
-/// A reason why the beginning of a request cannot be shared.
+/// Error for a request whose beginning cannot be shared, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unshared(String);
+pub struct UnsharedReason(String);
 
-impl fmt::Display for Unshared {
+impl fmt::Display for UnsharedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -44,18 +44,18 @@ impl fmt::Display for Unshared {
 
 /// Returns true if the options of a request ask for a shared prefix.
 #[must_use]
-pub fn is_asked(options: &Arguments) -> bool {
-    options.text(OPTION) == Some("shared")
+pub fn is_requested(options: &Arguments) -> bool {
+    options.text(PREFIX_OPTION) == Some("shared")
 }
 
 /// Splits a correct request into its shared prefix and the rest. Fails with the reason.
-pub fn split(text: &str, registry: &dyn Registry) -> Result<SharedPrefix, Unshared> {
-    let refused = |why: String| Err(Unshared(why));
+pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefix, UnsharedReason> {
+    let refused = |why: String| Err(UnsharedReason(why));
     let (request, mistakes) = parse(text);
     if !mistakes.is_empty() {
         return refused("it cannot be read".to_owned());
     }
-    let known = |key: &str| [OPTION, "no-loss"].contains(&key);
+    let known = |key: &str| [PREFIX_OPTION, "no-loss"].contains(&key);
     if let Some(option) = request.options.iter().find(|option| !known(&option.key.text)) {
         return refused(format!("`--{}` is about the whole request", option.key.text));
     }
@@ -68,72 +68,76 @@ pub fn split(text: &str, registry: &dyn Registry) -> Result<SharedPrefix, Unshar
         }
         first => return refused(format!("`{first}` is no single interface")),
     }
-    let at = last_shared(whole, registry)?;
+    let at = last_prefix_stage(whole, registry)?;
     let rest = whole.rest.get(at + 1..).unwrap_or_default();
     let Some(next) = rest.first() else {
         return refused("nothing follows it".to_owned());
     };
-    if next.arc.label.as_ref().is_some_and(passes_zero) {
+    if next.arc.label.as_ref().is_some_and(is_passing_zero) {
         return refused("the next pipe also passes blocks outside of connections".to_owned());
     }
-    let prefix = pipeline((*whole.first).clone(), whole.rest.get(..=at).unwrap_or_default());
+    let prefix = build_pipeline((*whole.first).clone(), whole.rest.get(..=at).unwrap_or_default());
     let prefix = prefix.to_string();
-    let options = request.options.iter().filter(|option| option.key.text != OPTION);
-    let source = Term::Filter(endpoint(SOURCE, &prefix));
-    let rest =
-        Request { options: options.cloned().collect(), pipelines: vec![pipeline(source, rest)] };
+    let options = request.options.iter().filter(|option| option.key.text != PREFIX_OPTION);
+    let source = Term::Filter(endpoint_term(SHARED_SOURCE, &prefix));
+    let rest = Request {
+        options: options.cloned().collect(),
+        pipelines: vec![build_pipeline(source, rest)],
+    };
     Ok(SharedPrefix { prefix, rest: rest.to_string() })
 }
 
-/// Returns the text of the source that stands for a prefix.
+/// Returns the text of the source that reads a prefix.
 #[must_use]
-pub fn source(prefix: &str) -> String {
-    Term::Filter(endpoint(SOURCE, prefix)).to_string()
+pub fn source_text(prefix: &str) -> String {
+    Term::Filter(endpoint_term(SHARED_SOURCE, prefix)).to_string()
 }
 
-/// Returns the request that runs a prefix for others.
+/// Returns the text of the request that runs a prefix for others.
 #[must_use]
-pub fn request(prefix: &str) -> String {
-    let mut sink = endpoint(SINK, prefix);
-    sink.arguments.push(argument(Some("last"), "yes", false));
+pub fn prefix_request(prefix: &str) -> String {
+    let mut sink = endpoint_term(SHARE_SINK, prefix);
+    sink.arguments.push(build_argument(Some("last"), "yes", false));
     format!("{prefix} | {}", Term::Filter(sink))
 }
 
-fn check_source(source: &FilterTerm) -> Result<(), Unshared> {
+fn check_source(source: &FilterTerm) -> Result<(), UnsharedReason> {
     if source.arguments.iter().any(|argument| argument.value.lossy() == "take") {
-        return Err(Unshared("it takes frames from the host".to_owned()));
+        return Err(UnsharedReason("it takes frames from the host".to_owned()));
     }
     check_place(source)
 }
 
-fn check_place(term: &FilterTerm) -> Result<(), Unshared> {
+fn check_place(term: &FilterTerm) -> Result<(), UnsharedReason> {
     let name = &term.name.text;
     if term.pin.is_some() {
-        return Err(Unshared(format!("`{name}` is pinned")));
+        return Err(UnsharedReason(format!("`{name}` is pinned")));
     }
     if term.mark.is_some() {
-        return Err(Unshared(format!("`{name}` has a name by which the request uses it again")));
+        return Err(UnsharedReason(format!(
+            "`{name}` has a name by which the request uses it again"
+        )));
     }
     let own = |argument: &&Argument| {
         let key = argument.key.as_ref().map(|key| key.text.as_str());
         key.is_some_and(|key| ["untrusted", "state", "state_mode"].contains(&key))
     };
     match term.arguments.iter().find(own).and_then(|argument| argument.key.as_ref()) {
-        Some(key) => Err(Unshared(format!("`{name}` has `{}=`", key.text))),
+        Some(key) => Err(UnsharedReason(format!("`{name}` has `{}=`", key.text))),
         None => Ok(()),
     }
 }
 
-/// Returns the index of the last stage of the prefix: the first filter that puts connections in
-/// order.
-fn last_shared(whole: &Pipeline, registry: &dyn Registry) -> Result<usize, Unshared> {
+/// Returns the index of the last stage of the prefix, which is the first filter that reassembles
+/// connections.
+fn last_prefix_stage(whole: &Pipeline, registry: &dyn Registry) -> Result<usize, UnsharedReason> {
     let filters = whole.rest.iter().map_while(|stage| match &stage.term {
         Term::Filter(term) => Some(term),
         _ => None,
     });
     let orders = |term: &&FilterTerm| ["tcp", "untcp"].contains(&term.name.text.as_str());
     let Some(last) = filters.clone().position(|term| orders(&term)) else {
-        return Err(Unshared("no `tcp` follows the interface in it".to_owned()));
+        return Err(UnsharedReason("no `tcp` follows the interface in it".to_owned()));
     };
     for term in filters.take(last + 1) {
         check_place(term)?;
@@ -141,14 +145,14 @@ fn last_shared(whole: &Pipeline, registry: &dyn Registry) -> Result<usize, Unsha
         let keeps = registry.find_filter(name).map(|filter| filter.state.keeps);
         // A session is seen from its beginning, so what is kept of it is the same for all.
         if !matches!(keeps, Some(StateScope::Nothing | StateScope::Sessions)) {
-            return Err(Unshared(format!("`{name}` before `tcp` has private state")));
+            return Err(UnsharedReason(format!("`{name}` before `tcp` has private state")));
         }
     }
     Ok(last)
 }
 
-/// Returns true if blocks without a class pass.
-fn passes_zero(label: &Label) -> bool {
+/// Returns true if a label passes blocks without a class.
+fn is_passing_zero(label: &Label) -> bool {
     let is_zero = |value: &Value| matches!(value, Value::Number { value: 0, .. });
     let Classes::List(list) = &label.classes else { return true };
     label.inverted
@@ -158,27 +162,27 @@ fn passes_zero(label: &Label) -> bool {
         })
 }
 
-fn pipeline(first: Term, rest: &[Stage]) -> Term {
+fn build_pipeline(first: Term, rest: &[Stage]) -> Term {
     Term::Pipeline(Pipeline { first: Box::new(first), rest: rest.to_vec(), span: Span::default() })
 }
 
 /// Returns a term with a prefix as its argument.
-fn endpoint(name: &str, prefix: &str) -> FilterTerm {
+fn endpoint_term(name: &str, prefix: &str) -> FilterTerm {
     FilterTerm {
-        name: self::name(name),
-        arguments: vec![argument(None, prefix, true)],
+        name: build_name(name),
+        arguments: vec![build_argument(None, prefix, true)],
         mark: None,
         pin: None,
         span: Span::default(),
     }
 }
 
-fn argument(key: Option<&str>, value: &str, quoted: bool) -> Argument {
+fn build_argument(key: Option<&str>, value: &str, quoted: bool) -> Argument {
     let value = Text { bytes: value.as_bytes().to_vec(), quoted, span: Span::default() };
-    Argument { key: key.map(name), value, span: Span::default() }
+    Argument { key: key.map(build_name), value, span: Span::default() }
 }
 
-fn name(text: &str) -> Name {
+fn build_name(text: &str) -> Name {
     Name { text: text.to_owned(), span: Span::default() }
 }
 

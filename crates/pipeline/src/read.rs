@@ -1,4 +1,4 @@
-//! Reading of a request: from its text to a checked graph.
+//! Conversion of a request's text to a checked graph.
 
 use crate::check::read_as_written;
 use crate::graph::Graph;
@@ -7,9 +7,9 @@ use crate::registry::Registry;
 use crate::translate;
 
 /// Parses and checks a text; returns the graph and all diagnostics.
-pub fn read(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
+pub fn read_request(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
     let (graph, mistakes) = read_as_written(text, registry);
-    match translate::mistake(text, &mistakes, registry) {
+    match translate::translated_mistake(text, &mistakes, registry) {
         Some(mistake) => (graph, vec![mistake]),
         None => (graph, mistakes),
     }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 /// The filters, sources and sinks that a request may name, and the spaces for pins.
 pub trait Registry {
-    /// Returns the entry with this name; `None` if there is none. If a source and a sink share the
-    /// name (`tx`), returns the sink.
+    /// Returns the entry with this name; `None` if there is none. If a source and a sink have the
+    /// same name (such as `tx`), returns the sink.
     fn find(&self, name: &str) -> Option<&'static Description>;
 
     /// Returns the entry for this name at the head of a line, where only a source fits.
@@ -19,8 +19,8 @@ pub trait Registry {
         self.find(name).filter(|entry| entry.kind == FilterKind::Source)
     }
 
-    /// Returns the entry for this name in front of other filters: a filter, if one shares its name
-    /// with a sink (`pcap`).
+    /// Returns the entry for this name in front of other filters. If a filter and a sink have the
+    /// same name (such as `pcap`), returns the filter.
     fn find_filter(&self, name: &str) -> Option<&'static Description> {
         self.find(name)
     }
@@ -60,13 +60,13 @@ pub trait Registry {
 
     /// Returns the reason why a source with these arguments observes only one direction of
     /// connections; `None` if it observes both, or if that is unknown.
-    fn sees_one_way(&self, _source: &Description, _arguments: &Arguments) -> Option<String> {
+    fn one_way_reason(&self, _source: &Description, _arguments: &Arguments) -> Option<String> {
         None
     }
 
     /// Returns the link types of the frames of this source; `None` if they are unknown before the
     /// first frame. May read the file or the interface in the arguments.
-    fn links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
+    fn source_links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
         let _ = (source, arguments);
         None
     }

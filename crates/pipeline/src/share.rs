@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::graph::Graph;
 
-/// The requests with which a request shares the ring that its frames arrive in. A process that maps
-/// a ring can read all of it, so sharing needs consent. The variants are the co-location rules of
-/// the paper.
+/// The set of requests with which a request shares the ring in which its frames arrive. A process
+/// that maps a ring can read all of it, so sharing needs consent. The variants are the co-location
+/// rules of the paper.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Share {
     /// With the requests of the same user.

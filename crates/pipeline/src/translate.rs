@@ -2,8 +2,8 @@
 //!
 //! The input is a text with errors or the words of a command line. The output is one error that
 //! names the other program and the equivalent request. There is no output if no table matches, or
-//! if the equivalent request would itself have errors. [`WORDS`] lists the first words of a stage,
-//! `options` those of tcpdump.
+//! if the equivalent request would itself have errors. [`STAGE_WORDS`] lists the first words of a
+//! stage, `options` those of tcpdump.
 
 mod options;
 mod path;
@@ -18,11 +18,12 @@ use crate::registry::Registry;
 
 /// The equivalent of a word at the start of a stage.
 enum Equivalent {
-    /// A filter with the next word as its argument, and an optional file to read: `grep -i foo x`.
+    /// A filter whose argument is the next word, and optionally a file to read, as in `grep -i foo
+    /// x`.
     Match(&'static str),
     /// The source that reads the file in the next word.
     File,
-    /// A filter without arguments: `wc -l`.
+    /// A filter without arguments, as in `wc -l`.
     Filter(&'static str),
     /// A command with options of tcpdump.
     Options,
@@ -30,26 +31,27 @@ enum Equivalent {
     ShellCommand,
 }
 
-const TCPDUMP: &str = "is written for tcpdump";
-const GREP: &str = "is written for grep";
-const SHELL: &str = "is written for a shell";
-const CLASS_AS_ARGUMENT: &str =
+const TCPDUMP_MESSAGE: &str = "is written for tcpdump";
+const GREP_MESSAGE: &str = "is written for grep";
+const SHELL_MESSAGE: &str = "is written for a shell";
+const CLASS_ARGUMENT_MESSAGE: &str =
     "has a class for an argument: classes are written on the arc after the filter";
-const MISPLACED_OPTION: &str = "has an option of the request: those precede the first filter";
+const MISPLACED_OPTION_MESSAGE: &str =
+    "has an option of the request: those precede the first filter";
 
 /// The first words of a stage, with the message and the equivalent.
-const WORDS: &[(&[&str], &str, Equivalent)] = &[
-    (&["tcpdump", "tshark", "dumpcap", "windump"], TCPDUMP, Equivalent::Options),
-    (&["grep", "fgrep", "ngrep"], GREP, Equivalent::Match("match")),
-    (&["egrep", "rg", "pcre2grep"], GREP, Equivalent::Match("regex")),
-    (&["wc"], SHELL, Equivalent::Filter("count")),
-    (&["cat"], SHELL, Equivalent::File),
+const STAGE_WORDS: &[(&[&str], &str, Equivalent)] = &[
+    (&["tcpdump", "tshark", "dumpcap", "windump"], TCPDUMP_MESSAGE, Equivalent::Options),
+    (&["grep", "fgrep", "ngrep"], GREP_MESSAGE, Equivalent::Match("match")),
+    (&["egrep", "rg", "pcre2grep"], GREP_MESSAGE, Equivalent::Match("regex")),
+    (&["wc"], SHELL_MESSAGE, Equivalent::Filter("count")),
+    (&["cat"], SHELL_MESSAGE, Equivalent::File),
     (
         &[
             "sort", "uniq", "head", "tail", "awk", "sed", "cut", "tr", "jq", "less", "more", "tee",
             "xargs",
         ],
-        SHELL,
+        SHELL_MESSAGE,
         Equivalent::ShellCommand,
     ),
 ];
@@ -57,7 +59,7 @@ const WORDS: &[(&[&str], &str, Equivalent)] = &[
 /// The request that is equivalent to a command line of another program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translation {
-    /// The message: `is written for tcpdump`.
+    /// The message that names the other program, such as `is written for tcpdump`.
     pub message: &'static str,
     /// The request.
     pub line: String,
@@ -79,7 +81,7 @@ impl Translation {
     }
 
     /// Returns the text that the hint proposes: the request, or the entire command if needed.
-    fn proposal(&self) -> String {
+    fn proposal_text(&self) -> String {
         match (&self.count, &self.shell) {
             (None, None) => self.line.clone(),
             _ => self.command(),
@@ -88,7 +90,7 @@ impl Translation {
 }
 
 /// Returns an error with the equivalent request if a stage with an error matches a table.
-pub(crate) fn mistake(
+pub(crate) fn translated_mistake(
     text: &str,
     mistakes: &[Diagnostic],
     registry: &dyn Registry,
@@ -96,13 +98,13 @@ pub(crate) fn mistake(
     let (stage, translation) = translate_first_error(text, mistakes, registry)?;
     let translation = translate_stages(translation, registry, ROUNDS_MAX)?;
     let what = format!("`{}` {}", text.get(stage.start..stage.end)?, translation.message);
-    Some(Diagnostic::error(stage, what).hint(format!("write `{}`", translation.proposal())))
+    Some(Diagnostic::error(stage, what).hint(format!("write `{}`", translation.proposal_text())))
 }
 
 /// Translates a command line in the syntax of tcpdump or of a shell; returns `None` for any other.
-pub fn command(words: &[&str], registry: &dyn Registry) -> Option<Translation> {
+pub fn translate_command(words: &[&str], registry: &dyn Registry) -> Option<Translation> {
     let text = words.join(" ");
-    let stages = stage_spans(&text, PIPE);
+    let stages = stage_spans(&text, PIPE_SEPARATORS);
     let translation =
         translate_stage(&text, &stages, 0, registry).or_else(|| translate_options(words))?;
     translate_stages(translation, registry, ROUNDS_MAX)
@@ -111,8 +113,8 @@ pub fn command(words: &[&str], registry: &dyn Registry) -> Option<Translation> {
 /// The maximum number of stages that are translated, one after the other.
 const ROUNDS_MAX: usize = 4;
 /// The separator of stages.
-const PIPE: &[char] = &['|'];
-const OPERATORS: &[char] = &['|', '+', '(', ')', ';'];
+const PIPE_SEPARATORS: &[char] = &['|'];
+const OPERATOR_SEPARATORS: &[char] = &['|', '+', '(', ')', ';'];
 
 /// Finds the first stage with an error that a table matches, and translates it.
 fn translate_first_error(
@@ -120,7 +122,7 @@ fn translate_first_error(
     mistakes: &[Diagnostic],
     registry: &dyn Registry,
 ) -> Option<(Span, Translation)> {
-    [PIPE, OPERATORS].into_iter().find_map(|between| {
+    [PIPE_SEPARATORS, OPERATOR_SEPARATORS].into_iter().find_map(|between| {
         let stages = stage_spans(text, between);
         let is_wrong = |stage: &Span| {
             let mut errors = mistakes.iter().filter(|mistake| mistake.is_error());
@@ -197,25 +199,25 @@ fn translate_stage(
     let (is_head, last) = (text.get(..stage.start)?.trim().is_empty(), at + 1 == stages.len());
     let of = |message, line| Some(Translation { message, line, count: None, shell: None });
     if let Some(line) = move_option_to_front(text, stage, &words) {
-        return of(MISPLACED_OPTION, line);
+        return of(MISPLACED_OPTION_MESSAGE, line);
     }
-    if let Some(line) = pipes_path(text, stages, at, registry).filter(|_| is_head) {
-        return of(path::MESSAGE, line);
+    if let Some(line) = translate_pipes_path(text, stages, at, registry).filter(|_| is_head) {
+        return of(path::PATH_MESSAGE, line);
     }
     let entry = registry.find(first);
-    if let Some(written) = entry.and_then(|entry| as_label(entry, arguments)) {
+    if let Some(written) = entry.and_then(|entry| argument_as_label(entry, arguments)) {
         // The label replaces the next pipe.
         let end = stages.get(at + 1).map_or(text.len(), |next| next.start);
         let written = if last { format!("{written} count") } else { format!("{written} ") };
         return of(
-            CLASS_AS_ARGUMENT,
+            CLASS_ARGUMENT_MESSAGE,
             rewrite_stage(text, Span::new(stage.start, end), &written, is_head, false),
         );
     }
     // `tcp` alone is a filter here, too.
     if is_expression(content) && (entry.is_none() || !arguments.is_empty()) {
-        let written = format!("bpf {}", quoted(content));
-        return of(TCPDUMP, rewrite_stage(text, stage, &written, is_head, last));
+        let written = format!("bpf {}", quote_word(content));
+        return of(TCPDUMP_MESSAGE, rewrite_stage(text, stage, &written, is_head, last));
     }
     if first.starts_with('-') {
         return translate_options(&words).filter(|_| is_head && last);
@@ -223,13 +225,13 @@ fn translate_stage(
     if entry.is_some() {
         let remaining: Vec<&str> = words.iter().copied().filter(|word| !is_option(word)).collect();
         let line = replace_stage(text, stage, &remaining.join(" "));
-        return if remaining.len() < words.len() { of(TCPDUMP, line) } else { None };
+        return if remaining.len() < words.len() { of(TCPDUMP_MESSAGE, line) } else { None };
     }
-    let (_, message, means) = WORDS.iter().find(|(known, ..)| known.contains(first))?;
+    let (_, message, means) = STAGE_WORDS.iter().find(|(known, ..)| known.contains(first))?;
     let mut plain = arguments.iter().copied().filter(|word| !word.starts_with('-'));
     match means {
         Equivalent::Match(name) => {
-            let written = format!("{name} {}", quoted(plain.next()?));
+            let written = format!("{name} {}", quote_word(plain.next()?));
             let file = plain.next().filter(|_| is_head);
             let written = match file {
                 Some(file) => format!("{} | {written}", file_source(file)),
@@ -250,14 +252,19 @@ fn translate_stage(
 
 /// Translates a path of PipesFS, bare or read by `cat`, and the stages that follow it; `None` if
 /// the stage is no such path.
-fn pipes_path(text: &str, stages: &[Span], at: usize, registry: &dyn Registry) -> Option<String> {
+fn translate_pipes_path(
+    text: &str,
+    stages: &[Span],
+    at: usize,
+    registry: &dyn Registry,
+) -> Option<String> {
     let stage = stages.get(at)?;
     let behind = stages.get(at + 1).and_then(|next| text.get(next.start..));
     match stage_words(text.get(stage.start..stage.end)?).as_slice() {
-        [path] => path::request(path, behind.map(str::to_owned), registry),
+        [path] => path::path_request(path, behind.map(str::to_owned), registry),
         ["cat", path] => {
-            let command = behind.map(|shell| format!("exec {}", quoted(shell)));
-            path::request(path, command, registry)
+            let command = behind.map(|shell| format!("exec {}", quote_word(shell)));
+            path::path_request(path, command, registry)
         }
         _ => None,
     }
@@ -296,7 +303,7 @@ fn move_option_to_front(text: &str, stage: Span, words: &[&str]) -> Option<Strin
 
 /// Formats a filter with classes as arguments (`dport 80`) as filter and label; `None` if the
 /// arguments are not classes.
-fn as_label(entry: &Description, arguments: &[&str]) -> Option<String> {
+fn argument_as_label(entry: &Description, arguments: &[&str]) -> Option<String> {
     let Classes::Number { names, .. } = entry.classes else { return None };
     let is_number = |part: &str| part.is_empty() || part.bytes().all(|byte| byte.is_ascii_digit());
     let is_class = |word: &str| {
@@ -328,13 +335,13 @@ fn with_argument(name: &str, value: Option<&str>) -> String {
         Some(value) => {
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
             let bare = value.chars().all(plain) && !value.is_empty();
-            let value = if bare { value.to_owned() } else { quoted(value) };
+            let value = if bare { value.to_owned() } else { quote_word(value) };
             format!("{name} {value}")
         }
     }
 }
 
-fn quoted(text: &str) -> String {
+fn quote_word(text: &str) -> String {
     let mut quoted = String::new();
     // Writing into a `String` cannot fail.
     let _ = write_quoted(&mut quoted, text.as_bytes());

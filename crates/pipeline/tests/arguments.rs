@@ -6,7 +6,7 @@ use filter::{
     ReadDepth, Type, Value,
 };
 use pipeline::plan::{Machine, plan};
-use pipeline::{Diagnostic, Graph, Registry, read};
+use pipeline::{Diagnostic, Graph, Registry, read_request};
 
 const LINES: Description = Description {
     name: "lines",
@@ -34,7 +34,7 @@ const RECORDS: Description = Description {
     ..Description::EMPTY
 };
 
-/// An editing filter, which only inspects with `look=yes`.
+/// A filter that edits, except that with `look=yes` it only inspects.
 const SCRUB: Description = Description {
     name: "scrub",
     kind: FilterKind::Editing,
@@ -78,21 +78,21 @@ impl Registry for World {
     }
 }
 
-fn graph_of(text: &str) -> Graph {
-    let (graph, mistakes) = read(text, &World);
+fn build_graph(text: &str) -> Graph {
+    let (graph, mistakes) = read_request(text, &World);
     assert_eq!(mistakes, [], "{text}");
     graph
 }
 
 fn mistakes_of(text: &str) -> String {
-    let (_, mistakes) = read(text, &World);
+    let (_, mistakes) = read_request(text, &World);
     let texts = mistakes.iter().map(|Diagnostic { what, why, .. }| format!("{what} / {why}"));
     texts.collect::<Vec<_>>().join("\n")
 }
 
 #[test]
 fn repeated_parameter_keeps_its_values_in_order() {
-    let graph = graph_of("lines | match \"a\" hex=62 \"c\" nocase");
+    let graph = build_graph("lines | match \"a\" hex=62 \"c\" nocase");
     let used = graph.nodes[1].filter().unwrap();
     let texts = used.arguments.iter().filter_map(|(name, value)| match value {
         Value::Text(text) => Some((name, text.as_bytes())),
@@ -105,31 +105,31 @@ fn repeated_parameter_keeps_its_values_in_order() {
 
 #[test]
 fn filter_may_emit_forms_by_its_arguments() {
-    let graph = graph_of("lines | records");
+    let graph = build_graph("lines | records");
     assert_eq!(graph.nodes[1].input_forms, [Form::Record]);
     assert_eq!(
         mistakes_of("lines whole=yes | records"),
         "`records` needs a record / what `lines` gives is bytes"
     );
     for (text, form) in [("lines", Form::Record), ("lines whole=yes", Form::Bytes)] {
-        let plan = plan(graph_of(text), &World, &Machine::example()).unwrap();
+        let plan = plan(build_graph(text), &World, &Machine::example()).unwrap();
         assert_eq!(plan.graph.nodes[1].input_forms, [form], "the sink of an open end");
     }
 }
 
 #[test]
 fn a15_kind_of_a_filter_depends_on_its_arguments() {
-    assert!(graph_of("lines | !scrub look=yes").nodes[2].kind() == Some(FilterKind::Inspection));
+    assert!(build_graph("lines | !scrub look=yes").nodes[2].kind() == Some(FilterKind::Inspection));
     let why = mistakes_of("lines | !scrub");
     assert!(why.starts_with("`scrub` cannot be an operand of `!`"), "{why}");
     assert!(why.ends_with("`scrub` changes bytes"), "{why}");
-    let cost = |text| plan(graph_of(text), &World, &Machine::example()).unwrap().choice.cost_ns;
+    let cost = |text| plan(build_graph(text), &World, &Machine::example()).unwrap().choice.cost_ns;
     assert!(cost("lines | scrub look=yes | print") < cost("lines | scrub | print"));
 }
 
 #[test]
 fn a15_argument_out_of_bounds_is_reported() {
-    graph_of("lines speed=0.5 block=4k");
+    build_graph("lines speed=0.5 block=4k");
     assert!(
         mistakes_of("lines speed=fast").starts_with("`speed` of `lines`: `fast` is neither `max`")
     );

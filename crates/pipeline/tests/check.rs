@@ -1,4 +1,4 @@
-//! Tests of the static checks, against a text file of requests with their expected graphs or
+//! Tests of the static checks against a file of requests, each with its expected graph or
 //! diagnostics.
 
 mod common;
@@ -7,10 +7,10 @@ use common::world::check_registry;
 use common::{Random, read_cases, request_text, trees, update_cases};
 use pipeline::graph::{Order, Step};
 use pipeline::language::limits::{ARCS_MAX, PROGRAMS_MAX};
-use pipeline::{Diagnostic, Graph, check, read};
+use pipeline::{Diagnostic, Graph, check, read_request};
 
 fn format_graph(line: &str) -> Vec<String> {
-    let (graph, mistakes) = read(&request_text(line), &check_registry());
+    let (graph, mistakes) = read_request(&request_text(line), &check_registry());
     let mut lines = Vec::new();
     if !mistakes.iter().any(Diagnostic::is_error) {
         lines.extend(graph.to_string().lines().map(|line| format!("= {line}")));
@@ -104,7 +104,7 @@ fn collect_edges(order: &Order, edges: &mut Vec<usize>) {
 #[test]
 fn request_with_too_many_arcs_is_rejected() {
     let wide = vec!["count"; 150].join("+");
-    let (graph, mistakes) = read(&format!("rx|{wide}|{wide}|log"), &check_registry());
+    let (graph, mistakes) = read_request(&format!("rx|{wide}|{wide}|log"), &check_registry());
     assert!(graph.edges.is_empty() && 150 * 150 > ARCS_MAX);
     assert_eq!(mistakes.len(), 1);
     assert!(mistakes[0].what.contains("arcs"), "{mistakes:?}");
@@ -113,8 +113,8 @@ fn request_with_too_many_arcs_is_rejected() {
 #[test]
 fn request_with_too_many_programs_is_rejected() {
     let line = |count: usize| format!("rx{}", " | exec 'cat'".repeat(count));
-    assert_eq!(read(&line(PROGRAMS_MAX), &check_registry()).1, []);
-    let (_, mistakes) = read(&line(PROGRAMS_MAX + 3), &check_registry());
+    assert_eq!(read_request(&line(PROGRAMS_MAX), &check_registry()).1, []);
+    let (_, mistakes) = read_request(&line(PROGRAMS_MAX + 3), &check_registry());
     let lines: Vec<&str> = mistakes.iter().map(|mistake| mistake.what.as_str()).collect();
     assert_eq!(lines, ["the request has more than 64 programs"]);
 }

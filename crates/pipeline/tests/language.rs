@@ -1,4 +1,4 @@
-//! Tests of the parser, against a text file of requests and the example requests of the papers.
+//! Tests of the parser against a file of requests, and against the example requests in the papers.
 
 mod common;
 

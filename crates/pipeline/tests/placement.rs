@@ -11,7 +11,7 @@ use pipeline::plan::{
 };
 
 /// Filters that accept and emit frames, some with a twin.
-const FILTERS: &[&str] = &[
+const FRAME_FILTERS: &[&str] = &[
     "bpf \"udp\"",
     "bpf \"tcp port 80\"",
     "dport",
@@ -22,7 +22,7 @@ const FILTERS: &[&str] = &[
     "regex \"a.b\"",
     "hist",
 ];
-const SINKS: &[&str] = &["print", "discard", "count", "pcap out.pcap"];
+const SINK_TEXTS: &[&str] = &["print", "discard", "count", "pcap out.pcap"];
 
 /// Returns a random request: sources, a chain, then possibly branches, which may join again.
 fn random_request(random: &mut Random) -> String {
@@ -41,7 +41,7 @@ fn random_request(random: &mut Random) -> String {
             };
             append_random_chain(random, &mut branch, 3);
             if !joined {
-                branch = format!("{branch} | {}", random.pick(SINKS));
+                branch = format!("{branch} | {}", random.pick(SINK_TEXTS));
             }
             all.push(format!("({branch})"));
         }
@@ -50,13 +50,13 @@ fn random_request(random: &mut Random) -> String {
             return line;
         }
     }
-    format!("{line} | {}", random.pick(SINKS))
+    format!("{line} | {}", random.pick(SINK_TEXTS))
 }
 
 fn append_random_chain(random: &mut Random, line: &mut String, length: usize) {
     for _ in 0..random.below(length + 1) {
         let pipe = random.pick(&["|", "|", "|all"]);
-        line.push_str(&format!(" {pipe} {}", random.pick(FILTERS)));
+        line.push_str(&format!(" {pipe} {}", random.pick(FRAME_FILTERS)));
     }
 }
 
@@ -68,7 +68,7 @@ fn random_costs(random: &mut Random) -> Costs {
         let value = if value > 0.0 { value } else { 30.0 };
         costs.set(name, value * random.below(300) as f64 / 100.0);
     }
-    for filter in FILTERS {
+    for filter in FRAME_FILTERS {
         for kernel in [false, true] {
             let (block, byte) = (random.below(400) as f64, random.below(10) as f64 / 10.0);
             costs.set_filter(FilterCost { filter: (*filter).to_owned(), kernel, block, byte });
@@ -115,8 +115,8 @@ fn o2_path_never_moves_back_and_kernel_nodes_are_a_prefix() {
     assert!(inside > 20, "{inside} plans of 200 had a filter in the kernel");
 }
 
-/// With one thread on both sides, a process could deadlock: the thread would wait for the output of
-/// the process instead of writing its input.
+/// If the same thread were on both sides of a process, it could deadlock: it would wait for the
+/// output of the process instead of writing its input.
 #[test]
 fn j5_process_has_different_threads_on_both_sides() {
     for line in [
@@ -228,7 +228,7 @@ fn random_requests_have_no_errors() {
     let mut random = Random::from_environment();
     for _ in 0..200 {
         let text = random_request(&mut random);
-        let (graph, mistakes) = pipeline::read(&text, &planner_registry());
+        let (graph, mistakes) = pipeline::read_request(&text, &planner_registry());
         assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
         assert!(plan(graph, &planner_registry(), &Machine::example()).is_ok(), "{text}");
     }
@@ -246,12 +246,12 @@ fn v6_measurements_move_a_filter_and_explain_gives_the_reason() {
     slow.costs.set_filter(FilterCost { filter, kernel: true, block: 500.0, byte: 0.0 });
     let second = first.replan(&slow).unwrap();
     assert_eq!(nodes_in_kernel(&second), [true, true, false, false]);
-    let told = PersistedPlan::of(&first).changes(&second);
+    let told = PersistedPlan::from_plan(&first).describe_changes(&second);
     let wanted = "`bpf \"tcp port 80\"` runs in thread0 now, not in kernel: thread0 9 ns; \
                   kernel 500 ns, then 3 ns";
     assert_eq!(told[0], wanted);
     assert!(told[1].starts_with("it costs "), "{told:?}");
-    assert_eq!(PersistedPlan::of(&first).changes(&first), Vec::<String>::new());
+    assert_eq!(PersistedPlan::from_plan(&first).describe_changes(&first), Vec::<String>::new());
 }
 
 #[test]

@@ -102,10 +102,10 @@ fn read_cases() -> Vec<PlanCase> {
 
 fn plan_case(case: &PlanCase) -> Result<Plan, String> {
     let world = planner_registry();
-    let (graph, mistakes) = pipeline::read(&case.request, &world);
+    let (graph, mistakes) = pipeline::read_request(&case.request, &world);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&case.request, &mistakes, false));
     plan(graph.clone(), &world, &case.machine)
-        .map_err(|refused| explain::unplaceable(&graph, &refused))
+        .map_err(|refused| explain::format_unplaceable(&graph, &refused))
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn o1_v1_explain_matches_the_golden_files() {
     assert!(cases.len() >= 12, "the plans are there");
     for case in cases {
         let text = match plan_case(&case) {
-            Ok(plan) => explain::text(&plan, &case.machine),
+            Ok(plan) => explain::format_plan(&plan, &case.machine),
             Err(text) => text,
         };
         if std::env::var_os("UPDATE").is_some() {
@@ -147,7 +147,7 @@ fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
     }
     assert_eq!((second.programs[0].steps.len(), second.programs[0].exits.len()), (1, 1));
     assert_eq!(second.reports, first.reports);
-    let text = explain::text(&second, &case.machine);
+    let text = explain::format_plan(&second, &case.machine);
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains(&format!("kernel: {why}")), "{text}");
     assert!(text.contains("kernel: after `dport`, which the kernel refused"), "{text}");
@@ -185,7 +185,7 @@ fn o6_branches_with_a_common_prefix_share_one_program() {
 fn dot_output_contains_every_node_and_edge() {
     for case in read_cases() {
         let Ok(plan) = plan_case(&case) else { continue };
-        let dot = explain::dot(&plan);
+        let dot = explain::format_dot(&plan);
         let edges = dot.lines().filter(|line| line.contains(" -> ")).count();
         assert_eq!(edges, plan.graph.edges.len());
         let outer = plan.graph.ids().filter(|(_, node)| node.inside.is_none()).count();
@@ -200,7 +200,7 @@ fn dot_output_contains_every_node_and_edge() {
 #[test]
 fn explain_and_dot_name_filters_evaluated_ahead() {
     let plan = plan_case(&case_named("19-asked-ahead.plan")).unwrap();
-    assert_eq!(explain::dot(&plan).matches("xlabel=\"in the kernel too\"").count(), 3);
+    assert_eq!(explain::format_dot(&plan).matches("xlabel=\"in the kernel too\"").count(), 3);
     let asked: Vec<_> =
         plan.pushdowns.iter().map(|p| plan.pushed_filter(p.source).unwrap()).collect();
     let asked: Vec<_> = asked.iter().filter_map(|given| given.text("expression")).collect();
@@ -208,22 +208,22 @@ fn explain_and_dot_name_filters_evaluated_ahead() {
     let hosts: Vec<String> = (0..200).map(|n| format!("host 10.0.0.{n}")).collect();
     let request = format!("rx | bpf \"{}\" | discard", hosts.join(" or "));
     let long = PlanCase { request, ..case_named("19-asked-ahead.plan") };
-    let text = explain::text(&plan_case(&long).unwrap(), &long.machine);
+    let text = explain::format_plan(&plan_case(&long).unwrap(), &long.machine);
     let except = "of devices without an Ethernet header everything enters, ";
     assert!(text.contains(except), "{text}");
     let plan = plan_case(&case_named("20-not-asked-ahead.plan")).unwrap();
-    assert!(!explain::dot(&plan).contains("in the kernel too"));
+    assert!(!explain::format_dot(&plan).contains("in the kernel too"));
     assert_eq!(plan.pushdowns.len(), 6);
     assert!(
         plan.pushdowns.iter().all(|p| p.filter.is_err() && plan.pushed_filter(p.source).is_none())
     );
     assert!(
-        explain::help(&RX, planner_registry().endpoint(&RX))
+        explain::format_help(&RX, planner_registry().endpoint(&RX))
             .contains("    pushdown      the kernel checks the condition of the next filter")
     );
     let bpf = filter::catalog::FILTERS.iter().find(|entry| entry.name == "bpf").unwrap();
     assert!(
-        explain::help(bpf, &EndpointFacts::NONE)
+        explain::format_help(bpf, &EndpointFacts::NONE)
             .contains("    pushdown      the kernel checks its condition for the source before it")
     );
 }
@@ -231,7 +231,7 @@ fn explain_and_dot_name_filters_evaluated_ahead() {
 #[test]
 fn every_filter_has_a_help_text() {
     for entry in filter::catalog::FILTERS {
-        let help = explain::help(entry, planner_registry().endpoint(entry));
+        let help = explain::format_help(entry, planner_registry().endpoint(entry));
         assert!(help.starts_with(entry.name) && help.contains("Example\n"), "{help}");
         for parameter in entry.parameters {
             assert!(help.contains(&format!("    {}", parameter.name)), "{help}");

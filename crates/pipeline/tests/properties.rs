@@ -1,5 +1,5 @@
 //! Tests of properties of all trees and texts: parsing the printed form of a tree returns the tree,
-//! and the parser panics on no text.
+//! and the parser never panics.
 
 mod common;
 

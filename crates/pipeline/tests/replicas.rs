@@ -8,13 +8,13 @@ use filter::sharing::Sharing;
 use pipeline::plan::{Costs, FilterCost, Machine, Plan, SpaceKind, plan};
 
 /// The costs of filters on the test machine, in ns.
-const COSTS: [(&str, f64); 4] =
+const FILTER_COSTS: [(&str, f64); 4] =
     [("regex", 2_000.0), ("compress", 9_000.0), ("tcp", 400.0), ("http", 1_600.0)];
 
 /// Returns a machine with this number of processors and the costs above.
 fn test_machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
-    for (filter, block) in COSTS {
+    for (filter, block) in FILTER_COSTS {
         costs.set_filter(FilterCost { filter: filter.to_owned(), kernel: false, block, byte: 0.0 });
     }
     Machine { processors, costs, ..Machine::example() }
@@ -25,7 +25,7 @@ fn plan_valid(text: &str, machine: &Machine) -> Plan {
     let world = fixture::planner_registry();
     let option = if text.starts_with("--parallel") { "" } else { "--parallel=auto " };
     let text = &format!("{option}{text}");
-    let (graph, mistakes) = pipeline::read(text, &world);
+    let (graph, mistakes) = pipeline::read_request(text, &world);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &world, machine).expect("a plan");
     assert_valid(&plan, text);
@@ -108,7 +108,8 @@ fn n4_every_connected_component_gets_its_own_replicas() {
 
 #[test]
 fn n1_request_without_the_option_gets_no_replicas() {
-    let (graph, _) = pipeline::read("replay a | compress | print", &fixture::planner_registry());
+    let (graph, _) =
+        pipeline::read_request("replay a | compress | print", &fixture::planner_registry());
     let plan = plan(graph, &fixture::planner_registry(), &test_machine(16)).expect("a plan");
     assert_eq!((plan.replicas, plan.replica_refusals), (vec![], vec![]));
 }
@@ -127,7 +128,7 @@ fn n5_number_of_replicas_follows_the_goal_of_the_option() {
     );
     for wrong in ["--parallel=0", "--parallel=65", "--parallel=some", "--parallel"] {
         let (_, mistakes) =
-            pipeline::read(&format!("{wrong} {line}"), &fixture::planner_registry());
+            pipeline::read_request(&format!("{wrong} {line}"), &fixture::planner_registry());
         assert_eq!(mistakes.len(), 1, "{wrong}");
     }
 }

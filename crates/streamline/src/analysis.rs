@@ -1,5 +1,5 @@
-//! Measurements of a run beside the planner's estimates (`explain --analyze`), and changes of the
-//! next plan.
+//! Comparison of the measurements of a run with the planner's estimates (`explain --analyze`), and
+//! the resulting changes of the next plan.
 //!
 //! The measurements update the saved cost table. The plan is saved with them, so that the next
 //! `explain` of the same request can report the differences and their causes.
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 /// The measurements of a run, and the changes that they cause in the next plan.
 #[derive(Debug)]
 pub struct Analysis {
-    /// Table of estimates beside measurements.
+    /// Table of estimates and measurements.
     pub text: String,
-    /// Number of filters that saw too few blocks to measure a cost, or the reason why nothing was
-    /// saved.
+    /// Number of filters that received too few blocks for their cost to be measured, or the reason
+    /// why nothing was saved.
     pub saved: Result<usize, SaveError>,
     /// Differences between this plan and the next one, as sentences.
     pub changes: Vec<String>,
@@ -38,37 +38,39 @@ pub enum SaveError {
 #[must_use]
 pub fn analyze(results: &Results) -> Analysis {
     let Results { text, plan, outcome, .. } = results;
-    let measurements = measurements(plan, outcome);
+    let measurements = run_measurements(plan, outcome);
     let saved = match calibrate::state_directory() {
         None => Err(SaveError::NoStateDirectory),
-        Some(folder) => save(&folder, text, plan, &measurements).map_err(SaveError::Failed),
+        Some(folder) => {
+            save_measurements(&folder, text, plan, &measurements).map_err(SaveError::Failed)
+        }
     };
     let changes = match saved {
         Ok(_) => next_changes(plan, &engine::machine::inspect()),
         Err(_) => Vec::new(),
     };
-    Analysis { text: explain::analysis(plan, &measurements), saved, changes }
+    Analysis { text: explain::format_analysis(plan, &measurements), saved, changes }
 }
 
 /// Returns the differences between a plan and the plan of the last analyzed run of the same
 /// request, as sentences; empty if no run was analyzed.
 #[must_use]
-pub fn changes(text: &str, plan: &Plan) -> Vec<String> {
+pub fn changes_since_analyzed(text: &str, plan: &Plan) -> Vec<String> {
     let kept = calibrate::state_directory().map(|folder| plan_file(&folder, text));
     let known = kept.and_then(|path| fs::read_to_string(path).ok());
     let known = known.as_deref().and_then(PersistedPlan::parse);
-    known.map_or_else(Vec::new, |known| known.changes(plan))
+    known.map_or_else(Vec::new, |known| known.describe_changes(plan))
 }
 
 /// Returns the changes that a new plan with the current cost table would make, as sentences.
 fn next_changes(plan: &Plan, machine: &Machine) -> Vec<String> {
     let next = plan.replan(machine).ok();
-    next.map_or_else(Vec::new, |next| PersistedPlan::of(plan).changes(&next))
+    next.map_or_else(Vec::new, |next| PersistedPlan::from_plan(plan).describe_changes(&next))
 }
 
 /// Saves the measurements of filters and arcs, and the plan. Returns the number of filters that saw
 /// too few blocks to learn from.
-fn save(
+fn save_measurements(
     folder: &Path,
     text: &str,
     plan: &Plan,
@@ -82,7 +84,8 @@ fn save(
     let path = plan_file(folder, text);
     let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
     path.parent().map_or(Ok(()), fs::create_dir_all).map_err(why)?;
-    sys::replace::replace_file(&path, PersistedPlan::of(plan).text().as_bytes()).map_err(why)?;
+    sys::replace::replace_file(&path, PersistedPlan::from_plan(plan).to_text().as_bytes())
+        .map_err(why)?;
     Ok(too_few)
 }
 
@@ -96,7 +99,7 @@ fn plan_file(folder: &Path, text: &str) -> PathBuf {
 }
 
 /// Returns the measurements of a run by node and edge of its plan.
-fn measurements(plan: &Plan, outcome: &Outcome) -> Measurements {
+fn run_measurements(plan: &Plan, outcome: &Outcome) -> Measurements {
     let elapsed_ns = outcome.elapsed_ns;
     let mut measurements =
         Measurements { elapsed_ns, ..engine::adapt::measurements(plan, &outcome.ledger) };

@@ -1,8 +1,8 @@
-//! Building of a prepared request.
+//! Building of a prepared request into paths that are ready to run.
 
 use crate::error::OpenError;
 use crate::options::Options;
-use crate::prepared::{Prepared, unplaceable};
+use crate::prepared::{Prepared, unplaceable_error};
 use crate::ready::Ready;
 use crate::{record, workers};
 use engine::build::{self, BuildError, BuiltPath, PathOptions, Settings};
@@ -16,7 +16,7 @@ impl Prepared {
         if !self.workers.is_empty() {
             return workers::build(self, options);
         }
-        let recording = record::begin(&self, options)?;
+        let recording = record::create_recording(&self, options)?;
         let record_mode = recording.clone().map_or_else(RecordMode::default, RecordMode::Record);
         let adapt =
             recording.is_none().then(|| Adapt::permitted_by(&self.plan, &self.machine)).flatten();
@@ -52,12 +52,12 @@ impl Prepared {
         for refused in &self.plan.refusals {
             let name = self.plan.graph.node(refused.node).name();
             let space = &self.plan.space_of(refused.node).name;
-            options.notices.note(&format!("`{name}` runs in {space}: {}", refused.why));
+            options.notices.raise_note(&format!("`{name}` runs in {space}: {}", refused.why));
         }
-        Ready::of_paths(self, paths, options)
+        Ready::for_paths(self, paths, options)
     }
 
-    /// Builds the plan; replans and retries each time the kernel refuses a filter.
+    /// Builds the plan. Whenever the kernel refuses a filter, plans again without it and retries.
     pub(crate) fn build_paths(
         &mut self,
         settings: Settings,
@@ -81,8 +81,9 @@ impl Prepared {
                 let (text, plan) = (self.text.clone(), Box::new(self.plan.clone()));
                 return Err(OpenError::Build { text, plan, error: Box::new(error) });
             };
-            self.plan = again
-                .map_err(|refused| unplaceable(&self.text, self.plan.graph.clone(), refused))?;
+            self.plan = again.map_err(|refused| {
+                unplaceable_error(&self.text, self.plan.graph.clone(), refused)
+            })?;
         }
     }
 }

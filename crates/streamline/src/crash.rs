@@ -1,14 +1,14 @@
 //! Captures of blocks on which filters panicked, saved so that the failure can be reproduced.
 
 use crate::notice::{CrashCapture, Notices};
-use crate::report::quoted;
+use crate::report::quote_word;
 use engine::{calibrate, crash_capture};
 use pipeline::Graph;
 use runtime::failure::{Cause, PathFailure};
 
 /// Saves the blocks on which filters panicked. Returns one element per failure: `None` if the
 /// failure has no block, or if the block could not be saved, which a notice reports.
-pub(crate) fn save(
+pub(crate) fn save_captures(
     text: &str,
     graph: &Graph,
     failures: &[PathFailure],
@@ -17,17 +17,17 @@ pub(crate) fn save(
     let one = |failure: &PathFailure| {
         let Cause::Panic { block: Some(block), .. } = &failure.cause else { return None };
         let Some(folder) = calibrate::state_directory() else {
-            notices.warn("nothing can be saved: neither XDG_STATE_HOME nor HOME is set");
+            notices.raise_warning("nothing can be saved: neither XDG_STATE_HOME nor HOME is set");
             return None;
         };
         match crash_capture::write(block, &failure.node, &folder) {
             Ok(kept) => {
                 let request = replace_sources(text, graph, &kept.source);
-                let command = format!("streamline {}", quoted(&request));
+                let command = format!("streamline {}", quote_word(&request));
                 Some(CrashCapture { path: kept.path, command })
             }
             Err(why) => {
-                notices.warn(&format!("the block could not be saved: {why}"));
+                notices.raise_warning(&format!("the block could not be saved: {why}"));
                 None
             }
         }

@@ -19,14 +19,14 @@ pub enum OpenError {
         /// Every mistake, with its span in the text.
         list: Vec<Diagnostic>,
     },
-    /// The options contradict the request or each other.
+    /// The options contradict the request or one another.
     #[error("{0}")]
     Unfit(String),
     /// No space can run one of the filters.
     #[error(
         "no space can run `{}`\n{}",
         .refused.name,
-        pipeline::explain::unplaceable(.graph, .refused).trim_end()
+        pipeline::explain::format_unplaceable(.graph, .refused).trim_end()
     )]
     Unplaceable {
         /// Text of the request.
@@ -54,7 +54,7 @@ pub enum OpenError {
     Worker {
         /// Number of the worker, from 1.
         number: u32,
-        /// Exit status or signal; `None` if the process could not be waited for.
+        /// Exit status or signal of the worker; `None` if waiting for the process failed.
         ended: Option<ProcessEnd>,
     },
     /// The record file could not be created.
@@ -72,8 +72,8 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Converts an I/O error of a call that concerns a worker process.
-    pub(crate) fn of_worker(call: &'static str, error: &std::io::Error) -> Self {
+    /// Creates the error for a failed call that concerns a worker process.
+    pub(crate) fn worker_io_error(call: &'static str, error: &std::io::Error) -> Self {
         sys::Error::new(call, "an engine", error.raw_os_error().unwrap_or(0)).into()
     }
 }

@@ -38,12 +38,13 @@ impl Hosts {
     /// May pin sources in `graph` to the kernel.
     pub(crate) fn find(graph: &mut Graph, alone: bool, notices: &Notices) -> (Self, Machine) {
         let mut machine = machine::inspect();
-        if alone || !are_live(graph).any(|live| live) {
+        if alone || !replaceable_sources(graph).any(|live| live) {
             return (Self::alone(), machine);
         }
         let found = DaemonHost::find().unwrap_or_else(|error| {
             if !matches!(error, ClientError::NoDaemon(_)) {
-                notices.note(&format!("the daemon runs nothing of it in the kernel: {error}"));
+                notices
+                    .raise_note(&format!("the daemon runs nothing of it in the kernel: {error}"));
             }
             None
         });
@@ -58,9 +59,13 @@ impl Hosts {
 }
 
 impl Hosts {
-    /// Replans into other spaces the filters that the daemon's policy will refuse. Returns the plan
+    /// Plans filters that the daemon's policy would refuse into other spaces. Returns the plan
     /// unchanged if this process can load programs itself.
-    pub(crate) fn foresee(&self, plan: Plan, machine: &Machine) -> Result<Plan, Unplaceable> {
+    pub(crate) fn plan_within_policy(
+        &self,
+        plan: Plan,
+        machine: &Machine,
+    ) -> Result<Plan, Unplaceable> {
         let Some(daemon) = self.daemon.as_ref().filter(|_| !self.privileged) else {
             return Ok(plan);
         };
@@ -87,24 +92,25 @@ impl Host for Hosts {
 }
 
 /// Returns, for each source of a graph, true if a kernel program can replace it.
-fn are_live(graph: &Graph) -> impl Iterator<Item = bool> {
+fn replaceable_sources(graph: &Graph) -> impl Iterator<Item = bool> {
     graph
         .ids()
         .filter_map(|(_, node)| Some(node.filter()?.attach()?.is_ok_and(|attach| !attach.takes)))
 }
 
-/// The reason that `explain` shows for a pin added by [`pin_to_kernel`].
-const NO_SOCKET: &str = "you may not open a packet socket: only a kernel program of the daemon can \
+/// Reason that `explain` prints for a source that [`pin_to_kernel`] has pinned.
+const NO_SOCKET_REASON: &str = "you may not open a packet socket: only a kernel program of the daemon can \
                          observe frames";
 
-/// Pins each source that a kernel program can replace to the kernel, unless the request pins it.
+/// Pins every source that a kernel program can replace to the kernel, except sources that the
+/// request pins.
 fn pin_to_kernel(graph: &mut Graph) {
     for node in &mut graph.nodes {
         let Step::Filter(used) = &mut node.step else { continue };
         let Some(attach) = used.attach() else { continue };
         if used.pin.is_none() && attach.is_ok_and(|attach| !attach.takes) {
             used.pin = Some("kernel".to_owned());
-            used.pin_reason = Some(NO_SOCKET);
+            used.pin_reason = Some(NO_SOCKET_REASON);
         }
     }
 }

@@ -6,8 +6,8 @@
 //! let request = format!("replay {capture} | tcp | http |get count");
 //! let running = streamline::open(&request, streamline::Options::alone())?;
 //! let results = running.wait()?;
-//! println!("{}", results.report().sentence());
-//! # assert_eq!(results.report().lost(), 0);
+//! println!("{}", results.report().summary_sentence());
+//! # assert_eq!(results.report().lost_blocks(), 0);
 //! # Ok(())
 //! # }
 //! ```
@@ -18,7 +18,7 @@
 //! line, the C library and the Python module are front ends of these calls.
 //!
 //! A program adds its own filters, sources and sinks in an [`Own`], and exchanges byte streams with
-//! a running request through an [`end`](Own::output) of a pipe.
+//! a running request through an [`end`](Own::pipe_from_sink) of a pipe.
 //!
 //! The library installs no signal handler, never ends the process, and writes to standard output
 //! only for sinks that the request names. Messages for people go to [`Options::notices`]. Worker
@@ -54,7 +54,7 @@ pub use member::ids::use_daemon_ids;
 pub use notice::{CrashCapture, Notice, Notices};
 pub use options::Options;
 pub use own::Own;
-pub use prepared::{Prepared, read};
+pub use prepared::{Prepared, read_graph};
 pub use ready::{Finished, Ready, Results};
 pub use report::Report;
 pub use running::Running;

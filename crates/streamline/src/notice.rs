@@ -1,4 +1,4 @@
-//! Messages for people while a request is opened and runs. None of them is an error.
+//! Notices: messages for people while a request is opened and runs. They are not errors.
 
 use pipeline::Diagnostic;
 use std::fmt;
@@ -12,7 +12,7 @@ pub enum Notice<'n> {
     Note(&'n str),
     /// A problem that may need action.
     Warning(&'n str),
-    /// Warnings about spans of a request: its text and the diagnostics.
+    /// Warnings about parts of a request: its text, and the diagnostics.
     RequestWarnings(&'n str, &'n [Diagnostic]),
     /// The saved capture of a block on which a filter panicked.
     Crash(&'n CrashCapture),
@@ -20,29 +20,29 @@ pub enum Notice<'n> {
 
 /// A shared callback for notices; the default discards them.
 #[derive(Clone, Default)]
-pub struct Notices(Option<Arc<Reader>>);
+pub struct Notices(Option<Arc<NoticeReader>>);
 
-type Reader = dyn Fn(&Notice<'_>) + Send + Sync;
+type NoticeReader = dyn Fn(&Notice<'_>) + Send + Sync;
 
 impl Notices {
-    /// Creates a handle that passes each notice to `reader`, in the thread that raises it. The
-    /// function must return quickly.
-    pub fn to(reader: impl Fn(&Notice<'_>) + Send + Sync + 'static) -> Self {
+    /// Creates a handle that passes each notice to `reader`. The function runs in the thread that
+    /// raises the notice, and must return quickly.
+    pub fn new(reader: impl Fn(&Notice<'_>) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(reader)))
     }
 
-    pub(crate) fn give(&self, notice: &Notice<'_>) {
+    pub(crate) fn raise(&self, notice: &Notice<'_>) {
         if let Some(reader) = &self.0 {
             reader(notice);
         }
     }
 
-    pub(crate) fn note(&self, text: &str) {
-        self.give(&Notice::Note(text));
+    pub(crate) fn raise_note(&self, text: &str) {
+        self.raise(&Notice::Note(text));
     }
 
-    pub(crate) fn warn(&self, text: &str) {
-        self.give(&Notice::Warning(text));
+    pub(crate) fn raise_warning(&self, text: &str) {
+        self.raise(&Notice::Warning(text));
     }
 }
 

@@ -37,7 +37,8 @@ pub struct Options {
     pub record_bytes: Option<u64>,
     /// True to save blocks on which filters panicked as captures in the user's state directory.
     pub captures_crashes: bool,
-    /// True for the process of a shared prefix: the run ends once nobody reads it.
+    /// True for the process that serves a shared prefix. The run ends when there are no readers
+    /// left.
     pub serves_prefix: bool,
     /// Program to start for workers and untrusted filters: the command `streamline`, or any program
     /// that calls [`serve_if_asked`](crate::serve_if_asked); for shared prefixes, only the command.
@@ -47,9 +48,9 @@ pub struct Options {
     pub own: Own,
     /// Receiver of messages for people; the default discards them.
     pub notices: Notices,
-    /// Rollback log of acquired resources, into which tests inject faults.
+    /// Rollback log of acquired resources. Tests inject faults into its steps.
     pub steps: Steps,
-    /// Kernel refusal that a test simulates.
+    /// Refusal by the kernel that a test simulates.
     pub refuses: InjectedRefusal,
 }
 

@@ -1,8 +1,9 @@
-//! Filters, sources and sinks of the calling program, and pipe ends that connect it to a request.
+//! Filters, sources and sinks of the calling program, and pipes that connect the program to a
+//! request.
 //!
-//! A type that implements a trait of the contract is added with its description, as in the catalog;
-//! a closure is added under a name. A pipe end appears in a request as a path, like the shell's
-//! `>(…)`.
+//! A type that implements one of the traits is added with its description, like a catalog entry. A
+//! closure is added under a name. The end of a pipe is named in a request by a path, like the
+//! shell's `>(…)`.
 
 use abi::Class;
 use endpoint::{Failure, Opening, Sink, SinkEntry, SourceEntry};
@@ -22,14 +23,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The filters, sources, sinks and pipe ends that this program adds to the registry.
 ///
-/// Descriptions are leaked and live as long as the process, so make one `Own` and clone it into the
-/// options of each request. Its filters, sources and sinks run only in threads of this process.
+/// Descriptions are leaked and live as long as the process, so create one `Own` and clone it into
+/// the options of each request. The filters, sources and sinks run only in threads of this process.
 #[derive(Clone, Default)]
 pub struct Own {
     descriptions: Vec<&'static Description>,
     sources: &'static [SourceEntry],
     sinks: &'static [SinkEntry],
-    /// Descriptors of the pipe ends in the request, which stay open until a source or sink has
+    /// Descriptors of the pipe ends that requests name. They stay open until a source or sink has
     /// opened them by path.
     ends: Vec<Arc<OwnedFd>>,
 }
@@ -37,14 +38,14 @@ pub struct Own {
 impl Own {
     /// Adds a filter by its description.
     #[must_use]
-    pub fn filter(mut self, description: &'static Description) -> Self {
+    pub fn with_filter(mut self, description: &'static Description) -> Self {
         self.descriptions.push(description);
         self
     }
 
     /// Adds a source by its entry.
     #[must_use]
-    pub fn source(mut self, entry: SourceEntry) -> Self {
+    pub fn with_source(mut self, entry: SourceEntry) -> Self {
         self.descriptions.push(entry.description);
         self.sources = Box::leak([self.sources, &[entry]].concat().into_boxed_slice());
         self
@@ -52,28 +53,31 @@ impl Own {
 
     /// Adds a sink by its entry.
     #[must_use]
-    pub fn sink(mut self, entry: SinkEntry) -> Self {
+    pub fn with_sink(mut self, entry: SinkEntry) -> Self {
         self.descriptions.push(entry.description);
         self.sinks = Box::leak([self.sinks, &[entry]].concat().into_boxed_slice());
         self
     }
 
-    /// Adds a filter that classifies each block with `classify`. Calls are serialized. For `None`
-    /// the block has no class and a plain pipe drops it.
+    /// Adds a filter that classifies each block with `classify`. Calls are serialized. If it
+    /// returns `None`, the block has no class, and a plain pipe drops the block.
     ///
     /// ```
     /// # fn main() -> Result<(), streamline::OpenError> {
     /// # let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/web.pcap");
-    /// let own = streamline::Own::default().classify("long", |block| Some(block.length() / 1000));
+    /// use streamline::report::Form;
+    ///
+    /// let own = streamline::Own::default()
+    ///     .with_classifier("long", |block| Some(block.length() / 1000));
     /// let options = streamline::Options { own, ..streamline::Options::alone() };
     /// let request = format!("replay {capture} | long |1 count");
     /// let results = streamline::open(&request, options)?.wait()?;
-    /// assert!(results.report().line_ends(streamline::report::Form::Text).contains("blocks"));
+    /// assert!(results.report().line_end_reports(Form::Text).contains("blocks"));
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn classify(
+    pub fn with_classifier(
         self,
         name: &str,
         classify: impl FnMut(&Block<'_>) -> Option<u32> + Send + 'static,
@@ -86,16 +90,16 @@ impl Own {
                 range: ValueRange { low: 0, high: u32::MAX },
                 names: &[],
             },
-            reasons: REASONS,
+            reasons: CALLBACK_REASONS,
             state: StateFacts::pinned("it is a function of this program"),
             user: Some(callback_filter),
             ..callback_description(name, Callback::Classify(Arc::new(Mutex::new(classify))))
         };
-        self.filter(Box::leak(Box::new(description)))
+        self.with_filter(Box::leak(Box::new(description)))
     }
 
-    /// Adds a sink that calls `take` for each block. Calls are serialized and must return quickly,
-    /// since the path waits for them. An error of `take` ends the path.
+    /// Adds a sink that calls `take` for each block. Calls are serialized. They must return
+    /// quickly, because the path waits for them. An error of `take` ends the path.
     ///
     /// ```
     /// # fn main() -> Result<(), streamline::OpenError> {
@@ -105,7 +109,7 @@ impl Own {
     ///
     /// let bytes = Arc::new(AtomicU64::new(0));
     /// let sum = Arc::clone(&bytes);
-    /// let own = streamline::Own::default().each("sum", move |block| {
+    /// let own = streamline::Own::default().with_sink_fn("sum", move |block| {
     ///     sum.fetch_add(u64::from(block.length()), Ordering::Relaxed);
     ///     Ok(())
     /// });
@@ -116,7 +120,7 @@ impl Own {
     /// # }
     /// ```
     #[must_use]
-    pub fn each(
+    pub fn with_sink_fn(
         self,
         name: &str,
         take: impl FnMut(&Block<'_>) -> Result<(), String> + Send + 'static,
@@ -127,12 +131,12 @@ impl Own {
             gives: OutputForm::Nothing,
             ..callback_description(name, Callback::Each(Arc::new(Mutex::new(take))))
         };
-        self.sink(SinkEntry::new(Box::leak(Box::new(description)), open_callback_sink))
+        self.with_sink(SinkEntry::new(Box::leak(Box::new(description)), open_callback_sink))
     }
 
-    /// Creates a pipe from a sink to this program. Returns its reading end, and the path to write
-    /// into the request in place of a file. The reader sees end of file when the path ends; a full
-    /// pipe blocks the path.
+    /// Creates a pipe from a sink to this program. Returns the reading end of the pipe, and the
+    /// path that the request uses in place of a file. The reader sees end of file when the path
+    /// ends; a full pipe blocks the path.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -140,7 +144,7 @@ impl Own {
     /// use std::io::{BufRead, BufReader};
     ///
     /// let mut own = streamline::Own::default();
-    /// let (log, path) = own.output()?;
+    /// let (log, path) = own.pipe_from_sink()?;
     /// let options = streamline::Options { own, ..streamline::Options::alone() };
     /// let request = format!("replay {capture} | tcp | http |exchange weblog {path}");
     /// let running = streamline::open(&request, options)?;
@@ -149,21 +153,21 @@ impl Own {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn output(&mut self) -> Result<(File, String), sys::Error> {
+    pub fn pipe_from_sink(&mut self) -> Result<(File, String), sys::Error> {
         let (reader, writer) = sys::descriptor::pipe()?;
-        Ok((File::from(reader), self.end(writer)))
+        Ok((File::from(reader), self.add_descriptor(writer)))
     }
 
-    /// Creates a pipe from this program to a source. Returns its writing end, and the path to write
-    /// into the request in place of a file. The source ends when the writer is dropped.
-    pub fn input(&mut self) -> Result<(File, String), sys::Error> {
+    /// Creates a pipe from this program to a source. Returns the writing end of the pipe, and the
+    /// path that the request uses in place of a file. The source ends when the writer is dropped.
+    pub fn pipe_to_source(&mut self) -> Result<(File, String), sys::Error> {
         let (reader, writer) = sys::descriptor::pipe()?;
-        Ok((File::from(writer), self.end(reader)))
+        Ok((File::from(writer), self.add_descriptor(reader)))
     }
 
-    /// Makes a descriptor of this program available to a request. Returns the path to write into
-    /// the request. The descriptor is closed once the request is open.
-    pub fn end(&mut self, descriptor: OwnedFd) -> String {
+    /// Makes a descriptor of this program available to a request. Returns the path by which the
+    /// request names it. The descriptor is closed after the request has been opened.
+    pub fn add_descriptor(&mut self, descriptor: OwnedFd) -> String {
         let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
         self.ends.push(Arc::new(descriptor));
         path
@@ -180,7 +184,7 @@ impl Own {
         Settings { sources: self.sources, sinks: self.sinks, ..Settings::default() }
     }
 
-    fn description(&self, name: &str) -> Option<&'static Description> {
+    fn find_description(&self, name: &str) -> Option<&'static Description> {
         self.descriptions.iter().copied().find(|known| known.name == name)
     }
 }
@@ -194,15 +198,15 @@ impl fmt::Debug for Own {
 
 impl Registry for Own {
     fn find(&self, name: &str) -> Option<&'static Description> {
-        self.description(name).or_else(|| MachineRegistry::Local.find(name))
+        self.find_description(name).or_else(|| MachineRegistry::Local.find(name))
     }
 
     fn find_filter(&self, name: &str) -> Option<&'static Description> {
-        self.description(name).or_else(|| MachineRegistry::Local.find_filter(name))
+        self.find_description(name).or_else(|| MachineRegistry::Local.find_filter(name))
     }
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {
-        let own = self.description(name).filter(|known| known.kind == FilterKind::Source);
+        let own = self.find_description(name).filter(|known| known.kind == FilterKind::Source);
         own.or_else(|| MachineRegistry::Local.find_source(name))
     }
 
@@ -228,7 +232,7 @@ impl Registry for Own {
     }
 
     fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
-        match self.description(entry.name) {
+        match self.find_description(entry.name) {
             Some(own) if arguments.flag("untrusted") => {
                 let why =
                     format!("`{}` is a function of this program, which no other has", own.name);
@@ -239,32 +243,32 @@ impl Registry for Own {
         }
     }
 
-    fn links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
+    fn source_links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
         match self.sources.iter().find(|entry| entry.description.name == source.name) {
             Some(own) => (own.links)(arguments),
-            None => MachineRegistry::Local.links(source, arguments),
+            None => MachineRegistry::Local.source_links(source, arguments),
         }
     }
 
-    fn sees_one_way(&self, source: &Description, arguments: &Arguments) -> Option<String> {
-        match self.description(source.name) {
+    fn one_way_reason(&self, source: &Description, arguments: &Arguments) -> Option<String> {
+        match self.find_description(source.name) {
             Some(_) => None,
-            None => MachineRegistry::Local.sees_one_way(source, arguments),
+            None => MachineRegistry::Local.one_way_reason(source, arguments),
         }
     }
 }
 
-type ClassifyFn = dyn FnMut(&Block<'_>) -> Option<u32> + Send;
-type EachFn = dyn FnMut(&Block<'_>) -> Result<(), String> + Send;
+type Classifier = dyn FnMut(&Block<'_>) -> Option<u32> + Send;
+type BlockConsumer = dyn FnMut(&Block<'_>) -> Result<(), String> + Send;
 
 /// A callback of this program.
 #[derive(Clone)]
 enum Callback {
-    Classify(Arc<Mutex<ClassifyFn>>),
-    Each(Arc<Mutex<EachFn>>),
+    Classify(Arc<Mutex<Classifier>>),
+    Each(Arc<Mutex<BlockConsumer>>),
 }
 
-/// All registered callbacks by number. A filter is constructed from its arguments alone, so the
+/// All registered callbacks, by number. A filter can be constructed only from its arguments, so the
 /// number of its callback is passed as an argument.
 static CALLBACKS: Mutex<BTreeMap<u64, Callback>> = Mutex::new(BTreeMap::new());
 
@@ -291,35 +295,35 @@ fn callback_description(name: &str, callback: Callback) -> Description {
     }
 }
 
-fn callback(arguments: &Arguments) -> Option<Callback> {
+fn find_callback(arguments: &Arguments) -> Option<Callback> {
     lock(&CALLBACKS).get(&arguments.number(NUMBER_PARAMETER)?).cloned()
 }
 
 /// The reasons for which a callback filter drops blocks.
-const REASONS: &[&str] = &["unanswered"];
-const UNANSWERED: Reason =
-    Description { reasons: REASONS, ..Description::EMPTY }.reason("unanswered");
+const CALLBACK_REASONS: &[&str] = &["unanswered"];
+const UNANSWERED_REASON: Reason =
+    Description { reasons: CALLBACK_REASONS, ..Description::EMPTY }.reason("unanswered");
 
-struct CallbackFilter(Arc<Mutex<ClassifyFn>>);
+struct CallbackFilter(Arc<Mutex<Classifier>>);
 
 impl Classify for CallbackFilter {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match lock(&self.0)(block) {
             Some(class) => Class::natural(class),
-            None => cx.absent(UNANSWERED),
+            None => cx.absent(UNANSWERED_REASON),
         }
     }
 }
 
 fn callback_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    match callback(arguments) {
+    match find_callback(arguments) {
         Some(Callback::Classify(function)) => Ok(Filter::classify(CallbackFilter(function))),
         _ => Err(Mistake::new(NUMBER_PARAMETER, "this program has no such function")),
     }
 }
 
 struct CallbackSink {
-    function: Arc<Mutex<EachFn>>,
+    function: Arc<Mutex<BlockConsumer>>,
     name: u64,
     taken: Amount,
 }
@@ -348,7 +352,7 @@ impl Sink for CallbackSink {
 
 fn open_callback_sink(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let name = opening.arguments.number(NUMBER_PARAMETER).unwrap_or_default();
-    match callback(opening.arguments) {
+    match find_callback(opening.arguments) {
         Some(Callback::Each(function)) => {
             Ok(Box::new(CallbackSink { function, name, taken: Amount::default() }))
         }

@@ -1,5 +1,5 @@
-//! Requests whose beginning runs in a process of its own, shared with other requests of the user.
-//! docs/book/decisions/0096-shared-prefixes.md
+//! Shared prefixes: the beginning of a request runs in a process of its own, which other requests
+//! of the same user share. docs/book/decisions/0096-shared-prefixes.md
 
 use crate::error::OpenError;
 use crate::options::Options;
@@ -13,24 +13,25 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// The program to start for a prefix, set by the latest request that shares one.
-static PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// The program that is started to run a prefix. The latest request that shares a prefix sets it.
+static PREFIX_PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Maximum length of a message of a process that failed to start.
+/// Maximum length of the message of a process that failed to start, in bytes.
 const MESSAGE_MAX: u64 = 4 << 10;
 
-/// Replaces the beginning of a request by the source that stands for it, if the request asks for
-/// that and it is possible; otherwise returns the request as it is, with a note that says why.
-pub(crate) fn share(
+/// Replaces the beginning of a request by a source that reads it from a shared process, if the
+/// request asks for this and it is possible. Otherwise returns the request unchanged, and a note
+/// with the reason.
+pub(crate) fn share_prefix(
     (text, graph): (String, Graph),
     options: &Options,
 ) -> Result<(String, Graph), OpenError> {
     let stands = graph.nodes.iter().filter_map(pipeline::graph::Node::filter);
-    let mut stands = stands.filter(|used| used.description.name == prefix::SOURCE);
+    let mut stands = stands.filter(|used| used.description.name == prefix::SHARED_SOURCE);
     if stands.next().is_some() {
-        allow_start(options);
+        permit_start(options);
     }
-    if !prefix::is_asked(&graph.options) {
+    if !prefix::is_requested(&graph.options) {
         return Ok((text, graph));
     }
     let split = match () {
@@ -38,37 +39,37 @@ pub(crate) fn share(
         () if options.record.is_some() => Err("it is recorded".to_owned()),
         () if graph.options.get("engines").is_some() => Err("several processes run it".to_owned()),
         () if Client::find(None).is_err() => Err("no daemon answers".to_owned()),
-        () => prefix::split(&text, &options.own).map_err(|why| why.to_string()),
+        () => prefix::split_prefix(&text, &options.own).map_err(|why| why.to_string()),
     };
     match split {
         Ok(split) => {
-            allow_start(options);
+            permit_start(options);
             let graph = prepared::parse_graph(&split.rest, &options.own, options)?;
             Ok((split.rest, graph))
         }
         Err(why) => {
-            options.notices.note(&format!("this request runs its beginning itself: {why}"));
+            options.notices.raise_note(&format!("this request runs its beginning itself: {why}"));
             Ok((text, graph))
         }
     }
 }
 
-/// Lets sources of shared prefixes start the processes that they need.
-fn allow_start(options: &Options) {
+/// Permits sources of shared prefixes to start the processes that they need.
+fn permit_start(options: &Options) {
     let program = options.helper.clone().or_else(|| std::env::current_exe().ok());
-    *PROGRAM.lock().unwrap_or_else(PoisonError::into_inner) = program;
-    shared::set_starter(start);
+    *PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner) = program;
+    shared::set_starter(start_prefix);
 }
 
-/// Starts the process of a prefix, which leaves the terminal, because it belongs to no request, and
-/// waits until the prefix runs or the process has ended.
-fn start(text: &str) -> Result<Started, Failure> {
+/// Starts the process of a prefix, and waits until the prefix runs or the process has ended. The
+/// process detaches from the terminal, because it belongs to no single request.
+fn start_prefix(text: &str) -> Result<Started, Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::new("start", "a shared prefix", why);
-    let program = PROGRAM.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let program = PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let program = program.ok_or_else(|| failed(&"this program cannot be started again"))?;
     let (near, far) = sys::descriptor::pair().map_err(|error| failed(&error))?;
     let mut command = Command::new(program);
-    command.args(["run", "--quiet", "--serves-prefix", "--", &prefix::request(text)]);
+    command.args(["run", "--quiet", "--serves-prefix", "--", &prefix::prefix_request(text)]);
     command.stdin(Stdio::from(far)).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(&error))?;
     drop(command);
@@ -83,7 +84,7 @@ fn start(text: &str) -> Result<Started, Failure> {
     Ok(Started::Ended(end_message(&mut child)))
 }
 
-/// Returns what an ended process has said.
+/// Returns the output of a process that has ended.
 fn end_message(child: &mut Child) -> String {
     let mut said = Vec::new();
     if let Some(errors) = child.stderr.take() {

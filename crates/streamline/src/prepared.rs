@@ -1,4 +1,4 @@
-//! A request that is parsed and planned, without any change to the machine.
+//! A prepared request, which is parsed and planned. The machine is unchanged.
 
 use crate::error::OpenError;
 use crate::hosts::Hosts;
@@ -32,17 +32,17 @@ impl Prepared {
     /// [`OpenError::Mistakes`] lists all mistakes at once; other variants report options that
     /// contradict the request, or a filter that no space can run.
     pub fn read(request: &str, options: &Options) -> Result<Self, OpenError> {
-        let (text, graph) = prefix::share(resolve(request, options)?, options)?;
+        let (text, graph) = prefix::share_prefix(resolve_names(request, options)?, options)?;
         let Some(of) = requests::worker_count(&graph) else {
             return Self::plan_graph(text, graph, options);
         };
-        let workers = requests::derive(&graph, of)?;
-        let first = Self::worker(workers.first().map_or("", String::as_str), options)?;
+        let workers = requests::derive_requests(&graph, of)?;
+        let first = Self::read_for_worker(workers.first().map_or("", String::as_str), options)?;
         Ok(Self { text, workers, ..first })
     }
 
     /// Plans the request of a single worker.
-    pub(crate) fn worker(request: &str, options: &Options) -> Result<Self, OpenError> {
+    pub(crate) fn read_for_worker(request: &str, options: &Options) -> Result<Self, OpenError> {
         // The warnings were already issued for the whole request.
         let options = Options { notices: Default::default(), ..options.clone() };
         let graph = parse_graph(request, &options.own, &options)?;
@@ -54,7 +54,7 @@ impl Prepared {
         let alone = options.embedded || outside;
         let (hosts, machine) = Hosts::find(&mut graph, alone, &options.notices);
         let machine = if outside { Head::outside_kernel(machine) } else { machine };
-        let plan = plan(&text, graph, &options.own, &machine)?;
+        let plan = plan_graph(&text, graph, &options.own, &machine)?;
         Ok(Self { text, plan, machine, hosts, workers: Vec::new() })
     }
 
@@ -92,14 +92,14 @@ impl Prepared {
         self
     }
 
-    /// Replans the filters that the daemon's policy would refuse in the kernel into other spaces.
+    /// Plans filters into other spaces if the daemon's policy would refuse them in the kernel.
     ///
     /// Fails with [`OpenError::Unplaceable`] if no other space can run a filter.
     pub fn with_policy(self) -> Result<Self, OpenError> {
         let Self { text, plan, machine, hosts, workers } = self;
         let graph = plan.graph.clone();
-        let plan = hosts.foresee(plan, &machine);
-        let plan = plan.map_err(|refused| unplaceable(&text, graph, refused))?;
+        let plan = hosts.plan_within_policy(plan, &machine);
+        let plan = plan.map_err(|refused| unplaceable_error(&text, graph, refused))?;
         Ok(Self { text, plan, machine, hosts, workers })
     }
 }
@@ -107,8 +107,8 @@ impl Prepared {
 /// Parses and checks a request, and reports warnings as notices.
 ///
 /// The graph contains the request with looked-up names replaced by their results.
-pub fn read(request: &str, options: &Options) -> Result<Graph, OpenError> {
-    resolve(request, options).map(|(_, graph)| graph)
+pub fn read_graph(request: &str, options: &Options) -> Result<Graph, OpenError> {
+    resolve_names(request, options).map(|(_, graph)| graph)
 }
 
 /// Parses and checks a request; reports warnings as notices, and all mistakes as one error.
@@ -117,19 +117,19 @@ pub(crate) fn parse_graph(
     registry: &dyn Registry,
     options: &Options,
 ) -> Result<Graph, OpenError> {
-    let (graph, list) = pipeline::read(text, registry);
+    let (graph, list) = pipeline::read_request(text, registry);
     if list.iter().any(Diagnostic::is_error) {
         return Err(OpenError::Mistakes { text: text.to_owned(), list });
     }
     if !list.is_empty() {
-        options.notices.give(&Notice::RequestWarnings(text, &list));
+        options.notices.raise(&Notice::RequestWarnings(text, &list));
     }
     Ok(graph)
 }
 
 /// Resolves the names in a request. Returns the resolved text and its graph. Runs, records and
 /// workers use this text, so that no name is looked up twice.
-fn resolve(request: &str, options: &Options) -> Result<(String, Graph), OpenError> {
+fn resolve_names(request: &str, options: &Options) -> Result<(String, Graph), OpenError> {
     let first = parse_graph(request, &options.own, options)?;
     if first.insertions.is_empty() {
         return Ok((request.to_owned(), first));
@@ -142,7 +142,7 @@ fn resolve(request: &str, options: &Options) -> Result<(String, Graph), OpenErro
 }
 
 /// Plans a graph. Fails with [`OpenError::Unplaceable`] if no space can run a filter.
-pub(crate) fn plan(
+pub(crate) fn plan_graph(
     text: &str,
     graph: Graph,
     registry: &dyn Registry,
@@ -150,10 +150,10 @@ pub(crate) fn plan(
 ) -> Result<Plan, OpenError> {
     let whole = graph.clone();
     let planned = pipeline::plan::plan(graph, registry, machine);
-    planned.map_err(|refused| unplaceable(text, whole, refused))
+    planned.map_err(|refused| unplaceable_error(text, whole, refused))
 }
 
-pub(crate) fn unplaceable(text: &str, graph: Graph, refused: Unplaceable) -> OpenError {
+pub(crate) fn unplaceable_error(text: &str, graph: Graph, refused: Unplaceable) -> OpenError {
     let (graph, refused) = (Box::new(graph), Box::new(refused));
     OpenError::Unplaceable { text: text.to_owned(), graph, refused }
 }

@@ -5,9 +5,9 @@
 //! ineffective: because of a seccomp filter, because it belongs to a user namespace that does not
 //! own the network namespace, or because of a security module.
 
-use crate::report::quoted;
+use crate::report::quote_word;
 use engine::doctor::{self, Binary, Capabilities, Privilege, Refusal, RefusalKind, Seccomp};
-use pipeline::explain::table::wrap;
+use pipeline::explain::table::wrap_text;
 use std::fmt::Write as _;
 
 /// An operation that requires a privilege.
@@ -30,8 +30,7 @@ pub enum DenialCause {
     Unobtainable,
     /// The capability is present, but in a user namespace that does not own the network namespace.
     ForeignNamespace,
-    /// A seccomp filter refuses the call, although the capability is present or the feature may
-    /// exist.
+    /// A seccomp filter refuses the call. The capability is present, or the feature may exist.
     Filter,
     /// Either [`ForeignNamespace`](Self::ForeignNamespace) or [`Filter`](Self::Filter); the error
     /// does not distinguish them.
@@ -82,7 +81,7 @@ impl Operation {
         }
     }
 
-    const fn is_in(self, set: Capabilities) -> bool {
+    const fn is_permitted_by(self, set: Capabilities) -> bool {
         match self {
             Self::Packets => set.has(Capabilities::NET_RAW),
             Self::Programs => {
@@ -95,7 +94,7 @@ impl Operation {
 }
 
 /// Returns the cause of a refusal; `None` if the attempt succeeded.
-pub fn cause(
+pub fn denial_cause(
     who: &Privilege,
     operation: Operation,
     tried: &Result<(), Refusal>,
@@ -108,8 +107,8 @@ pub fn cause(
         // A seccomp filter may return any error number, including that of a missing feature.
         RefusalKind::Absent if filtered => DenialCause::Filter,
         RefusalKind::Absent => DenialCause::Kernel(refusal.why.clone()),
-        RefusalKind::Denied if !operation.is_in(who.effective) => {
-            match operation.is_in(who.bounding) {
+        RefusalKind::Denied if !operation.is_permitted_by(who.effective) => {
+            match operation.is_permitted_by(who.bounding) {
                 true => DenialCause::Capability,
                 false => DenialCause::Unobtainable,
             }
@@ -131,9 +130,9 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// Explains the failed call of a source or sink; `None` if it failed for a reason other than
-    /// privileges. `needs` is the capability that the error names.
-    pub fn at(name: &str, call: &str, needs: Option<u32>) -> Option<Self> {
+    /// Explains the failed call of a source or sink. `needs` is the capability that the error
+    /// names. Returns `None` if the call failed for another reason than privileges.
+    pub fn for_call(name: &str, call: &str, needs: Option<u32>) -> Option<Self> {
         let operation = match needs {
             Some(Capabilities::SYS_ADMIN) => Operation::Namespaces,
             Some(Capabilities::BPF) => Operation::Programs,
@@ -157,19 +156,19 @@ impl Denial {
             }),
             Operation::Packets => doctor::packet_ring(),
         };
-        Self::of(operation, &tried)
+        Self::for_attempt(operation, &tried)
     }
 
     /// Explains why the kernel refuses programs; `None` if it accepts them.
-    pub fn programs() -> Option<Self> {
-        Self::of(Operation::Programs, &doctor::kernel_program())
+    pub fn for_programs() -> Option<Self> {
+        Self::for_attempt(Operation::Programs, &doctor::kernel_program())
     }
 
-    fn of(operation: Operation, tried: &Result<(), Refusal>) -> Option<Self> {
-        cause(&Privilege::detect(), operation, tried).map(|cause| Self { operation, cause })
+    fn for_attempt(operation: Operation, tried: &Result<(), Refusal>) -> Option<Self> {
+        denial_cause(&Privilege::detect(), operation, tried).map(|cause| Self { operation, cause })
     }
 
-    /// Returns the reason as a sentence.
+    /// Returns the reason for the refusal as a sentence.
     pub fn sentence(&self) -> String {
         self.cause.sentence(self.operation)
     }
@@ -185,7 +184,7 @@ impl Denial {
 }
 
 impl DenialCause {
-    /// Returns the reason as a sentence.
+    /// Returns the cause of the refusal as a sentence.
     pub fn sentence(&self, operation: Operation) -> String {
         let (needs, does) = (operation.required_capabilities(), operation.verb_phrase());
         let (is, it, does_not) = match operation {
@@ -235,7 +234,7 @@ impl DenialCause {
         line: &str,
     ) -> Vec<Remedy> {
         let path = program.path.as_ref().map(|path| path.display().to_string());
-        let path = word(path.as_deref().unwrap_or("streamline"));
+        let path = quote_word_if_needed(path.as_deref().unwrap_or("streamline"));
         let remedy = |command: String, explanation: &str| Remedy {
             command,
             explanation: explanation.to_owned(),
@@ -250,17 +249,19 @@ impl DenialCause {
                 remedies.push(advise(NO_NEW_PRIVS_NOTE))
             }
             Self::Capability => {
-                remedies.push(remedy(format!("sudo {path} {}", quoted(line)), "this once"));
+                remedies.push(remedy(format!("sudo {path} {}", quote_word(line)), "this once"));
                 let setcap = format!("sudo setcap {} {path}", operation.setcap_notation());
                 match program.nosuid {
                     // CAP_SYS_ADMIN is as good as root, so it is not granted to a file permanently.
                     _ if operation == Operation::Namespaces => {}
-                    true => remedies
-                        .push(remedy(format!("sudo install -m 755 {path} {INSTALLED}"), NOSUID)),
+                    true => remedies.push(remedy(
+                        format!("sudo install -m 755 {path} {INSTALLED_PATH}"),
+                        NOSUID_ADVICE,
+                    )),
                     false => remedies.push(remedy(setcap, SETCAP_ADVICE)),
                 }
                 if operation == Operation::Packets {
-                    let unit = format!("{path} doctor unit {}", quoted(line));
+                    let unit = format!("{path} doctor unit {}", quote_word(line));
                     remedies.push(remedy(
                         unit,
                         "prints a systemd service with this right and no other",
@@ -269,13 +270,13 @@ impl DenialCause {
             }
             Self::Unobtainable => remedies.push(advise(CONTAINER_ADVICE)),
             Self::ForeignNamespace => remedies.push(advise(NAMESPACE_ADVICE)),
-            Self::Filter => return vec![advise(FILTER)],
-            Self::NamespaceOrFilter => remedies.push(advise(FILTER)),
+            Self::Filter => return vec![advise(SECCOMP_ADVICE)],
+            Self::NamespaceOrFilter => remedies.push(advise(SECCOMP_ADVICE)),
             Self::Module => {
                 let command = "sudo dmesg | grep -iE 'denied|lockdown' | tail";
                 return vec![remedy(command.to_owned(), "usually shows which")];
             }
-            Self::Kernel(_) => return vec![advise(KERNEL)],
+            Self::Kernel(_) => return vec![advise(KERNEL_ADVICE)],
             Self::Other(_) => return remedies,
         }
         remedies.extend(own);
@@ -284,7 +285,7 @@ impl DenialCause {
 }
 
 /// Path of the installed program, which every user may execute.
-pub const INSTALLED: &str = "/usr/local/bin/streamline";
+pub const INSTALLED_PATH: &str = "/usr/local/bin/streamline";
 
 const OWN_NETWORK_ADVICE: &str =
     "for trials: a shell in a separate network namespace, with only lo, where you are root";
@@ -295,12 +296,13 @@ const NO_NEW_PRIVS_NOTE: &str = "no_new_privs is set: neither sudo nor setcap ha
 const CONTAINER_ADVICE: &str = "the configuration of this container or service must grant it: \
                                 docker run --cap-add=NET_RAW, or CapabilityBoundingSet= of the \
                                 unit";
-const NOSUID: &str = "first: this file is on a mount with nosuid, where setcap has no effect";
+const NOSUID_ADVICE: &str =
+    "first: this file is on a mount with nosuid, where setcap has no effect";
 const NAMESPACE_ADVICE: &str = "run it outside of this user namespace";
-const FILTER: &str = "the configuration of this container or service must permit it: docker run \
-                      --security-opt seccomp=FILE, or RestrictAddressFamilies= and \
+const SECCOMP_ADVICE: &str = "the configuration of this container or service must permit it: \
+                      docker run --security-opt seccomp=FILE, or RestrictAddressFamilies= and \
                       SystemCallFilter= of the unit";
-const KERNEL: &str = "use a kernel that is built with it";
+const KERNEL_ADVICE: &str = "use a kernel that is built with it";
 
 /// Width of formatted remedies in columns.
 pub const COLUMNS: usize = 80;
@@ -317,7 +319,7 @@ pub fn format_remedies(remedies: &[Remedy], indent: usize) -> String {
                 (indent + 4, "")
             }
         };
-        for line in wrap(explanation, COLUMNS - indent - 2) {
+        for line in wrap_text(explanation, COLUMNS - indent - 2) {
             let _ = writeln!(out, "{:indent$}{arrow}{line}", "");
             arrow = if arrow.is_empty() { "" } else { "  " };
         }
@@ -326,9 +328,9 @@ pub fn format_remedies(remedies: &[Remedy], indent: usize) -> String {
 }
 
 /// Quotes a text as a shell word if necessary.
-fn word(text: &str) -> String {
+fn quote_word_if_needed(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
-    if text.chars().all(plain) { text.to_owned() } else { quoted(text) }
+    if text.chars().all(plain) { text.to_owned() } else { quote_word(text) }
 }
 
 #[cfg(test)]
@@ -336,15 +338,15 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const RAW: Capabilities = Capabilities(1 << Capabilities::NET_RAW);
-    const ALL: Capabilities = Capabilities(u64::MAX);
+    const NET_RAW_ONLY: Capabilities = Capabilities(1 << Capabilities::NET_RAW);
+    const ALL_CAPABILITIES: Capabilities = Capabilities(u64::MAX);
 
     /// Returns a user with these capabilities and no restrictions.
     fn user_with(effective: Capabilities) -> Privilege {
         Privilege {
             uid: 1000,
             effective,
-            bounding: ALL,
+            bounding: ALL_CAPABILITIES,
             seccomp: Some(Seccomp::Off),
             no_new_privileges: Some(false),
             inner_user_namespace: Some(false),
@@ -364,7 +366,7 @@ mod tests {
     #[test]
     fn missing_capability_differs_from_an_ineffective_one() {
         let denied = refusal(RefusalKind::Denied);
-        let cause = |who: &Privilege| cause(who, Operation::Packets, &denied).unwrap();
+        let cause = |who: &Privilege| denial_cause(who, Operation::Packets, &denied).unwrap();
         let unprivileged = user_with(Capabilities(0));
         let filter = Some(Seccomp::Filter);
         assert_eq!(cause(&unprivileged), DenialCause::Capability);
@@ -374,20 +376,20 @@ mod tests {
             cause(&Privilege { bounding: Capabilities(0), ..unprivileged }),
             DenialCause::Unobtainable
         );
-        let raw = user_with(RAW);
+        let raw = user_with(NET_RAW_ONLY);
         assert_eq!(cause(&raw), DenialCause::Module);
         assert_eq!(cause(&Privilege { seccomp: filter, ..raw }), DenialCause::Filter);
         let inner = Privilege { inner_user_namespace: Some(true), ..raw };
         assert_eq!(cause(&inner), DenialCause::ForeignNamespace);
         assert_eq!(cause(&Privilege { seccomp: filter, ..inner }), DenialCause::NamespaceOrFilter);
-        assert_eq!(super::cause(&unprivileged, Operation::Packets, &Ok(())), None);
+        assert_eq!(denial_cause(&unprivileged, Operation::Packets, &Ok(())), None);
     }
 
     #[test]
     fn missing_feature_is_attributed_to_an_active_seccomp_filter() {
         let absent = refusal(RefusalKind::Absent);
-        let raw = user_with(RAW);
-        let of = |who: &Privilege| cause(who, Operation::Packets, &absent).unwrap();
+        let raw = user_with(NET_RAW_ONLY);
+        let of = |who: &Privilege| denial_cause(who, Operation::Packets, &absent).unwrap();
         assert_eq!(of(&raw), DenialCause::Kernel("operation not permitted".to_owned()));
         let filtered = Privilege { seccomp: Some(Seccomp::Filter), ..raw };
         assert_eq!(
@@ -400,8 +402,9 @@ mod tests {
     #[test]
     fn programs_need_two_capabilities_or_sys_admin() {
         let denied = refusal(RefusalKind::Denied);
-        let of =
-            |set: u64| cause(&user_with(Capabilities(set)), Operation::Programs, &denied).unwrap();
+        let of = |set: u64| {
+            denial_cause(&user_with(Capabilities(set)), Operation::Programs, &denied).unwrap()
+        };
         let (bpf, admin) = (1 << Capabilities::BPF, 1 << Capabilities::NET_ADMIN);
         assert_eq!(of(bpf), DenialCause::Capability);
         assert_eq!(of(bpf | admin), DenialCause::Module);
@@ -452,7 +455,7 @@ mod tests {
             ] {
                 let sentence = cause.sentence(operation);
                 assert!(!sentence.ends_with('.') && !sentence.contains("  "), "{sentence}");
-                let remedies = cause.remedies(operation, &user_with(RAW), &binary(), "rx");
+                let remedies = cause.remedies(operation, &user_with(NET_RAW_ONLY), &binary(), "rx");
                 assert!(remedies.iter().all(|remedy| !remedy.explanation.is_empty()));
             }
         }

@@ -1,4 +1,4 @@
-//! A built request, and its results.
+//! A built request that is ready to run, and the results of a run.
 
 use crate::crash;
 use crate::error::OpenError;
@@ -31,12 +31,12 @@ pub struct Ready {
     pub(crate) member: Registration,
     pub(crate) recording: Option<Arc<Recording>>,
     pub(crate) captures_crashes: bool,
-    /// True if the run ends once nobody reads the prefix that it serves.
+    /// True if the run ends when the prefix that it serves has no readers left.
     pub(crate) serves_prefix: bool,
     pub(crate) notices: Notices,
 }
 
-/// The part of a ready request that runs it: paths or worker processes.
+/// The part of a built request that executes it: paths in this process, or worker processes.
 #[derive(Debug)]
 pub(crate) enum Body {
     /// Paths in this process.
@@ -46,13 +46,13 @@ pub(crate) enum Body {
 }
 
 impl Ready {
-    pub(crate) fn of_paths(
+    pub(crate) fn for_paths(
         prepared: Prepared,
         paths: Vec<BuiltPath>,
         options: &Options,
     ) -> Result<Self, OpenError> {
         let lives: Vec<Live> = paths.iter().map(BuiltPath::live).collect();
-        let member = Registration::begin(&prepared, (lives, None), options)?;
+        let member = Registration::register(&prepared, (lives, None), options)?;
         Ok(Self::new(prepared, Body::Local(paths), member, options))
     }
 
@@ -89,7 +89,7 @@ impl Ready {
 
     /// Returns handles of the connected components of the request; empty if workers run it.
     #[must_use]
-    pub fn lives(&self) -> Vec<Live> {
+    pub fn live_handles(&self) -> Vec<Live> {
         match &self.body {
             Body::Local(paths) => paths.iter().map(BuiltPath::live).collect(),
             Body::Workers(_) => Vec::new(),
@@ -107,7 +107,7 @@ impl Ready {
             both = PollSet::new(&all)?;
             wish = Some(both.as_fd());
         }
-        let until = StopConditions { readable: self.member.stop(wish)?, ..until };
+        let until = StopConditions { readable: self.member.stop_descriptor(wish)?, ..until };
         let (plan, outcome, workers) = match self.body {
             Body::Local(paths) => {
                 let live = paths.first().map(BuiltPath::live);
@@ -129,7 +129,7 @@ impl Ready {
         let recorded = self.recording.map(|recording| recording.finish(&digest(&outcome)));
         let failures = &outcome.failures;
         let crashes = match self.captures_crashes {
-            true => crash::save(&self.text, &plan.graph, failures, &self.notices),
+            true => crash::save_captures(&self.text, &plan.graph, failures, &self.notices),
             false => failures.iter().map(|_| None).collect(),
         };
         let results = Results { text: self.text, plan, outcome, workers, crashes, recorded };
@@ -137,8 +137,8 @@ impl Ready {
     }
 }
 
-/// A completed run. Clients that follow the run wait for its exit status until [`end`](Self::end)
-/// is called.
+/// A completed run. Clients that follow the run wait for its exit status until
+/// [`end_registration`](Self::end_registration) is called.
 #[derive(Debug)]
 pub struct Finished {
     /// The results of the run.
@@ -149,8 +149,8 @@ pub struct Finished {
 impl Finished {
     /// Sends an exit status and a sentence to the clients that follow the path, and ends its
     /// registration. Blocks for a limited time until the clients have read them.
-    pub fn end(self, status: u8, sentence: String) -> Results {
-        self.member.end(status, sentence);
+    pub fn end_registration(self, status: u8, sentence: String) -> Results {
+        self.member.send_exit_status(status, sentence);
         self.results
     }
 }
@@ -166,7 +166,7 @@ pub struct Results {
     pub outcome: Outcome,
     /// Results of each worker; empty if one process ran the request.
     pub workers: Vec<WorkerRun>,
-    /// Captures of blocks on which filters panicked, parallel to the failures of the outcome.
+    /// Captures of blocks on which filters panicked, in the order of the failures in the outcome.
     pub crashes: Vec<Option<CrashCapture>>,
     /// Summary of the record, if one was made.
     pub recorded: Option<Summary>,
@@ -176,7 +176,7 @@ impl Results {
     /// Returns the report, from which sentences, tables and JSON are made.
     #[must_use]
     pub fn report(&self) -> Report<'_> {
-        Report::new(&self.plan, &self.outcome, &self.crashes).of_workers(&self.workers)
+        Report::new(&self.plan, &self.outcome, &self.crashes).with_workers(&self.workers)
     }
 
     /// Returns one sentence: the first failure, or the numbers of blocks and bytes, the time and
@@ -184,7 +184,7 @@ impl Results {
     #[must_use]
     pub fn sentence(&self) -> String {
         let failure = self.outcome.failures.iter().find(|failure| !failure.is_quiet());
-        failure.map_or_else(|| self.report().sentence(), ToString::to_string)
+        failure.map_or_else(|| self.report().summary_sentence(), ToString::to_string)
     }
 
     /// Returns true if a path failed or the ledger does not balance.

@@ -1,8 +1,8 @@
 //! Records of runs: their creation and their replay.
 //!
-//! A replay writes its files into a directory of its own, sends nothing and starts no program,
-//! since a record may come from an untrusted peer. At its end its ledger is compared with the
-//! recorded ledger, line by line.
+//! A replay writes its files into a directory of its own, sends no frames and starts no program,
+//! because a record may come from an untrusted peer. When the replay ends, its ledger is compared
+//! with the recorded ledger, line by line.
 
 use crate::error::OpenError;
 use crate::hosts::Hosts;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Creates the record of a run if the options name a file.
-pub(crate) fn begin(
+pub(crate) fn create_recording(
     prepared: &Prepared,
     options: &Options,
 ) -> Result<Option<Arc<Recording>>, OpenError> {
@@ -35,7 +35,7 @@ pub(crate) fn begin(
     }
     let adapts = plan.runtime_changes();
     if adapts.copies || adapts.moves == MovePeriod::Always {
-        options.notices.note(
+        options.notices.raise_note(
             "`--adapt` has no effect on a recorded path: replicas and moves into the kernel cannot \
              be recorded",
         );
@@ -53,7 +53,7 @@ pub struct Recorded {
     record: Record,
 }
 
-/// A replay, built and ready to run.
+/// A replay that is built and ready to run.
 #[derive(Debug)]
 pub struct Repetition {
     /// The run.
@@ -71,7 +71,7 @@ impl Recorded {
         let record = Record::open(path)?;
         let (text, machine) = (record.head.request.clone(), record.head.machine.clone());
         let graph = prepared::parse_graph(&text, &MachineRegistry::Recorded, &Options::default())?;
-        let plan = prepared::plan(&text, graph, &MachineRegistry::Recorded, &machine)?;
+        let plan = prepared::plan_graph(&text, graph, &MachineRegistry::Recorded, &machine)?;
         if format_layout(&plan) != record.head.layout {
             let (target, program) = (record.target(), &record.head.program);
             return Err(OpenError::Unrepeatable(format!(
@@ -97,15 +97,15 @@ impl Recorded {
         (self.prepared, RecordMode::Play(Replay::new(self.record)), count)
     }
 
-    /// Builds the replay. Writes its output files into `into`, or else into a new directory beside
-    /// the record, which is at `path`.
-    pub fn repeat(
+    /// Builds the replay. Its output files go into the directory `into`, or else into a new
+    /// directory beside the record at `path`.
+    pub fn build_replay(
         self,
         path: &Path,
         into: Option<PathBuf>,
         options: &Options,
     ) -> Result<Repetition, OpenError> {
-        let graphs = graphs(&self.record, &self.prepared.plan);
+        let graphs = recorded_graphs(&self.record, &self.prepared.plan);
         notify_gaps(&self.record, &graphs, &options.notices);
         let whole = self.record.whole.clone();
         let into = match into {
@@ -119,14 +119,14 @@ impl Recorded {
     }
 }
 
-/// Lines of the ledger that differ, as pairs of recorded and replayed text; `None` if one side
-/// lacks the line.
+/// Lines in which two ledgers differ, as pairs of recorded and replayed text. `None` stands for a
+/// line that one ledger lacks.
 pub type Differences = Vec<(Option<String>, Option<String>)>;
 
 /// Compares a replay with its record. Returns `None` if the record is incomplete or the replay was
 /// stopped.
 #[must_use]
-pub fn compare(whole: &Completeness, results: &Results) -> Option<Differences> {
+pub fn compare_with_record(whole: &Completeness, results: &Results) -> Option<Differences> {
     match whole {
         Completeness::Whole { told: before } if !results.outcome.stopped => {
             Some(differences(before, &digest(&results.outcome)))
@@ -136,13 +136,13 @@ pub fn compare(whole: &Completeness, results: &Results) -> Option<Differences> {
 }
 
 /// Returns the graphs of the recorded request and of each change to it, in order.
-fn graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
+fn recorded_graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
     let mut text = record.head.request.clone();
     let mut graphs = vec![plan.graph.clone()];
     for change in &record.changes {
         // A change that does not apply is reported during the replay.
         let Ok(edited) = change.edit.apply(&text, &MachineRegistry::Recorded) else { break };
-        graphs.push(pipeline::read(&edited.text, &MachineRegistry::Recorded).0);
+        graphs.push(pipeline::read_request(&edited.text, &MachineRegistry::Recorded).0);
         text = edited.text;
     }
     graphs
@@ -153,26 +153,27 @@ fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
     let target = record.target();
     match &record.whole {
         Completeness::Whole { .. } => {}
-        Completeness::Full { beyond } => notices.warn(&format!(
+        Completeness::Full { beyond } => notices.raise_warning(&format!(
             "{target} was full before the run ended: {} blocks with {} bytes that arrived later \
              are not in it",
             beyond.blocks, beyond.bytes
         )),
-        Completeness::Truncated { at } => notices
-            .warn(&format!("{target} is truncated at byte {at}: the part before is replayed")),
-        Completeness::Changed => notices.warn(&format!(
+        Completeness::Truncated { at } => notices.raise_warning(&format!(
+            "{target} is truncated at byte {at}: the part before is replayed"
+        )),
+        Completeness::Changed => notices.raise_warning(&format!(
             "{target} was modified (its digest differs): it is replayed as far as possible"
         )),
     }
     for change in &record.changes {
-        notices.note(&format!(
+        notices.raise_note(&format!(
             "the recorded path was changed, and the replay repeats it: {}",
             change.edit
         ));
     }
     let used = || graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
     if used().any(|used| used.endpoint.process) {
-        notices.note("programs do not run again: their output is in the record");
+        notices.raise_note("programs do not run again: their output is in the record");
     }
     let sends = |name: &str| used().any(|used| used.description.name == name);
     if graphs.iter().any(|graph| {
@@ -180,12 +181,12 @@ fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
             ["tx", "redirect"].contains(&node.name()) && graph.outputs(id).next().is_none()
         })
     }) {
-        notices.note("nothing is sent: `tx` and `redirect` only count");
+        notices.raise_note("nothing is sent: `tx` and `redirect` only count");
     }
     let zone = engine::record::local_time_zone();
     if sends("weblog") && record.head.zone != zone {
         let then = &record.head.zone;
-        notices.warn(&format!(
+        notices.raise_warning(&format!(
             "`weblog` wrote times of the zone {then:?}, and this is {zone:?}: begin the command \
              with `TZ={then}`"
         ));

@@ -16,7 +16,7 @@ use sys::steps::Resource;
 #[derive(Debug, Default)]
 pub(crate) struct Registration {
     worker: Option<Worker>,
-    /// Set that becomes readable when the caller's or the daemon's stop descriptor does.
+    /// Set of the caller's and the daemon's stop descriptors. It becomes readable when either does.
     stop: Option<PollSet>,
 }
 
@@ -25,7 +25,7 @@ impl Registration {
     ///
     /// Without a daemon, or if the daemon refuses, the run continues unregistered, unless the
     /// options require registration or set a name.
-    pub(crate) fn begin(
+    pub(crate) fn register(
         prepared: &Prepared,
         (lives, group): (Vec<Live>, Option<Arc<dyn WorkerGroup>>),
         options: &Options,
@@ -48,7 +48,7 @@ impl Registration {
         match begun {
             Ok(worker) => {
                 if worker.number().is_none() {
-                    notices.note(
+                    notices.raise_note(
                         "the daemon ended while this path registered: it will register with the \
                          next one",
                     );
@@ -59,7 +59,7 @@ impl Registration {
             Err(error) if options.registered || options.name.is_some() => Err(error.into()),
             Err(ClientError::NoDaemon(_)) => Ok(Self::default()),
             Err(error) => {
-                notices.note(&format!("this path is not registered: {error}"));
+                notices.raise_note(&format!("this path is not registered: {error}"));
                 Ok(Self::default())
             }
         }
@@ -75,15 +75,16 @@ impl Registration {
 
     /// Returns a descriptor that becomes readable when the caller or the daemon ends the run;
     /// `None` if neither can.
-    pub(crate) fn stop<'a>(
+    pub(crate) fn stop_descriptor<'a>(
         &'a mut self,
         wish: Option<BorrowedFd<'a>>,
     ) -> sys::Result<Option<BorrowedFd<'a>>> {
         match (&self.worker, wish) {
             (None, wish) => Ok(wish),
-            (Some(worker), None) => Ok(Some(worker.stopped())),
+            (Some(worker), None) => Ok(Some(worker.stop_descriptor())),
             (Some(worker), Some(wish)) => {
-                let both: &PollSet = self.stop.insert(PollSet::new(&[wish, worker.stopped()])?);
+                let both: &PollSet =
+                    self.stop.insert(PollSet::new(&[wish, worker.stop_descriptor()])?);
                 Ok(Some(both.as_fd()))
             }
         }
@@ -91,9 +92,9 @@ impl Registration {
 
     /// Sends the exit status and the final report to the clients that follow the path. Blocks for a
     /// limited time until the clients have read them.
-    pub(crate) fn end(self, status: u8, report: String) {
+    pub(crate) fn send_exit_status(self, status: u8, report: String) {
         if let Some(worker) = self.worker {
-            worker.end(Ended { status, report });
+            worker.send_exit_status(Ended { status, report });
         }
     }
 }

@@ -44,12 +44,12 @@ impl Ready {
             Body::Workers(workers) => workers.0.control(),
         };
         let (text, plan) = (self.text.clone(), self.plan.clone());
-        let (lives, number) = (self.lives(), self.number());
+        let (lives, number) = (self.live_handles(), self.number());
         let elapsed = options.time.map(|t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX));
         let (stops, ends) = (Arc::clone(&stop), Arc::clone(&ended));
         let body = move || {
             let notices = self.notices.clone();
-            let late = |breach: &Breach| notices.warn(&latency_breach::describe(breach));
+            let late = |breach: &Breach| notices.raise_warning(&latency_breach::describe(breach));
             let alarm = Some(Alarm(&late));
             let readable = Some(stops.as_fd());
             let run =
@@ -67,7 +67,7 @@ impl Ready {
 }
 
 impl Running {
-    /// Ends the sources; blocks already read are still processed. Does not wait.
+    /// Ends the sources. Blocks that were already read are still processed. Does not wait.
     pub fn stop(&self) {
         self.stop.notify();
     }
@@ -81,20 +81,20 @@ impl Running {
     /// Returns handles of the connected components of the request, for taps and commands; empty if
     /// workers run it.
     #[must_use]
-    pub fn live(&self) -> &[Live] {
+    pub fn live_handles(&self) -> &[Live] {
         &self.lives
     }
 
     /// Returns a descriptor that becomes readable when the run has ended.
     #[must_use]
-    pub fn ended(&self) -> BorrowedFd<'_> {
+    pub fn end_descriptor(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
     }
 
     /// Returns the results so far. Blocks for up to 200 ms per connected component until the spaces
     /// report their counters.
     #[must_use]
-    pub fn report(&self) -> Results {
+    pub fn results_so_far(&self) -> Results {
         let mut outcome = match &self.control {
             Some(control) => control.outcome(),
             None => snapshot(&self.lives, COUNTERS_TIMEOUT),
@@ -114,7 +114,7 @@ impl Running {
             .unwrap_or_else(|| Err(OpenError::Unfit("the run was waited for before".to_owned())))?;
         let status = u8::from(finished.results.has_failed());
         let sentence = finished.results.sentence();
-        Ok(finished.end(status, sentence))
+        Ok(finished.end_registration(status, sentence))
     }
 
     fn join(&mut self) -> Option<Result<Finished, OpenError>> {

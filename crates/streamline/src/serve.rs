@@ -17,12 +17,12 @@ pub enum Served {
 
 /// True once [`serve_if_asked`] has found no task, which shows that this program can serve as its
 /// own helper.
-static SERVES: AtomicBool = AtomicBool::new(false);
+static CAN_SERVE: AtomicBool = AtomicBool::new(false);
 
 /// Runs an untrusted filter or a worker if this process was started as one; the caller should then
 /// exit.
 ///
-/// Call it first in `main`. If the process was not started for a task, returns `None` and records
+/// Call this first in `main`. If the process was not started for a task, returns `None` and records
 /// that this program can be started for tasks.
 pub fn serve_if_asked(notices: &Notices) -> Option<Served> {
     if let Some(status) = engine::sandbox::serve_if_asked() {
@@ -31,11 +31,11 @@ pub fn serve_if_asked(notices: &Notices) -> Option<Served> {
     if let Some(served) = child::serve_if_asked(notices) {
         return Some(Served::Worker(served));
     }
-    SERVES.store(true, Ordering::Relaxed);
+    CAN_SERVE.store(true, Ordering::Relaxed);
     None
 }
 
 /// Returns true if this program can be started as a worker.
 pub(crate) fn can_serve() -> bool {
-    SERVES.load(Ordering::Relaxed)
+    CAN_SERVE.load(Ordering::Relaxed)
 }

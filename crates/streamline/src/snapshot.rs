@@ -1,4 +1,4 @@
-//! The outcome of running paths so far.
+//! Intermediate outcome of paths that are still running.
 
 use engine::live::Live;
 use engine::run::Outcome;

@@ -266,7 +266,7 @@ mod tests {
         assert!(try_lock(&one).unwrap() && !try_lock(&other).unwrap());
         assert!(is_same_file(&held, "lock", &one));
         drop(one);
-        testkit::until("no child has a copy of the lock", || try_lock(&other).unwrap());
+        testkit::wait_until("no child has a copy of the lock", || try_lock(&other).unwrap());
         remove(&held, "lock").unwrap();
         assert!(!is_same_file(&held, "lock", &other));
         std::os::unix::fs::symlink("elsewhere", folder.0.join("link")).unwrap();

@@ -362,7 +362,9 @@ mod tests {
         let mapping = file.map_read().unwrap().into_writable().unwrap();
         assert_eq!(file.seal(Seals::FROZEN).unwrap_err().errno, libc::EBUSY);
         drop(mapping);
-        testkit::until("no child has a copy of the mapping", || file.seal(Seals::FROZEN).is_ok());
+        testkit::wait_until("no child has a copy of the mapping", || {
+            file.seal(Seals::FROZEN).is_ok()
+        });
     }
 
     #[test]

@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn planted_pipe_of_another_user_is_rejected() {
-        if testkit::need::root().is_none() {
+        if testkit::need::require_root().is_none() {
             return;
         }
         let folder = TempDirectory::new("planted");

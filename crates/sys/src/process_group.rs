@@ -236,7 +236,7 @@ mod tests {
     fn leader_outcome_is_observed_without_reaping() {
         let mut group = start("exit 3");
         assert_eq!(output(&mut group), "");
-        testkit::until("it ends", || group.ended().unwrap().is_some());
+        testkit::wait_until("it ends", || group.ended().unwrap().is_some());
         assert_eq!(group.ended().unwrap(), Some(ProcessEnd::Status(3)), "looking takes nothing");
         assert_eq!(group.wait().unwrap(), ProcessEnd::Status(3));
         assert_eq!(group.wait().unwrap(), ProcessEnd::Status(3), "nor does asking again");

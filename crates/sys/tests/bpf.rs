@@ -23,7 +23,7 @@ use testkit::{Random, need};
 
 #[test]
 fn kernel_interpreter_and_rust_agree() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let frames = frames::all();
     for chain in CHAINS {
         for target in TARGETS {
@@ -48,7 +48,7 @@ fn kernel_interpreter_and_rust_agree() {
 /// Loads programs as an unprivileged user would, hardened against speculation by the verifier.
 #[test]
 fn programs_load_without_perfmon() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     without_perfmon(|| {
         let places = [Hook::Tc, Hook::Xdp, Hook::Socket];
         for (place, chain) in places.into_iter().flat_map(|p| CHAINS.iter().map(move |c| (p, c))) {
@@ -60,7 +60,7 @@ fn programs_load_without_perfmon() {
 
 #[test]
 fn verifier_log_names_the_rejected_instruction() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let code = insn::encode(&[Insn::mov(R0, R2), Insn::exit()]);
     let refused = bpf::Program::load(ProgramKind::Tc, "dport", &code).unwrap_err();
     assert!(refused.log.contains("R2 !read_ok"), "{}", refused.log);
@@ -73,7 +73,7 @@ fn verifier_log_names_the_rejected_instruction() {
 /// which the interpreter faults.
 #[test]
 fn verifier_rejects_what_the_interpreter_faults_on() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let twin = program(&[Step::Eth], Hook::Xdp, Finish::Answer).unwrap();
     let frames = frames::all();
     let (mut faulty, mut refused) = (0, 0);
@@ -93,7 +93,7 @@ fn verifier_rejects_what_the_interpreter_faults_on() {
 /// into 32 bits for comparison.
 #[test]
 fn arithmetic_matches_the_kernel() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let mut random = Random::replayable();
     for _ in 0..400 {
         let mut code = Vec::new();
@@ -165,7 +165,7 @@ fn frozen_map_is_written_by_programs_only() {
     use rustix::io::Errno;
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect};
 
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let size = 4096;
     let map = Map::array("ring page", size, 1, true).unwrap();
     let info = map.info().unwrap();
@@ -198,7 +198,7 @@ fn frozen_map_is_written_by_programs_only() {
 #[test]
 #[ignore = "a measurement"]
 fn test_run_reports_ns_per_packet() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let chain = CHAINS[6];
     let hit = frames::eth(0x0800, &frames::ipv4(5, 17, None, &frames::udp(53)));
     for place in [Hook::Tc, Hook::Xdp] {

@@ -27,7 +27,7 @@ fn load(name: &str, code: &[Insn]) -> Program {
 
 #[test]
 fn program_tail_calls_another() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let places = Map::programs("places", 4).unwrap();
     let mut code = Vec::from(Insn::load_map(R2, fd(&places)));
     code.extend([Insn::mov(R3, 1), Insn::call(Helper::TailCall), Insn::mov(R0, 2), Insn::exit()]);
@@ -43,7 +43,7 @@ fn program_tail_calls_another() {
 
 #[test]
 fn read_only_listener_is_notified() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let mut doorbell = RingBuffer::create("bell", 4096).unwrap();
     let mut code = vec![Insn::store(Size::DW, R10, -8, 42)];
     code.extend(Insn::load_map(R1, fd(doorbell.map())));
@@ -57,7 +57,7 @@ fn read_only_listener_is_notified() {
     ]);
     let rings = load("rings", &code);
     let Ok(only) = doorbell.map().open_read_only() else {
-        need::skip::<()>("needs CAP_SYS_ADMIN for a read-only descriptor");
+        need::report_skip::<()>("needs CAP_SYS_ADMIN for a read-only descriptor");
         return;
     };
     let listener = Listener::new(&[only.as_fd()]).unwrap();
@@ -84,7 +84,7 @@ fn read_only_listener_is_notified() {
 /// program to quote the lines.
 #[test]
 fn verifier_log_quotes_the_source_lines() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let mut types = BtfBuilder::new();
     let int = types.add_int("int", 4);
     let main = types.add_function("main", int, &[("ctx", int)]);
@@ -105,7 +105,7 @@ fn verifier_log_quotes_the_source_lines() {
 /// Expects a receiver to reject a map that is not frozen or does not have the agreed sizes.
 #[test]
 fn received_rings_must_be_frozen() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let shape = RingsLayout { cpus: 1, sinks: 1, pointers: 4, bytes: 4096, record_max: 100 };
     let rings = Rings::create("rings", shape).unwrap();
     let copy = |map: &Map| map.as_fd().try_clone_to_owned().unwrap();

@@ -31,7 +31,7 @@ fn with_capabilities<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Se
 
 #[test]
 fn o9_missing_capability_is_named() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let code = attach::answer_code(0);
     let tries = [
         (CapabilitySet::empty(), vec!["CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"]),
@@ -60,7 +60,7 @@ fn o9_missing_capability_is_named() {
 /// without, it rejects the program, and the error names the capability as a possible cause.
 #[test]
 fn v5_verifier_is_stricter_without_perfmon() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     // Stores a stack pointer in a map, readable by everybody.
     let map = Map::array("leak", 8, 1, true).unwrap();
     let number = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&map));
@@ -87,7 +87,7 @@ fn v5_verifier_is_stricter_without_perfmon() {
 /// Expects a longer verifier log at a higher log level.
 #[test]
 fn log_detail_follows_the_request() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let mut code = vec![Insn::load(Size::W, R1, R1, 0), Insn::mov(R0, 0)];
     // Two paths to the first exit, then the rejected instruction.
     code.push(Insn::jump_if(Cond::Eq, R1, 5, 1));
@@ -105,11 +105,11 @@ fn log_detail_follows_the_request() {
 /// CAP_NET_ADMIN.
 #[test]
 fn program_descriptor_is_the_right_to_attach() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let map = Map::array("seen", 8, 1, true).unwrap();
     let program = attach::load_counter(ProgramKind::Tc, "counter", &map, -1);
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
         let (link, chain) = with_capabilities(CapabilitySet::empty(), || {
             let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();

@@ -29,7 +29,7 @@ struct Object(PathBuf);
 
 impl Object {
     fn compile() -> Option<Self> {
-        let clang = need::command("clang")?;
+        let clang = need::require_command("clang")?;
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("foreign-{}-{number}.o", std::process::id());
@@ -41,7 +41,7 @@ impl Object {
         let done = compile.output().unwrap();
         std::fs::remove_file(source).unwrap();
         if !done.status.success() {
-            return need::skip("needs a clang that compiles for bpf");
+            return need::report_skip("needs a clang that compiles for bpf");
         }
         Some(Self(path))
     }
@@ -55,13 +55,15 @@ impl Drop for Object {
 
 #[test]
 fn v17_ours_and_others_programs_all_see_every_packet() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let Some(object) = Object::compile() else { return };
     let Some(pair) = Pair::new(SILENT) else { return };
     let space = &pair.server;
-    space
-        .run("ip", &format!("link set dev {SERVER_DEVICE} xdp obj {} sec xdp", object.0.display()));
-    space.run("tc", &format!("qdisc add dev {SERVER_DEVICE} clsact"));
+    space.run_program(
+        "ip",
+        &format!("link set dev {SERVER_DEVICE} xdp obj {} sec xdp", object.0.display()),
+    );
+    space.run_program("tc", &format!("qdisc add dev {SERVER_DEVICE} clsact"));
     let mut tc = space.command("tc");
     tc.args(["filter", "add", "dev", SERVER_DEVICE, "ingress", "pref", "7", "protocol", "all"]);
     tc.args(["bpf", "bytecode", "1,6 0 0 0,", "classid", "1:1"]);
@@ -69,7 +71,7 @@ fn v17_ours_and_others_programs_all_see_every_packet() {
     let maps = ["first", "ours", "last"].map(|name| Map::array(name, 8, 1, true).unwrap());
     let [first, ours, last] = [("first", 0), ("ours", 1), ("last", 2)]
         .map(|(name, number)| load_counter(ProgramKind::Tc, name, &maps[number], -1));
-    space.enter(|| {
+    space.run_inside(|| {
         let links = RouteSocket::open().unwrap();
         let index = links.by_name(SERVER_DEVICE).unwrap().index;
         let (xdp, filters) =
@@ -109,12 +111,12 @@ fn v17_ours_and_others_programs_all_see_every_packet() {
 /// continue.
 #[test]
 fn v17_ip_cannot_replace_our_xdp_program() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let Some(object) = Object::compile() else { return };
     let Some(pair) = Pair::new(SILENT) else { return };
     let map = Map::array("seen", 8, 1, true).unwrap();
     let program = load_counter(ProgramKind::Xdp, "ours", &map, 2);
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
         let link = Link::xdp(&program, index, XdpMode::Native).unwrap();
         for words in [&["xdp", "obj"][..], &["-force", "xdp", "obj"]] {

@@ -17,17 +17,17 @@ use sys::bpf::{
 use sys::net::{Namespace, RouteSocket};
 use sys::packet::PacketSocket;
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE, until};
+use testkit::net::{Cable, Pair, SERVER_DEVICE, wait_until};
 
 const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
 
 fn open_pair() -> Option<Pair> {
-    need::bpf()?;
+    need::require_bpf()?;
     Pair::new(SILENT)
 }
 
 fn server_index(pair: &Pair) -> u32 {
-    pair.server.enter(|| RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index)
+    pair.server.run_inside(|| RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index)
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn tcx_program_runs_first_is_replaced_and_ends_with_its_link() {
         load_counter(ProgramKind::Tc, "first", &one, -1),
         load_counter(ProgramKind::Tc, "second", &other, -1),
     );
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let link = Link::tcx(&first, index, Side::Ingress, Anchor::Head, None).unwrap();
         assert_eq!(link.info().unwrap().target, LinkTarget::Tcx(index, Side::Ingress));
         assert_eq!(link.info().unwrap().program, first.info().unwrap().id);
@@ -76,7 +76,7 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
     let there = load_counter(ProgramKind::Tc, "there", &maps[0], 0);
     let [behind, head, between] = [(1, "behind"), (2, "head"), (3, "between")]
         .map(|(n, name)| load_counter(ProgramKind::Tc, name, &maps[n], -1));
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
         let foreign = tcx(&there, Anchor::Head);
         let _behind = tcx(&behind, Anchor::Tail);
@@ -117,7 +117,7 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
         load_counter(ProgramKind::Xdp, "pass", &map, 2),
         load_constant(ProgramKind::Xdp, "drop", 1),
     );
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let ours = Link::xdp_any(&pass, index).unwrap();
         assert_eq!((ours.mode, ours.refused), (XdpMode::Native, None));
         assert_eq!(ours.link.info().unwrap().target, LinkTarget::Xdp(index));
@@ -132,7 +132,7 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
         send_frames(&pair, 30);
         ours.link.update(&pass, None).unwrap();
         send_frames(&pair, 5);
-        until("no more than those of the first and the last", || counter_value(&map) == 35);
+        wait_until("no more than those of the first and the last", || counter_value(&map) == 35);
         let other = load_counter(ProgramKind::Tc, "tc", &map, 0);
         assert!(ours.link.update(&other, None).is_err(), "of another kind");
         let lo = RouteSocket::open().unwrap().by_name("lo").unwrap().index;
@@ -153,14 +153,14 @@ fn v17_programs_of_others_are_listed_and_stay() {
     let index = server_index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
     let ours = load_counter(ProgramKind::Tc, "ours", &map, -1);
-    pair.server.run("tc", &format!("qdisc add dev {SERVER_DEVICE} clsact"));
+    pair.server.run_program("tc", &format!("qdisc add dev {SERVER_DEVICE} clsact"));
     // A classic program of one instruction.
     let mut tc = pair.server.command("tc");
     tc.args(["filter", "add", "dev", SERVER_DEVICE, "ingress", "pref", "7", "protocol", "all"]);
     assert!(
         tc.args(["bpf", "bytecode", "1,6 0 0 0,", "classid", "1:1"]).status().unwrap().success()
     );
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let links = RouteSocket::open().unwrap();
         let filters = || links.filters(index).unwrap();
         let found = filters();
@@ -188,7 +188,7 @@ fn socket_filter_runs_before_the_socket() {
     let Some(pair) = open_pair() else { return };
     let index = server_index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let rings = pair.server.enter(|| {
+    let rings = pair.server.run_inside(|| {
         let tc = load_counter(ProgramKind::Tc, "tc", &map, 1);
         assert!(PacketSocket::open().unwrap().attach_program(&tc).is_err(), "of another kind");
         [0xffff, 0].map(|answer| {
@@ -203,10 +203,10 @@ fn socket_filter_runs_before_the_socket() {
         })
     });
     send_frames(&pair, 25);
-    until("both were asked", || counter_value(&map) == 50);
+    wait_until("both were asked", || counter_value(&map) == 50);
     // A packet is counted after the program has passed it.
     let [all, none] = rings.map(|ring| move || ring.statistics().unwrap().packets);
-    until("one has counted all", || all() == 25);
+    wait_until("one has counted all", || all() == 25);
     assert_eq!(none(), 0);
 }
 
@@ -217,12 +217,12 @@ fn run_statistics_count_runs_and_time() {
     let index = server_index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
     let program = load_counter(ProgramKind::Tc, "timed", &map, -1);
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let _link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();
         let counting = RunStatistics::enable().unwrap();
         send_frames(&pair, 200);
         // A run is counted when it ends.
-        until("all runs are counted", || program.info().unwrap().runs == 200);
+        wait_until("all runs are counted", || program.info().unwrap().runs == 200);
         let info = program.info().unwrap();
         assert!(info.run_time_ns > 0 && info.ns_per_run().is_some(), "{info:?}");
         drop(counting);
@@ -237,7 +237,7 @@ fn thousand_attachments_leave_nothing() {
     let Some(pair) = open_pair() else { return };
     let index = server_index(&pair);
     let mut made = Vec::new();
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         for round in 0..1_000 {
             let map = Map::array("life", 8, 1, true).unwrap();
             let [one, two] =
@@ -268,7 +268,7 @@ fn thousand_attachments_leave_nothing() {
 /// Waits until the kernel has freed these objects, which it does after a grace period. Their ids
 /// are not reused.
 fn wait_until_freed(all: &[(ObjectKind, u32)]) {
-    until("they are gone", || {
+    wait_until("they are gone", || {
         [ObjectKind::Programs, ObjectKind::Maps, ObjectKind::Links].iter().all(|of| {
             let there = ids(*of).unwrap();
             !all.iter().any(|(kind, id)| kind == of && there.contains(id))
@@ -285,7 +285,7 @@ fn killed_process_leaves_the_interface_clean() {
         let made = kill_at(&pair.server, index, step);
         assert_eq!(made.is_empty(), step == 0, "step {step}: {made:?}");
         wait_until_freed(&made);
-        pair.server.enter(|| {
+        pair.server.run_inside(|| {
             for side in [Side::Ingress, Side::Egress] {
                 assert!(tcx_chain(index, side).unwrap().members.is_empty(), "step {step}");
             }
@@ -322,7 +322,7 @@ fn socket_lookup_program_runs_in_its_namespace() {
 /// Uses a control group in a mount that only this test sees.
 #[test]
 fn cgroup_programs_see_the_groups_packets() {
-    let Some(_) = need::bpf() else { return };
+    let Some(_) = need::require_bpf() else { return };
     let Some(root) = open_group_root() else { return };
     let name = format!("sl-{}", std::process::id());
     mkdirat(&root, &name, Mode::RWXU).unwrap();
@@ -346,10 +346,10 @@ fn cgroup_programs_see_the_groups_packets() {
 }
 
 fn open_group_root() -> Option<OwnedFd> {
-    need::root()?;
+    need::require_root()?;
     let mounted = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC).and_then(|fs| {
         fsconfig_create(fs.as_fd())?;
         fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
     });
-    mounted.or_else(|why| need::skip(&format!("needs cgroup2: {why}")).ok_or(why)).ok()
+    mounted.or_else(|why| need::report_skip(&format!("needs cgroup2: {why}")).ok_or(why)).ok()
 }

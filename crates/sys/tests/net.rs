@@ -12,11 +12,11 @@ const ENODEV: i32 = 19;
 fn interface_facts_match_the_ip_command() {
     let cable = Cable { mtu: 4321, addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
-    let ip = |words: &str| pair.client.ip(words);
+    let ip = |words: &str| pair.client.run_ip(words);
     ip(&format!("link set dev {CLIENT_DEVICE} address 02:00:00:00:12:34"));
     ip(&format!("link property add dev {CLIENT_DEVICE} altname a-name-longer-than-fifteen"));
     ip("link add off0 type veth peer name off1");
-    let links = pair.client.enter(RouteSocket::open).unwrap();
+    let links = pair.client.run_inside(RouteSocket::open).unwrap();
     let veth = links.by_name(CLIENT_DEVICE).unwrap();
     assert_eq!((veth.hatype, veth.mtu, veth.operstate), (1, 4321, 6));
     assert!(veth.flags.up() && veth.flags.running() && !veth.flags.loopback());
@@ -39,12 +39,12 @@ fn interface_facts_match_the_ip_command() {
 #[test]
 fn renamed_interface_keeps_its_index() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
-    let links = pair.server.enter(RouteSocket::open).unwrap();
+    let links = pair.server.run_inside(RouteSocket::open).unwrap();
     let Interface { index, .. } = links.by_name(SERVER_DEVICE).unwrap();
-    pair.server.ip(&format!("link set dev {SERVER_DEVICE} name other0"));
+    pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} name other0"));
     assert_eq!(links.by_index(index).unwrap().name, "other0");
     assert_eq!(links.by_name(SERVER_DEVICE).unwrap_err().errno, ENODEV);
-    pair.server.ip("link delete dev other0");
+    pair.server.run_ip("link delete dev other0");
     assert_eq!(links.by_index(index).unwrap_err().errno, ENODEV);
 }
 
@@ -53,9 +53,9 @@ fn renamed_interface_keeps_its_index() {
 fn long_interface_list_is_complete() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     for number in 0..20 {
-        pair.client.ip(&format!("link add v{number} type veth peer name w{number}"));
+        pair.client.run_ip(&format!("link add v{number} type veth peer name w{number}"));
     }
-    let all = pair.client.enter(RouteSocket::open).unwrap().list().unwrap();
+    let all = pair.client.run_inside(RouteSocket::open).unwrap().list().unwrap();
     for name in (0..20).flat_map(|number| [format!("v{number}"), format!("w{number}")]) {
         assert!(all.iter().any(|each| each.name == name), "{name}");
     }
@@ -66,13 +66,13 @@ fn long_interface_list_is_complete() {
 fn interface_counters_count_frames() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let [near, far] =
-        [&pair.client, &pair.server].map(|space| space.enter(RouteSocket::open).unwrap());
+        [&pair.client, &pair.server].map(|space| space.run_inside(RouteSocket::open).unwrap());
     let index = near.by_name(CLIENT_DEVICE).unwrap().index;
-    let mut sender = pair.client.enter(|| PacketSender::open(index, Qdisc::Bypass)).unwrap();
+    let mut sender = pair.client.run_inside(|| PacketSender::open(index, Qdisc::Bypass)).unwrap();
     sender.send(&[&[0; 60][..]; 100]);
     let sent = near.by_index(index).unwrap().counters;
     assert_eq!((sent.tx_packets, sent.tx_bytes, sent.rx_packets), (100, 6000, 0));
-    testkit::net::until("they arrive", || {
+    testkit::net::wait_until("they arrive", || {
         let got = far.by_name(SERVER_DEVICE).unwrap().counters;
         (got.rx_packets, got.rx_bytes, got.rx_lost()) == (100, 6000, 0)
     });

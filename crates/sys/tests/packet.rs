@@ -13,7 +13,7 @@ use sys::packet::layout::{self, PacketHeader, PacketKind, VlanTag};
 use sys::packet::{
     PacketRing, PacketSender, PacketSocket, Qdisc, RingShape, RingStatistics, SendReport, SendStop,
 };
-use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, until};
+use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, wait_until};
 
 const SHAPE: RingShape = RingShape { segment: 1 << 16, segments: 8, retire_ms: 1, reserve: 8 };
 const ENETDOWN: i32 = 100;
@@ -24,18 +24,18 @@ fn silent_pair() -> Option<Pair> {
 
 fn interface_index(space: &Namespace, device: &str) -> u32 {
     let file = format!("/sys/class/net/{device}/ifindex");
-    space.run("cat", &file).trim().parse().unwrap()
+    space.run_program("cat", &file).trim().parse().unwrap()
 }
 
 fn open_ring(space: &Namespace, device: &str, shape: RingShape) -> PacketRing {
-    let ring = space.enter(PacketSocket::open).unwrap().ring(shape).unwrap();
+    let ring = space.run_inside(PacketSocket::open).unwrap().ring(shape).unwrap();
     ring.bind(interface_index(space, device)).unwrap();
     ring
 }
 
 fn open_sender(space: &Namespace, device: &str) -> PacketSender {
     let index = interface_index(space, device);
-    space.enter(|| PacketSender::open(index, Qdisc::Through)).unwrap()
+    space.run_inside(|| PacketSender::open(index, Qdisc::Through)).unwrap()
 }
 
 /// Builds a numbered frame of an experimental protocol.
@@ -66,7 +66,7 @@ fn receive_frames(
     count: usize,
 ) -> Vec<(PacketHeader, Vec<u8>)> {
     let mut taken = Vec::new();
-    until("the frames come", || {
+    wait_until("the frames come", || {
         sys::poll::readable(&[ring.as_fd()], Some(Duration::from_millis(20)));
         while ring.has_arrived(*slot) {
             let bytes = copy_segment(ring, *slot);
@@ -149,7 +149,9 @@ fn full_ring_counts_drops_and_continues() {
     let frames: Vec<Vec<u8>> = (0..1000).map(|n| numbered_frame(n, 200)).collect();
     let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
     assert_eq!(sender.send(&slices), SendReport { frames: 1000, stopped: None });
-    until("all have come to the ring or past it", || ring.statistics().unwrap().packets == 1000);
+    wait_until("all have come to the ring or past it", || {
+        ring.statistics().unwrap().packets == 1000
+    });
     let RingStatistics { drops, freezes, .. } = ring.statistics().unwrap();
     assert!((900..1000).contains(&drops) && freezes >= 1, "{drops} {freezes}");
     let mut slot = 0;
@@ -166,7 +168,7 @@ fn full_ring_counts_drops_and_continues() {
 #[test]
 fn filter_and_close_keep_frames_out_of_the_ring() {
     let Some(pair) = silent_pair() else { return };
-    let socket = pair.server.enter(PacketSocket::open).unwrap();
+    let socket = pair.server.run_inside(PacketSocket::open).unwrap();
     // ldh [12]; jeq #0x88b5, next, +2; ld [14]; jlt 500: by jge #500, +1; ret all; ret none.
     let program = [
         (0x28, 0, 0, 12),
@@ -189,7 +191,7 @@ fn filter_and_close_keep_frames_out_of_the_ring() {
     ring.close().unwrap();
     sender.send(&[&numbered_frame(2, 60)]);
     let seen = || testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap().received;
-    until("the device has seen all five", || seen() == 5);
+    wait_until("the device has seen all five", || seen() == 5);
     assert_eq!(ring.statistics().unwrap().packets, 2);
     assert!(!ring.has_arrived(slot));
 }
@@ -197,7 +199,7 @@ fn filter_and_close_keep_frames_out_of_the_ring() {
 #[test]
 fn outgoing_frames_can_be_excluded() {
     let Some(pair) = silent_pair() else { return };
-    let socket = pair.server.enter(PacketSocket::open).unwrap();
+    let socket = pair.server.run_inside(PacketSocket::open).unwrap();
     socket.ignore_outgoing().unwrap();
     socket.promiscuous(interface_index(&pair.server, SERVER_DEVICE)).unwrap();
     let ring = socket.ring(SHAPE).unwrap();
@@ -213,10 +215,10 @@ fn removed_interface_is_an_error() {
     let Some(pair) = silent_pair() else { return };
     let ring = open_ring(&pair.server, SERVER_DEVICE, SHAPE);
     let mut sender = open_sender(&pair.client, CLIENT_DEVICE);
-    pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
+    pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} down"));
     assert_eq!(ring.error(), Some(ENETDOWN));
     assert_eq!(ring.error(), None, "told once");
-    pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
+    pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} up"));
     pair.client.wait_until_up(CLIENT_DEVICE);
     pair.server.wait_until_up(SERVER_DEVICE);
     sender.send(&[&numbered_frame(3, 60)]);
@@ -225,7 +227,7 @@ fn removed_interface_is_an_error() {
         3,
         "it goes on when the interface is up"
     );
-    pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));
+    pair.server.run_ip(&format!("link delete dev {SERVER_DEVICE}"));
     assert!(sys::poll::readable(&[ring.as_fd()], Some(LIMIT))[0], "it wakes");
     assert_eq!(ring.error(), Some(ENETDOWN));
     let gone = sender.send(&[&numbered_frame(4, 60)]);
@@ -248,6 +250,6 @@ fn unsendable_frame_is_refused_and_reported() {
     assert_eq!(sent, SendReport { frames: 150, stopped: Some(SendStop::Refused(EMSGSIZE)) });
     assert_eq!(receive_frames(&ring, &mut 0, 150).len(), 150);
     assert!(sys::poll::writable(&sender, LIMIT));
-    let nowhere = pair.client.enter(|| PacketSender::open(4711, Qdisc::Bypass)).unwrap_err();
+    let nowhere = pair.client.run_inside(|| PacketSender::open(4711, Qdisc::Bypass)).unwrap_err();
     assert_eq!(nowhere.call, "bind");
 }

@@ -16,7 +16,7 @@ use sys::poll;
 use sys::xdp::{
     CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemShape, WakeOutcome, XdpSocket,
 };
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, Random, need};
 
 const ENTRIES: u32 = 64;
@@ -29,11 +29,11 @@ fn interface_index(name: &str) -> u32 {
 }
 
 fn open_pair(cable: Cable) -> Option<Pair> {
-    need::bpf()?;
-    need::net_raw()?;
+    need::require_bpf()?;
+    need::require_net_raw()?;
     let pair = Pair::new(cable)?;
-    let probe = pair.server.enter(sys::probe::xdp_socket);
-    probe.or_else(|why| need::skip(&why.to_string()).ok_or(why)).ok()?;
+    let probe = pair.server.run_inside(sys::probe::xdp_socket);
+    probe.or_else(|why| need::report_skip(&why.to_string()).ok_or(why)).ok()?;
     Some(pair)
 }
 
@@ -54,7 +54,7 @@ fn numbered_frames(count: u32, longest: usize) -> Vec<Vec<u8>> {
 fn open_socket(umem: &Arc<Umem>, settings: SocketSettings) -> Option<XdpSocket> {
     match XdpSocket::open(umem, settings) {
         Ok(socket) => Some(socket),
-        Err(error) => need::skip(&error.to_string()),
+        Err(error) => need::report_skip(&error.to_string()),
     }
 }
 
@@ -66,12 +66,13 @@ fn send_batches(
     frames: &[Vec<u8>],
     mut between: impl FnMut(usize) + Send,
 ) {
-    let mut sender =
-        pair.client.enter(|| PacketSender::open(interface_index(device), Qdisc::Through).unwrap());
+    let mut sender = pair
+        .client
+        .run_inside(|| PacketSender::open(interface_index(device), Qdisc::Through).unwrap());
     let mut sent = 0;
     for bunch in frames.chunks(ENTRIES as usize / 2) {
         for frame in bunch {
-            until("there is room", || sender.send(&[frame]).frames == 1);
+            wait_until("there is room", || sender.send(&[frame]).frames == 1);
         }
         sent += bunch.len();
         between(sent);
@@ -84,7 +85,7 @@ fn sent_frames_are_received_and_all_returned() {
     let frames = numbered_frames(5_000, 1400);
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let (mut socket, redirect, _link) = {
-        let made = pair.server.enter(|| {
+        let made = pair.server.run_inside(|| {
             let index = interface_index(SERVER_DEVICE);
             let socket = open_socket(&umem, SocketSettings::new(index, 0, ENTRIES))?;
             let redirect = Redirect::load("to_xdp", 4, false).unwrap();
@@ -102,7 +103,7 @@ fn sent_frames_are_received_and_all_returned() {
     send_batches(&pair, CLIENT_DEVICE, &[], |_| {});
     lend_all(&mut socket, &mut free);
     send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
-        until("they have come", || {
+        wait_until("they have come", || {
             came.clear();
             socket.rx.as_mut().unwrap().take(&mut came, 1000).unwrap();
             for piece in &came {
@@ -141,14 +142,14 @@ fn lend_all(socket: &mut XdpSocket, free: &mut Vec<u64>) {
 fn frame_received_by_one_socket_is_sent_by_another() {
     let Some(pair) = open_pair(SILENT) else { return };
     let client = pair.client.name();
-    pair.server.ip(&format!("link add back0 type veth peer name back1 netns {client}"));
+    pair.server.run_ip(&format!("link add back0 type veth peer name back1 netns {client}"));
     for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
-        space.ip(&format!("link set dev {device} addrgenmode none arp off up"));
+        space.run_ip(&format!("link set dev {device} addrgenmode none arp off up"));
     }
     pair.server.wait_until_up("back0");
     let frames = numbered_frames(5_000, 1400);
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
-    let made = pair.server.enter(|| {
+    let made = pair.server.run_inside(|| {
         let (from, to) = (interface_index(SERVER_DEVICE), interface_index("back0"));
         let near = open_socket(&umem, SocketSettings::new(from, 0, ENTRIES))?;
         let far = near.share(SocketSettings::new(to, 0, ENTRIES)).unwrap();
@@ -158,7 +159,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
         Some((near, far, redirect, link))
     });
     let Some((mut near, mut far, _redirect, _link)) = made else { return };
-    let watch = pair.client.enter(|| {
+    let watch = pair.client.run_inside(|| {
         let socket = PacketSocket::open().unwrap();
         let shape =
             sys::packet::RingShape { segment: 1 << 16, segments: 2, retire_ms: 1, reserve: 0 };
@@ -171,7 +172,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
     lend_all(&mut near, &mut free);
     let mut passed = 0;
     send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
-        until("they have gone on", || {
+        wait_until("they have gone on", || {
             near.rx.as_mut().unwrap().take(&mut moving, 1000).unwrap();
             seen.extend(moving.iter().map(|piece| piece.address / u64::from(SHAPE.frame)));
             let given = far.tx.as_mut().unwrap().enqueue(&moving).unwrap();
@@ -184,7 +185,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
             passed == sent
         });
     });
-    until("the other end has counted them", || {
+    wait_until("the other end has counted them", || {
         watch.statistics().unwrap().packets == frames.len() as u64
     });
     assert!(moving.is_empty() && seen.len() > 1);
@@ -200,7 +201,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
 fn two_sockets_share_one_queue() {
     let Some(pair) = open_pair(SILENT) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
-    let made = pair.server.enter(|| {
+    let made = pair.server.run_inside(|| {
         let index = interface_index(SERVER_DEVICE);
         let settings = SocketSettings::new(index, 0, ENTRIES);
         let one = open_socket(&umem, settings)?;
@@ -218,7 +219,7 @@ fn two_sockets_share_one_queue() {
         let mut came = Vec::new();
         send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
             let socket = if turn == 0 { &mut one } else { &mut two };
-            until("they have come", || {
+            wait_until("they have come", || {
                 socket.rx.as_mut().unwrap().take(&mut came, 1000).unwrap();
                 came.len() == sent
             });
@@ -234,7 +235,7 @@ fn two_sockets_share_one_queue() {
 fn long_frames_span_several_descriptors() {
     let Some(pair) = open_pair(Cable { mtu: 9000, ..SILENT }) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
-    let made = pair.server.enter(|| {
+    let made = pair.server.run_inside(|| {
         let index = interface_index(SERVER_DEVICE);
         let settings = SocketSettings { fragments: true, ..SocketSettings::new(index, 0, ENTRIES) };
         let socket = open_socket(&umem, settings)?;
@@ -249,7 +250,7 @@ fn long_frames_span_several_descriptors() {
     let frames = numbered_frames(15, 8900);
     let (mut got, mut came, mut whole, mut pieces) = (Vec::new(), Vec::new(), Vec::new(), 0);
     send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
-        until("they have come", || {
+        wait_until("they have come", || {
             came.clear();
             socket.rx.as_mut().unwrap().take(&mut came, 1000).unwrap();
             for Descriptor { address, length, continues } in &came {
@@ -272,7 +273,7 @@ fn long_frames_span_several_descriptors() {
 fn errors_name_queue_and_interface() {
     let Some(pair) = open_pair(SILENT) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let index = interface_index(SERVER_DEVICE);
         let settings = SocketSettings::new(index, 0, ENTRIES);
         let far = XdpSocket::open(&umem, SocketSettings { queue: 9, ..settings }).unwrap_err();

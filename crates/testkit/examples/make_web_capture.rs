@@ -4,5 +4,5 @@
 use std::io::{self, Write};
 
 fn main() -> io::Result<()> {
-    io::stdout().lock().write_all(&streamline_testkit::web().to_pcap())
+    io::stdout().lock().write_all(&streamline_testkit::web_capture().to_pcap())
 }

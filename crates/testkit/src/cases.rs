@@ -13,43 +13,43 @@ use crate::need;
 
 /// Returns the directory of the external cases. If it does not exist, reports a skip and returns
 /// `None`.
-pub fn cases() -> Option<PathBuf> {
+pub fn case_directory() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("STREAMLINE_CORPUS") {
-        return need::file(workspace().join(named));
+        return need::require_file(workspace_root().join(named));
     }
-    let cases = workspace().parent()?.join("shared/cases");
-    if cases.is_dir() { Some(cases) } else { need::skip("../shared/cases is not here") }
+    let cases = workspace_root().parent()?.join("shared/cases");
+    if cases.is_dir() { Some(cases) } else { need::report_skip("../shared/cases is not here") }
 }
 
 /// Returns the external captures as a set, so that one test can run on them and on the [generated
 /// captures](crate::generated_captures()). If the directory does not exist, reports a skip and
 /// returns `None`.
-pub fn corpus() -> Option<Captures> {
-    Some(Captures { root: cases()?, paths: captures()?, outside: true })
+pub fn corpus_captures() -> Option<Captures> {
+    Some(Captures { root: case_directory()?, paths: capture_paths()?, outside: true })
 }
 
 /// Returns the paths of all external captures (`*.pcap`, `*.pcapng`, `*.cap`), sorted. If the
 /// directory does not exist, reports a skip and returns `None`.
-pub fn captures() -> Option<Vec<PathBuf>> {
+pub fn capture_paths() -> Option<Vec<PathBuf>> {
     let mut found = Vec::new();
-    collect(&cases()?, &mut found);
+    collect_captures(&case_directory()?, &mut found);
     found.sort();
     Some(found)
 }
 
 /// Returns the root directory of the workspace.
-pub fn workspace() -> PathBuf {
+pub fn workspace_root() -> PathBuf {
     let testkit = Path::new(env!("CARGO_MANIFEST_DIR"));
     testkit.ancestors().nth(2).unwrap_or(testkit).to_owned()
 }
 
-fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
+fn collect_captures(folder: &Path, found: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
         let path = entry.path();
         // Symbolic links are not followed: a link upwards would cause endless recursion.
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            collect(&path, found);
+            collect_captures(&path, found);
         } else if is_capture(&path) {
             found.push(path);
         }
@@ -77,13 +77,13 @@ mod tests {
 
     #[test]
     fn workspace_holds_the_manifest() {
-        let manifest = fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
+        let manifest = fs::read_to_string(workspace_root().join("Cargo.toml")).unwrap();
         assert!(manifest.contains("[workspace]"));
     }
 
     #[test]
     fn corpus_cases_hold_captures() {
-        let Some(captures) = captures() else { return };
+        let Some(captures) = capture_paths() else { return };
         assert!(captures.len() > 1_000, "{}", captures.len());
         assert!(captures.is_sorted());
     }

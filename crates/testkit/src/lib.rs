@@ -24,9 +24,9 @@ pub mod traffic;
 pub mod user;
 pub mod wait;
 
-pub use cases::{captures, cases, corpus};
+pub use cases::{capture_paths, case_directory, corpus_captures};
 pub use generated::{Captures, generated_captures};
 pub use packet::{Frame, Segment};
 pub use random::Random;
-pub use traffic::{Capture, traffic, web};
-pub use wait::{copy_program, runs_alone, until, wait_until_closed};
+pub use traffic::{Capture, mixed_traffic, web_capture};
+pub use wait::{copy_program, runs_alone, wait_until, wait_until_closed};

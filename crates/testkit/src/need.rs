@@ -3,7 +3,7 @@
 //!
 //! ```
 //! use streamline_testkit::need;
-//! let Some(tcpdump) = need::command("tcpdump") else { return };
+//! let Some(tcpdump) = need::require_command("tcpdump") else { return };
 //! # let _ = tcpdump;
 //! ```
 //!
@@ -23,56 +23,64 @@ mod capability {
 }
 
 /// Requires that the effective user is root.
-pub fn root() -> Option<()> {
+pub fn require_root() -> Option<()> {
     let uids = status_field("Uid:");
     let effective = uids.split_whitespace().nth(1).unwrap_or("unknown");
-    if effective == "0" { Some(()) } else { skip("needs root") }
+    if effective == "0" { Some(()) } else { report_skip("needs root") }
 }
 
 /// Requires `CAP_NET_ADMIN`.
-pub fn net_admin() -> Option<()> {
-    if has_capability(capability::NET_ADMIN) { Some(()) } else { skip("needs CAP_NET_ADMIN") }
+pub fn require_net_admin() -> Option<()> {
+    if has_capability(capability::NET_ADMIN) {
+        Some(())
+    } else {
+        report_skip("needs CAP_NET_ADMIN")
+    }
 }
 
 /// Requires `CAP_NET_RAW`.
-pub fn net_raw() -> Option<()> {
-    if has_capability(capability::NET_RAW) { Some(()) } else { skip("needs CAP_NET_RAW") }
+pub fn require_net_raw() -> Option<()> {
+    if has_capability(capability::NET_RAW) { Some(()) } else { report_skip("needs CAP_NET_RAW") }
 }
 
 /// Requires the capabilities for loading a network program: `CAP_BPF` and `CAP_NET_ADMIN`, or
 /// `CAP_SYS_ADMIN`.
-pub fn bpf() -> Option<()> {
+pub fn require_bpf() -> Option<()> {
     let two = has_capability(capability::BPF) && has_capability(capability::NET_ADMIN);
     if two || has_capability(capability::SYS_ADMIN) {
         Some(())
     } else {
-        skip("needs CAP_BPF and CAP_NET_ADMIN")
+        report_skip("needs CAP_BPF and CAP_NET_ADMIN")
     }
 }
 
 /// Requires a program in `PATH`; returns its path.
-pub fn command(name: &str) -> Option<PathBuf> {
+pub fn require_command(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     let found =
         std::env::split_paths(&path).chain(usual).map(|d| d.join(name)).find(|p| p.is_file());
-    found.or_else(|| skip(&format!("needs the program {name}")))
+    found.or_else(|| report_skip(&format!("needs the program {name}")))
 }
 
 /// Requires a file, directory or device; returns its path.
-pub fn file(path: impl AsRef<Path>) -> Option<PathBuf> {
+pub fn require_file(path: impl AsRef<Path>) -> Option<PathBuf> {
     let path = path.as_ref();
-    if path.exists() { Some(path.to_owned()) } else { skip(&format!("needs {}", path.display())) }
+    if path.exists() {
+        Some(path.to_owned())
+    } else {
+        report_skip(&format!("needs {}", path.display()))
+    }
 }
 
-/// Reports that the running test is skipped, with the reason. Returns `None`.
+/// Reports that the running test is skipped, and the reason. Returns `None`.
 ///
 /// # Panics
 ///
 /// Under `STREAMLINE_STRICT=1`.
-pub fn skip<T>(reason: &str) -> Option<T> {
+pub fn report_skip<T>(reason: &str) -> Option<T> {
     let line = skip_line(&test_name(), reason);
-    let written = append(&target().join("skips.txt"), &line);
+    let written = append_line(&target_directory().join("skips.txt"), &line);
     // Not by `print!`, whose output the harness hides if the test passes.
     let mut stderr = std::io::stderr().lock();
     let _ = stderr.write_all(line.as_bytes());
@@ -85,10 +93,10 @@ pub fn skip<T>(reason: &str) -> Option<T> {
 }
 
 /// Returns the target directory of this build.
-pub fn target() -> PathBuf {
+pub fn target_directory() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(directory) => crate::cases::workspace().join(directory),
-        None => crate::cases::workspace().join("target"),
+        Some(directory) => crate::cases::workspace_root().join(directory),
+        None => crate::cases::workspace_root().join("target"),
     }
 }
 
@@ -98,15 +106,15 @@ fn skip_line(test: &str, reason: &str) -> String {
 
 /// Appends a line to a file with a single write, so that lines of concurrent tests do not
 /// interleave.
-fn append(path: &Path, line: &str) -> std::io::Result<()> {
+fn append_line(path: &Path, line: &str) -> std::io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
     OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
 }
 
-/// Returns the name of the running test: its thread's name, or the program's name if tests run in
-/// the main thread.
+/// Returns the name of the running test, which is the name of its thread, or the name of the
+/// program if tests run in the main thread.
 fn test_name() -> String {
     match std::thread::current().name() {
         Some(name) if name != "main" => name.to_owned(),
@@ -145,17 +153,17 @@ mod tests {
     #[test]
     fn lines_are_appended() {
         let path = std::env::temp_dir().join(format!("skips-{}", std::process::id()));
-        append(&path, "one\n").unwrap();
-        append(&path, "two\n").unwrap();
+        append_line(&path, "one\n").unwrap();
+        append_line(&path, "two\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
         fs::remove_file(path).unwrap();
     }
 
-    /// Test body that the next test runs in a child process.
+    /// Body of a test that [`a_skip_is_loud_and_fails_when_strict`] runs in a child process.
     #[test]
     #[ignore = "skips on purpose"]
     fn skips_on_purpose() {
-        assert_eq!(command("no-such-program"), None);
+        assert_eq!(require_command("no-such-program"), None);
     }
 
     #[test]
@@ -178,8 +186,11 @@ mod tests {
 
     #[test]
     fn requirement_that_holds_is_not_skipped() {
-        assert!(command("sh").is_some_and(|path| path.is_absolute()));
-        assert!(file("/proc/self").is_some());
-        assert_eq!(root().is_some(), status_field("Uid:").split_whitespace().nth(1) == Some("0"));
+        assert!(require_command("sh").is_some_and(|path| path.is_absolute()));
+        assert!(require_file("/proc/self").is_some());
+        assert_eq!(
+            require_root().is_some(),
+            status_field("Uid:").split_whitespace().nth(1) == Some("0")
+        );
     }
 }

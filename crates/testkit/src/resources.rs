@@ -50,7 +50,7 @@ impl Resources {
     /// If the device does not exist.
     #[must_use]
     pub fn with_programs_at(mut self, pair: &Pair) -> Self {
-        pair.server.enter(|| {
+        pair.server.run_inside(|| {
             let device =
                 RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("the device");
             for side in [Side::Ingress, Side::Egress] {
@@ -58,7 +58,7 @@ impl Resources {
                 self.add(format!("programs at {side:?}"), chain.members.len() as u64);
             }
         });
-        let link = pair.server.ip(&format!("link show dev {SERVER_DEVICE}"));
+        let link = pair.server.run_ip(&format!("link show dev {SERVER_DEVICE}"));
         self.add("programs at XDP".to_owned(), u64::from(link.contains("xdp")));
         self.add("promiscuous".to_owned(), u64::from(link.contains("PROMISC")));
         self

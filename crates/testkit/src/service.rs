@@ -25,7 +25,7 @@ pub struct Manager {
 const DUPLICATES_MIN: i32 = 500;
 /// Interval at which the receiving thread checks whether the manager was dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum number of stored descriptors, as announced to the service (`FDSTORE`).
+/// Maximum number of stored descriptors, which is announced to the service (`FDSTORE`).
 const STORED_MAX: usize = 512;
 
 impl Manager {
@@ -45,7 +45,7 @@ impl Manager {
             loop {
                 // Messages sent before the manager was dropped are still received.
                 let last = ends.load(Ordering::Relaxed);
-                receive(&notified, &stored);
+                receive_notifications(&notified, &stored);
                 if last && before {
                     return;
                 }
@@ -132,8 +132,8 @@ impl Drop for Manager {
     }
 }
 
-/// Handles all pending notifications; does not block.
-fn receive(notified: &UnixDatagram, stored: &Mutex<Vec<(String, OwnedFd)>>) {
+/// Handles all pending notifications, without blocking.
+fn receive_notifications(notified: &UnixDatagram, stored: &Mutex<Vec<(String, OwnedFd)>>) {
     let mut bytes = [0; 4096];
     let mut store = stored.lock().unwrap_or_else(PoisonError::into_inner);
     while let Ok(Some((length, descriptors))) = sys::descriptor::try_receive(notified, &mut bytes) {

@@ -1,10 +1,10 @@
-//! Names of users. A user id chosen by a test has a name on some machines and none on others.
+//! Names of users. A user id that a test chooses may have a name on some machines.
 
 use std::fs;
 
 /// Returns the name of a user in `/etc/passwd`; `None` if the user has no entry.
 #[must_use]
-pub fn name(uid: u32) -> Option<String> {
+pub fn user_name(uid: u32) -> Option<String> {
     let text = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let entries = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let mut ours = entries.filter(|entry| entry.get(2).and_then(|n| n.parse().ok()) == Some(uid));
@@ -13,13 +13,13 @@ pub fn name(uid: u32) -> Option<String> {
 
 /// Returns the user IDs from `from` on that have no name on this machine.
 pub fn unnamed_uids(from: u32) -> impl Iterator<Item = u32> {
-    (from..).filter(|uid| name(*uid).is_none())
+    (from..).filter(|uid| user_name(*uid).is_none())
 }
 
 /// Describes a user for messages: the quoted name, or `user UID` without a name.
 #[must_use]
-pub fn describe(uid: u32) -> String {
-    name(uid).map_or_else(|| format!("user {uid}"), |name| format!("`{name}`"))
+pub fn describe_user(uid: u32) -> String {
+    user_name(uid).map_or_else(|| format!("user {uid}"), |name| format!("`{name}`"))
 }
 
 #[cfg(test)]
@@ -28,8 +28,8 @@ mod tests {
 
     #[test]
     fn user_without_a_name_is_described_by_its_id() {
-        assert_eq!((name(0).as_deref(), describe(0).as_str()), (Some("root"), "`root`"));
+        assert_eq!((user_name(0).as_deref(), describe_user(0).as_str()), (Some("root"), "`root`"));
         let free = unnamed_uids(70_000).next().unwrap();
-        assert_eq!(describe(free), format!("user {free}"));
+        assert_eq!(describe_user(free), format!("user {free}"));
     }
 }

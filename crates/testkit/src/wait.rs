@@ -2,8 +2,8 @@
 //!
 //! Between fork and exec, a program that another test starts holds copies of all descriptors of
 //! this process. This delays the effects of closing the last copy, so tests must wait for these
-//! effects ([`wait_until_closed`], [`until`]). Tests that count the resources of the whole process
-//! run in a process without other tests ([`runs_alone`]).
+//! effects ([`wait_until_closed`], [`wait_until`]). Tests that count the resources of the whole
+//! process run in a process without other tests ([`runs_alone`]).
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 ///
 /// After [`LIMIT`].
 #[track_caller]
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
         assert!(begin.elapsed() < LIMIT, "waited in vain for {LIMIT:?}: {what}");
@@ -40,7 +40,7 @@ pub fn wait_until_closed(end: impl AsFd) {
     // Without requested events, poll reports only errors and hang-ups.
     let mut fds = [PollFd::from_borrowed_fd(end.as_fd(), PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    until("the other end is closed", || {
+    wait_until("the other end is closed", || {
         poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().is_empty()
     });
 }
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn until_checks_again_until_the_condition_holds() {
         let mut looks = 0;
-        until("three looks", || {
+        wait_until("three looks", || {
             looks += 1;
             looks == 3
         });

@@ -22,7 +22,7 @@ fn captures_read_as_by_another_reader() {
 
 #[test]
 fn corpus_captures_read_as_by_another_reader() {
-    let Some(corpus) = testkit::corpus() else { return };
+    let Some(corpus) = testkit::corpus_captures() else { return };
     let (captures, agreed, refused) = compare_with_reference_reader(&corpus);
     assert!(agreed * 10 > captures * 9, "only {agreed} of {captures}");
     assert!(refused < 40, "{refused} refused");
@@ -97,7 +97,7 @@ fn truncation_anywhere_never_panics() {
 
 #[test]
 fn corpus_truncation_anywhere_never_panics() {
-    testkit::corpus().iter().for_each(truncate_anywhere);
+    testkit::corpus_captures().iter().for_each(truncate_anywhere);
 }
 
 fn truncate_anywhere(captures: &Captures) {
@@ -124,7 +124,7 @@ fn flipped_bits_never_panic() {
 
 #[test]
 fn corpus_flipped_bits_never_panic() {
-    testkit::corpus().iter().for_each(flip_bits);
+    testkit::corpus_captures().iter().for_each(flip_bits);
 }
 
 fn flip_bits(captures: &Captures) {
@@ -150,7 +150,7 @@ fn layers_of_damaged_frames_lie_inside() {
 
 #[test]
 fn corpus_layers_of_damaged_frames_lie_inside() {
-    testkit::corpus().iter().for_each(flip_frames);
+    testkit::corpus_captures().iter().for_each(flip_frames);
 }
 
 fn flip_frames(captures: &Captures) {

@@ -257,7 +257,7 @@ fn read_case(case: &Case, cut: usize) -> LlhttpEvents {
 
 #[test]
 fn corpus_agrees_with_llhttp() {
-    let Some(folder) = testkit::cases() else { return };
+    let Some(folder) = testkit::case_directory() else { return };
     let folder = folder.join("llhttp");
     let (mut run, mut lenient, mut wrong) = (0, 0, Vec::new());
     for case in read_cases(&folder) {

@@ -77,7 +77,7 @@ fn requests() -> Vec<Vec<u8>> {
 
 fn request(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     let rendered = pipeline::render(&text, &mistakes, false);
     assert_eq!(rendered.is_empty(), mistakes.is_empty(), "{rendered}");
     let wrong = |m: &pipeline::Diagnostic| m.severity == pipeline::language::Severity::Error;

@@ -18,7 +18,7 @@ pub(crate) const CAPTURE: Body =
     Body { name: "capture", corpus: captures, rounds: 60_000, run: capture };
 
 fn captures() -> Vec<Vec<u8>> {
-    let bundled = testkit::cases::workspace().join("examples/web.pcap");
+    let bundled = testkit::cases::workspace_root().join("examples/web.pcap");
     let bundled = std::fs::read(bundled).expect("the bundled capture");
     let mut small = wire::capture::write::header(LinkType::ETHERNET).to_vec();
     for frame in frames() {

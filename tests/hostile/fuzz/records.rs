@@ -80,7 +80,7 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
 
 /// Plans a request as the engine does for recording and replay.
 fn plan_request(line: &str) -> Option<(Plan, Machine)> {
-    let (graph, mistakes) = pipeline::read(line, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
     let wrong = |m: &pipeline::Diagnostic| m.severity == pipeline::language::Severity::Error;
     let machine = Head::outside_kernel(Machine::example());
     (!mistakes.iter().any(wrong)).then_some(())?;

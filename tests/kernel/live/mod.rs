@@ -19,7 +19,7 @@ use filter::testing::twins::{Chain, Examined, User, chains, changes, program, re
 use stage::{AttachPoint, Record, RecordedProgram};
 use sys::bpf::Side;
 use testkit::need;
-use testkit::net::{CLIENT_DEVICE, SERVER_DEVICE, until};
+use testkit::net::{CLIENT_DEVICE, SERVER_DEVICE, wait_until};
 use traffic::Network;
 use wire::checksum::Sum;
 
@@ -49,23 +49,23 @@ fn run(net: &Network, point: AttachPoint, hardened: bool, chain: Chain, frames: 
         AttachPoint::Tcx(Side::Egress) => (&net.pair.client, CLIENT_DEVICE),
         _ => (&net.pair.server, SERVER_DEVICE),
     };
-    let stage = space.enter(|| RecordedProgram::attach(&program, device, point));
+    let stage = space.run_inside(|| RecordedProgram::attach(&program, device, point));
     net.send_from_sockets();
     // The far end of a veth pair may lag, and stores 256 frames.
     let mut sent = Vec::new();
     for some in frames.chunks(FRAMES_IN_FLIGHT) {
         sent.extend(net.send_frames(some));
-        until("these frames have gone by", || {
+        wait_until("these frames have gone by", || {
             stage.records().iter().any(|record| Some(&record.frame_with_tag()) == sent.last())
         });
     }
     if let AttachPoint::Tcx(side) = point {
-        let _tagger = space.enter(|| stage::attach_tagger(device, side));
+        let _tagger = space.run_inside(|| stage::attach_tagger(device, side));
         net.send_frames(frames);
     }
     sent.push(net.send_last());
     let mut records = Vec::new();
-    until("the last frame has gone by", || {
+    wait_until("the last frame has gone by", || {
         records = stage.records();
         records.iter().any(|record| Some(&record.frame) == sent.last())
     });
@@ -101,9 +101,9 @@ fn chains_under_test() -> Vec<(Chain, bool)> {
 
 /// Runs all chains at one hook; returns `None` if the machine does not support them.
 fn run_all(point: AttachPoint) -> Option<Vec<Run>> {
-    need::bpf()?;
+    need::require_bpf()?;
     if matches!(point, AttachPoint::Tcx(_)) && sys::probe::tcx().is_err() {
-        return need::skip("needs TCX (Linux 6.6)");
+        return need::report_skip("needs TCX (Linux 6.6)");
     }
     sys::process::pin_to(stage::PROCESSOR).unwrap();
     let net = Network::new()?;
@@ -208,7 +208,7 @@ fn v4_twins_at_xdp_match_their_filters() {
 /// unsure, and not treat the end of the buffer as the end of the frame.
 #[test]
 fn twins_are_unsure_of_bytes_in_a_second_buffer() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     sys::process::pin_to(stage::PROCESSOR).unwrap();
     let Some(net) = Network::new() else { return };
     for hardened in [false, true] {

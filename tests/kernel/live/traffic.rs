@@ -8,7 +8,7 @@ use std::process::Stdio;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, Qdisc};
-use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, until};
+use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, wait_until};
 
 /// Length of a stream in bytes: several frames of maximum size.
 const STREAM: usize = 150_000;
@@ -93,18 +93,18 @@ fn add_tags(space: &Namespace, device: &str, end: usize) -> bool {
         }
     }
     for device in ["one", "outer", "two"] {
-        space.ip(&format!("link set dev {device} addrgenmode none up"));
+        space.run_ip(&format!("link set dev {device} addrgenmode none up"));
     }
-    space.ip(&format!("address add {}/24 dev one", ADDRESSES[2][end]));
-    space.ip(&format!("address add {}/24 dev two", ADDRESSES[3][end]));
-    space.ip(&format!("address add {}/64 dev two nodad", ADDRESSES[4][end]));
+    space.run_ip(&format!("address add {}/24 dev one", ADDRESSES[2][end]));
+    space.run_ip(&format!("address add {}/24 dev two", ADDRESSES[3][end]));
+    space.run_ip(&format!("address add {}/64 dev two nodad", ADDRESSES[4][end]));
     true
 }
 
 /// Sends a stream, first from memory, then with `sendfile`, which sends the file's pages without a
 /// copy.
 fn stream(pair: &Pair, near: &str, far: &str) {
-    let listener = pair.server.enter(|| TcpListener::bind((far, 80)).unwrap());
+    let listener = pair.server.run_inside(|| TcpListener::bind((far, 80)).unwrap());
     let receive = || {
         let (mut end, from) = listener.accept().unwrap();
         assert_eq!(from.ip().to_string(), near);
@@ -115,7 +115,7 @@ fn stream(pair: &Pair, near: &str, far: &str) {
     };
     std::thread::scope(|scope| {
         let received = scope.spawn(receive);
-        pair.client.enter(|| {
+        pair.client.run_inside(|| {
             let mut stream = TcpStream::connect((far, 80)).unwrap();
             stream.set_write_timeout(Some(LIMIT)).unwrap();
             stream.write_all(&vec![b'm'; STREAM]).unwrap();
@@ -139,9 +139,9 @@ fn send_file(stream: &TcpStream) {
 
 /// Sends datagrams of various sizes with partial checksums.
 fn datagrams(pair: &Pair, near: &str, far: &str) {
-    let server = pair.server.enter(|| UdpSocket::bind((far, 53)).unwrap());
+    let server = pair.server.run_inside(|| UdpSocket::bind((far, 53)).unwrap());
     server.set_read_timeout(Some(LIMIT)).unwrap();
-    let client = pair.client.enter(|| UdpSocket::bind((near, 4000)).unwrap());
+    let client = pair.client.run_inside(|| UdpSocket::bind((near, 4000)).unwrap());
     for size in [0, 1, 18, 1_000, 8_000] {
         client.send_to(&vec![b'u'; size], (far, 53)).unwrap();
         let mut got = [0; 9_000];
@@ -150,11 +150,11 @@ fn datagrams(pair: &Pair, near: &str, far: &str) {
 }
 
 fn send(pair: &Pair, frames: &[&[u8]]) {
-    pair.client.enter(|| {
+    pair.client.run_inside(|| {
         let index = RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
         let mut sent = 0;
-        until("there is room for frames", || {
+        wait_until("there is room for frames", || {
             let done = sender.send(&frames[sent..]);
             sent += done.frames;
             sent == frames.len()

@@ -328,7 +328,7 @@ fn assert_detection_rate(all_results: &[MutantResults], least: usize, complete: 
 
 #[test]
 fn sampled_mutant_twins_are_caught() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     assert_detection_rate(&run(SAMPLE), SAMPLE_DETECTED_PERCENT_MIN, false);
 }
 
@@ -338,7 +338,7 @@ const ONLY_FILTER: &str = "STREAMLINE_MUTANTS_OF";
 #[test]
 #[ignore = "all of them: `cargo xtask mutants`"]
 fn all_mutant_twins_are_caught() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let complete = std::env::var_os(ONLY_FILTER).is_none();
     assert_detection_rate(&run(ALL), if complete { DETECTED_PERCENT_MIN } else { 0 }, complete);
 }

@@ -12,7 +12,7 @@ use filter::{Arguments, Batch, BatchMemory, LANES};
 use std::path::Path;
 use std::sync::Arc;
 use sys::bpf::RingsLayout;
-use testkit::net::until;
+use testkit::net::wait_until;
 
 /// Lengths of the frames in turn: shorter and longer than those that `pcap` copies.
 const LENGTHS: [usize; 3] = [40, 300, 1400];
@@ -74,7 +74,7 @@ fn v8_pcap_takes_back_frames_that_were_overwritten() {
     let mut send = |count: u32| {
         send_frames(&pair, &(sent..sent + count).map(frame).collect::<Vec<_>>());
         sent += count;
-        until("all have been written", || tap.produced() == u64::from(sent));
+        wait_until("all have been written", || tap.produced() == u64::from(sent));
     };
     let mut expected: Vec<Vec<u8>> = Vec::new();
 

@@ -27,7 +27,7 @@ use sys::bpf::{
 };
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, Qdisc};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, until};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::{Frame, Random, need};
 
 const MILLISECOND: u32 = 1_000_000;
@@ -54,7 +54,7 @@ impl Tap {
         let rings = Arc::new(Rings::create("ring", shape).unwrap());
         let doorbell = RingBuffer::create("bell", 1 << 16).unwrap();
         let program = program::load(&rings, &doorbell, when);
-        let link = pair.server.enter(|| {
+        let link = pair.server.run_inside(|| {
             let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
             Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap()
         });
@@ -83,8 +83,8 @@ fn cpus() -> u32 {
 }
 
 fn pair(addresses: bool) -> Option<Pair> {
-    need::bpf()?;
-    need::root()?;
+    need::require_bpf()?;
+    need::require_root()?;
     Pair::new(Cable { addresses, ..Cable::default() })
 }
 
@@ -113,7 +113,7 @@ fn send(pair: &Pair, count: u32) {
 
 /// Sends these frames.
 fn send_frames(pair: &Pair, frames: &[Vec<u8>]) {
-    pair.client.enter(|| {
+    pair.client.run_inside(|| {
         let index = RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, Qdisc::Bypass).unwrap();
         let mut parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
@@ -135,7 +135,7 @@ fn send_and_check_counts(
     let running = tap.readers(readers, Content::Numbered);
     let begin = Instant::now();
     send(pair, packets);
-    until("all have been written", || tap.produced() == u64::from(packets));
+    wait_until("all have been written", || tap.produced() == u64::from(packets));
     let took = begin.elapsed();
     let seen: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
     let (doorbells, failed) = (tap.word(NOTIFIED), tap.word(NOTIFIED + 8));
@@ -212,7 +212,7 @@ fn frames_without_a_reader_are_only_counted() {
         let before = committed(tap);
         send(&pair, count);
         sent += u64::from(count);
-        until("all have been seen", || tap.produced() == sent);
+        wait_until("all have been seen", || tap.produced() == sent);
         assert_eq!(tap.word(FAILED), 0);
         committed(tap) > before
     };
@@ -221,7 +221,7 @@ fn frames_without_a_reader_are_only_counted() {
         assert!(copies(&tap, BATCH_FRAMES), "somebody takes bells");
         assert!(tap.doorbell.drain(|_| ()) > 0);
     }
-    until("it copies no more", || !copies(&tap, BATCH_FRAMES));
+    wait_until("it copies no more", || !copies(&tap, BATCH_FRAMES));
     let gone = tap.produced();
     let mut walk = Walk::new(Arc::clone(&tap.rings), vec![0]);
     let whole = |reader: &mut Walk| {
@@ -257,8 +257,8 @@ fn gso_frames_up_to_64_kb_fit_into_one_record() {
     };
     let tap = Tap::new(&pair, shape, WAKE_POLICY);
     let readers = tap.readers(2, Content::Counting);
-    let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).unwrap());
-    let mut near = pair.client.enter(|| TcpStream::connect((SERVER, 7)).unwrap());
+    let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 7)).unwrap());
+    let mut near = pair.client.run_inside(|| TcpStream::connect((SERVER, 7)).unwrap());
     let (mut far, _) = listener.accept().unwrap();
     let counting: Vec<u8> = (0..1 << 20).map(|at: u32| at as u8).collect();
     let swallowed = std::thread::scope(|scope| {
@@ -308,7 +308,7 @@ fn prints_nanoseconds_per_packet() {
             let running = tap.readers(readers, Content::Numbered);
             let begin = Instant::now();
             send(&pair, PACKETS);
-            until("all have been written", || tap.produced() == u64::from(PACKETS));
+            wait_until("all have been written", || tap.produced() == u64::from(PACKETS));
             let took = begin.elapsed();
             let info = tap.program.info().unwrap();
             let seen: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
@@ -331,7 +331,7 @@ fn prints_nanoseconds_per_packet() {
 #[test]
 #[ignore = "a measurement"]
 fn prints_nanoseconds_of_test_runs() {
-    let Some(()) = need::bpf() else { return };
+    let Some(()) = need::require_bpf() else { return };
     let shape = RingsLayout {
         cpus: cpus(),
         sinks: 1,

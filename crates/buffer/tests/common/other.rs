@@ -29,13 +29,13 @@ impl OtherProcess {
     /// Starts the other process with `socket` as its standard input and `report` as its standard
     /// output. Returns `None`, after reporting a skip, if this machine does not allow that.
     pub(crate) fn start_on(socket: OwnedFd, role: &str, report: Stdio) -> Option<Self> {
-        need::root()?;
+        need::require_root()?;
         let mut command = sys::process::reexec_as(sys::process::OVERFLOW_ID, socket).unwrap();
         command.args(["--ignored", "--exact", "--nocapture", "the_other_process"]);
         command.env(ROLE, role).stdout(report);
         match sys::process::spawn(&mut command) {
             Ok(child) => Some(Self { socket: None, child }),
-            Err(error) => need::skip(&format!("nobody may not run this test: {error}")),
+            Err(error) => need::report_skip(&format!("nobody may not run this test: {error}")),
         }
     }
 

@@ -43,9 +43,9 @@ pub(crate) const FIRST_EXAMPLES: &[(&str, &str)] = &[
 ];
 
 /// Description of the exit statuses.
-pub(crate) const STATUS: &str = "0 done, 1 failed, 2 mistakes in the command or the request, \
-     3 not found, 141 standard output closed. The first ^C drains the run, which then exits as \
-     usual; a second ^C ends it at once with status 130.";
+pub(crate) const EXIT_STATUS_HELP: &str = "0 done, 1 failed, 2 mistakes in the command or the \
+     request, 3 not found, 141 standard output closed. The first ^C drains the run, which then \
+     exits as usual; a second ^C ends it at once with status 130.";
 
 /// Column at which the purpose of an example starts.
 const PURPOSE_COLUMN: usize = 63;
@@ -57,7 +57,7 @@ fn template() -> String {
         text.push_str(&explain::hanging_indent(&format!("  {command}"), what, PURPOSE_COLUMN));
     }
     text.push_str("\n{usage-heading} {usage}\n       streamline 'REQUEST'\n\n{all-args}\n\n");
-    text.push_str(&explain::hanging_indent("Exit status:", STATUS, 13));
+    text.push_str(&explain::hanging_indent("Exit status:", EXIT_STATUS_HELP, 13));
     text
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Arguments {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run a request (short form: streamline 'REQUEST')
-    #[command(after_help = pipeline::explain::options())]
+    #[command(after_help = pipeline::explain::format_options())]
     Run(Box<RunArguments>),
     /// Trace a flow, node by node, through a recorded run or through a request over a capture
     ///
@@ -89,10 +89,10 @@ pub(crate) enum Command {
     #[command(flatten)]
     Shared(paths::PathCommand),
     /// Report all mistakes in a request
-    #[command(after_help = pipeline::explain::options())]
+    #[command(after_help = pipeline::explain::format_options())]
     Check(CheckArguments),
     /// Show where each filter of a request would run, and why
-    #[command(after_help = pipeline::explain::options())]
+    #[command(after_help = pipeline::explain::format_options())]
     Explain(ExplainArguments),
     /// List all filters, or describe one
     Filters(FiltersArguments),

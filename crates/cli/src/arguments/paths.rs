@@ -8,7 +8,7 @@ use sys::steps::InjectedFault;
 #[derive(Subcommand, Debug)]
 pub(crate) enum PathCommand {
     /// Run a request in the background, registered with the daemon
-    #[command(after_help = pipeline::explain::options())]
+    #[command(after_help = pipeline::explain::format_options())]
     Start(StartArguments),
     /// Stop paths: their sources end, and blocks already read are still processed
     Stop(StopArguments),

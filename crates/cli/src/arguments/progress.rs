@@ -1,8 +1,8 @@
 //! The value of `--progress`.
 
-/// Default interval of progress lines, in ns.
+/// Default interval between progress lines, in ns.
 pub(crate) const INTERVAL_NS: u64 = 1_000_000_000;
-/// Minimum interval of progress lines, in ns.
+/// Minimum interval between progress lines, in ns.
 const INTERVAL_NS_MIN: u64 = 100_000_000;
 
 /// The value of `--progress`.

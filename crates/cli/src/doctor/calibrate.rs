@@ -6,11 +6,11 @@ use crate::status::Status;
 use crate::terminal;
 use engine::calibrate::{self, Calibration, StoredCosts};
 use pipeline::explain::COLUMNS;
-use pipeline::explain::table::{Table, wrap};
+use pipeline::explain::table::{Table, wrap_text};
 use pipeline::plan::{Costs, FilterCost};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use streamline::report::{Object, json_line, object};
+use streamline::report::{Object, json_line, to_object};
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
@@ -20,34 +20,34 @@ const BLOCK_BYTES: f64 = 1024.0;
 /// Measures, saves and prints the costs.
 pub(super) fn run(given: &DoctorArguments) -> Status {
     let Some(folder) = calibrate::state_directory() else {
-        terminal::complain("nothing can be saved: neither XDG_STATE_HOME nor HOME is set");
+        terminal::print_error("nothing can be saved: neither XDG_STATE_HOME nor HOME is set");
         return Status::Failed;
     };
     let calibration = calibrate::calibrate(&|what| {
         if terminal::can_rewrite() {
-            terminal::status(&format!("measuring {what}"));
+            terminal::show_status(&format!("measuring {what}"));
         }
     });
     if terminal::can_rewrite() {
-        terminal::wipe();
+        terminal::erase_status();
     }
     let path = match StoredCosts::measured_now(calibration.costs.clone()).store(&folder) {
         Ok(path) => path.display().to_string(),
         Err(why) => {
-            terminal::complain(&why);
+            terminal::print_error(&why);
             return Status::Failed;
         }
     };
-    terminal::print(&match given.json {
-        true => json_line(&json(&calibration, &path)),
-        false => text(&calibration, &path),
+    terminal::print_text(&match given.json {
+        true => json_line(&to_json(&calibration, &path)),
+        false => to_text(&calibration, &path),
     })
 }
 
 /// Returns the calibration as JSON.
-fn json(calibration: &Calibration, path: &str) -> Object {
+fn to_json(calibration: &Calibration, path: &str) -> Object {
     let filter = |cost: &FilterCost| {
-        object(&[
+        to_object(&[
             ("filter", &cost.filter),
             ("space", &if cost.kernel { "kernel" } else { "thread" }),
             ("block_ns", &cost.block),
@@ -55,8 +55,8 @@ fn json(calibration: &Calibration, path: &str) -> Object {
         ])
     };
     let missing = calibration.missing.iter();
-    let missing = missing.map(|(what, why)| object(&[("what", what), ("why", why)]));
-    object(&[
+    let missing = missing.map(|(what, why)| to_object(&[("what", what), ("why", why)]));
+    to_object(&[
         ("version", &VERSION),
         // Path of the cost table.
         ("path", &path),
@@ -67,19 +67,19 @@ fn json(calibration: &Calibration, path: &str) -> Object {
     ])
 }
 
-fn text(calibration: &Calibration, path: &str) -> String {
+fn to_text(calibration: &Calibration, path: &str) -> String {
     let costs = &calibration.costs;
     let mut out = String::new();
     let mut figures = Table::new(&["figure", ">ns", "operation"]);
     for ((name, ns), what) in costs.numbers().into_iter().zip(Costs::descriptions()) {
-        figures.row([name.to_owned(), format!("{ns:.1}"), what.to_owned()]);
+        figures.add_row([name.to_owned(), format!("{ns:.1}"), what.to_owned()]);
     }
-    let _ = writeln!(out, "{}", figures.text(COLUMNS));
+    let _ = writeln!(out, "{}", figures.format_within(COLUMNS));
     let mut filters =
         Table::new(&["filter", ">ns in a thread", ">ns per byte", ">1 KB", ">ns in the kernel"]);
     for one in costs.filters.iter().filter(|cost| !cost.kernel) {
         let twin = costs.filters.iter().find(|cost| cost.kernel && cost.filter == one.filter);
-        filters.row([
+        filters.add_row([
             one.filter.clone(),
             format!("{:.1}", one.block),
             format!("{:.3}", one.byte),
@@ -87,9 +87,9 @@ fn text(calibration: &Calibration, path: &str) -> String {
             twin.map_or_else(|| "–".to_owned(), |twin| format!("{:.1}", twin.block)),
         ]);
     }
-    let _ = writeln!(out, "{}", filters.text(COLUMNS));
+    let _ = writeln!(out, "{}", filters.format_within(COLUMNS));
     for (what, why) in &calibration.missing {
-        for line in wrap(&format!("not measured: {what}: {why}"), COLUMNS - 1) {
+        for line in wrap_text(&format!("not measured: {what}: {why}"), COLUMNS - 1) {
             let _ = writeln!(out, " {line}");
         }
     }

@@ -1,7 +1,7 @@
-//! The findings of `doctor`: checks with their results and remedies, interfaces, and the state of
-//! each facility.
+//! The findings of `doctor`: checks with results and remedies, network interfaces, and the
+//! availability of each facility.
 //!
-//! The types define the `--json` format; `version` changes when a field is removed or changes its
+//! The types define the `--json` format. `version` changes when a field is removed or changes its
 //! meaning.
 
 use engine::calibrate;
@@ -15,7 +15,7 @@ use streamline::privilege::{self, Operation, Remedy};
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
-/// The request in suggested commands.
+/// The request that appears in suggested commands.
 const EXAMPLE_REQUEST: &str = "rx | count";
 
 /// All findings.
@@ -35,7 +35,7 @@ pub(super) struct Checkup {
 #[derive(Serialize, Debug)]
 pub(super) struct Section {
     pub(super) name: &'static str,
-    pub(super) rows: Vec<Check>,
+    pub(super) rows: Vec<CheckFinding>,
 }
 
 /// The result of a check.
@@ -46,13 +46,13 @@ pub(super) enum CheckResult {
     Good,
     /// The feature does not work.
     Bad,
-    /// A value or an optional feature; neither good nor bad.
+    /// A value, or an optional feature. It is neither good nor bad.
     Plain,
 }
 
-/// A check.
+/// A check with its result and explanation.
 #[derive(Serialize, Debug)]
-pub(super) struct Check {
+pub(super) struct CheckFinding {
     pub(super) name: String,
     pub(super) state: CheckResult,
     #[serde(rename = "says")]
@@ -83,7 +83,7 @@ pub(super) struct InterfaceFinding {
 pub(super) struct Verdict {
     /// `rx`, `tx`, `kernel` or `replay`.
     pub(super) name: &'static str,
-    /// Description for people.
+    /// Description of the facility for people.
     pub(super) what: &'static str,
     pub(super) open: bool,
     pub(super) because: String,
@@ -117,7 +117,7 @@ impl Checkup {
     }
 }
 
-impl Check {
+impl CheckFinding {
     fn new(name: impl Into<String>, state: CheckResult, explanation: impl Into<String>) -> Self {
         Self { name: name.into(), state, explanation: explanation.into(), advice: None }
     }
@@ -142,19 +142,19 @@ impl Check {
 
 /// The capability CAP_IPC_LOCK, which `doctor` reports for memory locking; Streamline itself does
 /// not use it.
-const IPC_LOCK: u32 = 14;
+const CAP_IPC_LOCK: u32 = 14;
 
 fn user_checks(facts: &Facts) -> Section {
     let who = &facts.privilege;
     let user = if who.uid == 0 { "root".to_owned() } else { format!("number {}", who.uid) };
-    let mut rows = vec![Check::plain("user", user), program_check(&facts.program)];
+    let mut rows = vec![CheckFinding::plain("user", user), program_check(&facts.program)];
     for (number, name, serves) in [
         (Capabilities::NET_RAW, "CAP_NET_RAW", "rx and tx"),
         (Capabilities::NET_ADMIN, "CAP_NET_ADMIN", "kernel programs, changes of interfaces"),
         (Capabilities::BPF, "CAP_BPF", "kernel programs"),
         (Capabilities::PERFMON, "CAP_PERFMON", "programs that read kernel memory: not needed"),
         (Capabilities::SYS_ADMIN, "CAP_SYS_ADMIN", "entering a namespace (netns=)"),
-        (IPC_LOCK, "CAP_IPC_LOCK", "locked memory beyond the limit"),
+        (CAP_IPC_LOCK, "CAP_IPC_LOCK", "locked memory beyond the limit"),
     ] {
         let (state, how) = match () {
             () if who.effective.has(number) => (CheckResult::Good, "in effect"),
@@ -162,64 +162,66 @@ fn user_checks(facts: &Facts) -> Section {
             () if who.bounding.has(number) => (CheckResult::Plain, "missing, can be granted"),
             () => (CheckResult::Plain, "missing, not in the bounding set"),
         };
-        rows.push(Check::new(name, state, format!("{how} ({serves})")));
+        rows.push(CheckFinding::new(name, state, format!("{how} ({serves})")));
     }
     let no_new = match who.no_new_privileges {
         Some(true) => "on: sudo and setcap have no effect on programs started from here",
         Some(false) => "off",
         None => "unknown",
     };
-    rows.push(Check::plain("no_new_privs", no_new));
+    rows.push(CheckFinding::plain("no_new_privs", no_new));
     let seccomp = match who.seccomp {
         Some(Seccomp::Off) => "off",
         Some(Seccomp::Strict) => "strict",
         Some(Seccomp::Filter) => "a filter of system calls is on, which may refuse even root",
         None => "unknown",
     };
-    rows.push(Check::plain("seccomp", seccomp));
+    rows.push(CheckFinding::plain("seccomp", seccomp));
     let space = match who.inner_user_namespace {
         Some(true) => "an inner one: capabilities apply only to what it owns",
         Some(false) => "the first",
         None => "unknown",
     };
-    rows.push(Check::plain("user namespace", space));
+    rows.push(CheckFinding::plain("user namespace", space));
     Section { name: "this process", rows }
 }
 
 /// Reports the saved cost table and its age.
 fn cost_checks() -> Section {
-    const MEASURE: &str = "streamline doctor --calibrate";
+    const CALIBRATE_COMMAND: &str = "streamline doctor --calibrate";
     let folder = calibrate::state_directory();
     let found = folder.as_deref().map_or(Ok(None), calibrate::load);
     let place = folder.as_deref().map(|folder| calibrate::path(folder).display().to_string());
     let place = place.unwrap_or_default();
     let table = match found {
         Ok(None) => {
-            let explanation = format!("built in; {MEASURE} measures here");
-            let rows = vec![Check::plain("table", explanation)];
+            let explanation = format!("built in; {CALIBRATE_COMMAND} measures here");
+            let rows = vec![CheckFinding::plain("table", explanation)];
             return Section { name: "what things cost", rows };
         }
         Ok(Some(kept)) => match kept.check_machine() {
             Ok(()) if kept.costs.is_calibrated() => {
-                Check::good("table", format!("measured {}", kept.age()))
+                CheckFinding::good("table", format!("measured {}", kept.age()))
             }
             Ok(()) => {
-                let explanation =
-                    format!("built in, corrected by runs {}; {MEASURE} measures here", kept.age());
-                Check::plain("table", explanation)
+                let explanation = format!(
+                    "built in, corrected by runs {}; {CALIBRATE_COMMAND} measures here",
+                    kept.age()
+                );
+                CheckFinding::plain("table", explanation)
             }
-            Err(why) => Check::bad("table", format!("not used: {why}"), MEASURE),
+            Err(why) => CheckFinding::bad("table", format!("not used: {why}"), CALIBRATE_COMMAND),
         },
-        Err(why) => Check::bad("table", why, MEASURE),
+        Err(why) => CheckFinding::bad("table", why, CALIBRATE_COMMAND),
     };
-    let rows = vec![table, Check::plain("kept in", place)];
+    let rows = vec![table, CheckFinding::plain("kept in", place)];
     Section { name: "what things cost", rows }
 }
 
 /// Reports the daemon and this user's rights.
 fn daemon_checks() -> Section {
     let found = Client::find(None).and_then(|client| {
-        let (about, allowed) = (client.about()?, client.allowed()?);
+        let (about, allowed) = (client.describe_daemon()?, client.permissions()?);
         Ok((client.directory().display().to_string(), about, allowed))
     });
     let rows = match found {
@@ -228,32 +230,32 @@ fn daemon_checks() -> Section {
             let used = allowed.used.paths.unwrap_or(0);
             let most = allowed.quota.paths.map_or_else(String::new, |most| format!(" of {most}"));
             vec![
-                Check::good("place", format!("{place} (process {})", about.process)),
-                Check::plain("policy", policy),
-                Check::plain("your paths", format!("{used}{most}")),
+                CheckFinding::good("place", format!("{place} (process {})", about.process)),
+                CheckFinding::plain("policy", policy),
+                CheckFinding::plain("your paths", format!("{used}{most}")),
             ]
         }
         Err(ClientError::NoDaemon(_)) => {
             let explanation = "none; `streamline daemon --user &` starts one for you";
-            vec![Check::plain("place", explanation)]
+            vec![CheckFinding::plain("place", explanation)]
         }
         Err(error) => {
             let advice = "start it again, or set STREAMLINE_DAEMON to the directory of another";
-            vec![Check::bad("place", error.to_string(), advice)]
+            vec![CheckFinding::bad("place", error.to_string(), advice)]
         }
     };
     Section { name: "the daemon", rows }
 }
 
-fn program_check(program: &Binary) -> Check {
+fn program_check(program: &Binary) -> CheckFinding {
     let place = program.path.as_ref().map(|path| path.display().to_string());
     let place = place.unwrap_or_else(|| "unknown".to_owned());
     match program.nosuid {
         true => {
             let advice = "capabilities of files have no effect there: install it elsewhere";
-            Check::bad("program", format!("{place} (on a mount with nosuid)"), advice)
+            CheckFinding::bad("program", format!("{place} (on a mount with nosuid)"), advice)
         }
-        false => Check::plain("program", place),
+        false => CheckFinding::plain("program", place),
     }
 }
 
@@ -275,43 +277,43 @@ fn kernel_checks(facts: &Facts) -> Section {
         }
     }
     rows.push(match facts.user_namespaces {
-        Some(true) => Check::good("user namespaces", "for everybody, by the settings"),
+        Some(true) => CheckFinding::good("user namespaces", "for everybody, by the settings"),
         Some(false) => {
             let advice = "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and \
                           kernel.apparmor_restrict_unprivileged_userns say why";
-            Check::bad("user namespaces", "for root alone, by the settings", advice)
+            CheckFinding::bad("user namespaces", "for root alone, by the settings", advice)
         }
-        None => Check::plain("user namespaces", "unknown"),
+        None => CheckFinding::plain("user namespaces", "unknown"),
     });
     Section { name: "what the kernel permits (tried, unless noted)", rows }
 }
 
-/// Reports Landlock, a sandbox's second line of defense after seccomp.
-fn landlock_check(landlock: Landlock) -> Check {
+/// Reports the state of Landlock, which a sandbox uses in addition to seccomp.
+fn landlock_check(landlock: Landlock) -> CheckFinding {
     const NAME: &str = "Landlock";
     match landlock {
-        Landlock::Whole => Check::good(NAME, "behind seccomp for `untrusted=yes`"),
+        Landlock::Whole => CheckFinding::good(NAME, "behind seccomp for `untrusted=yes`"),
         Landlock::Partly => {
             let explanation =
                 "some of its rules, behind seccomp for `untrusted=yes`; Linux 6.12 has all";
-            Check::plain(NAME, explanation)
+            CheckFinding::plain(NAME, explanation)
         }
         Landlock::Missing => {
             let explanation = "missing: `untrusted=yes` uses seccomp alone, which forbids the same";
             let advice = "put landlock into lsm= on the kernel's command line; it needs Linux 5.13 \
                           built with it, and no container whose seccomp filter refuses it";
-            Check::bad(NAME, explanation, advice)
+            CheckFinding::bad(NAME, explanation, advice)
         }
     }
 }
 
-fn probe_check(facts: &Facts, feature: &Feature) -> Check {
+fn probe_check(facts: &Facts, feature: &Feature) -> CheckFinding {
     match &feature.outcome {
-        Ok(()) => Check::good(feature.facility.name(), feature.serves),
+        Ok(()) => CheckFinding::good(feature.facility.name(), feature.serves),
         Err(refusal) => {
             let explanation = format!("{} ({})", refusal.why, feature.serves);
             let advice = remedy(facts, feature, refusal.kind);
-            Check::bad(feature.facility.name(), explanation, advice)
+            CheckFinding::bad(feature.facility.name(), explanation, advice)
         }
     }
 }
@@ -371,9 +373,9 @@ fn limit_checks(facts: &Facts) -> Section {
                     true => format!("sudo sysctl -w {}={least}", limit.name),
                     false => format!("ulimit -n {least}"),
                 };
-                Check::bad(limit.name, explanation, advice)
+                CheckFinding::bad(limit.name, explanation, advice)
             }
-            _ => Check::plain(limit.name, explanation),
+            _ => CheckFinding::plain(limit.name, explanation),
         }
     });
     Section { name: "limits", rows: rows.collect() }
@@ -388,10 +390,10 @@ fn helper_checks(facts: &Facts) -> Section {
             _ => ("compiles filter expressions that Streamline does not support", "libpcap0.8"),
         };
         match place {
-            Some(place) => Check::good(*name, format!("{place} ({serves})")),
+            Some(place) => CheckFinding::good(*name, format!("{place} ({serves})")),
             None => {
                 let advice = format!("install it (on Debian the package {package})");
-                Check::bad(*name, format!("not found ({serves})"), advice)
+                CheckFinding::bad(*name, format!("not found ({serves})"), advice)
             }
         }
     });
@@ -430,7 +432,7 @@ impl InterfaceFinding {
     }
 }
 
-/// Reports whether `rx` can capture, with remedies if not.
+/// Reports if `rx` can capture, with remedies if it cannot.
 pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
     let mut verdict = verdict("rx", "capturing", facts, Operation::Packets);
     if verdict.open {
@@ -450,12 +452,12 @@ pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
     verdict
 }
 
-/// Reports whether `tx` can send, with remedies if not.
+/// Reports if `tx` can send, with remedies if it cannot.
 pub(super) fn send_verdict(facts: &Facts) -> Verdict {
     verdict("tx", "sending", facts, Operation::Packets)
 }
 
-/// Reports whether programs can be loaded into the kernel, with remedies if not.
+/// Reports if programs can be loaded into the kernel, with remedies if they cannot.
 pub(super) fn program_verdict(facts: &Facts) -> Verdict {
     let mut verdict = verdict("kernel", "programs", facts, Operation::Programs);
     if !verdict.open {
@@ -481,7 +483,7 @@ fn verdict(name: &'static str, what: &'static str, facts: &Facts, operation: Ope
         Operation::Namespaces => &Ok(()),
     };
     let who = &facts.privilege;
-    match privilege::cause(who, operation, attempt) {
+    match privilege::denial_cause(who, operation, attempt) {
         None => Verdict { name, what, open: true, because: String::new(), ways: Vec::new() },
         Some(cause) => Verdict {
             name,

@@ -1,8 +1,8 @@
 //! `streamline doctor`: reports which features work on this machine, and remedies for the others.
 //!
-//! Formats the results of the engine's probes as a page for people or as one JSON object; for a
-//! single facility ([`DoctorSubject`]) it prints a short reply and sets the exit status for
-//! scripts.
+//! The results of the engine's probes are formatted as a page for people or as one JSON object. For
+//! a single facility ([`DoctorSubject`]), the command prints a short reply and sets the exit status
+//! for scripts.
 //!
 //! - `calibrate`: measurement of costs;
 //! - `findings`: conclusions from the probes;
@@ -23,41 +23,41 @@ use findings::{Checkup, Verdict};
 use serde::Serialize;
 use streamline::report::json_line;
 
-/// Everything that `doctor` reports without a subject.
+/// Everything that `doctor` reports if no facility is named.
 #[derive(Serialize, Debug)]
 struct Page {
     #[serde(flatten)]
     checkup: Checkup,
-    /// Programs and packet sockets at the interfaces.
+    /// Programs and packet sockets of others at the interfaces.
     others: NeighborFindings,
 }
 
 /// Probes the machine and prints the findings.
 pub(crate) fn doctor(given: &DoctorArguments) -> Status {
-    let of = |door: fn(&Facts) -> Verdict| about(&door(&Facts::look()), given.json);
+    let of = |door: fn(&Facts) -> Verdict| print_facility(&door(&Facts::look()), given.json);
     match &given.about {
         None if given.calibrate => calibrate::run(given),
         None => {
             let facts = Facts::look();
             let others = NeighborFindings::new(&facts.neighbors);
             let page = Page { checkup: Checkup::new(&facts), others };
-            terminal::print(&match given.json {
+            terminal::print_text(&match given.json {
                 true => json_line(&page),
-                false => page::text(&page, terminal::has_colour_output()),
+                false => page::format_findings(&page, terminal::has_colour_output()),
             })
         }
         Some(DoctorSubject::Rx) => of(findings::capture_verdict),
         Some(DoctorSubject::Tx) => of(findings::send_verdict),
         Some(DoctorSubject::Kernel) => of(findings::program_verdict),
-        Some(DoctorSubject::Unit(line)) => unit::print(line),
+        Some(DoctorSubject::Unit(line)) => unit::print_unit(line),
     }
 }
 
-/// Prints the state of one facility; the status is 0 if it is available.
-fn about(verdict: &Verdict, json: bool) -> Status {
-    let printed = terminal::print(&match json {
+/// Prints the state of one facility. The exit status is 0 if it is available.
+fn print_facility(verdict: &Verdict, json: bool) -> Status {
+    let printed = terminal::print_text(&match json {
         true => json_line(verdict),
-        false => page::verdict(verdict, terminal::has_colour_output()),
+        false => page::format_verdict(verdict, terminal::has_colour_output()),
     });
     match (printed, verdict.open) {
         (Status::Done, false) => Status::Failed,

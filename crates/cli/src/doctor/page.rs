@@ -1,40 +1,42 @@
-//! The findings as text for people: aligned, at most 80 columns wide, colored on a terminal.
+//! Formatting of the findings for people: aligned, at most 80 columns wide, colored on a terminal.
 
 use super::Page;
-use super::findings::{Check, CheckResult, Checkup, InterfaceFinding, Section, Verdict};
+use super::findings::{CheckFinding, CheckResult, Checkup, InterfaceFinding, Section, Verdict};
 use crate::neighbors::NeighborFindings;
 use crate::progress::short_bytes;
 use streamline::privilege::{self, COLUMNS};
 
-use pipeline::explain::table::{Table, wrap};
+use pipeline::explain::table::{Table, wrap_text};
 use std::fmt::Write as _;
 
-/// Maximum number of interfaces printed; `--json` has all.
+/// Maximum number of interfaces printed. `--json` contains all of them.
 const INTERFACES_MAX: usize = 16;
 
 /// Formats all findings.
-pub(super) fn text(Page { checkup, others }: &Page, colours: bool) -> String {
+pub(super) fn format_findings(Page { checkup, others }: &Page, colours: bool) -> String {
     let memory =
         checkup.memory.map_or_else(String::new, |n| format!(", {} of memory", short_bytes(n)));
     let Checkup { program, release, processors, .. } = checkup;
     let mut out = String::new();
     let head = format!("streamline {program} on Linux {release}, {processors} processors{memory}");
-    for line in wrap(&head, COLUMNS) {
+    for line in wrap_text(&head, COLUMNS) {
         let _ = writeln!(out, "{line}");
     }
     for section in &checkup.sections {
-        out.push_str(&self::section(section, colours));
+        out.push_str(&format_section(section, colours));
     }
-    out.push_str(&interfaces(&checkup.interfaces, colours));
-    out.push_str(&neighbors(others, colours));
-    let _ = writeln!(out, "\n{}", bold("what follows", colours));
+    out.push_str(&format_interfaces(&checkup.interfaces, colours));
+    out.push_str(&format_neighbors(others, colours));
+    let _ = writeln!(out, "\n{}", bold_text("what follows", colours));
     let mut before: Option<&Verdict> = None;
     for door in &checkup.doors {
         // The same remedies are not repeated, which would suggest two separate causes.
         let again = before.is_some_and(|before| !door.open && before.because == door.because);
         match again {
-            true => row(&mut out, NAME_WIDTH, door.mark(colours), &door.title(), "no: the same"),
-            false => out.push_str(&verdict(door, colours)),
+            true => {
+                append_row(&mut out, NAME_WIDTH, door.mark(colours), &door.title(), "no: the same")
+            }
+            false => out.push_str(&format_verdict(door, colours)),
         }
         before = Some(door);
     }
@@ -46,14 +48,14 @@ const NAME_WIDTH: usize = 18;
 /// Width of the name column in the section of limits, in characters.
 const LIMIT_NAME_WIDTH: usize = 29;
 
-fn section(section: &Section, colours: bool) -> String {
-    let mut out = format!("\n{}\n", bold(section.name, colours));
+fn format_section(section: &Section, colours: bool) -> String {
+    let mut out = format!("\n{}\n", bold_text(section.name, colours));
     let longest = section.rows.iter().map(|row| row.name.chars().count()).max();
     let room = if longest.unwrap_or(0) > NAME_WIDTH { LIMIT_NAME_WIDTH } else { NAME_WIDTH };
-    for Check { name, state, explanation, advice } in &section.rows {
-        row(&mut out, room, mark(*state, colours), name, explanation);
+    for CheckFinding { name, state, explanation, advice } in &section.rows {
+        append_row(&mut out, room, mark(*state, colours), name, explanation);
         if let Some(advice) = advice {
-            for (number, line) in wrap(advice, COLUMNS - room - 6).iter().enumerate() {
+            for (number, line) in wrap_text(advice, COLUMNS - room - 6).iter().enumerate() {
                 let arrow = if number == 0 { "→" } else { " " };
                 let _ = writeln!(out, "   {:room$} {arrow} {line}", "");
             }
@@ -62,16 +64,16 @@ fn section(section: &Section, colours: bool) -> String {
     out
 }
 
-/// Appends a row: ` ✓ name   explanation`.
-fn row(out: &mut String, room: usize, mark: &str, name: &str, explanation: &str) {
-    for (number, line) in wrap(explanation, COLUMNS - room - 4).iter().enumerate() {
+/// Appends a row with a mark, a name and an explanation, such as ` ✓ name   explanation`.
+fn append_row(out: &mut String, room: usize, mark: &str, name: &str, explanation: &str) {
+    for (number, line) in wrap_text(explanation, COLUMNS - room - 4).iter().enumerate() {
         let (mark, name) = if number == 0 { (mark, name) } else { (" ", "") };
         let _ = writeln!(out, "{}", format!(" {mark} {name:room$} {line}").trim_end());
     }
 }
 
-fn interfaces(all: &[InterfaceFinding], colours: bool) -> String {
-    let mut out = format!("\n{}\n", bold("interfaces", colours));
+fn format_interfaces(all: &[InterfaceFinding], colours: bool) -> String {
+    let mut out = format!("\n{}\n", bold_text("interfaces", colours));
     let mut table =
         Table::new(&[">#", "name", "kind", "link", "state", ">mtu", ">received", ">lost"]);
     // If not all interfaces fit, those that are up come first.
@@ -80,7 +82,7 @@ fn interfaces(all: &[InterfaceFinding], colours: bool) -> String {
         listed.sort_by_key(|seen| (seen.state != "up", seen.index));
     }
     for seen in listed.into_iter().take(INTERFACES_MAX) {
-        table.row([
+        table.add_row([
             seen.index.to_string(),
             seen.name.clone(),
             seen.kind.clone(),
@@ -95,7 +97,7 @@ fn interfaces(all: &[InterfaceFinding], colours: bool) -> String {
         out.push_str("   none\n");
         return out;
     }
-    for line in table.text(COLUMNS - 2).lines() {
+    for line in table.format_within(COLUMNS - 2).lines() {
         let _ = writeln!(out, "  {line}");
     }
     if all.len() > INTERFACES_MAX {
@@ -105,19 +107,19 @@ fn interfaces(all: &[InterfaceFinding], colours: bool) -> String {
 }
 
 /// Formats the programs and packet sockets at the interfaces.
-fn neighbors(others: &NeighborFindings, colours: bool) -> String {
-    let mut out = format!("\n{}\n", bold("other users of the interfaces", colours));
+fn format_neighbors(others: &NeighborFindings, colours: bool) -> String {
+    let mut out = format!("\n{}\n", bold_text("other users of the interfaces", colours));
     if others.is_empty() {
         out.push_str("   none\n");
     }
-    for line in others.text(COLUMNS - 2).lines() {
+    for line in others.format_table(COLUMNS - 2).lines() {
         let _ = writeln!(out, "  {line}");
     }
     out
 }
 
 /// Formats the state of one facility, with its remedies.
-pub(super) fn verdict(door: &Verdict, colours: bool) -> String {
+pub(super) fn format_verdict(door: &Verdict, colours: bool) -> String {
     let mut out = String::new();
     let explanation = match (door.open, door.because.as_str()) {
         (true, "always") => "always".to_owned(),
@@ -125,13 +127,13 @@ pub(super) fn verdict(door: &Verdict, colours: bool) -> String {
         (true, because) => format!("yes, {because}"),
         (false, because) => format!("no: {because}"),
     };
-    row(&mut out, NAME_WIDTH, door.mark(colours), &door.title(), &explanation);
+    append_row(&mut out, NAME_WIDTH, door.mark(colours), &door.title(), &explanation);
     out.push_str(&privilege::format_remedies(&door.ways, 3));
     out
 }
 
 impl Verdict {
-    /// Formats the title, such as `capturing (rx)`.
+    /// Formats the title of a facility, such as `capturing (rx)`.
     pub(super) fn title(&self) -> String {
         format!("{} ({})", self.what, self.name)
     }
@@ -151,6 +153,6 @@ const fn mark(state: CheckResult, colours: bool) -> &'static str {
     }
 }
 
-fn bold(text: &str, colours: bool) -> String {
+fn bold_text(text: &str, colours: bool) -> String {
     if colours { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
 }

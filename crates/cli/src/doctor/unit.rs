@@ -3,8 +3,8 @@
 //!
 //! The request is checked before its unit file is printed. Relative file names refer to the
 //! service's state directory, `/var/lib/NAME`. NAME is derived from the filters of the request, so
-//! that it differs from the daemon's unit (`streamline.service`), which may be in the same
-//! directory.
+//! that the unit file differs from that of the daemon (`streamline.service`), which may be in the
+//! same directory.
 
 use crate::arguments::RequestArguments;
 use crate::failure;
@@ -15,22 +15,26 @@ use engine::doctor::Binary;
 use pipeline::Graph;
 use std::path::Path;
 use streamline::Options;
-use streamline::privilege::INSTALLED;
+use streamline::privilege::INSTALLED_PATH;
 
 /// Prints the unit file of a request.
-pub(super) fn print(given: &RequestArguments) -> Status {
-    let told = line::text(given).and_then(|text| {
+pub(super) fn print_unit(given: &RequestArguments) -> Status {
+    let told = line::request_text(given).and_then(|text| {
         let options = Options { notices: failure::notices(false), ..Options::default() };
-        let graph = streamline::read(&text, &options).map_err(failure::refuse)?;
+        let graph = streamline::read_graph(&text, &options).map_err(failure::report_open_error)?;
         if let Some(space) = network_namespace(&graph) {
-            terminal::complain("a service cannot change its namespace while it runs");
-            terminal::note(&format!(
+            terminal::print_error("a service cannot change its namespace while it runs");
+            terminal::print_note(&format!(
                 "leave `netns={space}` out of the request, and write \
                  NetworkNamespacePath=/run/netns/{space} into the unit"
             ));
             return Err(Status::Usage);
         }
-        Ok(terminal::print(&unit((&text, &service_name(&graph)), is_live(&graph), &Binary::look())))
+        Ok(terminal::print_text(&format_unit(
+            (&text, &service_name(&graph)),
+            is_live(&graph),
+            &Binary::look(),
+        )))
     });
     told.unwrap_or_else(|status| status)
 }
@@ -45,7 +49,7 @@ fn network_namespace(graph: &Graph) -> Option<&str> {
     graph.ids().find_map(|(_, node)| node.filter()?.arguments.text("netns"))
 }
 
-/// Returns the name of the service, derived from the request's filters.
+/// Returns the name of the service, which is derived from the request's filters.
 fn service_name(graph: &Graph) -> String {
     /// Maximum number of filters in the name.
     const FILTERS_MAX: usize = 6;
@@ -55,11 +59,11 @@ fn service_name(graph: &Graph) -> String {
 }
 
 /// Formats the unit file.
-fn unit((text, service_name): (&str, &str), live: bool, program: &Binary) -> String {
+fn format_unit((text, service_name): (&str, &str), live: bool, program: &Binary) -> String {
     let (place, first) = service_program(program.path.as_deref());
     let capability = if live { "CAP_NET_RAW" } else { "" };
     let families = if live { "AF_PACKET AF_NETLINK AF_UNIX" } else { "AF_NETLINK AF_UNIX" };
-    let (described, word) = (description(text), quoted(text));
+    let (described, word) = (escape_description(text), quote_request(text));
     format!(
         "\
 # streamline doctor unit '…' | sudo tee /etc/systemd/system/{service_name}.service
@@ -110,26 +114,26 @@ WantedBy=multi-user.target
     )
 }
 
-/// Returns the path of the program in the service, and the commands that install the program there;
-/// the commands are empty if none are needed.
+/// Returns the path of the program as the service sees it, and the commands that install the
+/// program at that path. The commands are empty if the program need not be installed.
 fn service_program(path: Option<&Path>) -> (String, String) {
     let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
-    let Some(path) = path else { return (INSTALLED.to_owned(), String::new()) };
+    let Some(path) = path else { return (INSTALLED_PATH.to_owned(), String::new()) };
     let shown = path.display().to_string();
     let plain = shown.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+".contains(c));
     if plain && !hidden.iter().any(|folder| path.starts_with(folder)) {
         return (shown, String::new());
     }
-    (INSTALLED.to_owned(), format!("# sudo install -m 755 {shown} {INSTALLED}\n"))
+    (INSTALLED_PATH.to_owned(), format!("# sudo install -m 755 {shown} {INSTALLED_PATH}\n"))
 }
 
-/// Formats a request as Description=: on one line, with percent signs doubled.
-fn description(text: &str) -> String {
+/// Formats a request as the value of `Description=`: on one line, with percent signs doubled.
+fn escape_description(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('%', "%%")
 }
 
-/// Quotes a request as one word of ExecStart= (systemd.service(5), "Command lines").
-fn quoted(text: &str) -> String {
+/// Quotes a request as one word of `ExecStart=` (systemd.service(5), "Command lines").
+fn quote_request(text: &str) -> String {
     let mut word = String::from("\"");
     for c in text.chars() {
         match c {
@@ -160,10 +164,11 @@ mod tests {
     #[test]
     fn unit_name_differs_from_the_daemon_unit() {
         let (graph, _) =
-            pipeline::read("rx | udp | count", &engine::registry::MachineRegistry::Local);
+            pipeline::read_request("rx | udp | count", &engine::registry::MachineRegistry::Local);
         let service_name = service_name(&graph);
         assert_eq!(service_name, "streamline-rx-udp-count");
-        let text = unit(("rx | udp | count", &service_name), true, &binary("/usr/bin/streamline"));
+        let text =
+            format_unit(("rx | udp | count", &service_name), true, &binary("/usr/bin/streamline"));
         assert!(text.contains(&format!("/etc/systemd/system/{service_name}.service\n")), "{text}");
         assert!(text.contains(&format!("\nStateDirectory={service_name}\n")), "{text}");
         assert!(!text.contains("streamline.service"), "{text}");
@@ -172,20 +177,20 @@ mod tests {
     #[test]
     fn request_is_quoted_as_one_word_of_the_unit() {
         let line = "rx | bpf \"tcp port 80\" | match \"100% \\$x\" | count";
-        let text = unit((line, NAME), true, &binary("/usr/bin/streamline"));
+        let text = format_unit((line, NAME), true, &binary("/usr/bin/streamline"));
         let word = r#""rx | bpf \"tcp port 80\" | match \"100%% \\$$x\" | count""#;
         assert!(text.contains(&format!("\nExecStart=/usr/bin/streamline run {word}\n")), "{text}");
         assert!(text.contains("\nDescription=Streamline: rx | bpf"), "{text}");
-        assert_eq!(quoted("a\nb\tc"), r#""a\nb\tc""#);
-        assert_eq!(description("a\n  b % c"), "a b %% c");
+        assert_eq!(quote_request("a\nb\tc"), r#""a\nb\tc""#);
+        assert_eq!(escape_description("a\n  b % c"), "a b %% c");
     }
 
     #[test]
     fn offline_request_gets_no_capability() {
-        let live = unit(("rx | count", NAME), true, &binary("/usr/bin/streamline"));
+        let live = format_unit(("rx | count", NAME), true, &binary("/usr/bin/streamline"));
         assert!(live.contains("\nAmbientCapabilities=CAP_NET_RAW\n"), "{live}");
         assert!(live.contains("AF_PACKET"), "{live}");
-        let dead = unit(("replay x | count", NAME), false, &binary("/usr/bin/streamline"));
+        let dead = format_unit(("replay x | count", NAME), false, &binary("/usr/bin/streamline"));
         assert!(dead.contains("\nAmbientCapabilities=\nCapabilityBoundingSet=\n"), "{dead}");
         assert!(!dead.contains("AF_PACKET") && !dead.contains("RAW"), "{dead}");
     }
@@ -194,11 +199,11 @@ mod tests {
     fn program_hidden_from_the_service_must_be_installed() {
         for path in ["/home/x/streamline", "/root/streamline", "/tmp/streamline", "/a b/streamline"]
         {
-            let text = unit(("rx | count", NAME), true, &binary(path));
-            assert!(text.contains(&format!("\nExecStart={INSTALLED} run ")), "{text}");
+            let text = format_unit(("rx | count", NAME), true, &binary(path));
+            assert!(text.contains(&format!("\nExecStart={INSTALLED_PATH} run ")), "{text}");
             assert!(text.contains(&format!("\n# sudo install -m 755 {path} ")), "{text}");
         }
-        let text = unit(("rx | count", NAME), true, &binary("/opt/streamline"));
+        let text = format_unit(("rx | count", NAME), true, &binary("/opt/streamline"));
         assert!(text.contains("\nExecStart=/opt/streamline run "), "{text}");
         assert!(!text.contains("install -m"), "{text}");
     }

@@ -1,9 +1,9 @@
 //! `streamline attach`: prints the output, progress and end of a running path. ^C detaches without
 //! stopping it.
 
-use super::connect::{connect_path, format_age, signals, user_name, wait};
+use super::connect::{connect_path, format_age, user_name, wait_readable, watch_signals};
 use crate::arguments::paths::AttachArguments;
-use crate::failure::complain;
+use crate::failure::report_client_error;
 use crate::progress::short_bytes;
 use crate::status::Status;
 use crate::terminal;
@@ -23,21 +23,21 @@ const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Follows a path until it ends or a signal arrives.
 pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
-    let signals = signals()?;
+    let signals = watch_signals()?;
     let (to, about) = connect_path(&given.path)?;
-    let mut log = about.log.as_deref().and_then(|log| Log::of(log, to.uid()));
-    to.follow(UPDATE_INTERVAL).map_err(|error| complain(&error))?;
+    let mut log = about.log.as_deref().and_then(|log| LogReader::open_for(log, to.uid()));
+    to.subscribe(UPDATE_INTERVAL).map_err(|error| report_client_error(&error))?;
     let mut heard = false;
     loop {
-        let ready = wait(&[to.as_fd(), to.process()], signals, None);
+        let ready = wait_readable(&[to.as_fd(), to.process()], signals, None);
         if ready.is_none() {
-            terminal::wipe();
-            terminal::note(&format!("path {} continues to run", to.number()));
+            terminal::erase_status();
+            terminal::print_note(&format!("path {} continues to run", to.number()));
             return Ok(Status::Done);
         }
         // The last update remains readable after the process has ended.
         let followed = to.next_update();
-        let printed = log.as_mut().map_or(Status::Done, Log::print);
+        let printed = log.as_mut().map_or(Status::Done, LogReader::print_new_lines);
         if printed != Status::Done {
             return Ok(printed);
         }
@@ -45,59 +45,59 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
             Ok(followed) => {
                 heard = true;
                 if let Some(ended) = followed.ended {
-                    terminal::wipe();
+                    terminal::erase_status();
                     terminal::print_error_text(&format!("{}\n", escape_hidden(&ended.report)));
-                    return Ok(Status::numbered(ended.status));
+                    return Ok(Status::from_exit_code(ended.status));
                 }
                 if let Some(counters) = followed.counters.filter(|_| terminal::can_rewrite()) {
-                    terminal::status(&line(&counters));
+                    terminal::show_status(&progress_line(&counters));
                 }
             }
             // The path had already ended when the request arrived.
             Err(ClientError::Disconnected) if !heard => {
-                return Err(complain(&ClientError::PathEnded(given.path.clone())));
+                return Err(report_client_error(&ClientError::PathEnded(given.path.clone())));
             }
             Err(ClientError::Disconnected) => {
-                terminal::wipe();
+                terminal::erase_status();
                 let number = to.number();
-                terminal::complain(&format!("path {number} has ended without a report"));
+                terminal::print_error(&format!("path {number} has ended without a report"));
                 return Ok(Status::Failed);
             }
-            Err(error) => return Err(complain(&error)),
+            Err(error) => return Err(report_client_error(&error)),
         }
     }
 }
 
 /// Formats the progress line.
-fn line(counters: &Counters) -> String {
+fn progress_line(counters: &Counters) -> String {
     let given = counters.sources.iter().map(|source| source.given);
     let (blocks, bytes) = given.fold((0, 0), |(n, m), given| (n + given.blocks, m + given.bytes));
     let time = format_age(counters.elapsed_ns / 1_000_000_000);
-    let lost = super::rates::lost(counters);
+    let lost = super::rates::lost_blocks(counters);
     let lost = if lost > 0 { format!("  lost: {lost}") } else { String::new() };
     format!(" {time}  {}  {}{lost}", count_with_unit(blocks, "block"), short_bytes(bytes))
 }
 
-/// The log file of a path, read from the end at which it was opened.
-struct Log {
+/// The log file of a path, read from the end that it had when it was opened.
+struct LogReader {
     file: File,
-    /// Incomplete UTF-8 sequence at the end of the bytes read.
+    /// Incomplete UTF-8 sequence at the end of the bytes that were read.
     rest: Vec<u8>,
 }
 
-impl Log {
-    /// Opens the log that a path of this user reports. The report is untrusted: only a regular file
-    /// owned by the path's user is opened, so that opening has no side effect.
-    fn of(path: &str, uid: u32) -> Option<Self> {
-        let opened = open(Path::new(path), uid).and_then(|mut file| {
+impl LogReader {
+    /// Opens the log that a path of this user reports. The name is untrusted: only a regular file
+    /// owned by the path's user is opened, so that opening it has no side effect.
+    fn open_for(path: &str, uid: u32) -> Option<Self> {
+        let opened = open_foreign_file(Path::new(path), uid).and_then(|mut file| {
             let sought = file.seek(SeekFrom::End(0)).map_err(|error| terminal::reason(&error));
             sought.map(|_| Self { file, rest: Vec::new() })
         });
-        let told = |why| terminal::note(&format!("the log {path} is not shown: {why}"));
+        let told = |why| terminal::print_note(&format!("the log {path} is not shown: {why}"));
         opened.map_err(told).ok()
     }
 
-    fn print(&mut self) -> Status {
+    fn print_new_lines(&mut self) -> Status {
         let mut bytes = vec![0; 64 << 10];
         loop {
             let read = self.file.read(&mut bytes).unwrap_or(0);
@@ -105,7 +105,7 @@ impl Log {
                 return Status::Done;
             }
             self.rest.extend_from_slice(bytes.get(..read).unwrap_or_default());
-            let printed = terminal::print(&take_printable(&mut self.rest));
+            let printed = terminal::print_text(&take_printable(&mut self.rest));
             if printed != Status::Done {
                 return printed;
             }
@@ -113,9 +113,9 @@ impl Log {
     }
 }
 
-/// Opens a file that a process of another user named, if it is a regular file of that user on a
-/// file system of the kernel. Fails with the reason.
-fn open(path: &Path, uid: u32) -> Result<File, String> {
+/// Opens a file named by a process of another user, if it is a regular file of that user on a local
+/// file system. Fails with the reason.
+fn open_foreign_file(path: &Path, uid: u32) -> Result<File, String> {
     let failed = |error: sys::Error| error.to_string();
     let place = sys::file::open_path(path).map_err(failed)?;
     let status = sys::file::status(&place).map_err(failed)?;

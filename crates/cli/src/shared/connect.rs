@@ -1,6 +1,6 @@
-//! Connections to the daemon and to paths, and the messages and waits that several commands share.
+//! Connections to the daemon and to paths, with messages and waits that several commands use.
 
-use crate::failure::{complain, refused};
+use crate::failure::{report_client_error, report_system_error};
 use crate::status::Status;
 use crate::terminal;
 use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT};
@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Connects to the daemon. Prints an error and fails with its status if there is none.
-pub(super) fn client() -> Result<Client, Status> {
-    Client::find(None).map_err(|error| complain(&error))
+/// Connects to the daemon. If there is no daemon, prints an error and fails with the exit status.
+pub(super) fn connect_daemon() -> Result<Client, Status> {
+    Client::find(None).map_err(|error| report_client_error(&error))
 }
 
 /// Connects to a path and fetches its description, so that a stopped process is noticed before an
-/// expensive call. Prints an error and fails with its status.
+/// expensive call. On failure, prints an error and returns the exit status.
 pub(super) fn connect_path(name: &str) -> Result<(PathClient, PathDescription), Status> {
-    client()?.reach(name).map_err(|error| {
+    connect_daemon()?.connect_described(name).map_err(|error| {
         let silent = error == ClientError::Timeout;
-        let status = complain(&error);
+        let status = report_client_error(&error);
         if silent {
-            terminal::note(&format!("`streamline stop --kill {name}` ends it at once"));
+            terminal::print_note(&format!("`streamline stop --kill {name}` ends it at once"));
         }
         status
     })
@@ -32,7 +32,7 @@ pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p Path>) {
     let mut silent: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     paths.for_each(|path| silent.entry(path.uid).or_default().push(path.number));
     for (uid, numbers) in silent {
-        terminal::note(&format!(
+        terminal::print_note(&format!(
             "no answer within {} s from {} of {}: stopped, or overrun; `streamline stop --kill \
              PATH` ends one",
             QUERY_TIMEOUT.as_secs(),
@@ -42,7 +42,7 @@ pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p Path>) {
     }
 }
 
-/// Formats path numbers: `paths 1, 2 and 30 more`.
+/// Formats path numbers, such as `paths 1, 2 and 30 more`.
 fn list_numbers(numbers: &[u32]) -> String {
     const NAMED_MAX: usize = 8;
     let named: Vec<String> = numbers.iter().take(NAMED_MAX).map(u32::to_string).collect();
@@ -53,15 +53,15 @@ fn list_numbers(numbers: &[u32]) -> String {
     }
 }
 
-/// Returns a descriptor that becomes readable when a terminating signal arrives. Prints an error
-/// and fails with its status.
-pub(super) fn signals() -> Result<BorrowedFd<'static>, Status> {
-    engine::signal::watch().map_err(|error| refused(&error))
+/// Returns a descriptor that becomes readable when a terminating signal arrives. On failure, prints
+/// an error and returns the exit status.
+pub(super) fn watch_signals() -> Result<BorrowedFd<'static>, Status> {
+    engine::signal::watch().map_err(|error| report_system_error(&error))
 }
 
-/// Blocks until one of the descriptors is readable. Returns `None` on a terminating signal or at
-/// the time limit; a change of the terminal's size does not end the wait.
-pub(super) fn wait(
+/// Blocks until one of the descriptors is readable. Returns `None` on a terminating signal or when
+/// the time limit expires. A change of the terminal's size does not end the wait.
+pub(super) fn wait_readable(
     descriptors: &[BorrowedFd<'_>],
     signals: BorrowedFd<'_>,
     limit: Option<Duration>,
@@ -73,12 +73,12 @@ pub(super) fn wait(
     (!signalled && ready.contains(&true)).then_some(ready)
 }
 
-/// Returns the name of a user, or the user id if it has no name.
+/// Returns the name of a user, or the user id if the user has no name.
 pub(super) fn user_name(uid: u32) -> String {
     member::rights::user_name(uid).unwrap_or_else(|| uid.to_string())
 }
 
-/// Formats a duration: `12 s`, `3:07`, `1:03:07`, `2 d 3 h`.
+/// Formats a duration, such as `12 s`, `3:07`, `1:03:07` or `2 d 3 h`.
 pub(super) fn format_age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

@@ -1,25 +1,25 @@
 //! `streamline daemon`: runs the daemon of the machine or of one user, in the foreground or under a
 //! service manager.
 
-use super::connect::signals;
+use super::connect::watch_signals;
 use crate::arguments::paths::DaemonArguments;
-use crate::failure::refused;
+use crate::failure::report_system_error;
 use crate::status::Status;
 use crate::terminal;
 use daemon::directory::DirectoryError;
 use daemon::policy::Policy;
 use daemon::server::Server;
-use member::place::{self, MACHINE};
-use member::rights::FILE;
+use member::place::{self, MACHINE_DIRECTORY};
+use member::rights::POLICY_FILE;
 use std::path::{Path, PathBuf};
 use sys::service;
 use sys::steps::Steps;
 
-/// Serves until a signal arrives.
+/// Runs the daemon until a signal arrives.
 pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
-    let policy = policy(given)?;
-    let stop = signals()?;
-    let directory = directory(given)?;
+    let policy = read_policy(given)?;
+    let stop = watch_signals()?;
+    let directory = daemon_directory(given)?;
     let steps = Steps::with_fault(given.fault.clone().unwrap_or_default());
     let kept = service::take_descriptors();
     let server = match kept.is_empty() {
@@ -28,54 +28,58 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
         false => Server::from_descriptors(&directory, kept, policy, &steps),
     };
     let mut server = server.map_err(|error| print_error(&error))?;
-    terminal::note(&format!("the daemon is in {}", directory.display()));
-    server.notes().iter().for_each(|note| terminal::warn(note));
+    terminal::print_note(&format!("the daemon is in {}", directory.display()));
+    server.notes().iter().for_each(|note| terminal::print_warning(note));
     steps.checkpoint("it is there");
-    notify(&format!("READY=1\nSTATUS=in {}", directory.display()));
+    notify_manager(&format!("READY=1\nSTATUS=in {}", directory.display()));
     let served = server.serve(stop);
-    notify("STOPPING=1");
-    served.map_err(|error| refused(&error))?;
-    let paths = server.paths();
+    notify_manager("STOPPING=1");
+    served.map_err(|error| report_system_error(&error))?;
+    let paths = server.path_count();
     drop(server);
     if paths > 0 {
-        terminal::note(&format!("paths that continue without a daemon: {paths}"));
+        terminal::print_note(&format!("paths that continue without a daemon: {paths}"));
     }
     Ok(Status::Done)
 }
 
-fn policy(given: &DaemonArguments) -> Result<Policy, Status> {
+fn read_policy(given: &DaemonArguments) -> Result<Policy, Status> {
     let read = match &given.policy {
         Some(file) => Policy::read(file, true),
         None if given.user => Ok(Policy::default()),
-        None => Policy::read(Path::new(FILE), false),
+        None => Policy::read(Path::new(POLICY_FILE), false),
     };
     read.map_err(|error| {
-        terminal::complain(&error.to_string());
+        terminal::print_error(&error.to_string());
         Status::Failed
     })
 }
 
-fn directory(given: &DaemonArguments) -> Result<PathBuf, Status> {
+fn daemon_directory(given: &DaemonArguments) -> Result<PathBuf, Status> {
     match (&given.socket, given.user) {
         (Some(directory), _) => Ok(directory.clone()),
-        (None, true) => place::of_user().ok_or_else(|| print_error(&DirectoryError::Nowhere)),
-        (None, false) => Ok(PathBuf::from(MACHINE)),
+        (None, true) => {
+            place::user_directory().ok_or_else(|| print_error(&DirectoryError::Nowhere))
+        }
+        (None, false) => Ok(PathBuf::from(MACHINE_DIRECTORY)),
     }
 }
 
 fn print_error(error: &DirectoryError) -> Status {
-    terminal::complain(&error.to_string());
+    terminal::print_error(&error.to_string());
     if sys::process::identity().0 != 0
-        && matches!(error, DirectoryError::System(why) if why.target.starts_with(MACHINE))
+        && matches!(error, DirectoryError::System(why) if why.target.starts_with(MACHINE_DIRECTORY))
     {
-        terminal::note("the daemon of one user alone needs no rights: `streamline daemon --user`");
+        terminal::print_note(
+            "the daemon of one user alone needs no rights: `streamline daemon --user`",
+        );
     }
     Status::Failed
 }
 
 /// Sends state variables to the service manager, if there is one.
-fn notify(lines: &str) {
+fn notify_manager(lines: &str) {
     if let Err(error) = service::notify(lines, &[]) {
-        terminal::warn(&format!("the service manager was not notified: {error}"));
+        terminal::print_warning(&format!("the service manager was not notified: {error}"));
     }
 }

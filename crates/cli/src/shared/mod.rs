@@ -5,7 +5,7 @@
 //!   same names; `sharing`: kernel programs as these commands print them;
 //! - `next`: completion of the commands' arguments.
 //!
-//! The work is done by the crates `member` and `daemon`; the modules here format the results.
+//! The crates `member` and `daemon` do the work; the modules here format the results.
 
 mod attach;
 mod connect;

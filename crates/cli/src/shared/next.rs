@@ -1,8 +1,8 @@
 //! Completion of the arguments of commands on paths.
 //!
-//! Given the command and the words in front of the incomplete word, prints every candidate for that
-//! word, one per line: the user's paths, or nodes and spaces of a given path. Without a daemon, or
-//! if the path does not reply, there are no candidates.
+//! Prints every candidate for the incomplete word, one per line, given the command and the words in
+//! front of it: the user's paths, or nodes and spaces of a given path. Without a daemon, or if the
+//! path does not reply, there are no candidates.
 
 use crate::status::Status;
 use crate::terminal;
@@ -12,14 +12,14 @@ use member::protocol::PathDescription;
 use pipeline::Registry as _;
 
 /// Prints every candidate for the next word.
-pub(crate) fn complete(words: &[String]) -> Status {
+pub(crate) fn print_candidates(words: &[String]) -> Status {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut text = String::new();
     for word in candidates_for(&words, &DaemonCandidates) {
         text.push_str(&word);
         text.push('\n');
     }
-    terminal::print(&text)
+    terminal::print_text(&text)
 }
 
 /// Completion candidates that depend on running paths.
@@ -71,7 +71,7 @@ fn change_words(path: &str, words: &[&str], candidates: &dyn PathCandidates) -> 
     }
 }
 
-/// Returns the writable arguments of a node: `every=`.
+/// Returns the writable arguments of a node in the form `every=`.
 fn writable_arguments(node: &str) -> Vec<String> {
     let name = node.split(['#', ':']).next().unwrap_or(node);
     let parameters = MachineRegistry::Local.find(name).map_or(&[][..], |entry| entry.parameters);
@@ -85,13 +85,13 @@ struct DaemonCandidates;
 impl PathCandidates for DaemonCandidates {
     fn paths(&self) -> Vec<String> {
         let own = sys::process::identity().0;
-        let listed = Client::find(None).and_then(|client| client.list()).unwrap_or_default();
+        let listed = Client::find(None).and_then(|client| client.list_paths()).unwrap_or_default();
         let ours = listed.into_iter().filter(|path| path.uid == own);
         ours.map(|path| path.name.unwrap_or_else(|| path.number.to_string())).collect()
     }
 
     fn nodes_and_spaces(&self, path: &str) -> (Vec<String>, Vec<String>) {
-        let reached = Client::find(None).and_then(|client| client.reach(path));
+        let reached = Client::find(None).and_then(|client| client.connect_described(path));
         let nodes = reached.map(|(_, PathDescription { nodes, .. })| nodes).unwrap_or_default();
         let mut spaces: Vec<String> = nodes.iter().map(|node| node.space.clone()).collect();
         spaces.sort_unstable();

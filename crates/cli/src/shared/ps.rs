@@ -1,12 +1,14 @@
 //! `streamline ps`: lists the visible paths, the rates of the user's own paths, and the kernel
 //! programs.
 
-use super::connect::{client, format_age, print_silent_paths, signals, user_name, wait};
+use super::connect::{
+    connect_daemon, format_age, print_silent_paths, user_name, wait_readable, watch_signals,
+};
 use super::rates::{self, Rate};
 use super::sharing;
-use super::table::{table, truncate};
+use super::table::{format_table, truncate};
 use crate::arguments::paths::PsArguments;
-use crate::failure::{complain, is_path_gone};
+use crate::failure::{is_path_gone, report_client_error};
 use crate::progress::short_bytes;
 use crate::status::Status;
 use crate::terminal;
@@ -15,13 +17,13 @@ use member::protocol::{CountReply, Counters, Path};
 use member::varlink::Reply;
 use serde::Serialize;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use streamline::report::{json_line, object};
+use streamline::report::{json_line, to_object};
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 /// Interval between the two samples from which rates are computed.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// Timeout of the first sample, for all paths together.
+/// Timeout of the first sample of all paths together.
 const FIRST_SAMPLE_TIMEOUT: Duration = Duration::from_millis(1250);
 
 /// The reachability of a path.
@@ -48,23 +50,25 @@ struct PathRow {
 
 /// Lists the paths.
 pub(super) fn run(given: &PsArguments) -> Result<Status, Status> {
-    let client = client()?;
-    let failed = |error: ClientError| complain(&error);
-    let daemon = client.about().map_err(failed)?;
-    let paths = client.list().map_err(failed)?;
+    let client = connect_daemon()?;
+    let failed = |error: ClientError| report_client_error(&error);
+    let daemon = client.describe_daemon().map_err(failed)?;
+    let paths = client.list_paths().map_err(failed)?;
     let rows = sample_rows(&client, paths)?;
     print_silent_paths(
         rows.iter().filter(|row| row.state == PathState::Silent).map(|row| &row.path),
     );
-    let kernel = sharing::programs(&client);
-    Ok(terminal::print(&match given.json {
-        true => json_line(&object(&[
+    let kernel = sharing::fetch_programs(&client);
+    Ok(terminal::print_text(&match given.json {
+        true => json_line(&to_object(&[
             ("version", &VERSION),
             ("daemon", &daemon),
             ("paths", &rows),
             ("kernel", &kernel),
         ])),
-        false => page(&rows) + &sharing::page(&kernel, terminal::columns()),
+        false => {
+            format_page(&rows) + &sharing::format_tables(&kernel, terminal::terminal_columns())
+        }
     }))
 }
 
@@ -72,17 +76,17 @@ pub(super) fn run(given: &PsArguments) -> Result<Status, Status> {
 fn sample_rows(client: &Client, paths: Vec<Path>) -> Result<Vec<PathRow>, Status> {
     let began = Instant::now();
     let mut samples: Vec<PathSamples> = paths.into_iter().map(PathSamples::new).collect();
-    sample(client, &mut samples, FIRST_SAMPLE_TIMEOUT, |samples, answer| {
+    sample_paths(client, &mut samples, FIRST_SAMPLE_TIMEOUT, |samples, answer| {
         samples.before = Some(answer)
     });
     let counted = |samples: &PathSamples| matches!(samples.before, Some(Ok(_)));
     if samples.iter().any(counted) {
         // A signal ends the pause early; the rates then cover a shorter time.
-        let _ = wait(&[], signals()?, Some(SAMPLE_INTERVAL));
+        let _ = wait_readable(&[], watch_signals()?, Some(SAMPLE_INTERVAL));
     }
     let left = QUERY_TIMEOUT.saturating_sub(began.elapsed());
-    sample(client, &mut samples, left, |samples, answer| samples.after = Some(answer));
-    Ok(samples.into_iter().filter_map(PathSamples::row).collect())
+    sample_paths(client, &mut samples, left, |samples, answer| samples.after = Some(answer));
+    Ok(samples.into_iter().filter_map(PathSamples::into_row).collect())
 }
 
 /// A path with two samples of its counters.
@@ -102,8 +106,8 @@ impl PathSamples {
         self.path.yours && !matches!(self.before, Some(Err(_)))
     }
 
-    /// Returns the row of the path; `None` if the path has ended since it was listed.
-    fn row(self) -> Option<PathRow> {
+    /// Returns the row for the path; `None` if the path has ended since it was listed.
+    fn into_row(self) -> Option<PathRow> {
         let over = |answer: &Option<Result<_, ClientError>>| {
             answer.as_ref().is_some_and(|answer| answer.as_ref().is_err_and(is_path_gone))
         };
@@ -118,7 +122,7 @@ impl PathSamples {
 }
 
 /// Samples the counters of reachable paths.
-fn sample(
+fn sample_paths(
     client: &Client,
     samples: &mut [PathSamples],
     limit: Duration,
@@ -129,7 +133,8 @@ fn sample(
     let name = |samples: &&mut PathSamples| (samples.path.uid, samples.path.number.to_string());
     let names: Vec<(u32, String)> = asked.iter().map(name).collect();
     let take = |_, replies: Vec<Reply>| {
-        let CountReply { counters } = replies.into_iter().next().unwrap_or_default().take()?;
+        let CountReply { counters } =
+            replies.into_iter().next().unwrap_or_default().deserialize_result()?;
         Ok(counters)
     };
     let is_reachable = client.query_all(&names, &[COUNT], limit, take);
@@ -145,19 +150,19 @@ impl PathRow {
         };
         let rate = before.zip(after.as_ref()).map(|(before, after)| {
             let ns = after.elapsed_ns.saturating_sub(before.elapsed_ns);
-            rates::rate(rates::output(before), rates::output(after), ns)
+            rates::compute_rate(rates::source_output(before), rates::source_output(after), ns)
         });
-        let lost = after.as_ref().map(rates::lost);
+        let lost = after.as_ref().map(rates::lost_blocks);
         Self { path, state, counters: after, rate, lost }
     }
 }
 
 /// Truncates a line to the width of the terminal.
-fn short_line(text: &str) -> String {
-    truncate(text, terminal::columns()) + "\n"
+fn truncate_line(text: &str) -> String {
+    truncate(text, terminal::terminal_columns()) + "\n"
 }
 
-fn page(rows: &[PathRow]) -> String {
+fn format_page(rows: &[PathRow]) -> String {
     if rows.is_empty() {
         return "no paths run\n".to_owned();
     }
@@ -185,15 +190,15 @@ fn page(rows: &[PathRow]) -> String {
     let head = ["NO", "NAME", "USER", "TIME", "BLOCKS/S", "BYTES/S", "LOST", "REQUEST"];
     let by_itself = rows.iter().filter_map(|row| {
         let last = row.counters.as_ref()?.adapted.last()?;
-        Some(short_line(&format!("{} adapted: {}", row.path.number, escape_hidden(last))))
+        Some(truncate_line(&format!("{} adapted: {}", row.path.number, escape_hidden(last))))
     });
     let by_itself: String = by_itself.collect();
     let late = rows.iter().filter_map(|row| {
-        let late = rates::late_blocks(row.counters.as_ref()?)?;
-        Some(short_line(&format!("{} {}", row.path.number, escape_hidden(&late))))
+        let late = rates::describe_latency(row.counters.as_ref()?)?;
+        Some(truncate_line(&format!("{} {}", row.path.number, escape_hidden(&late))))
     });
     let late: String = late.collect();
-    table(head, &cells.collect::<Vec<_>>(), &[0, 3, 4, 5, 6], terminal::columns())
+    format_table(head, &cells.collect::<Vec<_>>(), &[0, 3, 4, 5, 6], terminal::terminal_columns())
         + &by_itself
         + &late
 }

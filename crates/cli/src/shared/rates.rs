@@ -1,7 +1,7 @@
 //! Rates and losses between two samples of a path's counters.
 
 use member::protocol::{Amount, Counters, Loss, PlaceLatency};
-use pipeline::explain::{nanoseconds, rounded_duration};
+use pipeline::explain::{format_nanoseconds, rounded_duration};
 use runtime::ledger::DropReason;
 use serde::Serialize;
 use streamline::report::count_with_unit;
@@ -14,7 +14,7 @@ pub(super) struct Rate {
 }
 
 /// Computes the rate from two amounts sampled `ns` apart.
-pub(super) fn rate(before: Amount, now: Amount, ns: u64) -> Rate {
+pub(super) fn compute_rate(before: Amount, now: Amount, ns: u64) -> Rate {
     let seconds = ns as f64 / 1e9;
     let each = |now: u64, before: u64| match seconds > 0.0 {
         true => now.saturating_sub(before) as f64 / seconds,
@@ -24,19 +24,19 @@ pub(super) fn rate(before: Amount, now: Amount, ns: u64) -> Rate {
 }
 
 /// Returns the total output of all sources.
-pub(super) fn output(counters: &Counters) -> Amount {
+pub(super) fn source_output(counters: &Counters) -> Amount {
     let sum =
         |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };
     counters.sources.iter().map(|source| source.given).fold(Amount::default(), sum)
 }
 
 /// Returns the number of lost blocks.
-pub(super) fn lost(counters: &Counters) -> u64 {
-    losses(counters).iter().map(|(_, n)| n).sum()
+pub(super) fn lost_blocks(counters: &Counters) -> u64 {
+    losses_by_location(counters).iter().map(|(_, n)| n).sum()
 }
 
-/// Returns losses by location and reason, the largest first.
-pub(super) fn losses(counters: &Counters) -> Vec<(String, u64)> {
+/// Returns the losses by location and reason, in descending order.
+pub(super) fn losses_by_location(counters: &Counters) -> Vec<(String, u64)> {
     let mut all: Vec<(String, u64)> = Vec::new();
     let mut add = |lost: &[Loss], place: &dyn Fn(&str) -> String| {
         let lost = lost.iter().filter(|lost| is_lost(lost));
@@ -56,14 +56,13 @@ pub(super) fn losses(counters: &Counters) -> Vec<(String, u64)> {
     all
 }
 
-/// Returns true if the drop is a loss: a drop that the request did not ask for, judged by the text
-/// of the reason.
+/// Returns true if a drop is a loss, that is, not requested. The text of the reason decides.
 fn is_lost(lost: &Loss) -> bool {
     DropReason::read(&lost.why).is_none_or(DropReason::is_lost)
 }
 
-/// Describes latencies that exceed the request's bound; `None` if there are none.
-pub(super) fn late_blocks(counters: &Counters) -> Option<String> {
+/// Describes the latencies that exceed the bound of the request; `None` if there are none.
+pub(super) fn describe_latency(counters: &Counters) -> Option<String> {
     let latency = counters.latency.as_ref()?;
     let longest = |all: &[PlaceLatency]| {
         let late = all.iter().filter(|at| at.worst_ns > at.share_ns);
@@ -74,7 +73,7 @@ pub(super) fn late_blocks(counters: &Counters) -> Option<String> {
             "{} took {} of {}",
             at.name,
             rounded_duration(at.worst_ns),
-            nanoseconds(at.share_ns)
+            format_nanoseconds(at.share_ns)
         )
     };
     let (way, wait) = (longest(&latency.ways), longest(&latency.waits));
@@ -87,7 +86,7 @@ pub(super) fn late_blocks(counters: &Counters) -> Option<String> {
     Some(format!("late: {}; at most {}", count_with_unit(late, "block"), places.join(", ")))
 }
 
-/// Formats a number of blocks per second in at most six columns: `4012`, `1.25M`.
+/// Formats a number of blocks per second in at most six columns, such as `4012` or `1.25M`.
 pub(super) fn short_rate(number: f64) -> String {
     match number {
         n if n < 9.95 && n > 0.0 => format!("{n:.1}"),
@@ -107,9 +106,9 @@ mod tests {
     #[test]
     fn rates_are_differences_over_time() {
         let amount = |blocks, bytes| Amount { blocks, bytes };
-        let rate = rate(amount(10, 1000), amount(30, 5000), 500_000_000);
+        let rate = compute_rate(amount(10, 1000), amount(30, 5000), 500_000_000);
         assert_eq!(rate, Rate { blocks: 40.0, bytes: 8000.0 });
-        assert_eq!(super::rate(amount(1, 1), amount(2, 2), 0), Rate::default());
+        assert_eq!(compute_rate(amount(1, 1), amount(2, 2), 0), Rate::default());
         for (number, text) in
             [(0.0, "0"), (0.5, "0.5"), (4012.0, "4012"), (1_250_000.0, "1.25M"), (2e9, "2.0G")]
         {
@@ -127,6 +126,6 @@ mod tests {
             lost: vec![lost("ring", Some(3)), lost("nic", None), lost("filtered", Some(9))],
         };
         let counters = Counters { sources: vec![source], ..Counters::default() };
-        assert!(losses(&counters).contains(&("before rx (ring)".to_owned(), 3)));
+        assert!(losses_by_location(&counters).contains(&("before rx (ring)".to_owned(), 3)));
     }
 }

@@ -1,33 +1,33 @@
-//! Tables of the kernel programs that all users share, for `ps`, `top` and `spaces`: one program
-//! per interface and direction, with its users and counters.
+//! Tables of the kernel programs that all users share. There is one program per interface and
+//! direction. `ps`, `top` and `spaces` print its users and counters.
 
 use super::connect::user_name;
-use super::table::table;
+use super::table::format_table;
 use crate::progress::short_bytes;
 use member::client::{Client, escape_hidden};
 use member::protocol::{KernelProgram, KernelRequest, KernelStep};
 
-/// Fetches the programs that are visible to the user; returns an empty list if the call fails.
-pub(super) fn programs(client: &Client) -> Vec<KernelProgram> {
-    client.sharing().map_or_else(|_| Vec::new(), |sharing| sharing.programs)
+/// Fetches the programs that are visible to the user. Returns an empty list if the call fails.
+pub(super) fn fetch_programs(client: &Client) -> Vec<KernelProgram> {
+    client.kernel_programs().map_or_else(|_| Vec::new(), |sharing| sharing.programs)
 }
 
-/// Returns the programs that run part of this path.
+/// Returns the kernel programs that run a part of this path.
 pub(super) fn programs_of_path(number: u32) -> Vec<KernelProgram> {
     let Ok(client) = Client::find(None) else { return Vec::new() };
-    let mut programs = programs(&client);
+    let mut programs = fetch_programs(&client);
     programs.retain(|program| program.lines.iter().any(|line| line.path == Some(number)));
     programs
 }
 
 /// Formats two tables: the programs, and the requests whose counts are visible.
-pub(super) fn page(programs: &[KernelProgram], columns: usize) -> String {
+pub(super) fn format_tables(programs: &[KernelProgram], columns: usize) -> String {
     if programs.is_empty() {
         return String::new();
     }
     let rows: Vec<_> = programs.iter().map(program_cells).collect();
     let head = ["KERNEL", "PROGRAM", "FRAMES", "REQUESTS", "RINGS", "FILTERS (REQUESTS)"];
-    let mut text = format!("\n{}", table(head, &rows, &[1, 2, 3], columns));
+    let mut text = format!("\n{}", format_table(head, &rows, &[1, 2, 3], columns));
     let lines = programs.iter().flat_map(|program| {
         let known = program.lines.iter().filter(|line| line.taken.is_some());
         known.map(|line| request_cells(program, line))
@@ -36,7 +36,7 @@ pub(super) fn page(programs: &[KernelProgram], columns: usize) -> String {
     if !lines.is_empty() {
         let head = ["NO", "USER", "KERNEL", "TAKEN", "GIVEN", "LOST", "NS/S"];
         text.push('\n');
-        text.push_str(&table(head, &lines, &[0, 3, 4, 5, 6], columns));
+        text.push_str(&format_table(head, &lines, &[0, 3, 4, 5, 6], columns));
     }
     text
 }
@@ -46,7 +46,7 @@ pub(super) fn program_sentence(program: &KernelProgram) -> String {
     let mut users: Vec<u32> = program.lines.iter().map(|line| line.uid).collect();
     users.sort_unstable();
     users.dedup();
-    let several = program.steps.iter().filter(|step| step.lines > 1).map(step);
+    let several = program.steps.iter().filter(|step| step.lines > 1).map(format_filter);
     let several: Vec<String> = several.collect();
     let number = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let mut text = format!(
@@ -68,11 +68,11 @@ fn attach_point(program: &KernelProgram) -> String {
     format!("{space}{} {}", escape_hidden(&program.interface), escape_hidden(&program.side))
 }
 
-/// Formats the filters used by several requests, and the number of other filters.
-fn steps(program: &KernelProgram) -> String {
+/// Formats the filters that several requests use, and the number of other filters.
+fn format_shared_filters(program: &KernelProgram) -> String {
     let (several, own): (Vec<&KernelStep>, Vec<&KernelStep>) =
         program.steps.iter().partition(|step| step.lines > 1);
-    let mut text = several.into_iter().map(step).collect::<Vec<_>>().join(" ");
+    let mut text = several.into_iter().map(format_filter).collect::<Vec<_>>().join(" ");
     if !own.is_empty() {
         let comma = if text.is_empty() { "" } else { ", " };
         text.push_str(&format!("{comma}{} more", own.len()));
@@ -80,7 +80,7 @@ fn steps(program: &KernelProgram) -> String {
     text
 }
 
-fn step(step: &KernelStep) -> String {
+fn format_filter(step: &KernelStep) -> String {
     format!("{} ({})", escape_hidden(&step.name), step.lines)
 }
 
@@ -100,7 +100,7 @@ fn program_cells(program: &KernelProgram) -> [String; 6] {
         program.frames.to_string(),
         program.lines.len().to_string(),
         rings.collect::<Vec<_>>().join(", "),
-        steps(program),
+        format_shared_filters(program),
     ]
 }
 
@@ -149,7 +149,7 @@ mod tests {
             program_sentence(&program),
             "lo received: program 7, 2 requests of 2 users; for several: ip (2)"
         );
-        let page = page(&[program], 120);
+        let page = format_tables(&[program], 120);
         let shown: Vec<&str> = page.lines().collect();
         assert_eq!(
             shown[2],
@@ -158,6 +158,6 @@ mod tests {
         );
         assert_eq!(shown[5], " 1  41001  lo received     12      3     0   113");
         assert_eq!(shown.len(), 6, "of the other's line one is not told how much it had");
-        assert_eq!(super::page(&[], 80), "");
+        assert_eq!(format_tables(&[], 80), "");
     }
 }

@@ -1,11 +1,11 @@
 //! `streamline spaces`: lists the threads, processes and kernel programs in which paths run, with
 //! their filters, state, processors, usage, and the fill of the rings between them.
 
-use super::connect::{client, print_silent_paths, user_name};
+use super::connect::{connect_daemon, print_silent_paths, user_name};
 use super::sharing;
-use super::table::table;
+use super::table::format_table;
 use crate::arguments::paths::SpacesArguments;
-use crate::failure::{complain, is_path_gone};
+use crate::failure::{is_path_gone, report_client_error};
 use crate::progress::{consecutive_ranges, short_bytes};
 use crate::status::Status;
 use crate::terminal;
@@ -13,12 +13,12 @@ use member::client::{COUNT, Client, ClientError, DESCRIBE, QUERY_TIMEOUT, escape
 use member::protocol::{Amount, CountReply, Counters, Edge, Node, Path, PathDescription, Space};
 use pipeline::explain::rounded_duration;
 use serde::Serialize;
-use streamline::report::{json_line, object};
+use streamline::report::{json_line, to_object};
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 /// Name of the kernel space.
-const KERNEL: &str = "kernel";
+const KERNEL_SPACE: &str = "kernel";
 
 /// The spaces of a path.
 #[derive(Serialize)]
@@ -50,11 +50,11 @@ struct SpaceRing {
     to: (String, String),
     /// Capacity in blocks; `None` if the ring holds bytes.
     room: Option<u64>,
-    /// Counts of both ends; `None` if the path does not report them.
+    /// Counts at both ends of the ring; `None` if the path does not report them.
     counted: Option<RingCounts>,
 }
 
-/// The counts of the two ends of a ring.
+/// Counts at the two ends of a ring.
 #[derive(Clone, Copy, Default, Serialize)]
 struct RingCounts {
     put: Amount,
@@ -65,45 +65,45 @@ struct RingCounts {
 
 /// Lists the spaces.
 pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
-    let client = client()?;
-    let failed = |error: ClientError| complain(&error);
+    let client = connect_daemon()?;
+    let failed = |error: ClientError| report_client_error(&error);
     let paths = match &given.path {
         Some(path) => {
-            let mut looked = query(&client, &[(0, path.clone())]);
+            let mut looked = query_paths(&client, &[(0, path.clone())]);
             vec![looked.pop().unwrap_or(Err(ClientError::Timeout)).map_err(failed)?]
         }
-        None => user_paths(&client, client.list().map_err(failed)?),
+        None => query_user_paths(&client, client.list_paths().map_err(failed)?),
     };
-    let mut kernel = sharing::programs(&client);
+    let mut kernel = sharing::fetch_programs(&client);
     if given.path.is_some() {
         let ours = |number: Option<u32>| paths.iter().any(|path| Some(path.number) == number);
         kernel.retain(|program| program.lines.iter().any(|line| ours(line.path)));
     }
-    Ok(terminal::print(&match given.json {
+    Ok(terminal::print_text(&match given.json {
         true => {
-            json_line(&object(&[("version", &VERSION), ("paths", &paths), ("kernel", &kernel)]))
+            json_line(&to_object(&[("version", &VERSION), ("paths", &paths), ("kernel", &kernel)]))
         }
         false if paths.is_empty() && kernel.is_empty() => "no paths run\n".to_owned(),
         false => {
-            let pages: Vec<String> = paths.iter().map(page).collect();
-            pages.join("\n") + &sharing::page(&kernel, terminal::columns())
+            let pages: Vec<String> = paths.iter().map(format_page).collect();
+            pages.join("\n") + &sharing::format_tables(&kernel, terminal::terminal_columns())
         }
     }))
 }
 
-/// Returns the user's reachable paths; prints the unreachable paths.
-fn user_paths(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
+/// Returns the user's paths that reply, and prints the names of the others.
+fn query_user_paths(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
     let listed: Vec<Path> = listed.into_iter().filter(|path| path.yours).collect();
     let names: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
     let (mut paths, mut silent) = (Vec::new(), Vec::new());
-    for (path, looked) in listed.iter().zip(query(client, &names)) {
+    for (path, looked) in listed.iter().zip(query_paths(client, &names)) {
         match looked {
             Ok(spaces_of_path) => paths.push(spaces_of_path),
             // The path has ended since it was listed.
             Err(error) if is_path_gone(&error) => {}
             Err(ClientError::Timeout) => silent.push(path),
             Err(error) => {
-                terminal::complain(&format!("path {}: {error}", path.number));
+                terminal::print_error(&format!("path {}: {error}", path.number));
             }
         }
     }
@@ -112,18 +112,18 @@ fn user_paths(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
 }
 
 /// Queries these paths in parallel.
-fn query(client: &Client, names: &[(u32, String)]) -> Vec<Result<PathSpaces, ClientError>> {
+fn query_paths(client: &Client, names: &[(u32, String)]) -> Vec<Result<PathSpaces, ClientError>> {
     // The description is requested after the counters, so it is at least as recent.
     client.query_all(names, &[COUNT, DESCRIBE], QUERY_TIMEOUT, |to, replies| {
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or_default();
-        let CountReply { counters } = next().take()?;
-        Ok(path_spaces(next().take()?, to.uid(), counters))
+        let CountReply { counters } = next().deserialize_result()?;
+        Ok(path_spaces(next().deserialize_result()?, to.uid(), counters))
     })
 }
 
 fn path_spaces(about: PathDescription, uid: u32, counters: Counters) -> PathSpaces {
-    let rings = rings(&about, &counters);
+    let rings = list_rings(&about, &counters);
     let filters = |space: &Space| -> Vec<String> {
         let engine = space.kind == "engine";
         let copied = |node: &Node| node.copies.contains(&space.name);
@@ -132,8 +132,8 @@ fn path_spaces(about: PathDescription, uid: u32, counters: Counters) -> PathSpac
     };
     let mut spaces = counters.spaces;
     let engines = spaces.iter().any(|space| space.kind == "engine");
-    if !engines && about.nodes.iter().any(|node| node.space == KERNEL) {
-        let (name, state) = (KERNEL.to_owned(), "runs".to_owned());
+    if !engines && about.nodes.iter().any(|node| node.space == KERNEL_SPACE) {
+        let (name, state) = (KERNEL_SPACE.to_owned(), "runs".to_owned());
         let kernel = Space { kind: name.clone(), name, state, ..Space::default() };
         spaces.insert(0, kernel);
     }
@@ -143,8 +143,8 @@ fn path_spaces(about: PathDescription, uid: u32, counters: Counters) -> PathSpac
     PathSpaces { number, name, uid, process, line, spaces, rings }
 }
 
-/// Returns the rings between spaces, and the rings between a node and its replicas.
-fn rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
+/// Returns the rings between spaces, and the rings that connect a node with its replicas.
+fn list_rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
     let is_call = |kind: &str| matches!(kind, "call" | "back");
     let links = about.links.iter().enumerate();
     let links = links.filter(|(_, link)| !is_call(&link.transport));
@@ -162,7 +162,7 @@ fn rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
             from: end(link.from),
             to: end(link.to),
             room: now.or(link.room),
-            counted: of().map(RingCounts::of).reduce(RingCounts::merged),
+            counted: of().map(RingCounts::of_edge).reduce(RingCounts::merged),
         }
     });
     let between =
@@ -172,18 +172,18 @@ fn rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
         from: (String::new(), edge.from.clone()),
         to: (String::new(), edge.to.clone()),
         room: None,
-        counted: Some(RingCounts::of(edge)),
+        counted: Some(RingCounts::of_edge(edge)),
     });
     planned.chain(between).collect()
 }
 
 impl RingCounts {
-    fn of(edge: &Edge) -> Self {
+    fn of_edge(edge: &Edge) -> Self {
         let lost = edge.lost.iter().filter_map(|lost| lost.blocks).sum();
         Self { put: edge.put, taken: edge.taken, resident: edge.resident, lost }
     }
 
-    /// Returns the sums of these counts and those of another worker process.
+    /// Returns the sum of these counts and the counts of another worker process.
     fn merged(self, other: Self) -> Self {
         let sum =
             |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };
@@ -196,7 +196,7 @@ impl RingCounts {
     }
 }
 
-fn page(path: &PathSpaces) -> String {
+fn format_page(path: &PathSpaces) -> String {
     let name =
         path.name.as_deref().map_or_else(String::new, |name| format!(" {}", escape_hidden(name)));
     let line = escape_hidden(&path.line.replace('\n', " "));
@@ -208,7 +208,7 @@ fn page(path: &PathSpaces) -> String {
     );
     let rows: Vec<_> = path.spaces.iter().map(space_cells).collect();
     let head = ["SPACE", "KIND", "CPUS", "STATE", "TIME", "MEMORY", "FILTERS"];
-    text.push_str(&table(head, &rows, &[4, 5], terminal::columns()));
+    text.push_str(&format_table(head, &rows, &[4, 5], terminal::terminal_columns()));
     for space in &path.spaces {
         let Space { name, waits, late, .. } = &space.space;
         let why = waits.as_ref().map(|what| format!("waits for {what}")).or_else(|| late.clone());
@@ -220,7 +220,7 @@ fn page(path: &PathSpaces) -> String {
         let rows: Vec<_> = path.rings.iter().map(ring_cells).collect();
         let head = ["RING", "FROM", "TO", "FILL", "SIZE", "PUT", "TAKEN", "LOST"];
         text.push('\n');
-        text.push_str(&table(head, &rows, &[3, 4, 5, 6, 7], terminal::columns()));
+        text.push_str(&format_table(head, &rows, &[3, 4, 5, 6, 7], terminal::terminal_columns()));
     }
     text
 }
@@ -231,14 +231,14 @@ fn space_cells(row: &SpaceRow) -> [String; 7] {
     let is = match (space.thread, space.process) {
         (Some(thread), _) => format!("thread {thread}"),
         (None, Some(process)) => format!("{} {process}", escape_hidden(&space.kind)),
-        (None, None) if space.kind == KERNEL => "a program".to_owned(),
+        (None, None) if space.kind == KERNEL_SPACE => "a program".to_owned(),
         (None, None) => escape_hidden(&space.kind),
     };
     let runs = space.process.is_some();
     [
         escape_hidden(&space.name),
         is,
-        if space.processors.is_empty() { dash() } else { ranges(&space.processors) },
+        if space.processors.is_empty() { dash() } else { format_ranges(&space.processors) },
         escape_hidden(&space.state),
         if runs { rounded_duration(space.processor_ns) } else { dash() },
         space.memory.map_or_else(dash, short_bytes),
@@ -268,8 +268,8 @@ fn ring_cells(ring: &SpaceRing) -> [String; 8] {
     ]
 }
 
-/// Formats processors as ranges: `0-2,5`.
-fn ranges(processors: &[usize]) -> String {
+/// Formats processor numbers as ranges, such as `0-2,5`.
+fn format_ranges(processors: &[usize]) -> String {
     consecutive_ranges(processors.iter().map(|processor| *processor as u64)).join(",")
 }
 
@@ -277,7 +277,7 @@ fn ranges(processors: &[usize]) -> String {
 mod tests {
     #[test]
     fn consecutive_processors_form_a_range() {
-        assert_eq!(super::ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
-        assert_eq!(super::ranges(&[3]), "3");
+        assert_eq!(super::format_ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(super::format_ranges(&[3]), "3");
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! The request is checked in the foreground, so that mistakes appear on the terminal. Another
 //! process of this program is then started with its output redirected to a log file. The command
-//! waits until the new process reports that the path runs or exits; if it exits, the command prints
-//! its output.
+//! waits until the new process either reports that the path runs or exits. If the process exits,
+//! the command prints its output.
 
-use super::connect::{client, signals, wait};
+use super::connect::{connect_daemon, wait_readable, watch_signals};
 use crate::arguments::paths::StartArguments;
 use crate::failure;
-use crate::failure::refused;
+use crate::failure::report_system_error;
 use crate::status::Status;
 use crate::terminal;
 use abi::edge::DESCRIPTOR_MIN;
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use streamline::Options;
-use streamline::report::quoted;
+use streamline::report::quote_word;
 use sys::open::{self, OpenRegular, WriteMode};
 use sys::steps::{Resource, Steps};
 
@@ -40,20 +40,24 @@ const LOG_MODE: u32 = 0o600;
 pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let (name, text) = split_name(&given.words);
     let options = Options { notices: failure::notices(false), ..Options::default() };
-    let text = streamline::read(&text, &options).map_err(failure::refuse)?.text.as_ref().to_owned();
+    let text = streamline::read_graph(&text, &options)
+        .map_err(failure::report_open_error)?
+        .text
+        .as_ref()
+        .to_owned();
     let steps = Steps::with_fault(given.fault.clone().unwrap_or_default());
-    let untaken = |error: sys::Error| refused(&error);
+    let untaken = |error: sys::Error| report_system_error(&error);
     steps.announce(Resource::Descriptor, "a connection to the daemon").map_err(untaken)?;
-    check_name(&client()?, name)?;
-    let signals = signals()?;
+    check_name(&connect_daemon()?, name)?;
+    let signals = watch_signals()?;
     steps.announce(Resource::File, "a log").map_err(untaken)?;
-    let (log, file) = log(given, name)?;
+    let (log, file) = open_log(given, name)?;
     let before = file.metadata().map_or(0, |about| about.len());
-    let (near, far) = sys::descriptor::pair().map_err(|error| refused(&error))?;
+    let (near, far) = sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
     steps.announce(Resource::Thread, "the process of a path").map_err(untaken)?;
-    let mut child = spawn(given, name, &text, (&log, file), far)?;
+    let mut child = spawn_path(given, name, &text, (&log, file), far)?;
     steps.checkpoint("the path is about to run");
-    let Some(_) = wait(&[near.as_fd()], signals, None) else {
+    let Some(_) = wait_readable(&[near.as_fd()], signals, None) else {
         // The user has interrupted the start.
         let _ = child.kill();
         return Err(Status::Failed);
@@ -67,19 +71,19 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     };
     let shown = name.map_or_else(String::new, |name| format!(" {name}"));
     let which = name.map_or_else(|| number.to_string(), str::to_owned);
-    terminal::note(&format!(
+    terminal::print_note(&format!(
         "path {number}{shown} runs; its output is in {}; `streamline stop {which}` ends it",
         log.display()
     ));
-    Ok(terminal::print(&format!("{number}\n")))
+    Ok(terminal::print_text(&format!("{number}\n")))
 }
 
-/// Checks that no path of the user has this name; otherwise the new path would write into the log
-/// of the existing path. Prints an error and fails with its status.
+/// Checks that no path of the user has this name; otherwise the new path would write to the log of
+/// the existing path. If there is one, prints an error and fails with the exit status.
 fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     let Some(name) = name else { return Ok(()) };
     let own = sys::process::identity().0;
-    let listed = client.list().map_err(|error| failure::complain(&error))?;
+    let listed = client.list_paths().map_err(|error| failure::report_client_error(&error))?;
     let has_it = |path: &&Listed| path.uid == own && path.name.as_deref() == Some(name);
     let Some(there) = listed.iter().find(has_it) else { return Ok(()) };
     // A path that has just ended may still be listed.
@@ -90,7 +94,7 @@ fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     }
     let log =
         there.log.as_ref().map_or_else(String::new, |log| format!(", which prints into {log}"));
-    terminal::complain(&format!(
+    terminal::print_error(&format!(
         "the name `{name}` is that of your path {}{log}: choose another, or `streamline stop \
          {name}`",
         there.number
@@ -114,10 +118,10 @@ fn split_name(words: &[String]) -> (Option<&str>, String) {
     }
 }
 
-/// Opens the log file, which only this user can access; returns its path.
-fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), Status> {
+/// Opens the log file, which only this user can access. Returns its path and the file.
+fn open_log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), Status> {
     let failed = |path: &Path, error: &std::io::Error| {
-        terminal::complain(&format!(
+        terminal::print_error(&format!(
             "cannot write {}: {}",
             path.display(),
             terminal::reason(error)
@@ -134,7 +138,7 @@ fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), St
         None => {
             let folder = calibrate::state_directory()
                 .ok_or_else(|| {
-                    terminal::complain(
+                    terminal::print_error(
                         "no directory for a log: set HOME, or name a log with --log",
                     );
                     Status::Failed
@@ -153,7 +157,7 @@ fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), St
     Ok((path, file))
 }
 
-fn spawn(
+fn spawn_path(
     given: &StartArguments,
     name: Option<&str>,
     text: &str,
@@ -161,7 +165,7 @@ fn spawn(
     socket: OwnedFd,
 ) -> Result<Child, Status> {
     let failed = |error: &std::io::Error| {
-        terminal::complain(&format!("cannot start the path: {}", terminal::reason(error)));
+        terminal::print_error(&format!("cannot start the path: {}", terminal::reason(error)));
         Status::Failed
     };
     let program = std::env::current_exe().map_err(|error| failed(&error))?;
@@ -190,7 +194,7 @@ fn spawn(
     command.spawn().map_err(|error| failed(&error))
 }
 
-/// Prints the output of a path that failed to start; returns its exit status.
+/// Prints the output of a path that failed to start. Returns the exit status of the path's process.
 fn print_failure(child: &mut Child, log: &Path, before: u64) -> Status {
     let status = child.wait().ok().and_then(|status| status.code());
     let mut said = String::new();
@@ -200,9 +204,9 @@ fn print_failure(child: &mut Child, log: &Path, before: u64) -> Status {
         let _ = file.take(OUTPUT_MAX).read_to_string(&mut said);
     }
     terminal::print_error_text(&VisibleLines(&said).to_string());
-    terminal::complain(&format!(
+    terminal::print_error(&format!(
         "the path did not start: see {}",
-        quoted(&log.display().to_string())
+        quote_word(&log.display().to_string())
     ));
     match status {
         Some(2) => Status::Usage,

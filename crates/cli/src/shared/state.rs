@@ -1,10 +1,10 @@
 //! `streamline state`: prints the published state of filters (`state=NAME`), read directly from
 //! shared memory. The command needs no daemon and does not delay the path.
 
-use super::connect::{signals, user_name, wait};
+use super::connect::{user_name, wait_readable, watch_signals};
 use super::table::format_rows as table;
 use crate::arguments::paths::StateArguments;
-use crate::failure::refused;
+use crate::failure::report_system_error;
 use crate::status::Status;
 use crate::terminal;
 use engine::published::{Address, Column, Error, Snapshot, TableNames, TableReader};
@@ -14,18 +14,18 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
-use streamline::report::{count_with_unit, json_line, object};
+use streamline::report::{count_with_unit, json_line, to_object};
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
-/// Interval of `--follow`.
+/// Interval between two reads with `--follow`.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Lists all published states, or prints one.
 pub(super) fn run(given: &StateArguments) -> Result<Status, Status> {
     match &given.name {
-        None => list(given.json),
-        Some(name) => show(name, given),
+        None => list_states(given.json),
+        Some(name) => print_state(name, given),
     }
 }
 
@@ -39,21 +39,21 @@ struct StateSummary {
     why: Option<String>,
 }
 
-fn list(json: bool) -> Result<Status, Status> {
+fn list_states(json: bool) -> Result<Status, Status> {
     let names = TableNames::list().map_err(|error| {
-        terminal::complain(&format!("/proc/net/unix cannot be read: {error}"));
+        terminal::print_error(&format!("/proc/net/unix cannot be read: {error}"));
         Status::Failed
     })?;
     let states = read_summaries(&names);
     if json {
-        return Ok(terminal::print(&json_line(&object(&[
+        return Ok(terminal::print_text(&json_line(&to_object(&[
             ("version", &VERSION),
             ("states", &states),
         ]))));
     }
     if states.is_empty() {
         let text = "no filter publishes its state; add `state=NAME` to one\n";
-        return Ok(terminal::print(text));
+        return Ok(terminal::print_text(text));
     }
     let head = ["NAME", "USER", "FILTER", "ROWS"].map(str::to_owned);
     let row = |state: &StateSummary| {
@@ -63,11 +63,16 @@ fn list(json: bool) -> Result<Status, Status> {
         vec![escape_hidden(&state.name), user_name(state.uid), filter, rows]
     };
     let rows: Vec<Vec<String>> = states.iter().map(row).collect();
-    Ok(terminal::print(&table(&head, &rows, &|column| column == 3, terminal::columns())))
+    Ok(terminal::print_text(&table(
+        &head,
+        &rows,
+        &|column| column == 3,
+        terminal::terminal_columns(),
+    )))
 }
 
-/// Opens the states of all names in parallel. Names that another user has squatted are only
-/// counted, because they may be many.
+/// Opens the states of all names in parallel. Names that another user occupies without right are
+/// only counted, because there may be many.
 fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();
     let answers = gather(
@@ -88,7 +93,7 @@ fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     }
     for (holder, count) in squatted {
         let names = count_with_unit(count as u64, "name");
-        terminal::note(&format!(
+        terminal::print_note(&format!(
             "user {} occupies {names} of other users, which show no state (`ss -xlp` shows the \
              process to root)",
             user_name(holder)
@@ -97,7 +102,7 @@ fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     states
 }
 
-/// Reads the summary of a state; `None` if it has ended since it was listed.
+/// Reads the summary of a state; `None` if the state has ended since it was listed.
 fn read_summary(address: &Address, answer: Result<TableReader, Error>) -> Option<StateSummary> {
     let (name, uid) = (address.to_string(), address.uid());
     match answer {
@@ -112,16 +117,17 @@ fn read_summary(address: &Address, answer: Result<TableReader, Error>) -> Option
     }
 }
 
-fn show(name: &str, given: &StateArguments) -> Result<Status, Status> {
-    let reader = TableReader::open(name).map_err(|error| complain(&error))?;
-    let signals = if given.follow { Some(signals()?) } else { None };
+fn print_state(name: &str, given: &StateArguments) -> Result<Status, Status> {
+    let reader = TableReader::open(name).map_err(|error| report_error(&error))?;
+    let signals = if given.follow { Some(watch_signals()?) } else { None };
     let mut told: Option<Snapshot> = None;
     loop {
         let look = reader.snapshot();
         let ended = look.ended;
         if told.as_ref() != Some(&look) {
-            let text = if given.json { json(&reader, &look) } else { page(&reader, &look) };
-            let printed = terminal::print(&text);
+            let text =
+                if given.json { to_json(&reader, &look) } else { format_page(&reader, &look) };
+            let printed = terminal::print_text(&text);
             if printed != Status::Done {
                 return Ok(printed);
             }
@@ -129,11 +135,11 @@ fn show(name: &str, given: &StateArguments) -> Result<Status, Status> {
         told = Some(look);
         let Some(signals) = signals else { return Ok(Status::Done) };
         if ended {
-            terminal::note(&format!("{} has ended", reader.address()));
+            terminal::print_note(&format!("{} has ended", reader.address()));
             return Ok(Status::Done);
         }
         let host: Vec<_> = reader.host().into_iter().collect();
-        if wait(&host, signals, Some(FOLLOW_INTERVAL)).is_none() && is_signalled(signals) {
+        if wait_readable(&host, signals, Some(FOLLOW_INTERVAL)).is_none() && is_signalled(signals) {
             return Ok(Status::Done);
         }
     }
@@ -144,24 +150,24 @@ fn is_signalled(signals: std::os::fd::BorrowedFd<'_>) -> bool {
     sys::poll::readable(&[signals], Some(Duration::ZERO)).contains(&true)
 }
 
-fn complain(error: &Error) -> Status {
+fn report_error(error: &Error) -> Status {
     match error {
-        Error::System(error) => return refused(error),
-        error => terminal::complain(&error.to_string()),
+        Error::System(error) => return report_system_error(error),
+        error => terminal::print_error(&error.to_string()),
     }
     match error {
         Error::Name { .. } => Status::Usage,
         Error::Unknown(_) | Error::Ended(_) => {
-            terminal::note("`streamline state` lists all published states");
+            terminal::print_note("`streamline state` lists all published states");
             Status::Nothing
         }
         _ => Status::Failed,
     }
 }
 
-fn json(reader: &TableReader, look: &Snapshot) -> String {
-    let column = |Column { name, unit }: &Column| object(&[("name", name), ("unit", unit)]);
-    json_line(&object(&[
+fn to_json(reader: &TableReader, look: &Snapshot) -> String {
+    let column = |Column { name, unit }: &Column| to_object(&[("name", name), ("unit", unit)]);
+    json_line(&to_object(&[
         ("version", &VERSION),
         ("name", &reader.address().to_string()),
         ("filter", &reader.shape().filter),
@@ -177,7 +183,7 @@ fn json(reader: &TableReader, look: &Snapshot) -> String {
 }
 
 /// Formats a state: a single row vertically, several rows as a table.
-fn page(reader: &TableReader, look: &Snapshot) -> String {
+fn format_page(reader: &TableReader, look: &Snapshot) -> String {
     let shape = reader.shape();
     let mut text = format!("{}: `{}`", reader.address(), escape_hidden(&shape.filter));
     if shape.rows > 1 {
@@ -202,7 +208,7 @@ fn page(reader: &TableReader, look: &Snapshot) -> String {
                 vec![escape_hidden(&column.name), number.to_string(), escape_hidden(&column.unit)]
             };
             let rows: Vec<Vec<String>> = shape.columns.iter().zip(row).map(one).collect();
-            text + &table(&[], &rows, &|column| column == 1, terminal::columns())
+            text + &table(&[], &rows, &|column| column == 1, terminal::terminal_columns())
         }
         (_, None) => text,
         (_, Some(_)) => {
@@ -213,7 +219,7 @@ fn page(reader: &TableReader, look: &Snapshot) -> String {
             let head: Vec<String> = shape.columns.iter().map(head).collect();
             let row = |row: &Vec<u64>| row.iter().map(u64::to_string).collect();
             let rows: Vec<Vec<String>> = look.rows.iter().map(row).collect();
-            text + &table(&head, &rows, &|_| true, terminal::columns())
+            text + &table(&head, &rows, &|_| true, terminal::terminal_columns())
         }
     }
 }

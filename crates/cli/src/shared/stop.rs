@@ -1,25 +1,27 @@
-//! `streamline stop`: stops paths as ^C does: sources end, and blocks already read are processed.
+//! `streamline stop`: stops paths like ^C. Their sources end, and blocks already read are
+//! processed.
 
-use super::connect::{client, signals, wait};
+use super::connect::{connect_daemon, wait_readable, watch_signals};
 use crate::arguments::paths::StopArguments;
-use crate::failure::complain;
+use crate::failure::report_client_error;
 use crate::status::Status;
 use crate::terminal;
 use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, STOP, escape_hidden};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
-/// Interval at which a draining path reports, which also shows that its process still replies.
+/// Interval between two reports of a draining path. The reports also show that the path's process
+/// still replies.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Stops all named paths in parallel; returns the status of the last failure.
+/// Stops all named paths in parallel. Returns the exit status of the last failure.
 pub(super) fn run(given: &StopArguments) -> Result<Status, Status> {
-    let client = client()?;
+    let client = connect_daemon()?;
     let mut stop_set = StopSet { all: Vec::new(), status: Status::Done };
     if given.kill {
         for path in &given.paths {
             let killed = client.connect(path).and_then(|to| to.kill().map(|()| to));
-            stop_set.take(path, killed);
+            stop_set.add_reply(path, killed);
         }
         return Ok(wait_exit(stop_set));
     }
@@ -29,8 +31,9 @@ pub(super) fn run(given: &StopArguments) -> Result<Status, Status> {
     }
     for path in &given.paths {
         // Subscribed first, since the path may end immediately.
-        let follows = client.connect(path).and_then(|to| to.follow(UPDATE_INTERVAL).map(|()| to));
-        stop_set.take(path, follows);
+        let follows =
+            client.connect(path).and_then(|to| to.subscribe(UPDATE_INTERVAL).map(|()| to));
+        stop_set.add_reply(path, follows);
     }
     let paths: Vec<&String> = stop_set.all.iter().map(|(path, _)| *path).collect();
     let stopped = stop_all(&client, paths.into_iter(), &mut stop_set);
@@ -46,7 +49,7 @@ struct StopSet<'p> {
 }
 
 impl<'p> StopSet<'p> {
-    fn take(&mut self, path: &'p String, to: Result<PathClient, ClientError>) {
+    fn add_reply(&mut self, path: &'p String, to: Result<PathClient, ClientError>) {
         match to {
             Ok(to) => self.all.push((path, to)),
             Err(error) => self.record_failure(path, &error),
@@ -54,9 +57,11 @@ impl<'p> StopSet<'p> {
     }
 
     fn record_failure(&mut self, path: &str, error: &ClientError) {
-        self.status = complain(error);
+        self.status = report_client_error(error);
         if *error == ClientError::Timeout {
-            terminal::note(&format!("`streamline stop --kill {path}` ends path {path} at once"));
+            terminal::print_note(&format!(
+                "`streamline stop --kill {path}` ends path {path} at once"
+            ));
         }
     }
 }
@@ -81,14 +86,14 @@ fn stop_all<'p>(
 
 /// Waits until all paths have ended and prints their reports.
 fn wait_drain(mut stop_set: StopSet<'_>) -> Result<Status, Status> {
-    let signals = signals()?;
+    let signals = watch_signals()?;
     let mut draining = StopSet { all: Vec::new(), status: stop_set.status };
     while !stop_set.all.is_empty() {
         let both = stop_set.all.iter().flat_map(|(_, to)| [to.as_fd(), to.process()]);
         let descriptors: Vec<BorrowedFd<'_>> = both.collect();
-        let Some(ready) = wait(&descriptors, signals, None) else {
+        let Some(ready) = wait_readable(&descriptors, signals, None) else {
             let still = stop_set.all.iter().chain(&draining.all);
-            still.for_each(|(path, _)| terminal::note(&format!("{path} still drains")));
+            still.for_each(|(path, _)| terminal::print_note(&format!("{path} still drains")));
             return Err(Status::Failed);
         };
         let ready: Vec<bool> = ready.chunks(2).map(|pair| pair.contains(&true)).collect();
@@ -99,13 +104,13 @@ fn wait_drain(mut stop_set: StopSet<'_>) -> Result<Status, Status> {
                 Some(Ok(followed)) => match followed.ended {
                     None => stop_set.all.push((path, to)),
                     Some(ended) => {
-                        terminal::note(&format!("{path}: {}", escape_hidden(&ended.report)));
+                        terminal::print_note(&format!("{path}: {}", escape_hidden(&ended.report)));
                         draining.all.push((path, to));
                     }
                 },
                 // Only a killed process ends without a last update.
                 Some(Err(ClientError::Disconnected)) => draining.all.push((path, to)),
-                Some(Err(error)) => draining.status = complain(&error),
+                Some(Err(error)) => draining.status = report_client_error(&error),
             }
         }
     }
@@ -115,10 +120,10 @@ fn wait_drain(mut stop_set: StopSet<'_>) -> Result<Status, Status> {
 /// Waits until the processes have exited.
 fn wait_exit(stop_set: StopSet<'_>) -> Status {
     let StopSet { all, status } = stop_set;
-    let Ok(signals) = signals() else { return Status::Failed };
+    let Ok(signals) = watch_signals() else { return Status::Failed };
     for (path, to) in &all {
-        if wait(&[to.process()], signals, None).is_none() {
-            terminal::note(&format!("the process of {path} is still there"));
+        if wait_readable(&[to.process()], signals, None).is_none() {
+            terminal::print_note(&format!("the process of {path} is still there"));
             return Status::Failed;
         }
     }

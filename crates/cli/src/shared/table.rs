@@ -2,9 +2,9 @@
 
 use abi::text::Visible;
 
-/// Formats rows under a header. Truncates lines to `columns` characters and marks the truncation
-/// with `…`. `right` contains the indices of right-aligned columns.
-pub(super) fn table<const N: usize>(
+/// Formats rows under a header. Lines longer than `columns` characters are truncated and end with
+/// `…`. `right` contains the indices of right-aligned columns.
+pub(super) fn format_table<const N: usize>(
     head: [&str; N],
     format_rows: &[[String; N]],
     right: &[usize],
@@ -19,7 +19,7 @@ pub(super) fn table<const N: usize>(
     )
 }
 
-/// Formats a table with any number of columns; omits an empty header.
+/// Formats a table with any number of columns. An empty header is omitted.
 pub(super) fn format_rows(
     head: &[String],
     format_rows: &[impl AsRef<[String]>],
@@ -50,7 +50,7 @@ pub(super) fn format_rows(
     lines().filter(|cells| !cells.is_empty()).map(line).collect()
 }
 
-/// Truncates a text to this many columns, the last of which becomes `…`.
+/// Truncates a text to this many columns. The last column of a truncated text is `…`.
 pub(super) fn truncate(text: &str, columns: usize) -> String {
     if text.chars().nth(columns).is_none() {
         return text.to_owned();
@@ -64,9 +64,9 @@ mod tests {
     #[test]
     fn columns_fit_their_widest_cell() {
         let format_rows = [["1".into(), "web".into()], ["22".into(), "a long one".into()]];
-        let text = super::table(["no", "line"], &format_rows, &[0], 12);
+        let text = super::format_table(["no", "line"], &format_rows, &[0], 12);
         assert_eq!(text, "no  line\n 1  web\n22  a long …\n");
-        let whole = super::table(["no", "line"], &format_rows, &[0], usize::MAX);
+        let whole = super::format_table(["no", "line"], &format_rows, &[0], usize::MAX);
         assert_eq!(whole, "no  line\n 1  web\n22  a long one\n");
     }
 }

@@ -1,5 +1,5 @@
 //! `streamline tap`: runs a request over the output of a node of a running path, live or from the
-//! past. ^C ends the request, not the path.
+//! past. ^C ends the request, but not the path.
 //!
 //! The frames arrive as a capture through a pipe, and the request runs in this process. The path
 //! never waits for the request: frames that the request does not read in time are skipped, counted,
@@ -8,8 +8,8 @@
 use super::connect::{connect_path, format_age};
 use crate::arguments::RunArguments;
 use crate::arguments::paths::TapArguments;
-use crate::failure::{self, complain, refuse, refused};
-use crate::run::{self, quiet_panics};
+use crate::failure::{self, report_client_error, report_open_error, report_system_error};
+use crate::run::{self, silence_space_panics};
 use crate::status::Status;
 use crate::terminal;
 use engine::build::PathOptions;
@@ -19,7 +19,7 @@ use std::os::fd::AsRawFd as _;
 use streamline::report::count_with_unit;
 use streamline::{Notices, Options, Prepared};
 
-/// Starts a tap and runs the request over it.
+/// Starts a tap, and runs the request on its output.
 pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     let (name, node) = match given.path.split_once(':') {
         Some((name, node)) => (name, Some(node.to_owned())),
@@ -37,31 +37,31 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     // Mistakes in the request are reported before the path is contacted.
     let notices = failure::notices(false);
     let options = Options { outside_kernel: true, notices, ..Options::default() };
-    streamline::read(&text(0), &options).map_err(refuse)?;
-    let (began, pipe) = to.tap(&wanted).map_err(|error| complain(&error))?;
-    terminal::note(&describe_start(&given.path, &began, given.from.is_some()));
+    streamline::read_graph(&text(0), &options).map_err(report_open_error)?;
+    let (began, pipe) = to.tap(&wanted).map_err(|error| report_client_error(&error))?;
+    terminal::print_note(&describe_start(&given.path, &began, given.from.is_some()));
     let quiet = RunArguments { quiet: true, ..RunArguments::default() };
     let options = Options { outside_kernel: true, ..run::run_options(&quiet) };
     let prepared = Prepared::read(
         &text(pipe.as_raw_fd()),
         &Options { notices: Notices::default(), ..options.clone() },
     );
-    let prepared = prepared.map_err(refuse)?;
-    quiet_panics();
-    engine::signal::watch().map_err(|error| refused(&error))?;
-    let ready = prepared.build_with(&options, PathOptions::default()).map_err(refuse)?;
+    let prepared = prepared.map_err(report_open_error)?;
+    silence_space_panics();
+    engine::signal::watch().map_err(|error| report_system_error(&error))?;
+    let ready = prepared.build_with(&options, PathOptions::default()).map_err(report_open_error)?;
     let finished = run::run_ready(ready, &quiet)?;
     let report = to.tap_report();
     let status = run::print_results(&finished.results, &quiet, None);
     match report {
-        Ok(report) => terminal::note(&describe_end(&report)),
+        Ok(report) => terminal::print_note(&describe_end(&report)),
         // The path has ended, and all its frames were read.
-        Err(_) => terminal::note("the path has ended"),
+        Err(_) => terminal::print_note("the path has ended"),
     }
     Ok(status)
 }
 
-/// Describes the start of a tap.
+/// Describes the position at which a tap starts.
 fn describe_start(path: &str, began: &TapStart, asked: bool) -> String {
     let TapStart { block, past, ago_ns, remembers } = *began;
     let path = escape_hidden(path);
@@ -80,7 +80,7 @@ fn describe_start(path: &str, began: &TapStart, asked: bool) -> String {
     }
 }
 
-/// Describes the end of a tap.
+/// Describes the end of a tap, with the blocks that were skipped.
 fn describe_end(report: &TapReport) -> String {
     let mut text = format!("tap: {}", count_with_unit(report.frames, "frame"));
     if report.skipped > 0 {

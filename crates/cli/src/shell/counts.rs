@@ -1,6 +1,6 @@
 //! Counters of the bytes that each edge of a pipeline moves: through the kernel pipe, by copies
-//! through the ring, and by pointers. The programs count in memory that they share with the
-//! launcher; `-v` reports it at the end.
+//! through the ring, and by pointers. The programs keep the counters in memory that they share with
+//! this process; with `-v`, this process reports them at the end.
 
 use abi::edge::{DESCRIPTOR_MIN, EdgeCount};
 use std::fs::File;
@@ -22,7 +22,8 @@ impl EdgeCounts {
         Ok(Self { file })
     }
 
-    /// Returns a duplicate that a program inherits, and the value of the variable that names it.
+    /// Returns a descriptor for a program to inherit, and the value of the environment variable
+    /// that names the descriptor.
     pub(super) fn inherit(&self) -> std::io::Result<(String, OwnedFd)> {
         let copy = sys::children::dup_inheritable(self.file.as_fd(), DESCRIPTOR_MIN)?;
         let inode = File::from(copy.try_clone()?).metadata()?.ino();
@@ -32,8 +33,8 @@ impl EdgeCounts {
         Ok((format!("{}:{inode}", copy.as_raw_fd()), copy))
     }
 
-    /// Describes what an edge has moved, for its writer and for its reader; empty if it moved
-    /// nothing.
+    /// Describes the bytes that an edge has moved, for its writer and for its reader. Returns an
+    /// empty list if it moved nothing.
     pub(super) fn describe(&self, at: usize, from: &str, to: &str) -> Vec<String> {
         let Ok(mapping) = self.file.map_read() else { return Vec::new() };
         let edge = u32::try_from(at).unwrap_or(u32::MAX);

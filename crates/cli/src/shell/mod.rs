@@ -1,5 +1,6 @@
-//! `streamline sh`: runs a pipeline of unmodified programs, whose pipes become streams; `streamline
-//! exec`: runs one program with the library preloaded. [SL §5.1, §9.2.4; FEATURES C9, D19]
+//! `streamline sh` runs a pipeline of unmodified programs and replaces the pipes by streams.
+//! `streamline exec` runs one program with the library preloaded. [SL §5.1, §9.2.4; FEATURES C9,
+//! D19]
 //!
 //! Each edge starts as a kernel pipe. If both programs can be preloaded, each also inherits one end
 //! of a rendezvous socket (`abi`, `edge_variable`), over which the library replaces the pipe by a
@@ -23,15 +24,15 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// Exit status of a shell for a missing program.
+/// Exit status of a shell if a program is missing.
 const NOT_FOUND: u8 = 127;
-/// Exit status of a shell for a program that cannot be executed.
+/// Exit status of a shell if a program cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
 /// The shell for commands that are not plain pipelines.
 const SHELL: &str = "/bin/sh";
 
 /// Runs a command like a shell.
-pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
+pub(crate) fn run_shell(given: &ShellArguments) -> ExitCode {
     let text = match (&given.command, &given.script) {
         (Some(text), _) => text.clone(),
         (None, Some(path)) => match std::fs::read_to_string(path) {
@@ -44,60 +45,60 @@ pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
         (None, None) => return print_error("give a command (-c) or a script", 2),
     };
     // A script starts with an interpreter line.
-    let body = if given.command.is_none() { without_first(&text) } else { text.as_str() };
-    let stages = match parse::pipeline(body) {
+    let body = if given.command.is_none() { strip_first_word(&text) } else { text.as_str() };
+    let stages = match parse::parse_pipeline(body) {
         Ok(stages) => stages,
         Err(why) => {
             report_edge(
                 given,
                 &format!("not a plain pipeline ({why}): {SHELL} runs it, with kernel pipes"),
             );
-            return plain_shell(given, &text);
+            return exec_plain_shell(given, &text);
         }
     };
-    match run(given, &stages) {
+    match run_pipeline(given, &stages) {
         Ok(status) => ExitCode::from(status),
         Err(why) => print_error(&why, NOT_EXECUTABLE),
     }
 }
 
 /// Replaces this process by a program with the library preloaded. Returns only on failure.
-pub(crate) fn exec(given: &ExecArguments) -> ExitCode {
+pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
     let Some((program, arguments)) = given.words.split_first() else {
         return print_error("name a program", 2);
     };
     let name = program.to_string_lossy();
-    if let Some(why) = probe::refusal(&name) {
-        return match probe::find(&name) {
+    if let Some(why) = probe::preload_refusal(&name) {
+        return match probe::find_executable(&name) {
             None => print_error(&why, NOT_FOUND),
             Some(_) => {
                 print_error(&format!("the library cannot be preloaded: {why}"), NOT_EXECUTABLE)
             }
         };
     }
-    let library = match probe::library() {
+    let library = match probe::find_library() {
         Ok(library) => library,
         Err(why) => return print_error(&why, NOT_EXECUTABLE),
     };
     let mut command = Command::new(program);
     command.args(arguments);
-    let _kept = preload(&mut command, &library, given.lazy);
+    let _kept = set_preload(&mut command, &library, given.lazy);
     let error = command.exec();
     print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
 
 fn print_error(what: &str, status: u8) -> ExitCode {
-    terminal::complain(what);
+    terminal::print_error(what);
     ExitCode::from(status)
 }
 
 fn report_edge(given: &ShellArguments, what: &str) {
     if given.verbose {
-        terminal::note(what);
+        terminal::print_note(what);
     }
 }
 
-fn without_first(text: &str) -> &str {
+fn strip_first_word(text: &str) -> &str {
     match text.strip_prefix("#!") {
         Some(rest) => rest.split_once('\n').map_or("", |(_, rest)| rest),
         None => text,
@@ -105,7 +106,7 @@ fn without_first(text: &str) -> &str {
 }
 
 /// Replaces this process by `/bin/sh`. Returns only on failure.
-fn plain_shell(given: &ShellArguments, text: &str) -> ExitCode {
+fn exec_plain_shell(given: &ShellArguments, text: &str) -> ExitCode {
     let mut command = Command::new(SHELL);
     if given.pipefail {
         // A shell without this option reports it.
@@ -129,9 +130,10 @@ struct StageEdge {
     place: Option<(OwnedFd, OwnedFd)>,
 }
 
-fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
-    let library = if stages.len() > 1 && !given.isolate { Some(probe::library()?) } else { None };
-    let refusals: Vec<Option<String>> = stages.iter().map(refusal).collect();
+fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
+    let library =
+        if stages.len() > 1 && !given.isolate { Some(probe::find_library()?) } else { None };
+    let refusals: Vec<Option<String>> = stages.iter().map(streams_refusal).collect();
     sys::children::forward_signals().map_err(|error| error.to_string())?;
     let mut children: Vec<Result<Child, u8>> = Vec::new();
     let mut before: Option<StageEdge> = None;
@@ -145,10 +147,10 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
                 let why = if given.isolate { Some("--isolate") } else { why.map(String::as_str) };
                 report_edge(given, &describe_edge(at, stage, next, why));
                 let (edge_between, narrow) =
-                    edge_between(why.is_none()).map_err(|error| error.to_string())?;
+                    create_edge(why.is_none()).map_err(|error| error.to_string())?;
                 narrow.filter(|_| !noted).iter().for_each(|why| {
                     noted = true;
-                    terminal::note(why);
+                    terminal::print_note(why);
                 });
                 Some(edge_between)
             }
@@ -156,7 +158,7 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
         };
         let program =
             StageStart { stage, at, library: library.as_deref(), counts: counts.as_ref() };
-        children.push(start(given, &program, before.as_ref(), after.as_ref()));
+        children.push(start_program(given, &program, before.as_ref(), after.as_ref()));
         before = after;
     }
     drop(before);
@@ -168,7 +170,10 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
     if let Some(counts) = counts.filter(|_| given.verbose) {
         for (at, pair) in stages.windows(2).enumerate() {
             let [from, to] = pair else { continue };
-            counts.describe(at, name(from), name(to)).iter().for_each(|line| terminal::note(line));
+            counts
+                .describe(at, program_name(from), program_name(to))
+                .iter()
+                .for_each(|line| terminal::print_note(line));
         }
     }
     let last = all.last().copied().unwrap_or(0);
@@ -178,35 +183,35 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
 
 /// Returns the reason why a stage needs kernel pipes; `None` if the library can be preloaded into
 /// its program.
-fn refusal(stage: &Stage) -> Option<String> {
+fn streams_refusal(stage: &Stage) -> Option<String> {
     match stage {
-        Stage::Program(words) => probe::refusal(words.first()?),
+        Stage::Program(words) => probe::preload_refusal(words.first()?),
         Stage::Shell { program, .. } => {
-            probe::refusal(SHELL).or_else(|| probe::refusal(program.as_deref()?))
+            probe::preload_refusal(SHELL).or_else(|| probe::preload_refusal(program.as_deref()?))
         }
     }
 }
 
 fn describe_edge(at: usize, stage: &Stage, next: &Stage, why: Option<&str>) -> String {
-    let (from, to) = (name(stage), name(next));
+    let (from, to) = (program_name(stage), program_name(next));
     match why {
         None => format!("edge {}, {from} → {to}: a stream after enough data has passed", at + 1),
         Some(why) => format!("edge {}, {from} → {to}: a kernel pipe: {why}", at + 1),
     }
 }
 
-fn name(stage: &Stage) -> &str {
+fn program_name(stage: &Stage) -> &str {
     match stage {
         Stage::Program(words) => words.first().map_or("", String::as_str),
         Stage::Shell { text, program } => program.as_deref().unwrap_or(text),
     }
 }
 
-/// Creates an edge. If the programs are `preloadable` but the rendezvous fails, returns a kernel
-/// pipe with the reason.
-fn edge_between(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
+/// Creates an edge. If the programs are `preloadable` but the rendezvous sockets cannot be created,
+/// returns a kernel pipe and the reason.
+fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
     let (reads, writes) = sys::descriptor::pipe()?;
-    let place = if preloadable { Some(rendezvous()) } else { None };
+    let place = if preloadable { Some(create_rendezvous()) } else { None };
     let (place, why) = match place.transpose() {
         Ok(place) => (place, None),
         Err(error) => (
@@ -221,16 +226,16 @@ fn edge_between(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
     Ok((StageEdge { reads, writes, place }, why))
 }
 
-/// Creates the rendezvous sockets, which programs inherit at descriptor numbers that they do not
-/// use themselves.
-fn rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
+/// Creates the rendezvous sockets. Programs inherit them at descriptor numbers that the programs do
+/// not use themselves.
+fn create_rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (here, there) = sys::descriptor::pair().map_err(std::io::Error::from)?;
     // Fails early: later one of the two programs may already run.
     drop(sys::children::dup_inheritable(here.as_fd(), DESCRIPTOR_MIN)?);
     Ok((here, there))
 }
 
-/// A program to be started, and what it shares with the others.
+/// A program to be started, with the descriptors and files that it shares with the others.
 struct StageStart<'s> {
     stage: &'s Stage,
     /// Number of the program in the pipeline.
@@ -239,7 +244,7 @@ struct StageStart<'s> {
     counts: Option<&'s EdgeCounts>,
 }
 
-fn start(
+fn start_program(
     given: &ShellArguments,
     program: &StageStart<'_>,
     before: Option<&StageEdge>,
@@ -263,7 +268,7 @@ fn start(
     // Duplicates for the child to inherit; this process closes them after the start.
     let (mut edges, mut kept) = (Vec::new(), Vec::new());
     let unable = |error: &dyn std::fmt::Display| {
-        terminal::complain(&format!("{}: {error}", name(stage)));
+        terminal::print_error(&format!("{}: {error}", program_name(stage)));
         NOT_EXECUTABLE
     };
     if let Some(edge_between) = before {
@@ -291,7 +296,7 @@ fn start(
             command.env(COUNTS_VARIABLE, variable);
             kept.push(copy);
         }
-        kept.extend(preload(&mut command, library, given.lazy));
+        kept.extend(set_preload(&mut command, library, given.lazy));
     }
     match command.spawn() {
         Ok(child) => {
@@ -299,14 +304,14 @@ fn start(
             Ok(child)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            terminal::complain(&format!("{}: not found", name(stage)));
+            terminal::print_error(&format!("{}: not found", program_name(stage)));
             Err(NOT_FOUND)
         }
         Err(error) => Err(unable(&terminal::reason(&error))),
     }
 }
 
-/// Formats one end of an edge for the environment of a program.
+/// Formats one end of an edge as an environment variable of a program.
 fn edge_variable(
     (end, number): (PipeEnd, usize),
     pipe: &OwnedFd,
@@ -322,16 +327,16 @@ fn edge_variable(
     Ok(edge_variable.to_string())
 }
 
-/// Adds the library to the front of LD_PRELOAD. Returns a descriptor to be kept open until the
+/// Adds the library to the front of LD_PRELOAD. Returns a descriptor that must stay open until the
 /// program has started.
-fn preload(command: &mut Command, library: &Path, lazy: bool) -> Option<OwnedFd> {
-    const PRELOAD: &str = "LD_PRELOAD";
+fn set_preload(command: &mut Command, library: &Path, lazy: bool) -> Option<OwnedFd> {
+    const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
     let mut list = OsString::from(library);
-    if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
+    if let Some(others) = std::env::var_os(PRELOAD_VARIABLE).filter(|others| !others.is_empty()) {
         list.push(":");
         list.push(others);
     }
-    command.env(PRELOAD, list);
+    command.env(PRELOAD_VARIABLE, list);
     if lazy {
         command.env(LAZY_VARIABLE, "1");
     }

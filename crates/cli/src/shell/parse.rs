@@ -3,8 +3,8 @@
 //! Only simple commands separated by `|` are split. A command of literal words is executed
 //! directly; a command that needs expansion or redirection is executed by a shell of its own, as in
 //! any shell pipeline. Everything else (lists, compound commands, comments, here-documents) is not
-//! a plain pipeline, and `/bin/sh` runs it unchanged. A doubtful command counts as not plain,
-//! because an additional kernel pipe is better than a changed meaning.
+//! a plain pipeline, and `/bin/sh` runs it unchanged. A command that might not be a plain pipeline
+//! counts as not plain, because an additional kernel pipe is better than a changed meaning.
 
 /// One command of a pipeline.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,18 +29,18 @@ const BUILTINS: &[&str] = &[
     "true", "type", "ulimit", "umask", "unalias", "unset", "wait",
 ];
 /// Reserved words that start or continue compound commands.
-const COMPOUND: &[&str] = &[
+const RESERVED_WORDS: &[&str] = &[
     "!", "case", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "select",
     "then", "until", "while", "{", "}", "[[",
 ];
 
 /// Splits a plain pipeline into stages. Fails with the reason why the text is not a plain pipeline.
-pub(super) fn pipeline(text: &str) -> Result<Vec<Stage>, String> {
-    split(text.trim())?.into_iter().map(stage).collect()
+pub(super) fn parse_pipeline(text: &str) -> Result<Vec<Stage>, String> {
+    split_at_pipes(text.trim())?.into_iter().map(parse_stage).collect()
 }
 
 /// Splits at each `|` outside quotes. Fails with the reason why the text is not a plain pipeline.
-fn split(text: &str) -> Result<Vec<&str>, String> {
+fn split_at_pipes(text: &str) -> Result<Vec<&str>, String> {
     let mut parts = Vec::new();
     let (mut from, mut last) = (0, ' ');
     let mut quote = None;
@@ -82,16 +82,16 @@ fn split(text: &str) -> Result<Vec<&str>, String> {
     Ok(parts)
 }
 
-fn stage(text: &str) -> Result<Stage, String> {
+fn parse_stage(text: &str) -> Result<Stage, String> {
     let text = text.trim();
     if text.is_empty() {
         return Err("a command is missing".into());
     }
     let first: String = text.chars().take_while(|c| !c.is_whitespace()).collect();
-    if COMPOUND.contains(&first.as_str()) {
+    if RESERVED_WORDS.contains(&first.as_str()) {
         return Err(format!("`{first}` begins more than a command"));
     }
-    let plain = words(text).filter(|words| {
+    let plain = literal_words(text).filter(|words| {
         words.first().is_some_and(|word| !BUILTINS.contains(&word.as_str()) && !word.contains('='))
     });
     Ok(plain.map_or_else(
@@ -108,7 +108,7 @@ fn stage(text: &str) -> Result<Stage, String> {
 
 /// Returns the words of a command without their quotes; `None` if it needs expansion or
 /// redirection.
-fn words(text: &str) -> Option<Vec<String>> {
+fn literal_words(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut letters = text.chars();
@@ -149,38 +149,42 @@ fn words(text: &str) -> Option<Vec<String>> {
 mod tests {
     use super::*;
 
-    fn program(words: &[&str]) -> Stage {
+    fn program_stage(words: &[&str]) -> Stage {
         Stage::Program(words.iter().map(|word| (*word).to_owned()).collect())
     }
 
-    fn shell(text: &str, program: Option<&str>) -> Stage {
+    fn shell_stage(text: &str, program: Option<&str>) -> Stage {
         Stage::Shell { text: text.to_owned(), program: program.map(str::to_owned) }
     }
 
     #[test]
     fn literal_commands_are_split_into_words() {
-        let stages = pipeline("cat f | grep 'a | b' | wc -l\n").unwrap();
+        let stages = parse_pipeline("cat f | grep 'a | b' | wc -l\n").unwrap();
         assert_eq!(
             stages,
-            [program(&["cat", "f"]), program(&["grep", "a | b"]), program(&["wc", "-l"])]
+            [
+                program_stage(&["cat", "f"]),
+                program_stage(&["grep", "a | b"]),
+                program_stage(&["wc", "-l"])
+            ]
         );
         assert_eq!(
-            pipeline(r#"a "b \"c\" \d" e\ f '' "" x''y"#).unwrap(),
-            [program(&["a", r#"b "c" \d"#, "e f", "", "", "xy"])]
+            parse_pipeline(r#"a "b \"c\" \d" e\ f '' "" x''y"#).unwrap(),
+            [program_stage(&["a", r#"b "c" \d"#, "e f", "", "", "xy"])]
         );
     }
 
     #[test]
     fn command_with_expansion_goes_to_a_shell() {
         assert_eq!(
-            pipeline("cat $F | grep x > out 2>&1").unwrap(),
-            [shell("cat $F", Some("cat")), shell("grep x > out 2>&1", Some("grep"))]
+            parse_pipeline("cat $F | grep x > out 2>&1").unwrap(),
+            [shell_stage("cat $F", Some("cat")), shell_stage("grep x > out 2>&1", Some("grep"))]
         );
         assert_eq!(
-            pipeline("A=1 sort *.txt | echo a").unwrap(),
-            [shell("A=1 sort *.txt", None), shell("echo a", None)]
+            parse_pipeline("A=1 sort *.txt | echo a").unwrap(),
+            [shell_stage("A=1 sort *.txt", None), shell_stage("echo a", None)]
         );
-        assert_eq!(pipeline("a ~/x | b >| c").unwrap()[1], shell("b >| c", Some("b")));
+        assert_eq!(parse_pipeline("a ~/x | b >| c").unwrap()[1], shell_stage("b >| c", Some("b")));
     }
 
     #[test]
@@ -204,7 +208,7 @@ mod tests {
             "",
             "a |& b",
         ] {
-            assert!(pipeline(text).is_err(), "{text}");
+            assert!(parse_pipeline(text).is_err(), "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Search for the library, and checks that it can be preloaded into a program.
+//! Search for the sockets library, and checks that it can be preloaded into a program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 /// File name of the library.
 const LIBRARY_FILE: &str = "libstreamline_sockets.so";
-/// Environment variable with the path of the library or of its directory.
+/// Environment variable that contains the path of the library or of its directory.
 const LIBRARY_VARIABLE: &str = "STREAMLINE_LIB";
 
-/// Finds the library: through the environment variable, in the directory of this program, or in the
+/// Finds the library by the environment variable, in the directory of this program, or in the
 /// library directories. Fails with the reason.
-pub(super) fn library() -> Result<PathBuf, String> {
+pub(super) fn find_library() -> Result<PathBuf, String> {
     if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
         let named = PathBuf::from(named);
         let path = if named.is_dir() { named.join(LIBRARY_FILE) } else { named };
@@ -39,8 +39,8 @@ pub(super) fn library() -> Result<PathBuf, String> {
         })
 }
 
-/// Returns the canonical form of a path if it is a file that LD_PRELOAD can express, which means
-/// that it has no blanks or colons; otherwise `None`.
+/// Returns the canonical form of a path if LD_PRELOAD can contain it, which means that it names a
+/// file and has no blanks or colons; otherwise `None`.
 fn preloadable_path(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok().filter(|path| path.is_file())?;
     let odd = path.as_os_str().as_bytes().iter().any(|byte| b": \t".contains(byte));
@@ -48,7 +48,7 @@ fn preloadable_path(path: &Path) -> Option<PathBuf> {
 }
 
 /// Finds the executable of a program in the same way as a shell; `None` if there is none.
-pub(super) fn find(name: &str) -> Option<PathBuf> {
+pub(super) fn find_executable(name: &str) -> Option<PathBuf> {
     let runs =
         |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0);
     if name.contains('/') {
@@ -60,8 +60,10 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
 
 /// Returns the reason why the dynamic loader would not preload a library into this program; `None`
 /// if it would.
-pub(super) fn refusal(name: &str) -> Option<String> {
-    let Some(mut path) = find(name) else { return Some(format!("`{name}` was not found")) };
+pub(super) fn preload_refusal(name: &str) -> Option<String> {
+    let Some(mut path) = find_executable(name) else {
+        return Some(format!("`{name}` was not found"));
+    };
     // The program of a script is its interpreter, which may be a script as well.
     for _ in 0..4 {
         let Ok(file) = File::open(&path) else {
@@ -74,7 +76,7 @@ pub(super) fn refusal(name: &str) -> Option<String> {
         let count = (&file).read(&mut head).unwrap_or(0);
         let head = head.get(..count).unwrap_or_default();
         match head.strip_prefix(b"#!") {
-            Some(line) => match interpreter(line) {
+            Some(line) => match script_interpreter(line) {
                 Some(next) => path = next,
                 None => return Some(format!("{} has no interpreter", path.display())),
             },
@@ -86,17 +88,17 @@ pub(super) fn refusal(name: &str) -> Option<String> {
     Some(format!("{} leads nowhere", path.display()))
 }
 
-fn interpreter(line: &[u8]) -> Option<PathBuf> {
+fn script_interpreter(line: &[u8]) -> Option<PathBuf> {
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = std::str::from_utf8(line).ok()?.split_whitespace();
     let first = words.next()?;
     match words.find(|word| !word.starts_with('-')) {
-        Some(name) if first.ends_with("/env") => find(name),
+        Some(name) if first.ends_with("/env") => find_executable(name),
         _ => Some(PathBuf::from(first)),
     }
 }
 
-/// Returns the property of an ELF file that prevents preloading; `None` if there is none.
+/// Returns the property of an ELF file that prevents preloading; `None` if nothing prevents it.
 fn elf_obstacle(file: &File, head: &[u8]) -> Option<&'static str> {
     /// Program header type of the dynamic loader (PT_INTERP).
     const PT_INTERP: u32 = 3;
@@ -151,18 +153,18 @@ mod tests {
 
     #[test]
     fn system_programs_are_preloadable_and_others_give_reasons() {
-        assert_eq!(refusal("cat"), None);
-        assert!(refusal("no-such-program-here").unwrap().contains("was not found"));
-        assert!(refusal("/dev/null").is_some());
+        assert_eq!(preload_refusal("cat"), None);
+        assert!(preload_refusal("no-such-program-here").unwrap().contains("was not found"));
+        assert!(preload_refusal("/dev/null").is_some());
         let folder = std::env::temp_dir().join(format!("streamline-probe-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let script = folder.join("script");
         std::fs::write(&script, "#!/usr/bin/env cat\n").unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode;
         std::fs::set_permissions(&script, mode(0o755)).unwrap();
-        assert_eq!(refusal(script.to_str().unwrap()), None);
+        assert_eq!(preload_refusal(script.to_str().unwrap()), None);
         std::fs::set_permissions(&script, mode(0o4755)).unwrap();
-        assert!(refusal(script.to_str().unwrap()).unwrap().contains("changes its user"));
+        assert!(preload_refusal(script.to_str().unwrap()).unwrap().contains("changes its user"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

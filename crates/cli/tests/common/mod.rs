@@ -1,4 +1,5 @@
-//! Fixtures for tests of the command: a directory with the example capture, and commands run in it.
+//! Fixtures for tests of the command: a directory with the example capture, and commands that run
+//! in it.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -7,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Subdirectory of the fixture in which commands find the daemon, if one runs.
+/// Subdirectory in which commands look for the daemon. It is empty unless a test starts one.
 const DAEMON_DIR: &str = "no-daemon";
 
 /// A temporary directory that contains `examples`.
@@ -25,7 +26,7 @@ impl Folder {
         Self(folder)
     }
 
-    /// Creates a directory that is writable by all users and contains the command.
+    /// Creates a directory that all users can write to and that contains the command.
     pub(crate) fn for_everybody() -> Self {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = Self::new();
@@ -39,8 +40,8 @@ impl Folder {
         self.0.join("streamline")
     }
 
-    /// Builds the command in a directory of [`for_everybody`](Self::for_everybody), or another
-    /// program, to run as this user and group.
+    /// Builds the command, or another program, to run as this user and group in a directory of
+    /// [`for_everybody`](Self::for_everybody).
     pub(crate) fn command_of(&self, (uid, gid): (u32, u32), program: Option<&str>) -> Command {
         use std::os::unix::process::CommandExt as _;
         let own = self.own_program();
@@ -84,7 +85,7 @@ impl Folder {
         command.env("NO_COLOR", "1").env_remove("RUST_BACKTRACE");
     }
 
-    /// Runs the command to its end.
+    /// Runs the command until it ends.
     pub(crate) fn run(&self, words: &[&str]) -> Ran {
         Ran::from(self.streamline(words).output().unwrap())
     }
@@ -100,7 +101,7 @@ impl Folder {
     pub(crate) fn daemon(&self) -> Guard {
         let place = self.0.join(DAEMON_DIR).display().to_string();
         let daemon = self.begin(&["daemon", "--socket", &place]);
-        testkit::until("a daemon answers", || self.run(&["ps"]).status == Some(0));
+        testkit::wait_until("a daemon answers", || self.run(&["ps"]).status == Some(0));
         daemon
     }
 
@@ -114,11 +115,11 @@ impl Folder {
     /// Waits until the daemon lists a path of this name.
     pub(crate) fn wait_listed(&self, name: &str) {
         let name = format!(" {name} ");
-        testkit::until("it is listed", || self.run(&["ps"]).out.contains(&name));
+        testkit::wait_until("it is listed", || self.run(&["ps"]).out.contains(&name));
     }
 }
 
-/// A child process, killed on drop.
+/// A child process that is killed on drop.
 #[derive(Debug)]
 pub(crate) struct Guard(pub(crate) Child);
 
@@ -135,8 +136,8 @@ impl Drop for Folder {
     }
 }
 
-/// Builds the library that `sh` and `exec` preload, next to the command. Builds only the library,
-/// so that the command keeps its features.
+/// Builds the library that `sh` and `exec` preload, in the directory of the command. Only the
+/// library is built, so that the command keeps its features.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {

@@ -1,18 +1,19 @@
-//! Tests of conflicting commands at the same time: one succeeds, and the others report the reason.
+//! Tests of conflicting commands that run at the same time. One succeeds, and the others report the
+//! reason for their failure.
 
 use super::Fixture;
 use crate::common::Guard;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 use testkit::net::{Cable, Pair};
-use testkit::{need, until};
+use testkit::{need, wait_until};
 
-/// Starts all commands at once and waits until at most one of them runs. Returns the running
-/// commands, and the messages of all others, which must fail.
+/// Starts all commands at once, and waits until at most one of them still runs. Returns the running
+/// commands and the error messages of the others.
 fn start_all(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
     let start = |mut command: Command| Guard(command.stderr(Stdio::piped()).spawn().unwrap());
     let mut all: Vec<Guard> = commands.into_iter().map(start).collect();
-    until("one is left, or none", || {
+    wait_until("one is left, or none", || {
         all.iter_mut().filter_map(|guard| guard.0.try_wait().unwrap()).count() + 1 >= all.len()
     });
     let (mut run, mut said) = (Vec::new(), Vec::new());
@@ -33,7 +34,7 @@ fn start_all(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
 #[test]
 fn o10_one_of_concurrent_paths_with_one_name_wins() {
     let fixture = Fixture::new();
-    let _daemon = fixture.daemon();
+    let _daemon = fixture.start_daemon();
     let words = ["run", "--as", "web", "-q", "generate rate=1000 | count"];
     let (run, said) = start_all((0..4).map(|_| fixture.command(&words)).collect());
     assert_eq!((run.len(), said.len()), (1, 3), "{said:?}");
@@ -41,13 +42,13 @@ fn o10_one_of_concurrent_paths_with_one_name_wins() {
         assert!(text.contains("the name `web` is that of your path"), "{text}");
         assert!(text.contains("choose another, or `streamline stop web`"), "{text}");
     }
-    assert_eq!(fixture.list().len(), 1);
+    assert_eq!(fixture.list_paths().len(), 1);
     fixture.wait_progress("web");
 }
 
 #[test]
 fn o10_one_of_concurrent_exclusive_captures_wins() {
-    if need::bpf().is_none() {
+    if need::require_bpf().is_none() {
         return;
     }
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
@@ -63,7 +64,7 @@ fn o10_one_of_concurrent_exclusive_captures_wins() {
         assert!(text.contains("server0"), "{text}");
     }
     drop(run);
-    until("it can be taken from again", || {
+    wait_until("it can be taken from again", || {
         let mut command = take();
         command.args(["--for", "1ms"]);
         command.status().unwrap().success()
@@ -73,9 +74,9 @@ fn o10_one_of_concurrent_exclusive_captures_wins() {
 #[test]
 fn o10_v3_concurrent_changes_apply_one_after_another() {
     let fixture = Fixture::new();
-    let _daemon = fixture.daemon();
+    let _daemon = fixture.start_daemon();
     let _web = fixture.spawn(&["run", "--as", "web", "-q", "generate rate=1000 | eth | count"]);
-    until("it is registered", || fixture.list().len() == 1);
+    wait_until("it is registered", || fixture.list_paths().len() == 1);
     let remove = || {
         let mut command = fixture.command(&["set", "web", "remove", "eth"]);
         Guard(command.stderr(Stdio::piped()).spawn().unwrap())
@@ -92,6 +93,6 @@ fn o10_v3_concurrent_changes_apply_one_after_another() {
     }
     assert_eq!(won, 1, "{said:?}");
     assert!(said.iter().all(|text| text.contains("the path runs as before")), "{said:?}");
-    assert_eq!(fixture.list()[0].line.as_deref(), Some("generate rate=1000 | count"));
+    assert_eq!(fixture.list_paths()[0].line.as_deref(), Some("generate rate=1000 | count"));
     fixture.wait_progress("web");
 }

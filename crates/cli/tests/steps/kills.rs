@@ -1,4 +1,4 @@
-//! Tests of kill -9 before each step of a path, a daemon, and a client.
+//! Tests of processes killed by SIGKILL before each step: paths, daemons and clients.
 
 use super::Fixture;
 use crate::common::Guard;
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use sys::local_socket::{self, Framing};
 use testkit::net::{Cable, Pair, packet_sockets};
 use testkit::resources::KernelObjects;
-use testkit::{need, until};
+use testkit::{need, wait_until};
 
-/// The durations between each kill of a series and the release of all resources.
+/// The times from each kill of a series until all resources were released.
 #[derive(Default)]
-struct Kills {
+struct KillTimes {
     times: Vec<Duration>,
 }
 
-impl Kills {
+impl KillTimes {
     fn print_times(mut self, what: &str) -> usize {
         self.times.sort_unstable();
         let at = |part: usize| self.times[(self.times.len() - 1) * part / 100];
@@ -38,11 +38,11 @@ fn is_stopped(guard: &mut Guard) -> Option<bool> {
     Some(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
-/// Waits until a process is stopped before its step, has ended, or is beyond the step, as `past`
-/// reports. Returns true if it is stopped.
+/// Waits until a process is stopped before its step, has ended, or has passed the step according to
+/// `past`. Returns true if it is stopped.
 pub(crate) fn wait_stop(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     let mut stood = false;
-    until("a process stands still or is done", || match is_stopped(guard) {
+    wait_until("a process stands still or is done", || match is_stopped(guard) {
         None => true,
         Some(true) => {
             stood = true;
@@ -53,15 +53,15 @@ pub(crate) fn wait_stop(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     stood
 }
 
-/// Kills a stopped process. Returns the time until its kernel objects and everything that `left`
-/// lists were released.
-fn kill(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
+/// Kills a stopped process. Returns the time until its kernel objects and all resources listed by
+/// `left` were released.
+fn kill_stopped(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
     let held = KernelObjects::of(guard.0.id());
     let begin = Instant::now();
     guard.0.kill().unwrap();
     guard.0.wait().unwrap();
     let mut looks = 0;
-    until("nothing is left of a process that was killed", || {
+    wait_until("nothing is left of a process that was killed", || {
         let mut all = held.remaining();
         all.extend(left());
         looks += 1;
@@ -73,8 +73,8 @@ fn kill(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
     begin.elapsed()
 }
 
-/// Requests whose runs are killed.
-const LINES: [&str; 5] = [
+/// Requests whose runs are killed before their steps.
+const KILLED_REQUESTS: [&str; 5] = [
     "rx server0 | ip | udp | dport |53 count ; rx server0 | ip | udp | dport |80 count",
     "rx@thread0 server0 | udp @thread1 | count",
     "rx server0 | tcp | http | pcap out.pcap",
@@ -82,8 +82,9 @@ const LINES: [&str; 5] = [
     "generate rate=1000 | exec \"cat\" | count",
 ];
 
-/// Kills runs of requests before every n-th step (n is `every`), while another run continues.
-fn kill_runs(lines: &[&str], every: usize, kills: &mut Kills) {
+/// Kills runs of these requests before every n-th step, where n is `every`. Another run continues
+/// meanwhile.
+fn kill_runs(lines: &[&str], every: usize, kills: &mut KillTimes) {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let fixture = Fixture::new();
     let within = |words: &[&str]| {
@@ -94,7 +95,7 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut Kills) {
     // It shares the interface with the killed runs.
     let survivor = ["run", "--embedded", "-q", "rx@thread0 server0 | count"];
     let mut survivor = Guard(within(&survivor).spawn().unwrap());
-    until("the survivor listens", || packet_sockets(&pair.server).len() == 1);
+    wait_until("the survivor listens", || packet_sockets(&pair.server).len() == 1);
     for line in lines {
         for step in (0..).step_by(every) {
             let fault = format!("--fault=stop={step}");
@@ -108,23 +109,23 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut Kills) {
                 let sockets = packet_sockets(&pair.server).len();
                 if sockets > 1 { vec![format!("{sockets} packet sockets")] } else { Vec::new() }
             };
-            kills.times.push(kill(&mut run, &left));
+            kills.times.push(kill_stopped(&mut run, &left));
             assert!(survivor.0.try_wait().unwrap().is_none(), "{line}: {step}");
         }
     }
-    let shown = pair.server.ip("link show dev server0");
+    let shown = pair.server.run_ip("link show dev server0");
     assert!(!shown.contains("xdp"), "{shown}");
     let asked = Command::new("kill").args(["-INT", &survivor.0.id().to_string()]).status();
     assert!(asked.unwrap().success() && survivor.0.wait().unwrap().success());
 }
 
-/// Kills registered paths before every n-th step (n is `every`): the name is free at once, and
-/// other paths continue.
-fn kill_paths(every: usize, kills: &mut Kills) {
+/// Kills registered paths before every n-th step, where n is `every`. Their name is free at once,
+/// and other paths continue.
+fn kill_paths(every: usize, kills: &mut KillTimes) {
     let fixture = Fixture::new();
-    let _daemon = fixture.daemon();
+    let _daemon = fixture.start_daemon();
     let _survivor = fixture.spawn(&["run", "--as", "survivor", "-q", "generate rate=1000 | count"]);
-    until("the survivor is registered", || fixture.list().len() == 1);
+    wait_until("the survivor is registered", || fixture.list_paths().len() == 1);
     for step in (0..).step_by(every) {
         let fault = format!("--fault=stop={step}");
         let line = "generate rate=1000 | count @thread1";
@@ -135,28 +136,28 @@ fn kill_paths(every: usize, kills: &mut Kills) {
             break;
         }
         let left = || {
-            let names = fixture.list().into_iter().filter_map(|path| path.name);
+            let names = fixture.list_paths().into_iter().filter_map(|path| path.name);
             names.filter(|name| name == "victim").collect()
         };
-        kills.times.push(kill(&mut run, &left));
+        kills.times.push(kill_stopped(&mut run, &left));
     }
     let again = fixture.run(&["run", "--as", "victim", "-q", "--for", "1ms", "generate | count"]);
     assert_eq!(again.status, Some(0), "{again:?}");
     fixture.wait_progress("survivor");
 }
 
-/// Kills daemons before every n-th step (n is `every`): the next daemon serves at once, and paths
-/// register with it.
-fn kill_daemons(every: usize, kills: &mut Kills) {
+/// Kills daemons before every n-th step, where n is `every`. The next daemon serves at once, and
+/// paths register with it.
+fn kill_daemons(every: usize, kills: &mut KillTimes) {
     let fixture = Fixture::new();
-    let mut first = fixture.daemon();
+    let mut first = fixture.start_daemon();
     let _survivor = fixture.spawn(&["run", "--as", "survivor", "-q", "generate rate=1000 | count"]);
-    until("the survivor is registered", || fixture.list().len() == 1);
+    wait_until("the survivor is registered", || fixture.list_paths().len() == 1);
     first.0.kill().unwrap();
     first.0.wait().unwrap();
     for step in (0..).step_by(every) {
         let fault = format!("--fault=stop={step}");
-        let mut words = fixture.daemon_words();
+        let mut words = fixture.daemon_args();
         words.push(fault);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut daemon = fixture.spawn(&words);
@@ -167,17 +168,17 @@ fn kill_daemons(every: usize, kills: &mut Kills) {
             assert!(step > 4, "{step} steps");
             break;
         }
-        kills.times.push(kill(&mut daemon, &Vec::new));
-        let next = fixture.daemon();
-        until("the path is registered again", || fixture.list().len() == 1);
+        kills.times.push(kill_stopped(&mut daemon, &Vec::new));
+        let next = fixture.start_daemon();
+        wait_until("the path is registered again", || fixture.list_paths().len() == 1);
         drop(next);
     }
-    let _last = fixture.daemon();
+    let _last = fixture.start_daemon();
     fixture.wait_progress("survivor");
 }
 
-/// Returns true if a path of this name or request is registered; `None` if the daemon does not
-/// reply soon, because it may be stopped.
+/// Returns true if a path with this name or request is registered. Returns `None` if the daemon
+/// does not reply soon, because it may be stopped.
 pub(crate) fn is_registered(fixture: &Fixture, name: &str) -> Option<bool> {
     let packets = fixture.daemon_dir().join("io.streamline.packets");
     let socket =
@@ -188,11 +189,11 @@ pub(crate) fn is_registered(fixture: &Fixture, name: &str) -> Option<bool> {
     Some(String::from_utf8_lossy(&answer[..length]).contains(&format!("\"{name}\"")))
 }
 
-/// Kills `streamline start` before each step: its path either runs under its name or does not, and
-/// the name can be used afterwards.
-fn kill_clients(kills: &mut Kills) {
+/// Kills `streamline start` before each step. The path then either runs under its name or does not
+/// run, and the name can be used again.
+fn kill_clients(kills: &mut KillTimes) {
     let fixture = Fixture::new();
-    let _daemon = fixture.daemon();
+    let _daemon = fixture.start_daemon();
     for step in 0.. {
         let fault = format!("--fault=stop={step}");
         let mut start = fixture.spawn(&["start", &fault, "web", "generate rate=1000 | count"]);
@@ -205,21 +206,21 @@ fn kill_clients(kills: &mut Kills) {
         start.0.wait().unwrap();
         // A path whose client is dead may be about to register: both outcomes are valid, and both
         // paths can be stopped by name.
-        until("its path can be stopped, or is none", || {
+        wait_until("its path can be stopped, or is none", || {
             fixture.run(&["stop", "web"]).status == Some(0)
                 || background_processes(&fixture).is_empty()
         });
-        until("nothing is registered", || {
+        wait_until("nothing is registered", || {
             let _ = fixture.run(&["stop", "web"]);
-            fixture.list().is_empty() && background_processes(&fixture).is_empty()
+            fixture.list_paths().is_empty() && background_processes(&fixture).is_empty()
         });
         kills.times.push(begin.elapsed());
     }
     let _ = fixture.run(&["stop", "web"]);
-    until("nothing is registered", || fixture.list().is_empty());
+    wait_until("nothing is registered", || fixture.list_paths().is_empty());
 }
 
-/// Returns the process ids of this fixture's background paths.
+/// Returns the process ids of the background paths of this fixture.
 fn background_processes(fixture: &Fixture) -> Vec<u32> {
     let folder = fixture.folder.path().display().to_string();
     let all = fs::read_dir("/proc").unwrap().flatten();
@@ -233,25 +234,25 @@ fn background_processes(fixture: &Fixture) -> Vec<u32> {
 
 #[test]
 fn a17_o4_run_killed_before_any_step_leaves_nothing() {
-    if need::bpf().is_none() || need::root().is_none() {
+    if need::require_bpf().is_none() || need::require_root().is_none() {
         return;
     }
-    let mut kills = Kills::default();
-    kill_runs(&LINES[..1], 9, &mut kills);
-    kill_runs(&LINES[3..], 11, &mut kills);
+    let mut kills = KillTimes::default();
+    kill_runs(&KILLED_REQUESTS[..1], 9, &mut kills);
+    kill_runs(&KILLED_REQUESTS[3..], 11, &mut kills);
     kills.print_times("runs");
 }
 
 #[test]
 fn t10_path_killed_before_any_step_is_unregistered() {
-    let mut kills = Kills::default();
+    let mut kills = KillTimes::default();
     kill_paths(5, &mut kills);
     kills.print_times("paths");
 }
 
 #[test]
 fn t10_daemon_killed_before_any_step_is_replaced_at_once() {
-    let mut kills = Kills::default();
+    let mut kills = KillTimes::default();
     kill_daemons(3, &mut kills);
     kills.print_times("daemons");
 }
@@ -259,21 +260,21 @@ fn t10_daemon_killed_before_any_step_is_replaced_at_once() {
 #[test]
 #[ignore = "long: cargo test -p streamline-cli --test steps -- --ignored --nocapture five_hundred"]
 fn five_hundred_kills_before_every_step() {
-    if need::bpf().is_none() || need::root().is_none() {
+    if need::require_bpf().is_none() || need::require_root().is_none() {
         return;
     }
     let mut all = 0;
     while all < 500 {
-        let mut kills = Kills::default();
-        kill_runs(&LINES, 1, &mut kills);
+        let mut kills = KillTimes::default();
+        kill_runs(&KILLED_REQUESTS, 1, &mut kills);
         all += kills.print_times("runs");
-        let mut kills = Kills::default();
+        let mut kills = KillTimes::default();
         kill_paths(1, &mut kills);
         all += kills.print_times("paths");
-        let mut kills = Kills::default();
+        let mut kills = KillTimes::default();
         kill_daemons(1, &mut kills);
         all += kills.print_times("daemons");
-        let mut kills = Kills::default();
+        let mut kills = KillTimes::default();
         kill_clients(&mut kills);
         all += kills.print_times("clients (until their path was stopped)");
     }

@@ -6,8 +6,8 @@ use crate::common::Ran;
 use std::process::{Command, Stdio};
 use testkit::need;
 
-/// Runs a script in which `$0` is the command and `$1` the request; it must fail with all of these
-/// messages.
+/// Runs a script in which `$0` is the command and `$1` the request. Asserts that it fails and
+/// prints all of these messages.
 fn assert_refused(fixture: &Fixture, script: &str, line: &str, all: &[&str]) {
     let mut command = fixture.with_environment(Command::new("sh"));
     command.args(["-c", script, env!("CARGO_BIN_EXE_streamline"), line]);
@@ -45,9 +45,9 @@ fn exhausted_descriptors_and_memory_are_reported_with_remedies() {
 
 #[test]
 fn full_disk_and_refused_threads_are_reported_with_remedies() {
-    if need::root().is_none()
-        || need::command("setpriv").is_none()
-        || need::command("prlimit").is_none()
+    if need::require_root().is_none()
+        || need::require_command("setpriv").is_none()
+        || need::require_command("prlimit").is_none()
     {
         return;
     }

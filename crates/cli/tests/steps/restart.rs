@@ -1,6 +1,6 @@
-//! Tests of a daemon that is restarted by a service manager that stores its descriptors: all paths
-//! are registered at once over their previous connections. The test acts as the manager
-//! ([`testkit::service`]).
+//! Tests of a daemon that is restarted by a service manager which stores the daemon's descriptors.
+//! After the restart, all paths are registered at once over their previous connections. The test
+//! acts as the service manager ([`testkit::service`]).
 
 use super::Fixture;
 use super::kills::{is_registered, wait_stop};
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::process::Command;
-use testkit::{need, until};
+use testkit::{need, wait_until};
 
-const LINE: &str = "generate rate=1000 | count";
+const COUNT_REQUEST: &str = "generate rate=1000 | count";
 
 /// A service and its descriptor store.
 struct ManagedDaemon {
@@ -34,13 +34,13 @@ impl ManagedDaemon {
     fn start(&self) -> Guard {
         let shell = self.fixture.with_environment(Command::new("bash"));
         let program = env!("CARGO_BIN_EXE_streamline").to_owned();
-        let words = [vec![program], self.fixture.daemon_words()].concat();
+        let words = [vec![program], self.fixture.daemon_args()].concat();
         Guard(self.manager.run_service(shell, &words, |command| command.spawn().unwrap()))
     }
 }
 
 /// Returns the sockets of a process.
-fn sockets(process: i32) -> Vec<String> {
+fn socket_names(process: i32) -> Vec<String> {
     let all = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
     let all = all.filter_map(|entry| fs::read_link(entry.path()).ok());
     let all = all.map(|target| target.to_string_lossy().into_owned());
@@ -53,58 +53,58 @@ fn sockets(process: i32) -> Vec<String> {
 fn restarted_daemon_keeps_all_paths() {
     // The passed descriptors must not be duplicated into children of other tests.
     let name = "restart::restarted_daemon_keeps_all_paths";
-    if need::command("bash").is_none() || !testkit::runs_alone(name) {
+    if need::require_command("bash").is_none() || !testkit::runs_alone(name) {
         return;
     }
     let manager = ManagedDaemon::new();
     let mut daemon = manager.start();
-    until("a daemon answers", || manager.fixture.client().is_some());
-    let _one = manager.fixture.spawn(&["run", "--as", "one", "-q", LINE]);
-    let mut two = manager.fixture.spawn(&["run", "--as", "two", "-q", LINE]);
+    wait_until("a daemon answers", || manager.fixture.connect_client().is_some());
+    let _one = manager.fixture.spawn(&["run", "--as", "one", "-q", COUNT_REQUEST]);
+    let mut two = manager.fixture.spawn(&["run", "--as", "two", "-q", COUNT_REQUEST]);
     let processes = |fixture: &Fixture| -> BTreeMap<String, (u32, i32)> {
-        let listed = fixture.list().into_iter();
+        let listed = fixture.list_paths().into_iter();
         listed.filter_map(|path| Some((path.name?, (path.number, path.process?)))).collect()
     };
-    until("both are registered", || processes(&manager.fixture).len() == 2);
-    until("both are kept", || manager.stored_names().len() == 6);
+    wait_until("both are registered", || processes(&manager.fixture).len() == 2);
+    wait_until("both are kept", || manager.stored_names().len() == 6);
     let before = processes(&manager.fixture);
     let process = before["one"].1;
-    let ends = sockets(process);
+    let ends = socket_names(process);
     let changed = manager.fixture.run(&["set", "one", "insert", "eth", "after", "generate"]);
     assert_eq!(changed.status, Some(0), "{changed:?}");
     let line = "generate rate=1000 | eth | count";
-    until("the register knows its new line", || {
-        let listed = manager.fixture.list();
+    wait_until("the register knows its new line", || {
+        let listed = manager.fixture.list_paths();
         listed.iter().any(|path| path.line.as_deref() == Some(line))
     });
     for signal in ["-TERM", "-KILL", "-TERM"] {
-        until("all of both is kept", || manager.stored_names().len() == 6);
+        wait_until("all of both is kept", || manager.stored_names().len() == 6);
         let number = daemon.0.id().to_string();
         assert!(Command::new("kill").args([signal, &number]).status().unwrap().success());
         daemon.0.wait().unwrap();
         daemon = manager.start();
-        until("the next one answers", || manager.fixture.client().is_some());
+        wait_until("the next one answers", || manager.fixture.connect_client().is_some());
         // The first list after the restart: no path has registered again.
-        let listed = manager.fixture.list();
+        let listed = manager.fixture.list_paths();
         assert_eq!(processes(&manager.fixture), before, "{signal}: {listed:?}");
         assert!(listed.iter().any(|path| path.line.as_deref() == Some(line)), "{listed:?}");
         manager.fixture.wait_progress("one");
         // A path that registers again has new sockets. The old count may include an end that was
         // just passed on.
-        until("the path has the connections that it had, and no other", || {
-            let now = sockets(process);
+        wait_until("the path has the connections that it had, and no other", || {
+            let now = socket_names(process);
             now.len() >= 2 && now.iter().all(|socket| ends.contains(socket))
         });
     }
     two.0.kill().unwrap();
     two.0.wait().unwrap();
-    until("what was killed is kept no more", || manager.stored_names().len() == 3);
+    wait_until("what was killed is kept no more", || manager.stored_names().len() == 3);
     let number = before["one"].0;
     let parts = ["connection", "entry", "way"].map(|part| format!("path-{number}-{part}"));
     assert_eq!(manager.stored_names(), parts);
     let stopped = manager.fixture.run(&["stop", "one"]);
     assert_eq!(stopped.status, Some(0), "{stopped:?}");
-    until("nothing is kept", || manager.stored_names().is_empty());
+    wait_until("nothing is kept", || manager.stored_names().is_empty());
     // Stale or foreign descriptors in the store do no harm.
     let file = fs::File::open("/dev/null").unwrap();
     for name in ["path-7-entry", "path-7-connection", "path-x-way", "path-8-way"] {
@@ -113,13 +113,13 @@ fn restarted_daemon_keeps_all_paths() {
     daemon.0.kill().unwrap();
     daemon.0.wait().unwrap();
     daemon = manager.start();
-    until("the last one answers", || manager.fixture.client().is_some());
-    assert_eq!(manager.fixture.list(), []);
+    wait_until("the last one answers", || manager.fixture.connect_client().is_some());
+    assert_eq!(manager.fixture.list_paths(), []);
     drop(daemon);
 }
 
-/// A path that is registering when its daemon dies continues and registers with the next daemon; a
-/// client that waits for a path's number learns that it has none.
+/// A path whose daemon dies during the registration continues, and registers with the next daemon.
+/// A client that waits for the path's number receives none.
 #[test]
 fn t10_registration_cut_by_daemon_death_goes_to_the_next() {
     let fixture = Fixture::new();
@@ -127,7 +127,7 @@ fn t10_registration_cut_by_daemon_death_goes_to_the_next() {
     let (mut untied, mut unnamed) = (0, 0);
     for step in 0.. {
         let fault = format!("--fault=stop={step}");
-        let mut words = fixture.daemon_words();
+        let mut words = fixture.daemon_args();
         words.push(fault);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut daemon = fixture.spawn(&words);
@@ -136,33 +136,34 @@ fn t10_registration_cut_by_daemon_death_goes_to_the_next() {
             continue;
         }
         let named = step % 2 == 1;
-        let mut words = vec!["run", "-q", LINE];
+        let mut words = vec!["run", "-q", COUNT_REQUEST];
         if named {
             words.extend(["--as", "named"]);
         }
         let mut run = fixture.spawn(&words);
         let process = i32::try_from(run.0.id()).unwrap();
-        let runs =
-            |fixture: &Fixture| fixture.list().iter().any(|path| path.process == Some(process));
-        let there = || is_registered(&fixture, LINE).unwrap_or(false);
+        let runs = |fixture: &Fixture| {
+            fixture.list_paths().iter().any(|path| path.process == Some(process))
+        };
+        let there = || is_registered(&fixture, COUNT_REQUEST).unwrap_or(false);
         if !wait_stop(&mut daemon, &there) {
             assert!(untied > 0 && unnamed > 0, "{step}: {untied}, {unnamed}");
             return;
         }
         daemon.0.kill().unwrap();
         daemon.0.wait().unwrap();
-        let next = fixture.daemon();
+        let next = fixture.start_daemon();
         if named {
             // The client that chose the name learns that the path does not run; a path that was
             // already registered continues.
-            until("it has ended, or has its name with the next daemon", || {
+            wait_until("it has ended, or has its name with the next daemon", || {
                 let ended = run.0.try_wait().unwrap();
                 assert!(ended.is_none_or(|status| !status.success()), "{step}: {ended:?}");
                 ended.is_some() || runs(&fixture)
             });
             unnamed += 1;
         } else {
-            until("the path is registered with the next daemon", || runs(&fixture));
+            wait_until("the path is registered with the next daemon", || runs(&fixture));
             untied += 1;
         }
         drop((run, next));

@@ -1,4 +1,4 @@
-//! The policy: rights and quotas of users, read from a file that root writes.
+//! The policy of a daemon: rights and quotas of users, read from a file that root writes.
 //!
 //! ```toml
 //! others-see = "names"          # of another user's path: nothing, names or lines
@@ -27,7 +27,7 @@ use crate::directory::check_trusted;
 use abi::access::Credentials;
 use engine::registry::MachineRegistry;
 use member::protocol::Quota;
-use member::rights::{self, FILE};
+use member::rights::{self, POLICY_FILE};
 use open::{InterfaceGrant, Numbers};
 use pipeline::Registry as _;
 use serde::Deserialize;
@@ -56,7 +56,7 @@ pub struct Policy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Visibility {
-    /// The path is hidden entirely.
+    /// The path is entirely hidden.
     Nothing,
     /// Number, name and owner are visible.
     Names,
@@ -79,15 +79,15 @@ pub struct PolicyError {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct PolicyFile {
     others_see: Option<Visibility>,
-    quota: Bounds,
-    users: BTreeMap<String, Bounds>,
-    kernel: InKernel,
+    quota: QuotaEntry,
+    users: BTreeMap<String, QuotaEntry>,
+    kernel: KernelEntry,
     open: Vec<open::GrantEntry>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct Bounds {
+struct QuotaEntry {
     paths: Option<u64>,
     connections: Option<u64>,
     rings: Option<u64>,
@@ -98,12 +98,12 @@ struct Bounds {
 
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
-struct InKernel {
+struct KernelEntry {
     filters: Option<Vec<String>>,
 }
 
 /// Quota of a user without an entry in the policy.
-const QUOTA: Quota = Quota {
+const QUOTA_DEFAULT: Quota = Quota {
     paths: Some(32),
     connections: Some(64),
     rings: Some(64),
@@ -112,8 +112,8 @@ const QUOTA: Quota = Quota {
     kernel_ns: Some(50_000_000),
 };
 
-/// Returns the names of the filters that users may run in the kernel by default: all filters with a
-/// twin that need no right.
+/// Returns the names of the filters that users may run in the kernel by default: all filters that
+/// have a twin and need no privilege.
 fn default_filters() -> Vec<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| {
         let in_kernel =
@@ -129,7 +129,7 @@ impl Default for Policy {
             others_see: Visibility::Names,
             filters: default_filters(),
             file: None,
-            quota: QUOTA,
+            quota: QUOTA_DEFAULT,
             users: BTreeMap::new(),
             open: Vec::new(),
         }
@@ -137,8 +137,8 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Reads the policy file. A missing file yields the built-in policy unless `asked`, that is,
-    /// unless the file was named explicitly.
+    /// Reads the policy file. If the file is missing, returns the built-in policy, or fails if
+    /// `asked` is true because the user named the file.
     ///
     /// Fails if the file is malformed or other users can write to it.
     pub fn read(file: &Path, asked: bool) -> Result<Self, PolicyError> {
@@ -160,7 +160,8 @@ impl Policy {
         Ok(Self { file: Some(file.to_owned()), ..policy })
     }
 
-    /// Parses a policy. `numbers` resolve user names and group names. Fails with the mistake.
+    /// Parses a policy. `numbers` resolve user names and group names to numbers. Fails with the
+    /// mistake.
     fn parse(text: &str, numbers: (Numbers<'_>, Numbers<'_>)) -> Result<Self, String> {
         let written: PolicyFile =
             toml::from_str(text).map_err(|error| format_mistake(text, &error))?;
@@ -187,38 +188,43 @@ impl Policy {
         })
     }
 
-    /// Returns true for root and the daemon's own user, who have all rights, and no quota unless
+    /// Returns true for root and the daemon's own user. They have all rights, and no quota unless
     /// the policy names them.
     #[must_use]
-    pub fn is_free(&self, uid: u32) -> bool {
+    pub fn is_unrestricted(&self, uid: u32) -> bool {
         uid == 0 || uid == sys::process::identity().0
     }
 
-    /// Returns true if the peer is a member of the group, given by name or number; `None` if the
+    /// Returns true if the peer is a member of the group, given by name or by number; `None` if the
     /// group does not exist.
-    pub(crate) fn is_in(&self, who: &Credentials, group: &str) -> Option<bool> {
+    pub(crate) fn is_member(&self, who: &Credentials, group: &str) -> Option<bool> {
         let number = group.parse().ok().or_else(|| rights::group_number(group))?;
-        Some(self.is_free(who.uid) || who.is_in(number))
+        Some(self.is_unrestricted(who.uid) || who.is_in(number))
     }
 
     /// Returns true if the peer may observe an interface.
-    pub(crate) fn opens(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
+    pub(crate) fn may_observe(
+        &self,
+        who: &Credentials,
+        interface: &str,
+        netns: Option<&str>,
+    ) -> bool {
         let mut open = self.open.iter();
-        self.is_free(who.uid)
+        self.is_unrestricted(who.uid)
             || open.any(|open| open.applies_to(who) && open.has_interface(interface, netns))
     }
 
     /// Returns true if the peer may take flows from an interface.
-    pub(crate) fn takes(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
-        let mut open = self.open.iter().filter(|open| open.takes());
-        self.is_free(who.uid)
+    pub(crate) fn may_take(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
+        let mut open = self.open.iter().filter(|open| open.may_take());
+        self.is_unrestricted(who.uid)
             || open.any(|open| open.applies_to(who) && open.has_interface(interface, netns))
     }
 
     /// Returns the patterns of the interfaces that a peer may observe, sorted.
-    pub(crate) fn interfaces(&self, who: &Credentials) -> Vec<String> {
-        if self.is_free(who.uid) {
-            return vec![rights::ALL.to_owned()];
+    pub(crate) fn observable_interfaces(&self, who: &Credentials) -> Vec<String> {
+        if self.is_unrestricted(who.uid) {
+            return vec![rights::ALL_INTERFACES.to_owned()];
         }
         let open = self.open.iter().filter(|open| open.applies_to(who));
         let mut all: Vec<String> = open.flat_map(|open| open.interfaces().to_vec()).collect();
@@ -228,13 +234,13 @@ impl Policy {
     }
 
     /// Returns true if the user may run a filter in the kernel.
-    pub(crate) fn allows_filter(&self, uid: u32, filter: &str) -> bool {
-        self.is_free(uid) || self.filters.iter().any(|known| known == filter)
+    pub(crate) fn may_run_filter(&self, uid: u32, filter: &str) -> bool {
+        self.is_unrestricted(uid) || self.filters.iter().any(|known| known == filter)
     }
 
-    /// Returns the path of the policy file; for the built-in policy the default path.
+    /// Returns the path of the policy file, or for the built-in policy the default path.
     pub(crate) fn file_path(&self) -> String {
-        let file = self.file.as_deref().unwrap_or_else(|| Path::new(FILE));
+        let file = self.file.as_deref().unwrap_or_else(|| Path::new(POLICY_FILE));
         file.display().to_string()
     }
 
@@ -243,13 +249,13 @@ impl Policy {
     pub fn quota(&self, uid: u32) -> Quota {
         match self.users.get(&uid) {
             Some(named) => *named,
-            None if self.is_free(uid) => Quota::default(),
+            None if self.is_unrestricted(uid) => Quota::default(),
             None => self.quota,
         }
     }
 }
 
-impl Bounds {
+impl QuotaEntry {
     /// Returns these limits, with missing limits taken from `otherwise`.
     fn with_defaults(self, otherwise: Quota) -> Quota {
         Quota {
@@ -275,7 +281,7 @@ fn format_mistake(text: &str, error: &toml::de::Error) -> String {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Policy, String> {
+    fn parse_policy(text: &str) -> Result<Policy, String> {
         let user = |name: &str| (name == "alice").then_some(1001);
         let group = |name: &str| (name == "netadm").then_some(77);
         Policy::parse(text, (&user, &group))
@@ -283,14 +289,14 @@ mod tests {
 
     #[test]
     fn p5_only_listed_interfaces_are_open_to_listed_users() {
-        let policy = parse(
+        let policy = parse_policy(
             "[[open]]\nusers = [\"alice\", 1002]\ninterfaces = [\"eth0\", \"blue/eth1\"]\n\
              [[open]]\ngroups = [\"netadm\"]\ninterfaces = [\"*\"]\n",
         )
         .unwrap();
         let opens = |uid, gid, groups: &[u32], interface: &str, netns| {
             let who = Credentials { uid, gid, groups: groups.to_vec() };
-            policy.opens(&who, interface, netns)
+            policy.may_observe(&who, interface, netns)
         };
         for uid in [1001, 1002] {
             assert!(opens(uid, 1, &[], "eth0", None) && opens(uid, 1, &[], "eth1", Some("blue")));
@@ -301,14 +307,14 @@ mod tests {
         assert!(!opens(1003, 77, &[], "lo", Some("red")), "all of its own namespace alone");
         assert!(opens(0, 0, &[], "anything", Some("red")));
         let who = |uid, gid| Credentials { uid, gid, groups: vec![] };
-        assert_eq!(policy.interfaces(&who(1001, 77)), ["*", "blue/eth1", "eth0"]);
-        assert_eq!(policy.interfaces(&who(9, 9)), [""; 0]);
+        assert_eq!(policy.observable_interfaces(&who(1001, 77)), ["*", "blue/eth1", "eth0"]);
+        assert_eq!(policy.observable_interfaces(&who(9, 9)), [""; 0]);
         let nobody = Policy::default();
-        assert!(!nobody.opens(&who(1001, 1), "lo", None), "without a word nothing is open");
+        assert!(!nobody.may_observe(&who(1001, 1), "lo", None), "without a word nothing is open");
         assert!(
-            nobody.allows_filter(1001, "dport")
-                && !nobody.allows_filter(1001, "files")
-                && nobody.allows_filter(0, "x")
+            nobody.may_run_filter(1001, "dport")
+                && !nobody.may_run_filter(1001, "files")
+                && nobody.may_run_filter(0, "x")
         );
     }
 
@@ -326,8 +332,8 @@ mod tests {
 
     #[test]
     fn missing_keys_have_built_in_values() {
-        assert_eq!(parse("").unwrap(), Policy::default());
-        let policy = parse(
+        assert_eq!(parse_policy("").unwrap(), Policy::default());
+        let policy = parse_policy(
             "others-see = \"lines\"\n[quota]\npaths = 3\n[users.alice]\nbytes = 5\n\
              [users.1002]\npaths = 7\n[kernel]\nfilters = [\"bpf\"]\n",
         )
@@ -337,8 +343,8 @@ mod tests {
             (Visibility::Lines, &["bpf".into()][..])
         );
         let quota = |uid| policy.quota(uid);
-        assert_eq!(quota(4242), Quota { paths: Some(3), ..QUOTA });
-        assert_eq!(quota(1001), Quota { paths: Some(3), bytes: Some(5), ..QUOTA });
+        assert_eq!(quota(4242), Quota { paths: Some(3), ..QUOTA_DEFAULT });
+        assert_eq!(quota(1001), Quota { paths: Some(3), bytes: Some(5), ..QUOTA_DEFAULT });
         assert_eq!(quota(1002).paths, Some(7));
         assert_eq!(quota(0), Quota::default(), "root has no bounds");
     }
@@ -356,7 +362,7 @@ mod tests {
             ("[[open]]\nusers = [1]\ninterfaces = [\"a/b/c\"]", "names no interface"),
             ("[[open]]\nusers = [1]\ninterface = [\"lo\"]", "line 3"),
         ] {
-            let told = parse(text).unwrap_err();
+            let told = parse_policy(text).unwrap_err();
             assert!(told.contains(part), "{text:?}: {told}");
         }
     }

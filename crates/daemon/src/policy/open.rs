@@ -8,12 +8,12 @@
 //! take = true                   # they may take flows there, too: `rx eth0 take "udp port 53"`
 //! ```
 //!
-//! An observer of an interface sees the frames of all its users. An interface is therefore closed
-//! to all users but root unless an entry opens it. Taking flows also keeps
-//! frames from their receivers, so it is granted apart.
+//! An observer of an interface sees the frames of all users of the interface. An interface is
+//! therefore closed to all users except root, unless an entry opens it. Taking flows also withholds
+//! frames from their receivers, so it is granted separately.
 
 use abi::access::{Credentials, Grantees};
-use member::rights::{ALL, is_named};
+use member::rights::{ALL_INTERFACES, matches_interface};
 use serde::Deserialize;
 
 /// The interfaces that are open to a set of users.
@@ -37,7 +37,7 @@ pub(super) struct GrantEntry {
     take: bool,
 }
 
-/// A user or group, by number or name.
+/// A user or a group, by number or by name.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Principal {
@@ -60,13 +60,13 @@ impl InterfaceGrant {
         let wrong = |name: &&String| {
             let plain =
                 |part: &str| !part.is_empty() && part.len() < 64 && !part.contains(['/', ' ', '*']);
-            !(*name == ALL || name.split('/').all(plain) && name.split('/').count() <= 2)
+            !(*name == ALL_INTERFACES || name.split('/').all(plain) && name.split('/').count() <= 2)
         };
         if let Some(name) = interfaces.iter().find(wrong) {
             return Err(format!("`{name}` names no interface: write IF, NETNS/IF, or \"*\""));
         }
-        let users = numbers(named, users, ("user", "/etc/passwd", "id -u"))?;
-        let groups = numbers(in_groups, groups, ("group", "/etc/group", "id -g"))?;
+        let users = resolve_principals(named, users, ("user", "/etc/passwd", "id -u"))?;
+        let groups = resolve_principals(in_groups, groups, ("group", "/etc/group", "id -g"))?;
         Ok(Self { grantees: Grantees { users, groups }, interfaces, take })
     }
 
@@ -80,17 +80,17 @@ impl InterfaceGrant {
     }
 
     /// Returns true if flows may be taken from the entry's interfaces.
-    pub(super) const fn takes(&self) -> bool {
+    pub(super) const fn may_take(&self) -> bool {
         self.take
     }
 
     /// Returns true if the entry applies to this interface.
     pub(super) fn has_interface(&self, interface: &str, netns: Option<&str>) -> bool {
-        is_named(&self.interfaces, interface, netns)
+        matches_interface(&self.interfaces, interface, netns)
     }
 }
 
-fn numbers(
+fn resolve_principals(
     all: Vec<Principal>,
     number: Numbers<'_>,
     (what, file, command): (&str, &str, &str),

@@ -1,6 +1,6 @@
 //! Acceptance of connections, within the quota of each user.
 
-use super::client::{self, Client, Part};
+use super::client::{self, Client, DescriptorKind};
 use super::event_loop::{FIRST_CLIENT, Server};
 use abi::access::Credentials;
 use member::connection::Connection;
@@ -25,7 +25,7 @@ impl Server {
                 Ok(Some(visitor)) => {
                     let form = *form;
                     // A peer without credentials is dropped.
-                    let _ = self.admit(visitor, form);
+                    let _ = self.admit_client(visitor, form);
                 }
                 Ok(None) => return false,
                 Err(_) => return true,
@@ -34,7 +34,7 @@ impl Server {
         false
     }
 
-    fn admit(&mut self, visitor: OwnedFd, form: Framing) -> sys::Result<()> {
+    fn admit_client(&mut self, visitor: OwnedFd, form: Framing) -> sys::Result<()> {
         let peer = sys::abstract_socket::peer(&visitor)?;
         let process = peer.process;
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
@@ -43,21 +43,25 @@ impl Server {
             self.disconnect_gone(who.uid, 0);
         }
         if let Some(limit) = self.exceeded_limit(who.uid) {
-            let reply = Reply::from(&faults::quota("connections", limit));
+            let reply = Reply::from(&faults::quota_exceeded("connections", limit));
             // The peer may already have disconnected.
-            let _ = connection.send(reply.text(), Vec::new());
+            let _ = connection.send(reply.to_bytes(), Vec::new());
             return Ok(());
         }
         let id = self.next.max(FIRST_CLIENT);
         self.next = id + 1;
-        self.watcher.watch(&connection, client::number(id, Part::Connection), Interest::Read)?;
+        self.watcher.watch(
+            &connection,
+            client::encode_number(id, DescriptorKind::Connection),
+            Interest::Read,
+        )?;
         *self.per_user.entry(who.uid).or_default() += 1;
         self.clients.insert(id, Client::new(connection, who, process));
         Ok(())
     }
 
-    /// Returns the limit that another connection of this user would exceed; `None` if it is
-    /// admissible.
+    /// Returns the connection limit that another connection of this user would exceed; `None` if
+    /// the connection is admissible.
     fn exceeded_limit(&self, uid: u32) -> Option<u64> {
         let used = self.per_user.get(&uid).copied().unwrap_or(0);
         let limit = self.policy.quota(uid).connections;

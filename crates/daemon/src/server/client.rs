@@ -1,7 +1,7 @@
-//! Connected clients, and the event numbers of their descriptors.
+//! Connected clients, and event numbers for the descriptors of clients.
 
 use super::kernel::commands::RequestState;
-use super::store::{KnownState, Manager, forget_line};
+use super::store::{KnownState, ServiceManagerStore, discard_connection};
 use abi::access::Credentials;
 use engine::kernel::point::Keeper as _;
 use member::connection::Connection;
@@ -19,9 +19,9 @@ pub(super) struct Client {
     pub(super) process: i32,
     /// True if the client requested notifications of registered and removed paths.
     pub(super) watches: bool,
-    /// Path that the client has registered.
+    /// The path that the client has registered, if any.
     pub(super) path: Option<Worker>,
-    /// State of the client's request in the kernel.
+    /// State of the client's request in the kernel, if any.
     pub(super) line: RequestState,
     /// State under which the service manager stores the client's connection; `None` if the
     /// connection is not stored.
@@ -36,15 +36,15 @@ pub(super) struct Client {
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) number: u32,
-    /// Pidfd, readable once the process has exited.
+    /// Pidfd of the process; readable after the process has exited.
     pub(super) process: OwnedFd,
     /// Socket over which connections of admitted clients are passed to the process.
     pub(super) admissions: Connection,
 }
 
-/// A descriptor of a client, as encoded in event numbers.
+/// The kind of a descriptor, as encoded in event numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Part {
+pub(super) enum DescriptorKind {
     Connection = 0,
     Process = 1,
     Admissions = 2,
@@ -53,17 +53,17 @@ pub(super) enum Part {
 }
 
 /// Encodes the event number of a client's descriptor.
-pub(super) const fn number(id: u64, part: Part) -> u64 {
+pub(super) const fn encode_number(id: u64, part: DescriptorKind) -> u64 {
     id << 2 | part as u64
 }
 
 /// Decodes an event number into the client number and the kind of descriptor.
-pub(super) const fn decode_number(number: u64) -> (u64, Part) {
+pub(super) const fn decode_number(number: u64) -> (u64, DescriptorKind) {
     let part = match number & 3 {
-        0 => Part::Connection,
-        1 => Part::Process,
-        2 => Part::Admissions,
-        _ => Part::Listener,
+        0 => DescriptorKind::Connection,
+        1 => DescriptorKind::Process,
+        2 => DescriptorKind::Admissions,
+        _ => DescriptorKind::Listener,
     };
     (number >> 2, part)
 }
@@ -93,20 +93,20 @@ impl Client {
 }
 
 impl Client {
-    /// Stores the connection of client number `id` with the service manager, under a state.
-    pub(super) fn keep_line(&mut self, id: u64, knows: KnownState) {
+    /// Stores the connection of client number `id` with the service manager, together with a state.
+    pub(super) fn store_connection(&mut self, id: u64, knows: KnownState) {
         if !service::stores_descriptors() || self.kept == Some(knows) {
             return;
         }
-        Manager.store(&format!("{}{id}", knows.name()), self.connection.as_fd());
+        ServiceManagerStore.store(&format!("{}{id}", knows.name()), self.connection.as_fd());
         // Storing the new name before removing the old one leaves at least one at any time.
         if let Some(before) = self.kept.replace(knows) {
-            forget_line(id, before);
+            discard_connection(id, before);
         }
     }
 
     /// Removes the connection of client number `id` from the store.
-    pub(super) fn forget_line(&mut self, id: u64) {
-        self.kept.take().into_iter().for_each(|known| forget_line(id, known));
+    pub(super) fn discard_connection(&mut self, id: u64) {
+        self.kept.take().into_iter().for_each(|known| discard_connection(id, known));
     }
 }

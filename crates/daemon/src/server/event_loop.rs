@@ -1,14 +1,14 @@
-//! The server's state, its start, and the loop that dispatches events to it.
+//! State of the server, its start, and the loop that dispatches events.
 
-use super::client::{self, Client, Part};
+use super::client::{self, Client, DescriptorKind};
 use super::kernel::commands::Adoption;
-use super::kernel::queue::{DONE, KernelQueue};
+use super::kernel::queue::{COMPLETION_EVENT, KernelQueue};
 use super::registry::Registry;
 use super::store::{self, Stored};
 use crate::directory::{Directory, DirectoryError};
 use crate::ids::DbufIdRanges;
 use crate::policy::Policy;
-use member::place::MACHINE;
+use member::place::MACHINE_DIRECTORY;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -25,7 +25,7 @@ pub struct Server {
     pub(super) sockets: Vec<(OwnedFd, Framing)>,
     pub(super) place: Option<Directory>,
     pub(super) ids: DbufIdRanges,
-    /// True if this process created the sockets, false if a service manager did.
+    /// True if this process created the sockets, false if a service manager passed them.
     own_sockets: bool,
     /// Rollback log of acquired resources; tests inject faults into its steps.
     pub(super) steps: Steps,
@@ -36,7 +36,7 @@ pub struct Server {
     pub(super) clients: BTreeMap<u64, Client>,
     /// Number of connections by user.
     pub(super) per_user: BTreeMap<u32, u64>,
-    /// Clients to disconnect once the current event is handled.
+    /// Clients to disconnect when the current event has been handled.
     pub(super) leaving: Vec<u64>,
     pub(super) next: u64,
     pub(super) started: u64,
@@ -45,7 +45,7 @@ pub struct Server {
 }
 
 /// Event number of the stop descriptor.
-const STOP: u64 = 3;
+const STOP_EVENT: u64 = 3;
 /// First client number.
 pub(super) const FIRST_CLIENT: u64 = 16;
 /// Maximum number of clients connected at the same time.
@@ -55,7 +55,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl Server {
     /// Creates a server in a directory. If `open` is true, all users may connect. `steps` logs each
-    /// resource that the start and registrations acquire.
+    /// resource that is acquired by the start or by a registration.
     pub fn open(
         directory: &Path,
         open: bool,
@@ -71,7 +71,7 @@ impl Server {
         policy: Policy,
         (steps, kept): (&Steps, Stored),
     ) -> Result<Self, DirectoryError> {
-        let place = Directory::take(directory, open, steps)?;
+        let place = Directory::acquire(directory, open, steps)?;
         let sockets = [Framing::Packets, Framing::Stream].map(|form| {
             let socket = place.listen(form, open, steps)?;
             Ok::<_, DirectoryError>((socket, form))
@@ -80,7 +80,7 @@ impl Server {
         match sockets {
             Ok(sockets) => Self::new(place, (sockets, true), policy, (steps, kept)),
             Err(error) => {
-                place.clear(true);
+                place.remove_contents(true);
                 Err(error)
             }
         }
@@ -100,7 +100,7 @@ impl Server {
         if sockets.is_empty() {
             return Self::open_with(directory, true, policy, (steps, kept));
         }
-        let place = Directory::take(directory, true, steps)?;
+        let place = Directory::acquire(directory, true, steps)?;
         let with_form = |socket: OwnedFd| {
             let form = local_socket::framing(&socket)?;
             // Sockets from a service manager may be blocking.
@@ -115,7 +115,7 @@ impl Server {
         let sockets = match sockets {
             Ok(sockets) => sockets.into_iter().map(|(form, socket)| (socket, form)).collect(),
             Err(error) => {
-                place.clear(false);
+                place.remove_contents(false);
                 return Err(error.into());
             }
         };
@@ -129,11 +129,11 @@ impl Server {
         (steps, kept): (&Steps, Stored),
     ) -> Result<Self, DirectoryError> {
         let Stored { paths, kernel, lines, .. } = kept;
-        let begun = Self::begin(&sockets, &policy, (steps, kernel));
+        let begun = Self::start_steps(&sockets, &policy, (steps, kernel));
         let (watcher, kernel, running) = match begun {
             Ok(begun) => begun,
             Err(error) => {
-                place.clear(own_sockets);
+                place.remove_contents(own_sockets);
                 return Err(error);
             }
         };
@@ -143,7 +143,7 @@ impl Server {
         let mut server = Self {
             watcher,
             sockets,
-            ids: DbufIdRanges::new(place.path() == Path::new(MACHINE)),
+            ids: DbufIdRanges::new(place.path() == Path::new(MACHINE_DIRECTORY)),
             place: Some(place),
             own_sockets,
             steps: steps.clone(),
@@ -154,7 +154,7 @@ impl Server {
             per_user: BTreeMap::new(),
             leaving: Vec::new(),
             next: FIRST_CLIENT,
-            started: seconds(),
+            started: wall_clock_seconds(),
             // A client that is a path uses three descriptors; the rest is reserve.
             clients_max: (files.saturating_sub(64) / 4).clamp(8, CLIENTS_MAX),
             notes,
@@ -171,8 +171,8 @@ impl Server {
         &self.notes
     }
 
-    /// Performs the steps of the start that can fail.
-    fn begin(
+    /// Performs those steps of the start that can fail.
+    fn start_steps(
         sockets: &[(OwnedFd, Framing)],
         policy: &Policy,
         (steps, kept): (&Steps, Vec<(String, OwnedFd)>),
@@ -180,17 +180,21 @@ impl Server {
         steps.announce(Resource::Descriptor, "what watches descriptors")?;
         let watcher = Watcher::new()?;
         for (number, (socket, _)) in (0..).zip(sockets) {
-            watcher.watch(socket, client::number(number, Part::Listener), Interest::Read)?;
+            watcher.watch(
+                socket,
+                client::encode_number(number, DescriptorKind::Listener),
+                Interest::Read,
+            )?;
         }
         steps.announce(Resource::Thread, "what runs lines in the kernel")?;
-        let (kernel, running) = KernelQueue::begin(policy, &watcher, (kept, steps))?;
+        let (kernel, running) = KernelQueue::start_and_adopt(policy, &watcher, (kept, steps))?;
         Ok((watcher, kernel, running))
     }
 
-    /// Serves clients until `stop` becomes readable; then removes all kernel requests or leaves
+    /// Serves clients until `stop` becomes readable. Then removes all kernel requests, or leaves
     /// them to the next daemon.
     pub fn serve(&mut self, stop: BorrowedFd<'_>) -> sys::Result<()> {
-        let stopped = client::number(STOP, Part::Listener);
+        let stopped = client::encode_number(STOP_EVENT, DescriptorKind::Listener);
         self.watcher.watch(stop, stopped, Interest::Read)?;
         let mut paused = false;
         loop {
@@ -210,26 +214,26 @@ impl Server {
         }
     }
 
-    /// Handles an event. Returns true if the server must pause accepting connections for lack of
-    /// resources.
+    /// Handles an event. Returns true if the server must pause accepting connections because
+    /// resources are exhausted.
     fn handle_event(&mut self, event: WatchEvent) -> bool {
         let (id, part) = client::decode_number(event.number);
         match part {
-            Part::Listener if id == DONE => {
+            DescriptorKind::Listener if id == COMPLETION_EVENT => {
                 self.handle_completions();
             }
-            Part::Listener => return self.accept(id),
-            Part::Process => self.leaving.push(id),
-            Part::Admissions => self.read_admission(id),
-            Part::Connection => self.receive(id, event),
+            DescriptorKind::Listener => return self.accept(id),
+            DescriptorKind::Process => self.leaving.push(id),
+            DescriptorKind::Admissions => self.read_admission(id),
+            DescriptorKind::Connection => self.receive(id, event),
         }
         false
     }
 
-    /// Starts or pauses watching the listening sockets.
+    /// Starts or stops watching the listening sockets.
     fn watch_listeners(&self, listens: bool) {
         for (number, (socket, _)) in (0..).zip(&self.sockets) {
-            let number = client::number(number, Part::Listener);
+            let number = client::encode_number(number, DescriptorKind::Listener);
             // Failure needs no handling: the next pause tries again.
             let _ = match listens {
                 true => self.watcher.watch(socket, number, Interest::Read),
@@ -242,17 +246,17 @@ impl Server {
     fn disconnect_leaving(&mut self) {
         while let Some(id) = self.leaving.pop() {
             let Some(mut client) = self.clients.remove(&id) else { continue };
-            self.forget(&client);
+            self.unwatch_client(&client);
             if let Some(used) = self.per_user.get_mut(&client.who.uid) {
                 *used = used.saturating_sub(1);
                 if *used == 0 {
                     self.per_user.remove(&client.who.uid);
                 }
             }
-            client.forget_line(id);
+            client.discard_connection(id);
             self.remove_request(id, client.line, client.who.uid);
             let gone = client.path.as_ref().and_then(|path| self.registry.remove(path.number));
-            gone.iter().for_each(|entry| store::forget(entry.number));
+            gone.iter().for_each(|entry| store::discard_path(entry.number));
             drop(client);
             if let Some(entry) = gone {
                 self.announce("went", &entry);
@@ -260,9 +264,9 @@ impl Server {
         }
     }
 
-    /// Disconnects clients of this user, except `asking`, whose hangup is still in the event queue.
-    /// Their share of the quota is then free for the client `asking`, regardless of the order of
-    /// events.
+    /// Disconnects all clients of this user whose hangup is still in the event queue, except
+    /// `asking`. Their share of the quota is then free for the client `asking`, regardless of the
+    /// order of events.
     pub(super) fn disconnect_gone(&mut self, uid: u32, asking: u64) {
         let is_over = |client: &Client| {
             let path = client.path.as_ref();
@@ -281,9 +285,9 @@ impl Server {
         self.disconnect_leaving();
     }
 
-    /// Stops watching all descriptors of a client. Closing them is not enough, since other
+    /// Stops watching all descriptors of a client. Closing them is not enough, because other
     /// processes may have duplicates.
-    fn forget(&self, client: &Client) {
+    fn unwatch_client(&self, client: &Client) {
         let mut all = vec![client.connection.as_fd()];
         if let Some(path) = &client.path {
             all.extend([path.process.as_fd(), path.admissions.as_fd()]);
@@ -302,7 +306,7 @@ impl Server {
 
     /// Returns the number of registered paths.
     #[must_use]
-    pub fn paths(&self) -> usize {
+    pub fn path_count(&self) -> usize {
         self.registry.all().count()
     }
 }
@@ -310,13 +314,13 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(place) = self.place.take() {
-            self.ids.clear(place.descriptor());
-            place.clear(self.own_sockets);
+            self.ids.remove_file(place.descriptor());
+            place.remove_contents(self.own_sockets);
         }
     }
 }
 
 /// Returns the wall-clock time in seconds since 1970.
-pub(super) fn seconds() -> u64 {
+pub(super) fn wall_clock_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,7 +1,7 @@
-//! Receipt of clients' messages and sending of replies, with bounds that keep clients from delaying
-//! each other.
+//! Receipt of clients' messages and sending of replies. Limits keep clients from delaying each
+//! other.
 
-use super::client::{Part, number};
+use super::client::{DescriptorKind, encode_number};
 use super::event_loop::Server;
 use super::registry::Entry;
 use member::connection::Received;
@@ -10,7 +10,7 @@ use member::varlink::{Call, Fault, Reply};
 use std::os::fd::OwnedFd;
 use sys::watcher::WatchEvent;
 
-/// Maximum number of messages handled per client and event.
+/// Maximum number of messages handled per client in one event.
 const MESSAGES_PER_EVENT: usize = 8;
 /// Maximum number of messages that a client may queue while a reply is outstanding.
 const DEFERRED_MAX: usize = 16;
@@ -19,7 +19,7 @@ impl Server {
     /// Handles an event on a client's connection.
     pub(super) fn receive(&mut self, id: u64, event: WatchEvent) {
         if event.writable {
-            self.flush(id);
+            self.flush_replies(id);
         }
         for _ in 0..MESSAGES_PER_EVENT {
             let Some(client) = self.clients.get_mut(&id) else { return };
@@ -27,7 +27,7 @@ impl Server {
                 Received::Pending => return,
                 Received::Closed => return self.leaving.push(id),
                 Received::TooLong => {
-                    self.send(id, Reply::from(&Fault::invalid("message")), Vec::new());
+                    self.send(id, Reply::from(&Fault::invalid_parameter("message")), Vec::new());
                     return self.leaving.push(id);
                 }
                 // Replies must be in the order of the calls.
@@ -39,7 +39,9 @@ impl Server {
                 Received::Message(bytes, descriptors) if client.is_waiting() => {
                     client.deferred.push_back((bytes, descriptors));
                 }
-                Received::Message(bytes, descriptors) => self.message(id, &bytes, descriptors),
+                Received::Message(bytes, descriptors) => {
+                    self.handle_message(id, &bytes, descriptors)
+                }
             }
             if self.leaving.contains(&id) {
                 return;
@@ -51,17 +53,17 @@ impl Server {
     pub(super) fn handle_deferred(&mut self, id: u64) {
         while let Some(client) = self.clients.get_mut(&id).filter(|client| !client.is_waiting()) {
             let Some((bytes, descriptors)) = client.deferred.pop_front() else { return };
-            self.message(id, &bytes, descriptors);
+            self.handle_message(id, &bytes, descriptors);
         }
     }
 
-    fn message(&mut self, id: u64, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+    fn handle_message(&mut self, id: u64, bytes: &[u8], descriptors: Vec<OwnedFd>) {
         let Ok(call) = Call::read(bytes) else {
             // A peer that does not speak Varlink gets one error and is disconnected.
-            self.send(id, Reply::from(&Fault::invalid("message")), Vec::new());
+            self.send(id, Reply::from(&Fault::invalid_parameter("message")), Vec::new());
             return self.leaving.push(id);
         };
-        let answered = self.answer(id, &call, descriptors);
+        let answered = self.call_method(id, &call, descriptors);
         if call.oneway {
             return;
         }
@@ -79,20 +81,20 @@ impl Server {
         }
     }
 
-    /// Queues a reply; disconnects a client that reads its replies too slowly.
+    /// Queues a reply. Disconnects a client that reads its replies too slowly.
     pub(super) fn send(&mut self, id: u64, reply: Reply, descriptors: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let number = number(id, Part::Connection);
+        let number = encode_number(id, DescriptorKind::Connection);
         let connection = &mut client.connection;
-        let sent = connection.send(reply.text(), descriptors);
+        let sent = connection.send(reply.to_bytes(), descriptors);
         if sent.and_then(|()| connection.watch_for_room(&self.watcher, number)).is_err() {
             self.leaving.push(id);
         }
     }
 
-    fn flush(&mut self, id: u64) {
+    fn flush_replies(&mut self, id: u64) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let number = number(id, Part::Connection);
+        let number = encode_number(id, DescriptorKind::Connection);
         let connection = &mut client.connection;
         let flushed = connection.flush();
         if flushed.and_then(|()| connection.watch_for_room(&self.watcher, number)).is_err() {
@@ -114,7 +116,7 @@ impl Server {
         }
     }
 
-    /// Notifies watching clients of a registered or removed path.
+    /// Notifies watching clients that a path was registered or removed.
     pub(super) fn announce(&mut self, event: &str, entry: &Entry) {
         let watches = self.clients.iter().filter(|(_, client)| client.watches);
         let visible: Vec<_> = watches

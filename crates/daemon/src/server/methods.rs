@@ -1,7 +1,7 @@
-//! The methods of the interface `io.streamline`.
+//! Implementation of the methods of the interface `io.streamline`.
 
-use super::client::{self, Client, Part, Worker};
-use super::event_loop::{Server, seconds};
+use super::client::{self, Client, DescriptorKind, Worker};
+use super::event_loop::{Server, wall_clock_seconds};
 use super::kernel::commands::ProgramStatus;
 use super::registry::Entry;
 use super::store;
@@ -11,7 +11,7 @@ use engine::ids::IdRange;
 use engine::kernel::point::{FrameRingStatus, RequestStatus, SharingDomain};
 use member::connection::Connection;
 use member::faults;
-use member::place::PACKETS;
+use member::place::PACKET_SOCKET;
 use member::protocol::{
     About, Admit, Amount, Connect, ConnectReply, DbufIds, Event, KernelProgram, KernelPrograms,
     KernelRequest, KernelRing, KernelStep, NoParameters, Path, PathList, PathNumber, Permissions,
@@ -29,95 +29,110 @@ use sys::watcher::Interest;
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) replies: Vec<(Value, Vec<OwnedFd>)>,
-    /// True if more replies follow later.
+    /// True if more replies follow.
     pub(super) continues: bool,
 }
 
-/// Upper bound of the length of a serialized path without its request, in bytes: name, log and
-/// fixed fields.
+/// Upper bound of the length of a serialized path without its request, in bytes: its name, its log
+/// and fixed fields.
 const PATH_BYTES: usize = 4096 + 512;
 
 impl Answer {
     pub(super) fn single(parameters: &impl Serialize) -> Self {
-        Self::with(parameters, Vec::new())
+        Self::single_with(parameters, Vec::new())
     }
 
-    /// Returns an answer without a reply, which is sent when the kernel thread completes the
-    /// command.
+    /// Returns an answer without a reply. The reply is sent when the kernel thread has completed
+    /// the command.
     pub(super) const fn deferred() -> Self {
         Self { replies: Vec::new(), continues: true }
     }
 
-    fn with(parameters: &impl Serialize, descriptors: Vec<OwnedFd>) -> Self {
+    fn single_with(parameters: &impl Serialize, descriptors: Vec<OwnedFd>) -> Self {
         let value = serde_json::to_value(parameters).unwrap_or_default();
         Self { replies: vec![(value, descriptors)], continues: false }
     }
 }
 
 impl Server {
-    pub(super) fn answer(
+    pub(super) fn call_method(
         &mut self,
         id: u64,
         call: &Call,
         descriptors: Vec<OwnedFd>,
     ) -> Result<Answer, Fault> {
-        let (named, method) = call.parts();
-        if named == interface::SERVICE.name {
-            return interface::service(call, interface::DAEMON).map(|value| Answer::single(&value));
+        let (named, method) = call.interface_and_method();
+        if named == interface::SERVICE_INTERFACE.name {
+            return interface::call_service(call, interface::DAEMON_INTERFACE)
+                .map(|value| Answer::single(&value));
         }
-        if named != interface::DAEMON.name {
-            return Err(Fault::interface(named));
+        if named != interface::DAEMON_INTERFACE.name {
+            return Err(Fault::interface_not_found(named));
         }
         if call.upgrade {
-            return Err(Fault::invalid("upgrade"));
+            return Err(Fault::invalid_parameter("upgrade"));
         }
-        let client = self.clients.get(&id).ok_or_else(Fault::denied)?;
+        let client = self.clients.get(&id).ok_or_else(Fault::permission_denied)?;
         match method {
-            "About" => call.take().map(|NoParameters {}| Answer::single(&self.about())),
+            "About" => call
+                .deserialize_parameters()
+                .map(|NoParameters {}| Answer::single(&self.describe_daemon())),
             "DbufIds" => {
-                let NoParameters {} = call.take()?;
+                let NoParameters {} = call.deserialize_parameters()?;
                 let who = (client.who.uid, client.process);
-                self.dbuf_ids(who)
+                self.allocate_dbuf_ids(who)
             }
-            "List" => call.take().and_then(|NoParameters {}| self.list(client, call.more)),
-            "Allowed" => call.take().map(|NoParameters {}| Answer::single(&self.allowed(client))),
+            "List" => call
+                .deserialize_parameters()
+                .and_then(|NoParameters {}| self.list_paths(client, call.more)),
+            "Allowed" => call
+                .deserialize_parameters()
+                .map(|NoParameters {}| Answer::single(&self.user_permissions(client))),
             "Watch" if !call.more => Err(Fault::expected_more()),
-            "Watch" => call.take().and_then(|NoParameters {}| self.watch(id)),
+            "Watch" => {
+                call.deserialize_parameters().and_then(|NoParameters {}| self.watch_paths(id))
+            }
             "Register" => {
-                let wanted = call.take()?;
-                self.register(id, wanted, descriptors)
+                let wanted = call.deserialize_parameters()?;
+                self.register_path(id, wanted, descriptors)
             }
             "Changed" => {
-                let RequestChange { line } = call.take()?;
+                let RequestChange { line } = call.deserialize_parameters()?;
                 let number = client.path.as_ref().map(|path| path.number);
-                let number = number.ok_or_else(Fault::denied)?;
-                self.registry.change(number, line)?.into_iter().for_each(store::change);
+                let number = number.ok_or_else(Fault::permission_denied)?;
+                self.registry
+                    .replace_request(number, line)?
+                    .into_iter()
+                    .for_each(store::replace_entry);
                 Ok(Answer::single(&serde_json::json!({})))
             }
             "Attach" => {
-                let asked = call.take()?;
+                let asked = call.deserialize_parameters()?;
                 self.attach(id, asked, call.more)
             }
-            "Switch" => call.take().and_then(|NoParameters {}| self.switch(id)),
-            "Detach" => call.take().and_then(|NoParameters {}| self.detach(id)),
-            "Sharing" => call.take().and_then(|NoParameters {}| self.sharing(id)),
-            "Connect" => {
-                let Connect { path } = call.take()?;
-                self.connect(id, &path)
+            "Switch" => call.deserialize_parameters().and_then(|NoParameters {}| self.switch(id)),
+            "Detach" => call.deserialize_parameters().and_then(|NoParameters {}| self.detach(id)),
+            "Sharing" => {
+                call.deserialize_parameters().and_then(|NoParameters {}| self.queue_report(id))
             }
-            _ => Err(Fault::method(&call.method)),
+            "Connect" => {
+                let Connect { path } = call.deserialize_parameters()?;
+                self.connect_path(id, &path)
+            }
+            _ => Err(Fault::method_not_found(&call.method)),
         }
     }
 
-    /// Gives a process of a user a range of dbuf ids.
-    fn dbuf_ids(&mut self, who: (u32, i32)) -> Result<Answer, Fault> {
+    /// Allocates a range of dbuf ids to a process of a user.
+    fn allocate_dbuf_ids(&mut self, who: (u32, i32)) -> Result<Answer, Fault> {
         let directory = self.place.as_ref().map(Directory::descriptor);
-        let range = directory.and_then(|directory| self.ids.give(directory, who));
-        let IdRange { first, count } = range.ok_or_else(|| faults::quota("dbuf ids", 0))?;
+        let range = directory.and_then(|directory| self.ids.allocate(directory, who));
+        let IdRange { first, count } =
+            range.ok_or_else(|| faults::quota_exceeded("dbuf ids", 0))?;
         Ok(Answer::single(&DbufIds { first, count }))
     }
 
-    fn about(&self) -> About {
+    fn describe_daemon(&self) -> About {
         About {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             process: std::process::id(),
@@ -127,8 +142,9 @@ impl Server {
         }
     }
 
-    /// Lists the visible paths, split into several replies if the client accepts more than one.
-    fn list(&self, client: &Client, more: bool) -> Result<Answer, Fault> {
+    /// Lists the visible paths. Splits the list into several replies if the client accepts more
+    /// than one.
+    fn list_paths(&self, client: &Client, more: bool) -> Result<Answer, Fault> {
         let status = |entry: &Entry| entry.status(client.who.uid, &self.policy);
         let mut rest: Vec<Path> = self.registry.all().filter_map(status).collect();
         let long = |path: &Path| path.line.as_ref().map_or(0, String::len) + PATH_BYTES;
@@ -156,27 +172,27 @@ impl Server {
         Ok(Answer { replies, continues: false })
     }
 
-    fn allowed(&self, client: &Client) -> Permissions {
+    fn user_permissions(&self, client: &Client) -> Permissions {
         let uid = client.who.uid;
         let used = Quota {
-            paths: Some(self.registry.of_user(uid)),
+            paths: Some(self.registry.user_path_count(uid)),
             connections: self.per_user.get(&uid).copied(),
-            ..self.kernel.used(uid)
+            ..self.kernel.user_usage(uid)
         };
         Permissions {
             everything: uid == 0,
             quota: self.policy.quota(uid),
             used,
             filters: self.policy.filters.clone(),
-            interfaces: self.policy.interfaces(&client.who),
+            interfaces: self.policy.observable_interfaces(&client.who),
             kernel: self.kernel.open.clone().ok(),
             closed: self.kernel.open.clone().err(),
         }
     }
 
-    /// Returns the kernel programs, with the details that are visible to this user.
+    /// Describes the kernel programs, with the details that are visible to this user.
     pub(super) fn describe_programs(&self, uid: u32, seen: &[ProgramStatus]) -> KernelPrograms {
-        let free = self.policy.is_free(uid);
+        let free = self.policy.is_unrestricted(uid);
         let path_of = |process: i32| {
             let mut all = self.registry.all();
             all.find(|entry| entry.process == process).map(|entry| entry.number)
@@ -247,8 +263,8 @@ impl Server {
         }
     }
 
-    fn watch(&mut self, id: u64) -> Result<Answer, Fault> {
-        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+    fn watch_paths(&mut self, id: u64) -> Result<Answer, Fault> {
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         client.watches = true;
         let uid = client.who.uid;
         let status = self.registry.all().filter_map(|entry| entry.status(uid, &self.policy));
@@ -258,13 +274,13 @@ impl Server {
         Ok(Answer { replies, continues: true })
     }
 
-    fn register(
+    fn register_path(
         &mut self,
         id: u64,
         wanted: Register,
         descriptors: Vec<OwnedFd>,
     ) -> Result<Answer, Fault> {
-        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.path.is_some() {
             return Err(faults::refused("path", "this connection has one already"));
         }
@@ -274,42 +290,50 @@ impl Server {
         let gone = |_| faults::refused("process", "it has ended");
         let process = local_socket::peer_process(client.connection.as_fd()).map_err(gone)?;
         let who = (client.who.uid, client.process);
-        let entry = self.enter(id, who, wanted)?;
+        let entry = self.add_path(id, who, wanted)?;
         let number = entry.number;
         if let Err(error) = self.steps.announce(Resource::Entry, "a path") {
             self.registry.remove(number);
             return Err(untaken(error));
         }
-        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
-        let watched = [(process.as_fd(), Part::Process), (admissions.as_fd(), Part::Admissions)];
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
+        let watched = [
+            (process.as_fd(), DescriptorKind::Process),
+            (admissions.as_fd(), DescriptorKind::Admissions),
+        ];
         for (descriptor, part) in watched {
-            if self.watcher.watch(descriptor, client::number(id, part), Interest::Read).is_err() {
+            if self
+                .watcher
+                .watch(descriptor, client::encode_number(id, part), Interest::Read)
+                .is_err()
+            {
                 self.registry.remove(number);
                 return Err(faults::refused("path", "the daemon cannot watch it"));
             }
         }
-        store::keep(&entry, client.connection.as_fd(), admissions.as_fd());
+        store::store_path(&entry, client.connection.as_fd(), admissions.as_fd());
         client.path = Some(Worker { number, process, admissions });
         self.steps.checkpoint("a path is registered");
         self.announce("came", &entry);
         Ok(Answer::single(&PathNumber { number }))
     }
 
-    /// Adds a path to the registry. On failure, removes paths of the user whose end is pending, and
-    /// tries again.
-    fn enter(&mut self, id: u64, who: (u32, i32), wanted: Register) -> Result<Entry, Fault> {
+    /// Adds a path to the registry. If this fails, removes those paths of the user that are about
+    /// to end, and tries again.
+    fn add_path(&mut self, id: u64, who: (u32, i32), wanted: Register) -> Result<Entry, Fault> {
         let paths_max = self.policy.quota(who.0).paths;
-        let entered = self.registry.add(who, wanted.clone(), paths_max, seconds()).cloned();
+        let entered =
+            self.registry.add(who, wanted.clone(), paths_max, wall_clock_seconds()).cloned();
         entered.or_else(|_| {
             self.disconnect_gone(who.0, id);
-            self.registry.add(who, wanted, paths_max, seconds()).cloned()
+            self.registry.add(who, wanted, paths_max, wall_clock_seconds()).cloned()
         })
     }
 
-    fn connect(&mut self, id: u64, wanted: &str) -> Result<Answer, Fault> {
-        let client = self.clients.get(&id).ok_or_else(Fault::denied)?;
+    fn connect_path(&mut self, id: u64, wanted: &str) -> Result<Answer, Fault> {
+        let client = self.clients.get(&id).ok_or_else(Fault::permission_denied)?;
         if client.connection.framing() != Framing::Packets {
-            return Err(faults::needs_descriptors(PACKETS));
+            return Err(faults::needs_descriptors(PACKET_SOCKET));
         }
         let uid = client.who.uid;
         let entry = self.registry.find(wanted, uid, &self.policy)?;
@@ -335,22 +359,22 @@ impl Server {
         let process = worker.process.try_clone().map_err(|_| faults::busy(wanted))?;
         let admit = Call { oneway: true, ..Call::new("io.streamline.path.Admit", &Admit { uid }) };
         // Sending can also fail for other reasons than a hangup.
-        let said = worker.admissions.send(admit.text(), vec![far]);
+        let said = worker.admissions.send(admit.to_bytes(), vec![far]);
         match said {
             Err(_) if local_socket::is_gone(&worker.admissions) => Err(gone()),
             Ok(()) if !worker.admissions.has_unsent() => {
-                Ok(Answer::with(&connected, vec![near, process]))
+                Ok(Answer::single_with(&connected, vec![near, process]))
             }
             _ => Err(faults::busy(wanted)),
         }
     }
 }
 
-/// Extracts the only descriptor of a registration: the socket over which the path's process accepts
-/// connections.
+/// Extracts the descriptor of a registration: the socket over which the path's process accepts
+/// connections. Fails unless there is exactly one descriptor.
 fn admission_socket(client: &Client, descriptors: Vec<OwnedFd>) -> Result<Connection, Fault> {
     if client.connection.framing() != Framing::Packets {
-        return Err(faults::needs_descriptors(PACKETS));
+        return Err(faults::needs_descriptors(PACKET_SOCKET));
     }
     let mut descriptors = descriptors.into_iter();
     match (descriptors.next(), descriptors.next()) {

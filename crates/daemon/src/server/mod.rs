@@ -13,8 +13,8 @@
 //! registered while both the connection and the process that registered it exist; the kernel
 //! reports the end of either at once.
 //!
-//! The daemon is not part of any data path. An authorized client receives a connection to the
-//! path's process: one end of a new socket pair, of which the daemon keeps neither end.
+//! The daemon is not part of any data path. To connect an authorized client to a path's process, it
+//! creates a socket pair, passes one end to each of them, and keeps neither.
 
 mod accept;
 mod client;

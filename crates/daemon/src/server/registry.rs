@@ -1,6 +1,7 @@
 //! The registry of running paths: owners, names, numbers, and visibility.
 //!
-//! A pure data structure: credentials and the current time are arguments.
+//! The registry is a pure data structure: credentials and the current time are passed to its
+//! methods.
 
 use crate::policy::{Policy, Visibility};
 use buffer::name::{Address, Error as NameError};
@@ -26,7 +27,7 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: BTreeMap<u32, Entry>,
-    /// Number assigned last.
+    /// The number that was assigned last.
     last: u32,
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct Registry {
 const NUMBER_MAX: u32 = 1_000_000;
 
 impl Registry {
-    /// Registers a path of this user. Fails if the name is taken, a field is invalid, or the user
+    /// Registers a path of this user. Fails if the name is in use, a field is invalid, or the user
     /// already has `paths_max` paths.
     pub(crate) fn add(
         &mut self,
@@ -51,9 +52,9 @@ impl Registry {
                 return Err(faults::name_taken(name, known.number));
             }
         }
-        let used = self.of_user(uid);
+        let used = self.user_path_count(uid);
         if let Some(limit) = paths_max.filter(|limit| used >= *limit) {
-            return Err(faults::quota("paths", limit));
+            return Err(faults::quota_exceeded("paths", limit));
         }
         let number = self.allocate_number(wanted.number);
         let Register { name, line, log, started, .. } = wanted;
@@ -77,7 +78,11 @@ impl Registry {
 
     /// Replaces the request of a path. Returns the new entry, or `None` if the number is unknown.
     /// Fails if the request is invalid.
-    pub(crate) fn change(&mut self, number: u32, line: String) -> Result<Option<&Entry>, Fault> {
+    pub(crate) fn replace_request(
+        &mut self,
+        number: u32,
+        line: String,
+    ) -> Result<Option<&Entry>, Fault> {
         check_line(&line)?;
         let entry = self.entries.get_mut(&number);
         Ok(entry.map(|entry| {
@@ -97,13 +102,13 @@ impl Registry {
     }
 
     /// Returns the number of paths of a user.
-    pub(crate) fn of_user(&self, uid: u32) -> u64 {
+    pub(crate) fn user_path_count(&self, uid: u32) -> u64 {
         self.all().filter(|entry| entry.uid == uid).count() as u64
     }
 
-    /// Finds the path that `wanted` identifies for user `uid`, by number, name, or `UID/NAME`. The
-    /// user's own names take precedence; invisible paths count as unknown. Fails if the path is
-    /// unknown or the name is ambiguous.
+    /// Finds the path that user `uid` identifies by a number, a name, or `UID/NAME`. The user's own
+    /// names take precedence. Invisible paths count as unknown. Fails if the path is unknown or the
+    /// name is ambiguous.
     pub(crate) fn find(&self, wanted: &str, uid: u32, policy: &Policy) -> Result<&Entry, Fault> {
         let unknown = || faults::no_such_path(wanted);
         let seen = |entry: &&Entry| entry.status(uid, policy).is_some();
@@ -133,7 +138,7 @@ impl Registry {
         self.all().find(|entry| entry.uid == uid && entry.name.as_deref() == Some(name))
     }
 
-    /// Allocates the number `wish` if it is free, otherwise the next free number.
+    /// Allocates the number `wish` if it is free, or else the next free number.
     fn allocate_number(&mut self, wish: Option<u32>) -> u32 {
         let free =
             |number: &u32| (1..=NUMBER_MAX).contains(number) && !self.entries.contains_key(number);
@@ -151,10 +156,10 @@ impl Registry {
 impl Entry {
     /// Returns true if this user may connect to the path.
     pub(crate) const fn is_controlled_by(&self, uid: u32) -> bool {
-        uid == self.uid || uid == ROOT
+        uid == self.uid || uid == ROOT_UID
     }
 
-    /// Returns the path as visible to this user; `None` if it is hidden.
+    /// Returns the path as this user may see it; `None` if it is hidden.
     pub(crate) fn status(&self, uid: u32, policy: &Policy) -> Option<Path> {
         let yours = self.is_controlled_by(uid);
         let lines = yours || policy.others_see == Visibility::Lines;
@@ -193,7 +198,7 @@ fn check_log(log: Option<&str>) -> Result<(), Fault> {
     if is_path { Ok(()) } else { Err(faults::refused("log", "it is no absolute path")) }
 }
 
-/// Checks the name of a path, which must be a valid stream name and not a number.
+/// Checks the name of a path. It must be a valid stream name and must not be a number.
 pub(crate) fn check_name(uid: u32, name: &str) -> Result<(), Fault> {
     if name.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() {
         return Err(faults::refused("name", "it is a number, and paths have numbers of their own"));
@@ -205,7 +210,7 @@ pub(crate) fn check_name(uid: u32, name: &str) -> Result<(), Fault> {
     }
 }
 
-const ROOT: u32 = 0;
+const ROOT_UID: u32 = 0;
 
 #[cfg(test)]
 mod tests {
@@ -214,12 +219,12 @@ mod tests {
     const ALICE: u32 = 1001;
     const BOB: u32 = 1002;
 
-    fn wanted(name: &str) -> Register {
+    fn test_registration(name: &str) -> Register {
         let name = Some(name.to_owned()).filter(|name| !name.is_empty());
         Register { name, line: "rx lo | count".to_owned(), ..Register::default() }
     }
 
-    fn add(registry: &mut Registry, uid: u32, register: Register) -> Result<u32, String> {
+    fn add_path(registry: &mut Registry, uid: u32, register: Register) -> Result<u32, String> {
         let added = registry.add((uid, 77), register, Some(3), 1000);
         added.map(|entry| entry.number).map_err(|fault| fault.name)
     }
@@ -227,19 +232,25 @@ mod tests {
     #[test]
     fn names_are_per_user_and_numbers_are_global() {
         let mut registry = Registry::default();
-        assert_eq!(add(&mut registry, ALICE, wanted("web")), Ok(1));
-        assert_eq!(add(&mut registry, BOB, wanted("web")), Ok(2));
-        let taken = add(&mut registry, ALICE, wanted("web"));
+        assert_eq!(add_path(&mut registry, ALICE, test_registration("web")), Ok(1));
+        assert_eq!(add_path(&mut registry, BOB, test_registration("web")), Ok(2));
+        let taken = add_path(&mut registry, ALICE, test_registration("web"));
         assert_eq!(taken, Err("io.streamline.NameTaken".to_owned()));
-        assert_eq!(add(&mut registry, ALICE, wanted("")), Ok(3));
+        assert_eq!(add_path(&mut registry, ALICE, test_registration("")), Ok(3));
         registry.remove(2);
-        assert_eq!(add(&mut registry, ALICE, Register { number: Some(2), ..wanted("") }), Ok(2));
-        let exceeded_limit = add(&mut registry, ALICE, wanted(""));
+        assert_eq!(
+            add_path(&mut registry, ALICE, Register { number: Some(2), ..test_registration("") }),
+            Ok(2)
+        );
+        let exceeded_limit = add_path(&mut registry, ALICE, test_registration(""));
         assert_eq!(exceeded_limit, Err("io.streamline.QuotaExceeded".to_owned()));
-        assert_eq!(add(&mut registry, BOB, Register { number: Some(2), ..wanted("") }), Ok(4));
-        let wish = Register { number: Some(u32::MAX), ..wanted("") };
-        assert_eq!(add(&mut registry, BOB, wish), Ok(5));
-        assert_eq!(registry.of_user(ALICE), 3);
+        assert_eq!(
+            add_path(&mut registry, BOB, Register { number: Some(2), ..test_registration("") }),
+            Ok(4)
+        );
+        let wish = Register { number: Some(u32::MAX), ..test_registration("") };
+        assert_eq!(add_path(&mut registry, BOB, wish), Ok(5));
+        assert_eq!(registry.user_path_count(ALICE), 3);
     }
 
     #[test]
@@ -247,17 +258,20 @@ mod tests {
         let mut registry = Registry::default();
         let long = "x".repeat(65);
         for name in ["7", "a b", "../x", "a/b", "\u{1b}[2J", long.as_str()] {
-            let refused = add(&mut registry, ALICE, wanted(name));
+            let refused = add_path(&mut registry, ALICE, test_registration(name));
             assert_eq!(refused, Err("io.streamline.Refused".to_owned()), "{name:?}");
         }
         for line in [String::new(), "a\u{1b}[2Jb".to_owned(), "x".repeat(LINE_MAX + 1)] {
-            let refused = add(&mut registry, ALICE, Register { line, ..wanted("x") });
+            let refused =
+                add_path(&mut registry, ALICE, Register { line, ..test_registration("x") });
             assert_eq!(refused, Err("io.streamline.Refused".to_owned()));
         }
         let log = Some("relative".to_owned());
-        assert!(add(&mut registry, ALICE, Register { log, ..wanted("x") }).is_err());
+        assert!(
+            add_path(&mut registry, ALICE, Register { log, ..test_registration("x") }).is_err()
+        );
         let started = Some(2000);
-        registry.add((1, 1), Register { started, ..wanted("x") }, None, 1000).unwrap();
+        registry.add((1, 1), Register { started, ..test_registration("x") }, None, 1000).unwrap();
         assert_eq!(registry.all().next().unwrap().started, 1000, "nobody began in the future");
     }
 
@@ -265,7 +279,7 @@ mod tests {
     fn visibility_and_control_follow_the_policy() {
         let mut registry = Registry::default();
         for (uid, name) in [(ALICE, "web"), (BOB, "web"), (BOB, "dns")] {
-            add(&mut registry, uid, wanted(name)).unwrap();
+            add_path(&mut registry, uid, test_registration(name)).unwrap();
         }
         let policy = |others_see| Policy { others_see, ..Policy::default() };
         let find = |wanted: &str, uid, sees| {

@@ -1,13 +1,13 @@
 //! Adoption of the paths that the previous daemon stored, and of the clients of its kernel
 //! requests.
 
-use super::client::{self, Client, Part, Worker};
+use super::client::{self, Client, DescriptorKind, Worker};
 use super::event_loop::Server;
 use super::kernel::commands::{AdoptedRequest, RequestState};
-use super::store::{KnownState, StoredPath, forget, forget_line};
+use super::store::{KnownState, StoredPath, discard_connection, discard_path};
 use abi::access::Credentials;
 use member::connection::Connection;
-use member::faults::{self, AGAIN};
+use member::faults::{self, AGAIN_CAUSE};
 use member::varlink::Reply;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,13 +15,14 @@ use sys::abstract_socket;
 use sys::local_socket::{self, Framing};
 use sys::watcher::Interest;
 
-/// Message to a client whose change was interrupted by the daemon's end.
-const NOT_CHANGED: &str = "the daemon restarted before the change: the path runs as before, and \
+/// Message to a client whose change was interrupted by the end of the daemon.
+const CHANGE_INTERRUPTED: &str = "the daemon restarted before the change: the path runs as \
+                           before, and \
                            can be changed now";
 impl Server {
-    /// Reattaches clients of adopted kernel requests. A request whose client has gone is detached;
-    /// a client whose request has gone is disconnected. Calls that the previous daemon left
-    /// unanswered are answered with the current state.
+    /// Reattaches clients of adopted kernel requests. A request without its client is detached, and
+    /// a client without its request is disconnected. Calls that the previous daemon left unanswered
+    /// are answered with the current state.
     pub(super) fn adopt_requests(
         &mut self,
         mut connections: BTreeMap<u64, (OwnedFd, KnownState)>,
@@ -34,12 +35,12 @@ impl Server {
             let client = kept.and_then(|(connection, knows)| {
                 let peer =
                     abstract_socket::peer(&connection).ok().filter(|peer| peer.uid == uid)?;
-                let number = client::number(id, Part::Connection);
+                let number = client::encode_number(id, DescriptorKind::Connection);
                 self.watcher.watch(connection.as_fd(), number, Interest::Read).ok()?;
                 Some((peer, connection, knows))
             });
             let Some((peer, connection, knows)) = client else {
-                known.into_iter().for_each(|known| forget_line(id, known));
+                known.into_iter().for_each(|known| discard_connection(id, known));
                 let line = if ended.is_some() { RequestState::None } else { RequestState::Running };
                 self.remove_request(id, line, uid);
                 continue;
@@ -58,11 +59,11 @@ impl Server {
             }
         }
         for (id, (connection, knows)) in connections {
-            forget_line(id, knows);
+            discard_connection(id, knows);
             if knows == KnownState::Prepared {
-                let fault = faults::not_in_kernel(0, AGAIN, NOT_CHANGED);
+                let fault = faults::not_in_kernel(0, AGAIN_CAUSE, CHANGE_INTERRUPTED);
                 // The client may have closed its end.
-                let _ = local_socket::send_now(&connection, &Reply::from(&fault).text(), &[]);
+                let _ = local_socket::send_now(&connection, &Reply::from(&fault).to_bytes(), &[]);
             }
         }
     }
@@ -72,12 +73,13 @@ impl Server {
         for kept in all {
             let number = kept.entry.number;
             if self.restore_path(kept).is_none() {
-                forget(number);
+                discard_path(number);
             }
         }
     }
 
-    /// Restores one path; `None` if it has ended or its stored descriptors are inconsistent.
+    /// Restores one path. Returns `None` if the path has ended or its stored descriptors are
+    /// inconsistent.
     fn restore_path(&mut self, kept: StoredPath) -> Option<()> {
         let StoredPath { entry, connection, admissions } = kept;
         let peer = abstract_socket::peer(&connection).ok()?;
@@ -87,12 +89,12 @@ impl Server {
         }
         let (id, number) = (self.next, entry.number);
         let watched = [
-            (connection.as_fd(), Part::Connection),
-            (process.as_fd(), Part::Process),
-            (admissions.as_fd(), Part::Admissions),
+            (connection.as_fd(), DescriptorKind::Connection),
+            (process.as_fd(), DescriptorKind::Process),
+            (admissions.as_fd(), DescriptorKind::Admissions),
         ];
         for (descriptor, part) in watched {
-            self.watcher.watch(descriptor, client::number(id, part), Interest::Read).ok()?;
+            self.watcher.watch(descriptor, client::encode_number(id, part), Interest::Read).ok()?;
         }
         self.registry.restore(entry).then_some(())?;
         self.next = id + 1;

@@ -1,16 +1,17 @@
 //! Persistence across a restart of the daemon: descriptors stored with the service manager
 //! (sd_notify(3), `FDSTORE=1`).
 //!
-//! For each path they are the registering connection, the admission socket of its process, and its
-//! entry. A stored connection does not hang up, so clients do not notice the restart. Paths that
-//! were not stored (no manager, or its store was full) register again with the new daemon.
+//! For each path, the descriptors are its registering connection, the admission socket of its
+//! process, and its entry. A stored connection does not hang up, so clients do not notice the
+//! restart. Paths that were not stored (no manager, or its store was full) register again with the
+//! new daemon.
 //!
-//! For kernel requests they are the links, programs and maps, with a note that describes them
-//! ([`engine::kernel::point::Keeper`]), and the connection of each client, under a name that
+//! For kernel requests, the descriptors are links, programs and maps, with a note that describes
+//! them ([`engine::kernel::point::Keeper`]), and the connection of each client, under a name that
 //! encodes its state ([`KnownState`]). The programs keep running between two daemons; the next
-//! daemon adopts them under its own policy and answers outstanding calls. They are stored only if
-//! the manager announces a store (`FDSTORE` in the environment, systemd 254); otherwise a reader is
-//! notified that the daemon has ended.
+//! daemon adopts them under its own policy and answers outstanding calls. Descriptors of kernel
+//! requests are stored only if the manager announces a store (`FDSTORE` in the environment, systemd
+//! 254); otherwise readers are notified that the daemon has ended.
 
 use super::registry::Entry;
 use engine::kernel::point::{Keeper, PERSISTED_PREFIX};
@@ -30,25 +31,26 @@ pub(super) struct StoredPath {
 }
 
 /// Suffix of the name under which a path's registering connection is stored.
-const CONNECTION: &str = "connection";
+const CONNECTION_SUFFIX: &str = "connection";
 /// Suffix of the name under which a path's admission socket is stored.
-const ADMISSIONS: &str = "way";
+const ADMISSIONS_SUFFIX: &str = "way";
 /// Suffix of the name under which a path's entry is stored.
-const ENTRY: &str = "entry";
-/// All suffixes.
-const PARTS: [&str; 3] = [CONNECTION, ADMISSIONS, ENTRY];
+const ENTRY_SUFFIX: &str = "entry";
+/// The suffixes of all stored descriptors of a path.
+const PATH_SUFFIXES: [&str; 3] = [CONNECTION_SUFFIX, ADMISSIONS_SUFFIX, ENTRY_SUFFIX];
 /// Prefix of the names under which a path's descriptors are stored.
-const PATH: &str = "path-";
-/// Prefix, before the client number, of the name under which the connection of a kernel client is
-/// stored while its request runs.
-const LINE: &str = "line-";
-/// Prefix of the name while the client waits to replace another request.
-const WAITS: &str = "waits-";
-/// Prefix of the name while the client waits for final counts.
-const LEAVES: &str = "leaves-";
-/// Maximum wait for the manager to accept a kernel object.
+const PATH_PREFIX: &str = "path-";
+/// Prefix of the name under which the connection of a kernel client is stored while its request
+/// runs. The client number follows.
+const RUNNING_PREFIX: &str = "line-";
+/// Prefix of the same name while the client waits to replace another request.
+const PREPARED_PREFIX: &str = "waits-";
+/// Prefix of the same name while the client waits for its final counters.
+const DETACHING_PREFIX: &str = "leaves-";
+/// Maximum wait until the manager accepts a kernel object.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum size of a stored entry in bytes: a request with name and log file.
+/// Maximum size of a stored entry in bytes. An entry contains a request, a name and the name of a
+/// log file.
 const ENTRY_MAX: usize = 256 << 10;
 
 /// The descriptors returned by the service manager, by purpose.
@@ -63,7 +65,7 @@ pub(super) struct Stored {
     pub(super) lines: BTreeMap<u64, (OwnedFd, KnownState)>,
 }
 
-/// The state of a kernel request, as last reported to the client.
+/// The state of a kernel request, as it was last reported to the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum KnownState {
     /// The request is prepared to replace another request.
@@ -80,14 +82,14 @@ impl KnownState {
 
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Self::Running => LINE,
-            Self::Prepared => WAITS,
-            Self::Detaching => LEAVES,
+            Self::Running => RUNNING_PREFIX,
+            Self::Prepared => PREPARED_PREFIX,
+            Self::Detaching => DETACHING_PREFIX,
         }
     }
 }
 
-/// Sorts descriptors from the service manager by their names.
+/// Sorts descriptors from the service manager by purpose, according to their names.
 pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> Stored {
     let Stored { mut sockets, mut kernel, mut lines, .. } = Stored::default();
     let mut paths: BTreeMap<u32, BTreeMap<String, OwnedFd>> = BTreeMap::new();
@@ -108,23 +110,23 @@ pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> Stored {
                     known
                 }
             };
-            earlier.into_iter().for_each(|earlier| forget_line(client, earlier));
+            earlier.into_iter().for_each(|earlier| discard_connection(client, earlier));
             continue;
         }
-        let parts = name.strip_prefix(PATH).and_then(|rest| rest.split_once('-'));
+        let parts = name.strip_prefix(PATH_PREFIX).and_then(|rest| rest.split_once('-'));
         match parts.and_then(|(number, part)| Some((number.parse().ok()?, part.to_owned()))) {
             Some((number, part)) => {
                 paths.entry(number).or_default().insert(part, descriptor);
             }
             // An entry written by another version, which cannot be interpreted.
-            None if name.starts_with(PATH) => {}
+            None if name.starts_with(PATH_PREFIX) => {}
             None => sockets.push(descriptor),
         }
     }
     let kept = paths.into_iter().filter_map(|(number, parts)| {
         let kept = from_descriptors(parts).filter(|kept| kept.entry.number == number);
         if kept.is_none() {
-            forget(number);
+            discard_path(number);
         }
         kept
     });
@@ -132,57 +134,61 @@ pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> Stored {
 }
 
 fn from_descriptors(mut parts: BTreeMap<String, OwnedFd>) -> Option<StoredPath> {
-    let text = File::from(parts.remove(ENTRY)?);
+    let text = File::from(parts.remove(ENTRY_SUFFIX)?);
     let mut bytes = vec![0; usize::try_from(text.metadata().ok()?.len()).ok()?.min(ENTRY_MAX)];
     text.read_exact_at(&mut bytes, 0).ok()?;
     let entry = serde_json::from_slice(&bytes).ok()?;
     Some(StoredPath {
         entry,
-        connection: parts.remove(CONNECTION)?,
-        admissions: parts.remove(ADMISSIONS)?,
+        connection: parts.remove(CONNECTION_SUFFIX)?,
+        admissions: parts.remove(ADMISSIONS_SUFFIX)?,
     })
 }
 
-/// Stores a path. Failures are ignored; the path then registers again with the next daemon.
-pub(super) fn keep(entry: &Entry, connection: BorrowedFd<'_>, admissions: BorrowedFd<'_>) {
-    store_descriptor(entry.number, CONNECTION, connection);
-    store_descriptor(entry.number, ADMISSIONS, admissions);
-    keep_entry(entry);
+/// Stores a path. If this fails, the path registers again with the next daemon.
+pub(super) fn store_path(entry: &Entry, connection: BorrowedFd<'_>, admissions: BorrowedFd<'_>) {
+    store_descriptor(entry.number, CONNECTION_SUFFIX, connection);
+    store_descriptor(entry.number, ADMISSIONS_SUFFIX, admissions);
+    store_entry(entry);
 }
 
-fn keep_entry(entry: &Entry) {
+fn store_entry(entry: &Entry) {
     let text = serde_json::to_vec(entry).unwrap_or_default();
     if let Ok(note) = service::memfd_with(&text) {
-        store_descriptor(entry.number, ENTRY, note.as_fd());
+        store_descriptor(entry.number, ENTRY_SUFFIX, note.as_fd());
     }
 }
 
 /// Replaces the stored entry of a path.
-pub(super) fn change(entry: &Entry) {
-    drop_descriptor(entry.number, ENTRY);
-    keep_entry(entry);
+pub(super) fn replace_entry(entry: &Entry) {
+    drop_descriptor(entry.number, ENTRY_SUFFIX);
+    store_entry(entry);
 }
 
-/// Removes everything stored for a path.
-pub(super) fn forget(number: u32) {
-    PARTS.into_iter().for_each(|part| drop_descriptor(number, part));
+/// Removes all descriptors stored for a path.
+pub(super) fn discard_path(number: u32) {
+    PATH_SUFFIXES.into_iter().for_each(|part| drop_descriptor(number, part));
 }
 
 fn store_descriptor(number: u32, part: &str, descriptor: BorrowedFd<'_>) {
     // An object that is not stored is missing after a restart, which is handled there.
-    let _ = service::try_notify(&format!("FDSTORE=1\nFDNAME={PATH}{number}-{part}"), &[descriptor]);
+    let _ = service::try_notify(
+        &format!("FDSTORE=1\nFDNAME={PATH_PREFIX}{number}-{part}"),
+        &[descriptor],
+    );
 }
 
 fn drop_descriptor(number: u32, part: &str) {
     // A stale object is recognized and discarded after a restart.
-    let _ = service::try_notify(&format!("FDSTOREREMOVE=1\nFDNAME={PATH}{number}-{part}"), &[]);
+    let _ =
+        service::try_notify(&format!("FDSTOREREMOVE=1\nFDNAME={PATH_PREFIX}{number}-{part}"), &[]);
 }
 
 /// Storage of kernel objects with the service manager.
 #[derive(Debug)]
-pub(super) struct Manager;
+pub(super) struct ServiceManagerStore;
 
-impl Keeper for Manager {
+impl Keeper for ServiceManagerStore {
     fn store(&self, name: &str, descriptor: BorrowedFd<'_>) {
         // `FDPOLL=0`: the manager must not watch the descriptor. If storing fails, the next daemon
         // cannot adopt the attach point and removes it.
@@ -197,8 +203,8 @@ impl Keeper for Manager {
 }
 
 /// Removes the connection of a kernel client that is stored under this state.
-pub(super) fn forget_line(client: u64, known: KnownState) {
+pub(super) fn discard_connection(client: u64, known: KnownState) {
     if service::stores_descriptors() {
-        Manager.discard(&format!("{}{client}", known.name()));
+        ServiceManagerStore.discard(&format!("{}{client}", known.name()));
     }
 }

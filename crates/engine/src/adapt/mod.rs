@@ -229,7 +229,7 @@ impl PathObserver {
             return self.moves.is_imminent();
         };
         let Some(live) = self.lives.first() else { return false };
-        let names = explain::names(&plan.graph);
+        let names = explain::unique_names(&plan.graph);
         let to = |(node, space): &NodePlacement| format!("`{}` to {space}", names[node.0]);
         let what = places.iter().map(to).collect::<Vec<_>>().join(", ");
         let cost = offer.map_or_else(String::new, |MoveOffer { now, then, .. }| {

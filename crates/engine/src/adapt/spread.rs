@@ -57,7 +57,8 @@ impl PathObserver {
             return self.copies.is_imminent();
         };
         let homes = self.staged.take().map(|made| made.homes).unwrap_or_default();
-        let name = |(node, _): &NodePlacement| format!("`{}`", explain::names(&plan.graph)[node.0]);
+        let name =
+            |(node, _): &NodePlacement| format!("`{}`", explain::unique_names(&plan.graph)[node.0]);
         let (what, why, places, copies) = match (step, worth) {
             (ReplicaStep::Share, Some(SpreadProposal::Stages(stages))) => {
                 let all = stages.places.iter();
@@ -104,7 +105,7 @@ impl PathObserver {
         let copies = self.adapt.copies.then(|| reason_for_replicas(plan, machine)).flatten();
         // A thread that has time left holds up nobody.
         let stages = (self.adapt.stages && observation.is_saturated())
-            .then(|| plan_placed(plan, &[], machine).ok()?.stages(machine))
+            .then(|| plan_placed(plan, &[], machine).ok()?.divide_into_stages(machine))
             .flatten();
         match (copies, stages) {
             (Some((why, gain)), Some(stages)) => {

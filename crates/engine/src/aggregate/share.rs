@@ -65,8 +65,10 @@ pub(super) fn divided_sources(graph: &Graph) -> Vec<DividedSource> {
     let mut found = Vec::new();
     for source in graph.heads() {
         let Some((edge, to)) = single_edge(graph, source) else { continue };
-        let name =
-            graph.node(source).filter().map_or_else(String::new, pipeline::graph::Use::title);
+        let name = graph
+            .node(source)
+            .filter()
+            .map_or_else(String::new, pipeline::graph::Use::display_name);
         let nth = names.iter().filter(|known| **known == name).count();
         names.push(name.clone());
         if graph.node(to).name() == SHARD_FILTER {

@@ -48,7 +48,7 @@ fn worker_report(came: u64, own: u64, killed: bool) -> WorkerReport {
 
 fn shard_graph() -> Graph {
     let (shard_graph, mistakes) =
-        pipeline::read("replay x | shard 1 of=3 | discard", &MachineRegistry::Local);
+        pipeline::read_request("replay x | shard 1 of=3 | discard", &MachineRegistry::Local);
     assert!(mistakes.is_empty());
     shard_graph
 }

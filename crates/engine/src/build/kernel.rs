@@ -155,7 +155,7 @@ impl Builder<'_> {
     ) -> Local {
         let part = Operator::Source(SourceOperator::new(source));
         let used = self.plan.graph.node(first).filter();
-        let name = used.map_or_else(String::new, Use::title);
+        let name = used.map_or_else(String::new, Use::display_name);
         let counts = used.map_or_else(Counts::default, |used| counts(used.description));
         let local = draft.assembly.add_node(Node::new(name, self.node_number(first), part, counts));
         draft.inputs.push(Input::Source { node: local, intake });

@@ -70,7 +70,7 @@ impl Builder<'_> {
 
     /// Returns the name of the node with this number.
     fn node_name(&self, number: usize) -> String {
-        let names = explain::names(&self.plan.graph);
+        let names = explain::unique_names(&self.plan.graph);
         let at = self.ids.nodes.iter().position(|known| *known == number);
         at.and_then(|at| names.get(at).cloned()).unwrap_or_default()
     }
@@ -82,7 +82,7 @@ impl Builder<'_> {
         let Some(edge) = edge.and_then(|at| self.plan.graph.edges.get(at)) else {
             return format!("{title}, {number}");
         };
-        let names = explain::names(&self.plan.graph);
+        let names = explain::unique_names(&self.plan.graph);
         format!("{} → {}", names[edge.from.0], names[edge.to.0])
     }
 }

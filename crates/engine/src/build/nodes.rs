@@ -62,7 +62,7 @@ impl Builder<'_> {
     /// Returns a placeholder for a node that already runs.
     pub(super) fn placeholder(&self, id: NodeId) -> Node {
         let used = self.plan.graph.node(id).filter();
-        let name = used.map_or_else(|| "merge".to_owned(), Use::title);
+        let name = used.map_or_else(|| "merge".to_owned(), Use::display_name);
         Node::new(name, self.node_number(id), Operator::Pass, Counts::default())
     }
 
@@ -122,7 +122,7 @@ impl Builder<'_> {
             }
         };
         Ok(describe(
-            Node::new(used.title(), self.node_number(id), part, counts(description)),
+            Node::new(used.display_name(), self.node_number(id), part, counts(description)),
             description,
         ))
     }

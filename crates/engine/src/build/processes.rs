@@ -31,7 +31,8 @@ impl Builder<'_> {
             true => NodeKey::Given(number),
             false => NodeKey::Node(number),
         };
-        let mut made = Node::new(used.title(), number, Operator::Pass, counts(used.description));
+        let mut made =
+            Node::new(used.display_name(), number, Operator::Pass, counts(used.description));
         made.counted = self.is_counted(id);
         if used.is_untrusted() {
             (made.reasons, made.counters) = (used.description.reasons, used.description.counters);

@@ -282,7 +282,7 @@ impl Builder<'_> {
     fn output_classes(&self, copied: &Replicas) -> Wanted {
         let last = copied.nodes.last().copied();
         let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);
-        wanted_classes(&ClassSet::all_of(edges.map(|edge| &edge.classes)))
+        wanted_classes(&ClassSet::union_of(edges.map(|edge| &edge.classes)))
     }
 
     /// Builds the node at which a ring enters the space, and connects it to `to`.

@@ -93,7 +93,7 @@ pub(super) fn plan_request(
     registry: &MachineRegistry,
     machine: &Machine,
 ) -> Result<Plan> {
-    let (graph, mistakes) = pipeline::read(line, registry);
+    let (graph, mistakes) = pipeline::read_request(line, registry);
     if mistakes.iter().any(pipeline::Diagnostic::is_error) {
         return Err(pipeline::render(line, &mistakes, false).trim_end().replace('\n', "; ").into());
     }

@@ -118,7 +118,7 @@ impl TapCosts {
         let costs = &mut calibration.costs;
         // The request also calls a source and a sink.
         (costs.socket, costs.tap) = ((socket - 2.0 * costs.call).max(0.0), tap);
-        let known = costs.tap + costs.kernel_exit() - costs.fetch + costs.call;
+        let known = costs.tap + costs.kernel_exit_cost() - costs.fetch + costs.call;
         costs.fetch = costs.fetch.max(handed - known);
         // A twin that could not be loaded alone counts with the default cost.
         let alone = |name: &&str| {

@@ -121,7 +121,7 @@ fn loaded_program_cost(code: &ebpf::Program, takes: bool) -> Result<f64> {
 /// Parses a filter's arguments from their text.
 fn parse_arguments(description: &Description, own: &str) -> Result<Arguments> {
     let line = format!("generate | {own} |all discard");
-    let (graph, mistakes) = pipeline::read(&line, &MachineRegistry::Calibration);
+    let (graph, mistakes) = pipeline::read_request(&line, &MachineRegistry::Calibration);
     if let Some(mistake) = mistakes.iter().find(|mistake| mistake.is_error()) {
         return Err(format!("{mistake:?}").into());
     }

@@ -174,7 +174,7 @@ fn run_request(line: &str, timed: bool) -> Result<(Vec<String>, Outcome)> {
     let mut outcome = run_alone(build(&plan, settings)?);
     match outcome.failures.pop() {
         Some(failure) => Err(failure.into()),
-        None => Ok((explain::names(&plan.graph), outcome)),
+        None => Ok((explain::unique_names(&plan.graph), outcome)),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::path::running::PathState;
 use crate::record::{self, RecordMode};
 use filter::Arguments;
 use pipeline::Registry;
-use pipeline::edit::{Edit, differ_in_arguments};
+use pipeline::edit::{Edit, differ_only_in_arguments};
 use pipeline::graph::{Graph, NodeId, Step};
 use pipeline::plan::{Plan, SpaceKind, complete};
 use runtime::commands::{CommandError, CommandQueue, ExclusiveBorrow};
@@ -29,7 +29,7 @@ impl InPlaceChange {
     /// Returns the in-place change that leads to the request `graph`; `None` if any difference
     /// cannot be made in place.
     pub(super) fn find(graph: &Graph, registry: &dyn Registry, state: &PathState) -> Option<Self> {
-        if !differ_in_arguments(&graph.text, state.text.as_deref()?) {
+        if !differ_only_in_arguments(&graph.text, state.text.as_deref()?) {
             return None;
         }
         let old = &state.plan;

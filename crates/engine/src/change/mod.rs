@@ -180,9 +180,9 @@ fn apply_edit(
     let repeated = matches!(whole.extras.record_mode, RecordMode::Play(_));
     let registry: &dyn Registry =
         if repeated { &MachineRegistry::Recorded } else { &MachineRegistry::Local };
-    let edit = &edit.resolved(registry);
+    let edit = &edit.resolve_unset(registry);
     let edited = edit.apply(&text, registry).map_err(ChangeError::Misfit)?;
-    let (graph, mistakes) = pipeline::read(&edited.text, registry);
+    let (graph, mistakes) = pipeline::read_request(&edited.text, registry);
     if mistakes.iter().any(|mistake| mistake.severity == pipeline::language::Severity::Error) {
         return Err(ChangeError::Mistakes { text: edited.text, mistakes });
     }

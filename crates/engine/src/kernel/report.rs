@@ -234,7 +234,7 @@ impl Generation {
             },
             (false, None) => Operator::Pass,
         };
-        let mut node = Node::new(used.title(), number, part, counts(description));
+        let mut node = Node::new(used.display_name(), number, part, counts(description));
         (node.reasons, node.counters) = (description.reasons, description.counters);
         node.taken.push(taken);
         if is_sink {
@@ -367,5 +367,5 @@ fn amount_at(amounts: &[Amount], number: usize) -> Amount {
 
 fn node_name(generation: &Generation, id: NodeId) -> String {
     let node = generation.graph.node(id);
-    node.filter().map_or_else(|| node.name().to_owned(), Use::title)
+    node.filter().map_or_else(|| node.name().to_owned(), Use::display_name)
 }

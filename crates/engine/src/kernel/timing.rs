@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn overhead_of_run_statistics_is_subtracted() {
-        let skip = || testkit::need::skip("needs a kernel that counts runs for us");
+        let skip = || testkit::need::report_skip("needs a kernel that counts runs for us");
         let Some(timing) = Timing::enable().or_else(skip) else { return };
         let nothing = timing.empty_run_ns;
         assert!(nothing > 0.0 && nothing < 10_000.0, "{nothing}");

@@ -43,7 +43,7 @@ impl Origins {
             let number = numbers[id.0];
             if !self.nodes.contains(&number) {
                 self.nodes.push(number);
-                self.names.push(used.title());
+                self.names.push(used.display_name());
             }
         }
     }
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn v10_source_keeps_its_origin_in_every_plan() {
-        let graph = |text: &str| pipeline::read(text, &MachineRegistry::Local).0;
+        let graph = |text: &str| pipeline::read_request(text, &MachineRegistry::Local).0;
         let one = graph("replay one.pcap | count");
         let both = graph("(replay two.pcap + replay one.pcap) | count");
         let numbers = |graph: &Graph, of: &[(&str, usize)]| -> Vec<usize> {

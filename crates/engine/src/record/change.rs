@@ -37,7 +37,7 @@ pub(super) fn encode_change(out: &mut Vec<u8>, change: &Change) {
                 out.put_text(line);
             }
             edit => {
-                let words = edit.words();
+                let words = edit.to_words();
                 out.put_u32s(&[EDIT_WORDS_TAG, saturating_u32(words.len())]);
                 words.iter().for_each(|word| out.put_text(word));
             }

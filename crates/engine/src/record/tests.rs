@@ -136,7 +136,7 @@ fn capture_packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
     let path = scratch_path("packets");
     std::fs::write(&path, bytes).unwrap();
     let text = format!("replay {} | print", path.display());
-    let (graph, _) = pipeline::read(&text, &crate::registry::MachineRegistry::Local);
+    let (graph, _) = pipeline::read_request(&text, &crate::registry::MachineRegistry::Local);
     let used = graph.ids().find_map(|(_, node)| node.filter()).unwrap();
     let entry = endpoint::catalog::source("replay").unwrap();
     let form = filter::Form::Bytes;

@@ -8,7 +8,7 @@ use engine::change::ChangeError;
 use engine::live::Live;
 use engine::run::{Outcome, StopConditions, run};
 use std::time::{Duration, Instant};
-use testkit::until;
+use testkit::wait_until;
 
 /// The tests of this file, by name.
 pub(crate) const TESTS: &[(&str, fn())] = &[
@@ -205,7 +205,7 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
                 };
                 // Once the path stops, the process has been asked for its state and sleeps.
                 let (mut last, mut since) = (0, Instant::now());
-                until("it stands still", || {
+                wait_until("it stands still", || {
                     let came = received_numbers(&format!("{file}.all")).len();
                     if came != last {
                         (last, since) = (came, Instant::now());

@@ -18,7 +18,7 @@ use pipeline::Registry as _;
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
 use std::sync::OnceLock;
-use testkit::until;
+use testkit::wait_until;
 
 /// The tests of this file, by name.
 pub(crate) const TESTS: &[(&str, fn())] = &[
@@ -125,8 +125,9 @@ fn v18_every_stateful_filter_keeps_its_output_when_moved() {
         // Finds a prefix whose output the filter accepts.
         let line =
             |first: &str, option: &str| format!("generate | {first}{name}{option} |all pcap x");
-        let fits =
-            |first: &&str| pipeline::read(&line(first, ""), &MachineRegistry::Local).1.is_empty();
+        let fits = |first: &&str| {
+            pipeline::read_request(&line(first, ""), &MachineRegistry::Local).1.is_empty()
+        };
         let first = ["", "tcp | ", "tcp | http | "].into_iter().find(fits);
         let first = first.unwrap_or_else(|| panic!("nothing before `{name}` fits"));
         let node = if first.is_empty() { name } else { "tcp" };
@@ -185,7 +186,7 @@ fn v3_v18_sandboxed_filter_may_emit_blocks_of_a_new_source() {
         change(live, &Edit::Whole(both), &Machine::example(), TIME_LIMIT).expect("a change");
         let came =
             || live.counters(TIME_LIMIT).ledger.sources.get(1).map_or(0, |s| s.1.given.blocks);
-        until("blocks of the new one", || came() > 100);
+        wait_until("blocks of the new one", || came() > 100);
     });
     let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
     assert_eq!(received_numbers("later").len() as u64, given);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Runs a request that adapts until `holds` returns true, then stops it. Asserts that its ledger
 /// balances.
 fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcome {
-    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     assert!(plan.replicas.is_empty(), "nothing is known of costs");
@@ -37,7 +37,7 @@ fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcom
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         let stop = Stop(&live);
-        testkit::until(what, || live.is_ended() || holds(&live));
+        testkit::wait_until(what, || live.is_ended() || holds(&live));
         assert!(!live.is_ended(), "it ended before {what}");
         drop(stop);
         run.join().expect("a run")

@@ -60,7 +60,7 @@ pub(crate) fn build_paths(text: &str) -> Vec<BuiltPath> {
 
 /// Builds the paths of a line with the sinks of these settings.
 pub(crate) fn build_paths_with(text: &str, settings: Settings) -> Vec<BuiltPath> {
-    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, settings).expect("spaces");

@@ -134,10 +134,10 @@ fn j4_n1_added_replicas_are_pinned_to_one_processor_each() {
                     && allowed_processors(&names[1]).contains(&on(1))
             };
             // A thread is pinned when it gets its space back.
-            testkit::until("each copy keeps to a processor of its own", one_each);
+            testkit::wait_until("each copy keeps to a processor of its own", one_each);
             replicate_for(live, 1);
             let anywhere = || allowed_processors(&names[0]) == [all.clone()];
-            testkit::until("the only copy runs anywhere again", anywhere);
+            testkit::wait_until("the only copy runs anywhere again", anywhere);
         }
     });
     assert!(

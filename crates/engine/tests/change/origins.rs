@@ -11,7 +11,7 @@ use pipeline::edit::Edit;
 use pipeline::plan::Machine;
 use std::collections::HashMap;
 use std::sync::Mutex;
-use testkit::until;
+use testkit::wait_until;
 
 /// The source name of each block as its sink saw it on arrival, by file name of the sink.
 static SOURCE_NAMES: Mutex<Option<HashMap<String, Vec<Option<String>>>>> = Mutex::new(None);
@@ -67,9 +67,9 @@ fn v3_staying_sink_knows_the_names_of_new_sources() {
         let outcome = std::thread::scope(|scope| {
             let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
             let stop = Stop(&live);
-            until("blocks of the first", || source_names(thread).len() >= 100);
+            wait_until("blocks of the first", || source_names(thread).len() >= 100);
             set_whole(&live, &format!("({} + {}) | {behind}", source("one"), source("two")));
-            until("blocks of both", || {
+            wait_until("blocks of both", || {
                 let all = source_names(thread);
                 let has = |name: &str| all.iter().any(|known| known.as_deref() == Some(name));
                 has("generate#one") && has("generate#two")

@@ -32,7 +32,7 @@ fn m3_m4_published_state_survives_upgrades_and_moves() {
             edit_losslessly(live, words);
             let after = blocks();
             assert!(after >= before, "{words}: it goes on at {after}, and was at {before}");
-            wait::until("blocks", || blocks() > after + 500);
+            wait::wait_until("blocks", || blocks() > after + 500);
         }
         // A name belongs to one filter, even if another is to replace that filter.
         let words = ["replace", "count", "with", &format!("count state={name}")];
@@ -42,7 +42,7 @@ fn m3_m4_published_state_survives_upgrades_and_moves() {
         // The reader of a removed filter's state sees its end.
         assert!(!sample.has_ended());
         edit(live, "remove sample").unwrap();
-        wait::until("the end of what was removed", || sample.has_ended());
+        wait::wait_until("the end of what was removed", || sample.has_ended());
         assert!(!reader.has_ended());
         reader
     });

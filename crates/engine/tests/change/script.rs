@@ -143,7 +143,7 @@ pub(crate) fn run_with_act(
         sinks: Box::leak(Box::new([SinkEntry::new(sink, |_| Ok(Box::new(OutputSink)))])),
         ..Settings::default()
     };
-    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, settings).expect("spaces");

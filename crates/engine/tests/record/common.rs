@@ -44,7 +44,7 @@ impl Drop for Folder {
 }
 
 pub(crate) fn plan_request(text: &str) -> (Plan, Machine) {
-    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
+    let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let machine = Head::outside_kernel(Machine::example());
     (plan(graph, &MachineRegistry::Local, &machine).expect("a plan"), machine)

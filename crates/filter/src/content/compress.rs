@@ -61,7 +61,7 @@ impl Lanes for Compress {
             if block.length() == 0 && (block.pointer.is_hole() || block.marks.is_description()) {
                 continue;
             }
-            let Some(block) = cx.whole(batch, l) else { continue };
+            let Some(block) = cx.complete_block(batch, l) else { continue };
             match self.encoder.encode(block.bytes()) {
                 Ok(bytes) => super::replace_block(batch, l, cx, bytes),
                 Err(_) => batch.set_class(l, cx.common.absent(TOO_LARGE)),

@@ -49,7 +49,7 @@ struct Decompress {
 impl Lanes for Decompress {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
-            let Some(block) = cx.whole(batch, l) else { continue };
+            let Some(block) = cx.complete_block(batch, l) else { continue };
             match self.decoder.decode(block.bytes()) {
                 Ok(bytes) => super::replace_block(batch, l, cx, bytes),
                 Err(bad) => batch.set_class(l, cx.common.absent(reason(bad))),

@@ -31,7 +31,7 @@ pub(crate) fn application_traffic(each: usize) -> Vec<Frame> {
 
 /// Returns the first `each` packets of every external capture.
 pub(crate) fn external(each: usize) -> Vec<Frame> {
-    first(&testkit::corpus().expect("the outside cases are here"), each)
+    first(&testkit::corpus_captures().expect("the outside cases are here"), each)
 }
 
 fn first(captures: &testkit::Captures, each: usize) -> Vec<Frame> {

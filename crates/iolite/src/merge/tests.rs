@@ -151,7 +151,7 @@ fn stamped_merge_yields_the_oldest_of_all_producers() {
 #[test]
 fn silent_producer_delays_no_other_and_is_late() {
     // A loaded machine may take longer than the patience to read the available blocks; repeat then.
-    testkit::until("what there is was read in time", one_of_two_is_silent);
+    testkit::wait_until("what there is was read in time", one_of_two_is_silent);
 }
 
 /// Runs the test once. Returns true if the available blocks were read within the patience.

@@ -11,8 +11,8 @@ use sys::local_socket;
 
 /// Timeout of a call.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of an expensive call: spaces reply only between two batches, the kernel verifies
-/// programs, and earlier calls may be queued.
+/// Timeout of an expensive call. Spaces reply only between two batches, the kernel takes time to
+/// verify programs, and earlier calls may be queued.
 pub const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A connection over which calls are made, one at a time.
@@ -30,7 +30,7 @@ impl Caller {
         Self { socket, overdue: AtomicBool::new(false) }
     }
 
-    /// Limits the time for which each send and each receive blocks. Zero counts as 1 ms.
+    /// Limits the time for which each send and each receive blocks. A limit of zero counts as 1 ms.
     pub(super) fn set_timeout(&self, limit: Duration) -> Result<(), ClientError> {
         Ok(local_socket::set_timeouts(&self.socket, limit.max(Duration::from_millis(1)))?)
     }
@@ -41,7 +41,7 @@ impl Caller {
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
         self.send(&Call::new(method, parameters), &[])?;
-        Ok(self.reply()?.0.take()?)
+        Ok(self.reply()?.0.deserialize_result()?)
     }
 
     /// Calls a method with the timeout [`LONG_TIMEOUT`].
@@ -64,14 +64,14 @@ impl Caller {
         if self.overdue.load(Ordering::Relaxed) {
             return Err(ClientError::Timeout);
         }
-        match sys::descriptor::send(&self.socket, &call.text(), descriptors) {
+        match sys::descriptor::send(&self.socket, &call.to_bytes(), descriptors) {
             // A peer that hung up may have sent the reason, which is still readable.
             Err(error) if error.errno == EPIPE => Ok(()),
             sent => Ok(sent?),
         }
     }
 
-    /// Receives the reply to the call just sent, and its descriptors. Blocks up to the timeout of
+    /// Receives the reply to the last call, with its descriptors. Blocks for at most the timeout of
     /// the socket. Fails if the reply is an error.
     pub(crate) fn reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         let received = self.receive();
@@ -81,8 +81,8 @@ impl Caller {
         received
     }
 
-    /// Receives the next update of a subscription, which may be long in coming, as
-    /// [`reply`](Self::reply).
+    /// Receives the next update of a subscription, like [`reply`](Self::reply). The update may take
+    /// long to arrive.
     pub(super) fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         let mut bytes = vec![0; REPLY_MAX];
         let received = match sys::descriptor::receive(&self.socket, &mut bytes) {

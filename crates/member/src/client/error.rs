@@ -1,6 +1,6 @@
 //! The error of a call to the daemon or to a path.
 
-use crate::faults::sentence;
+use crate::faults::format_fault;
 use crate::varlink::{Fault, MessageError};
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub enum ClientError {
         .0.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(" or ")
     )]
     NoDaemon(Vec<PathBuf>),
-    /// The listening process belongs neither to root nor to this user, nor to the owner of the
+    /// The listening process belongs neither to root, nor to this user, nor to the owner of the
     /// machine-wide directory.
     #[error(
         "a process of user {uid} listens in {}, and not root or you: nothing was asked",
@@ -40,7 +40,7 @@ pub enum ClientError {
     Malformed(#[from] MessageError),
     /// The peer replied with an error. The text of a mistake in a request has several lines, which
     /// show its position.
-    #[error("{}", sentence(.0).trim_end().lines().map(escape_hidden).collect::<Vec<_>>()
+    #[error("{}", format_fault(.0).trim_end().lines().map(escape_hidden).collect::<Vec<_>>()
         .join("\n"))]
     Refused(Fault),
     /// A system call failed.
@@ -64,11 +64,11 @@ pub fn escape_hidden(text: &str) -> String {
     abi::text::Visible(text).to_string()
 }
 
-/// Error number of an operation that would block.
+/// Error number for an operation that would block.
 const EAGAIN: i32 = 11;
-/// Error number of a write to a closed connection.
+/// Error number for a write to a closed connection.
 pub(super) const EPIPE: i32 = 32;
-/// Error number of a connection that the peer has reset.
+/// Error number for a connection that the peer has reset.
 pub(super) const ECONNRESET: i32 = 104;
-/// Error number of a connect whose timeout has expired.
+/// Error number for a connect whose timeout has expired.
 const EINPROGRESS: i32 = 115;

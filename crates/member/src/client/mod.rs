@@ -16,7 +16,7 @@ pub use error::{ClientError, escape_hidden};
 pub use path::{COUNT, DESCRIBE, PathClient, STOP};
 
 use crate::gather::gather;
-use crate::place::{self, PACKETS};
+use crate::place::{self, PACKET_SOCKET};
 use crate::protocol::{
     About, Connect, ConnectReply, KernelPrograms, NoParameters, Path, PathDescription, PathList,
     PathNumber, Permissions, Register, RequestChange,
@@ -28,7 +28,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::{Duration, Instant};
 use sys::local_socket::{self, Framing};
 
-/// Total timeout of a query of many paths.
+/// Timeout for a query of many paths, for all of them together.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection to the daemon.
@@ -44,10 +44,10 @@ impl Client {
     pub fn find(directory: Option<&FilePath>) -> Result<Self, ClientError> {
         let places = match directory {
             Some(directory) => vec![directory.to_owned()],
-            None => place::searched(),
+            None => place::search_directories(),
         };
         for place in &places {
-            match Self::at(place) {
+            match Self::connect_at(place) {
                 Err(ClientError::NoDaemon(_)) => {}
                 found => return found,
             }
@@ -57,15 +57,18 @@ impl Client {
 
     /// Connects to the daemon in this directory. Fails with [`ClientError::UntrustedDaemon`] if
     /// another user runs it.
-    pub fn at(directory: &FilePath) -> Result<Self, ClientError> {
-        let socket =
-            local_socket::connect_to(&directory.join(PACKETS), Framing::Packets, CALL_TIMEOUT);
+    pub fn connect_at(directory: &FilePath) -> Result<Self, ClientError> {
+        let socket = local_socket::connect_to(
+            &directory.join(PACKET_SOCKET),
+            Framing::Packets,
+            CALL_TIMEOUT,
+        );
         let socket = socket.map_err(|error| match error.errno {
             ENOENT | ECONNREFUSED | ENOTDIR => ClientError::NoDaemon(vec![directory.to_owned()]),
             _ => error.into(),
         })?;
         let (uid, _) = sys::descriptor::peer_identity(&socket)?;
-        if uid != ROOT
+        if uid != ROOT_UID
             && uid != sys::process::identity().0
             && !place::is_machine_owner(directory, uid)
         {
@@ -81,18 +84,18 @@ impl Client {
     }
 
     /// Returns the identity of the daemon.
-    pub fn about(&self) -> Result<About, ClientError> {
+    pub fn describe_daemon(&self) -> Result<About, ClientError> {
         self.caller.call("io.streamline.About", &NoParameters {})
     }
 
     /// Returns the rights and quota of this user.
-    pub fn allowed(&self) -> Result<Permissions, ClientError> {
+    pub fn permissions(&self) -> Result<Permissions, ClientError> {
         self.caller.call("io.streamline.Allowed", &NoParameters {})
     }
 
     /// Returns the kernel programs of the daemon that are visible to this user. Blocks for at most
     /// [`LONG_TIMEOUT`].
-    pub fn sharing(&self) -> Result<KernelPrograms, ClientError> {
+    pub fn kernel_programs(&self) -> Result<KernelPrograms, ClientError> {
         // The thread that replies also loads programs, one at a time.
         self.caller.call_long("io.streamline.Sharing", &NoParameters {})
     }
@@ -104,14 +107,14 @@ impl Client {
     }
 
     /// Returns all paths that are visible to this user.
-    pub fn list(&self) -> Result<Vec<Path>, ClientError> {
+    pub fn list_paths(&self) -> Result<Vec<Path>, ClientError> {
         self.caller
             .send(&Call { more: true, ..Call::new("io.streamline.List", &NoParameters {}) }, &[])?;
         let mut all = Vec::new();
         loop {
             let (reply, _) = self.caller.reply()?;
             let continues = reply.continues;
-            let PathList { paths } = reply.take()?;
+            let PathList { paths } = reply.deserialize_result()?;
             all.extend(paths);
             if !continues {
                 return Ok(all);
@@ -125,7 +128,7 @@ impl Client {
         let wanted = Connect { path: path.to_owned() };
         self.caller.send(&Call::new("io.streamline.Connect", &wanted), &[])?;
         let (reply, descriptors) = self.caller.reply()?;
-        let ConnectReply { number, uid } = reply.take()?;
+        let ConnectReply { number, uid } = reply.deserialize_result()?;
         let mut descriptors = descriptors.into_iter();
         match (descriptors.next(), descriptors.next()) {
             (Some(socket), Some(process)) => {
@@ -139,10 +142,10 @@ impl Client {
         }
     }
 
-    /// Calls the same methods, which have no parameters, on many paths in parallel, and passes each
-    /// connection with its replies to `take`.
+    /// Calls the same methods on many paths in parallel, and passes each connection with its
+    /// replies to `take`. The methods must have no parameters.
     ///
-    /// Blocks for at most `limit` in total, for the daemon as for the paths; a path that has not
+    /// Blocks for at most `limit` in total, including the wait for the daemon. A path that has not
     /// replied by then yields [`ClientError::Timeout`]. Results are in the order of `paths`.
     pub fn query_all<R>(
         &self,
@@ -179,10 +182,13 @@ impl Client {
 
     /// Connects to a path and fetches its description within [`QUERY_TIMEOUT`], so that a stopped
     /// process is noticed before an expensive call.
-    pub fn reach(&self, path: &str) -> Result<(PathClient, PathDescription), ClientError> {
+    pub fn connect_described(
+        &self,
+        path: &str,
+    ) -> Result<(PathClient, PathDescription), ClientError> {
         let paths = [(0, path.to_owned())];
         let described = |to: PathClient, replies: Vec<Reply>| {
-            let about = replies.into_iter().next().unwrap_or_default().take()?;
+            let about = replies.into_iter().next().unwrap_or_default().deserialize_result()?;
             Ok((to, about))
         };
         let mut reached = self.query_all(&paths, &[DESCRIBE], QUERY_TIMEOUT, described);
@@ -196,8 +202,8 @@ impl Client {
         self.caller.send(&Call { oneway: true, ..call }, &[])
     }
 
-    /// Registers a path for the lifetime of this connection; returns the number of the path. The
-    /// daemon passes connections for the path through `admissions`.
+    /// Registers a path for as long as this connection lasts. Returns the number of the path. The
+    /// daemon passes connections of clients to the path through `admissions`.
     pub(crate) fn register(
         &self,
         path: &Register,
@@ -205,12 +211,12 @@ impl Client {
     ) -> Result<u32, ClientError> {
         self.caller.send(&Call::new("io.streamline.Register", path), &[admissions])?;
         let (reply, _) = self.caller.reply()?;
-        let PathNumber { number } = reply.take()?;
+        let PathNumber { number } = reply.deserialize_result()?;
         Ok(number)
     }
 }
 
-/// A path with outstanding replies.
+/// A path whose replies have not all arrived.
 struct PendingReplies {
     to: PathClient,
     replies: Vec<Reply>,
@@ -228,7 +234,7 @@ impl AsFd for Client {
     }
 }
 
-const ROOT: u32 = 0;
+const ROOT_UID: u32 = 0;
 const ENOENT: i32 = 2;
 const ENOTDIR: i32 = 20;
 const ECONNREFUSED: i32 = 111;

@@ -60,12 +60,12 @@ impl PathClient {
     }
 
     /// Returns the path's counters.
-    pub fn count(&self) -> Result<Counters, ClientError> {
+    pub fn counters(&self) -> Result<Counters, ClientError> {
         let CountReply { counters } = self.call(COUNT, &NoParameters {})?;
         Ok(counters)
     }
 
-    /// Ends the sources of the path; blocks already read are still processed.
+    /// Ends the sources of the path. Blocks that were already read are still processed.
     pub fn stop(&self) -> Result<(), ClientError> {
         let _: serde_json::Value = self.call(STOP, &NoParameters {})?;
         Ok(())
@@ -87,7 +87,7 @@ impl PathClient {
         let answer = self.caller.reply().map_err(|error| self.hangup_as_end(error));
         self.caller.set_timeout(CALL_TIMEOUT)?;
         let (reply, descriptors) = answer?;
-        let began = reply.take()?;
+        let began = reply.deserialize_result()?;
         let pipe = descriptors.into_iter().next();
         let none = || ClientError::Malformed(MessageError::Invalid("no pipe came".to_owned()));
         Ok((began, pipe.ok_or_else(none)?))
@@ -108,7 +108,7 @@ impl PathClient {
 
     /// Subscribes to the updates that [`next_update`](Self::next_update) returns: counters at
     /// intervals of `every`, and finally the exit status. Does not wait for a reply.
-    pub fn follow(&self, every: Duration) -> Result<(), ClientError> {
+    pub fn subscribe(&self, every: Duration) -> Result<(), ClientError> {
         let every_ms = u64::try_from(every.as_millis()).ok();
         let call = Call::new("io.streamline.path.Follow", &Follow { every_ms });
         self.caller.send(&Call { more: true, ..call }, &[])
@@ -117,7 +117,7 @@ impl PathClient {
     /// Returns the next update. Blocks up to [`CALL_TIMEOUT`] unless the socket is readable. Fails
     /// if the path has closed the connection.
     pub fn next_update(&self) -> Result<PathUpdate, ClientError> {
-        Ok(self.caller.receive()?.0.take()?)
+        Ok(self.caller.receive()?.0.deserialize_result()?)
     }
 
     /// Calls `method` of the path with these parameters. Blocks for at most [`CALL_TIMEOUT`]. Fails
@@ -130,7 +130,7 @@ impl PathClient {
         self.caller.call(method, parameters).map_err(|error| self.hangup_as_end(error))
     }
 
-    /// Converts the error of a closed connection into [`ClientError::PathEnded`], because the path
+    /// Converts the error of a closed connection to [`ClientError::PathEnded`], because the path
     /// existed when the connection was made.
     pub(super) fn hangup_as_end(&self, error: ClientError) -> ClientError {
         match error {

@@ -44,9 +44,9 @@ pub struct Link {
     pub to: usize,
     /// Classes that the edge carries, as written in the request; empty for a plain pipe.
     pub classes: String,
-    /// `call`, `ring`, `kernel`, `back` or `pipe`.
+    /// Kind of the edge: `call`, `ring`, `kernel`, `back` or `pipe`.
     pub transport: String,
-    /// Capacity in blocks if the edge is a ring; otherwise `None`.
+    /// Capacity of the ring in blocks; `None` if the edge is not a ring.
     pub room: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ pub struct ChangeReply {
 pub struct Tap {
     /// Node whose output is tapped; `None` for the source.
     pub node: Option<String>,
-    /// Start of the tap: `-5s`, `block:100` or `oldest`; `None` for now.
+    /// Start of the tap: `-5s`, `block:100` or `oldest`. `None` starts at the current position.
     pub from: Option<String>,
     /// True if the tap ends instead of skipping blocks.
     pub all: Option<bool>,
@@ -102,7 +102,7 @@ pub struct TapReport {
     pub frames: u64,
     /// Frames skipped because the reader was too slow.
     pub skipped: u64,
-    /// Sequence numbers of the skipped frames: `4211 to 4260, 5000`.
+    /// Sequence numbers of the skipped frames, such as `4211 to 4260, 5000`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// Blocks without a frame, or with a link type other than that of the first frame.

@@ -81,11 +81,11 @@ pub struct Edge {
     pub put: Amount,
     /// Blocks taken out, as counted by the downstream side.
     pub taken: Amount,
-    /// Blocks in the edge.
+    /// Blocks that are currently in the edge.
     pub resident: Amount,
     /// Losses by reason.
     pub lost: Vec<Loss>,
-    /// Size of a ring now. Absent for other edges and in replies of older versions.
+    /// Current size of a ring. Absent for other edges and in replies of older versions.
     #[serde(default)]
     pub size: Option<RingSize>,
 }
@@ -104,7 +104,7 @@ pub struct Loss {
 pub struct Space {
     /// Name in the plan.
     pub name: String,
-    /// `thread`, `process` or `engine`.
+    /// Kind of the space: `thread`, `process` or `engine`.
     pub kind: String,
     /// Process in which the space runs; `None` before it starts.
     pub process: Option<u32>,
@@ -112,7 +112,8 @@ pub struct Space {
     pub thread: Option<u32>,
     /// Processors on which the space may run.
     pub processors: Vec<usize>,
-    /// `runs`, `sleeps`, `waits`, `stopped` or `ended`, sampled just before the query.
+    /// State of the space, sampled just before the query: `runs`, `sleeps`, `waits`, `stopped` or
+    /// `ended`.
     pub state: String,
     /// Resource for which the space waits, if any.
     pub waits: Option<String>,
@@ -120,7 +121,8 @@ pub struct Space {
     pub processor_ns: u64,
     /// Memory in bytes: the pools of a thread, or the resident set of a process.
     pub memory: Option<u64>,
-    /// Reason why the space did not reply, so that its counters are older; `None` if it replied.
+    /// Reason why the space did not reply, in which case its counters are older; `None` if it
+    /// replied.
     pub late: Option<String>,
 }
 

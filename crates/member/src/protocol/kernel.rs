@@ -15,7 +15,7 @@ pub struct Attach {
     pub network: String,
     /// Version of the calling program.
     pub version: String,
-    /// The request to replace, once `Switch` is called; see [`AttachReply::switched`].
+    /// The request that this one replaces when `Switch` is called; see [`AttachReply::switched`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead: Option<Replacement>,
 }
@@ -40,8 +40,8 @@ pub struct CarriedStep {
     pub is: u64,
 }
 
-/// Replies to `Attach`: first the layout of the memory whose descriptors the reply transfers, and
-/// finally the final counts.
+/// Replies to `Attach`. The first contains the layout of the memory whose descriptors it transfers,
+/// the last the final counters.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AttachReply {
     /// The layout, in the form of [`engine::kernel::delegation::DelegatedLayout::to_text`].
@@ -50,7 +50,7 @@ pub struct AttachReply {
     pub line: Option<u64>,
     /// True if the request has replaced another one.
     pub switched: Option<bool>,
-    /// The final counts, in the form of [`engine::kernel::delegation::FinalCounters::to_text`].
+    /// The final counters, in the form of [`engine::kernel::delegation::FinalCounters::to_text`].
     pub ended: Option<String>,
     /// Reason for a removal that the caller did not request.
     pub why: Option<String>,
@@ -70,13 +70,13 @@ pub struct KernelProgram {
     pub interface: String,
     /// Network namespace of the interface; `None` for that of the daemon.
     pub netns: Option<String>,
-    /// `received` or `sent`.
+    /// Direction of the frames: `received` or `sent`.
     pub side: String,
     /// Id of the program in the kernel.
     pub program: u32,
     /// Number of times the program was replaced.
     pub replaced: u64,
-    /// Number of frames that the program processed; a frame counts once, however many requests it
+    /// Number of frames that the program processed. A frame counts once, however many requests it
     /// reaches.
     pub frames: u64,
     /// Requests that are visible to the caller.

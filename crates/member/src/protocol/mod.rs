@@ -1,7 +1,7 @@
-//! Parameter and reply types of the interface files, exchanged between a client, the daemon and the
-//! process of a path. Errors are in [`faults`](crate::faults).
+//! Parameter and reply types of the Varlink interfaces, exchanged between clients, the daemon and
+//! the processes of paths. Errors are in [`faults`](crate::faults).
 //!
-//! Field names are the keys of the interfaces.
+//! The names of the fields are the keys in the interface files.
 
 mod control;
 mod counters;

@@ -30,7 +30,7 @@ pub struct PathList {
     pub paths: Vec<Path>,
 }
 
-/// Reply to `DbufIds`: ids that no other process has or gets.
+/// Reply to `DbufIds`: a range of ids that no other process ever gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DbufIds {
     /// The first id.
@@ -42,13 +42,13 @@ pub struct DbufIds {
 /// Reply to `Watch`: a change in the set of visible paths.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Event {
-    /// `present`, `came` or `went`.
+    /// Kind of the change: `present`, `came` or `went`.
     pub event: String,
     /// The path that appeared, changed or ended.
     pub path: Path,
 }
 
-/// Parameters of `Register`, which enters a path into the registry.
+/// Parameters of `Register`, which adds a path to the registry.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
@@ -71,7 +71,7 @@ pub struct PathNumber {
     pub number: u32,
 }
 
-/// Parameters of `Changed`, by which a path reports to the daemon that it runs another request.
+/// Parameters of `Changed`, with which a path reports to the daemon that it runs another request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestChange {
@@ -96,7 +96,7 @@ pub struct ConnectReply {
     pub uid: u32,
 }
 
-/// Parameters of `Admit`, by which the daemon passes a connection to a path.
+/// Parameters of `Admit`, with which the daemon passes a connection to a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Admit {

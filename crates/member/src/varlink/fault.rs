@@ -1,6 +1,6 @@
 //! The error reply of a method: its name and parameters.
 
-use super::{Parameters, Reply, object};
+use super::{Parameters, Reply, to_parameters};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -21,40 +21,40 @@ impl Fault {
     /// Creates an error.
     #[must_use]
     pub fn new(name: &str, parameters: &impl Serialize) -> Self {
-        Self { name: name.to_owned(), parameters: object(parameters) }
+        Self { name: name.to_owned(), parameters: to_parameters(parameters) }
     }
 
     /// Creates `InterfaceNotFound`: the service lacks this interface.
     #[must_use]
-    pub fn interface(interface: &str) -> Self {
-        Self::standard("InterfaceNotFound", &json!({ "interface": truncate(interface) }))
+    pub fn interface_not_found(interface: &str) -> Self {
+        Self::standard_fault("InterfaceNotFound", &json!({ "interface": truncate(interface) }))
     }
 
     /// Creates `MethodNotFound`: the interface lacks this method.
     #[must_use]
-    pub fn method(method: &str) -> Self {
-        Self::standard("MethodNotFound", &json!({ "method": truncate(method) }))
+    pub fn method_not_found(method: &str) -> Self {
+        Self::standard_fault("MethodNotFound", &json!({ "method": truncate(method) }))
     }
 
     /// Creates `InvalidParameter`: a parameter is missing, unknown or of the wrong type.
     #[must_use]
-    pub fn invalid(parameter: &str) -> Self {
-        Self::standard("InvalidParameter", &json!({ "parameter": truncate(parameter) }))
+    pub fn invalid_parameter(parameter: &str) -> Self {
+        Self::standard_fault("InvalidParameter", &json!({ "parameter": truncate(parameter) }))
     }
 
     /// Creates `PermissionDenied`.
     #[must_use]
-    pub fn denied() -> Self {
-        Self::standard("PermissionDenied", &json!({}))
+    pub fn permission_denied() -> Self {
+        Self::standard_fault("PermissionDenied", &json!({}))
     }
 
     /// Creates `ExpectedMore`: the method sends several replies, but the call accepts only one.
     #[must_use]
     pub fn expected_more() -> Self {
-        Self::standard("ExpectedMore", &json!({}))
+        Self::standard_fault("ExpectedMore", &json!({}))
     }
 
-    fn standard(name: &str, parameters: &Value) -> Self {
+    fn standard_fault(name: &str, parameters: &Value) -> Self {
         Self::new(&format!("{SERVICE}.{name}"), parameters)
     }
 

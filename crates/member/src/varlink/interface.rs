@@ -13,35 +13,35 @@ pub struct Interface {
 }
 
 /// The interface of the daemon.
-pub const DAEMON: Interface =
+pub const DAEMON_INTERFACE: Interface =
     Interface { name: "io.streamline", text: include_str!("../io.streamline.varlink") };
 /// The interface of a path's process.
-pub const PATH: Interface =
+pub const PATH_INTERFACE: Interface =
     Interface { name: "io.streamline.path", text: include_str!("../io.streamline.path.varlink") };
 /// The standard interface of every service.
-pub const SERVICE: Interface =
+pub const SERVICE_INTERFACE: Interface =
     Interface { name: "org.varlink.service", text: include_str!("org.varlink.service.varlink") };
 
 /// Executes a call of `org.varlink.service` for a service with the additional interface `own`.
-pub fn service(call: &Call, own: Interface) -> Result<Value, Fault> {
-    match call.parts().1 {
+pub fn call_service(call: &Call, own: Interface) -> Result<Value, Fault> {
+    match call.interface_and_method().1 {
         "GetInfo" => Ok(json!({
             "vendor": "Streamline",
             "product": own.name,
             "version": env!("CARGO_PKG_VERSION"),
             "url": "",
-            "interfaces": [SERVICE.name, own.name],
+            "interfaces": [SERVICE_INTERFACE.name, own.name],
         })),
         "GetInterfaceDescription" => {
             #[derive(serde::Deserialize)]
             struct InterfaceQuery {
                 interface: String,
             }
-            let InterfaceQuery { interface } = call.take()?;
-            let known = [SERVICE, own].into_iter().find(|known| known.name == interface);
-            let known = known.ok_or_else(|| Fault::interface(&interface))?;
+            let InterfaceQuery { interface } = call.deserialize_parameters()?;
+            let known = [SERVICE_INTERFACE, own].into_iter().find(|known| known.name == interface);
+            let known = known.ok_or_else(|| Fault::interface_not_found(&interface))?;
             Ok(json!({ "description": known.text }))
         }
-        _ => Err(Fault::method(&call.method)),
+        _ => Err(Fault::method_not_found(&call.method)),
     }
 }

@@ -39,16 +39,16 @@ pub struct Call {
     /// Interface and method, joined by a dot.
     pub method: String,
     /// Parameters of the method.
-    #[serde(default, skip_serializing_if = "Map::is_empty", deserialize_with = "nullable")]
+    #[serde(default, skip_serializing_if = "Map::is_empty", deserialize_with = "null_as_default")]
     pub parameters: Parameters,
     /// True if the caller accepts several replies.
-    #[serde(default, skip_serializing_if = "is_false", deserialize_with = "nullable")]
+    #[serde(default, skip_serializing_if = "is_false", deserialize_with = "null_as_default")]
     pub more: bool,
     /// True if the caller expects no reply.
-    #[serde(default, skip_serializing_if = "is_false", deserialize_with = "nullable")]
+    #[serde(default, skip_serializing_if = "is_false", deserialize_with = "null_as_default")]
     pub oneway: bool,
     /// True if the caller asks to upgrade the connection to another protocol, which is refused.
-    #[serde(default, skip_serializing_if = "is_false", deserialize_with = "nullable")]
+    #[serde(default, skip_serializing_if = "is_false", deserialize_with = "null_as_default")]
     pub upgrade: bool,
 }
 
@@ -56,10 +56,10 @@ pub struct Call {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Reply {
     /// Result of the method, or the parameters of the error.
-    #[serde(default, skip_serializing_if = "Map::is_empty", deserialize_with = "nullable")]
+    #[serde(default, skip_serializing_if = "Map::is_empty", deserialize_with = "null_as_default")]
     pub parameters: Parameters,
     /// True if more replies follow.
-    #[serde(default, skip_serializing_if = "is_false", deserialize_with = "nullable")]
+    #[serde(default, skip_serializing_if = "is_false", deserialize_with = "null_as_default")]
     pub continues: bool,
     /// Name of the error; `None` for a result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +72,7 @@ pub enum MessageError {
     /// The message is longer than [`MESSAGE_MAX`] or [`REPLY_MAX`].
     #[error("a call has at most {MESSAGE_MAX} bytes, and a reply {REPLY_MAX}")]
     TooLong,
-    /// The bytes are not JSON of the required form; the text locates the error.
+    /// The bytes are not JSON of the required form. The text locates the error.
     #[error("this is no message of Varlink: {0}")]
     Invalid(String),
 }
@@ -81,7 +81,7 @@ impl Call {
     /// Creates a call that expects one reply.
     #[must_use]
     pub fn new(method: &str, parameters: &impl Serialize) -> Self {
-        let parameters = object(parameters);
+        let parameters = to_parameters(parameters);
         Self { method: method.to_owned(), parameters, more: false, oneway: false, upgrade: false }
     }
 
@@ -92,21 +92,21 @@ impl Call {
 
     /// Serializes the call, without a terminator.
     #[must_use]
-    pub fn text(&self) -> Vec<u8> {
-        text(self)
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serialize(self)
     }
 
     /// Splits the name into interface and method.
     #[must_use]
-    pub fn parts(&self) -> (&str, &str) {
+    pub fn interface_and_method(&self) -> (&str, &str) {
         self.method.rsplit_once('.').unwrap_or(("", &self.method))
     }
 
     /// Deserializes the parameters. Fails with `InvalidParameter`, which names the first invalid
     /// parameter.
-    pub fn take<T: DeserializeOwned>(&self) -> Result<T, Fault> {
-        from_object(self.parameters.clone())
-            .map_err(|error| Fault::invalid(&parameter_name(&error)))
+    pub fn deserialize_parameters<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+        from_parameters(self.parameters.clone())
+            .map_err(|error| Fault::invalid_parameter(&parameter_name(&error)))
     }
 }
 
@@ -114,7 +114,7 @@ impl Reply {
     /// Creates a successful reply that no other reply follows.
     #[must_use]
     pub fn new(parameters: &impl Serialize) -> Self {
-        Self { parameters: object(parameters), ..Self::default() }
+        Self { parameters: to_parameters(parameters), ..Self::default() }
     }
 
     /// Parses a reply.
@@ -124,13 +124,13 @@ impl Reply {
 
     /// Serializes the reply, without a terminator.
     #[must_use]
-    pub fn text(&self) -> Vec<u8> {
-        text(self)
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serialize(self)
     }
 
     /// Deserializes the result.
-    pub fn take<T: DeserializeOwned>(self) -> Result<T, MessageError> {
-        from_object(self.parameters).map_err(|error| MessageError::Invalid(error.to_string()))
+    pub fn deserialize_result<T: DeserializeOwned>(self) -> Result<T, MessageError> {
+        from_parameters(self.parameters).map_err(|error| MessageError::Invalid(error.to_string()))
     }
 }
 
@@ -151,13 +151,13 @@ fn read<T: DeserializeOwned>(bytes: &[u8], most: usize) -> Result<T, MessageErro
     serde_json::from_slice(bytes).map_err(|error| MessageError::Invalid(error.to_string()))
 }
 
-fn text(message: &impl Serialize) -> Vec<u8> {
+fn serialize(message: &impl Serialize) -> Vec<u8> {
     // Names, numbers and texts always serialize.
     serde_json::to_vec(message).unwrap_or_default()
 }
 
 /// Converts a struct to named parameters.
-fn object(value: &impl Serialize) -> Parameters {
+fn to_parameters(value: &impl Serialize) -> Parameters {
     match serde_json::to_value(value) {
         Ok(Value::Object(map)) => map,
         // A unit value: the method has no parameters.
@@ -165,7 +165,7 @@ fn object(value: &impl Serialize) -> Parameters {
     }
 }
 
-fn from_object<T: DeserializeOwned>(map: Parameters) -> serde_json::Result<T> {
+fn from_parameters<T: DeserializeOwned>(map: Parameters) -> serde_json::Result<T> {
     serde_json::from_value(Value::Object(map))
 }
 
@@ -180,8 +180,8 @@ const fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// Reads `null` as the default value.
-fn nullable<'d, T: Deserialize<'d> + Default, D: serde::Deserializer<'d>>(
+/// Deserializes a value, with `null` as the default value.
+fn null_as_default<'d, T: Deserialize<'d> + Default, D: serde::Deserializer<'d>>(
     from: D,
 ) -> Result<T, D::Error> {
     Option::<T>::deserialize(from).map(Option::unwrap_or_default)

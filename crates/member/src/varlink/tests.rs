@@ -1,4 +1,4 @@
-//! Tests of calls, replies, and the agreement of the interface files with the types.
+//! Tests of calls and replies, and of the agreement between the interface files and the types.
 
 use super::*;
 use crate::protocol;
@@ -10,14 +10,14 @@ use serde_json::json;
 fn call_serializes_as_varlink_specifies() {
     let call =
         Call::read(br#"{"method":"io.streamline.List","parameters":{},"more":true}"#).unwrap();
-    assert_eq!(call.parts(), ("io.streamline", "List"));
+    assert_eq!(call.interface_and_method(), ("io.streamline", "List"));
     assert!(call.more && !call.oneway && !call.upgrade);
     let bare = Call::read(br#"{"method":"x","parameters":null,"more":null}"#).unwrap();
-    assert_eq!((bare.parts(), bare.parameters.len()), (("", "x"), 0));
-    let text = String::from_utf8(Call::new("a.b.C", &json!({"d": 1})).text()).unwrap();
+    assert_eq!((bare.interface_and_method(), bare.parameters.len()), (("", "x"), 0));
+    let text = String::from_utf8(Call::new("a.b.C", &json!({"d": 1})).to_bytes()).unwrap();
     assert_eq!(text, r#"{"method":"a.b.C","parameters":{"d":1}}"#);
-    let reply = Reply::from(&Fault::method("a.b.C"));
-    let text = String::from_utf8(reply.text()).unwrap();
+    let reply = Reply::from(&Fault::method_not_found("a.b.C"));
+    let text = String::from_utf8(reply.to_bytes()).unwrap();
     let expected =
         r#"{"parameters":{"method":"a.b.C"},"error":"org.varlink.service.MethodNotFound"}"#;
     assert_eq!(text, expected);
@@ -49,7 +49,8 @@ fn malformed_call_is_refused() {
 fn invalid_parameter_is_named() {
     let take = |parameters: Value| {
         let call = Call::new("io.streamline.Connect", &parameters);
-        call.take::<protocol::Connect>().map_err(|fault| fault.text("parameter").to_owned())
+        call.deserialize_parameters::<protocol::Connect>()
+            .map_err(|fault| fault.text("parameter").to_owned())
     };
     assert!(take(json!({"path": "web"})).is_ok());
     assert_eq!(take(json!({})), Err("path".to_owned()));
@@ -95,7 +96,7 @@ fn fields(interface: interface::Interface, behind: &str) -> Vec<String> {
 
 /// Returns the sorted field names of a serialized value.
 fn field_names<T: Serialize>(value: &T) -> Vec<String> {
-    let mut names: Vec<String> = object(value).keys().cloned().collect();
+    let mut names: Vec<String> = to_parameters(value).keys().cloned().collect();
     names.sort();
     names
 }
@@ -123,7 +124,7 @@ fn interface_files_match_the_types() {
     let instead = Replacement { line: 0, stays: Vec::new() };
     let (line, part, network, version) = (none(), none(), none(), none());
     let attach = Attach { line, part, network, version, instead: Some(instead.clone()) };
-    let daemon = interface::DAEMON;
+    let daemon = interface::DAEMON_INTERFACE;
     for (behind, sent) in [
         ("type InKernel", field_names(&KernelRequest::default())),
         ("type Step", field_names(&KernelStep::default())),
@@ -144,7 +145,7 @@ fn interface_files_match_the_types() {
     ] {
         assert_eq!(fields(daemon, behind), sent, "{behind}");
     }
-    let path = interface::PATH;
+    let path = interface::PATH_INTERFACE;
     let lost = Loss { why: none(), blocks: None };
     let source = Source { name: none(), seen: None, given: amount(), lost: Vec::new() };
     let link = Link { from: 0, to: 0, classes: none(), transport: none(), room: None };
@@ -201,24 +202,24 @@ fn every_daemon_error_is_declared_and_has_a_message() {
         faults::not_yours("web", 7),
         faults::name_taken("web", 3),
         faults::refused("name", "it is empty"),
-        faults::quota("paths", 3),
+        faults::quota_exceeded("paths", 3),
         faults::busy("web"),
         faults::not_in_kernel(3, "policy", "it is not open"),
         faults::needs_descriptors("io.streamline.packets"),
     ];
     let names: Vec<&str> = all.iter().map(|fault| fault.name.rsplit('.').next().unwrap()).collect();
-    assert_eq!(definitions(interface::DAEMON, "error"), names);
+    assert_eq!(definitions(interface::DAEMON_INTERFACE, "error"), names);
     for fault in &all {
-        let sentence = faults::sentence(fault);
+        let sentence = faults::format_fault(fault);
         assert!(!sentence.contains(&fault.name), "{sentence}");
         let parameters: Vec<String> = fault.parameters.keys().cloned().collect();
         let behind = format!("error {}", fault.name.rsplit('.').next().unwrap());
-        assert_eq!(fields(interface::DAEMON, &behind), parameters, "{behind}");
+        assert_eq!(fields(interface::DAEMON_INTERFACE, &behind), parameters, "{behind}");
     }
 }
 
 proptest! {
-    /// Parsing of random bytes does not panic.
+    /// Checks that parsing random bytes does not panic.
     #[test]
     fn random_bytes_are_parsed_without_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..2000),
@@ -237,12 +238,12 @@ proptest! {
     ) {
         let call = Call::new("io.streamline.Connect", &json!({"path": "web"}));
         let call = Call { more: true, ..call };
-        let mut bytes = call.text();
+        let mut bytes = call.to_bytes();
         let at = at % bytes.len();
         if cut { bytes.truncate(at) } else { bytes[at] = to }
         if let Ok(read) = Call::read(&bytes) {
-            prop_assert_eq!(Call::read(&read.text()).unwrap(), read.clone());
-            let _ = read.take::<protocol::Connect>();
+            prop_assert_eq!(Call::read(&read.to_bytes()).unwrap(), read.clone());
+            let _ = read.deserialize_parameters::<protocol::Connect>();
         }
     }
 
@@ -251,6 +252,6 @@ proptest! {
                                    more in any::<bool>(), oneway in any::<bool>()) {
         let parameters = json!({ key: text });
         let call = Call { more, oneway, ..Call::new(&method, &parameters) };
-        prop_assert_eq!(Call::read(&call.text()).unwrap(), call);
+        prop_assert_eq!(Call::read(&call.to_bytes()).unwrap(), call);
     }
 }

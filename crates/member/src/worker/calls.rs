@@ -13,10 +13,10 @@ use pipeline::plan::Plan;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Maximum wait for spaces to reach a batch boundary; a busy machine may not schedule them for a
+/// Maximum wait until spaces reach a batch boundary. A busy machine may not schedule them for a
 /// while. Clients wait longer ([`crate::client::LONG_TIMEOUT`]).
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Default interval and minimum interval of updates, in ms.
+/// Default and minimum interval between updates, in ms.
 const UPDATE_MS: (u64, u64) = (1000, 50);
 
 impl Service {
@@ -25,35 +25,35 @@ impl Service {
         fn single_reply(value: &impl Serialize) -> Result<Option<Reply>, Fault> {
             Ok(Some(Reply::new(value)))
         }
-        let (named, method) = call.parts();
-        if named == interface::SERVICE.name {
-            return single_reply(&interface::service(call, interface::PATH)?);
+        let (named, method) = call.interface_and_method();
+        if named == interface::SERVICE_INTERFACE.name {
+            return single_reply(&interface::call_service(call, interface::PATH_INTERFACE)?);
         }
-        if named != interface::PATH.name {
-            return Err(Fault::interface(named));
+        if named != interface::PATH_INTERFACE.name {
+            return Err(Fault::interface_not_found(named));
         }
         match method {
             "Describe" => {
-                let NoParameters {} = call.take()?;
-                self.refresh();
+                let NoParameters {} = call.deserialize_parameters()?;
+                self.refresh_plan();
                 single_reply(&self.about)
             }
             "Count" => {
-                let NoParameters {} = call.take()?;
-                single_reply(&CountReply { counters: self.counters() })
+                let NoParameters {} = call.deserialize_parameters()?;
+                single_reply(&CountReply { counters: self.current_counters() })
             }
             "Change" => {
-                let Change { words } = call.take()?;
-                single_reply(&self.change(&words)?)
+                let Change { words } = call.deserialize_parameters()?;
+                single_reply(&self.change_request(&words)?)
             }
             "Stop" => {
-                let NoParameters {} = call.take()?;
+                let NoParameters {} = call.deserialize_parameters()?;
                 self.shared.stop.notify();
                 single_reply(&serde_json::json!({}))
             }
             "Tap" => {
-                let wanted = call.take()?;
-                let (tap, began, pipe) = taps::begin(&self.lives, &wanted, CHANGE_TIMEOUT)?;
+                let wanted = call.deserialize_parameters()?;
+                let (tap, began, pipe) = taps::start_tap(&self.lives, &wanted, CHANGE_TIMEOUT)?;
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.tap = Some(tap);
                 }
@@ -61,13 +61,13 @@ impl Service {
                 Ok(None)
             }
             "Tapped" => {
-                let NoParameters {} = call.take()?;
+                let NoParameters {} = call.deserialize_parameters()?;
                 let tap = self.clients.get(&id).and_then(|client| client.tap.as_ref());
                 single_reply(&taps::tap_report(tap)?)
             }
             "Follow" if !call.more => Err(Fault::expected_more()),
             "Follow" => {
-                let Follow { every_ms } = call.take()?;
+                let Follow { every_ms } = call.deserialize_parameters()?;
                 let every = every_ms.unwrap_or(UPDATE_MS.0).clamp(UPDATE_MS.1, 3_600_000);
                 let now = sys::clock::monotonic();
                 if let Some(client) = self.clients.get_mut(&id) {
@@ -76,14 +76,14 @@ impl Service {
                 Ok(None)
             }
             // Only the daemon admits clients, and over its own socket.
-            "Admit" => Err(Fault::denied()),
-            _ => Err(Fault::method(&call.method)),
+            "Admit" => Err(Fault::permission_denied()),
+            _ => Err(Fault::method_not_found(&call.method)),
         }
     }
 
     /// Edits the request. Fails if the request has several connected components, because only a
     /// single component can be edited.
-    fn change(&mut self, words: &[String]) -> Result<ChangeReply, Fault> {
+    fn change_request(&mut self, words: &[String]) -> Result<ChangeReply, Fault> {
         let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
         if let Some(keep) = SpaceBinding::parse(words).map_err(|why| refused(&why))? {
             let said = self.pin_space(&keep).map_err(|why| refused(&why))?;
@@ -108,7 +108,7 @@ impl Service {
         }
         let switched = engine::change::change(live, &edit, &machine, CHANGE_TIMEOUT);
         let switched = switched.map_err(|why| refused(&why))?;
-        self.refresh();
+        self.refresh_plan();
         let said = switched.to_string();
         Ok(self.record_change(said, switched.text))
     }
@@ -140,7 +140,7 @@ impl Service {
     }
 
     /// Refreshes the recorded placement if the path has changed it automatically.
-    fn refresh(&mut self) {
+    fn refresh_plan(&mut self) {
         let Some(live) = self.lives.first() else { return };
         let changes = live.changes();
         if std::mem::replace(&mut self.changes, changes) == changes {
@@ -151,14 +151,14 @@ impl Service {
         }
     }
 
-    pub(super) fn counters(&mut self) -> crate::protocol::Counters {
-        self.refresh();
+    pub(super) fn current_counters(&mut self) -> crate::protocol::Counters {
+        self.refresh_plan();
         let elapsed = sys::clock::monotonic().saturating_sub(self.start);
         match &self.path.group {
-            Some(group) => counters::of_group(&**group, &self.path.nodes, elapsed),
+            Some(group) => counters::group_counters(&**group, &self.path.nodes, elapsed),
             None => {
                 let plan = (self.path.nodes.as_slice(), self.path.links.as_slice());
-                counters::counters(&self.lives, plan, elapsed, COUNTERS_TIMEOUT)
+                counters::collect_counters(&self.lives, plan, elapsed, COUNTERS_TIMEOUT)
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Conversion of the ledger to protocol types.
+//! Conversion of a path's ledger to the types of the protocol.
 
 use super::path::WorkerGroup;
 use super::spaces;
@@ -7,8 +7,9 @@ use engine::live::Live;
 use runtime::ledger::{DropReason, Ledger, NodeName};
 use std::time::Duration;
 
-/// Collects the counters of a path's connected components. Blocks up to `limit` for each component.
-pub(super) fn counters(
+/// Collects the counters of a path's connected components. Blocks for at most `limit` for each
+/// component.
+pub(super) fn collect_counters(
     lives: &[Live],
     (nodes, links): (&[Node], &[Link]),
     elapsed_ns: u64,
@@ -19,7 +20,7 @@ pub(super) fn counters(
     let mut counters = Counters { elapsed_ns, adapted, latency, ..Counters::default() };
     for live in lives {
         let snapshot = live.counters(limit);
-        add(&mut counters, &snapshot.ledger, nodes);
+        add_ledger(&mut counters, &snapshot.ledger, nodes);
         let name = |node: usize| Some(nodes.get(node)?.name.as_str());
         let edge = |edge: usize| {
             let link = links.get(edge)?;
@@ -33,15 +34,15 @@ pub(super) fn counters(
 }
 
 /// Returns the aggregated counters of a path that runs in several processes.
-pub(super) fn of_group(group: &dyn WorkerGroup, nodes: &[Node], elapsed_ns: u64) -> Counters {
+pub(super) fn group_counters(group: &dyn WorkerGroup, nodes: &[Node], elapsed_ns: u64) -> Counters {
     let latency = group.latency();
-    let spaces = group.processes().into_iter().map(spaces::of_worker).collect();
+    let spaces = group.processes().into_iter().map(spaces::worker_status).collect();
     let mut counters = Counters { elapsed_ns, latency, spaces, ..Counters::default() };
-    add(&mut counters, &group.ledger(), nodes);
+    add_ledger(&mut counters, &group.ledger(), nodes);
     counters
 }
 
-fn add(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
+fn add_ledger(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
     // The plan has a unique name for each of several equal filters.
     let name = |planned: usize, own: &NodeName| {
         let planned = nodes.get(planned).filter(|_| !own.is_ring());
@@ -51,7 +52,7 @@ fn add(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         name: name.clone(),
         seen: seen.observed,
         given: seen.given,
-        lost: seen.dropped.iter().map(|(place, n)| loss(*place, *n)).collect(),
+        lost: seen.dropped.iter().map(|(place, n)| to_loss(*place, *n)).collect(),
     }));
     counters.filters.extend(ledger.filters.iter().map(|filter| Filter {
         node: filter.planned,
@@ -62,7 +63,7 @@ fn add(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         unselected: filter.unselected,
         consumed: filter.consumed,
         held: filter.held,
-        lost: filter.dropped.iter().map(|(why, n)| loss(*why, Some(n.blocks))).collect(),
+        lost: filter.dropped.iter().map(|(why, n)| to_loss(*why, Some(n.blocks))).collect(),
         calls: filter.calls,
         busy_ns: filter.busy_ns,
     }));
@@ -74,11 +75,11 @@ fn add(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         put: edge.put,
         taken: edge.taken,
         resident: edge.resident,
-        lost: edge.dropped.iter().map(|(why, n)| loss(*why, Some(n.blocks))).collect(),
+        lost: edge.dropped.iter().map(|(why, n)| to_loss(*why, Some(n.blocks))).collect(),
         size: edge.size.clone(),
     }));
 }
 
-fn loss(why: DropReason, blocks: Option<u64>) -> Loss {
+fn to_loss(why: DropReason, blocks: Option<u64>) -> Loss {
     Loss { why: why.to_string(), blocks }
 }

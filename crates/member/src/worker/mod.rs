@@ -1,7 +1,7 @@
 //! The service `io.streamline.path` of a path's process.
 //!
-//! One thread beside the spaces registers the path with the daemon, accepts connections that the
-//! daemon passes on, and answers calls by commands to the spaces ([`engine::live`]). When the
+//! One thread, which is not a space, registers the path with the daemon, accepts connections that
+//! the daemon passes on, and answers calls by commands to the spaces ([`engine::live`]). When the
 //! daemon ends, the thread registers the path with the next daemon. The path itself does not depend
 //! on the service.
 //!
@@ -42,8 +42,8 @@ impl Worker {
     /// Registers a path and starts a thread that serves its clients. Blocks until the daemon
     /// replies.
     ///
-    /// If the daemon ends during the call or does not reply in time, and the path has no name that
-    /// must be unique, the thread registers it with the next daemon.
+    /// If the daemon ends during the call or does not reply in time, the thread registers the path
+    /// with the next daemon. For a path with a name, which must be unique, the call fails instead.
     pub fn start(
         client: Client,
         path: PathInfo,
@@ -57,10 +57,13 @@ impl Worker {
         let shared = Arc::new(shared);
         steps.announce(Resource::Entry, "a path in the register")?;
         let directory = client.directory().to_owned();
-        let registration = match Registration::new(client, &path.register(None, started)) {
-            Err(ClientError::Disconnected | ClientError::Timeout) if path.name.is_none() => None,
-            tied => Some(tied?),
-        };
+        let registration =
+            match Registration::new(client, &path.registration_parameters(None, started)) {
+                Err(ClientError::Disconnected | ClientError::Timeout) if path.name.is_none() => {
+                    None
+                }
+                tied => Some(tied?),
+            };
         let number = registration.as_ref().map(|registration| registration.number);
         let about = PathDescription {
             number: number.unwrap_or_default(),
@@ -91,13 +94,13 @@ impl Worker {
 
     /// Returns a descriptor that becomes readable when a client or the daemon stops the path.
     #[must_use]
-    pub fn stopped(&self) -> BorrowedFd<'_> {
+    pub fn stop_descriptor(&self) -> BorrowedFd<'_> {
         self.shared.stop.as_fd()
     }
 
-    /// Sends the path's exit status to all followers and ends the registration. Blocks up to 500 ms
-    /// until the followers have read the status.
-    pub fn end(mut self, ended: Ended) {
+    /// Sends the path's exit status to all followers, and ends the registration. Blocks for at most
+    /// 500 ms until the followers have read the status.
+    pub fn send_exit_status(mut self, ended: Ended) {
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         self.join();
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The control of a path that runs in several processes.
 pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
-    /// Returns the aggregated ledger, up to the latest counts of each process.
+    /// Returns the aggregated ledger, with the latest counters of each process.
     fn ledger(&self) -> Ledger;
 
     /// Returns the aggregated latency of blocks, if the request bounds it.
@@ -40,8 +40,8 @@ pub struct PathInfo {
     pub links: Vec<Link>,
     /// True if filter times are measured even without a connected client.
     pub timed: bool,
-    /// Kernel that plans assume if a daemon loads programs for this process; `None` for the kernel
-    /// as this process may use it.
+    /// Kernel that plans assume if a daemon loads programs for this process; `None` if plans assume
+    /// the kernel as this process can use it.
     pub kernel: Option<Kernel>,
     /// Control of the path's worker processes; `None` if it runs in this process.
     pub group: Option<Arc<dyn WorkerGroup>>,
@@ -51,7 +51,7 @@ impl PathInfo {
     /// Creates the description of a path from its request and plan, without a name or log file.
     #[must_use]
     pub fn new(line: &str, plan: &Plan) -> Self {
-        let names = explain::names(&plan.graph);
+        let names = explain::unique_names(&plan.graph);
         let space = |node: usize| {
             let placed = plan.placements.get(node).and_then(|placed| plan.spaces.get(placed.space));
             placed.map(|space| space.name.clone()).unwrap_or_default()
@@ -91,7 +91,7 @@ impl PathInfo {
         }
     }
 
-    pub(super) fn register(&self, number: Option<u32>, started: u64) -> Register {
+    pub(super) fn registration_parameters(&self, number: Option<u32>, started: u64) -> Register {
         let log = self.log.as_ref().map(|log| log.display().to_string());
         let (name, line) = (self.name.clone(), self.line.clone());
         Register { name, line, log, number, started: Some(started) }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::local_socket::Framing;
 
-/// Interval at which a path without a daemon searches for one.
+/// Interval between searches for a daemon while the path has none.
 pub(super) const SEARCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// State shared by the serving thread and the thread that runs the path.

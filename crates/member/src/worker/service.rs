@@ -1,4 +1,4 @@
-//! The event loop of the thread that serves a path's clients, and its connections.
+//! The thread that serves the clients of a path: its event loop and its connections.
 
 use super::path::PathInfo;
 use super::registration::{Registration, SEARCH_INTERVAL, Shared};
@@ -55,11 +55,11 @@ pub(super) struct UpdateSchedule {
 }
 
 /// Token of the descriptor that wakes the serving thread.
-const WAKE: u64 = 0;
+const WAKE_TOKEN: u64 = 0;
 /// Token of the connection to the daemon.
-const DAEMON: u64 = 1;
+const DAEMON_TOKEN: u64 = 1;
 /// Token of the socket over which the daemon passes clients.
-const ADMISSIONS: u64 = 2;
+const ADMISSIONS_TOKEN: u64 = 2;
 /// Token of the first client; each further client has the next number.
 const FIRST_CLIENT: u64 = 16;
 /// Maximum number of connected clients.
@@ -80,7 +80,7 @@ impl Service {
         (directory, registration): (PathBuf, Option<Registration>),
     ) -> sys::Result<Self> {
         let watcher = Watcher::new()?;
-        watcher.watch(&shared.wake, WAKE, Interest::Read)?;
+        watcher.watch(&shared.wake, WAKE_TOKEN, Interest::Read)?;
         let mut answering = Self {
             shared,
             path,
@@ -96,7 +96,7 @@ impl Service {
             start: sys::clock::monotonic(),
             measures: false,
         };
-        registration.map(|registration| answering.attach(registration)).transpose()?;
+        registration.map(|registration| answering.watch_registration(registration)).transpose()?;
         Ok(answering)
     }
 
@@ -107,15 +107,15 @@ impl Service {
             }
             for event in self.watcher.wait(self.wait_limit()) {
                 match event.number {
-                    WAKE => drop(self.shared.wake.clear()),
-                    DAEMON => self.lose_daemon(),
-                    ADMISSIONS => self.accept_clients(),
-                    id => self.receive(id, event),
+                    WAKE_TOKEN => drop(self.shared.wake.clear()),
+                    DAEMON_TOKEN => self.lose_daemon(),
+                    ADMISSIONS_TOKEN => self.accept_clients(),
+                    id => self.handle_client_event(id, event),
                 }
             }
             self.send_updates();
             self.search_daemon();
-            self.measure();
+            self.update_time_measurement();
         }
     }
 
@@ -142,14 +142,17 @@ impl Service {
             };
             let Ok(call) = Call::read(&bytes) else { return self.lose_daemon() };
             let admits = call.method == "io.streamline.path.Admit";
-            if admits && call.take::<Admit>().is_ok() && self.clients.len() < CLIENTS_MAX {
+            if admits
+                && call.deserialize_parameters::<Admit>().is_ok()
+                && self.clients.len() < CLIENTS_MAX
+            {
                 // Dropping the socket tells a rejected client.
-                let _ = descriptors.into_iter().next().map(|socket| self.admit(socket));
+                let _ = descriptors.into_iter().next().map(|socket| self.admit_client(socket));
             }
         }
     }
 
-    fn admit(&mut self, socket: OwnedFd) -> sys::Result<()> {
+    fn admit_client(&mut self, socket: OwnedFd) -> sys::Result<()> {
         let id = self.next;
         self.next += 1;
         let connection = Connection::new(socket, Framing::Packets);
@@ -158,22 +161,22 @@ impl Service {
         Ok(())
     }
 
-    /// Handles events of a client's socket.
-    fn receive(&mut self, id: u64, event: WatchEvent) {
+    /// Handles events on a client's socket.
+    fn handle_client_event(&mut self, id: u64, event: WatchEvent) {
         if event.writable {
-            self.flush(id);
+            self.flush_replies(id);
         }
         for _ in 0..MESSAGES_PER_EVENT {
             let Some(client) = self.clients.get_mut(&id) else { return };
             match client.connection.next_message() {
                 Received::Pending => return,
                 Received::TooLong | Received::Closed => return self.drop_client(id),
-                Received::Message(bytes, _) => self.message(id, &bytes),
+                Received::Message(bytes, _) => self.handle_message(id, &bytes),
             }
         }
     }
 
-    fn message(&mut self, id: u64, bytes: &[u8]) {
+    fn handle_message(&mut self, id: u64, bytes: &[u8]) {
         let Ok(call) = Call::read(bytes) else { return self.drop_client(id) };
         let reply = match self.execute(id, &call) {
             Ok(reply) => reply,
@@ -193,7 +196,7 @@ impl Service {
         if ids.is_empty() {
             return;
         }
-        let followed = PathUpdate { counters: Some(self.counters()), ended: None };
+        let followed = PathUpdate { counters: Some(self.current_counters()), ended: None };
         let reply = Reply { continues: true, ..Reply::new(&followed) };
         for id in ids {
             if let Some(schedule) = self.clients.get_mut(&id).and_then(|c| c.schedule.as_mut()) {
@@ -211,13 +214,13 @@ impl Service {
 
     pub(super) fn send_with(&mut self, id: u64, reply: &Reply, descriptors: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let mut text = reply.text();
+        let mut text = reply.to_bytes();
         if text.len() > REPLY_MAX {
-            text = Reply::from(&Fault::invalid(
+            text = Reply::from(&Fault::invalid_parameter(
                 "the path: its description is too large to be \
                                                 sent",
             ))
-            .text();
+            .to_bytes();
         }
         let sent = client.connection.send(text, descriptors);
         if sent.and_then(|()| client.connection.watch_for_room(&self.watcher, id)).is_err() {
@@ -225,7 +228,7 @@ impl Service {
         }
     }
 
-    fn flush(&mut self, id: u64) {
+    fn flush_replies(&mut self, id: u64) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let flushed = client.connection.flush();
         if flushed.and_then(|()| client.connection.watch_for_room(&self.watcher, id)).is_err() {
@@ -241,7 +244,7 @@ impl Service {
     }
 
     /// Measures the time in filters while any client is connected.
-    fn measure(&mut self) {
+    fn update_time_measurement(&mut self) {
         let wanted = !self.clients.is_empty();
         if wanted != self.measures && !self.path.timed {
             self.measures = wanted;
@@ -249,9 +252,9 @@ impl Service {
         }
     }
 
-    fn attach(&mut self, registration: Registration) -> sys::Result<()> {
-        self.watcher.watch(&registration.client, DAEMON, Interest::Read)?;
-        self.watcher.watch(&registration.admissions, ADMISSIONS, Interest::Read)?;
+    fn watch_registration(&mut self, registration: Registration) -> sys::Result<()> {
+        self.watcher.watch(&registration.client, DAEMON_TOKEN, Interest::Read)?;
+        self.watcher.watch(&registration.admissions, ADMISSIONS_TOKEN, Interest::Read)?;
         self.about.number = registration.number;
         self.registration = Some(registration);
         Ok(())
@@ -277,25 +280,28 @@ impl Service {
         self.seek = now.saturating_add(wait);
         // Numbers start at 1; 0 means never registered.
         let number = Some(self.about.number).filter(|number| *number > 0);
-        let register = self.path.register(number, self.about.started);
-        let client = Client::at(&self.directory).or_else(|_| Client::find(None));
+        let register = self.path.registration_parameters(number, self.about.started);
+        let client = Client::connect_at(&self.directory).or_else(|_| Client::find(None));
         let registration = client.and_then(|client| Registration::new(client, &register));
-        match registration.map(|registration| self.attach(registration)) {
+        match registration.map(|registration| self.watch_registration(registration)) {
             // On any error the next search tries again.
             Ok(_) | Err(_) => {}
         }
     }
 
-    /// Sends the exit status to all followers. Blocks up to `FINAL_UPDATE_TIMEOUT` until the
+    /// Sends the exit status to all followers. Blocks for at most `FINAL_UPDATE_TIMEOUT` until the
     /// followers have read it.
     fn finish(mut self, ended: &Ended) {
         // Connections and calls already queued are served first.
         self.accept_clients();
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
             let readable = true;
-            self.receive(id, WatchEvent { number: id, readable, writable: false, gone: false });
+            self.handle_client_event(
+                id,
+                WatchEvent { number: id, readable, writable: false, gone: false },
+            );
         }
-        let counters = Some(self.counters());
+        let counters = Some(self.current_counters());
         let reply = Reply::new(&PathUpdate { counters, ended: Some(ended.clone()) });
         let follow = self.clients.iter().filter(|(_, client)| client.schedule.is_some());
         let ids: Vec<u64> = follow.map(|(id, _)| *id).collect();
@@ -310,9 +316,9 @@ impl Service {
             }
             for event in self.watcher.wait(Some(Duration::from_nanos(deadline - now))) {
                 match event.number {
-                    WAKE => drop(self.shared.wake.clear()),
+                    WAKE_TOKEN => drop(self.shared.wake.clear()),
                     id if event.gone => self.drop_client(id),
-                    id if event.writable => self.flush(id),
+                    id if event.writable => self.flush_replies(id),
                     id => self.drop_client(id),
                 }
             }

@@ -1,5 +1,5 @@
-//! Conversion of a path's spaces for clients, and commands that pin a space to a processor. [SL §7;
-//! §6.2: affinity of spaces]
+//! Conversion of a path's spaces to the types of the protocol, and commands that pin a space to a
+//! processor. [SL §7; §6.2: affinity of spaces]
 
 use crate::protocol::{Node, Space};
 use engine::live::{Freshness, Live};
@@ -32,7 +32,8 @@ pub(super) fn space_status<'e>(
         None => "room in a ring".to_owned(),
     });
     let ended = found.fresh == Freshness::Ended;
-    let state = if waits.is_some() && !ended { "waits" } else { state(found.task.as_ref(), ended) };
+    let state =
+        if waits.is_some() && !ended { "waits" } else { task_state(found.task.as_ref(), ended) };
     Space {
         name: found.name.clone(),
         kind: kind.to_owned(),
@@ -47,14 +48,14 @@ pub(super) fn space_status<'e>(
 }
 
 /// Describes a worker process.
-pub(super) fn of_worker((name, process): (String, u32)) -> Space {
+pub(super) fn worker_status((name, process): (String, u32)) -> Space {
     let task = Task::of_process(process);
     let task = task.as_ref();
     Space {
         name,
         kind: "engine".to_owned(),
         process: Some(process),
-        state: state(task, task.is_none()).to_owned(),
+        state: task_state(task, task.is_none()).to_owned(),
         memory: task.map(|task| task.resident),
         ..task_status(task)
     }
@@ -66,7 +67,7 @@ fn task_status(task: Option<&Task>) -> Space {
     Space { processors, processor_ns, ..Space::default() }
 }
 
-fn state(task: Option<&Task>, ended: bool) -> &'static str {
+fn task_state(task: Option<&Task>, ended: bool) -> &'static str {
     match task.map(|task| task.run_state) {
         _ if ended => "ended",
         Some(RunState::Runs) => "runs",
@@ -78,8 +79,8 @@ fn state(task: Option<&Task>, ended: bool) -> &'static str {
     }
 }
 
-/// Pins a space of a path to a processor, or unpins it; returns a confirming sentence. Blocks up to
-/// `limit` for each component. Fails with the reason.
+/// Pins a space of a path to a processor, or unpins it. Returns a confirming sentence, or fails
+/// with the reason. Blocks for at most `limit` for each component.
 pub(super) fn pin_space(
     lives: &[Live],
     binding: &SpaceBinding,
@@ -95,9 +96,9 @@ pub(super) fn pin_space(
     for live in lives {
         for found in live.counters(limit).spaces {
             if found.name == *named {
-                let processors = processors(binding)?;
+                let processors = pin_processors(binding)?;
                 let kept = live.pin(&found, &processors);
-                return confirmation(named, binding, (&processors, kept));
+                return confirmation_text(named, binding, (&processors, kept));
             }
             names.push(found.name);
         }
@@ -121,8 +122,8 @@ pub(super) fn pin_worker(
         let names: Vec<String> = engines.iter().map(|(name, _)| name.clone()).collect();
         return Err(unknown_space(binding, &names));
     };
-    let processors = processors(binding)?;
-    confirmation(&binding.space, binding, (&processors, pin_child(*process, &processors)))
+    let processors = pin_processors(binding)?;
+    confirmation_text(&binding.space, binding, (&processors, pin_child(*process, &processors)))
 }
 
 fn unknown_space(binding: &SpaceBinding, names: &[String]) -> String {
@@ -132,19 +133,19 @@ fn unknown_space(binding: &SpaceBinding, names: &[String]) -> String {
 
 /// Returns the processors to which a space is pinned: the requested processor, or all that this
 /// thread may use.
-fn processors(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
+fn pin_processors(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
     let allowed = sys::process::allowed_processors().map_err(|error| error.to_string())?;
     match binding.processor {
         None => Ok(allowed),
         Some(one) if allowed.contains(&one) => Ok(vec![one]),
         Some(one) => Err(format!(
             "there is no processor {one} for it: its process may run on {}",
-            list(&allowed)
+            format_processors(&allowed)
         )),
     }
 }
 
-fn confirmation(
+fn confirmation_text(
     space: &str,
     binding: &SpaceBinding,
     (processors, kept): (&[usize], Result<(), PinError>),
@@ -152,10 +153,13 @@ fn confirmation(
     kept.map_err(|why| format!("`{space}` runs where it did: {why}"))?;
     Ok(match binding.processor {
         Some(processor) => format!("{space} keeps to processor {processor}"),
-        None => format!("{space} runs on any processor of its process: {}", list(processors)),
+        None => format!(
+            "{space} runs on any processor of its process: {}",
+            format_processors(processors)
+        ),
     })
 }
 
-fn list(processors: &[usize]) -> String {
+fn format_processors(processors: &[usize]) -> String {
     processors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

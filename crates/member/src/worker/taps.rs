@@ -12,9 +12,9 @@ use std::time::Duration;
 /// Default and maximum time without progress of the reader, in ms.
 const PATIENCE_MS: (u64, u64) = (10_000, 600_000);
 
-/// Starts a tap; returns the tap, its start, and the reading end of its pipe. Blocks up to `limit`
-/// for the spaces.
-pub(super) fn begin(
+/// Starts a tap. Returns the tap, its start, and the reading end of its pipe. Blocks for at most
+/// `limit` until the spaces reply.
+pub(super) fn start_tap(
     lives: &[Live],
     asked: &Asked,
     limit: Duration,

@@ -2,7 +2,7 @@
 
 use filter::{Arguments, COMMON, Description, Mistake, Parameter, Type, Value};
 
-use crate::language::label::brief;
+use crate::language::label::truncate_word;
 use crate::language::tree::{Argument, FilterTerm, Text};
 use crate::language::{Diagnostic, Span, nearest};
 use crate::registry::Registry;
@@ -18,8 +18,8 @@ pub(crate) struct ArgumentTexts<'a> {
 }
 
 /// Parses the arguments of `node` by the parameters of `entry`, and adds the defaults. The result
-/// is a copy of `none`, a set without arguments, to which they are added. Appends errors to
-/// `mistakes` and omits invalid arguments.
+/// is a copy of `none`, an empty set, with the arguments added. Invalid arguments are omitted, and
+/// errors are appended to `mistakes`.
 pub(crate) fn parse_arguments<'a>(
     node: &'a FilterTerm,
     entry: &'static Description,
@@ -67,12 +67,12 @@ pub(crate) fn parse_arguments<'a>(
 
 impl ArgumentTexts<'_> {
     /// Returns the text of the first value of a parameter; `None` if it is not given.
-    pub(crate) fn text(&self, name: &str) -> Option<&Text> {
+    pub(crate) fn value_text(&self, name: &str) -> Option<&Text> {
         self.texts.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
     }
 
     /// Returns the end of the last argument, as a byte offset in the text of the request.
-    pub(super) fn end(&self) -> usize {
+    pub(super) fn end_offset(&self) -> usize {
         self.node.span.end
     }
 
@@ -102,14 +102,18 @@ struct ArgumentReader<'a> {
 }
 
 impl<'a> ArgumentReader<'a> {
-    /// Returns the parameter that an argument sets. Returns `Err(true)` for a surplus positional
-    /// argument and `Err(false)` after reporting an unknown key.
+    /// Returns the parameter that an argument sets. If there is none, returns `Err(true)` for a
+    /// surplus positional argument, or reports an unknown key and returns `Err(false)`.
     fn find_parameter(&mut self, argument: &Argument) -> Result<&'static Parameter, bool> {
         let parameters = self.entry.parameters;
         if let Some(key) = &argument.key {
             let known = self.entry.parameter(&key.text);
             return known.ok_or_else(|| {
-                let what = format!("`{}` has no parameter `{}`", self.entry.name, brief(&key.text));
+                let what = format!(
+                    "`{}` has no parameter `{}`",
+                    self.entry.name,
+                    truncate_word(&key.text)
+                );
                 let names = || self.entry.all_parameters().map(|known| known.name);
                 let hint = match nearest(&key.text, names()) {
                     Some(meant) => format!("did you mean `{meant}`?"),
@@ -170,7 +174,7 @@ impl<'a> ArgumentReader<'a> {
             self.mistakes.push(mistake);
             return;
         }
-        let written = brief(&first.value.lossy());
+        let written = truncate_word(&first.value.lossy());
         let what = match self.entry.parameters.iter().any(|known| known.positional) {
             true => format!("`{name}` has no place for `{written}`"),
             false => format!("`{name}` takes no argument `{written}`"),
@@ -183,11 +187,12 @@ impl<'a> ArgumentReader<'a> {
         self.mistakes.push(Diagnostic::error(span, what).hint(hint));
     }
 
-    /// Returns an error about an unquoted text of several words: `bpf tcp port 80`.
+    /// Returns an error for a text of several words that should be quoted, such as `bpf tcp port
+    /// 80`.
     fn unquoted_text_error(&self, first: &Argument, last: &Argument) -> Option<Diagnostic> {
         let (parameter, text, _) = self.given.last()?;
-        let texts =
-            is_needed(parameter) && matches!(parameter.kind, Type::Text | Type::Bytes | Type::Path);
+        let texts = is_required(parameter)
+            && matches!(parameter.kind, Type::Text | Type::Bytes | Type::Path);
         let at =
             self.node.arguments.iter().position(|argument| argument.value.span == text.span)?;
         let follows = self.node.arguments.get(at + 1).is_some_and(|next| next.span == first.span);
@@ -202,12 +207,12 @@ impl<'a> ArgumentReader<'a> {
             text.span.to(last.span),
             format!("`{name}` takes one {what}: quote it"),
         );
-        Some(mistake.hint(format!("`{name} \"{}\"`", brief(&whole.join(" ")))))
+        Some(mistake.hint(format!("`{name} \"{}\"`", truncate_word(&whole.join(" ")))))
     }
 
     fn report_missing(&mut self) {
         for parameter in self.entry.parameters {
-            if is_needed(parameter) && !self.has_value(parameter) {
+            if is_required(parameter) && !self.has_value(parameter) {
                 let what = format!("`{}` needs `{}`", self.entry.name, parameter.name);
                 let why = parameter.help.trim_end_matches('.');
                 let mistake = Diagnostic::error(self.node.name.span, what).why(why);
@@ -232,7 +237,7 @@ fn span_within(text: &Text, start: usize, end: usize) -> Span {
     Span::new(from + start, from + end)
 }
 
-fn is_needed(parameter: &Parameter) -> bool {
+fn is_required(parameter: &Parameter) -> bool {
     parameter.default.is_none() && !parameter.optional
 }
 
@@ -249,7 +254,7 @@ fn usage(entry: &Description) -> String {
             Type::Duration => "time".to_owned(),
             _ => "text".to_owned(),
         };
-        let needed = is_needed(parameter);
+        let needed = is_required(parameter);
         let more = if parameter.repeatable { " …" } else { "" };
         let text = match parameter.positional {
             true => format!("{}{more}", parameter.name),

@@ -27,7 +27,7 @@ pub(super) struct Insertion {
     pub(super) input_forms: Vec<Form>,
 }
 
-/// Infers the forms of all streams and reports mismatches; `used` holds the filters of the nodes.
+/// Infers the forms of all streams, and reports mismatches. `used` holds the filter of each node.
 pub(super) fn infer_forms(
     draft: &mut Draft<'_>,
     used: &[Option<Use>],
@@ -134,7 +134,7 @@ impl FormFlow<'_> {
     }
 
     /// Returns the forms that arrive at an operand. If the operand needs streams, requests the
-    /// insertion of a filter that assembles them. The section still passes on the original block.
+    /// insertion of a filter that assembles streams. The section still outputs the original block.
     fn operand_forms(
         &mut self,
         draft: &Draft<'_>,
@@ -156,7 +156,7 @@ impl FormFlow<'_> {
         Some(FormSet::from_predicate(|form| form == Form::Stream))
     }
 
-    /// Reports forms that arrive at a node that does not accept them.
+    /// Reports forms that can arrive at a node but that the node does not accept.
     fn check_accepted_forms(
         &self,
         draft: &Draft<'_>,
@@ -186,8 +186,8 @@ impl FormFlow<'_> {
     }
 
     /// Returns the filters in front of `entry` in the example of its description, starting at the
-    /// last filter that accepts `from`; `None` if there is no such filter. The example is a useful
-    /// request, whereas a chain whose forms merely fit may be useless.
+    /// last filter that accepts `from`; `None` if there is no such filter. Examples are preferred
+    /// because they are useful requests, whereas a chain whose forms merely fit may be useless.
     fn example_chain(&self, from: Form, entry: &Description) -> Option<String> {
         // `replay web.pcap | tcp | http |exchange weblog access.log`
         let parts: Vec<&str> = entry.example.split('|').collect();

@@ -11,7 +11,7 @@ use super::lower::{Draft, DraftEdge, DraftStep};
 use super::upstream::{Classifiers, Upstream};
 use crate::classes::ClassSet;
 use crate::graph::{Boolean, Link, NodeId};
-use crate::language::label::brief;
+use crate::language::label::truncate_word;
 use crate::language::tree::{Label, Term};
 use crate::language::{Diagnostic, Span};
 use crate::registry::Registry;
@@ -51,8 +51,8 @@ struct LabelReader<'d, 't> {
     registry: &'d dyn Registry,
     mistakes: Vec<Diagnostic>,
     classifiers: Vec<Vec<NodeId>>,
-    /// The labels resolved so far, by span and upstream node, because a label in front of a group
-    /// is on several arcs.
+    /// The labels resolved so far, by span and upstream node. A label in front of a group is on
+    /// several arcs, so it is looked up several times.
     known: HashMap<(Span, NodeId), ClassSet>,
 }
 
@@ -94,7 +94,7 @@ impl<'d, 't> LabelReader<'d, 't> {
                 for link in rest {
                     let classes = match link.classes {
                         Some(label) => self.resolve_label(label, &before),
-                        None => ClassSet::plain(),
+                        None => ClassSet::plain_pipe(),
                     };
                     links.push(Link {
                         classes,
@@ -109,8 +109,8 @@ impl<'d, 't> LabelReader<'d, 't> {
         }
     }
 
-    /// Resolves operands. If `chained` is true, the filters of an operand also classify the input
-    /// of the next operands.
+    /// Resolves operands. If `chained` is true, each operand also classifies the input of the next
+    /// operand.
     fn resolve_operands(
         &mut self,
         links: &[Link<Option<&Label>>],
@@ -156,12 +156,12 @@ impl<'d, 't> LabelReader<'d, 't> {
             (Some(body), Some(Some(resolved))) => {
                 self.entering_classes(classes, outer, body, resolved, edge)
             }
-            _ => classes.unwrap_or_else(ClassSet::plain),
+            _ => classes.unwrap_or_else(ClassSet::plain_pipe),
         }
     }
 
-    /// Returns the classes that enter a composite: the classes of the arc, or over a plain pipe the
-    /// union of the classes that the operands select.
+    /// Returns the classes that enter a composite: the classes of the arc or, over a plain pipe,
+    /// the union of the classes that the operands select.
     fn entering_classes(
         &mut self,
         classes: Option<ClassSet>,
@@ -173,12 +173,12 @@ impl<'d, 't> LabelReader<'d, 't> {
         let (asked, resolved) = match (body, resolved) {
             (Boolean::Any(asked), Boolean::Any(resolved)) => (asked, resolved),
             (Boolean::All(asked), Boolean::All(resolved)) => (asked, resolved),
-            _ => return classes.unwrap_or_else(ClassSet::plain),
+            _ => return classes.unwrap_or_else(ClassSet::plain_pipe),
         };
-        let mut all = ClassSet::none();
+        let mut all = ClassSet::empty();
         for (asked, operand) in asked.iter().zip(resolved) {
             match asked.classes {
-                None => all = all.union(&ClassSet::plain()),
+                None => all = all.union(&ClassSet::plain_pipe()),
                 Some(label) => {
                     all = all.union(&operand.classes);
                     self.intersect_labels(
@@ -194,8 +194,8 @@ impl<'d, 't> LabelReader<'d, 't> {
         classes.unwrap_or(all)
     }
 
-    /// Intersects the classes of `outer` and of `label`. Reports an empty intersection as an error
-    /// and then returns the classes of `label`.
+    /// Intersects the classes of `outer` and of `label`. An empty intersection is reported as an
+    /// error, and the classes of `label` are returned instead.
     fn intersect_labels(
         &mut self,
         classes: Option<ClassSet>,
@@ -209,8 +209,9 @@ impl<'d, 't> LabelReader<'d, 't> {
         if !both.is_empty() || classes.is_empty() || inner.is_empty() {
             return both;
         }
-        let what = format!("`{}` has no input", brief(&label.to_string()));
-        let why = format!("`{}` before it passes none of its classes", brief(&outer.to_string()));
+        let what = format!("`{}` has no input", truncate_word(&label.to_string()));
+        let why =
+            format!("`{}` before it passes none of its classes", truncate_word(&outer.to_string()));
         let hint = match target.map(Term::to_string).filter(|text| text.len() <= 60) {
             Some(group) => format!("write `| {group}`"),
             None => "write the classes at the branches alone".to_owned(),
@@ -238,7 +239,8 @@ impl<'d, 't> LabelReader<'d, 't> {
         }
         let name = &node.name.text;
         let what = format!("`{name}` is read as a filter, not as the class of `{classifier}`");
-        let rest = follows.map_or_else(|| "…".to_owned(), |first| brief(&first.value.lossy()));
+        let rest =
+            follows.map_or_else(|| "…".to_owned(), |first| truncate_word(&first.value.lossy()));
         let span = Span::new(edge.span.start, node.name.span.end);
         self.mistakes.push(
             Diagnostic::warning(span, what)

@@ -13,15 +13,15 @@ use crate::registry::Registry;
 /// All link types that are possible at a node; `None` if they are unknown.
 type Links = Option<Arc<[LinkType]>>;
 
-/// The link types found for a node so far.
+/// The link types found so far for a node.
 #[derive(Clone)]
-enum LinkTypes {
+enum LinkTypeSet {
     Nothing,
     These(Vec<LinkType>),
     Unknown,
 }
 
-impl LinkTypes {
+impl LinkTypeSet {
     fn from_option(links: Option<Vec<LinkType>>) -> Self {
         match links {
             Some(links) if !links.is_empty() => Self::These(links),
@@ -29,7 +29,7 @@ impl LinkTypes {
         }
     }
 
-    /// Adds the link types of another edge; returns true if the set has grown.
+    /// Adds the link types of another edge. Returns true if the set has grown.
     fn add(&mut self, more: &Self) -> bool {
         match (&mut *self, more) {
             (_, Self::Nothing) | (Self::Unknown, _) => false,
@@ -50,21 +50,22 @@ impl LinkTypes {
     }
 }
 
-/// Returns for each node the link types of the arriving frames.
-pub(super) fn links(
+/// Returns the link types of the frames that arrive at each node.
+pub(super) fn infer_links(
     draft: &Draft<'_>,
     used: &[Option<Use>],
     texts: &[Option<ArgumentTexts<'_>>],
     registry: &dyn Registry,
 ) -> Vec<Links> {
-    let mut input = vec![LinkTypes::Nothing; used.len()];
+    let mut input = vec![LinkTypeSet::Nothing; used.len()];
     let mut open = Vec::new();
     for (index, node) in used.iter().enumerate() {
         let source = node.as_ref().filter(|used| used.description.kind == FilterKind::Source);
         if let (Some(used), Some(read)) = (source, &texts[index]) {
             // A source with invalid arguments has unknown link types.
-            let known = read.valid.then(|| registry.links(used.description, &used.arguments));
-            input[index] = LinkTypes::from_option(known.flatten());
+            let known =
+                read.valid.then(|| registry.source_links(used.description, &used.arguments));
+            input[index] = LinkTypeSet::from_option(known.flatten());
             open.push(index);
         }
     }
@@ -88,15 +89,15 @@ pub(super) fn links(
             });
         }
     }
-    let known = |input: LinkTypes| match input {
-        LinkTypes::These(links) => Some(links.into()),
-        LinkTypes::Nothing | LinkTypes::Unknown => None,
+    let known = |input: LinkTypeSet| match input {
+        LinkTypeSet::These(links) => Some(links.into()),
+        LinkTypeSet::Nothing | LinkTypeSet::Unknown => None,
     };
     input.into_iter().map(known).collect()
 }
 
-/// Returns the link types that leave a node.
-fn output_links(used: Option<&Use>, input: &LinkTypes) -> LinkTypes {
+/// Returns the link types of the frames that leave a node.
+fn output_links(used: Option<&Use>, input: &LinkTypeSet) -> LinkTypeSet {
     let relinked = used.and_then(|used| used.description.analysis.output_links?(&used.arguments));
-    relinked.map_or_else(|| input.clone(), |links| LinkTypes::from_option(Some(links.to_vec())))
+    relinked.map_or_else(|| input.clone(), |links| LinkTypeSet::from_option(Some(links.to_vec())))
 }

@@ -27,10 +27,10 @@ pub(super) struct Draft<'t> {
     pub(super) insertions: Vec<(usize, String)>,
     /// The `++` terms that unite sources.
     pub(super) united: Vec<UnionOperands>,
-    /// The numbering of the sources, equal for terms that denote one source.
+    /// The numbering of the sources. Terms that denote the same source have the same number.
     pub(super) source_numbers: SourceNumbers,
     pub(super) marks: HashMap<&'t str, NodeId>,
-    /// True if the number of arcs exceeds `ARCS_MAX`; the excess arcs are omitted.
+    /// True if the number of arcs exceeds `ARCS_MAX`. The excess arcs are omitted.
     pub(super) too_many_arcs: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct DraftNode<'t> {
     pub(super) step: DraftStep<'t>,
     pub(super) span: Span,
     pub(super) inside: Option<NodeId>,
-    /// The registry entry of the name, set by `shape`.
+    /// The registry entry of the node's name, set by the step `shape`.
     pub(super) entry: Option<&'static Description>,
 }
 
@@ -58,9 +58,9 @@ pub(super) struct DraftEdge<'t> {
     /// The labels of the branches, outermost first.
     pub(super) branch: Vec<&'t Label>,
     pub(super) span: Span,
-    /// True for a plain pipe without white space on either side, `dport|ssh`.
+    /// True if the pipe is plain and has no white space on either side, as in `dport|ssh`.
     pub(super) glued: bool,
-    /// The term that the arc leads to; `None` if it does not occur in the text.
+    /// The term to which the arc leads; `None` if the text does not contain it.
     pub(super) target: Option<&'t Term>,
     pub(super) back: bool,
 }
@@ -106,7 +106,7 @@ pub(super) fn lower_request<'t>(request: &'t Request, registry: &dyn Registry) -
         mistakes: Vec::new(),
         insertions: Vec::new(),
         united: Vec::new(),
-        source_numbers: SourceNumbers::of(request, registry),
+        source_numbers: SourceNumbers::number_sources(request, registry),
         marks: HashMap::new(),
         too_many_arcs: false,
     };
@@ -120,7 +120,8 @@ pub(super) fn lower_request<'t>(request: &'t Request, registry: &dyn Registry) -
 }
 
 impl<'t> Draft<'t> {
-    /// Lowers a term that receives the streams of `incoming`, which is empty at the head of a line.
+    /// Lowers a term. `incoming` lists the nodes whose output the term receives; it is empty at the
+    /// head of a line.
     fn lower_term(&mut self, term: &'t Term, incoming: &[NodeId]) -> Subgraph<'t> {
         match term {
             Term::Hole(span) => self.single_node(DraftStep::Hole, *span),
@@ -129,7 +130,9 @@ impl<'t> Draft<'t> {
             Term::Group(group) => match (group.operator, group.branches.as_slice()) {
                 (Operator::Parallel, [only]) => self.lower_branch(only, incoming),
                 (Operator::Parallel, branches) => self.lower_parallel(branches, incoming),
-                (Operator::Union, branches) if incoming.is_empty() => self.unite(group, branches),
+                (Operator::Union, branches) if incoming.is_empty() => {
+                    self.lower_union(group, branches)
+                }
                 (operator, _) => self.lower_composite(term, operator.symbol(), group.span),
             },
             Term::Pipeline(pipeline) => {
@@ -315,8 +318,8 @@ impl<'t> Draft<'t> {
         Some(EdgeId(self.edges.len() - 1))
     }
 
-    /// Returns the existing edge between two marked nodes, if the request repeats an arc in order
-    /// to continue from the second node.
+    /// Returns the existing edge between two marked nodes, if the request repeats an arc only to
+    /// continue from the second node.
     fn repeated_edge(
         &mut self,
         from: NodeId,
@@ -352,7 +355,7 @@ impl<'t> Draft<'t> {
 }
 
 impl Subgraph<'_> {
-    /// Returns the subgraph of a single node.
+    /// Returns the subgraph that consists of this node.
     fn from_node(node: NodeId) -> Self {
         Self { entries: vec![Entry { node, labels: Vec::new() }], exit: Exit::Node(node) }
     }

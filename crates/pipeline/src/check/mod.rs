@@ -4,7 +4,7 @@
 //! branches of `split_rr`), `lower` (tree to nodes and arcs), `shape` (cycles, sources at heads,
 //! sinks at ends, lookup of names), `uses` (arguments, marks, pins; then which filters may be
 //! operands), `labels` (classes of the arcs), `forms` (forms of the streams), `options`. A step
-//! skips what an earlier error left unknown. [SL §4.2]
+//! skips everything that is unknown because of an earlier error. [SL §4.2]
 
 mod arguments;
 mod forms;
@@ -51,7 +51,7 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     state::check_published(&mut draft, &used);
     let resolved = labels::resolve_labels(&mut draft, registry);
     let stream_forms = forms::infer_forms(&mut draft, &used, registry);
-    let options = options::options(request, &mut draft.mistakes);
+    let options = options::parse_options(request, &mut draft.mistakes);
 
     let steps = used.into_iter().zip(resolved.bodies);
     let steps = steps.map(|(filter, body)| match (filter, body) {
@@ -76,15 +76,15 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     let edges = edges.collect();
     let (joins, insertions) = (draft.joins, draft.insertions);
     let graph = Graph { nodes, edges, joins, options, insertions, ..Graph::default() };
-    draft.mistakes.extend(send_loops::send_loops(&graph));
+    draft.mistakes.extend(send_loops::find_send_loops(&graph));
     draft.mistakes.extend(needs::starved_filters(&graph));
     draft.mistakes.extend(needs::one_sided_sources(&graph, registry));
-    draft.mistakes.extend(workers::mistakes(&graph));
+    draft.mistakes.extend(workers::worker_mistakes(&graph));
     draft.mistakes.extend(options::node_mistakes(request, &graph));
     (graph, sort_and_join(draft.mistakes))
 }
 
-/// Inserts a filter, absent from the text, in front of an operand.
+/// Inserts a filter that is not part of the text in front of an operand.
 fn insert_in_front(nodes: &mut Vec<Node>, before: forms::Insertion) {
     let forms::Insertion { operand, filter, input_forms } = before;
     let Node { span, inside, ref classifiers, .. } = nodes[operand.0];
@@ -117,7 +117,7 @@ pub(crate) fn read_as_written(text: &str, registry: &dyn Registry) -> (Graph, Ve
     (Graph { text, ..graph }, sort_and_join(mistakes))
 }
 
-/// Returns the text with the parameter values inserted that the machine provided.
+/// Returns the text with the parameter values that the machine provided inserted.
 fn with_insertions(text: &str, insertions: &[(usize, String)]) -> String {
     let mut insertions: Vec<&(usize, String)> = insertions.iter().collect();
     insertions.sort_by_key(|(at, _)| *at);

@@ -1,5 +1,5 @@
-//! Warnings about filters and sinks that receive nothing they can use although the forms fit:
-//! `weblog` after `http |404`, which passes no exchange; `tcp` after `ip |udp`.
+//! Warnings about filters and sinks that receive no usable input although the forms fit. Examples
+//! are `weblog` after `http |404`, which passes no exchange, and `tcp` after `ip |udp`.
 //!
 //! Such a request runs and its ledger balances, so these are warnings. The check compares the graph
 //! with the `needs` of each description.
@@ -38,7 +38,7 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
                 used.description.needs.otherwise
             ),
             Some((usable, edge)) => {
-                let (label, giver) = (label(graph, edge), usable.giver);
+                let (label, giver) = (arc_label(graph, edge), usable.giver);
                 format!("`|{label}` passes none of it from `{giver}`")
             }
             None => used.description.needs.otherwise.to_owned(),
@@ -64,16 +64,18 @@ pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<D
         let [head] = sources_upstream[..] else { continue };
         let source = graph.node(head);
         let Some(used) = source.filter() else { continue };
-        let Some(why) = registry.sees_one_way(used.description, &used.arguments) else { continue };
+        let Some(why) = registry.one_way_reason(used.description, &used.arguments) else {
+            continue;
+        };
         let what = format!("`{}` produces no results that need both directions", node.name());
-        let hint = format!("write `{}`", with_both(used));
+        let hint = format!("write `{}`", suggest_both_directions(used));
         found.push(Diagnostic::warning(source.span, what).why(why).hint(hint));
     }
     found
 }
 
 /// Formats the source in a form that observes both directions.
-fn with_both(source: &Use) -> String {
+fn suggest_both_directions(source: &Use) -> String {
     let interface = source.arguments.text("interface");
     let interface = interface.map_or_else(String::new, |interface| format!(" {interface}"));
     format!("rx{interface} both=yes")
@@ -84,21 +86,22 @@ struct UpstreamSearch<'g> {
     graph: &'g Graph,
     of: NodeId,
     seen: Vec<bool>,
-    /// The last producer whose usable output never arrives, with the arc whose classes exclude it.
+    /// The last producer whose usable output never arrives, with the arc that excludes its classes.
     last: Option<(&'static UsableInput, &'g Edge)>,
 }
 
 impl<'g> UpstreamSearch<'g> {
-    /// Returns true if usable input may arrive at `node`; false for a node that was visited before.
+    /// Returns true if usable input may arrive at `node`. Returns false for a node that was visited
+    /// before.
     fn is_reachable(&mut self, node: NodeId) -> bool {
         if std::mem::replace(&mut self.seen[node.0], true) {
             return false;
         }
         let graph = self.graph;
-        graph.inputs(node).any(|edge| self.may_pass(edge))
+        graph.inputs(node).any(|edge| self.may_pass_arc(edge))
     }
 
-    fn may_pass(&mut self, edge: &'g Edge) -> bool {
+    fn may_pass_arc(&mut self, edge: &'g Edge) -> bool {
         let Some(used) = self.graph.node(self.of).filter() else { return true };
         let Some(giver) = self.graph.node(edge.from).filter() else {
             // A composite or a merge passes the blocks of its inputs.
@@ -109,7 +112,7 @@ impl<'g> UpstreamSearch<'g> {
         if let Some(usable) = wanted.find(|one| one.giver == giver.description.name) {
             let well = match usable.on_request {
                 true => self.is_requested(edge, usable.classes),
-                false => passes_any(edge, usable.classes),
+                false => has_any_class(edge, usable.classes),
             };
             if !well {
                 self.last = Some((usable, edge));
@@ -126,10 +129,10 @@ impl<'g> UpstreamSearch<'g> {
         }
     }
 
-    /// Returns true if the arc passes some of the classes and a label on an arc of the same filter
-    /// selects them. A filter produces such classes only on request.
+    /// Returns true if the arc passes some of the classes, and the label of some arc of the same
+    /// filter selects them. A filter produces such classes only if a label selects them.
     fn is_requested(&self, edge: &Edge, classes: ValueRange) -> bool {
-        passes_any(edge, classes)
+        has_any_class(edge, classes)
             && self.graph.outputs(edge.from).any(|edge| has_range_within(edge, classes))
     }
 }
@@ -140,8 +143,8 @@ fn has_range_within(edge: &Edge, classes: ValueRange) -> bool {
     edge.classes.ranges().iter().any(within)
 }
 
-/// Formats the classes of an arc; a single class by its name, if it has one.
-fn label(graph: &Graph, edge: &Edge) -> String {
+/// Formats the classes of an arc. A single class is formatted by its name, if it has one.
+fn arc_label(graph: &Graph, edge: &Edge) -> String {
     let giver = graph.node(edge.from).filter().map(|used| used.description.classes);
     let (Some(Classes::Number { names, .. }), [(low, high)]) = (giver, edge.classes.ranges())
     else {
@@ -152,6 +155,6 @@ fn label(graph: &Graph, edge: &Edge) -> String {
 }
 
 /// Returns true if an arc passes one of these classes.
-fn passes_any(edge: &Edge, classes: ValueRange) -> bool {
+fn has_any_class(edge: &Edge, classes: ValueRange) -> bool {
     edge.classes.ranges().iter().any(|(low, high)| *low <= classes.high && classes.low <= *high)
 }

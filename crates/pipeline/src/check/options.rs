@@ -3,7 +3,7 @@
 use filter::{Arguments, Parameter, Type, Value};
 
 use crate::graph::Graph;
-use crate::language::label::brief;
+use crate::language::label::truncate_word;
 use crate::language::{Diagnostic, Request, nearest};
 use crate::plan::{REPLICAS_MAX, is_parallelism, ring_size, signal};
 use crate::prefix;
@@ -23,8 +23,8 @@ pub const OPTIONS: &[Parameter] = &[
         "number of blocks after which a crossing is signalled, and that a thread processes at once \
          (at most 64)",
     ),
-    Parameter::optional(signal::OPTION, Type::Text, SIGNAL),
-    Parameter::optional(ring_size::OPTION, Type::Text, RING),
+    Parameter::optional(signal::SIGNAL_OPTION, Type::Text, SIGNAL_HELP),
+    Parameter::optional(ring_size::OPTION, Type::Text, RING_HELP),
     Parameter::optional(
         "policy",
         Type::OneOf(&["cost", "deepest", "power", "latency", "throughput"]),
@@ -32,10 +32,10 @@ pub const OPTIONS: &[Parameter] = &[
          costs are measured: only well used ones (power), all that gain anything (latency), or all \
          that gain 5 % (throughput)",
     ),
-    Parameter::optional("parallel", Type::Text, PARALLEL),
-    Parameter::optional("engines", Type::Text, ENGINES),
-    Parameter::optional("share", Type::Text, SHARE),
-    Parameter::optional(prefix::OPTION, Type::OneOf(prefix::VALUES), PREFIX),
+    Parameter::optional("parallel", Type::Text, PARALLEL_HELP),
+    Parameter::optional("engines", Type::Text, ENGINES_HELP),
+    Parameter::optional("share", Type::Text, SHARE_HELP),
+    Parameter::optional(prefix::PREFIX_OPTION, Type::OneOf(prefix::PREFIX_VALUES), PREFIX_HELP),
     Parameter::optional(
         "adapt",
         Type::Flag,
@@ -55,32 +55,38 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional("no-loss", Type::Flag, "a dropped block is a failure"),
 ];
 
-const SIGNAL: &str = "when a ring wakes its reader: [NODE:]BLOCKS[:TIME],…, for the rings to NODE \
-                      or for all, as in dport:64:200us; by default the number of blocks follows \
+const SIGNAL_HELP: &str = "when a ring wakes its reader: [NODE:]BLOCKS[:TIME],…, for the rings to \
+                           NODE or for all, as in dport:64:200us; by default the \
+                           number of blocks follows \
                       the rate";
 
-const RING: &str = "a fixed size of rings between threads: [NODE:]ENTRIES,…, for the rings to \
+const RING_HELP: &str = "a fixed size of rings between threads: [NODE:]ENTRIES,…, for the rings to \
                     NODE or for all, as in count:4096; by default each ring follows its load";
 
-const PARALLEL: &str = "distribution of work over threads: by default stages and branches get \
-                        threads if that pays; auto (costly filters also get replicas), power (few \
+const PARALLEL_HELP: &str = "distribution of work over threads: by default stages and branches \
+                        get threads if that pays; auto (costly filters also get replicas), power (few \
                         threads, well used), latency (all that gain anything), no, or a number of \
                         replicas";
 
-const ENGINES: &str = "number of processes that run the whole request, each on its own processor \
-                       and for its share of the sessions: auto (one per processor), or a number";
+const ENGINES_HELP: &str = "number of processes that run the whole request, each on its \
+                            own processor \
+                       and for its share of the sessions: auto (one per \
+                            processor), or a number";
 
-const SHARE: &str = "memory for frames from the kernel: user (the default: your own), group:NAME \
-                     (shared by all members of the group that set this at the same interface: a \
-                     frame is stored once, and each of them can read the frames that any of them \
+const SHARE_HELP: &str = "memory for frames from the kernel: user (the default: your \
+                     own), group:NAME \
+                     (shared by all members of the group that set this at the same \
+                     interface: a \
+                     frame is stored once, and each of them can read the frames that any of \
+                     them \
                      selects), or world (shared by all users that set this)";
 
-const PREFIX: &str = "where the start of the request runs, from a live source to `tcp`: private \
-                      (the default: in the request itself), or shared (in one process for all \
+const PREFIX_HELP: &str = "where the start of the request runs, from a live source to `tcp`: \
+                      private (the default: in the request itself), or shared (in one process for all \
                       requests of the user with this start; needs a daemon)";
 
-/// Parses the options of a request; omits invalid ones after reporting them.
-pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {
+/// Parses the options of a request. Invalid options are reported and omitted.
+pub(super) fn parse_options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {
     let mut given = Arguments::default();
     for option in &request.options {
         let Some(known) = OPTIONS.iter().find(|known| known.name == option.key.text) else {
@@ -118,17 +124,17 @@ fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
     if option.name == "parallel" && !is_parallelism(text) {
         return Err(format!(
             "`{}` is none of auto, no, power, latency, or a number from 1 to {REPLICAS_MAX}",
-            brief(text)
+            truncate_word(text)
         ));
     }
     if option.name == "share" && Share::parse(text).is_none() {
         return Err(format!(
             "`{}` is none of user, world, or group:NAME with the name or the number of a group",
-            brief(text)
+            truncate_word(text)
         ));
     }
-    if option.name == workers::OPTION && !workers::is_valid(text) {
-        let given = brief(text);
+    if option.name == workers::WORKERS_OPTION && !workers::is_worker_option(text) {
+        let given = truncate_word(text);
         return Err(format!("`{given}` is neither auto nor a number from 1 to {WORKERS_MAX}"));
     }
     option.parse(text).map_err(|mistake| mistake.what)
@@ -139,8 +145,8 @@ pub(super) fn node_mistakes(request: &Request, graph: &Graph) -> Vec<Diagnostic>
     let wrong = request.options.iter().filter_map(|option| {
         let text = option.value.as_ref()?;
         let (checked, help) = match option.key.text.as_str() {
-            signal::OPTION => (signal::check(&text.lossy(), graph), SIGNAL),
-            ring_size::OPTION => (ring_size::check(&text.lossy(), graph), RING),
+            signal::SIGNAL_OPTION => (signal::check_option(&text.lossy(), graph), SIGNAL_HELP),
+            ring_size::OPTION => (ring_size::check(&text.lossy(), graph), RING_HELP),
             _ => return None,
         };
         let what = format!("`--{}`: {}", option.key.text, checked.err()?);
@@ -156,5 +162,5 @@ fn unknown_option(name: &str, span: crate::language::Span) -> Diagnostic {
         (_, Some(meant)) => format!("did you mean `--{meant}`?"),
         (_, None) => format!("there are `--{}`", names.join("`, `--")),
     };
-    Diagnostic::error(span, format!("no option is called `--{}`", brief(name))).hint(hint)
+    Diagnostic::error(span, format!("no option is called `--{}`", truncate_word(name))).hint(hint)
 }

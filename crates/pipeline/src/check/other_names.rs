@@ -1,10 +1,11 @@
-//! Names that filters have in the literature, with the filters of this program that replace them.
+//! Names that filters have in the literature, with the filters of this program that take their
+//! place.
 
 use crate::registry::Registry;
 
 /// The names, each with a hint. A hint is given only if the registry has all filters that the hint
 /// names in backticks.
-const NAMES: &[(&str, &str)] = &[
+const LITERATURE_NAMES: &[(&str, &str)] = &[
     (
         "log",
         "`json` writes a line per block, `weblog access.log` one per web request (after `http`), \
@@ -20,8 +21,8 @@ const NAMES: &[(&str, &str)] = &[
 
 /// Returns the hint for a name in the literature; `None` if the name is not listed, or if the
 /// registry lacks a filter of the hint.
-pub(super) fn hint(name: &str, registry: &dyn Registry) -> Option<&'static str> {
-    let (_, hint) = NAMES.iter().find(|(known, _)| *known == name)?;
+pub(super) fn literature_hint(name: &str, registry: &dyn Registry) -> Option<&'static str> {
+    let (_, hint) = LITERATURE_NAMES.iter().find(|(known, _)| *known == name)?;
     filters_in_hint(hint).all(|filter| registry.find(filter).is_some()).then_some(*hint)
 }
 
@@ -37,7 +38,7 @@ mod tests {
 
     #[test]
     fn each_hint_names_a_filter() {
-        for (name, hint) in NAMES {
+        for (name, hint) in LITERATURE_NAMES {
             assert!(filters_in_hint(hint).next().is_some(), "{name}");
         }
         assert_eq!(filters_in_hint("`a b` or `c`").collect::<Vec<_>>(), ["a", "c"]);

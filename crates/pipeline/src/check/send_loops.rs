@@ -5,7 +5,7 @@ use crate::graph::{Graph, NodeId, Use, reachable};
 use crate::language::Diagnostic;
 
 /// Reports each sink that sends over an interface whose sent frames one of its sources observes.
-pub(super) fn send_loops(graph: &Graph) -> Vec<Diagnostic> {
+pub(super) fn find_send_loops(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (id, node) in graph.ids() {
         let Some(outlet) = node.filter().and_then(Use::outlet) else { continue };

@@ -1,13 +1,12 @@
-//! The shape of the graph: detection of cycles, lookup of names, and the rules that sources are
-//! only at heads and sinks only at ends. Once the arguments are known, operands with side effects
-//! are rejected.
+//! Checks of the shape of a graph: cycles, names, sources only at heads, and sinks only at ends.
+//! When the arguments are known, operands with side effects are rejected.
 
 use filter::FilterKind;
 
 use super::lower::{Draft, DraftStep};
 use super::other_names;
 use crate::graph::{NodeId, Use};
-use crate::language::label::brief;
+use crate::language::label::truncate_word;
 use crate::language::limits::PROGRAMS_MAX;
 use crate::language::tree::FilterTerm;
 use crate::language::{Diagnostic, Span, nearest};
@@ -15,7 +14,7 @@ use crate::registry::Registry;
 
 pub(super) fn check_shape(draft: &mut Draft<'_>, registry: &dyn Registry) {
     mark_back_edges(draft);
-    let heads = heads(draft);
+    let heads = find_heads(draft);
     let mut ends = vec![true; draft.nodes.len()];
     draft.edges.iter().for_each(|edge| ends[edge.from.0] = false);
     for (index, head) in heads.iter().enumerate() {
@@ -76,7 +75,7 @@ fn mark_back_edges(draft: &mut Draft<'_>) {
 }
 
 /// Returns true for each node whose incoming edges are all back edges.
-fn heads(draft: &Draft<'_>) -> Vec<bool> {
+fn find_heads(draft: &Draft<'_>) -> Vec<bool> {
     let mut heads = vec![true; draft.nodes.len()];
     for edge in draft.edges.iter().filter(|edge| !edge.back) {
         heads[edge.to.0] = false;
@@ -115,12 +114,12 @@ fn look_up_name(
 fn unknown_filter(name: &str, place: Span, registry: &dyn Registry) -> Diagnostic {
     let names = registry.names();
     let all = format!("`streamline filters` lists all {}", names.len());
-    let hint = match (other_names::hint(name, registry), nearest(name, names)) {
+    let hint = match (other_names::literature_hint(name, registry), nearest(name, names)) {
         (Some(hint), _) => hint.to_owned(),
         (None, Some(meant)) => format!("did you mean `{meant}`?  ({all})"),
         (None, None) => all,
     };
-    Diagnostic::error(place, format!("no filter is called `{}`", brief(name))).hint(hint)
+    Diagnostic::error(place, format!("no filter is called `{}`", truncate_word(name))).hint(hint)
 }
 
 /// Reports a head that is not a source.
@@ -220,8 +219,8 @@ fn check_ends(draft: &mut Draft<'_>) {
     }
 }
 
-/// Reports too many programs, and programs in cycles: a program may read its input late, and a
-/// cycle must not wait (CONTRACT 17).
+/// Reports too many programs, and programs in cycles. A cycle must never wait, but a program may
+/// read its input late (CONTRACT 17).
 fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
     let is_program = |node: &usize| {
         draft.nodes[*node].entry.is_some_and(|entry| registry.endpoint(entry).process)
@@ -269,8 +268,8 @@ fn is_on_cycle(successors: &[Vec<usize>], node: usize) -> bool {
     reached[node]
 }
 
-/// Reports untrusted filters where a separate process is impossible: operands, filters in cycles,
-/// and filters that report at the end instead of emitting blocks.
+/// Reports untrusted filters that cannot run in a process of their own: operands, filters in
+/// cycles, and filters that report at the end instead of emitting blocks.
 pub(super) fn check_untrusted(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     let successors = successors(draft);
     for (index, used) in used.iter().enumerate() {

@@ -55,7 +55,7 @@ fn number_term(of: &mut Term) {
     }
 }
 
-/// Numbers the branches of `next` if `before` is a splitter and no label follows it.
+/// Numbers the branches of `next` if `before` is a splitter and no label follows the splitter.
 fn number_branches(before: &mut Term, next: &mut Term) {
     let (Term::Filter(splitter), Term::Group(group)) = (before, next) else { return };
     let labelled = group.branches.iter().any(|branch| branch.label.is_some());
@@ -73,7 +73,8 @@ fn number_branches(before: &mut Term, next: &mut Term) {
     }
 }
 
-/// Adds the number of branches as an argument, whose span is that of the filter's name.
+/// Adds the number of branches as an argument of the splitter. The span of the argument is that of
+/// the filter's name.
 fn add_branch_count(splitter: &mut FilterTerm, branch_count: usize) {
     let span = splitter.name.span;
     let value = Text { bytes: branch_count.to_string().into_bytes(), quoted: false, span };

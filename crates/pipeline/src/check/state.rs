@@ -1,5 +1,5 @@
-//! Checks of published state (`state=NAME`). The filter must be able to publish, and names must be
-//! unique.
+//! Checks of published state (`state=NAME`): the filter must be able to publish state, and the name
+//! must be unique.
 
 use super::lower::{Draft, DraftStep};
 use super::shape::name_span;

@@ -17,12 +17,12 @@ use crate::language::tree::{Branch, FilterTerm, Group, Label, Request, Stage, Te
 use crate::language::{Diagnostic, Span};
 use crate::registry::Registry;
 
-/// The filter terms, by span, with a number per distinct source.
+/// The number of each filter term that denotes a source, by span.
 pub(super) struct SourceNumbers(HashMap<Span, usize>);
 
 impl SourceNumbers {
-    /// Numbers the sources of a request; equal numbers denote one source.
-    pub(super) fn of(request: &Request, registry: &dyn Registry) -> Self {
+    /// Numbers the sources of a request. Equal numbers denote the same source.
+    pub(super) fn number_sources(request: &Request, registry: &dyn Registry) -> Self {
         let mut known: Vec<(&str, Arguments)> = Vec::new();
         let mut numbers = HashMap::new();
         let mut nodes = Vec::new();
@@ -75,7 +75,7 @@ fn collect_unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTe
     }
 }
 
-/// A `++` of sources, which is checked for overlaps once the arguments are known.
+/// A `++` of sources. It is checked for overlaps when the arguments are known.
 pub(super) struct UnionOperands {
     /// The span of the term.
     span: Span,
@@ -86,7 +86,7 @@ pub(super) struct UnionOperands {
 /// The first term of a branch and its other stages.
 type SourceBranch<'t> = (&'t FilterTerm, &'t [Stage]);
 
-/// An operand of a `++`: one branch, or all branches that begin with one source.
+/// An operand of a `++`: one branch, or all branches that begin with the same source.
 enum Operand<'t> {
     Branch(&'t Branch),
     Source(Vec<SourceBranch<'t>>),
@@ -94,10 +94,10 @@ enum Operand<'t> {
 
 impl<'t> Draft<'t> {
     /// Lowers a `++` without an incoming stream.
-    pub(super) fn unite(&mut self, group: &'t Group, branches: &'t [Branch]) -> Subgraph<'t> {
+    pub(super) fn lower_union(&mut self, group: &'t Group, branches: &'t [Branch]) -> Subgraph<'t> {
         let mut entries = Vec::new();
         let mut exits = Vec::new();
-        for operand in self.operands(branches) {
+        for operand in self.group_operands(branches) {
             let part = match operand {
                 Operand::Branch(branch) => self.lower_branch(branch, &[]),
                 Operand::Source(begun) => self.lower_common_source(&begun, group.span),
@@ -120,7 +120,7 @@ impl<'t> Draft<'t> {
     }
 
     /// Groups the branches by source, in the order of the text.
-    fn operands(&self, branches: &'t [Branch]) -> Vec<Operand<'t>> {
+    fn group_operands(&self, branches: &'t [Branch]) -> Vec<Operand<'t>> {
         let mut operands: Vec<(&'t Branch, Vec<SourceBranch<'t>>)> = Vec::new();
         for branch in branches {
             let begun = match (&branch.label, &branch.term) {
@@ -149,7 +149,7 @@ impl<'t> Draft<'t> {
         operands.into_iter().map(operand).collect()
     }
 
-    /// Lowers branches with a common source to the source and a composite of the branches.
+    /// Lowers branches with a common source to that source and a composite of the branches.
     fn lower_common_source(&mut self, begun: &[SourceBranch<'t>], span: Span) -> Subgraph<'t> {
         let mut source: Option<Subgraph<'t>> = None;
         for (node, _) in begun {
@@ -182,7 +182,7 @@ impl<'t> Draft<'t> {
         }
     }
 
-    /// Returns the operand of a branch. A branch that consists of the source alone selects every
+    /// Returns the operand for a branch. A branch that consists of the source alone selects every
     /// block.
     fn branch_operand(&mut self, rest: &'t [Stage], owner: NodeId) -> Link<Option<&'t Label>> {
         let Some((first, rest)) = rest.split_first() else {
@@ -204,7 +204,8 @@ impl<'t> Draft<'t> {
 pub(super) fn check_overlaps(draft: &mut Draft<'_>, used: &mut [Option<Use>]) {
     let mut mistakes = Vec::new();
     for UnionOperands { span, operands } in &draft.united {
-        let heads: Vec<Vec<NodeId>> = operands.iter().map(|exits| heads(draft, exits)).collect();
+        let heads: Vec<Vec<NodeId>> =
+            operands.iter().map(|exits| sources_of_exits(draft, exits)).collect();
         for (at, one) in heads.iter().enumerate() {
             for (behind, other) in heads.iter().enumerate().skip(at + 1) {
                 let bare = |operand: usize, head: NodeId| operands[operand] == [head];
@@ -219,7 +220,7 @@ pub(super) fn check_overlaps(draft: &mut Draft<'_>, used: &mut [Option<Use>]) {
 }
 
 /// Returns the sources upstream of these nodes.
-fn heads(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
+fn sources_of_exits(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
     let inputs = |to| draft.edges.iter().filter(move |edge| edge.to == to).map(|edge| edge.from);
     let mut heads = reachable(exits, inputs);
     heads.retain(|id| inputs(*id).next().is_none());
@@ -227,7 +228,7 @@ fn heads(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
     heads
 }
 
-/// Returns the error about two sources of a `++`; `None` if they cannot emit the same block.
+/// Returns the error for two sources of a `++`; `None` if they cannot emit the same block.
 fn overlap_error(
     (a, b): (NodeId, NodeId),
     bare: bool,
@@ -263,8 +264,8 @@ fn overlap_error(
     Some(Diagnostic::error(source_span(draft, b, span), what).why(why).hint(hint))
 }
 
-/// Excludes the loopback interface from one of two sources, because the other observes each of its
-/// packets too. Returns false if neither source has the parameter.
+/// Excludes the loopback interface from one of two sources, because the other source observes each
+/// of its packets too. Returns false if neither source has the parameter.
 fn exclude_loopback(used: &mut [Option<Use>], a: NodeId, b: NodeId) -> bool {
     let can = |id: &NodeId| {
         let used = used[id.0].as_ref();
@@ -286,7 +287,7 @@ fn source_text(draft: &Draft<'_>, id: NodeId) -> String {
                     argument.key.as_ref().map_or(String::new(), |key| format!("{}=", key.text));
                 format!(" {key}{}", argument.value.lossy())
             });
-            crate::language::label::brief(&format!(
+            crate::language::label::truncate_word(&format!(
                 "{}{}",
                 node.name.text,
                 arguments.collect::<String>()

@@ -1,5 +1,5 @@
-//! Search for the filters that determine the class of a block, which are the nearest ones upstream
-//! that have classes.
+//! Search for the filters that determine the class of a block: the nearest filters upstream that
+//! have classes.
 //!
 //! A filter whose classes are `Same` keeps the class of a block, and so does `!a`, so the search
 //! continues upstream of both. An error upstream makes the result incomplete, and nothing that
@@ -23,7 +23,7 @@ pub(super) struct Classifiers {
 }
 
 impl Classifiers {
-    /// Adds another result without sorting; `ordered` sorts.
+    /// Adds another result, unsorted. [`Self::into_sorted`] sorts.
     fn add(&mut self, other: &Self) {
         self.nodes.extend(&other.nodes);
         self.unknown |= other.unknown;
@@ -96,7 +96,8 @@ impl<'d, 't> Upstream<'d, 't> {
         classifiers.into_sorted()
     }
 
-    /// Adds a filter, unless it keeps the class of a block; returns true if it does.
+    /// Adds a filter, unless the filter keeps the class of a block. Returns true if it keeps the
+    /// class.
     fn add_filter(&self, id: NodeId, classifiers: &mut Classifiers) -> bool {
         match self.draft.nodes[id.0].entry {
             None => {
@@ -113,7 +114,7 @@ impl<'d, 't> Upstream<'d, 't> {
         }
     }
 
-    /// Adds the filters of a body that may be the last to classify a block; returns true if a block
+    /// Adds the filters of a body that may be the last to classify a block. Returns true if a block
     /// may pass all of them unclassified.
     fn add_last<L>(&self, body: &Boolean<L>, classifiers: &mut Classifiers) -> bool {
         match body {

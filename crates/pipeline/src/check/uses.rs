@@ -1,12 +1,12 @@
-//! The filter of each node with its arguments, mark and pin, and the agreement of several uses of
-//! one mark. Once all arguments are known, each filter validates their combination, given the link
-//! types of the arriving frames.
+//! The filter of each node with its arguments, mark and pin, and a check that several uses of one
+//! mark agree. Once all arguments are known, each filter validates their combination, given the
+//! link types of the arriving frames.
 
 use super::arguments::{ArgumentTexts, parse_arguments};
 use super::links;
 use super::lower::{Draft, DraftStep};
 use crate::graph::Use;
-use crate::language::label::brief;
+use crate::language::label::truncate_word;
 use crate::language::tree::{Argument, FilterTerm, Name};
 use crate::language::write_quoted;
 use crate::language::{Diagnostic, nearest};
@@ -54,8 +54,9 @@ pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Ve
     used
 }
 
-/// Has each filter with valid arguments validate their combination and derive further parameters
-/// from the machine. Returns the derived values to insert into the text, with their byte offsets.
+/// Lets each filter with valid arguments check their combination and take further parameters from
+/// the machine. Returns these parameter values, with the byte offsets at which to insert them into
+/// the text.
 fn validate(
     draft: &Draft<'_>,
     used: &mut [Option<Use>],
@@ -63,7 +64,7 @@ fn validate(
     registry: &dyn Registry,
     mistakes: &mut Vec<Diagnostic>,
 ) -> Vec<(usize, String)> {
-    let links = links::links(draft, used, texts, registry);
+    let links = links::infer_links(draft, used, texts, registry);
     let mut insertions = Vec::new();
     for ((used, read), links) in used.iter_mut().zip(texts).zip(links) {
         let (Some(used), Some(read)) = (used, read) else { continue };
@@ -78,7 +79,7 @@ fn validate(
             let mut text = format!(" {parameter}=");
             // Writing into a `String` cannot fail.
             let _ = write_quoted(&mut text, value.as_bytes());
-            insertions.push((read.end(), text));
+            insertions.push((read.end_offset(), text));
             used.arguments.set(parameter, Value::Text(value));
         }
         if let Some(refusal) = registry.refusal(entry, &used.arguments) {
@@ -103,8 +104,8 @@ fn check_agreement(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
     let mut pin = first.pin.as_ref();
     for node in rest {
         if node.name.text != first.name.text {
-            let (one, other) = (brief(&first.name.text), brief(&node.name.text));
-            let what = format!("the mark `{}` is on `{one}` and on `{other}`", brief(mark));
+            let (one, other) = (truncate_word(&first.name.text), truncate_word(&node.name.text));
+            let what = format!("the mark `{}` is on `{one}` and on `{other}`", truncate_word(mark));
             mistakes.push(
                 Diagnostic::error(node.name.span, what)
                     .why("equal marks are one node")
@@ -118,8 +119,10 @@ fn check_agreement(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
             && !node.arguments.is_empty()
             && !have_equal_arguments(&arguments.arguments, &node.arguments)
         {
-            let what =
-                format!("`{}` has other arguments under the same mark", brief(&node.name.text));
+            let what = format!(
+                "`{}` has other arguments under the same mark",
+                truncate_word(&node.name.text)
+            );
             mistakes.push(
                 Diagnostic::error(node.span, what)
                     .why("equal marks are one node")
@@ -128,7 +131,7 @@ fn check_agreement(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
         }
         match (pin, &node.pin) {
             (Some(one), Some(other)) if one.text != other.text => {
-                let what = format!("`{}` is pinned to two spaces", brief(&node.name.text));
+                let what = format!("`{}` is pinned to two spaces", truncate_word(&node.name.text));
                 mistakes.push(Diagnostic::error(other.span, what).why("equal marks are one node"));
             }
             (None, other) => pin = other.as_ref(),
@@ -160,7 +163,7 @@ fn check_pin(node: &FilterTerm, registry: &dyn Registry, mistakes: &mut Vec<Diag
         Some(meant) => format!("did you mean `@{meant}`?"),
         None => format!("there are {}", listed.join(", ")),
     };
-    let what = format!("no space is called `{}`", brief(&pin.text));
+    let what = format!("no space is called `{}`", truncate_word(&pin.text));
     mistakes.push(Diagnostic::error(pin.span, what).hint(hint));
 }
 

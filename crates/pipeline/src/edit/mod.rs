@@ -1,4 +1,5 @@
-//! Edits of a request. An edit maps a text to a new text and gives the origin of each filter in it.
+//! Edits of a request. An edit maps a text to a new text, and reports the origin of each filter in
+//! the new text.
 //!
 //! An edit changes the syntax tree, and the new text is the printed tree. Filters that are not
 //! edited therefore stay the same, and a running path can keep their state. The new text is not
@@ -14,15 +15,18 @@ mod tree;
 
 use crate::language::tree::{FilterTerm, Term};
 use crate::language::{Request, Span};
-use crate::read::read;
+use crate::read::read_request;
 use crate::registry::Registry;
 use argument::assign;
 use replacement::replace_text;
 use std::fmt;
-use tree::{FIRST, KERNEL, PROCESS, filters, insert_beside, move_to, unpin_successors};
+use tree::{
+    FIRST_THREAD, KERNEL_KEYWORD, PROCESS_KEYWORD, filters, insert_beside, move_to,
+    unpin_successors,
+};
 
-pub use tree::differ_in_arguments;
-pub(crate) use tree::{chain, for_each_filter, parse_filter, parse_tree, replace_at};
+pub use tree::differ_only_in_arguments;
+pub(crate) use tree::{for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_at};
 
 /// A change to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,7 +40,7 @@ pub enum Edit {
         /// The node: its name, mark or number, as in `find`.
         node: String,
     },
-    /// Removes a filter, with its branch if nothing else is in it.
+    /// Removes a filter. If nothing else is in its branch, the branch is removed too.
     Remove {
         /// The node to remove.
         node: String,
@@ -97,7 +101,7 @@ impl Position {
 
 impl fmt::Display for Edit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words().join(" "))
+        f.write_str(&self.to_words().join(" "))
     }
 }
 
@@ -146,7 +150,7 @@ impl Edit {
                 Self::Replace { node: owned(node), filter: filter.join(" ") }
             }
             ["move", node, "to", space] | ["move", node, space] => {
-                let space = if *space == PROCESS { FIRST } else { space };
+                let space = if *space == PROCESS_KEYWORD { FIRST_THREAD } else { space };
                 Self::Move { node: owned(node), space: owned(space) }
             }
             ["upgrade", node] => Self::Upgrade { node: owned(node) },
@@ -159,7 +163,7 @@ impl Edit {
 
     /// Returns the words that [`Edit::parse`] accepts for this edit; for [`Edit::Whole`], the text.
     #[must_use]
-    pub fn words(&self) -> Vec<String> {
+    pub fn to_words(&self) -> Vec<String> {
         let words: &[&str] = match self {
             Self::Insert { filter, place, node } => &["insert", filter, place.name(), node],
             Self::Remove { node } => &["remove", node],
@@ -173,10 +177,10 @@ impl Edit {
     }
 
     /// Returns the same edit with unset parameters set to the current values of the machine, so
-    /// that repeating the edit has the same effect.
+    /// that repeating the edit later has the same effect.
     #[must_use]
-    pub fn resolved(&self, registry: &dyn Registry) -> Self {
-        let resolve = |text: &str| read(text, registry).0.text.as_ref().to_owned();
+    pub fn resolve_unset(&self, registry: &dyn Registry) -> Self {
+        let resolve = |text: &str| read_request(text, registry).0.text.as_ref().to_owned();
         match self.clone() {
             Self::Insert { filter, place, node } => {
                 Self::Insert { filter: resolve(&filter), place, node }
@@ -205,11 +209,11 @@ impl Edit {
         let mut act: Box<dyn FnMut(Term) -> Option<Term>> = match self {
             Self::Insert { filter, place: Position::After, .. } => {
                 let filter = parse_filter(filter)?;
-                Box::new(move |term| Some(chain(term, filter.clone())))
+                Box::new(move |term| Some(join_with_pipe(term, filter.clone())))
             }
             Self::Insert { filter, place: Position::Before, .. } => {
                 let filter = parse_filter(filter)?;
-                Box::new(move |term| Some(chain(filter.clone(), term)))
+                Box::new(move |term| Some(join_with_pipe(filter.clone(), term)))
             }
             Self::Insert { filter, place: Position::At, .. } => {
                 insert_beside(&mut request, at, &parse_filter(filter)?)?;
@@ -220,7 +224,7 @@ impl Edit {
                 Box::new(move |_| Some(filter.clone()))
             }
             Self::Move { space, .. } => {
-                if space != KERNEL {
+                if space != KERNEL_KEYWORD {
                     unpin_successors(&mut request, at);
                 }
                 Box::new(move |term| match term {

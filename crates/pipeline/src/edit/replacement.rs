@@ -1,4 +1,4 @@
-//! Replacement of the entire text, which finds the filters that both texts have in common.
+//! Replacement of the entire text. Filters that both texts have in common are found and kept.
 
 use super::tree::{filters, parse_tree, without_sandbox};
 use super::{EditResult, InvalidEdit, print_with_origins};
@@ -9,7 +9,7 @@ use crate::language::tree::{FilterTerm, Term};
 const EQUAL_WEIGHT: u64 = 1 << 32;
 
 /// Replaces the text. The longest common subsequence of equal filters keeps its state. Between two
-/// equal filters, filters of the same name match too, since they may differ only in a writable
+/// equal filters, filters of the same name match too, because they may differ only in a writable
 /// argument.
 pub(super) fn replace_text(old: &Request, new: &str) -> Result<EditResult, InvalidEdit> {
     let request = parse_tree(new, "the new request")?;

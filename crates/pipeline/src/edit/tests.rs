@@ -1,4 +1,4 @@
-//! Tests of edits: a request and the words of an edit give the changed request.
+//! Tests of edits: each applies an edit to a request and checks the resulting request.
 
 use super::*;
 use crate::registry::RegistryList;
@@ -42,7 +42,7 @@ fn v3_edit_printed_as_words_parses_to_the_same_edit() {
         let normal = |text: &str| parse_tree(text, "").map(|tree| tree.to_string()).expect(text);
         assert_eq!(apply_words(line, words), normal(expected), "{words}");
         let read = Edit::parse(&words.split(' ').collect::<Vec<_>>()).expect(words);
-        assert_eq!(Edit::parse(&read.words()), Ok(read), "{words}: what is told is read");
+        assert_eq!(Edit::parse(&read.to_words()), Ok(read), "{words}: what is told is read");
     }
 }
 
@@ -60,7 +60,7 @@ fn v3_set_argument_replaces_the_value_in_place() {
         assert_eq!(apply_words(line, words), expected, "{words}");
         let words: Vec<&str> = words.split(' ').collect();
         let read = Edit::parse(&words).expect("an edit");
-        assert_eq!(Edit::parse(&read.words()), Ok(read.clone()));
+        assert_eq!(Edit::parse(&read.to_words()), Ok(read.clone()));
         let edited = read.apply(line, &CATALOG).expect("an edit");
         assert!(edited.filters.iter().all(|(_, old)| old.is_some()), "the same filters");
     }

@@ -1,7 +1,7 @@
 //! Operations on the tree of a request, which insert, remove and move filters.
 //!
-//! Inserted terms have the span [`NEW`]. All other terms keep their span in the old text, which
-//! identifies them.
+//! Inserted terms have the span [`NEW_SPAN`]. All other terms keep their span in the old text,
+//! which identifies them.
 
 use super::InvalidEdit;
 use crate::language::tree::{Argument, Branch, Classes, FilterTerm, Group, Label, Name, Pipe};
@@ -9,19 +9,19 @@ use crate::language::tree::{Operator, Pipeline, Stage, Term, Text};
 use crate::language::{Request, Severity, Span, parse};
 use filter::UNTRUSTED;
 
-/// The keyword of `move` for the first thread of the process, [`FIRST`].
-pub(super) const PROCESS: &str = "process";
+/// The keyword of `move` for the first thread of the process, [`FIRST_THREAD`].
+pub(super) const PROCESS_KEYWORD: &str = "process";
 /// The keyword of `move` for the kernel.
-pub(super) const KERNEL: &str = "kernel";
+pub(super) const KERNEL_KEYWORD: &str = "kernel";
 /// The name of the first thread, which reads the rings of the kernel.
-pub(super) const FIRST: &str = "thread0";
+pub(super) const FIRST_THREAD: &str = "thread0";
 /// The keyword of `move` for a sandbox, a process without privileges.
-const SANDBOX: &str = "sandbox";
+const SANDBOX_KEYWORD: &str = "sandbox";
 
 /// The span of inserted terms.
-const NEW: Span = Span { start: usize::MAX, end: usize::MAX };
+const NEW_SPAN: Span = Span { start: usize::MAX, end: usize::MAX };
 
-/// Parses a text. Fails with the first syntax error; the message calls the text `what`.
+/// Parses a text. Fails with the first syntax error. In the message, the text is called `what`.
 pub(crate) fn parse_tree(text: &str, what: &str) -> Result<Request, InvalidEdit> {
     let (request, mistakes) = parse(text);
     match mistakes.iter().find(|mistake| mistake.severity == Severity::Error) {
@@ -31,7 +31,7 @@ pub(crate) fn parse_tree(text: &str, what: &str) -> Result<Request, InvalidEdit>
 }
 
 /// Returns true if two texts differ only in arguments.
-pub fn differ_in_arguments(one: &str, other: &str) -> bool {
+pub fn differ_only_in_arguments(one: &str, other: &str) -> bool {
     let bare = |text: &str| {
         let mut request = parse_tree(text, "").ok()?;
         let bare = &mut |node: &mut FilterTerm| node.arguments.clear();
@@ -50,7 +50,7 @@ pub(crate) fn parse_filter(text: &str) -> Result<Term, InvalidEdit> {
         )));
     }
     let mut term = request.pipelines.remove(0);
-    for_each_filter(&mut term, &mut |node| node.span = NEW);
+    for_each_filter(&mut term, &mut |node| node.span = NEW_SPAN);
     Ok(term)
 }
 
@@ -91,16 +91,16 @@ pub(crate) fn for_each_filter(term: &mut Term, act: &mut dyn FnMut(&mut FilterTe
 }
 
 fn plain_pipe() -> Pipe {
-    Pipe { label: None, span: NEW }
+    Pipe { label: None, span: NEW_SPAN }
 }
 
 /// Joins two terms with a plain pipe.
-pub(crate) fn chain(first: Term, then: Term) -> Term {
+pub(crate) fn join_with_pipe(first: Term, then: Term) -> Term {
     let rest = vec![Stage { arc: plain_pipe(), term: then }];
-    Term::Pipeline(Pipeline { first: Box::new(first), rest, span: NEW })
+    Term::Pipeline(Pipeline { first: Box::new(first), rest, span: NEW_SPAN })
 }
 
-/// Applies `act` to the filter at the span `at`; returns `None` if the term becomes empty.
+/// Applies `act` to the filter at the span `at`. Returns `None` if the term becomes empty.
 pub(crate) fn replace_at(
     term: Term,
     at: Span,
@@ -199,20 +199,20 @@ fn insert_branch(pipeline: &mut Pipeline, place: usize, filter: Term) {
     let rest: Vec<Stage> = behind.collect();
     let follows = match rest.is_empty() {
         true => next.term,
-        false => Term::Pipeline(Pipeline { first: Box::new(next.term), rest, span: NEW }),
+        false => Term::Pipeline(Pipeline { first: Box::new(next.term), rest, span: NEW_SPAN }),
     };
-    let all = Label { inverted: false, classes: Classes::All, span: NEW };
-    let arc = Pipe { label: label.as_ref().map(|_| all), span: NEW };
+    let all = Label { inverted: false, classes: Classes::All, span: NEW_SPAN };
+    let arc = Pipe { label: label.as_ref().map(|_| all), span: NEW_SPAN };
     let branches = vec![
-        Branch { label: None, term: filter, span: NEW },
-        Branch { label, term: follows, span: NEW },
+        Branch { label: None, term: filter, span: NEW_SPAN },
+        Branch { label, term: follows, span: NEW_SPAN },
     ];
-    let term = Term::Group(Group { operator: Operator::Parallel, branches, span: NEW });
+    let term = Term::Group(Group { operator: Operator::Parallel, branches, span: NEW_SPAN });
     pipeline.rest.push(Stage { arc, term });
 }
 
 /// Unpins the successors of a filter that leaves the kernel, because a filter can run in the kernel
-/// only if its predecessors do.
+/// only if its predecessors run there.
 pub(super) fn unpin_successors(request: &mut Request, at: Span) {
     let here = |term: &Term| {
         let mut found = false;
@@ -222,7 +222,7 @@ pub(super) fn unpin_successors(request: &mut Request, at: Span) {
     for term in request.pipelines.iter_mut().filter(|term| here(term)) {
         let mut behind = false;
         for_each_filter(term, &mut |node| {
-            if behind && node.pin.as_ref().is_some_and(|pin| pin.text == KERNEL) {
+            if behind && node.pin.as_ref().is_some_and(|pin| pin.text == KERNEL_KEYWORD) {
                 node.pin = None;
             }
             behind |= node.span == at;
@@ -230,16 +230,17 @@ pub(super) fn unpin_successors(request: &mut Request, at: Span) {
     }
 }
 
-/// Moves a filter to another space: to a sandbox by an argument, else by a pin.
+/// Moves a filter to another space. The move to a sandbox is an argument of the filter; any other
+/// move is a pin.
 pub(super) fn move_to(node: FilterTerm, space: &str) -> FilterTerm {
     let mut node = without_sandbox(node);
-    let named = |text: &str| Name { text: text.to_owned(), span: NEW };
-    if space != SANDBOX {
+    let named = |text: &str| Name { text: text.to_owned(), span: NEW_SPAN };
+    if space != SANDBOX_KEYWORD {
         return FilterTerm { pin: Some(named(space)), ..node };
     }
-    let value = Text { bytes: b"yes".to_vec(), quoted: false, span: NEW };
+    let value = Text { bytes: b"yes".to_vec(), quoted: false, span: NEW_SPAN };
     let key = Some(named(UNTRUSTED.name));
-    node.arguments.push(Argument { key, value, span: NEW });
+    node.arguments.push(Argument { key, value, span: NEW_SPAN });
     FilterTerm { pin: None, ..node }
 }
 

@@ -6,9 +6,9 @@
 
 use super::table::{COLUMNS, Table};
 use super::words;
-use crate::format::one_decimal;
+use crate::format::format_one_decimal;
 use crate::graph::NodeId;
-use crate::names::{cost_key, names};
+use crate::names::{cost_key, unique_names};
 use crate::plan::{ArcShare, Costs, FilterCost, Plan, PlannedEdge, SpaceKind};
 use filter::ReadDepth;
 
@@ -19,7 +19,7 @@ const SHARE_BLOCKS_MIN: u64 = 64;
 /// The minimum number of blocks needed to learn a cost, because the first blocks run with cold
 /// caches.
 pub const LEARNED_BLOCKS_MIN: u64 = 4096;
-/// The time, in ns, from which the cost of a filter is learned from fewer blocks, too.
+/// The time, in ns, above which the cost of a filter is learned even from fewer blocks.
 const LEARNED_NS: u64 = 2_000_000;
 
 /// The measurements of a run.
@@ -64,7 +64,7 @@ pub struct ProgramMeasurement {
     pub source: NodeId,
     /// The number of frames it processed.
     pub frames: u64,
-    /// The number of notifications.
+    /// The number of doorbell notifications.
     pub notifications: u64,
     /// The number of program runs measured by the kernel, and their total time in ns; `None` if not
     /// measured.
@@ -73,25 +73,25 @@ pub struct ProgramMeasurement {
 
 /// Formats the tables of an analysis, and a paragraph per kernel program.
 #[must_use]
-pub fn analysis(plan: &Plan, measured: &Measurements) -> String {
-    let names = names(&plan.graph);
+pub fn format_analysis(plan: &Plan, measured: &Measurements) -> String {
+    let names = unique_names(&plan.graph);
     let mut text =
         format!("{}\n{}", node_table(plan, measured, &names), edge_table(plan, measured, &names));
     for program in &measured.programs {
         text.push('\n');
-        words::write_wrapped(&mut text, &program.text(plan, &names), COLUMNS);
+        words::write_wrapped(&mut text, &program.format_program(plan, &names), COLUMNS);
     }
     text
 }
 
 impl ProgramMeasurement {
     /// Formats the measured and expected cost of a program and the number of notifications.
-    fn text(&self, plan: &Plan, names: &[String]) -> String {
+    fn format_program(&self, plan: &Plan, names: &[String]) -> String {
         let inside = plan.programs.iter().find(|program| program.sources.contains(&self.source));
         let steps = inside.iter().flat_map(|program| &program.steps);
         let nodes = steps.filter_map(|step| step.nodes.first().copied()).chain([self.source]);
         let flow = |id: NodeId| plan.flows.0.get(id.0).copied().unwrap_or(1.0);
-        let of = |id| plan.expected(id).map(|ns| ns * flow(id) / flow(self.source));
+        let of = |id| plan.expected_cost(id).map(|ns| ns * flow(id) / flow(self.source));
         let expected: f64 = nodes.filter_map(of).sum();
         let name = names.get(self.source.0).map_or("", String::as_str);
         let cost = match self.measured.filter(|(runs, _)| *runs > 0) {
@@ -100,7 +100,8 @@ impl ProgramMeasurement {
                 let difference = describe_deviation(measured, expected);
                 let difference =
                     if difference.is_empty() { difference } else { format!(" ({difference})") };
-                let (measured, expected) = (one_decimal(measured), one_decimal(expected));
+                let (measured, expected) =
+                    (format_one_decimal(measured), format_one_decimal(expected));
                 format!("{measured} ns for a frame, {expected} expected{difference}")
             }
             None => "the kernel has not measured its time".to_owned(),
@@ -129,21 +130,21 @@ fn node_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
     ]);
     for (id, _) in plan.graph.ids() {
         let Some(node) = measured.nodes.get(id.0) else { continue };
-        let expected = plan.expected(id);
+        let expected = plan.expected_cost(id);
         let mean = node.ns_per_block();
-        table.row([
+        table.add_row([
             names[id.0].clone(),
             plan.space_of(id).name.clone(),
             node.blocks.to_string(),
-            rate(node.blocks, measured.elapsed_ns),
+            format_rate(node.blocks, measured.elapsed_ns),
             mean_batch(node.blocks, node.calls),
-            mean.map_or_else(|| "–".to_owned(), one_decimal),
-            expected.map_or_else(|| "–".to_owned(), one_decimal),
+            mean.map_or_else(|| "–".to_owned(), format_one_decimal),
+            expected.map_or_else(|| "–".to_owned(), format_one_decimal),
             node.copies.to_string(),
             mean.zip(expected).map_or_else(String::new, |(m, e)| describe_deviation(m, e)),
         ]);
     }
-    table.text(COLUMNS)
+    table.format_within(COLUMNS)
 }
 
 fn edge_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
@@ -173,19 +174,19 @@ fn edge_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
         // Blocks that leave the kernel are copied out of its ring; between threads only pointers
         // move.
         let copies = if matches!(plan.edges[at], PlannedEdge::Kernel(_)) { counted.put } else { 0 };
-        table.row([
+        table.add_row([
             format!("{} → {}", names[edge.from.0], names[edge.to.0]),
             is.to_owned(),
-            rate(counted.put, measured.elapsed_ns),
-            share.map_or_else(|| "–".to_owned(), percent),
-            percent(expected),
+            format_rate(counted.put, measured.elapsed_ns),
+            share.map_or_else(|| "–".to_owned(), format_percent),
+            format_percent(expected),
             fill,
             counted.events.map_or_else(|| "–".to_owned(), |events| events.to_string()),
             copies.to_string(),
             share.map_or_else(String::new, |share| describe_deviation(share, expected)),
         ]);
     }
-    table.text(COLUMNS)
+    table.format_within(COLUMNS)
 }
 
 impl NodeMeasurement {
@@ -209,26 +210,26 @@ fn describe_deviation(measured: f64, expected: f64) -> String {
     match () {
         () if expected <= 0.0 || measured <= 0.0 => String::new(),
         () if measured > DEVIATION_MIN * expected => {
-            format!("{}× expected", one_decimal(measured / expected))
+            format!("{}× expected", format_one_decimal(measured / expected))
         }
         () if expected > DEVIATION_MIN * measured => {
-            format!("1/{} expected", one_decimal(expected / measured))
+            format!("1/{} expected", format_one_decimal(expected / measured))
         }
         () => String::new(),
     }
 }
 
-fn rate(blocks: u64, elapsed_ns: u64) -> String {
+fn format_rate(blocks: u64, elapsed_ns: u64) -> String {
     let ns = elapsed_ns.max(1) as f64;
     format!("{:.0}", blocks as f64 * 1e9 / ns)
 }
 
 fn mean_batch(blocks: u64, calls: u64) -> String {
-    if calls == 0 { "–".to_owned() } else { one_decimal(blocks as f64 / calls as f64) }
+    if calls == 0 { "–".to_owned() } else { format_one_decimal(blocks as f64 / calls as f64) }
 }
 
-fn percent(share: f64) -> String {
-    format!("{} %", one_decimal(share * 100.0))
+fn format_percent(share: f64) -> String {
+    format!("{} %", format_one_decimal(share * 100.0))
 }
 
 /// Formats the mean size of the batches that a node receives.

@@ -1,6 +1,6 @@
 //! The output of a plan as a Graphviz graph: `streamline explain --dot … | dot -Tsvg > plan.svg`.
 
-use super::draw::label;
+use super::draw::format_label;
 use crate::graph::Edge;
 use crate::names::node_text;
 use crate::plan::{Plan, PlannedEdge};
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 /// Formats the graph, with spaces as frames, rings as thick edges, pipes as edges with an empty
 /// arrowhead, and back edges dashed.
 #[must_use]
-pub fn dot(plan: &Plan) -> String {
+pub fn format_dot(plan: &Plan) -> String {
     let graph = &plan.graph;
     let parts = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
     let mut out = String::from("digraph streamline {\n  rankdir=LR;\n");
@@ -35,7 +35,7 @@ pub fn dot(plan: &Plan) -> String {
                 _ => "",
             };
             let text = quoted_dot_string(&node_text(graph, id));
-            let kernel = match plan.pushed_from(id).next() {
+            let kernel = match plan.sources_pushing(id).next() {
                 Some(_) => ", xlabel=\"in the kernel too\"",
                 None => "",
             };
@@ -44,15 +44,20 @@ pub fn dot(plan: &Plan) -> String {
         out.push_str("  }\n");
     }
     for (edge, planned) in graph.edges.iter().zip(&plan.edges) {
-        let _ =
-            writeln!(out, "  n{} -> n{} [{}];", edge.from.0, edge.to.0, attributes(edge, planned));
+        let _ = writeln!(
+            out,
+            "  n{} -> n{} [{}];",
+            edge.from.0,
+            edge.to.0,
+            edge_attributes(edge, planned)
+        );
     }
     out.push_str("}\n");
     out
 }
 
-fn attributes(edge: &Edge, planned: &PlannedEdge) -> String {
-    let class = label(&edge.classes);
+fn edge_attributes(edge: &Edge, planned: &PlannedEdge) -> String {
+    let class = format_label(&edge.classes);
     let (what, style) = match planned {
         PlannedEdge::Call => (None, ""),
         PlannedEdge::Back => (Some("back".to_owned()), ", style=dashed, constraint=false"),

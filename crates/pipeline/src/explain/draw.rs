@@ -83,7 +83,7 @@ enum Row {
     Rule(String, String),
 }
 
-/// The vertical arms of a cell.
+/// The vertical arms of a box-drawing character.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Arms {
     up: bool,
@@ -206,7 +206,7 @@ impl Drawing<'_> {
                 () => Arms { up: through, down: through },
             };
             let (left, right) = (lane > low && lane <= high, lane >= low && lane < high);
-            cells.push(junction(arms, left, right));
+            cells.push(junction_character(arms, left, right));
             cells.push(match right {
                 true if arrow && lane == own => '◄',
                 true => '─',
@@ -227,7 +227,8 @@ impl Drawing<'_> {
             let _ = write!(text, "  (× {})", replicas.spaces.len());
         }
         for edge in graph.outputs(id).filter(|edge| edge.back) {
-            let class = label(&edge.classes).map_or_else(String::new, |label| format!("{label} "));
+            let class =
+                format_label(&edge.classes).map_or_else(String::new, |label| format!("{label} "));
             let _ = write!(text, "  ({class}back to {})", self.names[edge.to.0]);
         }
         if text.chars().count() > TEXT_MAX {
@@ -236,7 +237,7 @@ impl Drawing<'_> {
         text
     }
 
-    /// Returns the reason for a sink that the planner added at an open end; `None` for other nodes.
+    /// Returns the reason for a sink that the planner added to an open end; `None` for other nodes.
     fn completion_reason(&self, id: NodeId) -> Option<String> {
         let node = self.plan.graph.node(id);
         if node.kind() != Some(FilterKind::Sink) || node.span.start != node.span.end {
@@ -253,11 +254,12 @@ impl Drawing<'_> {
         let edges: Vec<&Edge> = self.plan.graph.inputs(id).filter(|edge| !edge.back).collect();
         let Some(first) = edges.first() else { return String::new() };
         if edges.iter().all(|edge| edge.classes == first.classes) {
-            return label(&first.classes).map_or_else(String::new, |label| format!("{label} "));
+            return format_label(&first.classes)
+                .map_or_else(String::new, |label| format!("{label} "));
         }
         let mut labels = String::new();
         for edge in edges {
-            let label = label(&edge.classes).unwrap_or_else(|| "|".to_owned());
+            let label = format_label(&edge.classes).unwrap_or_else(|| "|".to_owned());
             let _ = write!(labels, "{label} of {}, ", self.names[edge.from.0]);
         }
         labels.truncate(labels.trim_end_matches(", ").len());
@@ -292,12 +294,12 @@ impl Drawing<'_> {
 }
 
 /// Formats the label of an arc; `None` for a plain pipe.
-pub(super) fn label(classes: &ClassSet) -> Option<String> {
+pub(super) fn format_label(classes: &ClassSet) -> Option<String> {
     (!classes.is_plain()).then(|| format!("|{classes}"))
 }
 
 /// Returns the box-drawing character with these arms.
-const fn junction(Arms { up, down }: Arms, left: bool, right: bool) -> char {
+const fn junction_character(Arms { up, down }: Arms, left: bool, right: bool) -> char {
     match (up, down, left, right) {
         (true, true, false, false) => '│',
         (true, true, false, true) => '├',

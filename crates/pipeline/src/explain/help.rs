@@ -1,8 +1,8 @@
 //! The help of a filter as text: `streamline filters NAME` and the manual.
 
-use super::table::{COLUMNS, wrap};
+use super::table::{COLUMNS, wrap_text};
 use crate::check::OPTIONS;
-use crate::format::counted;
+use crate::format::format_count;
 use filter::{
     COMMON, Classes, Column, Description, EndpointFacts, FilterKind, Form, OutputForm, Parameter,
     ReadDepth, StateScope, Type, ValueRange,
@@ -14,7 +14,7 @@ const FACT_COLUMN: usize = 18;
 /// The column at which the text of an option begins.
 const OPTION_COLUMN: usize = 26;
 
-/// The help of a filter, section by section, from which help texts and manual pages are made.
+/// The help of a filter in sections. Help texts and manual pages are made from it.
 #[derive(Debug)]
 pub struct Page {
     /// The name in a request.
@@ -43,9 +43,9 @@ pub struct Section {
 impl Page {
     /// Returns the help of a filter, source or sink.
     #[must_use]
-    pub fn of(entry: &Description, endpoint: &EndpointFacts) -> Self {
+    pub fn for_entry(entry: &Description, endpoint: &EndpointFacts) -> Self {
         let own = Section { title: "Parameters", facts: describe_parameters(entry.parameters) };
-        let common = if entry.user.is_some() { common() } else { Vec::new() };
+        let common = if entry.user.is_some() { common_parameters() } else { Vec::new() };
         let common = Section { title: COMMON_TITLE, facts: common };
         let facts = Section { title: "Facts", facts: entry_facts(entry, endpoint) };
         let mut sections = vec![own, common, facts];
@@ -53,7 +53,7 @@ impl Page {
         Self {
             name: entry.name,
             summary: entry.summary,
-            usage: usage(entry),
+            usage: format_usage(entry),
             details: entry.details.trim(),
             sections,
             example: format!("streamline {}", quoted_for_shell(entry.example)),
@@ -66,18 +66,18 @@ pub const COMMON_TITLE: &str = "Parameters of every filter";
 
 /// Returns the parameters common to all filters, with their help texts.
 #[must_use]
-pub fn common() -> Vec<(&'static str, String)> {
+pub fn common_parameters() -> Vec<(&'static str, String)> {
     describe_parameters(COMMON)
 }
 
 /// Formats the help of a filter, source or sink for a terminal.
 #[must_use]
-pub fn help(entry: &Description, endpoint: &EndpointFacts) -> String {
-    let page = Page::of(entry, endpoint);
+pub fn format_help(entry: &Description, endpoint: &EndpointFacts) -> String {
+    let page = Page::for_entry(entry, endpoint);
     let mut out = format!("{}: {}\n\n", page.name, page.summary);
     // Further lines are indented to the first parameter.
     let indent = 4 + page.name.len() + 1;
-    for (number, words) in wrap(&page.usage, COLUMNS - indent).into_iter().enumerate() {
+    for (number, words) in wrap_text(&page.usage, COLUMNS - indent).into_iter().enumerate() {
         let _ = match number {
             0 => writeln!(out, "{}", format!("    {} {words}", page.name).trim_end()),
             _ => writeln!(out, "{:indent$}{words}", ""),
@@ -140,7 +140,7 @@ pub const OPTIONS_TITLE: &str = "Options of a request, before its first filter";
 
 /// Formats the options of a request for the help of commands that take one.
 #[must_use]
-pub fn options() -> String {
+pub fn format_options() -> String {
     let mut out = format!("{OPTIONS_TITLE}:\n");
     for (word, help) in option_facts() {
         out.push_str(&hanging_indent(&format!("  {word}"), help, OPTION_COLUMN));
@@ -169,7 +169,7 @@ fn quoted_for_shell(line: &str) -> String {
     format!("'{}'", line.replace('\'', "'\\''"))
 }
 
-fn usage(entry: &Description) -> String {
+fn format_usage(entry: &Description) -> String {
     let mut text = String::new();
     for known in entry.parameters {
         let word = match known.positional {
@@ -304,7 +304,7 @@ fn describe_depth(reads: ReadDepth) -> String {
 fn describe_memory(entry: &Description) -> String {
     let held = match entry.state.held_max {
         0 => String::new(),
-        blocks => format!("; holds {} at most", counted(blocks.into(), "block")),
+        blocks => format!("; holds {} at most", format_count(blocks.into(), "block")),
     };
     let state = match entry.state.keeps {
         StateScope::Nothing => "none between blocks".to_owned(),
@@ -331,8 +331,8 @@ fn describe_spaces(entry: &Description, endpoint: &EndpointFacts) -> String {
     }
 }
 
-/// Formats a term followed by its text, which starts at column `at` and has that column as its
-/// indent.
+/// Formats a word followed by its text. The text starts at column `at`, and its further lines are
+/// indented to that column.
 #[must_use]
 pub fn hanging_indent(word: &str, text: &str, at: usize) -> String {
     let mut out = String::new();
@@ -341,7 +341,7 @@ pub fn hanging_indent(word: &str, text: &str, at: usize) -> String {
         let _ = writeln!(out, "{word}");
         word = "";
     }
-    for part in wrap(text, COLUMNS - at) {
+    for part in wrap_text(text, COLUMNS - at) {
         let _ = writeln!(out, "{}", format!("{word:<at$}{part}").trim_end());
         word = "";
     }

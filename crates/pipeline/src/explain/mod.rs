@@ -13,19 +13,21 @@ mod words;
 
 pub use analysis::{
     EdgeMeasurement, LEARNED_BLOCKS_MIN, Measurements, NodeMeasurement, ProgramMeasurement,
-    analysis, learn,
+    format_analysis, learn,
 };
-pub use dot::dot;
+pub use dot::format_dot;
 pub use help::{COMMON_TITLE, OPTIONS_TITLE, Page, Section};
-pub use help::{common, hanging_indent, help, option_facts, option_words, options};
+pub use help::{
+    common_parameters, format_help, format_options, hanging_indent, option_facts, option_words,
+};
 pub use table::COLUMNS;
 
 pub use crate::format::{
-    bytes, nanoseconds, parse_size, parse_time, rounded_duration, short_duration,
+    bytes, format_nanoseconds, parse_size, parse_time, rounded_duration, short_duration,
 };
-pub use crate::names::{cost_key, is_path, names, node_text};
+pub use crate::names::{cost_key, is_path, node_text, unique_names};
 
-use crate::format::{counted, one_decimal};
+use crate::format::{format_count, format_one_decimal};
 use crate::graph::{Graph, NodeId};
 use crate::plan::{
     Candidate, Choice, Kernel, Machine, MovePeriod, Plan, PlannedEdge, Policy, RuntimeChanges,
@@ -35,11 +37,11 @@ use filter::STATE_MODE;
 use std::fmt::Write as _;
 use table::Table;
 
-/// Formats the entire explanation: a drawing and a table per connected component, then the edges,
-/// the choice and the machine.
+/// Formats the entire explanation: a drawing and a table for each connected component, then the
+/// edges, the choice and the machine.
 #[must_use]
-pub fn text(plan: &Plan, machine: &Machine) -> String {
-    let names = names(&plan.graph);
+pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
+    let names = unique_names(&plan.graph);
     let components = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
     let mut out = String::new();
     for component in 0..components {
@@ -57,11 +59,11 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
     write_edges(&mut out, plan, &names);
     write_replicas(&mut out, plan, &names);
     out.push('\n');
-    write_fact(&mut out, "batch", &plan.batch.because());
+    write_fact(&mut out, "batch", &plan.batch.reason_text());
     if let Some(latency) = &plan.latency {
-        write_fact(&mut out, "latency", &words::latency(latency, plan, &names));
+        write_fact(&mut out, "latency", &words::describe_latency(latency, plan, &names));
     }
-    for node in signal::unused(plan) {
+    for node in signal::unused_nodes(plan) {
         let called = format!("no ring between spaces leads to `{node}`: nothing has to wake it");
         write_fact(&mut out, "signal", &called);
     }
@@ -91,15 +93,16 @@ fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
         }
     }
     for (name, (id, _)) in names.iter().zip(plan.graph.ids()) {
-        let by: Vec<&str> = plan.pushed_from(id).map(|source| names[source.0].as_str()).collect();
+        let by: Vec<&str> =
+            plan.sources_pushing(id).map(|source| names[source.0].as_str()).collect();
         if !by.is_empty() {
             let except = plan.pushdowns.iter().filter(|pushed| pushed.filter == Ok(id));
             let except = except.filter_map(|pushed| pushed.except).next();
-            words::write_wrapped(out, &words::evaluated_ahead(name, &by, except), COLUMNS);
+            words::write_wrapped(out, &words::describe_evaluated_ahead(name, &by, except), COLUMNS);
         }
         let why = plan.pushdowns.iter().filter(|pushed| pushed.source == id);
         if let Some(why) = why.filter_map(|pushed| pushed.filter.as_ref().err()).next() {
-            words::write_wrapped(out, &words::not_evaluated_ahead(name, why), COLUMNS);
+            words::write_wrapped(out, &words::describe_not_evaluated_ahead(name, why), COLUMNS);
         }
     }
 }
@@ -110,9 +113,10 @@ fn write_programs(out: &mut String, plan: &Plan, names: &[String]) {
         nodes.iter().map(|id| names[id.0].as_str()).collect::<Vec<_>>().join(" and ")
     };
     for program in &plan.programs {
-        let mut text = words::program(program, plan);
+        let mut text = words::describe_program(program, plan);
         let sources = (program.sources.len() > 1).then_some(program.sources.as_slice());
-        let shared: Vec<String> = sources.into_iter().chain(program.shared()).map(listed).collect();
+        let shared: Vec<String> =
+            sources.into_iter().chain(program.shared_steps()).map(listed).collect();
         if !shared.is_empty() {
             let _ = write!(text, "; shared: {}", shared.join(", "));
         }
@@ -123,7 +127,7 @@ fn write_programs(out: &mut String, plan: &Plan, names: &[String]) {
 /// Writes the replicas, and the reasons why other costly filters have none.
 fn write_replicas(out: &mut String, plan: &Plan, names: &[String]) {
     for replicas in &plan.replicas {
-        words::write_wrapped(out, &words::replicas(replicas, plan, names), COLUMNS);
+        words::write_wrapped(out, &words::describe_replicas(replicas, plan, names), COLUMNS);
     }
     for alone in &plan.replica_refusals {
         let text = format!("{}: one copy: {}", names[alone.node.0], alone.why);
@@ -133,15 +137,15 @@ fn write_replicas(out: &mut String, plan: &Plan, names: &[String]) {
 
 /// Formats a table with the reason why each space cannot run the node.
 #[must_use]
-pub fn unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
-    let all = names(graph);
+pub fn format_unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
+    let all = unique_names(graph);
     let mut table = Table::new(&PLACEMENT_TITLES);
     let name = all.get(refused.node.0).unwrap_or(&refused.name).clone();
     let why: Vec<String> =
         refused.refusals.iter().map(|(space, why)| format!("{space}: {why}")).collect();
     let because = "no space can run it".to_owned();
-    table.row([name, "–".to_owned(), "–".to_owned(), because, why.join("; ")]);
-    table.text(COLUMNS)
+    table.add_row([name, "–".to_owned(), "–".to_owned(), because, why.join("; ")]);
+    table.format_within(COLUMNS)
 }
 
 const PLACEMENT_TITLES: [&str; 5] = ["filter", "runs in", ">ns", "because", "refused elsewhere"];
@@ -151,13 +155,13 @@ const PLACEMENT_TITLES: [&str; 5] = ["filter", "runs in", ">ns", "because", "ref
 fn placement_table(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
     let mut table = Table::new(&PLACEMENT_TITLES);
     for id in order {
-        table.row(placement_row(plan, *id, names, ""));
+        table.add_row(placement_row(plan, *id, names, ""));
         let operands = plan.graph.ids().filter(|(_, node)| node.inside == Some(*id));
         for (operand, _) in operands {
-            table.row(placement_row(plan, operand, names, "· "));
+            table.add_row(placement_row(plan, operand, names, "· "));
         }
     }
-    table.text(COLUMNS)
+    table.format_within(COLUMNS)
 }
 
 fn placement_row(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [String; 5] {
@@ -165,16 +169,16 @@ fn placement_row(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [St
     let here = &plan.space_of(id).name;
     let own = placement.candidates.iter().find(|candidate| candidate.space == *here);
     let cost = match own.map(|candidate| &candidate.verdict) {
-        Some(Ok(ns)) => one_decimal(*ns),
+        Some(Ok(ns)) => format_one_decimal(*ns),
         _ => "–".to_owned(),
     };
     let name = format!("{indent}{}", names[id.0]);
     let runs_in = match plan.replicas_of(id) {
-        Some(replicas) => words::spaces(plan, replicas).join(", "),
+        Some(replicas) => words::replica_space_names(plan, replicas).join(", "),
         None => here.clone(),
     };
     let mut because = placement.because.clone();
-    if plan.pushed_from(id).next().is_some() {
+    if plan.sources_pushing(id).next().is_some() {
         because.push_str("; in the kernel too");
     }
     [name, runs_in, cost, because, describe_alternatives(&placement.candidates, here)]
@@ -187,7 +191,7 @@ fn describe_alternatives(candidates: &[Candidate], here: &str) -> String {
         let verdict = match &candidate.verdict {
             Ok(ns) => match &candidate.lost {
                 Some(lost) => lost.clone(),
-                None => format!("{} ns", one_decimal(*ns)),
+                None => format!("{} ns", format_one_decimal(*ns)),
             },
             Err(why) => why.clone(),
         };
@@ -203,7 +207,7 @@ fn describe_alternatives(candidates: &[Candidate], here: &str) -> String {
     if texts.is_empty() { "–".to_owned() } else { texts.join("; ") }
 }
 
-/// Writes the kind of each edge; a chain of calls takes one line.
+/// Writes the kind of each edge. A chain of calls is written on one line.
 fn write_edges(out: &mut String, plan: &Plan, names: &[String]) {
     let edges = &plan.graph.edges;
     let mut texts = vec![false; edges.len()];
@@ -215,27 +219,29 @@ fn write_edges(out: &mut String, plan: &Plan, names: &[String]) {
         let (from, mut to) = (edges[first].from, edges[first].to);
         let mut way = format!("{} → {}", names[from.0], names[to.0]);
         let what = match plan.edges[first] {
-            PlannedEdge::Kernel(ref ring) => words::kernel_ring(ring, plan, first),
+            PlannedEdge::Kernel(ref ring) => words::describe_kernel_ring(ring, plan, first),
             PlannedEdge::Ring(ref ring) => {
                 let handed = plan.programs.iter().any(|program| program.has_exit(first));
                 let reader = &plan.spaces[plan.placements[from.0].output_space].name;
                 let by = if handed { format!("through {reader}, ") } else { String::new() };
-                by + &words::ring(ring)
+                by + &words::describe_ring(ring)
             }
             PlannedEdge::Pipe => {
                 let process = |id| plan.graph.node(id).is_process();
                 let apart = |id| plan.graph.node(id).is_untrusted();
                 let thread = &plan.spaces[plan.placements[to.0].input_space].name;
                 match apart(from) || apart(to) {
-                    true => {
-                        words::sandbox_ring(apart(from), apart(to), process(from) && process(to))
-                    }
-                    false => words::pipe(process(from), process(to), thread),
+                    true => words::describe_sandbox_ring(
+                        apart(from),
+                        apart(to),
+                        process(from) && process(to),
+                    ),
+                    false => words::describe_pipe(process(from), process(to), thread),
                 }
             }
             PlannedEdge::Back => "back edge: a bounded work list, drops when it is full".to_owned(),
             PlannedEdge::Call if plan.replicas_at_border(&edges[first]).is_some() => {
-                words::replica_edge(plan.replicas_at_border(&edges[first]))
+                words::describe_replica_edge(plan.replicas_at_border(&edges[first]))
             }
             PlannedEdge::Call => {
                 let mut calls = 1;
@@ -259,7 +265,7 @@ fn write_edges(out: &mut String, plan: &Plan, names: &[String]) {
 
 fn write_choice(out: &mut String, plan: &Plan) {
     let Choice { policy, cost_ns, examined, proved } = &plan.choice;
-    let examined = counted(*examined, "placement");
+    let examined = format_count(*examined, "placement");
     let how = match (policy, proved) {
         (Policy::Deepest, _) => "every filter as deep as it can run".to_owned(),
         (Policy::Cost, true) => format!("minimal, proved; examined {examined}"),
@@ -270,8 +276,8 @@ fn write_choice(out: &mut String, plan: &Plan) {
         true => "a block that passes every node",
         false => "a block of a source, by measured flows",
     };
-    write_fact(out, "cost", &format!("{} ns for {block}", one_decimal(*cost_ns)));
-    write_fact(out, "policy", &format!("{}: {how}", words::policy(*policy)));
+    write_fact(out, "cost", &format!("{} ns for {block}", format_one_decimal(*cost_ns)));
+    write_fact(out, "policy", &format!("{}: {how}", words::describe_policy(*policy)));
 }
 
 /// Writes the changes that the path may make to itself at run time.
@@ -292,7 +298,7 @@ fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names
             Some("nothing moves: no filter of this request can run in the kernel".to_owned())
         }
         MovePeriod::Start => {
-            let movable = plan.movable().into_iter().map(|id| format!("`{}`", names[id.0]));
+            let movable = plan.movable_filters().into_iter().map(|id| format!("`{}`", names[id.0]));
             let movable = movable.collect::<Vec<_>>().join(", ");
             Some(format!(
                 "in the first 2 s of traffic the shares of the arcs are counted, and {movable} \
@@ -319,7 +325,7 @@ fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names
 
 fn write_machine_facts(out: &mut String, machine: &Machine) {
     let Machine { processors, l1d, l2, kernel, costs } = machine;
-    let processors = counted(*processors as u64, "processor");
+    let processors = format_count(*processors as u64, "processor");
     let caches = format!("caches of {} and {}", bytes(*l1d as u64), bytes(*l2 as u64));
     write_fact(out, "machine", &format!("{processors}, {caches}"));
     let (release, what) = match kernel {
@@ -334,7 +340,7 @@ fn write_machine_facts(out: &mut String, machine: &Machine) {
 fn write_fact(out: &mut String, what: &str, text: &str) {
     const INDENT: usize = 14;
     let mut what = format!(" {what}");
-    for line in table::wrap(text, COLUMNS - INDENT) {
+    for line in table::wrap_text(text, COLUMNS - INDENT) {
         let _ = writeln!(out, "{what:<INDENT$}{line}");
         what.clear();
     }

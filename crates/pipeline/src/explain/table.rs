@@ -8,19 +8,19 @@ pub const COLUMNS: usize = 100;
 /// A table: rows under the headings of columns.
 #[derive(Debug)]
 pub struct Table {
-    /// The headings, each with true if its cells are aligned to the right.
+    /// The headings. The flag is true if the cells of the column are aligned to the right.
     columns: Vec<(&'static str, bool)>,
     rows: Vec<Vec<String>>,
 }
 
 /// The number of spaces between two cells.
-const GAP: usize = 2;
+const CELL_GAP: usize = 2;
 /// The minimum width of a column whose cells are wrapped.
 const WRAPPED_WIDTH_MIN: usize = 14;
 
 impl Table {
-    /// Returns a table without rows. A title that begins with `>`, which is not shown, aligns the
-    /// cells of its column to the right.
+    /// Returns a table without rows. A title may begin with `>`, which is not printed and aligns
+    /// the cells of its column to the right.
     #[must_use]
     pub fn new(titles: &[&'static str]) -> Self {
         let column = |title: &&'static str| (title.trim_start_matches('>'), title.starts_with('>'));
@@ -28,7 +28,7 @@ impl Table {
     }
 
     /// Adds a row with a cell per column; surplus cells are dropped.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub fn add_row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().take(self.columns.len()).collect());
     }
 
@@ -41,7 +41,7 @@ impl Table {
     /// Formats the table in at most `columns` characters per line, if no wrapped column becomes
     /// narrower than the minimum.
     #[must_use]
-    pub fn text(&self, columns: usize) -> String {
+    pub fn format_within(&self, columns: usize) -> String {
         let titles: Vec<String> =
             self.columns.iter().map(|(title, _)| (*title).to_owned()).collect();
         let widths = self.widths(&titles, columns);
@@ -52,14 +52,15 @@ impl Table {
         out
     }
 
-    /// Returns the widths of the columns: their natural widths, the widest reduced until all fit.
+    /// Returns the widths of the columns. Starts with the natural widths, and reduces the widest
+    /// until all columns fit.
     fn widths(&self, titles: &[String], columns: usize) -> Vec<usize> {
         let width = |at: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(at)).chain(titles.get(at));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
         let mut widths: Vec<usize> = (0..titles.len()).map(width).collect();
-        let gaps = 1 + GAP * titles.len().saturating_sub(1);
+        let gaps = 1 + CELL_GAP * titles.len().saturating_sub(1);
         while widths.iter().sum::<usize>() + gaps > columns {
             let words = widths.iter_mut().zip(&self.columns).filter(|(_, (_, right))| !right);
             let Some((widest, _)) = words.max_by_key(|(width, _)| **width) else { break };
@@ -73,15 +74,15 @@ impl Table {
 
     fn write(&self, out: &mut String, row: &[String], widths: &[usize]) {
         let cells: Vec<Vec<String>> =
-            row.iter().zip(widths).map(|(cell, width)| wrap(cell, *width)).collect();
+            row.iter().zip(widths).map(|(cell, width)| wrap_text(cell, *width)).collect();
         let height = cells.iter().map(Vec::len).max().unwrap_or(0);
         for line in 0..height {
             let mut text = String::from(" ");
             for ((cell, width), (_, right)) in cells.iter().zip(widths).zip(&self.columns) {
                 let part = cell.get(line).map_or("", String::as_str);
                 let _ = match right {
-                    true => write!(text, "{part:>width$}{:GAP$}", ""),
-                    false => write!(text, "{part:<width$}{:GAP$}", ""),
+                    true => write!(text, "{part:>width$}{:CELL_GAP$}", ""),
+                    false => write!(text, "{part:<width$}{:CELL_GAP$}", ""),
                 };
             }
             out.push_str(text.trim_end());
@@ -92,7 +93,7 @@ impl Table {
 
 /// Splits a text into lines of at most `columns` characters, between words where possible.
 #[must_use]
-pub fn wrap(text: &str, columns: usize) -> Vec<String> {
+pub fn wrap_text(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(1);
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -124,27 +125,27 @@ mod tests {
 
     #[test]
     fn table_wraps_cells_between_words() {
-        assert_eq!(wrap("a bc def", 4), ["a bc", "def"]);
-        assert_eq!(wrap("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
-        assert_eq!(wrap("", 5), [""]);
+        assert_eq!(wrap_text("a bc def", 4), ["a bc", "def"]);
+        assert_eq!(wrap_text("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
+        assert_eq!(wrap_text("", 5), [""]);
     }
 
     #[test]
     fn table_narrows_the_widest_column_first() {
         let mut table = Table::new(&["name", ">n", "why"]);
-        table.row([
+        table.add_row([
             "a".to_owned(),
             "10".to_owned(),
             "because it is so and no other way".to_owned(),
         ]);
-        table.row(["bcd".to_owned(), "7".to_owned(), "–".to_owned()]);
+        table.add_row(["bcd".to_owned(), "7".to_owned(), "–".to_owned()]);
         let wanted = [
             " name   n  why",
             " a     10  because it is so",
             "           and no other way",
             " bcd    7  –",
         ];
-        assert_eq!(table.text(29).lines().collect::<Vec<_>>(), wanted);
-        assert!(table.text(100).lines().all(|line| !line.ends_with(' ')));
+        assert_eq!(table.format_within(29).lines().collect::<Vec<_>>(), wanted);
+        assert!(table.format_within(100).lines().all(|line| !line.ends_with(' ')));
     }
 }

@@ -3,7 +3,7 @@
 //! A request may contain any text, so control characters are always replaced by visible characters.
 
 use super::table::COLUMNS;
-use crate::format::{counted, nanoseconds};
+use crate::format::{format_count, format_nanoseconds};
 use crate::names::quoted_unless_word;
 use crate::plan::{Delay, Latency, Plan, Policy, Program, Replicas, RingPlan};
 use crate::share::Share;
@@ -12,7 +12,7 @@ use filter::sharing::Sharing;
 use std::fmt::Write as _;
 
 /// Describes a ring.
-pub(super) fn ring(ring: &RingPlan) -> String {
+pub(super) fn describe_ring(ring: &RingPlan) -> String {
     let RingPlan { stride, signal_ns, .. } = ring;
     let range = |least: usize, most: usize| match least < most {
         true => format!("{least} to {most}"),
@@ -20,36 +20,40 @@ pub(super) fn ring(ring: &RingPlan) -> String {
     };
     let entries = range(ring.entries_min, ring.entries);
     let signal_blocks = range(ring.signal_blocks, ring.signal_blocks_max);
-    let because = ring.because();
+    let because = ring.reasons_text();
     format!(
         "ring of {entries} entries of {stride} bytes, signal after {signal_blocks} blocks or {} \
          ({because})",
-        nanoseconds(*signal_ns)
+        format_nanoseconds(*signal_ns)
     )
 }
 
 /// Describes a latency budget and its shares.
-pub(super) fn latency(latency: &Latency, plan: &Plan, names: &[String]) -> String {
+pub(super) fn describe_latency(latency: &Latency, plan: &Plan, names: &[String]) -> String {
     let parts: Vec<String> = latency
         .delays
         .iter()
         .map(|delays| match delays {
             Delay::Source(id, ns) => {
-                format!("ring of the kernel of {} {}", names[id.0], nanoseconds(*ns))
+                format!("ring of the kernel of {} {}", names[id.0], format_nanoseconds(*ns))
             }
             Delay::Edge(edge, ns) => {
                 let edge = &plan.graph.edges[*edge];
-                format!("{} → {} {}", names[edge.from.0], names[edge.to.0], nanoseconds(*ns))
+                format!("{} → {} {}", names[edge.from.0], names[edge.to.0], format_nanoseconds(*ns))
             }
             Delay::Replicas(replicas, ns) => {
                 let replicas = &plan.replicas[*replicas];
                 let filters = replicas.nodes.iter().map(|id| names[id.0].as_str());
                 let filters: Vec<&str> = filters.collect();
-                format!("to and from replicas of {} {}", filters.join(", "), nanoseconds(*ns))
+                format!(
+                    "to and from replicas of {} {}",
+                    filters.join(", "),
+                    format_nanoseconds(*ns)
+                )
             }
         })
         .collect();
-    let asked = nanoseconds(latency.bound_ns);
+    let asked = format_nanoseconds(latency.bound_ns);
     match parts.is_empty() {
         true => format!("{asked}: no crossing delays blocks"),
         false => format!("{asked} at most: {}", parts.join(", ")),
@@ -57,12 +61,12 @@ pub(super) fn latency(latency: &Latency, plan: &Plan, names: &[String]) -> Strin
 }
 
 /// Returns the names of the spaces in which the replicas run.
-pub(super) fn spaces(plan: &Plan, replicas: &Replicas) -> Vec<String> {
+pub(super) fn replica_space_names(plan: &Plan, replicas: &Replicas) -> Vec<String> {
     replicas.spaces.iter().map(|space| plan.spaces[*space].name.clone()).collect()
 }
 
 /// Describes an edge to or from replicas; empty for any other edge.
-pub(super) fn replica_edge(border: Option<(&Replicas, bool)>) -> String {
+pub(super) fn describe_replica_edge(border: Option<(&Replicas, bool)>) -> String {
     match border {
         Some((replicas, true)) => format!("distributed among {} replicas", replicas.spaces.len()),
         Some((replicas, false)) => {
@@ -73,9 +77,9 @@ pub(super) fn replica_edge(border: Option<(&Replicas, bool)>) -> String {
 }
 
 /// Describes replicas and the reason for them.
-pub(super) fn replicas(replicas: &Replicas, plan: &Plan, names: &[String]) -> String {
+pub(super) fn describe_replicas(replicas: &Replicas, plan: &Plan, names: &[String]) -> String {
     let filters: Vec<&str> = replicas.nodes.iter().map(|id| names[id.0].as_str()).collect();
-    let first = spaces(plan, replicas).into_iter().next().unwrap_or_default();
+    let first = replica_space_names(plan, replicas).into_iter().next().unwrap_or_default();
     let stays = match replicas.sharing {
         None => "a batch goes to the least loaded replica",
         Some(Sharing::Flow) => "a connection stays with its replica, both ways",
@@ -87,14 +91,14 @@ pub(super) fn replicas(replicas: &Replicas, plan: &Plan, names: &[String]) -> St
         filters.join(" → "),
         replicas.because,
         plan.spaces[replicas.join].name,
-        ring(&replicas.ring),
+        describe_ring(&replicas.ring),
     )
 }
 
 /// Describes a ring out of the kernel.
-pub(super) fn kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
+pub(super) fn describe_kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
     let RingPlan { entries, signal_blocks, signal_ns, .. } = ring;
-    let because = ring.because();
+    let because = ring.reasons_text();
     let program = plan.programs.iter().find(|program| program.has_exit(edge));
     if program.is_some_and(|program| program.attach.takes) {
         return "the rings of sockets of AF_XDP, one for each queue: frames stay where the driver \
@@ -113,13 +117,13 @@ pub(super) fn kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
     format!(
         "ring of {entries} pointers per processor, beside {frames}; doorbell after {signal_blocks} \
          blocks, {} apart, or {} ({because})",
-        nanoseconds(apart),
-        nanoseconds(*signal_ns)
+        format_nanoseconds(apart),
+        format_nanoseconds(*signal_ns)
     )
 }
 
 /// Describes a program: its attachment, its size and its output.
-pub(super) fn program(program: &Program, plan: &Plan) -> String {
+pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
     let attach = &program.attach;
     let way = match (attach.own, attach.side) {
         (true, _) => "exchanged by the user's own sockets",
@@ -136,7 +140,7 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
         false => format!(" {}", quoted_unless_word(attach.interface.as_bytes())),
     };
     let netns = attach.netns.as_ref().map_or_else(String::new, |name| format!(" of {name}"));
-    let steps = counted(program.steps.len() as u64, "filter");
+    let steps = format_count(program.steps.len() as u64, "filter");
     let mut readers: Vec<&str> = Vec::new();
     for source in &program.sources {
         let reader = plan.spaces[plan.placements[source.0].output_space].name.as_str();
@@ -175,7 +179,11 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
 }
 
 /// Describes a filter that sources evaluate in the kernel, ahead of the process.
-pub(super) fn evaluated_ahead(filter: &str, sources: &[&str], except: Option<&str>) -> String {
+pub(super) fn describe_evaluated_ahead(
+    filter: &str,
+    sources: &[&str],
+    except: Option<&str>,
+) -> String {
     let filters = if sources.len() == 1 { "filter" } else { "filters" };
     let mut text = format!(
         "{filter}: runs in the kernel too, as the socket {filters} of {}: frames that fail it \
@@ -188,13 +196,13 @@ pub(super) fn evaluated_ahead(filter: &str, sources: &[&str], except: Option<&st
     text
 }
 
-/// Describes a source for which no filter is evaluated ahead, with the reason.
-pub(super) fn not_evaluated_ahead(source: &str, why: &str) -> String {
+/// Describes a source for which no filter is evaluated ahead, and the reason for this.
+pub(super) fn describe_not_evaluated_ahead(source: &str, why: &str) -> String {
     format!("{source}: receives every frame from the kernel: {why}")
 }
 
 /// Describes the pipes of an edge out of a process, into a process, or both.
-pub(super) fn pipe(out: bool, into: bool, thread: &str) -> String {
+pub(super) fn describe_pipe(out: bool, into: bool, thread: &str) -> String {
     match (out, into) {
         (true, true) => format!("two pipes, with {thread} between them"),
         (true, false) => {
@@ -205,7 +213,7 @@ pub(super) fn pipe(out: bool, into: bool, thread: &str) -> String {
 }
 
 /// Describes the rings of an edge out of a sandbox, into a sandbox, or both.
-pub(super) fn sandbox_ring(out: bool, into: bool, both: bool) -> String {
+pub(super) fn describe_sandbox_ring(out: bool, into: bool, both: bool) -> String {
     let what = match (out, into) {
         (true, false) => "ring that its process writes: every block is copied out and checked",
         (false, true) => "ring that its process can only read: blocks are copied in, with frames",
@@ -214,7 +222,7 @@ pub(super) fn sandbox_ring(out: bool, into: bool, both: bool) -> String {
     if both { format!("{what}, through a thread") } else { what.to_owned() }
 }
 
-pub(super) const fn policy(policy: Policy) -> &'static str {
+pub(super) const fn describe_policy(policy: Policy) -> &'static str {
     match policy {
         Policy::Cost => "cost",
         Policy::Deepest => "deepest",
@@ -223,7 +231,8 @@ pub(super) const fn policy(policy: Policy) -> &'static str {
 
 /// Writes a paragraph with a hanging indent.
 pub(super) fn write_wrapped(out: &mut String, text: &str, columns: usize) {
-    for (number, line) in super::table::wrap(text, columns.min(COLUMNS) - 3).iter().enumerate() {
+    for (number, line) in super::table::wrap_text(text, columns.min(COLUMNS) - 3).iter().enumerate()
+    {
         let indent = if number == 0 { " " } else { "   " };
         let _ = writeln!(out, "{indent}{line}");
     }

@@ -1,6 +1,8 @@
 //! Tests of numbers with units, formatted and parsed.
 
-use super::{bytes, counted, nanoseconds, one_decimal, parse_time, short_duration};
+use super::{
+    bytes, format_count, format_nanoseconds, format_one_decimal, parse_time, short_duration,
+};
 
 #[test]
 fn numbers_are_formatted_with_units() {
@@ -9,7 +11,12 @@ fn numbers_are_formatted_with_units() {
         ["0 B", "1000 B", "4 KB", "3 MB"]
     );
     assert_eq!(
-        [nanoseconds(0), nanoseconds(1_500), nanoseconds(1_000_000), nanoseconds(2_000_000_000)],
+        [
+            format_nanoseconds(0),
+            format_nanoseconds(1_500),
+            format_nanoseconds(1_000_000),
+            format_nanoseconds(2_000_000_000)
+        ],
         ["0 ns", "1500 ns", "1 ms", "2 s"]
     );
     assert_eq!(
@@ -23,8 +30,8 @@ fn numbers_are_formatted_with_units() {
         ],
         ["0 ns", "169.5 ns", "9999 ns", "26.3 µs", "1543.4 µs", "2000 ms"]
     );
-    assert_eq!([one_decimal(1.0), one_decimal(228.75)], ["1", "228.8"]);
-    assert_eq!([counted(1, "block"), counted(0, "block")], ["1 block", "0 blocks"]);
+    assert_eq!([format_one_decimal(1.0), format_one_decimal(228.75)], ["1", "228.8"]);
+    assert_eq!([format_count(1, "block"), format_count(0, "block")], ["1 block", "0 blocks"]);
 }
 
 #[test]

@@ -8,17 +8,18 @@ use crate::classes::ClassSet;
 pub enum Boolean<L = ClassSet> {
     /// An operand, a node `inside` the composite.
     Filter(NodeId),
-    /// `a | b`: `b` judges the blocks that `a` passes. The answer of the last operand is the answer
-    /// of the chain.
+    /// `a | b`: `b` is evaluated for the blocks that `a` passes. The answer of the last operand is
+    /// the answer of the chain.
     Chain {
         /// The first operand.
         first: Box<Self>,
         /// The other operands, each with the classes of the previous operand that lead to it.
         rest: Vec<Link<L>>,
     },
-    /// `a ++ b`: `b` judges the blocks to which `a` answers 0.
+    /// `a ++ b`: `b` is evaluated for the blocks to which `a` answers 0.
     Any(Vec<Link<L>>),
-    /// `a +* b`: `b` judges the blocks that `a` selects. Without operands it selects every block.
+    /// `a +* b`: `b` is evaluated for the blocks that `a` selects. Without operands it selects
+    /// every block.
     All(Vec<Link<L>>),
     /// `!a`: selects the blocks to which `a` answers 0.
     Not(Box<Self>),
@@ -79,7 +80,8 @@ impl Boolean {
     pub(crate) fn insert_before(&mut self, operand: NodeId, first: NodeId) {
         match self {
             Self::Filter(id) if *id == operand => {
-                let rest = vec![Link { classes: ClassSet::plain(), body: Self::Filter(operand) }];
+                let rest =
+                    vec![Link { classes: ClassSet::plain_pipe(), body: Self::Filter(operand) }];
                 *self = Self::Chain { first: Box::new(Self::Filter(first)), rest };
             }
             Self::Filter(_) => {}
@@ -95,7 +97,7 @@ impl Boolean {
     }
 }
 
-/// An operand of a composite with the classes for which it is evaluated.
+/// An operand of a composite, with the classes for which the operand is evaluated.
 ///
 /// In a chain the classes are answers of the previous operand. In `Any` and `All` they are classes
 /// of the block at the entry of the composite (all classes without a label); for other classes the

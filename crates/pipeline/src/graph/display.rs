@@ -1,4 +1,4 @@
-//! The text form of a graph, for tests and debugging.
+//! The formatting of a graph as text, for tests and debugging.
 
 use super::{Boolean, Graph, Link, Node, Order, Step};
 use std::fmt::{self, Display, Formatter};

@@ -5,7 +5,7 @@
 //!   of a composite are nodes too, so they can be pinned and have counters; their `inside` is set,
 //!   and they have no edges. Filters that `check` inserts in front of operands come last.
 //! - An **edge** is an arc between two nodes with the set of classes that pass. A plain pipe is
-//!   `ClassSet::plain()`. The label in front of a group is intersected with the labels of its
+//!   `ClassSet::plain_pipe()`. The label in front of a group is intersected with the labels of its
 //!   branches. A **back edge** closes a cycle (CONTRACT 17): without back edges the graph is
 //!   acyclic.
 //! - A **join** defines the order in which a node receives blocks from several edges (CONTRACT 16):
@@ -38,7 +38,8 @@ pub struct Graph {
     /// The text of the request with `insertions` applied, so that reading it again gives the same
     /// graph. Empty if the graph was not made from a text.
     pub text: Arc<str>,
-    /// Values that the machine gave to unset parameters, each with its byte offset in the text.
+    /// Values for unset parameters that the machine has provided, each with its byte offset in the
+    /// text.
     pub insertions: Vec<(usize, String)>,
     /// The nodes, in the order of the text.
     pub nodes: Vec<Node>,
@@ -109,16 +110,16 @@ pub struct Use {
 }
 
 impl Use {
-    /// Returns the reason why the filter is bound to one space; `None` if it is not.
+    /// Returns the reason why the filter is bound to one space; `None` if it is not bound.
     #[must_use]
-    pub fn bound(&self) -> Option<String> {
+    pub fn bound_reason(&self) -> Option<String> {
         let pin = self.pin.as_ref()?;
         Some(self.pin_reason.map_or_else(|| format!("pinned to {pin}"), str::to_owned))
     }
 
-    /// Returns the name for messages: `tcp`, `tcp#X`.
+    /// Returns the name for messages, such as `tcp` or `tcp#X`.
     #[must_use]
-    pub fn title(&self) -> String {
+    pub fn display_name(&self) -> String {
         match &self.mark {
             Some(mark) => format!("{}#{mark}", self.description.name),
             None => self.description.name.to_owned(),
@@ -144,7 +145,7 @@ impl Use {
         self.endpoint.attaches.map(|attaches| attaches(&self.arguments))
     }
 
-    /// Returns the interface by which this sink sends frames; `None` for other sinks.
+    /// Returns the interface through which this sink sends frames; `None` for other sinks.
     #[must_use]
     pub fn outlet(&self) -> Option<Outlet> {
         self.endpoint.outlet.map(|outlet| outlet(&self.arguments))
@@ -177,7 +178,7 @@ impl Use {
         names.any(|name| self.arguments.get(name) != other.arguments.get(name))
     }
 
-    /// Returns the name under which the filter publishes its state (`state=NAME`).
+    /// Returns the name under which the filter publishes its state (`state=NAME`), if it does.
     #[must_use]
     pub fn published_as(&self) -> Option<&str> {
         self.description.user.and_then(|_| self.arguments.text(STATE.name))

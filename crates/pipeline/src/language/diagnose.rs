@@ -22,7 +22,7 @@ use super::limits::MISTAKES_MAX;
 pub struct Span {
     /// The first byte.
     pub start: usize,
-    /// The byte after the last.
+    /// The byte after the last byte.
     pub end: usize,
 }
 
@@ -38,7 +38,7 @@ impl Span {
     }
 
     /// Returns the empty span at the end of this one.
-    pub fn after(self) -> Self {
+    pub fn empty_after(self) -> Self {
         Self { start: self.end, end: self.end }
     }
 }
@@ -99,7 +99,7 @@ impl Diagnostic {
     }
 }
 
-/// Sorts diagnostics by position, joins those at one position, and truncates the list to
+/// Sorts diagnostics by position, joins diagnostics at the same position, and truncates the list to
 /// `MISTAKES_MAX`.
 ///
 /// One error often violates two rules at one position. In `rx (tcp`, for example, the parenthesis
@@ -202,7 +202,7 @@ fn line_bounds(text: &str, starts: &[usize], line: usize) -> (usize, usize) {
     (from, to.max(from))
 }
 
-/// Returns the range of a line to show: all of a short line, else the surroundings of the error.
+/// Returns the range of a line to show: all of a short line, or else the surroundings of the error.
 fn excerpt_range(text: &str, line: Range<usize>, start: usize) -> Range<usize> {
     if line.len() <= EXCERPT_WIDTH {
         return line;

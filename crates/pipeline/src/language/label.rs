@@ -7,7 +7,7 @@ use super::diagnose::{Diagnostic, Span};
 use super::limits::CLASSES_MAX;
 use super::tree::{Class, Classes, Label, Name, Value};
 
-/// Parses the label at `span`, whose classes start at byte `classes` of the text.
+/// Parses the label at `span`. The classes of the label start at byte `classes` of the text.
 pub(super) fn read_label(
     text: &str,
     span: Span,
@@ -26,7 +26,7 @@ pub(super) fn read_label(
         at = place.end + 1;
         if index == CLASSES_MAX {
             let what = format!("the label has more than {CLASSES_MAX} classes");
-            let mistake = Diagnostic::error(place.to(span.after()), what);
+            let mistake = Diagnostic::error(place.to(span.empty_after()), what);
             mistakes.push(mistake.hint("ranges are shorter, for instance `1000:1999`"));
             break;
         }
@@ -52,8 +52,9 @@ fn read_class(piece: &str, span: Span) -> Result<Class, Box<Diagnostic>> {
         return Err(Box::new(mistake));
     }
     if high.contains(':') {
-        let mistake = Diagnostic::error(span, format!("`{}` has more than two ends", brief(piece)))
-            .hint("a range is `LOW:HIGH`; several are separated by commas");
+        let mistake =
+            Diagnostic::error(span, format!("`{}` has more than two ends", truncate_word(piece)))
+                .hint("a range is `LOW:HIGH`; several are separated by commas");
         return Err(Box::new(mistake));
     }
     let middle = span.start + low.len();
@@ -89,24 +90,24 @@ fn read_value(word: &str, span: Span) -> Result<Value, Box<Diagnostic>> {
     match u32::from_str_radix(digits, radix) {
         Ok(value) => Ok(Value::Number { value, hex: hex.is_some(), span }),
         Err(_) => {
-            let what = format!("`{}` is too large for a class", brief(word));
+            let what = format!("`{}` is too large for a class", truncate_word(word));
             Err(Box::new(Diagnostic::error(span, what).why("a class has 32 bits")))
         }
     }
 }
 
 fn invalid_class(word: &str, span: Span) -> Diagnostic {
-    let mistake = Diagnostic::error(span, format!("`{}` is no class", brief(word)))
+    let mistake = Diagnostic::error(span, format!("`{}` is no class", truncate_word(word)))
         .why("a class is a number, a small-letter name, or a range of them");
     if let Some((low, high)) = word.split_once('-') {
         let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         if number(low) && number(high) {
-            return mistake.hint(format!("write `{}:{}`", brief(low), brief(high)));
+            return mistake.hint(format!("write `{}:{}`", truncate_word(low), truncate_word(high)));
         }
     }
     match word.chars().next() {
         Some(c) if c.is_ascii_lowercase() => {
-            mistake.hint(format!("for the filter write `| {}`", brief(word)))
+            mistake.hint(format!("for the filter write `| {}`", truncate_word(word)))
         }
         _ => mistake.hint("for instance `|22`, `|!80`, `|22:23`, `|ssh:telnet`, `|all`"),
     }
@@ -119,7 +120,7 @@ pub(super) fn is_name(word: &str) -> bool {
 }
 
 /// Truncates a word to 40 characters for a message.
-pub(crate) fn brief(word: &str) -> String {
+pub(crate) fn truncate_word(word: &str) -> String {
     const LENGTH_MAX: usize = 40;
     match word.char_indices().nth(LENGTH_MAX) {
         Some((cut, _)) => format!("{}…", word.get(..cut).unwrap_or_default()),

@@ -23,7 +23,7 @@ pub(super) struct Token {
 /// The kind of a token. The text of a word is the text at its span.
 #[derive(Debug, Clone)]
 pub(super) enum TokenKind {
-    /// A bare word; `clean` is false if an error inside it has been reported.
+    /// A bare word. `clean` is false if an error inside the word has been reported.
     Word {
         clean: bool,
     },
@@ -57,13 +57,13 @@ pub(super) fn lex(text: &str) -> LexOutput {
         tokens.push(Token { kind, span: Span::new(start, lexer.at), glued });
     }
     // Errors about a filter missing at the end point to the end of the last token.
-    let end = tokens.last().map_or_else(Span::default, |token: &Token| token.span.after());
+    let end = tokens.last().map_or_else(Span::default, |token: &Token| token.span.empty_after());
     tokens.push(Token { kind: TokenKind::End, span: end, glued: false });
     LexOutput { tokens, mistakes: lexer.mistakes, steps: lexer.steps }
 }
 
 /// Returns true if the character ends a bare word.
-pub(super) fn ends_word(c: char) -> bool {
+pub(super) fn is_word_end(c: char) -> bool {
     is_white(c) || matches!(c, '|' | '+' | '(' | ')' | '!' | ';' | '"' | '\'')
 }
 
@@ -100,7 +100,7 @@ impl Lexer<'_> {
         found
     }
 
-    /// Skips white space and comments; returns true if there was any.
+    /// Skips white space and comments. Returns true if there was any.
     fn skip_white(&mut self) -> bool {
         let start = self.at;
         while let Some(c) = self.peek() {
@@ -118,7 +118,7 @@ impl Lexer<'_> {
     fn next_token(&mut self) -> Option<TokenKind> {
         let start = self.at;
         let kind = match self.bump()? {
-            '|' => self.pipe_or_label(start),
+            '|' => self.read_pipe_or_label(start),
             '+' if self.bump_if('+') => TokenKind::Operator(Operator::Union),
             '+' if self.bump_if('*') => TokenKind::Operator(Operator::Section),
             '+' => TokenKind::Operator(Operator::Parallel),
@@ -126,8 +126,8 @@ impl Lexer<'_> {
             '(' => TokenKind::Open,
             ')' => TokenKind::Close,
             ';' => TokenKind::Semicolon,
-            '"' => self.quoted_text(start),
-            '\'' => self.raw_text(start),
+            '"' => self.read_quoted_text(start),
+            '\'' => self.read_raw_text(start),
             _ => {
                 self.at = start;
                 let clean = self.skip_word();
@@ -138,7 +138,7 @@ impl Lexer<'_> {
     }
 
     /// Classifies the `|` at `start`; the cursor is at the byte after it.
-    fn pipe_or_label(&mut self, start: usize) -> TokenKind {
+    fn read_pipe_or_label(&mut self, start: usize) -> TokenKind {
         let before = self.text.get(..start).and_then(|text| text.chars().next_back());
         let apart = match before {
             None | Some('(' | '+') => true,
@@ -148,7 +148,7 @@ impl Lexer<'_> {
         let from = self.at;
         let inverted = self.bump_if('!');
         let classes = self.at;
-        if (apart || !self.may_be_filter()) && self.peek().is_some_and(is_class) {
+        if (apart || !self.may_be_filter()) && self.peek().is_some_and(is_class_character) {
             let clean = self.skip_word();
             let span = Span::new(start, self.at);
             let (label, mistakes) = label::read_label(self.text, span, classes, inverted);
@@ -167,7 +167,7 @@ impl Lexer<'_> {
         let start = self.at;
         let first = self.peek();
         let mut listed = false;
-        while let Some(c) = self.peek().filter(|c| is_class(*c)) {
+        while let Some(c) = self.peek().filter(|c| is_class_character(*c)) {
             listed |= c == ':' || c == ',';
             self.at += c.len_utf8();
         }
@@ -175,12 +175,12 @@ impl Lexer<'_> {
         !(listed || first.is_some_and(|c| c.is_ascii_digit()))
     }
 
-    /// Skips a bare word and reports suspicious characters in it; returns true if it has none.
+    /// Skips a bare word and reports suspicious characters in it. Returns true if there are none.
     fn skip_word(&mut self) -> bool {
         let start = self.at;
         let mut strange: Option<(usize, char)> = None;
         let mut last = ' ';
-        while let Some(c) = self.peek().filter(|c| !ends_word(*c)) {
+        while let Some(c) = self.peek().filter(|c| !is_word_end(*c)) {
             if strange.is_none() && is_lookalike(c) {
                 strange = Some((self.at, c));
             }
@@ -200,8 +200,9 @@ impl Lexer<'_> {
         strange.is_none() && last != '\\'
     }
 
-    /// Reads `"…"`; `start` is the opening quote, and the cursor is after it.
-    fn quoted_text(&mut self, start: usize) -> TokenKind {
+    /// Reads a quoted text `"…"`. `start` is the position of the opening quote; the cursor is after
+    /// the quote.
+    fn read_quoted_text(&mut self, start: usize) -> TokenKind {
         let mut bytes = Vec::new();
         loop {
             let at = self.at;
@@ -246,8 +247,8 @@ impl Lexer<'_> {
         );
     }
 
-    /// Reads `'…'`, a text without escape sequences.
-    fn raw_text(&mut self, start: usize) -> TokenKind {
+    /// Reads a quoted text `'…'`, which has no escape sequences.
+    fn read_raw_text(&mut self, start: usize) -> TokenKind {
         let from = self.at;
         loop {
             let at = self.at;
@@ -277,9 +278,9 @@ impl Lexer<'_> {
     }
 }
 
-/// Returns true for characters of a class. Capital letters are included, so that `|TCP` is reported
-/// as an unknown class, not as an unknown filter.
-fn is_class(c: char) -> bool {
+/// Returns true for characters that a class may contain. Capital letters are included, so that
+/// `|TCP` is reported as an unknown class, not as an unknown filter.
+fn is_class_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ',')
 }
 

@@ -19,7 +19,7 @@ pub const PROGRAMS_MAX: usize = 64;
 /// Maximum number of distinct `--name=` marks.
 pub const NAMES_MAX: usize = 64;
 
-/// Maximum number of diagnostics that are reported; further diagnostics are only counted.
+/// Maximum number of diagnostics that are reported. Further diagnostics are only counted.
 pub const MISTAKES_MAX: usize = 100;
 
 /// Maximum number of arcs in the graph. Since `(a + b) | (c + d)` has four arcs, their number can

@@ -3,7 +3,7 @@
 //!
 //! `parse` returns `(Request, Vec<Diagnostic>)` for any text. This module does not know which
 //! filters exist; the module `check` does. It does no I/O, runs in linear time with bounded
-//! recursion, and panics on no text. [SL §4.2]
+//! recursion, and never panics. [SL §4.2]
 
 pub mod limits;
 

@@ -1,6 +1,7 @@
 //! Suggestions for misspelt names.
 
-/// The maximum length, in characters, of words that are compared, because the cost is quadratic.
+/// The maximum length of words that are compared, in characters. A limit is needed because the cost
+/// is quadratic.
 const LENGTH_MAX: usize = 32;
 
 /// Returns the candidate with the smallest edit distance to `word`, the first of several equal

@@ -8,7 +8,7 @@
 use filter::text::is_hidden;
 use std::fmt::{self, Display, Formatter, Write as _};
 
-use super::lex::{ends_word, is_lookalike};
+use super::lex::{is_lookalike, is_word_end};
 use super::tree::{
     Argument, Branch, Class, Classes, FilterTerm, Group, Label, Operator, Request, RequestOption,
     Term, Text, Value,
@@ -25,7 +25,7 @@ enum Level {
 }
 
 impl Level {
-    fn of(term: &Term) -> Self {
+    fn of_term(term: &Term) -> Self {
         match term {
             Term::Pipeline(_) => Self::Pipeline,
             Term::Group(group) => Self::of_operator(group.operator),
@@ -83,10 +83,10 @@ impl Display for Term {
     }
 }
 
-/// Writes a term, in parentheses if its precedence is below `level`, or if it starts with a label
-/// although `label_ok` is false.
+/// Writes a term. Adds parentheses if the precedence of the term is below `level`, or if the term
+/// starts with a label and `label_ok` is false.
 fn write_term(f: &mut Formatter<'_>, term: &Term, level: Level, label_ok: bool) -> fmt::Result {
-    let loose = Level::of(term) < level;
+    let loose = Level::of_term(term) < level;
     // The recursion below checks the first stage of a pipeline.
     let labelled = matches!(term, Term::Group(_)) && !label_ok && begins_with_label(term);
     if loose || labelled {
@@ -140,7 +140,7 @@ fn begins_with_label(term: &Term) -> bool {
         Term::Group(group) => {
             group.branches.first().is_some_and(|Branch { label, term, .. }| {
                 label.is_some()
-                    || (Level::of(term) > Level::of_operator(group.operator)
+                    || (Level::of_term(term) > Level::of_operator(group.operator)
                         && begins_with_label(term))
             })
         }
@@ -189,7 +189,7 @@ impl Text {
     /// Returns the text if it was not quoted and can be written without quotes.
     fn unquoted_text(&self) -> Option<&str> {
         let text = std::str::from_utf8(&self.bytes).ok()?;
-        let plain = |c: char| !(ends_word(c) || is_lookalike(c));
+        let plain = |c: char| !(is_word_end(c) || is_lookalike(c));
         let bare =
             !self.quoted && !text.is_empty() && text.chars().all(plain) && !text.ends_with('\\');
         bare.then_some(text)
@@ -200,7 +200,7 @@ fn is_positional(text: &str) -> bool {
     !(text.starts_with("--") || text.starts_with(['@', '#']) || text.contains('='))
 }
 
-/// Writes `"…"`; invalid UTF-8 and hidden characters become `\xHH`.
+/// Writes a quoted text. Invalid UTF-8 and hidden characters become `\xHH`.
 pub(crate) fn write_quoted(f: &mut dyn fmt::Write, bytes: &[u8]) -> fmt::Result {
     f.write_char('"')?;
     for chunk in bytes.utf8_chunks() {

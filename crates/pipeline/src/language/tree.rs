@@ -81,7 +81,7 @@ pub struct Pipe {
 /// A class constraint, `|22`, `|!80`, `|ssh:telnet`, `|all`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
-    /// True for `|!…`, which passes all unlisted classes, 0 included.
+    /// True for `|!…`, which passes all classes that are not listed, including 0.
     pub inverted: bool,
     /// The listed classes.
     pub classes: Classes,
@@ -101,9 +101,9 @@ pub enum Classes {
 /// One entry of a label's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Class {
-    /// `22`, `0x86dd`, `ssh`.
+    /// A single class, such as `22`, `0x86dd` or `ssh`.
     One(Value),
-    /// `22:23`, `1024:`, `:80`; at least one of the ends is present.
+    /// A range, such as `22:23`, `1024:` or `:80`. At least one end is present.
     Range {
         /// The lowest class; `None` for the lowest possible class.
         low: Option<Value>,
@@ -190,7 +190,7 @@ pub struct FilterTerm {
     pub name: Name,
     /// Positional arguments and parameters in the order of the text.
     pub arguments: Vec<Argument>,
-    /// `--name=X`. Filter terms with equal marks are one node.
+    /// The mark, from `--name=X`. Filter terms with equal marks are the same node.
     pub mark: Option<Name>,
     /// `@kernel`: the space in which the filter must run.
     pub pin: Option<Name>,
@@ -223,7 +223,7 @@ pub struct Name {
 pub struct Text {
     /// The bytes, with escapes resolved.
     pub bytes: Vec<u8>,
-    /// True if it was written in quotes.
+    /// True if the text was written in quotes.
     pub quoted: bool,
     /// The position in the text, quotes included.
     pub span: Span,

@@ -5,15 +5,15 @@ use super::discover::Discovery;
 use super::machine::Machine;
 use super::model::{Placement, PlannedSpace, Policy};
 use super::select::{Selection, minimal_cost};
-use crate::format::one_decimal;
+use crate::format::format_one_decimal;
 use crate::graph::{Graph, NodeId};
 
 /// The maximum number of nodes for which alternatives are computed.
 const NODES_MAX: usize = 48;
 
-/// Describes, for every node and every space, how much more the best plan with the node in that
-/// space costs; `None` for the chosen space and for spaces that cannot run the node.
-pub(super) fn alternatives(
+/// Describes, for every node and every space, how much more the best plan costs if the node runs in
+/// that space; `None` for the chosen space and for spaces that cannot run the node.
+pub(super) fn describe_alternatives(
     graph: &Graph,
     discovery: &Discovery,
     selection: &Selection,
@@ -55,13 +55,15 @@ fn force_space(verdicts: &mut [Result<f64, String>], space: usize) {
 fn describe_cost_difference(ns: f64, more: Option<f64>, policy: Policy) -> String {
     let texts = match more {
         None => "the path would have to return to a space".to_owned(),
-        Some(more) if more >= 0.05 => format!("{} more in all", one_decimal(more)),
+        Some(more) if more >= 0.05 => format!("{} more in all", format_one_decimal(more)),
         // The deepest placement may cost more than necessary.
-        Some(more) if more <= -0.05 => format!("{} less in all, not as deep", one_decimal(-more)),
+        Some(more) if more <= -0.05 => {
+            format!("{} less in all, not as deep", format_one_decimal(-more))
+        }
         Some(_) if policy == Policy::Deepest => "same cost, not as deep".to_owned(),
         Some(_) => "same cost".to_owned(),
     };
-    format!("{} ns, {texts}", one_decimal(ns))
+    format!("{} ns, {texts}", format_one_decimal(ns))
 }
 
 /// Stores the descriptions in the candidates that were not chosen.

@@ -1,10 +1,10 @@
 //! The number of blocks that a thread processes at once. [SL §6.2, Th §5.2.1]
 //!
-//! The papers disagree: filter by filter over all available blocks [SL §6.2], or block by block
-//! through all filters [Th §5.2.1]. Large batches save calls and keep the code of a filter in the
-//! cache; small batches keep the blocks in the cache for the next filter. `streamline bench walk`
-//! measures all sizes on lines with few and many filters and on short and long blocks. A full batch
-//! is best or nearly best in each case, so it is the default.
+//! The papers disagree: all available blocks pass one filter after the other [SL §6.2], or each
+//! block passes all filters before the next [Th §5.2.1]. Large batches save calls and keep the code
+//! of a filter in the cache; small batches keep the blocks in the cache for the next filter.
+//! `streamline bench walk` measures all sizes on lines with few and many filters and on short and
+//! long blocks. A full batch is best or nearly best in each case, so it is the default.
 
 use crate::graph::Graph;
 use filter::LANES;
@@ -19,11 +19,11 @@ pub struct BatchSize {
 }
 
 impl BatchSize {
-    /// A full batch.
+    /// A full batch of 64 blocks.
     pub const FULL: Self = Self { max: LANES, requested: None };
 
-    /// Returns the batch size that a request sets, else the default.
-    pub(super) fn of(graph: &Graph) -> Self {
+    /// Returns the batch size that a request sets, or else the default.
+    pub(super) fn for_request(graph: &Graph) -> Self {
         graph.options.number("batch").map_or(Self::FULL, Self::from_option)
     }
 
@@ -33,7 +33,7 @@ impl BatchSize {
     }
 
     /// Formats the size and its reason.
-    pub(crate) fn because(self) -> String {
+    pub(crate) fn reason_text(self) -> String {
         let Self { max, requested } = self;
         let why = match requested {
             Some(requested) if requested > max as u64 => "the maximum; `--batch` is larger",
@@ -59,8 +59,8 @@ mod tests {
         ] {
             let batch = BatchSize::from_option(requested);
             assert_eq!(batch.max, max);
-            assert!(batch.because().ends_with(why), "{}", batch.because());
+            assert!(batch.reason_text().ends_with(why), "{}", batch.reason_text());
         }
-        assert!(BatchSize::FULL.because().contains("64 blocks at most"));
+        assert!(BatchSize::FULL.reason_text().contains("64 blocks at most"));
     }
 }

@@ -6,8 +6,8 @@ use crate::language::Span;
 use crate::registry::Registry;
 use filter::{Arguments, FilterKind, Form};
 
-/// Adds a sink to every open end. Returns the graph and the nodes whose report is the output of the
-/// request, which are the filters at an end that report when the path stops (`… | count`).
+/// Adds a sink to every open end. Returns the graph, and the nodes whose final report is the output
+/// of the request: filters such as `count` at the end of a line.
 #[must_use]
 pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
     let mut reports = Vec::new();
@@ -45,7 +45,7 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
             input_forms,
             classifiers,
         });
-        let (from, classes) = (end, if says { ClassSet::all() } else { ClassSet::plain() });
+        let (from, classes) = (end, if says { ClassSet::all() } else { ClassSet::plain_pipe() });
         graph.edges.push(Edge { from, to, classes, span, back: false });
     }
     (graph, reports)

@@ -4,8 +4,8 @@
 //! another version or with an unknown word is rejected entirely, because a partial table would
 //! compare measured values with guesses. [SL §7.1; CONTRACT 27]
 //!
-//! The most specific value counts: the value measured for the filter with its arguments, the value
-//! measured for the filter, the value of its kind.
+//! The most specific value is used: the value measured for the filter with its arguments, else the
+//! value measured for the filter, else the value for its kind.
 
 use crate::graph::{Edge, Graph, NodeId};
 use crate::names::cost_key;
@@ -29,8 +29,8 @@ pub struct Costs {
     pub call: f64,
     /// The cost of reading the first bytes of a block.
     pub head: f64,
-    /// The cost of searching for header offsets in the first filter that needs them, if the cost of
-    /// the input does not include the search; 0 if not measured.
+    /// The cost of searching for header offsets, paid by the first filter that needs them unless
+    /// the cost of the input includes the search; 0 if not measured.
     pub header_search: f64,
     /// The cost of reading 1,024 bytes.
     pub kilobyte: f64,
@@ -49,9 +49,9 @@ pub struct Costs {
     /// The cost of searching for header offsets in a kernel program, like [`Costs::header_search`];
     /// 0 if not measured.
     pub twin_header_search: f64,
-    /// The cost for a kernel program of writing a record of a block and a pointer to the record.
+    /// The cost of writing a record of a block, and a pointer to the record, in a kernel program.
     pub record: f64,
-    /// The cost for a process of copying such a record and searching for its headers.
+    /// The cost of copying such a record into a process and searching for its headers.
     pub fetch: f64,
     /// The cost of a doorbell notification by a kernel program.
     pub notification: f64,
@@ -124,7 +124,7 @@ type Field = fn(&mut Costs) -> &mut f64;
 
 /// The numbers of the table: the name in the text, the accessor, and the operation whose time it
 /// is.
-const FIELDS: [(&str, Field, &str); 17] = [
+const COST_FIELDS: [(&str, Field, &str); 17] = [
     ("call", |costs| &mut costs.call, "calling a filter, per block of a full batch"),
     ("head", |costs| &mut costs.head, "reading the head of a block"),
     (
@@ -161,7 +161,7 @@ impl Costs {
     /// copying it out, and 1/128 of a notification (128 blocks at 250,000 per second, since the
     /// rate of notifications is limited).
     #[must_use]
-    pub fn kernel_exit(&self) -> f64 {
+    pub fn kernel_exit_cost(&self) -> f64 {
         self.record + self.fetch + self.copy + self.notification / 128.0
     }
 
@@ -174,18 +174,18 @@ impl Costs {
     /// Returns the numbers of the table by name.
     pub fn numbers(&self) -> Vec<(&'static str, f64)> {
         let mut copy = self.clone();
-        FIELDS.iter().map(|(name, field, _)| (*name, *field(&mut copy))).collect()
+        COST_FIELDS.iter().map(|(name, field, _)| (*name, *field(&mut copy))).collect()
     }
 
     /// Returns a description of the operation behind each of the [`numbers`](Self::numbers), in
     /// their order.
     pub fn descriptions() -> impl Iterator<Item = &'static str> {
-        FIELDS.iter().map(|(.., description)| *description)
+        COST_FIELDS.iter().map(|(.., description)| *description)
     }
 
     /// Sets a number; returns false if the name is unknown.
     pub fn set(&mut self, name: &str, value: f64) -> bool {
-        let field = FIELDS.iter().find(|(known, ..)| *known == name);
+        let field = COST_FIELDS.iter().find(|(known, ..)| *known == name);
         field.is_some_and(|(_, field, _)| {
             *field(self) = value;
             true
@@ -216,7 +216,7 @@ impl Costs {
     }
 
     /// Returns the cost of a block in a thread, in ns.
-    pub(super) fn in_thread(&self, graph: &Graph, id: NodeId) -> f64 {
+    pub(super) fn thread_cost(&self, graph: &Graph, id: NodeId) -> f64 {
         let Some(used) = graph.node(id).filter() else { return self.call };
         if let Some(ns) = self.measured_cost(graph, id, false) {
             return ns;
@@ -236,9 +236,9 @@ impl Costs {
     }
 
     /// Returns the cost of a block in the kernel, in ns.
-    pub(super) fn in_kernel(&self, graph: &Graph, id: NodeId) -> f64 {
+    pub(super) fn kernel_cost(&self, graph: &Graph, id: NodeId) -> f64 {
         match graph.node(id).kind() {
-            Some(FilterKind::Source) if takes_frames(graph, id) => self.take,
+            Some(FilterKind::Source) if is_taken_from_host(graph, id) => self.take,
             Some(FilterKind::Source) => self.tap,
             // A frame to drop stays where it is, so nothing is handed over.
             Some(FilterKind::Sink) if graph.node(id).name() == "drop" => 0.0,
@@ -248,7 +248,7 @@ impl Costs {
 
     /// Returns the fraction of a node's input routed to this edge: measured if known, else the
     /// filter's estimate, else 1.0.
-    pub(super) fn share(&self, graph: &Graph, edge: &Edge) -> f64 {
+    pub(super) fn arc_share(&self, graph: &Graph, edge: &Edge) -> f64 {
         if self.shares.is_empty() {
             return filter_estimate(graph, edge);
         }
@@ -319,7 +319,7 @@ impl Costs {
 }
 
 /// Returns true if a source takes its frames from the host, so that the host does not receive them.
-pub(super) fn takes_frames(graph: &Graph, id: NodeId) -> bool {
+pub(super) fn is_taken_from_host(graph: &Graph, id: NodeId) -> bool {
     let used = graph.node(id).filter();
     let attach = used.and_then(|used| used.attach()?.ok());
     attach.is_some_and(|attach| attach.takes)
@@ -348,7 +348,11 @@ fn parse_number(text: &str) -> Option<f64> {
 }
 
 /// Returns the fractions of all input at every node and on every edge, each at most 1.0.
-pub(super) fn flows(graph: &Graph, order: &[NodeId], costs: &Costs) -> (Vec<f64>, Vec<f64>) {
+pub(super) fn compute_flows(
+    graph: &Graph,
+    order: &[NodeId],
+    costs: &Costs,
+) -> (Vec<f64>, Vec<f64>) {
     let (mut nodes, mut edges) = (vec![1.0; graph.nodes.len()], vec![1.0; graph.edges.len()]);
     for id in order {
         if let Some(owner) = graph.node(*id).inside {
@@ -363,7 +367,7 @@ pub(super) fn flows(graph: &Graph, order: &[NodeId], costs: &Costs) -> (Vec<f64>
         }
         let leaves: Vec<(usize, f64)> = numbered()
             .filter(|(_, edge)| edge.from == *id)
-            .map(|(at, edge)| (at, nodes[id.0] * costs.share(graph, edge)))
+            .map(|(at, edge)| (at, nodes[id.0] * costs.arc_share(graph, edge)))
             .collect();
         leaves.into_iter().for_each(|(at, flow)| edges[at] = flow);
     }
@@ -377,7 +381,7 @@ mod tests {
     #[test]
     fn o3_printed_cost_table_parses_to_the_same_table() {
         let mut costs = Costs { version: COSTS_VERSION, ..Costs::default() };
-        for (at, (name, ..)) in FIELDS.iter().enumerate() {
+        for (at, (name, ..)) in COST_FIELDS.iter().enumerate() {
             assert!(costs.set(name, 1.25 * at as f64));
         }
         assert!(!costs.set("nonsense", 1.0));

@@ -1,11 +1,11 @@
-//! Discovery: determines which spaces can run each node, at which cost, and why the other spaces
-//! cannot. [SL §7.1]
+//! Discovery of the spaces that can run each node, with the cost of the node there, or the reason
+//! why the space cannot run it. [SL §7.1]
 
-use super::costs::{flows, takes_frames};
-use super::kernel::{only_in_kernel, refusal};
+use super::costs::{compute_flows, is_taken_from_host};
+use super::kernel::{kernel_only_reason, refusal_reason};
 use super::machine::Machine;
 use super::model::{KernelRefusal, PlannedSpace, SpaceKind};
-use super::pushdown::pushdowns;
+use super::pushdown::find_pushdowns;
 use crate::graph::{Graph, Node, NodeId};
 use filter::{FilterKind, ReadDepth};
 
@@ -23,33 +23,34 @@ pub(super) struct Discovery {
     pub(super) flows: (Vec<f64>, Vec<f64>),
     /// For each node, the number of its connected component.
     pub(super) components: Vec<usize>,
-    /// For each node, true if a source takes the frames that reach the node from the host.
+    /// For each node, true if the frames that reach it were taken from the host by a source.
     pub(super) taken_from_host: Vec<bool>,
     /// For each node, true if it needs header offsets.
     pub(super) needs_headers: Vec<bool>,
 }
 
 /// The thread of the sources, which also reads the rings of the kernel.
-pub(super) const FIRST: &str = "thread0";
+pub(super) const FIRST_THREAD: &str = "thread0";
 
 /// The explanation why a thread cannot run a program.
-const PROGRAM: &str = "an ordinary program: a process of its own";
+const PROGRAM_REASON: &str = "an ordinary program: a process of its own";
 /// The explanation why a thread cannot run an untrusted filter, with the limits of its process.
-pub(super) const UNTRUSTED: &str = "untrusted: a process of its own, which reads its input and \
-                                    can only answer: no files, no network, no other process";
+pub(super) const UNTRUSTED_REASON: &str = "untrusted: a process of its own, which reads its input \
+                                    and can only answer: no files, no network, no other process";
 /// The maximum number of characters of a command in the name of its process.
 const COMMAND_MAX: usize = 24;
 
 /// Determines the cost of every node in every space, or the reason why the space cannot run it.
 pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusal]) -> Discovery {
-    let components = components(graph);
+    let components = find_components(graph);
     let count = components.iter().max().map_or(0, |last| last + 1);
     let mut spaces = Vec::new();
     let mut owners = Vec::new();
     for component in 0..count {
         spaces.push(PlannedSpace { name: "kernel".to_owned(), kind: SpaceKind::Kernel, component });
         for thread in 0..thread_count_max(graph, &components, component) {
-            let name = if thread == 0 { FIRST.to_owned() } else { format!("thread{thread}") };
+            let name =
+                if thread == 0 { FIRST_THREAD.to_owned() } else { format!("thread{thread}") };
             spaces.push(PlannedSpace { name, kind: SpaceKind::Thread, component });
         }
         owners.resize(spaces.len(), None);
@@ -67,22 +68,22 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusa
     let verdicts = graph
         .ids()
         .map(|(id, node)| {
-            let kernel = refusal(graph, id, machine, refused);
+            let kernel = refusal_reason(graph, id, machine, refused);
             let ask = |(s, owner): (&PlannedSpace, &Option<NodeId>)| match owner {
                 // Processes of other nodes are not shown, so they need no reason.
                 Some(owner) if *owner != id => Err(String::new()),
-                _ => verdict(graph, id, node, s, &components, machine, kernel.as_deref()),
+                _ => space_verdict(graph, id, node, s, &components, machine, kernel.as_deref()),
             };
             spaces.iter().zip(&owners).map(ask).collect()
         })
         .collect();
     let order = graph.order();
-    let flows = flows(graph, &order, &machine.costs);
+    let flows = compute_flows(graph, &order, &machine.costs);
     let mut taken_from_host = vec![false; graph.nodes.len()];
     for id in order {
         let mut before = graph.inputs(id).filter(|edge| !edge.back);
         taken_from_host[id.0] =
-            before.any(|edge| taken_from_host[edge.from.0]) || takes_frames(graph, id);
+            before.any(|edge| taken_from_host[edge.from.0]) || is_taken_from_host(graph, id);
     }
     let needs_headers = graph.ids().map(|(_, node)| needs_headers(node)).collect();
     Discovery { spaces, owners, verdicts, flows, components, taken_from_host, needs_headers }
@@ -98,7 +99,7 @@ fn needs_headers(node: &Node) -> bool {
 fn thread_count_max(graph: &Graph, components: &[usize], component: usize) -> usize {
     let here = || graph.ids().filter(|(id, _)| components[id.0] == component);
     let pinned = here().filter_map(|(_, node)| pinned_thread(node)).max().map_or(0, |n| n + 1);
-    let writers = usize::from(here().any(|(_, node)| writes_files(node)));
+    let writers = usize::from(here().any(|(_, node)| is_file_sink(node)));
     (1 + writers).max(pinned) + process_count_max(graph, components, component)
 }
 
@@ -118,7 +119,7 @@ fn process_count_max(graph: &Graph, components: &[usize], component: usize) -> u
     passed.max().unwrap_or(0)
 }
 
-/// Returns the name of a process: `process "grep -v foo"`; `sandbox http`.
+/// Returns the name of a process, such as `process "grep -v foo"` or `sandbox http`.
 fn process_name(node: &Node) -> String {
     if node.is_untrusted() {
         return format!("sandbox {}", node.name());
@@ -134,7 +135,7 @@ fn pinned_thread(node: &Node) -> Option<usize> {
     node.filter()?.pin.as_deref()?.strip_prefix("thread")?.parse().ok()
 }
 
-pub(super) fn writes_files(node: &Node) -> bool {
+pub(super) fn is_file_sink(node: &Node) -> bool {
     node.filter().is_some_and(|used| used.endpoint.writes_files)
 }
 
@@ -147,7 +148,7 @@ fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool
         let Some(used) = node.filter() else { return true };
         let facts = used.endpoint;
         match node.kind() {
-            Some(FilterKind::Source) => facts.attaches.is_some() && !takes_frames(graph, id),
+            Some(FilterKind::Source) => facts.attaches.is_some() && !is_taken_from_host(graph, id),
             Some(FilterKind::Sink) if facts.writes_files => {
                 facts.appends.is_some_and(|appends| appends(&used.arguments))
             }
@@ -160,7 +161,7 @@ fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool
 }
 
 /// Returns the number of each node's connected component, in the order of the text.
-fn components(graph: &Graph) -> Vec<usize> {
+fn find_components(graph: &Graph) -> Vec<usize> {
     let mut component: Vec<usize> = (0..graph.nodes.len()).collect();
     let joined = graph.edges.iter().map(|e| (e.from.0, e.to.0));
     let inside = graph.ids().filter_map(|(id, node)| Some((id.0, node.inside?.0)));
@@ -181,7 +182,7 @@ fn components(graph: &Graph) -> Vec<usize> {
     component.iter().map(|p| firsts.binary_search(p).unwrap_or(0)).collect()
 }
 
-fn verdict(
+fn space_verdict(
     graph: &Graph,
     id: NodeId,
     node: &Node,
@@ -190,13 +191,13 @@ fn verdict(
     machine: &Machine,
     refused: Option<&str>,
 ) -> Result<f64, String> {
-    let first = space.name == FIRST;
+    let first = space.name == FIRST_THREAD;
     if space.component != components[id.0] {
         return Err("belongs to another pipeline".to_owned());
     }
     if let Some(used) = node.filter()
         && used.pin.as_ref().is_some_and(|pin| *pin != space.name)
-        && let Some(why) = used.bound()
+        && let Some(why) = used.bound_reason()
     {
         return Err(why);
     }
@@ -204,16 +205,16 @@ fn verdict(
         return Err("part of a section, which runs in one thread".to_owned());
     }
     if node.is_process() && space.kind != SpaceKind::Process {
-        return Err(if node.is_untrusted() { UNTRUSTED } else { PROGRAM }.to_owned());
+        return Err(if node.is_untrusted() { UNTRUSTED_REASON } else { PROGRAM_REASON }.to_owned());
     }
-    if let (SpaceKind::Thread, Some(why)) = (space.kind, only_in_kernel(node)) {
+    if let (SpaceKind::Thread, Some(why)) = (space.kind, kernel_only_reason(node)) {
         return Err(why.to_owned());
     }
     let pinned = node.filter().is_some_and(|used| used.pin.is_some());
     match space.kind {
         SpaceKind::Kernel => match refused {
             Some(why) => Err(why.to_owned()),
-            None => Ok(machine.costs.in_kernel(graph, id)),
+            None => Ok(machine.costs.kernel_cost(graph, id)),
         },
         // A thread that may block on a disk must not be the one that reads, unless the kernel's
         // ring holds the frames meanwhile and no other sink waits for them.
@@ -221,7 +222,7 @@ fn verdict(
             Err("a source begins in the first thread".to_owned())
         }
         SpaceKind::Thread
-            if writes_files(node)
+            if is_file_sink(node)
                 && first
                 && !pinned
                 && !may_write_where_read(graph, components, id) =>
@@ -239,7 +240,7 @@ fn verdict(
 
 /// Returns the cost of a block in a thread, in ns.
 fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
-    let own = machine.costs.in_thread(graph, id);
+    let own = machine.costs.thread_cost(graph, id);
     let used = graph.node(id).filter();
     let attaches = used.is_some_and(|used| used.endpoint.attaches.is_some());
     // If the kernel runs no programs, all receipts cost the same and can be omitted.
@@ -247,14 +248,15 @@ fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
         return own;
     }
     // Frames rejected ahead never enter the ring of the socket.
-    let ahead = pushdowns(graph).into_iter().find(|pushed| pushed.source == id);
+    let ahead = find_pushdowns(graph).into_iter().find(|pushed| pushed.source == id);
     let asked = ahead.and_then(|pushed| pushed.filter.ok());
     let past = asked.map_or(1.0, |filter| {
-        let shares = graph.outputs(filter).map(|edge| machine.costs.share(graph, edge));
+        let shares = graph.outputs(filter).map(|edge| machine.costs.arc_share(graph, edge));
         shares.sum::<f64>().min(1.0)
     });
     // The filter of the socket is a program, too, and runs for every frame.
     let bound_ns = if past < 1.0 { machine.costs.tap + machine.costs.twin } else { 0.0 };
-    let has_input = if takes_frames(graph, id) { machine.costs.xsk } else { machine.costs.socket };
+    let has_input =
+        if is_taken_from_host(graph, id) { machine.costs.xsk } else { machine.costs.socket };
     own + has_input * past + bound_ns
 }

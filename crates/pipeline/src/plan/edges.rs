@@ -1,7 +1,7 @@
 //! The kind of each edge: a call within a space, a ring between spaces, a pipe to or from a
 //! process, or a work list for a back edge.
 
-use super::discover::FIRST;
+use super::discover::FIRST_THREAD;
 use super::machine::Machine;
 use super::model::{PlannedEdge, PlannedSpace, SpaceKind};
 use super::ring::{RingPlan, SIGNAL_BLOCKS};
@@ -15,19 +15,19 @@ const SIGNAL_NS: u64 = 1_000_000;
 const FRAME_BYTES: usize = 2048;
 /// The assumed size, in bytes, of any other block.
 const OTHER_BYTES: usize = 16 << 10;
-/// The number of entries of a ring, at most: 4,096 entries of 64 bytes fit four times into the
+/// Maximum number of entries of a ring. 4,096 entries of 64 bytes fit four times into the
 /// second-level cache of most machines. A larger ring gains nothing (decision 0093).
 const RING_ENTRIES: usize = 4096;
-/// The number of entries to which a ring may shrink: 16 KB of entries stay in the first-level
-/// cache, and four full batches fit.
+/// The number of entries to which a ring may shrink. 16 KB of entries stay in the first-level
+/// cache, and four full batches fit in them.
 const RING_ENTRIES_MIN: usize = 256;
 /// The size of an entry with context and marks, in bytes.
-const WITH_MARKS: usize = 64;
+const ENTRY_BYTES_WITH_MARKS: usize = 64;
 /// The size, in bytes, of an entry with context but without marks, for blocks that are not frames.
-const WITH_CONTEXT: usize = 32;
+const ENTRY_BYTES_WITH_CONTEXT: usize = 32;
 
 /// Returns the kind of each edge of the graph, and the ring of edges out of the kernel.
-pub(super) fn edges(
+pub(super) fn plan_edges(
     graph: &Graph,
     selection: &Selection,
     spaces: &[PlannedSpace],
@@ -37,11 +37,12 @@ pub(super) fn edges(
         |edge: &Edge| selection.output_spaces[edge.from.0] != selection.input_spaces[edge.to.0];
     let of_kernel =
         |edge: &Edge| spaces[selection.output_spaces[edge.from.0]].kind == SpaceKind::Kernel;
-    let to_reader = |edge: &Edge| spaces[selection.input_spaces[edge.to.0]].name == FIRST;
+    let to_reader = |edge: &Edge| spaces[selection.input_spaces[edge.to.0]].name == FIRST_THREAD;
     // Edges out of the kernel to the first thread share one doorbell.
     let needs_ring = |edge: &&Edge| crosses(edge) && !(of_kernel(edge) && to_reader(edge));
     let rings = graph.edges.iter().filter(needs_ring).count();
-    let entries = RING_ENTRIES.min((machine.l2 / 4 / WITH_MARKS).next_power_of_two()).max(64);
+    let entries =
+        RING_ENTRIES.min((machine.l2 / 4 / ENTRY_BYTES_WITH_MARKS).next_power_of_two()).max(64);
     let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
     let signals = Signals::new(graph, rings, entries, machine);
     let ring = |to: NodeId| {
@@ -54,11 +55,11 @@ pub(super) fn edges(
         let upstream = reachable(&[to], makers);
         let marks = upstream.iter().any(|id| graph.node(*id).input_forms.iter().any(framed));
         let frames = graph.node(to).input_forms.iter().all(|form| Forms::FRAMED.has(*form));
-        let (signal_blocks, signal_blocks_max, blocks_because) = signals.range(frames);
+        let (signal_blocks, signal_blocks_max, blocks_because) = signals.blocks_range(frames);
         RingPlan {
             entries,
             entries_min: RING_ENTRIES_MIN.max(2 * signal_blocks).min(entries),
-            stride: if marks { WITH_MARKS } else { WITH_CONTEXT },
+            stride: if marks { ENTRY_BYTES_WITH_MARKS } else { ENTRY_BYTES_WITH_CONTEXT },
             signal_blocks,
             signal_blocks_max,
             signal_ns: signals.ns,
@@ -67,7 +68,7 @@ pub(super) fn edges(
         }
     };
     let process = |id: NodeId| graph.node(id).is_process();
-    let kernel = out_of_kernel(&signals);
+    let kernel = ring_out_of_kernel(&signals);
     let edge = |edge: &Edge| match crosses(edge) {
         _ if edge.back => PlannedEdge::Back,
         true if of_kernel(edge) && to_reader(edge) => PlannedEdge::Kernel(kernel.clone()),
@@ -86,11 +87,11 @@ const REPLICA_ENTRIES: usize = 1024;
 pub(super) fn replica_ring(graph: &Graph, machine: &Machine) -> RingPlan {
     // One ring on each side of the replicas.
     let signals = Signals::new(graph, 2, REPLICA_ENTRIES, machine);
-    let (signal_blocks, blocks_because) = signals.blocks(true);
+    let (signal_blocks, blocks_because) = signals.signal_blocks(true);
     RingPlan {
         entries: REPLICA_ENTRIES,
         entries_min: REPLICA_ENTRIES,
-        stride: WITH_MARKS,
+        stride: ENTRY_BYTES_WITH_MARKS,
         signal_blocks,
         signal_blocks_max: signal_blocks,
         signal_ns: signals.ns,
@@ -101,11 +102,11 @@ pub(super) fn replica_ring(graph: &Graph, machine: &Machine) -> RingPlan {
 
 /// Returns the ring of an edge out of the kernel, which carries pointers; each processor has a ring
 /// of its own.
-fn out_of_kernel(signals: &Signals) -> RingPlan {
-    let (signal_blocks, blocks_because) = signals.blocks(true);
+fn ring_out_of_kernel(signals: &Signals) -> RingPlan {
+    let (signal_blocks, blocks_because) = signals.signal_blocks(true);
     let ns_because = "T_t by default out of the kernel".to_owned();
     let signal_blocks_max = signal_blocks;
-    let defaults = RingPlan::out_of_kernel();
+    let defaults = RingPlan::kernel_default();
     RingPlan { signal_blocks, signal_blocks_max, blocks_because, ns_because, ..defaults }
 }
 
@@ -137,13 +138,12 @@ impl Signals {
         Self { asked, adapts, ns, ns_because, entries, cache: machine.l2 / 2 }
     }
 
-    /// Returns T_b, the value up to which it may adapt, and the reason.
-    fn range(&self, frames: bool) -> (usize, usize, &'static str) {
-        let (least, because) = self.blocks(frames);
+    /// Returns T_b, the maximum to which T_b may adapt, and the reason for T_b.
+    fn blocks_range(&self, frames: bool) -> (usize, usize, &'static str) {
+        let (least, because) = self.signal_blocks(frames);
         let most = match self.adapts {
-            true => {
-                Self { asked: Some(u64::MAX), ns_because: String::new(), ..*self }.blocks(frames)
-            }
+            true => Self { asked: Some(u64::MAX), ns_because: String::new(), ..*self }
+                .signal_blocks(frames),
             false => (least, because),
         };
         match most {
@@ -155,7 +155,7 @@ impl Signals {
     /// Returns T_b, the number of blocks per notification, and the reason for it: the requested or
     /// default number of blocks, bounded by half the ring and by the data cache, rounded down to a
     /// power of two.
-    fn blocks(&self, frames: bool) -> (usize, &'static str) {
+    fn signal_blocks(&self, frames: bool) -> (usize, &'static str) {
         let asked = self.asked.map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let cached = (self.cache / if frames { FRAME_BYTES } else { OTHER_BYTES }).max(1);
         let reason = if self.asked.is_some() { "T_b by `--batch`" } else { "T_b by default" };
@@ -175,27 +175,27 @@ impl Signals {
 mod tests {
     use super::*;
 
-    fn blocks(
+    fn signal_blocks_of(
         asked: Option<u64>,
         entries: usize,
         cache: usize,
         frames: bool,
     ) -> (usize, &'static str) {
         let (ns, ns_because) = (1, String::new());
-        Signals { asked, adapts: false, ns, ns_because, entries, cache }.blocks(frames)
+        Signals { asked, adapts: false, ns, ns_because, entries, cache }.signal_blocks(frames)
     }
 
     #[test]
     fn k5_blocks_per_event_fit_half_the_ring_and_the_data_cache() {
         let (ring, cache) = (4096, 512 << 10);
-        assert_eq!(blocks(None, ring, cache, true), (32, "T_b by default"));
-        assert_eq!(blocks(Some(8), ring, cache, true), (8, "T_b by `--batch`"));
+        assert_eq!(signal_blocks_of(None, ring, cache, true), (32, "T_b by default"));
+        assert_eq!(signal_blocks_of(Some(8), ring, cache, true), (8, "T_b by `--batch`"));
         let below = "T_b: the power of two below `--batch`";
-        assert_eq!(blocks(Some(100), ring, cache, true), (64, below));
-        assert_eq!(blocks(Some(9000), 64, 64 << 20, true), (32, "T_b: half of the ring"));
+        assert_eq!(signal_blocks_of(Some(100), ring, cache, true), (64, below));
+        assert_eq!(signal_blocks_of(Some(9000), 64, 64 << 20, true), (32, "T_b: half of the ring"));
         let cached = "T_b: what stays in the data cache";
-        assert_eq!(blocks(Some(9000), ring, cache, true), (256, cached));
-        assert_eq!(blocks(None, ring, 128 << 10, false), (8, cached), "longer blocks");
-        assert_eq!(blocks(None, ring, 0, true), (1, cached));
+        assert_eq!(signal_blocks_of(Some(9000), ring, cache, true), (256, cached));
+        assert_eq!(signal_blocks_of(None, ring, 128 << 10, false), (8, cached), "longer blocks");
+        assert_eq!(signal_blocks_of(None, ring, 0, true), (1, cached));
     }
 }

@@ -1,22 +1,23 @@
 //! The reasons for a placement: why each node runs in its space, and the disadvantages of the other
 //! spaces.
 
-use super::discover::{Discovery, FIRST, UNTRUSTED, writes_files};
+use super::discover::{Discovery, FIRST_THREAD, UNTRUSTED_REASON, is_file_sink};
 use super::model::{Candidate, Placement, PlannedSpace, SpaceKind};
 use super::select::Selection;
 use crate::graph::{Graph, Node, NodeId, Step, Use};
-use crate::names::names;
+use crate::names::unique_names;
 
 /// The explanation why a sink that writes files has a thread of its own.
-const WRITES_FILES: &str =
+const WRITES_FILES_REASON: &str =
     "writes files: a space of its own, so that a slow disk delays no other filter";
 
 /// The explanation why such a sink stays in the thread that reads a ring of the kernel.
-const WITH_READER: &str = "reads the kernel's ring, which holds the frames while a disk is slow";
+const WITH_READER_REASON: &str =
+    "reads the kernel's ring, which holds the frames while a disk is slow";
 
 /// Drops unused spaces and explains the placement of every node. Orders a process between the
 /// threads on its two sides.
-pub(super) fn placements(
+pub(super) fn explain_placements(
     discovery: Discovery,
     selection: &Selection,
     graph: &Graph,
@@ -49,7 +50,7 @@ pub(super) fn placements(
     order.sort_unstable_by_key(|space| (rank(*space), *space));
     order.dedup();
     let number = |space: usize| order.iter().position(|used| *used == space).unwrap_or(0);
-    let names = names(graph);
+    let names = unique_names(graph);
     let placements = graph
         .ids()
         .map(|(id, node)| {
@@ -66,7 +67,7 @@ pub(super) fn placements(
             for candidate in &mut candidates {
                 candidate.lost = disadvantage(candidate, graph, id, &spaces, selection);
             }
-            let first = spaces[space].name == FIRST;
+            let first = spaces[space].name == FIRST_THREAD;
             let (because, by_neighbor) =
                 placement_reason(graph, (id, node), first, selection, &names);
             let (input_space, output_space) =
@@ -86,7 +87,7 @@ pub(super) fn placements(
 
 /// Returns the first thread of a component.
 fn first_thread(spaces: &[PlannedSpace], component: usize) -> Option<usize> {
-    spaces.iter().position(|space| space.component == component && space.name == FIRST)
+    spaces.iter().position(|space| space.component == component && space.name == FIRST_THREAD)
 }
 
 /// Returns the reason why a space that could run a node was not chosen.
@@ -132,10 +133,10 @@ fn placement_reason(
     names: &[String],
 ) -> (String, bool) {
     if node.is_process() {
-        let why = if node.is_untrusted() { UNTRUSTED } else { "an ordinary program" };
+        let why = if node.is_untrusted() { UNTRUSTED_REASON } else { "an ordinary program" };
         return (why.to_owned(), false);
     }
-    if let Some(why) = node.filter().and_then(Use::bound) {
+    if let Some(why) = node.filter().and_then(Use::bound_reason) {
         return (why, false);
     }
     if let Some(owner) = node.inside {
@@ -154,8 +155,8 @@ fn placement_reason(
             (format!("reads the output of `{}`", names[from.0]), false)
         }
         (_, Some(from)) => (format!("next to `{}`: a call, no ring", names[from.0]), true),
-        (Some(_), None) if writes_files(node) => {
-            (if first { WITH_READER } else { WRITES_FILES }.to_owned(), false)
+        (Some(_), None) if is_file_sink(node) => {
+            (if first { WITH_READER_REASON } else { WRITES_FILES_REASON }.to_owned(), false)
         }
         (Some(from), None) => (format!("after `{}`, which runs elsewhere", names[from.0]), true),
     }

@@ -19,7 +19,7 @@ use filter::{Attach, Classes, FilterKind, StateScope, check_chain, target};
 
 /// Returns the reason why the kernel cannot run a node, independent of the other placements; `None`
 /// if it can.
-pub(super) fn refusal(
+pub(super) fn refusal_reason(
     graph: &Graph,
     id: NodeId,
     machine: &Machine,
@@ -29,7 +29,7 @@ pub(super) fn refusal(
         Kernel::Closed { why, .. } => return Some(why.clone()),
         Kernel::Open { hardened, .. } => *hardened,
     };
-    let route = match route(graph, id) {
+    let route = match route_from_source(graph, id) {
         Ok(route) => route,
         Err(why) => return Some(why),
     };
@@ -45,7 +45,7 @@ pub(super) fn refusal(
     let chain: Vec<_> = chain.map(|used| (used.description, &used.arguments)).collect();
     let attach = route.first().and_then(|head| attachment(graph.node(*head)).ok())?;
     if attach.takes && route.len() == 1 {
-        return prefers_process(graph, id, machine, refusals);
+        return process_preference(graph, id, machine, refusals);
     }
     let (at, why) = check_chain(&chain, target(&attach, hardened)).err()?;
     let first = route.get(at + 1).copied().unwrap_or(id);
@@ -53,7 +53,7 @@ pub(super) fn refusal(
 }
 
 /// Returns the reason why no process can read a source, if only kernel programs receive its frames.
-pub(super) fn only_in_kernel(node: &Node) -> Option<&'static str> {
+pub(super) fn kernel_only_reason(node: &Node) -> Option<&'static str> {
     let attach = attachment(node).ok()?;
     if attach.flows {
         return Some(
@@ -68,8 +68,8 @@ pub(super) fn only_in_kernel(node: &Node) -> Option<&'static str> {
 
 /// Returns the reason why a process is better than the kernel at reading a source that takes frames
 /// from the host: no successor can run in the kernel, so a program would only be one more hop.
-/// `None` if a successor can.
-fn prefers_process(
+/// Returns `None` if a successor can run there.
+fn process_preference(
     graph: &Graph,
     id: NodeId,
     machine: &Machine,
@@ -78,7 +78,8 @@ fn prefers_process(
     let mut behind = graph.outputs(id).map(|edge| edge.to);
     let runs = |id: NodeId| {
         let pin = graph.node(id).filter().and_then(|used| used.pin.as_deref());
-        pin.is_none_or(|pin| pin == "kernel") && refusal(graph, id, machine, refusals).is_none()
+        pin.is_none_or(|pin| pin == "kernel")
+            && refusal_reason(graph, id, machine, refusals).is_none()
     };
     if behind.any(runs) {
         return None;
@@ -87,8 +88,8 @@ fn prefers_process(
 }
 
 /// Returns the nodes from the source to this node, or the reason why the kernel cannot run it.
-fn route(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
-    let route = upstream(graph, id);
+fn route_from_source(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
+    let route = upstream_chain(graph, id);
     let head = route.first().copied().unwrap_or(id);
     let node = graph.node(head);
     let feeds = node.filter().is_some_and(|used| used.endpoint.attaches.is_some());
@@ -106,7 +107,7 @@ fn route(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
         check_sessions(graph, *at).map_err(|why| explain(*at, why))?;
         check_outlet(graph.node(*at), &attach).map_err(|why| explain(*at, why))?;
         let is_last = is_exclusive(graph.node(*at), attach.takes);
-        if is_last && !is_alone(graph, &route, *at, &attach) {
+        if is_last && !is_only_receiver(graph, &route, *at, &attach) {
             let why = "acts on a frame that other nodes also receive";
             return Err(explain(*at, why.to_owned()));
         }
@@ -160,7 +161,7 @@ fn downstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
 }
 
 /// Returns the nodes from the source to this node, following the first incoming edge of each.
-fn upstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
+fn upstream_chain(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let mut route = vec![id];
     let mut at = id;
     while let Some(edge) = graph.inputs(at).find(|edge| !edge.back) {
@@ -176,8 +177,8 @@ fn reason_upstream(graph: &Graph, id: NodeId) -> String {
 }
 
 /// Returns true if the twin of a node changes or consumes the frame, so that no other branch can
-/// receive the original. A program that takes frames sends the frame itself, a program that
-/// observes frames sends a copy.
+/// receive the original frame. If `takes` is true, a sending program consumes the frame too;
+/// otherwise it sends a copy.
 fn is_exclusive(node: &Node, takes: bool) -> bool {
     let changes = node.kind() == Some(FilterKind::Editing);
     let of = |used: &Use| {
@@ -201,7 +202,7 @@ fn check_outlet(node: &Node, attach: &Attach) -> Result<(), String> {
 
 /// Returns true if no other node receives the blocks of a node: no other branch upstream selects
 /// them, and no other source has the same attachment.
-fn is_alone(graph: &Graph, route: &[NodeId], at: NodeId, attach: &Attach) -> bool {
+fn is_only_receiver(graph: &Graph, route: &[NodeId], at: NodeId, attach: &Attach) -> bool {
     let steps = route.iter().zip(route.iter().skip(1));
     let mut steps = steps.take_while(|(before, _)| **before != at);
     let alone = steps.all(|(before, next)| {
@@ -238,7 +239,7 @@ fn check_step(graph: &Graph, id: NodeId, takes: bool) -> Result<(), String> {
 }
 
 /// Returns the programs of a plan, one per attachment point.
-pub(super) fn programs(
+pub(super) fn plan_programs(
     graph: &Graph,
     spaces: &[PlannedSpace],
     placements: &[Placement],
@@ -248,12 +249,12 @@ pub(super) fn programs(
         let place = placements.get(id.0).and_then(|placements| spaces.get(placements.space));
         place.is_some_and(|space| space.kind == SpaceKind::Kernel)
     };
-    program::programs(graph, &inside, ring)
+    program::build_programs(graph, &inside, ring)
 }
 
 /// Returns the programs for these nodes of a completed graph, as a plan that places them in the
-/// kernel would contain them. For a process that runs the plan of another user: trusts only the
-/// choice of nodes, and checks each node.
+/// kernel would contain them. Used by a process that runs the plan of another user: it trusts only
+/// the choice of nodes, and checks each node.
 pub fn programs_of(
     graph: &Graph,
     nodes: &[NodeId],
@@ -263,7 +264,7 @@ pub fn programs_of(
     for &node in nodes {
         let known = node.0 < graph.nodes.len();
         let why = if known {
-            refusal(graph, node, machine, &[])
+            refusal_reason(graph, node, machine, &[])
         } else {
             Some("the request has no such node".into())
         };
@@ -271,5 +272,5 @@ pub fn programs_of(
             return Err(KernelRefusal { node, why });
         }
     }
-    Ok(program::programs(graph, &|id| nodes.contains(&id), ring))
+    Ok(program::build_programs(graph, &|id| nodes.contains(&id), ring))
 }

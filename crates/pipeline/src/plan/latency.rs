@@ -62,8 +62,8 @@ fn reason_for_share(parts: u64) -> String {
     }
 }
 
-/// The numbers of delays on the longest path to each node and on the longest path from it, both
-/// including the node.
+/// The numbers of delays on the longest path that leads to each node, and on the longest path that
+/// leaves it. Both include the node.
 struct LongestPaths {
     to: Vec<u64>,
     from: Vec<u64>,
@@ -97,7 +97,7 @@ impl LongestPaths {
         self.to[ends.from.0] + edge_delays(plan, edge) + self.from[ends.to.0]
     }
 
-    /// Returns the number of delays on the longest path from this source.
+    /// Returns the number of delays on the longest path that begins at this source.
     fn longest_path_from(&self, node: NodeId) -> u64 {
         self.from[node.0].max(1)
     }

@@ -45,14 +45,16 @@ impl Kernel {
 }
 
 impl Machine {
-    /// Returns a machine for tests and examples: two processors, a kernel that loads programs.
+    /// Returns a machine for tests and examples, with two processors and a kernel that loads
+    /// programs.
     #[must_use]
     pub fn with_kernel() -> Self {
         let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: false };
         Self { kernel, ..Self::example() }
     }
 
-    /// Returns a machine for tests and examples: two processors, a kernel that loads no programs.
+    /// Returns a machine for tests and examples, with two processors and a kernel that loads no
+    /// programs.
     #[must_use]
     pub fn example() -> Self {
         Self {

@@ -2,9 +2,9 @@
 //! transfers blocks.
 //!
 //! Three pure steps, named as in the paper [SL §7.1]: **complete** adds a sink to every open end,
-//! **discover** determines for every node the spaces that can run it and why others cannot, and
-//! **select** chooses. The machine is a value, so plans are tested as text. A path moves through
-//! the spaces in one direction, from its source to its sink.
+//! **discover** determines for every node which spaces can run it and why the others cannot, and
+//! **select** chooses one of them. The machine is a value, so plans are tested as text. A path
+//! moves through the spaces in one direction, from its source to its sink.
 //!
 //! A **process** (CONTRACT 27) is a space with one node. The last thread upstream writes its input,
 //! and the next thread reads its output. The two threads differ, so that no thread waits for
@@ -75,20 +75,21 @@ fn plan_completed(
         _ => Policy::Cost,
     };
     let discovery = discover::discover(&graph, machine, &refusals);
-    let selection = select::select(&graph, &discovery, machine, policy)?;
-    let (edges, ring) = edges::edges(&graph, &selection, &discovery.spaces, machine);
-    let costs = alternatives::alternatives(&graph, &discovery, &selection, machine);
+    let selection = select::select_placement(&graph, &discovery, machine, policy)?;
+    let (edges, ring) = edges::plan_edges(&graph, &selection, &discovery.spaces, machine);
+    let costs = alternatives::describe_alternatives(&graph, &discovery, &selection, machine);
     let (all, components) = (discovery.spaces.clone(), discovery.components.clone());
     let flows = discovery.flows.clone();
-    let (spaces, mut placements) = justify::placements(discovery, &selection, &graph);
+    let (spaces, mut placements) = justify::explain_placements(discovery, &selection, &graph);
     alternatives::store_in_candidates(&mut placements, &costs, &all, &components);
-    let programs = kernel::programs(&graph, &spaces, &placements, &KernelRing::of(&ring));
-    let mut pushdowns = pushdown::pushdowns(&graph);
+    let programs =
+        kernel::plan_programs(&graph, &spaces, &placements, &KernelRing::from_ring_plan(&ring));
+    let mut pushdowns = pushdown::find_pushdowns(&graph);
     pushdowns
         .retain(|pushdown| spaces[placements[pushdown.source.0].space].kind != SpaceKind::Kernel);
     let choice = selection.choice;
     let (replicas, replica_refusals) = (Vec::new(), Vec::new());
-    let batch = BatchSize::of(&graph);
+    let batch = BatchSize::for_request(&graph);
     let mut plan = Plan {
         graph,
         spaces,
@@ -105,10 +106,10 @@ fn plan_completed(
         latency: None,
         choice,
     };
-    replicas::spread(&mut plan, machine);
+    replicas::spread_work(&mut plan, machine);
     latency::distribute_latency(&mut plan);
     ring_size::apply(&mut plan);
-    signal::apply(&mut plan);
+    signal::apply_option(&mut plan);
     Ok(plan)
 }
 

@@ -51,7 +51,7 @@ impl Plan {
 
     /// Returns the expected cost of a block in a node, in ns; `None` if unknown.
     #[must_use]
-    pub fn expected(&self, node: NodeId) -> Option<f64> {
+    pub fn expected_cost(&self, node: NodeId) -> Option<f64> {
         let here = &self.space_of(node).name;
         let candidates = &self.placements[node.0].candidates;
         candidates.iter().find(|known| known.space == *here)?.verdict.as_ref().ok().copied()
@@ -67,7 +67,7 @@ impl Plan {
     }
 
     /// Returns the sources that evaluate this filter in the kernel.
-    pub fn pushed_from(&self, filter: NodeId) -> impl Iterator<Item = NodeId> {
+    pub fn sources_pushing(&self, filter: NodeId) -> impl Iterator<Item = NodeId> {
         let asks = move |pushed: &&Pushdown| pushed.filter == Ok(filter);
         self.pushdowns.iter().filter(asks).map(|pushed| pushed.source)
     }
@@ -127,8 +127,8 @@ pub struct Placement {
     pub output_space: usize,
     /// The reason for the placement.
     pub because: String,
-    /// True if the node has this space merely because the node upstream has it, whose reason
-    /// `because` repeats.
+    /// True if the node is in this space only because the node upstream is. Then `because` repeats
+    /// the reason of that node.
     pub by_neighbor: bool,
     /// All spaces considered, including those that cannot run the node.
     pub candidates: Vec<Candidate>,
@@ -167,7 +167,7 @@ pub enum PlannedEdge {
     Pipe,
 }
 
-/// The result of the search for a placement.
+/// The result of the search for the best placement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     /// The policy that chose the placement.
@@ -226,11 +226,11 @@ pub struct Replicas {
     pub sharing: Option<Sharing>,
     /// The parameters of each ring to or from a replica.
     pub ring: RingPlan,
-    /// The expected gain, as text.
+    /// The expected gain, as text for the user.
     pub because: String,
 }
 
-/// A filter that is costly enough for replicas but has none, with the reason.
+/// A filter that is costly enough for replicas but has none, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaRefusal {
     /// The filter.

@@ -4,13 +4,13 @@
 //! every block takes every arc until a run has measured the shares, so a path measures the shares
 //! at its start and corrects its own placement. docs/book/decisions/0091-first-seconds.md
 
-use super::costs::{is_share_unknown, takes_frames};
+use super::costs::{is_share_unknown, is_taken_from_host};
 use super::model::{Plan, Policy, SpaceKind};
 use crate::graph::{Graph, NodeId, Use};
 use filter::{FilterKind, StateScope};
 
 /// The name of the kernel's space.
-const KERNEL: &str = "kernel";
+const KERNEL_SPACE: &str = "kernel";
 
 /// The period in which a path may move filters by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Plan {
         let options = &self.graph.options;
         if options.flag("adapt") {
             MovePeriod::Always
-        } else if options.flag("no-adapt") || self.movable().is_empty() {
+        } else if options.flag("no-adapt") || self.movable_filters().is_empty() {
             MovePeriod::Never
         } else {
             MovePeriod::Start
@@ -38,12 +38,12 @@ impl Plan {
     }
 
     /// Returns the filters that a change in the measured shares could move between the kernel and a
-    /// thread. Empty if the request determines the placement, or if all shares are known.
+    /// thread. Returns none if the request determines the placement, or if all shares are known.
     ///
     /// A connected component qualifies only if one kernel program observes frames for it. Then the
     /// source keeps its space, and no two programs must be exchanged at the same time.
     #[must_use]
-    pub fn movable(&self) -> Vec<NodeId> {
+    pub fn movable_filters(&self) -> Vec<NodeId> {
         let graph = &self.graph;
         if self.choice.policy == Policy::Deepest
             || !self.replicas.is_empty()
@@ -57,7 +57,9 @@ impl Plan {
                 program.sources.iter().any(|source| self.space_of(*source).component == component)
             });
             match (programs.next(), programs.next()) {
-                (Some(program), None) => !program.sources.iter().any(|id| takes_frames(graph, *id)),
+                (Some(program), None) => {
+                    !program.sources.iter().any(|id| is_taken_from_host(graph, *id))
+                }
                 _ => false,
             }
         };
@@ -102,24 +104,25 @@ impl Plan {
             SpaceKind::Kernel => {
                 // The kernel won although all blocks were taken to leave it, so it wins for fewer.
                 let known = self.flows.1.iter().any(|flow| *flow < 1.0);
-                known && self.can_run(id, |space| space != KERNEL)
+                known && self.can_run_in(id, |space| space != KERNEL_SPACE)
             }
             SpaceKind::Thread => {
-                may_enter_kernel(&self.graph, id) && self.can_run(id, |space| space == KERNEL)
+                may_enter_kernel(&self.graph, id)
+                    && self.can_run_in(id, |space| space == KERNEL_SPACE)
             }
             SpaceKind::Process => false,
         }
     }
 
-    fn can_run(&self, id: NodeId, space: impl Fn(&str) -> bool) -> bool {
+    fn can_run_in(&self, id: NodeId, space: impl Fn(&str) -> bool) -> bool {
         let candidates = self.placements[id.0].candidates.iter();
         candidates.filter(|known| space(&known.space)).any(|known| known.verdict.is_ok())
     }
 }
 
 /// Returns true if a running filter may move into the kernel. Returns false if its answers depend
-/// on earlier blocks and its state cannot be transferred, because the kernel judges its first
-/// blocks before the thread has judged its last ones.
+/// on earlier blocks and its state cannot be transferred, because the kernel processes its first
+/// blocks before the thread has processed its last ones.
 #[must_use]
 pub fn may_enter_kernel(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);

@@ -5,7 +5,7 @@
 //! §7.1]
 
 use super::model::Plan;
-use crate::format::one_decimal;
+use crate::format::format_one_decimal;
 use crate::names::cost_key;
 use std::fmt::Write as _;
 
@@ -35,7 +35,7 @@ const FIRST_LINE: &str = "plan 1";
 impl PersistedPlan {
     /// Extracts the persisted data of a plan.
     #[must_use]
-    pub fn of(plan: &Plan) -> Self {
+    pub fn from_plan(plan: &Plan) -> Self {
         let node = |(id, _)| PersistedNode {
             text: cost_key(&plan.graph, id).replace(filter::text::is_hidden, "·"),
             space: plan.space_of(id).name.replace(' ', "_"),
@@ -44,10 +44,11 @@ impl PersistedPlan {
         Self { cost_ns: plan.choice.cost_ns, nodes: plan.graph.ids().map(node).collect() }
     }
 
-    /// Describes the nodes that moved, with reasons; empty if none moved or if the request differs.
+    /// Describes the nodes that moved, with reasons. Returns an empty list if no node moved or if
+    /// the request differs.
     #[must_use]
-    pub fn changes(&self, plan: &Plan) -> Vec<String> {
-        let now = Self::of(plan);
+    pub fn describe_changes(&self, plan: &Plan) -> Vec<String> {
+        let now = Self::from_plan(plan);
         let same = self.nodes.len() == now.nodes.len()
             && self.nodes.iter().zip(&now.nodes).all(|(old, new)| old.text == new.text);
         if !same {
@@ -56,7 +57,7 @@ impl PersistedPlan {
         let moved = self.nodes.iter().zip(&now.nodes).filter(|(old, new)| old.space != new.space);
         let mut texts: Vec<String> = moved.map(|(old, new)| reason_for_move(old, new)).collect();
         if !texts.is_empty() {
-            let (old, new) = (one_decimal(self.cost_ns), one_decimal(now.cost_ns));
+            let (old, new) = (format_one_decimal(self.cost_ns), format_one_decimal(now.cost_ns));
             texts.push(format!("it costs {new} ns in all now, and {old} by the costs known then"));
         }
         texts
@@ -64,7 +65,7 @@ impl PersistedPlan {
 
     /// Formats the plan, in the format of `parse`.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let mut out = format!("{FIRST_LINE}\ncost {:.4}\n", self.cost_ns);
         for PersistedNode { text, space, costs } in &self.nodes {
             let _ = write!(out, "{space} {}", costs.len());
@@ -76,7 +77,7 @@ impl PersistedPlan {
         out
     }
 
-    /// Parses a persisted plan; `None` if the text is not one.
+    /// Parses a persisted plan; `None` if the text is not a persisted plan.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
@@ -109,7 +110,7 @@ fn parse_node(line: &str) -> Option<PersistedNode> {
 fn reason_for_move(old: &PersistedNode, new: &PersistedNode) -> String {
     let cost = |of: &PersistedNode, space: &str| {
         let known = of.costs.iter().find(|(name, _)| name == space);
-        known.map(|(_, ns)| format!("{} ns", one_decimal(*ns)))
+        known.map(|(_, ns)| format!("{} ns", format_one_decimal(*ns)))
     };
     let texts = |space: &str| match (cost(new, space), cost(old, space)) {
         (None, None) => format!("{space} nothing"),
@@ -140,7 +141,7 @@ mod tests {
         };
         let nodes = vec![node("rx eth0", "kernel"), node("bpf \"tcp port 80\"", "thread0")];
         let persisted = PersistedPlan { cost_ns: 12.5, nodes };
-        assert_eq!(PersistedPlan::parse(&persisted.text()), Some(persisted.clone()));
+        assert_eq!(PersistedPlan::parse(&persisted.to_text()), Some(persisted.clone()));
         for wrong in
             ["", "plan 2\ncost 1\n", "plan 1\n", "plan 1\ncost x\n", "plan 1\ncost 1\na 1 b\n"]
         {

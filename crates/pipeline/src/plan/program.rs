@@ -13,13 +13,13 @@ pub struct Program {
     pub attach: Attach,
     /// The sources that the program replaces.
     pub sources: Vec<NodeId>,
-    /// The filters that the program runs for each frame, every step after the step that provides
-    /// its input.
+    /// The filters that the program runs for each frame. Every step comes after the step that
+    /// provides its input.
     pub steps: Vec<ProgramStep>,
     /// The edges out of the program; the index of an edge in this list is the number of its ring.
     pub exits: Vec<ExitEdge>,
-    /// The memory for outgoing frames and the pointers to them. Frames that a twin is unsure of
-    /// leave through it too.
+    /// The memory for outgoing frames and the pointers to them. Frames of which a twin is unsure
+    /// leave the kernel through it too.
     pub ring: KernelRing,
 }
 
@@ -71,7 +71,7 @@ const RECORD_BUFFER_BYTES: u32 = 4 << 20;
 /// The maximum size of a frame in bytes: 64 KB merged by the kernel, with Ethernet header and tags.
 const RECORD_MAX: u32 = (64 << 10) + 64;
 
-pub(super) fn programs(
+pub(super) fn build_programs(
     graph: &Graph,
     inside: &dyn Fn(NodeId) -> bool,
     ring: &KernelRing,
@@ -151,7 +151,7 @@ impl Program {
     }
 
     /// Returns the nodes of each step that has several nodes.
-    pub fn shared(&self) -> impl Iterator<Item = &[NodeId]> {
+    pub fn shared_steps(&self) -> impl Iterator<Item = &[NodeId]> {
         self.steps.iter().filter(|step| step.nodes.len() > 1).map(|step| step.nodes.as_slice())
     }
 
@@ -169,15 +169,15 @@ impl Program {
 }
 
 impl Default for KernelRing {
-    /// Returns the ring of a request without `--batch` and `--latency`.
+    /// Returns the ring for a request without `--batch` and `--latency`.
     fn default() -> Self {
-        Self::of(&RingPlan::out_of_kernel())
+        Self::from_ring_plan(&RingPlan::kernel_default())
     }
 }
 
 impl KernelRing {
     /// Returns the ring of a program whose edges have these parameters.
-    pub(super) fn of(ring: &RingPlan) -> Self {
+    pub(super) fn from_ring_plan(ring: &RingPlan) -> Self {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Self {
             pointers: number(ring.entries),

@@ -1,6 +1,6 @@
-//! Filtering ahead. A source that can filter in the kernel evaluates the filter that follows it, so
-//! that rejected frames never enter the process. The filter itself remains in the graph, and the
-//! kernel must pass every frame that the filter would pass. [SL §7.1; CONTRACT 18]
+//! Filtering ahead: a source that can filter in the kernel evaluates the filter that follows the
+//! source, so that rejected frames never enter the process. The filter itself remains in the graph,
+//! and the kernel must pass every frame that the filter would pass. [SL §7.1; CONTRACT 18]
 //!
 //! Filtering ahead is allowed only where it makes no observable difference: all output of the
 //! source goes to that filter, directly or through a merge of sources, and no arc selects blocks
@@ -21,7 +21,7 @@ pub struct Pushdown {
 }
 
 /// Returns an entry for each source that can filter in the kernel, in the order of the text.
-pub(super) fn pushdowns(graph: &Graph) -> Vec<Pushdown> {
+pub(super) fn find_pushdowns(graph: &Graph) -> Vec<Pushdown> {
     let asks = |source: NodeId| {
         let used = graph.node(source).filter();
         used.is_some_and(|u| u.description.kind == FilterKind::Source && u.endpoint.takes_filter)

@@ -7,7 +7,7 @@ pub(super) const SIGNAL_BLOCKS: usize = 32;
 /// the time that frames wait in the ring of a packet socket. On a virtual machine a wakeup costs
 /// the waker 30 µs and the process 10 µs; at 1 ms, a request with few frames would spend more on
 /// wakeups than a kernel program saves.
-const KERNEL_NS: u64 = 10_000_000;
+const KERNEL_SIGNAL_NS: u64 = 10_000_000;
 
 /// The number of pointers of an edge out of the kernel, per processor. It is the number of 1 KB
 /// frames that fit into the record buffer.
@@ -21,14 +21,15 @@ const POINTER_BYTES: usize = 16;
 pub struct RingPlan {
     /// The number of entries, at most.
     pub entries: usize,
-    /// The number of entries to which the ring may shrink; equal to `entries` if it is fixed.
+    /// The number of entries to which the ring may shrink; equal to `entries` if the ring has a
+    /// fixed size.
     pub entries_min: usize,
     /// The size of an entry in bytes: 16 for a rich pointer, 32 with context, 64 with marks.
     pub stride: usize,
     /// The number of blocks after which the reader is woken (T_b).
     pub signal_blocks: usize,
-    /// The number of blocks to which T_b may grow while blocks come fast; equal to `signal_blocks`
-    /// if it is fixed.
+    /// The number of blocks to which T_b may grow while blocks arrive fast; equal to
+    /// `signal_blocks` if T_b is fixed.
     pub signal_blocks_max: usize,
     /// The time in ns after which the reader is woken (T_t). A writer always wakes the reader
     /// before it sleeps.
@@ -41,14 +42,14 @@ pub struct RingPlan {
 
 impl RingPlan {
     /// Returns the ring of an edge out of the kernel with the defaults and without reasons.
-    pub(super) const fn out_of_kernel() -> Self {
+    pub(super) const fn kernel_default() -> Self {
         Self {
             entries: KERNEL_ENTRIES,
             entries_min: KERNEL_ENTRIES,
             stride: POINTER_BYTES,
             signal_blocks: SIGNAL_BLOCKS,
             signal_blocks_max: SIGNAL_BLOCKS,
-            signal_ns: KERNEL_NS,
+            signal_ns: KERNEL_SIGNAL_NS,
             blocks_because: "",
             ns_because: String::new(),
         }
@@ -56,13 +57,13 @@ impl RingPlan {
 
     /// Returns the size of the ring in bytes.
     #[must_use]
-    pub const fn bytes(&self) -> usize {
+    pub const fn size_in_bytes(&self) -> usize {
         self.entries * self.stride
     }
 
-    /// Formats the reason for the number of blocks and the time between events.
+    /// Formats the reasons for the number of blocks per event and for the time between events.
     #[must_use]
-    pub fn because(&self) -> String {
+    pub fn reasons_text(&self) -> String {
         format!("{}, {}", self.blocks_because, self.ns_because)
     }
 }

@@ -7,9 +7,9 @@
 
 use super::model::{Plan, PlannedEdge};
 use super::ring::RingPlan;
-use super::signal::is_called;
+use super::signal::is_named;
 use crate::graph::Graph;
-use crate::names::names;
+use crate::names::unique_names;
 
 /// The name of the option.
 pub(crate) const OPTION: &str = "ring";
@@ -22,10 +22,10 @@ type Part<'t> = (Option<&'t str>, usize);
 
 /// Checks the value of the option. Fails with the part that is wrong and why.
 pub(crate) fn check(text: &str, graph: &Graph) -> Result<(), String> {
-    let known = names(graph);
+    let known = unique_names(graph);
     for (node, _) in parse(text)? {
         if let Some(node) = node
-            && !known.iter().any(|name| is_called(name, node))
+            && !known.iter().any(|name| is_named(name, node))
         {
             return Err(format!("no filter of this request is called `{node}`"));
         }
@@ -56,11 +56,11 @@ fn parse_part(part: &str) -> Result<Part<'_>, String> {
 /// Sets the sizes of the rings that the request names.
 pub(super) fn apply(plan: &mut Plan) {
     let Some(text) = plan.graph.options.text(OPTION).map(str::to_owned) else { return };
-    let (names, edges) = (names(&plan.graph), &plan.graph.edges);
+    let (names, edges) = (unique_names(&plan.graph), &plan.graph.edges);
     for (node, entries) in parse(&text).unwrap_or_default() {
         for (edge, planned) in edges.iter().zip(&mut plan.edges) {
-            let is_named = node.is_none_or(|node| is_called(&names[edge.to.0], node));
-            if let (true, PlannedEdge::Ring(ring)) = (is_named, planned) {
+            let is_read_by = node.is_none_or(|node| is_named(&names[edge.to.0], node));
+            if let (true, PlannedEdge::Ring(ring)) = (is_read_by, planned) {
                 set(ring, entries);
             }
         }

@@ -1,4 +1,4 @@
-//! Selection, which finds the cheapest placement exactly. [SL §7.1]
+//! Selection: finds the cheapest placement exactly. [SL §7.1]
 //!
 //! Branch and bound searches over the nodes from the sources to the sinks. A placement is legal if
 //! the index of the space decreases along no edge and operands run in the space of their section. A
@@ -10,7 +10,7 @@
 
 mod eliminate;
 
-use super::discover::{Discovery, FIRST};
+use super::discover::{Discovery, FIRST_THREAD};
 use super::machine::Machine;
 use super::model::{Choice, Policy, SpaceKind, Unplaceable};
 use crate::graph::{Graph, NodeId};
@@ -18,7 +18,7 @@ use crate::graph::{Graph, NodeId};
 /// The maximum number of placements examined by branch and bound.
 const STEPS_MAX: u64 = 200_000;
 
-/// A placement of all nodes, and how it was found.
+/// A placement of all nodes, and the result of the search that found it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Selection {
     /// The space of every node.
@@ -38,7 +38,7 @@ struct Search<'s> {
     leaving: f64,
     /// The cost, in ns, of an edge out of the kernel for frames taken from the host.
     redirect: f64,
-    /// The cost, in ns, of finding header offsets: first in a kernel program, then elsewhere.
+    /// The cost of finding header offsets, in ns: in a kernel program, and elsewhere.
     look: (f64, f64),
     policy: Policy,
     /// The nodes in the order of placement, from the sources to the sinks.
@@ -63,7 +63,7 @@ struct Assignment {
 
 impl Assignment {
     /// Returns an empty placement for this number of nodes.
-    fn empty(nodes: usize) -> Self {
+    fn unplaced(nodes: usize) -> Self {
         let nowhere = vec![usize::MAX; nodes];
         let (input_spaces, output_spaces) = (nowhere.clone(), nowhere.clone());
         Self { spaces: nowhere, input_spaces, output_spaces, headers_known: vec![false; nodes] }
@@ -71,22 +71,24 @@ impl Assignment {
 }
 
 /// Finds a placement for all nodes. Fails if a node has no legal space.
-pub(super) fn select(
+pub(super) fn select_placement(
     graph: &Graph,
     discovery: &Discovery,
     machine: &Machine,
     policy: Policy,
 ) -> Result<Selection, Unplaceable> {
     let mut search = Search::new(graph, discovery, machine, policy);
-    if let Some(id) = search.order.iter().find(|id| cheapest(discovery, **id).is_infinite()) {
+    if let Some(id) =
+        search.order.iter().find(|id| minimal_node_cost(discovery, **id).is_infinite())
+    {
         return Err(unplaceable(graph, discovery, *id));
     }
-    search.place_next(0, 0.0, &mut Assignment::empty(graph.nodes.len()));
+    search.place_next(0, 0.0, &mut Assignment::unplaced(graph.nodes.len()));
     let (mut steps, mut proved) = (search.steps, search.steps < STEPS_MAX);
     let mut best = search.best.take();
     if !proved
         && (policy == Policy::Cost || best.is_none())
-        && let Some((found, examined, exact)) = eliminate::eliminate(&search)
+        && let Some((found, examined, exact)) = eliminate::eliminate_nodes(&search)
     {
         // A result that is not exact may be worse than that of the search.
         best = best.filter(|(cost, _)| !exact && *cost < found.0).or(Some(found));
@@ -107,7 +109,7 @@ pub(super) fn select(
 /// Returns the cost of the cheapest placement in ns; `None` if no placement is legal.
 pub(super) fn minimal_cost(graph: &Graph, discovery: &Discovery, machine: &Machine) -> Option<f64> {
     let search = Search::new(graph, discovery, machine, Policy::Cost);
-    eliminate::eliminate(&search).map(|((cost, _), ..)| cost)
+    eliminate::eliminate_nodes(&search).map(|((cost, _), ..)| cost)
 }
 
 impl<'s> Search<'s> {
@@ -115,9 +117,9 @@ impl<'s> Search<'s> {
         let order = graph.order();
         let mut minimal = vec![0.0; order.len() + 1];
         for (i, id) in order.iter().enumerate().rev() {
-            minimal[i] = minimal[i + 1] + cheapest(discovery, *id);
+            minimal[i] = minimal[i + 1] + minimal_node_cost(discovery, *id);
         }
-        let (crossing, leaving) = (machine.costs.crossing_cost(), machine.costs.kernel_exit());
+        let (crossing, leaving) = (machine.costs.crossing_cost(), machine.costs.kernel_exit_cost());
         Self {
             graph,
             discovery,
@@ -261,7 +263,8 @@ impl<'s> Search<'s> {
                 // The first thread reads the output of the kernel, and forwards it to other
                 // threads.
                 from if spaces[from].kind == SpaceKind::Kernel => {
-                    let on = if spaces[input_space].name == FIRST { 0.0 } else { self.crossing };
+                    let on =
+                        if spaces[input_space].name == FIRST_THREAD { 0.0 } else { self.crossing };
                     let taken = self.discovery.taken_from_host[edge.from.0];
                     flow * (if taken { self.redirect } else { self.leaving } + on)
                 }
@@ -272,7 +275,7 @@ impl<'s> Search<'s> {
 }
 
 /// Returns the minimal cost of a node, weighted by its flow; infinity if no space can run it.
-fn cheapest(discovery: &Discovery, id: NodeId) -> f64 {
+fn minimal_node_cost(discovery: &Discovery, id: NodeId) -> f64 {
     let costs = discovery.verdicts[id.0].iter().filter_map(|v| v.as_ref().ok());
     let minimal = costs.copied().fold(f64::INFINITY, f64::min);
     if minimal.is_finite() { minimal * discovery.flows.0[id.0] } else { minimal }

@@ -1,15 +1,16 @@
-//! Stages: nodes of one request in several threads, where that raises the throughput. [Th §5.4]
+//! Stages: division of the nodes of one request over several threads, if that increases the
+//! throughput. [Th §5.4]
 //!
-//! In: a plan whose nodes run in few threads, and the machine with its costs. Out: the threads of
-//! the nodes that go elsewhere, or nothing if no division pays. A stage is a node with everything
-//! downstream of it in its thread. The busiest thread gives away the stage that leaves the least
-//! work in the busiest thread, again and again, until nothing more is gained or every processor has
-//! a thread. A crossing costs both threads: an entry of a ring each, and the writer a share of an
-//! event.
+//! Input: a plan whose nodes run in few threads, and the costs on the machine. Output: the nodes
+//! that move to other threads, or none if no division pays. A stage consists of a node and all
+//! nodes downstream in the same thread. In each step, the busiest thread gives away the stage whose
+//! move leaves the least work in any one thread. The search ends when nothing more is gained or
+//! every processor has a thread. A crossing costs both threads the time for a ring entry, and the
+//! writer a share of a wakeup.
 //!
-//! The order of the output is that of one thread: branches that meet again stay together, and so do
-//! sinks that write one after the other to the same output; whatever enters a thread for a join
-//! comes over one ring (docs/book/decisions/0097-stages.md).
+//! The order of the output is the same as in a single thread. Branches that meet again therefore
+//! stay together, and so do sinks that write to the same output. All blocks that enter a thread for
+//! a join cross one ring (docs/book/decisions/0097-stages.md).
 
 use super::machine::Machine;
 use super::model::{Candidate, Plan, PlannedEdge, Policy, SpaceKind};
@@ -18,9 +19,9 @@ use crate::format::short_duration;
 use crate::graph::{Graph, NodeId, Step, Use};
 use filter::{FilterKind, ReadDepth, StateScope, Value};
 
-/// The minimum gain of a further thread.
-const FURTHER_MIN: f64 = 1.02;
-/// The number of blocks per event. [Th §5.2.2]
+/// Minimum factor by which a further thread must increase the throughput.
+const FURTHER_GAIN_MIN: f64 = 1.02;
+/// Number of blocks per wakeup of a reader. [Th §5.2.2]
 const EVENT_BLOCKS: f64 = 32.0;
 
 /// A division of a part into stages.
@@ -28,42 +29,42 @@ const EVENT_BLOCKS: f64 = 32.0;
 pub struct StageDivision {
     /// The nodes that leave their thread, with the names of their new threads.
     pub places: Vec<(NodeId, String)>,
-    /// The work of the busiest thread for one block of a source, in ns: before and after.
+    /// The work of the busiest thread for one block of a source before the division, in ns.
     pub now_ns: f64,
-    /// After the division.
+    /// The work of the busiest thread for one block of a source after the division, in ns.
     pub then_ns: f64,
-    /// The reason, as text.
+    /// The reason for the division, as text for the user.
     pub because: String,
 }
 
-/// The threads of a part's nodes under construction.
+/// The threads of a part's nodes during the search.
 #[derive(Clone)]
-struct Layout {
-    /// For each node, the position of its thread in the order of the path; `None` for nodes of
-    /// other parts.
+struct ThreadLayout {
+    /// For each node, the index of its thread in the order of the path; `None` for nodes of other
+    /// parts.
     thread: Vec<Option<usize>>,
     threads: usize,
 }
 
-/// The unchanging facts of the search in one part.
+/// Facts about one part that stay constant during the search.
 struct StageSearch<'p> {
     plan: &'p Plan,
     /// The work of every node for one block of a source, in ns; 0 outside threads.
     work: Vec<f64>,
-    /// The costs of an entry for writer and reader, in ns.
+    /// The costs of a ring entry for the writer and for the reader, in ns.
     crossing: (f64, f64),
     processors: usize,
     order: Vec<NodeId>,
-    /// The sinks whose outputs are in one order.
+    /// The sinks whose outputs must stay in a common order.
     outputs: Vec<NodeId>,
 }
 
 impl Plan {
-    /// Returns the best division into stages by the plan's costs; `None` if the request forbids it
-    /// or none pays.
+    /// Returns the best division into stages at the plan's costs; `None` if the request forbids
+    /// stages or no division pays.
     #[must_use]
-    pub fn stages(&self, machine: &Machine) -> Option<StageDivision> {
-        let demand = Demand::of(&self.graph)?;
+    pub fn divide_into_stages(&self, machine: &Machine) -> Option<StageDivision> {
+        let demand = Demand::of_request(&self.graph)?;
         let parts = self.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
         let threads = self.spaces.iter().filter(|space| space.kind == SpaceKind::Thread).count();
         let spare = machine.processors.saturating_sub(threads);
@@ -76,22 +77,24 @@ impl Plan {
         })
     }
 
-    /// Returns true if the request lets its nodes go to several threads, and if one could.
+    /// Returns true if the request permits stages, and at least one of its nodes can move to
+    /// another thread.
     #[must_use]
     pub fn may_have_stages(&self) -> bool {
         let parts = self.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
         let machine = Machine::example();
         let divisible = |part| {
             StageSearch::new(self, part, &machine).is_some_and(|search| {
-                let layout = search.layout();
-                search.moves(&layout, 0, true).next().is_some()
+                let layout = search.current_layout();
+                search.legal_moves(&layout, 0, true).next().is_some()
             })
         };
-        Demand::of(&self.graph).is_some() && (0..parts).any(divisible)
+        Demand::of_request(&self.graph).is_some() && (0..parts).any(divisible)
     }
 
-    /// Returns this plan with its nodes in stages. Fails if no plan satisfies them.
-    pub(super) fn in_stages(&self, stages: &StageDivision, machine: &Machine) -> Option<Self> {
+    /// Returns this plan with its nodes divided into stages; `None` if no plan satisfies the
+    /// division.
+    pub(super) fn with_stages(&self, stages: &StageDivision, machine: &Machine) -> Option<Self> {
         let mut pinned = self.graph.clone();
         for (id, node) in self.graph.ids().filter(|(_, node)| !node.is_process()) {
             let said = stages.places.iter().find(|(moved, _)| *moved == id);
@@ -110,7 +113,7 @@ impl Plan {
             let crosses = self.graph.inputs(id).any(|edge| {
                 new.placements[edge.from.0].output_space != new.placements[id.0].input_space
             });
-            let cost = self.expected(id).unwrap_or(0.0);
+            let cost = self.expected_cost(id).unwrap_or(0.0);
             let placement = &mut new.placements[id.0];
             placement.candidates.clone_from(&old.candidates);
             let moved = stages.places.iter().any(|(moved, _)| *moved == id);
@@ -137,7 +140,7 @@ impl Plan {
 }
 
 impl<'p> StageSearch<'p> {
-    /// Returns the facts about a part; `None` if it must stay as it is.
+    /// Returns the facts about a part; `None` if its nodes must not move.
     fn new(plan: &'p Plan, part: usize, machine: &Machine) -> Option<Self> {
         let graph = &plan.graph;
         let here = |id: &NodeId| plan.space_of(*id).component == part;
@@ -146,7 +149,7 @@ impl<'p> StageSearch<'p> {
         let back = back.filter(|(_, planned)| **planned == PlannedEdge::Back);
         let cycles = back.filter(|(edge, _)| here(&edge.from)).count() > 0;
         let copied = plan.replicas.iter().any(|copied| plan.spaces[copied.join].component == part);
-        let asked = ids().any(|id| graph.node(id).filter().is_some_and(is_placed));
+        let asked = ids().any(|id| graph.node(id).filter().is_some_and(is_pinned));
         let through = ids().any(|id| {
             graph.node(id).is_process()
                 && (graph.outputs(id).next().is_some() || graph.inputs(id).next().is_none())
@@ -156,7 +159,7 @@ impl<'p> StageSearch<'p> {
         }
         let is_thread = |id: NodeId| plan.space_of(id).kind == SpaceKind::Thread;
         let cost = |id: NodeId| match here(&id) && is_thread(id) {
-            true => plan.expected(id).unwrap_or(0.0) * plan.flows.0[id.0],
+            true => plan.expected_cost(id).unwrap_or(0.0) * plan.flows.0[id.0],
             false => 0.0,
         };
         let work = graph.ids().map(|(id, _)| cost(id)).collect();
@@ -167,12 +170,13 @@ impl<'p> StageSearch<'p> {
             crossing: (costs.ring + costs.wake / EVENT_BLOCKS, costs.ring),
             processors: machine.processors.max(1),
             order: graph.order().into_iter().filter(here).collect(),
-            outputs: ids().filter(|id| writes_in_order(graph, *id)).collect(),
+            outputs: ids().filter(|id| is_order_sensitive(graph, *id)).collect(),
         })
     }
 
-    /// Returns the present threads. What runs in the kernel surfaces in the first thread.
-    fn layout(&self) -> Layout {
+    /// Returns the current threads of the nodes. Nodes in the kernel count as nodes of the first
+    /// thread, which reads their output.
+    fn current_layout(&self) -> ThreadLayout {
         let mut used: Vec<usize> = Vec::new();
         let place = |id: NodeId| {
             let placement = &self.plan.placements[id.0];
@@ -188,11 +192,11 @@ impl<'p> StageSearch<'p> {
         for id in &self.order {
             thread[id.0] = used.iter().position(|space| *space == place(*id));
         }
-        Layout { thread, threads: used.len() }
+        ThreadLayout { thread, threads: used.len() }
     }
 
     /// Returns the work of each thread for one block of a source, in ns.
-    fn loads(&self, layout: &Layout) -> Vec<f64> {
+    fn thread_loads(&self, layout: &ThreadLayout) -> Vec<f64> {
         let mut loads = vec![0.0; layout.threads];
         for (work, thread) in self.work.iter().zip(&layout.thread) {
             thread.iter().for_each(|thread| loads[*thread] += work);
@@ -207,27 +211,28 @@ impl<'p> StageSearch<'p> {
         loads
     }
 
-    /// Returns the minimum time per block: that of the busiest thread, or that of all processors.
-    fn bound(&self, loads: &[f64]) -> f64 {
+    /// Returns the minimum time per block, which is bounded by the busiest thread and by the number
+    /// of processors.
+    fn block_time_bound(&self, loads: &[f64]) -> f64 {
         let all: f64 = loads.iter().sum();
         loads.iter().copied().fold(all / self.processors as f64, f64::max)
     }
 
-    /// Divides the part, with at most `spare` more threads, if that meets the demand.
+    /// Divides the part with at most `spare` additional threads, if the gain meets the demand.
     fn divide(&self, spare: usize, demand: Demand) -> Option<StageDivision> {
-        let begin = self.layout();
-        let now_ns = self.bound(&self.loads(&begin));
+        let begin = self.current_layout();
+        let now_ns = self.block_time_bound(&self.thread_loads(&begin));
         let (mut layout, mut then_ns) = (begin.clone(), now_ns);
         loop {
-            let loads = self.loads(&layout);
+            let loads = self.thread_loads(&layout);
             let busiest = (0..loads.len()).max_by(|a, b| loads[*a].total_cmp(&loads[*b]))?;
             let adds = layout.threads < begin.threads + spare;
-            let next = self.moves(&layout, busiest, adds).map(|next| {
-                let bound = self.bound(&self.loads(&next));
+            let next = self.legal_moves(&layout, busiest, adds).map(|next| {
+                let bound = self.block_time_bound(&self.thread_loads(&next));
                 (bound, next)
             });
             let best = next.min_by(|one, other| one.0.total_cmp(&other.0));
-            match best.filter(|(bound, _)| bound * FURTHER_MIN <= then_ns) {
+            match best.filter(|(bound, _)| bound * FURTHER_GAIN_MIN <= then_ns) {
                 Some((bound, next)) => (then_ns, layout) = (bound, next),
                 None => break,
             }
@@ -247,7 +252,7 @@ impl<'p> StageSearch<'p> {
             (changes && node.filter().is_some()).then_some((*id, there))
         });
         let places: Vec<(NodeId, String)> = moved.collect();
-        let loads = self.loads(&layout);
+        let loads = self.thread_loads(&layout);
         let each = loads
             .iter()
             .enumerate()
@@ -260,26 +265,31 @@ impl<'p> StageSearch<'p> {
         (!places.is_empty()).then_some(StageDivision { places, now_ns, then_ns, because })
     }
 
-    /// Returns the legal layouts in which one stage of a thread runs in a later thread, or in a new
-    /// one behind it if `adds`.
-    fn moves(&self, layout: &Layout, from: usize, adds: bool) -> impl Iterator<Item = Layout> {
+    /// Returns the legal layouts in which one stage of a thread runs in a later thread or, if
+    /// `adds` is true, in a new thread after it.
+    fn legal_moves(
+        &self,
+        layout: &ThreadLayout,
+        from: usize,
+        adds: bool,
+    ) -> impl Iterator<Item = ThreadLayout> {
         let heads = self.order.clone().into_iter();
         let heads = heads.filter(move |id| layout.thread[id.0] == Some(from));
-        let stages = heads.filter_map(move |head| self.stage(layout, head));
+        let stages = heads.filter_map(move |head| self.stage_of(layout, head));
         stages.flat_map(move |stage| {
             let later = (from + 1..layout.threads).map({
                 let stage = stage.clone();
-                move |to| layout.with(&stage, to)
+                move |to| layout.with_moved(&stage, to)
             });
-            let new = adds.then(|| layout.inserted(from + 1).with(&stage, from + 1));
-            let all: Vec<Layout> = later.chain(new).filter(|next| self.is_legal(next)).collect();
+            let new = adds.then(|| layout.with_new_thread(from + 1).with_moved(&stage, from + 1));
+            let all: Vec<ThreadLayout> =
+                later.chain(new).filter(|next| self.is_legal(next)).collect();
             all
         })
     }
 
-    /// Returns a node with everything downstream of it in its thread; `None` if a part of that
-    /// cannot move.
-    fn stage(&self, layout: &Layout, head: NodeId) -> Option<Vec<NodeId>> {
+    /// Returns a node and all nodes downstream in its thread; `None` if one of them cannot move.
+    fn stage_of(&self, layout: &ThreadLayout, head: NodeId) -> Option<Vec<NodeId>> {
         let graph = &self.plan.graph;
         graph.node(head).filter()?;
         if graph.node(head).inside.is_some() {
@@ -305,13 +315,13 @@ impl<'p> StageSearch<'p> {
         }
         let Some(used) = node.filter() else { return true };
         let pinned = matches!(used.description.state.keeps, StateScope::Pinned(_));
-        let ahead = self.plan.pushed_from(id).next().is_some();
+        let ahead = self.plan.sources_pushing(id).next().is_some();
         node.kind() != Some(FilterKind::Source) && !pinned && !ahead
     }
 
-    /// Returns true if the path moves in one direction, and if every join gets its blocks in one
-    /// order.
-    fn is_legal(&self, layout: &Layout) -> bool {
+    /// Returns true if blocks cross threads in only one direction, and every join receives its
+    /// blocks in one order.
+    fn is_legal(&self, layout: &ThreadLayout) -> bool {
         let graph = &self.plan.graph;
         let mut entries: Vec<Vec<NodeId>> = vec![Vec::new(); graph.nodes.len()];
         for id in &self.order {
@@ -351,28 +361,28 @@ impl<'p> StageSearch<'p> {
     }
 }
 
-impl Layout {
-    /// Returns the layout with these nodes in another thread.
-    fn with(&self, stage: &[NodeId], to: usize) -> Self {
+impl ThreadLayout {
+    /// Returns the layout with these nodes moved to another thread.
+    fn with_moved(&self, stage: &[NodeId], to: usize) -> Self {
         let mut next = self.clone();
         stage.iter().for_each(|id| next.thread[id.0] = Some(to));
         next
     }
 
-    /// Returns the layout with an empty thread at a position.
-    fn inserted(&self, at: usize) -> Self {
+    /// Returns the layout with an empty thread inserted at index `at`.
+    fn with_new_thread(&self, at: usize) -> Self {
         let shifted = |thread: &Option<usize>| thread.map(|n| if n >= at { n + 1 } else { n });
         Self { thread: self.thread.iter().map(shifted).collect(), threads: self.threads + 1 }
     }
 }
 
-/// Returns true if the request says in which thread the filter runs.
-fn is_placed(used: &Use) -> bool {
+/// Returns true if the request determines the thread of the filter.
+fn is_pinned(used: &Use) -> bool {
     used.pin.as_deref().is_some_and(|pin| pin.starts_with("thread"))
 }
 
-/// Returns true for a sink whose output is in one order with that of others.
-fn writes_in_order(graph: &Graph, id: NodeId) -> bool {
+/// Returns true for a sink whose output must stay in a common order with the output of other sinks.
+fn is_order_sensitive(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     let used = node.filter();
     let reads = used.is_some_and(|used| used.effect().reads != ReadDepth::Nothing);

@@ -1,4 +1,4 @@
-//! Tests of the split of a request behind its prefix.
+//! Tests of splitting a request after its shared prefix.
 
 use super::*;
 use crate::registry::RegistryList;
@@ -8,8 +8,8 @@ use filter::catalog;
 const FILTERS: RegistryList<'_> =
     RegistryList { entries: catalog::FILTERS, endpoints: &[], spaces: &[] };
 
-fn parts(text: &str) -> (String, String) {
-    let split = split(text, &FILTERS).unwrap_or_else(|why| panic!("{text}: {why}"));
+fn split_texts(text: &str) -> (String, String) {
+    let split = split_prefix(text, &FILTERS).unwrap_or_else(|why| panic!("{text}: {why}"));
     (split.prefix, split.rest)
 }
 
@@ -26,24 +26,24 @@ fn o6_request_splits_behind_the_filter_that_orders_connections() {
     ];
     for (text, prefix, rest) in cases {
         let wanted = format!("shared \"{prefix}\" | {rest}");
-        assert_eq!(parts(text), (prefix.to_owned(), wanted), "{text}");
+        assert_eq!(split_texts(text), (prefix.to_owned(), wanted), "{text}");
     }
-    let (prefix, rest) = parts("--prefix=shared --no-loss rx | tcp |http files out/");
+    let (prefix, rest) = split_texts("--prefix=shared --no-loss rx | tcp |http files out/");
     assert_eq!(
         (prefix.as_str(), rest.as_str()),
         ("rx | tcp", "--no-loss shared \"rx | tcp\" |http files out/")
     );
     // White space makes no difference, arguments do.
-    assert_eq!(parts("rx   lo |  tcp |   count").0, parts("rx lo | tcp | print").0);
-    assert_ne!(parts("rx lo | tcp | count").0, parts("rx lo | tcp gap=2s | count").0);
+    assert_eq!(split_texts("rx   lo |  tcp |   count").0, split_texts("rx lo | tcp | print").0);
+    assert_ne!(split_texts("rx lo | tcp | count").0, split_texts("rx lo | tcp gap=2s | count").0);
 }
 
 #[test]
 fn o6_prefix_is_quoted_in_the_requests_made_of_it() {
     let text = r#"rx lo | match "a\"\\b" | tcp | count"#;
-    let (prefix, rest) = parts(text);
+    let (prefix, rest) = split_texts(text);
     assert!(text.starts_with(&prefix), "{prefix}");
-    for made in [rest, request(&prefix)] {
+    for made in [rest, prefix_request(&prefix)] {
         let (request, mistakes) = parse(&made);
         assert!(mistakes.is_empty(), "{made}: {mistakes:?}");
         assert_eq!(request.to_string(), made);
@@ -79,7 +79,7 @@ fn o6_prefix_that_differs_between_requests_stays_private() {
         ("rx lo | tcp | count; rx lo | count", "it is not one pipeline"),
     ];
     for (text, why) in cases {
-        let refused = split(text, &FILTERS).expect_err(text).to_string();
+        let refused = split_prefix(text, &FILTERS).expect_err(text).to_string();
         assert!(refused.contains(why), "{text}: {refused}");
     }
 }

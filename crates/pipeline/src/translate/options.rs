@@ -2,14 +2,14 @@
 
 use filter::general::bpf::is_expression;
 
-use super::{TCPDUMP, Translation, quoted, with_argument};
+use super::{TCPDUMP_MESSAGE, Translation, quote_word, with_argument};
 
 /// The equivalent of an option of tcpdump.
 #[derive(Clone, Copy)]
 enum OptionEquivalent {
-    /// A source; the value is its argument.
+    /// A source whose argument is the value of the option.
     Source(&'static str),
-    /// A sink; the value is its argument.
+    /// A sink whose argument is the value of the option.
     Sink(&'static str),
     /// The number of blocks after which to stop.
     Count,
@@ -21,10 +21,10 @@ enum OptionEquivalent {
 
 /// The options of tcpdump and tshark without a value. They have no equivalent or describe the
 /// default behaviour of this program.
-const FLAGS: &str = "nvqelptxAKSUX";
+const TCPDUMP_FLAGS: &str = "nvqelptxAKSUX";
 
 /// The options of tcpdump and tshark with a value.
-const OPTIONS: &[(&str, OptionEquivalent)] = &[
+const TCPDUMP_OPTIONS: &[(&str, OptionEquivalent)] = &[
     ("-i", OptionEquivalent::Source("rx")),
     ("--interface", OptionEquivalent::Source("rx")),
     ("-r", OptionEquivalent::Source("replay")),
@@ -37,12 +37,14 @@ const OPTIONS: &[(&str, OptionEquivalent)] = &[
 
 /// Returns true if the word is an option of tcpdump.
 pub(super) fn is_option(word: &str) -> bool {
-    let is_flag =
-        || word.len() == 2 && word.starts_with('-') && word.ends_with(|c| FLAGS.contains(c));
-    OPTIONS.iter().any(|(known, _)| *known == word) || is_flag()
+    let is_flag = || {
+        word.len() == 2 && word.starts_with('-') && word.ends_with(|c| TCPDUMP_FLAGS.contains(c))
+    };
+    TCPDUMP_OPTIONS.iter().any(|(known, _)| *known == word) || is_flag()
 }
 
-/// Translates a command with options of tcpdump; `None` if it has no options or an unknown one.
+/// Translates a command with options of tcpdump. Returns `None` if the command has no options or an
+/// unknown one.
 pub(super) fn translate_options(words: &[&str]) -> Option<Translation> {
     let (mut source, mut sink, mut count) = ("rx".to_owned(), "print".to_owned(), None);
     let mut rest: Vec<&str> = Vec::new();
@@ -69,24 +71,26 @@ pub(super) fn translate_options(words: &[&str]) -> Option<Translation> {
     let rest = rest.join(" ");
     let line = match rest.as_str() {
         "" => format!("{source} | {sink}"),
-        text if is_expression(text) => format!("{source} | bpf {} | {sink}", quoted(text)),
+        text if is_expression(text) => format!("{source} | bpf {} | {sink}", quote_word(text)),
         text if sink == "print" => format!("{source} | {text}"),
         text => format!("{source} | {text} | {sink}"),
     };
-    seen.then_some(Translation { message: TCPDUMP, line, count, shell: None })
+    seen.then_some(Translation { message: TCPDUMP_MESSAGE, line, count, shell: None })
 }
 
 /// Parses an option with an adjacent value, if any: `-i`, `-ieth0`, `-nni`. Returns `None` for an
 /// unknown option and `Some(None)` for options without equivalent.
 fn parse_option(word: &str) -> Option<Option<(OptionEquivalent, Option<&str>)>> {
     let (key, value) = word.split_once('=').map_or((word, None), |(k, v)| (k, Some(v)));
-    if let Some((_, equivalent)) = OPTIONS.iter().find(|(known, _)| *known == key) {
+    if let Some((_, equivalent)) = TCPDUMP_OPTIONS.iter().find(|(known, _)| *known == key) {
         return Some(Some((*equivalent, value)));
     }
-    let Some((at, letter)) = key.char_indices().skip(1).find(|(_, c)| !FLAGS.contains(*c)) else {
+    let Some((at, letter)) = key.char_indices().skip(1).find(|(_, c)| !TCPDUMP_FLAGS.contains(*c))
+    else {
         return Some(None);
     };
-    let (_, equivalent) = OPTIONS.iter().find(|(known, _)| known.chars().eq(['-', letter]))?;
+    let (_, equivalent) =
+        TCPDUMP_OPTIONS.iter().find(|(known, _)| known.chars().eq(['-', letter]))?;
     let glued = word.get(at + letter.len_utf8()..).filter(|glued| !glued.is_empty());
     Some(Some((*equivalent, glued)))
 }

@@ -7,14 +7,14 @@
 
 use filter::{Classes, Description, FilterKind};
 
-use super::{quoted, with_argument};
+use super::{quote_word, with_argument};
 use crate::registry::Registry;
 
-pub(super) const MESSAGE: &str = "is a path of PipesFS";
+pub(super) const PATH_MESSAGE: &str = "is a path of PipesFS";
 
 /// Returns the request for a path and the stages `behind` it, and adds `print` to a request without
 /// output. `None` if a directory is neither a filter nor a class.
-pub(super) fn request(
+pub(super) fn path_request(
     path: &str,
     behind: Option<String>,
     registry: &dyn Registry,
@@ -57,7 +57,7 @@ fn split_directory(part: &str) -> (&str, Option<&str>) {
 
 fn argument_text(part: &str) -> String {
     match split_directory(part) {
-        ("bpf", Some(expression)) => format!("bpf {}", quoted(expression)),
+        ("bpf", Some(expression)) => format!("bpf {}", quote_word(expression)),
         (name, arguments) => with_argument(name, arguments),
     }
 }

@@ -12,7 +12,7 @@
 
 mod rewrite;
 
-pub use rewrite::request;
+pub use rewrite::worker_request;
 
 use crate::graph::{Graph, Node, NodeId, Step, Use, reachable};
 use crate::language::{Diagnostic, Span};
@@ -21,29 +21,29 @@ use filter::sharing::Sharing;
 use filter::{FilterKind, Form, OutputForm, STATE, StateScope, WorkerRule};
 
 /// The name of the option.
-pub(crate) const OPTION: &str = "engines";
+pub(crate) const WORKERS_OPTION: &str = "engines";
 /// Maximum number of worker processes.
 pub const WORKERS_MAX: u64 = 64;
 
 /// Returns the number of worker processes for a machine with this many processors; `None` if the
 /// request does not ask for worker processes.
 #[must_use]
-pub fn count(graph: &Graph, processors: usize) -> Option<u32> {
+pub fn worker_count(graph: &Graph, processors: usize) -> Option<u32> {
     let most = u32::try_from(WORKERS_MAX).unwrap_or(1);
-    match graph.options.text(OPTION)? {
+    match graph.options.text(WORKERS_OPTION)? {
         "auto" => Some(u32::try_from(processors).unwrap_or(most).clamp(1, most)),
         number => number.parse().ok(),
     }
 }
 
 /// Returns true if the text is a value of `--engines=`.
-pub(crate) fn is_valid(text: &str) -> bool {
+pub(crate) fn is_worker_option(text: &str) -> bool {
     text == "auto" || text.parse().is_ok_and(|number: u64| (1..=WORKERS_MAX).contains(&number))
 }
 
 /// Returns the reasons why a request cannot run in worker processes.
-pub(crate) fn mistakes(graph: &Graph) -> Vec<Diagnostic> {
-    if graph.options.get(OPTION).is_none() {
+pub(crate) fn worker_mistakes(graph: &Graph) -> Vec<Diagnostic> {
+    if graph.options.get(WORKERS_OPTION).is_none() {
         return Vec::new();
     }
     let mut found = Vec::new();
@@ -63,7 +63,7 @@ pub(crate) fn mistakes(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// An obstacle to running a request in worker processes, and how to remove it.
+/// An obstacle to running a request in worker processes, and the way to remove it.
 struct Ineligible(String, String);
 
 /// Checks that several worker processes can run this node. Fails with the reason.
@@ -131,8 +131,8 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
     }
 }
 
-/// Checks that a sink does not write one file in order, since several writers cannot. Fails with
-/// the reason.
+/// Checks that a sink does not write a single file in order, which several writers could not do.
+/// Fails with the reason.
 fn check_sink(used: &Use) -> Result<(), Ineligible> {
     if let WorkerRule::Directory(_) = used.description.worker_rule(&used.arguments) {
         return Ok(());
@@ -154,7 +154,7 @@ fn check_sink(used: &Use) -> Result<(), Ineligible> {
 fn check_sessions(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> {
     let sessions_of =
         |id: &NodeId| graph.node(*id).filter().and_then(|used| used.description.state.sharing);
-    let upstream = upstream(graph, id);
+    let upstream = upstream_nodes(graph, id);
     let Some(description) = node.filter().map(|used| used.description) else { return Ok(()) };
     if description.state.sharing.is_none() {
         let alone = description.state.keeps_alone == StateScope::Nothing;
@@ -176,7 +176,7 @@ fn check_sessions(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> 
 }
 
 /// Returns all nodes upstream of a node; for an operand also the operands before it in a chain.
-fn upstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
+fn upstream_nodes(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let mut found = vec![id];
     if let Some(owner) = graph.node(id).inside {
         if let Step::Boolean(body) = &graph.node(owner).step {

@@ -1,7 +1,9 @@
 //! The request of each worker process.
 
-use super::{OPTION, session_key};
-use crate::edit::{InvalidEdit, chain, for_each_filter, parse_filter, parse_tree, replace_at};
+use super::{WORKERS_OPTION, session_key};
+use crate::edit::{
+    InvalidEdit, for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_at,
+};
 use crate::graph::Graph;
 use crate::language::tree::{Pipeline, Term};
 use filter::WorkerRule;
@@ -9,9 +11,9 @@ use filter::sharing::Sharing;
 
 /// Returns the request of the worker with this number, counted from 1, of `of` workers. Fails if
 /// the text of the graph cannot be edited.
-pub fn request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdit> {
+pub fn worker_request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdit> {
     let mut request = parse_tree(&graph.text, "the request")?;
-    request.options.retain(|option| option.key.text != OPTION);
+    request.options.retain(|option| option.key.text != WORKERS_OPTION);
     let by = match session_key(graph) {
         Sharing::Addresses => "addresses",
         Sharing::Flow | Sharing::Session => "flow",
@@ -19,7 +21,7 @@ pub fn request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdi
     let share = parse_filter(&format!("shard {number} of={of} by={by}"))?;
     for head in graph.heads() {
         let at = graph.node(head).span;
-        let mut behind = |term| Some(chain(term, share.clone()));
+        let mut behind = |term| Some(join_with_pipe(term, share.clone()));
         let pipelines = std::mem::take(&mut request.pipelines).into_iter();
         request.pipelines = pipelines
             .filter_map(|term| replace_at(term, at, &mut behind))

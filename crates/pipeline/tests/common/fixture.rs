@@ -144,7 +144,7 @@ fn entries() -> Vec<&'static Description> {
 
 /// Plans a request without errors on a machine that can run it.
 pub(crate) fn planned(request: &str, machine: &Machine) -> Plan {
-    let (graph, mistakes) = pipeline::read(request, &planner_registry());
+    let (graph, mistakes) = pipeline::read_request(request, &planner_registry());
     assert!(mistakes.is_empty(), "{}", pipeline::render(request, &mistakes, false));
     plan(graph, &planner_registry(), machine).unwrap_or_else(|why| panic!("{request}: {why}"))
 }

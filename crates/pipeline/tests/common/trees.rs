@@ -1,4 +1,4 @@
-//! Random syntax trees in normal form, and the removal of spans for comparisons.
+//! Random syntax trees in normal form, and a function that clears their spans for comparisons.
 
 use pipeline::language::Span;
 use pipeline::language::tree::{

@@ -102,7 +102,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
         .unwrap_or_default()
     }
 
-    fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
+    fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>> {
         if block.is_whole() {
             return Some(block);
         }

@@ -12,8 +12,8 @@ use std::fmt::Write as _;
 const REASONS_MAX: usize = 4;
 
 impl Report<'_> {
-    /// Returns one sentence per sink if no sink received a block; empty otherwise. Also empty if no
-    /// source emitted a block, because the last line of a report states that.
+    /// Returns one sentence per sink if no sink has received a block. Returns none if no source
+    /// emitted a block, because the last line of the report states that.
     #[must_use]
     pub fn explain_empty_output(&self) -> Vec<String> {
         let graph = &self.plan.graph;
@@ -46,7 +46,8 @@ impl Report<'_> {
         }
     }
 
-    /// Describes the fate of the blocks of an upstream node whose edge carried none of them.
+    /// Describes the fate of the blocks of the node at the start of an edge that carried none of
+    /// them.
     fn describe_fate(&self, edge: &Edge) -> String {
         let (name, input_blocks) = (&self.names[edge.from.0], self.input_blocks(edge.from));
         let mut text = format!("`{name}` had {}", count_with_unit(input_blocks, "block"));

@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 /// A JSON object as text.
 pub type Object = Box<RawValue>;
 
-/// A value of a field of an [`Object`].
+/// A value that can be a field of an [`Object`].
 pub trait Field {
     /// Returns the value as JSON.
     fn json(&self) -> String;
@@ -35,7 +35,7 @@ impl<T: Serialize + ?Sized> Field for T {
 
 /// Returns an object with these fields in their order. A field whose name ends with `?` is omitted
 /// if its value is `null` or empty.
-pub fn object(fields: &[(&str, &dyn Field)]) -> Object {
+pub fn to_object(fields: &[(&str, &dyn Field)]) -> Object {
     let mut text = String::new();
     for (name, value) in fields {
         let value = value.json();
@@ -49,12 +49,12 @@ pub fn object(fields: &[(&str, &dyn Field)]) -> Object {
 }
 
 /// Returns the results of a run.
-pub(super) fn run(report: &Report<'_>) -> Object {
+pub(super) fn run_json(report: &Report<'_>) -> Object {
     let outcome = report.outcome;
     let ledger = &outcome.ledger;
-    let filters = ledger.filters.iter().map(|entry| filter(report, entry));
+    let filters = ledger.filters.iter().map(|entry| filter_json(report, entry));
     let failures = outcome.failures.iter().zip(report.crashes).map(|(failure, crash)| {
-        object(&[
+        to_object(&[
             ("node", &failure.node),
             ("what", &failure.to_string()),
             // Capture file with the block on which the filter panicked.
@@ -65,28 +65,31 @@ pub(super) fn run(report: &Report<'_>) -> Object {
     });
     // A rule of the ledger whose two sides differ.
     let imbalances = report.imbalances.iter().map(|found| {
-        object(&[
+        to_object(&[
             ("place", &found.place),
             ("rule", &found.rule),
             ("left", &found.left),
             ("right", &found.right),
         ])
     });
-    object(&[
+    to_object(&[
         ("version", &VERSION),
         // True if every edge, filter and source balances.
         ("balanced", &report.imbalances.is_empty()),
         // Number of blocks lost anywhere.
-        ("lost", &report.lost()),
+        ("lost", &report.lost_blocks()),
         // True if a signal or `--for` ended the run.
         ("stopped", &outcome.stopped),
         ("elapsed_ns", &outcome.elapsed_ns),
-        ("sources", &ledger.sources.iter().map(source).collect::<Vec<_>>()),
+        ("sources", &ledger.sources.iter().map(source_json).collect::<Vec<_>>()),
         ("filters", &filters.collect::<Vec<_>>()),
-        ("edges", &ledger.edges.iter().map(|counted| edge(report, counted)).collect::<Vec<_>>()),
-        ("programs", &programs(report)),
+        (
+            "edges",
+            &ledger.edges.iter().map(|counted| edge_json(report, counted)).collect::<Vec<_>>(),
+        ),
+        ("programs", &programs_json(report)),
         // Filters that were planned for the kernel and refused by it.
-        ("refused", &refused(report.plan, &report.names)),
+        ("refused", &refusals_json(report.plan, &report.names)),
         // Changes that the path made by itself, as sentences with reasons.
         ("adapted", &outcome.adapted),
         // Latency of blocks; present with `--latency`.
@@ -94,30 +97,30 @@ pub(super) fn run(report: &Report<'_>) -> Object {
         ("failures", &failures.collect::<Vec<_>>()),
         ("imbalances", &imbalances.collect::<Vec<_>>()),
         // Worker processes; present with `--engines`.
-        ("engines?", &report.workers.iter().map(engine).collect::<Vec<_>>()),
+        ("engines?", &report.workers.iter().map(worker_json).collect::<Vec<_>>()),
     ])
 }
 
 /// Returns the results of a worker process for its share of the sessions.
-fn engine((worker, own): &(&WorkerRun, Report<'_>)) -> Object {
-    object(&[
+fn worker_json((worker, own): &(&WorkerRun, Report<'_>)) -> Object {
+    to_object(&[
         ("number", &worker.number),
         ("process", &worker.process),
         ("processor", &worker.processor),
-        ("run", &run(own)),
+        ("run", &run_json(own)),
     ])
 }
 
-/// Returns the report of a filter at the end of the request, for standard output.
-pub(super) fn end(report: &Report<'_>, reported: &NodeReport) -> Object {
+/// Returns the report of a filter at the end of a request as one object, for standard output.
+pub(super) fn filter_report_json(report: &Report<'_>, reported: &NodeReport) -> Object {
     let filter = report.names.get(reported.planned).unwrap_or(&reported.name);
-    object(&[("version", &VERSION), ("filter", &filter), ("report", &rows(reported))])
+    to_object(&[("version", &VERSION), ("filter", &filter), ("report", &rows_json(reported))])
 }
 
-/// Returns the counts of a source; seen = given + dropped.
-fn source((name, seen): &(String, SourceCounters)) -> Object {
+/// Returns the counts of a source, which satisfy seen = given + dropped.
+fn source_json((name, seen): &(String, SourceCounters)) -> Object {
     let dropped = seen.dropped.iter().map(|(place, n)| (place.text(), *n));
-    object(&[
+    to_object(&[
         ("name", name),
         ("seen", &seen.observed),
         ("given", &seen.given),
@@ -129,19 +132,20 @@ fn source((name, seen): &(String, SourceCounters)) -> Object {
     ])
 }
 
-/// Returns the counts of a filter; taken + made = passed + unselected + consumed + held + dropped.
-fn filter(report: &Report<'_>, entry: &NodeEntry) -> Object {
+/// Returns the counts of a filter, which satisfy taken + made = passed + unselected + consumed +
+/// held + dropped.
+fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> Object {
     let plan = report.plan;
     let space = |planned: usize| Some(&plan.spaces.get(plan.placements.get(planned)?.space)?.name);
-    let name = report.name(entry);
+    let name = report.display_name(entry);
     let own = name == report.names.get(entry.planned).map_or("", String::as_str);
     let mut reports = report.outcome.reports.iter();
     let own_report = reports.find(|told| told.planned == entry.planned).filter(|_| own);
     let outputs = own_report.into_iter().flat_map(|told| &told.report.outputs);
     // Items of one kind that a sink has written or sent: `packet`, `written to x.pcap`.
     let outputs = outputs
-        .map(|one| object(&[("count", &one.count), ("unit", &one.unit), ("done", &one.done)]));
-    object(&[
+        .map(|one| to_object(&[("count", &one.count), ("unit", &one.unit), ("done", &one.done)]));
+    to_object(&[
         ("name", &name),
         ("space", &space(entry.planned)),
         ("taken", &entry.taken),
@@ -161,7 +165,7 @@ fn filter(report: &Report<'_>, entry: &NodeEntry) -> Object {
         ("calls", &entry.calls),
         ("busy_ns", &entry.busy_ns),
         // Rows of its final report, in their order.
-        ("report", &own_report.map(rows).filter(|rows| !rows.is_empty())),
+        ("report", &own_report.map(rows_json).filter(|rows| !rows.is_empty())),
         ("outputs?", &outputs.collect::<Vec<_>>()),
         // Further observations as sentences, none of which is a failure.
         ("remarks?", &own_report.map(|told| &told.report.remarks)),
@@ -170,16 +174,16 @@ fn filter(report: &Report<'_>, entry: &NodeEntry) -> Object {
 
 type Map<'r, V> = BTreeMap<&'r str, V>;
 
-/// Returns the counts of an edge; put = taken + dropped + resident.
-fn edge(report: &Report<'_>, counted: &Edge) -> Object {
-    let (from, to) = report.ends(counted);
+/// Returns the counts of an edge, which satisfy put = taken + dropped + resident.
+fn edge_json(report: &Report<'_>, counted: &Edge) -> Object {
+    let (from, to) = report.end_names(counted);
     // Wakeups of the reader: a full batch, the interval T_t, or a writer about to sleep.
     let events = counted.events.map(|events| {
-        object(&[("batch", &events.batch), ("timer", &events.timer), ("idle", &events.idle)])
+        to_object(&[("batch", &events.batch), ("timer", &events.timer), ("idle", &events.idle)])
     });
     // The size that a ring has found, and why it changed last.
     let size = counted.size.as_ref().map(|size| {
-        object(&[
+        to_object(&[
             ("entries", &size.entries),
             ("signal_blocks", &size.signal_blocks),
             ("grown", &size.grown),
@@ -187,7 +191,7 @@ fn edge(report: &Report<'_>, counted: &Edge) -> Object {
             ("because", &size.because),
         ])
     });
-    object(&[
+    to_object(&[
         ("from", &from),
         ("to", &to),
         ("kind", &counted.kind.name()),
@@ -210,7 +214,7 @@ fn edge(report: &Report<'_>, counted: &Edge) -> Object {
 /// number of ranges between them.
 fn missing_ranges<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
     let ranges = |missing: &LossRanges| {
-        object(&[
+        to_object(&[
             ("ranges", &missing.gaps().collect::<Vec<_>>()),
             // Number of unlisted ranges, which follow the first `listed_first`.
             ("more", &missing.discarded()),
@@ -221,9 +225,9 @@ fn missing_ranges<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
 }
 
 /// Returns the programs in the kernel.
-fn programs(report: &Report<'_>) -> Vec<Object> {
+fn programs_json(report: &Report<'_>) -> Vec<Object> {
     let programs = report.outcome.programs.iter().map(|ran| {
-        object(&[
+        to_object(&[
             // Name of the source that it replaces.
             ("source", &report.names.get(ran.source).map_or("", String::as_str)),
             ("frames", &ran.frames),
@@ -238,9 +242,9 @@ fn programs(report: &Report<'_>) -> Vec<Object> {
 }
 
 /// Returns the refusals of the kernel for a plan, with the spaces in which the filters run instead.
-pub fn refused(plan: &Plan, names: &[String]) -> Vec<Object> {
+pub fn refusals_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     let refused = plan.refusals.iter().map(|refused| {
-        object(&[
+        to_object(&[
             ("filter", &names[refused.node.0]),
             ("space", &plan.space_of(refused.node).name),
             ("why", &refused.why),
@@ -249,12 +253,12 @@ pub fn refused(plan: &Plan, names: &[String]) -> Vec<Object> {
     refused.collect()
 }
 
-fn rows(reported: &NodeReport) -> Vec<Object> {
+fn rows_json(reported: &NodeReport) -> Vec<Object> {
     let rows = reported.report.rows.iter();
-    rows.map(|(what, value)| object(&[("what", what), ("value", value)])).collect()
+    rows.map(|(what, value)| to_object(&[("what", what), ("value", value)])).collect()
 }
 
 /// Serializes an object as a line of JSON.
-pub fn line(object: &impl Serialize) -> String {
+pub fn to_json_line(object: &impl Serialize) -> String {
     format!("{}\n", Escaped(&object.json()))
 }

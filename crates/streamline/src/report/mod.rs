@@ -17,7 +17,7 @@ use runtime::ledger::{Edge, Imbalance, NodeEntry};
 use runtime::report::NodeReport;
 use std::fmt::Write as _;
 
-pub use json::{Object, line as json_line, object, refused};
+pub use json::{Object, refusals_json, to_json_line as json_line, to_object};
 
 /// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +46,13 @@ impl<'o> Report<'o> {
         outcome: &'o Outcome,
         crashes: &'o [Option<CrashCapture>],
     ) -> Self {
-        let names = explain::names(&plan.graph);
+        let names = explain::unique_names(&plan.graph);
         let imbalances = outcome.ledger.imbalances();
         Self { plan, outcome, crashes, names, imbalances, workers: Vec::new() }
     }
 
     /// Adds a separate report of each worker.
-    pub(crate) fn of_workers(mut self, workers: &'o [WorkerRun]) -> Self {
+    pub(crate) fn with_workers(mut self, workers: &'o [WorkerRun]) -> Self {
         let own = |worker: &'o WorkerRun| (worker, Report::new(self.plan, &worker.outcome, &[]));
         self.workers = workers.iter().map(own).collect();
         self
@@ -66,33 +66,33 @@ impl<'o> Report<'o> {
 
     /// Returns the number of lost blocks.
     #[must_use]
-    pub fn lost(&self) -> u64 {
+    pub fn lost_blocks(&self) -> u64 {
         self.outcome.ledger.lost()
     }
 
-    /// Returns the full report.
+    /// Formats the full report.
     #[must_use]
-    pub fn whole(&self, form: Form) -> String {
+    pub fn full_text(&self, form: Form) -> String {
         match form {
-            Form::Text => table::text(self),
-            Form::Json => json::line(&json::run(self)),
+            Form::Text => table::format_ledger(self),
+            Form::Json => json::to_json_line(&json::run_json(self)),
         }
     }
 
     /// Summarizes the run in one sentence: output, input, time and losses.
     #[must_use]
-    pub fn sentence(&self) -> String {
+    pub fn summary_sentence(&self) -> String {
         let sources = self.outcome.ledger.sources.iter().map(|(_, seen)| seen.given);
         let (blocks, bytes) =
             sources.fold((0, 0), |(blocks, n), given| (blocks + given.blocks, n + given.bytes));
-        let lost = match self.lost() {
+        let lost = match self.lost_blocks() {
             0 if self.has_unknown_losses() => "losses not all known".to_owned(),
             0 => "none lost".to_owned(),
             lost => format!("{lost} lost"),
         };
-        let time = milliseconds(self.outcome.elapsed_ns);
+        let time = format_duration(self.outcome.elapsed_ns);
         let read = count_with_unit(blocks, "block");
-        let read = match self.outputs() {
+        let read = match self.describe_outputs() {
             None => read,
             Some(outputs) => format!("{outputs} of {read} read"),
         };
@@ -104,7 +104,7 @@ impl<'o> Report<'o> {
     }
 
     /// Describes the output of all sinks; `None` if no sink reports any.
-    fn outputs(&self) -> Option<String> {
+    fn describe_outputs(&self) -> Option<String> {
         let each = self.outcome.reports.iter().flat_map(|reported| &reported.report.outputs);
         let each =
             each.map(|one| format!("{} {}", count_with_unit(one.count, &one.unit), one.done));
@@ -127,7 +127,7 @@ impl<'o> Report<'o> {
 
     /// Describes lost blocks by location and reason in one sentence, the largest number first.
     #[must_use]
-    pub fn losses(&self) -> String {
+    pub fn describe_losses(&self) -> String {
         let mut places: Vec<(u64, String)> = Vec::new();
         let ledger = &self.outcome.ledger;
         for (name, seen) in &ledger.sources {
@@ -136,27 +136,26 @@ impl<'o> Report<'o> {
             places.extend(lost.map(|(place, n)| (n, format!("before {name} ({place})"))));
         }
         for edge in &ledger.edges {
-            let (from, to) = self.ends(edge);
+            let (from, to) = self.end_names(edge);
             let lost = edge.dropped.iter().filter(|(why, _)| why.is_lost());
             let between = |why| format!("between {from} and {to} ({why})");
             places.extend(lost.map(|(why, n)| (n.blocks, between(why))));
         }
         for filter in &ledger.filters {
-            let name = self.name(filter);
+            let name = self.display_name(filter);
             let lost = filter.dropped.iter().filter(|(why, _)| why.is_lost());
             places.extend(lost.map(|(why, n)| (n.blocks, format!("in {name} ({why})"))));
         }
         places.retain(|(n, _)| *n > 0);
         places.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
         let told: Vec<String> = places.iter().map(|(n, place)| format!("{n} {place}")).collect();
-        let were = if self.lost() == 1 { "was" } else { "were" };
-        format!("{} {were} lost: {}", count_with_unit(self.lost(), "block"), told.join(", "))
+        let were = if self.lost_blocks() == 1 { "was" } else { "were" };
+        format!("{} {were} lost: {}", count_with_unit(self.lost_blocks(), "block"), told.join(", "))
     }
 
-    /// Formats the reports of filters at the ends of the request, such as the output of `… |
-    /// count`.
+    /// Formats the reports of the filters at the ends of lines, such as the output of `… | count`.
     #[must_use]
-    pub fn line_ends(&self, form: Form) -> String {
+    pub fn line_end_reports(&self, form: Form) -> String {
         let told: Vec<&NodeReport> = self
             .plan
             .reports
@@ -166,32 +165,34 @@ impl<'o> Report<'o> {
         let mut out = String::new();
         for reported in &told {
             match form {
-                Form::Json => out.push_str(&json::line(&json::end(self, reported))),
+                Form::Json => {
+                    out.push_str(&json::to_json_line(&json::filter_report_json(self, reported)))
+                }
                 Form::Text if told.len() > 1 => {
                     let name = self.names.get(reported.planned).unwrap_or(&reported.name);
                     let _ = writeln!(out, "{name}:");
-                    out.push_str(&table::rows(&reported.report.rows, "  "));
+                    out.push_str(&table::format_rows(&reported.report.rows, "  "));
                 }
-                Form::Text => out.push_str(&table::rows(&reported.report.rows, "")),
+                Form::Text => out.push_str(&table::format_rows(&reported.report.rows, "")),
             }
         }
         out
     }
 
     /// Returns true if this report is output of the request rather than an additional remark.
-    fn is_end(&self, reported: &NodeReport) -> bool {
+    fn is_line_end(&self, reported: &NodeReport) -> bool {
         self.plan.reports.iter().any(|end| end.0 == reported.planned)
     }
 
     /// Returns the display name of a ledger node: its name in the plan, or, for an end of a ring,
     /// its name in the ledger.
-    fn name<'n>(&'n self, filter: &'n NodeEntry) -> &'n str {
+    fn display_name<'n>(&'n self, filter: &'n NodeEntry) -> &'n str {
         let planned = self.names.get(filter.planned).filter(|_| !filter.name.is_ring());
         planned.map_or(&filter.name, |name| name)
     }
 
     /// Returns the display names of the two ends of an edge.
-    fn ends<'n>(&'n self, edge: &'n Edge) -> (&'n str, &'n str) {
+    fn end_names<'n>(&'n self, edge: &'n Edge) -> (&'n str, &'n str) {
         let planned = self.plan.graph.edges.get(edge.planned);
         match planned {
             Some(planned) => (
@@ -203,7 +204,7 @@ impl<'o> Report<'o> {
     }
 }
 
-/// Formats a number with its unit: `1 block`, `2 blocks`.
+/// Formats a number with its unit, such as `1 block` or `2 blocks`.
 #[must_use]
 pub fn count_with_unit(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
@@ -211,7 +212,7 @@ pub fn count_with_unit(n: u64, what: &str) -> String {
 
 /// Formats a duration in ns with the unit µs, ms or s.
 #[must_use]
-pub fn milliseconds(ns: u64) -> String {
+pub fn format_duration(ns: u64) -> String {
     match ns {
         0..1_000_000 => format!("{} us", ns / 1_000),
         1_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
@@ -221,6 +222,6 @@ pub fn milliseconds(ns: u64) -> String {
 
 /// Quotes a text as a single shell word.
 #[must_use]
-pub fn quoted(text: &str) -> String {
+pub fn quote_word(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -10,16 +10,16 @@ use runtime::ledger::{EdgeKind, NodeEntry};
 use std::fmt::Write as _;
 
 /// Formats the full ledger.
-pub(super) fn text(report: &Report<'_>) -> String {
-    let mut out = filters(report);
-    let edges = edges(report);
+pub(super) fn format_ledger(report: &Report<'_>) -> String {
+    let mut out = format_filters(report);
+    let edges = format_edges(report);
     if !edges.is_empty() {
         let _ = write!(out, "\n{edges}");
     }
     if let Some(latency) = &report.outcome.latency {
         let _ = write!(out, "\n{}", format_latency(latency));
     }
-    let notes = notes(report);
+    let notes = format_notes(report);
     if !notes.is_empty() {
         let _ = write!(out, "\n{notes}");
     }
@@ -27,11 +27,11 @@ pub(super) fn text(report: &Report<'_>) -> String {
         0 => "the ledger balances".to_owned(),
         n => format!("the ledger does not balance in {}", count_with_unit(n as u64, "place")),
     };
-    let _ = writeln!(out, "\n {}; {balance}", report.sentence());
+    let _ = writeln!(out, "\n {}; {balance}", report.summary_sentence());
     for (worker, own) in &report.workers {
         let WorkerRun { number, process, processor, .. } = worker;
         let _ = writeln!(out, "\n engine {number}: process {process}, processor {processor}\n");
-        out.push_str(&text(own));
+        out.push_str(&format_ledger(own));
     }
     out
 }
@@ -44,7 +44,7 @@ type FigureColumn = (&'static str, fn(&NodeEntry) -> u64);
 const INPUT_COLUMNS: [FigureColumn; 2] =
     [(">in", |filter| filter.taken.blocks), (">made", |filter| filter.made.blocks)];
 
-/// Columns for what became of the input. A column without a nonzero value is omitted.
+/// Columns for the fate of a filter's input. A column without a nonzero value is omitted.
 const OUTCOME_COLUMNS: [FigureColumn; 5] = [
     (">passed", |filter| filter.passed.blocks),
     (">unselected", |filter| filter.unselected.blocks),
@@ -53,7 +53,7 @@ const OUTCOME_COLUMNS: [FigureColumn; 5] = [
     (">dropped", |filter| filter.dropped.iter().map(|(_, amount)| amount.blocks).sum()),
 ];
 
-fn filters(report: &Report<'_>) -> String {
+fn format_filters(report: &Report<'_>) -> String {
     let filters = &report.outcome.ledger.filters;
     let figures: Vec<FigureColumn> = INPUT_COLUMNS
         .into_iter()
@@ -72,7 +72,7 @@ fn filters(report: &Report<'_>) -> String {
         let space = report.plan.placements.get(filter.planned).map(|placed| placed.space);
         let space = space.and_then(|space| report.plan.spaces.get(space));
         let row = Row {
-            name: report.name(filter),
+            name: report.display_name(filter),
             space: space.map_or("", |space| &space.name),
             blocks: filter.taken.blocks + filter.made.blocks,
             bytes: filter.taken.bytes + filter.made.bytes,
@@ -88,11 +88,11 @@ fn filters(report: &Report<'_>) -> String {
         }
     }
     let mut table = Table::new(&columns);
-    rows.into_iter().for_each(|row| table.row(row.cells(timed)));
-    table.text(explain::COLUMNS)
+    rows.into_iter().for_each(|row| table.add_row(row.cells(timed)));
+    table.format_within(explain::COLUMNS)
 }
 
-/// A row of the filter table: one filter, or all ring ends with one name.
+/// A row of the filter table. It represents one filter, or all ring ends with the same name.
 struct Row<'r> {
     name: &'r str,
     space: &'r str,
@@ -127,17 +127,17 @@ impl Row<'_> {
 }
 
 /// Formats rings, back edges, and all other edges that lost blocks.
-fn edges(report: &Report<'_>) -> String {
+fn format_edges(report: &Report<'_>) -> String {
     let mut table =
         Table::new(&["edge", "kind", ">put", ">taken", ">resident", ">events", ">size", "dropped"]);
     for edge in &report.outcome.ledger.edges {
         if edge.kind == EdgeKind::Call && edge.dropped.is_empty() {
             continue;
         }
-        let (from, to) = report.ends(edge);
+        let (from, to) = report.end_names(edge);
         let dropped: Vec<String> =
             edge.dropped.iter().map(|(why, n)| format!("{} {why}", n.blocks)).collect();
-        table.row([
+        table.add_row([
             format!("{from} → {to}"),
             edge.kind.name().to_owned(),
             edge.put.blocks.to_string(),
@@ -148,7 +148,7 @@ fn edges(report: &Report<'_>) -> String {
             if dropped.is_empty() { "–".to_owned() } else { dropped.join(", ") },
         ]);
     }
-    if table.is_empty() { String::new() } else { table.text(explain::COLUMNS) }
+    if table.is_empty() { String::new() } else { table.format_within(explain::COLUMNS) }
 }
 
 /// Formats the latency of blocks by sink, and their waits by location.
@@ -158,15 +158,15 @@ fn format_latency(latency: &Latency) -> String {
     let waits = latency.waits.iter().map(|wait| (wait.name.clone(), wait));
     for (name, PlaceLatency { share_ns, looked, over, worst_ns, .. }) in ways.chain(waits) {
         let (share, worst) =
-            (explain::nanoseconds(*share_ns), explain::rounded_duration(*worst_ns));
-        table.row([name, share, looked.to_string(), over.to_string(), worst]);
+            (explain::format_nanoseconds(*share_ns), explain::rounded_duration(*worst_ns));
+        table.add_row([name, share, looked.to_string(), over.to_string(), worst]);
     }
-    table.text(explain::COLUMNS)
+    table.format_within(explain::COLUMNS)
 }
 
 /// Formats losses of sources, reasons for drops and for missing classes, counters, and filter
 /// reports.
-fn notes(report: &Report<'_>) -> String {
+fn format_notes(report: &Report<'_>) -> String {
     let mut out = String::new();
     let ledger = &report.outcome.ledger;
     for told in &report.outcome.adapted {
@@ -187,13 +187,13 @@ fn notes(report: &Report<'_>) -> String {
         }
     }
     for edge in &ledger.edges {
-        let (from, to) = report.ends(edge);
+        let (from, to) = report.end_names(edge);
         for (why, missing) in &edge.missing {
             let _ = writeln!(out, " {from} → {to}: lost, {why}: {missing}");
         }
     }
     for filter in &ledger.filters {
-        let name = report.name(filter);
+        let name = report.display_name(filter);
         let text = |(what, n): (&str, u64)| format!("{n} {what}");
         let dropped = filter.dropped.iter().map(|(why, amount)| (why.text(), amount.blocks));
         let unanswered = filter.unanswered.iter().map(|(why, n)| (why.as_str(), *n));
@@ -212,19 +212,19 @@ fn notes(report: &Report<'_>) -> String {
         // inserted by the planner have an empty span and nothing to add.
         let node = report.plan.graph.nodes.get(reported.planned);
         let beside = node.is_some_and(|node| node.span.start == node.span.end);
-        if beside || report.is_end(reported) || reported.report.rows.is_empty() {
+        if beside || report.is_line_end(reported) || reported.report.rows.is_empty() {
             continue;
         }
         let name = report.names.get(reported.planned).unwrap_or(&reported.name);
         let _ = writeln!(out, " {name} reports");
-        out.push_str(&rows(&reported.report.rows, "   "));
+        out.push_str(&format_rows(&reported.report.rows, "   "));
     }
     out
 }
 
-/// Formats the rows of a filter's report: up to three rows with one-word names on one line,
-/// otherwise one row per line.
-pub(super) fn rows(rows: &[(String, u64)], indent: &str) -> String {
+/// Formats the rows of a filter's report. Up to three rows with one-word names are put on one line;
+/// otherwise each row gets a line.
+pub(super) fn format_rows(rows: &[(String, u64)], indent: &str) -> String {
     const SHORT_ROWS_MAX: usize = 3;
     let word = |(name, _): &(String, u64)| name.chars().all(|c| c.is_ascii_alphabetic());
     if rows.len() <= SHORT_ROWS_MAX && rows.iter().all(word) {

@@ -1,9 +1,9 @@
 //! The worker side: a process that runs a request for its share of the sessions.
 //!
-//! It pins itself to its processor before it allocates memory, so that the memory is local to that
-//! NUMA node. It builds the request, reports that it is ready, and runs the request on command. It
-//! sends printed blocks ([`super::output`]) and its counts to the parent as messages, and dies with
-//! its parent.
+//! The process pins itself to its processor before it allocates memory, so that the memory is local
+//! to that NUMA node. It builds the request, reports that it is ready, and runs the request on
+//! command. It sends printed blocks ([`super::output`]) and its counters to the parent as messages,
+//! and dies when the parent dies.
 
 use super::message::{self, Assignment, Command, Message};
 use crate::crash;
@@ -29,18 +29,18 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::poll::PollSet;
 
-/// Argument that starts a program as a worker.
+/// Argument with which a program is started as a worker.
 pub(super) const SUBCOMMAND: &str = "serve-engine";
 /// Maximum wait for counters, as in `member::worker`.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum wait for a change, as in `member::worker`.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs as a worker if this process was started as one; returns `None` otherwise.
+/// Runs as a worker if this process was started as a worker; returns `None` otherwise.
 pub(crate) fn serve_if_asked(notices: &Notices) -> Option<Result<(), OpenError>> {
     let mut words = std::env::args_os().skip(1);
     let alone = words.next().is_some_and(|word| word == SUBCOMMAND) && words.next().is_none();
-    alone.then(|| serve(notices))
+    alone.then(|| serve_parent(notices))
 }
 
 /// The connection to the parent process.
@@ -55,8 +55,8 @@ impl Parent {
     }
 }
 
-fn serve(notices: &Notices) -> Result<(), OpenError> {
-    let failed = |error: io::Error| OpenError::of_worker("read", &error);
+fn serve_parent(notices: &Notices) -> Result<(), OpenError> {
+    let failed = |error: io::Error| OpenError::worker_io_error("read", &error);
     sys::confine::end_with_parent()?;
     let socket = UnixStream::from(sys::process::detach_stdin()?);
     let mut commands = BufReader::new(socket.try_clone().map_err(failed)?);
@@ -67,18 +67,18 @@ fn serve(notices: &Notices) -> Result<(), OpenError> {
     let parent = Arc::new(Parent { socket: Mutex::new(socket) });
     // If pinning is refused, the worker runs on any processor.
     let _ = sys::process::pin_to(assignment.processor);
-    run(&assignment, commands, (&parent, notices))
+    build_and_run(&assignment, commands, (&parent, notices))
 }
 
 /// Builds the request, and runs it on command.
-fn run(
+fn build_and_run(
     assignment: &Assignment,
     mut commands: BufReader<UnixStream>,
     (parent, notices): (&Arc<Parent>, &Notices),
 ) -> Result<(), OpenError> {
     let options =
         Options { embedded: assignment.embedded, notices: notices.clone(), ..Options::default() };
-    let mut prepared = Prepared::worker(&assignment.text, &options)?;
+    let mut prepared = Prepared::read_for_worker(&assignment.text, &options)?;
     // The shares that one worker sees are no reason for it to differ from the others.
     let adapt = Adapt::permitted_by(&prepared.plan, &prepared.machine)
         .filter(|adapt| adapt.copies || adapt.moves == MovePeriod::Always);
@@ -100,10 +100,10 @@ fn run(
     let command_loop = CommandLoop { parent: Arc::clone(parent), lives: lives.clone(), stop };
     let thread = std::thread::Builder::new().name("orders".to_owned());
     let obeying = thread.spawn(move || command_loop.execute_all(commands));
-    obeying.map_err(|error| OpenError::of_worker("clone", &error))?;
+    obeying.map_err(|error| OpenError::worker_io_error("clone", &error))?;
     let number = assignment.number;
     let late = |breach: &Breach| {
-        notices.warn(&format!("engine {number}: {}", latency_breach::describe(breach)))
+        notices.raise_warning(&format!("engine {number}: {}", latency_breach::describe(breach)))
     };
     let alarm = Some(Alarm(&late));
     let outcome = run::run(
@@ -115,8 +115,9 @@ fn run(
     // This worker's own request reproduces the failure, since the failing blocks are its share.
     let quiet = Options::default();
     let graph = prepared::parse_graph(&last, &quiet.own, &quiet)?;
-    for capture in crash::save(&last, &graph, &outcome.failures, notices).iter().flatten() {
-        notices.give(&Notice::Crash(capture));
+    for capture in crash::save_captures(&last, &graph, &outcome.failures, notices).iter().flatten()
+    {
+        notices.raise(&Notice::Crash(capture));
     }
     parent.send(&Message::Ended(Box::new(outcome), last));
     Ok(())
@@ -147,14 +148,14 @@ impl CommandLoop {
                     self.parent.send(&Message::Counted(Box::new(counts)));
                 }
                 Command::Change(number, text) => {
-                    self.parent.send(&Message::Changed(number, self.change(text)));
+                    self.parent.send(&Message::Changed(number, self.apply_change(text)));
                 }
             }
         }
         self.stop.notify();
     }
 
-    fn change(&self, line: String) -> Result<(String, String), String> {
+    fn apply_change(&self, line: String) -> Result<(String, String), String> {
         let [live] = self.lives.as_slice() else {
             return Err("it has several unconnected parts".to_owned());
         };

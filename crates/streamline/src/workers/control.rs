@@ -21,8 +21,8 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The number of a change, and a worker's reply to the change: a sentence with the ledger and the
-/// new request, or the reason for the refusal.
+/// The number of a change, and a worker's reply to it: the ledger as a sentence and the new
+/// request, or the reason for the refusal.
 pub(super) type Answer = (u64, Result<(String, String), String>);
 
 /// Maximum wait for a worker's reply, longer than the worker's own limit for a change.
@@ -88,15 +88,15 @@ impl GroupControl {
     }
 
     /// Replaces the latest counts of all workers.
-    pub(super) fn update(&self, counted: Vec<LatestCounts>) {
+    pub(super) fn update_counts(&self, counted: Vec<LatestCounts>) {
         *lock(&self.counted) = counted;
     }
 }
 
 impl RunningRequests {
-    /// Applies a request to one worker; returns its ledger sentence. Blocks for up to
-    /// [`CHANGE_REPLY_TIMEOUT`] per reply.
-    fn change(&mut self, at: usize, line: &str) -> Result<String, ChangeError> {
+    /// Applies a request to one worker. Returns a sentence with the ledger of the change. Blocks
+    /// for at most [`CHANGE_REPLY_TIMEOUT`] per reply.
+    fn change_worker(&mut self, at: usize, line: &str) -> Result<String, ChangeError> {
         self.changes += 1;
         let command = Command::Change(self.changes, line.to_owned());
         let sent = message::send(&self.commands[at], &command);
@@ -150,7 +150,7 @@ impl WorkerGroup for GroupControl {
             .map(|line| edit.apply(line, &MachineRegistry::Local).map(|edited| edited.text));
         let new = new.collect::<Result<Vec<String>, _>>().map_err(|why| why.to_string())?;
         let first = new.first().map_or("", String::as_str);
-        let planned = Prepared::worker(first, &self.options);
+        let planned = Prepared::read_for_worker(first, &self.options);
         let plan = planned.map_err(|_| "the new request cannot be planned".to_owned())?.plan;
         if is_divided(&running.graph) && !is_divided(&plan.graph) {
             let what = "each process sees all blocks up to `shard`: put filters that must count \
@@ -159,7 +159,7 @@ impl WorkerGroup for GroupControl {
         }
         let mut said = Vec::new();
         for (at, line) in new.iter().enumerate() {
-            match running.change(at, line) {
+            match running.change_worker(at, line) {
                 Ok(told) => said.push(format!("engine {}: {told}", at + 1)),
                 Err(error) => {
                     let (changed, why) = match error {
@@ -168,7 +168,7 @@ impl WorkerGroup for GroupControl {
                     };
                     for (back, line) in before.iter().enumerate().take(changed) {
                         // A worker that cannot return to its request reports that in `top`.
-                        let _ = running.change(back, line);
+                        let _ = running.change_worker(back, line);
                     }
                     return Err(why);
                 }
@@ -197,7 +197,7 @@ mod tests {
         };
         replies.send((1, Err("the earlier change".to_owned()))).unwrap();
         replies.send((2, Ok(("this change".to_owned(), String::new())))).unwrap();
-        let changed = running.change(0, "generate | discard");
+        let changed = running.change_worker(0, "generate | discard");
         assert!(matches!(changed, Ok(said) if said == "this change"));
     }
 }

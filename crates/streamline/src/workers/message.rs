@@ -25,33 +25,33 @@ pub(super) struct Assignment {
 /// A command to a worker.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) enum Command {
-    /// Run the request, because all workers are ready.
+    /// Runs the request. Sent when all workers are ready.
     Go,
-    /// End the sources and drain.
+    /// Ends the sources and lets the path drain.
     Stop,
-    /// Send the counts.
+    /// Requests the current counters.
     Count,
-    /// Switch to this request; filters that are in both requests keep their state. The number is
-    /// returned with the reply.
+    /// Switches to this request. Filters that are in both requests keep their state. The reply
+    /// contains the same number.
     Change(u64, String),
 }
 
 /// A message from a worker.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Message {
-    /// The request is built.
+    /// The worker has built the request.
     Ready,
-    /// The request runs.
+    /// The worker has started to run the request.
     Began {
-        /// True if the worker's sources had received nothing by then.
+        /// True if the worker's sources had received nothing when the run started.
         quiet: bool,
     },
-    /// The counts so far.
+    /// The current counters of the worker.
     Counted(Box<Outcome>),
-    /// The reply to the change of this number: the ledger sentence and the new request, or the
-    /// reason for the refusal.
+    /// The reply to the change with this number: the ledger as a sentence and the new request, or
+    /// the reason for the refusal.
     Changed(u64, Result<(String, String), String>),
-    /// The run has ended, with final counts and the last request.
+    /// The run has ended, with these final counters and this last request.
     Ended(Box<Outcome>, String),
 }
 

@@ -39,16 +39,16 @@ use std::sync::Arc;
 /// Starts the workers of a request. Blocks until all are ready.
 pub(crate) fn build(prepared: Prepared, options: &Options) -> Result<Ready, OpenError> {
     check_options(options)?;
-    let program = program(options)?;
+    let program = worker_program(options)?;
     let (mut crew, output) = Supervisor::start(&prepared.workers, options, &program)?;
     let control: Arc<dyn WorkerGroup> =
         crew.create_control(&prepared.workers, &prepared.plan.graph, options)?;
-    let member = Registration::begin(&prepared, (Vec::new(), Some(control)), options)?;
+    let member = Registration::register(&prepared, (Vec::new(), Some(control)), options)?;
     Ok(Ready::new(prepared, Body::Workers(Box::new((crew, output))), member, options))
 }
 
 /// Returns the program to start as a worker.
-fn program(options: &Options) -> Result<PathBuf, OpenError> {
+fn worker_program(options: &Options) -> Result<PathBuf, OpenError> {
     match &options.helper {
         Some(helper) => Ok(helper.clone()),
         // This program, even if its file has been replaced since it started.

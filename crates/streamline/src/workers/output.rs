@@ -22,7 +22,7 @@ impl Output {
     /// Starts the thread, which ends when all sockets have reached end of file.
     pub(super) fn begin(engines: Vec<OwnedFd>) -> std::io::Result<Self> {
         let thread = std::thread::Builder::new().name("output".to_owned());
-        thread.spawn(move || merge(engines)).map(Self)
+        thread.spawn(move || merge_outputs(engines)).map(Self)
     }
 
     /// Blocks until all output is written. Returns the error if a write failed.
@@ -31,7 +31,7 @@ impl Output {
     }
 }
 
-fn merge(engines: Vec<OwnedFd>) -> Option<ErrorKind> {
+fn merge_outputs(engines: Vec<OwnedFd>) -> Option<ErrorKind> {
     let mut engines: Vec<(OwnedFd, Vec<u8>)> =
         engines.into_iter().map(|socket| (socket, Vec::new())).collect();
     let mut message = vec![0; MESSAGE_MAX];

@@ -5,18 +5,18 @@ use pipeline::{Graph, workers};
 
 /// Returns the number of workers that a request asks for; `None` if this process runs the request.
 pub(crate) fn worker_count(graph: &Graph) -> Option<u32> {
-    workers::count(graph, processors().len())
+    workers::worker_count(graph, allowed_processors().len())
 }
 
 /// Returns the processors that this process may use.
-pub(super) fn processors() -> Vec<usize> {
+pub(super) fn allowed_processors() -> Vec<usize> {
     sys::process::allowed_processors().unwrap_or_default()
 }
 
 /// Derives the request of each worker.
-pub(crate) fn derive(graph: &Graph, of: u32) -> Result<Vec<String>, OpenError> {
+pub(crate) fn derive_requests(graph: &Graph, of: u32) -> Result<Vec<String>, OpenError> {
     let one = |number| {
-        workers::request(graph, number, of).map_err(|why| {
+        workers::worker_request(graph, number, of).map_err(|why| {
             OpenError::Unfit(format!("the request of a worker process cannot be written: {why}"))
         })
     };

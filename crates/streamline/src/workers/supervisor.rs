@@ -4,7 +4,7 @@ use super::child::SUBCOMMAND;
 use super::control::{Answer, GroupControl, LatestCounts};
 use super::message::{self, Assignment, Command, Message};
 use super::output::Output;
-use super::requests::processors;
+use super::requests::allowed_processors;
 use super::run::WorkerRun;
 use crate::error::OpenError;
 use crate::notice::Notices;
@@ -26,8 +26,8 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::helper::HelperProcess;
 
-/// Interval between requests for counts, in ns. A worker that has not answered the last request is
-/// not asked again, so the counts of a stalled worker may be older.
+/// Interval between requests for counters, in ns. A worker that has not answered the last request
+/// is not asked again, so the counters of a stalled worker may be older.
 const COUNT_INTERVAL_NS: u64 = 200_000_000;
 /// Maximum wait for the exit of a process that has closed its sockets.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -76,8 +76,8 @@ pub(crate) struct RunResult {
 }
 
 impl Supervisor {
-    /// Starts all workers. Blocks until they are ready. The first worker must be ready before the
-    /// others start, so that an error of the request is reported only once.
+    /// Starts all workers. Blocks until they are ready. The other workers start only when the first
+    /// is ready, so that an error in the request is reported only once.
     pub(super) fn start(
         requests: &[String],
         options: &Options,
@@ -95,7 +95,7 @@ impl Supervisor {
         };
         let mut outputs = Vec::new();
         let of = u32::try_from(requests.len()).unwrap_or(u32::MAX);
-        let processors = processors();
+        let processors = allowed_processors();
         for (number, text) in (1..).zip(requests) {
             let at = number as usize - 1;
             let assignment = Assignment {
@@ -114,7 +114,7 @@ impl Supervisor {
         }
         crew.wait_ready(requests.len().saturating_sub(1))?;
         let output = Output::begin(outputs);
-        let output = output.map_err(|error| OpenError::of_worker("clone", &error))?;
+        let output = output.map_err(|error| OpenError::worker_io_error("clone", &error))?;
         Ok((crew, output))
     }
 
@@ -122,14 +122,15 @@ impl Supervisor {
     fn add(&mut self, assignment: &Assignment, program: &Path) -> Result<OwnedFd, OpenError> {
         let pair = UnixStream::pair();
         let (own_end, worker_end) =
-            pair.map_err(|error| OpenError::of_worker("socketpair", &error))?;
+            pair.map_err(|error| OpenError::worker_io_error("socketpair", &error))?;
         let (printed, prints) = sys::descriptor::pair()?;
         // A process group of its own keeps terminal signals such as ^C with the parent.
         let mut command = Process::new(program);
         command.arg(SUBCOMMAND).process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(worker_end))).stdout(Stdio::from(prints));
         let process = HelperProcess::spawn_command(command)?;
-        let reader = own_end.try_clone().map_err(|error| OpenError::of_worker("dup", &error))?;
+        let reader =
+            own_end.try_clone().map_err(|error| OpenError::worker_io_error("dup", &error))?;
         // If the worker has already ended, `wait_ready` notices.
         let _ = message::send(&own_end, assignment);
         let (at, to) = (self.workers.len(), self.sender.clone());
@@ -145,7 +146,7 @@ impl Supervisor {
             arrived.notify();
         };
         let thread = std::thread::Builder::new().name(format!("engine {}", assignment.number));
-        thread.spawn(receive).map_err(|error| OpenError::of_worker("clone", &error))?;
+        thread.spawn(receive).map_err(|error| OpenError::worker_io_error("clone", &error))?;
         self.workers.push(Worker {
             number: assignment.number,
             text: assignment.text.clone(),
@@ -188,16 +189,16 @@ impl Supervisor {
         self.send(&Command::Go);
         let begin = sys::clock::monotonic();
         let first = self.workers.first().map(|worker| worker.text.clone()).unwrap_or_default();
-        self.wait((begin, until.elapsed), until.readable, (&plan.graph, until.watch));
+        self.wait_for_workers((begin, until.elapsed), until.readable, (&plan.graph, until.watch));
         let unread = output.end();
         let plan = match self.changed_request(&first) {
-            Some(request) => Prepared::worker(request, &self.options)?.plan,
+            Some(request) => Prepared::read_for_worker(request, &self.options)?.plan,
             None => plan,
         };
         let (mut outcome, workers) = self.outcome(&plan.graph);
         outcome.elapsed_ns = sys::clock::monotonic().saturating_sub(begin);
         if let Some(kind) = unread.filter(|kind| *kind != ErrorKind::BrokenPipe) {
-            notices.warn(&format!("cannot write standard output: {kind}"));
+            notices.raise_warning(&format!("cannot write standard output: {kind}"));
         }
         Ok(RunResult { plan, outcome, workers })
     }
@@ -209,7 +210,7 @@ impl Supervisor {
 
     /// Blocks until all workers have ended; stops them when `stop` becomes readable or `time` ns
     /// have elapsed since `begin`.
-    fn wait(
+    fn wait_for_workers(
         &mut self,
         (begin, time): (u64, Option<u64>),
         stop: Option<BorrowedFd<'_>>,
@@ -227,14 +228,14 @@ impl Supervisor {
             waits.extend(stop.filter(|_| !early));
             let ready = sys::poll::readable(&waits, limit);
             let now = sys::clock::monotonic();
-            self.receive();
+            self.process_messages();
             if !early && (ready.get(1) == Some(&true) || end.is_some_and(|end| now >= end)) {
                 early = true;
                 self.send(&Command::Stop);
             }
             if now >= counts {
                 counts = now.saturating_add(COUNT_INTERVAL_NS);
-                self.count();
+                self.request_counts();
             }
             if let (Some(at), Some(watch)) = (watches, watch)
                 && now >= at
@@ -249,7 +250,7 @@ impl Supervisor {
     }
 
     /// Requests counts from all running workers that have answered the last request.
-    fn count(&mut self) {
+    fn request_counts(&mut self) {
         let idle = |worker: &&mut Worker| !worker.count_pending && worker.line.is_none();
         for worker in self.workers.iter_mut().filter(idle) {
             worker.count_pending = true;
@@ -258,7 +259,7 @@ impl Supervisor {
     }
 
     /// Processes all queued messages.
-    fn receive(&mut self) {
+    fn process_messages(&mut self) {
         self.arrived.clear();
         while let Ok((at, message)) = self.inbox.try_recv() {
             let worker = &mut self.workers[at];
@@ -283,7 +284,7 @@ impl Supervisor {
             }
         }
         if let Some(control) = &self.control {
-            control.update(self.workers.iter().map(Worker::latest_counts).collect());
+            control.update_counts(self.workers.iter().map(Worker::latest_counts).collect());
         }
     }
 
@@ -301,7 +302,7 @@ impl Supervisor {
     ) -> Result<Arc<GroupControl>, OpenError> {
         let commands = self.workers.iter().map(|worker| worker.commands.try_clone());
         let commands = commands.collect::<std::io::Result<_>>();
-        let commands = commands.map_err(|error| OpenError::of_worker("dup", &error))?;
+        let commands = commands.map_err(|error| OpenError::worker_io_error("dup", &error))?;
         let (answers, comes) = mpsc::channel();
         self.answers = Some(answers);
         let process =
@@ -328,7 +329,7 @@ impl Supervisor {
             all.push(counted.report());
             if killed {
                 aggregate::balance_killed(&mut outcome);
-                failure.push(worker.failure());
+                failure.push(worker.describe_failure());
             }
             let (number, process) = (worker.number, worker.process.number());
             runs.push(WorkerRun { number, process, processor: worker.processor, outcome });
@@ -349,13 +350,13 @@ impl Worker {
         }
     }
 
-    /// Sends a command; has no effect once the worker has ended.
+    /// Sends a command to the worker. Has no effect if the worker has ended.
     fn send(&self, command: &Command) {
         let _ = message::send(&self.commands, command);
     }
 
     /// Describes the end of a worker that died without its final counts.
-    fn failure(&self) -> PathFailure {
+    fn describe_failure(&self) -> PathFailure {
         let how =
             self.process.wait(EXIT_TIMEOUT).map_or_else(|| "is gone".to_owned(), |e| e.to_string());
         let what = format!(

@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn invalid_filter_is_rejected() {
-        let Some(()) = testkit::need::net_raw() else { return };
+        let Some(()) = testkit::need::require_net_raw() else { return };
         let socket = PacketSocket::open().unwrap();
         assert_eq!(socket.attach(&[]).unwrap_err().errno, libc::EINVAL);
         assert_eq!(socket.attach(&vec![(6, 0, 0, 0); 70_000]).unwrap_err().errno, libc::EINVAL);

@@ -123,7 +123,7 @@ mod tests {
         let Some(space) = Namespace::new() else { return };
         let open =
             || PacketSender::open(crate::net::interface("lo").unwrap().index, Qdisc::Through);
-        let sender = space.enter(open).unwrap();
+        let sender = space.run_inside(open).unwrap();
         let frame = [0; 60];
         assert_eq!(sender.send_batch(&[&frame[..]; BATCH_MAX]), Ok(BATCH_MAX));
         let long = vec![0; 100_000];

@@ -17,7 +17,9 @@ use sys::net::RouteSocket;
 use sys::packet::{PacketSender, PacketSocket, Qdisc};
 use sys::xdp::{Redirect, SocketSettings, Umem, UmemShape, XdpSocket};
 use testkit::Frame;
-use testkit::net::{CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, until, wait_until_received};
+use testkit::net::{
+    CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, wait_until, wait_until_received,
+};
 
 /// Loads a program that only returns `value`.
 pub(crate) fn load_constant(kind: ProgramKind, name: &str, value: i32) -> Program {
@@ -47,11 +49,11 @@ pub(crate) fn send_frames(pair: &Pair, count: u64) {
     let device = testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap();
     let before = device.received + device.receive_dropped;
     let frame = Frame::ethernet().ipv4("192.0.2.1", "192.0.2.2").udp(1, 2, b"counted");
-    pair.client.enter(|| {
+    pair.client.run_inside(|| {
         let index = RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
         for _ in 0..count {
-            until("there is room", || sender.send(&[&frame]).frames == 1);
+            wait_until("there is room", || sender.send(&[&frame]).frames == 1);
         }
     });
     wait_until_received(&pair.server, SERVER_DEVICE, before + count);

@@ -1,6 +1,6 @@
-//! Capture file formats, and damaged capture files.
+//! Formats of capture files, and damaged capture files, for generated captures.
 
-use crate::traffic::traffic;
+use crate::traffic::mixed_traffic;
 use wire::LinkType;
 
 /// A capture file format with its byte order, time unit and snapshot length.
@@ -35,7 +35,7 @@ pub(super) const FILE_FORMATS: [FileFormat; 8] = [
     FileFormat { has_nanoseconds: true, ..PCAPNG },
 ];
 
-type Frames<'f> = &'f [(u64, Vec<u8>)];
+type TimedFrames<'f> = &'f [(u64, Vec<u8>)];
 
 impl FileFormat {
     pub(super) const fn extension(self) -> &'static str {
@@ -48,10 +48,10 @@ impl FileFormat {
 
     /// Returns a capture file with these frames. A pcapng file has one interface per link type; a
     /// classic file contains only the first link type and its frames.
-    pub(super) fn write(self, interfaces: &[(LinkType, Frames<'_>)]) -> Vec<u8> {
+    pub(super) fn write_file(self, interfaces: &[(LinkType, TimedFrames<'_>)]) -> Vec<u8> {
         match self.is_pcapng {
-            true => self.pcapng(interfaces),
-            false => self.pcap(interfaces[0]),
+            true => self.write_pcapng(interfaces),
+            false => self.write_pcap(interfaces[0]),
         }
     }
 
@@ -67,7 +67,7 @@ impl FileFormat {
         if self.has_nanoseconds { 1 } else { 1_000 }
     }
 
-    fn pcap(self, (link, frames): (LinkType, Frames<'_>)) -> Vec<u8> {
+    fn write_pcap(self, (link, frames): (LinkType, TimedFrames<'_>)) -> Vec<u8> {
         let magic = if self.has_nanoseconds { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
         let mut file = self.u32_bytes(magic).to_vec();
         file.extend([self.u16_bytes(2), self.u16_bytes(4)].concat());
@@ -88,12 +88,12 @@ impl FileFormat {
         file
     }
 
-    fn pcapng(self, interfaces: &[(LinkType, Frames<'_>)]) -> Vec<u8> {
+    fn write_pcapng(self, interfaces: &[(LinkType, TimedFrames<'_>)]) -> Vec<u8> {
         let unknown = [self.u32_bytes(u32::MAX), self.u32_bytes(u32::MAX)].concat();
         let section =
             [&self.u32_bytes(0x1a2b_3c4d)[..], &self.u16_bytes(1), &self.u16_bytes(0), &unknown]
                 .concat();
-        let mut file = self.block(0x0a0d_0d0a, &section);
+        let mut file = self.pcapng_block(0x0a0d_0d0a, &section);
         for (link, _) in interfaces {
             let mut about = [
                 &self.u16_bytes(link.0)[..],
@@ -107,7 +107,7 @@ impl FileFormat {
                     [&self.u16_bytes(9)[..], &self.u16_bytes(1), &[9, 0, 0, 0], &[0; 4]].concat(),
                 );
             }
-            file.extend(self.block(1, &about));
+            file.extend(self.pcapng_block(1, &about));
         }
         let mut all: Vec<_> = (0..)
             .zip(interfaces)
@@ -129,22 +129,22 @@ impl FileFormat {
             let mut packet = words.map(|word| self.u32_bytes(word)).concat();
             packet.extend(captured);
             packet.resize(packet.len().next_multiple_of(4), 0);
-            file.extend(self.block(6, &packet));
+            file.extend(self.pcapng_block(6, &packet));
         }
         file
     }
 
-    fn block(self, kind: u32, body: &[u8]) -> Vec<u8> {
+    fn pcapng_block(self, kind: u32, body: &[u8]) -> Vec<u8> {
         let length = self.u32_bytes(body.len() as u32 + 12);
         [&self.u32_bytes(kind)[..], &length, body, &length].concat()
     }
 }
 
 /// Returns truncated, damaged and empty capture files, with their names.
-pub(super) fn faults() -> Vec<(String, Vec<u8>)> {
-    let frames = traffic(7, 3).frames;
+pub(super) fn faulty_files() -> Vec<(String, Vec<u8>)> {
+    let frames = mixed_traffic(7, 3).frames;
     let [classic, next] =
-        [CLASSIC, PCAPNG].map(|format| format.write(&[(LinkType::ETHERNET, &frames)]));
+        [CLASSIC, PCAPNG].map(|format| format.write_file(&[(LinkType::ETHERNET, &frames)]));
     let changed = |file: &[u8], at: usize, bytes: &[u8]| {
         let mut file = file.to_vec();
         file[at..at + bytes.len()].copy_from_slice(bytes);

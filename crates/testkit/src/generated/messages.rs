@@ -4,22 +4,24 @@
 use super::talk::{Talk, concat_captures};
 use crate::packet::Frame;
 use crate::random::Random;
-use crate::traffic::{CLIENT, Capture, SERVER, content, reply};
+use crate::traffic::{CLIENT, Capture, SERVER, content, reply_frame};
 use std::net::Ipv4Addr;
 
 const HOST: &str = "www.example.org";
 
-pub(super) fn http() -> Vec<(&'static str, Capture)> {
-    let page = content::html(2_500);
-    let get = |path: &str| content::get(HOST, path);
-    let ok = || content::ok("text/html", &page);
+pub(super) fn http_captures() -> Vec<(&'static str, Capture)> {
+    let page = content::html_page(2_500);
+    let get = |path: &str| content::get_request(HOST, path);
+    let ok = || content::ok_response("text/html", &page);
+    let chunked = |length: usize| content::chunked_response(&page, length);
     let talk = |seed: u64| Talk::new(seed, 80);
-    let answer = |fields: &str, body: &[u8]| content::response("200 OK", fields, body);
+    let answer = |fields: &str, body: &[u8]| content::http_response("200 OK", fields, body);
     let pipelined =
-        [get("/one"), get("/two"), content::head(HOST, "/three"), get("/four")].concat();
-    let answers = [ok(), content::not_found(), content::no_body("200 OK", 900), ok()].concat();
+        [get("/one"), get("/two"), content::head_request(HOST, "/three"), get("/four")].concat();
+    let answers =
+        [ok(), content::not_found_response(), content::head_response("200 OK", 900), ok()].concat();
     let coded = "Content-Type: text/html\r\nContent-Encoding: gzip\r\n";
-    let packed = gzip(&page);
+    let packed = gzip_file(&page);
     let packed = answer(&format!("{coded}Content-Length: {}\r\n", packed.len()), &packed);
     let trailer = [
         b"Transfer-Encoding: chunked\r\n\r\n5;name=value\r\nfirst\r\n".as_slice(),
@@ -30,24 +32,27 @@ pub(super) fn http() -> Vec<(&'static str, Capture)> {
     let upgrade =
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: chat\r\n\r\n\
                     not HTTP any more";
-    let proceed = content::response("100 Continue", "", b"");
+    let proceed = content::http_response("100 Continue", "", b"");
     vec![
         ("plain", talk(31).client(get("/")).server(ok()).close()),
         ("pipelined", talk(32).client(pipelined).server(answers).close()),
-        ("chunked", talk(33).client(get("/")).server(content::chunked(&page, 700)).close()),
-        ("chunked-small", talk(34).client(get("/")).server(content::chunked(&page, 3)).close()),
+        ("chunked", talk(33).client(get("/")).server(chunked(700)).close()),
+        ("chunked-small", talk(34).client(get("/")).server(chunked(3)).close()),
         ("trailer", talk(35).client(get("/")).server(trailer).close()),
         ("packed", talk(36).client(get("/")).server(packed).close()),
         ("until-close", talk(37).client(get("/")).server(answer("", &page)).close()),
         (
             "not-modified",
-            talk(38).client(get("/")).server(content::no_body("304 Not Modified", 2_500)).close(),
+            talk(38)
+                .client(get("/"))
+                .server(content::head_response("304 Not Modified", 2_500))
+                .close(),
         ),
         ("upgraded", talk(39).client(get("/chat")).server(upgrade).client("and so on").close()),
         (
             "form",
             talk(40)
-                .client(content::post(HOST, "/search", "q=streams"))
+                .client(content::post_request(HOST, "/search", "q=streams"))
                 .server([proceed, ok()].concat())
                 .close(),
         ),
@@ -55,10 +60,13 @@ pub(super) fn http() -> Vec<(&'static str, Capture)> {
             "gap-in-body",
             talk(41)
                 .client(get("/"))
-                .server_in_order(&content::ok("text/plain", &content::html(6_000)), &[0, 1, 3, 4])
+                .server_in_order(
+                    &content::ok_response("text/plain", &content::html_page(6_000)),
+                    &[0, 1, 3, 4],
+                )
                 .close(),
         ),
-        ("byte-by-byte", byte_by_byte()),
+        ("byte-by-byte", byte_by_byte_connection()),
         ("other-port", Talk::new(43, 8_123).client(get("/")).server(ok()).close()),
         ("no-http", talk(44).client("HELO there\r\n").server("250 nobody\r\n").close()),
         (
@@ -73,19 +81,19 @@ pub(super) fn http() -> Vec<(&'static str, Capture)> {
 }
 
 /// Returns a connection with every byte of the request and of the response in its own segment.
-fn byte_by_byte() -> Capture {
+fn byte_by_byte_connection() -> Capture {
     let mut talk = Talk::new(42, 80);
-    for byte in content::get(HOST, "/slow") {
+    for byte in content::get_request(HOST, "/slow") {
         talk = talk.client([byte]);
     }
-    for byte in content::ok("text/plain", b"slowly") {
+    for byte in content::ok_response("text/plain", b"slowly") {
         talk = talk.server([byte]);
     }
     talk.close()
 }
 
 /// Returns a gzip file (RFC 1952) with one uncompressed block (RFC 1951 §3.2.4).
-fn gzip(data: &[u8]) -> Vec<u8> {
+fn gzip_file(data: &[u8]) -> Vec<u8> {
     let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
     let length = data.len() as u16;
     packed.push(1);
@@ -103,29 +111,29 @@ fn gzip(data: &[u8]) -> Vec<u8> {
     packed
 }
 
-pub(super) fn dns() -> Vec<(&'static str, Capture)> {
+pub(super) fn dns_captures() -> Vec<(&'static str, Capture)> {
     let address = Ipv4Addr::new(192, 0, 2, 80);
     let ask = |id: u16, name: &str, kind: u16| {
-        Frame::ethernet().ipv4(CLIENT, SERVER).udp(5_353, 53, &content::question(id, name, kind))
+        Frame::ethernet().ipv4(CLIENT, SERVER).udp(5_353, 53, &content::dns_query(id, name, kind))
     };
-    let reply_with = |message: &[u8]| reply().ipv4(SERVER, CLIENT).udp(53, 5_353, message);
-    let datagrams = Capture::of([
+    let reply_with = |message: &[u8]| reply_frame().ipv4(SERVER, CLIENT).udp(53, 5_353, message);
+    let datagrams = Capture::from_frames([
         ask(1, HOST, 1),
-        reply_with(&content::answer(1, HOST, address)),
+        reply_with(&content::dns_answer(1, HOST, address)),
         ask(2, "no.example.org", 28),
-        reply_with(&content::no_such_name(2, "no.example.org", 28)),
+        reply_with(&content::nxdomain_response(2, "no.example.org", 28)),
         ask(3, "mail.example.org", 15),
         ask(4, "xn--bcher-kva.example", 65_399),
-        reply_with(&content::answer(3, HOST, address)[..20]),
+        reply_with(&content::dns_answer(3, HOST, address)[..20]),
     ]);
     let counted = |message: Vec<u8>| [&(message.len() as u16).to_be_bytes()[..], &message].concat();
-    let both = [5, 6].map(|id| counted(content::question(id, HOST, 1))).concat();
-    let answers = [6, 5].map(|id| counted(content::answer(id, HOST, address))).concat();
+    let both = [5, 6].map(|id| counted(content::dns_query(id, HOST, 1))).concat();
+    let answers = [6, 5].map(|id| counted(content::dns_answer(id, HOST, address))).concat();
     let stream = Talk::new(51, 53).client(both).server(answers).close();
     vec![("datagrams", datagrams), ("stream", stream)]
 }
 
-pub(super) fn tls() -> Vec<(&'static str, Capture)> {
+pub(super) fn tls_captures() -> Vec<(&'static str, Capture)> {
     let mut random = Random::new(61);
     let hello = content::client_hello(&mut random, "secret.example.org");
     let flight = content::server_flight(&mut random);
@@ -133,7 +141,7 @@ pub(super) fn tls() -> Vec<(&'static str, Capture)> {
     let (begin, end) = hello.split_at(100);
     let whole = Talk::new(61, 443).client(&hello).server(&flight).client(&data).close();
     let pieces = Talk::new(62, 443).client(begin).client(end).server(&flight).close();
-    let records = Talk::new(63, 8_443).client(two_records(&hello)).server(&flight).close();
+    let records = Talk::new(63, 8_443).client(split_into_records(&hello)).server(&flight).close();
     let other = content::client_hello(&mut random, "other.example.org");
     let unanswered = Talk::new(64, 443).client(other).close();
     let alert = Talk::new(65, 443).client(&hello).server([21, 3, 3, 0, 2, 2, 40]).close();
@@ -149,14 +157,14 @@ pub(super) fn tls() -> Vec<(&'static str, Capture)> {
 }
 
 /// Splits the handshake message of one TLS record into two records (RFC 8446 §5.1).
-fn two_records(record: &[u8]) -> Vec<u8> {
+fn split_into_records(record: &[u8]) -> Vec<u8> {
     let (one, other) = record[5..].split_at(60);
     let record = |part: &[u8]| [&[22, 3, 1][..], &(part.len() as u16).to_be_bytes(), part].concat();
     [record(one), record(other)].concat()
 }
 
 /// Returns captures of protocols that are recognised by their first bytes.
-pub(super) fn text() -> Vec<(&'static str, Capture)> {
+pub(super) fn text_protocol_captures() -> Vec<(&'static str, Capture)> {
     let ssh = |seed| {
         let server = "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n";
         Talk::new(seed, 22)

@@ -53,35 +53,35 @@ impl Captures {
 /// If the files cannot be written.
 #[must_use]
 pub fn generated_captures() -> Captures {
-    let root = folder();
+    let root = generated_folder();
     let mut paths: Vec<PathBuf> =
         generate_all().into_iter().map(|(name, _)| root.join(name)).collect();
     paths.sort();
     Captures { root: root.to_owned(), paths, outside: false }
 }
 
-/// Returns the path of one generated capture, such as `streams/gap.pcap`.
+/// Returns the path of the generated capture with this name, such as `streams/gap.pcap`.
 ///
 /// # Panics
 /// If no generated capture has this name.
 #[must_use]
 pub fn capture_path(name: &str) -> PathBuf {
-    let path = folder().join(name);
+    let path = generated_folder().join(name);
     assert!(path.is_file(), "no capture of this name is made: {}", path.display());
     path
 }
 
-/// The number of captures of mixed traffic, and the number of scenes in each capture.
-const MIXED: (u64, usize) = (48, 6);
+/// The number of captures with mixed traffic, and the number of scenes in each of them.
+const MIXED_CAPTURES: (u64, usize) = (48, 6);
 
 /// Returns the names and contents of all generated captures.
 fn generate_all() -> Vec<(String, Vec<u8>)> {
-    let mut all = vec![("web.pcap".to_owned(), traffic::web().to_pcap())];
-    for seed in 1..=MIXED.0 {
-        let capture = traffic::traffic(seed, MIXED.1);
+    let mut all = vec![("web.pcap".to_owned(), traffic::web_capture().to_pcap())];
+    for seed in 1..=MIXED_CAPTURES.0 {
+        let capture = traffic::mixed_traffic(seed, MIXED_CAPTURES.1);
         let format = files::FILE_FORMATS[seed as usize % files::FILE_FORMATS.len()];
         let name = format!("mixed/{seed:02}.{}", format.extension());
-        all.push((name, format.write(&[(LinkType::ETHERNET, &capture.frames)])));
+        all.push((name, format.write_file(&[(LinkType::ETHERNET, &capture.frames)])));
     }
     let mut add = |folder: &str, captures: Vec<(&str, Capture)>| {
         for (name, capture) in captures {
@@ -89,21 +89,21 @@ fn generate_all() -> Vec<(String, Vec<u8>)> {
         }
     };
     add("streams", streams::stream_captures());
-    add("fragments", packets::fragments());
-    add("frames", packets::frames());
-    add("http", messages::http());
-    add("dns", messages::dns());
-    add("tls", messages::tls());
-    add("text", messages::text());
-    all.extend(packets::links());
-    all.extend(files::faults());
+    add("fragments", packets::fragment_captures());
+    add("frames", packets::frame_captures());
+    add("http", messages::http_captures());
+    add("dns", messages::dns_captures());
+    add("tls", messages::tls_captures());
+    add("text", messages::text_protocol_captures());
+    all.extend(packets::link_type_captures());
+    all.extend(files::faulty_files());
     all
 }
 
 /// Returns the directory of the generated captures; creates it with all files if it does not exist.
 /// Its name is a hash of the contents, so that test programs of different revisions do not
 /// overwrite each other's files.
-fn folder() -> &'static Path {
+fn generated_folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let all = generate_all();
@@ -112,7 +112,7 @@ fn folder() -> &'static Path {
             hasher.write(name.as_bytes());
             hasher.write(bytes);
         }
-        let target = need::target().join("captures");
+        let target = need::target_directory().join("captures");
         let folder = target.join(format!("{:016x}", hasher.finish()));
         if folder.is_dir() {
             return folder;

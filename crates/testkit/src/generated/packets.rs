@@ -1,13 +1,13 @@
-//! Packets with unusual layers: fragments, tags, extension headers, other link types.
+//! Generated packets with unusual layers: fragments, tags, extension headers and other link types.
 
 use super::files::FILE_FORMATS;
 use crate::packet::{Frame, Segment};
 use crate::random::Random;
-use crate::traffic::{CLIENT, CLIENT6, Capture, SERVER, SERVER6, content, traffic};
+use crate::traffic::{CLIENT, CLIENT6, Capture, SERVER, SERVER6, content, mixed_traffic};
 use wire::LinkType;
 
 /// Splits a transport payload into fragments of at most `most` bytes, which must be a multiple of
-/// 8; returns the frames in order.
+/// 8. Returns the frames in order.
 fn split_into_fragments(base: &Frame, protocol: u8, transport: &[u8], most: usize) -> Vec<Vec<u8>> {
     let last = transport.len().div_ceil(most).saturating_sub(1);
     let piece = |(at, bytes): (usize, &[u8])| {
@@ -28,16 +28,16 @@ fn ipv6_frame(host: u8) -> Frame {
     Frame::ethernet().ipv6(&format!("2001:db8:1::{host:x}"), SERVER6)
 }
 
-/// Returns a UDP datagram with a payload of `length` bytes, without the Ethernet and IP headers;
+/// Returns a UDP datagram with a payload of `length` bytes, without the Ethernet and IP headers.
 /// `network` is the length of the IP header in bytes (20 or 40).
-fn datagram(whole: Frame, network: usize, length: usize) -> Vec<u8> {
+fn udp_datagram(whole: Frame, network: usize, length: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..length).map(|at| (at * 7 % 251) as u8).collect();
     whole.udp(4000, 4001, &payload)[14 + network..].to_vec()
 }
 
-pub(super) fn fragments() -> Vec<(&'static str, Capture)> {
-    let whole4 = |host| datagram(ipv4_frame(host), 20, 3_000);
-    let whole6 = |host| datagram(ipv6_frame(host), 40, 3_000);
+pub(super) fn fragment_captures() -> Vec<(&'static str, Capture)> {
+    let whole4 = |host| udp_datagram(ipv4_frame(host), 20, 3_000);
+    let whole6 = |host| udp_datagram(ipv6_frame(host), 40, 3_000);
     let mut many = Vec::new();
     for host in 0..100 {
         many.extend(split_into_fragments(&ipv4_frame(host), UDP, &whole4(host), 800));
@@ -53,12 +53,13 @@ pub(super) fn fragments() -> Vec<(&'static str, Capture)> {
         frames.insert(1, base.clone().fragment(992, true).protocol(UDP, &[b'!'; 64]));
         frames
     };
-    let missing = |mut frames: Vec<Vec<u8>>| {
+    let missing = |base: &Frame, whole: &[u8]| {
+        let mut frames = split_into_fragments(base, UDP, whole, 1_000);
         frames.remove(1);
         frames
     };
     let mut padded =
-        split_into_fragments(&ipv4_frame(4), UDP, &datagram(ipv4_frame(4), 20, 60), 40);
+        split_into_fragments(&ipv4_frame(4), UDP, &udp_datagram(ipv4_frame(4), 20, 60), 40);
     padded.iter_mut().for_each(|frame| frame.resize(frame.len().max(60), 0xee));
     let uneven = [
         ipv6_frame(5).fragment(0, true).protocol(UDP, &whole6(5)[..1_001]),
@@ -68,43 +69,37 @@ pub(super) fn fragments() -> Vec<(&'static str, Capture)> {
     let big4 = [ipv4_frame(6).fragment(65_512, false).protocol(UDP, &[7; 64])];
     let big6 = [ipv6_frame(6).fragment(65_512, false).protocol(UDP, &[7; 64])];
     vec![
-        ("many", Capture::of(many)),
-        ("syn-behind-tag", Capture::of(split_into_fragments(&tagged, TCP, &syn, 8))),
+        ("many", Capture::from_frames(many)),
+        ("syn-behind-tag", Capture::from_frames(split_into_fragments(&tagged, TCP, &syn, 8))),
         (
             "reversed",
-            Capture::of(
+            Capture::from_frames(
                 split_into_fragments(&ipv4_frame(2), UDP, &whole4(2), 512).into_iter().rev(),
             ),
         ),
-        ("padded", Capture::of(padded)),
+        ("padded", Capture::from_frames(padded)),
         (
             "twice",
-            Capture::of(
+            Capture::from_frames(
                 [(); 2]
                     .map(|()| split_into_fragments(&ipv4_frame(3), UDP, &whole4(3), 1_000))
                     .concat(),
             ),
         ),
-        ("overlap4", Capture::of(overlapping(&ipv4_frame(7), &whole4(7)))),
-        ("overlap6", Capture::of(overlapping(&ipv6_frame(7), &whole6(7)))),
-        (
-            "missing4",
-            Capture::of(missing(split_into_fragments(&ipv4_frame(9), UDP, &whole4(9), 1_000))),
-        ),
-        (
-            "missing6",
-            Capture::of(missing(split_into_fragments(&ipv6_frame(9), UDP, &whole6(9), 1_000))),
-        ),
-        ("uneven6", Capture::of(uneven)),
-        ("atomic6", Capture::of([atomic])),
-        ("too-big4", Capture::of(big4)),
-        ("too-big6", Capture::of(big6)),
+        ("overlap4", Capture::from_frames(overlapping(&ipv4_frame(7), &whole4(7)))),
+        ("overlap6", Capture::from_frames(overlapping(&ipv6_frame(7), &whole6(7)))),
+        ("missing4", Capture::from_frames(missing(&ipv4_frame(9), &whole4(9)))),
+        ("missing6", Capture::from_frames(missing(&ipv6_frame(9), &whole6(9)))),
+        ("uneven6", Capture::from_frames(uneven)),
+        ("atomic6", Capture::from_frames([atomic])),
+        ("too-big4", Capture::from_frames(big4)),
+        ("too-big6", Capture::from_frames(big6)),
     ]
 }
 
 /// Returns captures of frames with tags, extension headers, invalid fields and truncated contents.
-pub(super) fn frames() -> Vec<(&'static str, Capture)> {
-    let ask = content::question(7, "www.example.org", 1);
+pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
+    let ask = content::dns_query(7, "www.example.org", 1);
     let base = || Frame::ethernet().ipv4(CLIENT, SERVER);
     let over = |frame: Frame| frame.ipv4(CLIENT, SERVER).udp(4000, 53, &ask);
     let tagged = vec![
@@ -150,20 +145,23 @@ pub(super) fn frames() -> Vec<(&'static str, Capture)> {
     let whole = base().udp(4000, 53, &ask);
     let short = (14..whole.len()).map(|length| whole[..length].to_vec());
     vec![
-        ("tagged", Capture::of(tagged)),
-        ("headers", Capture::of(headers)),
-        ("wrong", Capture::of(wrong)),
-        ("short", Capture::of(short)),
-        ("plain", Capture::of(traffic(77, 12).frames.into_iter().map(|(_, frame)| frame))),
+        ("tagged", Capture::from_frames(tagged)),
+        ("headers", Capture::from_frames(headers)),
+        ("wrong", Capture::from_frames(wrong)),
+        ("short", Capture::from_frames(short)),
+        (
+            "plain",
+            Capture::from_frames(mixed_traffic(77, 12).frames.into_iter().map(|(_, frame)| frame)),
+        ),
     ]
 }
 
 /// Returns a capture for each link type other than Ethernet, and one with two link types.
-pub(super) fn links() -> Vec<(String, Vec<u8>)> {
+pub(super) fn link_type_captures() -> Vec<(String, Vec<u8>)> {
     let segment = Segment { source: 4000, target: 80, flags: 2, window: 512, ..Segment::default() };
-    let ask = content::question(7, "www.example.org", 1);
+    let ask = content::dns_query(7, "www.example.org", 1);
     let three = |base: &dyn Fn() -> Frame| {
-        Capture::of([
+        Capture::from_frames([
             base().ipv4(CLIENT, SERVER).udp(4000, 53, &ask),
             base().ipv4(CLIENT, SERVER).tcp(&segment, b""),
             base().ipv6(CLIENT6, SERVER6).udp(4000, 53, &ask),
@@ -183,11 +181,11 @@ pub(super) fn links() -> Vec<(String, Vec<u8>)> {
         .zip(FILE_FORMATS)
         .map(|((name, link, frames), format)| {
             let name = format!("links/{name}.{}", format.extension());
-            (name, format.write(&[(*link, frames)]))
+            (name, format.write_file(&[(*link, frames)]))
         })
         .collect();
     let ethernet = three(&Frame::ethernet);
     let both = [(LinkType::ETHERNET, &ethernet[..]), (LinkType::RAW, &all[0].2[..])];
-    files.push(("links/several.pcapng".to_owned(), FILE_FORMATS[5].write(&both)));
+    files.push(("links/several.pcapng".to_owned(), FILE_FORMATS[5].write_file(&both)));
     files
 }

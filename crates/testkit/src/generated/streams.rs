@@ -1,26 +1,26 @@
 //! TCP connections with loss, reordering, overlap or unusual ends. Each capture is named after its
-//! peculiarity.
+//! unusual property.
 //!
-//! Payloads mark the correct reassembly: `GOOD` was sent and accepted by the peer, `EVIL` was not.
+//! Payloads reveal incorrect reassembly: the peer received and accepted `GOOD`, but not `EVIL`.
 
 use super::talk::{ACK, RST, SYN, Talk};
 use crate::packet::Frame;
 use crate::traffic::connection::Side;
-use crate::traffic::{CLIENT, Capture, SERVER, content, reply, segment};
+use crate::traffic::{CLIENT, Capture, SERVER, content, reply_frame, tcp_header};
 
 pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
-    let page = content::html(6_000);
-    let ask = || Talk::new(11, 80).client(content::get("www.example.org", "/page"));
-    let answer = content::ok("text/html", &page);
+    let page = content::html_page(6_000);
+    let ask = || Talk::new(11, 80).client(content::get_request("www.example.org", "/page"));
+    let answer = content::ok_response("text/html", &page);
     vec![
         ("gap", ask().server_in_order(&answer, &[0, 1, 3, 4]).close()),
-        ("gap-unacknowledged", unacknowledged()),
+        ("gap-unacknowledged", unacknowledged_connection()),
         ("first-missing", ask().server_in_order(&answer, &[1, 2, 3, 4]).close()),
         ("reversed", ask().server_in_order(&answer, &[4, 3, 2, 1, 0]).close()),
         ("twice", ask().server_in_order(&answer, &[0, 0, 1, 2, 1, 3, 4, 4]).close()),
-        ("overlap", overlap()),
-        ("overlap-longer", overlap_longer()),
-        ("leading-gap", Talk::new(15, 4000).pieces(&[(4, b"GOODDATA")]).close()),
+        ("overlap", overlapping_segments()),
+        ("overlap-longer", enclosing_segment()),
+        ("leading-gap", Talk::new(15, 4000).send_client_pieces(&[(4, b"GOODDATA")]).close()),
         (
             "midway",
             Talk::without_handshake(16, 80)
@@ -28,13 +28,13 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
                 .server(&answer)
                 .close(),
         ),
-        ("data-in-syn", data_in_syn()),
-        ("data-in-reset", data_in_reset()),
+        ("data-in-syn", connection_with_data_in_syn()),
+        ("data-in-reset", connection_with_data_in_reset()),
         ("reset", ask().server(&answer).reset()),
-        ("no-end", ask().server(&answer).open()),
-        ("one-side", one_captured_side()),
-        ("around-zero", sequence_wrap()),
-        ("same-ports-again", same_ports_again()),
+        ("no-end", ask().server(&answer).finish_open()),
+        ("one-side", one_sided_connection()),
+        ("around-zero", wrapping_sequence()),
+        ("same-ports-again", repeated_ports()),
         ("many-small", many_small_connections()),
         ("six", Talk::over_ipv6(18, 80).server_in_order(&answer, &[0, 2, 1, 3, 4]).close()),
     ]
@@ -42,36 +42,38 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
 
 /// Returns a connection with a segment that neither the capture nor the peer received; the client
 /// acknowledges no data of the server.
-fn unacknowledged() -> Capture {
+fn unacknowledged_connection() -> Capture {
     let mut talk = Talk::new(12, 80).client("GET /lost HTTP/1.1\r\n\r\n");
-    let segments = talk.connection.segments(Side::Server, &content::html(4_000));
+    let segments = talk.connection.segments(Side::Server, &content::html_page(4_000));
     talk.capture.add(200, segments[0].clone());
     talk.capture.add(200, segments[2].clone());
-    talk.open()
+    talk.finish_open()
 }
 
 /// Returns a connection with two different segments for the same range, both captured before the
 /// bytes that precede them in the stream.
-fn overlap() -> Capture {
-    Talk::new(13, 4000).pieces(&[(4, b"GOOD"), (4, b"EVIL"), (0, b"THE "), (8, b" END")]).close()
+fn overlapping_segments() -> Capture {
+    Talk::new(13, 4000)
+        .send_client_pieces(&[(4, b"GOOD"), (4, b"EVIL"), (0, b"THE "), (8, b" END")])
+        .close()
 }
 
 /// Returns a connection whose second segment starts before its first segment and ends after it.
-fn overlap_longer() -> Capture {
+fn enclosing_segment() -> Capture {
     let pieces: &[(u32, &[u8])] = &[(8, b"GOOD"), (6, b"..EVIL.."), (0, b"BEFORE"), (14, b"AFTER")];
-    Talk::new(14, 4000).pieces(pieces).close()
+    Talk::new(14, 4000).send_client_pieces(pieces).close()
 }
 
-fn data_in_syn() -> Capture {
+fn connection_with_data_in_syn() -> Capture {
     let client = |sequence, acknowledgement, flags, data: &[u8]| {
-        let segment = segment((40_100, 80), sequence, acknowledgement, flags);
+        let segment = tcp_header((40_100, 80), sequence, acknowledgement, flags);
         Frame::ethernet().ipv4(CLIENT, SERVER).tcp(&segment, data)
     };
     let server = |sequence, acknowledgement, flags, data: &[u8]| {
-        let segment = segment((80, 40_100), sequence, acknowledgement, flags);
-        reply().ipv4(SERVER, CLIENT).tcp(&segment, data)
+        let segment = tcp_header((80, 40_100), sequence, acknowledgement, flags);
+        reply_frame().ipv4(SERVER, CLIENT).tcp(&segment, data)
     };
-    Capture::of([
+    Capture::from_frames([
         client(1_000, 0, SYN, b"GET /fast HTTP/1.0\r\n\r\n"),
         server(9_000, 1_023, SYN | ACK, b""),
         client(1_023, 9_001, ACK, b""),
@@ -82,39 +84,40 @@ fn data_in_syn() -> Capture {
 
 /// Returns a connection that ends with a reset carrying a diagnostic text, which is not part of the
 /// stream (RFC 9293 §3.5.3).
-fn data_in_reset() -> Capture {
+fn connection_with_data_in_reset() -> Capture {
     let mut talk = Talk::new(19, 4000).client("GOOD DATA");
     let frame = talk.connection.emit_twin(Side::Server, RST | ACK, 0, b"EVIL REASON");
     talk.capture.add(200, frame);
-    talk.open()
+    talk.finish_open()
 }
 
-fn one_captured_side() -> Capture {
-    let whole = Talk::new(20, 80).client("GET / HTTP/1.0\r\n\r\n").server(content::html(3_000));
+fn one_sided_connection() -> Capture {
+    let whole =
+        Talk::new(20, 80).client("GET / HTTP/1.0\r\n\r\n").server(content::html_page(3_000));
     let from_server = |frame: &Vec<u8>| frame[6..12] == crate::packet::TARGET;
     let frames = whole.close().frames.into_iter().map(|(_, frame)| frame);
-    Capture::of(frames.filter(from_server))
+    Capture::from_frames(frames.filter(from_server))
 }
 
 /// Returns a stream whose sequence numbers wrap around zero.
-fn sequence_wrap() -> Capture {
+fn wrapping_sequence() -> Capture {
     let mut frames = Vec::new();
     let mut put = |sequence: u32, flags, data: &[u8]| {
-        let segment = segment((40_200, 4000), sequence, 1, flags);
+        let segment = tcp_header((40_200, 4000), sequence, 1, flags);
         frames.push(Frame::ethernet().ipv4(CLIENT, SERVER).tcp(&segment, data));
     };
     put(u32::MAX - 8, SYN, b"");
     put(4, ACK, b"behind");
     put(u32::MAX - 7, ACK, b"before zero ");
     put(10, ACK, b" it");
-    Capture::of(frames)
+    Capture::from_frames(frames)
 }
 
 /// Returns two successive connections between the same ports.
-fn same_ports_again() -> Capture {
+fn repeated_ports() -> Capture {
     let first = Talk::new(17, 80).client(b"first or second");
     let (connection, mut capture) = (first.connection.clone(), first.close());
-    let connection = connection.again(&mut capture);
+    let connection = connection.reopen(&mut capture);
     Talk { capture, connection }.client(b"first or second").close()
 }
 
@@ -140,5 +143,5 @@ fn many_small_connections() -> Capture {
             frames.push(capture.remove(0).1);
         }
     }
-    Capture::of(frames)
+    Capture::from_frames(frames)
 }

@@ -18,15 +18,15 @@ impl Talk {
     /// Captures the handshake of a connection to `port`. The seed determines the client's port and
     /// the sequence numbers.
     pub(super) fn new(seed: u64, port: u16) -> Self {
-        Self::between(seed, (CLIENT, SERVER), port)
+        Self::new_between(seed, (CLIENT, SERVER), port)
     }
 
     /// Captures the handshake of a connection like [`Talk::new`], but over IPv6.
     pub(super) fn over_ipv6(seed: u64, port: u16) -> Self {
-        Self::between(seed, (CLIENT6, SERVER6), port)
+        Self::new_between(seed, (CLIENT6, SERVER6), port)
     }
 
-    fn between(seed: u64, ends: (&str, &str), port: u16) -> Self {
+    fn new_between(seed: u64, ends: (&str, &str), port: u16) -> Self {
         let mut capture = Capture::new();
         let connection = Connection::open(&mut capture, &mut Random::new(seed), ends, port);
         Self { capture, connection }
@@ -65,7 +65,7 @@ impl Talk {
 
     /// Sends segments of the client, each at its offset from the current sequence number. The
     /// server acknowledges all of them. The next data follows the highest byte sent.
-    pub(super) fn pieces(mut self, pieces: &[(u32, &[u8])]) -> Self {
+    pub(super) fn send_client_pieces(mut self, pieces: &[(u32, &[u8])]) -> Self {
         for (at, data) in pieces {
             let frame = self.connection.emit_twin(Side::Client, ACK, *at, data);
             self.capture.add(200, frame);
@@ -89,13 +89,13 @@ impl Talk {
     }
 
     /// Returns the capture while the connection is still open.
-    pub(super) fn open(self) -> Capture {
+    pub(super) fn finish_open(self) -> Capture {
         self.capture
     }
 }
 
-/// Concatenates captures; the frames get new times, 1 µs apart.
+/// Concatenates captures. The frames get new times, 1 µs apart.
 pub(super) fn concat_captures(captures: impl IntoIterator<Item = Capture>) -> Capture {
     let frames = captures.into_iter().flat_map(|capture| capture.frames);
-    Capture::of(frames.map(|(_, frame)| frame))
+    Capture::from_frames(frames.map(|(_, frame)| frame))
 }

@@ -11,12 +11,12 @@
 //! ```no_run
 //! use streamline_testkit::net::{Cable, Pair, SERVER};
 //! let Some(pair) = Pair::new(Cable::default()) else { return };
-//! let listener = pair.server.enter(|| std::net::TcpListener::bind((SERVER, 80)));
+//! let listener = pair.server.run_inside(|| std::net::TcpListener::bind((SERVER, 80)));
 //! ```
 
 mod packets;
 
-pub use crate::wait::{LIMIT, until};
+pub use crate::wait::{LIMIT, wait_until};
 pub use packets::{Counters, counters, is_observing, packet_sockets, wait_until_received};
 
 use crate::need;
@@ -44,7 +44,7 @@ pub const CLIENT_DEVICE: &str = "client0";
 pub const SERVER_DEVICE: &str = "server0";
 
 /// The directory in which `ip netns` stores the names of namespaces.
-const NAMES: &str = "/run/netns";
+const NAMES_DIRECTORY: &str = "/run/netns";
 
 /// A private network namespace, removed on drop.
 #[derive(Debug)]
@@ -56,9 +56,9 @@ impl Namespace {
     /// Creates a namespace with only a loopback device, which is up. Reports a skip and returns
     /// `None` without the required privileges or kernel support.
     pub fn new() -> Option<Self> {
-        need::root()?;
-        need::net_admin()?;
-        need::command("ip")?;
+        need::require_root()?;
+        need::require_net_admin()?;
+        need::require_command("ip")?;
         static STALE: Once = Once::new();
         // Before the first creation, a namespace with our process ID is from an earlier process.
         let own = std::process::id();
@@ -67,14 +67,14 @@ impl Namespace {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sl-{}-{number}", std::process::id());
         if let Err(why) = try_ip(&["netns", "add", &name]) {
-            return need::skip(&format!("needs network namespaces: {why}"));
+            return need::report_skip(&format!("needs network namespaces: {why}"));
         }
         let made = Self { name };
         // Entering needs more privileges than creating, because `ip` mounts `/sys` again.
         if let Err(why) = try_ip(&["netns", "exec", &made.name, "true"]) {
-            return need::skip(&format!("needs to enter network namespaces: {why}"));
+            return need::report_skip(&format!("needs to enter network namespaces: {why}"));
         }
-        made.ip("link set dev lo up");
+        made.run_ip("link set dev lo up");
         Some(made)
     }
 
@@ -85,7 +85,7 @@ impl Namespace {
 
     /// Returns the path of the namespace file.
     pub fn path(&self) -> PathBuf {
-        PathBuf::from(NAMES).join(&self.name)
+        PathBuf::from(NAMES_DIRECTORY).join(&self.name)
     }
 
     /// Returns a command that runs a program in the namespace, with empty standard input. The child
@@ -96,22 +96,22 @@ impl Namespace {
         command
     }
 
-    /// Runs a program in the namespace and waits for it; returns its standard output.
+    /// Runs a program in the namespace, and waits until it exits. Returns its standard output.
     ///
     /// # Panics
     /// If the program cannot be run or fails.
-    pub fn run(&self, program: &str, words: &str) -> String {
+    pub fn run_program(&self, program: &str, words: &str) -> String {
         let done = output_of(self.command(program).args(words.split_whitespace()));
         done.unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// Runs `ip` on this namespace and waits for it; returns its standard output.
+    /// Runs `ip` on this namespace, and waits until it exits. Returns its standard output.
     ///
     /// # Panics
     /// If `ip` fails.
-    pub fn ip(&self, words: &str) -> String {
+    pub fn run_ip(&self, words: &str) -> String {
         let words: Vec<&str> = ["-n", &self.name].into_iter().chain(words.split(' ')).collect();
-        ip(&words)
+        run_ip_command(&words)
     }
 
     /// Runs `work` inside the namespace, in a new thread, and returns its result. Sockets created
@@ -119,7 +119,7 @@ impl Namespace {
     ///
     /// # Panics
     /// If `work` panics.
-    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    pub fn run_inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let inside = || {
             let file = File::open(self.path()).expect("the namespace exists");
             let network = Some(LinkNameSpaceType::Network);
@@ -130,15 +130,15 @@ impl Namespace {
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Switches offload features of a device on or off: `offload("client0", "tso off gso off")`. If
-    /// `ethtool` is not installed, reports a skip and returns `None`.
+    /// Switches offload features of a device on or off, as in `offload("client0", "tso off gso
+    /// off")`. If `ethtool` is not installed, reports a skip and returns `None`.
     ///
     /// # Panics
     ///
     /// If `ethtool` fails.
-    pub fn offload(&self, device: &str, features: &str) -> Option<()> {
-        need::command("ethtool")?;
-        self.run("ethtool", &format!("-K {device} {features}"));
+    pub fn set_offload(&self, device: &str, features: &str) -> Option<()> {
+        need::require_command("ethtool")?;
+        self.run_program("ethtool", &format!("-K {device} {features}"));
         Some(())
     }
 
@@ -148,8 +148,8 @@ impl Namespace {
     /// # Panics
     /// After [`LIMIT`].
     pub fn wait_until_up(&self, device: &str) {
-        until(&format!("{device} is up"), || {
-            self.ip(&format!("-o link show dev {device}")).contains(" state UP ")
+        wait_until(&format!("{device} is up"), || {
+            self.run_ip(&format!("-o link show dev {device}")).contains(" state UP ")
         });
     }
 
@@ -158,15 +158,15 @@ impl Namespace {
     /// # Panics
     /// After [`LIMIT`].
     pub fn wait_until_listening(&self, address: (&str, u16)) {
-        until(&format!("somebody listens at {address:?}"), || {
-            self.enter(|| std::net::TcpStream::connect(address).is_ok())
+        wait_until(&format!("somebody listens at {address:?}"), || {
+            self.run_inside(|| std::net::TcpStream::connect(address).is_ok())
         });
     }
 }
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        remove(&self.name);
+        remove_namespace(&self.name);
     }
 }
 
@@ -212,7 +212,7 @@ impl Pair {
             pair.client.name()
         );
         if let Err(why) = try_ip(&words.split(' ').collect::<Vec<_>>()) {
-            return need::skip(&format!("needs virtual Ethernet devices: {why}"));
+            return need::report_skip(&format!("needs virtual Ethernet devices: {why}"));
         }
         let ends = [
             (&pair.client, CLIENT_DEVICE, CLIENT, CLIENT6),
@@ -220,13 +220,13 @@ impl Pair {
         ];
         for (space, device, four, six) in ends {
             if addresses {
-                space.ip(&format!("address add {four}/24 dev {device}"));
+                space.run_ip(&format!("address add {four}/24 dev {device}"));
                 // Duplicate address detection would take a second.
-                space.ip(&format!("address add {six}/64 dev {device} nodad"));
+                space.run_ip(&format!("address add {six}/64 dev {device} nodad"));
             } else {
-                space.ip(&format!("link set dev {device} addrgenmode none arp off"));
+                space.run_ip(&format!("link set dev {device} addrgenmode none arp off"));
             }
-            space.ip(&format!("link set dev {device} up"));
+            space.run_ip(&format!("link set dev {device} up"));
         }
         for (space, device, ..) in ends {
             space.wait_until_up(device);
@@ -237,17 +237,17 @@ impl Pair {
 
 /// Removes the namespaces for whose process `has_gone` returns true.
 fn remove_stale_namespaces(has_gone: impl Fn(u32) -> bool) {
-    let names = fs::read_dir(NAMES).into_iter().flatten().flatten();
+    let names = fs::read_dir(NAMES_DIRECTORY).into_iter().flatten().flatten();
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
-        if owner(&name).is_some_and(&has_gone) {
-            remove(&name);
+        if owner_process(&name).is_some_and(&has_gone) {
+            remove_namespace(&name);
         }
     }
 }
 
 /// Returns the ID of the process that created the namespace of this name, or `None` if it was not
 /// created by this module.
-fn owner(name: &str) -> Option<u32> {
+fn owner_process(name: &str) -> Option<u32> {
     let (process, number) = name.strip_prefix("sl-")?.split_once('-')?;
     number.parse::<u32>().ok()?;
     process.parse().ok()
@@ -259,7 +259,7 @@ fn is_alive(process: u32) -> bool {
 
 /// Kills all processes in a namespace and removes it. Ignores failures, because another test may
 /// remove the same namespace.
-fn remove(name: &str) {
+fn remove_namespace(name: &str) {
     let quiet = |words: &[&str]| {
         let mut command = Command::new("ip");
         command.args(words).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()
@@ -272,7 +272,7 @@ fn remove(name: &str) {
     quiet(&["netns", "delete", name]);
 }
 
-fn ip(words: &[&str]) -> String {
+fn run_ip_command(words: &[&str]) -> String {
     try_ip(words).unwrap_or_else(|why| panic!("{why}"))
 }
 
@@ -280,7 +280,8 @@ fn try_ip(words: &[&str]) -> Result<String, String> {
     output_of(Command::new("ip").args(words).stdin(Stdio::null()))
 }
 
-/// Runs a command and waits for it; returns its standard output, or the failure as text.
+/// Runs a command and waits until it exits. Returns its standard output, or a description of the
+/// failure.
 fn output_of(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|why| format!("{command:?}: {why}"))?;
     if output.status.success() {
@@ -298,9 +299,9 @@ mod tests {
 
     #[test]
     fn owner_is_read_from_a_name() {
-        assert_eq!(owner("sl-17-3"), Some(17));
+        assert_eq!(owner_process("sl-17-3"), Some(17));
         for name in ["sl-17", "sl-x-3", "sl-17-x", "other", "sl--1", "esl-1-1"] {
-            assert_eq!(owner(name), None, "{name}");
+            assert_eq!(owner_process(name), None, "{name}");
         }
         assert!(is_alive(std::process::id()));
     }
@@ -309,8 +310,8 @@ mod tests {
     fn bytes_cross_between_the_namespaces() {
         let Some(pair) = Pair::new(Cable::default()) else { return };
         for (address, of) in [(SERVER, CLIENT), (SERVER6, CLIENT6)] {
-            let listener = pair.server.enter(|| TcpListener::bind((address, 7)).unwrap());
-            let mut near = pair.client.enter(|| TcpStream::connect((address, 7)).unwrap());
+            let listener = pair.server.run_inside(|| TcpListener::bind((address, 7)).unwrap());
+            let mut near = pair.client.run_inside(|| TcpStream::connect((address, 7)).unwrap());
             let (mut far, from) = listener.accept().unwrap();
             assert_eq!(from.ip().to_string(), of);
             near.write_all(b"over").unwrap();
@@ -322,14 +323,14 @@ mod tests {
         let [near, far] = [(&pair.client, CLIENT_DEVICE), (&pair.server, SERVER_DEVICE)]
             .map(|(space, device)| counters(space, device).unwrap());
         assert!(near.sent > 0 && far.received > 0, "{near:?} {far:?}");
-        assert_eq!(pair.client.run("echo", "here"), "here\n");
+        assert_eq!(pair.client.run_program("echo", "here"), "here\n");
     }
 
     #[test]
     fn pair_without_addresses_sends_no_frames() {
         let cable = Cable { addresses: false, mtu: 9000, queues: 2 };
         let Some(pair) = Pair::new(cable) else { return };
-        let text = pair.client.ip(&format!("link show dev {CLIENT_DEVICE}"));
+        let text = pair.client.run_ip(&format!("link show dev {CLIENT_DEVICE}"));
         assert!(text.contains("mtu 9000"), "{text}");
         let sent = |space, device| counters(space, device).unwrap().sent;
         let silent = sent(&pair.client, CLIENT_DEVICE) + sent(&pair.server, SERVER_DEVICE);
@@ -343,12 +344,12 @@ mod tests {
         let mut gone = Command::new("true").spawn().unwrap();
         gone.wait().unwrap();
         let left = format!("sl-{}-0", gone.id());
-        ip(&["netns", "add", &left]);
+        run_ip_command(&["netns", "add", &left]);
         let mut lives = Command::new("ip");
         let mut lives = lives.args(["netns", "exec", &left, "sleep", "1000"]).spawn().unwrap();
-        until("it runs there", || !ip(&["netns", "pids", &left]).is_empty());
+        wait_until("it runs there", || !run_ip_command(&["netns", "pids", &left]).is_empty());
         remove_stale_namespaces(|process| !is_alive(process));
-        assert!(!fs::exists(format!("{NAMES}/{left}")).unwrap());
+        assert!(!fs::exists(format!("{NAMES_DIRECTORY}/{left}")).unwrap());
         assert!(!lives.wait().unwrap().success(), "what ran there has been ended");
         let path = kept.path();
         assert!(path.exists());

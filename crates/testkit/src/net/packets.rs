@@ -2,7 +2,7 @@
 //!
 //! The source is `/proc/thread-self/net`, which shows the network namespace of the calling thread.
 
-use super::{Namespace, until};
+use super::{Namespace, wait_until};
 use std::fs;
 
 /// The counters of a device.
@@ -20,7 +20,7 @@ pub struct Counters {
 
 /// Returns the counters of a device; `None` if no device has this name.
 pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
-    parse_counters(&space.enter(|| read("dev")), device)
+    parse_counters(&space.run_inside(|| read("dev")), device)
 }
 
 /// Waits until a device has counted at least `frames` received frames, including dropped frames,
@@ -31,7 +31,7 @@ pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
 /// After `LIMIT`, or if there is no such device.
 #[track_caller]
 pub fn wait_until_received(space: &Namespace, device: &str, frames: u64) {
-    until(&format!("{device} has received {frames} frames"), || {
+    wait_until(&format!("{device} has received {frames} frames"), || {
         let now = counters(space, device).expect("the device is there");
         now.received + now.receive_dropped >= frames && backlog(&read("softnet_stat")) == 0
     });
@@ -40,7 +40,7 @@ pub fn wait_until_received(space: &Namespace, device: &str, frames: u64) {
 /// Returns the inode numbers of the packet sockets that receive frames in the namespace: sockets
 /// that are bound to a protocol and active.
 pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
-    parse_sockets(&space.enter(|| read("packet")))
+    parse_sockets(&space.run_inside(|| read("packet")))
 }
 
 /// Returns true if the process has a BPF link of any kind, or a packet socket that receives frames

@@ -1,8 +1,9 @@
-//! A TCP connection as a tap captures it: handshake, data segments, acknowledgements, close.
+//! A TCP connection as a packet tap captures it: handshake, data segments, acknowledgements and
+//! close.
 
 use std::net::IpAddr;
 
-use super::{Capture, reply, segment};
+use super::{Capture, reply_frame, tcp_header};
 use crate::packet::Frame;
 use crate::random::Random;
 
@@ -47,33 +48,33 @@ impl Connection {
         let ports = (random.within(32_768..61_000) as u16, port);
         let sequence = (random.next() as u32, random.next() as u32);
         let mut this = Self { client: parse(client), server: parse(server), ports, sequence };
-        this.shake_hands(capture);
+        this.capture_handshake(capture);
         this
     }
 
     /// Opens a second connection between the same ports, with initial sequence numbers 2³⁰ higher.
-    pub(crate) fn again(&self, capture: &mut Capture) -> Self {
+    pub(crate) fn reopen(&self, capture: &mut Capture) -> Self {
         let (client, server) = self.sequence;
         let away = |sequence: u32| sequence.wrapping_add(1 << 30);
         let mut this = Self { sequence: (away(client), away(server)), ..*self };
-        this.shake_hands(capture);
+        this.capture_handshake(capture);
         this
     }
 
-    fn shake_hands(&mut self, capture: &mut Capture) {
-        capture.add(500, self.handshake(Side::Client, SYN));
+    fn capture_handshake(&mut self, capture: &mut Capture) {
+        capture.add(500, self.handshake_segment(Side::Client, SYN));
         self.advance(Side::Client, 1);
-        capture.add(12_000, self.handshake(Side::Server, SYN | ACK));
+        capture.add(12_000, self.handshake_segment(Side::Server, SYN | ACK));
         self.advance(Side::Server, 1);
         self.acknowledge(capture, Side::Client);
     }
 
-    /// Sends data in segments; the peer acknowledges all of it after the last segment.
+    /// Sends data in segments. The peer acknowledges all of it after the last segment.
     pub(crate) fn send(&mut self, capture: &mut Capture, side: Side, data: &[u8]) {
         for segment in self.segments(side, data) {
             capture.add(220, segment);
         }
-        self.acknowledge(capture, side.other());
+        self.acknowledge(capture, side.peer());
     }
 
     /// Returns the segments of this data without capturing them, so that the caller can reorder or
@@ -84,7 +85,7 @@ impl Connection {
         chunks
             .map(|(index, chunk)| {
                 let flags = if index == last { PSH | ACK } else { ACK };
-                let frame = self.frame(side, flags, &[], chunk);
+                let frame = self.segment_frame(side, flags, &[], chunk);
                 self.advance(side, chunk.len() as u32);
                 frame
             })
@@ -93,13 +94,13 @@ impl Connection {
 
     /// Captures an acknowledgement by `side` of all data received so far.
     pub(crate) fn acknowledge(&self, capture: &mut Capture, side: Side) {
-        capture.add(90, self.frame(side, ACK, &[], &[]));
+        capture.add(90, self.segment_frame(side, ACK, &[], &[]));
     }
 
     /// Captures the close of both directions: two FINs and the last acknowledgement.
     pub(crate) fn close(mut self, capture: &mut Capture) {
         for side in [Side::Client, Side::Server] {
-            capture.add(700, self.frame(side, FIN | ACK, &[], &[]));
+            capture.add(700, self.segment_frame(side, FIN | ACK, &[], &[]));
             self.advance(side, 1);
         }
         self.acknowledge(capture, Side::Client);
@@ -107,39 +108,39 @@ impl Connection {
 
     /// Captures a reset by the client.
     pub(crate) fn reset(self, capture: &mut Capture) {
-        capture.add(300, self.frame(Side::Client, RST | ACK, &[], &[]));
+        capture.add(300, self.segment_frame(Side::Client, RST | ACK, &[], &[]));
     }
 
     /// Returns a segment with the options of a handshake: maximum segment size, SACK permitted,
     /// window scale.
-    fn handshake(&self, side: Side, flags: u8) -> Vec<u8> {
+    fn handshake_segment(&self, side: Side, flags: u8) -> Vec<u8> {
         let size = (SEGMENT_MAX as u16).to_be_bytes();
         let options = [2, 4, size[0], size[1], 4, 2, 1, 3, 3, 7];
-        self.frame(side, flags, &options, &[])
+        self.segment_frame(side, flags, &options, &[])
     }
 
-    fn frame(&self, side: Side, flags: u8, options: &[u8], data: &[u8]) -> Vec<u8> {
+    fn segment_frame(&self, side: Side, flags: u8, options: &[u8], data: &[u8]) -> Vec<u8> {
         let (client, server) = self.ports;
         let (mine, theirs) = self.sequence;
         let frame = match side {
             Side::Client => Frame::ethernet().ip(self.client, self.server),
-            Side::Server => reply().ip(self.server, self.client),
+            Side::Server => reply_frame().ip(self.server, self.client),
         };
         let acknowledged = |number| if flags & ACK == 0 { 0 } else { number };
         let mut segment = match side {
-            Side::Client => segment((client, server), mine, acknowledged(theirs), flags),
-            Side::Server => segment((server, client), theirs, acknowledged(mine), flags),
+            Side::Client => tcp_header((client, server), mine, acknowledged(theirs), flags),
+            Side::Server => tcp_header((server, client), theirs, acknowledged(mine), flags),
         };
         segment.options = options.to_vec();
         frame.tcp(&segment, data)
     }
 
-    /// Returns a segment whose data begins `ahead` bytes after the next sequence number of `side`;
-    /// does not advance that number.
+    /// Returns a segment whose data begins `ahead` bytes after the next sequence number of `side`.
+    /// That number does not change.
     pub(crate) fn emit_twin(&self, side: Side, flags: u8, ahead: u32, data: &[u8]) -> Vec<u8> {
         let mut moved = Self { ..*self };
         moved.advance(side, ahead);
-        moved.frame(side, flags, &[], data)
+        moved.segment_frame(side, flags, &[], data)
     }
 
     /// Advances the next sequence number of a side.
@@ -153,7 +154,7 @@ impl Connection {
 }
 
 impl Side {
-    pub(super) const fn other(self) -> Self {
+    pub(super) const fn peer(self) -> Self {
         match self {
             Self::Client => Self::Server,
             Self::Server => Self::Client,

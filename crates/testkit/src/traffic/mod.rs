@@ -38,13 +38,13 @@ impl Capture {
     }
 
     /// Returns a capture of these frames, 1 µs apart.
-    pub fn of(frames: impl IntoIterator<Item = Vec<u8>>) -> Self {
+    pub fn from_frames(frames: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let mut capture = Self::new();
         frames.into_iter().for_each(|frame| capture.add(1, frame));
         capture
     }
 
-    /// Returns an empty capture; its clock starts at the beginning of 2026.
+    /// Returns an empty capture whose clock starts at the beginning of 2026.
     pub(crate) const fn new() -> Self {
         Self { frames: Vec::new(), now_ns: 1_767_225_600_000_000_000 }
     }
@@ -67,36 +67,36 @@ pub(crate) const SERVER6: &str = "2001:db8:80::80";
 /// Returns the contents of `examples/web.pcap`: six connections to port 80 (one with a reordered
 /// and a repeated segment, one over IPv6), one to port 443, DNS, ARP, ICMP echo, and a frame with a
 /// VLAN tag.
-pub fn web() -> Capture {
+pub fn web_capture() -> Capture {
     let (mut capture, mut random) = (Capture::new(), Random::new(2026));
-    neighbours(&mut capture);
-    resolve(&mut capture, 0x1001, "www.example.org", SERVER);
-    page_with_style(&mut capture, &mut random);
-    resolve(&mut capture, 0x1002, "download.example.org", OTHER);
-    disordered(&mut capture, &mut random);
-    posts_and_errors(&mut capture, &mut random);
-    tls(&mut capture, &mut random);
-    over_ipv6(&mut capture, &mut random);
-    tagged(&mut capture);
+    add_neighbour_traffic(&mut capture);
+    add_dns_lookups(&mut capture, 0x1001, "www.example.org", SERVER);
+    add_page_with_style(&mut capture, &mut random);
+    add_dns_lookups(&mut capture, 0x1002, "download.example.org", OTHER);
+    add_disordered_download(&mut capture, &mut random);
+    add_posts_and_errors(&mut capture, &mut random);
+    add_tls_flight(&mut capture, &mut random);
+    add_ipv6_connection(&mut capture, &mut random);
+    add_tagged_frame(&mut capture);
     capture
 }
 
-/// Returns a mix of the same kinds of traffic; `connections` is the number of scenes, of about
-/// twenty frames each.
-pub fn traffic(seed: u64, connections: usize) -> Capture {
+/// Returns a capture with similar traffic. `connections` is the number of scenes, each of about
+/// twenty frames.
+pub fn mixed_traffic(seed: u64, connections: usize) -> Capture {
     let (mut capture, mut random) = (Capture::new(), Random::new(seed));
     for _ in 0..connections {
         match random.below(10) {
-            0 => neighbours(&mut capture),
-            1 => tls(&mut capture, &mut random),
-            2 => over_ipv6(&mut capture, &mut random),
-            3 => disordered(&mut capture, &mut random),
-            4 => posts_and_errors(&mut capture, &mut random),
-            5 => tagged(&mut capture),
+            0 => add_neighbour_traffic(&mut capture),
+            1 => add_tls_flight(&mut capture, &mut random),
+            2 => add_ipv6_connection(&mut capture, &mut random),
+            3 => add_disordered_download(&mut capture, &mut random),
+            4 => add_posts_and_errors(&mut capture, &mut random),
+            5 => add_tagged_frame(&mut capture),
             _ => {
                 let id = random.below(0x1000) as u16;
-                resolve(&mut capture, id, "www.example.org", SERVER);
-                page_with_style(&mut capture, &mut random);
+                add_dns_lookups(&mut capture, id, "www.example.org", SERVER);
+                add_page_with_style(&mut capture, &mut random);
             }
         }
     }
@@ -104,48 +104,53 @@ pub fn traffic(seed: u64, connections: usize) -> Capture {
 }
 
 /// Adds an ARP exchange and two ICMP echoes between the client and its router.
-fn neighbours(capture: &mut Capture) {
+fn add_neighbour_traffic(capture: &mut Capture) {
     let broadcast = Frame::ethernet_between(crate::packet::SOURCE, [0xff; 6]).padded_to(60);
     capture.add(0, broadcast.arp(true, CLIENT, ROUTER));
-    capture.add(180, reply().padded_to(60).arp(false, ROUTER, CLIENT));
+    capture.add(180, reply_frame().padded_to(60).arp(false, ROUTER, CLIENT));
     for number in 1..=2 {
         let payload = b"is anybody there?";
         let request = Frame::ethernet().ipv4(CLIENT, ROUTER).echo(true, 7, number, payload);
         capture.add(1_000, request);
-        let answer = reply().ipv4(ROUTER, CLIENT).echo(false, 7, number, payload);
+        let answer = reply_frame().ipv4(ROUTER, CLIENT).echo(false, 7, number, payload);
         capture.add(350, answer);
     }
 }
 
 /// Adds a DNS query with its response, and then a query that is answered with NXDOMAIN.
-fn resolve(capture: &mut Capture, id: u16, name: &str, address: &str) {
+fn add_dns_lookups(capture: &mut Capture, id: u16, name: &str, address: &str) {
     let ask =
         |question: &[u8], port| Frame::ethernet().ipv4(CLIENT, RESOLVER).udp(port, 53, question);
-    let reply_with = |answer: &[u8], port| reply().ipv4(RESOLVER, CLIENT).udp(53, port, answer);
-    capture.add(2_000, ask(&content::question(id, name, 1), 40_001));
+    let reply_with =
+        |answer: &[u8], port| reply_frame().ipv4(RESOLVER, CLIENT).udp(53, port, answer);
+    capture.add(2_000, ask(&content::dns_query(id, name, 1), 40_001));
     let address = address.parse().expect("the addresses of this file are addresses");
-    capture.add(9_000, reply_with(&content::answer(id, name, address), 40_001));
-    capture.add(40, ask(&content::question(id + 0x100, "nobody.example.org", 28), 40_002));
+    capture.add(9_000, reply_with(&content::dns_answer(id, name, address), 40_001));
+    capture.add(40, ask(&content::dns_query(id + 0x100, "nobody.example.org", 28), 40_002));
     capture.add(
         8_000,
-        reply_with(&content::no_such_name(id + 0x100, "nobody.example.org", 28), 40_002),
+        reply_with(&content::nxdomain_response(id + 0x100, "nobody.example.org", 28), 40_002),
     );
 }
 
 /// Adds a connection with two HTTP requests, and an overlapping connection that downloads random
 /// bytes.
-fn page_with_style(capture: &mut Capture, random: &mut Random) {
+fn add_page_with_style(capture: &mut Capture, random: &mut Random) {
     let mut page = Connection::open(capture, random, (CLIENT, SERVER), 80);
-    page.send(capture, Side::Client, &content::get("www.example.org", "/"));
-    page.send(capture, Side::Server, &content::ok("text/html", &content::html(1_900)));
-    page.send(capture, Side::Client, &content::get("www.example.org", "/style.css"));
-    page.send(capture, Side::Server, &content::ok("text/css", content::STYLE));
+    page.send(capture, Side::Client, &content::get_request("www.example.org", "/"));
+    page.send(
+        capture,
+        Side::Server,
+        &content::ok_response("text/html", &content::html_page(1_900)),
+    );
+    page.send(capture, Side::Client, &content::get_request("www.example.org", "/style.css"));
+    page.send(capture, Side::Server, &content::ok_response("text/css", content::STYLE));
     let mut sample = Connection::open(capture, random, (CLIENT, SERVER), 80);
-    sample.send(capture, Side::Client, &content::get("www.example.org", "/sample"));
+    sample.send(capture, Side::Client, &content::get_request("www.example.org", "/sample"));
     sample.send(
         capture,
         Side::Server,
-        &content::ok("application/octet-stream", &random.bytes(3_200)),
+        &content::ok_response("application/octet-stream", &random.bytes(3_200)),
     );
     page.close(capture);
     sample.close(capture);
@@ -153,11 +158,12 @@ fn page_with_style(capture: &mut Capture, random: &mut Random) {
 
 /// Adds a download whose second and third segments are swapped and whose fourth segment is
 /// repeated.
-fn disordered(capture: &mut Capture, random: &mut Random) {
+fn add_disordered_download(capture: &mut Capture, random: &mut Random) {
     let mut connection = Connection::open(capture, random, (CLIENT, OTHER), 80);
-    connection.send(capture, Side::Client, &content::get("download.example.org", "/text"));
-    let body = content::html(7_000);
-    let mut segments = connection.segments(Side::Server, &content::ok("text/plain", &body));
+    connection.send(capture, Side::Client, &content::get_request("download.example.org", "/text"));
+    let body = content::html_page(7_000);
+    let mut segments =
+        connection.segments(Side::Server, &content::ok_response("text/plain", &body));
     segments.swap(1, 2);
     segments.insert(4, segments[3].clone());
     for segment in segments {
@@ -169,21 +175,25 @@ fn disordered(capture: &mut Capture, random: &mut Random) {
 
 /// Adds a connection with a form, a chunked response and a HEAD request, and another connection
 /// with a 404 response that the client resets.
-fn posts_and_errors(capture: &mut Capture, random: &mut Random) {
+fn add_posts_and_errors(capture: &mut Capture, random: &mut Random) {
     let mut form = Connection::open(capture, random, (CLIENT, SERVER), 80);
-    form.send(capture, Side::Client, &content::post("www.example.org", "/search", "q=streams"));
-    form.send(capture, Side::Server, &content::chunked(&content::html(900), 400));
-    form.send(capture, Side::Client, &content::head("www.example.org", "/"));
-    form.send(capture, Side::Server, &content::no_body("200 OK", 1_900));
+    form.send(
+        capture,
+        Side::Client,
+        &content::post_request("www.example.org", "/search", "q=streams"),
+    );
+    form.send(capture, Side::Server, &content::chunked_response(&content::html_page(900), 400));
+    form.send(capture, Side::Client, &content::head_request("www.example.org", "/"));
+    form.send(capture, Side::Server, &content::head_response("200 OK", 1_900));
     form.close(capture);
     let mut missing = Connection::open(capture, random, (CLIENT, OTHER), 80);
-    missing.send(capture, Side::Client, &content::get("download.example.org", "/gone"));
-    missing.send(capture, Side::Server, &content::not_found());
+    missing.send(capture, Side::Client, &content::get_request("download.example.org", "/gone"));
+    missing.send(capture, Side::Server, &content::not_found_response());
     missing.reset(capture);
 }
 
 /// Adds a connection with the first flight of TLS and encrypted records.
-fn tls(capture: &mut Capture, random: &mut Random) {
+fn add_tls_flight(capture: &mut Capture, random: &mut Random) {
     let mut connection = Connection::open(capture, random, (CLIENT, OTHER), 443);
     let hello = content::client_hello(random, "secret.example.org");
     connection.send(capture, Side::Client, &hello);
@@ -193,27 +203,31 @@ fn tls(capture: &mut Capture, random: &mut Random) {
     connection.close(capture);
 }
 
-fn over_ipv6(capture: &mut Capture, random: &mut Random) {
+fn add_ipv6_connection(capture: &mut Capture, random: &mut Random) {
     let mut connection = Connection::open(capture, random, (CLIENT6, SERVER6), 80);
-    connection.send(capture, Side::Client, &content::get("www.example.org", "/six"));
-    connection.send(capture, Side::Server, &content::ok("text/html", &content::html(1_600)));
+    connection.send(capture, Side::Client, &content::get_request("www.example.org", "/six"));
+    connection.send(
+        capture,
+        Side::Server,
+        &content::ok_response("text/html", &content::html_page(1_600)),
+    );
     connection.close(capture);
 }
 
 /// Adds a syslog message in VLAN 42.
-fn tagged(capture: &mut Capture) {
+fn add_tagged_frame(capture: &mut Capture) {
     let message = b"<134>1 2026-01-01T00:00:00Z host streamline - - - one line of log";
     let frame = Frame::ethernet().tag(42).ipv4(CLIENT, "10.0.42.5").udp(40_514, 514, message);
     capture.add(5_000, frame);
 }
 
 /// Begins an Ethernet frame from the server to the client.
-pub(crate) fn reply() -> Frame {
+pub(crate) fn reply_frame() -> Frame {
     Frame::ethernet_between(crate::packet::TARGET, crate::packet::SOURCE)
 }
 
 /// Returns the TCP header of a segment without options.
-pub(crate) fn segment(
+pub(crate) fn tcp_header(
     ports: (u16, u16),
     sequence: u32,
     acknowledgement: u32,
@@ -229,16 +243,16 @@ mod tests {
 
     #[test]
     fn bundled_capture_equals_generated_capture() {
-        let file = std::fs::read(crate::cases::workspace().join("examples/web.pcap")).unwrap();
-        assert!(file == web().to_pcap(), "run the example make_web_capture again");
+        let file = std::fs::read(crate::cases::workspace_root().join("examples/web.pcap")).unwrap();
+        assert!(file == web_capture().to_pcap(), "run the example make_web_capture again");
         assert!(file.len() <= 60 * 1024, "{}", file.len());
     }
 
     #[test]
     fn traffic_follows_from_its_seed() {
-        let one = traffic(1, 20);
-        assert_eq!(one.frames, traffic(1, 20).frames);
-        assert_ne!(one.frames, traffic(2, 20).frames);
+        let one = mixed_traffic(1, 20);
+        assert_eq!(one.frames, mixed_traffic(1, 20).frames);
+        assert_ne!(one.frames, mixed_traffic(2, 20).frames);
         assert!(one.frames.is_sorted_by_key(|(time_ns, _)| *time_ns));
     }
 }

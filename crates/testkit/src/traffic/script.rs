@@ -1,7 +1,7 @@
 //! A TCP connection that is composed step by step: data of both sides, and forged segments.
 
 use super::connection::Side;
-use super::{CLIENT, Capture, SERVER, reply, segment};
+use super::{CLIENT, Capture, SERVER, reply_frame, tcp_header};
 use crate::packet::Frame;
 
 const FIN: u8 = 0x01;
@@ -22,38 +22,38 @@ impl Script {
     /// Returns a script that begins with a completed handshake.
     pub fn after_handshake() -> Self {
         let mut this = Self { capture: Capture::new(), next: [1_000, 9_000] };
-        this.send(Side::Client, SYN, &[], &[]);
+        this.send_segment(Side::Client, SYN, &[], &[]);
         this.next[0] += 1;
-        this.send(Side::Server, SYN | ACK, &[], &[]);
+        this.send_segment(Side::Server, SYN | ACK, &[], &[]);
         this.next[1] += 1;
-        this.send(Side::Client, ACK, &[], &[]);
+        this.send_segment(Side::Client, ACK, &[], &[]);
         this
     }
 
     /// Sends data from a side in one segment, which the peer acknowledges.
-    pub fn data(mut self, side: Side, data: &[u8]) -> Self {
-        self.send(side, ACK, &[], data);
+    pub fn send_data(mut self, side: Side, data: &[u8]) -> Self {
+        self.send_segment(side, ACK, &[], data);
         self.next[side as usize] += data.len() as u32;
-        self.send(side.other(), ACK, &[], &[]);
+        self.send_segment(side.peer(), ACK, &[], &[]);
         self
     }
 
     /// Closes one direction (FIN), which the peer acknowledges.
-    pub fn ends(mut self, side: Side) -> Self {
-        self.send(side, FIN | ACK, &[], &[]);
+    pub fn close_direction(mut self, side: Side) -> Self {
+        self.send_segment(side, FIN | ACK, &[], &[]);
         self.next[side as usize] += 1;
-        self.send(side.other(), ACK, &[], &[]);
+        self.send_segment(side.peer(), ACK, &[], &[]);
         self
     }
 
     /// Sends a reset with the source address of `side` and these TCP options.
-    pub fn resets(mut self, side: Side, options: &[u8]) -> Self {
-        self.send(side, RST | ACK, options, &[]);
+    pub fn send_reset(mut self, side: Side, options: &[u8]) -> Self {
+        self.send_segment(side, RST | ACK, options, &[]);
         self
     }
 
     /// Advances the clock by `ms` milliseconds.
-    pub fn waits(mut self, ms: u64) -> Self {
+    pub fn advance_clock(mut self, ms: u64) -> Self {
         self.capture.now_ns += ms * 1_000_000;
         self
     }
@@ -63,17 +63,17 @@ impl Script {
         self.capture
     }
 
-    fn send(&mut self, side: Side, flags: u8, options: &[u8], data: &[u8]) {
+    fn send_segment(&mut self, side: Side, flags: u8, options: &[u8], data: &[u8]) {
         let [client, server] = self.next;
         let acknowledged = |number| if flags & ACK == 0 { 0 } else { number };
         let (frame, mut header) = match side {
             Side::Client => (
                 Frame::ethernet().ipv4(CLIENT, SERVER),
-                segment(PORTS, client, acknowledged(server), flags),
+                tcp_header(PORTS, client, acknowledged(server), flags),
             ),
             Side::Server => (
-                reply().ipv4(SERVER, CLIENT),
-                segment((PORTS.1, PORTS.0), server, acknowledged(client), flags),
+                reply_frame().ipv4(SERVER, CLIENT),
+                tcp_header((PORTS.1, PORTS.0), server, acknowledged(client), flags),
             ),
         };
         header.options = options.to_vec();

@@ -1,7 +1,7 @@
 //! `streamline top`: monitors a path, or all of the user's paths.
 //!
-//! Samples the counters at regular intervals and redraws the screen; with `--once` it prints a
-//! single screen as text, with `--json` one object per sample.
+//! The counters are sampled at regular intervals, and the screen is redrawn. With `--once`, a
+//! single screen is printed as text; with `--json`, one object per sample.
 //!
 //! - `snapshot`: a snapshot computed from two samples;
 //! - `screen`: the screen.
@@ -9,10 +9,10 @@
 mod screen;
 mod snapshot;
 
-use super::connect::{connect_path, signals, wait};
+use super::connect::{connect_path, wait_readable, watch_signals};
 use super::sharing;
 use crate::arguments::paths::TopArguments;
-use crate::failure::complain;
+use crate::failure::report_client_error;
 use crate::status::Status;
 use crate::terminal;
 use member::client::{ClientError, PathClient};
@@ -30,7 +30,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 use streamline::report::json_line;
 
-/// Width and height of the screen without a terminal, in characters.
+/// Assumed width and height of the screen if there is no terminal, in characters.
 const DEFAULT_SIZE: (u16, u16) = (80, 24);
 /// Interval between the two samples of a single snapshot.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
@@ -43,25 +43,29 @@ pub(super) fn run(given: &TopArguments) -> Result<Status, Status> {
     match (given.once, given.json) {
         (true, json) => {
             let snapshot = sample_twice(&to, &mut sampler)?;
-            Ok(terminal::print(&if json { json_line(&snapshot) } else { render_text(&snapshot) }))
+            Ok(terminal::print_text(&if json {
+                json_line(&snapshot)
+            } else {
+                render_text(&snapshot)
+            }))
         }
         (false, true) => print_objects(&to, &mut sampler, given),
         (false, false) if !io::stdout().is_terminal() => {
-            terminal::complain("not a terminal: use --once for one picture, or --json");
+            terminal::print_error("not a terminal: use --once for one picture, or --json");
             Err(Status::Usage)
         }
-        (false, false) => live(&to, &mut sampler, given),
+        (false, false) => run_screen(&to, &mut sampler, given),
     }
 }
 
 /// Monitors all paths by redrawing the output of `ps`.
 fn monitor_all(given: &TopArguments) -> Result<Status, Status> {
     let once = given.once || !io::stdout().is_terminal();
-    let signals = signals()?;
+    let signals = watch_signals()?;
     loop {
         let words = crate::arguments::paths::PsArguments { json: given.json };
         if !once {
-            terminal::clear();
+            terminal::clear_screen();
         }
         let status = super::ps::run(&words)?;
         let limit = Duration::from_nanos(given.every);
@@ -71,11 +75,11 @@ fn monitor_all(given: &TopArguments) -> Result<Status, Status> {
     }
 }
 
-/// Takes two samples and returns the snapshot. Blocks for [`SAMPLE_INTERVAL`].
+/// Takes two samples of the counters and returns the snapshot. Blocks for [`SAMPLE_INTERVAL`].
 fn sample_twice(to: &PathClient, sampler: &mut PathSampler) -> Result<Snapshot, Status> {
-    let count = |to: &PathClient| to.count().map_err(|error| complain(&error));
+    let count = |to: &PathClient| to.counters().map_err(|error| report_client_error(&error));
     sampler.snapshot(count(to)?);
-    let _ = sleep_or_signal(signals()?, SAMPLE_INTERVAL);
+    let _ = sleep_or_signal(watch_signals()?, SAMPLE_INTERVAL);
     Ok(snapshot_with_kernel(to, sampler, count(to)?))
 }
 
@@ -90,7 +94,7 @@ fn snapshot_with_kernel(
     snapshot
 }
 
-/// Blocks for the duration; returns true if a signal arrives first.
+/// Blocks for the duration `limit`. Returns true if a signal arrives before the end.
 fn sleep_or_signal(signals: BorrowedFd<'_>, limit: Duration) -> bool {
     sys::poll::readable(&[signals], Some(limit)).contains(&true)
 }
@@ -101,11 +105,12 @@ fn print_objects(
     sampler: &mut PathSampler,
     given: &TopArguments,
 ) -> Result<Status, Status> {
-    to.follow(Duration::from_nanos(given.every)).map_err(|error| complain(&error))?;
-    let signals = signals()?;
-    while let Some(followed) = next(to, signals)? {
+    to.subscribe(Duration::from_nanos(given.every)).map_err(|error| report_client_error(&error))?;
+    let signals = watch_signals()?;
+    while let Some(followed) = next_snapshot(to, signals)? {
         if let Some(counters) = followed.counters {
-            let status = terminal::print(&json_line(&snapshot_with_kernel(to, sampler, counters)));
+            let status =
+                terminal::print_text(&json_line(&snapshot_with_kernel(to, sampler, counters)));
             if status != Status::Done {
                 return Ok(status);
             }
@@ -117,19 +122,19 @@ fn print_objects(
     Ok(Status::Done)
 }
 
-/// Blocks until the next update and returns its snapshot; returns `None` if a signal arrives or the
+/// Blocks until the next update and returns its snapshot. Returns `None` if a signal arrives or the
 /// path has ended.
-fn next(
+fn next_snapshot(
     to: &PathClient,
     signals: BorrowedFd<'_>,
 ) -> Result<Option<member::protocol::PathUpdate>, Status> {
-    if wait(&[to.as_fd()], signals, None).is_none() {
+    if wait_readable(&[to.as_fd()], signals, None).is_none() {
         return Ok(None);
     }
     match to.next_update() {
         Ok(followed) => Ok(Some(followed)),
         Err(ClientError::Disconnected) => Ok(None),
-        Err(error) => Err(complain(&error)),
+        Err(error) => Err(report_client_error(&error)),
     }
 }
 
@@ -139,14 +144,14 @@ fn render_text(snapshot: &Snapshot) -> String {
         size().ok().filter(|_| io::stdout().is_terminal()).unwrap_or(DEFAULT_SIZE);
     let backend = TestBackend::new(columns, rows);
     let Ok(mut terminal) = Terminal::new(backend);
-    let Ok(_) = terminal.draw(|frame| screen::draw(frame, snapshot, 0));
+    let Ok(_) = terminal.draw(|frame| screen::draw_screen(frame, snapshot, 0));
     let buffer = terminal.backend().buffer();
     let mut text = String::new();
     for row in 0..rows {
         let line: String = (0..columns).map(|column| buffer[(column, row)].symbol()).collect();
         let line = line.trim_end();
         // Text output needs neither the key help nor repeated blank lines.
-        if line != screen::KEYS && !(line.is_empty() && text.ends_with("\n\n")) {
+        if line != screen::KEY_HELP && !(line.is_empty() && text.ends_with("\n\n")) {
             text.push_str(line);
             text.push('\n');
         }
@@ -177,44 +182,44 @@ impl Drop for Screen {
 }
 
 /// Redraws the screen until the path ends or the user quits.
-fn live(
+fn run_screen(
     to: &PathClient,
     sampler: &mut PathSampler,
     given: &TopArguments,
 ) -> Result<Status, Status> {
     let failed = |error: io::Error| {
-        terminal::complain(&format!("cannot draw: {}", terminal::reason(&error)));
+        terminal::print_error(&format!("cannot draw: {}", terminal::reason(&error)));
         Status::Failed
     };
-    let signals = signals()?;
-    to.follow(Duration::from_nanos(given.every)).map_err(|error| complain(&error))?;
+    let signals = watch_signals()?;
+    to.subscribe(Duration::from_nanos(given.every)).map_err(|error| report_client_error(&error))?;
     let mut screen = Screen::open().map_err(failed)?;
     let stdin = io::stdin();
     let (mut snapshot, mut first) = (None, 0);
     loop {
-        let ready = wait(&[to.as_fd(), stdin.as_fd()], signals, None);
+        let ready = wait_readable(&[to.as_fd(), stdin.as_fd()], signals, None);
         let Some(ready) = ready else { return Ok(Status::Done) };
         if ready.get(1) == Some(&true) && event::poll(Duration::ZERO).map_err(failed)? {
             match event::read().map_err(failed)? {
                 Event::Key(key) if is_quit_key(key.code, key.modifiers) => return Ok(Status::Done),
-                Event::Key(key) => first = scroll(first, key.code),
+                Event::Key(key) => first = scroll_position(first, key.code),
                 _ => {}
             }
         }
         if ready.first() == Some(&true) {
-            let Some(followed) = next(to, signals)? else { return Ok(Status::Done) };
+            let Some(followed) = next_snapshot(to, signals)? else { return Ok(Status::Done) };
             snapshot = followed
                 .counters
                 .map(|counters| snapshot_with_kernel(to, sampler, counters))
                 .or(snapshot);
             if let Some(ended) = followed.ended {
                 drop(screen);
-                terminal::note(&member::client::escape_hidden(&ended.report));
+                terminal::print_note(&member::client::escape_hidden(&ended.report));
                 return Ok(Status::Done);
             }
         }
         if let Some(snapshot) = &snapshot {
-            screen.0.draw(|frame| screen::draw(frame, snapshot, first)).map_err(failed)?;
+            screen.0.draw(|frame| screen::draw_screen(frame, snapshot, first)).map_err(failed)?;
         }
     }
 }
@@ -225,7 +230,7 @@ fn is_quit_key(code: KeyCode, modifiers: KeyModifiers) -> bool {
 }
 
 /// Returns the index of the first visible node after a key press.
-const fn scroll(first: usize, code: KeyCode) -> usize {
+const fn scroll_position(first: usize, code: KeyCode) -> usize {
     match code {
         KeyCode::Down | KeyCode::Char('j') => first.saturating_add(1),
         KeyCode::Up | KeyCode::Char('k') => first.saturating_sub(1),

@@ -1,5 +1,5 @@
-//! Layout of the screen of `top`: the graph with its rates, the rings, and losses by location;
-//! designed for 80×24 characters.
+//! Layout of the screen of `top`: the graph with its rates, the rings, and the losses by location.
+//! The layout fits 80×24 characters.
 
 use super::super::connect::{format_age, user_name};
 use super::super::rates::short_rate;
@@ -19,7 +19,7 @@ const LINES_MAX: usize = 4;
 const BAR_WIDTH: usize = 20;
 
 /// Draws the screen; the list of nodes starts at index `first`.
-pub(super) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, first: usize) {
+pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, first: usize) {
     let rings = snapshot.rings.len().min(LINES_MAX);
     let lost = snapshot.lost.len().clamp(1, LINES_MAX);
     let rows = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -31,21 +31,21 @@ pub(super) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, first: usize) {
         Constraint::Length(1),
     ]);
     let [head, nodes, ring, loss, foot] = areas.areas(frame.area());
-    frame.render_widget(Paragraph::new(heading(snapshot, head)), head);
-    frame.render_widget(table(snapshot, first), nodes);
+    frame.render_widget(Paragraph::new(heading_lines(snapshot, head)), head);
+    frame.render_widget(node_table(snapshot, first), nodes);
     if rings > 0 {
         let lines: Vec<Line<'_>> = snapshot.rings.iter().take(LINES_MAX).map(ring_line).collect();
-        frame.render_widget(section("rings", lines), ring);
+        frame.render_widget(section_paragraph("rings", lines), ring);
     }
     let lines = match snapshot.lost.is_empty() {
         true => vec![Line::from("  nothing")],
         false => snapshot.lost.iter().take(LINES_MAX).map(loss_line).collect(),
     };
-    frame.render_widget(section("lost", lines), loss);
+    frame.render_widget(section_paragraph("lost", lines), loss);
     frame.render_widget(Paragraph::new(status_line(snapshot)), foot);
 }
 
-fn heading(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
+fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
     let path = &snapshot.path;
     let name =
         path.name.as_deref().map_or_else(String::new, |name| format!(" {}", escape_hidden(name)));
@@ -67,12 +67,12 @@ fn heading(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
     lines
 }
 
-fn table(snapshot: &Snapshot, first: usize) -> Table<'static> {
+fn node_table(snapshot: &Snapshot, first: usize) -> Table<'static> {
     let head = ["filter", "runs in", "blocks/s", "bytes/s", "ns/block", "held", "lost"];
     let bold = Style::new().add_modifier(Modifier::BOLD);
     // At least the last node stays visible.
     let first = first.min(snapshot.nodes.len().saturating_sub(1));
-    let rows = snapshot.nodes.iter().skip(first).map(node);
+    let rows = snapshot.nodes.iter().skip(first).map(node_row);
     let widths = [
         Constraint::Min(20),
         Constraint::Length(14),
@@ -89,7 +89,7 @@ fn table(snapshot: &Snapshot, first: usize) -> Table<'static> {
     Table::new(rows, widths).header(Row::new(head).style(bold)).column_spacing(1)
 }
 
-fn node(node_rates: &NodeRates) -> Row<'static> {
+fn node_row(node_rates: &NodeRates) -> Row<'static> {
     let label = match node_rates.classes.as_str() {
         "" => String::new(),
         classes => format!("|{classes} "),
@@ -121,12 +121,13 @@ fn right_aligned(text: String) -> Cell<'static> {
     Cell::from(Line::from(text).right_aligned())
 }
 
-fn section(title: &'static str, lines: Vec<Line<'static>>) -> Paragraph<'static> {
+fn section_paragraph(title: &'static str, lines: Vec<Line<'static>>) -> Paragraph<'static> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     Paragraph::new(lines).block(Block::new().title(Line::styled(title, bold)))
 }
 
-/// Formats a ring: `  rx → pcap  ████░░░░  12 % of 1024 (pressure 9 % is below 25 %)`.
+/// Formats the fill of a ring, such as `  rx → pcap  ████░░░░  12 % of 1024 (pressure 9 % is below
+/// 25 %)`.
 fn ring_line(ring: &RingFill) -> Line<'static> {
     let room = ring.room.max(1);
     let part = ring.fill.min(room) as f64 / room as f64;
@@ -148,8 +149,8 @@ fn loss_line(loss: &Loss) -> Line<'static> {
     Line::styled(text, Style::new().fg(Color::Red))
 }
 
-/// Key help for an interactive screen.
-pub(super) const KEYS: &str = "q quits, arrows move";
+/// Text that explains the keys of an interactive screen.
+pub(super) const KEY_HELP: &str = "q quits, arrows move";
 
 fn status_line(snapshot: &Snapshot) -> Line<'static> {
     let dim = Style::new().add_modifier(Modifier::DIM);
@@ -161,6 +162,6 @@ fn status_line(snapshot: &Snapshot) -> Line<'static> {
         (None, None, Some(adapted)) => {
             Line::styled(format!("adapted: {}", escape_hidden(adapted)), dim)
         }
-        (None, None, None) => Line::styled(KEYS, dim),
+        (None, None, None) => Line::styled(KEY_HELP, dim),
     }
 }

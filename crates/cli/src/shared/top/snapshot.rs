@@ -28,7 +28,7 @@ pub(super) struct Snapshot {
     pub(super) given: Amount,
     pub(super) nodes: Vec<NodeRates>,
     pub(super) rings: Vec<RingFill>,
-    /// Losses by location and reason, the largest first.
+    /// Losses by location and reason, in descending order.
     pub(super) lost: Vec<Loss>,
     /// Spaces that did not reply in time.
     pub(super) silent_space: Vec<String>,
@@ -36,21 +36,21 @@ pub(super) struct Snapshot {
     pub(super) adapted: Option<String>,
     /// Latency, if the request bounds it.
     pub(super) latency: Option<Latency>,
-    /// Sentence about latencies that exceed the bound, if there are any.
+    /// Sentence about latencies that exceed the bound, if any do.
     #[serde(skip)]
     pub(super) latency_note: Option<String>,
     /// Kernel programs that run parts of the path.
     pub(super) kernel: Vec<KernelProgram>,
 }
 
-/// A node.
+/// The rates of a node.
 #[derive(Serialize, Debug)]
 pub(super) struct NodeRates {
     pub(super) name: String,
     pub(super) space: String,
     /// Indentation level: the number of forks between the source and this node.
     pub(super) depth: usize,
-    /// Classes selected by the incoming arcs of the node; empty for plain pipes.
+    /// Classes selected by the arcs that lead to the node; empty if the arcs select all classes.
     pub(super) classes: String,
     /// Input rate of the node, or output rate of a source.
     pub(super) rate: Rate,
@@ -61,16 +61,16 @@ pub(super) struct NodeRates {
     pub(super) block_ns: Option<f64>,
 }
 
-/// A ring between two spaces.
+/// The fill of a ring between two spaces.
 #[derive(Serialize, Debug)]
 pub(super) struct RingFill {
     pub(super) from: String,
     pub(super) to: String,
     /// Number of blocks in the ring.
     pub(super) fill: u64,
-    /// Capacity in blocks now.
+    /// Current capacity in blocks.
     pub(super) room: u64,
-    /// Reason of the last change of the capacity; empty if there was none.
+    /// Reason for the last change of the capacity; empty if it never changed.
     pub(super) because: String,
 }
 
@@ -87,48 +87,48 @@ impl PathSampler {
         Self { about, uid, before: Counters::default() }
     }
 
-    /// Computes a snapshot and keeps the sample for the next snapshot.
+    /// Computes a snapshot, and keeps the sample for the next snapshot.
     pub(super) fn snapshot(&mut self, now: Counters) -> Snapshot {
         let before = std::mem::replace(&mut self.before, now);
         let now = &self.before;
         let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns);
-        let old = rates::losses(&before);
+        let old = rates::losses_by_location(&before);
         let fresh = |place: &str, blocks: u64| {
             let known = old.iter().find(|(known, _)| known == place);
             blocks.saturating_sub(known.map_or(0, |(_, blocks)| *blocks))
         };
-        let lost = rates::losses(now).into_iter();
+        let lost = rates::losses_by_location(now).into_iter();
         let lost = lost.map(|(place, blocks)| Loss { fresh: fresh(&place, blocks), place, blocks });
         Snapshot {
             version: VERSION,
             path: self.about.clone(),
             uid: self.uid,
             elapsed_ns: now.elapsed_ns,
-            rate: rates::rate(rates::output(&before), rates::output(now), ns),
-            given: rates::output(now),
-            nodes: self.nodes(&before, ns),
-            rings: self.rings(),
+            rate: rates::compute_rate(rates::source_output(&before), rates::source_output(now), ns),
+            given: rates::source_output(now),
+            nodes: self.all_node_rates(&before, ns),
+            rings: self.ring_fills(),
             lost: lost.collect(),
-            silent_space: now.spaces.iter().filter_map(silent_space).collect(),
+            silent_space: now.spaces.iter().filter_map(describe_silent_space).collect(),
             adapted: now.adapted.last().cloned(),
             latency: now.latency.clone(),
-            latency_note: rates::late_blocks(now),
+            latency_note: rates::describe_latency(now),
             kernel: Vec::new(),
         }
     }
 
-    /// Returns all nodes in depth-first order from the sources.
-    fn nodes(&self, before: &Counters, ns: u64) -> Vec<NodeRates> {
+    /// Returns all nodes in depth-first order, starting from the sources.
+    fn all_node_rates(&self, before: &Counters, ns: u64) -> Vec<NodeRates> {
         let about = &self.about;
         let mut depth: Vec<Option<usize>> = vec![None; about.nodes.len()];
         let mut order = Vec::new();
         // Nodes without inputs come first, in the order of the request.
         let heads = (0..about.nodes.len()).filter(|n| !about.links.iter().any(|l| l.to == *n));
         for head in heads.collect::<Vec<_>>() {
-            self.visit(head, 0, &mut depth, &mut order);
+            self.visit_node(head, 0, &mut depth, &mut order);
         }
         for node in 0..about.nodes.len() {
-            self.visit(node, 0, &mut depth, &mut order);
+            self.visit_node(node, 0, &mut depth, &mut order);
         }
         let node_rates = order.into_iter().filter_map(|node| {
             Some(self.node_rates(node, depth.get(node).copied().flatten()?, before, ns))
@@ -136,7 +136,7 @@ impl PathSampler {
         node_rates.collect()
     }
 
-    fn visit(
+    fn visit_node(
         &self,
         node: usize,
         level: usize,
@@ -184,7 +184,7 @@ impl PathSampler {
             space: planned.map(|node| node.space.clone()).unwrap_or_default(),
             depth,
             classes: labels.join(" "),
-            rate: rates::rate(old.taken, now.taken, ns),
+            rate: rates::compute_rate(old.taken, now.taken, ns),
             taken: now.taken,
             held: now.held,
             lost: now.lost,
@@ -192,7 +192,7 @@ impl PathSampler {
         }
     }
 
-    fn rings(&self) -> Vec<RingFill> {
+    fn ring_fills(&self) -> Vec<RingFill> {
         let name = |node: usize| {
             self.about.nodes.get(node).map(|node| node.name.clone()).unwrap_or_default()
         };
@@ -211,11 +211,11 @@ impl PathSampler {
 }
 
 /// Describes a space that did not reply in time.
-fn silent_space(space: &Space) -> Option<String> {
+fn describe_silent_space(space: &Space) -> Option<String> {
     Some(format!("{}: {}", space.name, space.late.as_ref()?))
 }
 
-/// The totals of all instances of one node.
+/// Totals over all instances of one node.
 #[derive(Default)]
 struct NodeTotals {
     taken: Amount,

@@ -1,11 +1,11 @@
 //! Quota accounting of the kernel space: rings, bytes, descriptors, time. (RELIABILITY T12, T18)
 //!
-//! Rings, bytes and descriptors are checked before anything is created. Time is estimated with the
-//! planner's cost table from the blocks per filter and the frames copied; the cost of a filter
-//! shared by several requests is split among them. Nodes are refused from the end of the request
-//! until the rest is within the quota; refused nodes run in the user's own process (CONTRACT 25).
-//! If a user exceeds the time quota in two successive measurements, the user's most expensive
-//! request is removed.
+//! Rings, bytes and descriptors are checked before anything is created. Time is estimated from the
+//! blocks per filter and the frames copied, with the planner's cost table; the cost of a filter
+//! that several requests share is divided among them. If a request exceeds the quota, its last
+//! nodes are refused until the rest is within the quota. Refused nodes run in the user's own
+//! process (CONTRACT 25). If a user exceeds the time quota in two successive measurements, the
+//! user's most expensive request is removed.
 
 use super::commands::{AttachPoint, ProgramStatus};
 use engine::kernel::point::RequestStatus;
@@ -17,17 +17,17 @@ use std::collections::BTreeMap;
 
 /// The resources that a new request needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cost<'c> {
+pub(super) struct RequestCost<'c> {
     /// Nodes of the request.
     pub(super) nodes: &'c [NodeId],
     /// The first source among these nodes.
     pub(super) source: NodeId,
-    /// Bytes of the request's pointer rings, and bytes of its ring for frames.
+    /// Size of the request's pointer rings and size of its ring for frames, in bytes.
     pub(super) bytes: (u64, u64),
     /// Scope of sharing of the ring for frames. Each user in the scope is charged for the ring.
     pub(super) share: &'c Share,
-    /// Client whose request the new request will replace. Until then both requests occupy memory,
-    /// but only one uses time.
+    /// The client whose request will be replaced by the new one, if any. Until the replacement both
+    /// requests occupy memory, but only one uses time.
     pub(super) replaces: Option<u64>,
 }
 
@@ -38,9 +38,10 @@ pub(super) struct Accounts {
     lines: BTreeMap<u64, Account>,
     /// Monotonic time of the last measurement, in ns.
     measured_at: u64,
-    /// Total number of frames at the last measurement, and frames per second, by attach point.
+    /// For each attach point, total number of frames at the last measurement, and frames per
+    /// second.
     rates: BTreeMap<AttachPoint, (u64, f64)>,
-    /// Users over their time quota at the last measurement.
+    /// Users who exceeded their time quota at the last measurement.
     over: Vec<u32>,
 }
 
@@ -51,7 +52,7 @@ struct Account {
     number: u32,
     bytes: (u64, u64),
     share: Share,
-    /// Total time at the last measurement in ns, and time per second in ns.
+    /// Total kernel time at the last measurement in ns, and kernel time per second in ns.
     spent: (f64, f64),
 }
 
@@ -81,16 +82,16 @@ impl Accounts {
         }
     }
 
-    /// Checks that a user's quota admits a new request. Fails with the node to exclude from the
-    /// kernel, and the reason.
+    /// Checks that a user's quota admits a new request. Fails with the node that must not run in
+    /// the kernel, and the reason.
     pub(super) fn check_quota(
         &self,
         uid: u32,
         at: &AttachPoint,
-        cost: &Cost<'_>,
+        cost: &RequestCost<'_>,
         quota: Quota,
     ) -> Result<(), (NodeId, String)> {
-        let used = self.of_user(uid);
+        let used = self.user_usage(uid);
         let new = u64::from(!self.has_frame_ring(uid, at, (cost.bytes.1, cost.share)));
         let wanted = [
             ("rings", used.rings, 1 + new, quota.rings),
@@ -135,8 +136,8 @@ impl Accounts {
         self.lines.values().any(|e| e.uid == uid && e.at == *at && e.frame_ring_key() == frames)
     }
 
-    /// Enters a request of a client into the accounts.
-    pub(super) fn enter(
+    /// Adds a client's request to the accounts.
+    pub(super) fn add_request(
         &mut self,
         client: u64,
         uid: u32,
@@ -151,21 +152,22 @@ impl Accounts {
     }
 
     /// Removes a client's request from the accounts.
-    pub(super) fn remove(&mut self, client: u64) {
+    pub(super) fn remove_request(&mut self, client: u64) {
         self.lines.remove(&client);
     }
 
-    /// Returns the kernel time of a client's request, in ns per second; 0 without a request.
+    /// Returns the kernel time of a client's request, in ns per second; 0 if the client has no
+    /// request.
     pub(super) fn time_per_second(&self, client: u64) -> u64 {
         self.lines.get(&client).map_or(0, |entry| entry.spent.1 as u64)
     }
 
     /// Returns the usage of all users.
-    pub(super) fn used(&self) -> BTreeMap<u32, Quota> {
-        self.lines.values().map(|entry| (entry.uid, self.of_user(entry.uid))).collect()
+    pub(super) fn usage(&self) -> BTreeMap<u32, Quota> {
+        self.lines.values().map(|entry| (entry.uid, self.user_usage(entry.uid))).collect()
     }
 
-    fn of_user(&self, uid: u32) -> Quota {
+    fn user_usage(&self, uid: u32) -> Quota {
         let mut frames: Vec<(&AttachPoint, (u64, &Share))> = Vec::new();
         let (mut rings, mut bytes, mut descriptors, mut kernel_ns) = (0, 0, 0, 0.0);
         for entry in self.lines.values().filter(|entry| entry.uid == uid) {
@@ -194,8 +196,8 @@ impl Accounts {
         sys::clock::monotonic().saturating_sub(self.measured_at) >= MEASURE_INTERVAL_NS
     }
 
-    /// Updates the accounts from the programs' counters. Returns the clients whose requests must be
-    /// removed, each with the reason.
+    /// Updates the accounts from the counters of the programs. Returns the clients whose requests
+    /// must be removed, with the reasons.
     pub(super) fn measure(
         &mut self,
         status: &[ProgramStatus],
@@ -207,7 +209,7 @@ impl Accounts {
         self.add_measurement(status, seconds);
         let mut over = Vec::new();
         let mut ends = Vec::new();
-        for (uid, used) in self.used() {
+        for (uid, used) in self.usage() {
             let (spends, limit) = (used.kernel_ns.unwrap_or(0), quota(uid));
             let Some(limit) = limit.filter(|limit| spends > *limit) else { continue };
             over.push(uid);
@@ -242,8 +244,8 @@ impl Accounts {
     }
 }
 
-/// Estimates the kernel time of a request so far, in ns. Requests that share a filter have equal
-/// shares of its cost.
+/// Estimates the kernel time that a request has used so far, in ns. Requests that share a filter
+/// share its cost equally.
 fn estimate_ns(costs: &Costs, line: &RequestStatus, lines: usize) -> f64 {
     let steps = line.steps.iter();
     let steps = steps.map(|(_, lines, blocks)| *blocks as f64 / (*lines).max(1) as f64);

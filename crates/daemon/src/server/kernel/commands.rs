@@ -1,4 +1,4 @@
-//! Commands to the kernel thread, their completions, and the state of requests.
+//! Commands to the kernel thread, completions of these commands, and the state of requests.
 
 use abi::access::Credentials;
 use engine::kernel::delegation::{DelegatedProgram, FinalCounters};
@@ -7,7 +7,7 @@ use member::protocol::Attach;
 use member::varlink::Fault;
 use std::collections::BTreeMap;
 
-/// An attach point for display: interface, network namespace, direction.
+/// An attach point for display: interface, network namespace and direction.
 pub(in crate::server) type AttachPoint = (String, Option<String>, &'static str);
 
 /// The program at an attach point, and its clients.
@@ -15,7 +15,7 @@ pub(in crate::server) type AttachPoint = (String, Option<String>, &'static str);
 pub(in crate::server) struct ProgramStatus {
     pub(in crate::server) at: AttachPoint,
     pub(in crate::server) status: PointStatus,
-    /// Process id and cost in ns per second of each request, by request number.
+    /// Process id, and cost in ns per second, of each request, by request number.
     pub(in crate::server) lines: BTreeMap<u32, (i32, u64)>,
 }
 
@@ -26,7 +26,7 @@ pub(in crate::server) enum Command {
     Attach { client: u64, who: Credentials, process: i32, asked: Attach },
     /// Replaces a running request by the request prepared for a client.
     Switch { client: u64 },
-    /// Removes a client's request; `why` is the reason if the client did not request the removal.
+    /// Removes a client's request. `why` is the reason if the client did not request the removal.
     Detach { client: u64, why: Option<String> },
     /// Reports the running programs.
     Show { client: u64 },
@@ -59,7 +59,7 @@ pub(in crate::server) enum Completion {
     },
     /// All requests have been removed or left to the next daemon.
     Ended,
-    /// The command is complete, and the thread is idle.
+    /// The previous command is complete, and the thread is idle.
     Ready,
 }
 
@@ -70,7 +70,7 @@ pub(in crate::server) enum RequestState {
     None,
     /// The attachment is queued or in progress.
     Requested,
-    /// The attachment as a replacement is queued or in progress.
+    /// The attachment of a replacement is queued or in progress.
     ReplacementRequested,
     /// The request is prepared and waits for `Switch`.
     Prepared,
@@ -82,7 +82,7 @@ pub(in crate::server) enum RequestState {
     Detaching,
 }
 
-/// Objects that were adopted from the previous daemon, and the reasons why others were rejected.
+/// Objects adopted from the previous daemon, and the reasons why others were rejected.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Adoption {
     pub(in crate::server) lines: Vec<AdoptedRequest>,
@@ -94,7 +94,7 @@ pub(in crate::server) struct Adoption {
 pub(in crate::server) struct AdoptedRequest {
     pub(in crate::server) client: u64,
     pub(in crate::server) uid: u32,
-    /// Final counts that the client has not received, because the request was replaced or was being
-    /// removed; `None` if the request runs.
+    /// Final counters that the client has not received, because the request was replaced or removed
+    /// meanwhile; `None` if the request runs.
     pub(in crate::server) ended: Option<Box<FinalCounters>>,
 }

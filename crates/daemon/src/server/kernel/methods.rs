@@ -1,5 +1,5 @@
-//! Methods for clients with requests in the kernel, and completions of the kernel thread's
-//! commands.
+//! Methods for clients with requests in the kernel, and handling of the kernel thread's
+//! completions.
 
 use super::commands::{Command, Completion, ProgramStatus, RequestState};
 use crate::server::event_loop::Server;
@@ -7,7 +7,7 @@ use crate::server::methods::Answer;
 use crate::server::store::KnownState;
 use engine::kernel::delegation::{DelegatedProgram, FinalCounters};
 use member::faults;
-use member::place::PACKETS;
+use member::place::PACKET_SOCKET;
 use member::protocol::{Attach, AttachReply};
 use member::varlink::{Fault, Reply};
 use serde_json::json;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use sys::local_socket::Framing;
 
 /// Maximum wait for the removal of all requests at shutdown, in ns. The kernel may delay each
-/// removal, and service managers kill a daemon that takes much longer.
+/// removal, but service managers kill a daemon that takes much longer.
 const SHUTDOWN_LIMIT_NS: u64 = 60_000_000_000;
 
 impl Server {
@@ -28,9 +28,9 @@ impl Server {
         more: bool,
     ) -> Result<Answer, Fault> {
         let closed = |why: &str| faults::not_in_kernel(0, "kernel", why);
-        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.connection.framing() != Framing::Packets {
-            return Err(faults::needs_descriptors(PACKETS));
+            return Err(faults::needs_descriptors(PACKET_SOCKET));
         }
         if !more {
             return Err(Fault::expected_more());
@@ -56,7 +56,7 @@ impl Server {
 
     /// Queues the replacement of a running request by the client's prepared request.
     pub(in crate::server) fn switch(&mut self, id: u64) -> Result<Answer, Fault> {
-        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.line != RequestState::Prepared {
             return Err(faults::refused("line", "none of this connection waits for that"));
         }
@@ -66,15 +66,15 @@ impl Server {
         Ok(Answer::single(&json!({})))
     }
 
-    /// Detaches a client's request because the client called `Detach`.
+    /// Detaches a client's request, as called by the client (`Detach`).
     pub(in crate::server) fn detach(&mut self, id: u64) -> Result<Answer, Fault> {
-        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if matches!(client.line, RequestState::Running | RequestState::Prepared) {
             match client.line == RequestState::Running {
                 // If this daemon dies before it sends the final counts, the next one detaches the
                 // request.
-                true => client.keep_line(id, KnownState::Detaching),
-                false => client.forget_line(id),
+                true => client.store_connection(id, KnownState::Detaching),
+                false => client.discard_connection(id),
             }
             self.steps.checkpoint("the line of a guest leaves");
             self.queue_removal(id);
@@ -91,8 +91,8 @@ impl Server {
     }
 
     /// Queues a report of the kernel programs for a client.
-    pub(in crate::server) fn sharing(&mut self, id: u64) -> Result<Answer, Fault> {
-        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+    pub(in crate::server) fn queue_report(&mut self, id: u64) -> Result<Answer, Fault> {
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         let uid = client.who.uid;
         if self.kernel.open.is_err() {
             return Ok(Answer::single(&member::protocol::KernelPrograms::default()));
@@ -104,7 +104,7 @@ impl Server {
         Ok(Answer::deferred())
     }
 
-    /// Drops queued commands of a disconnected client and removes its request.
+    /// Drops the queued commands of a disconnected client, and removes the client's request.
     pub(in crate::server) fn remove_request(&mut self, id: u64, line: RequestState, uid: u32) {
         let of_client = |order: &Command| match order {
             Command::Attach { client, .. } | Command::Show { client, .. } => *client == id,
@@ -123,17 +123,17 @@ impl Server {
         }
     }
 
-    /// Handles completions. Returns true once all requests have been removed or left to the next
+    /// Handles completions. Returns true when all requests have been removed or left to the next
     /// daemon.
     pub(in crate::server) fn handle_completions(&mut self) -> bool {
         self.kernel.doorbell.clear();
         let mut all = false;
         while let Ok(done) = self.kernel.done.try_recv() {
             match done {
-                Completion::AttachReply { client, result } => self.attached(client, result),
+                Completion::AttachReply { client, result } => self.complete_attach(client, result),
                 Completion::Switched { client, result } => self.switched(client, result),
                 Completion::Detached { client, ended, why } => self.detached(client, &ended, why),
-                Completion::Shown { client, status } => self.status(client, &status),
+                Completion::Shown { client, status } => self.send_status(client, &status),
                 Completion::Ended => all = true,
                 Completion::Ready => {
                     self.kernel.busy = false;
@@ -144,7 +144,7 @@ impl Server {
         all
     }
 
-    fn attached(&mut self, id: u64, result: Result<DelegatedProgram, Fault>) {
+    fn complete_attach(&mut self, id: u64, result: Result<DelegatedProgram, Fault>) {
         // If the client has disconnected, its request is already being removed.
         let Some(client) = self.clients.get_mut(&id) else { return };
         self.steps.checkpoint("a guest is told what was made for it");
@@ -158,7 +158,7 @@ impl Server {
                 self.send(id, reply, vec![records, pointers, bell]);
                 self.steps.checkpoint("the connection of a guest is kept");
                 if let Some(client) = self.clients.get_mut(&id) {
-                    client.keep_line(
+                    client.store_connection(
                         id,
                         if waits { KnownState::Prepared } else { KnownState::Running },
                     );
@@ -188,8 +188,8 @@ impl Server {
         self.steps.checkpoint("a guest knows that its line is changed");
         if let Some(client) = self.clients.get_mut(&id) {
             match runs {
-                true => client.keep_line(id, KnownState::Running),
-                false => client.forget_line(id),
+                true => client.store_connection(id, KnownState::Running),
+                false => client.discard_connection(id),
             }
         }
         self.handle_deferred(id);
@@ -207,10 +207,10 @@ impl Server {
         let attached = AttachReply { ended: Some(ended.to_text()), why, ..AttachReply::default() };
         self.send(id, Reply::new(&attached), Vec::<OwnedFd>::new());
         self.steps.checkpoint("the connection of a guest is kept no more");
-        self.clients.get_mut(&id).into_iter().for_each(|client| client.forget_line(id));
+        self.clients.get_mut(&id).into_iter().for_each(|client| client.discard_connection(id));
     }
 
-    fn status(&mut self, id: u64, status: &[ProgramStatus]) {
+    fn send_status(&mut self, id: u64, status: &[ProgramStatus]) {
         let Some(client) = self.clients.get(&id) else { return };
         let uid = client.who.uid;
         let sharing = self.describe_programs(uid, status);
@@ -221,8 +221,8 @@ impl Server {
         self.handle_deferred(id);
     }
 
-    /// Removes all requests and sends their final counts, or leaves them running if the service
-    /// manager stores them. Called at shutdown; blocks up to `SHUTDOWN_LIMIT_NS`.
+    /// Removes all requests and sends their final counters, or leaves the requests running if the
+    /// service manager stores them. Called at shutdown. Blocks for at most `SHUTDOWN_LIMIT_NS`.
     pub(in crate::server) fn end_requests(&mut self) {
         if self.kernel.orders.is_none()
             || self.clients.values().all(|g| g.line == RequestState::None)

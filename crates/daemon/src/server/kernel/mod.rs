@@ -7,7 +7,7 @@
 //!
 //! Loading a program takes milliseconds, and removing a program waits for the kernel, so a
 //! dedicated thread does both ([`thread`]), one command at a time. Users are served round robin, so
-//! that a user with many commands delays no other user. Removals have priority, since they free
+//! that a user with many commands delays no other user. Removals have priority, because they free
 //! resources. Accounts ([`accounts`]) enforce each user's quota.
 
 mod accounts;

@@ -1,4 +1,4 @@
-//! The kernel thread and the queues of commands to it.
+//! The kernel thread and the queues of its commands.
 
 use super::commands::{Adoption, Command, Completion};
 use super::thread;
@@ -18,7 +18,7 @@ use sys::watcher::{Interest, Watcher};
 /// The kernel thread and its command queues.
 #[derive(Debug)]
 pub(in crate::server) struct KernelQueue {
-    /// Release of the kernel, or the reason why the daemon runs no programs.
+    /// Release of the kernel, or the reason why the daemon runs no kernel programs.
     pub(in crate::server) open: Result<String, String>,
     pub(super) orders: Option<Sender<Command>>,
     pub(super) done: Receiver<Completion>,
@@ -26,22 +26,22 @@ pub(in crate::server) struct KernelQueue {
     pub(super) doorbell: Arc<EventFd>,
     used: Arc<Mutex<BTreeMap<u32, Quota>>>,
     thread: Option<JoinHandle<()>>,
-    /// Commands with priority over the commands of users.
+    /// Commands that take precedence over the commands of users.
     pub(super) urgent: VecDeque<Command>,
     pub(super) waiting: BTreeMap<u32, VecDeque<Command>>,
-    /// User whose command was served last.
+    /// Id of the user whose command was served last.
     last: u32,
     pub(super) busy: bool,
 }
 
 /// Event number of the completion doorbell.
-pub(in crate::server) const DONE: u64 = 4;
+pub(in crate::server) const COMPLETION_EVENT: u64 = 4;
 /// Maximum number of queued commands per user.
 const COMMANDS_MAX: usize = 256;
 impl KernelQueue {
-    /// Starts the kernel thread if the daemon may load programs on this machine, and adopts the
-    /// stored objects of the previous daemon.
-    pub(in crate::server) fn begin(
+    /// Starts the kernel thread if the daemon may load programs on this machine. Adopts objects
+    /// that the previous daemon has stored.
+    pub(in crate::server) fn start_and_adopt(
         policy: &Policy,
         watcher: &Watcher,
         (kept, steps): (Vec<(String, OwnedFd)>, &Steps),
@@ -52,7 +52,11 @@ impl KernelQueue {
             Kernel::Closed { why, .. } => Err(why.clone()),
         };
         let doorbell = Arc::new(EventFd::new()?);
-        watcher.watch(&*doorbell, client::number(DONE, client::Part::Listener), Interest::Read)?;
+        watcher.watch(
+            &*doorbell,
+            client::encode_number(COMPLETION_EVENT, client::DescriptorKind::Listener),
+            Interest::Read,
+        )?;
         let (done_sender, done) = channel();
         let used = Arc::default();
         let mut kernel = Self {
@@ -69,12 +73,13 @@ impl KernelQueue {
         };
         let mut taken = Adoption::default();
         if kernel.open.is_ok() {
-            taken = kernel.start(machine, policy.clone(), (kept, steps.clone(), done_sender))?;
+            taken =
+                kernel.start_thread(machine, policy.clone(), (kept, steps.clone(), done_sender))?;
         }
         Ok((kernel, taken))
     }
 
-    fn start(
+    fn start_thread(
         &mut self,
         machine: Machine,
         policy: Policy,
@@ -97,12 +102,12 @@ impl KernelQueue {
     }
 
     /// Returns the usage of a user.
-    pub(in crate::server) fn used(&self, uid: u32) -> Quota {
+    pub(in crate::server) fn user_usage(&self, uid: u32) -> Quota {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.get(&uid).copied().unwrap_or_default()
     }
 
-    /// Queues a command of a user; `None` if the user's queue is full.
+    /// Queues a command of a user. Returns `None` if the user's queue is full.
     pub(super) fn enqueue(&mut self, uid: u32, order: Command) -> Option<()> {
         let waiting = self.waiting.entry(uid).or_default();
         (waiting.len() < COMMANDS_MAX).then(|| waiting.push_back(order))?;

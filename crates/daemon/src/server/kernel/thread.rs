@@ -1,9 +1,9 @@
-//! The thread that loads and removes kernel programs, one command at a time, in order.
+//! The thread that loads and removes kernel programs. It executes one command at a time, in order.
 
-use super::accounts::{Accounts, Cost};
+use super::accounts::{Accounts, RequestCost};
 use super::commands::{AdoptedRequest, Adoption, AttachPoint, Command, Completion, ProgramStatus};
 use crate::policy::Policy;
-use crate::server::store::Manager;
+use crate::server::store::ServiceManagerStore;
 use abi::access::Credentials;
 use engine::build::BuildError;
 use engine::kernel::delegation::{
@@ -13,7 +13,7 @@ use engine::kernel::delegation::{
 use engine::kernel::point::{self, AdoptedStatus, PersistedRequest, PointStatus, Points};
 use engine::registry::MachineRegistry;
 use member::faults;
-use member::host::network;
+use member::host::network_identity;
 use member::protocol::{Attach, CarriedStep, Quota, Replacement};
 use member::rights::Denial;
 use member::varlink::Fault;
@@ -30,14 +30,14 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::steps::Steps;
 
-/// State of the thread that manages kernel programs: attach points, requests, prepared
-/// replacements, quotas.
+/// State of the thread that manages kernel programs: attach points, requests, prepared replacements
+/// and quotas.
 #[derive(Debug)]
 pub(super) struct KernelThread {
     points: Points,
     machine: Machine,
     policy: Policy,
-    lines: BTreeMap<u64, AttachedRequest>,
+    lines: BTreeMap<u64, ClientRequest>,
     /// Prepared replacements, by client number.
     waiting: BTreeMap<u64, Successor>,
     accounts: Accounts,
@@ -46,7 +46,7 @@ pub(super) struct KernelThread {
 
 /// A client's request that runs in the kernel.
 #[derive(Debug)]
-struct AttachedRequest {
+struct ClientRequest {
     running: DelegatedRequest,
     owner: u32,
     at: AttachPoint,
@@ -54,7 +54,7 @@ struct AttachedRequest {
     process: i32,
 }
 
-/// The stored description of a request, which the next daemon needs to adopt it.
+/// The stored description of a request, from which the next daemon adopts the request.
 #[derive(Debug, Serialize, Deserialize)]
 struct RequestNote {
     client: u64,
@@ -66,8 +66,8 @@ struct RequestNote {
     part: String,
 }
 
-/// A request to be replaced: its client, the request, and the old and new index of each step that
-/// keeps its state.
+/// A request to be replaced: its client, the request itself, and the old and new index of each step
+/// that keeps its state.
 type ReplacedRequest<'l> = (u64, &'l DelegatedRequest, Vec<(usize, usize)>);
 
 /// A prepared replacement of a running request.
@@ -79,7 +79,7 @@ struct Successor {
     process: i32,
 }
 
-/// Interval at which the cost of requests is measured.
+/// Interval between two measurements of the cost of requests.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl KernelThread {
@@ -91,7 +91,7 @@ impl KernelThread {
         let accounts = Accounts::new(machine.costs.clone());
         // Without a store, notifying it of each change would be wasted work.
         let points = match sys::service::stores_descriptors() {
-            true => Points::with_keeper(Arc::new(Manager), steps),
+            true => Points::with_keeper(Arc::new(ServiceManagerStore), steps),
             false => Points::with_log(steps),
         };
         let (lines, waiting) = (BTreeMap::new(), BTreeMap::new());
@@ -103,7 +103,8 @@ impl KernelThread {
         let read = |about: &str| {
             let about: RequestNote = serde_json::from_str(about)
                 .map_err(|_| "the owner of the stored request is unknown".to_owned())?;
-            let graph = self.read(&about.line).map_err(|fault| fault.text("why").to_owned())?;
+            let graph =
+                self.parse_request(&about.line).map_err(|fault| fault.text("why").to_owned())?;
             let part = KernelPart::from_text(&about.part)
                 .ok_or("the stored part of the request is malformed")?;
             let who = Credentials { uid: about.uid, gid: about.gid, groups: about.groups };
@@ -131,11 +132,9 @@ impl KernelThread {
             let ended = match still {
                 AdoptedStatus::Ended(ended) => Some(ended),
                 AdoptedStatus::Runs(running) => {
-                    let (at, number) = self.enter(client, uid, &running);
-                    self.lines.insert(
-                        client,
-                        AttachedRequest { running, owner: uid, at, number, process },
-                    );
+                    let (at, number) = self.account_request(client, uid, &running);
+                    self.lines
+                        .insert(client, ClientRequest { running, owner: uid, at, number, process });
                     None
                 }
             };
@@ -178,7 +177,7 @@ impl KernelThread {
                     complete(Completion::Ready);
                 }
             }
-            *self.used.lock().unwrap_or_else(PoisonError::into_inner) = self.accounts.used();
+            *self.used.lock().unwrap_or_else(PoisonError::into_inner) = self.accounts.usage();
             doorbell.notify();
         }
     }
@@ -198,7 +197,7 @@ impl KernelThread {
             }
             Command::Detach { client, why } => self.detach(client, why, complete),
             Command::Show { client } => {
-                complete(Completion::Shown { client, status: self.status() })
+                complete(Completion::Shown { client, status: self.program_status() })
             }
             Command::End { why } => {
                 let all: Vec<u64> = self.lines.keys().chain(self.waiting.keys()).copied().collect();
@@ -222,8 +221,9 @@ impl KernelThread {
             let why = format!("the daemon is of version {own}, and this program of {version}");
             return Err(faults::not_in_kernel(0, "version", &why));
         }
-        let part = KernelPart::from_text(&asked.part).ok_or_else(|| Fault::invalid("part"))?;
-        let graph = self.read(&asked.line)?;
+        let part =
+            KernelPart::from_text(&asked.part).ok_or_else(|| Fault::invalid_parameter("part"))?;
+        let graph = self.parse_request(&asked.line)?;
         let instead = asked.instead.as_ref().map(|instead| self.find_replaced(who, instead));
         let instead = instead.transpose()?;
         let by = RefCell::new("kernel");
@@ -234,8 +234,8 @@ impl KernelThread {
         let allows = |needs: &ResourceNeeds<'_>| {
             let attach = needs.attach;
             let source = needs.source;
-            if attach.netns.is_none() && asked.network != network() {
-                return Err(refused("place", source, ELSEWHERE.to_owned()));
+            if attach.netns.is_none() && asked.network != network_identity() {
+                return Err(refused("place", source, FOREIGN_NAMESPACE.to_owned()));
             }
             self.check_grants(who, (&graph, &part), needs)
                 .map_err(|(node, why)| refused("policy", node, why))?;
@@ -243,7 +243,7 @@ impl KernelThread {
             let at = attach_point(attach, who.uid);
             let replaces = asked.instead.as_ref().map(|instead| instead.line);
             let (nodes, bytes, share) = (&part.nodes, needs.bytes, &needs.share);
-            let cost = Cost { nodes, source, bytes, share, replaces };
+            let cost = RequestCost { nodes, source, bytes, share, replaces };
             let allowed = self.accounts.check_quota(who.uid, &at, &cost, quota);
             allowed.map_err(|(node, why)| refused("quota", node, why))
         };
@@ -272,28 +272,38 @@ impl KernelThread {
             let by = (about, &allows as AdmissionPolicy<'_>);
             let made = self.points.succeed_if(running, request, &self.machine, &stays, by);
             let (delegation, waiting) = made.map_err(to_fault)?;
-            self.enter(client, owner, waiting.running());
+            self.account_request(client, owner, waiting.running());
             self.waiting.insert(client, Successor { waiting, instead, process });
             return Ok(delegation);
         }
         let attached = self.points.attach_if(request, &self.machine, about, &allows);
         let (delegation, running) = attached.map_err(to_fault)?;
-        let (at, number) = self.enter(client, owner, &running);
-        self.lines.insert(client, AttachedRequest { running, owner, at, number, process });
+        let (at, number) = self.account_request(client, owner, &running);
+        self.lines.insert(client, ClientRequest { running, owner, at, number, process });
         Ok(delegation)
     }
 
-    /// Enters a request into the accounts; returns its attach point and its number.
-    fn enter(&mut self, client: u64, owner: u32, running: &DelegatedRequest) -> (AttachPoint, u32) {
+    /// Adds a request to the accounts. Returns its attach point and its number.
+    fn account_request(
+        &mut self,
+        client: u64,
+        owner: u32,
+        running: &DelegatedRequest,
+    ) -> (AttachPoint, u32) {
         let at = attach_point(&running.attach, owner);
         let number = running.number().unwrap_or_default();
-        self.accounts.enter(client, owner, (&at, number), (running.bytes, running.share.clone()));
+        self.accounts.add_request(
+            client,
+            owner,
+            (&at, number),
+            (running.bytes, running.share.clone()),
+        );
         (at, number)
     }
 
     /// Removes a pending replacement of a user's request to make room for another replacement. The
-    /// client of the pending replacement has given up, but its hangup may not have been processed
-    /// yet.
+    /// client of the pending replacement has disconnected, although its hangup may not have been
+    /// processed yet.
     fn drop_pending(&mut self, uid: u32, line: u64, complete: &dyn Fn(Completion)) {
         let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
         let waits = self.waiting.iter().find(|(_, one)| ours && one.instead == line);
@@ -319,9 +329,9 @@ impl KernelThread {
         Ok((instead.line, &line.running, stays.collect()))
     }
 
-    /// Parses a request and completes its open ends.
-    fn read(&self, line: &str) -> Result<Graph, Fault> {
-        let (graph, mistakes) = pipeline::read(line, &MachineRegistry::Untrusted);
+    /// Parses a request, and adds default sources and sinks.
+    fn parse_request(&self, line: &str) -> Result<Graph, Fault> {
+        let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Untrusted);
         match mistakes.iter().find(|mistake| mistake.is_error()) {
             None => Ok(complete(graph, &MachineRegistry::Untrusted).0),
             Some(mistake) => {
@@ -349,18 +359,19 @@ impl KernelThread {
                 "through the daemon a namespace is named as `ip netns list` does, not by a path";
             return Err((needs.source, why.to_owned()));
         }
-        if !attach.own && !self.policy.opens(who, &attach.interface, attach.netns.as_deref()) {
+        if !attach.own && !self.policy.may_observe(who, &attach.interface, attach.netns.as_deref())
+        {
             return Err((
                 needs.source,
                 words.interface_denied(&attach.interface, attach.netns.as_deref()),
             ));
         }
-        if attach.flows && !self.policy.takes(who, &attach.interface, attach.netns.as_deref()) {
+        if attach.flows && !self.policy.may_take(who, &attach.interface, attach.netns.as_deref()) {
             let why = words.taking_denied(&attach.interface, attach.netns.as_deref());
             return Err((needs.source, why));
         }
         if let Share::Group(name) = &needs.share {
-            match self.policy.is_in(who, name) {
+            match self.policy.is_member(who, name) {
                 Some(true) => {}
                 Some(false) => return Err((needs.source, words.not_in_group(name))),
                 None => return Err((needs.source, words.no_group(name))),
@@ -368,7 +379,7 @@ impl KernelThread {
         }
         for node in &part.nodes {
             let name = graph.node(*node).name();
-            if !self.policy.allows_filter(who.uid, name) {
+            if !self.policy.may_run_filter(who.uid, name) {
                 return Err((*node, words.filter_denied(name)));
             }
         }
@@ -385,23 +396,23 @@ impl KernelThread {
             true => waiting.switch().map_err(|why| refused(&why.to_string())),
             false => Err(gone()),
         };
-        let running = switched.inspect_err(|_| self.accounts.remove(client))?;
+        let running = switched.inspect_err(|_| self.accounts.remove_request(client))?;
         let owner = self.lines.get(&instead).map_or(0, |line| line.owner);
         let (at, number) =
             (attach_point(&running.attach, owner), running.number().unwrap_or_default());
-        self.lines.insert(client, AttachedRequest { running, owner, at, number, process });
+        self.lines.insert(client, ClientRequest { running, owner, at, number, process });
         self.detach(instead, None, complete);
         Ok(())
     }
 
     fn detach(&mut self, client: u64, why: Option<String>, complete: &dyn Fn(Completion)) {
         if self.waiting.remove(&client).is_some() {
-            self.accounts.remove(client);
+            self.accounts.remove_request(client);
             return complete(Completion::Detached { client, ended: Box::default(), why });
         }
         let Some(line) = self.lines.remove(&client) else { return };
         let ended = line.running.detach();
-        self.accounts.remove(client);
+        self.accounts.remove_request(client);
         let ended = Box::new(ended);
         complete(Completion::Detached { client, ended, why });
     }
@@ -411,14 +422,14 @@ impl KernelThread {
         if !self.accounts.is_due() {
             return;
         }
-        let status = self.status();
+        let status = self.program_status();
         let quota = |uid: u32| self.policy.quota(uid).kernel_ns;
         for (client, why) in self.accounts.measure(&status, quota) {
             self.detach(client, Some(why), complete);
         }
     }
 
-    fn status(&self) -> Vec<ProgramStatus> {
+    fn program_status(&self) -> Vec<ProgramStatus> {
         let seen = |(attach, status): (Watched, PointStatus)| {
             // A socket program is displayed under its user.
             let at = attach_point(&attach, status.user.unwrap_or_default());
@@ -436,10 +447,10 @@ impl KernelThread {
 }
 
 /// Message to a caller in another network namespace.
-const ELSEWHERE: &str = "the daemon is in another network namespace, with other interfaces: start \
+const FOREIGN_NAMESPACE: &str = "the daemon is in another network namespace, with other interfaces: start \
                          one there, or name the namespace with `netns=`";
 
-/// Formats an attach point; socket programs are identified by their user.
+/// Formats an attach point for display. Programs at sockets are identified by their user.
 fn attach_point(attach: &Watched, user: u32) -> AttachPoint {
     if attach.own {
         return (format!("sockets of {user}"), attach.netns.clone(), "both");

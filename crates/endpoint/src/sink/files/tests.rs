@@ -500,7 +500,7 @@ struct SmallDisk(String);
 
 impl SmallDisk {
     fn mount(path: String) -> Option<Self> {
-        testkit::need::root()?;
+        testkit::need::require_root()?;
         fs::create_dir(&path).unwrap();
         let mount = std::process::Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=64k", "none", &path])
@@ -508,7 +508,7 @@ impl SmallDisk {
         if mount.is_ok_and(|status| status.success()) {
             return Some(Self(path));
         }
-        testkit::need::skip("needs to mount a tmpfs")
+        testkit::need::report_skip("needs to mount a tmpfs")
     }
 }
 

@@ -12,7 +12,9 @@ use abi::{DbufId, Marks};
 use buffer::pool::{Pool, PoolConfig};
 use filter::{BatchMemory, Columns};
 use testkit::Frame;
-use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, counters, until};
+use testkit::net::{
+    CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, counters, wait_until,
+};
 
 fn silent_pair() -> Option<Pair> {
     Pair::new(Cable { addresses: false, ..Cable::default() })
@@ -27,8 +29,8 @@ const XDP_RING: Transmitter = &[("qdisc", "no"), ("by", "xdp")];
 
 /// Returns all transmitters that this machine supports.
 fn supported_transmitters(space: &Namespace) -> Vec<Transmitter> {
-    let ring = space.enter(sys::probe::xdp_socket);
-    let ring = ring.or_else(|why| testkit::need::skip(&why.to_string()).ok_or(why));
+    let ring = space.run_inside(sys::probe::xdp_socket);
+    let ring = ring.or_else(|why| testkit::need::report_skip(&why.to_string()).ok_or(why));
     [QUEUEING_SOCKET, BYPASSING_SOCKET].into_iter().chain(ring.ok().map(|()| XDP_RING)).collect()
 }
 
@@ -95,7 +97,7 @@ impl Receiver {
     /// Receives frames until `count` of them have arrived.
     fn receive_count(&mut self, count: usize) -> Vec<EmittedBlock> {
         let mut received = Vec::new();
-        until(&format!("{count} frames"), || {
+        wait_until(&format!("{count} frames"), || {
             self.receive_arrived(&mut received);
             received.len() >= count
         });
@@ -156,7 +158,7 @@ fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
     };
     let request = [("count", "100000"), ("seq", "yes"), ("size", "100")];
     let taken = drive_generated(&request, &mut *sink, || _ = check(&mut receiver));
-    until("the last have come", || check(&mut receiver) == taken);
+    wait_until("the last have come", || check(&mut receiver) == taken);
     assert_eq!(taken, 100_000);
     assert_eq!(sink.amount_written(), Some(Amount { blocks: 100_000, bytes: 10_000_000 }));
     assert_eq!(sink.drops_by_reason(), []);
@@ -174,11 +176,11 @@ fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
 #[test]
 fn full_queue_delays_frames_without_loss() {
     let Some(pair) = silent_pair() else { return };
-    if testkit::need::command("tc").is_none() {
+    if testkit::need::require_command("tc").is_none() {
         return;
     }
     let shape = format!("qdisc add dev {CLIENT_DEVICE} root tbf rate 8mbit burst 3k limit 6k");
-    pair.client.run("tc", &shape);
+    pair.client.run_program("tc", &shape);
     let mut receiver = Receiver::open_on(&pair.server);
     let mut sink = open_concrete_tx(&pair.client, QUEUEING_SOCKET);
     sink.patience = LIMIT;
@@ -188,7 +190,7 @@ fn full_queue_delays_frames_without_loss() {
     let numbers: Vec<u64> = received.iter().map(|block| frame_number(&block.bytes)).collect();
     assert_eq!(numbers, (0..taken).collect::<Vec<_>>());
     assert_eq!(sink.amount_written(), Some(Amount { blocks: 300, bytes: 300_000 }));
-    let statistics = pair.client.run("tc", &format!("-s qdisc show dev {CLIENT_DEVICE}"));
+    let statistics = pair.client.run_program("tc", &format!("-s qdisc show dev {CLIENT_DEVICE}"));
     assert!(!statistics.contains("dropped 0,"), "the queue was never full: {statistics}");
 }
 
@@ -196,12 +198,12 @@ fn full_queue_delays_frames_without_loss() {
 #[test]
 fn stalled_queue_times_out_and_drops_are_counted() {
     let Some(pair) = silent_pair() else { return };
-    if testkit::need::command("tc").is_none() {
+    if testkit::need::require_command("tc").is_none() {
         return;
     }
     // The third frame of 1,000 bytes would leave after eight seconds.
     let shape = format!("qdisc add dev {CLIENT_DEVICE} root tbf rate 1kbit burst 2k limit 3k");
-    pair.client.run("tc", &shape);
+    pair.client.run_program("tc", &shape);
     let mut sink = open_concrete_tx(&pair.client, QUEUEING_SOCKET);
     drive_generated(&[("count", "2000"), ("size", "1000")], &mut sink, || ());
     // One timeout per stall, not one for each of the 32 batches.
@@ -236,13 +238,13 @@ fn g1_rejected_frames_are_resent_in_order() {
         sink.consume(&batch_of(&blocks), 0).unwrap();
     };
     send(0, 10);
-    pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
+    pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} down"));
     let refused = || counters(&pair.client, CLIENT_DEVICE).unwrap().send_dropped;
     let before = refused();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            until("something was refused", || refused() > before + 3);
-            pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
+            wait_until("something was refused", || refused() > before + 3);
+            pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} up"));
         });
         send(10, 60);
     });
@@ -261,7 +263,7 @@ fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
     if !supported_transmitters(&pair.client).contains(&XDP_RING) {
         return;
     }
-    pair.server.ip(&format!("link set dev {SERVER_DEVICE} mtu 500"));
+    pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} mtu 500"));
     let mut receiver = Receiver::open_on(&pair.server);
     let mut sink = open_tx_by(&pair.client, Form::Frame, XDP_RING).unwrap();
     let (short, long) = (numbered_frames(0..40, 20), numbered_frames(7..8, 1000));
@@ -358,12 +360,12 @@ fn assert_down_and_removed(pair: &Pair, way: Transmitter) {
         sink.consume(&batch_of(&[frame_block(&bytes)]), 0).map(|()| sink.amount_written().unwrap())
     };
     assert_eq!(send().unwrap().blocks, 1);
-    pair.client.ip(&format!("link set dev {CLIENT_DEVICE} down"));
+    pair.client.run_ip(&format!("link set dev {CLIENT_DEVICE} down"));
     assert_eq!(send().unwrap().blocks, 1);
-    pair.client.ip(&format!("link set dev {CLIENT_DEVICE} up"));
+    pair.client.run_ip(&format!("link set dev {CLIENT_DEVICE} up"));
     pair.client.wait_until_up(CLIENT_DEVICE);
     assert_eq!(send().unwrap().blocks, 2);
-    pair.client.ip(&format!("link delete dev {CLIENT_DEVICE}"));
+    pair.client.run_ip(&format!("link delete dev {CLIENT_DEVICE}"));
     let failure = expect_failure(send());
     assert_eq!(
         failure.to_string(),
@@ -378,11 +380,11 @@ fn packets_need_an_interface_without_a_link_layer() {
     let Some(pair) = silent_pair() else { return };
     let failure = expect_failure(open_tx(&pair.client, Form::Packet));
     assert!(failure.to_string().contains("packets without a link layer"), "{failure}");
-    if testkit::need::file("/dev/net/tun").is_none() {
+    if testkit::need::require_file("/dev/net/tun").is_none() {
         return;
     }
-    pair.client.ip("tuntap add dev tunnel0 mode tun");
-    pair.client.ip("link set dev tunnel0 up");
+    pair.client.run_ip("tuntap add dev tunnel0 mode tun");
+    pair.client.run_ip("link set dev tunnel0 up");
     let given = checked_arguments(&TX, &[("interface", "tunnel0"), ("netns", pair.client.name())]);
     for form in [Form::Packet, Form::Frame] {
         let sink = open(&Opening { form, ..sink_opening(&given, &[]) });

@@ -154,7 +154,7 @@ fn corrupt_segments_lose_packets_without_panic() {
 
 #[test]
 fn missing_interface_fails_with_list_of_existing_ones() {
-    if testkit::need::net_raw().is_none() {
+    if testkit::need::require_net_raw().is_none() {
         return;
     }
     let given = checked_arguments(&RX, &[("interface", "sl-none")]);

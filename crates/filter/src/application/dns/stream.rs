@@ -130,7 +130,7 @@ impl DnsDirection {
     }
 
     fn take<'a>(&mut self, block: Block<'a>, buf: &mut Vec<u8>, cx: &mut StreamContext<'_, 'a>) {
-        let Some(block) = cx.whole(block).filter(Block::is_whole) else {
+        let Some(block) = cx.complete_block(block).filter(Block::is_whole) else {
             return cx.drop(&block, CUT);
         };
         if Reason::of_mark(self.closed) == Some(GAP) && is_message_start(block.bytes()) {

@@ -203,10 +203,10 @@ impl TlsConnection {
         let Buffers { blocks, records, numbers } = buffers;
         let first = cx.front(&direction.held).map_or(block, |(_, first)| first);
         let bytes = if direction.held.is_empty() {
-            cx.whole(block)?.bytes()
+            cx.complete_block(block)?.bytes()
         } else {
             cx.gather(&direction.held, blocks);
-            blocks.extend_from_slice(cx.whole(block)?.bytes());
+            blocks.extend_from_slice(cx.complete_block(block)?.bytes());
             blocks
         };
         Some(match begin(bytes, records) {

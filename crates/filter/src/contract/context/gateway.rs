@@ -10,7 +10,7 @@ pub trait Gateway<'a> {
     fn frame(&self, entry: &Entry) -> &'a [u8];
     /// Returns the block with all captured bytes present; `None` if some of the bytes have been
     /// overwritten.
-    fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>>;
+    fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>>;
     /// Keeps a block beyond the pass, either pinned in place or copied; `None` if there is no
     /// memory for a copy.
     fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, PinId)>;

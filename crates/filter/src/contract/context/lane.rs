@@ -78,12 +78,12 @@ impl<'c, 'a> LaneContext<'c, 'a> {
 
     /// Returns the block of a lane with all captured bytes present. If some of the bytes have been
     /// overwritten, ends the lane, counts the loss and returns `None`.
-    pub fn whole(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
+    pub fn complete_block(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
         let block = batch.block(l);
         if block.is_whole() {
             return Some(block);
         }
-        match self.gateway.whole(block) {
+        match self.gateway.complete_block(block) {
             Some(block) => batch.set(l, block),
             None => {
                 self.lost(batch, l);
@@ -121,7 +121,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         keep: Keep,
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
-        let Some(block) = self.gateway.whole(batch.block(l)) else {
+        let Some(block) = self.gateway.complete_block(batch.block(l)) else {
             return self.lost(batch, l);
         };
         let mut write = Some(write);
@@ -148,7 +148,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         room: usize,
         fill: impl FnOnce(&[u8], &mut [u8]) -> Option<usize>,
     ) -> Option<bool> {
-        let Some(block) = self.gateway.whole(batch.block(l)) else {
+        let Some(block) = self.gateway.complete_block(batch.block(l)) else {
             return Some(self.lost(batch, l));
         };
         let mut used = None;
@@ -169,7 +169,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     /// the headers that identify the flow ([`Block::headers`]). Returns false in the same cases as
     /// [`LaneContext::edit`].
     pub fn replace_view(&mut self, batch: &mut Batch<'a>, l: Lane, bytes: &[u8]) -> bool {
-        let Some(block) = self.gateway.whole(batch.block(l)) else {
+        let Some(block) = self.gateway.complete_block(batch.block(l)) else {
             return self.lost(batch, l);
         };
         match append_after_headers(self.gateway, &block, &[bytes]) {

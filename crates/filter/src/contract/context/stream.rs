@@ -328,8 +328,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Returns the block with all captured bytes present. Returns `None` if some of the bytes have
     /// been overwritten; the caller must then drop the block.
-    pub fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
-        if block.is_whole() { Some(block) } else { self.gateway.whole(block) }
+    pub fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>> {
+        if block.is_whole() { Some(block) } else { self.gateway.complete_block(block) }
     }
 
     /// Holds the block beyond the pass, in `list`, ordered by `key` (compared as a 32-bit sequence

@@ -125,7 +125,7 @@ impl Datagrams {
                 .filter(|(at, other)| place.covers_the_same(&block, *at, other))
                 .map(|(_, other)| other)
                 .collect();
-            let mut alike = alike.into_iter().filter_map(|other| cx.whole(other));
+            let mut alike = alike.into_iter().filter_map(|other| cx.complete_block(other));
             if alike.any(|other| other.bytes() == block.bytes()) {
                 // Finding a duplicate costs time, so it counts as a fragment.
                 datagram.arrived = datagram.arrived.saturating_add(1);
@@ -232,7 +232,7 @@ impl Datagrams {
         let mut parts: Vec<(u32, Block<'a>)> =
             cx.held(&datagram.held).map(|(at, held)| (FragmentKey(at).offset(), held)).collect();
         for (_, part) in &mut parts {
-            *part = cx.whole(*part).unwrap_or(*part);
+            *part = cx.complete_block(*part).unwrap_or(*part);
         }
         parts.push((place.offset(), *block));
         if parts.iter().any(|(_, part)| !part.is_whole()) {

@@ -202,7 +202,7 @@ impl Reassembler {
         cx: &mut StreamContext<'_, 'a>,
     ) {
         let came = batch.block(l);
-        let Some(block) = cx.whole(came.view_at(piece.data, piece.length)) else {
+        let Some(block) = cx.complete_block(came.view_at(piece.data, piece.length)) else {
             let class = cx.absent(HeaderError::Cut.reason());
             return batch.set_class(l, class);
         };

@@ -106,7 +106,7 @@ pub(super) fn has_valid_checksum<'a>(mut block: Block<'a>, cx: &mut StreamContex
     if block.context.flags.has(Flags::CHECKSUM_UNSET) || segment.end > block.marks.captured {
         return true;
     }
-    let whole = cx.whole(block.view_at(0, block.marks.captured));
+    let whole = cx.complete_block(block.view_at(0, block.marks.captured));
     let frame = whole.map(|block| block.frame).unwrap_or_default();
     let Some(bytes) = frame.get(segment.at as usize..segment.end as usize) else { return true };
     let Flow { source, target, .. } = segment.flow;

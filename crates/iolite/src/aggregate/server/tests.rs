@@ -8,7 +8,7 @@ use abi::access::AccessList;
 use buffer::Fault;
 use buffer::pool::PoolConfig;
 use std::time::Instant;
-use testkit::until;
+use testkit::wait_until;
 
 const SEGMENT: usize = 4096;
 
@@ -56,9 +56,9 @@ fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
     let short = client.copy(pointer, &mut [0; 5]);
     assert_eq!(short, Err(ResolveError::Fault(Fault::TooLong { length: 13, limit: 5 })));
     client.give_back(pointer).unwrap();
-    until("the slice comes back", || references(&server, peer) == Some(0));
+    wait_until("the slice comes back", || references(&server, peer) == Some(0));
     drop(client);
-    until("the guest is gone", || references(&server, peer).is_none());
+    wait_until("the guest is gone", || references(&server, peer).is_none());
     assert!(!server.evict(peer));
 }
 
@@ -82,7 +82,7 @@ fn q14_aggregate_over_several_pools_is_received_whole() {
     });
     let (same, _client) = reader.join().unwrap();
     assert!(same);
-    until("all slices come back", || references(&server, peer) == Some(0));
+    wait_until("all slices come back", || references(&server, peer) == Some(0));
     let leased = || one.usage().leased + two.usage().leased;
     assert_eq!(leased(), 0);
 }
@@ -117,7 +117,7 @@ fn misbehaving_client_is_evicted_alone() {
         let (peer, socket) = introduce();
         server.owner(|owner| owner.lend(&sent, peer)).unwrap();
         speak(&socket);
-        until("it is shown out", || references(&server, peer).is_none());
+        wait_until("it is shown out", || references(&server, peer).is_none());
         let mut evicted = Client::new(socket);
         while evicted.ask(id).is_ok() {}
         assert_eq!(evicted.ask(id).unwrap_err(), GrantRefusal::Abandoned);

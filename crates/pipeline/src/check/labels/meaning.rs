@@ -6,15 +6,15 @@ use filter::{Classes as Answered, ValueRange};
 use crate::check::lower::Draft;
 use crate::check::upstream::Classifiers;
 use crate::classes::ClassSet;
-use crate::language::label::brief;
+use crate::language::label::truncate_word;
 use crate::language::tree::{Class, Classes, Label, Name, Value};
 use crate::language::{Diagnostic, Span, nearest};
 use crate::registry::Registry;
 
-/// The class that stands for the number 0, since class 0 means no answer.
-const ZERO: u32 = ClassValue::ZERO.0;
+/// The class that stands for the number 0, because class 0 means that a filter gave no answer.
+const CLASS_OF_ZERO: u32 = ClassValue::ZERO.0;
 
-/// The classifiers of an arc, against which its label is resolved.
+/// The classifiers upstream of an arc, against which the label on the arc is resolved.
 pub(super) struct ArcClassifiers<'c> {
     classifiers: Vec<Classifier>,
     unknown: bool,
@@ -56,11 +56,13 @@ impl<'c> ArcClassifiers<'c> {
 
     /// Returns the name of the classifier that has a class or group of this name.
     pub(super) fn classifier_with(&self, name: &str) -> Option<&'static str> {
-        let has = |known: &&Classifier| known.class(name).or_else(|| known.group(name)).is_some();
+        let has = |known: &&Classifier| {
+            known.find_class(name).or_else(|| known.find_group(name)).is_some()
+        };
         self.classifiers.iter().find(has).map(|known| known.name)
     }
 
-    /// Returns the classes that a label selects; all classes after an error.
+    /// Returns the classes that a label selects, or all classes after an error.
     pub(super) fn classes_of(&self, label: &Label, mistakes: &mut Vec<Diagnostic>) -> ClassSet {
         let list = match &label.classes {
             Classes::All if label.inverted => {
@@ -83,8 +85,8 @@ impl<'c> ArcClassifiers<'c> {
         }
         let before = mistakes.len();
         let sets: Vec<ClassSet> =
-            list.iter().filter_map(|class| self.class(class, mistakes)).collect();
-        let classes = ClassSet::all_of(&sets);
+            list.iter().filter_map(|class| self.classes_of_entry(class, mistakes)).collect();
+        let classes = ClassSet::union_of(&sets);
         match (mistakes.len() > before || classes.is_empty(), label.inverted) {
             (true, _) => ClassSet::all(),
             (false, true) => classes.complement(),
@@ -94,31 +96,37 @@ impl<'c> ArcClassifiers<'c> {
 
     /// Returns the classes that one entry of a label selects; `None` after an error or if they are
     /// unknown.
-    fn class(&self, class: &Class, mistakes: &mut Vec<Diagnostic>) -> Option<ClassSet> {
+    fn classes_of_entry(&self, class: &Class, mistakes: &mut Vec<Diagnostic>) -> Option<ClassSet> {
         let (low, high, span) = match class {
             Class::One(value) => {
-                return self.value(value, mistakes).map(|(low, high)| ClassSet::range(low, high));
+                return self
+                    .range_of_value(value, mistakes)
+                    .map(|(low, high)| ClassSet::range(low, high));
             }
             Class::Range { low, high, span } => (low, high, *span),
         };
-        let from = low.as_ref().map(|value| self.value(value, mistakes).map(|(first, _)| first));
-        let to = high.as_ref().map(|value| self.value(value, mistakes).map(|(_, last)| last));
+        let from =
+            low.as_ref().map(|value| self.range_of_value(value, mistakes).map(|(first, _)| first));
+        let to =
+            high.as_ref().map(|value| self.range_of_value(value, mistakes).map(|(_, last)| last));
         let lowest = self.classifiers.iter().map(|known| known.range.low).min().unwrap_or(0);
-        let highest = self.classifiers.iter().map(Classifier::highest).max().unwrap_or(ZERO);
-        let from = from.map_or(Some(if lowest == 0 { ZERO } else { lowest }), |end| end)?;
+        let highest =
+            self.classifiers.iter().map(Classifier::highest_class).max().unwrap_or(CLASS_OF_ZERO);
+        let from =
+            from.map_or(Some(if lowest == 0 { CLASS_OF_ZERO } else { lowest }), |end| end)?;
         let to = to.map_or(Some(highest), |end| end)?;
         // A natural 0 is less than all other numbers, although its class is the largest.
         let set = match (from, to) {
-            (ZERO, ZERO) => ClassSet::one(ZERO),
-            (ZERO, to) => ClassSet::one(ZERO).union(&ClassSet::range(1, to)),
-            (_, ZERO) => ClassSet::none(),
+            (CLASS_OF_ZERO, CLASS_OF_ZERO) => ClassSet::single(CLASS_OF_ZERO),
+            (CLASS_OF_ZERO, to) => ClassSet::single(CLASS_OF_ZERO).union(&ClassSet::range(1, to)),
+            (_, CLASS_OF_ZERO) => ClassSet::empty(),
             (from, to) => ClassSet::range(from, to),
         };
         if set.is_empty() {
             let mistake = Diagnostic::error(span, format!("the range `{class}` is empty"));
             mistakes.push(match (low, high) {
                 (Some(low), Some(high)) => mistake.hint(format!("write `{high}:{low}`")),
-                _ => mistake.why(self.bounds()),
+                _ => mistake.why(self.bounds_text()),
             });
             return None;
         }
@@ -127,9 +135,9 @@ impl<'c> ArcClassifiers<'c> {
 
     /// Returns the range of classes that a value denotes, usually one class; `None` after an error
     /// or if it is unknown.
-    fn value(&self, value: &Value, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
+    fn range_of_value(&self, value: &Value, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         match value {
-            Value::Name(name) => self.named_range(name, mistakes),
+            Value::Name(name) => self.range_of_name(name, mistakes),
             Value::Number { value: number, span, .. } => {
                 let known =
                     *number == 0 || self.classifiers.iter().any(|known| known.can_return(*number));
@@ -138,7 +146,7 @@ impl<'c> ArcClassifiers<'c> {
                 }
                 if !self.unknown {
                     let what = format!("`{value}` is no class of {}", self.classifier_names());
-                    mistakes.push(Diagnostic::error(*span, what).why(self.bounds()));
+                    mistakes.push(Diagnostic::error(*span, what).why(self.bounds_text()));
                 }
                 None
             }
@@ -147,11 +155,11 @@ impl<'c> ArcClassifiers<'c> {
 
     /// Returns the range of classes that a name denotes, usually one class; `None` after an error
     /// or if it is unknown.
-    fn named_range(&self, name: &Name, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
+    fn range_of_name(&self, name: &Name, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         let text = name.text.as_str();
         let (mut having, mut lacking) = (Vec::new(), Vec::new());
         for known in &self.classifiers {
-            match known.class(text).or_else(|| known.group(text)) {
+            match known.find_class(text).or_else(|| known.find_group(text)) {
                 Some(range) => having.push((known.name, range)),
                 None => lacking.push(known.name),
             }
@@ -165,14 +173,19 @@ impl<'c> ArcClassifiers<'c> {
                 let other = having.iter().find(|(_, other)| other != range);
                 let (other, differs) = other.copied().unwrap_or((one, *range));
                 let (this, that) = (range_text(*range), range_text(differs));
-                let what =
-                    format!("`{}` is {this} of `{one}` and {that} of `{other}`", brief(text));
+                let what = format!(
+                    "`{}` is {this} of `{one}` and {that} of `{other}`",
+                    truncate_word(text)
+                );
                 Diagnostic::error(name.span, what)
                     .why("both give the class on this arc")
                     .hint("write the arcs apart")
             }
             (Some((one, _)), Some(other)) => {
-                let what = format!("`{}` is a class of `{one}`, and not of `{other}`", brief(text));
+                let what = format!(
+                    "`{}` is a class of `{one}`, and not of `{other}`",
+                    truncate_word(text)
+                );
                 Diagnostic::error(name.span, what)
                     .why("both give the class on this arc")
                     .hint("write the arcs apart")
@@ -184,11 +197,11 @@ impl<'c> ArcClassifiers<'c> {
     }
 
     fn unknown_name(&self, name: &str, span: Span) -> Diagnostic {
-        let names = || self.classifiers.iter().flat_map(Classifier::names);
-        let what = format!("`{}` is no class of {}", brief(name), self.classifier_names());
+        let names = || self.classifiers.iter().flat_map(Classifier::label_names);
+        let what = format!("`{}` is no class of {}", truncate_word(name), self.classifier_names());
         let mut mistake = Diagnostic::error(span, what);
         if names().next().is_none() {
-            mistake = mistake.why(self.bounds());
+            mistake = mistake.why(self.bounds_text());
         }
         if let Some(meant) = nearest(name, names()) {
             return mistake.hint(format!("did you mean `{meant}`?"));
@@ -222,8 +235,9 @@ impl<'c> ArcClassifiers<'c> {
         names.join(" or ")
     }
 
-    fn bounds(&self) -> String {
-        let bounds: Vec<String> = self.classifiers.iter().take(4).map(Classifier::bounds).collect();
+    fn bounds_text(&self) -> String {
+        let bounds: Vec<String> =
+            self.classifiers.iter().take(4).map(Classifier::bounds_text).collect();
         bounds.join("; ")
     }
 }
@@ -234,45 +248,50 @@ fn range_text((low, high): (u32, u32)) -> String {
 
 impl Classifier {
     fn can_return(&self, class: u32) -> bool {
-        class < ZERO && (self.range.low..=self.range.high).contains(&class)
+        class < CLASS_OF_ZERO && (self.range.low..=self.range.high).contains(&class)
             || self.names.iter().any(|(_, value)| *value == class)
     }
 
     /// Returns the largest class that the filter can return, except for a natural 0.
-    fn highest(&self) -> u32 {
+    fn highest_class(&self) -> u32 {
         let named = self.names.iter().map(|(_, value)| *value);
-        named.chain([self.range.high]).filter(|class| *class < ZERO).max().unwrap_or(ZERO - 1)
+        named
+            .chain([self.range.high])
+            .filter(|class| *class < CLASS_OF_ZERO)
+            .max()
+            .unwrap_or(CLASS_OF_ZERO - 1)
     }
 
     /// Returns all names that a label may use.
-    fn names(&self) -> impl Iterator<Item = &'static str> {
+    fn label_names(&self) -> impl Iterator<Item = &'static str> {
         let groups = self.groups.iter().map(|(name, _)| *name);
         groups.chain(self.names.iter().map(|(name, _)| *name))
     }
 
     /// Returns the class of this name, as a range of one class; `None` if the name is unknown.
-    fn class(&self, name: &str) -> Option<(u32, u32)> {
+    fn find_class(&self, name: &str) -> Option<(u32, u32)> {
         let named = self
             .names
             .iter()
             .find(|(known, _)| *known == name)
-            .map(|(_, value)| if *value == 0 { ZERO } else { *value });
-        let class = named.or_else(|| (name == "zero" && self.range.low == 0).then_some(ZERO))?;
+            .map(|(_, value)| if *value == 0 { CLASS_OF_ZERO } else { *value });
+        let class =
+            named.or_else(|| (name == "zero" && self.range.low == 0).then_some(CLASS_OF_ZERO))?;
         Some((class, class))
     }
 
     /// Returns the range of the group of this name; `None` if the name is unknown.
-    fn group(&self, name: &str) -> Option<(u32, u32)> {
+    fn find_group(&self, name: &str) -> Option<(u32, u32)> {
         let group = self.groups.iter().find(|(known, _)| *known == name);
         group.map(|(_, range)| (range.low, range.high))
     }
 
-    fn bounds(&self) -> String {
+    fn bounds_text(&self) -> String {
         let Self { name, what, range, .. } = self;
         if range.low == range.high {
             return format!("`{name}` answers {what}");
         }
-        let high = self.highest();
+        let high = self.highest_class();
         match range.low {
             0 => format!("`{name}` answers {what}, 1 to {high} or `zero`"),
             low => format!("`{name}` answers {what}, {low} to {high}"),

@@ -73,10 +73,10 @@ struct Parser<'t> {
     steps: Cell<u64>,
     /// The number of open parentheses and negations around the current token.
     depth: usize,
-    /// The number of open parentheses.
+    /// The number of parentheses that are open at the current token.
     open: usize,
-    /// The number of open parentheses at the `;` tokens passed so far, whose closing parentheses
-    /// are not reported again.
+    /// The number of parentheses that were open at the `;` tokens passed so far. Their closing
+    /// parentheses are not reported again.
     unclosed: usize,
     /// The token up to which missing filters have been reported.
     reported_until: usize,
@@ -145,23 +145,23 @@ impl Parser<'_> {
 
     /// Parses one level of operators; a single operand is returned unchanged.
     fn parse_group(&mut self, operator: Operator, label_ok: bool) -> Branch {
-        let first = self.parse_operand(operator, label_ok);
+        let first = self.parse_group_operand(operator, label_ok);
         if !self.is_at_operator(operator) {
             return first;
         }
         let start = first.span;
         let mut branches = Vec::new();
-        splice(operator, first, &mut branches);
+        add_operand(operator, first, &mut branches);
         while self.is_at_operator(operator) {
             self.bump();
-            let next = self.parse_operand(operator, true);
-            splice(operator, next, &mut branches);
+            let next = self.parse_group_operand(operator, true);
+            add_operand(operator, next, &mut branches);
         }
         let span = branches.last().map_or(start, |last| start.to(last.span));
         Branch { label: None, term: Term::Group(Group { operator, branches, span }), span }
     }
 
-    fn parse_operand(&mut self, operator: Operator, label_ok: bool) -> Branch {
+    fn parse_group_operand(&mut self, operator: Operator, label_ok: bool) -> Branch {
         match operator {
             Operator::Parallel => self.parse_group(Operator::Union, label_ok),
             Operator::Union => self.parse_group(Operator::Section, label_ok),
@@ -313,8 +313,8 @@ impl Parser<'_> {
     }
 }
 
-/// Turns a branch into a stage. A label is possible only inside parentheses, so a labelled branch
-/// becomes a group of one branch.
+/// Converts a branch to a stage. Only a group may contain a label, so a labelled branch becomes a
+/// group of one branch.
 fn stage_from_branch(branch: Branch) -> Term {
     match branch.label {
         None => branch.term,
@@ -326,7 +326,7 @@ fn stage_from_branch(branch: Branch) -> Term {
 }
 
 /// Adds an operand to a group and keeps the group in normal form (see `tree`).
-fn splice(operator: Operator, branch: Branch, branches: &mut Vec<Branch>) {
+fn add_operand(operator: Operator, branch: Branch, branches: &mut Vec<Branch>) {
     match branch {
         Branch { label: None, term: Term::Group(group), .. }
             if group.operator == operator || group.branches.len() == 1 =>

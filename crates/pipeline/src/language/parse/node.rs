@@ -15,7 +15,7 @@
 
 use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};
-use crate::language::label::{brief, is_name};
+use crate::language::label::{is_name, truncate_word};
 use crate::language::lex::TokenKind;
 use crate::language::limits::{FILTERS_MAX, NAMES_MAX};
 use crate::language::tree::{Argument, FilterTerm, Name, RequestOption, Term, Text};
@@ -31,7 +31,7 @@ impl Parser<'_> {
                 span: Span::new(span.start, span.start + 2 + key.len()),
             };
             if !is_key(&key.text) {
-                let what = format!("`{}` is no option", brief(&word));
+                let what = format!("`{}` is no option", truncate_word(&word));
                 self.report(span, what, "options are `--key=value` or `--key`");
                 continue;
             }
@@ -57,7 +57,7 @@ impl Parser<'_> {
             None => (word.as_str(), None),
         };
         let named = is_name(name);
-        if clean && !named && !self.follows_broken_label() {
+        if clean && !named && !self.has_broken_label_before() {
             let mistake = self.invalid_name_error(&word, span);
             self.mistakes.push(mistake);
         }
@@ -127,8 +127,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses the value after the `=` of the word at `span`: the rest of the word or an adjacent
-    /// quoted text. Reports an error and returns `None` if both are missing.
+    /// Parses the value after the `=` in the word at `span`. The value is the rest of the word or
+    /// an adjacent quoted text. Reports an error and returns `None` if both are missing.
     fn parse_value(&mut self, rest: &str, span: Span) -> Option<Text> {
         if !rest.is_empty() {
             let span = Span::new(span.end - rest.len(), span.end);
@@ -140,8 +140,9 @@ impl Parser<'_> {
             return Some(Text { bytes, quoted: true, span });
         }
         let word = self.text.get(span.start..span.end).unwrap_or_default();
-        let what = format!("a value is missing after `{}`", brief(word));
-        let hint = format!("no white space around `=`; the empty text is `{}\"\"`", brief(word));
+        let what = format!("a value is missing after `{}`", truncate_word(word));
+        let hint =
+            format!("no white space around `=`; the empty text is `{}\"\"`", truncate_word(word));
         self.report(span, what, hint);
         None
     }
@@ -154,7 +155,7 @@ impl Parser<'_> {
             }
             let what = match mark {
                 "" => "`--name=` needs a name".to_owned(),
-                mark => format!("`{}` is no mark", brief(mark)),
+                mark => format!("`{}` is no mark", truncate_word(mark)),
             };
             self.report(
                 span,
@@ -185,7 +186,7 @@ impl Parser<'_> {
                 self.report(span, "a pin is written without quotes", "for instance `@kernel`");
                 return;
             }
-            let what = format!("`@{}` names no space", brief(pin));
+            let what = format!("`@{}` names no space", truncate_word(pin));
             self.report(
                 span,
                 what,
@@ -201,7 +202,8 @@ impl Parser<'_> {
         node.pin = Some(Name { text: pin.to_owned(), span });
     }
 
-    /// Skips a quoted text that directly follows the previous token; returns false if none does.
+    /// Skips a quoted text that directly follows the previous token. Returns false if there is
+    /// none.
     fn skip_adjacent_quote(&mut self) -> bool {
         let token = &self.tokens[self.at];
         let found = token.glued && matches!(token.kind, TokenKind::Quoted(_));
@@ -244,7 +246,7 @@ impl Parser<'_> {
             _ => String::new(),
         };
         let hint = match is_name(&text) {
-            true => format!("write `{}`", brief(&text)),
+            true => format!("write `{}`", truncate_word(&text)),
             false => String::new(),
         };
         self.report(span, "a quoted text cannot be a filter name", hint);
@@ -257,7 +259,8 @@ impl Parser<'_> {
     /// Explains why a word cannot be a filter name, and guesses the intention from the neighbouring
     /// tokens.
     fn invalid_name_error(&mut self, word: &str, span: Span) -> Diagnostic {
-        let mistake = Diagnostic::error(span, format!("`{}` cannot be a filter name", brief(word)));
+        let mistake =
+            Diagnostic::error(span, format!("`{}` cannot be a filter name", truncate_word(word)));
         if word.starts_with("--") {
             return misplaced_option_error(word, span);
         }
@@ -274,10 +277,10 @@ impl Parser<'_> {
             {
                 let whole = self.text.get(left.span.start..span.end).unwrap_or_default();
                 let left = self.text.get(left.span.start..left.span.end).unwrap_or_default();
-                let (symbol, left) = (symbol.symbol(), brief(left));
-                return Diagnostic::error(span, format!("`{}` is no filter", brief(word)))
+                let (symbol, left) = (symbol.symbol(), truncate_word(left));
+                return Diagnostic::error(span, format!("`{}` is no filter", truncate_word(word)))
                     .why(format!("`{symbol}` ends the word `{left}`"))
-                    .hint(format!("quote the file name: `\"{}\"`", brief(whole)));
+                    .hint(format!("quote the file name: `\"{}\"`", truncate_word(whole)));
             }
         }
         let class = word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ','))
@@ -286,7 +289,8 @@ impl Parser<'_> {
         let pipe = before(if inverted { 2 } else { 1 }).map(|token| &token.kind);
         if class && matches!(pipe, Some(TokenKind::Pipe)) {
             let bang = if inverted { "!" } else { "" };
-            return mistake.hint(format!("for the arc class write `|{bang}{}`", brief(word)));
+            return mistake
+                .hint(format!("for the arc class write `|{bang}{}`", truncate_word(word)));
         }
         let option = before(1).filter(|token| matches!(token.kind, TokenKind::Word { .. }));
         if let Some(option) =
@@ -294,8 +298,8 @@ impl Parser<'_> {
         {
             return mistake.hint(format!(
                 "for the option write `{}={}`",
-                brief(option),
-                brief(word)
+                truncate_word(option),
+                truncate_word(word)
             ));
         }
         mistake
@@ -309,11 +313,15 @@ fn guess_spelling(word: &str) -> String {
     let lower = word.to_ascii_lowercase();
     let joined = lower.replace('-', "_");
     if is_name(&joined) {
-        return format!("write `{}`", brief(&joined));
+        return format!("write `{}`", truncate_word(&joined));
     }
     match word.split_once([':', '=', '/', ',']) {
         Some((name, rest)) if is_name(name) && !rest.is_empty() => {
-            format!("arguments follow after white space: `{} {}`", brief(name), brief(rest))
+            format!(
+                "arguments follow after white space: `{} {}`",
+                truncate_word(name),
+                truncate_word(rest)
+            )
         }
         _ => String::new(),
     }
@@ -322,27 +330,27 @@ fn guess_spelling(word: &str) -> String {
 fn misplaced_option_error(word: &str, span: Span) -> Diagnostic {
     let hint = match word.trim_start_matches('-') {
         "" => "a text that begins with `--` is quoted".to_owned(),
-        bare => format!("parameters are `key=value`: `{}`", brief(bare)),
+        bare => format!("parameters are `key=value`: `{}`", truncate_word(bare)),
     };
-    Diagnostic::error(span, format!("`{}` follows a filter or a pipe", brief(word)))
+    Diagnostic::error(span, format!("`{}` follows a filter or a pipe", truncate_word(word)))
         .why("request options precede the first filter")
         .hint(hint)
 }
 
 fn invalid_parameter_error(word: &str, key: &str, span: Span) -> Diagnostic {
-    let mistake = Diagnostic::error(span, format!("`{}` is no parameter", brief(word)));
+    let mistake = Diagnostic::error(span, format!("`{}` is no parameter", truncate_word(word)));
     match key {
         "" => mistake
             .why("parameters are `key=value` without white space around `=`")
             .hint("a text that contains `=` is quoted"),
         _ => mistake
             .why("a parameter's key is small letters, digits, `_` and `-`, a letter first")
-            .hint(format!("a text that contains `=` is quoted: `\"{}\"`", brief(word))),
+            .hint(format!("a text that contains `=` is quoted: `\"{}\"`", truncate_word(word))),
     }
 }
 
-/// Splits `key=value` at the first `=`, without the first `skip` bytes. The value is `None` without
-/// `=`.
+/// Splits `key=value` at the first `=`, ignoring the first `skip` bytes. The value is `None` if
+/// there is no `=`.
 fn split_value(word: &str, skip: usize) -> (&str, Option<&str>) {
     let word = word.get(skip..).unwrap_or_default();
     match word.split_once('=') {

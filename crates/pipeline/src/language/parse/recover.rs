@@ -1,9 +1,9 @@
-//! Error recovery, which reports missing filters and operators with a proposal derived from the
+//! Error recovery: reports missing filters and operators, with a proposal derived from the
 //! neighbouring tokens.
 
 use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};
-use crate::language::label::brief;
+use crate::language::label::truncate_word;
 use crate::language::lex::{Token, TokenKind};
 use crate::language::tree::{Classes, Label, Operator, Term};
 
@@ -12,7 +12,7 @@ impl Parser<'_> {
     pub(super) fn report_missing_filter(&mut self) -> Term {
         let span = self.span();
         let term = Term::Hole(span);
-        if (self.at <= self.reported_until && self.at > 0) || self.follows_broken_label() {
+        if (self.at <= self.reported_until && self.at > 0) || self.has_broken_label_before() {
             return term;
         }
         self.reported_until = self.at;
@@ -59,7 +59,7 @@ impl Parser<'_> {
         term
     }
 
-    pub(super) fn follows_broken_label(&self) -> bool {
+    pub(super) fn has_broken_label_before(&self) -> bool {
         let before = self.at.checked_sub(1).and_then(|at| self.tokens.get(at));
         let Some(Token { kind: TokenKind::Label(label), span, .. }) = before else { return false };
         let text = self.text.get(span.start..span.end).unwrap_or_default();
@@ -136,8 +136,8 @@ impl Parser<'_> {
         self.report(span, what, hint);
     }
 
-    /// Skips and reports a pin or mark after a parenthesis, since only filters can have pins and
-    /// marks; returns false if there is none.
+    /// Skips and reports a pin or a mark after a parenthesis, because only filters can have pins
+    /// and marks. Returns false if there is none.
     pub(super) fn skip_stray_pin_or_mark(&mut self) -> bool {
         let span = self.span();
         let word = match self.kind() {
@@ -174,7 +174,7 @@ fn error_between_pipes(span: Span) -> Diagnostic {
 
 /// Formats a label without its pipe, truncated like `brief`.
 fn label_text(label: &Label) -> String {
-    brief(label.to_string().trim_start_matches('|'))
+    truncate_word(label.to_string().trim_start_matches('|'))
 }
 
 /// Proposes these labels as filters; returns an empty text unless all are plain names.

@@ -13,15 +13,15 @@ pub(super) struct Chain {
     pub(super) sharing: Option<Sharing>,
 }
 
-/// A plan and the machine it is for, in which chains to replicate are searched.
-pub(super) struct Work<'p> {
+/// A plan and the machine for which it was made, searched for chains to replicate.
+pub(super) struct ChainSearch<'p> {
     pub(super) plan: &'p Plan,
     pub(super) machine: &'p Machine,
 }
 
-impl Work<'_> {
+impl ChainSearch<'_> {
     /// Returns all chains of a component that can be replicated.
-    pub(super) fn chains(&self, component: usize) -> Vec<Chain> {
+    pub(super) fn replicable_chains(&self, component: usize) -> Vec<Chain> {
         let graph = &self.plan.graph;
         let here = |id: &NodeId| self.plan.space_of(*id).component == component;
         let mut found = Vec::new();
@@ -41,7 +41,8 @@ impl Work<'_> {
         found
     }
 
-    /// Returns the only successor of a node, if it is called directly and has no other input.
+    /// Returns the only successor of a node, if the successor is called directly and has no other
+    /// input.
     fn sole_successor(&self, id: NodeId) -> Option<NodeId> {
         let (graph, edges) = (&self.plan.graph, &self.plan.edges);
         let mut out = graph.edges.iter().zip(edges).filter(|(edge, _)| edge.from == id);
@@ -63,7 +64,7 @@ impl Work<'_> {
             Step::Merge | Step::Unknown => return Err("not a filter".to_owned()),
         };
         let description = used.description;
-        if let Some(why) = used.bound() {
+        if let Some(why) = used.bound_reason() {
             return Err(why);
         }
         if node.inside.is_some() {
@@ -114,7 +115,7 @@ impl Work<'_> {
                 }
             }
             None if chain.nodes.iter().any(numbers_sessions) => Ok(chain.sharing),
-            None if self.upstream(head).iter().any(numbers_sessions) => match chain.sharing {
+            None if self.upstream_nodes(head).iter().any(numbers_sessions) => match chain.sharing {
                 None | Some(Sharing::Session) => Ok(Some(Sharing::Session)),
                 Some(_) => Err("other sessions than before".to_owned()),
             },
@@ -130,7 +131,7 @@ impl Work<'_> {
     pub(super) fn check_order(&self, chain: &Chain) -> Result<(), String> {
         let graph = &self.plan.graph;
         let Some(last) = chain.nodes.last().copied() else { return Ok(()) };
-        let behind = downstream(graph, last);
+        let behind = downstream_nodes(graph, last);
         let component = self.plan.space_of(last).component;
         let of_part = |id: NodeId| self.plan.space_of(id).component == component;
         if graph.edges.iter().any(|edge| edge.back && of_part(edge.from)) {
@@ -146,7 +147,7 @@ impl Work<'_> {
     }
 
     /// Returns all nodes upstream of a node.
-    fn upstream(&self, id: NodeId) -> Vec<NodeId> {
+    fn upstream_nodes(&self, id: NodeId) -> Vec<NodeId> {
         let inputs = |at| self.plan.graph.inputs(at).filter(|edge| !edge.back);
         reachable(&[id], |at| inputs(at).map(|edge| edge.from)).split_off(1)
     }
@@ -154,12 +155,12 @@ impl Work<'_> {
     /// Returns the cost of a block in a node, in ns, weighted by the fraction of blocks that reach
     /// it.
     pub(super) fn weighted_cost(&self, id: NodeId) -> f64 {
-        self.plan.expected(id).unwrap_or(0.0) * self.plan.flows.0[id.0]
+        self.plan.expected_cost(id).unwrap_or(0.0) * self.plan.flows.0[id.0]
     }
 }
 
 /// Returns all nodes downstream of a node.
-pub(super) fn downstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
+pub(super) fn downstream_nodes(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let outputs = |at| graph.outputs(at).filter(|edge| !edge.back);
     reachable(&[id], |at| outputs(at).map(|edge| edge.to)).split_off(1)
 }

@@ -1,10 +1,10 @@
 //! Insertion of the replicas of a chain into a plan.
 
-use super::chain::{Chain, downstream};
+use super::chain::{Chain, downstream_nodes};
 use super::load::ReplicaGain;
 use crate::format::short_duration;
 use crate::graph::NodeId;
-use crate::names::names;
+use crate::names::unique_names;
 use crate::plan::edges::replica_ring;
 use crate::plan::machine::Machine;
 use crate::plan::model::{Placement, Plan, PlannedEdge, PlannedSpace, Replicas, SpaceKind};
@@ -17,12 +17,12 @@ pub(super) fn insert_replicas(
     machine: &Machine,
 ) {
     let (Some(first), Some(last)) = (chain.nodes.first(), chain.nodes.last()) else { return };
-    let all_names = names(&plan.graph);
+    let all_names = unique_names(&plan.graph);
     let thread = plan.placements[first.0].space;
     let component = plan.spaces[thread].component;
     let more = worth.copies - 1;
     let ring = replica_ring(&plan.graph, machine);
-    let behind = downstream(&plan.graph, *last);
+    let behind = downstream_nodes(&plan.graph, *last);
     let here = |id: &&NodeId| plan.placements[id.0].input_space == thread;
     let moves: Vec<NodeId> = behind.iter().filter(here).copied().collect();
     let mut next: Vec<usize> =

@@ -1,6 +1,6 @@
-//! The work of each thread with and without replicas. The gain of replicas is computed from it.
+//! The work of each thread with and without replicas, from which the gain of replicas is computed.
 
-use super::chain::{Chain, Work, downstream};
+use super::chain::{Chain, ChainSearch, downstream_nodes};
 use crate::plan::model::SpaceKind;
 
 /// The expected gain from a number of replicas.
@@ -17,7 +17,7 @@ pub(super) struct ReplicaGain {
 }
 
 /// The work of the threads of a component for one block of a source, in ns.
-pub(super) struct Load {
+pub(super) struct ThreadLoad {
     /// The work of the nodes in the thread of the chain that are neither in the chain nor
     /// downstream of it.
     before: f64,
@@ -34,14 +34,14 @@ pub(super) struct Load {
     processors: f64,
 }
 
-impl Load {
-    pub(super) fn new(work: &Work<'_>, chain: &Chain) -> Option<Self> {
+impl ThreadLoad {
+    pub(super) fn new(work: &ChainSearch<'_>, chain: &Chain) -> Option<Self> {
         let plan = work.plan;
         let graph = &plan.graph;
         let (first, last) = (*chain.nodes.first()?, *chain.nodes.last()?);
         let thread = plan.placements[first.0].space;
         let component = plan.spaces[thread].component;
-        let behind = downstream(graph, last);
+        let behind = downstream_nodes(graph, last);
         let mut threads = vec![0.0; plan.spaces.len()];
         let (mut before, mut own, mut after) = (0.0, 0.0, 0.0);
         for id in

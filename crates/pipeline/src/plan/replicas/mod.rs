@@ -1,10 +1,10 @@
 //! Replicas. A costly chain of filters runs several times, each time in a thread of its own, and
 //! the replicas share its work. [Th §5.4], [Par §IV]; CONTRACT 8, 16
 //!
-//! In each connected component the chain with the highest gain gets replicas if they pay; else the
-//! plan records why not. The papers write `split | f + f | join`. Here the graph stays unchanged: a
-//! client of the path sees one filter with one report, as in the request
-//! (docs/book/decisions/0022-parallel.md).
+//! In each connected component, the chain with the highest gain gets replicas if they pay;
+//! otherwise the plan records the reason why they do not. The papers write `split | f + f | join`.
+//! Here the graph stays unchanged: a client of the path sees one filter with one report, as in the
+//! request (docs/book/decisions/0022-parallel.md).
 //!
 //! The first replica runs in the thread of the chain. The successors of the chain move to the
 //! thread of the last replica, where the outputs are merged. So every further replica adds one
@@ -24,9 +24,9 @@ use super::model::{Plan, ReplicaRefusal, SpaceKind};
 use super::moves::MovePeriod;
 use crate::format::short_duration;
 use crate::graph::{Graph, Node, NodeId};
-use chain::{Chain, Work};
+use chain::{Chain, ChainSearch};
 use insert::insert_replicas;
-use load::{Load, ReplicaGain};
+use load::{ReplicaGain, ThreadLoad};
 
 /// The maximum number of replicas.
 pub const REPLICAS_MAX: u64 = 64;
@@ -50,7 +50,7 @@ const EXPLAINED_MIN: f64 = 4.0;
 const THROUGHPUT_UTILISATION_MIN: f64 = 0.25;
 const THROUGHPUT_SPEEDUP_MIN: f64 = 1.05;
 
-/// The minimum benefit of further threads.
+/// The minimum benefit that justifies further threads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Demand {
     /// The minimum utilisation of each thread.
@@ -62,7 +62,7 @@ pub(super) struct Demand {
 impl Demand {
     /// Returns the demand of a request whose stages may go to several threads; `None` if they may
     /// not.
-    pub(super) fn of(graph: &Graph) -> Option<Self> {
+    pub(super) fn of_request(graph: &Graph) -> Option<Self> {
         let options = &graph.options;
         let named = match options.text("parallel") {
             None | Some("auto") => options.text("policy"),
@@ -73,10 +73,10 @@ impl Demand {
         if options.number("latency").is_some() || options.text("engines").is_some() {
             return None;
         }
-        (named != Some("deepest")).then(|| Self::named(named))
+        (named != Some("deepest")).then(|| Self::of_policy(named))
     }
 
-    fn named(policy: Option<&str>) -> Self {
+    fn of_policy(policy: Option<&str>) -> Self {
         match policy {
             Some("power") => Self { used: POWER_UTILISATION_MIN, gain: SPEEDUP_MIN },
             Some("latency") => Self { used: 0.0, gain: LATENCY_SPEEDUP_MIN },
@@ -100,10 +100,10 @@ enum Parallelism {
 }
 
 impl Parallelism {
-    fn of(graph: &Graph) -> Self {
+    fn of_request(graph: &Graph) -> Self {
         match graph.options.text("parallel") {
-            Some("auto") => Self::Measured(Demand::named(graph.options.text("policy"))),
-            Some(policy @ ("power" | "latency")) => Self::Measured(Demand::named(Some(policy))),
+            Some("auto") => Self::Measured(Demand::of_policy(graph.options.text("policy"))),
+            Some(policy @ ("power" | "latency")) => Self::Measured(Demand::of_policy(Some(policy))),
             Some(number) => number.parse().map_or(Self::No, Self::Number),
             // Replicas prevent changes of a running path and recording, so they are off by default.
             None => Self::No,
@@ -126,7 +126,7 @@ impl Plan {
     /// Returns the changes that the request allows.
     #[must_use]
     pub fn runtime_changes(&self) -> RuntimeChanges {
-        let copies = matches!(Parallelism::of(&self.graph), Parallelism::Measured(_));
+        let copies = matches!(Parallelism::of_request(&self.graph), Parallelism::Measured(_));
         let stages = !self.graph.options.flag("no-adapt") && self.may_have_stages();
         RuntimeChanges { copies, stages, moves: self.move_period() }
     }
@@ -138,34 +138,36 @@ pub(crate) fn is_parallelism(text: &str) -> bool {
         || text.parse().is_ok_and(|number: u64| (1..=REPLICAS_MAX).contains(&number))
 }
 
-/// Gives the work of a plan to several threads where that pays: stages or replicas, whichever
-/// leaves the least work in one thread. Replicas go to at most one chain in every component.
-pub(super) fn spread(plan: &mut Plan, machine: &Machine) {
+/// Gives the work of a plan to several threads if that pays. Uses stages or replicas, depending on
+/// which leaves the least work in one thread. At most one chain in every component gets replicas.
+pub(super) fn spread_work(plan: &mut Plan, machine: &Machine) {
     let single = plan.clone();
     let gain = add_to_chains(plan, machine, &|_| true);
-    let Some(stages) = single.stages(machine).filter(|_| single.is_saturated()) else { return };
+    let Some(stages) = single.divide_into_stages(machine).filter(|_| single.is_saturated()) else {
+        return;
+    };
     if stages.then_ns * gain >= stages.now_ns {
         return;
     }
-    if let Some(staged) = single.in_stages(&stages, machine) {
+    if let Some(staged) = single.with_stages(&stages, machine) {
         let replica_refusals = std::mem::take(&mut plan.replica_refusals);
         *plan = Plan { replica_refusals, ..staged };
     }
 }
 
 /// Adds replicas where they pay, to chains for which `may` returns true. Returns the largest
-/// expected speedup of a component; 1.0 without replicas.
+/// expected speedup of a component, which is 1.0 without replicas.
 fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool) -> f64 {
-    let parallelism = Parallelism::of(&plan.graph);
+    let parallelism = Parallelism::of_request(&plan.graph);
     let mut gain: f64 = 1.0;
     if parallelism == Parallelism::No || parallelism == Parallelism::Number(1) {
         return gain;
     }
     let components = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
     for component in 0..components {
-        let work = Work { plan, machine };
+        let work = ChainSearch { plan, machine };
         let chains: Vec<Chain> =
-            work.chains(component).into_iter().filter(|chain| may(chain)).collect();
+            work.replicable_chains(component).into_iter().filter(|chain| may(chain)).collect();
         let best = chains
             .iter()
             .filter_map(|chain| Some((chain, work.best_gain(chain, parallelism)?)))
@@ -186,11 +188,11 @@ fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> boo
     gain
 }
 
-impl Work<'_> {
+impl ChainSearch<'_> {
     /// Returns the gain from the best number of replicas; `None` if replicas do not pay or are not
     /// wanted.
     fn best_gain(&self, chain: &Chain, parallelism: Parallelism) -> Option<ReplicaGain> {
-        let load = Load::new(self, chain)?;
+        let load = ThreadLoad::new(self, chain)?;
         let single = load.block_time(1);
         let worth =
             |copies| ReplicaGain { copies, bound: load.block_time(copies), single, own: load.own };
@@ -252,7 +254,7 @@ impl Work<'_> {
     fn explain_cost(&self, node: NodeId, chains: &[Chain]) -> String {
         let with = chains.iter().filter(|chain| chain.nodes.contains(&node));
         let two = with.filter_map(|chain| {
-            let load = Load::new(self, chain)?;
+            let load = ThreadLoad::new(self, chain)?;
             Some((load.block_time(1), load.block_time(2)))
         });
         match two.min_by(|a, b| a.1.total_cmp(&b.1)) {
@@ -267,8 +269,8 @@ impl Work<'_> {
 }
 
 impl Plan {
-    /// Returns true if the sources give as many blocks as the path takes, or if the request names a
-    /// policy. What an interface receives shows only while the path runs.
+    /// Returns true if the sources emit as many blocks as the path accepts, or if the request names
+    /// a policy. The input rate of an interface is known only while the path runs.
     fn is_saturated(&self) -> bool {
         let attaches =
             |node: &Node| node.filter().is_some_and(|used| used.endpoint.attaches.is_some());
@@ -277,8 +279,8 @@ impl Plan {
         named || latency || !self.graph.nodes.iter().any(attaches)
     }
 
-    /// Adds replicas that a running path can start: of stateless chains, as many as pay by current
-    /// costs. Returns the changed plan and the expected speedup; `None` if no replicas pay.
+    /// Adds replicas that a running path can start: replicas of stateless chains, as many as pay at
+    /// current costs. Returns the changed plan and the expected speedup; `None` if no replicas pay.
     #[must_use]
     pub fn with_replicas(&self, machine: &Machine) -> Option<(Self, f64)> {
         let mut plan = Self { replicas: Vec::new(), replica_refusals: Vec::new(), ..self.clone() };

@@ -26,11 +26,11 @@ struct SearchStep {
 
 /// Returns the cheapest placement with its cost, the number of candidates examined, and true if the
 /// result is exact. `None` if no placement is legal.
-pub(super) fn eliminate(search: &Search<'_>) -> Option<((f64, Assignment), u64, bool)> {
+pub(super) fn eliminate_nodes(search: &Search<'_>) -> Option<((f64, Assignment), u64, bool)> {
     let graph = search.graph;
     let order = graph.order();
     let last = last_uses(graph, &order);
-    let mut assignment = Assignment::empty(graph.nodes.len());
+    let mut assignment = Assignment::unplaced(graph.nodes.len());
     let mut steps: Vec<SearchStep> = Vec::new();
     let mut candidates: Vec<(Border, f64, usize)> = vec![(Vec::new(), 0.0, usize::MAX)];
     let (mut examined, mut exact) = (0, true);

@@ -10,7 +10,7 @@ use crate::plan::{Costs, PlannedSpace};
 struct Random(u64);
 
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
+    fn next_below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -31,8 +31,8 @@ fn random_graph(random: &mut Random, nodes: usize) -> Graph {
     for to in 1..nodes {
         for from in 0..to {
             let near = from + 1 == to;
-            if near && random.below(3) > 0 || random.below(5) == 0 {
-                let (classes, span) = (ClassSet::plain(), Span { start: 0, end: 0 });
+            if near && random.next_below(3) > 0 || random.next_below(5) == 0 {
+                let (classes, span) = (ClassSet::plain_pipe(), Span { start: 0, end: 0 });
                 let (from, to) = (NodeId(from), NodeId(to));
                 graph.edges.push(Edge { from, to, classes, span, back: false });
             }
@@ -45,19 +45,19 @@ fn random_discovery(random: &mut Random, graph: &Graph) -> Discovery {
     let space = |name: &str, kind| PlannedSpace { name: name.to_owned(), kind, component: 0 };
     let spaces = vec![
         space("kernel", SpaceKind::Kernel),
-        space(FIRST, SpaceKind::Thread),
+        space(FIRST_THREAD, SpaceKind::Thread),
         space("thread1", SpaceKind::Thread),
     ];
-    let verdict = |random: &mut Random| match random.below(5) {
+    let verdict = |random: &mut Random| match random.next_below(5) {
         0 => Err("no".to_owned()),
-        _ => Ok(random.below(300) as f64),
+        _ => Ok(random.next_below(300) as f64),
     };
     let verdicts = graph.ids().map(|_| (0..3).map(|_| verdict(random)).collect()).collect();
-    let mut share = |n: usize| (0..n).map(|_| random.below(101) as f64 / 100.0).collect();
+    let mut share = |n: usize| (0..n).map(|_| random.next_below(101) as f64 / 100.0).collect();
     let flows = (share(graph.nodes.len()), share(graph.edges.len()));
     let components = vec![0; graph.nodes.len()];
-    let taken_from_host = graph.ids().map(|_| random.below(2) == 1).collect();
-    let needs_headers = graph.ids().map(|_| random.below(2) == 1).collect();
+    let taken_from_host = graph.ids().map(|_| random.next_below(2) == 1).collect();
+    let needs_headers = graph.ids().map(|_| random.next_below(2) == 1).collect();
     Discovery {
         owners: vec![None; spaces.len()],
         spaces,
@@ -83,7 +83,7 @@ fn minimal_cost_by_enumeration(graph: &Graph, discovery: &Discovery, costs: &Cos
         }
         for (edge, flow) in graph.edges.iter().zip(&discovery.flows.1) {
             let taken_from_host = discovery.taken_from_host[edge.from.0];
-            let leaving = if taken_from_host { costs.redirect } else { costs.kernel_exit() };
+            let leaving = if taken_from_host { costs.redirect } else { costs.kernel_exit_cost() };
             cost += match (space[edge.from.0], space[edge.to.0]) {
                 (from, to) if from > to => f64::INFINITY,
                 (from, to) if from == to => 0.0,
@@ -131,14 +131,14 @@ fn o3_both_searches_find_a_placement_of_minimal_cost() {
     let (mut found, mut none) = (0, 0);
     for seed in 1..400 {
         let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
-        let nodes = 1 + random.below(7) as usize;
+        let nodes = 1 + random.next_below(7) as usize;
         let graph = random_graph(&mut random, nodes);
         let discovery = random_discovery(&mut random, &graph);
         let all = minimal_cost_by_enumeration(&graph, &discovery, &machine.costs);
-        let bounded = select(&graph, &discovery, &machine, Policy::Cost).ok();
+        let bounded = select_placement(&graph, &discovery, &machine, Policy::Cost).ok();
         let bounded = bounded.map(|selection| selection.choice.cost_ns);
         let search = Search::new(&graph, &discovery, &machine, Policy::Cost);
-        let eliminated = eliminate::eliminate(&search);
+        let eliminated = eliminate::eliminate_nodes(&search);
         assert!(eliminated.as_ref().is_none_or(|(_, _, exact)| *exact));
         let eliminated = eliminated.map(|((cost, _), ..)| cost);
         for one in [bounded, eliminated] {
