@@ -73,7 +73,7 @@ pub struct SourceProperties {
     /// Memory that another party fills, such as a packet ring. The space builds a pool over it,
     /// which becomes [`Intake::pool`].
     pub lender: Option<Arc<dyn Lender>>,
-    /// Frames that the source can leave where the kernel put them ([`Intake::in_place`]).
+    /// Frames that the source can leave where the kernel put them ([`Intake::arcs_in_place`]).
     pub in_place: Option<Arc<FramesInPlace>>,
     /// The child process whose output the source reads.
     pub process: Option<Arc<Process>>,
@@ -191,8 +191,10 @@ pub struct Intake<'s> {
     room: usize,
     /// Time on the path's clock at the start of the current pass of the space.
     pub now: Time,
-    /// True if nobody reads the bytes of the blocks but sinks that accepted the
-    /// [`SourceProperties::in_place`] of the source. It then need not copy them.
+    /// Bits of the arcs, by index, behind which only sinks that accepted the
+    /// [`SourceProperties::in_place`] of the source read bytes. It need not copy their frames.
+    pub arcs_in_place: u64,
+    /// Set by the source if it has not copied the frames of the appended blocks.
     pub in_place: bool,
     /// Index of the only arc that the appended blocks take, set by a source that selects arcs
     /// itself. `None` routes each block by its class.
@@ -205,7 +207,17 @@ pub struct Intake<'s> {
 impl<'s> Intake<'s> {
     /// Creates an intake with room for `room` blocks.
     pub fn new(pool: &'s Pool, columns: &'s mut Columns, room: usize, now: Time) -> Self {
-        Self { pool, general: None, columns, room, now, in_place: false, arc: None, drained: false }
+        Self {
+            pool,
+            general: None,
+            columns,
+            room,
+            now,
+            arcs_in_place: 0,
+            in_place: false,
+            arc: None,
+            drained: false,
+        }
     }
 
     /// Sets [`Self::general`], for a source that lends the pool in [`Self::pool`].

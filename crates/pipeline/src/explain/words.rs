@@ -7,8 +7,8 @@ use crate::format::{format_count, format_nanoseconds};
 use crate::names::quoted_unless_word;
 use crate::plan::{Delay, Latency, Plan, Policy, Program, Replicas, RingPlan};
 use crate::share::Share;
-use filter::Side;
 use filter::sharing::Sharing;
+use filter::{FilterKind, ReadDepth, Side};
 use std::fmt::Write as _;
 
 /// Describes a ring.
@@ -171,11 +171,33 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
         }
         false => "",
     };
+    let written = written_in_place(program, plan).map_or_else(String::new, |sink| {
+        format!("; {sink} writes frames from there, with one call for a batch")
+    });
     format!(
-        "program in the kernel: {what} what is {way}{interface}{netns}, {steps}{sent}; {replicas}; \
-         blocks that a twin is unsure of are decided in {}{why}",
+        "program in the kernel: {what} what is {way}{interface}{netns}, {steps}{sent}; \
+         {replicas}{written}; blocks that a twin is unsure of are decided in {}{why}",
         readers.join(", ")
     )
+}
+
+/// Returns the name of a sink that writes the frames of a program from where it put them; `None` if
+/// they are copied first, because another node of the thread may read their bytes.
+fn written_in_place(program: &Program, plan: &Plan) -> Option<String> {
+    let mut written = None;
+    for (edge, leaves) in plan.graph.edges.iter().enumerate() {
+        let sink = plan.graph.node(leaves.to);
+        if program.has_exit(edge) {
+            let used = sink.filter().filter(|_| sink.kind() == Some(FilterKind::Sink))?;
+            let appends = used.endpoint.appends.is_some_and(|appends| appends(&used.arguments));
+            if appends {
+                written.get_or_insert_with(|| format!("`{}`", sink.name()));
+            } else if used.effect().reads != ReadDepth::Nothing {
+                return None;
+            }
+        }
+    }
+    written.filter(|_| !program.attach.takes)
 }
 
 /// Describes a filter that sources evaluate in the kernel, ahead of the process.

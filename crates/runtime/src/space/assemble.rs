@@ -5,7 +5,9 @@ use super::arc::{EdgeDrops, GraphArc};
 use super::node::{Node, Operator};
 use super::select::Wanted;
 use super::shape::Shape;
+use endpoint::source::kernel::in_place::FramesInPlace;
 use filter::{Amount, Filter};
+use std::sync::Arc;
 
 /// The graph of a space under construction.
 #[derive(Debug, Default)]
@@ -113,7 +115,8 @@ impl Assembly {
         let numbering_forks = self.numbering_forks(&joins);
         let reads_bytes = self.nodes.iter().any(|node| node.operator.reads_bytes());
         let edits = (0..self.nodes.len()).any(edits);
-        let in_place = reads_bytes && self.lend_in_place();
+        let sources = 0..self.nodes.len();
+        let arcs_in_place = sources.map(|source| self.lend_in_place(source)).collect();
         let is_dispatch = |at: &NodeId| matches!(self.nodes[*at].operator, Operator::Dispatch(_));
         let dispatchers = (0..self.nodes.len()).filter(is_dispatch).collect();
         (
@@ -123,7 +126,7 @@ impl Assembly {
                 order,
                 numbering_forks,
                 reads_bytes,
-                in_place,
+                arcs_in_place,
                 edits,
                 dispatchers,
                 section_of,
@@ -131,24 +134,28 @@ impl Assembly {
         )
     }
 
-    /// Offers the frames of all sources to all sinks. Returns true if the sinks take them in place,
-    /// and there are no other nodes.
-    fn lend_in_place(&mut self) -> bool {
-        let mut lent = Vec::new();
-        for node in &self.nodes {
-            match &node.operator {
-                Operator::Source(part) => match &part.properties.in_place {
-                    Some(frames) => lent.push(std::sync::Arc::clone(frames)),
-                    None => return false,
-                },
-                Operator::Sink(_) | Operator::Pass => {}
-                _ => return false,
+    /// Offers the frames of a source to the sinks to which its arcs lead. Returns bits of the arcs,
+    /// by index, behind which all take them in place.
+    fn lend_in_place(&mut self, source: NodeId) -> u64 {
+        let Operator::Source(part) = &self.nodes[source].operator else { return 0 };
+        let Some(frames) = part.properties.in_place.clone() else { return 0 };
+        let targets: Vec<NodeId> = self.nodes[source].arcs.iter().map(|arc| arc.to).collect();
+        let bits = (0..u64::BITS).zip(targets);
+        bits.map(|(bit, to)| u64::from(self.takes_in_place(to, &frames)) << bit).sum()
+    }
+
+    /// Returns true if a node is a sink that takes these frames in place, or leads only to such
+    /// sinks.
+    fn takes_in_place(&mut self, at: NodeId, frames: &Arc<FramesInPlace>) -> bool {
+        match &mut self.nodes[at].operator {
+            Operator::Sink(part) => part.sink.accepts_in_place(frames),
+            Operator::Pass => {
+                let forward = self.nodes[at].arcs.iter().filter(|arc| !arc.back);
+                let targets: Vec<NodeId> = forward.map(|arc| arc.to).collect();
+                targets.into_iter().all(|to| self.takes_in_place(to, frames))
             }
+            _ => false,
         }
-        self.nodes.iter_mut().all(|node| match &mut node.operator {
-            Operator::Sink(part) => lent.iter().all(|frames| part.sink.accepts_in_place(frames)),
-            _ => true,
-        })
     }
 
     /// Returns the section of each operand that may hold blocks, and enables the tracking of held

@@ -42,9 +42,11 @@ impl Space {
         let intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now);
         let mut intake = intake.with_general_pool(&self.graph.intakes[INTAKE_GENERAL]);
         let observed = self.graph.pass.observers.reads_bytes() || self.ports.events.is_journal();
-        intake.in_place = self.graph.shape.in_place && !observed;
-        self.graph.pass.in_place = intake.in_place;
+        if !observed {
+            intake.arcs_in_place = self.graph.shape.arcs_in_place.get(at).copied().unwrap_or(0);
+        }
         let given = part.source.produce(&mut intake);
+        self.graph.pass.in_place = intake.in_place;
         let (edge, drained) = (intake.arc, intake.drained);
         let came = room.columns.len();
         if let Some(age) = part.age.as_ref().filter(|_| came > 0) {

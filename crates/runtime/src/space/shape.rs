@@ -14,8 +14,9 @@ pub struct Shape {
     pub(crate) numbering_forks: Vec<bool>,
     /// True if at least one operator reads bytes.
     pub(crate) reads_bytes: bool,
-    /// True if only sinks read bytes, and these take the frames of all sources in place.
-    pub(crate) in_place: bool,
+    /// Bits of the arcs, by node, behind which only sinks read bytes, and take them in place; 0 for
+    /// nodes that are no sources.
+    pub(crate) arcs_in_place: Vec<u64>,
     /// True if at least one filter edits block by block.
     pub(crate) edits: bool,
     /// Nodes that dispatch to replicas.

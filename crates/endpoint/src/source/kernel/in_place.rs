@@ -38,6 +38,7 @@ struct StagedFrames {
 /// Exclusive access to the frames of the batch that is walked.
 #[derive(Debug)]
 pub struct BatchInPlace<'f> {
+    id: DbufId,
     rings: &'f Rings,
     staged: MutexGuard<'f, StagedFrames>,
 }
@@ -60,7 +61,7 @@ impl FramesInPlace {
     #[must_use]
     pub fn batch(&self) -> BatchInPlace<'_> {
         let staged = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
-        BatchInPlace { rings: &self.rings, staged }
+        BatchInPlace { id: self.id, rings: &self.rings, staged }
     }
 
     /// Begins the next batch.
@@ -97,6 +98,9 @@ impl<'f> BatchInPlace<'f> {
     /// Returns the exported frame that a pointer names; `None` if it is not in this batch.
     #[must_use]
     pub fn frame(&self, pointer: RichPointer) -> Option<&ExportedFrame> {
+        if pointer.dbuf() != self.id {
+            return None;
+        }
         let first = self.staged.first.wrapping_mul(STRIDE);
         let at = pointer.place.complete(first).wrapping_sub(first) / STRIDE;
         self.staged.frames.get(usize::try_from(at).ok()?)

@@ -293,6 +293,7 @@ impl KernelSource {
     /// their number. The frames stay where they are until the next call of `produce`.
     fn put_in_place(&mut self, frames: &FramesInPlace, intake: &mut Intake<'_>) -> usize {
         self.drained = false;
+        intake.in_place = true;
         let mut batch = frames.restage();
         while intake.room() > 0 {
             let Some(handed) = self.reader.front() else {
@@ -371,8 +372,9 @@ impl Source for KernelSource {
         self.parts.doorbell.drain(|_| {});
         self.time.update();
         self.reader.look();
-        let in_place = self.in_place.clone().filter(|_| intake.in_place);
-        let put = match in_place {
+        let edge = self.reader.front().map(|handed| handed.way);
+        let may = edge.and_then(|edge| intake.arcs_in_place.checked_shr(edge)).unwrap_or(0) & 1 > 0;
+        let put = match self.in_place.clone().filter(|_| may) {
             Some(frames) => self.put_in_place(&frames, intake),
             None => self.emit_blocks(intake),
         };
