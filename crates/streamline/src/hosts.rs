@@ -99,8 +99,8 @@ fn replaceable_sources(graph: &Graph) -> impl Iterator<Item = bool> {
 }
 
 /// Reason that `explain` prints for a source that [`pin_to_kernel`] has pinned.
-const NO_SOCKET_REASON: &str = "you may not open a packet socket: only a kernel program of the daemon can \
-                         observe frames";
+const NO_SOCKET_REASON: &str = "you may not open a packet socket: only a kernel program of the \
+                         daemon can observe frames";
 
 /// Pins every source that a kernel program can replace to the kernel, except sources that the
 /// request pins.

@@ -64,9 +64,9 @@ const RING_HELP: &str = "a fixed size of rings between threads: [NODE:]ENTRIES,â
                     NODE or for all, as in count:4096; by default each ring follows its load";
 
 const PARALLEL_HELP: &str = "distribution of work over threads: by default stages and branches \
-                        get threads if that pays; auto (costly filters also get replicas), power (few \
-                        threads, well used), latency (all that gain anything), no, or a number of \
-                        replicas";
+                        get threads if that pays; auto (costly filters also get replicas), power \
+                        (few threads, well used), latency (all that gain anything), no, or a \
+                        number of replicas";
 
 const ENGINES_HELP: &str = "number of processes that run the whole request, each on its \
                             own processor \
@@ -82,8 +82,8 @@ const SHARE_HELP: &str = "memory for frames from the kernel: user (the default: 
                      selects), or world (shared by all users that set this)";
 
 const PREFIX_HELP: &str = "where the start of the request runs, from a live source to `tcp`: \
-                      private (the default: in the request itself), or shared (in one process for all \
-                      requests of the user with this start; needs a daemon)";
+                      private (the default: in the request itself), or shared (in one process for \
+                      all requests of the user with this start; needs a daemon)";
 
 /// Parses the options of a request. Invalid options are reported and omitted.
 pub(super) fn parse_options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {

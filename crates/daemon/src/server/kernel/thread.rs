@@ -447,8 +447,8 @@ impl KernelThread {
 }
 
 /// Message to a caller in another network namespace.
-const FOREIGN_NAMESPACE: &str = "the daemon is in another network namespace, with other interfaces: start \
-                         one there, or name the namespace with `netns=`";
+const FOREIGN_NAMESPACE: &str = "the daemon is in another network namespace, with other \
+                         interfaces: start one there, or name the namespace with `netns=`";
 
 /// Formats an attach point for display. Programs at sockets are identified by their user.
 fn attach_point(attach: &Watched, user: u32) -> AttachPoint {
