@@ -1,10 +1,10 @@
-//! Pattern automaton for segmented text; its entire state between segments is one number.
+//! Pattern automaton for segmented text. The state between segments is one number.
 //!
-//! Input: patterns, once; then the pieces of a text, each with the [`MatchState`] left by the
+//! Input: patterns, once; then the pieces of a text, each with the [`MatchState`] returned for the
 //! previous piece. Output: the state after the piece, and the lowest index of a pattern with a
-//! match that *ends* in it. The result is independent of the segmentation, because a match may span
-//! pieces. All matches count, not only leftmost ones, so that the result does not depend on earlier
-//! matches. [SL §6.1 Table I]
+//! match that *ends* in the piece. The result is independent of the segmentation, because a match
+//! may span pieces. All matches count, not only leftmost ones, so that the result does not depend
+//! on earlier matches. [SL §6.1 Table I]
 //!
 //! The automaton is regex-automata's dense DFA. It reports a match one byte late, because
 //! assertions (`$`, `\b`) inspect the next byte, which is not known yet at the end of a piece. A
@@ -25,21 +25,21 @@ use std::borrow::Cow;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A compiled list of patterns.
+/// An automaton compiled from a list of patterns.
 pub(crate) struct Automaton {
     dfa: dense::DFA<Vec<u32>>,
     begin: StateID,
     after_hole: StateID,
-    /// Per pattern: true if its matches do not depend on the next byte.
+    /// For each pattern, true if none of its matches depends on the next byte.
     settled: Vec<bool>,
     skip: Option<LiteralSkip>,
     fingerprint: u32,
-    /// The reachable state with the highest number.
+    /// The highest-numbered reachable state.
     last: StateID,
 }
 
-/// The match state of a text. Plain data; meaningful only to automata with the same
-/// [`Automaton::fingerprint`].
+/// The state of a search after part of a text. Plain data, valid only for automata with equal
+/// [`Automaton::fingerprint`]s.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(transparent)]
 pub(crate) struct MatchState(u32);
@@ -54,21 +54,26 @@ impl MatchState {
 pub(crate) struct CompileOptions {
     /// Maximum size of the automaton in bytes.
     pub(crate) size: usize,
-    /// True if matches must begin at the start of the text.
+    /// True if matches must begin at the first byte of the text.
     pub(crate) anchored: bool,
 }
 
-/// Prefilter: while no match is in progress, bytes are skipped until a literal occurs.
+/// Prefilter that skips to the next occurrence of a literal while no match is in progress.
 struct LiteralSkip {
     literals: Prefilter,
-    /// Maximum length in bytes of a literal's proper prefix, with which a piece may end.
+    /// Length of the longest proper prefix of a literal, in bytes. This many bytes at the end of a
+    /// piece cannot be skipped.
     tail: usize,
-    /// Start states (no match in progress), indexed by the preceding byte.
+    /// States without a match in progress, indexed by the preceding byte.
     starts: Vec<StateID>,
 }
 
 impl Automaton {
-    /// Compiles patterns. An error names the pattern and the position.
+    /// Compiles a list of patterns.
+    ///
+    /// # Errors
+    ///
+    /// Names the invalid pattern and the position in it.
     pub(crate) fn new(patterns: &[&[u8]], options: CompileOptions) -> Result<Self, PatternError> {
         let parsed = patterns.iter().enumerate().map(|(which, pattern)| {
             parse(pattern).map_err(|wrong| PatternError { which: Some(which), ..wrong })
@@ -101,18 +106,20 @@ impl Automaton {
         Ok(Self { dfa, begin, after_hole, settled, skip, fingerprint, last })
     }
 
-    /// Returns a fingerprint of the automaton's states, a function of the patterns.
+    /// Returns a hash of the automaton, by which a stored state is matched to it.
     pub(crate) const fn fingerprint(&self) -> u32 {
         self.fingerprint
     }
 
-    /// Returns the state after missing bytes: no match is in progress, and the text has begun.
+    /// Returns the state after missing bytes. No match is in progress, and anchored patterns cannot
+    /// match any more.
     pub(crate) fn after_hole(&self) -> MatchState {
         MatchState(self.after_hole.as_u32() + 1)
     }
 
-    /// Continues from `state` over `bytes`. Returns the new state, and the lowest index below
-    /// `below` of a pattern with a match that ends in `bytes`. `last` marks the end of the text.
+    /// Continues the search from `state` over `bytes`. Returns the new state, and the lowest index
+    /// below `below` of a pattern with a match that ends in `bytes`. `last` means that the text
+    /// ends after `bytes`.
     #[inline]
     pub(crate) fn read(
         &self,
@@ -153,8 +160,8 @@ impl Automaton {
         self.dfa.is_dead_state(self.id(state))
     }
 
-    /// Converts a stored state to a state of the automaton: the initial state for 0 and for forged
-    /// numbers.
+    /// Converts a stored state to a state of the automaton. Zero and invalid numbers become the
+    /// initial state.
     #[inline]
     fn id(&self, state: MatchState) -> StateID {
         let id = state.0.wrapping_sub(1);
@@ -167,8 +174,8 @@ impl Automaton {
         }
     }
 
-    /// Returns the state after `bytes`; records all matches except those that end with the last
-    /// byte.
+    /// Runs the automaton over `bytes` and returns the new state. Records all matches except those
+    /// that end with the last byte.
     #[inline]
     fn run(&self, mut id: StateID, bytes: &[u8], found: &mut FirstMatch) -> StateID {
         let dfa = &self.dfa;
@@ -196,7 +203,7 @@ impl Automaton {
         id
     }
 
-    /// Skips from `at` to the next possible start of a match.
+    /// Skips from offset `at` to the next offset at which a match may start.
     #[inline]
     fn skip(&self, id: StateID, bytes: &[u8], at: usize) -> (StateID, usize) {
         let Some(skip) = &self.skip else { return (id, at) };
@@ -211,7 +218,7 @@ impl Automaton {
         (start.copied().unwrap_or(id), to)
     }
 
-    /// Returns true if a match of this pattern that ends at `id` holds for every next byte.
+    /// Returns true if `pattern` matches in state `id` for every possible next byte.
     fn is_known(&self, id: StateID, pattern: PatternID) -> bool {
         if self.settled.get(pattern.as_usize()) == Some(&true) {
             return true;
@@ -227,14 +234,14 @@ impl Automaton {
     }
 }
 
-/// The first matching pattern with a number below `below`.
+/// The lowest index, below `below`, of a pattern that matched.
 struct FirstMatch {
     below: u32,
     first: Option<u32>,
 }
 
 impl FirstMatch {
-    /// Records the lowest pattern of a match state that `counts` accepts.
+    /// Records the lowest pattern of match state `id` that satisfies `counts`.
     #[inline]
     fn record(&mut self, automaton: &Automaton, id: StateID, counts: impl Fn(PatternID) -> bool) {
         if self.below == 0 {
@@ -255,7 +262,7 @@ impl FirstMatch {
 pub(crate) struct PatternError {
     /// Index of the pattern; `None` if the error concerns all patterns.
     pub(crate) which: Option<usize>,
-    /// Byte range in the pattern; `None` for all of it.
+    /// Byte range of the error in the pattern; `None` for the entire pattern.
     pub(crate) at: Option<Range<usize>>,
     /// Description of the error.
     pub(crate) what: String,
@@ -272,7 +279,7 @@ impl PatternError {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Converts to an error in the argument of `parameter`.
+    /// Converts the error to an error in the argument of `parameter`.
     pub(crate) fn mistake(self, parameter: &'static str) -> Mistake {
         let Self { which, at, what, hint } = self;
         let named = which.map(|_| parameter);
@@ -309,7 +316,7 @@ fn parse(pattern: &[u8]) -> Result<Hir, PatternError> {
     }
 }
 
-/// Converts the pattern to text; invalid UTF-8 becomes equivalent `\xHH` escapes.
+/// Converts the pattern to text, with bytes that are not UTF-8 escaped as `\xHH`.
 fn as_text(pattern: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(pattern) {
         Ok(text) => Cow::Borrowed(text),
@@ -372,8 +379,8 @@ fn fingerprint(dfa: &dense::DFA<Vec<u32>>) -> u32 {
     twox_hash::XxHash32::oneshot(0, bytes.get(padding..).unwrap_or_default())
 }
 
-/// Returns the highest state reachable from the states `from`. State numbers are multiples of the
-/// stride, so every multiple up to the result is a state.
+/// Returns the highest state reachable from any state in `from`. State numbers are multiples of the
+/// stride, so that each multiple up to the result is a state.
 fn last(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> StateID {
     let bytes: Vec<u8> =
         dfa.byte_classes().representatives(0..=u8::MAX).filter_map(|unit| unit.as_u8()).collect();
@@ -396,8 +403,8 @@ fn last(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> Stat
     last
 }
 
-/// Returns the offset, at or after `at`, of the first byte that equals one of up to three bytes
-/// `among`; the length of `bytes` if there is none.
+/// Returns the offset, not less than `at`, of the first byte that equals one of the up to three
+/// bytes in `among`; the length of `bytes` if there is none.
 #[inline]
 fn nearest(bytes: &[u8], among: &[u8], at: usize) -> usize {
     let rest = among.get(at..).unwrap_or_default();

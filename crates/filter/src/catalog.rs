@@ -1,7 +1,7 @@
-//! The catalog: all filters, listed by hand, in order of processing.
+//! The catalog: a hand-written list of all filters, in order of processing.
 //!
-//! This list is the only registration: help, man page, completion, counters, catalog tests, twin
-//! tests and PipesFS are derived from it.
+//! Help, man page, completion, counters, catalog tests, twin tests and PipesFS are derived from
+//! this list; filters are registered nowhere else.
 
 use crate::contract::Description;
 use crate::{application, content, general, link, network, stats, transport};

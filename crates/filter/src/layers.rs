@@ -1,12 +1,12 @@
 //! Access to headers through the marks of a block (CONTRACT 4).
 //!
 //! Input: a block. Output: the offsets and kinds of its network and transport headers. Marks act as
-//! a cache: missing ones are computed by one pass of `wire::layers` and recorded, so only the first
-//! filter of a chain parses.
+//! a cache: missing ones are computed by one pass of `wire::layers` and stored in the block, so
+//! that only the first filter of a chain parses.
 //!
 //! Only the first [`HEAD`] bytes of a frame are parsed, even if more are present, so that the
-//! result is the same for a head and for the whole frame (CONTRACT 14). Lengths that extend beyond
-//! this head are checked against `marks.captured`, never against the slice.
+//! result for a whole frame equals the result for its head (CONTRACT 14). Lengths that extend
+//! beyond this head are checked against `marks.captured`, never against the slice.
 
 use crate::contract::{Block, Reason};
 use abi::Marks;
@@ -26,36 +26,36 @@ use wire::{Layers, LinkType};
 /// longest IPv4 and TCP headers, and 300 bytes of IPv6 extension headers. Deeper headers are `cut`.
 pub const HEAD: u16 = 512;
 
-/// Reason why a header cannot be read. The reasons of a header filter begin with
-/// [`HeaderError::NAMES`], in this order ([`HeaderError::assert_names`]).
+/// The reason why a header cannot be read. In a header filter these reasons come first, in the
+/// order of [`HeaderError::NAMES`] ([`HeaderError::assert_names`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
     /// The frame contains no IP packet, or the block is not a frame.
     NotIp,
-    /// A header contradicts itself, or the header around it.
+    /// A length or offset in a header is inconsistent.
     Malformed,
-    /// The header was not captured, or is beyond [`HEAD`].
+    /// The header was not captured, or lies beyond [`HEAD`].
     Cut,
-    /// Too many extension headers or tags.
+    /// There are too many extension headers or tags.
     TooDeep,
-    /// A fragment other than the first, which has no transport header.
+    /// The packet is a fragment other than the first, and therefore has no transport header.
     Fragment,
 }
 
 impl HeaderError {
-    /// Names of the reasons in a description, in variant order. A filter that never returns
-    /// `fragment` may omit this name.
+    /// Names of these reasons in variant order. A filter that never returns `fragment` may omit the
+    /// last name.
     pub const NAMES: [&'static str; 5] = ["not ip", "malformed", "cut", "too deep", "fragment"];
 
-    /// Returns this reason, the same for every description that [`HeaderError::assert_names`]
-    /// accepts.
+    /// Returns the [`Reason`] for this error, which is valid for every description that passes
+    /// [`HeaderError::assert_names`].
     #[must_use]
     pub const fn reason(self) -> Reason {
         Reason(self as u8)
     }
 
-    /// Asserts at compile time that the reasons of a description begin with the first `count`
-    /// names.
+    /// Asserts at compile time that the first `count` reasons of a description are the first
+    /// `count` names.
     #[expect(clippy::indexing_slicing, reason = "at build time only: every caller is a constant")]
     pub const fn assert_names(reasons: &[&str], count: usize) {
         let mut i = 0;
@@ -79,18 +79,18 @@ impl HeaderError {
     }
 }
 
-/// An IP packet in a frame. Offsets count from the frame's first byte.
+/// An IP packet in a frame. All offsets are from the first byte of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
     /// Protocol after all IP headers.
     pub protocol: u8,
     /// Offset of the IP header.
     pub network: u32,
-    /// Offset of the packet's data, after options and extension headers.
+    /// Offset of the payload, after options and extension headers.
     pub data: u32,
-    /// Offset past the packet's last byte, captured or not.
+    /// Offset past the last byte of the packet, even if that byte was not captured.
     pub end: u32,
-    /// Position within a fragmented packet.
+    /// The packet's position in a fragmented datagram.
     pub fragment: Fragment,
 }
 
@@ -103,22 +103,23 @@ pub struct Transport {
     pub at: u32,
 }
 
-/// Returns the bytes of the frame that header filters may parse.
+/// Returns the bytes at the start of the frame that header filters may parse.
 #[inline]
 #[must_use]
 pub fn head<'a>(block: &Block<'a>) -> &'a [u8] {
     block.frame.get(..usize::from(HEAD)).unwrap_or(block.frame)
 }
 
-/// Parses the frame's layers and records them in the marks.
+/// Parses the layers of the frame and stores their offsets in the marks.
 pub fn parse(block: &mut Block<'_>) -> Layers {
     let layers = wire::layers(LinkType(block.marks.link), head(block));
     record(&mut block.marks, &layers);
     layers
 }
 
-/// Records parsed layers in the marks, within the first [`HEAD`] bytes of the frame. Sources that
-/// parse frames anyway call this, so that no filter parses them again.
+/// Stores the offsets of parsed layers in the marks, as far as they are within the first [`HEAD`]
+/// bytes of the frame. Sources that parse frames anyway call this, so that no filter parses them
+/// again.
 #[inline]
 pub fn record(marks: &mut Marks, layers: &Layers) {
     let mark = |offset: Option<u16>| offset.filter(|at| *at <= HEAD).unwrap_or(Marks::UNKNOWN);
@@ -154,7 +155,7 @@ pub fn packet(block: &mut Block<'_>) -> Result<Packet, HeaderError> {
     })
 }
 
-/// Returns the protocol after all IP headers, even of a fragment.
+/// Returns the protocol number after all IP headers, for fragments too.
 #[inline]
 pub fn ip_protocol(block: &mut Block<'_>) -> Result<u8, HeaderError> {
     if let Some(marked) = marked_transport(block) {
@@ -190,8 +191,8 @@ pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
     }
 }
 
-/// Returns the UDP datagram of the frame: ports, offset of the payload, and offset past its last
-/// byte; `Ok(None)` for another protocol.
+/// Returns the UDP datagram in the frame: its ports, the offset of its payload, and the offset past
+/// its last byte. Returns `Ok(None)` for another protocol.
 pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, HeaderError> {
     let Transport { protocol, at } = transport(block)?;
     if protocol != protocol::UDP {
@@ -218,18 +219,18 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Head
 pub struct Segment<'a> {
     /// Fixed part of the header.
     pub header: &'a Tcp,
-    /// Addresses and ports of source and target.
+    /// Addresses and ports of sender and receiver.
     pub flow: Flow,
     /// Offset of the header in the frame.
     pub at: u32,
     /// Offset of the payload.
     pub payload: u32,
-    /// Offset past the payload as sent, captured or not.
+    /// Offset past the payload as it was sent, even if part of it was not captured.
     pub end: u32,
 }
 
-/// Returns the TCP segment of the frame; `Ok(None)` for another protocol. Fails on a first
-/// fragment, which is an incomplete segment.
+/// Returns the TCP segment in the frame; `Ok(None)` for another protocol. Fails for the first
+/// fragment of a datagram, since it holds only part of a segment.
 #[inline]
 pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
     match plain_segment(block) {
@@ -238,8 +239,9 @@ pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
     }
 }
 
-/// Returns the segment of the most common frame (fast path): untagged Ethernet, IPv4 without
-/// options, unfragmented. Agrees with [`any_segment`]; `None` for other frames.
+/// Returns the segment in a frame of the most common form (fast path): untagged Ethernet, IPv4
+/// without options, unfragmented. Returns `None` for frames of other forms. The result is the same
+/// as that of [`any_segment`].
 #[inline]
 pub(crate) fn plain_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
     const AT: u32 = 34;
@@ -292,7 +294,8 @@ fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
     Ok(Some(Segment { header, flow, at, payload, end }))
 }
 
-/// Returns the flow of a frame whose IP header is marked; `None` if it cannot be read.
+/// Returns the flow of a frame whose IP header offset is in the marks; `None` if the header cannot
+/// be read.
 #[inline]
 #[must_use]
 pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
@@ -305,20 +308,20 @@ pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
     Some(Flow { source, target, protocol, ports: Some(ports) })
 }
 
-/// Returns the flow of any IP packet, without ports if the transport protocol has none or if
-/// another fragment contains them.
+/// Returns the flow of any IP packet. The flow has no ports if the transport protocol has none, or
+/// if they are in another fragment.
 pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, HeaderError> {
     let layers = parse(block);
     Flow::of(&layers, head(block)).ok_or_else(|| HeaderError::of(&layers))
 }
 
-/// Size of two ports in bytes.
+/// Size of the two port fields in bytes.
 const PORTS_SIZE: u32 = 4;
 
-/// Returns the bytes from `at`, counted from the start of the frame, to the end of the IP packet.
+/// Returns the bytes from frame offset `at` to the end of the IP packet.
 ///
-/// Filters must read headers through this function, not from `block.frame`: after a short packet
-/// the frame contains padding and trailers.
+/// Filters must read headers through this function, not from `block.frame`, because the frame may
+/// contain padding and trailers after a short packet.
 #[inline]
 #[must_use]
 pub fn packet_bytes<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
@@ -327,8 +330,8 @@ pub fn packet_bytes<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
     bytes.get(at as usize..end).unwrap_or_default()
 }
 
-/// Returns the reason why fewer than `length` bytes follow `at`: the packet is shorter, or they
-/// were not captured.
+/// Returns the reason why fewer than `length` bytes follow offset `at`: either the packet ends
+/// there, or the bytes were not captured.
 #[cold]
 fn missing_reason(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
     match packet_end(block, block.marks.network.into()) {
@@ -337,8 +340,8 @@ fn missing_reason(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
     }
 }
 
-/// Returns the transport header at the marked offset; `None` unless the offset is marked and the
-/// protocol can be read.
+/// Returns the transport header at the offset in the marks. Returns `None` if the marks have no
+/// such offset, or if the protocol cannot be read.
 #[inline]
 fn marked_transport(block: &Block<'_>) -> Option<Transport> {
     let marks = &block.marks;
@@ -360,8 +363,8 @@ fn marked_transport(block: &Block<'_>) -> Option<Transport> {
     Some(Transport { protocol, at: marks.transport.into() })
 }
 
-/// Returns the IP packet if its headers are marked and no extension header lies between them;
-/// otherwise `None`.
+/// Returns the IP packet at the offset in the marks, if no extension header precedes its payload.
+/// Otherwise returns `None`.
 #[inline]
 fn marked_packet(block: &Block<'_>) -> Option<Packet> {
     let Transport { protocol, .. } = marked_transport(block)?;
@@ -377,7 +380,8 @@ fn marked_packet(block: &Block<'_>) -> Option<Packet> {
     Some(Packet { protocol, network, data, end: packet_end(block, network), fragment })
 }
 
-/// Returns the EtherType if an untagged Ethernet header is marked; otherwise `None`.
+/// Returns the EtherType of an untagged Ethernet header whose offset is in the marks; otherwise
+/// `None`.
 #[inline]
 pub(crate) fn marked_type(block: &Block<'_>) -> Option<u16> {
     let Marks { link, network, .. } = block.marks;
@@ -388,8 +392,8 @@ pub(crate) fn marked_type(block: &Block<'_>) -> Option<u16> {
     Some(u16::from_be_bytes(*field)).filter(|kind| *kind >= ethernet::TYPE_MIN && !is_tag(*kind))
 }
 
-/// Returns the offset past the IP packet at `network`, captured or not; the end of the frame if the
-/// packet states no length (segmentation offload).
+/// Returns the offset past the IP packet at `network`, even if its end was not captured. If the
+/// packet states no length (segmentation offload), returns the end of the frame.
 fn packet_end(block: &Block<'_>, network: u32) -> u32 {
     let bytes = head(block).get(network as usize..).unwrap_or_default();
     let stated = match bytes.first().map(|first| first >> 4) {
@@ -424,7 +428,7 @@ mod tests {
     use crate::testing::{Arena, Frame, Space};
     use testkit::Random;
 
-    /// The fast path agrees with the parse of all layers.
+    /// The fast path and the full parse return the same segments.
     #[test]
     fn fast_path_agrees_with_the_full_parse() {
         let mut random = Random::replayable();

@@ -1,10 +1,10 @@
 //! Sharding key of a block, which assigns blocks to replicas of a filter without splitting a
 //! session.
 //!
-//! Input: a block. Output: a number that is the same for all blocks of a session, both ways, on
-//! every machine. [Par §IV-A], [Th §5.4; CONTRACT 16]
+//! Input: a block. Output: a number that is the same for all blocks of a session, in both
+//! directions, on every machine. [Par §IV-A], [Th §5.4; CONTRACT 16]
 //!
-//! For a filter that tracks sessions itself, the key is a hash of addresses and ports, or of the
+//! For a filter that assigns sessions itself, the key is a hash of addresses and ports, or of the
 //! addresses alone if the filter also reassembles fragments, which have no ports. After a filter
 //! that assigned sessions, the key is the session number. Blocks without a session share one
 //! number.
@@ -16,7 +16,7 @@ use ebpf::emit::{Cmp, Layers, Num, Scope, Transport, Unfit, Wide, WideVar, be16,
 use wire::flow::Flow;
 use wire::{ipv4, ipv6, ports};
 
-/// The key that blocks of one session share.
+/// The properties that form the key, which all blocks of a session share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
     /// The two addresses.
@@ -27,7 +27,7 @@ pub enum Sharing {
     Session,
 }
 
-/// No seed: every process must compute the same number.
+/// Constant hash seed, since every process must compute the same number.
 pub(crate) const SEED: u64 = 0;
 
 impl Sharing {
@@ -44,8 +44,8 @@ impl Sharing {
         }
     }
 
-    /// Emits the computation of [`Sharing::number`] as eBPF, for blocks with a flow; other blocks
-    /// leave by `exits`. Session numbers are unavailable in the kernel.
+    /// Emits eBPF that computes [`Sharing::number`] for blocks with a flow; other blocks leave by
+    /// `exits`. Not available for session numbers, which the kernel does not have.
     pub(crate) fn emit_number<'s>(
         self,
         s: &mut Scope<'s, '_>,
@@ -94,7 +94,7 @@ impl Sharing {
     }
 }
 
-/// Emits loads of the source and destination ports, which are zero for protocols without ports.
+/// Emits loads of the source and destination ports; both are zero for protocols without ports.
 fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>) -> [Wide<'s>; 2] {
     let (source, target) = (s.var(0), s.var(0));
     s.arm(|t, done| {
@@ -112,8 +112,8 @@ fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>
     [s.get(source), s.get(target)].map(|port: Num<'s>| s.widen(port))
 }
 
-/// Emits the sum of the function `end` of `wire::flow` over both endpoints; a missing port is not
-/// mixed in.
+/// Emits the sum of the hashes of both endpoints, as the function `end` of `wire::flow` computes
+/// them. A missing port is not hashed.
 fn both_ends<'s>(
     s: &mut Scope<'s, '_>,
     halves: [(Wide<'s>, Wide<'s>); 2],
@@ -143,7 +143,7 @@ fn flow(block: &Block<'_>) -> Option<Flow> {
     }
 }
 
-/// Spreads the bits of consecutive numbers over the entire word.
+/// Distributes the differences between consecutive numbers over the entire word.
 const fn spread(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 32

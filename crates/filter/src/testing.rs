@@ -1,8 +1,8 @@
 //! Test support for filters: literal frames, a space over plain memory, and a node that runs one
-//! filter and adds up its ledger. Compiled for tests only (feature `testing`).
+//! filter and sums its ledger. Compiled for tests only (feature `testing`).
 //!
-//! The space stores all blocks until it is dropped, so that tests can inspect them; it edits only
-//! copies of blocks, and is out of memory when all cells are used.
+//! The space stores all blocks until it is dropped, so that tests can inspect them. It edits only
+//! copies of blocks. It reports lack of memory once all cells are used.
 
 use crate::contract::{
     Amount, Arguments, Batch, Block, ClassifyContext, Columns, Counts, Description, Fill, Filter,
@@ -24,7 +24,7 @@ pub use example::example_words;
 pub use fragments::{Fragment, pieces};
 pub use frame::Frame;
 
-/// Append-only memory: cells that are written once.
+/// Append-only memory of cells, each of which is written once and holds one block.
 #[derive(Debug)]
 pub struct Arena {
     cells: Box<[OnceCell<Vec<u8>>]>,
@@ -32,7 +32,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Creates an arena for this many blocks.
+    /// Creates an arena with this many cells.
     #[must_use]
     pub fn new(cells: usize) -> Self {
         Self { cells: (0..cells).map(|_| OnceCell::new()).collect(), used: Cell::new(0) }
@@ -72,7 +72,7 @@ impl<'a> Space<'a> {
         Self { arena, head: usize::MAX }
     }
 
-    /// Limits frames to their first `head` bytes, as a space over a lossy ring does.
+    /// Limits the provided frames to their first `head` bytes, as a space over a lossy ring does.
     #[must_use]
     pub const fn heads(self, head: usize) -> Self {
         Self { head, ..self }
@@ -136,16 +136,16 @@ impl<'a> Gateway<'a> for Space<'a> {
     }
 }
 
-/// A filter, with the state that a space manages for it.
+/// A filter with the state that its space manages.
 #[derive(Debug)]
 pub struct Node {
-    /// Description of the filter.
+    /// Catalog entry of the filter.
     pub description: &'static Description,
     /// The filter.
     pub filter: Filter,
-    /// Counters for the ledger.
+    /// Counts of the filter, for the ledger.
     pub counts: Counts,
-    /// Time of the next requested tick.
+    /// Time of the next requested tick; `None` without a request.
     pub wake: Option<Time>,
     holds: Holds,
 }
@@ -173,7 +173,7 @@ impl Node {
         })
     }
 
-    /// Runs one pass; returns the output, blocks without a class included.
+    /// Runs one pass over `batch` and returns the output, including blocks without a class.
     pub fn pass<'a>(
         &mut self,
         mut batch: Batch<'a>,
@@ -221,7 +221,7 @@ impl Node {
         self.filter.report()
     }
 
-    /// Removes all state from the filter, held blocks included, as for a move to another process.
+    /// Removes all sessions and held blocks from the filter, as for a move to another process.
     pub fn save(&mut self) -> Vec<MovedSession> {
         let Some(state) = self.filter.state() else { return Vec::new() };
         let keys = state.sessions().into_iter();
@@ -238,7 +238,7 @@ impl Node {
         saved.into_iter().try_for_each(|moved| state.put(moved, &mut self.holds))
     }
 
-    /// Yields the number of blocks without a class, by reason.
+    /// Yields the reasons for a missing class, with their numbers of blocks.
     pub fn unanswered(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.description.reasons.iter().copied().zip(self.counts.unanswered.iter().copied())
     }
@@ -258,12 +258,12 @@ impl Node {
     }
 }
 
-/// Yields the lengths of the blocks held in saved state.
+/// Yields the lengths in bytes of the blocks that saved state holds.
 fn held_lengths(saved: &[MovedSession]) -> impl Iterator<Item = u32> + '_ {
     saved.iter().flat_map(|moved| &moved.held).flatten().map(|(_, entry, _)| entry.pointer.length())
 }
 
-/// The result of a filter for one block.
+/// The result of a filter for one block, with the block's properties.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// Class of the block.
@@ -274,7 +274,7 @@ pub struct Answer {
     pub length: u32,
     /// The bytes in view.
     pub bytes: Vec<u8>,
-    /// All marks.
+    /// Offsets of the view and of all headers.
     pub marks: Marks,
     /// Time, session, origin, flags.
     pub context: BlockMetadata,
@@ -373,10 +373,10 @@ pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Ar
     }
 }
 
-/// Key that every key file contains in tests; the file name is ignored.
+/// Key that tests use for every key file; the file name is ignored.
 pub const EXAM_KEY: Key = Key(*b"a key for tests!");
 
-/// A key provider without files.
+/// A key service without files.
 #[derive(Debug)]
 struct FixedKeys;
 
@@ -420,7 +420,7 @@ pub fn capture(bytes: &[u8]) -> Vec<Frame> {
         .collect()
 }
 
-/// Sums the live blocks of several batches, and the bytes in view.
+/// Returns the number of live blocks in the batches, and their total bytes in view.
 #[must_use]
 pub fn amount(batches: &[Batch<'_>]) -> Amount {
     let mut sum = Amount::default();

@@ -1,8 +1,8 @@
 //! Position of a block within a text, which is a sequence of blocks that a match may span.
 //!
-//! Input: a block. Output: the position of the block in a text: beginning, continuation, end, or
-//! all of the text. A text is one direction of a connection, a message (its description, then its
-//! fragments), a datagram, or a block without a session.
+//! Input: a block. Output: the position of the block in its text: at the start, in the middle, at
+//! the end, or covering the text. A text is one direction of a connection, a message (its
+//! description, then its fragments), a datagram, or a block without a session.
 
 use crate::contract::Block;
 use crate::layers;
@@ -12,7 +12,7 @@ use wire::ip::protocol;
 /// The position of a block in its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TextPiece {
-    /// Session of the text; `None` if the block is an entire text.
+    /// Session of the text; `None` if the text consists of one block.
     pub(crate) session: Option<u64>,
     /// True for the backward direction of the session.
     pub(crate) backward: bool,
@@ -22,12 +22,12 @@ pub(crate) struct TextPiece {
     pub(crate) ends: bool,
     /// True if the block is a hole: its bytes are missing.
     pub(crate) hole: bool,
-    /// True for the description of a message; its bytes follow.
+    /// True if the block is the description of a message, whose bytes follow.
     pub(crate) described: bool,
 }
 
 impl TextPiece {
-    /// Returns the position of a block.
+    /// Returns the position of a block in its text.
     #[inline]
     pub(crate) fn of(block: &Block<'_>) -> Self {
         let flags = block.context.flags;
@@ -48,8 +48,7 @@ fn is_last(flags: Flags) -> bool {
     flags.has(Flags::LAST) || flags.has(Flags::END)
 }
 
-/// Returns true if the block is a UDP datagram, which is an entire text even if it belongs to a
-/// flow.
+/// Returns true if the block is a UDP datagram, which is a text of its own even within a flow.
 fn is_datagram(block: &Block<'_>) -> bool {
     block.marks.is_frame() && layers::ip_protocol(&mut block.clone()) == Ok(protocol::UDP)
 }

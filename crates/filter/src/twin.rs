@@ -1,13 +1,13 @@
 //! Header access for twins: the eBPF counterpart of [`crate::layers`].
 //!
 //! Input: the layers known from previous twins. Output: handles to the network and transport
-//! headers. Twins parse Ethernet frames. In rare or long cases a twin is unsure and leaves the
-//! block to the user implementation; it never answers approximately (CONTRACT 18). These cases are
+//! headers. Twins parse Ethernet frames. In rare or complex cases a twin is unsure and leaves the
+//! block to the user implementation; its own answers are exact (CONTRACT 18). These cases are
 //! fragments, more than two tags, 802.3 with a length, IP without a length (offload, jumbograms),
 //! truncated options, and IPv6 extension headers other than at most two short hop-by-hop, routing
 //! or destination ones.
 //!
-//! A tag that the kernel keeps beside the frame is read as if it were inline (CONTRACT 3).
+//! A tag that the kernel stores beside the frame is read as if it were inline (CONTRACT 3).
 
 use ebpf::emit::{
     Answer, Cmp, Exit, FramePos, Layers, Meta, Num, Scope, Transport, Unfit, Window, be16, byte,
@@ -19,7 +19,7 @@ use wire::{ethernet, ipv4, ipv6, ports, udp, vlan};
 /// The result of emitting a twin.
 pub(crate) type Emitted<'s> = Result<Answer<'s>, Unfit>;
 
-/// The exits of a header-parsing twin, named by its reasons.
+/// The exits of a twin that parses headers, one for each reason.
 #[derive(Clone, Copy)]
 pub(crate) struct TwinExits<'s> {
     pub(crate) not_ip: Exit<'s>,
@@ -29,7 +29,7 @@ pub(crate) struct TwinExits<'s> {
 }
 
 impl<'s> TwinExits<'s> {
-    /// Creates the exits; unanswered blocks continue at `out`.
+    /// Creates the exits. Blocks without a class continue at `out`.
     pub(crate) fn new(s: &mut Scope<'s, '_>, out: Exit<'s>) -> Self {
         Self {
             not_ip: s.absent("not ip", out),
@@ -48,8 +48,8 @@ const EXTENSION_LENGTH: usize = 8;
 /// Maximum length of an IPv4 header in bytes.
 const IPV4_HEADER_MAX: u16 = ipv4::LENGTH_MAX as u16;
 
-/// Returns the EtherType and position of the first header in view; parses the link header unless a
-/// previous twin has.
+/// Returns the EtherType and the position of the first header in view. Parses the link header
+/// unless a previous twin has parsed it.
 pub(crate) fn link<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -77,7 +77,8 @@ pub(crate) fn link<'s>(
     (s.get(kind), at)
 }
 
-/// Returns the EtherType of a packet without a link header, from its version nibble; 0 if unknown.
+/// Returns the EtherType of a packet without a link header, derived from its version field; 0 for
+/// an unknown version.
 fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> {
     let first = s.need::<1>(on.frame, cut);
     let first = s.load(first, byte::<0>());
@@ -92,7 +93,7 @@ fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> 
     s.get(kind)
 }
 
-/// Emits an exit to `other` unless the EtherType `kind` announces a tag.
+/// Emits an exit to `other` unless the EtherType `kind` is that of a tag.
 pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>) {
     if !s.hook().has_link_header() {
         return s.leave(other);
@@ -100,8 +101,8 @@ pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>
     s.only_one_of(kind, [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED], other);
 }
 
-/// Parses the tag beside the frame, if there is one and no tag was read before, else the tag at
-/// `at`; returns its control information, the type after it, and the position after it.
+/// Parses the tag beside the frame, if there is one and no tag was read before; otherwise the tag
+/// at `at`. Returns its control information, the EtherType after it, and the position after it.
 pub(crate) fn tag<'s>(
     s: &mut Scope<'s, '_>,
     (frame, at): (FramePos<'s>, FramePos<'s>),
@@ -133,7 +134,7 @@ pub(crate) fn tag<'s>(
     (s.get(control), s.get(next), s.get_at(behind))
 }
 
-/// Emits an exit to `unsure` if the EtherType `kind` announces a tag or is a length.
+/// Emits an exit to `unsure` if the EtherType `kind` is that of a tag, or is a length.
 pub(crate) fn only_plain<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>) {
     for tag in [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED] {
         s.only(kind, Cmp::Ne, u32::from(tag), unsure);
@@ -141,7 +142,7 @@ pub(crate) fn only_plain<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<
     s.only(kind, Cmp::Ge, u32::from(TYPE_MIN), unsure);
 }
 
-/// Returns the position of the IP header, and the transport header or data after it.
+/// Returns the position of the IP header, and the transport header or payload after it.
 pub(crate) fn packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -171,8 +172,8 @@ pub(crate) fn packet<'s>(
     (l3, Transport { at, protocol, length })
 }
 
-/// Returns the same as [`packet`], but parses the frame again from its first byte: layer 3 of
-/// previous twins may be a tag.
+/// Works as [`packet`], but parses the frame from its first byte: the layer 3 that previous twins
+/// have found may be a tag.
 pub(crate) fn whole_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -185,7 +186,7 @@ pub(crate) fn whole_packet<'s>(
     Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
 }
 
-/// Emits an exit as unsure if the view includes a tag that the kernel keeps beside the frame.
+/// Emits an exit to `unsure` if the view includes a tag that the kernel stores beside the frame.
 pub(crate) fn only_inside<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
     if on.length.is_none() && on.tags == 0 && s.has_tag_beside() {
         let unsure = s.unsure();
@@ -194,7 +195,7 @@ pub(crate) fn only_inside<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
     }
 }
 
-/// Returns the transport header, as known from previous twins or parsed from the IP header.
+/// Returns the transport header, either found by previous twins or parsed from the IP header.
 pub(crate) fn transport<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -206,7 +207,7 @@ pub(crate) fn transport<'s>(
     }
 }
 
-/// Returns the validated header of a UDP datagram, and its payload length.
+/// Returns the validated UDP header and the payload length of a datagram.
 pub(crate) fn datagram<'s>(
     s: &mut Scope<'s, '_>,
     l4: Transport<'s>,
@@ -236,7 +237,7 @@ pub(crate) enum Port {
     Target,
 }
 
-/// Emits the twin of `sport` and `dport`.
+/// Emits the twin of `sport` or `dport`.
 pub(crate) fn port<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -265,7 +266,7 @@ fn network<'s>(
     network_or(s, on, exits.cut)
 }
 
-/// Returns the same as [`network`], with a separate exit for a truncated frame.
+/// Works as [`network`], with a separate exit for truncated frames.
 pub(crate) fn network_or<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -293,7 +294,7 @@ pub(crate) fn network_or<'s>(
     (kind, if on.linked { s.usually(l3, ethernet::LENGTH as u16) } else { l3 })
 }
 
-/// Returns the protocol, and the length and position of the data.
+/// Returns the protocol, and the length and position of the payload.
 fn ipv4<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,
@@ -323,7 +324,7 @@ fn ipv4<'s>(
     (protocol, rest, s.advance_by(l3, bytes, IPV4_HEADER_MAX, exits.malformed))
 }
 
-/// Returns the protocol after the extension headers, and the length and position of the data.
+/// Returns the protocol after the extension headers, and the length and position of the payload.
 fn ipv6<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,
@@ -361,7 +362,7 @@ fn ipv6<'s>(
 }
 
 /// Emits a test that continues if `kind` is a supported extension header, exits to `unsure` if it
-/// is an unsupported one, and exits to `upper` if it is no extension header.
+/// is an unsupported one, and exits to `upper` if it is not an extension header.
 fn only_extension<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>, upper: Exit<'s>) {
     use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
     for other in [FRAGMENT, AH, MOBILITY, HIP, SHIM6] {

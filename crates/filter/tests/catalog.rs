@@ -1,9 +1,10 @@
-//! Tests of properties that every filter in the catalog has, each as one loop over the catalog
+//! Tests of properties that all filters in the catalog share, each as a loop over the catalog
 //! without code for individual filters.
 //!
-//! Names and texts; the kind against the filter's effect on blocks; classes and reasons against its
-//! description; no panic on any bytes; heads against whole frames; marks against a fresh parse; and
-//! state saved in the middle of a corpus and continued by another instance.
+//! They cover names and texts; the kind against the filter's effect on blocks; classes and reasons
+//! against the catalog entry; no panic on any bytes; heads against whole frames; marks against a
+//! fresh parse; and state that is saved in the middle of a corpus and continued by another
+//! instance.
 
 mod corpus;
 
@@ -17,7 +18,7 @@ use filter::{
 };
 use std::collections::BTreeSet;
 
-/// Creates the filter with the arguments of the example in its description.
+/// Creates the filter with the arguments of the example in its catalog entry.
 fn node(description: &'static Description) -> Node {
     let words = filter::testing::example_words(description);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -25,7 +26,7 @@ fn node(description: &'static Description) -> Node {
         .unwrap_or_else(|mistake| panic!("the example of `{}`: {mistake}", description.name))
 }
 
-/// Calls `see` with the blocks of each batch before and after the filter processes it.
+/// Calls `see` with each block as it was before and after the filter processed its batch.
 fn run(
     node: &mut Node,
     frames: &[Frame],
@@ -120,10 +121,10 @@ fn class_names_map_to_one_number_in_range() {
     }
 }
 
-/// Checks the rule at the end of LANGUAGE.md: a class may share the name of a filter only if it
-/// leads to that filter, which must therefore answer most blocks of the class, if it accepts their
-/// form. All filters that return ports share the names of services; one of them must lead to the
-/// filter.
+/// Checks the rule at the end of LANGUAGE.md. A class may share the name of a filter only if it
+/// leads to that filter. The filter must then answer most blocks of the class, if it accepts their
+/// form. All filters that return ports share the names of services, so that it suffices if one of
+/// them leads to the filter.
 #[test]
 fn class_named_like_a_filter_leads_to_it() {
     assert_classes_lead_to_filters(corpus::captured);
@@ -169,8 +170,8 @@ fn assert_classes_lead_to_filters(captured: Captured) {
     assert_eq!(named, leading, "a name to which no class leads");
 }
 
-/// The daemon's built-in policy lets users run every twin without a right. `strip` removes headers
-/// and changes no field.
+/// The built-in policy of the daemon lets users run a twin unless the twin needs a right. `strip`
+/// is exempt, since it removes headers but changes no field.
 #[test]
 fn editing_twin_names_the_right_that_it_needs() {
     let editing = |d: &&Description| d.kernel.is_some() && d.kind == FilterKind::Editing;
@@ -361,7 +362,7 @@ fn assert_heads_suffice(captured: Captured) {
     }
 }
 
-/// Marks left by another filter must lead to the same answer as a fresh parse.
+/// Marks left by another filter lead to the same answer as a fresh parse.
 #[test]
 fn marks_and_a_fresh_parse_agree() {
     assert_marks_agree(corpus::captured);
@@ -544,8 +545,8 @@ fn groups_are_ranges_of_the_classes() {
     }
 }
 
-/// The state's columns are those of the description, with unique names; every row over a corpus has
-/// the width of the header.
+/// The published columns are those of the catalog entry, their names are unique, and every row over
+/// a corpus has as many numbers as there are columns.
 #[test]
 fn m3_published_state_has_the_described_columns() {
     let frames = corpus::shapes();

@@ -1,6 +1,6 @@
-//! Tests of `dns` on external captures: the descriptions agree with the output of other tools.
+//! Tests of `dns` on external captures: its descriptions agree with the output of other tools.
 //!
-//! zeek's `dns.log` has a line per query with its response; suricata's tests count events with
+//! zeek's `dns.log` has a line per query with its response. suricata's tests count events with
 //! certain fields. Exceptions are listed with their reasons.
 
 mod descriptions;
@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use wire::record::Field;
 
-/// Tests whose captures have DNS only in traffic that this pipeline does not examine.
+/// Tests whose captures contain DNS only in traffic that this chain does not examine.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("core.tunnels.gre-over-udp", "in a tunnel"),
     ("dns-over-http2", "in HTTP/2"),
@@ -93,8 +93,8 @@ fn corpus_zeek_logs_the_same_queries_and_answers() {
     assert!(rows >= 10, "{rows} rows were compared");
 }
 
-/// Returns true if a message matches a row of zeek's log. Zeek merges a query with its response:
-/// with a response code, the message must be the response.
+/// Returns true if a message matches a row of zeek's log. Zeek merges a query with its response, so
+/// that a row with a response code must match the response.
 fn is_row<'r>(message: &DescribedMessage, value: impl Fn(&str) -> Option<&'r str>) -> bool {
     let same = |name: &str, field: Field| {
         value(name).is_none_or(|value| message.text(field).eq_ignore_ascii_case(value))
@@ -129,7 +129,7 @@ fn has_flag(message: &DescribedMessage, word: &str) -> bool {
     message.text(Field::Flags).split(' ').any(|flag| flag == word)
 }
 
-/// Returns the capture that a test of zeek reads, from the test list.
+/// Returns the path of the capture that a zeek test reads, from the test list.
 fn trace(tests: &str, test: &str) -> String {
     let behind = tests.split(&format!("\"{test}\"")).nth(1).expect("the test is in the list");
     let list = behind.split("\"traces\"").nth(1).expect("it has traces");
@@ -173,7 +173,8 @@ fn corpus_suricata_counts_the_same_messages() {
 
 type MessagePredicate = Box<dyn Fn(&DescribedMessage) -> bool>;
 
-/// Translates a field of an event to a predicate on messages; `None` if descriptions lack it.
+/// Converts a field of an event to a predicate on messages. Returns `None` if descriptions lack the
+/// field.
 fn predicate((name, value): &(String, String)) -> Option<MessagePredicate> {
     let value = value.clone();
     let field = |field: Field| -> Option<MessagePredicate> {

@@ -1,8 +1,8 @@
 //! Tests of reassembly on external captures, against the results of other tools.
 //!
-//! Judges: tshark, datagram by datagram and byte by byte, over every external capture with
-//! fragments; pcapplusplus, whole frames; suricata, the events of its fragment tests; zeek, the
-//! anomalies that it reports. Differences are listed with their reasons.
+//! The reference is tshark for each datagram, byte for byte, in every external capture with
+//! fragments; pcapplusplus for whole frames; suricata for the events of its fragment tests; and
+//! zeek for the anomalies that it reports. Differences are listed with their reasons.
 
 use abi::Class;
 use filter::network::ip::IP;
@@ -69,7 +69,8 @@ fn is_fragment(frame: &Frame) -> bool {
 }
 
 /// Returns the datagrams that tshark reassembles, by the number of the completing frame. Dissection
-/// stops at IP: otherwise tshark would also reassemble packets quoted in errors and tunnels.
+/// stops at IP, because tshark would otherwise also reassemble packets quoted in errors and
+/// tunnels.
 fn tshark(capture: &Path) -> BTreeMap<usize, Vec<u8>> {
     let mut command = Command::new("tshark");
     command.args(["-n", "-r"]).arg(capture).stdin(Stdio::null()).stderr(Stdio::null());
@@ -126,8 +127,8 @@ fn corpus_tshark_reassembles_the_same_datagrams() {
     }
 }
 
-/// Returns the number of datagrams on which tshark agrees; all others must be in `otherwise`:
-/// capture, frame, reason.
+/// Asserts that tshark reassembles the same datagrams, except those listed in `otherwise` (capture,
+/// frame, reason). Returns the number of equal datagrams.
 fn compare_with_tshark(
     captures: testkit::Captures,
     otherwise: &[(&str, usize, &str)],
@@ -161,7 +162,7 @@ fn compare_with_tshark(
     Some(same)
 }
 
-/// Compares reassembled frames byte for byte with the frames that pcapplusplus wrote.
+/// Reassembled frames are, byte for byte, the frames that pcapplusplus wrote.
 #[test]
 fn corpus_pcapplusplus_makes_the_same_frames() {
     let Some(cases) = testkit::case_directory() else { return };
@@ -182,7 +183,7 @@ fn corpus_pcapplusplus_makes_the_same_frames() {
     }
 }
 
-/// Checks suricata's expectations: an event about a fragment corresponds to a reason of `ip`.
+/// For each event about a fragment that suricata expects, `ip` counts the corresponding reason.
 #[test]
 fn corpus_suricata_reports_the_same_fragment_faults() {
     let Some(cases) = testkit::case_directory() else { return };
@@ -220,8 +221,8 @@ fn corpus_suricata_reports_the_same_fragment_faults() {
     assert_eq!(made.joined.into_values().map(|joined| joined.class.0).collect::<Vec<_>>(), [1]);
 }
 
-/// Suricata tests that mention fragments without concerning reassembly, with reasons. `ip` must
-/// leave these packets unchanged.
+/// Some suricata tests mention fragments but do not concern reassembly; they are listed with
+/// reasons. `ip` must leave their packets unchanged.
 #[test]
 fn corpus_unrelated_suricata_packets_pass_unchanged() {
     let Some(cases) = testkit::case_directory() else { return };
@@ -252,7 +253,7 @@ fn corpus_unrelated_suricata_packets_pass_unchanged() {
     }
 }
 
-/// Compares zeek's `weird.log` with the reasons of `ip`.
+/// For each anomaly in zeek's `weird.log`, `ip` counts the corresponding reason.
 #[test]
 fn corpus_zeek_reports_the_same_anomalies() {
     let Some(cases) = testkit::case_directory() else { return };
@@ -288,8 +289,8 @@ fn corpus_zeek_reports_the_same_anomalies() {
     assert_eq!(attack("policy=drop"), "");
 }
 
-/// Reassembled datagrams by the number of the completing frame; faulty fragments are reported by
-/// their reason only.
+/// Tests the reassembled datagrams, by the number of the completing frame. Faulty fragments are
+/// only counted by reason.
 #[test]
 fn fragments_are_joined_or_counted_by_reason() {
     let joined = ("joined datagrams", 1);
@@ -325,8 +326,8 @@ fn fragments_are_joined_or_counted_by_reason() {
     assert_eq!(flags.collect::<Vec<_>>(), [(6, 2)]);
 }
 
-/// A fragment of 64 bytes overlaps the end of the first fragment and the start of the second, which
-/// arrives later. The policy decides which bytes are visible.
+/// A fragment of 64 bytes overlaps the end of the first fragment, and the start of the second,
+/// which arrives later. The policy decides whose bytes are visible.
 #[test]
 fn overlapping_fragments_follow_the_policy() {
     let frames = read(&testkit::generated::capture_path("fragments/overlap4.pcap"));

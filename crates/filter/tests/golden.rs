@@ -1,5 +1,5 @@
-//! Golden files of every twin's generated code, so that code generation is reviewed as a diff.
-//! `UPDATE=1` rewrites them. One loop over the catalog.
+//! Tests that the generated code of every twin equals its golden file, so that changes in code
+//! generation are reviewed as a diff. `UPDATE=1` rewrites the golden files.
 
 use std::fs;
 use std::path::Path;

@@ -1,10 +1,10 @@
-//! The metamorphic exam: checks that changes of a frame outside its packet change no answer.
+//! The metamorphic exam: changes to a frame outside of its packet must not change any answer.
 //!
 //! Two implementations that make the same mistake agree with each other, so the twin exam cannot
-//! find it. This exam compares each implementation with itself: padding after the packet, a
-//! snapshot that ends in the padding, an additional tag, the same datagram in fragments, the same
-//! stream in smaller segments. One loop over the catalog; a filter that depends on such a change by
-//! definition is listed in [`EXCEPTIONS`] with the reason.
+//! find it. This exam compares each implementation with itself on changed frames: with padding
+//! after the packet, a snapshot that ends in the padding, an additional tag, the same datagram in
+//! fragments, and the same stream in smaller segments. It is one loop over the catalog. A filter
+//! that by definition depends on such a change is listed in [`EXCEPTIONS`] with the reason.
 //!
 //! Filters of bytes classify their view, so they are examined after `udp` or `ip`, whose views end
 //! with the packet.
@@ -25,7 +25,7 @@ use wire::LinkType;
 use wire::ip::Fragment;
 use wire::link::Network;
 
-/// A change of a frame around its packet.
+/// A change to a frame outside of its packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
     /// Bytes after the packet: link padding of a short frame, or a trailer.
@@ -34,7 +34,7 @@ enum Change {
     Snapshot,
     /// An outer VLAN tag.
     Tag,
-    /// The datagram in fragments; applies only to chains that begin with `ip`.
+    /// The datagram in fragments. Applies only to chains that begin with `ip`.
     Fragments,
 }
 
@@ -48,11 +48,10 @@ const CHANGES: [Change; 6] = [
     Change::Fragments,
 ];
 
-/// Prefix of the request, predicate for the changes that may alter the filter's result, and the
-/// reason.
+/// Prefix of a request, predicate for the changes that may alter its result, and the reason.
 type Exception = (&'static str, fn(Change) -> bool, &'static str);
 
-/// Filters that depend on the change by definition.
+/// Filters whose results depend on a change by definition.
 const EXCEPTIONS: &[Exception] = &[
     ("eth", |change| change == Change::Tag, "answers the outermost type, which is that of the tag"),
     ("vlan", |change| change == Change::Tag, "answers the tag"),
@@ -87,8 +86,8 @@ fn packet(frame: &Frame) -> Option<(usize, usize)> {
 }
 
 impl Change {
-    /// Returns the reference frame, and the changed frames to compare with it; `None` if the change
-    /// does not apply.
+    /// Returns the original frame, and the changed frames to compare with it. Returns `None` if the
+    /// change does not apply.
     fn of(self, frame: &Frame, number: u16) -> Option<(Frame, Vec<Frame>)> {
         let (at, end) = packet(frame)?;
         let mut plain = frame.clone();
@@ -129,7 +128,7 @@ impl Change {
     }
 }
 
-/// Output of a chain of filters, for frames fed one at a time.
+/// The output of a chain of filters that received one frame per pass.
 #[derive(PartialEq, Eq, Debug)]
 struct ChainOutput {
     blocks: Vec<(Class, Vec<u8>)>,
@@ -155,7 +154,8 @@ fn nodes(chain: &[&'static Description]) -> Vec<Node> {
     chain.iter().map(node).collect()
 }
 
-/// Returns the blocks that leave the last filter of a chain joined by plain pipes.
+/// Runs the frames through a chain joined by plain pipes, and returns the blocks that leave the
+/// last filter.
 fn outputs(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
     let arena = Arena::new(64 + 8 * frames.len());
     let mut space = Space::new(&arena);
@@ -176,7 +176,7 @@ fn outputs(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
     answers
 }
 
-/// Returns the chains in which a filter is examined, with the forms of its input and output.
+/// Returns the chains in which a filter is examined, each with the forms of its input and output.
 fn chains_of(d: &'static Description) -> Vec<(Vec<&'static Description>, Form, Form)> {
     let named = |names: &[&str]| names.iter().map(|name| find(name).expect("known")).collect();
     let before: [(Vec<&'static Description>, Form); 4] = [
@@ -208,7 +208,8 @@ fn same(
     *class == changed.0 && bytes
 }
 
-/// Compares a filter with itself; returns the number of blocks compared, or the first difference.
+/// Compares the answers of a filter for the original and the changed frames. Returns the number of
+/// blocks compared, or the first difference.
 fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<usize, String> {
     let pairs = frames.iter().zip(1..).filter_map(|(frame, number)| change.of(frame, number));
     let (plain, changed): (Vec<Frame>, Vec<Vec<Frame>>) = pairs.unzip();
@@ -245,8 +246,8 @@ fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<
     Ok(compared)
 }
 
-/// Returns IP packets with up to eight bytes of data, some of the frames of the other exams, and
-/// frames of captures, all with times.
+/// Returns IP packets with up to eight bytes of data, a selection of the frames of the other exams,
+/// and frames of captures, all with times.
 fn frames() -> Vec<Frame> {
     let empty = [6, 17, 132, 136, 1, 47].into_iter().flat_map(|protocol| {
         let short = (0..9).map(move |length| vec![0; length]);
@@ -279,8 +280,8 @@ fn surroundings_of_a_packet_change_no_class() {
     }
 }
 
-/// Compares a twin with itself and with its filter on changed frames; returns the number of frames
-/// compared, or the first difference.
+/// Compares the answers of a twin for the original and the changed frames, and with those of its
+/// filter for the changed frames. Returns the number of frames compared, or the first difference.
 fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<usize, String> {
     let mut compared = 0;
     for hook in [Hook::Tc, Hook::Xdp] {
@@ -340,7 +341,8 @@ fn surroundings_of_a_packet_change_no_class_of_a_twin() {
 /// A session and its direction.
 type Side = (u32, bool);
 
-/// Returns the output of a stream filter per session side: its classes, and the bytes of messages.
+/// Returns the output of a stream filter for each session and direction: its classes, and the bytes
+/// of messages.
 fn sides(d: &'static Description, frames: &[Frame]) -> BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> {
     let mut nodes = nodes(&[find("tcp").expect("known"), d]);
     let mut sides: BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> = BTreeMap::new();
@@ -403,8 +405,8 @@ fn streams_in_smaller_segments_have_the_same_answers() {
     assert!(answered > 20, "{answered}");
 }
 
-/// A faulty filter with a faulty twin: both read a port at its offset even past the end of the
-/// packet.
+/// A faulty filter with a faulty twin: both read a port at its offset even if the packet ends
+/// before it.
 const FAULTY: Description = Description {
     name: "faulty",
     kind: FilterKind::Classification,

@@ -1,7 +1,7 @@
-//! Tests of `tls` on external captures: suricata's tests count connections by server name and
-//! protocols; for some captures the hellos found by `tshark` are listed here.
+//! Tests of `tls` on external captures. The tests of suricata count connections by server name and
+//! protocols. For some captures, the hellos that `tshark` finds are listed here.
 //!
-//! Compared manually with `tshark` over all captures: over TCP it finds the same hellos, except for
+//! A manual comparison with `tshark` over all captures found the same hellos over TCP, except for
 //! one in SSL 2.0 format, one after a MySQL greeting, one that is inconsistent, and one of a server
 //! with several initial sequence numbers. JA4 was compared with its authors' values for their
 //! captures: all first hellos agree.
@@ -63,7 +63,8 @@ fn corpus_suricata_counts_the_same_connections() {
 
 type ConnectionPredicate = Box<dyn Fn(&[&DescribedMessage]) -> bool>;
 
-/// Translates a field of an event to a predicate on connections; `None` if descriptions lack it.
+/// Converts a field of an event to a predicate on connections. Returns `None` if descriptions lack
+/// the field.
 fn predicate((name, value): &(String, String)) -> Option<ConnectionPredicate> {
     let value = value.clone();
     let is = |server: bool, field: Field, place: usize| -> Option<ConnectionPredicate> {
@@ -124,8 +125,8 @@ fn hello_rows(messages: &[DescribedMessage]) -> Vec<[String; 4]> {
 
 type Hellos<'h> = &'h [[&'h str; 4]];
 
-/// Version, server name, protocols and cipher suite of each hello, by capture; a ServerHello has
-/// the client's server name.
+/// Version, server name, protocols and cipher suite of each hello, by capture. A ServerHello is
+/// listed with the client's server name.
 const KNOWN_HELLOS: &[(&str, Hellos<'_>)] = &[
     (
         "ExamplesTest/pcap_examples/tls.pcap",

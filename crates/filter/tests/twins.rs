@@ -1,8 +1,9 @@
-//! The twin exam: for every filter with a kernel twin, and every chain of them that the forms
-//! allow, the user implementation and the interpreter agree on every packet, in class and in
-//! counted reasons. One loop over the catalog, no code for any filter.
+//! The twin exam. For every filter with a kernel twin, and for every chain of such filters that the
+//! forms allow, the user implementation and the interpreter must agree on every packet, in class
+//! and in counted reasons.
 //!
-//! A twin may leave a packet as unsure instead of answering, but not plain traffic.
+//! The exam is one loop over the catalog, without code for individual filters. A twin may be unsure
+//! about a packet instead of answering, but not about plain traffic.
 
 mod corpus;
 
@@ -58,8 +59,8 @@ fn v4_every_twin_answers_like_its_filter() {
     assert!(answered > 10_000, "only {answered} packets were answered");
 }
 
-/// Editing twins fit traffic control or XDP, no socket filter, and leave a frame unchanged if they
-/// are unsure or give it no class.
+/// Editing twins are accepted by traffic control or XDP but not by a socket filter. They leave a
+/// frame unchanged if they are unsure or give it no class.
 #[test]
 fn i6_editing_twins_edit_all_or_nothing() {
     let borders = boundary_frames();
@@ -180,8 +181,8 @@ fn assert_plain_frames_answered(captured: corpus::Captured) {
     }
 }
 
-/// Checks CONTRACT 18 for chains of any length: a chain too long for one program becomes several,
-/// and the interpreter follows the tail calls.
+/// Chains of any length obey CONTRACT 18. A chain that is too long for one program becomes several
+/// programs, whose tail calls the interpreter follows.
 #[test]
 fn i6_long_chains_in_several_programs_answer_alike() {
     let borders = boundary_frames();
@@ -196,9 +197,9 @@ fn i6_long_chains_in_several_programs_answer_alike() {
     }
 }
 
-/// Checks that the exam detects mutations of the generated code. Survivors are equivalent programs
+/// The exam detects mutations of the generated code. Undetected mutations are equivalent programs
 /// (initial values of variables that are always set, repeated bounds checks, positions for later
-/// filters only) or mutations that only the kernel would notice.
+/// filters only), or are visible to the kernel only.
 #[test]
 fn exam_notices_mutated_twins() {
     let (borders, unfilled) = (boundary_frames(), pending_checksums());

@@ -1,4 +1,4 @@
-//! Text fields for descriptions of messages: the endpoints of a message, and values in their
+//! Text fields that message descriptions share: the endpoints of a message, and values in their
 //! `Display` format.
 
 use crate::contract::Block;
@@ -10,7 +10,7 @@ use wire::record::{Field, Writer};
 /// Maximum length of a formatted name or address in bytes. Longer text is truncated.
 const TEXT_MAX: usize = 1024;
 
-/// The endpoints of a connection or datagram.
+/// The two endpoints of a connection or datagram: the client's and the server's address and port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Endpoints {
     client: (IpAddr, u16),
@@ -18,8 +18,8 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Returns the endpoints of a block's frame; `backward` if the server sent the frame. Returns
-    /// `None` for a block without a frame.
+    /// Reads the endpoints from the headers of a block's frame. `backward` means that the server
+    /// sent the frame. Returns `None` for a block without a frame.
     pub(super) fn of(mut block: Block<'_>, backward: bool) -> Option<Self> {
         if !block.marks.is_frame() || block.pointer.is_hole() {
             return None;
@@ -50,7 +50,7 @@ fn write_address(writer: &mut Writer<'_>, field: Field, address: IpAddr) {
     }
 }
 
-/// Writes a field in its `Display` format.
+/// Writes the value as text, in its `Display` format.
 pub(super) fn write_display(writer: &mut Writer<'_>, field: Field, value: impl fmt::Display) {
     let mut text = BoundedText { bytes: [0; TEXT_MAX], used: 0 };
     // Overlong text is truncated.
@@ -58,7 +58,7 @@ pub(super) fn write_display(writer: &mut Writer<'_>, field: Field, value: impl f
     writer.text(field, text.bytes.get(..text.used).unwrap_or_default());
 }
 
-/// A text buffer of bounded size. Text beyond its end is an error, so that formatting stops.
+/// A text buffer of bounded size. Writing beyond its end fails, which stops formatting.
 struct BoundedText {
     bytes: [u8; TEXT_MAX],
     used: usize,

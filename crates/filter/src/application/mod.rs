@@ -1,4 +1,4 @@
-//! Application layer filters: they find messages in streams and datagrams, and recognize protocols.
+//! Application layer filters. They find messages in streams and datagrams, and recognize protocols.
 
 pub mod dns;
 pub mod http;

@@ -1,14 +1,14 @@
 //! `ssh`, `rtsp`, `mpeg`, `telnet`: recognize the protocol of a connection, message or datagram by
 //! its first bytes.
 //!
-//! Input: the output of `tcp`, `udp` or `http`. Output: the same blocks, with class yes from the
-//! block with the deciding byte on; nothing is held, so earlier blocks have no class (`undecided`).
-//! A match in one direction identifies the connection for both. [SL §4.2, `tcp | http + ssh + rtsp
-//! | inspect`, `mpeg +* !http`]
+//! Input: the output of `tcp`, `udp` or `http`. Output: the same blocks. The class is yes from the
+//! block that contains the deciding byte on; since nothing is held, earlier blocks have no class
+//! (`undecided`). A match in one direction identifies the connection in both. [SL §4.2, `tcp | http
+//! + ssh + rtsp | inspect`, `mpeg +* !http`]
 //!
-//! A signature is a pattern and the number of bytes to search. The state between blocks is that of
-//! one automaton ([`crate::automaton`]), so that segmentation does not matter. The sources name
-//! these filters without their signatures.
+//! A signature is a list of patterns and the number of bytes to search. The state between blocks is
+//! that of one automaton ([`crate::automaton`]), so that segmentation does not matter. The sources
+//! name these filters but give no signatures.
 
 use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::layers;
@@ -16,7 +16,7 @@ use crate::prelude::*;
 use crate::texts::TextPiece;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The description of `ssh`.
+/// Catalog entry of `ssh`, which recognizes SSH by its version line.
 pub const SSH: Description = Description {
     name: "ssh",
     summary: "recognise SSH by its version line",
@@ -32,7 +32,7 @@ first bytes were not observed).",
     ..RECOGNISER
 };
 
-/// The description of `rtsp`.
+/// Catalog entry of `rtsp`, which recognizes RTSP by its request and status lines.
 pub const RTSP: Description = Description {
     name: "rtsp",
     summary: "recognise RTSP by its first request or response",
@@ -48,7 +48,7 @@ first bytes were not observed).",
     ..RECOGNISER
 };
 
-/// The description of `mpeg`.
+/// Catalog entry of `mpeg`, which recognizes MPEG transport, program and elementary streams.
 pub const MPEG: Description = Description {
     name: "mpeg",
     summary: "recognise MPEG streams by their packets and start codes",
@@ -67,7 +67,7 @@ first bytes were not observed).",
     ..RECOGNISER
 };
 
-/// The description of `telnet`.
+/// Catalog entry of `telnet`, which recognizes telnet by its option negotiation.
 pub const TELNET: Description = Description {
     name: "telnet",
     summary: "recognise telnet by its option negotiation",
@@ -84,7 +84,7 @@ first bytes were not observed).",
     ..RECOGNISER
 };
 
-/// Fields that the four descriptions share.
+/// Fields common to the four catalog entries.
 const RECOGNISER: Description = Description {
     kind: FilterKind::Classification,
     takes: Forms::of(&[Form::Stream, Form::Message, Form::Record, Form::Bytes]),
@@ -101,13 +101,13 @@ const UNDECIDED: Reason = RECOGNISER.reason("undecided");
 const NOT_RECOGNISED: Reason = RECOGNISER.reason("not recognised");
 const EVICTED: Counter = RECOGNISER.counter("evicted sessions");
 
-/// The signature of a protocol.
+/// The signature of a protocol: patterns, and how far they are searched.
 struct Signature {
-    /// Patterns for the first bytes sent by either end.
+    /// Patterns that the first bytes of either end are searched for.
     first: &'static [&'static str],
-    /// Patterns for the first bytes sent by the server only.
+    /// Patterns that only the server's first bytes are searched for.
     server: &'static [&'static str],
-    /// Number of bytes within which the patterns are searched.
+    /// Number of bytes, from the start of a direction, that are searched.
     search_max: u32,
 }
 
@@ -199,24 +199,24 @@ fn make_filter(arguments: &Arguments, signature: &'static Signature) -> Result<F
 
 struct Recogniser {
     any: Automaton,
-    /// Automaton for bytes from the server; `None` if the same patterns apply to both ends.
+    /// Automaton for bytes from the server; `None` if both ends use the same patterns.
     server: Option<Automaton>,
     search_max: u32,
     most: usize,
     sessions: Sessions<SessionVerdicts>,
 }
 
-/// The state of a session's two directions.
+/// The search states of a session's two directions.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
 struct SessionVerdicts {
     forward: TextVerdict,
     backward: TextVerdict,
-    /// Fingerprint of the automata to which the states belong.
+    /// Fingerprint of the automata to which the search states belong.
     fingerprint: u32,
 }
 
-/// The search state of one text: a direction of a session, or a message.
+/// The search state of one text, which is a direction of a session or a message.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
 struct TextVerdict {
@@ -225,14 +225,15 @@ struct TextVerdict {
     seen: u32,
     /// [`YES`], [`NO`], or 0 while undecided.
     verdict: u16,
-    /// Nonzero for a message, whose verdict does not apply to the other direction.
+    /// Nonzero if the text is a message; its verdict does not apply to the other direction.
     message: u8,
-    /// Nonzero once the text has ended with a verdict, which still applies to the other direction.
+    /// Nonzero once the text has ended. Its verdict still applies to the other direction.
     ended: u8,
 }
 
-/// Final values of [`TextVerdict::verdict`], where 0 means undecided.
+/// [`TextVerdict::verdict`] of a text that matched the signature.
 const YES: u16 = 1;
+/// [`TextVerdict::verdict`] of a text that cannot match any more.
 const NO: u16 = 2;
 
 impl Session for SessionVerdicts {}
@@ -270,8 +271,8 @@ impl Classify for Recogniser {
     }
 }
 
-/// Narrows the view of a block from `ip`, which begins with the transport header, to the payload;
-/// returns other blocks unchanged.
+/// Narrows the view of a block from `ip` from the transport header to the payload after it. Returns
+/// other blocks unchanged.
 #[inline]
 fn payload<'a>(block: &Block<'a>) -> Block<'a> {
     let Marks { view, transport, .. } = block.marks;
@@ -291,7 +292,7 @@ fn payload<'a>(block: &Block<'a>) -> Block<'a> {
 }
 
 impl Recogniser {
-    /// Returns the verdict on a piece of a text that spans several blocks.
+    /// Returns the verdict after this piece of a text of several blocks.
     fn search_session(
         &mut self,
         session: u64,
@@ -328,7 +329,7 @@ impl Recogniser {
         verdict
     }
 
-    /// Searches the next bytes of an undecided text.
+    /// Continues the search over the next bytes of an undecided text.
     fn search(&self, side: &mut TextVerdict, piece: TextPiece, bytes: &[u8]) {
         let automaton = self.automaton(piece.backward);
         let room = self.search_max.saturating_sub(side.seen) as usize;

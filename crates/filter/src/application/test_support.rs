@@ -1,5 +1,5 @@
-//! Test support for application filters: feeds blocks one by one as `tcp` emits them, checks the
-//! ledger, and on request moves the filter's state to another instance.
+//! Test support for application filters: feeds blocks one by one as `tcp` emits them, checks that
+//! the ledger balances, and on request moves the filter's state to another instance.
 
 use crate::prelude::*;
 use crate::testing::{Arena, Frame, Node, Space};
@@ -10,33 +10,33 @@ use wire::record::{Field, Record, TEXT_MAX};
 pub(super) struct TestPiece {
     session: u32,
     flags: Flags,
-    /// The bytes, or the length of a hole.
+    /// The bytes of the piece, or the length of the hole in bytes.
     bytes: Result<Vec<u8>, u32>,
 }
 
-/// Creates a piece with these bytes, sent by the client in session 1.
+/// Creates a piece with these bytes from the client, in session 1.
 pub(super) fn sent(bytes: &[u8]) -> TestPiece {
     TestPiece { session: 1, flags: Flags::NONE, bytes: Ok(bytes.to_vec()) }
 }
 
-/// Creates a piece that is a gap of this length in bytes, in the client's direction of session 1.
+/// Creates a hole of `length` bytes in the client's direction of session 1.
 pub(super) fn gap(length: u32) -> TestPiece {
     TestPiece { session: 1, flags: Flags::NONE, bytes: Err(length) }
 }
 
 impl TestPiece {
-    /// Returns the piece, sent by the server instead of the client.
+    /// Changes the sender of the piece to the server.
     pub(super) fn back(mut self) -> Self {
         self.flags = self.flags.with(Flags::BACKWARD);
         self
     }
 
-    /// Returns the piece, moved to the session with this number.
+    /// Changes the session number of the piece.
     pub(super) fn of(self, session: u32) -> Self {
         Self { session, ..self }
     }
 
-    /// Returns the piece, marked as the last of its direction.
+    /// Marks the piece as the last of its direction.
     pub(super) fn end(mut self) -> Self {
         self.flags = self.flags.with(Flags::END);
         self
@@ -51,7 +51,7 @@ pub(super) struct OutputBlock {
     pub(super) flags: Flags,
     pub(super) bytes: Vec<u8>,
     pub(super) length: u32,
-    /// Fields of the description; `None` if the block is not a description.
+    /// Fields of the block if it is a description; otherwise `None`.
     pub(super) described: Option<Vec<(Field, Vec<u8>)>>,
 }
 
@@ -73,7 +73,7 @@ impl OutputBlock {
         }
     }
 
-    /// Returns the text of a description's field; list values are separated by commas.
+    /// Returns the text of this field in the description; list values are separated by commas.
     pub(super) fn text(&self, field: Field) -> String {
         let fields = self.described.as_deref().unwrap_or_default();
         let values = fields.iter().filter(|(found, _)| *found == field);
@@ -81,7 +81,7 @@ impl OutputBlock {
         values.join(",")
     }
 
-    /// Returns the number in a description's field; `None` without that field.
+    /// Returns the number in this field of the description; `None` if the field is absent.
     pub(super) fn number(&self, field: Field) -> Option<u64> {
         let fields = self.described.as_deref().unwrap_or_default();
         let found = fields.iter().find(|(found, _)| *found == field);
@@ -89,8 +89,8 @@ impl OutputBlock {
     }
 }
 
-/// Runs the pieces through the filter, one per pass. Returns the output and the reasons for missing
-/// classes. After `moved` pieces the state moves to another instance of the filter.
+/// Runs the pieces through the filter, one per batch. After `moved` pieces, moves the state to
+/// another instance of the filter. Returns the output and the counted reasons for missing classes.
 pub(super) fn through(
     description: &'static Description,
     words: &[&str],
@@ -140,7 +140,8 @@ fn batch<'a>(piece: &TestPiece, time: u64, space: &Space<'a>) -> Batch<'a> {
     batch
 }
 
-/// Asserts that the filter's ledger balances after its last block.
+/// Asserts that the ledger of the filter balances: each of the `taken` blocks was passed or dropped
+/// for a reason.
 fn balance(counts: &Counts, taken: usize, passed: usize) {
     let dropped: u64 = counts.dropped.iter().map(|amount| amount.blocks).sum();
     let lost = dropped + counts.evicted.blocks + counts.no_room.blocks;

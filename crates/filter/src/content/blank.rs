@@ -7,7 +7,7 @@
 
 use crate::prelude::*;
 
-/// The description of `blank`.
+/// Catalog entry of `blank`, which overwrites a range of the view with a constant byte.
 pub const BLANK: Description = Description {
     name: "blank",
     summary: "overwrite the bytes in view, all or a part of them",

@@ -1,13 +1,13 @@
 //! Encoder and decoder for the compressed formats of `compress` and `decompress`.
 //!
-//! Input: the bytes of a block. Output: converted bytes in a reused buffer, or an error. Output is
-//! bounded before it is produced, against decompression bombs.
+//! Input: the bytes of a block. Output: the converted bytes in a reused buffer, or an error. Both
+//! limit the size of the output before producing it, which stops decompression bombs.
 
 use super::lz4;
 use abi::BLOCK_MAX;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// Names of the formats in requests.
+/// Names of the compressed formats, as written in requests.
 pub(super) const FORMATS: &[&str] = &["gzip", "deflate", "zlib", "lz4"];
 
 /// A compressed format.
@@ -23,18 +23,18 @@ pub(super) enum Format {
     Lz4,
 }
 
-/// An error in a conversion.
+/// The reason why a block cannot be compressed or decompressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CodecError {
     /// The input does not begin with a header of the format.
     Format,
-    /// Invalid code, length or checksum.
+    /// The input contains an invalid code, length or checksum.
     Corrupt,
-    /// Truncated input.
+    /// The input ends too early.
     Cut,
     /// The output would exceed the maximum block length, or the maximum ratio of output to input.
     TooLarge,
-    /// Trailing bytes of another format.
+    /// Bytes of another format follow the compressed data.
     Trailing,
 }
 
@@ -50,10 +50,10 @@ impl Format {
     }
 }
 
-/// Base-2 logarithm of the window: the formats' maximum.
+/// Base-2 logarithm of the compression window: the largest that the formats permit.
 const WINDOW_BITS: u8 = 15;
 
-/// A block compressor.
+/// A compressor of blocks.
 pub(super) struct Encoder {
     format: Format,
     deflate: Compress,
@@ -94,19 +94,20 @@ impl Encoder {
     }
 }
 
-/// A block decompressor.
+/// A decompressor of blocks.
 pub(super) struct Decoder {
     format: Format,
     ratio: usize,
     out: Vec<u8>,
 }
 
-/// Output size in bytes below which no ratio applies, since short runs compress very well.
+/// Output size in bytes below which the ratio of output to input is not checked, since short runs
+/// compress very well.
 pub(super) const RATIO_FREE: usize = 64 * 1024;
 
 impl Decoder {
-    /// Creates a decoder whose output is at most `ratio` times the input, within the bounds
-    /// [`RATIO_FREE`] and [`BLOCK_MAX`].
+    /// Creates a decoder that limits the output to `ratio` times the input, but to no less than
+    /// [`RATIO_FREE`] and no more than [`BLOCK_MAX`].
     pub(super) fn new(format: Format, ratio: usize) -> Self {
         Self { format, ratio, out: Vec::new() }
     }
@@ -185,7 +186,7 @@ impl Decoder {
     }
 }
 
-/// Returns true if `bytes` begin with the start of this format, or end within it.
+/// Returns true if `bytes` begin with the magic number of this format, or with a prefix of it.
 fn begins(format: Format, bytes: &[u8]) -> bool {
     match (format, bytes) {
         (Format::Gzip, [0x1f, 0x8b, ..] | [0x1f]) => true,

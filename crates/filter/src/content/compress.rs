@@ -7,7 +7,7 @@
 use super::codec::{Encoder, FORMATS, Format};
 use crate::prelude::*;
 
-/// The description of `compress`.
+/// Catalog entry of `compress`, which replaces the view of a block by its compressed form.
 pub const COMPRESS: Description = Description {
     name: "compress",
     summary: "compress the bytes in view, block by block",

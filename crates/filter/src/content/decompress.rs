@@ -7,7 +7,7 @@
 use super::codec::{CodecError, Decoder, FORMATS, Format};
 use crate::prelude::*;
 
-/// The description of `decompress`.
+/// Catalog entry of `decompress`, which replaces the view of a block by its decompressed form.
 pub const DECOMPRESS: Description = Description {
     name: "decompress",
     summary: "decompress the bytes in view, block by block",

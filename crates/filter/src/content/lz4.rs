@@ -15,16 +15,16 @@ use twox_hash::XxHash32;
 const MAGIC: [u8; 4] = 0x184d_2204_u32.to_le_bytes();
 /// Maximum match distance, across blocks of a frame.
 const WINDOW: usize = 64 * 1024;
-/// Bit in a block's size that marks it as uncompressed.
+/// Bit in the size field of a block that marks the block as uncompressed.
 const STORED: u32 = 1 << 31;
 
-/// Returns true if `bytes` begin with the magic number of a frame, or are a prefix of that number.
+/// Returns true if `bytes` begin with the magic number of a frame, or with a prefix of it.
 pub(super) fn begins(bytes: &[u8]) -> bool {
     let here = bytes.get(..MAGIC.len()).unwrap_or(bytes);
     !here.is_empty() && MAGIC.starts_with(here)
 }
 
-/// Appends to `out` a frame that holds `bytes`, with content size and checksum.
+/// Appends an LZ4 frame with the contents `bytes` to `out`, including content size and checksum.
 pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
     let info = FrameInfo::new().content_size(Some(bytes.len() as u64)).content_checksum(true);
     let mut encoder = FrameEncoder::with_frame_info(info, out);
@@ -32,8 +32,9 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> 
     encoder.finish().map(|_| ()).map_err(|_| CodecError::TooLarge)
 }
 
-/// Decodes the frame at the start of `bytes` into `out`, after its first `used` bytes; returns the
-/// number of bytes consumed and the new end of the output, at most `limit`.
+/// Decodes the frame at the start of `bytes` into `out`, after the first `used` bytes of `out`.
+/// Returns the number of bytes consumed, and the new length of the output, which is at most
+/// `limit`.
 pub(super) fn decode(
     bytes: &[u8],
     out: &mut Vec<u8>,
@@ -149,7 +150,7 @@ impl Header {
     }
 }
 
-/// A cursor over a frame. Reads beyond the end fail with [`CodecError::Cut`].
+/// A cursor over the bytes of a frame. Reads beyond the end fail with [`CodecError::Cut`].
 struct Reader<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
     use lz4_flex::frame::{BlockMode, BlockSize};
 
-    /// Streaming encoders emit blocks that refer back to previous blocks.
+    /// Streaming encoders emit blocks with matches in previous blocks of the frame.
     #[test]
     fn linked_blocks_with_checksums() {
         let text: Vec<u8> = (0..150_000u32).map(|n| (n % 251) as u8).collect();

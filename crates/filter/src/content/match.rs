@@ -12,7 +12,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, Unfit};
 use memchr::memmem::Finder;
 
-/// The description of `match`.
+/// Catalog entry of `match`, which classifies by the first pattern found in the view.
 pub const MATCH: Description = Description {
     name: "match",
     summary: "classify by the first of several patterns that the view contains",
@@ -112,7 +112,7 @@ fn hex(text: &str) -> Result<Vec<u8>, Mistake> {
 
 /// A search for patterns in a view.
 trait PatternSearch: Send {
-    /// Returns the index of the first matching pattern in the list.
+    /// Returns the index of the first pattern in the list that occurs in `bytes`.
     fn first(&self, bytes: &[u8]) -> Option<usize>;
 }
 
@@ -205,8 +205,8 @@ impl PatternSearch for ManyPatterns {
     }
 }
 
-/// Emits the twin: patterns at one offset, byte by byte. A search over the view has no bound that
-/// the verifier could accept.
+/// Emits the twin, which compares patterns at a fixed offset byte by byte. A search over the entire
+/// view has no bound that the verifier could accept.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let patterns = patterns(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
     let too_long = || Unfit::new("its patterns are too many or too long");
@@ -255,8 +255,8 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
 /// comparison.
 const TWIN_BYTES_MAX: usize = 2048;
 
-/// Takes up to four bytes of a pattern for one load: their number, their value, and the mask that
-/// converts letters to lower case. Returns `None` at the end.
+/// Splits the next bytes off a pattern for one load of up to four bytes: their number, their value,
+/// and the mask that converts letters to lower case. Returns `None` at the end of the pattern.
 fn next_word(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
     let part = [4, 2, 1].into_iter().find(|part| *part <= rest.len())?;
     let (bytes, after) = rest.split_at_checked(part)?;

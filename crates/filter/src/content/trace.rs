@@ -1,16 +1,16 @@
-//! `pcap` in the middle of a request, where it emits the bytes of a capture file.
+//! `pcap` as a filter in the middle of a request, where it emits the bytes of a capture file.
 //!
-//! Input: any views into frames. Output: the bytes of a pcap file, for each session its own: a file
-//! header with the first frame, then one record for each frame, both directions in one stream. A
-//! frame that follows itself in several views is recorded once. At the end of a request `pcap` is
-//! the sink, which writes the file. [SL §4.2, `rx | ip | tcp | pcap | compress | files`]
+//! Input: any views into frames. Output: the bytes of one pcap file per session: a file header with
+//! the first frame, then one record for each frame, both directions in one stream. A frame that
+//! arrives repeatedly, as several successive views, is recorded once. At the end of a request
+//! `pcap` is the sink, which writes the file. [SL §4.2, `rx | ip | tcp | pcap | compress | files`]
 
 use crate::prelude::*;
 use wire::LinkType;
 use wire::capture::write;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The description of `pcap` in front of other filters.
+/// Catalog entry of `pcap` as a filter, which emits the bytes of a capture file.
 pub const TRACE: Description = Description {
     name: "pcap",
     summary: "convert the frames of each session to a capture file",
@@ -53,9 +53,9 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 struct Trace {
     /// Pointer to the last recorded frame.
     last: RichPointer,
-    /// Link type of the first frame, plus 1; 0 before the first frame.
+    /// Link type of the first frame plus 1; 0 until a frame has arrived.
     link: u32,
-    /// The directions that have ended: bit 0 forward, bit 1 backward.
+    /// Directions that have ended: bit 0 is forward, bit 1 is backward.
     ended: u32,
     unused: [u32; 2],
 }
@@ -99,8 +99,8 @@ impl Stream for Tracer {
 }
 
 impl Trace {
-    /// Returns the metadata of the output block. The output has one direction, which begins with
-    /// the file header and ends when both sides of the session have ended.
+    /// Returns the metadata for an output block. All output of a session has one direction, which
+    /// begins with the file header and ends when both directions of the session have ended.
     fn context(&mut self, block: &Block<'_>) -> BlockMetadata {
         let flags = block.context.flags;
         if flags.has(Flags::END) {
@@ -111,7 +111,7 @@ impl Trace {
         BlockMetadata { flags: first.with(end), ..block.context }
     }
 
-    /// Emits the record of a frame, preceded by the file header if the frame is the first of the
+    /// Emits the capture record of a frame, after the file header if the frame is the first of the
     /// session.
     fn record<'a>(
         &mut self,

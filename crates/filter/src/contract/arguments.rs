@@ -1,6 +1,6 @@
 //! The typed arguments of one filter in a request.
 //!
-//! The crate `pipeline` parses the text of a request and checks it against the parameters; filters
+//! The crate `pipeline` parses the text of a request and checks it against the parameters. Filters
 //! only read the values.
 
 use super::value::{Mistake, Value};
@@ -9,8 +9,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use wire::LinkType;
 
-/// The arguments of one filter, defaults included, and the services available to it. Equality
-/// compares only the argument values.
+/// The arguments of one filter, defaults included, and the services that the filter may use.
+/// Equality compares only the argument values.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
     values: Vec<(&'static str, Value)>,
@@ -19,15 +19,16 @@ pub struct Arguments {
     names: Option<Arc<dyn Names>>,
     /// Possible link types of the input frames; `None` or empty if unknown.
     links: Option<Arc<[LinkType]>>,
-    /// Class ranges named by the filter's arcs.
+    /// Class ranges that the filter's outgoing arcs select.
     asked: Vec<(u32, u32)>,
-    /// Seed in place of a random one, for a reproducible run.
+    /// Seed that replaces the random one, for a reproducible run.
     seed: Option<u64>,
     /// Session numbers reserved for the filter.
     numbers: SessionNumbers,
-    /// Index of the replica, from 0, and number of replicas; `None` without replicas.
+    /// Index of this replica, from 0, and the number of replicas; `None` for a filter without
+    /// replicas.
     copy: Option<(u32, u32)>,
-    /// True if the filter receives only the blocks on which its twin was unsure.
+    /// True if the filter receives only blocks that its twin in the kernel could not decide.
     is_fallback: bool,
 }
 
@@ -85,14 +86,14 @@ impl Arguments {
         }
     }
 
-    /// Returns the value of a number or size parameter as `usize`, saturating; 1 if it is absent or
-    /// of another type.
+    /// Returns the value of a number or size parameter as `usize`, saturated if it is too large; 1
+    /// if the parameter is absent or of another type.
     #[must_use]
     pub fn count(&self, name: &str) -> usize {
         usize::try_from(self.number(name).unwrap_or(1)).unwrap_or(usize::MAX)
     }
 
-    /// Returns true if this flag is `yes`, false if it is `no` or absent.
+    /// Returns true if this flag is `yes`; false if it is `no` or absent.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.get(name) == Some(&Value::Flag(true))
@@ -117,13 +118,13 @@ impl Arguments {
         })
     }
 
-    /// Sets the compiler for expressions that the built-in compiler rejects.
+    /// Sets the compiler that is tried for expressions that the built-in compiler rejects.
     #[must_use]
     pub fn with_compiler(self, compiler: Option<Arc<dyn Compiler>>) -> Self {
         Self { compiler, ..self }
     }
 
-    /// Returns the compiler for expressions that the built-in compiler rejects; `None` without one.
+    /// Returns the compiler for expressions that the built-in compiler rejects, if one was set.
     #[must_use]
     pub const fn compiler(&self) -> Option<&Arc<dyn Compiler>> {
         self.compiler.as_ref()
@@ -135,13 +136,13 @@ impl Arguments {
         Self { keys, ..self }
     }
 
-    /// Sets the name resolver; `None` without one.
+    /// Sets the service that resolves user and group names; `None` if there is none.
     #[must_use]
     pub fn with_names(self, names: Option<Arc<dyn Names>>) -> Self {
         Self { names, ..self }
     }
 
-    /// Returns the name resolver; `None` without one.
+    /// Returns the name resolver, if one was set.
     #[must_use]
     pub const fn names(&self) -> Option<&Arc<dyn Names>> {
         self.names.as_ref()
@@ -173,14 +174,15 @@ impl Arguments {
         self.links.as_deref().filter(|links| !links.is_empty())
     }
 
-    /// Sets the class ranges named by the filter's arcs. Plain pipes and `|all` name none.
+    /// Sets the class ranges that the filter's outgoing arcs select. Plain pipes and `|all` add
+    /// none.
     #[must_use]
     pub fn with_classes(self, asked: Vec<(u32, u32)>) -> Self {
         Self { asked, ..self }
     }
 
-    /// Returns true if an arc of the filter names a class range within these bounds. Filters use
-    /// this for output that they produce only if an arc requests it.
+    /// Returns true if an outgoing arc selects a class range within these bounds. A filter calls
+    /// this before it produces output that is useless unless an arc selects it.
     #[must_use]
     pub fn asks(&self, low: u32, high: u32) -> bool {
         self.asked.iter().any(|(from, to)| low <= *from && *to <= high)
@@ -192,7 +194,7 @@ impl Arguments {
         Self { seed, ..self }
     }
 
-    /// Returns a seed for the filter's hashes: random, hence secret, unless the run is
+    /// Returns a seed for the filter's hash functions: random, hence secret, unless the run is
     /// reproducible. Calls may return different seeds, so a filter calls this once, at its
     /// creation.
     #[must_use]
@@ -206,16 +208,16 @@ impl Arguments {
         Self { numbers, ..self }
     }
 
-    /// Adapts the arguments to the replica with index `number` among `of` replicas, and gives the
-    /// replica a share of the session numbers.
+    /// Adapts the arguments to replica `number` of `of`, which receives its share of the session
+    /// numbers.
     #[must_use]
     pub fn for_replica(self, number: u32, of: u32) -> Self {
         let of = of.max(1);
         Self { copy: Some((number, of)), numbers: self.numbers.split(number, of), ..self }
     }
 
-    /// Returns the index of the replica, from 0, and the number of replicas; `(0, 1)` without
-    /// replicas.
+    /// Returns the index of the replica, from 0, and the number of replicas; `(0, 1)` for a filter
+    /// without replicas.
     #[must_use]
     pub fn copy(&self) -> (u32, u32) {
         self.copy.unwrap_or((0, 1))
@@ -228,14 +230,14 @@ impl Arguments {
         self.numbers
     }
 
-    /// Sets whether the filter receives only the blocks on which its own twin was unsure.
+    /// Sets whether the filter receives only blocks that its own twin could not decide.
     #[must_use]
     pub fn as_fallback(self, is_fallback: bool) -> Self {
         Self { is_fallback, ..self }
     }
 
-    /// Returns true if the filter receives only the blocks on which its twin in the kernel was
-    /// unsure; the state of filter and twin is then separate.
+    /// Returns true if the filter receives only blocks that its twin in the kernel could not
+    /// decide. The filter then has no access to the state of the twin.
     #[must_use]
     pub const fn is_fallback(&self) -> bool {
         self.is_fallback

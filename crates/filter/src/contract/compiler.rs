@@ -1,18 +1,20 @@
-//! Compiler service for pcap-filter expressions that the built-in compiler rejects (CONTRACT 27).
+//! Interface to a compiler for pcap-filter expressions that the built-in compiler rejects (CONTRACT
+//! 27).
 //!
-//! Loading a compiler is I/O, so it is passed in with a filter's arguments. It comes from the
-//! registry, so that `check`, `explain` and the run use the same one; the engine provides libpcap.
+//! Loading a compiler is I/O, so the compiler is passed in with a filter's arguments. It comes from
+//! the registry, so that `check`, `explain` and the run use the same one. The engine provides
+//! libpcap.
 
 use ebpf::classic::{ClassicProgram, LinkType};
 use std::fmt;
 
 /// A compiler of pcap-filter(7) expressions.
 pub trait Compiler: fmt::Debug + Send + Sync {
-    /// Returns the compiler's name, as shown by `explain`.
+    /// Returns the name of the compiler, which `explain` prints.
     fn name(&self) -> String;
 
     /// Compiles an expression into a program that accepts up to `snaplen` bytes of each matching
-    /// frame. Called at most once per expression and link type; may block while it loads a library.
+    /// frame. Called at most once per expression and link type. May block while it loads a library.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
-//! Description of a filter as data, for planner, help, completion, man page, counters and tests.
+//! Catalog entry of a filter, from which the planner, help, completion, man page, counters and
+//! tests are derived.
 //!
-//! Sources and sinks have descriptions of the same type; the crate `endpoint` contains these
-//! descriptions and the functions that open sources and sinks.
+//! Sources and sinks have entries of the same type. The crate `endpoint` contains these entries,
+//! and the functions that open sources and sinks.
 
 use super::signature::{
     Classes, Effect, FilterKind, Form, Forms, OutputForm, ReadDepth, Right, ValueRange,
@@ -13,15 +14,15 @@ use super::{PublishedSessions, StateFacts, WorkerRule};
 use ebpf::emit::Emit;
 use wire::LinkType;
 
-/// The blocks of one emitting filter that a filter or sink can use, in cases where the form of the
-/// blocks is too coarse: a response alone is a message, but a web server's log has no line for it.
+/// The blocks of one upstream filter that a filter or sink can use. Needed where the form of blocks
+/// is too coarse: a response alone is a message, but a web server's log has no line for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsableInput {
-    /// Name of the emitting filter.
+    /// Name of the upstream filter.
     pub giver: &'static str,
-    /// Classes of the usable blocks.
+    /// Classes of its usable blocks.
     pub classes: ValueRange,
-    /// True if the emitting filter produces these blocks only for an arc that names one of the
+    /// True if the upstream filter produces these blocks only for an arc that selects one of the
     /// classes.
     pub on_request: bool,
     /// A valid request, shown to the user as a hint.
@@ -31,20 +32,22 @@ pub struct UsableInput {
 /// Creates a filter from its arguments.
 pub type MakeFilter = fn(&Arguments) -> Result<Filter, Mistake>;
 
-/// Tests if a source can evaluate the filter in the kernel, before frames reach the process.
-/// Returns a note on frames that bypass the evaluation (`None` if no frame does), or the reason why
-/// the evaluation is impossible.
+/// Tests if the socket filter of a source can do the work of the filter, before frames reach the
+/// process. Returns a note on frames that bypass the socket filter (`None` if no frame does), or
+/// the reason why it cannot.
 pub type PushdownTest = fn(&Arguments) -> Result<Option<&'static str>, String>;
 
-/// Returns the link types of the filter's output frames: `None` if they equal the link types of the
-/// input, an empty list if they are unknown before the first frame or if the output has no frames.
+/// Returns the link types of the filter's output frames. `None` means that they are those of the
+/// input. An empty list means that they are unknown before the first frame, or that the output has
+/// no frames.
 pub type OutputLinks = fn(&Arguments) -> Option<&'static [LinkType]>;
 
-/// Returns a warning for valid arguments that match nothing, or less than the user may expect.
+/// Returns a warning for arguments that are valid but match nothing, or less than the user may
+/// expect.
 pub type ArgumentWarning = fn(&Arguments) -> Option<Mistake>;
 
-/// Returns a parameter and its value for insertion into the request, so that the request has the
-/// same meaning on every machine and at every time; `None` if all such parameters are present.
+/// Returns a parameter and a value to insert into the request, which fix its meaning on every
+/// machine and at every time. Returns `None` if all such parameters are present.
 pub type FixParameter = fn(&Arguments) -> Option<(&'static str, String)>;
 
 /// Static facts about a filter, source or sink.
@@ -63,28 +66,28 @@ pub struct Description {
 
     /// The strongest right that the filter uses with any arguments.
     pub kind: FilterKind,
-    /// Forms of the input that the filter accepts.
+    /// Forms of input that the filter accepts.
     pub takes: Forms,
-    /// Form of the output, unless `effect` overrides it.
+    /// Form of the output, unless `effect` returns another.
     pub gives: OutputForm,
-    /// The part of a frame that the filter reads, unless `effect` overrides it.
+    /// The part of a frame that the filter reads, unless `effect` returns another.
     pub reads: ReadDepth,
     /// Returns kind, output form and read depth for given arguments; `None` if they do not depend
     /// on the arguments. Callers use [`Description::effect_of`]. The kind of a source or sink is
     /// always [`Description::kind`].
     pub effect: Option<fn(&Arguments) -> Effect>,
-    /// Restrictions on the input, in addition to the accepted forms.
+    /// Restrictions on the input beyond its form.
     pub needs: InputNeeds,
 
     /// Parameters of the filter, positional ones in their order.
     pub parameters: &'static [Parameter],
-    /// Classes that the filter returns.
+    /// Classes that the filter gives to blocks.
     pub classes: Classes,
-    /// Names of class ranges, for use in arcs such as `|request`.
+    /// Names for ranges of classes, which an arc can select: `|request`.
     pub groups: &'static [(&'static str, ValueRange)],
-    /// Reasons for a missing class or a drop; the index is the [`Reason`].
+    /// Reasons for a missing class or a drop. A [`Reason`] is an index into this list.
     pub reasons: &'static [&'static str],
-    /// Further counters; the index is the [`Counter`].
+    /// Names of further counters. A [`Counter`] is an index into this list.
     pub counters: &'static [&'static str],
 
     /// The state that the filter keeps between blocks.
@@ -95,27 +98,29 @@ pub struct Description {
     /// Functions of the filter's arguments, called by the checks and the planner.
     pub analysis: Analysis,
 
-    /// Creates the user-space filter; `None` for sources and sinks, which `endpoint` opens.
+    /// Creates the user-space filter. `None` for sources and sinks, which the crate `endpoint`
+    /// opens.
     pub user: Option<MakeFilter>,
-    /// Emits the same filter as eBPF, for Ethernet frames (CONTRACT 18); `None` if it has no twin.
+    /// Emits the filter's twin as eBPF, for Ethernet frames (CONTRACT 18); `None` if the filter has
+    /// no twin.
     pub kernel: Option<Emit<Arguments>>,
-    /// Right that an unprivileged user needs to run the filter in the kernel; `None` if every user
-    /// may run it there.
+    /// Right that an unprivileged user needs to run the filter in the kernel; `None` if no right is
+    /// needed.
     pub right: Option<Right>,
     /// Argument texts for the tests of the twin, each as written after the filter's name in a
-    /// request; if empty, the tests use the arguments of the example.
+    /// request. If empty, the tests use the arguments of the example.
     pub examined: &'static [&'static str],
 }
 
-/// Restrictions on the input of a filter or sink, in addition to the accepted forms.
+/// Restrictions on the input of a filter or sink beyond its form.
 #[derive(Clone, Copy, Debug)]
 pub struct InputNeeds {
     /// Usable blocks per emitting filter; empty if every block is usable.
     pub usable: &'static [UsableInput],
-    /// Description of the required input, printed as the reason in a warning that no usable block
-    /// arrives; if empty, blocks from filters that are not listed in `usable` are usable too.
+    /// Description of the required input, for the warning that no usable block arrives. If empty,
+    /// blocks of filters that `usable` does not list are usable too.
     pub otherwise: &'static str,
-    /// Classes that require both directions of a connection as input; `None` if no class does.
+    /// Classes that require both directions of a connection in the input; `None` if no class does.
     pub both_ways: Option<ValueRange>,
 }
 
@@ -123,7 +128,7 @@ impl InputNeeds {
     /// No restriction.
     pub const NONE: Self = Self { usable: &[], otherwise: "", both_ways: None };
 
-    /// Restricts the input to these blocks of these filters.
+    /// Creates the restriction to these blocks.
     #[must_use]
     pub const fn of(usable: &'static [UsableInput]) -> Self {
         Self { usable, ..Self::NONE }
@@ -133,25 +138,27 @@ impl InputNeeds {
 /// Functions of a filter's arguments, called by the checks and the planner.
 #[derive(Clone, Copy, Debug)]
 pub struct Analysis {
-    /// Tests if the socket filter of a source can evaluate the filter. Allowed only for filters
-    /// whose class depends only on the frame.
+    /// Tests if the socket filter of a source can do the work of the filter. Set only for filters
+    /// whose class depends on nothing but the frame.
     pub pushdown: Option<PushdownTest>,
     /// Returns the link types of output frames; `None` if they always equal those of the input.
     pub output_links: Option<OutputLinks>,
-    /// Resolves a machine-dependent value once, when the request is made.
+    /// Returns the value of a machine-dependent parameter for insertion into the request, when the
+    /// request is made.
     pub fix_parameter: Option<FixParameter>,
-    /// Returns a mistake in arguments of a source that are valid one by one. Filters report such
-    /// mistakes at creation, but a source has no user implementation to create.
+    /// Returns the mistake in arguments of a source that are valid one by one but not together. A
+    /// filter reports such a mistake when it is created, but a source has no user implementation to
+    /// create.
     pub refuses: Option<ArgumentWarning>,
     /// Returns a warning that `check`, `explain` and the start of a run print; `None` if there is
     /// none.
     pub warning: Option<ArgumentWarning>,
-    /// Returns a remark that `explain` prints; `None` if there is none.
+    /// Returns a remark that `explain` prints; `None` if there is nothing to remark.
     pub remark: Option<fn(&Arguments) -> Option<String>>,
 }
 
 impl Analysis {
-    /// No function.
+    /// No functions.
     pub const NONE: Self = Self {
         pushdown: None,
         output_links: None,
@@ -163,14 +170,14 @@ impl Analysis {
 }
 
 impl Description {
-    /// Returns true if both descriptions describe the same entry of a catalog. Addresses cannot be
-    /// compared, because each use of a constant may have an address of its own.
+    /// Returns true if both descriptions are the same catalog entry. Compares names, because each
+    /// use of a constant may have an address of its own.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         self.name == other.name && self.kind == other.kind
     }
 
-    /// Default field values of a filter.
+    /// Default values for the fields of a filter.
     pub const EMPTY: Self = Self {
         name: "",
         summary: "",
@@ -196,11 +203,11 @@ impl Description {
         examined: &[],
     };
 
-    /// Default field values of a sink.
+    /// Default values for the fields of a sink.
     pub const SINK: Self =
         Self { kind: FilterKind::Sink, gives: OutputForm::Nothing, ..Self::EMPTY };
 
-    /// Default field values of a source; its output form is frames.
+    /// Default values for the fields of a source; its output form is frames.
     pub const SOURCE: Self = Self {
         kind: FilterKind::Source,
         takes: Forms::NONE,
@@ -220,7 +227,7 @@ impl Description {
         Counter::named(self.counters, name)
     }
 
-    /// Returns the rule that applies to several worker processes with these arguments.
+    /// Returns the rule for running the filter with these arguments in several worker processes.
     #[must_use]
     pub fn worker_rule(&self, arguments: &Arguments) -> WorkerRule {
         (self.state.several)(arguments)
@@ -233,14 +240,15 @@ impl Description {
         self.effect.map_or(always, |effect| effect(arguments))
     }
 
-    /// Returns true if a request that ends with this filter prints its report as output: the filter
-    /// has a report and passes its input unchanged. For other filters the blocks are printed.
+    /// Returns true if a request that ends with this filter prints the filter's report as its
+    /// output. This holds for a filter that has a report and passes its input unchanged. After
+    /// other filters, the blocks are printed.
     #[must_use]
     pub const fn ends_with_report(&self) -> bool {
         self.reports && matches!(self.gives, OutputForm::Same)
     }
 
-    /// Returns the part of its sessions that the filter publishes, and their columns; `None` if it
+    /// Returns which sessions the filter publishes, and the columns of a row; `None` if it
     /// publishes nothing.
     #[must_use]
     pub fn published(&self) -> Option<(PublishedSessions, Vec<Column>)> {
@@ -253,8 +261,8 @@ impl Description {
         })
     }
 
-    /// Returns the parameter with this name, from the description or from those common to all
-    /// filters; `None` if the name is unknown.
+    /// Returns the parameter with this name, either the filter's own or one common to all filters;
+    /// `None` if the name is unknown.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<&'static Parameter> {
         self.all_parameters().find(|p| p.name == name)

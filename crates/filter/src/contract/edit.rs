@@ -27,29 +27,29 @@ use std::ops::Range;
 pub trait Edit: Send {
     /// Inspects a block, changes it if necessary, and returns its class.
     fn edit(&mut self, block: &mut Editable<'_>, cx: &mut ClassifyContext<'_>) -> Class;
-    /// Returns the filter's report; called on request and when the path stops.
+    /// Returns the filter's report. Called on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-    /// See [`Filter::set`](super::Filter::set).
+    /// Changes writable parameters as [`Filter::set`](super::Filter::set) does.
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
         Err(no_writable_parameters())
     }
 }
 
-/// Services of a space for the block being edited. Implemented by the engine; filters use them
+/// Services of a space for the block that is being edited. The engine implements it; filters use it
 /// through [`Editable`].
 pub trait Workbench {
     /// Returns the current bytes of the frame.
     fn frame(&mut self) -> &[u8];
-    /// Returns this range of the frame for writing; `None` if there is no memory for a copy.
+    /// Returns this range of the frame for writing. Returns `None` if memory for a copy is lacking.
     fn write(&mut self, range: Range<usize>, keep: Keep) -> Option<&mut [u8]>;
-    /// Returns memory for a new block of at most `room` bytes that replaces the current block;
-    /// `None` if there is no memory.
+    /// Returns memory for a new block of at most `room` bytes that replaces the current block.
+    /// Returns `None` if memory is lacking.
     fn replace(&mut self, room: usize) -> Option<&mut [u8]>;
 }
 
@@ -62,8 +62,7 @@ pub struct Editable<'e> {
     /// Time, session and origin.
     pub context: BlockMetadata,
     bench: &'e mut (dyn Workbench + 'e),
-    /// Length in bytes of the block that replaces the current one; `None` if the block was not
-    /// replaced.
+    /// Length in bytes of the new block; `None` if the block was not replaced.
     used: Option<usize>,
     lost: bool,
 }
@@ -95,7 +94,7 @@ impl<'e> Editable<'e> {
         self.pointer.length() as usize
     }
 
-    /// Returns the bytes in view, with all changes so far.
+    /// Returns the bytes in view, including all changes made so far.
     pub fn bytes(&mut self) -> &[u8] {
         let view = self.view();
         if let Some(used) = self.used {
@@ -104,14 +103,14 @@ impl<'e> Editable<'e> {
         self.bench.frame().get(view).unwrap_or_default()
     }
 
-    /// Returns the bytes in view for writing; `None` after a replacement. If there is no memory for
-    /// a copy, returns `None`, and the block is lost and counted.
+    /// Returns the bytes in view for writing; `None` after [`Editable::replace`]. If memory for a
+    /// copy is lacking, also returns `None`, and the block is counted as lost.
     pub fn write(&mut self, keep: Keep) -> Option<&mut [u8]> {
         self.write_part(0, self.length(), keep)
     }
 
     /// Returns part of the view for writing. If the block is large and has other readers, only this
-    /// part is copied. Returns `None` in the same cases as [`Editable::write`].
+    /// part is copied. Fails as [`Editable::write`] does.
     pub fn write_part(&mut self, from: usize, length: usize, keep: Keep) -> Option<&mut [u8]> {
         let view = self.view();
         let from = view.start + from.min(view.len());
@@ -124,13 +123,13 @@ impl<'e> Editable<'e> {
         room
     }
 
-    /// Returns the entire frame, including headers before the view, with all changes so far.
+    /// Returns the entire frame, including headers before the view and all changes made so far.
     pub fn frame(&mut self) -> &[u8] {
         self.bench.frame()
     }
 
-    /// Returns part of the frame for writing, inside or outside the view. Returns `None` in the
-    /// same cases as [`Editable::write`].
+    /// Returns part of the frame for writing, inside or outside of the view. Fails as
+    /// [`Editable::write`] does.
     pub fn write_frame(&mut self, from: usize, length: usize, keep: Keep) -> Option<&mut [u8]> {
         if self.used.is_some() || self.lost {
             return None;
@@ -141,8 +140,8 @@ impl<'e> Editable<'e> {
     }
 
     /// Replaces the block by a new one of at most `room` bytes, without a frame; nothing is copied.
-    /// `fill` returns the length used. If there is no memory, the block is lost, and the result is
-    /// false.
+    /// `fill` writes the bytes and returns their number. If memory is lacking, the block is counted
+    /// as lost, and the result is false.
     pub fn replace(&mut self, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let made = self.bench.replace(room.min(abi::BLOCK_MAX));
         let used = made.map(|made| fill(made).min(made.len()));
@@ -159,14 +158,13 @@ impl<'e> Editable<'e> {
         self.marks.view += from;
     }
 
-    /// Returns the length in bytes of the block that replaces the current one; `None` if the block
-    /// was not replaced.
+    /// Returns the length in bytes of the new block; `None` if the block was not replaced.
     #[must_use]
     pub const fn replaced(&self) -> Option<usize> {
         self.used
     }
 
-    /// Returns true if the block was lost because there was no memory for a change.
+    /// Returns true if the block was lost because memory for a change was lacking.
     #[must_use]
     pub const fn is_lost(&self) -> bool {
         self.lost

@@ -1,14 +1,15 @@
-//! Held blocks: the space stores the blocks of a filter in one table ([`Holds`]); a session
-//! contains only a [`HeldList`], 12 bytes of plain data.
+//! Table of held blocks.
 //!
-//! The space can therefore copy the bytes of held blocks, move the blocks with their session, count
-//! them, and evict them at a limit (CONTRACT 12).
+//! The space stores all held blocks of a filter in one table ([`Holds`]). A session contains only a
+//! [`HeldList`], which is 12 bytes of plain data. The space can therefore copy the bytes of held
+//! blocks, move blocks together with their session, count them, and evict them at a limit (CONTRACT
+//! 12).
 
 use super::context::PinId;
 use abi::Entry;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A list of held blocks in key order; plain data, part of a session.
+/// A list of held blocks, in key order. Plain data, stored in a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct HeldList {
@@ -33,17 +34,17 @@ impl HeldList {
     }
 }
 
-/// A change in the fate of a block that a Boolean section tracks and that the filter's output does
-/// not reveal. Blocks are named by their tickets ([`abi::Marks::ticket`]).
+/// An event in the life of a block that a section tracks, where the output of the filter does not
+/// show the event. Blocks are named by their tickets ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// The block was held; the number of its holds rises by one.
+    /// The block was held once more.
     Held(u32),
-    /// The block left a hold; the number of its holds falls by one.
+    /// The block left a hold.
     Left(u32),
-    /// The block was dropped; the filter has counted the reason.
+    /// The block was dropped, and counted under a reason.
     Dropped(u32),
-    /// The first block was merged into the second, which continues.
+    /// The first block was merged into the second, which lives on.
     Joined(u32, u32),
 }
 
@@ -55,7 +56,7 @@ struct Slot {
     pin: PinId,
 }
 
-/// All held blocks of one filter, and the limits on them.
+/// The table of all blocks that a filter holds, with limits on their number and size.
 #[derive(Debug)]
 pub struct Holds {
     slots: Vec<Slot>,
@@ -63,20 +64,19 @@ pub struct Holds {
     blocks_max: u32,
     bytes_max: u64,
     bytes: u64,
-    /// Fates recorded since the last [`Holds::take_fates`]; `None` if no Boolean section tracks
-    /// blocks.
+    /// Fates recorded since the last [`Holds::take_fates`]; `None` if no section tracks blocks.
     fates: Option<Vec<Fate>>,
 }
 
 impl Holds {
-    /// Creates a table for at most `blocks_max` blocks with `bytes_max` bytes in view.
+    /// Creates a table for at most `blocks_max` blocks, with at most `bytes_max` bytes in view.
     #[must_use]
     pub const fn new(blocks_max: u32, bytes_max: u64) -> Self {
         Self { slots: Vec::new(), free: Vec::new(), blocks_max, bytes_max, bytes: 0, fates: None }
     }
 
     /// Enables or disables the recording of fates. The engine enables it while the filter is an
-    /// operand of a Boolean section.
+    /// operand of a section.
     pub fn track_fates(&mut self, asked: bool) {
         match asked {
             true => drop(self.fates.get_or_insert_default()),
@@ -89,8 +89,8 @@ impl Holds {
         self.fates.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Records the fate of the block with this ticket, if fates are recorded. Ticket 0 means
-    /// untracked.
+    /// Records the fate of the block with this ticket, if recording is enabled and the ticket is
+    /// not 0, which means untracked.
     #[inline]
     pub(super) fn note(&mut self, ticket: u32, fate: impl FnOnce(u32) -> Fate) {
         if let Some(fates) = self.fates.as_mut().filter(|_| ticket != 0) {
@@ -110,19 +110,19 @@ impl Holds {
         self.len() == 0
     }
 
-    /// Returns the number of bytes in view of held blocks.
+    /// Returns the total number of bytes in view of the held blocks.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns true if the limits admit one more block of this size.
+    /// Returns true if the limits permit one more block of this size.
     #[must_use]
     pub fn has_room(&self, bytes: u32) -> bool {
         self.len() < self.blocks_max as usize && self.bytes + u64::from(bytes) <= self.bytes_max
     }
 
-    /// Inserts a block into `list`, after all blocks with keys up to `key`.
+    /// Inserts a block into `list`, after all blocks whose keys are not greater than `key`.
     pub fn insert(&mut self, list: &mut HeldList, key: u32, entry: Entry, pin: PinId) {
         self.bytes += u64::from(entry.pointer.length());
         self.note(entry.marks.ticket(), Fate::Held);
@@ -216,8 +216,8 @@ impl Holds {
         })
     }
 
-    /// Replaces the location and pin of every held block by the results of `to`, when the filter
-    /// moves to another space.
+    /// Replaces the location and pin of every held block by the results of `to`. Called when the
+    /// filter moves to another space.
     pub fn relocate(&mut self, mut to: impl FnMut(&Entry, PinId) -> (Entry, PinId)) {
         let mut held = vec![true; self.slots.len()];
         for free in &self.free {

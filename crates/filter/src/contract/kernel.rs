@@ -1,14 +1,14 @@
 //! Generator of one eBPF program for a chain of twins. [SL §5.3, §7.1]
 //!
-//! Input: descriptions with arguments. Output: a program as plain data; nothing is loaded into the
-//! kernel.
+//! Input: catalog entries with arguments. Output: a program as plain data; loading it into the
+//! kernel is the caller's task.
 
 use super::{Arguments, Description};
 use crate::endpoint::Attach;
 use ebpf::emit::{self, Answer, Emit, Finish, Layers, Scope, Target, Unfit};
 use ebpf::{FilterSpan, Hook, Program};
 
-/// The twin of a sink that only counts: every block passes with its class.
+/// The twin of a sink that only counts: all blocks pass with their class.
 pub const PASS_THROUGH_TWIN: Emit<Arguments> = pass_through;
 
 fn pass_through<'s>(
@@ -20,9 +20,9 @@ fn pass_through<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// Returns the target of a program for this attach point: a control group for the sockets of the
-/// request's user, XDP if the program redirects frames, otherwise traffic control. `hardened`
-/// selects the instructions that are allowed without CAP_PERFMON.
+/// Returns the kind of program for this attach point: for a control group if the program reads the
+/// sockets of the request's user, for XDP if it redirects frames, otherwise for traffic control.
+/// `hardened` restricts it to instructions that are allowed without CAP_PERFMON.
 #[must_use]
 pub const fn target(attach: &Attach, hardened: bool) -> Target {
     let place = match attach {
@@ -35,7 +35,7 @@ pub const fn target(attach: &Attach, hardened: bool) -> Target {
     Target { hook: place, hardened, takes: attach.takes, single: false }
 }
 
-/// Checks that a chain of filters whose input is whole frames has a program for this target.
+/// Checks that a program for this target exists for a chain of filters with whole frames as input.
 ///
 /// # Errors
 ///
@@ -47,12 +47,11 @@ pub fn check_chain(
     chain_program(chain, target).map(drop)
 }
 
-/// Emits one program for a chain of filters; the program returns the class that the last filter
-/// returns.
+/// Emits one program for a chain of filters. The program returns the class of the last filter.
 ///
 /// # Errors
 ///
-/// Fails with the index of the first filter that cannot be expressed, and the reason.
+/// Fails with the index of the first filter that has no twin for these arguments, and the reason.
 pub fn chain_program(
     chain: &[(&Description, &Arguments)],
     target: Target,

@@ -1,13 +1,13 @@
-//! Key service, which reads secrets from files named in a request.
+//! Interface to a reader of secret keys, from files named in a request.
 //!
-//! A request contains the path of a key file, never the key, so no process list, explanation or
-//! record contains the key. Reading a file is I/O, so the reader is passed in with a filter's
+//! A request contains the path of a key file, never the key, so that no process list, explanation
+//! or record contains the key. Reading a file is I/O, so the reader is passed in with a filter's
 //! arguments. A process that checks or runs another user's request passes no reader: only processes
 //! of the request's owner read a key.
 
 use std::fmt;
 
-/// A reader of key files.
+/// A reader of secret keys.
 pub trait Keys: fmt::Debug + Send + Sync {
     /// Reads the key in this file; may block.
     ///

@@ -1,4 +1,4 @@
-//! Name resolver for filter expressions: hosts, networks, services, protocols.
+//! Interface to a resolver of names in filter expressions: hosts, networks, services, protocols.
 //!
 //! A lookup is I/O, so the resolver is passed in with a filter's arguments. Each name is looked up
 //! once per request; the result is written into the request, so that no later run, on any machine,
@@ -17,9 +17,9 @@ pub enum NameAnswer {
     Addresses(Vec<IpAddr>),
     /// Number of an IPv4 network: the one to four leading bytes of its addresses, right-aligned.
     Network(u32),
-    /// Link-layer address.
+    /// A link-layer address.
     Ethernet([u8; 6]),
-    /// Port of a service, and its transport protocols.
+    /// The port of a service, and the transport protocols that use it.
     Port(u16, Transports),
     /// IP protocol number.
     Protocol(u8),
@@ -27,10 +27,10 @@ pub enum NameAnswer {
 
 /// A name resolver.
 pub trait Names: fmt::Debug + Send + Sync {
-    /// Looks up a name; may block until a name server answers.
+    /// Looks up a name. May block until a name server answers.
     ///
     /// # Errors
     ///
-    /// Fails with the reason why the name cannot be resolved to a meaning of this kind.
+    /// Fails with the reason why the name has no meaning of the requested kind.
     fn answer(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String>;
 }

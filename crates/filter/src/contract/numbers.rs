@@ -18,8 +18,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The session numbers of one filter: `first`, `first + step`, … up to `last`. 0 means no session
-/// and is never included.
+/// The session numbers of one filter: `first`, `first + step`, and further multiples of `step`, not
+/// above `last`. 0 means no session and is never included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct SessionNumbers {
     first: u32,
@@ -29,31 +29,32 @@ pub struct SessionNumbers {
 
 /// First number of the ranges for filters added at run time.
 const LATER_START: u32 = 1 << 31;
-/// Size of the range of a filter added at run time; no filter has as many sessions at the same
-/// time.
+/// Size of the range of a filter added at run time, which exceeds the number of its simultaneous
+/// sessions.
 const RANGE_SIZE: u32 = 1 << 25;
 
 impl SessionNumbers {
-    /// All numbers, for the only filter of a request that numbers sessions.
+    /// All numbers. Used if only one filter of a request numbers sessions.
     pub const ALL: Self = Self { first: 1, step: 1, last: u32::MAX };
-    /// Maximum number of filters added at run time with disjoint numbers.
+    /// Number of filters that can be added at run time before ranges are reused.
     pub const LATER_MAX: u32 = (u32::MAX - LATER_START) / RANGE_SIZE + 1;
 
-    /// Returns the numbers of filter `number`, from 0, of the `of` initial filters.
+    /// Returns the numbers of filter `number`, counted from 0, if a path starts with `of` filters.
     #[must_use]
     pub const fn initial(number: u32, of: u32) -> Self {
         Self { first: 1, step: 1, last: LATER_START - 1 }.split(number, of)
     }
 
-    /// Returns the numbers of a filter added at run time. Ranges repeat after [`Self::LATER_MAX`].
+    /// Returns the numbers of the filter that was the `range`-th added at run time. Ranges repeat
+    /// after [`Self::LATER_MAX`].
     #[must_use]
     pub const fn later(range: u32) -> Self {
         let first = LATER_START + range % Self::LATER_MAX * RANGE_SIZE;
         Self { first, step: 1, last: first + (RANGE_SIZE - 1) }
     }
 
-    /// Returns every `of`-th number, beginning with the number at index `number`: the part of one
-    /// of `of` replicas or processes.
+    /// Returns the numbers of one of `of` replicas or processes: every `of`-th number, from the one
+    /// at index `number` on.
     #[must_use]
     pub const fn split(self, number: u32, of: u32) -> Self {
         let of = if of == 0 { 1 } else { of };
@@ -68,8 +69,8 @@ impl SessionNumbers {
         self.first
     }
 
-    /// Returns the number after `given`, which must be one of these numbers; the first number if
-    /// `given` is 0; `None` if `given` is the last.
+    /// Returns the number that follows `given`, or the first number if `given` is 0. Returns `None`
+    /// if `given` is the last number.
     #[inline]
     #[must_use]
     pub const fn after(self, given: u32) -> Option<u32> {
@@ -89,7 +90,7 @@ impl SessionNumbers {
         given == 0 || within && (given - self.first).is_multiple_of(self.step)
     }
 
-    /// Returns the count of numbers, at least 1.
+    /// Returns how many numbers there are, at least 1.
     #[must_use]
     pub const fn count(self) -> u32 {
         (self.last - self.first) / self.step + 1
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
     use testkit::Random;
 
-    /// Returns at most the `most` lowest numbers.
+    /// Returns up to `most` of the lowest numbers.
     fn lowest(numbers: SessionNumbers, most: usize) -> Vec<u32> {
         let next = |given: &u32| numbers.after(*given);
         std::iter::successors(numbers.after(0), next).take(most).collect()

@@ -8,37 +8,38 @@ use super::value::{Mistake, Value};
 /// Type of a parameter's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Type {
-    /// A whole number within these bounds.
+    /// A whole number with bounds.
     Number {
-        /// The smallest value.
+        /// The smallest allowed value.
         low: u64,
-        /// The largest value.
+        /// The largest allowed value.
         high: u64,
     },
-    /// A size in bytes within these bounds: `4096`, `64k`, `16M`, `1G` (powers of 1,024).
+    /// A size in bytes with bounds: `4096`, `64k`, `16M`, `1G` (powers of 1,024).
     Size {
-        /// The smallest value.
+        /// The smallest allowed value.
         low: u64,
-        /// The largest value.
+        /// The largest allowed value.
         high: u64,
     },
     /// A duration: `250ns`, `10us`, `1ms`, `2s`, `5m`, `1h`; a bare number is seconds. The value is
     /// in nanoseconds.
     Duration,
-    /// A speed factor: `2`, `0.5`; above 0, with at most six decimals. The value is in millionths.
+    /// A speed factor: `2`, `0.5`; above 0, with at most six decimals. Stored in millionths.
     Factor {
-        /// A word allowed instead of a number; the value is then this word as text.
+        /// A word that is allowed in place of a number. The value is then this word as text.
         or: &'static str,
     },
     /// `yes` or `no`.
     Flag,
     /// Any text.
     Text,
-    /// Any bytes: text, with `\xHH` escapes if the request quotes it.
+    /// Any bytes: text in which, if quoted, `\xHH` stands for one byte.
     Bytes,
-    /// A name for use by other processes: 1 to 64 letters, digits, dots, hyphens and underscores.
+    /// A name that other processes can refer to: 1 to 64 letters, digits, dots, hyphens and
+    /// underscores.
     Name,
-    /// A file name; `-` for standard input or output.
+    /// A file name, or `-` for standard input or output.
     Path,
     /// One of these words.
     OneOf(&'static [&'static str]),
@@ -59,10 +60,10 @@ pub struct Parameter {
     /// True if the value may be given without the name; positional values are assigned in the order
     /// of [`Description::parameters`](super::Description::parameters).
     pub positional: bool,
-    /// The value if the request gives none; if `None`, the parameter is required, unless
+    /// The value of an absent parameter. With `None`, the parameter is required unless it is
     /// `optional`.
     pub default: Option<&'static str>,
-    /// True if the parameter may be absent although it has no default.
+    /// True if the parameter may be absent even though it has no default.
     pub optional: bool,
     /// True if the parameter may be given several times; all values are stored, in order.
     pub repeatable: bool,
@@ -73,24 +74,24 @@ pub struct Parameter {
     pub help: &'static str,
 }
 
-/// Parameters that every filter accepts in addition to its own; sources, sinks and programs do not.
+/// Parameters that every filter has besides its own. Sources, sinks and programs do not have them.
 pub const COMMON: &[Parameter] = &[UNTRUSTED, STATE, STATE_MODE];
 
-/// Parameter that runs the filter in a sandboxed process.
+/// The parameter `untrusted`, which runs the filter in a sandboxed process.
 pub const UNTRUSTED: Parameter = Parameter::optional(
     "untrusted",
     Type::Flag,
     "run the filter in a sandboxed process that can only compute",
 );
 
-/// Name under which the filter publishes its state.
+/// The parameter `state`: the name under which the filter publishes its state.
 pub const STATE: Parameter = Parameter::optional(
     "state",
     Type::Name,
     "publish the state of the filter under this name (`streamline state NAME`)",
 );
 
-/// File mode of the published state.
+/// The parameter that sets the file mode of the published state.
 pub const STATE_MODE: Parameter = Parameter::optional(
     "state_mode",
     Type::OneOf(&["600", "640", "644"]),
@@ -98,7 +99,7 @@ pub const STATE_MODE: Parameter = Parameter::optional(
 );
 
 impl Parameter {
-    /// Creates a positional, required parameter.
+    /// Creates a required parameter, whose name may be left out.
     #[must_use]
     pub const fn needed(name: &'static str, kind: Type, help: &'static str) -> Self {
         Self { positional: true, optional: false, ..Self::optional(name, kind, help) }
@@ -115,7 +116,7 @@ impl Parameter {
         Self { default: Some(default), optional: false, ..Self::optional(name, kind, help) }
     }
 
-    /// Creates a parameter for the size of a session table.
+    /// Creates a parameter for the maximum size of a session table.
     #[must_use]
     pub const fn table(name: &'static str, default: &'static str, help: &'static str) -> Self {
         Self::named(name, Type::Number { low: 1, high: 1 << 24 }, default, help)
@@ -136,20 +137,20 @@ impl Parameter {
         }
     }
 
-    /// Allows the value without the parameter's name.
+    /// Permits the value without the parameter's name.
     #[must_use]
     pub const fn positional(self) -> Self {
         Self { positional: true, ..self }
     }
 
-    /// Allows the parameter to occur several times in a request.
+    /// Permits the parameter several times in a request.
     #[must_use]
     pub const fn repeatable(self) -> Self {
         Self { repeatable: true, ..self }
     }
 
-    /// Marks the value as changeable while the filter runs. Nothing else in the plan may depend on
-    /// the value.
+    /// Permits changes of the value while the filter runs. Nothing else in the plan may depend on
+    /// such a value.
     #[must_use]
     pub const fn writable(self) -> Self {
         Self { writable: true, ..self }

@@ -1,9 +1,10 @@
 //! Published state of a filter (`state=NAME`): numbers with names and units. [Th §5.3.3,
 //! "communicating state"], FEATURES M3
 //!
-//! A session becomes a row of numbers, one or more per field. The fields are declared once
-//! ([`Session::FIELDS`](super::Session::FIELDS)); help, checks, shared tables and printed output
-//! derive from them. Other values of a session (seeds, hashes, held blocks) are never published.
+//! A session becomes a row of numbers, with one or more numbers per field. The fields are declared
+//! once ([`Session::FIELDS`](super::Session::FIELDS)); help, checks, shared tables and printed
+//! output are derived from this declaration. Other values in a session (seeds, hashes, held blocks)
+//! are never published.
 
 /// Unit of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,12 +19,12 @@ pub enum Unit {
     Nanoseconds,
     /// 1 for yes, 0 for no.
     YesNo,
-    /// A number without a unit, such as a session or port number.
+    /// A number without a unit, such as a port.
     Number,
 }
 
 impl Unit {
-    /// Returns the unit as printed; empty for [`Unit::Number`].
+    /// Returns the unit as text; empty for [`Unit::Number`].
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,21 +38,21 @@ impl Unit {
     }
 }
 
-/// A field of a session, without the session's type and accessor.
+/// A column of published state: a field of a session without its accessor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Column {
     /// Name, of the form `[a-z][a-z0-9_]*`.
     pub name: &'static str,
     /// Unit of the number.
     pub unit: Unit,
-    /// Number of values; if above 1, each value has a column of its own, named `NAME.INDEX`.
+    /// Number of values. If greater than 1, each value has a column, named `NAME.INDEX`.
     pub times: usize,
     /// One line for help.
     pub help: &'static str,
 }
 
 impl Column {
-    /// Returns the headings: the name, or one name per value.
+    /// Returns the column headings: the name or, with several values, one name per value.
     pub fn names(self) -> impl Iterator<Item = String> {
         let name = move |number| match self.times {
             1 => self.name.to_owned(),
@@ -61,11 +62,11 @@ impl Column {
     }
 }
 
-/// The session number: the first column of filters with several sessions.
+/// The column of session numbers, the first column of filters with several sessions.
 pub const SESSION: Column =
     Column { name: "session", unit: Unit::Number, times: 1, help: "the number of the session" };
 
-/// A field of a session type, with its accessor.
+/// A field of session type `S`, with its accessor.
 #[derive(Debug)]
 pub struct Field<S> {
     pub(super) column: Column,
@@ -84,7 +85,7 @@ impl<S> Field<S> {
         Self::many(name, unit, 1, help, of)
     }
 
-    /// Creates a field with `times` values; `of` receives the index of a value.
+    /// Creates a field with `times` values. `of` is called with the index of a value.
     #[must_use]
     pub const fn many(
         name: &'static str,
@@ -97,15 +98,15 @@ impl<S> Field<S> {
     }
 }
 
-/// The part of its sessions that a filter publishes.
+/// The sessions that a filter publishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishedSessions {
-    /// The private session: one row.
+    /// Only the private session: one row.
     Private,
-    /// All sessions except the private one, which holds internal data such as seeds.
+    /// All sessions but the private one, which contains internal data such as seeds.
     Sessions,
 }
 
-/// Callback for a changed row: receives the index of the row and its numbers, or `None` if the
-/// session has ended.
+/// Callback for a changed row. It receives the index of the row, and its numbers or, if the session
+/// has ended, `None`.
 pub type Row<'r> = dyn FnMut(usize, Option<&[u64]>) + 'r;

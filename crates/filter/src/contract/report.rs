@@ -9,30 +9,30 @@ pub struct Report {
     pub rows: Vec<(String, u64)>,
     /// Persistent outputs of a sink.
     pub outputs: Vec<DeliveredItems>,
-    /// Notices for the user that are not failures.
+    /// Remarks for the user that are not about failures.
     pub remarks: Vec<String>,
 }
 
-/// Items that a sink has delivered, printed as "6 packets written to x.pcap".
+/// A count of delivered items, printed as "6 packets written to x.pcap".
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeliveredItems {
     /// Number of items.
     pub count: u64,
     /// Singular noun for an item: `packet`.
     pub unit: String,
-    /// Action on the items: `written to x.pcap`.
+    /// The action and its target: `written to x.pcap`.
     pub done: String,
 }
 
 impl Report {
-    /// Creates a report with these named values.
+    /// Creates a report with these names and values as rows.
     #[must_use]
     pub fn of_rows<N: Into<String>>(rows: impl IntoIterator<Item = (N, u64)>) -> Self {
         let rows = rows.into_iter().map(|(name, value)| (name.into(), value)).collect();
         Self { rows, ..Self::default() }
     }
 
-    /// Adds those of these named values that are not zero.
+    /// Adds these names and values as rows, except those with the value 0.
     #[must_use]
     pub fn and_rows(mut self, rows: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
         let rows = rows.into_iter().filter(|(_, value)| *value > 0);
@@ -46,7 +46,7 @@ impl Report {
         self.rows.is_empty() && self.outputs.is_empty() && self.remarks.is_empty()
     }
 
-    /// Adds `count` delivered items with the noun `unit` and the action `done`.
+    /// Adds a count of delivered items, with the noun `unit` and the action `done`.
     #[must_use]
     pub fn put(mut self, count: u64, unit: &str, done: String) -> Self {
         self.outputs.push(DeliveredItems { count, unit: unit.to_owned(), done });

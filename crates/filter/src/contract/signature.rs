@@ -1,5 +1,5 @@
-//! Effect of a filter on the stream of blocks: its right, the forms of its input and output, how
-//! deep it reads, and its classes.
+//! The effect of a filter on the stream of blocks: its right, the forms of its input and output,
+//! how deep it reads, and its classes.
 
 /// The strongest right that a filter uses, as in [Th Table 5.1], with `Sink` added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -41,8 +41,8 @@ impl FilterKind {
         matches!(self, Self::Source)
     }
 
-    /// Returns true if filters of this kind pass every block without delay, unchanged except for
-    /// its class.
+    /// Returns true if filters of this kind pass every block at once, with no change but to its
+    /// class.
     #[must_use]
     pub const fn answers_only(self) -> bool {
         matches!(self, Self::Statistics | Self::Inspection | Self::Classification)
@@ -123,7 +123,7 @@ impl Forms {
     pub const NONE: Self = Self(0);
     /// Every form.
     pub const ANY: Self = Self(0x7f);
-    /// Forms of blocks inside a frame, whose headers can be read through the marks.
+    /// Forms whose blocks are inside a frame, with headers that can be read through the marks.
     pub const FRAMED: Self = Self::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream]);
 
     /// Creates the set of these forms.
@@ -156,21 +156,21 @@ pub enum OutputForm {
     Nothing,
 }
 
-/// The classes that a filter returns, by which checks reject an arc that no block can take
-/// (CONTRACT 9).
+/// The classes that a filter gives to blocks, by which the checks reject an arc that no block can
+/// take (CONTRACT 9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Classes {
-    /// The class of the incoming block, unchanged: statistics and inspection.
+    /// The class of the input block, unchanged. Used by statistics and inspection filters.
     Same,
     /// 1, or no class.
     YesNo,
-    /// A number; a value of 0 is encoded as [`Class::ZERO`](abi::Class::ZERO).
+    /// A number; the value 0 is encoded as [`Class::ZERO`](abi::Class::ZERO).
     Number {
         /// Meaning of the number.
         what: &'static str,
-        /// Range of the number.
+        /// The possible numbers.
         range: ValueRange,
-        /// Names of single values, for arcs and for printing.
+        /// Names of single numbers, for arcs and for printing.
         names: &'static [(&'static str, u32)],
     },
 }
@@ -189,7 +189,7 @@ impl ValueRange {
     pub const ALL: Self = Self { low: 0, high: u32::MAX };
 }
 
-/// The part of a filter's effect on a stream that can depend on its arguments.
+/// The facts about a filter's effect that can depend on its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effect {
     /// The strongest right that the filter uses.
@@ -200,8 +200,8 @@ pub struct Effect {
     pub reads: ReadDepth,
 }
 
-/// Right that an ordinary user needs to run a filter in a kernel program of the daemon. The
-/// daemon's policy grants it by the filter's name.
+/// Right that an unprivileged user needs to run a filter in a kernel program of the daemon. The
+/// daemon's policy grants the right for each filter by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Right {
     /// Permits changing frames on their way to the host.

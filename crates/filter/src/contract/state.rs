@@ -1,10 +1,9 @@
 //! Movable state: sessions as plain data in a table (CONTRACT 15).
 //!
 //! A filter stores its state in a `Sessions<S>`, with plain data as `S`, so that saving, moving and
-//! restoring are implemented only once, in this module. A private state is one session with key 0.
-//! The Streamline thesis swaps a session pointer before each call [Th §5.3.3]; in this
-//! implementation a batch contains blocks of many sessions, so the filter looks each session up by
-//! key.
+//! restoring are implemented only here. A private state is one session with key 0. The Streamline
+//! thesis swaps a session pointer before each call [Th §5.3.3]. Here, a batch contains blocks of
+//! many sessions, so that the filter looks up the session of each block by its key.
 
 use super::context::PinId;
 use super::holds::{HeldList, Holds};
@@ -15,24 +14,25 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of one session: plain data, so that its bytes are valid in another process. A type
-/// looked up for every block should be aligned to cache lines.
+/// The state of one session: plain data, so that its bytes are valid in another process. Types that
+/// are looked up for every block should be aligned to cache lines.
 pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static {
     /// Returns the session's lists of held blocks, in a fixed order.
     fn held_lists(&mut self) -> Vec<&mut HeldList> {
         Vec::new()
     }
 
-    /// Fields that `state=NAME` publishes; empty if none.
+    /// Fields that `state=NAME` publishes; empty if there are none.
     const FIELDS: &'static [Field<Self>] = &[];
 
-    /// Returns the session number in the metadata of the session's blocks; by default the key.
+    /// Returns the session number that the blocks of the session have in their metadata. The
+    /// default is the key.
     fn number(&self, key: u64) -> u64 {
         key
     }
 }
 
-/// Returns the columns of a session type.
+/// Returns the columns for the published fields of a session type.
 #[must_use]
 pub fn columns<S: Session>() -> Vec<Column> {
     S::FIELDS.iter().map(|field| field.column).collect()
@@ -46,15 +46,17 @@ pub const PRIVATE: u64 = 0;
 pub struct Sessions<S> {
     index: HashMap<u64, u32, BuildHasherDefault<Mix>>,
     states: Vec<S>,
-    /// Key of each state. Keys, marks and states are separate vectors, so that states stay aligned
-    /// to cache lines.
+    /// The keys of the states, by index. Keys, marks and states are separate vectors, so that
+    /// states stay aligned to cache lines.
     keys: Vec<u64>,
-    /// Marks of each state: [`USED`] and [`CHANGED`]. Marks do not move with a session.
+    /// The marks of the states, by index: [`USED`] and [`CHANGED`]. Marks do not move to another
+    /// space with a session.
     marks: Vec<u8>,
     free: Vec<u32>,
     /// Cache of recently used sessions, indexed by the low bits of the key.
     recent: [RecentKey; RECENT_SIZE],
-    /// Index of the session last visited by [`Sessions::evict`].
+    /// Index of the session that [`Sessions::evict`] visited last (the hand of the CLOCK
+    /// algorithm).
     hand: usize,
 }
 
@@ -72,21 +74,23 @@ impl<S: Session> Default for Sessions<S> {
     }
 }
 
-/// Cache entry: key and index of a session. An empty entry has a key that cannot occur at its index
-/// in the cache.
+/// Cache entry: the key and index of a session. An empty entry has a key that does not belong at
+/// its position in the cache.
 #[derive(Clone, Copy, Debug)]
 struct RecentKey {
     key: u64,
     number: u32,
 }
 
-/// Mark: the session was used after its creation, and since [`Sessions::evict`] last visited it.
+/// Mark of a session that was used after its creation, and since [`Sessions::evict`] last visited
+/// it.
 const USED: u8 = 1;
-/// Mark: the session was used, created or ended since its last publication
-/// ([`FilterState::publish`]). Set together with [`USED`], so publication adds no cost to a lookup.
+/// Mark of a session that was used, created or ended since it was last published
+/// ([`FilterState::publish`]). Set together with [`USED`], so that publication adds no cost to a
+/// lookup.
 const CHANGED: u8 = 1 << 1;
 
-/// Number of entries of the cache; enough for the sessions of a few batches.
+/// Number of cache entries, enough for the sessions of a few batches.
 const RECENT_SIZE: usize = 256;
 /// Size of a cache line in bytes.
 const CACHE_LINE: usize = 64;
@@ -104,7 +108,7 @@ impl<S: Session> Sessions<S> {
         &mut self.states[number as usize]
     }
 
-    /// Returns the session with this key and marks it as used; `None` if it does not exist.
+    /// Returns the session with this key and marks it as used; `None` if there is no such session.
     #[inline]
     pub fn find(&mut self, key: u64) -> Option<&mut S> {
         let number = self.number_of(key)? as usize;
@@ -112,15 +116,16 @@ impl<S: Session> Sessions<S> {
         self.states.get_mut(number)
     }
 
-    /// Returns the session with this key without marking it; `None` if it does not exist.
+    /// Returns the session with this key without marking it as used; `None` if there is no such
+    /// session.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<&S> {
         let number = *self.index.get(&key)?;
         self.states.get(number as usize)
     }
 
-    /// Prefetches the sessions with these keys. With many sessions nearly every lookup misses the
-    /// cache; issued back to back, the misses overlap.
+    /// Prefetches the sessions with these keys. With many sessions, nearly every lookup misses the
+    /// CPU cache; prefetching lets the misses overlap.
     #[inline]
     pub fn prefetch(&mut self, keys: impl IntoIterator<Item = u64>) {
         let mut seen = 0;
@@ -133,7 +138,7 @@ impl<S: Session> Sessions<S> {
         std::hint::black_box(seen);
     }
 
-    /// Ends a session and returns its state; `None` if there is no session with this key.
+    /// Removes the session with this key and returns its state; `None` if there is no such session.
     pub fn end(&mut self, key: u64) -> Option<S> {
         let number = self.index.remove(&key)?;
         let recent = self.recent_mut(key);
@@ -145,10 +150,9 @@ impl<S: Session> Sessions<S> {
         self.states.get_mut(number as usize).map(std::mem::take)
     }
 
-    /// Ends a session that was not used during the last round (CLOCK, "second chance"),
-    /// approximately the least recently used; sessions of a single block are evicted before active
-    /// sessions. Returns the key and state of the evicted session; `None` if there is no session
-    /// other than the private one, which is never evicted.
+    /// Removes the session that is approximately the least recently used (CLOCK, "second chance"),
+    /// and returns its key and state. Sessions of a single block are evicted before active ones.
+    /// Returns `None` if there is no session but the private one, which is never evicted.
     pub fn evict(&mut self) -> Option<(u64, S)> {
         for _ in 0..2 * self.states.len() {
             self.hand = (self.hand + 1) % self.states.len();
@@ -165,8 +169,8 @@ impl<S: Session> Sessions<S> {
         None
     }
 
-    /// Evicts and returns a session if `key` is new and there are at least `most` sessions;
-    /// otherwise returns `None`.
+    /// Makes room for a session with `key`: if the key is new and there are at least `most`
+    /// sessions, evicts a session and returns it. Otherwise returns `None`.
     pub fn make_room(&mut self, key: u64, most: usize) -> Option<S> {
         let full = self.len() >= most && !self.index.contains_key(&key);
         if full { self.evict().map(|(_, session)| session) } else { None }
@@ -229,11 +233,11 @@ impl<S: Session> Sessions<S> {
     }
 }
 
-/// Hasher for session keys: one multiplication with folded halves, so that each bit of the key
-/// affects both the bucket index and the tag bits.
+/// Hasher for session keys: one multiplication whose halves are combined, so that each bit of the
+/// key affects both the bucket index and the tag bits.
 ///
-/// Keys need no protection against collision attacks (SipHash): they are either flow hashes with a
-/// secret seed, or numbers assigned by the filter itself.
+/// Keys are flow hashes with a secret seed or numbers assigned by the filter itself, so that no
+/// protection against collision attacks (SipHash) is needed.
 #[derive(Default)]
 struct Mix(u64);
 
@@ -254,7 +258,7 @@ impl Hasher for Mix {
     }
 }
 
-/// A session that is being moved between instances of a filter: its bytes, and its held blocks.
+/// A session on its way to another instance of its filter: the session's bytes and held blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MovedSession {
     /// Key of the session.
@@ -265,30 +269,30 @@ pub struct MovedSession {
     pub held: Vec<Vec<(u32, Entry, PinId)>>,
 }
 
-/// Operations of a space on a filter's state. Implemented by [`Sessions`], and by filters that wrap
-/// it in order to rebuild derived data after a move.
+/// Operations of a space on the state of a filter. Implemented by [`Sessions`], and by filters that
+/// wrap a [`Sessions`] in order to rebuild derived data after a move.
 pub trait FilterState {
     /// Returns the keys of all sessions, sorted.
     fn sessions(&self) -> Vec<u64>;
-    /// Removes a session, together with its held blocks; `None` if the key is unknown.
+    /// Removes a session and its held blocks from this instance; `None` if the key is unknown.
     fn take(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession>;
-    /// Inserts a session that was removed from another instance of the same filter.
+    /// Inserts a session that came from another instance of the filter.
     ///
     /// # Errors
     ///
     /// Fails if the bytes or lists of the session do not match this version of the filter.
     fn put(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake>;
-    /// Returns the session number in the metadata of the blocks of the session with this key.
+    /// Returns the session number in the metadata of blocks, for the session with this key.
     fn number(&self, key: u64) -> u64;
-    /// Passes the sessions that may have changed since the last call, or all sessions if `again`,
-    /// to the callback `to`. The callback receives a row index, constant for the life of the
+    /// Calls `to` for each session that may have changed since the last call, or for all sessions
+    /// if `again` is true. The callback receives a row index, which is constant for the life of the
     /// session, and the numbers in column order
     /// ([`Description::published`](super::Description::published)). The private session has index
     /// 0.
     fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut Row<'_>);
 }
 
-/// Yields the published numbers of a session.
+/// Returns the published numbers of a session, in column order.
 fn values<S: Session>(session: &S) -> impl Iterator<Item = u64> {
     let all = |field: &'static Field<S>| (0..field.column.times).map(|at| (field.of)(session, at));
     S::FIELDS.iter().flat_map(all)

@@ -8,28 +8,31 @@ use crate::sharing::Sharing;
 /// Scope of the state that a filter keeps between blocks (CONTRACT 15).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StateScope {
-    /// No state: the filter can be replicated freely.
+    /// No state, so that replicas need no coordination.
     Nothing,
     /// One private session.
     Private,
     /// One session per connection, flow or datagram.
     Sessions,
-    /// State that cannot move to another space, for this reason.
+    /// State that cannot move to another space, with the reason.
     Pinned(&'static str),
 }
 
-/// Rule for several worker processes (`--engines`), each of which runs the filter on its share of
-/// the sessions: states if their combined result equals the result of a single process.
+/// Rule for running a filter in several worker processes (`--engines`), each of which processes a
+/// share of the sessions. It says whether their combined results equal the result of a single
+/// process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerRule {
-    /// Decided by the scope of the state ([`StateScope`]): equal unless it covers all blocks.
+    /// The scope of the state ([`StateScope`]) decides: the results are equal unless the state
+    /// covers all blocks.
     ByScope,
-    /// Equal: the state covers all blocks, but is only reported, and the reports are added up.
+    /// The results are equal: the state covers all blocks but is only reported, and the reports are
+    /// summed.
     Sums,
-    /// Equal, but each process writes into a directory of its own, next to the directory that this
-    /// parameter names.
+    /// The results are equal, but each process writes into a directory of its own, beside the
+    /// directory that the named parameter gives.
     Directory(&'static str),
-    /// Not equal, for this reason (first field), with a suggestion for the user (second field).
+    /// The results differ. The first field is the reason, the second a suggestion for the user.
     Not(&'static str, &'static str),
 }
 
@@ -39,32 +42,33 @@ impl WorkerRule {
         "leave `--engines` out; `--parallel=N` gives copies to what costs most";
 }
 
-/// The state of a filter between blocks: its scope, its size, its published columns.
+/// Facts about the state of a filter between blocks: scope, size, published columns.
 #[derive(Clone, Copy, Debug)]
 pub struct StateFacts {
     /// Scope of the state.
     pub keeps: StateScope,
     /// Scope of the state that the filter keeps for blocks without a session.
     pub keeps_alone: StateScope,
-    /// Returns the published columns (`state=NAME`); `None` if the filter publishes none. Use
-    /// [`Description::published`](super::Description::published), which adds the session number.
+    /// Returns the published columns (`state=NAME`); `None` if the filter publishes nothing.
+    /// Callers use [`Description::published`](super::Description::published), which adds the
+    /// session number.
     pub publishes: Option<fn() -> Vec<Column>>,
     /// Returns the rule for several worker processes, given the arguments.
     pub several: fn(&Arguments) -> WorkerRule,
-    /// Key by which the filter assigns blocks to sessions; `None` if it assigns none.
+    /// Key by which the filter assigns blocks to sessions; `None` if it does not assign sessions.
     pub sharing: Option<Sharing>,
     /// True if the filter writes session numbers into its blocks (CONTRACT 8).
     pub numbers: bool,
     /// Maximum number of held blocks, over all sessions.
     pub held_max: u32,
-    /// Returns the initial state of the twin when the running filter moves into the kernel, given
-    /// the arguments and the kernel's clock; `None` if the filter cannot move into the kernel while
-    /// it runs.
+    /// Returns the initial state of the twin when the running filter moves into the kernel,
+    /// computed from the arguments and the kernel's clock. `None` if the filter cannot move into
+    /// the kernel while it runs.
     pub kernel_start: Option<fn(&Arguments, Time) -> Vec<u8>>,
 }
 
 impl StateFacts {
-    /// No state: the filter can be replicated freely.
+    /// No state.
     pub const NONE: Self = Self {
         keeps: StateScope::Nothing,
         keeps_alone: StateScope::Private,
@@ -76,19 +80,20 @@ impl StateFacts {
         kernel_start: None,
     };
 
-    /// Describes one private session, whose fields are published.
+    /// Describes a filter with one private session, whose fields are published.
     #[must_use]
     pub const fn private<S: Session>() -> Self {
         Self { keeps: StateScope::Private, publishes: columns_of::<S>(), ..Self::NONE }
     }
 
-    /// Describes one session per connection, flow or datagram, whose fields are published.
+    /// Describes a filter with one session per connection, flow or datagram, whose fields are
+    /// published.
     #[must_use]
     pub const fn sessions<S: Session>() -> Self {
         Self { keeps: StateScope::Sessions, publishes: columns_of::<S>(), ..Self::NONE }
     }
 
-    /// Describes state that cannot move, with the reason.
+    /// Describes a filter whose state cannot move, with the reason.
     #[must_use]
     pub const fn pinned(why: &'static str) -> Self {
         Self { keeps: StateScope::Pinned(why), ..Self::NONE }
@@ -100,15 +105,16 @@ impl StateFacts {
         Self { held_max, ..self }
     }
 
-    /// Sets the key that assigns blocks to sessions, which are then numbered (CONTRACT 8).
+    /// Sets the key by which the filter assigns blocks to sessions, and declares that it writes
+    /// session numbers into its blocks (CONTRACT 8).
     #[must_use]
     pub const fn numbered(self, key: Sharing) -> Self {
         Self { sharing: Some(key), numbers: true, ..self }
     }
 
-    /// Sets the function that returns the initial state of the twin when the running filter moves
-    /// into the kernel. The thread still processes its last blocks after the kernel has processed
-    /// its first ones, so the initial state must be correct for any state of the thread.
+    /// Sets the function for the initial state of the twin when the running filter moves into the
+    /// kernel. The thread still processes its last blocks after the kernel has processed its first
+    /// ones, so that the initial state must be correct for any state of the thread.
     #[must_use]
     pub const fn enters_kernel(self, start: fn(&Arguments, Time) -> Vec<u8>) -> Self {
         Self { kernel_start: Some(start), ..self }
@@ -121,7 +127,7 @@ impl StateFacts {
     }
 }
 
-/// Returns the columns of a session type; `None` if it publishes no field.
+/// Returns the function for the columns of a session type; `None` if the type publishes no field.
 const fn columns_of<S: Session>() -> Option<fn() -> Vec<Column>> {
     if S::FIELDS.is_empty() { None } else { Some(columns::<S>) }
 }

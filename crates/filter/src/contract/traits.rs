@@ -20,17 +20,17 @@ use abi::Class;
 
 /// A filter that counts blocks and has no access to their bytes.
 pub trait Statistics: Send {
-    /// Records the live blocks of one batch.
+    /// Receives the live blocks of one batch.
     fn record(&mut self, tags: Tags<'_>, now: Time);
-    /// Returns the filter's report; called on request and when the path stops.
+    /// Returns the filter's report. Called on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-    /// See [`Filter::set`].
+    /// Changes writable parameters as [`Filter::set`] does.
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
         Err(no_writable_parameters())
     }
@@ -38,40 +38,40 @@ pub trait Statistics: Send {
 
 /// A filter that returns a class for each block.
 pub trait Classify: Send {
-    /// True to store the marks that the filter sets, for the filters after it. False saves one
-    /// write per block in filters that parse no headers.
+    /// True if the marks that the filter sets are stored for the filters after it. False saves one
+    /// write per block in a filter that parses no headers.
     const SETS_MARKS: bool = true;
 
-    /// Returns the class of this block, or the result of [`ClassifyContext::absent`] if it has
-    /// none.
+    /// Returns the class of this block, or the result of [`ClassifyContext::absent`] if the block
+    /// has no class.
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class;
-    /// Returns the filter's report; called on request and when the path stops.
+    /// Returns the filter's report. Called on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-    /// See [`Filter::set`].
+    /// Changes writable parameters as [`Filter::set`] does.
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
         Err(no_writable_parameters())
     }
 }
 
-/// A filter that processes a whole batch; blocks stay in their lanes.
+/// A filter that processes a batch per call and keeps each block in its lane.
 pub trait Lanes: Send {
     /// Inspects, narrows, edits or ends the live lanes.
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>);
-    /// Returns the filter's report; called on request and when the path stops.
+    /// Returns the filter's report. Called on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-    /// See [`Filter::set`].
+    /// Changes writable parameters as [`Filter::set`] does.
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
         Err(no_writable_parameters())
     }
@@ -79,63 +79,65 @@ pub trait Lanes: Send {
 
 /// A filter whose output blocks differ from its input blocks.
 pub trait Stream: Send {
-    /// Prefetches the sessions of a batch; called before the first [`Stream::block`] of the batch
-    /// ([`Sessions::prefetch`](super::state::Sessions::prefetch)).
+    /// Prefetches the sessions of a batch
+    /// ([`Sessions::prefetch`](super::state::Sessions::prefetch)). Called before the first
+    /// [`Stream::block`] of the batch.
     fn prefetch(&mut self, _tags: Tags<'_>) {}
     /// Processes one block: passes, consumes, holds or drops it, and may emit further blocks.
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>);
-    /// Handles the expiry of the time set by [`StreamContext::wake_at`].
+    /// Called when the path's clock has reached the time set by [`StreamContext::wake_at`].
     fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// Releases or ends all held blocks; called once, after the last block.
+    /// Releases or ends all held blocks. Called once, after the last block.
     fn finish<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// Returns the filter's report; called on request and when the path stops.
+    /// Returns the filter's report. Called on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-    /// See [`Filter::set`].
+    /// Changes writable parameters as [`Filter::set`] does.
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
         Err(no_writable_parameters())
     }
 }
 
-/// A filter that processes a whole batch, and may hold, replace and append blocks.
+/// A filter that processes a batch per call, and may hold, replace and append blocks.
 ///
-/// For filters that pass most blocks unchanged: a block that stays in its lane costs no more than
-/// in [`Lanes`]. A lane ends when its block is held, dropped or consumed, and can receive a new
-/// block through [`StreamContext::replace`]. [`Stream`] filters run as one of these.
+/// Meant for filters that pass most blocks unchanged: a block that stays in its lane costs no more
+/// than in [`Lanes`]. A lane ends when its block is held, dropped or consumed, and can receive a
+/// new block through [`StreamContext::replace`]. An adapter turns each [`Stream`] filter into a
+/// filter of this kind.
 pub trait HoldingLanes: Send {
-    /// Inspects, narrows, holds, replaces or ends the live lanes. Blocks emitted by other means
-    /// follow the batch.
+    /// Inspects, narrows, holds, replaces or ends the live lanes. Blocks that are emitted through
+    /// the context follow the batch.
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>);
-    /// See [`Stream::tick`].
+    /// Called when the path's clock has reached the time set by [`StreamContext::wake_at`].
     fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// See [`Stream::finish`].
+    /// Releases or ends all held blocks. Called once, after the last block.
     fn finish<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// Returns the filter's report; called on request and when the path stops.
+    /// Returns the filter's report. Called on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-    /// See [`Filter::set`].
+    /// Changes writable parameters as [`Filter::set`] does.
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
         Err(no_writable_parameters())
     }
 }
 
-/// A filter ready to be called once per batch.
+/// A filter in the form in which the engine calls it: once per batch.
 pub enum Filter {
     /// A filter that reads rich pointers only.
     Statistics(Box<dyn Statistics>),
-    /// A filter that leaves blocks in their lanes.
+    /// A filter that keeps each block in its lane.
     Lanes(Box<dyn Lanes>),
-    /// A filter that changes blocks in their lanes.
+    /// A filter that changes the bytes of blocks and keeps each block in its lane.
     Edit(Box<dyn Edit>),
     /// A filter that may hold and emit blocks.
     Stream(Box<dyn HoldingLanes>),
@@ -194,7 +196,7 @@ impl Filter {
         }
     }
 
-    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
     pub fn state(&mut self) -> Option<&mut dyn FilterState> {
         match self {
             Self::Statistics(f) => f.state(),
@@ -204,11 +206,11 @@ impl Filter {
         }
     }
 
-    /// Applies the values of the writable parameters; state and counters stay.
+    /// Applies the values of the writable parameters, without changing state or counters.
     ///
     /// # Errors
     ///
-    /// Fails without effect if the filter has no writable parameters, or refuses a value.
+    /// Fails without effect if the filter has no writable parameters, or rejects a value.
     pub fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
         match self {
             Self::Statistics(f) => f.set(arguments),
@@ -219,7 +221,7 @@ impl Filter {
     }
 }
 
-/// Returns the error that a filter without writable parameters reports.
+/// Returns the error for a change of a filter without writable parameters.
 pub(super) fn no_writable_parameters() -> Mistake {
     let what = "its arguments stay as they are while it runs".to_owned();
     Mistake { parameter: None, which: 0, at: None, what, hint: None }

@@ -1,4 +1,4 @@
-//! Values of arguments, and errors in them.
+//! Values of arguments, and errors in arguments.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -10,20 +10,20 @@ pub enum Value {
     Number(u64),
     /// A flag.
     Flag(bool),
-    /// A text, a path, or one word of a list.
+    /// A text, a path, or one of several allowed words.
     Text(String),
-    /// Bytes that need not be text.
+    /// Bytes, which need not be valid text.
     Bytes(Vec<u8>),
 }
 
 /// A user's error in an argument.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mistake {
-    /// The parameter; `None` if the error concerns no single one.
+    /// Name of the parameter; `None` if the error does not concern a single parameter.
     pub parameter: Option<&'static str>,
     /// Index of the value, from 0, if the parameter was given several times.
     pub which: usize,
-    /// Byte range in the argument's text; `None` for all of it.
+    /// Byte range in the argument's text; `None` for the entire text.
     pub at: Option<std::ops::Range<usize>>,
     /// Description of the error, without a full stop.
     pub what: String,

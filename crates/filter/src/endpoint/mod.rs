@@ -1,8 +1,8 @@
-//! Facts that the planner needs about sources and sinks, but not about filters.
+//! Facts about sources and sinks that the planner needs, beyond the facts that filters have too.
 //!
 //! Input: arguments. Output: plain data. The crate `endpoint` fills in one [`EndpointFacts`] per
-//! entry of its catalog; `pipeline`, which cannot import it, receives them through the registry
-//! (CONTRACT 27).
+//! entry of its catalog. `pipeline`, which cannot import that crate, receives the facts through the
+//! registry (CONTRACT 27).
 
 mod observed;
 
@@ -17,23 +17,24 @@ type FindAttach = fn(&Arguments) -> Result<Attach, String>;
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointFacts {
     /// Returns the attach point of a kernel program that can replace the source, or the reason why
-    /// there is none; `None` if the source always reads in a process.
+    /// there is none. `None` if the source always reads in a process.
     pub attaches: Option<FindAttach>,
-    /// Returns the interface of a sink that sends frames, so that a kernel program can send them
-    /// instead; `None` for other sinks.
+    /// Returns the interface to which a sink sends frames, so that a kernel program can send them
+    /// instead. `None` for other sinks.
     pub outlet: Option<fn(&Arguments) -> Outlet>,
     /// True if a source can install the first filter after it as its socket filter, so that
     /// rejected frames never reach the process ([`Analysis::pushdown`](crate::Analysis::pushdown)).
     pub takes_filter: bool,
-    /// Returns the data that a source observes, so that `++` can remove duplicates; `None` if no
+    /// Returns the data that a source observes, by which `++` removes duplicates. `None` if no
     /// other source observes the same data.
     pub observes: Option<fn(&Arguments) -> ObservedSource>,
-    /// True for a sink that writes files: by default it runs in a space of its own (CONTRACT 27).
+    /// True for a sink that writes files, which by default runs in a space of its own (CONTRACT
+    /// 27).
     pub writes_files: bool,
     /// Returns true if a sink that writes files only appends to an open file, so that it may run in
-    /// the thread that reads a kernel ring; `None`: it never may.
+    /// the thread that reads a kernel ring. `None` if it never may.
     pub appends: Option<fn(&Arguments) -> bool>,
-    /// True for an external program, which is a space of its own (CONTRACT 27).
+    /// True for an external program, which always has a space of its own (CONTRACT 27).
     pub process: bool,
 }
 
@@ -59,21 +60,21 @@ pub struct Attach {
     pub netns: Option<String>,
     /// Direction of the observed frames.
     pub side: Side,
-    /// True if accepted frames are redirected and do not reach the host's stack (CONTRACT 2);
-    /// otherwise the program only observes.
+    /// True if accepted frames are redirected, so that they do not reach the host's network stack
+    /// (CONTRACT 2). Otherwise the program only observes.
     pub takes: bool,
-    /// True if only the frames that match the source's expression are taken from the host. If
-    /// `takes` is true, these frames are redirected; otherwise they are copied like observed frames
-    /// and then dropped.
+    /// True if only frames that match the source's expression are withheld from the host. If
+    /// `takes` is true, these frames are redirected; otherwise they are copied like observed
+    /// frames, and the originals are dropped.
     pub flows: bool,
-    /// True to attach to the sockets of the request's user, in both directions, instead of an
-    /// interface (CONTRACT 22); packets then start at layer 3.
+    /// True if the program attaches to the sockets of the request's user, in both directions,
+    /// instead of an interface (CONTRACT 22). Packets then start at layer 3.
     pub own: bool,
 }
 
 impl Attach {
-    /// Creates the attach point that observes the frames received by an interface of the current
-    /// network namespace.
+    /// Creates the attach point for observing the frames that an interface in the current network
+    /// namespace receives.
     #[must_use]
     pub fn observing(interface: &str) -> Self {
         let (netns, side) = (None, Side::Received);
@@ -82,7 +83,7 @@ impl Attach {
     }
 }
 
-/// Direction of frames at an interface.
+/// Direction of frames relative to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
     /// Towards the host.

@@ -1,10 +1,10 @@
-//! Data observed by a source. A comparison of two sources tells `++` if both yield the same blocks
-//! (CONTRACT 10).
+//! The data that sources observe. By comparing two sources, `++` detects if both yield the same
+//! blocks (CONTRACT 10).
 
 /// The data that a source observes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ObservedSource {
-    /// A file, by its path in the request.
+    /// A file, named by the path in the request.
     File(String),
     /// Frames of interfaces.
     Frames {
@@ -16,28 +16,28 @@ pub enum ObservedSource {
         received: bool,
         /// True for sent frames.
         sent: bool,
-        /// True for packets of the user's own sockets instead of an interface.
+        /// True if the packets are those of the user's own sockets, not those of an interface.
         own: bool,
     },
 }
 
-/// The overlap of two sources' blocks.
+/// The blocks that two sources have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceOverlap {
-    /// No block.
+    /// No blocks.
     Nothing,
-    /// The packets on the loopback interface, which one source observes as sent and the other as
-    /// received.
+    /// Packets on the loopback interface, where one source observes each packet as sent and the
+    /// other as received.
     Loopback,
-    /// Any block.
+    /// Possibly any block.
     Blocks,
 }
 
-/// The interface that receives its own sent frames.
+/// Name of the loopback interface, which receives the frames that it sends.
 const LOOPBACK: &str = "lo";
 
 impl ObservedSource {
-    /// Returns the overlap with another source.
+    /// Returns the blocks that this source and `other` have in common.
     #[must_use]
     pub fn overlap(&self, other: &Self) -> SourceOverlap {
         match (self, other) {
@@ -72,7 +72,7 @@ impl ObservedSource {
     }
 }
 
-/// Returns true if two paths are equal except for redundant separators and `.`.
+/// Returns true if the paths are equal, ignoring redundant separators and `.` components.
 fn same_path(one: &str, other: &str) -> bool {
     let parts = |path: &'_ str| -> Vec<String> {
         path.split('/').filter(|part| !matches!(*part, "" | ".")).map(str::to_owned).collect()

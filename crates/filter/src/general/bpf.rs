@@ -25,7 +25,7 @@ use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
 use names::record_names;
 use validate::{known_programs, match_warning, remark};
 
-/// The description of `bpf`.
+/// Catalog entry of `bpf`, which tests if a pcap-filter(7) expression accepts the frame.
 pub const BPF: Description = Description {
     name: "bpf",
     summary: "pass frames that match a pcap-filter(7) expression",
@@ -80,19 +80,19 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(Matcher::new(arguments.clone())?))
 }
 
-/// Returns true if a text is a pcap-filter(7) expression on some link type, regardless of what its
-/// names mean.
+/// Returns true if the text is a valid pcap-filter(7) expression on some link type. Names need not
+/// exist.
 #[must_use]
 pub fn is_expression(text: &str) -> bool {
     !text.trim().is_empty() && classic::name_queries(text).is_ok()
 }
 
-/// A compiled expression; used by the filter `bpf` and by triggers.
+/// A compiled expression, used by the filter `bpf` and by triggers.
 #[derive(Debug)]
 pub struct Matcher {
     arguments: Arguments,
-    /// Program per known link type; `None` if the expression has no program for it. Not state:
-    /// programs are recompiled after the filter moves.
+    /// Programs by link type; `None` in place of a program that does not exist. Not part of the
+    /// state: the filter recompiles them after a move.
     programs: Programs,
 }
 
@@ -106,11 +106,12 @@ impl Classify for Matcher {
     }
 }
 
-/// Metadata available to expressions: none. VLAN tags are in the frame (CONTRACT 3).
+/// Packet metadata that expressions can test: none, since VLAN tags are stored in the frame
+/// (CONTRACT 3).
 const METADATA: Metadata = Metadata::NOTHING;
 
 impl Matcher {
-    /// Creates the matcher from the arguments of a `bpf`.
+    /// Creates the matcher from the arguments of a `bpf` filter.
     pub fn new(arguments: Arguments) -> Result<Self, Mistake> {
         let programs = known_programs(&arguments)?;
         Ok(Self { arguments, programs })
@@ -146,7 +147,7 @@ impl Matcher {
     }
 }
 
-/// Emits the twin.
+/// Emits the twin: the compiled expression for Ethernet frames.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let link = match s.hook().has_link_header() {
         true if !on.linked => return Err(Unfit::new("the link header is cut off")),
@@ -201,18 +202,19 @@ mod tests {
         assert_eq!(why, [Some("link type"), Some("no match"), Some("link type")]);
     }
 
-    /// Link type of BACnet MS/TP, for which the built-in compiler has no offset of the protocol
+    /// Link type of BACnet MS/TP. The built-in compiler does not know the offset of its protocol
     /// number.
     const BACNET: u16 = 165;
     const WLAN: u16 = 105;
 
-    /// Returns the arguments of a `bpf` after a source with these link types.
+    /// Returns the arguments of a `bpf` filter after a source with these link types.
     fn arguments_for(text: &str, links: &[u16]) -> Arguments {
         let links: Vec<Link> = links.iter().map(|link| Link(*link)).collect();
         arguments(&BPF, &[text]).unwrap().with_links(Some(links.into()))
     }
 
-    /// A compiler for one link type that accepts frames beginning with 0x55 and counts its calls.
+    /// A fake compiler for one link type that accepts frames beginning with 0x55 and counts its
+    /// calls.
     #[derive(Debug, Default)]
     struct FakeCompiler(AtomicUsize);
 

@@ -1,13 +1,12 @@
-//! `join`: the filter at which the branches of a split reunite.
+//! `join`: marks the point where branches reunite.
 //!
 //! Input: the outputs of several branches. Output: the same blocks in the order of the branches'
-//! input. The arcs that lead to the filter restore the order (CONTRACT 16), as they do for any
-//! filter after branches. `join` does nothing but give this position a name, as in the Streamline
-//! thesis. [Th §5.4]
+//! input. The arcs into the filter restore the order (CONTRACT 16), as they do for any filter after
+//! branches. `join` only gives this point a name, as in the Streamline thesis. [Th §5.4]
 
 use crate::prelude::*;
 
-/// The description of `join`.
+/// Catalog entry of `join`, which passes all blocks unchanged and marks where branches reunite.
 pub const JOIN: Description = Description {
     name: "join",
     summary: "join branches, and keep the order of their input",

@@ -1,4 +1,4 @@
-//! Filters that belong to no particular protocol layer.
+//! Filters that are not tied to a protocol layer.
 
 pub mod bpf;
 pub mod join;

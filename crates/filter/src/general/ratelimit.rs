@@ -1,18 +1,18 @@
 //! `ratelimit`: limits the rate of blocks.
 //!
-//! Input: any blocks. Output: the conforming blocks. The generic cell rate algorithm of ATM (ITU-T
-//! I.371) has one number as its state, the time at which the next block is due at an even rate; a
-//! block may arrive earlier by an allowance derived from `burst`. It is equivalent to a token
-//! bucket of two numbers, but one number can be exchanged atomically between processors. The filter
-//! uses the path's clock; the twin uses the kernel's clock. The arrival time of a block is its
-//! timestamp, however long it waited in a batch. [SL §6.1 Table I; CONTRACT 11]
+//! Input: any blocks. Output: the conforming blocks. The state of the generic cell rate algorithm
+//! of ATM (ITU-T I.371) is one number, the time at which the next block is due at an even rate; a
+//! block may arrive earlier by an allowance derived from `burst`. The algorithm is equivalent to a
+//! token bucket, whose state is two numbers, but processors can exchange one number atomically. The
+//! filter uses the path's clock, the twin the kernel's clock. The arrival time of a block is its
+//! timestamp, however long the block waited in a batch. [SL §6.1 Table I; CONTRACT 11]
 
 use crate::prelude::*;
 use crate::twin::Emitted;
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The description of `ratelimit`.
+/// Catalog entry of `ratelimit`, which drops blocks that exceed a rate.
 pub const RATELIMIT: Description = Description {
     name: "ratelimit",
     summary: "limit the number of blocks per time",
@@ -59,15 +59,15 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(RateLimit { rate, kept: Sessions::default() }))
 }
 
-/// Returns the initial state of the twin, in which the allowance for bursts is used up. Whatever
-/// the thread has passed until `now`, filter and twin together never exceed the rate by more than
-/// one block.
+/// Returns an initial state for the twin in which no allowance for bursts is left. Filter and twin
+/// together then never exceed the rate by more than one block, no matter which blocks the filter
+/// has passed until `now`.
 fn used_up(arguments: &Arguments, now: Time) -> Vec<u8> {
     let allowance = RateParameters::new(arguments).map_or(0, |rate| rate.allowance);
     Due { next: now.saturating_add(allowance) }.as_bytes().to_vec()
 }
 
-/// Parameters of the algorithm, in nanoseconds.
+/// Parameters of the rate algorithm, in nanoseconds.
 #[derive(Clone, Copy)]
 struct RateParameters {
     /// Interval between blocks at an even rate.
@@ -90,10 +90,10 @@ impl RateParameters {
         Ok(Self { step, allowance: step.saturating_mul(number("burst").max(1) - 1) })
     }
 
-    /// Returns the arrival time of a block with the timestamp `stamp`, where `due` is the next due
-    /// time and `now` the path's clock: at most `now`, and `now` if the timestamp is missing or the
-    /// wall clock was set back. The due time never exceeds an earlier arrival by more than `step +
-    /// allowance`, so a larger distance means a clock change.
+    /// Returns the arrival time of a block with timestamp `stamp`, where `due` is the next due time
+    /// and `now` is the time of the path's clock. The result is at most `now`, and equals `now` if
+    /// the timestamp is missing or the wall clock was set back. A clock change is recognized by the
+    /// distance to `due`, which otherwise never exceeds `step + allowance`.
     fn arrival(self, stamp: u64, due: u64, now: u64) -> u64 {
         let ahead = self.allowance.saturating_add(self.step).saturating_add(CLOCK_STEP_MAX);
         match stamp == 0 || due > stamp.saturating_add(ahead) {
@@ -147,8 +147,8 @@ impl Classify for RateLimit {
     }
 }
 
-/// Maximum attempts of the twin's compare-and-exchange; after that many lost races the block goes
-/// to the user implementation.
+/// Maximum attempts of the twin's compare-and-exchange. If all of them lose the race, the block
+/// goes to the user implementation.
 const ATTEMPTS_MAX: usize = 4;
 
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
@@ -183,8 +183,8 @@ mod tests {
     use ebpf::{FilterSpan, Hook};
 
     const MS: u64 = 1_000_000;
-    /// Arrival times in ns, and true for blocks that conform to ten per second with bursts of
-    /// three.
+    /// Arrival times in ns, each with true if the block conforms to a rate of ten per second with
+    /// bursts of three.
     const ARRIVALS: [(u64, bool); 9] = [
         (0, true),
         (0, true),

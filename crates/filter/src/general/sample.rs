@@ -11,7 +11,7 @@ use crate::twin::Emitted;
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The description of `sample`.
+/// Catalog entry of `sample`, which passes the first of every so many blocks.
 pub const SAMPLE: Description = Description {
     name: "sample",
     summary: "pass one block in every N",
@@ -84,7 +84,7 @@ impl Classify for Sample {
     }
 }
 
-/// Emits the twin.
+/// Emits the twin, which counts blocks in one counter for all CPUs.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let passed_over = s.absent("passed over", out);
     let seen = s.state(size_of::<SampleCount>() as u16);

@@ -13,7 +13,7 @@ use crate::sharing::Sharing;
 use crate::twin::{Emitted, TwinExits};
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 
-/// The description of `shard`.
+/// Catalog entry of `shard`, which passes one of several shares of the flows.
 pub const SHARD: Description = Description {
     name: "shard",
     summary: "pass one of several shares of the flows",
@@ -57,7 +57,7 @@ const SHARES_MAX: u32 = 4096;
 const REASON: &str = "another share";
 const ANOTHER_SHARE: Reason = SHARD.reason(REASON);
 
-/// The number of the share that passes, from 1, and the number of shares.
+/// The share that passes, by its number from 1 and the total number of shares.
 #[derive(Clone, Copy)]
 struct Share {
     number: u32,
@@ -96,7 +96,7 @@ impl Classify for Share {
     }
 }
 
-/// Emits the twin.
+/// Emits the twin, which computes the share from the same hash.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let Share { number, of, by } = Share::of(a);
     let others = s.absent(REASON, out);
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::testing::{Frame, Node, answers};
 
-    /// Returns the shares of each frame.
+    /// Returns, for each frame, the numbers of the shares that pass it.
     fn shares(of: usize, by: &str, frames: &[Frame]) -> Vec<Vec<usize>> {
         let mut found = vec![Vec::new(); frames.len()];
         for number in 1..=of {

@@ -1,9 +1,9 @@
-//! `split`: numbers blocks so that several filters share the work.
+//! `split`: spreads blocks over several classes, so that filters can share the work.
 //!
 //! Input: any blocks. Output: the same blocks, with a class from 1 to `ways`: `split 2 | (|1 regex
-//! a + |2 regex a)`. By flow, all packets of a connection have the same class, both ways, on every
-//! machine: the hash is that of `wire::flow` without a seed [Par §IV-A]. By block, classes rotate.
-//! [Th §5.4, `split_rr`]
+//! a + |2 regex a)`. By flow, all packets of a connection in both directions have one class, which
+//! is the same on every machine: the hash is that of `wire::flow` without a seed [Par §IV-A]. By
+//! block, classes rotate. [Th §5.4, `split_rr`]
 //!
 //! The twin computes the same hash; by block, it has one counter for all CPUs.
 
@@ -14,7 +14,7 @@ use crate::twin::{Emitted, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The description of `split`.
+/// Catalog entry of `split`, which spreads blocks over several classes by flow or in rotation.
 pub const SPLIT: Description = Description {
     name: "split",
     summary: "distribute blocks to branches, by flow or in rotation",
@@ -52,7 +52,7 @@ Reasons for no class, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
     ..Description::EMPTY
 };
 
-/// The description of `split_rr`, which assigns blocks to the branches in round-robin order. The
+/// Catalog entry of `split_rr`, which assigns blocks to the branches in round-robin order. The
 /// checks add the number of branches and their labels (`pipeline/check/spread.rs`).
 pub const SPLIT_RR: Description = Description {
     name: "split_rr",
@@ -108,7 +108,7 @@ fn splitter(arguments: &Arguments, by_flow: bool) -> Filter {
     Filter::classify(Split { ways, by_flow, given })
 }
 
-/// Returns the class of a hash or count.
+/// Returns the class from 1 to `ways` for a hash or count.
 fn class(number: u64, ways: u64) -> Class {
     Class((number % ways) as u32 + 1)
 }
@@ -149,7 +149,7 @@ impl Classify for Split {
     }
 }
 
-/// Emits the twin.
+/// Emits the twin for both modes: by flow and by block.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     if !by_flow(a) {
         return emit_in_turn(a, s, on, out);
@@ -160,7 +160,7 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     Ok(Answer::new(s.add(rest, 1), on))
 }
 
-/// Emits the twin of a round-robin split.
+/// Emits the twin of `split_rr`.
 fn emit_in_turn<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

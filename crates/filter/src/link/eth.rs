@@ -15,7 +15,8 @@ use wire::LinkType;
 use wire::ethernet::ethertype;
 use wire::link::Network;
 
-/// The description of `eth`.
+/// Catalog entry of `eth`, which classifies frames by EtherType and moves the view past the link
+/// header.
 pub const ETH: Description = Description {
     name: "eth",
     summary: "check the link header, classify by ethertype, view what follows",
@@ -76,7 +77,7 @@ impl Lanes for Eth {
     }
 }
 
-/// Returns the EtherType in the link header, and the offset of the header after the link header.
+/// Returns the EtherType from the link header, and the offset past that header.
 fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
     /// Offset of the EtherType in a Linux cooked header of version 2. In all other link headers the
     /// EtherType is the last field.
@@ -102,7 +103,7 @@ fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
     }
 }
 
-/// Emits the twin.
+/// Emits the twin, which reads Ethernet headers only.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let cut = s.absent("cut", out);
     let unsure = s.unsure();

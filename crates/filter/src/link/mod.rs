@@ -1,4 +1,4 @@
-//! Link layer filters: Ethernet and its equivalents, VLAN tags.
+//! Link layer filters: Ethernet and similar link types, VLAN tags.
 
 pub mod eth;
 pub mod strip;

@@ -1,8 +1,8 @@
 //! `strip`: removes headers or leading bytes.
 //!
-//! Input: frames and packets. Output: the frames and packets without their link header, without a
-//! tag, or without their first bytes. Removal changes offsets and copies nothing, except that the
-//! addresses before a tag are moved. [SL §2, header stripping], [Th Table 5.1]
+//! Input: frames and packets. Output: the same blocks without their link header, without a VLAN
+//! tag, or without their first bytes. Removal only changes offsets, except that removing a tag
+//! moves the link addresses in front of it. [SL §2, header stripping], [Th Table 5.1]
 //!
 //! The twin edits the frame, so it runs only on redirected frames. At the traffic-control hook it
 //! can only remove a tag.
@@ -14,7 +14,7 @@ use wire::ethernet::ETHERTYPE;
 use wire::link::Network;
 use wire::{LinkType, ethernet, vlan};
 
-/// The description of `strip`.
+/// Catalog entry of `strip`, which removes a link header, a VLAN tag or leading bytes.
 pub const STRIP: Description = Description {
     name: "strip",
     summary: "remove the link header, a VLAN tag, or the first bytes",
@@ -42,7 +42,7 @@ Reasons for no class: `not ip` (for `strip eth`), `no tag`, `short` (fewer bytes
 const NOT_IP: Reason = STRIP.reason("not ip");
 const NO_TAG: Reason = STRIP.reason("no tag");
 const SHORT: Reason = STRIP.reason("short");
-/// Maximum number of bytes to remove; no header is longer.
+/// Maximum number of bytes to remove, which is more than the length of any header.
 const BYTES_MAX: u16 = 4096;
 
 #[derive(Clone, Copy)]
@@ -140,7 +140,7 @@ fn without_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
     Ok(stripped)
 }
 
-/// Length in bytes of the addresses, the tag, and the EtherType after the tag.
+/// Total length in bytes of the link addresses, the tag, and the EtherType after the tag.
 const TAGGED_SIZE: usize = ethernet::LENGTH + vlan::LENGTH;
 
 fn has_tag(block: &Block<'_>) -> bool {
@@ -150,7 +150,8 @@ fn has_tag(block: &Block<'_>) -> bool {
         && kind.is_some_and(|kind| vlan::is_tag(u16::from_be_bytes(*kind)))
 }
 
-/// Removes the tag in place: moves the addresses over it, and starts the frame at their new offset.
+/// Removes the tag in place: moves the link addresses over it, so that the frame starts four bytes
+/// later.
 fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
     const LENGTH: u32 = vlan::LENGTH as u32;
     let moved = cx.edit_frame(batch, l, Keep::Contents, |frame| {
@@ -172,7 +173,7 @@ fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>)
     batch.set(l, stripped);
 }
 
-/// Emits the twin.
+/// Emits the twin for the chosen kind of removal.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     match target(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
         StripTarget::Link => emit_link(s, on, out),

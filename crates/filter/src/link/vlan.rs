@@ -11,7 +11,7 @@ use ebpf::emit::{Answer, Exit, Layers, Scope};
 use wire::LinkType;
 use wire::vlan::{self, Tag};
 
-/// The description of `vlan`.
+/// Catalog entry of `vlan`, which classifies by VLAN id and moves the view past the tag.
 pub const VLAN: Description = Description {
     name: "vlan",
     summary: "classify by VLAN id, view what follows the tag",
@@ -51,7 +51,7 @@ impl Lanes for Vlan {
     }
 }
 
-/// Returns the first tag at or after the start of the view, and the offset past it.
+/// Returns the first tag that begins at or after the start of the view, and the offset past it.
 fn next_tag(block: &Block<'_>) -> Option<(Tag, u32)> {
     let head = layers::head(block);
     let tags = wire::link::read(LinkType(block.marks.link), head).tags;
@@ -60,7 +60,7 @@ fn next_tag(block: &Block<'_>) -> Option<(Tag, u32)> {
     Some((tag, at + vlan::LENGTH as u32))
 }
 
-/// Emits the twin.
+/// Emits the twin, which also reads a tag that the kernel stores beside the frame.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let no_tag = s.absent("no tag", out);
     let unsure = s.unsure();

@@ -9,7 +9,7 @@ use crate::prelude::*;
 use crate::twin::{self, Emitted, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 
-/// The description of `ipproto`.
+/// Catalog entry of `ipproto`, which classifies by IP protocol number.
 pub const IPPROTO: Description = Description {
     name: "ipproto",
     summary: "classify by IP protocol number, leave the view as it is",
@@ -49,7 +49,7 @@ impl Classify for Ipproto {
     }
 }
 
-/// Emits the twin.
+/// Emits the twin, which returns the same protocol number.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let exits = TwinExits::new(s, out);
     let l4 = twin::transport(s, on, exits);

@@ -10,7 +10,7 @@ use ebpf::emit::{Answer, Exit, Layers, Scope};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The description of `count`.
+/// Catalog entry of `count`, which counts messages, blocks and bytes.
 pub const COUNT: Description = Description {
     name: "count",
     summary: "count messages, blocks and bytes",
@@ -78,7 +78,7 @@ fn is_description(pointer: RichPointer, context: BlockMetadata) -> bool {
     pointer.length() == 0 && !pointer.is_hole() && context.flags.has(Flags::FIRST)
 }
 
-/// Emits the twin. Frames contain no descriptions, so it counts no messages.
+/// Emits the twin. It counts no messages, since frames contain no descriptions.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
     let seen = s.state(size_of::<Totals>() as u16);
     s.add_to(seen, offset_of!(Totals, blocks) as u16, 1);

@@ -13,7 +13,8 @@ use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, TwinState};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The description of `hist`.
+/// Catalog entry of `hist`, which counts blocks by their interval or length, in buckets of doubling
+/// width.
 pub const HIST: Description = Description {
     name: "hist",
     summary: "report a histogram of times between blocks, or of their lengths",
@@ -148,7 +149,7 @@ impl Quantity {
         if arguments.text("of") == Some("length") { Self::Length } else { Self::Time }
     }
 
-    /// Returns the label of a bucket, with its range of values.
+    /// Returns the label of a bucket: its range of values.
     fn label(self, number: usize) -> String {
         let low = number.checked_sub(1).map_or(0, |power| 1u64 << power);
         let high = 1u64.checked_shl(number as u32).unwrap_or(u64::MAX);
@@ -161,7 +162,8 @@ impl Quantity {
     }
 }
 
-/// Formats a time in the largest unit with a value of at least one, with at most three decimals.
+/// Formats a time in the largest unit in which its value is at least one, with at most three
+/// decimals.
 fn format_time(ns: u64) -> String {
     let (unit, name) = match ns {
         0..1_000 => return format!("{ns} ns"),
@@ -174,7 +176,8 @@ fn format_time(ns: u64) -> String {
     format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Emits the twin, which uses the kernel's clock at the time of processing as the time of a block.
+/// Emits the twin. For intervals it uses the kernel's clock when it processes a block, not the
+/// block's timestamp.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
     let seen = s.state(size_of::<Histogram>() as u16);
     match Quantity::new(a) {

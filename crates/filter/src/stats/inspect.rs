@@ -6,7 +6,7 @@
 use crate::prelude::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The description of `inspect`.
+/// Catalog entry of `inspect`, which reports lengths, the share of printable bytes, and entropy.
 pub const INSPECT: Description = Description {
     name: "inspect",
     summary: "report lengths, printable share and entropy of blocks",
@@ -113,7 +113,7 @@ const fn is_printable(byte: u8) -> bool {
     byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// Returns the Shannon entropy per byte in thousandths of a bit, rounded.
+/// Returns the Shannon entropy per byte, rounded to thousandths of a bit.
 fn millibits(bytes: &[u64; 256], read: u64) -> u64 {
     let share = |n: &u64| *n as f64 / read as f64;
     let seen = bytes.iter().filter(|n| **n > 0).map(share);

@@ -1,4 +1,4 @@
-//! Statistics filters: they report on blocks (counts, histograms, contents) and pass them
+//! Statistics filters. They report counts, histograms or properties of contents, and pass blocks
 //! unchanged.
 
 pub mod count;

@@ -1,4 +1,4 @@
-//! Runs editing filters over plain memory, block by block, on copies.
+//! Test harness that runs editing filters over plain memory, block by block, on copies.
 
 use super::Space;
 use crate::contract::{Batch, Block, ClassifyContext, Edit, Editable, Keep, Workbench, lanes};
@@ -26,7 +26,7 @@ impl Workbench for CopiedBlock {
     }
 }
 
-/// Runs an editing filter over the live blocks; returns the lengths of lost blocks.
+/// Runs an editing filter over the live blocks of a batch. Returns the lengths of the lost blocks.
 pub(super) fn run_edit<'a>(
     filter: &mut dyn Edit,
     batch: &mut Batch<'a>,

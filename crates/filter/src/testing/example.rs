@@ -1,11 +1,12 @@
-//! Arguments of filters, taken from the examples in their descriptions.
+//! Arguments of filters, extracted from the examples in the catalog.
 
 use crate::contract::Description;
 
-/// Returns the arguments of a filter in the example of its description: the words after its name,
+/// Returns the arguments of a filter in the example of its catalog entry: the words after its name,
 /// up to the next pipe.
 ///
 /// # Panics
+///
 /// Panics if the example does not contain the filter.
 #[must_use]
 pub fn example_words(description: &Description) -> Vec<String> {
@@ -15,7 +16,7 @@ pub fn example_words(description: &Description) -> Vec<String> {
     own.into_iter().skip(1).collect()
 }
 
-/// Returns the sets of arguments with which a twin is examined.
+/// Returns the argument lists with which the exam runs a twin.
 pub(super) fn examined_words(description: &Description) -> Vec<Vec<String>> {
     match description.examined {
         [] => vec![example_words(description)],
@@ -23,7 +24,7 @@ pub(super) fn examined_words(description: &Description) -> Vec<Vec<String>> {
     }
 }
 
-/// Splits a request into stages, and each stage into words.
+/// Splits a request at its pipes, and each stage into words.
 fn stages(text: &str) -> Vec<Vec<String>> {
     let mut stages = vec![Vec::new()];
     let mut word: Option<String> = None;

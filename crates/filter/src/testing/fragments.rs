@@ -1,26 +1,26 @@
-//! Pieces of texts, as `tcp` and `http` emit them, without running these filters.
+//! Fragments of texts, as `tcp` and `http` emit them, made without running these filters.
 
 use super::{Answer, Arena, Node, Space};
 use crate::contract::{Batch, Columns};
 use abi::{BlockMetadata, Entry, Flags, Marks, RichPointer};
 
-/// A piece of one direction of a connection, or of a message.
+/// A fragment of a text, which is one direction of a connection or a message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Fragment {
     /// Session number.
     pub session: u32,
     /// Flags: direction, first, last.
     pub flags: Flags,
-    /// Bytes; empty for a hole.
+    /// Bytes of the fragment; empty for a hole.
     pub bytes: Vec<u8>,
-    /// Length of a hole; 0 for bytes.
+    /// Length in bytes of a hole; 0 for a fragment with bytes.
     pub missing: u32,
-    /// True for the description of a message, whose bytes are not in view.
+    /// True for the description that begins a message, whose bytes are not in view.
     pub described: bool,
 }
 
 impl Fragment {
-    /// Makes a piece of a session with these bytes, in the middle of a text.
+    /// Makes a fragment with these bytes, from the middle of a session's text.
     #[must_use]
     pub fn of(session: u32, bytes: &[u8]) -> Self {
         Self { session, bytes: bytes.to_vec(), ..Self::default() }
@@ -32,20 +32,20 @@ impl Fragment {
         Self { session, missing, ..Self::default() }
     }
 
-    /// Makes the description that begins a message of a session.
+    /// Makes a description, which begins a message of the session.
     #[must_use]
     pub fn description(session: u32) -> Self {
         let piece = Self { described: true, ..Self::of(session, b"a record") };
         piece.with(Flags::FIRST)
     }
 
-    /// Returns the piece with additional flags.
+    /// Adds flags to the fragment.
     #[must_use]
     pub fn with(self, flags: Flags) -> Self {
         Self { flags: self.flags.with(flags), ..self }
     }
 
-    /// Returns the pieces of a text split at these offsets.
+    /// Splits a text at these offsets, and returns its fragments.
     #[must_use]
     pub fn split_at(session: u32, text: &[u8], offsets: &[usize]) -> Vec<Self> {
         let from = std::iter::once(0).chain(offsets.iter().copied());
@@ -63,10 +63,11 @@ impl Fragment {
 }
 
 impl<'a> Space<'a> {
-    /// Makes a batch of pieces.
+    /// Makes a batch of fragments.
     ///
     /// # Panics
-    /// Panics if there are more pieces than lanes, or the arena is full.
+    ///
+    /// Panics if there are more fragments than lanes, or if the arena is full.
     #[must_use]
     pub fn fragments(&self, pieces: &[Fragment]) -> Batch<'a> {
         let mut columns = Box::<Columns>::default();
@@ -91,11 +92,12 @@ impl<'a> Space<'a> {
     }
 }
 
-/// Runs pieces, in one batch, through a filter that leaves blocks in their lanes; returns an answer
-/// for each piece.
+/// Runs fragments in one batch through a filter that keeps blocks in their lanes. Returns an answer
+/// for each fragment.
 ///
 /// # Panics
-/// Panics if there are more pieces than lanes.
+///
+/// Panics if there are more fragments than lanes.
 pub fn pieces(node: &mut Node, pieces: &[Fragment]) -> Vec<Answer> {
     let arena = Arena::new(pieces.len());
     let mut space = Space::new(&arena);

@@ -1,9 +1,9 @@
-//! Literal frames with valid headers of minimum length; all other fields are zero.
+//! Literal frames with valid headers of minimum length. All other header fields are zero.
 
 use super::ETHERNET;
 use wire::ip::protocol;
 
-/// A literal frame.
+/// A frame with literal contents.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Frame {
     /// Link type.
@@ -72,7 +72,7 @@ impl Frame {
         frame
     }
 
-    /// Returns the same IPv4 segment with the ACK flag and this acknowledgement number.
+    /// Sets the ACK flag and the acknowledgement number of an IPv4 segment.
     #[must_use]
     pub fn acknowledging(mut self, number: u32) -> Self {
         self.put(34 + 8, &number.to_be_bytes());
@@ -81,7 +81,7 @@ impl Frame {
         self
     }
 
-    /// Returns the same IPv4 frame with its addresses swapped.
+    /// Swaps the addresses of an IPv4 frame.
     #[must_use]
     pub fn swapped(mut self) -> Self {
         let (source, target) = (self.bytes[26..30].to_vec(), self.bytes[30..34].to_vec());
@@ -89,13 +89,12 @@ impl Frame {
         self
     }
 
-    /// Overwrites bytes from `at` on.
+    /// Overwrites the bytes from offset `at` on.
     pub fn put(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Returns the frame truncated to `length` captured bytes; its length on the wire stays
-    /// unchanged.
+    /// Truncates the frame to `length` captured bytes, without changing its length on the wire.
     #[must_use]
     pub fn captured(mut self, length: usize) -> Self {
         self.wire_length = Some(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
@@ -103,7 +102,7 @@ impl Frame {
         self
     }
 
-    /// Returns the frame with this timestamp in ns.
+    /// Sets the timestamp of the frame, in ns.
     #[must_use]
     pub fn at(mut self, time: u64) -> Self {
         self.time = time;

@@ -1,6 +1,6 @@
-//! Test support for twins: emits every chain of twins that the forms allow as one program, and
-//! provides a judge that runs the user implementations, for comparison with the interpreter and the
-//! kernel.
+//! Test support for twins. It emits every chain of twins that the forms allow as one program. It
+//! also provides a judge that runs the user implementations, for comparison with the interpreter
+//! and the kernel.
 
 use super::example::examined_words;
 use super::{Arena, ETHERNET, Frame, Node, Space, arguments};
@@ -13,28 +13,28 @@ use ebpf::interpret::Packet;
 use ebpf::{FilterSpan, Program};
 use wire::LinkType;
 
-/// A filter with a twin, and arguments for a test.
+/// A filter with a twin, and its arguments in one test.
 #[derive(Clone, Debug)]
 pub struct Examined {
-    /// The filter.
+    /// Catalog entry of the filter.
     pub description: &'static Description,
     words: Vec<String>,
 }
 
 impl Examined {
-    /// Creates a case without arguments.
+    /// Creates a test case without arguments.
     #[must_use]
     pub const fn plain(description: &'static Description) -> Self {
         Self { description, words: Vec::new() }
     }
 
-    /// Creates a case with these arguments.
+    /// Creates a test case with these arguments.
     #[must_use]
     pub fn new(description: &'static Description, words: &[&str]) -> Self {
         Self { description, words: words.iter().map(|word| (*word).to_owned()).collect() }
     }
 
-    /// Returns all cases of the catalog.
+    /// Returns a test case for each argument list of each filter with a twin.
     fn all() -> Vec<Self> {
         let twins = FILTERS.iter().copied().filter(|d| d.kernel.is_some());
         let each = twins.flat_map(|description| {
@@ -54,11 +54,11 @@ impl Examined {
     }
 }
 
-/// Consecutive filters with twins.
+/// A chain of consecutive filters, all with twins.
 pub type Chain = Vec<Examined>;
 
-/// Returns every chain of at most `length` catalog filters with twins in which each accepts the
-/// previous one's output.
+/// Returns all chains of at most `length` catalog filters with twins, where each filter accepts the
+/// output form of the previous one.
 #[must_use]
 pub fn chains(length: usize) -> Vec<Chain> {
     let twins = Examined::all();
@@ -101,16 +101,18 @@ pub fn long_chains() -> Vec<Chain> {
     groups.into_iter().map(long).collect()
 }
 
-/// Returns true if a filter of the chain edits frames, so that the chain does not fit every hook.
+/// Returns true if a filter of the chain edits frames. Such a chain is not allowed at every hook.
 #[must_use]
 pub fn changes(chain: &[Examined]) -> bool {
     chain.iter().any(|twin| twin.description.kind == FilterKind::Editing)
 }
 
-/// Emits the chain as one program; `None` if it edits frames and does not fit the target.
+/// Emits the chain as one program. Returns `None` if the chain edits frames and the target does not
+/// allow that.
 ///
 /// # Panics
-/// Panics if the chain does not fit and changes no frame.
+///
+/// Panics if the target rejects a chain that edits no frame.
 #[must_use]
 pub fn fitting(chain: &[Examined], target: impl Into<Target>) -> Option<Program> {
     match program(chain, target) {
@@ -120,7 +122,7 @@ pub fn fitting(chain: &[Examined], target: impl Into<Target>) -> Option<Program>
     }
 }
 
-/// Formats the request, without quotes.
+/// Formats the chain as a request, without quotes.
 #[must_use]
 pub fn request(chain: &[Examined]) -> String {
     let written =
@@ -128,7 +130,7 @@ pub fn request(chain: &[Examined]) -> String {
     chain.iter().map(written).collect::<Vec<_>>().join(" | ")
 }
 
-/// Emits the chain as one program that returns the class; filter n of the chain has index n in the
+/// Emits the chain as one program that returns the class. Filter n of the chain has index n in the
 /// program.
 pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program, Unfit> {
     emit::program(target.into().redirecting(), Finish::Answer, |s, on, out| {
@@ -145,8 +147,8 @@ pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program,
     })
 }
 
-/// A judge of a chain's program that runs the user implementations; the program supplies the hook
-/// and the order of counters.
+/// A judge that runs the user implementations of a chain. Hook and order of counters are those of
+/// the program.
 #[derive(Debug)]
 pub struct User<'p> {
     nodes: Vec<Node>,

@@ -10,7 +10,7 @@ use crate::transport::SERVICES;
 use crate::twin::{self, Emitted, Port};
 use ebpf::emit::{Exit, Layers, Scope};
 
-/// The description of `dport`.
+/// Catalog entry of `dport`, which classifies by destination port.
 pub const DPORT: Description = Description {
     name: "dport",
     summary: "classify by TCP, UDP or SCTP destination port",
@@ -38,7 +38,8 @@ captured, or beyond the first 512 bytes), `too deep`, `fragment` (a later one ha
 const _: () = HeaderError::assert_names(DPORT.reasons, 5);
 const NO_PORT: Reason = DPORT.reason("no port");
 
-/// A classifier by source port if `SOURCE`, else by destination port. `sport` uses it too.
+/// A classifier by port: by source port if `SOURCE` is true, otherwise by destination port. Also
+/// used by `sport`.
 pub(super) struct PortOf<const SOURCE: bool>;
 
 impl<const SOURCE: bool> Classify for PortOf<SOURCE> {
@@ -53,7 +54,7 @@ impl<const SOURCE: bool> Classify for PortOf<SOURCE> {
     }
 }
 
-/// Emits the twin.
+/// Emits the twin, which returns the destination port.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     twin::port(s, on, out, Port::Target)
 }

@@ -1,9 +1,9 @@
-//! Flow table: assigns frames to sessions and directions (CONTRACT 8).
+//! Flow table, which assigns frames to sessions and directions (CONTRACT 8).
 //!
-//! Input: the flow of a frame. Output: the filter's [`Record`] of it, with its session number.
-//! Numbers are assigned in the order of first appearance, from the lowest of the filter's own range
-//! ([`SessionNumbers`]); a filter without replicas counts from 1. After the range is exhausted, the
-//! table reuses numbers that no known flow has.
+//! Input: the flow of a frame. Output: the [`Record`] that the filter keeps for the flow, which
+//! includes the session number. Numbers are assigned in the order of first appearance, from the
+//! lowest of the filter's own range ([`SessionNumbers`]); a filter without replicas counts from 1.
+//! After the range is exhausted, the table reuses numbers that no known flow has.
 //!
 //! Flows are distinguished by a 64-bit hash. Its seed is random, so that collisions cannot be
 //! forced; the probability of a chance collision among 65,536 concurrent flows is 2⁻³³. State is
@@ -25,38 +25,38 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub(crate) struct Flows<R> {
     table: Sessions<R>,
     most: usize,
-    /// Range of session numbers.
+    /// Session numbers that the table may assign.
     numbers: SessionNumbers,
-    /// Numbers of known flows beyond the last assigned number, in descending order, while numbers
-    /// are reused. `None` if the list must be built again.
+    /// Numbers of known flows above the last assigned number, in descending order. Used once
+    /// numbers are reused; `None` if the list must be rebuilt.
     taken: Option<Vec<u32>>,
 }
 
-/// A filter's record of a flow: plain data that contains an [`Identity`].
+/// The record of a flow: plain data of the filter that contains an [`Identity`].
 pub(crate) trait Record: Session {
-    /// Returns the part that all records have in common.
+    /// Returns the common part of the record.
     fn identity(&self) -> &Identity;
-    /// Returns the part that all records have in common, for modification.
+    /// Returns the common part of the record, for modification.
     fn identity_mut(&mut self) -> &mut Identity;
 }
 
-/// The part that all records have in common, the table's private record included.
+/// The common part of all records, including the private record of the table.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Identity {
-    /// In the private record, the hash seed. In other records, free for use by the filter.
+    /// The hash seed in the private record. Free for use by the filter in all other records.
     pub(crate) word: u64,
-    /// Session number. In the private record, the last number assigned.
+    /// Session number of the flow. In the private record, the number assigned last.
     pub(crate) session: u32,
     /// Nonzero if the forward direction is down: from the greater address and port to the lesser.
     pub(crate) down: u8,
-    /// In the private record, [`REUSED`] or 0. In other records, free for use by the filter.
+    /// [`REUSED`] or 0 in the private record. Free for use by the filter in all other records.
     pub(crate) flags: u8,
-    /// Free for use by the filter.
+    /// Free for use by the filter; `tcp` stores the server's port.
     pub(crate) port: u16,
 }
 
-/// An [`Identity`] alone is a record, for filters that store nothing else per flow.
+/// An [`Identity`] is itself a record, for filters that store nothing else per flow.
 impl Session for Identity {
     const FIELDS: &'static [Field<Self>] = &[Field::new(
         "down",
@@ -93,11 +93,10 @@ pub(crate) struct FlowSession {
     pub(crate) evicted: bool,
 }
 
-/// Flag of the private record: all numbers of the range have been assigned once.
+/// Flag in the private record: all numbers of the range have been assigned at least once.
 const REUSED: u8 = 1;
 
-/// Moves and publishes the records of the table. After a move, the list of numbers in use is built
-/// again.
+/// Moves and publishes the records of the table. After a move, the list of used numbers is rebuilt.
 impl<R: Record> FilterState for Flows<R> {
     fn sessions(&self) -> Vec<u64> {
         self.table.keys()
@@ -129,9 +128,9 @@ impl<R: Record> FilterState for Flows<R> {
 }
 
 impl<R: Record> Flows<R> {
-    /// Creates a table for at most `most` flows (at least one). The seed
-    /// ([`Arguments::seed`](crate::Arguments::seed)) is that of the flow hash, and session numbers
-    /// are taken from `numbers`.
+    /// Creates a table for at most `most` flows, but at least one. The flow hash uses `seed`
+    /// ([`Arguments::seed`](crate::Arguments::seed)), and `numbers` are the session numbers to
+    /// assign.
     pub(crate) fn new(most: usize, seed: u64, numbers: SessionNumbers) -> Self {
         let mut table = Sessions::<R>::default();
         table.of(PRIVATE).identity_mut().word = seed;
@@ -140,14 +139,14 @@ impl<R: Record> Flows<R> {
         Self { table, most, numbers, taken: None }
     }
 
-    /// Returns the seed for [`Flows::key`]; callers read it once per batch.
+    /// Returns the seed for [`Flows::key`]. Callers read it once per batch.
     pub(crate) fn seed(&self) -> u64 {
         self.table.get(PRIVATE).map_or(0, |shared| shared.identity().word)
     }
 
-    /// Returns the key of a flow, which is the same for both directions, and true if the frame was
-    /// sent from the greater address and port to the lesser. The key never equals the private
-    /// record's.
+    /// Returns the key of a flow, which is the same for both directions and differs from the
+    /// private record's key. Also returns true if the frame was sent from the greater address and
+    /// port to the lesser.
     #[inline]
     pub(crate) fn key(flow: &Flow, seed: u64) -> (u64, bool) {
         let (hash, down) = match (flow.source, flow.target, flow.ports) {
@@ -179,7 +178,7 @@ impl<R: Record> Flows<R> {
         self.table.get(key)
     }
 
-    /// Begins a flow, and returns its record with a new session number.
+    /// Begins a flow with a new session number, and returns its record.
     pub(crate) fn begin(&mut self, key: u64, down: bool) -> &mut R {
         let session = self.next_number();
         let record = self.table.of(key);
@@ -189,7 +188,7 @@ impl<R: Record> Flows<R> {
         record
     }
 
-    /// Returns the next session number that no known flow has.
+    /// Returns a session number that no known flow has.
     fn next_number(&mut self) -> u32 {
         let shared = self.table.of(PRIVATE).identity_mut();
         match self.numbers.after(shared.session) {
@@ -201,7 +200,7 @@ impl<R: Record> Flows<R> {
         }
     }
 
-    /// Returns the next number while numbers are reused. `next` follows the last assigned number;
+    /// Returns the next number to reuse. `next` is the number after the last assigned one, or
     /// `None` if that was the highest of the range.
     #[cold]
     fn next_reused(&mut self, next: Option<u32>) -> u32 {
@@ -218,8 +217,8 @@ impl<R: Record> Flows<R> {
         next
     }
 
-    /// Returns the first number, from `next` on, that is not in `taken`; `None` if there is none up
-    /// to the end of the range.
+    /// Returns the first number, from `next` on, that is not in `taken`; `None` if all numbers up
+    /// to the end of the range are taken.
     fn first_free(&mut self, mut next: u32, mut taken: Vec<u32>) -> Option<u32> {
         while taken.last().is_some_and(|lowest| *lowest <= next) {
             if taken.pop() == Some(next) {
@@ -230,7 +229,7 @@ impl<R: Record> Flows<R> {
         Some(next)
     }
 
-    /// Returns the session numbers of known flows that are at least `from`, in descending order.
+    /// Returns the session numbers of known flows, from `from` upwards, in descending order.
     fn taken_from(&self, from: u32) -> Vec<u32> {
         let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE);
         let numbers = keys.filter_map(|key| Some(self.get(key)?.identity().session));
@@ -239,12 +238,12 @@ impl<R: Record> Flows<R> {
         taken
     }
 
-    /// Ends a flow and returns its record; `None` if the flow is unknown.
+    /// Removes a flow and returns its record; `None` if the flow is unknown.
     pub(crate) fn end(&mut self, key: u64) -> Option<R> {
         self.table.end(key)
     }
 
-    /// Evicts an idle flow if the table is full, and returns the flow's record.
+    /// If the table is full, evicts an idle flow and returns its record.
     pub(crate) fn make_room(&mut self) -> Option<R> {
         // The private record counts as one more.
         match self.table.len() > self.most {
@@ -269,7 +268,7 @@ impl<R: Record> Flows<R> {
 }
 
 impl Flows<Identity> {
-    /// Returns the session of a flow, and begins one if the flow is unknown.
+    /// Returns the session of a flow. If the flow is unknown, begins a session.
     pub(crate) fn session(&mut self, flow: &Flow, seed: u64) -> FlowSession {
         let (key, down) = Self::key(flow, seed);
         let down = u8::from(down);
@@ -283,9 +282,9 @@ impl Flows<Identity> {
     }
 }
 
-/// Hashes an IPv4 flow whose two ends are given as 48 bits each (address and port). Multiplies the
-/// ends, each combined with a secret, and applies the SplitMix64 finalizer. Costs a quarter of the
-/// general hash of `wire::flow`.
+/// Hashes an IPv4 flow whose two endpoints are given as 48 bits each (address and port). Combines
+/// each endpoint with a secret, multiplies both, and applies the SplitMix64 finalizer. Costs a
+/// quarter of the general hash of `wire::flow`.
 #[inline]
 fn hash(low: u64, high: u64, protocol: u8, seed: u64) -> u64 {
     let other = seed.rotate_left(23) ^ 0x9e37_79b9_7f4a_7c15 ^ u64::from(protocol) << 48;
@@ -395,8 +394,8 @@ mod tests {
         assert_eq!([4, 1, 3, 5].map(&mut given), [2, 1, 3, 4], "1 and 3 are still known");
     }
 
-    /// With few numbers and many flows, known flows have distinct numbers, all in the filter's
-    /// range, after any sequence of ends, evictions and moves.
+    /// With few numbers and many flows, the numbers of known flows stay distinct and within the
+    /// filter's range, after any sequence of ends, evictions and moves.
     #[test]
     fn a14_known_flows_have_distinct_numbers() {
         let mut random = testkit::Random::replayable();

@@ -10,8 +10,7 @@ pub mod vxlan;
 
 use crate::contract::{UsableInput, ValueRange};
 
-/// Declares the packets of a transport protocol as usable input from the filters that classify them
-/// by protocol.
+/// Accepts the packets of a transport protocol from the filters that classify by protocol.
 pub(crate) const fn of_protocol(protocol: u8, hint: &'static str) -> [UsableInput; 2] {
     let classes = ValueRange { low: protocol as u32, high: protocol as u32 };
     [
@@ -20,8 +19,8 @@ pub(crate) const fn of_protocol(protocol: u8, hint: &'static str) -> [UsableInpu
     ]
 }
 
-/// Names of well-known ports, used in arcs and in output: common services, mostly from the IANA
-/// registry, with `_` instead of `-`.
+/// Names of well-known ports, for arcs and for printed classes: common services, mostly from the
+/// IANA registry, with `_` instead of `-`.
 pub(crate) const SERVICES: &[(&str, u32)] = &[
     ("ftp_data", 20),
     ("ftp", 21),

@@ -10,7 +10,7 @@ use crate::transport::SERVICES;
 use crate::twin::{self, Emitted, Port};
 use ebpf::emit::{Exit, Layers, Scope};
 
-/// The description of `sport`.
+/// Catalog entry of `sport`, which classifies by source port.
 pub const SPORT: Description = Description {
     name: "sport",
     summary: "classify by TCP, UDP or SCTP source port",
@@ -31,7 +31,7 @@ captured, or beyond the first 512 bytes), `too deep`, `fragment` (a later one ha
     ..DPORT
 };
 
-/// Emits the twin.
+/// Emits the twin, which returns the source port.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     twin::port(s, on, out, Port::Source)
 }

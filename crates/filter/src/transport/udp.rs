@@ -18,7 +18,8 @@ use wire::ip::protocol;
 use wire::ports::{self, Ports};
 use wire::udp;
 
-/// The description of `udp`.
+/// Catalog entry of `udp`, which classifies datagrams by destination port and identifies flows as
+/// sessions.
 pub const UDP: Description = Description {
     name: "udp",
     summary: "check the UDP header, classify by destination port, view the payload",
@@ -103,7 +104,7 @@ impl Udp {
     }
 }
 
-/// Emits the twin.
+/// Emits the twin, which assigns no sessions.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let exits = TwinExits::new(s, out);
     let not_udp = s.absent("not udp", out);

@@ -1,13 +1,13 @@
-//! `vxlan`: decapsulates VXLAN, classifies by network identifier. [RFC 7348 §5]
+//! `vxlan`: decapsulates VXLAN, and classifies by network identifier. [RFC 7348 §5]
 //!
 //! Input: frames with a UDP datagram to the VXLAN port. Output: the inner frames, as if captured
-//! inside the tunnel: nothing is copied, the outer headers stay before the frame. Bits that RFC
-//! 7348 reserves are ignored, because GPE and group policies use them.
+//! inside the tunnel. Nothing is copied: the outer headers stay in memory before the frame. Bits
+//! that RFC 7348 reserves are ignored, because GPE and group policies use them.
 
 use crate::layers::{self, HeaderError};
 use crate::prelude::*;
 
-/// Description of `vxlan`.
+/// Catalog entry of `vxlan`, which extracts the inner frames of VXLAN tunnels.
 pub const VXLAN: Description = Description {
     name: "vxlan",
     summary: "extract frames from VXLAN, classify by network",
@@ -51,9 +51,9 @@ Reasons for no class: `no vxlan` (another port or protocol, or no VNI), `not ip`
 const _: () = HeaderError::assert_names(VXLAN.reasons, 5);
 const NO_VXLAN: Reason = VXLAN.reason("no vxlan");
 
-/// Length of the VXLAN header in bytes.
+/// Length in bytes of the VXLAN header.
 const LENGTH: u32 = 8;
-/// Flag in the VXLAN header: the header has a network identifier.
+/// Flag in the VXLAN header: the network identifier is valid.
 const HAS_NETWORK: u8 = 0x08;
 
 struct Vxlan {

@@ -1,18 +1,19 @@
-//! Frames at the boundaries of the decisions of twins, and the shapes in which the kernel may hold
-//! a frame.
+//! Frames on both sides of the decisions of twins, and the layouts in which the kernel may hold a
+//! frame.
 
 use ebpf::interpret::Packet;
 use filter::testing::{ETHERNET, EXAM_KEY, Frame};
 use filter::transport::token::sealed::seal;
 use wire::checksum::Sum;
 
-/// Returns the bytes of the frames with an Ethernet header.
+/// Returns the bytes of those frames that have an Ethernet header.
 pub(crate) fn ethernet(frames: Vec<Frame>) -> Vec<Vec<u8>> {
     let frames = frames.into_iter().filter(|frame| frame.link == ETHERNET);
     frames.map(|frame| frame.bytes).collect()
 }
 
-/// Returns frames on both sides of each comparison of a twin: tags, extension headers, lengths.
+/// Returns frames on both sides of each comparison that a twin makes: tags, extension headers,
+/// lengths.
 pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
     let mut frames = ethernet(super::shapes());
     let udp = Frame::udp(4000, 53, b"abcdefgh");
@@ -105,7 +106,7 @@ fn extensions(datagram: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Returns frames with ports after two extension headers, and a frame whose checksum becomes zero
-/// under the changes of the example of `rewrite`.
+/// when the example of `rewrite` is applied.
 fn ports_and_checksum(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     // Flows with two headers before the ports: a port read one byte early changes the share.
@@ -126,8 +127,8 @@ fn ports_and_checksum(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
 const EXTENSIONS: [u8; 19] =
     [0, 1, 42, 43, 44, 45, 50, 51, 52, 59, 60, 61, 134, 135, 136, 138, 139, 140, 141];
 
-/// Returns frames whose headers have maximum length, with the data truncated to each length that
-/// the headers may state.
+/// Returns frames with headers of maximum length, whose data is truncated to each length that the
+/// headers may state.
 fn longest() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
@@ -171,8 +172,8 @@ fn longest() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns frames with the patterns with which `match` is examined, at their offset: exact, in the
-/// other letter case, with one bit wrong in each byte, and truncated.
+/// Returns frames that contain the patterns of the examined `match` filters, at their offset:
+/// exact, in the other letter case, with one bit wrong in each byte, and truncated.
 fn patterns() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for pattern in [&b"et "[..], b"SH-2.0-o", b"bcdefgh"] {
@@ -199,9 +200,9 @@ fn lengths() -> Vec<Vec<u8>> {
     [63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024].map(with).into()
 }
 
-/// Returns datagrams with tokens as in the exam of `token`: valid tokens over data of all lengths
-/// around whole words, with numbers in order, late, repeated and of all residues; and invalid
-/// tokens, with one bit wrong in each covered field.
+/// Returns datagrams with tokens for the exam of `token`. Valid tokens cover data of all lengths
+/// around whole words, and have numbers that are in order, late, repeated, and of all residues.
+/// Invalid tokens have one wrong bit in each covered field.
 fn tokens() -> Vec<Vec<u8>> {
     let data: Vec<u8> = (1..=90).map(|n: u8| n.wrapping_mul(0x35)).collect();
     let sealed = |is_six: bool, length: usize, number: u64| {
@@ -250,8 +251,8 @@ pub(crate) fn pending_checksums() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns true if the valid transport checksum of a frame happens to equal that of its pseudo
-/// header, and so looks pending. True for one in 65,536 frames.
+/// Returns true if the valid transport checksum of a frame happens to equal the sum of its pseudo
+/// header, so that the checksum looks pending. This is true for one in 65,536 frames.
 pub(crate) fn looks_pending(frame: &[u8]) -> bool {
     pseudo(frame).is_some_and(|(at, sum)| frame.get(at..at + 2) == Some(&sum.to_be_bytes()))
 }
@@ -274,7 +275,8 @@ fn pseudo(frame: &[u8]) -> Option<(usize, u16)> {
     Some((at, sum.folded()))
 }
 
-/// Makes complete TCP and UDP frames over both IP versions that [look pending](looks_pending).
+/// Makes complete TCP and UDP frames over both IP versions whose checksums [look
+/// pending](looks_pending).
 pub(crate) fn pending_by_chance() -> Vec<Vec<u8>> {
     use testkit::{Frame, Segment};
     let segment = Segment { source: 4000, target: 80, window: 512, ..Segment::default() };
@@ -292,8 +294,8 @@ pub(crate) fn pending_by_chance() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Makes TCP and UDP frames over both IP versions, with varied addresses, ports and checksums, many
-/// at byte boundaries.
+/// Makes TCP and UDP frames over both IP versions, with different addresses, ports and checksums,
+/// many of them at byte boundaries.
 fn spread(count: usize) -> Vec<Vec<u8>> {
     let mut state = 7_u32;
     let mut byte = move || {
@@ -322,13 +324,13 @@ fn spread(count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Yields the frame truncated at the ends of headers, and one byte before these.
+/// Yields the frame truncated at the end of each header, and one byte earlier.
 pub(crate) fn edges(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = [14, 18, 22, 34, 38, 42, 52, 54, 58, 62, 66, 70];
     ends.into_iter().flat_map(|end| [end - 1, end]).filter_map(|end| frame.get(..end))
 }
 
-/// Returns each frame as the kernel may hold it: linear, non-linear, or with a tag beside it.
+/// Returns each frame in all layouts of the kernel: linear, non-linear, and with a tag beside it.
 pub(crate) fn shapes_of(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
     let mut packets = Vec::new();
     for (number, frame) in frames.iter().enumerate() {
@@ -342,7 +344,7 @@ pub(crate) fn shapes_of(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
     packets
 }
 
-/// Returns true for a protocol number adjacent to the number of an extension header.
+/// Returns true if the protocol number is that of an extension header, plus or minus one.
 fn is_near(protocol: u8) -> bool {
     matches!(protocol, 1 | 42 | 45 | 52 | 61 | 134 | 136 | 138 | 141)
 }

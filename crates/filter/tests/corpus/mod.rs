@@ -1,4 +1,4 @@
-//! Frames for exams of all filters: external captures, generated frames, and noise.
+//! Frames for the exams of all filters: external captures, generated frames, and random bytes.
 
 #![allow(dead_code, reason = "each exam uses its share")]
 
@@ -14,7 +14,8 @@ use wire::LinkType;
 /// Maximum size of a capture in bytes; larger ones are skipped, so that an exam takes seconds.
 const CAPTURE_MAX: u64 = 1 << 20;
 
-/// Function that returns frames from the start of each capture, at most as many as its argument.
+/// Function that returns frames from the start of each capture; its argument is the maximum number
+/// per capture.
 pub(crate) type Captured = fn(usize) -> Vec<Frame>;
 
 /// Returns the first `each` packets of every generated capture.
@@ -42,7 +43,7 @@ fn first(captures: &testkit::Captures, each: usize) -> Vec<Frame> {
     read.flat_map(|bytes| testing::capture(&bytes).into_iter().take(each)).collect()
 }
 
-/// Returns frames of every shape that a header filter distinguishes.
+/// Returns one frame for each case that a header filter distinguishes.
 pub(crate) fn shapes() -> Vec<Frame> {
     let mut later = Frame::ipv4(17, &[1, 2, 3, 4]);
     later.bytes[14 + 7] = 9;
@@ -92,7 +93,7 @@ pub(crate) fn shapes() -> Vec<Frame> {
     ]
 }
 
-/// Returns every frame truncated to every length, with its original length on the wire.
+/// Returns every frame truncated to every length; the length on the wire stays the same.
 pub(crate) fn truncated(frames: &[Frame]) -> Vec<Frame> {
     let cut = |frame: &Frame, length: usize| Frame {
         bytes: frame.bytes[..length].to_vec(),

@@ -1,5 +1,5 @@
-//! Descriptions that a chain of filters emits for a capture, and the checks of suricata's tests,
-//! with which they are compared.
+//! Message descriptions that a chain of filters emits for a capture, and the checks of suricata's
+//! tests, which the descriptions must satisfy.
 
 #![allow(dead_code, reason = "each test uses its share")]
 
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use wire::record::{Field, FieldType, Record};
 
-/// The description of a message.
+/// The description of one message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DescribedMessage {
     /// Class of the message.
@@ -52,7 +52,7 @@ fn value_text(field: Field, value: &[u8]) -> String {
     }
 }
 
-/// A chain of filters, and the descriptions emitted so far.
+/// A chain of filters, and the descriptions that it has emitted.
 pub(crate) struct FilterChain {
     nodes: Vec<Node>,
     messages: Vec<DescribedMessage>,
@@ -65,7 +65,7 @@ impl FilterChain {
         Self { nodes: filters.iter().map(node).collect(), messages: Vec::new() }
     }
 
-    /// Returns the descriptions of a capture.
+    /// Runs the chain over a capture, and returns the descriptions.
     pub(crate) fn describe(&mut self, path: &Path) -> &[DescribedMessage] {
         let bytes = fs::read(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
         let frames = capture(&bytes);
@@ -84,7 +84,7 @@ impl FilterChain {
         &self.messages
     }
 
-    /// Runs batches through the filters from index `at` on, and records the descriptions among the
+    /// Runs batches through the filters from index `at` on, and collects the descriptions in the
     /// output. A filter after the first receives only blocks with a class.
     fn run_from<'a>(
         &mut self,
@@ -113,7 +113,7 @@ impl FilterChain {
     }
 }
 
-/// A check in a suricata test: the number of events with these fields.
+/// A check in a suricata test: how many events have these fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Check {
     /// Name of the suricata test.
@@ -122,12 +122,12 @@ pub(crate) struct Check {
     pub(crate) capture: PathBuf,
     /// Expected number of events.
     pub(crate) count: usize,
-    /// Names and values of an event's fields.
+    /// Names and values of the fields that an event must have.
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// Returns the checks of events of this kind in all tests whose captures are present and that run
-/// under version 8, which has one event per DNS message.
+/// Returns the checks of events of type `event` in all tests whose captures are present. Skips
+/// tests for versions other than 8, which has one event per DNS message.
 pub(crate) fn checks(suricata: &Path, event: &str) -> Vec<Check> {
     let mut tests = Vec::new();
     find_tests(suricata, &mut tests);
@@ -145,8 +145,8 @@ fn find_tests(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the checks in one file. Only the plain form is parsed: `count`, and names with values
-/// under `match`; other checks are skipped.
+/// Returns the checks in one file. Only the simple form is parsed: `count`, and names with values
+/// under `match`.
 fn checks_in(path: &Path, event: &str) -> Vec<Check> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let folder = path.parent().unwrap_or(path);
@@ -180,8 +180,8 @@ fn checks_in(path: &Path, event: &str) -> Vec<Check> {
     checks
 }
 
-/// Returns the capture that a test names, or the only capture in its directory; `None` if there is
-/// no such file.
+/// Returns the capture that a test names, or else the only capture in its directory. Returns `None`
+/// if there is no such file.
 fn capture_of(directory: &Path, text: &str) -> Option<PathBuf> {
     let named = text.lines().find_map(|line| line.strip_prefix("pcap:"));
     if let Some(named) = named {

@@ -1,4 +1,4 @@
-//! Class and description of one DNS message.
+//! Parses one DNS message, and derives its class and its description.
 
 use super::{CUT, MALFORMED, NOT_DNS, POINTERS_AHEAD, QUERIES, RESPONSE, RESPONSES};
 use crate::application::endpoints::{Endpoints, write_display};
@@ -11,9 +11,9 @@ const DESCRIPTION_MAX: usize = 4096;
 /// Maximum number of answers in a description.
 const ANSWERS_MAX: usize = 16;
 
-/// A message and the block around it.
+/// A complete DNS message as it was received.
 pub(super) struct ReceivedMessage<'a, 'm> {
-    /// The block in which the message begins.
+    /// The first block of the message. The description copies its time and endpoints.
     pub(super) block: Block<'a>,
     /// Captured bytes of the message.
     pub(super) raw: &'m [u8],
@@ -54,21 +54,21 @@ fn first_fragment_context(context: BlockMetadata) -> BlockMetadata {
     BlockMetadata { flags, ..context }
 }
 
-/// The contents of a message, from one pass over it.
+/// The properties of a message that determine its class and description, collected in one pass.
 #[derive(Default)]
 struct MessageContents<'m> {
     question: Option<Question<'m>>,
-    /// Owner name of the first record. It replaces the name in the question, which multicast DNS
-    /// responses lack.
+    /// Owner name of the first resource record. Multicast DNS responses have no question, so that
+    /// their description shows this name instead.
     owner: Option<Name<'m>>,
     response: bool,
-    /// The response code, including the bits of an OPT record.
+    /// The response code, including the upper bits from an OPT record.
     code: u16,
     /// Minimum time to live of the answers.
     ttl: Option<u32>,
-    /// True if the message is truncated, or unreadable after the answers.
+    /// True if the message is truncated, or if parsing failed after the answer section.
     incomplete: bool,
-    /// True if a compression pointer in a name points forward.
+    /// True if a compression pointer in a name points forward, which RFC 1035 forbids.
     has_forward_pointer: bool,
 }
 

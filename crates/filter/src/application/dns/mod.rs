@@ -27,12 +27,13 @@ use wire::dns::{RCODES, TYPES};
 use wire::ip::protocol;
 use wire::udp::{self, Udp};
 
-/// Declares all blocks of the transport filter named `giver` as usable input.
+/// Accepts blocks of any class from the transport filter named `giver`.
 const fn all_blocks_of(giver: &'static str) -> UsableInput {
     UsableInput { giver, classes: ValueRange::ALL, on_request: false, hint: "put `udp` before it" }
 }
 
-/// The description of `dns`.
+/// Catalog entry of `dns`, which finds DNS messages and classifies them by query type or response
+/// code.
 pub const DNS: Description = Description {
     name: "dns",
     summary: "find DNS messages, classify by query type or response code",
@@ -80,9 +81,9 @@ followed, as resolvers do), and messages of connections that were found again af
     ..Description::EMPTY
 };
 
-/// Class of a response without an error.
+/// Class of a response without an error; responses with an error add the response code.
 const RESPONSE: u32 = 1 << 16;
-/// Names of query types, then of response codes.
+/// Class names: the query types first, then the response codes.
 const NAMES: [(&str, u32); TYPES.len() + RCODES.len()] = names();
 
 const NOT_DNS: Reason = DNS.reason("not dns");
@@ -122,7 +123,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 struct Dns {
     table: Sessions<DnsConnection>,
     connections_max: usize,
-    /// Scratch space for the reassembly of a message.
+    /// Buffer in which a message of several blocks is made contiguous for parsing.
     scratch: Vec<u8>,
 }
 
@@ -184,7 +185,7 @@ fn transport_protocol(block: &mut Block<'_>) -> Option<u8> {
     framed.then(|| layers::transport(block).map_or(0, |transport| transport.protocol))
 }
 
-/// Handles a datagram as one message, or none.
+/// Handles a datagram as one message. A datagram without a DNS message passes without a class.
 fn classify_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     if block.marks.is_description() {
         // Another filter's description: it describes nothing that leaves here.
@@ -216,7 +217,7 @@ fn message_length(block: &Block<'_>) -> usize {
     here.max(stated.saturating_sub(udp::LENGTH))
 }
 
-/// Emits the description of a message, if there was memory for it. Returns the flags of the
+/// Emits the description of a message, if it could be allocated. Returns the flags for the
 /// message's first fragment.
 fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
     match description {
@@ -228,7 +229,7 @@ fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'
     }
 }
 
-/// Converts a block to a fragment of a message.
+/// Converts a block to a message fragment with this class and these flags.
 fn into_fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<'a> {
     let was = block.context.flags.without(Flags::FIRST).without(Flags::LAST);
     block.context.flags = was.with(flags);
@@ -240,7 +241,7 @@ fn standalone_message(block: Block<'_>, class: Class) -> Block<'_> {
     into_fragment(block, class, Flags::FIRST.with(Flags::LAST))
 }
 
-/// Returns the block as a complete message without a class, and counts the block under the reason.
+/// Converts the block to a complete message without a class, and counts `why` as the reason.
 fn into_unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) -> Block<'a> {
     standalone_message(block, cx.absent(why))
 }

@@ -3,7 +3,8 @@
 //! Input: the blocks of one direction in order, holes included. Output: messages. The state of a
 //! direction is [`DnsDirection`]: the length field, the pieces of one incomplete message, and the
 //! number of its missing bytes. Until the first message is recognized, the length field is held
-//! with the pieces, so that a direction of another protocol leaves completely.
+//! together with the pieces, so that all bytes of a direction that is not DNS can be emitted
+//! unchanged.
 
 use super::message::{ReceivedMessage, describe};
 use super::{
@@ -30,28 +31,29 @@ pub(super) struct DnsConnection {
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct DnsDirection {
-    /// Pieces of the current message. While `recognized` is zero, its length field is among them.
+    /// Held pieces of the current message, preceded by the length field while `recognized` is zero.
     held: HeldList,
-    /// Number of bytes of the message not received yet.
+    /// Number of bytes of the current message that have not arrived.
     missing: u32,
-    /// Length of the message in bytes.
+    /// Length of the current message in bytes.
     length: u16,
-    /// Number of bytes of the length field received.
+    /// Number of bytes of the current length field that have arrived: 0 to 2.
     prefix: u8,
-    /// Nonzero once a message was recognized.
+    /// Nonzero after the first recognized message of the direction.
     recognized: u8,
     /// Nonzero if the current message is unreadable: the [`Reason::mark`] of the cause.
     broken: u8,
     /// Nonzero if the rest of the direction is unreadable: the [`Reason::mark`] of the cause.
     closed: u8,
-    /// Nonzero once a block of the direction has arrived.
+    /// Nonzero after the first block of the direction.
     begun: u8,
-    /// Nonzero once the last block of the direction has arrived.
+    /// Nonzero after the last block of the direction.
     ended: u8,
 }
 
 impl Session for DnsConnection {
-    /// Returns the session number: keys are offset by one, since key 0 is the private session.
+    /// Returns the session number for a key of the session table, which is the number plus one: key
+    /// 0 is the private session.
     fn number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
     }
@@ -162,8 +164,9 @@ impl DnsDirection {
         }
     }
 
-    /// Consumes the next byte of the length field. Until a message was recognized, the byte is also
-    /// held: alone if its block has no more bytes, else together with the bytes that follow.
+    /// Consumes the next byte of the length field. Before the first message is recognized, the byte
+    /// is also held. If its block has no more bytes, the byte is held as a piece of its own,
+    /// otherwise together with the bytes that follow.
     fn read_length<'a>(&mut self, pieces: &mut BlockSplitter<'a>, cx: &mut StreamContext<'_, 'a>) {
         let byte = pieces.next(1).bytes().first().copied().unwrap_or(0);
         self.length = self.length << 8 | u16::from(byte);
@@ -196,7 +199,8 @@ impl DnsDirection {
         }
     }
 
-    /// Handles the next piece of a message: emits a complete message, or holds the piece.
+    /// Handles the next piece of a message: emits the message if the piece completes it, and
+    /// otherwise holds the piece.
     fn take_piece<'a>(
         &mut self,
         piece: Block<'a>,
@@ -252,9 +256,9 @@ impl DnsDirection {
         self.broken = if whole { 0 } else { TOO_MANY_PIECES.mark() };
     }
 
-    /// Returns true if the held pieces and `piece`, which follows `lead` bytes of the length field
-    /// in its block, may begin a message. Returns true as well if the header is incomplete, or was
-    /// complete in the held pieces already.
+    /// Returns false if the held pieces and `piece` cannot be the start of a DNS message. `lead` is
+    /// the number of bytes of the length field that precede the piece in its block. Returns true if
+    /// the header is still incomplete, or was already complete in the held pieces.
     fn may_begin_message(&self, piece: &Block<'_>, lead: u32, cx: &StreamContext<'_, '_>) -> bool {
         let before = u32::from(self.length).saturating_sub(self.missing + piece.length());
         if before as usize >= LENGTH {
@@ -270,7 +274,8 @@ impl DnsDirection {
         message.is_none_or(|message| message.is_likely(length) || message.is_possible(length))
     }
 
-    /// Emits the message if its held pieces form one, or else releases the pieces without a class.
+    /// Emits the held pieces as a message if they form one. Otherwise releases them without a
+    /// class.
     fn finish_held(&mut self, length: usize, buf: &mut Vec<u8>, cx: &mut StreamContext<'_, '_>) {
         let mut lead = if self.recognized == 0 { 2 } else { 0 };
         buf.clear();
@@ -312,8 +317,8 @@ impl DnsDirection {
     }
 }
 
-/// Returns true if a message certainly begins here, after missing bytes: a length, a plausible
-/// header and, if the whole message is present, contents that match the header.
+/// Returns true if `bytes`, which follow missing bytes, certainly begin with a message: a length, a
+/// plausible header and, if the message is complete, contents that match the header.
 fn is_message_start(bytes: &[u8]) -> bool {
     let Some((length, rest)) = bytes.split_first_chunk() else { return false };
     let length = usize::from(u16::from_be_bytes(*length));
@@ -322,21 +327,22 @@ fn is_message_start(bytes: &[u8]) -> bool {
     likely.is_some_and(|likely| message.len() < length || likely.is_sound())
 }
 
-/// An iterator over the pieces into which a block is split. The first emitted piece takes the place
-/// of the block in its batch; the others become new blocks.
+/// An iterator that splits a block into pieces. The first emitted piece replaces the block in its
+/// batch; the others become new blocks.
 struct BlockSplitter<'a> {
     block: Block<'a>,
-    /// Number of bytes of the block returned so far.
+    /// Offset in the block of the next piece.
     taken: u32,
-    /// Number of bytes just before `taken` that belong to the length field of a first message.
+    /// Number of bytes before `taken` that belong to the length field of a direction's first
+    /// message.
     lead: u32,
-    /// True after the first output.
+    /// True after the first piece was emitted.
     emitted: bool,
 }
 
 impl<'a> BlockSplitter<'a> {
-    /// Returns the next piece of the block, of at most `length` bytes. Only the piece with the
-    /// block's last byte has the end-of-session flag.
+    /// Returns the next piece of the block, of at most `length` bytes. Only the piece that contains
+    /// the last byte of the block has the end-of-session flag.
     fn next(&mut self, length: u32) -> Block<'a> {
         let mut piece = self.block.narrow(self.taken, length);
         self.taken += piece.length();
@@ -346,7 +352,7 @@ impl<'a> BlockSplitter<'a> {
         piece
     }
 
-    /// Steps back over bytes of the block that were returned already.
+    /// Moves back by `length` bytes, so that `next` returns them again.
     fn step_back(&mut self, length: u32) {
         self.taken = self.taken.saturating_sub(length);
     }

@@ -1,5 +1,5 @@
-//! Tests of `dns` on literal messages: datagrams, connections split at every offset, gaps, ends,
-//! noise.
+//! Tests of `dns` on literal messages: datagrams, connections segmented at every offset, gaps,
+//! incomplete ends, random bytes.
 
 use super::*;
 use crate::application::test_support::{OutputBlock, TestPiece, gap, sent, through};
@@ -49,10 +49,10 @@ fn classes(out: &[OutputBlock]) -> Vec<u32> {
     out.iter().map(|o| o.class.0).collect()
 }
 
-/// Class, flags, bytes in view, and contents of a description.
+/// An output block: class, flags, bytes in view, and the contents if it is a description.
 type DatagramOutput = (Class, Flags, Vec<u8>, Option<Vec<u8>>);
 
-/// Runs frames that each hold one datagram, with the payload at offset 42.
+/// Runs frames that each contain one datagram, with its payload at offset 42.
 fn run_datagrams(frames: &[Frame]) -> Vec<DatagramOutput> {
     let arena = Arena::new(4 * frames.len());
     let mut space = Space::new(&arena);

@@ -18,8 +18,8 @@ use std::io::Read;
 use wire::http::{Coding, Codings};
 
 impl Walk<'_, '_, '_> {
-    /// Holds the bytes from offset `from` to the current offset as part of the coded body of the
-    /// open message.
+    /// Holds the block's bytes from offset `from` to the current offset as a piece of the open
+    /// message's coded body.
     pub(super) fn hold_data(&mut self, from: u32) {
         let length = self.at - from;
         let gathered = self.direction().gathered.saturating_add(length);
@@ -97,7 +97,7 @@ impl Walk<'_, '_, '_> {
     }
 }
 
-/// A decoder with reusable buffers.
+/// A decoder for content codings, with reusable buffers.
 pub(super) struct BodyDecoder {
     ratio: usize,
     most: usize,
@@ -105,23 +105,23 @@ pub(super) struct BodyDecoder {
     output: Vec<u8>,
 }
 
-/// Output size in bytes up to which the ratio of output to input is not limited: short repetitive
-/// bodies compress very well.
+/// Output size in bytes up to which the ratio of output to input is not checked, because short
+/// repetitive bodies compress very well.
 const RATIO_FREE_SIZE: usize = 64 * 1024;
 /// Growth step of the output buffer in bytes.
 const OUTPUT_STEP: usize = 64 * 1024;
-/// Maximum number of nested codings that are undone. The state of a session has no room for more.
+/// Maximum number of nested codings to decode. The state of a session has room for this many.
 const CODINGS_MAX: usize = 4;
 
 impl BodyDecoder {
-    /// Creates a decoder that produces at most `most` bytes of output per body. Beyond 64 KiB the
-    /// output is also limited to `ratio` times the input.
+    /// Creates a decoder that produces at most `most` bytes per body. The part of the output beyond
+    /// 64 KiB is also limited to `ratio` times the input.
     pub(super) const fn new(ratio: usize, most: usize) -> Self {
         Self { ratio, most, input: Vec::new(), output: Vec::new() }
     }
 
-    /// Undoes the codings of the input, and returns the counter under which the result is counted.
-    /// Skips a coding that was announced but not applied.
+    /// Undoes the codings of the input in reverse order, and returns the counter that matches the
+    /// outcome. Skips a coding that was announced but not applied.
     fn decode(&mut self, codings: Codings) -> Result<Counter, Counter> {
         let limit = self.input.len().saturating_mul(self.ratio).max(RATIO_FREE_SIZE).min(self.most);
         let (mut whole, mut undone) = (true, false);
@@ -146,7 +146,7 @@ impl BodyDecoder {
     }
 }
 
-/// Undoes one coding and appends the result to `out`. Returns true if the coded form was complete.
+/// Undoes one coding and appends the result to `out`. Returns true if the coded input was complete.
 fn undo(coding: Coding, bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
     match coding {
         Coding::Gzip => gunzip(bytes, out, limit),
@@ -170,7 +170,7 @@ fn undo(coding: Coding, bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result
     }
 }
 
-/// The outcome of decompressing one coding.
+/// Final state of the decompression of one coding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     /// The decoder has reached the regular end of the format.

@@ -12,12 +12,13 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use wire::http::{Head, Start};
 use wire::record::{Field, Record, RecordKind, Writer};
 
-/// Size of a description in bytes, not counting the texts from the head.
+/// Upper bound on the size of a description in bytes, not counting the texts copied from the head.
 const BASE_SIZE: usize = 256;
 
 impl<'a> Walk<'_, '_, 'a> {
-    /// Emits the description of a message that begins. If `alone`, no fragment of the message
-    /// follows. A message that already broke off is marked as incomplete.
+    /// Emits the description of a message whose head is complete. `alone` means that no fragments
+    /// of the message follow the description. A message that has already broken off is marked as
+    /// incomplete.
     pub(super) fn describe(&mut self, head: &Head<'_>, alone: bool) {
         let requests = self.is_requests();
         self.cx.count(if requests { why::REQUESTS } else { why::RESPONSES }, 1);
@@ -78,8 +79,8 @@ impl<'a> Walk<'_, '_, 'a> {
         Endpoints::of(block, !self.is_requests())
     }
 
-    /// Emits an exchange as one description of its request, its response and the observed parts of
-    /// their bodies.
+    /// Emits one description of an exchange: the request, the response, and the sizes of the bodies
+    /// as far as they were observed.
     pub(super) fn emit_exchange(
         &mut self,
         request: Option<Record<'a>>,
@@ -126,8 +127,8 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Creates a record of an observed request body, to be held until the exchange is emitted;
-    /// `None` without memory.
+    /// Creates the record of an observed request body, which is held until the exchange is emitted.
+    /// Returns `None` if memory is lacking.
     pub(super) fn observed_body_record(&mut self, observed: ObservedBody) -> Option<Block<'a>> {
         let context = self.block.context;
         self.cx.describe(BASE_SIZE, Class::YES, context, |room| {
@@ -144,7 +145,7 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 }
 
-/// The size of the observed part of a body.
+/// Number of body bytes observed and missing in one message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedBody {
     pub(super) bytes: u64,
@@ -158,7 +159,8 @@ impl ObservedBody {
     }
 }
 
-/// Returns true if another response to the same request follows (RFC 9110 §15.2).
+/// Returns true for a 1xx response, which another response to the same request follows (RFC 9110
+/// §15.2).
 pub(super) const fn is_interim(class: Class) -> bool {
     100 <= class.0 && class.0 < 200 && class.0 != 101
 }
@@ -211,8 +213,9 @@ fn write_body_fields(writer: &mut Writer<'_>, head: &Head<'_>) {
     }
 }
 
-/// Writes the response's fields of an exchange. If `alone` (the request was not observed), also
-/// writes the time and the endpoints, which otherwise are those of the request.
+/// Writes the fields of an exchange that describe the response. `alone` means that no request was
+/// observed; then the time and the endpoints, which otherwise are those of the request, are written
+/// too.
 fn write_exchange_response(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
     for (field, value) in record.fields() {
         match field {
@@ -240,7 +243,7 @@ fn write_text(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     }
 }
 
-/// Writes the value of a header field as one line.
+/// Writes the value of a header field, with line breaks removed.
 fn write_line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     if !value.is_empty() {
         writer.line(field, value);
@@ -250,7 +253,7 @@ fn write_line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
 /// Maximum length of a user name in `Basic` credentials (RFC 7617).
 const USER_MAX: usize = 192;
 
-/// A Base64 decoder that accepts missing padding, since only the user name is needed.
+/// Base64 configuration that accepts missing padding, since a user name can be decoded without it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -280,7 +283,8 @@ fn write_user(writer: &mut Writer<'_>, authorization: &[u8]) {
     }
 }
 
-/// Returns an upper bound on the length of a description's texts, in bytes.
+/// Returns an upper bound on the length of the texts that a description copies from this head, in
+/// bytes.
 fn text_size(head: &Head<'_>) -> usize {
     let fields = &head.fields;
     let start = match head.start {
@@ -297,7 +301,7 @@ fn text_size(head: &Head<'_>) -> usize {
         + fields.content_encoding.len()
 }
 
-/// Returns an upper bound on the length of an existing description's texts, in bytes.
+/// Returns an upper bound on the length of the texts in an existing description, in bytes.
 fn fields_size(record: &Record<'_>) -> usize {
     record.fields().map(|(_, value)| value.len() + 3).sum()
 }

@@ -1,4 +1,5 @@
-//! Starts of messages: protocol detection, and heads that arrive in one or several pieces.
+//! Parsing at the start of messages: protocol detection, and heads that arrive in one or several
+//! pieces.
 
 use super::options::Emit;
 use super::state::{HttpDirection, Phase, Protocol};
@@ -10,13 +11,13 @@ use wire::http::{
 
 /// Class of a response whose status is not a number from 100 to 999.
 const NO_STATUS: u32 = 999;
-/// Number of bytes at the start of a response within which a head after stray lines is searched.
+/// Maximum number of stray bytes before a response in which the parser searches for its head.
 const JUNK_MAX: usize = 256;
-/// Number of bytes at the start of a connection that decide its protocol.
+/// Number of bytes at the start of a connection that suffice to detect its protocol.
 const GUESS_SIZE: usize = 32;
 
 impl Walk<'_, '_, '_> {
-    /// Handles the bytes at the start of a message.
+    /// Handles bytes at a position where a message is expected.
     pub(super) fn take_message_start(&mut self) {
         let lost = self.direction().phase() == Phase::Lost;
         if !lost {
@@ -50,16 +51,16 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Returns true if bytes without a head may belong to a response. This holds in lenient mode
-    /// for the first bytes of a direction while a request is pending.
+    /// Returns true if bytes that do not begin with a head may still belong to a response: in
+    /// lenient mode, at the start of a direction, while a request is pending.
     fn may_be_headless(&self) -> bool {
         let lenient = self.options.mode == ParseMode::Lenient;
         let first = self.it.directions[self.direction].phase() == Phase::New;
         lenient && first && !self.is_requests() && self.pending_request().is_some()
     }
 
-    /// Handles a head after stray lines, or a body without a head (HTTP/0.9), which ends when its
-    /// connection ends.
+    /// Handles a response that begins with stray lines before its head, or an HTTP/0.9 response,
+    /// which is a body without a head and ends with the connection.
     fn take_headless(&mut self) {
         let rest = self.rest();
         let within = rest.get(..JUNK_MAX).unwrap_or(rest);
@@ -81,7 +82,7 @@ impl Walk<'_, '_, '_> {
     }
 
     /// Returns true if the first bytes of a direction may be HTTP/1, and derives from them which
-    /// direction carries requests. If it returns false, the bytes have been handled.
+    /// direction carries requests. If it returns false, it has emitted the bytes without a class.
     pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {
         let lost = self.direction().phase() == Phase::Lost;
         match guess(rest) {
@@ -95,10 +96,10 @@ impl Walk<'_, '_, '_> {
         true
     }
 
-    /// Stops parsing a direction that is not HTTP/1. A recognized protocol also stops the other
-    /// direction; an unrecognized one only if the other direction was stopped as well. A direction
-    /// that lost its framing is not stopped by an unrecognized protocol, because HTTP/1 may still
-    /// follow. Always returns false.
+    /// Stops parsing a direction that is not HTTP/1, and always returns false. A recognized
+    /// protocol also stops the other direction. An unrecognized protocol stops the other direction
+    /// only if that direction does not parse either. A direction that lost its framing continues
+    /// after an unrecognized protocol, because HTTP/1 may still follow.
     pub(super) fn reject_protocol(&mut self, protocol: Protocol) -> bool {
         let lost = self.direction().phase() == Phase::Lost;
         self.release_held(self.direction, why::NOT_HTTP);
@@ -140,7 +141,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Holds the rest of the block. Returns false if memory is lacking.
+    /// Holds the rest of the block. Returns false if no memory is left.
     pub(super) fn hold_rest(&mut self) -> bool {
         let piece = self.block.narrow(self.at, u32::MAX);
         self.at = self.block.length();
@@ -174,9 +175,9 @@ impl Walk<'_, '_, '_> {
         *self.text = text;
     }
 
-    /// Ends a direction that broke off within a head. If the start line is complete, the start line
-    /// and the complete header fields are described as a message without a body, marked as
-    /// incomplete (RFC 9112 §8).
+    /// Ends a direction that broke off within a head. If the start line is complete, emits a
+    /// description with the start line and the complete header fields, marked as incomplete and
+    /// without a body (RFC 9112 §8).
     pub(super) fn end_within_head(&mut self) {
         let mut text = std::mem::take(self.text);
         self.cx.gather(&self.it.directions[self.direction].held, &mut text);
@@ -200,7 +201,8 @@ impl Walk<'_, '_, '_> {
         *self.text = text;
     }
 
-    /// Begins a message. The last piece of its head is the range `from..to` of the block.
+    /// Begins a message whose head ends in this block: the range `from..to` is the last piece of
+    /// the head.
     pub(super) fn begin_message(&mut self, head: &Head<'_>, from: u32, to: u32) {
         if head.is_preface() {
             // The response that accepted the switch was not observed.
@@ -222,7 +224,8 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Records and describes a message. If `broken`, the message broke off within its head.
+    /// Stores the message as the open one and emits its description. `broken` means that the
+    /// message broke off within its head.
     fn open_message(&mut self, head: &Head<'_>, body: Body, broken: bool) {
         self.it.kind = Protocol::Http1.number();
         let other = &mut self.it.directions[1 - self.direction];
@@ -264,7 +267,7 @@ fn class_of(head: &Head<'_>) -> u32 {
     }
 }
 
-/// Returns true if a head certainly begins here, amid unparsed bytes.
+/// Returns true if `rest`, bytes after lost framing, certainly begins with a head.
 pub(super) fn is_certain_start(rest: &[u8]) -> bool {
     match guess(rest) {
         Guess::Request => {

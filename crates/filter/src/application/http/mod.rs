@@ -32,7 +32,7 @@ use state::{HttpConnection, Protocol};
 use walk::Walk;
 use wire::http::{METHODS, OTHER, ParseMode};
 
-/// The description of `http`.
+/// Catalog entry of `http`, which extracts, classifies and describes HTTP/1 messages.
 pub const HTTP: Description = Description {
     name: "http",
     summary: "extract HTTP/1 messages from streams, classify by method or status",
@@ -130,10 +130,10 @@ decodable, or too large to decode. The report counts connections by protocol.",
     ..Description::EMPTY
 };
 
-/// The classes of exchanges, 1000 plus the status.
+/// The classes of exchanges: 1000 plus the status code of the response.
 const EXCHANGE_CLASSES: ValueRange = ValueRange { low: 1000, high: 1999 };
 
-/// Names of the classes of requests: of the methods, and of all others.
+/// Class names of requests: one per known method, and one for all other methods.
 const METHOD_NAMES: [(&str, u32); METHODS.len() + 1] = method_names();
 
 #[expect(clippy::indexing_slicing, reason = "at build time only, within the table")]
@@ -147,7 +147,7 @@ const fn method_names() -> [(&'static str, u32); METHODS.len() + 1] {
     names
 }
 
-/// Returns the effect of the filter on blocks: only decoding creates new bytes.
+/// Returns the strongest effect of the filter on blocks: only decoding of bodies creates new bytes.
 fn effect(arguments: &Arguments) -> Effect {
     let kind = if arguments.flag("decode") { FilterKind::Editing } else { FilterKind::Reordering };
     Effect { kind, gives: HTTP.gives, reads: HTTP.reads }
@@ -177,7 +177,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 struct Http {
     options: Options,
     connections: Sessions<HttpConnection>,
-    /// Scratch space for the reassembly of a head.
+    /// Buffer in which a head of several pieces is made contiguous for parsing.
     text: Vec<u8>,
     decoder: BodyDecoder,
 }
@@ -249,7 +249,8 @@ impl Stream for Http {
 }
 
 impl Http {
-    /// Evicts the connection idle for longest if the maximum is reached.
+    /// If the maximum number of connections is reached, evicts the connection that has been idle
+    /// for longest.
     fn make_room(&mut self, cx: &mut StreamContext<'_, '_>) {
         // The private session counts as one more.
         if self.connections.len() <= self.options.connections {
@@ -267,7 +268,7 @@ impl Http {
         }
     }
 
-    /// Releases everything held for a connection.
+    /// Releases all blocks held for a connection.
     fn close(&mut self, key: u64, mut connection: HttpConnection, cx: &mut StreamContext<'_, '_>) {
         let before = connection.kind;
         for direction in 0..2 {

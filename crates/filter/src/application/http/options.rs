@@ -2,7 +2,7 @@
 
 use wire::http::ParseMode;
 
-/// The arguments of `http`, parsed.
+/// The parsed arguments of `http`.
 #[derive(Debug)]
 pub(super) struct Options {
     pub(super) emit: Emit,

@@ -1,4 +1,4 @@
-//! Output of the filter: fragments of messages as views of the block, and bytes outside of messages
+//! Output of `http`: message fragments as views of the current block, and bytes outside of messages
 //! unchanged.
 
 use super::options::Emit;
@@ -32,8 +32,8 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Continues the body of the open message with the bytes from offset `from` to the current
-    /// offset.
+    /// Emits the bytes from offset `from` to the current offset as part of the open message's body,
+    /// merged with a pending fragment if there is one.
     pub(super) fn emit_data(&mut self, from: u32, last: bool) {
         let coded = self.direction().codings != 0;
         match self.options.emit {
@@ -46,7 +46,8 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Emits the pending fragment of the open message, which ends at the current offset.
+    /// Emits the pending fragment of the open message, which ends at the current offset. `last`
+    /// means that the message ends there.
     pub(super) fn flush(&mut self, last: bool) {
         let from = self.open.take().filter(|from| last || *from < self.at);
         if let Some(from) = from {

@@ -1,9 +1,9 @@
-//! Pairs requests with responses: the n-th request belongs to the n-th response (RFC 9112 §9.3.2),
-//! where interim responses do not count.
+//! Pairing of requests with responses: the n-th request belongs to the n-th final response (RFC
+//! 9112 §9.3.2); interim (1xx) responses are not counted.
 //!
 //! Pending descriptions are held in one list: a request under key `4 n`, the observed part of its
-//! body under `4 n + 1`, its open response under `4 n + 2`. The latter two exist only if exchanges
-//! are requested.
+//! body under `4 n + 1`, its open response under `4 n + 2`. The latter two are held only if the
+//! request line asks for exchanges.
 
 use super::describe::{ObservedBody, is_interim};
 use super::state::Phase;
@@ -15,7 +15,7 @@ use wire::record::{Field, Record};
 
 const REQUEST_BODY: u32 = 1;
 const RESPONSE: u32 = 2;
-/// Mask of the bits in a key that distinguish the request, its body and its response.
+/// Mask of the key bits that tell the request, its body and its response apart.
 const PART_MASK: u32 = 3;
 
 impl<'a> Walk<'_, '_, 'a> {
@@ -63,8 +63,8 @@ impl<'a> Walk<'_, '_, 'a> {
         self.cx.keep(&mut self.it.pending, described, key);
     }
 
-    /// Handles the end of a request. If exchanges are requested and the response is pending, holds
-    /// a record of the observed part of the request body.
+    /// Handles the end of a request. If exchanges are emitted and the response is pending, holds a
+    /// record of the request body's size.
     pub(super) fn end_request(&mut self) {
         let seen = ObservedBody::of(self.direction());
         let nothing = seen.bytes == 0 && seen.missing == 0 && !seen.broken;
@@ -79,8 +79,8 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Handles the end of a response. Ends the request of the response too, unless the response is
-    /// interim.
+    /// Handles the end of a response. A final response also ends its request; an interim response
+    /// does not.
     pub(super) fn end_response(&mut self) {
         if is_interim(Class(self.direction().class)) {
             return;
@@ -98,7 +98,7 @@ impl<'a> Walk<'_, '_, 'a> {
         self.forget_front(front);
     }
 
-    /// Ends all pending requests, because no response will arrive.
+    /// Ends all pending requests without a response.
     pub(super) fn drop_pending(&mut self) {
         while let Some((front, _)) = self.cx.front(&self.it.pending) {
             self.cx.count(why::UNPAIRED_MESSAGES, 1);

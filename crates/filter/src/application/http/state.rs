@@ -1,16 +1,16 @@
-//! State of an HTTP connection: plain data, 152 bytes.
+//! State of an HTTP connection: plain data of 152 bytes.
 
 use crate::contract::{Block, Field, HeldList, Session, Unit};
 use abi::{Class, Flags};
 use wire::http::Body;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of a connection. The private session, which belongs to the filter itself, holds the
-/// tallies.
+/// The state of a connection. Only the private session, which belongs to the filter itself, uses
+/// `tally`.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct HttpConnection {
-    /// The two directions, indexed by the number that the stream filter assigns: 0 forward, 1
+    /// The two directions, indexed by the direction number from the `tcp` filter: 0 forward, 1
     /// backward.
     pub(super) directions: [HttpDirection; 2],
     /// Pending descriptions: requests under key `4 n`, their bodies under `4 n + 1`, responses
@@ -18,14 +18,15 @@ pub(super) struct HttpConnection {
     pub(super) pending: HeldList,
     /// Sequence number of the next request.
     pub(super) next_request: u32,
-    /// Number of later requests that could not be held in `pending`.
+    /// Number of requests after those in `pending` that could not be held.
     pub(super) unheld: u32,
-    /// Protocol: one of [`Protocol`], 0 if unknown.
+    /// Discriminant of the connection's [`Protocol`]; 0 if unknown.
     pub(super) kind: u8,
-    /// Nonzero if requests flow in the backward direction. Without a handshake the stream filter
-    /// guessed the direction.
+    /// Nonzero if requests flow in the backward direction. Without a handshake `tcp` can only guess
+    /// which end is the client.
     pub(super) flipped: u8,
-    /// Nonzero if the last request may switch the connection to another protocol.
+    /// Nonzero if the last request (CONNECT, or one with Upgrade) may switch the connection to
+    /// another protocol.
     pub(super) may_switch: u8,
     pub(super) spare: u8,
     /// Number of connections per protocol; used in the private session only.
@@ -64,25 +65,25 @@ pub(super) struct HttpDirection {
     pub(super) seen: u64,
     /// Number of bytes of the open message's body that are missing.
     pub(super) missing: u32,
-    /// Held pieces of an incomplete head, or of a body to be decoded.
+    /// Held pieces: of an incomplete head, or of a coded body until its end.
     pub(super) held: HeldList,
     /// Number of bytes in the held pieces.
     pub(super) gathered: u32,
     /// Class of the open message.
     pub(super) class: u32,
-    /// Content codings of the body that the filter will undo.
+    /// Content codings of the body that the filter will decode.
     pub(super) codings: u16,
     /// Discriminant of a [`Phase`].
     pub(super) state: u8,
-    /// Progress of the search for the end of a head ([`wire::http::HeadSearch`]).
+    /// State of the search for the end of a head ([`wire::http::HeadSearch`]).
     pub(super) seek: u8,
-    /// Nonzero if the open message still needs its last fragment.
+    /// Nonzero if the last fragment of the open message has not been emitted.
     pub(super) owes: u8,
-    /// Nonzero if the open message broke off.
+    /// Nonzero if the open message ended early or lost bytes.
     pub(super) broken: u8,
-    /// Nonzero once a nonempty block has arrived.
+    /// Nonzero after the first nonempty block.
     pub(super) begun: u8,
-    /// Nonzero if the connection ends after the open message; strict mode only.
+    /// Nonzero if the connection closes after the open message; used in strict mode only.
     pub(super) closes: u8,
 }
 
@@ -94,15 +95,15 @@ pub(super) enum Phase {
     New,
     /// Between two messages.
     Between,
-    /// In a head that is not complete; its pieces are held.
+    /// In an incomplete head, whose pieces are held.
     Head,
     /// In a body.
     Body,
-    /// The message framing was lost.
+    /// Within bytes that belong to no known message, after a syntax error or a gap.
     Lost,
     /// The direction does not carry HTTP/1.
     Other,
-    /// Both ends have switched to another protocol.
+    /// Both ends have switched to another protocol, for example after CONNECT.
     Switched,
     /// After the last message of a connection, in strict mode.
     Closed,
@@ -155,7 +156,7 @@ impl HttpConnection {
         known.map(|(protocol, _)| *protocol)
     }
 
-    /// Returns true if no more blocks can belong to the connection.
+    /// Returns true if both directions have ended.
     pub(super) fn is_over(&self) -> bool {
         let [one, other] = &self.directions;
         let ended = |direction: &HttpDirection| direction.phase() == Phase::Ended;
@@ -164,8 +165,8 @@ impl HttpConnection {
         (ended(one) && (ended(other) || unmet(other))) || (ended(other) && unmet(one))
     }
 
-    /// Returns the block, prepared for output, if its bytes belong to a body that continues after
-    /// it (fast path); otherwise `None`.
+    /// Returns the block, ready to be emitted, if all of its bytes belong to a body that continues
+    /// after it. Returns `None` otherwise. This is the fast path.
     #[inline]
     pub(super) fn take_body_block<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
         let flags = block.context.flags;
@@ -186,7 +187,7 @@ impl HttpConnection {
         Some(block)
     }
 
-    /// Returns true if any bytes arrived.
+    /// Returns true if any bytes of the connection arrived.
     pub(super) fn has_bytes(&self) -> bool {
         self.directions.iter().any(|direction| direction.begun != 0)
     }

@@ -1,4 +1,4 @@
-//! Hand-written connections: blocks in, messages out.
+//! Tests of `http` on hand-written connections: blocks in, messages out.
 
 mod broken;
 mod codings;
@@ -9,12 +9,12 @@ use super::*;
 use crate::testing::{Arena, Frame, Node, Space};
 use wire::record::{Field, Record, RecordKind};
 
-/// A block as the stream filter emits it.
+/// An input block, as `tcp` emits it.
 #[derive(Clone, Debug)]
 struct StreamBlock {
     back: bool,
     bytes: Vec<u8>,
-    /// Length of a hole, which has no bytes.
+    /// Length in bytes of a hole; 0 for a block with bytes.
     hole: u32,
     flags: Flags,
 }
@@ -43,7 +43,7 @@ struct Message {
     kind: Option<RecordKind>,
     fields: Vec<(Field, Vec<u8>)>,
     bytes: Vec<u8>,
-    /// Bytes in holes.
+    /// Number of missing bytes: the total length of the holes.
     missing: u32,
     whole: bool,
 }
@@ -60,13 +60,13 @@ impl Message {
     }
 }
 
-/// The output of a connection.
+/// The output of `http` for one connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct ConnectionOutput {
     messages: Vec<Message>,
-    /// Unanswered bytes, per direction.
+    /// Bytes without a class, per direction.
     unanswered: [Vec<u8>; 2],
-    /// Open messages, per direction.
+    /// Index of the message whose fragments have not all arrived, per direction.
     open: [Option<usize>; 2],
 }
 
@@ -196,8 +196,8 @@ const GET: &str = "GET /a?b HTTP/1.1\r\nHost: h\r\nUser-Agent: me\r\nReferer: r\
                    Authorization: Basic am9lOnNlY3JldA==\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 fine\r\nContent-Length: 5\r\nContent-Type: text/plain\r\n\r\nhello";
 
-/// Server logs distinguish `""` from `"-"`. Credentials without a colon have no user name (RFC
-/// 7617).
+/// Empty and absent fields differ, as server logs distinguish `""` from `"-"`. Credentials without
+/// a colon have no user name (RFC 7617).
 #[test]
 fn empty_fields_differ_from_absent_fields() {
     let reported = |fields: &str, field: Field| {

@@ -1,7 +1,7 @@
-//! Pass over one block of a direction that assigns the bytes of the block to messages.
+//! The main loop of `http`: assigns the bytes of one block to messages.
 //!
 //! Input: the state of the connection, and the block. Output: fragments. The block itself is
-//! emitted as the first fragment, so that a message of one block costs only its description.
+//! emitted as the first fragment, so that a message of one block allocates only its description.
 
 use super::decode::BodyDecoder;
 use super::heads::is_certain_start;
@@ -11,7 +11,7 @@ use super::why;
 use crate::prelude::*;
 use wire::http::{BodyPart, Codings};
 
-/// A pass over one block.
+/// A pass over one block, with the state of its connection.
 pub(super) struct Walk<'w, 'c, 'a> {
     pub(super) options: &'w Options,
     pub(super) text: &'w mut Vec<u8>,
@@ -23,21 +23,20 @@ pub(super) struct Walk<'w, 'c, 'a> {
     pub(super) direction: usize,
     /// Number of bytes of the block processed so far.
     pub(super) at: u32,
-    /// Start of the open message's pending fragment.
+    /// Start offset of the open message's fragment that is not emitted yet.
     pub(super) open: Option<u32>,
-    /// True once a part of the block was emitted or held. Further parts are then emitted as new
-    /// blocks.
+    /// True after a part of the block was emitted or held; later parts are emitted as new blocks.
     pub(super) emitted: bool,
 }
 
-/// Converts a block to a hole of the same length.
+/// Converts a block to a hole of the same length, without bytes.
 pub(super) fn into_hole(block: Block<'_>) -> Block<'_> {
     let pointer = RichPointer::hole(block.length());
     let marks = Marks::bare(block.length()).with_ticket(block.marks.ticket());
     Block { pointer, frame: &[], marks, context: block.context }
 }
 
-/// Returns an empty hole that marks the end of a direction without FIN.
+/// Returns an empty hole that marks the end of a direction that ended without a FIN.
 pub(super) fn end_hole<'a>(key: u64, direction: usize, now: Time) -> Block<'a> {
     let back = if direction == 1 { Flags::BACKWARD } else { Flags::NONE };
     let context = BlockMetadata {
@@ -94,8 +93,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// Ends a direction whose connection was closed. Emits nothing for the block, which only
-    /// carries the end.
+    /// Ends a direction of a closed connection, and drops the block, which only carries the end
+    /// flag.
     pub(super) fn close(mut self) {
         self.emitted = true;
         self.end_direction();
@@ -184,8 +183,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// Handles a syntax error: either detects that the protocol was switched, or gives up the
-    /// message framing.
+    /// Handles a syntax error. If the bytes show that the protocol was switched, switches;
+    /// otherwise gives up the message framing.
     pub(super) fn handle_fault(&mut self) {
         let may_switch = self.it.may_switch != 0 && self.is_requests();
         if self.it.protocol().is_none() {

@@ -2,11 +2,11 @@
 
 use crate::contract::{Counter, Reason};
 
-/// Reasons for missing classes, in the order in which the filter's description lists them.
+/// Reasons for a missing class, in the order of the catalog entry.
 pub(super) const REASONS: &[&str] =
     &["not http", "malformed", "lost", "cut", "switched", "after close", "no session"];
 
-/// Counters, in the order in which the filter's description lists them.
+/// Counters, in the order of the catalog entry.
 pub(super) const COUNTERS: &[&str] = &[
     "requests",
     "responses",

@@ -1,5 +1,5 @@
 //! Tests of the signatures on texts segmented at every offset, on similar texts that must not
-//! match, and on captures.
+//! match, and on bundled captures.
 
 use super::*;
 use crate::testing::{Fragment, Node, pieces};
@@ -29,8 +29,8 @@ fn concatenated(before: &[u8], rest: &[u8]) -> Vec<u8> {
     [before, rest].concat()
 }
 
-/// Returns samples: filter, direction, text, and the number of bytes after which the protocol is
-/// certain.
+/// Returns texts of each protocol: the catalog entry, the flags of the direction, the text, and the
+/// number of bytes after which the protocol is certain.
 fn signature_samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
     let (client, server) = (Flags::NONE, Flags::BACKWARD);
     let text = |bytes: &[u8]| bytes.to_vec();
@@ -73,7 +73,7 @@ fn signature_samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
     ]
 }
 
-/// Returns texts that resemble one of the four protocols but are none of them.
+/// Returns texts that resemble one of the four protocols without belonging to it.
 fn similar_texts() -> Vec<Vec<u8>> {
     let text = |bytes: &[u8]| bytes.to_vec();
     let late = concatenated(b"HTTP/1.1 200 OK\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n");

@@ -1,7 +1,7 @@
-//! Protocol detection and parsing of hellos in the two directions of a TLS connection.
+//! Protocol detection and hello parsing in the two directions of a TLS connection.
 //!
-//! Input: the blocks of one direction in order. Output: descriptions of hellos, and the same blocks
-//! with their class.
+//! Input: the blocks of one direction in order. Output: descriptions of hellos, and the input
+//! blocks with their class.
 
 use super::{
     Buffers, CLIENTS, CUT, GAP, MALFORMED, NO_HELLO, NOT_TLS, SERVERS, TOO_LONG, ja4::fingerprint,
@@ -14,7 +14,7 @@ use wire::tls::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of blocks that a hello spans.
+/// Maximum number of blocks held while a hello is incomplete.
 const PIECES_MAX: u32 = 1024;
 /// Maximum size of a description in bytes.
 const DESCRIPTION_MAX: usize = 4096;
@@ -29,15 +29,15 @@ const PROTOCOLS_MAX: usize = 8;
 pub(super) struct TlsConnection {
     forward: TlsDirection,
     backward: TlsDirection,
-    /// Description of the client's hello. It is held until the server's hello arrives, whose
-    /// description repeats the server name and the JA4 fingerprint.
+    /// Held description of the client's hello. The description of the server's hello, which arrives
+    /// later, repeats the server name and the JA4 fingerprint from it.
     client_description: HeldList,
-    /// The version that the server chose, or until then the version that the client offered; 0 if
-    /// unknown.
+    /// The negotiated version; until the server has chosen, the version that the client offered. 0
+    /// if unknown.
     version: u16,
     /// Nonzero once the server has chosen the version.
     chosen: u8,
-    /// Length of the session id that the client offers to resume.
+    /// Length in bytes of the session id with which the client offers to resume a session.
     resumes: u8,
     session: [u8; 32],
 }
@@ -46,25 +46,26 @@ pub(super) struct TlsConnection {
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct TlsDirection {
-    /// Blocks that arrived before the direction was decided.
+    /// Blocks held until it is decided whether the direction is TLS.
     held: HeldList,
     /// Number of bytes in the held blocks.
     bytes: u32,
-    /// Number of bytes needed before the next attempt to parse a hello.
+    /// Total number of bytes that must be held before the next attempt to parse a hello.
     need: u32,
-    /// Nonzero once decided: 1 for TLS, otherwise 1 plus the [`Reason::mark`] of the cause.
+    /// 0 while undecided, 1 for TLS, otherwise 1 plus the [`Reason::mark`] of the cause.
     decided: u8,
-    /// Nonzero once blocks have arrived.
+    /// Nonzero after the first block.
     seen: u8,
-    /// Nonzero once the last block has arrived.
+    /// Nonzero after the last block.
     ended: u8,
-    /// Nonzero after a HelloRetryRequest, which the server follows with a second hello: 1 within
-    /// its block, then 2.
+    /// State of a HelloRetryRequest, after which the server sends a second hello: 0 without one, 1
+    /// within the block of the request, 2 after that block.
     retries: u8,
 }
 
 impl Session for TlsConnection {
-    /// Returns the session number: keys are offset by one, since key 0 is the private session.
+    /// Returns the session number for a key of the session table, which is the number plus one: key
+    /// 0 is the private session.
     fn number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
     }
@@ -111,8 +112,8 @@ impl TlsConnection {
         [self.forward, self.backward].iter().all(|direction| direction.seen == direction.ended)
     }
 
-    /// Releases all held blocks. A direction that is still undecided is decided to be unreadable
-    /// for this reason.
+    /// Releases all held blocks. If the direction is undecided, marks it as unreadable with `why`
+    /// as the reason.
     pub(super) fn give_up(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.decide(false, Err(why), cx);
         self.decide(true, Err(why), cx);
@@ -161,7 +162,8 @@ impl TlsConnection {
         }
     }
 
-    /// Returns the reason for a missing hello at the end of a direction: truncated, or not started.
+    /// Returns the reason for a missing hello at the end of a direction: the hello was truncated,
+    /// or did not begin.
     fn missing_hello_reason<'a>(
         &mut self,
         block: Block<'a>,
@@ -186,8 +188,8 @@ impl TlsConnection {
         }
     }
 
-    /// Parses all bytes received in a direction, including those of this block, and describes the
-    /// hello in them. Returns `None` if more bytes are needed.
+    /// Parses all bytes received in a direction, including those of this block, and emits a
+    /// description of the hello in them. Returns `None` if more bytes are needed.
     fn parse_hello<'a>(
         &mut self,
         block: Block<'a>,
@@ -238,7 +240,7 @@ impl TlsConnection {
         })
     }
 
-    /// Decides a direction that is still undecided, and releases its held blocks.
+    /// Sets the decision of a direction that is still undecided, and releases its held blocks.
     fn decide(
         &mut self,
         backward: bool,
@@ -257,14 +259,14 @@ impl TlsConnection {
         }
     }
 
-    /// Passes a block with the class of its direction.
+    /// Emits a block with the class of its direction.
     fn pass<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
         let class = self.class(backward, cx);
         cx.pass(block.with_class(class));
     }
 
-    /// Returns the class of a block, which is the TLS version. A direction that is not TLS has no
-    /// class, nor has an unreadable direction while the version is unknown.
+    /// Returns the class for blocks of a direction: the TLS version. A direction has no class if it
+    /// is not TLS, or if it is unreadable and the version is unknown.
     fn class(&mut self, backward: bool, cx: &mut StreamContext<'_, '_>) -> Class {
         let version = self.version;
         match Reason::of_mark(self.direction(backward).decided.saturating_sub(DECIDED_TLS)) {
@@ -357,7 +359,8 @@ impl TlsConnection {
     }
 }
 
-/// Creates the description of a hello that begins in block `first`; `None` without memory.
+/// Creates the description of a hello that begins in block `first`. Returns `None` if memory is
+/// lacking.
 fn describe<'a>(
     version: u16,
     first: Block<'a>,
@@ -380,5 +383,5 @@ fn describe<'a>(
     })
 }
 
-/// Value of [`TlsDirection::decided`] for TLS.
+/// [`TlsDirection::decided`] of a direction that is TLS.
 const DECIDED_TLS: u8 = 1;

@@ -1,10 +1,10 @@
-//! JA4: a client fingerprint from the set of offers in its hello (FoxIO, "JA4: TLS Client
+//! JA4, a fingerprint of a TLS client computed from its hello (FoxIO, "JA4: TLS Client
 //! Fingerprinting", a specification under the BSD license).
 //!
-//! Input: a ClientHello. Output: 36 characters: transport, version, presence of a server name,
-//! numbers of cipher suites and extensions, first protocol; then two truncated hashes, of the
-//! sorted cipher suites, and of the sorted extensions with the signature algorithms. GREASE is
-//! ignored everywhere.
+//! Input: a ClientHello. Output: 36 characters. The readable part has transport, version, presence
+//! of a server name, the numbers of cipher suites and extensions, and the first protocol. Two
+//! truncated hashes follow: of the sorted cipher suites, and of the sorted extensions with the
+//! signature algorithms. GREASE values are ignored everywhere.
 
 use sha2::{Digest, Sha256};
 use wire::tls::{ClientHello, Version, extension, is_grease};
@@ -14,7 +14,7 @@ const FINGERPRINT_LENGTH: usize = 36;
 /// Length of a truncated hash in characters.
 const HASH_SIZE: usize = 12;
 
-/// Returns the fingerprint of a TLS client over TCP. `numbers` is scratch space for sorting.
+/// Returns the fingerprint of a TLS client over TCP. `numbers` is a buffer for sorting.
 pub(super) fn fingerprint(
     hello: &ClientHello<'_>,
     numbers: &mut Vec<u16>,
@@ -76,8 +76,8 @@ fn two_digits(number: usize) -> [u8; 2] {
     [b'0' + number / 10, b'0' + number % 10]
 }
 
-/// Returns the first and last character of the first offered protocol, or of its hexadecimal form
-/// if either character is not alphanumeric.
+/// Returns the first and last character of the first offered protocol name. If either character is
+/// not alphanumeric, takes both from the hexadecimal form of the name.
 fn alpn_ends(protocol: &[u8]) -> [u8; 2] {
     let (Some(&first), Some(&last)) = (protocol.first(), protocol.last()) else { return *b"00" };
     if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() {
@@ -96,7 +96,7 @@ fn sort_into(numbers: &mut Vec<u16>, values: impl Iterator<Item = u16>) {
     numbers.sort_unstable();
 }
 
-/// Returns the truncated hash of `list`, an underscore and `suffix`; zeros if `list` is empty.
+/// Returns the truncated hash of `list`, an underscore and `suffix`, or zeros if `list` is empty.
 fn hash(list: &[u16], suffix: &[u16]) -> [u8; HASH_SIZE] {
     if list.is_empty() {
         return [b'0'; HASH_SIZE];

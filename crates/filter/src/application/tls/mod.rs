@@ -26,7 +26,8 @@ use crate::prelude::*;
 use connection::TlsConnection;
 use wire::tls::Version;
 
-/// The description of `tls`.
+/// Catalog entry of `tls`, which recognizes TLS connections, classifies them by version, and
+/// describes their hellos.
 pub const TLS: Description = Description {
     name: "tls",
     summary: "find TLS connections, classify by version, describe the hellos",
@@ -92,14 +93,14 @@ struct Tls {
     buffers: Buffers,
 }
 
-/// Scratch space for the reassembly of a hello.
+/// Reusable buffers for the reassembly of a hello.
 #[derive(Debug, Default)]
 struct Buffers {
-    /// Bytes of blocks.
+    /// Contiguous bytes of the held blocks.
     blocks: Vec<u8>,
-    /// Payloads of records.
+    /// Contiguous payloads of the TLS records.
     records: Vec<u8>,
-    /// Scratch space for sorting the numbers that a fingerprint covers.
+    /// Buffer for sorting the numbers that a fingerprint includes.
     numbers: Vec<u16>,
 }
 

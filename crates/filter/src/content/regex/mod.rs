@@ -15,7 +15,8 @@ use crate::prelude::*;
 use crate::texts::TextPiece;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The description of `regex`.
+/// Catalog entry of `regex`, which classifies by the first regular expression with a match that
+/// ends in the block.
 pub const REGEX: Description = Description {
     name: "regex",
     summary: "classify by the first of several regular expressions that match",
@@ -95,22 +96,22 @@ struct Regex {
     sessions: Sessions<SessionSearch>,
 }
 
-/// State of the searches in both directions of a session.
+/// Search states of the two directions of a session.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
 struct SessionSearch {
     forward: TextSearch,
     backward: TextSearch,
-    /// Fingerprint of the automaton to which the states belong.
+    /// Fingerprint of the automaton to which the search states belong.
     fingerprint: u32,
 }
 
-/// State of the search in one text.
+/// Search state of one text, which is a direction of a session or a message.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
 struct TextSearch {
     state: MatchState,
-    /// Lowest number, from 1, of a pattern that matched; 0 if none has.
+    /// Lowest number, from 1, of a pattern that has matched so far; 0 if none.
     first: u32,
 }
 
@@ -133,7 +134,7 @@ impl SessionSearch {
     }
 }
 
-/// Bound above every pattern number, for a search for all patterns.
+/// Bound greater than all pattern numbers: the search includes all patterns.
 const ALL: u32 = u32::MAX;
 
 impl Classify for Regex {

@@ -1,4 +1,4 @@
-//! `regex` against the regex crate, on texts segmented at every offset.
+//! Tests of `regex` against the `regex` crate, on texts segmented at every offset.
 
 use super::*;
 use crate::testing::{Answer, Fragment, Frame, Node, answers, pieces};
@@ -187,11 +187,12 @@ fn literals_are_found_across_every_block_boundary() {
     }
 }
 
-/// The expected ends of matches, as the regex crate finds them.
+/// Cache of the expected match ends, computed with the `regex` crate.
 #[derive(Default)]
 struct ExpectedMatches(HashMap<(String, usize), Judge>);
 
-/// One byte of each kind that the test patterns distinguish, and one byte of no such kind.
+/// One representative of each kind of byte that the test patterns distinguish, and of all other
+/// bytes.
 const KINDS: &[u8] = b"abc \n_\r\xff\0";
 
 impl ExpectedMatches {
@@ -205,14 +206,14 @@ impl ExpectedMatches {
         judge.is_match(text)
     }
 
-    /// Returns true if a match ends at `at` for every continuation.
+    /// Returns true if a match of `pattern` ends at offset `at` whatever bytes follow.
     fn is_known(&mut self, pattern: &str, text: &[u8], at: usize) -> bool {
         let before = &text[..at];
         self.ends(pattern, before, 0)
             && KINDS.iter().all(|byte| self.ends(pattern, &[before, &[*byte]].concat(), 1))
     }
 
-    /// Returns the classes of the pieces of `text` that end at `ends`.
+    /// Returns the expected classes of the pieces of `text` whose end offsets are `ends`.
     fn classes(&mut self, patterns: &[&str], text: &[u8], ends: &[usize]) -> Vec<u32> {
         let mut classes = vec![0; ends.len()];
         for (number, pattern) in patterns.iter().enumerate().rev() {
@@ -267,8 +268,8 @@ const PATTERNS: &[&str] = &[
     r"(?mR)a$",
 ];
 
-/// Random segmentation gives the whole text's answers: against the regex crate, with several
-/// sessions and directions interleaved, state moves in between, and every batch size.
+/// Random segmentation gives the same answers as the unsegmented text in the `regex` crate, with
+/// interleaved sessions and directions, state moves, and every batch size.
 #[test]
 fn random_segmentation_agrees_with_the_whole_text() {
     let mut random = Random::replayable();

@@ -1,4 +1,4 @@
-//! Classification of all blocks of a batch by one call.
+//! Classification of all blocks of a batch in one call.
 
 use super::lanes::lanes_of;
 use super::{Batch, Block, LANES, LaneMask, lanes, mask_of};

@@ -2,8 +2,8 @@
 
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// Maximum length in bytes of the headers that a new block copies from its causing block: enough
-/// for IPv6 with extension headers and TCP.
+/// Maximum length in bytes of the headers that a new block copies from the block that caused it:
+/// enough for IPv6 with extension headers and TCP.
 const HEADERS_MAX: u16 = 256;
 
 /// One block: a frame, a view into it, and its metadata.
@@ -51,7 +51,7 @@ impl<'a> Block<'a> {
         self.pointer.length()
     }
 
-    /// Returns true if all bytes in view are present.
+    /// Returns true if no byte in view is missing.
     #[inline]
     #[must_use]
     pub fn is_whole(&self) -> bool {
@@ -82,8 +82,8 @@ impl<'a> Block<'a> {
         self
     }
 
-    /// Removes the first `bytes` bytes of the frame, without copying. Header offsets are adjusted;
-    /// the offset of a removed header becomes unknown.
+    /// Removes the first `bytes` bytes of the frame, without copying. Header offsets are adjusted,
+    /// and become unknown for headers that are removed.
     #[must_use]
     pub fn without_front(mut self, bytes: u32) -> Self {
         let bytes = bytes.min(self.marks.captured);
@@ -121,8 +121,9 @@ impl<'a> Block<'a> {
         self.frame.get(usize::from(network)..usize::from(payload)).unwrap_or_default()
     }
 
-    /// Returns the marks of a new block: a copy of the [headers](Self::headers), followed by
-    /// `length` bytes in view. The block is not a captured frame, but its addresses can be read.
+    /// Returns the marks for a new block that consists of a copy of the [headers](Self::headers)
+    /// and `length` bytes in view. Such a block is not a captured frame, but its addresses can be
+    /// read.
     #[must_use]
     pub fn marks_after_headers(&self, length: u32) -> Marks {
         let headers = self.headers().len() as u32;
@@ -144,7 +145,7 @@ impl<'a> Block<'a> {
         self
     }
 
-    /// Returns the block as an entry of a ring.
+    /// Converts the block to a ring entry.
     #[inline]
     #[must_use]
     pub fn entry(&self) -> Entry {

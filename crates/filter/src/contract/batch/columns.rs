@@ -1,24 +1,26 @@
-//! The columns of a batch: one array per property.
+//! The columns of a batch: one array for each property of its blocks.
 
 use super::lanes::{LANES, Lane, LaneMask, mask_of};
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// The columns of a batch, without bytes; filled by a source or from a ring.
+/// The columns of a batch, without the bytes of the blocks. A source fills them, or they are read
+/// from a ring.
 #[derive(Clone, Debug)]
 pub struct Columns {
     pub(super) len: usize,
     pub(super) live: LaneMask,
-    /// Sum of the view lengths of all lanes in bytes, at the time when the lanes were filled.
+    /// Sum of the view lengths in bytes of all lanes, as they were filled.
     pub(super) bytes: u64,
-    /// True if any lane was filled with a block that has no class.
+    /// True if a lane was filled with a block that has no class.
     pub(super) unanswered: bool,
     pub(super) pointers: [RichPointer; LANES],
     pub(super) marks: [Marks; LANES],
     pub(super) context: [BlockMetadata; LANES],
-    /// For each lane, the sequence number that its causing block received at the last fork
+    /// For each lane, the sequence number that the last fork assigned to the block that caused it
     /// (CONTRACT 16).
     pub(super) order: [u32; LANES],
-    /// The byte at one offset of each view; valid if [`Known::column`] is set.
+    /// For each lane, the view's byte at the offset in [`Known::column`]; valid only if that is
+    /// set.
     pub(super) column: [u8; LANES],
 }
 
@@ -39,7 +41,7 @@ impl Default for Columns {
 }
 
 impl Columns {
-    /// Adds a block; returns false, adding nothing, if all lanes are in use.
+    /// Adds a block. Returns false, without adding it, if all lanes are in use.
     #[inline]
     pub fn push(&mut self, entry: Entry) -> bool {
         let l = self.len;
@@ -57,8 +59,8 @@ impl Columns {
         true
     }
 
-    /// Adds a block with the sequence number of its causing block; returns false, adding nothing,
-    /// if all lanes are in use.
+    /// Adds a block that was caused by the block with sequence number `order`. Returns false,
+    /// without adding it, if all lanes are in use.
     #[inline]
     pub fn push_caused(&mut self, entry: Entry, order: u32) -> bool {
         let l = self.len;
@@ -69,8 +71,8 @@ impl Columns {
         added
     }
 
-    /// Loads the sequence numbers from the marks, in which
-    /// [`Batch::store_order`](super::Batch::store_order) of another space has stored them.
+    /// Loads the sequence numbers from the marks, where another space has stored them with
+    /// [`Batch::store_order`](super::Batch::store_order).
     #[inline]
     pub fn load_order(&mut self) {
         for (order, marks) in self.order.iter_mut().zip(&self.marks).take(self.len) {
@@ -78,7 +80,7 @@ impl Columns {
         }
     }
 
-    /// Returns the sequence number of this lane's causing block.
+    /// Returns the sequence number of the block that caused this lane's block.
     #[inline]
     #[must_use]
     pub fn order(&self, l: Lane) -> u32 {
@@ -132,8 +134,8 @@ impl Columns {
         self.added(first, count.min(LANES - first));
     }
 
-    /// Marks `count` lanes as used, starting at lane `first`. The sequence number of each lane is
-    /// its index.
+    /// Marks `count` lanes from `first` on as used, and sets the sequence number of each to its
+    /// lane index.
     #[inline]
     fn added(&mut self, first: Lane, count: usize) {
         for (l, order) in self.order.iter_mut().enumerate().skip(first).take(count) {
@@ -143,8 +145,8 @@ impl Columns {
         self.live |= mask_of(self.len) & !mask_of(first);
     }
 
-    /// Returns the facts known before any filter changes the batch: the bytes in view and, unless a
-    /// block has no class, the lanes with a class.
+    /// Returns the facts about freshly filled columns: the bytes in view and, unless a block has no
+    /// class, the lanes with a class.
     #[inline]
     pub(super) fn known(&self) -> Known {
         let answered = (!self.unanswered).then_some(self.live);

@@ -1,6 +1,7 @@
-//! Lanes of a batch, and masks of lanes.
+//! Indexes and masks of the lanes of a batch.
 
-/// Maximum number of lanes in a batch. 128 lanes with `u128` masks were slower.
+/// Maximum number of blocks in a batch, each in a lane. A variant with 128 lanes and `u128` masks
+/// was slower.
 pub const LANES: usize = 64;
 
 /// Index of a lane, below [`LANES`].

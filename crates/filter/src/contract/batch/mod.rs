@@ -19,7 +19,7 @@ use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 use columns::Known;
 use segment::SegmentFrames;
 
-/// Reusable memory of a batch: the columns, and the allocation for the frame slices.
+/// Reusable memory of a batch: the columns, and the allocation of the frame slices.
 #[derive(Debug, Default)]
 pub struct BatchMemory {
     /// Columns for a source to fill.
@@ -33,7 +33,8 @@ impl From<Box<Columns>> for BatchMemory {
     }
 }
 
-/// Up to 64 blocks with their bytes. `'a` is one pass of the space: no byte reference outlives it.
+/// Up to 64 blocks with their bytes. The lifetime `'a` is one pass of the space: references to
+/// bytes end with it.
 #[derive(Debug)]
 pub struct Batch<'a> {
     columns: Box<Columns>,
@@ -41,14 +42,14 @@ pub struct Batch<'a> {
     frames: Vec<&'a [u8]>,
     segment: Option<SegmentFrames<'a>>,
     known: Known,
-    /// The lane that a per-block filter processed last; after a panic, the lane of the offending
-    /// block.
+    /// The lane that a per-block filter processed last. After a panic this is the lane of the block
+    /// that caused the panic.
     at: u8,
 }
 
 impl<'a> Batch<'a> {
-    /// Creates a batch over these columns; `bytes` returns those captured bytes of a lane's frame
-    /// that are present.
+    /// Creates a batch over these columns. `bytes` returns the bytes of a lane's frame that are
+    /// present.
     #[inline]
     pub fn new(room: BatchMemory, mut bytes: impl FnMut(&Columns, Lane) -> &'a [u8]) -> Self {
         let BatchMemory { columns, mut frames } = room;
@@ -60,8 +61,8 @@ impl<'a> Batch<'a> {
         Self { columns, frames, segment: None, known, at: 0 }
     }
 
-    /// Creates a batch over these columns if `segment`, the bytes of a dbuf from position `start`
-    /// on, contains all frames. Otherwise returns `room` unchanged.
+    /// Creates a batch over these columns if all of their frames are within `segment`, which holds
+    /// the bytes of a dbuf from position `start` on. Otherwise returns `room` unchanged.
     #[inline]
     pub fn of_segment(
         room: BatchMemory,
@@ -76,7 +77,7 @@ impl<'a> Batch<'a> {
         Ok(Self { segment, ..Self::without_bytes(room) })
     }
 
-    /// Creates a batch over these columns without bytes, for consumers of metadata only.
+    /// Creates a batch over these columns without bytes, for filters that read only metadata.
     #[inline]
     #[must_use]
     pub fn without_bytes(room: BatchMemory) -> Self {
@@ -92,8 +93,8 @@ impl<'a> Batch<'a> {
         Self::new(BatchMemory::default(), |_, _| &[])
     }
 
-    /// Converts the batch of an interrupted pass to columns without byte references, in which the
-    /// live blocks are adjacent.
+    /// Converts the batch of an interrupted pass to columns, with the live blocks moved to adjacent
+    /// lanes.
     #[must_use]
     pub fn into_compact(mut self) -> BatchMemory {
         let all = self.columns.live == mask_of(self.columns.len);
@@ -159,8 +160,8 @@ impl<'a> Batch<'a> {
         self.columns.live &= mask;
     }
 
-    /// Sets the live lanes; lanes that are not in use stay unused. The engine calls this to restore
-    /// lanes that an operand of a Boolean section has ended.
+    /// Sets the mask of live lanes; lanes that are not in use stay unused. The engine calls this to
+    /// restore lanes that an operand in a section has ended.
     #[inline]
     pub fn set_live(&mut self, mask: LaneMask) {
         self.columns.live = mask & mask_of(self.columns.len);
@@ -203,8 +204,8 @@ impl<'a> Batch<'a> {
         self.columns.marks[l] = marks;
     }
 
-    /// Adds a block with the sequence number of its causing block; returns the block if all lanes
-    /// are in use.
+    /// Adds a block that was caused by the block with sequence number `order`. Returns the block if
+    /// all lanes are in use.
     #[inline]
     pub fn push(&mut self, block: Block<'a>, order: u32) -> Result<(), Block<'a>> {
         let l = self.columns.len;
@@ -220,15 +221,16 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Returns the sequence number of this lane's causing block at the last fork.
+    /// Returns the sequence number that the last fork assigned to the block that caused this lane's
+    /// block.
     #[inline]
     #[must_use]
     pub fn order(&self, l: Lane) -> u32 {
         self.columns.order[l]
     }
 
-    /// Assigns the live blocks sequence numbers from `next` on, at a fork, and advances `next` past
-    /// the assigned numbers.
+    /// Assigns consecutive sequence numbers, from `next` on, to the live blocks at a fork, and
+    /// advances `next` past them.
     pub fn renumber(&mut self, next: &mut u32) {
         for l in lanes(self.columns.live) {
             self.columns.order[l] = *next;
@@ -249,8 +251,8 @@ impl<'a> Batch<'a> {
         self.columns.order[..self.columns.len].fill(number);
     }
 
-    /// Stores the sequence numbers of these lanes in their marks before they cross to another
-    /// space; flags lane `last` as the end of the export.
+    /// Stores the sequence numbers of the lanes in `mask` in their marks, before the blocks cross
+    /// to another space. Flags lane `last` as the end of the batch.
     #[inline]
     pub fn store_order(&mut self, mask: LaneMask, last: Option<Lane>) {
         for l in lanes(mask) {
@@ -259,8 +261,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Stores the sequence numbers of these lanes and the shutdown step `step` in their marks, for
-    /// blocks that a replica emits at shutdown ([`abi::Marks::with_end_step`]).
+    /// Stores the sequence numbers of the lanes in `mask`, and the shutdown step `step`, in their
+    /// marks. Used for blocks that a replica emits at shutdown ([`abi::Marks::with_end_step`]).
     #[inline]
     pub fn store_end_step(&mut self, mask: LaneMask, step: u32) {
         for l in lanes(mask) {
@@ -289,7 +291,7 @@ impl<'a> Batch<'a> {
         lanes(self.columns.live).map(|l| (l, self.block(l)))
     }
 
-    /// Calls `look` for each live block, in lane order, with those bytes in view that are present.
+    /// Calls `look` for each live block, in lane order, with the bytes in view that are present.
     #[inline]
     pub fn views(&self, mut look: impl FnMut(&'a [u8])) {
         let c = &*self.columns;
@@ -347,7 +349,7 @@ impl<'a> Batch<'a> {
         Tags { pointers: &c.pointers[..c.len], context: &c.context[..c.len], live: c.live }
     }
 
-    /// Resolves the frame slice of every lane into `frames`, and clears `segment`.
+    /// Looks up the frame slice of every lane, stores them in `frames`, and clears `segment`.
     #[inline]
     fn find_frames(&mut self) {
         if let Some(segment) = self.segment.take() {
@@ -366,8 +368,8 @@ impl<'a> Batch<'a> {
         (self.block(l), self.columns.order[l])
     }
 
-    /// Moves the blocks in these lanes to the last lanes of the batch, in order; returns the mask
-    /// of their new lanes.
+    /// Moves the blocks in the lanes of `mask` to the highest lanes of the batch, in order. Returns
+    /// the mask of their new lanes.
     pub(super) fn move_up(&mut self, mut mask: LaneMask) -> LaneMask {
         let from = LANES - mask.count_ones() as usize;
         self.open(LANES);
@@ -380,7 +382,7 @@ impl<'a> Batch<'a> {
         !mask_of(from)
     }
 
-    /// Extends the batch to at least `len` lanes in use.
+    /// Ensures that at least `len` lanes of the batch are in use.
     fn open(&mut self, len: usize) {
         if len > self.columns.len {
             self.find_frames();
@@ -389,7 +391,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Stores a block with this sequence number in a lane, taking it into use if necessary.
+    /// Stores a block and its sequence number in a lane, first taking the lane into use if it is
+    /// unused.
     #[inline]
     pub(super) fn put(&mut self, l: Lane, block: Block<'a>, order: u32) {
         self.open(l + 1);
@@ -403,7 +406,7 @@ impl<'a> Batch<'a> {
         usize::from(self.at)
     }
 
-    /// Returns the numbers of blocks and of bytes in view in the lanes of `mask`, and caches the
+    /// Returns the number of blocks, and of their bytes in view, in the lanes of `mask`. Caches the
     /// result.
     #[inline]
     pub fn amount(&mut self, mask: LaneMask) -> Amount {
@@ -412,7 +415,7 @@ impl<'a> Batch<'a> {
         amount
     }
 
-    /// Returns the numbers of blocks and of bytes in view in the lanes of `mask`.
+    /// Returns the number of blocks, and of their bytes in view, in the lanes of `mask`.
     #[inline]
     #[must_use]
     pub fn amount_in(&self, mask: LaneMask) -> Amount {
@@ -432,7 +435,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Returns these columns and the allocation of `frames`, emptied, for reuse.
+/// Returns these columns and the allocation of `frames` for reuse, both emptied.
 fn emptied(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> BatchMemory {
     frames.clear();
     // The vector is empty, so this only changes the lifetime; the allocation is reused.
@@ -443,16 +446,16 @@ fn emptied(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> BatchMemory {
 /// The part of a batch that a statistics filter may read: rich pointers and metadata.
 #[derive(Clone, Copy, Debug)]
 pub struct Tags<'b> {
-    /// Rich pointers of the lanes in use, live or not.
+    /// Metadata of the lanes in use, live or not.
     pub pointers: &'b [RichPointer],
-    /// Metadata of the same lanes.
+    /// Metadata of the lanes in use, live or not.
     pub context: &'b [BlockMetadata],
     /// Mask of live lanes.
     pub live: LaneMask,
 }
 
 impl Tags<'_> {
-    /// Returns pointer and metadata of the live blocks, in lane order.
+    /// Returns the pointers and metadata of the live blocks, in lane order.
     pub fn blocks(&self) -> impl Iterator<Item = (RichPointer, BlockMetadata)> + '_ {
         lanes(self.live).filter_map(|l| Some((*self.pointers.get(l)?, *self.context.get(l)?)))
     }

@@ -1,9 +1,10 @@
-//! Frames within one segment; their slices are computed on demand from their positions.
+//! Frames of a batch that all lie in one segment. Their slices are computed on demand from their
+//! positions.
 
 use super::columns::Columns;
 use abi::{DbufId, Marks, RichPointer};
 
-/// The filled bytes of a segment, which begins at dbuf position `start`.
+/// The filled bytes of a segment, and the dbuf position `start` of the first one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentFrames<'a> {
     start: u64,
@@ -11,9 +12,9 @@ pub(super) struct SegmentFrames<'a> {
 }
 
 impl<'a> SegmentFrames<'a> {
-    /// Creates the frames of a segment; `None` unless the segment contains the frame of every lane,
-    /// and each frame contains its view. Not inlined: in the graph walk, the loop would spill
-    /// registers.
+    /// Returns the frames of a segment. Returns `None` unless the segment contains the frame of
+    /// every lane, and every frame contains its view. Not inlined, because the loop would spill
+    /// registers in the graph walk.
     #[inline(never)]
     pub(super) fn of(columns: &Columns, dbuf: DbufId, start: u64, bytes: &'a [u8]) -> Option<Self> {
         let from = i64::try_from(start).ok()?;
@@ -41,7 +42,7 @@ impl<'a> SegmentFrames<'a> {
         rest.get(..marks.captured as usize).unwrap_or_default()
     }
 
-    /// Returns the bytes in view.
+    /// Returns the bytes of the view to which `pointer` refers.
     #[inline]
     pub(super) fn view(&self, pointer: &RichPointer) -> &'a [u8] {
         let from = self.offset(pointer);
@@ -49,8 +50,8 @@ impl<'a> SegmentFrames<'a> {
         self.bytes.get(from..to).unwrap_or_default()
     }
 
-    /// Copies the byte at offset `at` of each view into the column; returns true if every view has
-    /// such a byte.
+    /// Copies the byte at offset `at` of each view into the column. Returns false if a view has no
+    /// such byte.
     #[inline]
     pub(super) fn read(&self, at: usize, columns: &mut Columns) -> bool {
         let (bytes, start) = (self.bytes, self.start.wrapping_sub(at as u64));
@@ -77,7 +78,7 @@ mod tests {
     use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
     use testkit::Random;
 
-    /// Faults to inject into an entry. Each makes a segment unusable for the batch.
+    /// Changes that make an entry invalid; each makes a segment unusable for the batch.
     const FAULTS: [fn(&mut Entry); 4] = [
         |entry| entry.pointer = RichPointer::hole(entry.pointer.length()),
         |entry| entry.marks.captured += 100_000,

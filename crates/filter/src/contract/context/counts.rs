@@ -1,35 +1,35 @@
-//! Counters of a filter: blocks, bytes and reasons.
+//! Counters of a filter: blocks, bytes, and reasons for drops and missing classes.
 
 use serde::{Deserialize, Serialize};
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
-/// Index of a counter in its description.
+/// A counter of a filter, by its index in the description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counter(pub(crate) u8);
 
-/// Index of a reason in its description.
+/// A reason of a filter, by its index in the description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reason(pub(crate) u8);
 
-/// Counters of one filter, in blocks and bytes. The engine counts the same blocks outside the
-/// filter; when the path stops, both counts must agree (CONTRACT 19).
+/// The counts of one filter, in blocks and bytes. The engine counts the same blocks outside of the
+/// filter. When the path stops, both counts must agree (CONTRACT 19).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Blocks that the filter created and emitted.
     pub made: Amount,
-    /// Incoming blocks that the filter used up on purpose.
+    /// Input blocks that the filter used up on purpose.
     pub consumed: Amount,
-    /// Blocks held at present.
+    /// Number of blocks currently held.
     pub held: Amount,
-    /// Dropped blocks, per reason of the description.
+    /// Dropped blocks, per reason in the description.
     pub dropped: Vec<Amount>,
-    /// Number of blocks without a class, per reason of the description; they continue with class 0.
+    /// Number of blocks that leave with class 0, per reason in the description.
     pub unanswered: Vec<u64>,
     /// Further counters, in the order of the description.
     pub counters: Vec<u64>,
-    /// Blocks evicted from a hold: by a limit, by age, or because their ring was about to be
-    /// overwritten.
+    /// Blocks evicted from a hold because of a limit, because of their age, or because their ring
+    /// was about to be overwritten.
     pub evicted: Amount,
     /// Blocks lost because the space had no memory for a copy or a new block.
     pub no_room: Amount,
@@ -59,7 +59,7 @@ impl Amount {
         self.bytes = self.bytes.wrapping_sub(u64::from(bytes));
     }
 
-    /// Subtracts blocks and bytes, saturating at 0.
+    /// Returns the difference of both numbers, each at least 0.
     #[must_use]
     pub const fn saturating_sub(self, part: Self) -> Self {
         let blocks = self.blocks.saturating_sub(part.blocks);
@@ -112,8 +112,8 @@ impl Counts {
         }
     }
 
-    /// Counts a dropped block. A reason missing from the description, which only forged state can
-    /// name, is counted as the last reason, so that the ledger balances.
+    /// Counts a dropped block. A reason outside of the description, which only forged state can
+    /// contain, is counted as the last reason, so that the ledger balances.
     pub(super) fn dropped(&mut self, reason: Reason, bytes: u32) {
         let last = self.dropped.len().saturating_sub(1);
         let counted = self.dropped.get_mut(usize::from(reason.0).min(last));
@@ -134,18 +134,18 @@ impl Reason {
         Self(position(names, name))
     }
 
-    /// Returns the number under which a session stores the reason: its index plus one, never 0.
+    /// Returns a number for storage in a session: the index of the reason plus one, never 0.
     pub(crate) const fn mark(self) -> u8 {
         self.0 + 1
     }
 
-    /// Returns the reason that a session stored under this number; `None` for 0.
+    /// Returns the reason from its number in a session ([`Reason::mark`]); `None` for 0.
     pub(crate) fn of_mark(mark: u8) -> Option<Self> {
         mark.checked_sub(1).map(Self)
     }
 }
 
-/// Returns the index of `name`, for constants: an unknown name fails to compile.
+/// Returns the index of `name` in `names`. In a constant, an unknown name fails to compile.
 #[expect(clippy::cast_possible_truncation, reason = "descriptions have a handful of names")]
 #[expect(clippy::panic, reason = "at build time only: every caller is a constant")]
 const fn position(names: &[&str], name: &str) -> u8 {

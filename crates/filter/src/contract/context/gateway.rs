@@ -1,26 +1,25 @@
-//! Services of a space for its filters.
+//! The interface by which filters use the services of their space.
 
 use crate::contract::batch::Block;
 use abi::{Entry, RichPointer};
 
-/// Services of a space for its filters. Implemented by the engine; filters use them through a
-/// context.
+/// Services of a space for its filters. The engine implements it; filters use it through a context.
 pub trait Gateway<'a> {
     /// Returns the captured bytes of a held block.
     fn frame(&self, entry: &Entry) -> &'a [u8];
     /// Returns the block with all captured bytes present; `None` if some of the bytes have been
     /// overwritten.
     fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>>;
-    /// Keeps a block beyond the pass, either pinned in place or copied; `None` if there is no
-    /// memory for a copy.
+    /// Keeps a block beyond the current pass, either pinned in place or copied. Returns `None` if
+    /// memory for a copy is lacking.
     fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, PinId)>;
-    /// Releases a pinned block at the end of the pass.
+    /// Releases a pinned block. Its bytes stay valid until the end of the pass.
     fn unpin(&mut self, pin: PinId);
-    /// Creates a block of at most `room` bytes and at most [`abi::BLOCK_MAX`] bytes, written by
-    /// `fill`; `None` if there is no memory.
+    /// Creates a block of at most `room` bytes, and at most [`abi::BLOCK_MAX`], which `fill`
+    /// writes. Returns `None` if memory is lacking.
     fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])>;
-    /// Calls `write` to change the frame of `block`, in place if it has no other reader, otherwise
-    /// in a copy. Returns the changed frame; `None` if there is no memory for a copy.
+    /// Calls `write` to change the frame of `block`: in place if the frame has no other reader,
+    /// otherwise in a copy. Returns the changed frame, or `None` if memory for a copy is lacking.
     fn edit(
         &mut self,
         block: &Block<'a>,
@@ -29,18 +28,18 @@ pub trait Gateway<'a> {
     ) -> Option<(RichPointer, &'a [u8])>;
 }
 
-/// Callback that writes a new block into a slice and returns the number of bytes written.
+/// Callback that writes a new block into a slice, and returns the number of bytes written.
 pub type Fill<'f> = dyn FnMut(&mut [u8]) -> usize + 'f;
 
-/// Handle of a pinned block; plain data, so that a table with it can move.
+/// Handle of a pinned block. Plain data, so that a table that contains handles can move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PinId(pub u64);
 
-/// The bytes that an edit expects in the slice it receives.
+/// The initial contents of the memory that an edit receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
     /// The current bytes of the block.
     Contents,
-    /// Any bytes: the edit overwrites all of them.
+    /// Arbitrary bytes, all of which the edit overwrites.
     Nothing,
 }

@@ -1,4 +1,4 @@
-//! Contexts of filters that leave blocks in their lanes.
+//! Contexts for filters that keep each block in its lane.
 
 use super::{Counter, Counts, Gateway, Keep, Reason, Time};
 use crate::contract::batch::{Batch, Block, Lane, LaneMask, lanes};
@@ -32,7 +32,8 @@ impl<'c> ClassifyContext<'c> {
         Class::NONE
     }
 
-    /// Counts the blocks in the lanes of a mask as blocks without a class, for this reason.
+    /// Counts the blocks in the lanes of `mask` as blocks that leave without a class for this
+    /// reason.
     #[inline]
     pub fn absent_all(&mut self, reason: Reason, mask: LaneMask) {
         if mask != 0 {
@@ -41,7 +42,7 @@ impl<'c> ClassifyContext<'c> {
     }
 }
 
-/// Context of a filter that leaves blocks in their lanes.
+/// Context of a filter that keeps each block in its lane.
 pub struct LaneContext<'c, 'a> {
     /// Clock and counters.
     pub common: ClassifyContext<'c>,
@@ -60,8 +61,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Self { common, gateway }
     }
 
-    /// Calls `answer` for each live lane to set the block's class and view. A block for which
-    /// `answer` returns a reason leaves without a class, counted by that reason.
+    /// Calls `answer` for each live lane, which sets the class and view of the block. If `answer`
+    /// returns a reason instead, the block leaves without a class and is counted under the reason.
     #[inline]
     pub fn answer_each<F>(&mut self, batch: &mut Batch<'a>, mut answer: F)
     where
@@ -76,8 +77,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         }
     }
 
-    /// Returns the block of a lane with all captured bytes present. If some of the bytes have been
-    /// overwritten, ends the lane, counts the loss and returns `None`.
+    /// Returns the block of a lane with all captured bytes present. If bytes have been overwritten,
+    /// ends the lane, counts the loss and returns `None`.
     pub fn complete_block(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
         let block = batch.block(l);
         if block.is_whole() {
@@ -93,9 +94,9 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(batch.block(l))
     }
 
-    /// Calls `write` to change the bytes in view of a lane. The space chooses between the block
-    /// itself and a copy; sibling branches never see the change. Returns false if there is no
-    /// memory for a copy or if the block was overwritten, after ending and counting the lane.
+    /// Calls `write` to change the bytes in view of a lane. The space lets `write` change the block
+    /// itself or a copy, so that sibling branches never see the change. If memory for a copy is
+    /// lacking or the block was overwritten, ends the lane, counts the loss and returns false.
     pub fn edit(
         &mut self,
         batch: &mut Batch<'a>,
@@ -112,8 +113,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         })
     }
 
-    /// Calls `write` to change the entire frame of a lane, including headers before the view.
-    /// Returns false in the same cases as [`LaneContext::edit`].
+    /// Calls `write` to change the entire frame of a lane, including the headers before the view.
+    /// Fails as [`LaneContext::edit`] does.
     pub fn edit_frame(
         &mut self,
         batch: &mut Batch<'a>,
@@ -137,10 +138,10 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         true
     }
 
-    /// Replaces the block of a lane by a new one of at most `room` bytes, without a frame. `fill`
-    /// receives the old and the new bytes and returns the length used. If `fill` returns `None`,
-    /// the lane stays unchanged, and the result is `None`; otherwise the result is that of
-    /// [`LaneContext::edit`].
+    /// Replaces the block of a lane by a new block of at most `room` bytes, without a frame. `fill`
+    /// receives the old bytes and the new memory, and returns the number of bytes written. If
+    /// `fill` returns `None`, the lane stays unchanged and the result is `None`. Otherwise the
+    /// result is true, or false in the cases in which [`LaneContext::edit`] returns false.
     pub fn replace(
         &mut self,
         batch: &mut Batch<'a>,
@@ -165,9 +166,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(true)
     }
 
-    /// Replaces the block of a lane by a new one with these bytes in view, preceded by a copy of
-    /// the headers that identify the flow ([`Block::headers`]). Returns false in the same cases as
-    /// [`LaneContext::edit`].
+    /// Replaces the block of a lane by a new block with these bytes in view, after a copy of the
+    /// headers that identify the flow ([`Block::headers`]). Fails as [`LaneContext::edit`] does.
     pub fn replace_view(&mut self, batch: &mut Batch<'a>, l: Lane, bytes: &[u8]) -> bool {
         let Some(block) = self.gateway.complete_block(batch.block(l)) else {
             return self.lost(batch, l);
@@ -179,7 +179,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         true
     }
 
-    /// Drops the block of a lane, counted by reason.
+    /// Ends the lane of a block that the filter drops, and counts the block under `reason`.
     pub fn drop(&mut self, batch: &mut Batch<'a>, l: Lane, reason: Reason) {
         self.common.counts.dropped(reason, batch.block(l).length());
         batch.keep(!(1 << l));
@@ -192,8 +192,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     }
 }
 
-/// Creates a block with the headers, class and metadata of `block`, followed by the concatenated
-/// `parts` in view; `None` if there is no memory.
+/// Creates a block with the headers, class and metadata of `block` and the concatenated `parts` in
+/// view. Returns `None` if memory is lacking.
 pub(super) fn append_after_headers<'a>(
     gateway: &mut (dyn Gateway<'a> + '_),
     block: &Block<'a>,

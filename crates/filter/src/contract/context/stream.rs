@@ -1,4 +1,4 @@
-//! Context of filters that hold and emit blocks.
+//! Context for filters that hold and emit blocks.
 
 use super::{Counter, Counts, Gateway, Reason, Time};
 use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, mask_of};
@@ -9,13 +9,13 @@ use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Marks};
 #[derive(Debug, Default)]
 pub struct Output<'a> {
     batches: Vec<Batch<'a>>,
-    /// New sessions, each with the sequence number of its first block; `None` unless recording is
-    /// enabled.
+    /// Sessions begun, each with the sequence number of its first block; `None` unless the session
+    /// log is enabled.
     begun: Option<Vec<(u32, u32)>>,
 }
 
 impl<'a> Output<'a> {
-    /// Adds a block with the sequence number of its causing block.
+    /// Adds a block that was caused by the block with sequence number `order`.
     pub fn push(&mut self, block: Block<'a>, order: u32) {
         if self.batches.last().is_none_or(Batch::is_full) {
             self.batches.push(Batch::empty());
@@ -26,13 +26,13 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Starts recording new sessions.
+    /// Enables the session log.
     pub fn enable_session_log(&mut self) {
         self.begun.get_or_insert_default();
     }
 
-    /// Returns the new sessions since the last call, in order, each with the sequence number of its
-    /// first block.
+    /// Removes the sessions from the session log and returns them in order, each with the sequence
+    /// number of its first block.
     pub fn sessions_begun(&mut self) -> Vec<(u32, u32)> {
         self.begun.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -70,10 +70,10 @@ pub struct StreamContext<'c, 'a> {
     buffer: BlockOutput<'a>,
 }
 
-/// Output caused by one incoming block; usually only the incoming block itself.
+/// The output that one incoming block causes: usually the incoming block itself, and nothing else.
 #[derive(Default)]
 struct BlockOutput<'a> {
-    /// True while [`StreamContext::each`] runs; at other times output bypasses this buffer.
+    /// True while one incoming block is processed. Otherwise output bypasses this buffer.
     active: bool,
     first: Option<Block<'a>>,
     others: Vec<Block<'a>>,
@@ -98,9 +98,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Self { now, counts, holds, gateway, output, wake, order: 0, buffer: BlockOutput::default() }
     }
 
-    /// Calls `take` with each live block. Stores the output in those lanes of the batch whose
-    /// blocks have been processed, beginning with the first lane, so that no memory is allocated
-    /// while the output fits. Output that does not fit follows the batch.
+    /// Calls `take` with each live block. Reuses the lanes of blocks already processed for the
+    /// output, from the first lane on, so that no memory is allocated while the output fits. The
+    /// rest of the output follows in new batches.
     #[inline]
     pub fn each(&mut self, batch: &mut Batch<'a>, mut take: impl FnMut(&mut Self, Block<'a>)) {
         let (mut used, mut ahead) = (0, batch.live());
@@ -126,9 +126,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         batch.set_live(mask_of(used));
     }
 
-    /// Stores the output, except its first block, in the lanes before `ahead`, the mask of blocks
-    /// that are not processed yet; moves these blocks to higher lanes if necessary and possible.
-    /// Returns the number of lanes used, and the new `ahead`.
+    /// Stores all blocks of the output but the first in the lanes below `ahead`, the mask of blocks
+    /// not processed yet. Makes room, if possible, by moving these blocks to higher lanes. Returns
+    /// the number of lanes used and the new `ahead`.
     #[cold]
     fn place_others(
         &mut self,
@@ -168,18 +168,18 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.counts.count(counter, n);
     }
 
-    /// Passes the incoming block on, possibly narrowed or with another class or session.
+    /// Emits the incoming block, which may have a narrower view or another class or session.
     pub fn pass(&mut self, block: Block<'a>) {
         self.emit(block);
     }
 
-    /// Emits a block in addition to the incoming ones.
+    /// Emits a block that the filter created.
     pub fn make(&mut self, block: Block<'a>) {
         self.counts.made.add(block.length());
         self.emit(block);
     }
 
-    /// Counts a block that continues without a class for this reason, and returns the absent class.
+    /// Counts a block that leaves without a class for this reason, and returns the absent class.
     pub fn absent(&mut self, reason: Reason) -> Class {
         self.counts.unanswered(reason, 1);
         Class::NONE
@@ -196,7 +196,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.counts.dropped(reason, block.length());
     }
 
-    /// Consumes the block of a lane and stores a new block in the lane, for
+    /// Consumes the block of a lane and stores a new block in the lane. Used by
     /// [`HoldingLanes`](crate::contract::traits::HoldingLanes).
     pub fn replace(&mut self, batch: &mut Batch<'a>, l: Lane, made: Block<'a>) {
         self.consume(&batch.block(l));
@@ -204,8 +204,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         batch.set(l, made);
     }
 
-    /// Creates and emits a block of at most `room` bytes, written by `fill`, which returns the
-    /// length used. Returns false if there is no memory.
+    /// Creates a block of at most `room` bytes and emits it. `fill` writes the bytes and returns
+    /// their number. Returns false if memory is lacking.
     pub fn append(
         &mut self,
         room: usize,
@@ -217,9 +217,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         made.map(|block| self.make(block)).is_some()
     }
 
-    /// Creates a block as [`StreamContext::append`] does, without emitting it: the caller may
-    /// [emit](Self::make) or [hold](Self::keep) it; otherwise it vanishes uncounted. If there is no
-    /// memory, counts the missing block and returns `None`.
+    /// Creates a block as [`StreamContext::append`] does, without emitting it. The caller may
+    /// [emit](Self::make) or [hold](Self::keep) the block; if it does neither, the block disappears
+    /// uncounted. If memory is lacking, counts the missing block and returns `None`.
     pub fn append_block(
         &mut self,
         room: usize,
@@ -240,9 +240,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some(Block { pointer: pointer.with_class(class), frame, marks, context })
     }
 
-    /// Creates and emits a block that replaces `block`: the concatenated `parts` in view, with the
-    /// class of `block`, preceded by a copy of the headers that identify the flow
-    /// ([`Block::headers`]). If there is no memory, counts the loss and returns false.
+    /// Creates and emits a block that replaces `block`. It has the class of `block`, a copy of the
+    /// headers that identify the flow ([`Block::headers`]), and the concatenated `parts` in view.
+    /// If memory is lacking, counts the loss and returns false.
     pub fn append_behind(
         &mut self,
         block: &Block<'a>,
@@ -264,8 +264,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Creates the description of a message: a block with an empty view whose frame is a
     /// `wire::record` of at most `room` bytes, written by `fill`. The caller must
-    /// [emit](Self::make) it before the blocks of the message, and may [hold](Self::keep) it as
-    /// well. Returns `None` if there is no memory.
+    /// [emit](Self::make) it before the blocks of the message, and may [hold](Self::keep) it too.
+    /// Returns `None` if memory is lacking.
     pub fn describe(
         &mut self,
         room: usize,
@@ -278,21 +278,21 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some(Block { pointer: block.pointer.within(0, 0), marks, ..block })
     }
 
-    /// Holds a block that this context created, and counts it as made; otherwise works as
-    /// [`StreamContext::hold`] does for incoming blocks.
+    /// Holds a block that this filter created, and counts it as made. Otherwise equal to
+    /// [`StreamContext::hold`], which is for incoming blocks.
     pub fn keep(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         self.counts.made.add(block.length());
         self.hold(list, block, key)
     }
 
     /// Emits a part of the incoming block and sets `given`. The first part, for which `given` is
-    /// false, counts as the incoming block; each further part counts as a new block.
+    /// still false, counts as the incoming block; later parts count as new blocks.
     pub fn give_part(&mut self, part: Block<'a>, given: &mut bool) {
         if std::mem::replace(given, true) { self.make(part) } else { self.pass(part) }
     }
 
-    /// Holds a part of the incoming block at the end of `list`, counted as in
-    /// [`StreamContext::give_part`]; returns false if it cannot be held.
+    /// Appends a part of the incoming block to the held blocks of `list`, counted as in
+    /// [`StreamContext::give_part`]. Returns false if the part cannot be held.
     pub fn hold_part(&mut self, list: &mut HeldList, part: &Block<'a>, given: &mut bool) -> bool {
         let key = list.len();
         match std::mem::replace(given, true) {
@@ -301,7 +301,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Consumes the front block of `list`.
+    /// Removes the front block of `list`, and counts it as consumed.
     pub fn forget(&mut self, list: &mut HeldList) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let bytes = entry.pointer.length();
@@ -311,8 +311,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Consumes the front block of `list`, which was merged into the block with the marks `whole`.
-    /// In a Boolean section the consumed block then shares the fate of the merged block.
+    /// Removes the front block of `list`, counted as consumed, after its merge into the block with
+    /// the marks `whole`. In a section the consumed block then shares the fate of the merged block.
     pub fn forget_merged(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.forget(list);
@@ -326,15 +326,15 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.holds.blocks(list).map(|(key, entry, _)| (key, self.block(&entry)))
     }
 
-    /// Returns the block with all captured bytes present. Returns `None` if some of the bytes have
-    /// been overwritten; the caller must then drop the block.
+    /// Returns the block with all captured bytes present. Returns `None` if bytes have been
+    /// overwritten; the caller must then drop the block.
     pub fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>> {
         if block.is_whole() { Some(block) } else { self.gateway.complete_block(block) }
     }
 
-    /// Holds the block beyond the pass, in `list`, ordered by `key` (compared as a 32-bit sequence
-    /// number with wrap-around). If a limit is reached or there is no memory, evicts and counts the
-    /// block, and returns false.
+    /// Holds the block beyond the pass, in `list`, sorted by `key`, a 32-bit sequence number with
+    /// wrap-around. If a limit is reached or memory is lacking, counts the block as evicted and
+    /// returns false.
     pub fn hold(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         let bytes = block.length();
         let kept = match self.holds.has_room(bytes) {
@@ -375,7 +375,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.held(list).for_each(|(_, block)| into.extend_from_slice(block.bytes()));
     }
 
-    /// Removes the front block of `list` and emits it, transformed by `change`.
+    /// Removes the front block of `list`, and emits the result of `change` for it.
     pub fn release(&mut self, list: &mut HeldList, change: impl FnOnce(Block<'a>) -> Block<'a>) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let block = self.block(&entry);
@@ -401,16 +401,16 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Declares that the current block begins the session with this number. Replicas of a filter
-    /// shut down their sessions in this order, across replicas.
+    /// Logs that the current block begins session `session`. At shutdown, replicas of a filter end
+    /// their sessions in this order, across replicas.
     pub fn begins(&mut self, session: u32) {
         if let Some(begun) = &mut self.output.begun {
             begun.push((session, self.order));
         }
     }
 
-    /// Requests a call of `tick` when the path's clock reaches `time`; the earliest of several
-    /// requests applies.
+    /// Requests a call of `tick` when the path's clock reaches `time`. Of several requests, the
+    /// earliest applies.
     pub fn wake_at(&mut self, time: Time) {
         *self.wake = Some(self.wake.map_or(time, |earlier| earlier.min(time)));
     }
@@ -432,8 +432,8 @@ mod tests {
     use crate::testing::{Arena, ETHERNET, Frame, Space};
     use abi::RichPointer;
 
-    /// A test filter that emits as many blocks per incoming block as the first byte of the incoming
-    /// block says: the incoming block, then holes.
+    /// A test filter whose output per incoming block is as long as the first byte of the block
+    /// says: the incoming block, then holes.
     struct Times;
 
     impl Stream for Times {
@@ -450,8 +450,8 @@ mod tests {
         }
     }
 
-    /// Returns the number of output blocks in the incoming batch, the lengths of the batches after
-    /// it, and the cause of each block, in order.
+    /// Runs `Times`. Returns the number of output blocks in the incoming batch, the lengths of the
+    /// batches after it, and for each block whether it is a hole, and its cause.
     fn run(times: &[u8]) -> (u32, Vec<usize>, Vec<(bool, u32)>) {
         let arena = Arena::new(64);
         let mut space = Space::new(&arena);

@@ -4,7 +4,7 @@ use super::names::RecordedNames;
 use crate::prelude::*;
 use ebpf::classic::{self, ClassicProgram, ErrorKind, LinkType, Options};
 
-/// Programs by link type, in the numbering of capture files; `None` if no frame can match.
+/// Programs by link type (LINKTYPE_ value of capture files); `None` if no frame can match.
 pub(super) type Programs = Vec<(u16, Option<ClassicProgram>)>;
 
 /// An expression compiled for a link type.
@@ -42,10 +42,10 @@ impl Compiled {
     }
 }
 
-/// Errors of all compilers that rejected an expression.
+/// The errors of all compilers that rejected an expression.
 pub(super) struct Refusal {
     pub(super) own: classic::ExpressionError,
-    /// Name and error of the other compiler; `None` if there is none.
+    /// Name and error of the compiler in the arguments; `None` without such a compiler.
     pub(super) other: Option<(String, String)>,
 }
 

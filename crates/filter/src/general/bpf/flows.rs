@@ -1,11 +1,10 @@
-//! A pcap-filter(7) expression that selects the flows a source takes from the host: `rx IF take
-//! EXPRESSION`.
+//! The expression that selects which flows a source takes from the host: `rx IF take EXPRESSION`.
 //!
-//! Input: the source's arguments `expression` and `names`, as those of a `bpf`. Output: checks of
-//! the request, and the kernel code of the decision. Frames that the expression cannot decide stay
-//! with the host. An expression that tests ports cannot decide fragments of a datagram, because
-//! only the first fragment has ports; all fragments stay with the host, which can then reassemble
-//! the datagram. [FEATURES G7; CONTRACT 2]
+//! Input: the source's arguments `expression` and `names`, equal to those of `bpf`. Output: checks
+//! of the request, and the kernel code that decides about a frame. The host keeps frames that the
+//! expression cannot decide. An expression that tests ports cannot decide fragments of a datagram,
+//! because only the first fragment has ports. The host therefore keeps all fragments, and can
+//! reassemble the datagram. [FEATURES G7; CONTRACT 2]
 
 use super::compile::compile;
 use super::{names, validate};
@@ -15,15 +14,15 @@ use ebpf::classic::{self, ClassicProgram, Instruction, Metadata, Options};
 use ebpf::emit::{Exit, Scope, Unfit};
 use wire::LinkType;
 
-/// The parameter that holds the expression.
+/// Name of the parameter for the expression.
 const EXPRESSION: &str = "expression";
-/// Expression that matches fragments, untagged or after one VLAN tag.
+/// Expression that matches IP fragments, with at most one VLAN tag.
 const FRAGMENT: &str = "ip[6:2] & 0x3fff != 0 or ip6[6] = 44 or \
                         (vlan and (ip[6:2] & 0x3fff != 0 or ip6[6] = 44))";
 /// Mask of the fragment offset in an IPv4 header.
 const OFFSET_BITS: u32 = 0x1fff;
 
-/// Returns true if a source takes only selected flows from the host.
+/// Returns true if a source takes only selected flows from the host, not all frames.
 #[must_use]
 pub fn selects(arguments: &Arguments) -> bool {
     arguments.text(EXPRESSION).is_some()
@@ -36,13 +35,14 @@ pub fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
     names::record_names(arguments).filter(|_| selects(arguments))
 }
 
-/// Returns the error in the expression; `None` if it compiles for a link type, or if there is none.
+/// Returns the error in the expression; `None` if it compiles for some link type, or if there is no
+/// expression.
 #[must_use]
 pub fn expression_error(arguments: &Arguments) -> Option<Mistake> {
     selects(arguments).then(|| validate::known_programs(arguments).err()).flatten()
 }
 
-/// Returns a warning if no frame can match the expression, or no frame of one of the link types.
+/// Returns a warning if no frame, or no frame of one of the link types, can match the expression.
 #[must_use]
 pub fn match_warning(arguments: &Arguments) -> Option<Mistake> {
     selects(arguments).then(|| validate::match_warning(arguments)).flatten()
@@ -68,8 +68,8 @@ pub fn matches(arguments: &Arguments, frame: &[u8]) -> bool {
     compiled.is_some_and(|program| program.run(frame, length, &Metadata::NOTHING) != 0)
 }
 
-/// Emits the decision about an unchanged frame: continues if the frame is to be taken, leaves by
-/// `fragment` if the expression cannot decide it, and by `miss` otherwise.
+/// Emits the decision about an unmodified frame. The program continues if the source takes the
+/// frame, leaves by `fragment` if the expression cannot decide, and leaves by `miss` otherwise.
 pub fn gate<'s>(
     arguments: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -96,7 +96,7 @@ pub fn gate<'s>(
     s.only_classic(&program, miss)
 }
 
-/// Returns true if the program tests for later fragments, as every test of a port does.
+/// Returns true if the program tests the fragment offset, as every test of a port does.
 fn tests_ports(program: &ClassicProgram) -> bool {
     let tests =
         |one: &Instruction| one.code == code::JMP | code::JSET | code::K && one.k == OFFSET_BITS;

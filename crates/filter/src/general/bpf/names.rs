@@ -1,8 +1,8 @@
-//! Names in an expression: resolved once, and recorded in the request.
+//! Names in an expression, which are resolved once and recorded in the request.
 //!
 //! The form is `names="host:gw=10.0.0.1,fe80::1 port:web=8080/tcp"`: one word per name, in the
-//! order of the expression. With the parameter `names`, no other name is resolved. Names with the
-//! same meaning in the built-in tables are not recorded.
+//! order of the expression. If the parameter `names` is present, names that it lacks are not
+//! resolved. Names with the same meaning in the built-in tables are not recorded.
 
 use crate::contract::names::{NameAnswer, NameQuery, Names};
 use crate::{Arguments, Mistake};
@@ -11,10 +11,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The parameter in which resolved names are recorded.
+/// Name of the parameter that records resolved names.
 pub(super) const NAMES: &str = "names";
 
-/// A resolver: recorded names if the request has any, otherwise the machine's resolver.
+/// A resolver that answers from the recorded names if the request has any, and otherwise asks the
+/// machine's resolver.
 #[derive(Debug, Default)]
 pub(super) struct RecordedNames {
     written: Option<Vec<RecordedName>>,
@@ -95,8 +96,9 @@ impl Resolver for RecordedNames {
     }
 }
 
-/// Resolves the names of an expression, for recording in the request; `None` if the expression has
-/// no names, if they are recorded already, or if one of them is unknown.
+/// Resolves the names of an expression and returns them in the form of the parameter `names`.
+/// Returns `None` if the expression has no names, if they are recorded already, or if one of them
+/// is unknown.
 pub(super) fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
     let machine = arguments.names().filter(|_| arguments.text(NAMES).is_none())?;
     let mut known = Vec::new();
@@ -180,7 +182,7 @@ const QUESTIONS: [NameQuery; 5] = [
     NameQuery::Protocol,
 ];
 
-/// Returns the keyword of a query.
+/// Returns the keyword that denotes a query in the parameter `names`.
 const fn word(question: NameQuery) -> &'static str {
     match question {
         NameQuery::Host => "host",

@@ -12,16 +12,16 @@ use wire::LinkType;
 pub use ebpf::classic::kernel::Direction;
 use ebpf::classic::kernel::SocketFilterError;
 
-/// Returns the expression's program for a link type; `None` if no frame can match, or if the
-/// expression has no meaning there.
+/// Returns the expression's program for a link type. Returns `None` if no frame can match, or if
+/// the expression does not compile for the link type.
 #[must_use]
 pub fn program(arguments: &Arguments, link: u16) -> Option<ClassicProgram> {
     compile(arguments, link).ok()?.program
 }
 
-/// Returns the socket filter for frames of this direction; the `bpf` itself still runs after it. If
-/// the expression cannot run in the kernel, the filter tests only the direction, and the reason is
-/// returned.
+/// Returns the socket filter for frames of this direction; the `bpf` filter still runs after it. If
+/// the expression cannot run in the kernel, the socket filter tests only the direction, and the
+/// reason is returned too.
 #[must_use]
 pub fn socket_filter(
     direction: Direction,
@@ -36,12 +36,12 @@ pub fn socket_filter(
     (bare.unwrap_or_else(|_| unreachable!("a direction alone is never refused")), refusal)
 }
 
-/// Note on frames that bypass the filter in the kernel, although the program fits.
+/// Note on frames that bypass the socket filter even though the expression fits into one.
 const NOT_RAW: &str = "of devices without an Ethernet header everything enters, because there is \
                        no room for their program";
 
-/// Returns a note on frames that bypass the filter in the kernel, or the reason why the kernel
-/// cannot filter.
+/// Returns a note on frames that bypass the socket filter, or the reason why the expression cannot
+/// run in the kernel.
 pub(super) fn check(arguments: &Arguments) -> Result<Option<&'static str>, String> {
     // The program for both directions is the longest.
     let asked = filter_with_note(Direction::Both, arguments);
@@ -67,8 +67,8 @@ fn filter_with_note(
     }
 }
 
-/// Returns the link type of the program that the socket filter runs on a device type (`ARPHRD_…`);
-/// `None` if it runs none.
+/// Returns the link type whose program the socket filter runs on devices of this type (`ARPHRD_…`);
+/// `None` if it runs no program there.
 #[must_use]
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     match kernel::link_type(hardware_type)? {

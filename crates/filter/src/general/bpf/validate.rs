@@ -1,8 +1,9 @@
-//! Checks of an expression before the first frame: errors, satisfiability, and the compiler used.
+//! Checks of an expression before the first frame: for errors, and whether any frame can match.
+//! Also finds the compiler that accepts it.
 //!
 //! Input: the arguments, with the link types of the source if known. An expression that compiles
-//! for none of them is an error. With unknown link types it is compiled for Ethernet, then for
-//! every named link type.
+//! for none of the link types is an error. If the link types are unknown, the expression is
+//! compiled for Ethernet, then for every named link type.
 
 use super::compile::{Compiled, Programs, Refusal};
 use super::names::RecordedNames;
@@ -41,8 +42,8 @@ impl CompiledPerLink {
     }
 }
 
-/// Returns the programs of the link types for which the expression compiles, or its error if there
-/// is none.
+/// Returns the programs of the link types for which the expression compiles. If it compiles for
+/// none, returns its error.
 pub(super) fn known_programs(arguments: &Arguments) -> Result<Programs, Mistake> {
     let judged = CompiledPerLink::of(arguments)?;
     let mut programs = Vec::new();
@@ -59,7 +60,8 @@ pub(super) fn known_programs(arguments: &Arguments) -> Result<Programs, Mistake>
     }
 }
 
-/// Returns a warning if no frame can match, or no frame of one of the known link types.
+/// Returns a warning if no frame, or no frame of one of the known link types, can match the
+/// expression.
 pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
     let judged = CompiledPerLink::of(arguments).ok()?;
     let whole = 0..arguments.text("expression").unwrap_or_default().len();
@@ -92,8 +94,8 @@ fn file_link(link: u16) -> LinkType {
     LinkType::from_file(link.into())
 }
 
-/// Returns a note on the compiler and program length per link type, and on the compiler for other
-/// link types.
+/// Returns a remark for `explain`: the compiler and program length per link type, and the compiler
+/// for other link types.
 pub(super) fn remark(arguments: &Arguments) -> Option<String> {
     let judged = CompiledPerLink::of(arguments).ok()?;
     let mut parts = Vec::new();

@@ -1,10 +1,10 @@
-//! Bitmap of the received parts of a datagram, with one bit per 8 bytes, since fragments begin at
-//! multiples of eight. Plain data, part of a datagram's state.
+//! Bitmap of the parts of a datagram that have been received, with one bit per 8 bytes, since
+//! fragments begin at multiples of 8. Plain data, part of a datagram's state.
 
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The received units of 8 bytes of a datagram.
+/// The units of 8 bytes of a datagram that have been received.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(super) struct Coverage([u64; Self::WORDS]);
@@ -41,7 +41,7 @@ impl Coverage {
     }
 }
 
-/// Yields, for each word of the bitmap, the bits that a range covers.
+/// Yields the bits that a range covers in each word of the bitmap.
 fn masks(units: Range<u32>) -> impl Iterator<Item = u64> {
     (0..).step_by(64).map(move |first: u32| {
         let below = |end: u32| match end.saturating_sub(first) {

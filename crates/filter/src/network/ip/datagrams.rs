@@ -1,4 +1,4 @@
-//! Reassembly of IP datagrams; the state is plain data and can move (CONTRACT 15).
+//! Reassembly of IP datagrams. The state is plain data and can move (CONTRACT 15).
 //!
 //! Input: fragments. Output: whole datagrams as new frames. The number of datagrams, the fragments
 //! per datagram and the time are bounded; IP itself bounds the bytes. Intervals between fragments
@@ -6,7 +6,7 @@
 //! only to expire datagrams for which no more fragments arrive.
 //!
 //! A datagram that cannot be completed (overlaps, contradictions, too many fragments) is remembered
-//! until it expires, so that its remaining fragments do not start it anew.
+//! until it expires, so that its remaining fragments do not begin it again.
 
 use super::coverage::Coverage;
 use super::fragment::IpFragment;
@@ -16,8 +16,8 @@ use crate::prelude::*;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of fragments of a datagram. The longest datagram in fragments of 64 bytes has
-/// this many.
+/// Maximum number of fragments of a datagram. The longest possible datagram has this many fragments
+/// of 64 bytes.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// Minimum interval between scans for expired datagrams, in ns.
@@ -40,12 +40,12 @@ pub(super) struct Datagrams {
     policy: FragmentPolicy,
 }
 
-/// The state of an incomplete datagram. The private record, which belongs to the table itself, uses
-/// only the seed.
+/// The state of an incomplete datagram. Only the private record, which belongs to the table itself,
+/// uses `seed`.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Debug)]
 #[repr(C)]
 pub(super) struct Datagram {
-    /// Hash seed of the keys; used in the private record only.
+    /// Hash seed of the datagrams' keys; used in the private record only.
     seed: u64,
     /// Latest timestamp at which a further fragment is accepted.
     until: Time,
@@ -57,7 +57,7 @@ pub(super) struct Datagram {
     end: u32,
     /// Number of fragments received, duplicates included.
     arrived: u32,
-    /// Nonzero if the datagram cannot be completed: the [`Reason::mark`] of the cause.
+    /// Nonzero if the datagram cannot be completed. The value is the [`Reason::mark`] of the cause.
     given_up: u8,
     /// Nonzero if fragments overlapped.
     overlaps: u8,
@@ -71,32 +71,32 @@ impl Session for Datagram {
     }
 }
 
-/// The relation of a fragment to the fragments of the same datagram received before it.
+/// The relation of a new fragment to the fragments of its datagram that arrived before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Overlap {
-    /// The fragment overlaps none of them.
+    /// The fragment overlaps no earlier one.
     Disjoint,
-    /// The fragment overlaps at least one of them.
+    /// The fragment overlaps an earlier one.
     Overlapping,
-    /// The fragment contradicts the end of the datagram.
+    /// The fragment and the earlier ones disagree about the end of the datagram.
     Contradictory,
 }
 
 impl Datagrams {
-    /// Creates an empty table; `seed` hashes its keys.
+    /// Creates an empty table. The hash of the keys uses `seed`.
     pub(super) fn new(limits: Limits, policy: FragmentPolicy, seed: u64) -> Self {
         let mut table = Sessions::<Datagram>::default();
         table.of(PRIVATE).seed = seed;
         Self { table, limits, policy }
     }
 
-    /// Returns the state for a move to another instance.
+    /// Returns the table's state, for saving and moving.
     pub(super) fn state(&mut self) -> &mut dyn FilterState {
         &mut self.table
     }
 
-    /// Handles a completely captured fragment. Either holds or drops the fragment, or consumes it
-    /// and returns the datagram that it completes.
+    /// Handles a completely captured fragment. If the fragment completes its datagram, consumes it
+    /// and returns the datagram. Otherwise holds or drops it.
     pub(super) fn take<'a>(
         &mut self,
         piece: &IpFragment,
@@ -173,7 +173,8 @@ impl Datagrams {
         }
     }
 
-    /// Finds or creates the datagram with this key, for a block with this timestamp.
+    /// Returns the datagram with this key. If there is none, creates it for a block with this
+    /// timestamp.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.until => return cx.wake_at(known.deadline),
@@ -193,7 +194,7 @@ impl Datagrams {
         cx.wake_at(begun.deadline);
     }
 
-    /// Removes a datagram and drops its held fragments as incomplete.
+    /// Removes a datagram, and drops its held fragments with the reason for an incomplete datagram.
     fn end(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
         if let Some(mut ended) = self.table.end(key) {
             ended.drop_all(MISSING, cx);
@@ -201,7 +202,7 @@ impl Datagrams {
     }
 
     /// Drops `block` and the held fragments of its datagram, and marks the datagram as given up, so
-    /// that later fragments are dropped too.
+    /// that later fragments are dropped as well.
     fn give_up<'a>(
         &mut self,
         key: u64,
@@ -220,7 +221,7 @@ impl Datagrams {
         datagram.given_up = reason.mark();
     }
 
-    /// Completes a datagram after the arrival of its last missing fragment, `block`.
+    /// Completes a datagram with its last missing fragment, `block`.
     fn complete<'a>(
         &mut self,
         key: u64,
@@ -263,9 +264,9 @@ impl Datagrams {
     }
 }
 
-/// Returns true if the policy gives up a datagram after a fragment with this relation. `drop` gives
-/// up after any overlap, and `linux` after contradictory ends. The other policies keep one of the
-/// contradictory ends.
+/// Returns true if the policy gives up a datagram because of a fragment with this relation. `drop`
+/// gives up after any overlap, and `linux` after contradictory ends. The other policies choose one
+/// of the contradictory ends.
 fn refuses(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,
@@ -283,14 +284,13 @@ fn refuses(policy: FragmentPolicy, fit: Overlap) -> bool {
 pub(super) enum FragmentResult<'a> {
     /// The fragment was held, dropped or consumed.
     Absorbed,
-    /// The fragment completed a datagram, which is given here as a new frame. The frame is not
-    /// counted yet.
+    /// The fragment completed this datagram, which is a new frame that has not been counted yet.
     Whole(Block<'a>),
 }
 
-/// Builds the datagram as a new frame: the headers of the fragment with the first byte, then the
-/// data. Returns `None` if the result is too long for these headers, and `Some(None)` if memory is
-/// lacking, which is counted.
+/// Builds the datagram as a new frame: the headers of its first fragment, then the data. Returns
+/// `None` if the result is too long for these headers, and `Some(None)` if memory is lacking, which
+/// is counted.
 fn build_datagram<'a>(
     parts: &[(u32, Block<'a>)],
     end: u32,
@@ -320,7 +320,7 @@ fn build_datagram<'a>(
     }))
 }
 
-/// Copies the bytes of a segment that lie within the datagram.
+/// Copies the part of a segment that lies within the datagram.
 fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
     let Some((offset, part)) = parts.get(segment.piece) else { return };
     let (from, to) = (segment.from as usize, (segment.to as usize).min(data.len()));
@@ -331,7 +331,7 @@ fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)
 }
 
 impl Datagram {
-    /// Returns the relation of a fragment to the fragments received before it.
+    /// Returns the relation of a fragment to the fragments that arrived before.
     fn relation(&self, piece: &IpFragment) -> Overlap {
         let ends = self.end != 0;
         let against = match piece.last {
@@ -355,8 +355,8 @@ impl Datagram {
         }
     }
 
-    /// Returns true if all bytes were received: all complete units of 8 bytes, and the last
-    /// fragment, which holds the bytes after them.
+    /// Returns true if all bytes have arrived: every complete unit of 8 bytes, and the last
+    /// fragment, which holds the remaining bytes.
     fn is_whole(&self) -> bool {
         self.end != 0 && self.covered.has_all_before(self.end / 8)
     }
@@ -368,8 +368,8 @@ impl Datagram {
     }
 }
 
-/// Key of a held fragment: arrival number, last-fragment flag, and offset. Lists sorted by key are
-/// thus in order of arrival.
+/// Key of a held fragment, composed of its number in order of arrival, its last-fragment flag, and
+/// its offset. Lists sorted by key are thus in order of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FragmentKey(u32);
 
@@ -385,15 +385,15 @@ impl FragmentKey {
         (self.0 & (Self::LAST_FRAGMENT - 1)) * 8
     }
 
-    /// Returns true if `block`, held under this key, covers the same bytes as `other`, held under
-    /// key `at`.
+    /// Returns true if `block`, which has this key, and `other`, which has key `at`, cover the same
+    /// bytes.
     const fn covers_the_same(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
         self.0 & 0xffff == at & 0xffff && block.pointer.length() == other.pointer.length()
     }
 }
 
 impl IpFragment {
-    /// Returns the units of 8 bytes that the fragment covers completely.
+    /// Returns the units of 8 bytes that the fragment covers entirely.
     const fn units(&self) -> Range<u32> {
         self.offset / 8..self.end() / 8
     }

@@ -1,5 +1,5 @@
-//! Parser of IP fragments: identifies the datagram of a fragment and the location of the fragment's
-//! data in the datagram.
+//! Parser of IP fragments, which finds the datagram of a fragment and the position of the
+//! fragment's data in it.
 //!
 //! Input: a block. Output: a [`IpFragment`], or the reason why the fragment is unusable. The
 //! transport header is not parsed, because a tiny fragment may lack it.
@@ -14,15 +14,15 @@ use wire::ipv6::{self, Ipv6};
 use wire::link::Network;
 use wire::{Layers, LinkType, checksum, ipv4};
 
-/// Maximum length of an IPv4 packet, and of the data after a fixed IPv6 header.
+/// Maximum length in bytes of an IPv4 packet, and of the data after a fixed IPv6 header.
 const LENGTH_MAX: u32 = 65_535;
 
-/// A fragment of a datagram. Offsets in the frame count from the frame's first byte.
+/// A fragment of a datagram. Offsets in the frame are from the first byte of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct IpFragment {
     /// Offset of the data in the frame.
     pub(super) data: u32,
-    /// Offset of the data in the datagram's data.
+    /// Offset of the data within the datagram.
     pub(super) offset: u32,
     /// Length of the data in bytes; a multiple of 8 except in the last fragment.
     pub(super) length: u32,
@@ -37,17 +37,17 @@ pub(super) struct IpFragment {
 pub(super) struct IpHeaders {
     /// Offset of the first header in the frame.
     from: u32,
-    /// Offset past the headers in the frame: that of the data for IPv4, that of the fragment header
-    /// for IPv6.
+    /// Offset past the headers in the frame. For IPv4 the data begins there, for IPv6 the fragment
+    /// header.
     to: u32,
     /// For IPv6, the offset of the next-header field that announces the fragment header, and the
-    /// value that replaces it.
+    /// value that the reassembled packet has there.
     announced: Option<(u32, u8)>,
 }
 
 impl IpFragment {
-    /// Returns the fragment in the frame, or the reason why it is unusable; `None` if the frame
-    /// holds no fragment, or too few bytes to decide.
+    /// Returns the fragment in the frame, or the reason why it is unusable. Returns `None` if the
+    /// frame contains no fragment, or too few bytes to tell.
     pub(super) fn find(
         block: &Block<'_>,
         policy: FragmentPolicy,
@@ -97,8 +97,8 @@ impl IpFragment {
     }
 
     /// Checks that the fragment was captured, and that its length is a multiple of 8 unless it is
-    /// the last (RFC 791, RFC 8200 §4.5). The policy `linux` truncates other IPv4 fragments to a
-    /// multiple of 8.
+    /// the last one (RFC 791, RFC 8200 §4.5). Under the policy `linux`, truncates other IPv4
+    /// fragments to a multiple of 8.
     fn check_length(
         mut self,
         block: &Block<'_>,
@@ -121,15 +121,15 @@ impl IpFragment {
         self.head.announced.is_some()
     }
 
-    /// Returns the offset past the fragment's last byte in the datagram's data.
+    /// Returns the offset past the last byte of the fragment within the datagram.
     pub(super) const fn end(&self) -> u32 {
         self.offset + self.length
     }
 
-    /// Returns the key of the datagram: a hash of addresses and identification, for IPv4 also of
-    /// the protocol (RFC 791 §2.3, RFC 8200 §4.5), and of the network, given by VLAN tags and
-    /// source. A datagram observed on two networks is reassembled twice, just as an unfragmented
-    /// packet is observed twice.
+    /// Returns the key of the fragment's datagram: a hash of addresses, identification, for IPv4
+    /// also protocol (RFC 791 §2.3, RFC 8200 §4.5), and network, which is identified by VLAN tags
+    /// and source. A datagram observed on two networks is reassembled twice, just as an
+    /// unfragmented packet is observed twice.
     pub(super) fn key(&self, block: &Block<'_>, seed: u64) -> u64 {
         let frame = layers::head(block);
         let part = |from: usize, length: usize| {
@@ -168,8 +168,8 @@ impl IpHeaders {
         self.to as usize
     }
 
-    /// Converts the headers at the start of `frame` to the headers of an unfragmented packet with
-    /// `length` bytes of data.
+    /// Changes the headers at the start of `frame` to those of an unfragmented packet with `length`
+    /// bytes of data.
     pub(super) fn complete(&self, frame: &mut [u8], length: u32) {
         let (from, to) = (self.from as usize, self.to as usize);
         if let Some((announced, next)) = self.announced {

@@ -7,13 +7,14 @@
 //! hosts drop packets with wrong ones. [SL §4.1]
 //!
 //! Fragments are held until their datagram is complete. The datagram is emitted as one new frame in
-//! the lane of the completing fragment, so that later filters see ordinary frames; unfragmented
-//! packets stay in their lanes and are not copied. The alternative of fragment lists is discussed
-//! in docs/book/decisions/0009-fragments.md.
+//! the lane of the completing fragment, so that later filters process it like any frame.
+//! Unfragmented packets stay in their lanes and are not copied. The alternative of fragment lists
+//! is discussed in docs/book/decisions/0009-fragments.md.
 //!
-//! Deviations: no ICMP message reports an incomplete datagram, since an observer sends nothing; a
-//! fragment inside a reassembled datagram is not reassembled again; and incomplete datagrams are
-//! sessions in the filter's state, but no block carries their session number (CONTRACT 8).
+//! Deviations from a host's IP: no ICMP message reports an incomplete datagram, since an observer
+//! sends nothing; and a fragment inside a reassembled datagram is not reassembled. Incomplete
+//! datagrams are sessions in the filter's state, but no block carries their session number
+//! (CONTRACT 8).
 
 mod coverage;
 mod datagrams;
@@ -30,7 +31,7 @@ use fragment::IpFragment;
 use overlap::FragmentPolicy;
 use wire::ip::Fragment;
 
-/// The description of `ip`.
+/// Catalog entry of `ip`, which classifies IP packets by protocol and reassembles fragments.
 pub const IP: Description = Description {
     name: "ip",
     summary: "check the IP header, classify by protocol, reassemble fragments",
@@ -191,8 +192,8 @@ impl HoldingLanes for Reassembler {
 }
 
 impl Reassembler {
-    /// Processes the fragment in a lane. If the fragment completes its datagram, the datagram takes
-    /// the lane; otherwise the lane ends.
+    /// Processes the fragment in a lane. If the fragment completes its datagram, the lane receives
+    /// the datagram; otherwise the lane ends.
     #[cold]
     fn fragment<'a>(
         &mut self,
@@ -219,7 +220,7 @@ impl Reassembler {
     }
 }
 
-/// Returns the block with the packet's data in view and its protocol as class.
+/// Returns the block with the packet's data in view, and the protocol number as its class.
 #[inline]
 fn packet_view<'a>(block: Block<'a>, packet: &Packet) -> Block<'a> {
     block
@@ -227,7 +228,7 @@ fn packet_view<'a>(block: Block<'a>, packet: &Packet) -> Block<'a> {
         .with_class(Class::natural(packet.protocol.into()))
 }
 
-/// Emits the twin.
+/// Emits the twin, which leaves fragments to the user implementation.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let exits = TwinExits::new(s, out);
     let (l3, l4) = twin::packet(s, on, exits);

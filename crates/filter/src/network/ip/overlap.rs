@@ -1,33 +1,33 @@
 //! Overlap policies: rules that select the bytes of overlapping fragments.
 //!
-//! Input: fragments in order of arrival. Output: disjoint ranges, each taken from one fragment.
-//! Operating systems differ, and attackers exploit the difference: an observer must reassemble like
-//! the receiver (J. Novak, "Target-Based Fragmentation Reassembly", 2005). A policy compares a
-//! received fragment with an arriving one by their positions. A fragment that was trimmed is
-//! compared by its remainder, as in the queues of those systems.
+//! Input: fragments in order of arrival. Output: disjoint ranges, each belonging to one fragment.
+//! Operating systems differ, and attackers exploit the difference, so an observer must reassemble
+//! like the receiver (J. Novak, "Target-Based Fragmentation Reassembly", 2005). A policy compares
+//! the positions of a received and a newly arrived fragment. A fragment that was trimmed is
+//! compared by its remainder, as those systems do in their queues.
 
-/// The rule that decides which of two overlapping fragments supplies the bytes.
+/// The rule that decides which of two overlapping fragments supplies the bytes of the overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FragmentPolicy {
-    /// The first fragment to arrive.
+    /// The fragment that arrived first.
     First,
-    /// The last fragment to arrive.
+    /// The fragment that arrived last.
     Last,
-    /// The fragment with the lower start; at equal starts the first to arrive.
+    /// The fragment with the lower start offset; at equal offsets the one that arrived first.
     Bsd,
-    /// The fragment with the lower start; at equal starts the last to arrive. Linux up to 4.18.
+    /// The fragment with the lower start offset; at equal offsets the one that arrived last. Linux
+    /// up to 4.18.
     Linux,
-    /// The first fragment to arrive, unless the new fragment begins before it and ends after it.
+    /// The fragment that arrived first, unless the new fragment begins before it and ends after it.
     Windows,
-    /// The first fragment to arrive, unless the new fragment begins before it and does not end
+    /// The fragment that arrived first, unless the new fragment begins before it and does not end
     /// before it.
     Solaris,
-    /// Neither fragment: the datagram is dropped. Linux since 4.19; for IPv6 all systems (RFC
-    /// 5722).
+    /// Neither: the datagram is dropped. Linux since 4.19; for IPv6 all systems (RFC 5722).
     Drop,
 }
 
-/// The byte range of a datagram taken from one fragment.
+/// A byte range of a datagram, and the fragment that supplies it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OwnedRange {
     /// Offset of the first byte.
@@ -53,7 +53,7 @@ impl FragmentPolicy {
             .map(|(policy, _)| policy)
     }
 
-    /// Returns true if the received fragment wins over the new one.
+    /// Returns true if the old fragment supplies the bytes of its overlap with the new one.
     const fn keeps_old(self, old: &OwnedRange, new: &OwnedRange) -> bool {
         match self {
             Self::First | Self::Drop => true,
@@ -65,8 +65,8 @@ impl FragmentPolicy {
         }
     }
 
-    /// Resolves the overlaps of fragments, which are given as start and end offsets in order of
-    /// arrival. Returns disjoint ranges, sorted by offset.
+    /// Resolves the overlaps between fragments, given as start and end offsets in order of arrival.
+    /// Returns disjoint ranges, sorted by offset.
     pub(super) fn resolve(self, pieces: impl Iterator<Item = (u32, u32)>) -> Vec<OwnedRange> {
         let mut settled: Vec<OwnedRange> = Vec::new();
         for (piece, (from, to)) in pieces.enumerate() {
@@ -80,7 +80,7 @@ impl FragmentPolicy {
         settled
     }
 
-    /// Returns the ranges into which `new` and the ranges that it overlaps are split.
+    /// Splits `new`, and the ranges `met` that it overlaps, into disjoint ranges.
     fn divide(self, met: &[OwnedRange], new: OwnedRange) -> Vec<OwnedRange> {
         let mut now = Vec::with_capacity(2 * met.len() + 1);
         let (mut at, mut rest) = (new.from, None);

@@ -71,7 +71,7 @@ fn ipv6_fragment(offset: u16, more: bool, data: &[u8]) -> Frame {
     Frame::ipv6(44, &[&[17, 0, high, low, 0, 0, 0, 7], data].concat())
 }
 
-/// The output of a run: answers for the emitted blocks, reassembled frames, and counters.
+/// The result of a run: answers for the emitted blocks, reassembled frames, and counters.
 #[derive(Debug)]
 struct RunOutput {
     left: Vec<Answer>,
@@ -136,8 +136,8 @@ fn run_batches(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move)
     RunOutput { left, frames: whole, counts: counters_by_name(&nodes) }
 }
 
-/// Asserts that the ledger balances (CONTRACT 19) over all instances of the state: a moved block is
-/// taken by one instance and released by another.
+/// Asserts that the ledger balances (CONTRACT 19), summed over all instances of the filter: a block
+/// can be counted as taken by one instance and as released by another.
 fn assert_balance(nodes: &[Node], taken: u64, passed: u64) {
     let sum = |of: fn(&Counts) -> u64| {
         nodes.iter().map(|node| of(&node.counts)).fold(0, u64::wrapping_add)
@@ -411,8 +411,8 @@ fn random_fragments(random: &mut Random, id: u8) -> (Vec<u8>, Vec<Frame>) {
     (data, fragments)
 }
 
-/// Datagrams in random fragments, interleaved, shuffled, duplicated, in random batches and with a
-/// state move: every datagram is emitted once, byte for byte.
+/// Datagrams split into random fragments, which are interleaved, shuffled, duplicated and batched
+/// at random, with a state move: each datagram is emitted once, with its original bytes.
 #[test]
 fn random_fragments_reassemble_to_their_datagrams() {
     let mut random = Random::replayable();

@@ -1,13 +1,13 @@
-//! Pending writes to a block. All are collected first, so that a block is edited completely or not
-//! at all.
+//! Pending writes to a block. All writes are collected before the first one is made, so that a
+//! block is edited completely or not at all.
 
 use std::ops::Range;
 
-/// Maximum number of changes of one block: two link addresses, a TTL, two addresses, two ports, two
-/// checksums.
+/// Maximum number of changes to one block: two link addresses, a TTL, two IP addresses, two ports,
+/// two checksums.
 const CHANGES_MAX: usize = 9;
 
-/// Bytes to write at an offset in the frame.
+/// A write of a few bytes at an offset in the frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Change {
     at: usize,
@@ -24,7 +24,7 @@ impl Change {
     }
 }
 
-/// All changes of one block.
+/// All pending writes to one block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Changes {
     all: [Change; CHANGES_MAX],
@@ -54,7 +54,7 @@ impl Changes {
         first..end
     }
 
-    /// Applies the changes to the part of the frame that [`Changes::range`] returns.
+    /// Applies the writes to `part`, the part of the frame that [`Changes::range`] covers.
     pub(super) fn make(&self, part: &mut [u8]) {
         let first = self.range().start;
         for Change { at, bytes, length } in self.iter() {

@@ -1,5 +1,5 @@
-//! The twin of `rewrite`: parses the headers, checks that all fields can be edited, saves their
-//! positions, then edits.
+//! The twin of `rewrite`. It parses the headers, checks that all requested fields can be edited,
+//! saves the old values, then edits.
 
 use super::{CHECKED, RewriteFields, UNSUPPORTED};
 use crate::prelude::*;
@@ -12,7 +12,7 @@ use ebpf::emit::{
 use wire::ip::protocol;
 use wire::{ethernet, ipv4, ipv6, ports};
 
-/// Emits the twin.
+/// Emits the twin, which edits the frame.
 pub(super) fn emit<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -45,15 +45,15 @@ pub(super) fn emit<'s>(
     Ok(Answer::new(on.class, layers))
 }
 
-/// The headers before the edit.
+/// Positions and old values of the header fields, read before the edit.
 struct OldHeaders<'s> {
     l3: FrameOffset<'s>,
     l4: FrameOffset<'s>,
-    /// Offset past the last edited byte.
+    /// Offset past the last byte to be edited.
     end: FrameOffset<'s>,
     version: Num<'s>,
     protocol: Num<'s>,
-    /// Time to live and protocol, for IPv4.
+    /// Word with time to live and protocol, for IPv4.
     life: Num<'s>,
     addresses: [Num<'s>; 2],
     ports: [Num<'s>; 2],
@@ -105,7 +105,7 @@ impl<'s> OldHeaders<'s> {
         Ok(Self { l3, l4, end, version, protocol, life, addresses, ports })
     }
 
-    /// Exits without an edit if the transport header cannot be edited completely.
+    /// Emits a check that leaves the program if the transport header cannot be edited.
     fn transport(
         s: &mut Scope<'s, '_>,
         wanted: &RewriteFields,
@@ -191,8 +191,8 @@ impl<'s> OldHeaders<'s> {
     }
 }
 
-/// Exits to `unsure` if the checksum equals the sum of the pseudo header, since it may then be a
-/// checksum that the device has yet to fill in.
+/// Emits an exit to `unsure` if the checksum equals the sum of the pseudo header, since the device
+/// may then have to fill in the checksum.
 fn require_filled_checksum<'s>(
     s: &mut Scope<'s, '_>,
     (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),

@@ -22,7 +22,7 @@ use std::net::Ipv4Addr;
 use wire::ip::{Fragment, protocol};
 use wire::{LinkType, ethernet, ipv4, ipv6, ports, tcp, udp};
 
-/// The description of `rewrite`.
+/// Catalog entry of `rewrite`, which overwrites addresses, ports or the TTL, and updates checksums.
 pub const REWRITE: Description = Description {
     name: "rewrite",
     summary: "overwrite addresses, ports or the TTL, and update checksums",
@@ -85,8 +85,8 @@ const NOT_IPV4: Reason = REWRITE.reason("not ipv4");
 const NO_PORT: Reason = REWRITE.reason("no port");
 const OTHER_CHECKSUM: Reason = REWRITE.reason("other checksum");
 const PORT: Type = Type::Number { low: 0, high: 0xffff };
-/// Transport protocols whose checksums cover the addresses but cannot be updated here: DCCP and
-/// UDP-Lite.
+/// Protocol numbers of DCCP and UDP-Lite. Their checksums cover the addresses, but this filter
+/// cannot update them.
 const UNSUPPORTED: [u8; 2] = [33, 136];
 
 /// The fields to write.
@@ -182,7 +182,7 @@ impl Edit for Rewrite {
 }
 
 /// Supported transport protocols with a checksum over the addresses: protocol number, offset of the
-/// checksum, number of header bytes required, and true if a checksum of 0 means none.
+/// checksum, number of header bytes required, and true if a checksum of 0 means that there is none.
 const CHECKED: [(u8, usize, usize, bool); 2] = [
     (protocol::TCP, tcp::CHECKSUM, tcp::CHECKSUM + 2, false),
     (protocol::UDP, udp::CHECKSUM, udp::LENGTH, true),
@@ -258,7 +258,8 @@ impl RewriteFields {
     }
 
     /// Returns the offset of the transport checksum that covers the changed fields, and true if a
-    /// checksum of 0 means that there is none. Returns `Ok(None)` if no checksum covers the fields.
+    /// checksum of 0 means that there is none. Returns `Ok(None)` if no checksum covers the changed
+    /// fields.
     fn transport(
         &self,
         block: &Block<'_>,
@@ -302,8 +303,8 @@ impl ChecksumUpdate {
         Self { at, value: word(frame, at), unfilled: false, may_be_absent: false }
     }
 
-    /// Updates a transport checksum for a number that is replaced, as the kernel does. `pseudo` is
-    /// true for a field of the pseudo header.
+    /// Updates a transport checksum for the replacement of `old` by `new`, as the kernel does.
+    /// `pseudo` is true for a field of the pseudo header.
     fn replace(&mut self, pseudo: bool, old: u32, new: u32) {
         use wire::checksum::{pseudo_replaced32, replaced32};
         let mended = match self.unfilled {

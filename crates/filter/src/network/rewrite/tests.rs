@@ -1,11 +1,12 @@
-//! Tests that updated checksums equal recomputed sums, and that unsupported packets stay unchanged.
+//! Tests that incrementally updated checksums equal recomputed ones, and that unsupported packets
+//! stay unchanged.
 
 use super::*;
 use crate::testing::{Arena, Frame, Node, Space};
 use testkit::Random;
 use wire::checksum::{self, pseudo};
 
-/// Returns the frame with valid checksums.
+/// Returns the frame with its checksums filled in.
 fn with_valid_checksums(mut frame: Frame) -> Frame {
     let sum = checksum::of(&frame.bytes[14..34]);
     frame.put(24, &sum.to_be_bytes());
@@ -16,8 +17,8 @@ fn with_valid_checksums(mut frame: Frame) -> Frame {
     frame
 }
 
-/// Returns the sum over the frame that the transport checksum covers, checksum included; 0 if the
-/// checksum is valid.
+/// Returns the sum of all bytes that the transport checksum covers, including the checksum; 0 if
+/// the checksum is valid.
 fn transport_sum(frame: &[u8]) -> u16 {
     let [source, target] =
         [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());

@@ -1,8 +1,8 @@
-//! State of a TCP connection: plain data, 120 bytes.
+//! State of a TCP connection: plain data of 120 bytes.
 //!
 //! A connection has two sides, the client's and the server's. A side is the stream that one end
-//! sends: its next sequence number, the other end's acknowledgement and window, and the segments
-//! that arrived before their turn.
+//! sends. Its state is the next sequence number, the other end's acknowledgement and window, and
+//! the segments that arrived early.
 
 use crate::contract::{Field, HeldList, Session, Unit};
 use crate::transport::flows::{Identity, Record};
@@ -12,14 +12,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct TcpConnection {
-    /// Common part of the record. `word` is the time of the last segment or of a pending RST;
-    /// `port` is the server's port; `down` is the client's direction; `flags` holds [`CLOSED`] and
-    /// its siblings.
+    /// Common part of the record. `word` is the time of the last segment or of a pending RST,
+    /// `port` is the server's port, `down` is the client's direction, and `flags` combines
+    /// [`CLOSED`] and the constants after it.
     pub(super) identity: Identity,
     /// The streams of client and server.
     pub(super) sides: [StreamSide; 2],
-    /// Start of the client's data according to a SYN that arrived in the open connection; it counts
-    /// once the SYN proves valid.
+    /// Start of the client's data according to a SYN that arrived while the connection was open. It
+    /// applies only if the server confirms the SYN.
     pub(super) probe: u32,
     /// Index of the source that emitted the connection's first block.
     pub(super) origin: u16,
@@ -28,13 +28,14 @@ pub(super) struct TcpConnection {
 
 const _: () = assert!(size_of::<TcpConnection>() == 120);
 
-/// Flag: both sides have ended; further segments are late.
+/// Flag of a connection whose sides have both ended; further segments are late.
 pub(super) const CLOSED: u8 = 1;
-/// Flag: a SYN arrived in an open connection ([`TcpConnection::probe`]).
+/// Flag of an open connection in which a SYN arrived ([`TcpConnection::probe`]).
 pub(super) const PROBED: u8 = 1 << 1;
-/// Flag: the connection is in the wheel for gap timeouts.
+/// Flag of a connection that is in the wheel for gap timeouts.
 pub(super) const WATCHED: u8 = 1 << 2;
-/// Flags: the client, or the server, sent a RST that the other end may accept ([`super::reset`]).
+/// Flags of a connection in which the client, or the server, sent a RST that the other end may
+/// accept ([`super::reset`]).
 pub(super) const RESET: [u8; 2] = [1 << 3, 1 << 4];
 /// Mask of the flags in [`RESET`].
 pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
@@ -43,8 +44,8 @@ pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct StreamSide {
-    /// Time on the path's clock at which the current gap began: bytes at `next` are missing while
-    /// later bytes are held.
+    /// Time on the path's clock at which the current gap began. In a gap, bytes at `next` are
+    /// missing while later bytes are held.
     pub(super) since: u64,
     /// Sequence number of the first byte that has not been emitted.
     pub(super) next: u32,
@@ -52,40 +53,40 @@ pub(super) struct StreamSide {
     pub(super) start: u32,
     /// Highest acknowledgement by the other end.
     pub(super) acknowledged: u32,
-    /// Sequence number after the last byte that the other end's receive window admits.
+    /// Sequence number after the last byte that fits into the other end's receive window.
     pub(super) edge: u32,
     /// Sequence number of the FIN; valid if [`FIN`] is set.
     pub(super) fin: u32,
-    /// Segments that begin beyond `next`; they do not overlap.
+    /// Segments that begin after `next`, without overlaps.
     pub(super) held: HeldList,
     /// Number of bytes in the held segments.
     pub(super) held_bytes: u32,
-    /// Flags of the stream: [`OPEN`] and its siblings.
+    /// Flags of the stream: [`OPEN`] and the constants after it.
     pub(super) flags: u8,
-    /// Shift by which this end scales the windows that it advertises.
+    /// Window scale of this end: the shift count for the windows that it advertises.
     pub(super) scale: u8,
-    /// Nonzero if the SYN was signed (TCP-MD5, TCP-AO).
+    /// Nonzero if the SYN carried a signature (TCP-MD5, TCP-AO).
     pub(super) signed: u8,
     pub(super) spare: u8,
 }
 
-/// Flag: data or a SYN was observed, so `next` is known.
+/// Flag of a stream in which data or a SYN was observed, so that `next` is known.
 pub(super) const OPEN: u8 = 1;
-/// Flag: the first byte of the stream is known.
+/// Flag of a stream whose first byte is known.
 pub(super) const BEGUN: u8 = 1 << 1;
-/// Flag: a block of the stream was emitted.
+/// Flag of a stream of which a block was emitted.
 pub(super) const EMITTED: u8 = 1 << 2;
-/// Flag: the sequence number of the FIN is known.
+/// Flag of a stream whose FIN has a known sequence number.
 pub(super) const FIN: u8 = 1 << 3;
-/// Flag: the end of the stream was emitted.
+/// Flag of a stream whose end was emitted.
 pub(super) const END_EMITTED: u8 = 1 << 4;
-/// Flag: `acknowledged` and `edge` are known.
+/// Flag of a stream with known `acknowledged` and `edge`.
 pub(super) const ACKED: u8 = 1 << 5;
-/// Flag: the SYN of this end was observed, so `scale` and `signed` are known.
+/// Flag of a stream whose SYN was observed, so that `scale` and `signed` are known.
 pub(super) const SCALED: u8 = 1 << 6;
-/// Flag: the stream broke off without a FIN.
+/// Flag of a stream that broke off without a FIN.
 pub(super) const BROKEN: u8 = 1 << 7;
-/// Value of `scale` for an end that does not scale its windows.
+/// `scale` of an end that does not scale its windows.
 pub(super) const UNSCALED: u8 = u8::MAX;
 /// Maximum window scale (RFC 7323 §2.3), assumed if no SYN was observed.
 pub(super) const SCALE_MAX: u8 = 14;
@@ -93,7 +94,7 @@ pub(super) const SCALE_MAX: u8 = 14;
 /// Maximum distance of a plausible sequence number, in bytes: the largest possible window (RFC 7323
 /// §2.3).
 pub(super) const DISTANCE_MAX: u32 = 1 << 30;
-/// Number of bytes beyond the known window that are still accepted, since the latest window update
+/// Number of bytes beyond the known window that are still accepted, since the newest window update
 /// may not have been captured.
 const WINDOW_SLACK: u32 = 1 << 20;
 
@@ -147,37 +148,38 @@ impl StreamSide {
         self.flags & flag != 0
     }
 
-    /// Returns the number of bytes emitted or given up, modulo 2³².
+    /// Returns the number of bytes that were emitted or abandoned, modulo 2³².
     const fn emitted(&self) -> u32 {
         if self.has(OPEN) { self.next.wrapping_sub(self.start) } else { 0 }
     }
 
-    /// Starts the stream at `sequence`; `begun` is true if nothing can precede it.
+    /// Starts the stream at `sequence`. `begun` is true if that is the first byte of the stream.
     pub(super) fn open(&mut self, sequence: u32, begun: bool) {
         (self.start, self.next) = (sequence, sequence);
         self.flags |= OPEN | if begun { BEGUN } else { 0 };
     }
 
-    /// Returns true if the stream may start at another number: nothing was emitted, and the other
-    /// end has not acknowledged the known start. This happens when a server that lost the client's
-    /// first SYN replies to the second one.
+    /// Returns true if the stream may restart at another sequence number, because nothing was
+    /// emitted and the other end has not acknowledged the known start. This happens when a server
+    /// that lost the client's first SYN replies to the second one.
     pub(super) fn may_restart(&self) -> bool {
         let agreed = self.has(ACKED) && !after(self.start, self.acknowledged);
         !self.has(EMITTED) && self.held.is_empty() && !agreed
     }
 
-    /// Returns true if every byte of the stream was emitted or given up.
+    /// Returns true if every byte of the stream was emitted or abandoned.
     pub(super) const fn is_at_end(&self) -> bool {
         self.has(FIN) && self.next == self.fin
     }
 
-    /// Returns true if bytes are missing before held bytes, or before the end.
+    /// Returns true if bytes are missing before held bytes, or before a known end.
     pub(super) const fn is_waiting(&self) -> bool {
         !self.held.is_empty() || (self.has(FIN) && self.next != self.fin)
     }
 
     /// Returns the end of the bytes that the other end acknowledged; `None` if unknown. If the FIN
-    /// was not observed, its sequence number counts as a byte, since the two are indistinguishable.
+    /// was not observed, its sequence number counts as a byte, because an acknowledgement of a FIN
+    /// looks like one of a byte.
     pub(super) fn acknowledged(&self) -> Option<u32> {
         if !self.has(ACKED) || !self.has(OPEN) {
             return None;
@@ -186,17 +188,17 @@ impl StreamSide {
         Some(if beyond_end { self.fin } else { self.acknowledged })
     }
 
-    /// Returns true if the other end may accept a byte at `sequence`: it is within the known window
-    /// plus a tolerance, or the window is unknown.
+    /// Returns true if the other end may accept a byte at `sequence`, because it lies within the
+    /// known window plus a tolerance, or because the window is unknown.
     pub(super) const fn may_be_accepted(&self, sequence: u32) -> bool {
         let known = self.has(ACKED) && !after(self.next, self.edge);
         !known || !after(sequence, self.edge.wrapping_add(WINDOW_SLACK))
     }
 
-    /// Returns true if the other end may accept a RST with this sequence number, which must be
-    /// within the window (RFC 9293 §3.5.3; RFC 5961 §3 requires an exact match, which only the
-    /// other end can decide). On a side that was not observed, only a RST in reply to a segment of
-    /// an unknown connection (`answers`) is accepted.
+    /// Returns true if the other end may accept a RST with this sequence number: the number must be
+    /// within the window (RFC 9293 §3.5.3). RFC 5961 §3 requires an exact match, which only the
+    /// other end can check. On a side that was not observed, a RST is accepted only if it replies
+    /// to a segment of an unknown connection (`answers`).
     pub(super) fn may_reset(&self, number: u32, answers: bool) -> bool {
         if !self.has(OPEN) {
             return answers || (self.has(ACKED) && self.acknowledged == number);
@@ -208,21 +210,22 @@ impl StreamSide {
         number == self.next || number == low || (!after(low, number) && after(high, number))
     }
 
-    /// Returns true if a segment has new data that the other end may accept.
+    /// Returns true if a segment carries new data that the other end may accept.
     pub(super) const fn is_new(&self, from: u32, to: u32) -> bool {
         let new = !self.has(OPEN) || (after(to, self.next) && self.may_be_accepted(from));
         from != to && new && distance(self.next, from).unsigned_abs() <= DISTANCE_MAX
     }
 
-    /// Returns the state of this side for a connection that continues although it was considered
-    /// closed. The new stream starts at `next`.
+    /// Returns the state of this side for a connection that was considered closed but continues.
+    /// The new stream starts at `next`.
     pub(super) fn reopened(self) -> Self {
         let Self { next, acknowledged, edge, scale, signed, .. } = self;
         let flags = self.flags & (OPEN | ACKED | SCALED);
         Self { next, start: next, acknowledged, edge, scale, signed, flags, ..Self::default() }
     }
 
-    /// Processes an acknowledgement of all bytes before `number`, with a window of `window` bytes.
+    /// Processes an acknowledgement of all bytes before `number`, and an advertised window of
+    /// `window` bytes.
     pub(super) fn acknowledge(&mut self, number: u32, window: u32) {
         if self.has(OPEN) && distance(self.next, number).unsigned_abs() > DISTANCE_MAX {
             return;

@@ -1,8 +1,7 @@
 //! Life cycle of a TCP connection: its start, the effect of each segment, and its end.
 //!
-//! A side ends at its FIN. Ends are emitted only if the connection has emitted something: a
-//! connection without data emits nothing; any other connection emits the ends of both sides, even
-//! of an unobserved side.
+//! A side ends at its FIN. A connection without data emits nothing. A connection that has emitted
+//! data also emits the ends of both sides, even of an unobserved side.
 
 use super::connection::{
     ACKED, ANY_RESET, BEGUN, CLOSED, EMITTED, END_EMITTED, FIN, OPEN, PROBED, SCALED, StreamSide,
@@ -15,8 +14,8 @@ use crate::contract::{Block, StreamContext, Time};
 use abi::{BlockMetadata, Class, Flags};
 use wire::tcp::flag;
 
-/// Time for which the record of an ended connection is retained, in ns, so that late segments do
-/// not begin a new connection. Equal to TIME-WAIT of hosts.
+/// Time in ns for which the record of an ended connection is retained, so that late segments do not
+/// begin a new connection. Equal to the TIME-WAIT period of hosts.
 const LINGER: Time = 60_000_000_000;
 /// Index of the client's side in the state of a connection; [`SERVER`] is that of the server's
 /// side.
@@ -30,14 +29,14 @@ impl TcpConnection {
         if info.down == (self.identity.down != 0) { CLIENT } else { SERVER }
     }
 
-    /// Returns the time at which the connection expires without further segments.
+    /// Returns the time at which the connection expires if no further segments arrive.
     pub(super) const fn expires_at(&self, timeout: Time) -> Time {
         let silence = if self.has(CLOSED) && LINGER < timeout { LINGER } else { timeout };
         self.identity.word.saturating_add(silence)
     }
 
-    /// Returns true if a segment belongs to a later connection between the same ends. In an open
-    /// connection a SYN alone is no proof (RFC 9293 §3.10.7.4): the server must agree, or be
+    /// Returns true if a segment belongs to a later connection between the same endpoints. A SYN in
+    /// an open connection is not sufficient (RFC 9293 §3.10.7.4): the server must confirm it, or be
     /// unobserved.
     pub(super) fn is_superseded(&self, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
@@ -59,16 +58,16 @@ impl TcpConnection {
         }
     }
 
-    /// Returns true if the connection has emitted anything.
+    /// Returns true if any data or end of the connection was emitted.
     pub(super) fn has_emitted(&self) -> bool {
         self.sides.iter().any(|side| side.has(EMITTED))
     }
 
-    /// Processes the most common segment (fast path): a plain ACK without data, or one whose data
-    /// is next in order and completely captured (`here` bytes), while nothing is held or pending.
-    /// Returns the index of the sending side, or `None` if the segment needs
-    /// [`TcpConnection::take`], which has the same effect on every segment that this function
-    /// accepts.
+    /// Processes a segment of the most common form (fast path). This is a plain ACK without data,
+    /// or with data that is next in order and completely captured (`here` bytes), while nothing is
+    /// held or pending. Returns the index of the sending side. Returns `None`, without effect, for
+    /// other segments, which need [`TcpConnection::take`]; it would have the same effect on the
+    /// segments accepted here.
     #[inline]
     pub(super) fn take_fast(
         &mut self,
@@ -96,7 +95,7 @@ impl TcpConnection {
         Some(sender)
     }
 
-    /// Returns the block, prepared for output as the next data of a side.
+    /// Returns the block with the metadata of the side's output, as the next data of the side.
     #[inline]
     pub(super) fn prepare_next<'a>(&mut self, number: usize, block: Block<'a>) -> Block<'a> {
         let (class, context) = self.output_context(number, block.context.time);
@@ -154,8 +153,8 @@ impl TcpConnection {
         side.resolve_acknowledged(&mut output);
     }
 
-    /// Processes a SYN. It starts its side, or repeats an earlier SYN, or begins another connection
-    /// if it proves valid. Returns true if the side begins with this SYN.
+    /// Processes a SYN. It starts its side, repeats an earlier SYN, or, once confirmed, begins
+    /// another connection. Returns true if the side begins with this SYN.
     #[cold]
     fn take_syn(&mut self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &mut self.sides;
@@ -184,7 +183,7 @@ impl TcpConnection {
         side.start == from
     }
 
-    /// Emits the end of each side whose data is complete, if the connection has emitted anything.
+    /// Emits the end of each side whose data is complete, if the connection has emitted data.
     /// Closes the connection when both sides are complete.
     #[inline]
     pub(super) fn emit_due_ends(
@@ -213,7 +212,7 @@ impl TcpConnection {
         }
     }
 
-    /// Ends the connection: emits held data, and both ends if the connection has emitted anything.
+    /// Ends the connection: emits held data and, if the connection has emitted data, both ends.
     pub(super) fn close(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         for number in [CLIENT, SERVER] {
             let (side, mut output) = self.side_output(number, rules, time, cx);
@@ -224,7 +223,7 @@ impl TcpConnection {
         self.identity.flags |= CLOSED | reset;
     }
 
-    /// Abandons gaps older than the rules allow. Ends the connection if a pending RST has taken
+    /// Abandons the gaps whose timeout has passed. Ends the connection if a pending RST has taken
     /// effect.
     pub(super) fn give_up(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         if let Some(until) = self.reset_until(rules).filter(|until| *until < time) {
@@ -240,15 +239,14 @@ impl TcpConnection {
         self.emit_due_ends(time, rules, cx);
     }
 
-    /// Returns the time of the earliest timeout of a gap or of a pending RST; `None` if neither
-    /// exists.
+    /// Returns the earliest timeout of a gap or a pending RST; `None` if there is neither.
     pub(super) fn next_timeout(&self, rules: Rules) -> Option<Time> {
         let waiting = self.sides.iter().filter(|side| side.is_waiting());
         let gaps = waiting.map(|side| side.since.saturating_add(rules.gap));
         gaps.chain(self.reset_until(rules)).min()
     }
 
-    /// Returns a side of the connection and the output for the blocks of that side.
+    /// Returns a side of the connection, and the output to which its blocks go.
     #[inline]
     fn side_output<'s, 'w, 'c, 'a>(
         &'s mut self,
@@ -272,8 +270,8 @@ impl TcpConnection {
         (Class::natural(self.identity.port.into()), context)
     }
 
-    /// Returns the shift of the windows that a side advertises. It is 0 unless both ends offer
-    /// scaling (RFC 7323 §2.2), and the maximum if the SYN of the side was not observed.
+    /// Returns the shift count for the windows that a side advertises. It is 0 unless both ends
+    /// offer scaling (RFC 7323 §2.2), and the maximum if the side's SYN was not observed.
     #[inline]
     fn window_scale(&self, number: usize) -> u8 {
         let [client, server] = &self.sides;

@@ -41,7 +41,7 @@ use reassembly::Rules;
 use track::Tcp;
 use wire::ip::protocol;
 
-/// The description of `tcp`.
+/// Catalog entry of `tcp`, which puts the data of TCP connections in order.
 pub const TCP: Description = Description {
     name: "tcp",
     summary: "put the segments of connections in order, classify by server port",
@@ -122,14 +122,14 @@ before).",
     ..Description::EMPTY
 };
 
-/// `untcp`, the same filter as `tcp`. The name distinguishes it from a filter that would send TCP.
+/// Catalog entry of `untcp`, which is the same filter as `tcp`. The name distinguishes it from a
+/// filter that would send TCP.
 pub const UNTCP: Description =
     Description { name: "untcp", example: "replay web.pcap | untcp |http files out/", ..TCP };
 
 const _: () = HeaderError::assert_names(TCP.reasons, 5);
 
-/// Returns the effect of the filter on blocks: only the verification of checksums reads more than
-/// headers.
+/// Returns the effect of the filter on blocks: it reads more than headers only to verify checksums.
 fn effect(arguments: &Arguments) -> Effect {
     let reads = match arguments.flag("checksum") {
         true => ReadDepth::All,
@@ -145,7 +145,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::Stream(Box::new(tcp)))
 }
 
-/// Returns the rules of reassembly, and the time after which a silent connection ends.
+/// Returns the rules of reassembly, and the time after which an idle connection ends.
 fn limits(arguments: &Arguments) -> (Rules, Time) {
     let number = |name: &str| arguments.number(name).unwrap_or_default();
     let rules = Rules {

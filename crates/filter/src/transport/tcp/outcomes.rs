@@ -2,7 +2,7 @@
 
 use crate::contract::{Counter, Reason};
 
-/// Reasons for missing classes, in the order in which the filter's description lists them.
+/// Reasons for a missing class, in the order of the catalog entry.
 pub(super) const REASONS: &[&str] = &[
     "not ip",
     "malformed",
@@ -16,7 +16,7 @@ pub(super) const REASONS: &[&str] = &[
     "checksum",
 ];
 
-/// Counters, in the order in which the filter's description lists them.
+/// Counters, in the order of the catalog entry.
 pub(super) const COUNTERS: &[&str] = &[
     "new sessions",
     "evicted sessions",

@@ -1,9 +1,9 @@
-//! Reassembly of one side of a connection, from segments to an ordered stream.
+//! Reassembly of one side of a connection: from segments to an ordered stream.
 //!
 //! Input: a segment with its sequence number. Output: views of the frames in order, each byte once;
-//! **holes** for bytes that were sent but not captured; the end. A segment that arrives early is
+//! **holes** for bytes that were sent but not captured; the end. Segments that arrive early are
 //! held. Missing bytes are abandoned when the other end has acknowledged them, when the capture
-//! truncated their frame, when the data held after them is too much or too old, and when the
+//! truncated their frame, when too much data, or too old data, is held after them, and when the
 //! connection ends.
 
 use super::connection::{
@@ -28,8 +28,8 @@ pub(super) struct Rules {
 /// Maximum number of blocks held per side of a connection.
 pub(super) const HELD_BLOCKS_MAX: u32 = 4096;
 
-/// Destination of the blocks of one side: the filter's context, and the class and metadata of these
-/// blocks.
+/// Output for the blocks of one side: the filter's context, and the class and metadata that these
+/// blocks receive.
 pub(super) struct SideOutput<'w, 'c, 'a> {
     pub(super) cx: &'w mut StreamContext<'c, 'a>,
     pub(super) rules: Rules,
@@ -42,18 +42,17 @@ pub(super) struct SideOutput<'w, 'c, 'a> {
 /// The data of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentData {
-    /// Sequence numbers that the data occupied when sent; part of the data may not have been
-    /// captured.
+    /// Sequence numbers of the data as sent, of which part may not have been captured.
     pub(super) span: Span,
     /// True if the segment carries a FIN.
     pub(super) fin: bool,
 }
 
-/// Flags that this filter sets itself and therefore clears in incoming blocks.
+/// Flags that this filter sets itself, and therefore clears in input blocks.
 const OWN_FLAGS: Flags = Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::END_MASK);
 
 impl StreamSide {
-    /// Processes a segment; `block` views its captured data.
+    /// Processes a segment of this side. The view of `block` is the captured data.
     pub(super) fn take<'a>(
         &mut self,
         output: &mut SideOutput<'_, '_, 'a>,
@@ -100,9 +99,9 @@ impl StreamSide {
         ahead && self.may_be_accepted(fin) && !behind && !beyond
     }
 
-    /// Handles a segment beyond `next`: abandons gaps that the other end acknowledged, or that
-    /// exceed the limits on held data. Returns true if the segment is then in order, or at an
-    /// implausible distance. Returns false if the segment must be held.
+    /// Handles a segment that begins after `next`. Abandons the gap before it if the other end
+    /// acknowledged the missing bytes, or if the limits on held data are exceeded. Returns false if
+    /// the segment must be held, and true if it is now in order or at an implausible distance.
     fn resolve_gap(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
         if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
             return true;
@@ -123,8 +122,8 @@ impl StreamSide {
         !after(span.from, self.next)
     }
 
-    /// Advances the stream to `to` ([`StreamSide::skip`]). If that has no effect, because forged
-    /// state puts `to` before `next`, drops the first held block.
+    /// Advances the stream to `to` ([`StreamSide::skip`]). If that has no effect, which is possible
+    /// only with forged state, drops the first held block.
     fn advance(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let before = (self.next, self.held.len());
         self.skip(output, to);
@@ -155,14 +154,14 @@ impl StreamSide {
         self.hold_between(output, &block, span);
     }
 
-    /// Records the start of a gap, unless one is already recorded.
+    /// Records the time at which a gap begins, unless a gap has already begun.
     fn mark_gap(&mut self, output: &SideOutput<'_, '_, '_>) {
         if self.held.is_empty() {
             self.since = output.cx.now;
         }
     }
 
-    /// Emits a segment that begins at or before `next`, and the held segments that are then in
+    /// Emits a segment that begins at or before `next`, and then the held segments that follow in
     /// order.
     fn emit_next<'a>(&mut self, output: &mut SideOutput<'_, '_, 'a>, block: Block<'a>, span: Span) {
         let known = self.next.wrapping_sub(span.from);
@@ -228,7 +227,7 @@ impl StreamSide {
         self.held = list;
     }
 
-    /// Advances to `to`: emits held data up to there, and holes for missing bytes.
+    /// Advances the stream to `to`: emits held data up to `to`, with holes for missing bytes.
     pub(super) fn skip(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
         while after(to, self.next) {
@@ -255,8 +254,8 @@ impl StreamSide {
         }
     }
 
-    /// Abandons the gap before the first held block, or else before the end. Drops the block or the
-    /// end instead if the other end would not accept it.
+    /// Abandons the gap before the first held block or, without held blocks, before the end. If the
+    /// other end would not accept that block or end, drops it instead.
     pub(super) fn give_up(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let front = output.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes something, even from forged state, so that callers can repeat it until
@@ -279,7 +278,7 @@ impl StreamSide {
         }
     }
 
-    /// Abandons gaps that the other end has acknowledged, since their bytes were sent but not
+    /// Abandons gaps whose bytes the other end has acknowledged, since these were sent but not
     /// captured. Only a gap before held data or before the end is abandoned at once.
     pub(super) fn resolve_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
@@ -292,8 +291,8 @@ impl StreamSide {
         }
     }
 
-    /// Finishes the side: emits held data, and holes up to the last acknowledged byte. A side that
-    /// was not observed emits no holes. A single acknowledged byte becomes no hole either, since it
+    /// Finishes the side: emits held data, with holes up to the last acknowledged byte. There are
+    /// no holes for a side that was not observed, nor for a single acknowledged byte, since that
     /// may be a FIN.
     pub(super) fn finish(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         while self.is_waiting() {
@@ -309,8 +308,8 @@ impl StreamSide {
         }
     }
 
-    /// Emits an empty hole that marks the end of the side, unless the last block of the side marked
-    /// it.
+    /// Emits an empty hole that marks the end of the side, unless the last emitted block has the
+    /// end flag.
     pub(super) fn emit_end(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         if !self.has(END_EMITTED) {
             self.fin = self.next;
@@ -358,7 +357,7 @@ fn hole<'a>(output: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
     }
 }
 
-/// Returns the number of bytes of the segment after the view that the capture truncated.
+/// Returns the number of bytes after the view that belong to the segment but were not captured.
 fn truncated_bytes(mut block: Block<'_>) -> u32 {
     let end = block.marks.view + block.length();
     if block.marks.captured >= block.marks.wire_length || end != block.marks.captured {

@@ -35,7 +35,7 @@ impl TcpConnection {
 
     /// Processes a RST. If the other end may accept the RST, it becomes pending, and its time
     /// replaces that of the last segment. It takes effect at once if `gap` is 0, or if the RST
-    /// refuses a connection. A RST that the other end ignores is counted and has no effect.
+    /// refuses a connection. A RST that the other end must ignore is only counted.
     #[cold]
     pub(super) fn reset(
         &mut self,
@@ -72,7 +72,7 @@ impl TcpConnection {
         !side.has(SCALED) || info.signed == (side.signed != 0)
     }
 
-    /// Withdraws a pending RST if this segment shows that the connection continues.
+    /// Withdraws a pending RST if this segment proves that the connection continues.
     #[inline]
     pub(super) fn weigh_reset(
         &mut self,
@@ -87,11 +87,11 @@ impl TcpConnection {
         }
     }
 
-    /// Returns true if a segment shows that the RST was forged or ignored. From the sender of the
-    /// RST, new data or a new acknowledgement is proof. From the other end, whose segments may
-    /// still be in flight, proof is a segment later than half of `gap` after the RST, or one that
-    /// acknowledges data sent after the RST. On a closed connection only new data is proof. A SYN
-    /// or RST proves nothing.
+    /// Returns true if a segment proves that the RST was forged or ignored. From the sender of the
+    /// RST, new data or a new acknowledgement is proof. Segments from the other end may still have
+    /// been in flight, so that proof is a segment later than half of `gap` after the RST, or an
+    /// acknowledgement of data sent after the RST. On a closed connection only new data is proof. A
+    /// SYN or RST is never proof.
     #[cold]
     pub(super) fn disproves_reset(&self, info: &SegmentInfo, rules: Rules) -> bool {
         if info.has(flag::SYN) || info.has(flag::RST) || !self.has_plausible_fin(info) {
@@ -115,8 +115,8 @@ impl TcpConnection {
         late || (more && other.has(OPEN) && after(number, other.next))
     }
 
-    /// Returns false for a FIN that the other end drops because it is signed and the SYN was not,
-    /// or the reverse. Returns true for every other segment.
+    /// Returns false for a FIN that the other end drops because the FIN is signed and the SYN was
+    /// not, or the reverse. Returns true for every other segment.
     fn has_plausible_fin(&self, info: &SegmentInfo) -> bool {
         !info.has(flag::FIN) || self.has_plausible_signature(self.sender(info), info)
     }

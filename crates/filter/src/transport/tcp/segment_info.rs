@@ -1,4 +1,4 @@
-//! Fields of a segment that connection tracking uses.
+//! The fields of a segment that connection tracking reads.
 
 use super::connection::UNSCALED;
 use super::overlap::Span;
@@ -16,18 +16,19 @@ const WINDOW_SCALE: u8 = 3;
 /// Kind numbers of the signature options: TCP-MD5 (RFC 2385) and TCP-AO (RFC 5925).
 const SIGNATURES: [u8; 2] = [19, 29];
 
-/// The fields of a segment that connection tracking uses.
+/// The fields of a segment that connection tracking reads.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct SegmentInfo {
     pub(super) flags: u8,
-    /// Sequence numbers of the data. The SYN flag occupies the number before the data.
+    /// Sequence numbers of the data. If the SYN flag is set, it occupies the number before the
+    /// data.
     pub(super) span: Span,
     pub(super) acknowledgement: u32,
     pub(super) window: u32,
     pub(super) ports: Ports,
-    /// True if the segment is sent from the greater address and port to the lesser.
+    /// True if the segment was sent from the greater address and port to the lesser.
     pub(super) down: bool,
-    /// Window scale of the sender; [`UNSCALED`] unless a SYN offers one.
+    /// Window scale that a SYN offers; [`UNSCALED`] for other segments and without an offer.
     pub(super) scale: u8,
     /// True for a SYN, FIN or RST with a signature option; false for other segments.
     pub(super) signed: bool,
@@ -68,14 +69,13 @@ impl SegmentInfo {
         self.span.to.wrapping_sub(self.span.from)
     }
 
-    /// Returns true if the segment may begin a connection record: it carries a SYN or data, and no
-    /// RST.
+    /// Returns true if the segment may begin a connection record: it has a SYN or data, and no RST.
     pub(super) const fn may_begin(&self) -> bool {
         !self.has(flag::RST) && (self.has(flag::SYN) || self.has_data())
     }
 
-    /// Returns true if the client sent the segment, judged by its SYN and ACK flags, else by its
-    /// ports.
+    /// Returns true if the client sent the segment, according to its SYN and ACK flags or, without
+    /// SYN, according to its ports.
     pub(super) const fn is_from_client(&self) -> bool {
         match self.has(flag::SYN) {
             true => !self.has(flag::ACK),

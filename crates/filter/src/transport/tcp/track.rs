@@ -1,4 +1,5 @@
-//! The `tcp` filter: lookup of connections, and their timeouts.
+//! Connection tracking: the `tcp` filter looks up the connection of each segment and handles
+//! timeouts.
 
 use super::connection::{ANY_RESET, CLOSED, StreamSide, TcpConnection, WATCHED};
 use super::limits;
@@ -11,26 +12,26 @@ use crate::prelude::*;
 use crate::transport::flows::Flows;
 use wire::ports::Ports;
 
-/// The `tcp` filter.
+/// The filter `tcp`, with its connections and timers.
 #[derive(Debug)]
 pub(super) struct Tcp {
     flows: Flows<TcpConnection>,
     rules: Rules,
     timeout: Time,
     checksum: bool,
-    /// Idle timeouts of all connections.
+    /// Timers for idle connections.
     idle_timeouts: Wheel,
-    /// Gap timeouts.
+    /// Timers for connections with a gap or a pending RST.
     gap_timeouts: Wheel,
-    /// Lookups for the blocks of a batch, made before the first block is processed. The memory is
-    /// reused for every batch.
+    /// Lookups for the blocks of a batch, made before the first block is processed. Reused for
+    /// every batch.
     found: Vec<SegmentLookup>,
 }
 
-/// A segment and the key of its connection.
+/// The result of parsing one block: a segment and the key of its connection.
 #[derive(Clone, Copy, Default, Debug)]
 struct SegmentLookup {
-    /// Reason why the block holds no segment; `None` if it holds one.
+    /// Reason why the block contains no segment; `None` if it contains one.
     reason: Option<Reason>,
     key: u64,
     info: SegmentInfo,
@@ -116,7 +117,7 @@ impl HoldingLanes for Tcp {
     }
 }
 
-/// Timeouts are not part of the moved state: the receiving instance rebuilds them.
+/// Timeouts are not part of the moved state. The receiving instance rebuilds them.
 impl FilterState for Tcp {
     fn sessions(&self) -> Vec<u64> {
         self.flows.keys()
@@ -156,7 +157,7 @@ impl Tcp {
         Self { flows, rules, timeout, checksum, idle_timeouts, gap_timeouts, found }
     }
 
-    /// Inserts the timeouts of a connection into the wheels, which do not contain them yet.
+    /// Inserts the timeouts of a connection that is not yet in the wheels.
     fn rebuild_timeouts(&mut self, key: u64) {
         let (rules, timeout) = (self.rules, self.timeout);
         if let Some(connection) = self.flows.find(key) {
@@ -168,7 +169,7 @@ impl Tcp {
         }
     }
 
-    /// Requests a tick at the next timeout.
+    /// Requests a tick at the earliest timeout.
     fn arm(&self, cx: &mut StreamContext<'_, '_>) {
         for time in [self.idle_timeouts.next(), self.gap_timeouts.next()].into_iter().flatten() {
             cx.wake_at(time);
@@ -246,8 +247,8 @@ impl Tcp {
         watch(&mut self.gap_timeouts, waiting, connection, rules, cx.now);
     }
 
-    /// Returns true if the segment belongs to a connection in the table; ends a previous connection
-    /// of the same flow that has expired or was superseded.
+    /// Returns true if the segment belongs to a connection in the table. If an older connection
+    /// with the same addresses and ports has expired or was superseded, ends it.
     fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
@@ -286,7 +287,7 @@ impl Tcp {
         self.idle_timeouts.add(waiting, info.time.saturating_add(self.timeout), cx.now);
     }
 
-    /// Continues a connection after a RST that was apparently ignored, as a new session in
+    /// Continues a connection after a RST that was ignored, as a new session that begins in
     /// midstream.
     #[cold]
     fn reopen(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) {
@@ -313,8 +314,7 @@ impl Tcp {
         }
     }
 
-    /// Abandons the expired gaps of a connection, if the connection still exists, and arms its gap
-    /// timer again.
+    /// Abandons the expired gaps of a connection, if it still exists, and restarts its gap timer.
     fn check_gap(&mut self, waiting: Waiting, cx: &mut StreamContext<'_, '_>) {
         if self.known(waiting).is_none() {
             return;
@@ -333,15 +333,15 @@ impl Tcp {
         watch(&mut self.gap_timeouts, waiting, connection, self.rules, cx.now);
     }
 
-    /// Returns the connection that a timer refers to; `None` if its record has ended or belongs to
-    /// another session.
+    /// Returns the connection for which a timer was set; `None` if the connection has ended, even
+    /// if its key now belongs to another session.
     fn known(&self, waiting: Waiting) -> Option<&TcpConnection> {
         let connection = self.flows.get(waiting.key)?;
         (connection.identity.session == waiting.session).then_some(connection)
     }
 }
 
-/// Arms the gap timer of a connection that has a pending timeout, unless it is armed already.
+/// Starts the gap timer of a connection with a pending timeout, unless the timer runs already.
 #[inline]
 fn watch(
     gaps: &mut Wheel,

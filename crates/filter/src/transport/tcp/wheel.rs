@@ -1,43 +1,43 @@
-//! A timer wheel: insertion and expiry take constant time.
+//! Timer wheel with insertion and expiry in constant time.
 //!
 //! Input: keys with their due times. Output: each key once, within two buckets after its due time,
-//! or early if the due time is beyond the last bucket. Callers insert early keys again. The wheel
+//! or early if the due time is beyond the last bucket; callers insert early keys again. The wheel
 //! is not part of the state: it is rebuilt after connections move.
 
 use crate::contract::Time;
 
-/// A timer wheel: an array of buckets, each with the keys due in one span of time.
+/// A timer wheel: an array of buckets, each with the keys that are due in one time span.
 #[derive(Debug)]
 pub(super) struct Wheel {
     /// Time span of a bucket in ns.
     span: u64,
-    /// Number of the first bucket that may be non-empty, counted from time 0.
+    /// Number of the first bucket that may contain keys, counted in spans from time 0.
     at: u64,
     buckets: [Vec<Waiting>; BUCKETS],
     len: usize,
 }
 
-/// A session that waits for a timer.
+/// A session with a timer in the wheel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Waiting {
     pub(super) key: u64,
-    /// Session number. By the due time the key may belong to another session, which this number
-    /// reveals.
+    /// Session number. At the due time, the key may belong to another session, which has another
+    /// number.
     pub(super) session: u32,
 }
 
 const BUCKETS: usize = 32;
 
 impl Wheel {
-    /// Creates a wheel for due times up to about `ahead` ns in the future. A bucket spans a
+    /// Creates a wheel for due times up to about `ahead` ns in the future. Each bucket spans a
     /// sixteenth of `ahead`.
     pub(super) fn new(ahead: u64) -> Self {
         let span = (ahead / (BUCKETS as u64 / 2)).max(1);
         Self { span, at: 0, buckets: [const { Vec::new() }; BUCKETS], len: 0 }
     }
 
-    /// Inserts a key that is due at `due`; the current time is `now`. A key due beyond the last
-    /// bucket expires early.
+    /// Inserts a key with due time `due`, where `now` is the current time. A key with a due time
+    /// beyond the last bucket expires early.
     pub(super) fn add(&mut self, waiting: Waiting, due: Time, now: Time) {
         if self.len == 0 {
             self.at = now / self.span;
@@ -50,8 +50,8 @@ impl Wheel {
         }
     }
 
-    /// Returns true if the bucket of `now` is later than that of `due`. A key that [`Wheel::due`]
-    /// returned is thus due unless it was returned early.
+    /// Returns true if `due` is in an earlier bucket than `now`. A key that [`Wheel::due`]
+    /// returned, and for which this is false, was returned early.
     pub(super) const fn is_due(&self, due: Time, now: Time) -> bool {
         now / self.span > due / self.span
     }

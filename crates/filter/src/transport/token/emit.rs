@@ -1,4 +1,4 @@
-//! The twin of `token`, which computes the same tag in straight-line code.
+//! The twin of `token`, which computes the tag without loops.
 //!
 //! The twin absorbs the covered bytes in whole words. It loads the last bytes as a word that ends
 //! with the last covered byte, and shifts the excess out. If fewer than eight bytes are covered,
@@ -15,16 +15,16 @@ use ebpf::emit::{
 use wire::ip::protocol;
 use wire::{ipv4, ipv6, ports, udp};
 
-/// Maximum number of covered bytes in a kernel program, which does not pull a frame into linear
-/// memory beyond them.
+/// Maximum number of covered bytes in a kernel program, because the program does not pull more of a
+/// frame into linear memory.
 const TWIN_COVERS_MAX: u16 = 128;
 const _: () = assert!(TWIN_COVERS_MAX <= COVERS_MAX);
 /// Size of a word in bytes.
 const WORD: usize = 8;
-/// Number of bytes of the tag's input before the addresses.
+/// Offset of the addresses in the tag's input, in bytes.
 const ADDRESSES_OFFSET: u32 = NUMBER_SIZE as u32 + 8;
 
-/// Emits the twin.
+/// Emits the twin, which validates tokens.
 pub(super) fn emit<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -71,7 +71,7 @@ pub(super) fn emit<'s>(
     Ok(Answer::new(Class::YES.0, Layers { at, length: Some(length), l4, ..on }))
 }
 
-/// The input of the tag.
+/// The bytes over which the tag is computed.
 struct TagInput<'s> {
     l3: FramePos<'s>,
     l4: FramePos<'s>,
@@ -80,7 +80,7 @@ struct TagInput<'s> {
     length: Num<'s>,
 }
 
-/// Computes the expected tag.
+/// Emits the computation of the expected tag.
 fn emit_tag<'s>(
     s: &mut Scope<'s, '_>,
     key: &Key,
@@ -129,7 +129,7 @@ fn emit_tag<'s>(
     Ok(s.get_wide(tag))
 }
 
-/// Returns the last covered bytes, combined with the length of the input.
+/// Emits the load of the last covered bytes, combined with the length of the input.
 fn last_word<'s>(
     s: &mut Scope<'s, '_>,
     token: FramePos<'s>,
@@ -153,8 +153,7 @@ fn last_word<'s>(
     Ok(s.or_wide(last, bytes))
 }
 
-/// Absorbs the addresses. Returns the number of bytes of the tag's input up to the end of the
-/// addresses.
+/// Absorbs the addresses. Returns the offset past the addresses in the tag's input.
 fn absorb_addresses<'s>(
     s: &mut Scope<'s, '_>,
     sip: Sip<'s>,

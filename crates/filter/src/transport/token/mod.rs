@@ -32,7 +32,7 @@ use std::hash::Hasher as _;
 use wire::{ipv4, ipv6, udp};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The description of `token`.
+/// Catalog entry of `token`, which passes UDP datagrams that begin with a valid token.
 pub const TOKEN: Description = Description {
     name: "token",
     summary: "pass UDP datagrams that carry a valid token, each token once",
@@ -99,12 +99,12 @@ const UNSURE: Reason = TOKEN.reason("unsure");
 const TOKEN_SIZE: usize = 16;
 /// Size of the number in a token, in bytes.
 const NUMBER_SIZE: usize = 8;
-/// Maximum number of bytes of the data that the tag covers.
+/// Maximum number of data bytes that the tag covers.
 const COVERS_MAX: u16 = 1024;
-/// Number of residues by which used numbers are stored; a power of two.
+/// Number of residue classes by which used numbers are recorded; a power of two.
 const RESIDUES: usize = 256;
 
-/// The filter's arguments.
+/// The parsed arguments of `token`.
 struct TokenArguments {
     key: Key,
     covers: u16,
@@ -123,7 +123,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::lanes(Token { key, covers, fallback: arguments.is_fallback(), seen }))
 }
 
-/// The largest number that passed per residue; 0 if none has.
+/// For each residue, the largest number that has passed; 0 if none has.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct UsedNumbers {
@@ -139,7 +139,7 @@ impl Default for UsedNumbers {
 impl Session for UsedNumbers {}
 
 impl UsedNumbers {
-    /// Returns true if this number is new, and records it.
+    /// Returns true if this number is new, and records it as used.
     fn is_new(&mut self, number: u64) -> bool {
         let place = self.numbers.get_mut(number as usize % RESIDUES);
         let new = place.filter(|largest| **largest < number);
@@ -150,8 +150,8 @@ impl UsedNumbers {
 struct Token {
     key: Key,
     covers: u16,
-    /// True if this filter is the fallback of a kernel program, which has the used numbers. Nothing
-    /// passes here until they move here.
+    /// True if this filter is the fallback of a kernel program, which keeps the used numbers. Until
+    /// these numbers move here, nothing passes.
     fallback: bool,
     seen: Sessions<UsedNumbers>,
 }
@@ -171,8 +171,8 @@ impl Lanes for Token {
 }
 
 impl Token {
-    /// Validates the token of a datagram and records its number. Returns the start and end offsets
-    /// of the data in the frame.
+    /// Validates the token of a datagram and records its number as used. Returns the start and end
+    /// offsets of the data in the frame.
     fn data_range(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
         if self.fallback && self.seen.is_empty() {
             return Err(UNSURE);
@@ -204,8 +204,8 @@ struct TokenView<'a> {
 }
 
 impl<'a> TokenView<'a> {
-    /// Returns the token at offset `payload` of the frame; `None` if the token, or a byte that the
-    /// token covers, was not captured.
+    /// Returns the token at offset `payload` of the frame. Returns `None` if a byte of the token,
+    /// or of the data that it covers, was not captured.
     fn of(block: &Block<'a>, payload: u32, covers: u32) -> Option<Self> {
         let payload = payload as usize;
         let network = block.frame.get(usize::from(block.marks.network)..)?;
@@ -226,8 +226,8 @@ impl<'a> TokenView<'a> {
         })
     }
 
-    /// Returns the expected tag. Tags are compared in one instruction, so the time is independent
-    /// of the number of matching bytes.
+    /// Returns the tag that a valid token has. The caller compares tags in one instruction, so the
+    /// time does not depend on the number of matching bytes.
     fn expected_tag(&self, key: &Key, length: u32) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&key.0);
         hasher.write(&self.number);

@@ -1,13 +1,14 @@
-//! Datagrams with valid tokens, for tests.
+//! Test support that makes datagrams with valid tokens.
 
 use super::{NUMBER_SIZE, TOKEN_SIZE, TokenView};
 use crate::contract::Key;
 use wire::{ipv4, ipv6};
 
-/// Writes a token into the first 16 bytes of the UDP payload of an untagged Ethernet frame, under
-/// this key, with this number, covering at most `covers` bytes of the data.
+/// Writes a token into the first 16 bytes of the UDP payload of an untagged Ethernet frame, with
+/// this key and this number. The tag covers at most `covers` bytes of the data.
 ///
 /// # Panics
+///
 /// Panics if the frame has no such payload.
 pub fn seal(frame: &mut [u8], key: &Key, number: u64, covers: usize) {
     let (addresses, udp) = match frame[14] >> 4 {

@@ -23,8 +23,8 @@ fn unanswered_reasons(words: &[&str], frames: &[Frame]) -> Vec<Option<&'static s
     answers(&TOKEN, words, frames).iter().map(|answer| answer.why).collect()
 }
 
-/// The tag was computed by another implementation of SipHash, from the format in the filter's
-/// module comment.
+/// The expected tag comes from another implementation of SipHash, applied to the format in the
+/// module comment of `token`.
 #[test]
 fn h22_tag_matches_the_documented_format() {
     let token = [&[0, 0, 0, 0, 0, 0, 0, 7], &0x1001_4a64_35e1_4345_u64.to_be_bytes()[..]].concat();
@@ -127,7 +127,7 @@ fn h22_used_numbers_move_with_the_filter() {
     assert!(!turn(&mut moved, 7) && turn(&mut moved, 8));
 }
 
-/// As the fallback of its twin, the filter lacks the used numbers and passes nothing.
+/// As the fallback of its twin, the filter does not know the used numbers, and passes nothing.
 #[test]
 fn h22_fallback_of_a_twin_passes_nothing() {
     let given = arguments(&TOKEN, &[KEY]).unwrap().as_fallback(true);
@@ -140,8 +140,8 @@ fn h22_fallback_of_a_twin_passes_nothing() {
     assert_eq!(node.unanswered().find(|(_, count)| *count > 0), Some(("unsure", 1)));
 }
 
-/// A program with the maximum of covered bytes fits on the stack for every loader; more bytes are
-/// refused.
+/// A program that covers the maximum number of bytes fits on the stack for every loader. More bytes
+/// are rejected.
 #[test]
 fn h22_program_covers_at_most_128_bytes() {
     let program = |target: Target, covers: &str| {

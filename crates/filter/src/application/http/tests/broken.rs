@@ -1,4 +1,4 @@
-//! Tests of connections that end within messages, and of bytes outside of messages.
+//! Tests of connections that end within messages, and of stray bytes between messages.
 
 use super::*;
 

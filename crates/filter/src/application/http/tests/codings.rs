@@ -1,4 +1,4 @@
-//! Tests of bodies with content codings, both decodable and not.
+//! Tests of bodies with content codings that can or cannot be decoded.
 
 use super::*;
 
@@ -17,7 +17,8 @@ fn coded_response(coding: &str, body: &[u8]) -> Vec<u8> {
     [response(200, &fields, "").as_bytes(), body].concat()
 }
 
-/// Returns the decoded body and the counters.
+/// Runs a response with a coded body. Returns the decoded body and the names of the counters that
+/// are not zero.
 fn decoded(words: &[&str], coding: &str, body: &[u8]) -> (Vec<u8>, Vec<&'static str>) {
     let words = [&["decode=yes", "emit=body"], words].concat();
     let mut parts = vec![forward(GET)];

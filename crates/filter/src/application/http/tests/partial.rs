@@ -1,4 +1,5 @@
-//! Tests of partially observed connections: holes, one direction, a missing beginning.
+//! Tests of connections observed in part: with holes, in one direction only, or without their
+//! beginning.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Tests that the output is the same for any segmentation, and for a state move after any block.
+//! Tests that segmentation, and moving the state to another instance after any block, do not change
+//! the output.
 
 use super::codings::gzipped;
 use super::*;
@@ -34,7 +35,8 @@ fn examples() -> Vec<(String, String)> {
     ]
 }
 
-/// Returns the messages in canonical order, without the times, which depend on segmentation.
+/// Returns the messages in canonical order, with times removed because they depend on the
+/// segmentation.
 fn without_times(seen: &ConnectionOutput) -> Vec<Message> {
     let mut messages = seen.messages.clone();
     for message in &mut messages {
@@ -110,7 +112,8 @@ fn moving_state_at_any_time_changes_nothing() {
     }
 }
 
-/// Runs the connection; before block `moved` the state is saved and restored into a new instance.
+/// Runs the connection. Before block number `moved`, saves the state and restores it into a new
+/// instance.
 fn run_with_state_move(words: &[&str], parts: &[StreamBlock], moved: usize) -> ConnectionOutput {
     let arena = Arena::new(parts.len() * 8 + 64);
     let mut space = Space::new(&arena);

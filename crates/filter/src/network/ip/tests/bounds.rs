@@ -1,4 +1,4 @@
-//! Tests of the bounds on incomplete datagrams: time, numbers, memory.
+//! Tests of the limits on incomplete datagrams: time, number, memory.
 
 use super::*;
 

@@ -70,7 +70,7 @@ fn fragments_of_letters(set: &[(u16, usize, bool, u8)]) -> Vec<Frame> {
         .collect()
 }
 
-/// Returns one letter for every eight bytes.
+/// Returns the letter of each unit of 8 bytes.
 fn units(data: &[u8]) -> String {
     let unit = |unit: &[u8]| {
         assert!(unit.iter().all(|byte| *byte == unit[0]), "{unit:?}");
@@ -79,7 +79,8 @@ fn units(data: &[u8]) -> String {
     data.chunks(8).map(unit).collect()
 }
 
-/// Results per system, from Novak's paper; the tests of Suricata and Snort on the same set agree.
+/// The results expected for each system are from Novak's paper. The tests of Suricata and Snort use
+/// the same fragments and expect the same results.
 #[test]
 fn policies_reassemble_novaks_set_like_their_systems() {
     let frames = fragments_of_letters(&NOVAK);
@@ -121,8 +122,8 @@ fn policies_resolve_sets_of_past_bugs_as_expected() {
     assert_eq!(run(&["policy=linux"], &fragments_of_letters(&beyond)).count("overlap"), 3);
 }
 
-/// Random overlaps: each policy agrees with a byte-by-byte model without segments, and the ledger
-/// balances.
+/// With random overlaps, each policy agrees with a byte-by-byte model that has no segments, and the
+/// ledger balances.
 #[test]
 fn first_and_last_agree_with_a_bytewise_model() {
     let mut random = Random::replayable();

@@ -8,8 +8,8 @@ use crate::contract::PRIVATE;
 use crate::testing::{Arena, Node, Space};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// If held data lies before emitted data and exceeds the limit, each arriving segment drops a held
-/// block.
+/// If forged state holds data before the emitted data and beyond the limit, each arriving segment
+/// drops a held block.
 #[test]
 fn held_data_before_emitted_data_is_dropped() {
     let arena = Arena::new(16);

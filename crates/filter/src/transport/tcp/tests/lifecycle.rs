@@ -118,8 +118,8 @@ fn repeated_syn_begins_no_connection() {
     assert_eq!((found.line().as_str(), found.counted("new sessions")), (">^abc|$ <^$", 1));
 }
 
-/// The server's second SYN restarts its stream, so a FIN of the first stream is discarded: its
-/// number might never be reached.
+/// The server's second SYN restarts its stream. A FIN of the first stream is then discarded, since
+/// its sequence number might never be reached.
 #[test]
 fn fin_of_a_restarted_stream_is_discarded() {
     let answers = |number: u32| server(SYN, number, b"").acknowledging(101);

@@ -1,8 +1,8 @@
 //! Tests of `tcp` on literal segments, compared with the expected output.
 //!
-//! A case is a list of segments of one connection, port 4000 to 80, and the output as one line: `>`
-//! for the client's data, `<` for the server's, the bytes, `*n` for n missing ones, `^` at a start,
-//! `$` at an end.
+//! A test case is a list of segments of one connection, port 4000 to 80, and the output as one
+//! line: `>` begins the client's data and `<` the server's; `*n` stands for n missing bytes, `^`
+//! for the start of a stream, and `$` for its end.
 
 mod forged_state;
 mod gaps;
@@ -19,17 +19,17 @@ use wire::tcp::flag::{ACK, FIN, RST, SYN};
 /// Ports of client and server.
 const PORTS: (u16, u16) = (4000, 80);
 
-/// Makes a segment of the client.
+/// Makes a segment sent by the client.
 fn client(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
     Frame::segment(PORTS, flags, sequence, payload)
 }
 
-/// Makes a segment of the server.
+/// Makes a segment sent by the server.
 fn server(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
     Frame::segment((PORTS.1, PORTS.0), flags, sequence, payload).swapped()
 }
 
-/// Makes a handshake: the client's data begin at 101, the server's at 501.
+/// Makes a handshake after which the client's data begins at 101 and the server's at 501.
 fn handshake() -> Vec<Frame> {
     vec![
         client(SYN, 100, b""),

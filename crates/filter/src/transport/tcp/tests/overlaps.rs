@@ -5,8 +5,8 @@ use super::*;
 
 const POLICIES: [&str; 6] = ["first", "last", "linux", "windows", "bsd", "solaris"];
 
-/// Returns the stream under each policy when `new` arrives after the `old` segments, and the byte
-/// at offset 0 arrives last. Each segment is given as its offset and its letters.
+/// Returns the resulting stream under each policy. The `old` segments arrive first, then `new`, and
+/// the byte at offset 0 last. Each segment is given by its offset and its letters.
 fn policies(old: &[(u32, &str)], new: (u32, &str)) -> [String; 6] {
     let segment = |&(at, bytes): &(u32, &str)| client(0, 101 + at, bytes.as_bytes());
     let segments = old.iter().chain([&new]).map(segment);

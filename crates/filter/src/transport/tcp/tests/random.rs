@@ -1,6 +1,6 @@
-//! Tests with random conversations whose segments are retransmitted, reordered and lost. The output
-//! must have the same bytes, with holes for lost bytes, and the ledger must balance, for every
-//! batch size, policy and state move.
+//! Tests with random conversations whose segments are retransmitted, reordered and lost. For every
+//! batch size, policy and state move, the output must have the same bytes, with holes for lost
+//! bytes, and the ledger must balance.
 
 use super::run::{Outcome, run, run_moving};
 use super::{ACK, FIN, SYN};
@@ -13,9 +13,10 @@ const ROUNDS: usize = 300;
 /// Disturbances of a conversation on its way to the capture.
 #[derive(Clone, Copy, Debug)]
 struct Disturbance {
-    /// One of this many segments is lost, together with its retransmissions; 0 for no loss.
+    /// Loss ratio: one of this many segments is lost, together with its retransmissions; 0 for no
+    /// loss.
     loss_ratio: u64,
-    /// Maximum displacement of a segment by reordering, in segments.
+    /// Maximum number of positions by which reordering moves a segment.
     displacement_max: usize,
     /// True if parts of the data are retransmitted.
     retransmits: bool,
@@ -32,7 +33,7 @@ struct Conversation {
     in_midstream: bool,
 }
 
-/// A segment in flight.
+/// A segment between its sender and the capture.
 #[derive(Clone, Debug)]
 struct SentSegment {
     side: usize,
@@ -85,7 +86,7 @@ impl Conversation {
         Self { port, sides, lost, frames, in_midstream: disturbance.in_midstream }
     }
 
-    /// Asserts that the output contains this conversation.
+    /// Asserts that the output contains the bytes and holes of this conversation.
     fn is_in(&self, outcome: &Outcome) {
         let session = outcome.blocks.iter().find(|block| block.class == u32::from(self.port));
         let session = session.expect("something of it leaves").session;
@@ -158,7 +159,7 @@ fn reorder(random: &mut Random, sent: &mut [SentSegment], disturbance: Disturban
 }
 
 /// Returns the captured frames of a conversation. Each frame acknowledges the bytes that its sender
-/// has received by then.
+/// has received so far.
 fn frames(
     random: &mut Random,
     port: u16,
@@ -262,7 +263,8 @@ fn lost_bytes_become_a_hole_of_their_length() {
     }
 }
 
-/// The table holds all connections, because the order of eviction does not survive a state move.
+/// The table has room for all connections, because the order of eviction does not survive a state
+/// move.
 #[test]
 fn state_may_move_after_every_batch() {
     let mut random = Random::replayable();
@@ -284,7 +286,7 @@ fn state_may_move_after_every_batch() {
     }
 }
 
-/// Flips bits, truncates, and shifts times of frames.
+/// Corrupts frames: flips bits, truncates, changes times.
 fn corrupt(random: &mut Random, frames: &mut [Frame]) {
     let mut later = 0;
     for frame in frames {
@@ -335,7 +337,7 @@ fn overlaps_follow_the_policy() {
     }
 }
 
-/// Updates the model, which records for each byte the piece that owns it, for a new segment.
+/// Adds a new segment to the model, which records for each byte the piece that owns it.
 fn emit_due_ends(
     policy: &str,
     owner: &mut [Option<(usize, u8)>],

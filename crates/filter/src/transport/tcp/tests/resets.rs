@@ -21,7 +21,8 @@ fn signatures() -> [Vec<u8>; 2] {
     [[&[19, 18][..], &[7; 16]].concat(), [&[29, 16, 1, 1][..], &[7; 12]].concat()]
 }
 
-/// Runs frames with several batch sizes and state moves, asserts equal output, and returns it.
+/// Runs frames with several batch sizes and state moves, asserts that the output is the same, and
+/// returns it.
 fn outcome(frames: &[Frame]) -> Outcome {
     let found = run(&[], frames, 1);
     for batch in [1, 2, 3, 64] {
@@ -32,7 +33,7 @@ fn outcome(frames: &[Frame]) -> Outcome {
     found
 }
 
-/// Returns the frames of a connection with some data, then the segments `by`, then data in both
+/// Returns the frames of a connection with some data, then the segments in `by`, then data in both
 /// directions from time `then` on.
 fn with_disturbance(by: &[Frame], then: u64) -> Vec<Frame> {
     let said =

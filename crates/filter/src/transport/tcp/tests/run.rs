@@ -1,4 +1,4 @@
-//! Test harness that runs the filter over frames, checks the ledger, and records the output.
+//! Test harness that runs `tcp` over frames, checks the ledger, and records the output.
 
 use super::super::TCP;
 use crate::contract::{Batch, Block, Counts, LANES};
@@ -28,13 +28,13 @@ pub(super) struct EmittedBlock {
     pub(super) time: u64,
 }
 
-/// Runs the filter with these arguments over batches of this many frames, to the end of the path.
+/// Runs the filter with these arguments to the end of the path, in batches of `batch` frames.
 pub(super) fn run(words: &[&str], frames: &[Frame], batch: usize) -> Outcome {
     run_moving(words, frames, batch, false)
 }
 
-/// Runs the filter as [`run`] does. If `moves`, all state moves to another instance after every
-/// batch.
+/// Runs the filter as [`run`] does. If `moves` is true, moves all state to another instance after
+/// every batch.
 pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: bool) -> Outcome {
     let arena = Arena::new(frames.len() + 1);
     let mut space = Space::new(&arena);
@@ -65,7 +65,8 @@ pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: 
     Outcome { blocks, counts }
 }
 
-/// Asserts that the ledger balances: taken + made = passed + consumed + held + dropped.
+/// Asserts that the ledger balances: taken and made blocks equal passed, consumed, held and dropped
+/// ones.
 fn assert_balance(counts: &Counts, received: usize, emitted: usize) {
     let dropped: u64 = counts.dropped.iter().map(|dropped| dropped.blocks).sum();
     let ended = counts.consumed.blocks + counts.evicted.blocks + counts.held.blocks + dropped;
@@ -103,7 +104,7 @@ impl EmittedBlock {
 }
 
 impl Outcome {
-    /// Formats the entire output as one line.
+    /// Formats all of the output as one line.
     pub(super) fn line(&self) -> String {
         let mut line = String::new();
         let mut last = None;
@@ -122,7 +123,7 @@ impl Outcome {
         line
     }
 
-    /// Returns the stream of each direction of each session: the bytes, with zeros for missing
+    /// Returns the stream of each session and direction: the bytes, with zeros in place of missing
     /// ones, and the holes.
     pub(super) fn streams(&self) -> BTreeMap<(u32, bool), StreamOutput> {
         let mut streams: BTreeMap<(u32, bool), StreamOutput> = BTreeMap::new();
@@ -159,7 +160,7 @@ impl Outcome {
     }
 }
 
-/// One direction of a session.
+/// The stream of one direction of a session.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(super) struct StreamOutput {
     pub(super) bytes: Vec<u8>,
