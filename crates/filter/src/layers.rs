@@ -26,7 +26,7 @@ use wire::{Layers, LinkType};
 /// longest IPv4 and TCP headers, and 300 bytes of IPv6 extension headers. Deeper headers are `cut`.
 pub const HEAD: u16 = 512;
 
-/// The reason why a header cannot be read. In a header filter these reasons come first, in the
+/// Reason for a header that cannot be read. In a header filter these reasons come first, in the
 /// order of [`HeaderError::NAMES`] ([`HeaderError::assert_names`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
