@@ -1,4 +1,4 @@
-//! Calls of cargo and other programs. Each command line is printed before it runs.
+//! Runner of cargo and other programs. Each command line is printed before it runs.
 
 use crate::silence::Watchdog;
 use std::io::{BufRead as _, BufReader};
@@ -33,8 +33,8 @@ pub(crate) fn run(command: &mut Command) -> bool {
     }
 }
 
-/// Runs a command and waits for it. Prints each line of its standard output, and passes the line to
-/// `line`. Returns true if the command succeeded. If no line arrives for too long, kills the
+/// Runs a command, waits until it ends, and returns true if it succeeded. Prints each line of its
+/// standard output, and passes the line to `line`. If no line arrives for too long, kills the
 /// programs from `target` that the command started.
 pub(crate) fn run_lines(command: &mut Command, target: &Path, mut line: impl FnMut(&str)) -> bool {
     print_command(command);

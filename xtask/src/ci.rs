@@ -1,5 +1,5 @@
-//! The verb `ci`: all checks that must pass, one after the other. A failing step does not stop the
-//! next one; the summary names the steps that failed, and the checks that were skipped.
+//! The verb `ci`, which runs all checks that must pass, one after the other. A failing step does
+//! not stop the next step; the summary names the failed steps and the skipped checks.
 
 use crate::outcome::Outcome;
 use crate::{cargo, skips, test, tidy};
@@ -48,8 +48,8 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
     failed.is_empty().into()
 }
 
-/// Checks licences, bans, sources and advisories of the dependencies. Downloads the list of
-/// advisories; if the download fails, adds that check to `skipped`.
+/// Checks licenses, bans, sources and advisories of the dependencies. Downloads the list of
+/// advisories; if the download fails, adds the check of advisories to `skipped`.
 fn deny(root: &Path, strict: bool, skipped: &mut Vec<&str>) -> bool {
     if !cargo::has_subcommand(root, "deny") {
         skipped.push("deny: `cargo deny` is not here; `cargo install --locked cargo-deny`");
@@ -64,6 +64,7 @@ fn deny(root: &Path, strict: bool, skipped: &mut Vec<&str>) -> bool {
     deny(&["--workspace", "check", "advisories"]) && well
 }
 
+/// Returns the word in the summary for a passed or failed step.
 fn status_word(well: bool) -> &'static str {
     if well { "ok" } else { "FAILED" }
 }

@@ -8,14 +8,14 @@ use crate::cargo;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A request, with the file and line at which it begins.
+/// A request in a document, with the file and line at which it begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Example {
     location: String,
     request: String,
 }
 
-/// Checks all requests; returns true if the command accepted every one.
+/// Checks all requests; returns true if the command accepted all of them.
 pub(crate) fn check(root: &Path) -> bool {
     let examples = match collect(root) {
         Ok(examples) => examples,

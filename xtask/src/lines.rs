@@ -14,7 +14,7 @@ use crate::tidy::tree::{File, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The verb `lines`.
+/// The verb `lines`: prints the number of counted lines of each crate.
 pub(crate) fn lines(root: &Path, arguments: &[String]) -> Outcome {
     if !arguments.is_empty() {
         return Outcome::Usage("`lines` takes no arguments".to_owned());

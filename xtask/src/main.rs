@@ -22,7 +22,7 @@ use outcome::Outcome;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// A verb: its name, its arguments, its summary, and its function.
+/// A verb: its name, arguments, summary and function.
 struct Verb {
     name: &'static str,
     usage: &'static str,

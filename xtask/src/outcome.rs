@@ -1,6 +1,6 @@
-//! The outcome of a verb.
+//! Outcome of a verb.
 
-/// The outcome of a verb, which determines the exit status.
+/// Outcome of a verb, which determines the exit status.
 pub(crate) enum Outcome {
     /// The verb succeeded: status 0.
     Success,

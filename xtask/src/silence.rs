@@ -1,5 +1,6 @@
-//! A watchdog for hanging tests: if a test program prints nothing for too long, reports its threads
-//! and kills it, so that a run of all tests ends and names the hanging test.
+//! Watchdog for hanging tests. If a test program prints nothing for too long, the watchdog reports
+//! the threads of the program and kills it, so that a run of all tests ends and names the hanging
+//! test.
 //!
 //! In: the output lines of cargo. The compiler may be silent for a long time, so only programs in
 //! the target directory are watched.
@@ -11,8 +12,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-/// Maximum time without output from a test program. The longest test takes a quarter of it on two
-/// processors.
+/// Maximum time without output from a test program. On a machine with two processors, the longest
+/// test takes a quarter of this time.
 const SILENCE_MAX: Duration = Duration::from_secs(480);
 
 /// A watchdog for the programs that cargo starts, active until it is dropped.

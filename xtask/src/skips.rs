@@ -1,20 +1,22 @@
-//! Skipped tests. `testkit::need` writes a line `skipped: TEST: REASON` for each to `skips.txt` in
-//! the target directory; the summary of a run counts the skipped tests by reason.
+//! Counts of skipped tests. `testkit::need` writes a line `skipped: TEST: REASON` for each skipped
+//! test to `skips.txt` in the target directory; the summary of a run counts the skipped tests by
+//! reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+/// Name of the file of skipped tests in the target directory.
 const SKIPS_FILE: &str = "skips.txt";
 
-/// Deletes the skips of the last run.
+/// Deletes the list of skipped tests of the last run.
 pub(crate) fn clear(target: &Path) {
     // Not there: nothing to forget.
     let _ = fs::remove_file(target.join(SKIPS_FILE));
 }
 
-/// Returns a summary of the skips of this run: `7 skipped: 5 needs root, 2 needs the program
-/// tshark`.
+/// Returns a summary of the tests skipped in this run, as in `7 skipped: 5 needs root, 2 needs the
+/// program tshark`.
 pub(crate) fn summary(target: &Path) -> String {
     summarize(&fs::read_to_string(target.join(SKIPS_FILE)).unwrap_or_default())
 }

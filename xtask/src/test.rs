@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The sums of the `test result:` lines of several test programs.
+/// Sums of the `test result:` lines of several test programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Counts {
     programs: u64,
@@ -34,13 +34,13 @@ impl Counts {
     }
 }
 
-/// The arguments of `test`.
+/// Arguments of `test`.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct TestArguments<'a> {
     strict: bool,
-    /// The directory of external captures, if only their tests are to run.
+    /// Directory of external captures, if only the tests on these captures are to run.
     corpus: Option<&'a str>,
-    /// The arguments passed to cargo.
+    /// Arguments to pass to cargo.
     rest: Vec<&'a str>,
 }
 
@@ -90,8 +90,8 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
     }
 }
 
-/// Runs all tests and checks the requests in documents; runs the tests on external captures if
-/// their directory exists. Returns true if all succeed.
+/// Runs all tests and checks the requests in documents. Runs the tests on external captures too, if
+/// the directory of captures exists. Returns true if all succeed.
 fn run_all(root: &Path, arguments: &TestArguments<'_>) -> bool {
     let mut workspace = test_command(root);
     workspace.args(["--workspace", "--", "--skip", CORPUS_PREFIX]).env_remove(CORPUS_VARIABLE);
@@ -120,7 +120,7 @@ const CORPUS_PREFIX: &str = "corpus_";
 const CORPUS_VARIABLE: &str = "STREAMLINE_CORPUS";
 /// Default directory of external captures, relative to the parent of the repository.
 const CORPUS_DEFAULT: &str = "shared/cases";
-/// The packages that have tests on external captures.
+/// Packages that have tests on external captures.
 const CORPUS_PACKAGES: &[&str] = &[
     "streamline-testkit",
     "streamline-wire",
@@ -218,7 +218,7 @@ pub(crate) fn models_build(root: &Path) -> bool {
     cargo::run(&mut command)
 }
 
-/// Cargo with `--cfg loom` and a target directory of its own.
+/// Returns a command for cargo with `--cfg loom` and a target directory of its own.
 fn model_command(root: &Path) -> Command {
     let mut command = cargo::cargo(root);
     command.env("RUSTFLAGS", "--cfg loom");
@@ -226,7 +226,7 @@ fn model_command(root: &Path) -> Command {
     command
 }
 
-/// The tests that feed random and malformed bytes to all parsers, as packages with arguments of
+/// Tests that pass random and malformed bytes to all parsers: packages, each with arguments of
 /// cargo.
 const FUZZ_TESTS: &[(&str, &[&str])] = &[
     ("streamline-wire", &["captures", "dissect"]),
@@ -250,7 +250,7 @@ pub(crate) fn fuzz(root: &Path, arguments: &[String]) -> Outcome {
     print_result(&run_and_count(root, vec![command], false)).into()
 }
 
-/// The packages whose tests need root.
+/// Packages whose tests need root.
 const PRIVILEGED: &[&str] = &["streamline-sys", "streamline-endpoint", "streamline-tests"];
 
 /// The verb `netns`: runs the tests that need root. A skipped test is a failure.
@@ -261,7 +261,7 @@ pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
     print_result(&run_and_count(root, vec![command], true)).into()
 }
 
-/// The verb `mutants`: tests all mutations of all twins, or of one filter's twin, with
+/// The verb `mutants`: tests all mutations of the twins of all filters, or of one filter, with
 /// optimization.
 pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
@@ -282,11 +282,11 @@ pub(crate) fn bench(root: &Path, arguments: &[String]) -> Outcome {
     cargo::run(&mut command).into()
 }
 
-/// The results of several calls of cargo.
+/// Results of several calls of cargo.
 #[derive(Debug)]
 struct Run {
     counts: Counts,
-    /// A summary of the skipped tests in one line.
+    /// Summary of the skipped tests in one line.
     skipped: String,
     /// True if every call succeeded.
     succeeded: bool,

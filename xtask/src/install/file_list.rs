@@ -12,9 +12,9 @@ use std::process::{Command, Stdio};
 /// A file to install.
 #[derive(Debug)]
 pub(super) struct InstallFile {
-    /// The path below the prefix.
+    /// Path below the prefix.
     pub(super) to: PathBuf,
-    /// The description in the summary.
+    /// Description of the file for the summary.
     pub(super) what: &'static str,
     bytes: Vec<u8>,
     mode: u32,
@@ -52,7 +52,7 @@ pub(super) fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Resu
     })
 }
 
-/// Returns all files to install, from the build output.
+/// Returns all files to install, which it reads from the build output.
 pub(super) fn all(root: &Path, paths: &InstallPaths, bench: bool) -> io::Result<Vec<InstallFile>> {
     let built = cargo::target(root).join("release");
     let read = |path: PathBuf| fs::read(&path).map_err(|error| in_context(error, "read", &path));

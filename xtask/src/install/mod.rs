@@ -29,10 +29,10 @@ use std::path::{Path, PathBuf};
 /// The directory below the prefix that holds the manifest and the examples.
 const SHARE: &str = "share/streamline";
 
-/// The directories of an installation.
+/// Directories of an installation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct InstallPaths {
-    /// The directory below which the files are used after the installation.
+    /// Directory from which the files are used after the installation.
     prefix: PathBuf,
     /// `DESTDIR`: a directory that is prepended to all paths while files are written.
     staging: Option<PathBuf>,

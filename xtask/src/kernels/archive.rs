@@ -32,7 +32,7 @@ impl Archive {
         self.entry(path.trim_start_matches('/'), 0o100_755, bytes);
     }
 
-    /// Returns the finished archive, with its trailer.
+    /// Appends the trailer, and returns the finished archive.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

@@ -1,4 +1,4 @@
-//! A kernel in a virtual machine: its package, its initial ramdisk, its run, and the results that
+//! A kernel in a virtual machine: its package, its initial ramdisk, its boot, and the results that
 //! the guest prints.
 
 use super::archive::Archive;
@@ -13,22 +13,22 @@ use std::time::{Duration, Instant};
 /// Time limit of a guest, including its boot. Emulation is about thirty times slower than the host.
 const TIME_LIMIT: Duration = Duration::from_secs(900);
 
-/// Modules in loading order; modules built into a kernel are skipped.
+/// Kernel modules in loading order. Modules that are built into a kernel are skipped.
 const MODULES: &[&str] =
     &["llc", "stp", "garp", "mrp", "8021q", "veth", "sch_ingress", "cls_bpf", "act_bpf"];
 
-/// Prefix of the output lines that enter the table.
+/// Prefix of the output lines of the guest that enter the table of results.
 const ROW_PREFIX: &str = "row: ";
 
-/// A kernel from a package.
+/// A kernel, unpacked from its package.
 pub(super) struct Kernel {
-    /// The version, as in `uname -r`.
+    /// Version of the kernel, as printed by `uname -r`.
     pub(super) version: String,
     image: PathBuf,
     modules: PathBuf,
 }
 
-/// The result of a boot.
+/// Result of a boot.
 pub(super) struct Boot {
     pub(super) well: bool,
     pub(super) lines: Vec<String>,

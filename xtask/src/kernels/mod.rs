@@ -18,14 +18,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The kernel series, as prefixes of package names.
+/// Kernel series to test, as prefixes of package names.
 const SERIES: &[&str] = &["6.1", "6.12"];
 
-/// The programs that the verb requires.
+/// Programs that the verb requires.
 const REQUIRED_PROGRAMS: &[&str] =
     &["qemu-system-x86_64", "apt-get", "apt-cache", "dpkg-deb", "xz", "ldd", "ip"];
 
-/// The verb `kernels`.
+/// The verb `kernels`: boots a kernel of each series, and prints a table of the results.
 pub(crate) fn kernels(root: &Path, arguments: &[String]) -> Outcome {
     let unknown = arguments.iter().find(|a| *a != "--strict" && !SERIES.contains(&a.as_str()));
     if let Some(unknown) = unknown {
@@ -69,7 +69,7 @@ pub(crate) fn kernels(root: &Path, arguments: &[String]) -> Outcome {
     well.into()
 }
 
-/// The two programs that run in the guest.
+/// Programs that run in the guest.
 pub(super) struct Programs {
     pub(super) exam: PathBuf,
     pub(super) streamline: PathBuf,
@@ -117,8 +117,8 @@ pub(super) fn output(command: &mut Command) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Downloads and unpacks the newest package whose name matches the pattern (of `apt-cache search`).
-/// Returns its directory, which later calls reuse.
+/// Downloads and unpacks the newest package whose name matches the pattern (as for `apt-cache
+/// search`). Returns the directory of the unpacked package. Later calls reuse this directory.
 pub(super) fn unpack_package(home: &Path, folder: &str, pattern: &str) -> Result<PathBuf, String> {
     let unpacked = home.join(folder);
     if unpacked.is_dir() {
@@ -146,7 +146,7 @@ fn debs(home: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|end| end == "deb")).collect()
 }
 
-/// Returns the numbers in a name, so that 6.1.0-9 sorts before 6.1.0-10.
+/// Returns the numbers in a name, as a sort key: 6.1.0-9 sorts before 6.1.0-10.
 fn numbers(name: &str) -> Vec<u64> {
     let digits = name.split(|letter: char| !letter.is_ascii_digit());
     digits.filter_map(|number| number.parse().ok()).collect()

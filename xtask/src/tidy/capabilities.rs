@@ -1,10 +1,10 @@
-//! The rule that every capability is demonstrated by code: compares the capability page of the book
+//! The rule that code demonstrates every capability, which compares the capability page of the book
 //! with the numbers in tests and benchmarks.
 //!
 //! A test demonstrates the numbers at the beginning of its name (`fn n1_v13_…`); a benchmark, or a
 //! directory of tests, the numbers in its first lines (`FEATURES D9`). Elsewhere such a line only
-//! refers to a capability. In names of tests, T numbers are threats, and U is no capability
-//! (`u16_…`).
+//! refers to a capability. In names of tests, T numbers are threats, and `u` with digits is an
+//! integer type (`u16_…`), not a capability.
 //!
 //! In: the page, and the Rust files of the tree. Out: findings.
 
@@ -69,7 +69,7 @@ fn numbers_of(file: &File) -> impl Iterator<Item = String> {
     tests.chain(mentioned(&head).collect::<Vec<_>>())
 }
 
-/// Returns the numbers that a text mentions as `FEATURES A1, B2`.
+/// Returns the numbers in mentions such as `FEATURES A1, B2` in a text.
 fn mentioned(text: &str) -> impl Iterator<Item = String> {
     text.split("FEATURES ").skip(1).flat_map(|list| {
         let words = list.split([' ', ',']).filter(|word| !word.is_empty());

@@ -1,5 +1,5 @@
-//! The rules that every filter, source and sink is in its list, and that every example has a
-//! comment.
+//! The rules that the catalog of filters, sources and sinks is complete, and that every example has
+//! a comment.
 
 use super::findings::{Finding, Findings};
 use super::tree::Tree;
@@ -37,7 +37,7 @@ fn descriptions(code: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns the module name of a file: its own name, or that of its directory for `mod.rs`.
+/// Returns the module name of a file: the file's name, or the directory's name for `mod.rs`.
 fn module(path: &str) -> &str {
     let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
     path.rsplit_once('/').map_or(path, |(_, last)| last)

@@ -1,5 +1,5 @@
-//! Files of a crate that depend on each other: strongly connected components of the graph of file
-//! dependencies.
+//! Groups of files that depend on each other, which are strongly connected components of the graph
+//! of file dependencies.
 
 use super::modules::FileDependencies;
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ pub(super) const CYCLE_MAX: usize = 3;
 /// A set of files, each of which depends on all others, directly or indirectly.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Component {
-    /// The indices of the files in [`FileDependencies::files`], in the order of their paths.
+    /// Indices of the files in [`FileDependencies::files`], in the order of the paths.
     pub(super) files: Vec<usize>,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn components(dependencies: &FileDependencies) -> Vec<Component> {
     found
 }
 
-/// Returns, for each file, true if `from` depends on it, directly or indirectly.
+/// Returns a flag for each file: true if the file `from` depends on it, directly or indirectly.
 fn reachable(dependencies: &FileDependencies, from: usize) -> Vec<bool> {
     let mut reached = vec![false; dependencies.files.len()];
     let mut open = vec![from];

@@ -1,4 +1,4 @@
-//! The findings of the rules: errors, and occurrences that count against the ratchets.
+//! Findings of the rules: violations, and occurrences that count against the ratchets.
 
 use super::tree::File;
 use std::fmt;
@@ -36,7 +36,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// All errors, and all occurrences that count against the ratchets.
+/// All violations, and all occurrences that count against the ratchets.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) errors: Vec<Finding>,
@@ -49,7 +49,7 @@ impl Findings {
     }
 }
 
-/// An occurrence that counts against a ceiling.
+/// An occurrence that counts against the ceiling of a ratchet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Occurrence {
     pub(crate) rule: &'static str,

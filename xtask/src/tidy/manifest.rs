@@ -1,6 +1,6 @@
-//! The entries of a `Cargo.toml` that the rules need: the package name, the lints and the
-//! dependencies. This is no TOML parser: it knows only tables, keys and the `package` key of inline
-//! tables, which suffices for the manifests of this tree.
+//! Parser for the entries of a `Cargo.toml` that the rules need: the package name, the lints and
+//! the dependencies. It is not a complete TOML parser: it knows only tables, keys and the `package`
+//! key of inline tables, which suffices for the manifests of this tree.
 
 /// The purpose for which a crate uses a dependency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,7 +11,7 @@ pub(super) enum Use {
     Tests,
 }
 
-/// A dependency.
+/// A dependency in a manifest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Dependency {
     /// The package name, without the prefix of the workspace.
@@ -21,7 +21,7 @@ pub(super) struct Dependency {
     pub(super) line: usize,
 }
 
-/// The entries of a manifest.
+/// Entries of a manifest that the rules need.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Manifest {
     /// The name of the package; empty in a manifest that only defines a workspace.
@@ -107,7 +107,7 @@ fn use_of_table(table: &str) -> Option<(Use, Option<&str>)> {
     }
 }
 
-/// Returns the `package = "…"` of an inline table.
+/// Returns the value of the `package` key of an inline table.
 fn package(value: &str) -> Option<&str> {
     let at = value.find("package")?;
     let rest = value[at + "package".len()..].trim_start().strip_prefix('=')?;

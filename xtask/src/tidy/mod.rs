@@ -1,5 +1,5 @@
-//! The verb `tidy`, which checks the rules of the tree. A remark made in two reviews becomes a rule
-//! here.
+//! The verb `tidy`, which checks the rules of the tree. If reviewers make the same remark twice, it
+//! becomes a rule here.
 //!
 //! In: all files under the root. Out: findings, one per line. Rules that the tree does not meet yet
 //! are counted, and the counts are compared with ceilings ([`ratchet`]). The tables are in
@@ -31,7 +31,7 @@ use findings::Findings;
 use std::path::Path;
 use tree::Tree;
 
-/// The verb `tidy`.
+/// The verb `tidy`: checks all rules, or prints or lowers the ratchets.
 pub(crate) fn tidy(root: &Path, arguments: &[String]) -> Outcome {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match Tree::read(root) {
@@ -74,7 +74,7 @@ fn run(root: &Path, tree: &Tree, arguments: &[&str]) -> Outcome {
     found.errors.is_empty().into()
 }
 
-/// The verb `unsafe`.
+/// The verb `unsafe`: prints the amount of unsafe code per file.
 pub(crate) fn unsafe_table(root: &Path, _: &[String]) -> Outcome {
     match Tree::read(root) {
         Ok(tree) => {

@@ -15,10 +15,10 @@ use super::tree::Tree;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// The file of the ceilings.
+/// Path of the file that contains the ceilings.
 pub(crate) const CEILINGS: &str = "xtask/ratchets";
 
-/// The rules in the order of the table, each with the meaning of its count.
+/// Rules with ratchets in the order of the table, each with the meaning of its count.
 pub(crate) const RULES: &[(&str, &str)] = &[
     ("cycles", "files in cycles of more than three"),
     ("upward", "arrows between files that point to a higher layer"),
@@ -57,13 +57,14 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
 }
 
-/// Returns the maximum number of lines of the product; `None` if the file has no such row.
+/// Returns the maximum number of lines of the product, or `None` if the file of ceilings has no
+/// such row.
 pub(crate) fn baseline(tree: &Tree) -> Option<usize> {
     read(tree).get(&(PRODUCT.0.to_owned(), PRODUCT.1.to_owned())).copied()
 }
 
-/// Returns the error for a key above its ceiling, which names its occurrences; `None` if none match
-/// `of_key`.
+/// Returns the error for a key above its ceiling, which names occurrences; `None` if no occurrence
+/// satisfies `of_key`.
 fn ceiling_error<'c>(
     occurrences: &'c [Occurrence],
     of_key: impl Fn(&&'c Occurrence) -> bool,
@@ -105,7 +106,7 @@ fn slack(ceilings: &Sums, sums: &Sums) -> BTreeMap<String, usize> {
     slack
 }
 
-/// Takes up to `wanted` from the slack of a rule. Returns the amount that was taken.
+/// Subtracts up to `wanted` from the slack of a rule. Returns the amount that was subtracted.
 fn take_slack(slack: &mut BTreeMap<String, usize>, rule: &str, wanted: usize) -> usize {
     let left = slack.entry(rule.to_owned()).or_default();
     let taken = wanted.min(*left);

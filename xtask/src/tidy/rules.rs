@@ -1,10 +1,10 @@
-//! The rules of the workspace as tables: allowed dependencies, files with unsafe code, layers, and
+//! Tables of the rules of the workspace: allowed dependencies, files with unsafe code, layers, and
 //! exceptions.
 //!
 //! `ARCHITECTURE.md` gives the reasons. A change of a table is a decision, recorded on a page in
 //! `docs/book/decisions/`.
 
-/// The crates that a crate of the product may depend on.
+/// Set of crates that a crate may depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AllowedDependencies {
     /// Exactly these crates.
@@ -13,7 +13,7 @@ pub(super) enum AllowedDependencies {
     Any,
 }
 
-/// The files of a crate that may contain `unsafe`.
+/// Set of files in a crate that may contain `unsafe`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum UnsafePolicy {
     /// No file; every root has `#![forbid(unsafe_code)]`.
@@ -27,7 +27,7 @@ pub(super) enum UnsafePolicy {
 /// A crate of the workspace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkspaceCrate {
-    /// The name of the crate's directory.
+    /// Name of the directory of the crate.
     pub(super) name: &'static str,
     /// The layer: 0 foundation, 1 and 2 data plane, 3 engine, 4 entry points (commands and
     /// libraries), 5 outside the product.
@@ -36,9 +36,9 @@ pub(super) struct WorkspaceCrate {
     pub(super) unsafe_code: UnsafePolicy,
 }
 
-/// The layer of the entry points. No crate of the product depends on an entry point.
+/// Layer of the entry points. No crate of the product depends on an entry point.
 pub(super) const ENTRY_POINTS: u8 = 4;
-/// The layer of the crates that are not part of the product.
+/// Layer of the crates that are not part of the product.
 pub(super) const OUTSIDE_PRODUCT: u8 = 5;
 
 /// All crates, from the lowest layer up.
@@ -145,8 +145,9 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
     product_crate("xtask", OUTSIDE_PRODUCT, &[]),
 ];
 
-/// The layers inside a crate, from the lowest up: files of one layer may use each other and lower
-/// layers. A file belongs to the layer with the longest path that contains the file.
+/// Layers inside a crate, from the lowest up. The files of a layer may use each other and files of
+/// lower layers. If several paths in the table contain a file, the longest path determines its
+/// layer.
 pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "engine",
@@ -201,7 +202,7 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
     ),
 ];
 
-/// Pairs of types of one name that may exist in one crate: crate, name, reason.
+/// Pairs of types with the same name that may exist in one crate: crate, name, reason.
 pub(super) const ALLOWED_DOUBLES: &[(&str, &str, &str)] = &[];
 
 const fn product_crate(
@@ -222,18 +223,18 @@ pub(super) fn named(name: &str) -> Option<&'static WorkspaceCrate> {
     CRATES.iter().find(|krate| krate.name == name)
 }
 
-/// The prefix of package names in the workspace.
+/// Prefix of package names in the workspace.
 pub(super) const PREFIX: &str = "streamline-";
-/// The packages without the prefix: `xtask`, for which `cargo xtask` is an alias, and the library.
+/// Packages without the prefix: `xtask`, for which `cargo xtask` is an alias, and the library.
 pub(super) const UNPREFIXED: &[&str] = &["xtask", "streamline"];
 
-/// The crates that may depend on `libc`.
+/// Crates that may depend on `libc`.
 pub(super) const LIBC_CRATES: &[&str] = &["sys", "testkit", "bench"];
 
-/// The crates that do no I/O and read no clock: callers pass in time and bytes.
+/// Crates that do no I/O and read no clock. Their callers pass in time and bytes.
 pub(super) const NO_IO_CRATES: &[&str] = &["abi", "wire", "ebpf", "filter", "pipeline"];
 
-/// The modules of std that perform I/O or access the environment.
+/// Modules of std that perform I/O or access the environment.
 pub(super) const IO_MODULES: &[&str] = &["fs", "os", "process", "thread", "env"];
 
 /// Other names that perform I/O or read a clock. (Addresses of `std::net` are plain data.)
@@ -252,8 +253,8 @@ pub(super) const IO_NAMES: &[&str] = &[
     "rustix",
 ];
 
-/// The files that may put a thread to sleep for a fixed time, each with the reason why it cannot
-/// wait for a condition.
+/// Files that may put a thread to sleep for a fixed time, each with the reason why the thread
+/// cannot wait for a condition.
 pub(super) const SLEEP_EXCEPTIONS: &[(&str, &str)] = &[
     (
         "crates/endpoint/src/sink/tx/mod.rs",
@@ -291,9 +292,9 @@ pub(super) const TEST_TIMEOUT_MIN: u64 = 20;
 pub(super) const COLUMNS_MAX: usize = 100;
 /// Maximum number of lines of a Rust file.
 pub(super) const LINES_MAX: usize = 800;
-/// Number of lines without tests beyond which a file counts against its ceiling.
+/// Number of lines without tests above which a file counts against a ceiling.
 pub(super) const LONG_FILE_LINES: usize = 400;
-/// Number of lines beyond which a function counts against its ceiling.
+/// Number of lines above which a function counts against a ceiling.
 pub(super) const LONG_FUNCTION_LINES: usize = 70;
 /// Maximum size of a binary file in bytes.
 pub(super) const BINARY_SIZE_MAX: usize = 100_000;

@@ -1,4 +1,4 @@
-//! A minimal lexer that separates Rust code from comments and literals, so that rules about code
+//! Minimal lexer that separates Rust code from comments and literals, so that rules about code
 //! ignore text.
 
 /// Returns the text with every comment and literal replaced by blanks; lines and columns are
@@ -66,7 +66,7 @@ fn block_comment(chars: &[char], from: usize) -> usize {
     at
 }
 
-/// Returns the end of a string literal whose opening quote has been read.
+/// Returns the end of a string literal. `from` is the position after the opening quote.
 fn string(chars: &[char], from: usize) -> usize {
     let mut at = from;
     while at < chars.len() {

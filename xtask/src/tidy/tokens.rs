@@ -1,4 +1,4 @@
-//! The tokens of a Rust file, and the subset that the default build compiles.
+//! Lexer for Rust files, and the subset of tokens that the default build compiles.
 //!
 //! In: code without comments and literals ([`super::source::code`]). Out: words and punctuation,
 //! with their line numbers. Brackets are matched by counting, which suffices for code that
@@ -93,7 +93,7 @@ pub(crate) fn disabled_ranges(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
 
 /// An attribute.
 struct Attribute {
-    /// The index after the attribute.
+    /// Index of the first token after the attribute.
     end: usize,
     /// True for `#![…]`, which applies to the enclosing item.
     is_inner: bool,

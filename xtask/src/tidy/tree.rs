@@ -1,5 +1,5 @@
-//! The files that the rules check: all files under the root, without build output and git's
-//! directory.
+//! Tree of the files that the rules check: all files under the root, except build output and the
+//! directory of git.
 
 use super::source;
 use std::fs;
@@ -9,15 +9,15 @@ use std::path::Path;
 /// A file of the tree.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// The path relative to the root, with `/` as separator.
+    /// Path relative to the root, with `/` as separator.
     pub(crate) path: String,
-    /// The length in bytes.
+    /// Length of the file in bytes.
     pub(crate) length: usize,
-    /// The text; empty for a binary file.
+    /// Contents of a text file; empty for a binary file.
     pub(crate) text: String,
     /// False for a binary file.
     pub(crate) is_text: bool,
-    /// The text without comments and literals; empty unless the file is Rust.
+    /// Contents without comments and literals; empty for a file that is not Rust.
     pub(crate) code: String,
 }
 

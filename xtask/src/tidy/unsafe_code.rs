@@ -1,5 +1,6 @@
-//! The rules for unsafe code: the attribute in every crate root, the files in which it is allowed,
-//! and the ratchet of its count in each file; and the rule for crates without I/O.
+//! The rules for unsafe code: the attribute in every crate root, the files that may contain unsafe
+//! code, and the ratchet for the amount in each file. Contains also the rule for crates without
+//! I/O.
 
 use super::findings::{Finding, Findings, Occurrence};
 use super::rules::{self, UnsafePolicy, WorkspaceCrate};

@@ -26,17 +26,17 @@ struct Module {
     children: HashMap<String, usize>,
     /// The items that the module defines, with their lines.
     items: HashMap<String, usize>,
-    /// The names that `use` imports, with the paths for which they stand.
+    /// Names that `use` imports, each with the path of the imported item.
     imports: HashMap<String, Vec<String>>,
-    /// The paths of `use path::*`.
+    /// Paths in imports of the form `use path::*`.
     globs: Vec<Vec<String>>,
     references: Vec<Reference>,
 }
 
-/// The dependencies between the files of a crate.
+/// Dependencies between the files of a crate.
 #[derive(Debug, Default)]
 pub(super) struct FileDependencies {
-    /// The paths of the files, relative to `src/`.
+    /// Paths of the files, relative to `src/`.
     pub(super) files: Vec<String>,
     /// For each file, the files on which it depends, each with one of the names used and the line
     /// of the use.

@@ -11,7 +11,7 @@ pub(super) enum Target {
     Item(usize),
     /// The module with this index.
     Module(usize),
-    /// A name that is looked up in this module but not defined in its text, for example because a
+    /// A name that this module should define but does not define in its text, for example because a
     /// macro generates the definition.
     Unknown(usize),
 }
@@ -19,8 +19,8 @@ pub(super) enum Target {
 /// A resolver of names.
 pub(super) struct Resolver<'m> {
     modules: &'m [Module],
-    /// The names being resolved, so that resolution terminates if two modules glob-import each
-    /// other.
+    /// Names whose resolution is in progress, so that resolution terminates if two modules
+    /// glob-import each other.
     in_progress: RefCell<HashSet<(usize, String)>>,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the dependencies between files: a dependency is on the file that defines the item, in
+//! Tests of the dependencies between files. A dependency is on the file that defines the item, in
 //! whatever form the code names the item.
 
 use super::super::tests::PlantedTree;

@@ -1,5 +1,5 @@
-//! Tests of the ratchets: each rule with a ceiling counts the right occurrences, and ceilings only
-//! fall.
+//! Tests of the ratchets: each rule with a ceiling counts the right occurrences, and a ceiling
+//! never rises.
 
 use super::super::check;
 use super::super::tests::PlantedTree;

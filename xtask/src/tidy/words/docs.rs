@@ -1,5 +1,5 @@
-//! The rule for openings of doc comments: no paragraph begins with a question word or with a
-//! paraphrase of a question word.
+//! The rule for openings of doc comments: no paragraph begins with a question word or a paraphrase
+//! of a question word.
 
 use super::super::findings::{Findings, Occurrence};
 use super::super::tree::File;

@@ -10,7 +10,7 @@ use super::super::tokens::Token;
 use super::super::tree::{File, Tree};
 use std::collections::BTreeSet;
 
-/// The file that lists the words.
+/// Path of the file that lists the words.
 pub(super) const LIST: &str = "xtask/retired";
 
 /// A retired word.

@@ -7,13 +7,13 @@ use super::super::tree::File;
 /// Maximum length in characters of a name without its capability numbers.
 const NAME_MAX: usize = 60;
 
-/// Words with which no name begins, because they are no subjects.
+/// Words that do not name a subject, with which no test name begins.
 const OPENERS: &[&str] = &[
     "what", "who", "whoever", "whose", "whom", "where", "which", "how", "why", "whether", "nobody",
     "somebody",
 ];
 
-/// Counts the names of tests that are too long or begin with a question word.
+/// Counts the test names that are too long or begin with one of the [`OPENERS`].
 pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut Findings) {
     for at in 0..tokens.len() {
         let here = |offset: usize| tokens.get(at + offset).map_or("", |token| token.text);

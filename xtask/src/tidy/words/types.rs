@@ -7,7 +7,7 @@ use super::super::tokens::{Token, closing_index, product_tokens};
 use super::super::tree::File;
 use std::collections::BTreeMap;
 
-/// Names of types of std, with which readers would confuse our types.
+/// Names of types of std. A type of the workspace with such a name would be confusing.
 const STD: &[&str] = &[
     "Arc", "Box", "BTreeMap", "Cell", "Cow", "Duration", "Future", "HashMap", "HashSet", "Instant",
     "Iterator", "Mutex", "Option", "OsString", "Path", "PathBuf", "Pin", "Range", "Rc", "RefCell",
