@@ -11,11 +11,11 @@ use alloc::vec::Vec;
 /// The identity of a process as reported by the kernel, never as claimed by the process itself.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Credentials {
-    /// The effective user ID.
+    /// Effective user id.
     pub uid: u32,
-    /// The effective group ID.
+    /// Effective group id.
     pub gid: u32,
-    /// The supplementary group IDs.
+    /// Supplementary group ids.
     pub groups: Vec<u32>,
 }
 
@@ -39,36 +39,37 @@ impl From<(u32, u32)> for Credentials {
     }
 }
 
-/// A set of users and groups to which an access list grants a right.
+/// Users and groups to which an access list grants a right.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Grantees {
-    /// User IDs.
+    /// Ids of the users.
     pub users: Vec<u32>,
-    /// Group IDs. The right extends to every member of these groups.
+    /// Ids of the groups. Every member of one of these groups has the right.
     pub groups: Vec<u32>,
 }
 
 impl Grantees {
-    /// An empty set.
+    /// Set without users and groups.
     pub const NONE: Self = Self { users: Vec::new(), groups: Vec::new() };
 
-    /// Returns true if the set contains the peer's user or one of its groups.
+    /// Returns true if the set contains the user of the peer or one of its groups.
     #[must_use]
     pub fn contains(&self, peer: &Credentials) -> bool {
         self.users.contains(&peer.uid) || self.groups.iter().any(|&group| peer.is_in(group))
     }
 }
 
-/// An owner, a group and permission bits, with additional readers.
+/// Owner, group and permission bits of an object, and additional readers.
 ///
-/// The first matching rule decides, as in acl(5): root may read; the owner may read if the owner's
-/// bit is set, whatever the other bits permit; an additional reader may read; a member of the group
-/// may read if the group's bit is set; any other user may read if the bit for others is set.
+/// The first rule that applies to a peer decides, as in acl(5): root may read; the owner may read
+/// if the owner's bit is set, whatever the other bits permit; an additional reader may read; a
+/// member of the group may read if the group's bit is set; any other user may read if the bit for
+/// others is set.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AccessList {
-    /// ID of the user that owns the object.
+    /// Id of the user that owns the object.
     pub owner: u32,
-    /// ID of the group to which the middle permission bits apply.
+    /// Id of the group to which the group bits of `mode` apply.
     pub group: u32,
     /// Permission bits: 0o400, 0o040 and 0o004 to read; 0o200, 0o020 and 0o002 to write.
     pub mode: u32,
@@ -83,15 +84,15 @@ impl AccessList {
         Self { owner, group, mode, readers: Grantees::NONE }
     }
 
-    /// Creates a list that permits only this user and root to read. The group gets no access unless
-    /// its bits are set in `mode`.
+    /// Creates a list that permits only this user and root to read. Members of the group may not
+    /// read, unless `mode` is changed later.
     #[must_use]
     pub const fn private((uid, gid): (u32, u32)) -> Self {
         Self::new(uid, gid, OWNER_READ)
     }
 
-    /// Returns true if this peer may write. The rules for reading apply, with the permission bits
-    /// for writing; additional readers count as other users.
+    /// Returns true if this peer may write. The rules for reading apply, but with the permission
+    /// bits for writing; an additional reader counts as an ordinary user.
     #[must_use]
     pub fn may_write(&self, peer: &Credentials) -> bool {
         Self::new(self.owner, self.group, self.mode << 1).may_read(peer)
@@ -111,19 +112,25 @@ impl AccessList {
     }
 }
 
+/// User id of root.
 const ROOT_UID: u32 = 0;
+/// Permission bit with which the owner may read.
 const OWNER_READ: u32 = 0o400;
+/// Permission bit with which members of the group may read.
 const GROUP_READ: u32 = 0o040;
+/// Permission bit with which all other users may read.
 const OTHER_READ: u32 = 0o004;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Returns the credentials of a process with supplementary groups.
     fn peer(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
         Credentials { groups: groups.to_vec(), ..Credentials::new(uid, gid) }
     }
 
+    /// Returns a set of additional readers.
     fn readers(users: &[u32], groups: &[u32]) -> Grantees {
         Grantees { users: users.to_vec(), groups: groups.to_vec() }
     }

@@ -19,12 +19,12 @@ use core::str::FromStr;
 
 /// Name of the variable that lists the edges.
 pub const EDGES_VARIABLE: &str = "STREAMLINE_EDGES";
-/// Name of the variable that gives the memory in which programs count what each edge moves:
-/// descriptor and inode, separated by a colon.
+/// Name of the variable that identifies the memory in which programs count the bytes of each edge:
+/// a descriptor and its inode, separated by a colon.
 pub const COUNTS_VARIABLE: &str = "STREAMLINE_COUNTS";
 /// Name of the variable that enables lazy copies when set to `1`.
 pub const LAZY_VARIABLE: &str = "STREAMLINE_LAZY";
-/// Lowest descriptor of a rendezvous socket, above those that programs usually open.
+/// Lowest descriptor number of a rendezvous socket, above the numbers that programs usually use.
 pub const DESCRIPTOR_MIN: i32 = 700;
 /// Maximum number of edges of one program.
 pub const EDGES_MAX: usize = 4;
@@ -54,28 +54,28 @@ pub struct Edge {
     pub number: u32,
 }
 
-/// A number of bytes that one end of an edge counts.
+/// Counter of the bytes that one end of an edge has moved in one way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EdgeCount {
-    /// Written into the kernel pipe.
+    /// Bytes that the writer has written into the kernel pipe.
     WrittenToPipe,
-    /// Copied from the writer into the ring.
+    /// Bytes that the writer has copied into the ring.
     CopiedIn,
-    /// Passed by the writer as a pointer into a file: not touched.
+    /// Bytes that the writer has passed as pointers into a file, without a copy.
     PassedIn,
-    /// Read from the kernel pipe.
+    /// Bytes that the reader has read from the kernel pipe.
     ReadFromPipe,
-    /// Copied to the reader, out of the ring or out of the file.
+    /// Bytes that the reader has copied out of the ring or the file.
     CopiedOut,
-    /// Passed on by the reader without looking at them: not touched.
+    /// Bytes that the reader has passed to its own output without reading or copying them.
     PassedOut,
 }
 
 impl EdgeCount {
-    /// Size of the counters of one edge in bytes: a word per count.
+    /// Size in bytes of the counters of one edge, with one 8-byte word per counter.
     pub const EDGE_SIZE: usize = 64;
 
-    /// Returns the offset of this count of an edge in the shared memory, in bytes.
+    /// Returns the offset in bytes of this counter of an edge in the shared memory.
     #[must_use]
     pub const fn offset(self, edge: u32) -> usize {
         edge as usize * Self::EDGE_SIZE + self as usize * size_of::<u64>()
@@ -92,7 +92,7 @@ impl fmt::Display for Edge {
     }
 }
 
-/// The error returned for text that does not describe an edge.
+/// Error for text that does not describe an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ParseEdgeError;
 
@@ -127,7 +127,8 @@ impl FromStr for Edge {
     }
 }
 
-/// Parses the variable's value. Invalid entries are skipped; at most [`EDGES_MAX`] are returned.
+/// Parses the value of [`EDGES_VARIABLE`]. Skips invalid entries, and returns at most [`EDGES_MAX`]
+/// edges.
 pub fn parse_edges(variable: &str) -> impl Iterator<Item = Edge> {
     variable.split(',').filter_map(|entry| entry.parse().ok()).take(EDGES_MAX)
 }
@@ -157,6 +158,7 @@ mod tests {
         assert_eq!(parse_edges("nonsense,w:1:2:3:0,,").count(), 1);
     }
 
+    /// Text buffer without allocation: the bytes, and the number of bytes used.
     struct FixedBuffer([u8; 64], usize);
 
     impl fmt::Write for FixedBuffer {

@@ -9,7 +9,7 @@
 use crate::RichPointer;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Metadata of a block: time, session, origin, flags.
+/// Metadata of a block: time, session, origin and flags.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -17,9 +17,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub struct BlockMetadata {
     /// Time in nanoseconds: since the Unix epoch for captured blocks, else by the path's clock.
     pub time: u64,
-    /// Session ID assigned by the last session filter; 0 if none has assigned one (CONTRACT 8).
+    /// Session id assigned by the last session filter; 0 if no filter has assigned one (CONTRACT
+    /// 8).
     pub session: u32,
-    /// Index of the source or interface, assigned by the path.
+    /// Index of the source or interface that the block came from; the path assigns the indexes.
     pub origin: u16,
     /// Direction, fragment and checksum flags.
     pub flags: Flags,
@@ -35,16 +36,16 @@ const _: () = assert!(size_of::<BlockMetadata>() == 16);
 pub struct Flags(pub u16);
 
 impl Flags {
-    /// No flag.
+    /// Value without flags.
     pub const NONE: Self = Self(0);
     /// Set on the first fragment of a message (CONTRACT 6).
     pub const FIRST: Self = Self(1);
     /// Set on the last fragment of a message.
     pub const LAST: Self = Self(1 << 1);
-    /// Set on a block that goes from server to client, or that this host has sent.
+    /// Set on a block from the server to the client of a session, or sent by this host.
     pub const BACKWARD: Self = Self(1 << 2);
-    /// The sender left the checksum to its network device, so it is missing rather than wrong
-    /// (CONTRACT 3).
+    /// Set if the sender left the checksum to the network device: the checksum field is not filled
+    /// in, rather than wrong (CONTRACT 3).
     pub const CHECKSUM_UNSET: Self = Self(1 << 3);
     /// Set on the last block of a session. If the block is a fragment without [`Flags::LAST`], the
     /// message is truncated after this fragment.
@@ -61,13 +62,13 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// Returns the union of both sets.
+    /// Returns the flags that are set in `self` or in `other`.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Returns the flags that are set here but not in `other`.
+    /// Returns the flags that are set in `self` but not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -83,9 +84,9 @@ impl Flags {
 /// A direction within a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// Client to server, or received.
+    /// From client to server, or received by this host.
     Forward,
-    /// Server to client, or sent.
+    /// From server to client, or sent by this host.
     Backward,
 }
 
@@ -119,19 +120,19 @@ pub struct Marks {
     /// In a ring to a replica, 1 for the last block of a batch; in a ring from a replica, the step
     /// of its shutdown ([`Marks::with_end_step`]).
     last: u32,
-    /// Number of the block in a Boolean section while operands evaluate a copy of it
-    /// ([`Marks::with_ticket`]); 0 outside of sections. Also pads the marks to two 16-byte words,
-    /// which are copied in two moves.
+    /// Number of the block in a Boolean section while operands evaluate a copy of the block
+    /// ([`Marks::with_ticket`]); 0 outside of sections. The field also extends the marks to two
+    /// 16-byte words, so that a copy takes two moves.
     ticket: u32,
 }
 
 const _: () = assert!(size_of::<Marks>() == 32);
 
 impl Marks {
-    /// Link type of a block that is not a frame (a message, a record, bytes).
+    /// Link type of a block that is not a frame, for example a message or a record.
     pub const NO_LINK: u16 = u16::MAX;
-    /// Link type of a description, whose frame is a record (`wire::record`) about the message that
-    /// it begins, and whose view is empty.
+    /// Link type of a description: a block with an empty view, whose frame is a record
+    /// (`wire::record`) about the message that follows.
     pub const DESCRIBED: u16 = u16::MAX - 1;
     /// Offset of a layer that was not found.
     pub const UNKNOWN: u16 = u16::MAX;
@@ -167,16 +168,16 @@ impl Marks {
     }
 
     /// Returns the marks with the sequence number of a block among the blocks dispatched to
-    /// replicas. `last` is true for the last block of the batch dispatched to one replica (CONTRACT
-    /// 16).
+    /// replicas. `last` is true if the block is the last of a batch dispatched to one replica
+    /// (CONTRACT 16).
     #[inline]
     #[must_use]
     pub const fn with_seq(self, seq: u32, last: bool) -> Self {
         Self { seq, last: last as u32, ..self }
     }
 
-    /// Returns the marks with the sequence number and shutdown step of a block that leaves a
-    /// replica. Until shutdown begins, the step is 0 and the number is the one from
+    /// Returns the marks with the sequence number and the shutdown step of a block that leaves a
+    /// replica. Before the shutdown, the step is 0 and the sequence number is the number from
     /// [`Marks::with_seq`].
     #[inline]
     #[must_use]
@@ -220,14 +221,14 @@ impl Marks {
         self.link < Self::DESCRIBED
     }
 
-    /// Returns true if the block describes the message that it begins.
+    /// Returns true if the block is a description of the message that follows.
     #[must_use]
     pub const fn is_description(&self) -> bool {
         self.link == Self::DESCRIBED
     }
 }
 
-/// All columns of one block, as passed between spaces: 64 bytes, one cache line.
+/// Pointer, metadata and marks of one block, as passed between spaces: 64 bytes, one cache line.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -235,9 +236,9 @@ impl Marks {
 pub struct Entry {
     /// Rich pointer to the view.
     pub pointer: RichPointer,
-    /// Time, session, origin, flags.
+    /// Time, session, origin and flags.
     pub context: BlockMetadata,
-    /// Extent and layers of the frame around the view.
+    /// Extent and layers of the frame that contains the view.
     pub marks: Marks,
 }
 

@@ -117,9 +117,9 @@ impl Extent {
         (self.0 & Self::LENGTH_MASK) as u32
     }
 
-    /// Returns the 64-bit position nearest to `near` whose low 44 bits are those of this extent. If
-    /// the original position is less than 2⁴³ bytes from `near`, as it is within a ring's window,
-    /// the result is the original position.
+    /// Returns the 64-bit position nearest to `near` whose low 44 bits are the position of this
+    /// extent. If the original position is less than 2⁴³ bytes from `near`, which holds within the
+    /// window of a ring, the result is the original position.
     #[must_use]
     pub const fn complete(self, near: u64) -> u64 {
         let half = 1u64 << (Self::POSITION_BITS - 1);
@@ -139,7 +139,7 @@ impl Extent {
     }
 }
 
-/// A rich pointer: dbuf, extent and class of a view. It is an allegation until `buffer` or
+/// Rich pointer: dbuf, extent and class of a view. The pointer is an allegation until `buffer` or
 /// `iolite::resolve` has checked it.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -162,7 +162,7 @@ impl RichPointer {
         Self { place, class, dbuf_and_flags: dbuf.0 << 8 }
     }
 
-    /// Creates a hole: `length` bytes of the stream that were never received.
+    /// Creates a hole, which stands for `length` bytes of the stream that were never received.
     #[must_use]
     pub const fn hole(length: u32) -> Self {
         Self::new(DbufId::HOLE, Extent::new(0, length), Class::YES)

@@ -27,7 +27,7 @@ pub const COPY_WORDS: usize = LINE_WORDS / 2;
 pub mod writer {
     use super::LINE_WORDS;
 
-    /// Position up to which the writer may be writing; used only by rings that overwrite.
+    /// Position up to which the writer may be writing. Only rings that overwrite use this word.
     pub const RESERVE: usize = 0;
     /// Position up to which all blocks are published.
     pub const COMMIT: usize = LINE_WORDS;
@@ -41,7 +41,7 @@ pub mod writer {
     pub const LEDGER: usize = 4 * LINE_WORDS;
     /// Sleep words ([`super::wait`]): the writer sleeps until readers reach a position.
     pub const WAIT: usize = 5 * LINE_WORDS;
-    /// CPU on which the writer last checked for room, plus 1; 0: unknown.
+    /// CPU on which the writer last checked for room, plus 1; 0 if unknown.
     pub const PROCESSOR: usize = 6 * LINE_WORDS;
 }
 
@@ -58,24 +58,24 @@ pub mod reader {
     pub const LEDGER: usize = 2 * LINE_WORDS;
     /// Sleep words ([`super::wait`]): the reader sleeps until the writer reaches a position.
     pub const WAIT: usize = 3 * LINE_WORDS;
-    /// CPU on which the reader last released data, plus 1; 0: unknown.
+    /// CPU on which the reader last released data, plus 1; 0 if unknown.
     pub const PROCESSOR: usize = 4 * LINE_WORDS;
 }
 
-/// The two words in which a party announces that it sleeps.
+/// Offsets of the two words with which a party announces that it sleeps, relative to `WAIT`.
 pub mod wait {
-    /// Counter that is incremented when the party goes to sleep and when it wakes: odd while it
-    /// sleeps.
+    /// Counter that the party increments when it goes to sleep and when it wakes: odd while the
+    /// party sleeps.
     pub const SLEEP_COUNT: usize = 0;
     /// Position that the other party must reach before it wakes the sleeper.
     pub const WAKE_POSITION: usize = 1;
 }
 
-/// The party is present.
+/// State of a party that is attached to the ring.
 pub const OPEN: u64 = 0;
-/// The party has left for good.
+/// State of a party that has left the ring for good.
 pub const CLOSED: u64 = 1;
-/// The writer continues in another segment; the last record is a switch.
+/// State of a writer that continues in another segment, after a switch as the last record.
 pub const SWITCHED: u64 = 2;
 
 /// Parameters of a ring, fixed before the first access. They are stored in a memfd of their own,
@@ -91,20 +91,20 @@ pub struct Geometry {
     pub capacity: u64,
     /// Id of the dbuf or ibuf.
     pub id: u32,
-    /// Distance between entries in bytes: 16, 32 or 64 in an ibuf; the slot size in a ring of
-    /// slots; 0 in a dbuf of variable blocks.
+    /// Distance between entries in bytes: 16, 32 or 64 in an ibuf, the slot size in a ring of
+    /// slots, 0 in a dbuf of variable blocks.
     pub stride: u32,
-    /// Behavior when the ring is full: 0 blocks the writer, 1 drops the newest block, 2 overwrites
-    /// the oldest blocks.
+    /// Behavior of a full ring: 0 blocks the writer, 1 drops the newest block, 2 overwrites the
+    /// oldest blocks.
     pub policy: u32,
     /// Number of reader pages.
     pub readers: u32,
-    /// Segment number: a ring that grows, shrinks or changes owners continues in a segment with a
+    /// Segment number. A ring that grows, shrinks or changes owners continues in a segment with a
     /// higher number.
     pub segment: u64,
     /// Position at which the segment begins.
     pub start: u64,
-    /// Size of the mapped data in bytes if the capacity may change in place, else 0.
+    /// Size of the mapped data in bytes if the capacity may change in place; otherwise 0.
     pub extent: u64,
 }
 
@@ -125,33 +125,34 @@ impl Geometry {
 )]
 #[repr(C)]
 pub struct RecordHeader {
-    /// Length of the block in bytes; in a pad, the number of bytes from the end of this header to
+    /// Length of the block in bytes; in a pad, the number of bytes from the end of the header to
     /// the end of the ring.
     pub length: u32,
     /// [`RecordHeader::BLOCK`], [`RecordHeader::PAD`], [`RecordHeader::SWITCH`] or
     /// [`RecordHeader::CUT`].
     pub kind: u32,
-    /// Number of blocks put before this one, from which a lapped reader computes its loss. In a
-    /// switch, the next segment's number; in a cut, the new capacity in bytes.
+    /// Number of blocks put before this block, from which a lapped reader computes its loss. In a
+    /// switch, the number of the next segment; in a cut, the new capacity in bytes.
     pub sequence: u64,
 }
 
 const _: () = assert!(size_of::<RecordHeader>() == RecordHeader::SIZE);
 
 impl RecordHeader {
-    /// Size of the header in bytes, and alignment of records.
+    /// Size of the header in bytes, and the alignment of records.
     pub const SIZE: usize = 16;
-    /// A block follows.
+    /// Kind of a record that contains a block.
     pub const BLOCK: u32 = 0xb10c;
-    /// Padding up to the end of the ring; the next record is at its start.
+    /// Kind of a pad, which fills the ring up to its end; the next record is at the start of the
+    /// ring.
     pub const PAD: u32 = 0xfad5;
-    /// The ring continues in another segment, at the position after this record.
+    /// Kind of a switch: the ring continues in another segment, at the position after this record.
     pub const SWITCH: u32 = 0x5e9d;
-    /// The ring continues in the same memory with another capacity.
+    /// Kind of a cut: the ring continues in the same memory with another capacity.
     pub const CUT: u32 = 0xc07d;
 
-    /// Returns the number of bytes that a block of `length` bytes occupies in the ring, header and
-    /// padding included.
+    /// Returns the number of bytes that a block of `length` bytes occupies in the ring, including
+    /// header and padding.
     #[inline]
     #[must_use]
     pub const fn span(length: u32) -> u64 {

@@ -1,17 +1,18 @@
-//! Text of untrusted peers, made safe for a terminal, a log or a JSON object.
+//! Display of untrusted text in a form that is safe for a terminal, a log or a JSON object.
 //!
 //! A terminal obeys control characters (C0, DEL and C1), and bidirectional or invisible characters
-//! change how a line reads. They occur in frames, file names, other users' requests and the user's
-//! own request. [`is_hidden`] is the only list of such characters in all crates; [`Visible`] and
-//! [`VisibleLines`] write text for people, [`Escaped`] writes JSON.
+//! change how a line reads. Such characters occur in frames, file names, requests of other users
+//! and the user's own request. [`is_hidden`] is the only list of these characters in all crates;
+//! [`Visible`] and [`VisibleLines`] write text for people, [`Escaped`] writes JSON.
 
 use core::fmt::{self, Display, Formatter, Write as _};
 
 /// Replacement for a hidden character: one column wide, so that tables and carets stay aligned.
 pub const PLACEHOLDER: char = '·';
 
-/// Returns true if a terminal interprets the character or does not display it: control characters,
-/// direction marks, zero-width characters, line and paragraph separators, and tags.
+/// Returns true if a terminal interprets the character or does not display it. Such characters are
+/// control characters, direction marks, zero-width characters, line and paragraph separators, and
+/// tags.
 #[must_use]
 pub const fn is_hidden(c: char) -> bool {
     matches!(c, '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{34f}' | '\u{61c}'
@@ -48,9 +49,9 @@ impl Display for VisibleLines<'_> {
     }
 }
 
-/// The contents of a JSON string, or a complete JSON text, in which hidden characters are displayed
-/// as `\u202e` escapes of their UTF-16 units (RFC 8259 §7). Line breaks and tabs are kept: a JSON
-/// text has them only between tokens, never inside a string.
+/// Contents of a JSON string, or a complete JSON text, in which hidden characters are displayed as
+/// `\u202e` escapes of their UTF-16 units (RFC 8259 §7). Line breaks and tabs are kept, because a
+/// JSON text has them only between tokens, never inside a string.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 
@@ -63,7 +64,8 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Writes `text`, but calls `replace` for each character for which `is_replaced` returns true.
+/// Writes `text`, but calls `replace` in place of each character for which `is_replaced` returns
+/// true.
 fn write_replacing(
     f: &mut Formatter<'_>,
     text: &str,
@@ -90,7 +92,7 @@ mod tests {
     use super::*;
     use std::string::ToString as _;
 
-    /// Characters used to attack terminals and readers, each with its name.
+    /// Characters used for attacks on terminals and readers, each with its name.
     const ATTACKS: &[(char, &str)] = &[
         ('\0', "nul"),
         ('\x1b', "escape"),
