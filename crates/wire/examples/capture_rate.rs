@@ -16,12 +16,15 @@ use pcap_parser::{Block, PcapBlockOwned, PcapError};
 use streamline_wire::capture::{self, Packet, Reader, Step, write};
 use streamline_wire::{LinkType, layers};
 
+/// Size in bytes of each generated capture.
 const CAPTURE_SIZE: usize = 100_000_000;
+/// Number of passes per candidate.
 const PASSES: usize = 11;
 
-/// A pass of a reader over a capture; returns a sum over times and lengths.
+/// Pass of a reader over a capture. Returns a sum of times and lengths.
 type CapturePass = fn(&[u8]) -> u64;
 
+/// Candidates and their names in the output.
 const CANDIDATES: [(&str, CapturePass); 4] = [
     ("wire, in place", read_in_place),
     ("wire, through a buffer", read_through_buffer),
@@ -79,8 +82,8 @@ fn read_and_dissect(file: &[u8]) -> u64 {
     walk_buffered(file, |packet, data| layers(packet.link, data).payload.unwrap_or(0).into())
 }
 
-/// Reads a capture as a program that reads a file does, through one buffer, whose incomplete last
-/// record moves to the front. Returns the sum of `sum_of` over all packets.
+/// Reads a capture through one buffer, like a program that reads a file: an incomplete last record
+/// moves to the front of the buffer. Returns the sum of `sum_of` over all packets.
 fn walk_buffered(mut file: &[u8], sum_of: impl Fn(&Packet, &[u8]) -> u64) -> u64 {
     let (mut sum, mut reader) = (0u64, Reader::new());
     let mut buffer = vec![0; 256 * 1024];
@@ -134,8 +137,8 @@ fn read_with_pcap_parser(file: &[u8]) -> u64 {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Yields times in ns and frames, either all of one length in bytes or, for 0, of the simple IMIX:
-/// 7 of 64 bytes, 4 of 576, 1 of 1500.
+/// Yields frames with times in ns. All frames have the given length in bytes or, for 0, the lengths
+/// of the simple IMIX: 7 frames of 64 bytes, 4 of 576 and 1 of 1500.
 fn frames(length: usize) -> impl Iterator<Item = (u64, Vec<u8>)> {
     let imix = [64, 576, 64, 64, 576, 64, 1500, 64, 576, 64, 576, 64];
     (0u64..).map(move |number| {

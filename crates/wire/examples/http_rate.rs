@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use streamline_wire::http::{Head, ParseMode};
 
+/// Number of adjacent heads that a pass parses.
 const HEAD_COUNT: usize = 1_000;
+/// Number of passes per candidate.
 const PASSES: usize = 501;
 
 /// Heads to parse: the request of a browser, the request of a program, and a response.
@@ -35,9 +37,10 @@ const TEXTS: [(&str, &[u8]); 3] = [
     ),
 ];
 
-/// A pass of a parser over adjacent heads; returns a sum over the extracted values.
+/// Pass of a parser over adjacent heads. Returns a sum of the extracted values.
 type HeadPass = fn(&[u8]) -> u64;
 
+/// Candidates and their names in the output.
 const CANDIDATES: [(&str, HeadPass); 4] = [
     ("wire, strict", |bytes| parse_with_wire(bytes, ParseMode::Strict)),
     ("wire, lenient", |bytes| parse_with_wire(bytes, ParseMode::Lenient)),

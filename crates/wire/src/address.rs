@@ -1,4 +1,4 @@
-//! The MAC address type. For network addresses this crate uses `core::net`.
+//! Type of MAC addresses. For network addresses this crate uses `core::net`.
 
 use core::fmt;
 

@@ -34,8 +34,8 @@ pub struct Arp {
 }
 
 impl Arp {
-    /// Returns a view of an IPv4-over-Ethernet message; `None` for a message of other types or a
-    /// truncated one.
+    /// Returns a view of an IPv4-over-Ethernet message; `None` if the message has other address
+    /// types or is truncated.
     pub fn parse(bytes: &[u8]) -> Option<&Self> {
         let (arp, _) = Self::ref_from_prefix(bytes).ok()?;
         let lengths = (arp.hardware_length, arp.protocol_length);
@@ -59,7 +59,7 @@ impl Arp {
     }
 }
 
-/// Prints the message as tcpdump does: `ARP who has 10.0.0.2, tell 10.0.0.1`.
+/// Displays the message as tcpdump does: `ARP who has 10.0.0.2, tell 10.0.0.1`.
 impl fmt::Display for Arp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ((hardware, sender), (_, target)) = (self.sender(), self.target());

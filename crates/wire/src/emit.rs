@@ -1,4 +1,4 @@
-//! Construction of complete frames from header values.
+//! Builders of complete frames from header values.
 
 use core::net::{SocketAddr, SocketAddrV4};
 
@@ -10,9 +10,9 @@ use crate::ip::protocol;
 use crate::ipv4::Ipv4;
 use crate::udp::{self, Udp};
 
-/// Returns an Ethernet frame with a UDP datagram over IPv4, valid checksums and no padding; `None`
-/// if an IPv4 packet cannot hold the payload. In both `hardware` and `ends`, the first element is
-/// the sender and the second the receiver.
+/// Returns an Ethernet frame with a UDP datagram over IPv4, with valid checksums and without
+/// padding; `None` if an IPv4 packet cannot hold the payload. In both `hardware` and `ends`, the
+/// first element is the sender and the second is the receiver.
 pub fn udp_frame(
     hardware: (Mac, Mac),
     ends: (SocketAddrV4, SocketAddrV4),
@@ -45,7 +45,7 @@ mod tests {
             );
             let (ethernet, packet) = Ethernet::parse(&frame).unwrap();
             assert_eq!((ethernet.source(), ethernet.target()), hardware);
-            assert!(ipv4::checksum_holds(packet));
+            assert!(ipv4::has_valid_checksum(packet));
             let datagram = &packet[ipv4::LENGTH_MIN..];
             let (source, target) = (*ends.0.ip(), *ends.1.ip());
             let length = u32::try_from(datagram.len()).unwrap();

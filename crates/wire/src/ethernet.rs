@@ -1,7 +1,7 @@
 //! Ethernet II and IEEE 802.3 headers.
 //!
 //! A view covers the first 14 bytes. The field after the addresses is an ethertype if its value is
-//! at least [`TYPE_MIN`], else a length. The module `link` handles both cases.
+//! at least [`TYPE_MIN`]; otherwise it is a length. The module `link` handles both cases.
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

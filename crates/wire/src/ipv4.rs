@@ -162,7 +162,7 @@ impl Ipv4 {
 }
 
 /// Returns true if `bytes` begin with a complete header with a valid checksum.
-pub fn checksum_holds(bytes: &[u8]) -> bool {
+pub fn has_valid_checksum(bytes: &[u8]) -> bool {
     let length = Ipv4::parse(bytes).map(|(header, _)| usize::from(header.header_length()));
     let header = length.filter(|length| *length >= LENGTH_MIN).and_then(|end| bytes.get(..end));
     header.is_some_and(|header| checksum::of(header) == 0)
@@ -194,13 +194,13 @@ mod tests {
 
     #[test]
     fn header_checksum_detects_any_flipped_bit() {
-        assert!(checksum_holds(&PACKET));
+        assert!(has_valid_checksum(&PACKET));
         for bit in 0..160 {
             let mut broken = PACKET;
             broken[bit / 8] ^= 1 << (bit % 8);
-            assert!(!checksum_holds(&broken), "bit {bit}");
+            assert!(!has_valid_checksum(&broken), "bit {bit}");
         }
-        assert!(!checksum_holds(&PACKET[..19]));
+        assert!(!has_valid_checksum(&PACKET[..19]));
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub enum Upper {
         protocol: u8,
         /// Offset of the header from the start of the IPv6 header, in bytes.
         offset: u16,
-        /// [`Fragment::First`] if a fragment header announces further fragments, else
+        /// [`Fragment::First`] if a fragment header announces further fragments, otherwise
         /// [`Fragment::Whole`].
         fragment: Fragment,
     },
@@ -114,8 +114,8 @@ pub enum Upper {
 }
 
 /// Follows the extension headers of a packet to the upper layer. The caller has checked that the
-/// fixed header is complete, and passes no bytes after the end of the packet, so that padding is
-/// never parsed.
+/// fixed header is complete, and passes no bytes after the end of the packet, because the parser
+/// would read padding as headers.
 #[inline]
 pub fn upper(packet: &[u8]) -> Upper {
     let Some(&next) = packet.get(NEXT_HEADER) else { return Upper::Truncated };
@@ -177,8 +177,8 @@ pub fn fragment(packet: &[u8]) -> Option<FragmentHeader> {
     None
 }
 
-/// Returns true if [`upper`] follows this extension header. Excludes ESP, after which all bytes are
-/// encrypted.
+/// Returns true if [`upper`] follows this extension header. ESP is excluded, because all bytes
+/// after it are encrypted.
 #[inline]
 pub const fn is_extension(next: u8) -> bool {
     use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
@@ -211,7 +211,8 @@ fn walk_extensions(packet: &[u8], first: u8) -> Upper {
 }
 
 /// Returns the length of an extension header in bytes. The length field counts units of 8 bytes
-/// after the first (RFC 8200); for AH, units of 4 bytes after the first two (RFC 4302).
+/// after the first 8 bytes (RFC 8200); in AH, it counts units of 4 bytes after the first 8 bytes
+/// (RFC 4302).
 const fn extension_length(header: u8, length: u8) -> usize {
     match header {
         protocol::FRAGMENT => FRAGMENT_LENGTH,

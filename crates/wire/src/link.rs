@@ -84,7 +84,7 @@ impl FromStr for LinkType {
     }
 }
 
-/// The error for text that is not the name or number of a link type.
+/// Error for text that is not the name or number of a link type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownLink;
 
@@ -107,7 +107,8 @@ pub enum Network {
     Arp,
     /// Any other ethertype. A VLAN ethertype means that there are too many tags.
     Other(u16),
-    /// Unknown, because there is no ethertype or this crate cannot read the link header.
+    /// The network protocol is unknown, because the frame has no ethertype or this crate cannot
+    /// read the link header.
     Unknown,
 }
 
@@ -197,7 +198,8 @@ fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader>
     follow_tags(frame, ethertype, at)
 }
 
-/// Follows VLAN tags or an 802.3 length, outlined to keep the path of plain frames short.
+/// Follows VLAN tags or an 802.3 length. This is a separate function so that the code for frames
+/// without tags is short.
 #[inline(never)]
 fn follow_tags(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     let (tags, ethertype, at) = vlan::walk(frame, ethertype, at)?;
@@ -231,8 +233,8 @@ fn read_raw_ip(frame: &[u8]) -> Option<LinkHeader> {
     }
 }
 
-/// Parses a loopback header. The byte order of the address family is not stated, but all families
-/// are small numbers, so the value reveals it.
+/// Parses a loopback header. The header does not state the byte order of the address family, but
+/// all families are small numbers, so the value reveals the byte order.
 fn read_loopback(frame: &[u8]) -> Option<LinkHeader> {
     let number = be32(frame, 0)?;
     let family = if number > 0xffff { number.swap_bytes() } else { number };
@@ -294,7 +296,8 @@ fn read_ppp(frame: &[u8]) -> Option<LinkHeader> {
     Some(LinkHeader::at(network, l3))
 }
 
-/// Parses a Cisco HDLC header (address 0x0f or 0x8f, a zero byte, an ethertype), else a PPP header.
+/// Parses a Cisco HDLC header (address 0x0f or 0x8f, a zero byte, an ethertype), or a PPP header if
+/// the bytes are not a Cisco HDLC header.
 fn read_hdlc(frame: &[u8]) -> Option<LinkHeader> {
     match frame.first()? {
         0x0f | 0x8f => follow_ethertype(frame, be16(frame, 2)?, 4),

@@ -1,4 +1,4 @@
-//! The ports of TCP, UDP and SCTP, which share the first four bytes of their headers.
+//! Ports of TCP, UDP and SCTP, which all place them in the first four bytes of the header.
 
 use crate::ip::protocol;
 use crate::read::array;

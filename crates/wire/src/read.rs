@@ -1,19 +1,19 @@
 //! Reads of integers at an offset, shared by parsers without a fixed header. A read beyond the end
 //! returns `None`.
 
-/// Reads a big-endian u16 at offset `at`; `None` beyond the end.
+/// Reads a big-endian u16 at offset `at`; `None` if it extends beyond the end.
 #[inline]
 pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(array(bytes, at)?))
 }
 
-/// Reads a big-endian u32 at offset `at`; `None` beyond the end.
+/// Reads a big-endian u32 at offset `at`; `None` if it extends beyond the end.
 #[inline]
 pub(crate) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(array(bytes, at)?))
 }
 
-/// Reads `N` bytes at offset `at`; `None` beyond the end.
+/// Reads `N` bytes at offset `at`; `None` if they extend beyond the end.
 #[inline]
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk::<N>().copied()
@@ -37,15 +37,15 @@ pub(crate) const fn order64(big: bool, bytes: [u8; 8]) -> u64 {
     if big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
 }
 
-/// Returns the low 16 bits of a length or offset. All bits are kept, because the formats limit such
-/// values to far less than 65,536.
+/// Returns a length or offset as 16 bits. No bits are lost, because the formats limit such values
+/// to far less than 65,536.
 #[expect(clippy::cast_possible_truncation, reason = "named so that the callers need no cast")]
 #[inline]
 pub(crate) const fn low16(value: usize) -> u16 {
     value as u16
 }
 
-/// Returns the low 64 bits.
+/// Returns the low 64 bits of a number.
 #[expect(clippy::cast_possible_truncation, reason = "named so that the callers need no cast")]
 #[inline]
 pub(crate) const fn low64(value: u128) -> u64 {

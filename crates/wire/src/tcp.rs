@@ -135,7 +135,7 @@ impl Tcp {
     }
 }
 
-/// Prints flags, numbers and window as tcpdump does: `[P.] seq 1 ack 7 win 512`.
+/// Displays flags, numbers and window as tcpdump does: `[P.] seq 1 ack 7 win 512`.
 impl fmt::Display for Tcp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;

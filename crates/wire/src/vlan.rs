@@ -1,7 +1,7 @@
-//! VLAN tags: IEEE 802.1Q, 802.1ad and the older 0x9100 stacking.
+//! VLAN tags of IEEE 802.1Q, of 802.1ad, and of stacking with the older ethertype 0x9100.
 //!
-//! The parser follows at most [`TAGS_MAX`] tags. It does not inspect deeper tags, and makes no
-//! guess about the packet after these.
+//! The parser follows at most [`TAGS_MAX`] tags. It does not read deeper tags, and makes no guess
+//! about the packet after them.
 
 use crate::read::{array, low16};
 
@@ -77,10 +77,10 @@ impl Tags {
     }
 }
 
-/// Follows the tags that `ethertype` announces, from offset `at` on. Returns the tags, the
-/// ethertype after the last one, and the offset after that ethertype; `None` if a tag is truncated.
+/// Follows the tags that `ethertype` announces, from offset `at`. Returns the tags, the ethertype
+/// after the last tag, and the offset after that ethertype; `None` if a tag is truncated.
 ///
-/// If there are more than [`TAGS_MAX`] tags, the returned ethertype is that of a tag.
+/// If there are more than [`TAGS_MAX`] tags, the returned ethertype announces a tag.
 #[inline]
 pub(crate) fn walk(frame: &[u8], ethertype: u16, at: u16) -> Option<(Tags, u16, u16)> {
     let mut tags = Tags { at: u8::try_from(at).ok()?, count: 0 };

@@ -1,6 +1,6 @@
-//! Tests of the capture reader with generated and external captures, which are complete, truncated
-//! or damaged. The reader must neither panic nor loop, marks must lie inside the frame, and where
-//! `pcap-parser` reads a capture without complaint, both readers must return the same packets.
+//! Tests of the capture reader with complete, truncated and damaged captures, both generated and
+//! external. The reader must neither panic nor loop, marks must lie inside the frame, and if
+//! `pcap-parser` reads a capture without an error, both readers must return the same packets.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
@@ -28,8 +28,8 @@ fn corpus_captures_read_as_by_another_reader() {
     assert!(refused < 40, "{refused} refused");
 }
 
-/// Compares both readers on all captures. Returns the number of captures, the number that both read
-/// alike, and the number that this crate rejects.
+/// Compares both readers on all captures. Returns the number of captures, the number of captures
+/// that both readers read alike, and the number that this crate rejects.
 fn compare_with_reference_reader(captures: &Captures) -> (usize, usize, usize) {
     let (mut agreed, mut packets, mut refused) = (0, 0, Vec::new());
     let captures = &captures.paths;
@@ -72,7 +72,7 @@ fn bundled_capture_has_the_expected_fields() {
         tagged += u32::from(found.tags.count);
         let Some(flow) = Flow::of(&found, frame) else { continue };
         if found.network == Network::Ipv4 {
-            assert!(ipv4::checksum_holds(found.packet(frame).unwrap()));
+            assert!(ipv4::has_valid_checksum(found.packet(frame).unwrap()));
         }
         let transport = found.transport(frame).unwrap();
         let length = transport.len() as u32;
@@ -173,7 +173,7 @@ const BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of packets per capture that the destructive tests dissect.
 const PACKETS_MAX: usize = 12;
 
-/// Time in ns and data of a packet.
+/// Packet of a capture: time in ns, and data.
 type TimedPacket<'a> = (u64, &'a [u8]);
 
 /// Reads and dissects all packets of a capture. Returns the packets and the final fault.
@@ -195,7 +195,7 @@ fn read(bytes: &[u8]) -> (Vec<TimedPacket<'_>>, Option<CaptureFault>) {
     (all, None)
 }
 
-/// Reads a capture as from a pipe: whenever the reader needs more, adds `piece` bytes to the
+/// Reads a capture as from a pipe: whenever the reader needs more bytes, adds `piece` bytes to the
 /// buffer.
 fn read_in_pieces(bytes: &[u8], piece: usize) {
     let (mut reader, mut start, mut end) = (Reader::new(), 0, 0);
@@ -235,9 +235,9 @@ fn dissect(link: LinkType, frame: &[u8]) -> Layers {
     found
 }
 
-/// Returns the time and data of each packet, as read by `pcap-parser`; `None` if it complains. It
-/// supports neither Kuznetzov's records nor obsolete packet blocks, and does not limit data to the
-/// snap length.
+/// Returns the time and data of each packet, as read by `pcap-parser`; `None` if it reports an
+/// error. `pcap-parser` supports neither Kuznetzov's records nor obsolete packet blocks, and does
+/// not limit data to the snap length.
 fn reference_packets(bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
     let mut reader = create_reader(1 << 20, bytes).ok()?;
     let mut all = Vec::new();

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use streamline_wire::http::{Body, BodyPart, Head, HeadError, ParseMode, RequestMethod, Start};
 
-/// Cases in which this crate deliberately differs from llhttp: file, number of the case, and
-/// reason.
+/// Cases in which this crate deliberately differs from llhttp: file, number of the case in the
+/// file, and reason.
 const EXCLUDED: &[(&str, usize, &str)] = &[
     ("request/invalid.md", 13, "a method may be any token (RFC 9110 §9.1); llhttp knows a list"),
     ("request/method.md", 11, "ICE/1.0 is no HTTP"),
@@ -21,6 +21,7 @@ const EXCLUDED: &[(&str, usize, &str)] = &[
 /// and excluded cases do not count.
 const CASES_MIN: usize = 120;
 
+/// A test case of llhttp, or of this project in the same form.
 struct Case {
     file: String,
     number: usize,
@@ -30,6 +31,7 @@ struct Case {
     log: Vec<String>,
 }
 
+/// A message, as reported by a parser.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct HttpMessage {
     begin: usize,
@@ -39,6 +41,7 @@ struct HttpMessage {
     end: Option<usize>,
 }
 
+/// Events that llhttp reports for a case.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct LlhttpEvents {
     messages: Vec<HttpMessage>,
@@ -47,8 +50,8 @@ struct LlhttpEvents {
 }
 
 impl LlhttpEvents {
-    /// Keeps the events that both parsers must agree on. Of a rejected message, only the body
-    /// before the fault is kept.
+    /// Removes the events on which the parsers may differ. Of a rejected message, only the body
+    /// before the fault remains.
     fn comparable(mut self) -> Self {
         if self.refused {
             self.messages.retain(|message| message.end.is_some() || !message.body.is_empty());
@@ -172,7 +175,7 @@ impl PieceReader<'_> {
             false => Head::response(&self.held, ParseMode::Strict),
         };
         let head = match read {
-            Err(HeadError::More) => return &[],
+            Err(HeadError::Incomplete) => return &[],
             Err(HeadError::Fault(_)) => {
                 self.told.refused = true;
                 return &[];
@@ -288,8 +291,8 @@ fn corpus_agrees_with_llhttp() {
     assert!(run >= CASES_MIN, "only {run} cases");
 }
 
-/// A message of a case: head as sent, body as sent, body as read, and true if the end of the body
-/// is reached.
+/// Message of a case: the head as sent, the body as sent, the body as read, and true if the end of
+/// the body is reached.
 type SentMessage<'s> = (&'s str, &'s str, &'s str, bool);
 
 /// Builds a case and its expected events.

@@ -1,4 +1,4 @@
-//! The errors that end the reading of a capture file.
+//! Errors that end the reading of a capture file.
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ pub struct CaptureFault {
     pub at: u64,
     /// Number of the packet, counted from 1; 0 for the file header.
     pub record: u64,
-    /// The kind of fault.
+    /// Kind of the fault.
     pub why: FaultKind,
 }
 
@@ -30,13 +30,13 @@ pub enum FaultKind {
         /// Minor version.
         minor: u16,
     },
-    /// Reserved bits beside the link type are set.
+    /// A bit of the link type field that must be zero is set.
     Reserved {
-        /// The reserved bits.
+        /// Value of the reserved bits.
         bits: u32,
     },
-    /// The capture ends inside a record or header.
-    Ends,
+    /// The capture ends in the middle of a record or header.
+    Truncated,
     /// A record is longer than its link type or its block allows.
     TooLong {
         /// Length that the record states, in bytes.
@@ -71,16 +71,16 @@ pub enum FaultKind {
         /// Number of interfaces that the section has described so far.
         described: u32,
     },
-    /// A pcapng section describes more interfaces than can be numbered.
+    /// A pcapng section describes more interfaces than the reader can number.
     TooManyInterfaces,
-    /// The data of a packet exceed their pcapng block.
+    /// The data of a packet extend beyond the end of the pcapng block.
     Overrun {
         /// Length that the packet states, in bytes.
         length: u32,
-        /// Number of bytes available in the block.
+        /// Number of bytes available for data in the block.
         held: u32,
     },
-    /// An option exceeds its block or has an invalid length.
+    /// An option extends beyond the end of its block, or has an invalid length.
     BadOption {
         /// Code of the option.
         code: u16,
@@ -93,10 +93,10 @@ impl fmt::Display for CaptureFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, record, why } = *self;
         match (why, record) {
-            (FaultKind::Ends, 0) => {
+            (FaultKind::Truncated, 0) => {
                 write!(f, "capture ends in the middle of its header at byte {at}")
             }
-            (FaultKind::Ends, _) => {
+            (FaultKind::Truncated, _) => {
                 write!(f, "capture ends in the middle of record {record} at byte {at}")
             }
             (
@@ -122,7 +122,7 @@ impl fmt::Display for FaultKind {
             Self::Reserved { bits } => {
                 write!(f, "savefile linktype reserved field not zero (0x{bits:08x})")
             }
-            Self::Ends => f.write_str("capture ends in the middle of a record"),
+            Self::Truncated => f.write_str("capture ends in the middle of a record"),
             Self::TooLong { length, max } => {
                 write!(f, "invalid packet capture length {length}, bigger than maximum of {max}")
             }

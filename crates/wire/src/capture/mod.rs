@@ -58,9 +58,9 @@ pub struct Packet {
 pub enum Step {
     /// A packet. The buffer of the next call begins after the `consumed` bytes.
     Packet(Packet),
-    /// The buffer holds no complete record. The buffer of the next call begins after the `consumed`
-    /// bytes and holds at least `wanted` bytes (never more than [`BLOCK_MAX`]). At the end of the
-    /// input, [`Reader::finish`] is called instead.
+    /// The buffer contains no complete record. The buffer of the next call begins after the
+    /// `consumed` bytes and has at least `wanted` bytes (never more than [`BLOCK_MAX`]). At the end
+    /// of the input, the caller calls [`Reader::finish`] instead.
     NeedMore {
         /// Number of bytes of the buffer that have been consumed.
         consumed: usize,
@@ -90,12 +90,12 @@ enum ReaderState {
     Failed(CaptureFault),
 }
 
-/// Result of the reader of one format: a packet, or the reason why the buffer yields none.
+/// Result of the reader for one format: a packet, or the reason why the buffer yields no packet.
 type ReadResult = Result<Packet, Short>;
 
 /// Reason why the buffer yields no packet.
 enum Short {
-    /// The buffer holds no complete record, as in [`Step::NeedMore`].
+    /// The buffer contains no complete record, as in [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },
     /// The record at this offset of the buffer is invalid.
     Bad { at: usize, why: FaultKind },
@@ -118,7 +118,7 @@ impl Reader {
         self.next_uncommon(buffer)
     }
 
-    /// Checks that the capture may end here, `rest` bytes after the last consumed byte.
+    /// Checks that the capture may end here, where `rest` bytes follow the last consumed byte.
     pub fn finish(&self, rest: usize) -> Result<(), CaptureFault> {
         let between = match &self.state {
             ReaderState::Start => false,
@@ -126,7 +126,7 @@ impl Reader {
             ReaderState::Pcapng(pcapng) => rest == 0 && pcapng.is_between_blocks(),
             ReaderState::Failed(fault) => return Err(*fault),
         };
-        if between { Ok(()) } else { Err(self.fault(rest, FaultKind::Ends)) }
+        if between { Ok(()) } else { Err(self.fault(rest, FaultKind::Truncated)) }
     }
 
     /// Returns the number of bytes consumed so far.
@@ -139,18 +139,19 @@ impl Reader {
         self.packets
     }
 
-    /// Iterates over the link types declared so far; for pcapng, only in the current section.
-    pub fn links(&self) -> impl Iterator<Item = LinkType> {
+    /// Iterates over the link types declared so far. For pcapng, these are the link types of the
+    /// current section.
+    pub fn link_types(&self) -> impl Iterator<Item = LinkType> {
         let (one, several) = match &self.state {
             ReaderState::Pcap(pcap) => (Some(pcap.link()), None),
-            ReaderState::Pcapng(pcapng) => (None, Some(pcapng.links())),
+            ReaderState::Pcapng(pcapng) => (None, Some(pcapng.link_types())),
             ReaderState::Start | ReaderState::Failed(_) => (None, None),
         };
         one.into_iter().chain(several.into_iter().flatten())
     }
 
-    /// Reads the next packet in the less common cases: at the beginning of the capture, from
-    /// pcapng, and after a fault.
+    /// Reads the next packet in the less common cases, which are the beginning of the capture, a
+    /// pcapng capture, and any state after a fault.
     #[inline(never)]
     fn next_uncommon(&mut self, buffer: &[u8]) -> Step {
         let found = match &mut self.state {
@@ -214,7 +215,7 @@ impl Reader {
     fn fault(&self, offset: usize, why: FaultKind) -> CaptureFault {
         let in_header = match self.state {
             ReaderState::Start => true,
-            _ => self.at == 0 && why == FaultKind::Ends,
+            _ => self.at == 0 && why == FaultKind::Truncated,
         };
         let record = if in_header { 0 } else { self.packets + 1 };
         CaptureFault { at: self.at + offset as u64, record, why }
@@ -226,7 +227,7 @@ pub const fn packets(capture: &[u8]) -> Packets<'_> {
     Packets { reader: Reader::new(), rest: capture, done: false }
 }
 
-/// An iterator over the packets of a capture in memory and their bytes. Ends after the first fault.
+/// Iterator over the packets of a capture in memory, with their bytes. Ends after the first fault.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     reader: Reader,

@@ -1,7 +1,7 @@
-//! The classic pcap format: a file header of 24 bytes, then records, each with a header of 16 bytes
-//! and data.
+//! Reader for the classic pcap format: a file header of 24 bytes, then records, each with a header
+//! of 16 bytes and data.
 //!
-//! Reading has to keep up with memory bandwidth. Per record, the reader makes one bounds check for
+//! Reading must keep up with memory bandwidth. Per record, the reader makes one bounds check for
 //! the header and one for the data, and writes no state.
 
 use super::{DATA_MAX, FaultKind, Packet, ReadResult, Short};
@@ -17,7 +17,7 @@ pub(super) struct Pcap {
     big: bool,
     /// Number of nanoseconds in one unit of the fraction field of a record.
     tick_ns: u64,
-    /// Length in bytes of a record header: 16, or 24 with Kuznetzov's extension.
+    /// Length of a record header in bytes: 16, or 24 with Kuznetzov's extension.
     record: usize,
     lengths: Lengths,
     link: LinkType,
@@ -117,8 +117,8 @@ impl Pcap {
     }
 }
 
-/// Decodes the magic number. Returns true for big endian, the nanoseconds per tick, and the length
-/// of a record header; `None` if the magic number is unknown.
+/// Decodes the magic number. Returns true for big endian, the number of nanoseconds per tick, and
+/// the length of a record header in bytes; `None` if the magic number is unknown.
 fn decode_magic(magic: [u8; 4]) -> Option<(bool, u64, usize)> {
     let number = u32::from_be_bytes(magic);
     [(number, true), (number.swap_bytes(), false)].into_iter().find_map(|(number, big)| {

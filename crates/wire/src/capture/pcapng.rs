@@ -83,7 +83,7 @@ impl Pcapng {
     }
 
     /// Iterates over the link types of the interfaces in the current section.
-    pub(super) fn links(&self) -> impl Iterator<Item = LinkType> {
+    pub(super) fn link_types(&self) -> impl Iterator<Item = LinkType> {
         self.interfaces.iter().map(|interface| interface.link)
     }
 

@@ -28,7 +28,7 @@ impl<'m> Data<'m> {
         at: usize,
         end: usize,
     ) -> Result<Self, DnsFault> {
-        let message = message.get(..end).ok_or(DnsFault::Ends(at))?;
+        let message = message.get(..end).ok_or(DnsFault::Truncated(at))?;
         Ok(Self { message, at, kind })
     }
 
@@ -87,7 +87,7 @@ impl<'m> Data<'m> {
         }
     }
 
-    /// Parses the data of a NAPTR record: two numbers, three strings, a name.
+    /// Parses the data of a NAPTR record: two numbers, three strings and a name.
     fn parse_naptr(&self) -> Option<DataForm<'m>> {
         let numbers = [self.be16(0)?, self.be16(2)?];
         let mut at = 4;
@@ -106,7 +106,7 @@ impl<'m> Data<'m> {
     }
 }
 
-/// Parsed data of a resource record, one variant per format.
+/// Parsed data of a resource record, with one variant per format.
 enum DataForm<'m> {
     Ipv4(Ipv4Addr),
     Ipv6(Ipv6Addr),

@@ -6,8 +6,8 @@
 //!
 //! Hostile input: a name has at most 255 bytes and may follow at most 127 compression pointers,
 //! including forward ones as resolvers do, so the parser needs at most a few hundred steps per
-//! record. A truncated message ([`DnsFault::Ends`]) is distinguished from an invalid one
-//! ([`DnsFault::Wrong`]), because the capture may have truncated the message.
+//! record. A truncated message ([`DnsFault::Truncated`]) is distinguished from an invalid one
+//! ([`DnsFault::Invalid`]), because the capture may have truncated the message.
 
 mod data;
 mod name;
@@ -29,27 +29,27 @@ const QUESTION_MIN: usize = 5;
 /// Minimum length in bytes of a record, reached by a record of the root without data.
 const RECORD_MIN: usize = 11;
 
-/// The fault and offset at which parsing of a message failed.
+/// Fault that ended the parsing of a message, with its offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DnsFault {
     /// The message ends inside an item at this offset.
-    Ends(usize),
+    Truncated(usize),
     /// The byte at this offset is invalid.
-    Wrong(usize),
+    Invalid(usize),
 }
 
 impl fmt::Display for DnsFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ends(at) => write!(f, "the message ends inside what begins at byte {at}"),
-            Self::Wrong(at) => write!(f, "byte {at} of the message contradicts RFC 1035"),
+            Self::Truncated(at) => write!(f, "the message ends inside what begins at byte {at}"),
+            Self::Invalid(at) => write!(f, "byte {at} of the message contradicts RFC 1035"),
         }
     }
 }
 
 impl core::error::Error for DnsFault {}
 
-/// The section of a record.
+/// Section of a message that contains records.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Section {
     /// Answers. In an update, prerequisites.
@@ -66,7 +66,7 @@ pub struct Message<'m> {
     bytes: &'m [u8],
 }
 
-/// A question of a message.
+/// Question in a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'m> {
     /// Queried name.
@@ -77,7 +77,7 @@ pub struct Question<'m> {
     pub class: RecordClass,
 }
 
-/// A resource record.
+/// Resource record in a message.
 #[derive(Clone, Copy, Debug)]
 pub struct ResourceRecord<'m> {
     /// Section that contains the record.
@@ -94,7 +94,7 @@ pub struct ResourceRecord<'m> {
     pub data: Data<'m>,
 }
 
-/// A question or a record of a message.
+/// Question or record of a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'m> {
     /// A question.
@@ -156,7 +156,7 @@ impl<'m> Message<'m> {
         self.word(4)
     }
 
-    /// Returns the number of records of a section stated in the header.
+    /// Returns the number of records that the header states for a section.
     #[must_use]
     pub fn records(&self, section: Section) -> u16 {
         match section {
@@ -166,9 +166,8 @@ impl<'m> Message<'m> {
         }
     }
 
-    /// Returns true if arbitrary bytes are plausibly a message: the header is one that real
-    /// software sends, and the counts in it fit into `length` bytes, the length of the message on
-    /// the wire.
+    /// Returns true if arbitrary bytes are plausibly a message: real software sends such a header,
+    /// and the stated counts fit into `length` bytes, the length of the message on the wire.
     #[must_use]
     pub fn is_likely(&self, length: usize) -> bool {
         let questions = usize::from(self.questions());
@@ -191,8 +190,8 @@ impl<'m> Message<'m> {
         sent && LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
-    /// Returns true if the counts in the header fit into `length` bytes, and the message is not an
-    /// empty query.
+    /// Returns true if the stated counts fit into `length` bytes, and the message is not an empty
+    /// query.
     #[must_use]
     pub fn is_possible(&self, length: usize) -> bool {
         let sections = [Section::Answer, Section::Authority, Section::Additional];
@@ -231,7 +230,7 @@ impl ResourceRecord<'_> {
     }
 }
 
-/// An iterator over the questions and records of a message.
+/// Iterator over the questions and records of a message.
 #[derive(Clone, Debug)]
 pub struct Entries<'m> {
     bytes: &'m [u8],
@@ -277,7 +276,7 @@ impl<'m> Entries<'m> {
     fn question(&mut self) -> Result<Question<'m>, DnsFault> {
         let (name, at) = Name::read(self.bytes, self.at)?;
         let (kind, class) = (be16(self.bytes, at), be16(self.bytes, at + 2));
-        let (Some(kind), Some(class)) = (kind, class) else { return Err(DnsFault::Ends(at)) };
+        let (Some(kind), Some(class)) = (kind, class) else { return Err(DnsFault::Truncated(at)) };
         self.at = at + 4;
         Ok(Question { name, kind: RecordType(kind), class: RecordClass(class) })
     }
@@ -288,7 +287,7 @@ impl<'m> Entries<'m> {
             let (kind, class) = (be16(self.bytes, at)?, be16(self.bytes, at + 2)?);
             Some((kind, class, be32(self.bytes, at + 4)?, be16(self.bytes, at + 8)?))
         };
-        let (kind, class, ttl, length) = fixed().ok_or(DnsFault::Ends(at))?;
+        let (kind, class, ttl, length) = fixed().ok_or(DnsFault::Truncated(at))?;
         let (kind, class) = (RecordType(kind), RecordClass(class));
         let from = at + 10;
         let data = Data::read(self.bytes, kind, from, from + usize::from(length))?;

@@ -10,7 +10,7 @@ use core::fmt::{self, Write as _};
 /// Maximum length in bytes of a name on the wire, including length bytes and the root (RFC 1035
 /// §2.3.4).
 pub const NAME_MAX: usize = 255;
-/// Maximum number of pointers per name, which permits one before each of at most 127 labels.
+/// Maximum number of pointers per name, which allows one pointer before each of up to 127 labels.
 const POINTERS_MAX: usize = 127;
 
 /// A name whose labels have all been verified.
@@ -31,7 +31,7 @@ impl<'m> Name<'m> {
                 Some(label) => {
                     length += label.len() + 1;
                     if length > NAME_MAX {
-                        return Err(DnsFault::Wrong(at));
+                        return Err(DnsFault::Invalid(at));
                     }
                 }
                 None => {
@@ -79,8 +79,8 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Writes bytes with escapes: unprintable bytes and spaces as `\DDD`, and backslashes and bytes in
-/// `special` after a backslash.
+/// Writes bytes with escapes. Unprintable bytes and spaces become `\DDD`; backslashes and the bytes
+/// in `special` follow a backslash.
 pub(super) fn write_escaped(
     f: &mut fmt::Formatter<'_>,
     bytes: &[u8],
@@ -97,7 +97,7 @@ pub(super) fn write_escaped(
     Ok(())
 }
 
-/// An iterator over the labels of a name, excluding the root.
+/// Iterator over the labels of a name, excluding the root.
 #[derive(Clone, Debug)]
 pub struct Labels<'m>(LabelWalk<'m>);
 
@@ -109,7 +109,7 @@ impl<'m> Iterator for Labels<'m> {
     }
 }
 
-/// The state of a walk from label to label.
+/// State of a walk from label to label.
 #[derive(Clone, Debug)]
 struct LabelWalk<'m> {
     message: &'m [u8],
@@ -132,7 +132,7 @@ impl<'m> LabelWalk<'m> {
     fn step(&mut self) -> Result<Option<&'m [u8]>, DnsFault> {
         loop {
             let at = self.at;
-            let first = *self.message.get(at).ok_or(DnsFault::Ends(at))?;
+            let first = *self.message.get(at).ok_or(DnsFault::Truncated(at))?;
             match first {
                 0 => {
                     self.at = at + 1;
@@ -140,24 +140,24 @@ impl<'m> LabelWalk<'m> {
                 }
                 1..=0x3f => {
                     let end = at + 1 + usize::from(first);
-                    let label = self.message.get(at + 1..end).ok_or(DnsFault::Ends(at))?;
+                    let label = self.message.get(at + 1..end).ok_or(DnsFault::Truncated(at))?;
                     self.at = end;
                     return Ok(Some(label));
                 }
                 0xc0..=0xff => self.jump(at, first)?,
                 // RFC 6891 §5 withdrew extended label types.
-                _ => return Err(DnsFault::Wrong(at)),
+                _ => return Err(DnsFault::Invalid(at)),
             }
         }
     }
 
     fn jump(&mut self, at: usize, first: u8) -> Result<(), DnsFault> {
-        let low = *self.message.get(at + 1).ok_or(DnsFault::Ends(at))?;
+        let low = *self.message.get(at + 1).ok_or(DnsFault::Truncated(at))?;
         let target = usize::from(first & 0x3f) << 8 | usize::from(low);
         self.pointers += 1;
         // A loop ends here, or by exceeding the longest name.
         if self.pointers > POINTERS_MAX {
-            return Err(DnsFault::Wrong(at));
+            return Err(DnsFault::Invalid(at));
         }
         self.points_ahead |= target >= self.begin;
         self.end.get_or_insert(at + 2);

@@ -140,8 +140,8 @@ impl fmt::Display for RecordClass {
     }
 }
 
-/// Writes the name in upper case, as in master files. For a number without a name, writes `word`
-/// and the number (RFC 3597 §5).
+/// Writes the name of a number in upper case, as in master files. Writes a number without a name as
+/// `word` followed by the number (RFC 3597 §5).
 fn write_name(
     f: &mut fmt::Formatter<'_>,
     names: &[(&str, u16)],

@@ -80,14 +80,14 @@ fn names_are_escaped_as_in_master_files() {
 #[test]
 fn invalid_names_are_rejected() {
     let fault = |bytes: &[u8], at: usize| Name::read(bytes, at).err();
-    assert_eq!(fault(b"\xc0\0", 0), Some(DnsFault::Wrong(0)), "it points at itself");
-    assert_eq!(fault(b"\x01a\xc0\x00", 0), Some(DnsFault::Wrong(0)), "a loop");
-    assert_eq!(fault(b"\xc0\x02\xc0\0", 0), Some(DnsFault::Wrong(2)), "a loop of two");
-    assert_eq!(fault(b"\xc0\x09\0", 0), Some(DnsFault::Ends(9)), "behind the end");
-    assert_eq!(fault(b"\x40a\0", 0), Some(DnsFault::Wrong(0)), "an extended label");
-    assert_eq!(fault(b"\x3fa\0", 0), Some(DnsFault::Ends(0)));
+    assert_eq!(fault(b"\xc0\0", 0), Some(DnsFault::Invalid(0)), "it points at itself");
+    assert_eq!(fault(b"\x01a\xc0\x00", 0), Some(DnsFault::Invalid(0)), "a loop");
+    assert_eq!(fault(b"\xc0\x02\xc0\0", 0), Some(DnsFault::Invalid(2)), "a loop of two");
+    assert_eq!(fault(b"\xc0\x09\0", 0), Some(DnsFault::Truncated(9)), "behind the end");
+    assert_eq!(fault(b"\x40a\0", 0), Some(DnsFault::Invalid(0)), "an extended label");
+    assert_eq!(fault(b"\x3fa\0", 0), Some(DnsFault::Truncated(0)));
     assert_eq!((fault(b"\x01a", 0), fault(b"", 0), fault(b"\xc0", 0)), {
-        (Some(DnsFault::Ends(2)), Some(DnsFault::Ends(0)), Some(DnsFault::Ends(0)))
+        (Some(DnsFault::Truncated(2)), Some(DnsFault::Truncated(0)), Some(DnsFault::Truncated(0)))
     });
     let long = |labels: usize, last: u8| {
         let mut bytes = [&[63][..], &[b'x'; 63]].concat().repeat(labels);
@@ -97,14 +97,14 @@ fn invalid_names_are_rejected() {
         bytes
     };
     assert!(Name::read(&long(3, 61), 0).is_ok(), "255 bytes");
-    assert_eq!(fault(&long(3, 62), 0), Some(DnsFault::Wrong(0)), "256 bytes");
+    assert_eq!(fault(&long(3, 62), 0), Some(DnsFault::Invalid(0)), "256 bytes");
     // A chain of pointers to pointers, up to as many as a name may have labels.
     let mut chain = vec![0, 0];
     for number in 0..300u16 {
         chain.extend((0xc000 | (number * 2)).to_be_bytes());
     }
     assert!(Name::read(&chain, 2 * 127).is_ok());
-    assert_eq!(fault(&chain, 2 * 128), Some(DnsFault::Wrong(2)));
+    assert_eq!(fault(&chain, 2 * 128), Some(DnsFault::Invalid(2)));
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn pointer_ends_the_name_in_its_record() {
     assert_eq!(name.labels().collect::<Vec<_>>(), [&b"c"[..], b"ab", b"com"]);
 }
 
-/// Expects a pointer that points forward to be followed and reported. RFC 1035 §4.1.4 allows only
-/// pointers to "a prior occurrence", but resolvers also follow others.
+/// Checks that a pointer that points forward is followed and reported. RFC 1035 §4.1.4 allows only
+/// pointers to "a prior occurrence", but resolvers follow forward pointers too.
 #[test]
 fn forward_pointer_is_followed_and_reported() {
     let bytes = b"\x01a\xc0\x06..\x02bc\0";
@@ -169,7 +169,7 @@ fn likely_messages_are_distinguished_from_other_bytes() {
     assert!(Message::parse(&[0; 11]).is_none());
 }
 
-/// Expects a message with an unusual header to count as DNS if the bytes are exactly one message.
+/// Checks that a message with an unusual header counts as DNS if the bytes are exactly one message.
 #[test]
 fn unusual_header_counts_if_bytes_are_exactly_one_message() {
     let message = |second: u16, counts: [u16; 4], rest: &[u8]| {
@@ -211,7 +211,7 @@ fn truncated_message_is_reported_as_ending_not_invalid() {
     for cut in LENGTH..bytes.len() {
         let (lines, fault) = format_message(&bytes[..cut]);
         assert_eq!(lines, whole[..lines.len()], "{cut}");
-        assert!(matches!(fault, Some(DnsFault::Ends(at)) if at <= cut), "{cut}: {fault:?}");
+        assert!(matches!(fault, Some(DnsFault::Truncated(at)) if at <= cut), "{cut}: {fault:?}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Tracking of message bodies (RFC 9112 §6, §7). A [`Body`] is plain data and advances over the
-//! bytes that follow a head.
+//! Tracker of message bodies (RFC 9112 §6, §7). A [`Body`] is plain data that advances over the
+//! bytes after a head.
 
 use super::fault::HttpFault;
 use super::fields::is_token;
@@ -19,18 +19,18 @@ pub struct Body {
     left: u64,
     /// Parse state, one of the constants below.
     state: u8,
-    /// 1 for the lenient mode.
+    /// 1 in the lenient mode, 0 in the strict mode.
     lenient: u8,
     /// `Content-Length` of a body that was announced as chunked, in six bytes.
     spare: [u8; 6],
 }
 
-/// The longest run of bytes of one kind, as returned by [`Body::take`].
+/// A run of bytes of one kind, as returned by [`Body::take`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyPart {
     /// Number of bytes that belong to the body's data.
     Data(usize),
-    /// Number of bytes that frame the body: chunk sizes, line ends and trailers.
+    /// Number of bytes of framing: chunk sizes, line ends and trailers.
     Framing(usize),
     /// The body has ended, and the bytes do not belong to it.
     End,
@@ -192,8 +192,8 @@ impl Body {
         self.state == SWITCHED
     }
 
-    /// Consumes `length` bytes and returns true if all of these are data of the body and the body
-    /// does not end with them; else consumes nothing and returns false.
+    /// If the next `length` bytes are all data of the body, and the body does not end with them,
+    /// consumes these bytes and returns true. Otherwise consumes nothing and returns false.
     #[inline]
     pub const fn continue_within(&mut self, length: u32) -> bool {
         match self.state {
@@ -216,8 +216,9 @@ impl Body {
         }
     }
 
-    /// Advances over up to `length` missing bytes, as long as these are data of the body, and
-    /// returns their number. A result below `length` means that bytes of the framing are missing.
+    /// Advances over up to `length` missing bytes, as long as they are data of the body, and
+    /// returns the number of skipped bytes. If the result is less than `length`, bytes of the
+    /// framing are missing.
     pub fn miss(&mut self, length: u64) -> u64 {
         match self.state {
             UNTIL_CLOSE => length,
@@ -276,7 +277,7 @@ impl Body {
         }
     }
 
-    /// Changes a body that was announced as chunked but has no chunks to a plain body (lenient
+    /// Changes a body that was announced as chunked but has no chunks into a plain body (lenient
     /// mode).
     fn reinterpret(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         let [a, b, c, d, e, f] = self.spare;
@@ -337,7 +338,7 @@ impl Body {
         if self.left == 0 { TRAILER } else { CHUNK }
     }
 
-    /// Advances the state within an extension by the strict grammar, including the white space that
+    /// Advances the state within an extension by the strict grammar. Accepts the white space that
     /// recipients must ignore (RFC 9112 §7.1.1).
     fn step_extension(&self, byte: u8) -> Result<u8, HttpFault> {
         let token = is_token(byte);

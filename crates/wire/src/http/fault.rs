@@ -1,4 +1,4 @@
-//! The reasons why bytes are rejected as HTTP.
+//! Errors for bytes that are rejected as HTTP.
 
 use core::fmt;
 
@@ -6,7 +6,7 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeadError {
     /// The head is incomplete, and more bytes are needed.
-    More,
+    Incomplete,
     /// The head is invalid.
     Fault(HttpFault),
 }
@@ -26,7 +26,7 @@ pub enum HttpFault {
     Method,
     /// The target is empty or contains white space or control characters (RFC 9112 §3.2).
     Target,
-    /// The version is not one of HTTP/1 (RFC 9112 §2.3).
+    /// The version is not a version of HTTP/1 (RFC 9112 §2.3).
     Version,
     /// The status code does not have three digits (RFC 9112 §4).
     Status,

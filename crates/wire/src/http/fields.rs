@@ -1,10 +1,10 @@
-//! Header fields that are needed for framing and for descriptions.
+//! Header fields that affect framing or appear in descriptions.
 
 use super::fault::HttpFault;
 use super::mode::ParseMode;
 
-/// The values of known fields in a head. An absent text is empty, except for the two fields whose
-/// absence logs report.
+/// Values of the known fields in a head. Absent texts are empty, except the two texts that logs
+/// report as absent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fields<'b> {
     /// Value of `Host`.
@@ -23,8 +23,8 @@ pub struct Fields<'b> {
     pub codings: Codings,
     /// Value of the first `Content-Length` in bytes; `None` if absent.
     pub length: Option<u64>,
-    /// True if the body's length is ambiguous, because a `Content-Length` is not a number, differs
-    /// from another one, or occurs together with `Transfer-Encoding`.
+    /// True if the length of the body is ambiguous, because a `Content-Length` is not a number,
+    /// differs from another `Content-Length`, or occurs together with `Transfer-Encoding`.
     pub ambiguous: bool,
     /// True if `Transfer-Encoding` is present.
     pub transfer: bool,
@@ -63,7 +63,7 @@ pub struct Codings(u16);
 impl Codings {
     const CODINGS_MAX: u32 = 4;
 
-    /// Restores a list of codings from [`Codings::number`].
+    /// Restores a list of codings from a result of [`Codings::number`].
     #[must_use]
     pub const fn of(number: u16) -> Self {
         Self(number)
@@ -81,7 +81,8 @@ impl Codings {
         self.0 == 0
     }
 
-    /// Iterates over the codings in the order of decoding, beginning with the one applied last.
+    /// Iterates over the codings in the order of decoding, which begins with the coding applied
+    /// last.
     pub fn outermost_first(self) -> impl Iterator<Item = Coding> {
         let number = self.0;
         (0..Self::CODINGS_MAX).rev().filter_map(move |place| match number >> (4 * place) & 0xf {
@@ -185,7 +186,7 @@ impl KnownField {
 }
 
 impl<'b> Fields<'b> {
-    /// Stores the value of a field. `value` has been trimmed.
+    /// Stores the value of a field. The caller has trimmed `value`.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -326,8 +327,8 @@ pub(super) fn trim_colons(text: &[u8]) -> &[u8] {
     text
 }
 
-/// Compares a word with one in lower case, ignoring case and the zero bytes that the lenient mode
-/// permits.
+/// Compares a word with `lower`, a word in lower case. Ignores case and the zero bytes that the
+/// lenient mode permits.
 #[inline]
 pub(super) fn eq_ignore_case(word: &[u8], lower: &[u8]) -> bool {
     if word.len() <= lower.len() {
@@ -353,7 +354,7 @@ fn split_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(trim)
 }
 
-/// Iterates over the words of a value, whatever characters separate them.
+/// Iterates over the words of a value. Any characters may separate words.
 fn split_words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| !byte.is_ascii_alphanumeric() && !matches!(*byte, b'-' | 0))
 }

@@ -1,14 +1,14 @@
-//! Guesses the protocol of a connection from its first bytes.
+//! Guess of the protocol of a connection from its first bytes.
 
 use super::fields::is_token;
 use super::lines::is_blank;
 use super::start::names_http;
 
-/// A guess of the protocol from the first bytes of one direction.
+/// Protocol guessed from the first bytes of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guess {
     /// There are too few bytes to decide.
-    Short,
+    TooShort,
     /// An HTTP/1 request.
     Request,
     /// An HTTP/1 response.
@@ -17,7 +17,7 @@ pub enum Guess {
     Http2,
     /// A TLS handshake record.
     Tls,
-    /// Anything else.
+    /// Any other protocol.
     Other,
 }
 
@@ -38,9 +38,9 @@ pub fn guess(bytes: &[u8]) -> Guess {
     let blank = bytes.iter().take_while(|byte| is_blank(**byte)).count();
     let rest = bytes.get(blank..).unwrap_or_default();
     match rest {
-        [] | [b'P'] | [b'P', b'R'] | [b'P', b'R', b'I'] => Guess::Short,
+        [] | [b'P'] | [b'P', b'R'] | [b'P', b'R', b'I'] => Guess::TooShort,
         [b'P', b'R', b'I', b' ', ..] if begins(PREFACE) => match rest.len() < PREFACE.len() {
-            true => Guess::Short,
+            true => Guess::TooShort,
             false => Guess::Http2,
         },
         _ if names_http(rest) => Guess::Response,
@@ -48,13 +48,13 @@ pub fn guess(bytes: &[u8]) -> Guess {
     }
 }
 
-/// Returns [`Guess::Request`] if the bytes begin with a method and a space, and [`Guess::Short`] if
-/// more bytes might yield that.
+/// Returns [`Guess::Request`] if the bytes begin with a method and a space, and [`Guess::TooShort`]
+/// if they could do so with more bytes.
 fn guess_request(rest: &[u8]) -> Guess {
     let end = rest.iter().take(METHOD_MAX + 1).position(|byte| !is_token(*byte));
     match end {
         Some(end) if end > 0 && rest.get(end) == Some(&b' ') => Guess::Request,
-        None if rest.len() <= METHOD_MAX => Guess::Short,
+        None if rest.len() <= METHOD_MAX => Guess::TooShort,
         _ => Guess::Other,
     }
 }

@@ -1,4 +1,4 @@
-//! Parser for the head of a message: start line and fields.
+//! Parser for the head of a message: the start line and the fields.
 
 use super::fault::{HeadError, HttpFault};
 use super::fields::{Fields, KnownField, is_text, is_token, trim, trim_colons, trim_control};
@@ -32,7 +32,7 @@ impl<'b> Head<'b> {
     pub fn request(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
         let begin = skip_blank(bytes, mode);
         let first = match line(bytes, begin, mode) {
-            Err(HeadError::More) => return Err(unfinished_request(bytes, begin, mode)),
+            Err(HeadError::Incomplete) => return Err(unfinished_request(bytes, begin, mode)),
             first => first?,
         };
         let text = slice(bytes, first);
@@ -188,7 +188,7 @@ fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Head
 }
 
 /// Returns the offset after the head if the empty line `line` ends the head. CR LF and LF always
-/// end the head. Any other line end does so only if no known field follows; a CR LF after it then
+/// end the head. Any other line end does so only if no known field follows; if a CR LF follows, it
 /// belongs to the head.
 fn empty_line_end(bytes: &[u8], line: HeadLine) -> Option<usize> {
     let suffix = bytes.get(line.end..line.next).unwrap_or_default();
@@ -223,7 +223,7 @@ fn is_single_blank_end(bytes: &[u8], line: HeadLine) -> Result<bool, HeadError> 
         return Ok(false);
     }
     match (bytes.get(line.end), bytes.get(line.next)) {
-        (Some(b'\n'), None) => Err(HeadError::More),
+        (Some(b'\n'), None) => Err(HeadError::Incomplete),
         (Some(b'\n'), Some(b'\r' | b'\n')) => Ok(false),
         (byte, _) => Ok(byte == Some(&b'\n')),
     }

@@ -1,4 +1,4 @@
-//! Splitting of a head into lines, and the incremental search for the end of a head.
+//! Splitter of a head into lines, and incremental search for the end of a head.
 
 use super::fault::{HeadError, HttpFault};
 use super::mode::ParseMode;
@@ -26,17 +26,17 @@ pub(super) const fn is_blank(byte: u8) -> bool {
 #[inline]
 pub(super) fn line(bytes: &[u8], start: usize, mode: ParseMode) -> Result<HeadLine, HeadError> {
     let rest = bytes.get(start..).unwrap_or_default();
-    let end = start + memchr2(b'\r', b'\n', rest).ok_or(HeadError::More)?;
+    let end = start + memchr2(b'\r', b'\n', rest).ok_or(HeadError::Incomplete)?;
     match (bytes.get(end), bytes.get(end + 1), mode) {
         (Some(b'\r'), Some(b'\n'), _) => Ok(HeadLine { start, end, next: end + 2 }),
-        (Some(b'\r'), None, _) => Err(HeadError::More),
+        (Some(b'\r'), None, _) => Err(HeadError::Incomplete),
         (_, _, ParseMode::Strict) => Err(HttpFault::LineEnd.into()),
         (Some(b'\n'), ..) => Ok(HeadLine { start, end, next: end + 1 }),
         _ => {
             let after = bytes.get(end..).unwrap_or_default();
             let run = after.iter().take_while(|byte| **byte == b'\r').count();
             match bytes.get(end + run) {
-                None => Err(HeadError::More),
+                None => Err(HeadError::Incomplete),
                 Some(b'\n') => Ok(HeadLine { start, end, next: end + run + 1 }),
                 Some(_) => Ok(HeadLine { start, end, next: end + 1 }),
             }
@@ -44,11 +44,11 @@ pub(super) fn line(bytes: &[u8], start: usize, mode: ParseMode) -> Result<HeadLi
     }
 }
 
-/// An incremental search for the end of a head, which examines each byte once. Its state is 1 byte
-/// of plain data.
+/// Incremental search for the end of a head, which examines each byte once. The state is 1 byte of
+/// plain data.
 ///
-/// Finds the end by the rules of the lenient mode. A head that does not end there by the strict
-/// rules is invalid by these rules.
+/// The search applies the rules of the lenient mode. If the strict rules place the end elsewhere,
+/// the head is invalid by the strict rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct HeadSearch(u8);
@@ -71,7 +71,7 @@ const BLANK: u8 = 6;
 const BLANK_LINE: u8 = 7;
 
 impl HeadSearch {
-    /// Restores the search from [`HeadSearch::number`].
+    /// Restores a search from a result of [`HeadSearch::number`].
     #[must_use]
     pub const fn of(number: u8) -> Self {
         Self(number)

@@ -42,7 +42,7 @@ pub const METHODS: [(&str, &str); 36] = [
     ("M-SEARCH", "m_search"),
 ];
 
-/// The number for all methods that [`METHODS`] does not contain.
+/// Number of every method that [`METHODS`] does not contain.
 pub const OTHER: u8 = 99;
 
 /// Returns the number of a method; [`OTHER`] if [`METHODS`] does not contain it.

@@ -58,7 +58,7 @@ pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFaul
 }
 
 /// Returns a fault if the incomplete line can no longer become a request line, and
-/// [`HeadError::More`] otherwise.
+/// [`HeadError::Incomplete`] otherwise.
 pub(super) fn unfinished_request(bytes: &[u8], begin: usize, mode: ParseMode) -> HeadError {
     let rest = bytes.get(begin..).unwrap_or_default();
     let version = rest.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
@@ -66,7 +66,7 @@ pub(super) fn unfinished_request(bytes: &[u8], begin: usize, mode: ParseMode) ->
         Some(version) if mode == ParseMode::Strict && strict_version(version).is_err() => {
             HttpFault::Version.into()
         }
-        _ => HeadError::More,
+        _ => HeadError::Incomplete,
     }
 }
 

@@ -23,12 +23,13 @@ pub use field::{Field, FieldType};
 
 /// Maximum length in bytes of a text in a field.
 pub const TEXT_MAX: usize = 8192;
-/// Byte that marks the end of a record with omitted fields.
+/// Byte that marks the end of a record from which fields were omitted.
 const CUT: u8 = 0xff;
-/// Number of bytes before a field's value.
+/// Number of bytes before the value of a field: the number of the field, and the length of the
+/// value.
 const FIELD_HEADER_SIZE: usize = 3;
 
-/// The kind of message that a record describes.
+/// Kind of message that a record describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecordKind {
     /// An HTTP request.
@@ -68,7 +69,7 @@ impl RecordKind {
     }
 }
 
-/// A writer of one record into a borrowed buffer.
+/// Writer of one record into a borrowed buffer.
 #[derive(Debug)]
 pub struct Writer<'r> {
     room: &'r mut [u8],
@@ -90,7 +91,7 @@ impl<'r> Writer<'r> {
         Self { room, used, cut: used == 0 }
     }
 
-    /// Adds a field with text as on the wire. A field may be added several times.
+    /// Adds a field with text as on the wire. A field may be added more than once.
     pub fn text(&mut self, field: Field, text: &[u8]) {
         let text = text.get(..TEXT_MAX).unwrap_or(text);
         self.add(field as u8, text);
@@ -114,7 +115,7 @@ impl<'r> Writer<'r> {
         self.add(field as u8, bytes.get(..used).unwrap_or_default());
     }
 
-    /// Adds all fields of another record.
+    /// Adds all fields of another record to this record.
     pub fn all(&mut self, other: &Record<'_>) {
         self.cut |= other.is_truncated();
         for (field, value) in other.fields() {

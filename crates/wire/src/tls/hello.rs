@@ -47,7 +47,7 @@ pub struct ServerHello<'b> {
     pub version: Version,
     /// True if this ServerHello is a HelloRetryRequest.
     pub is_retry: bool,
-    /// Session id, either resumed or new.
+    /// Session id, which the server resumes or assigns.
     pub session: &'b [u8],
     /// Cipher suite that the server has chosen.
     pub cipher: super::Cipher,
@@ -170,7 +170,7 @@ impl<'b> ServerHello<'b> {
     }
 }
 
-/// An iterator over the numbers and data of extensions.
+/// Iterator over extensions as pairs of number and data.
 #[derive(Clone, Debug)]
 pub struct Extensions<'b>(&'b [u8]);
 
@@ -191,12 +191,12 @@ impl<'b> Iterator for Extensions<'b> {
     }
 }
 
-/// An iterator over a list of u16 values.
+/// Iterator over a list of u16 values.
 #[derive(Clone, Debug)]
 pub struct U16List<'b>(&'b [u8]);
 
 impl U16List<'_> {
-    /// Returns an iterator over the remaining values without GREASE values.
+    /// Iterates over the remaining values except the GREASE values.
     pub fn without_grease(self) -> impl Iterator<Item = u16> {
         self.filter(|value| !is_grease(*value))
     }
@@ -210,7 +210,8 @@ impl Iterator for U16List<'_> {
     }
 }
 
-/// Returns the extension list, which may be absent, after validating it; `None` if it is malformed.
+/// Returns the list of extensions; `None` if the list is malformed. A list may be absent, and is
+/// then empty.
 fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
     if rest.is_empty() {
         return Some(rest);
@@ -228,7 +229,8 @@ fn protocols(extensions: Extensions<'_>) -> impl Iterator<Item = &[u8]> {
     core::iter::from_fn(move || split_list8(&mut list))
 }
 
-/// Returns the contents of a list with a two-byte length prefix; empty if the list is truncated.
+/// Returns the contents of a list with a two-byte length prefix. The result is empty if the list is
+/// truncated.
 fn length_prefixed(mut data: &[u8]) -> &[u8] {
     split_list16(&mut data).unwrap_or_default()
 }
@@ -243,13 +245,13 @@ fn split_u16(rest: &mut &[u8]) -> Option<u16> {
     split_off(rest, 2).and_then(|bytes| be16(bytes, 0))
 }
 
-/// Splits off bytes with a one-byte length prefix.
+/// Removes bytes with a one-byte length prefix from the front of `rest`, and returns the bytes.
 fn split_list8<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let length = split_off(rest, 1)?.first().copied()?;
     split_off(rest, usize::from(length))
 }
 
-/// Splits off bytes with a two-byte length prefix.
+/// Removes bytes with a two-byte length prefix from the front of `rest`, and returns the bytes.
 fn split_list16<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let length = split_u16(rest)?;
     split_off(rest, usize::from(length))

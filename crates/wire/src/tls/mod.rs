@@ -29,7 +29,7 @@ pub const RECORD_MAX: usize = (1 << 14) + 2048;
 pub const HELLO_MAX: usize = 1 << 15;
 /// Maximum number of bytes examined in search of one hello.
 pub const BEGIN_MAX: usize = 1 << 16;
-/// Length in bytes of a handshake message's header: type and length.
+/// Length in bytes of the header of a handshake message: type and length.
 const MESSAGE_HEADER_SIZE: usize = 4;
 /// Content type of ChangeCipherSpec.
 const CHANGE: u8 = 20;
@@ -108,10 +108,10 @@ impl RecordHeader {
     }
 }
 
-/// Result of examining the first bytes of one direction.
+/// Result of the search for the first hello in one direction.
 #[derive(Clone, Copy, Debug)]
 pub enum FirstHello<'b> {
-    /// There are too few bytes to decide. At least this many are needed.
+    /// There are too few bytes to decide; the search needs at least this many.
     Need(usize),
     /// A ClientHello.
     Client(ClientHello<'b>),
@@ -122,9 +122,9 @@ pub enum FirstHello<'b> {
     /// The hello exceeds [`HELLO_MAX`] bytes, or the messages and records before its end exceed
     /// [`BEGIN_MAX`] bytes.
     TooLong,
-    /// TLS that begins with an alert that ends the connection.
+    /// The bytes are TLS, but begin with an alert that ends the connection.
     Alert,
-    /// TLS that begins with a message other than a hello.
+    /// The bytes are TLS, but begin with a message other than a hello.
     NoHello,
     /// The bytes are not TLS.
     NotTls,
@@ -168,13 +168,13 @@ pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
     }
 }
 
-/// The part of a record that may precede a hello.
+/// Part of a record that may precede a hello.
 enum Preamble {
     /// The entire record.
     All,
     /// This many bytes of the payload, after which a hello begins.
     Some(usize),
-    /// There are too few bytes to decide. This many bytes of the record are needed.
+    /// There are too few bytes to decide; the search needs this many bytes of the record.
     More(usize),
     /// An alert that ends the connection.
     Alert,
@@ -241,14 +241,15 @@ fn parse_hello(kind: u8, message: &[u8]) -> FirstHello<'_> {
     read.unwrap_or(FirstHello::Malformed)
 }
 
-/// Returns true if the first three bytes, as far as they are present, can begin a record.
+/// Returns true if the first three bytes can begin a record. Bytes that are not present yet may
+/// have any value.
 fn could_be_record(bytes: &[u8]) -> bool {
     let may = |at: usize, fits: fn(u8) -> bool| bytes.get(at).is_none_or(|byte| fits(*byte));
     may(0, |content| matches!(content, 20..=24)) && may(1, |major| major == 3) && may(2, |b| b <= 4)
 }
 
-/// Returns the handshake message that begins `before` bytes into the payload of the first record,
-/// either in place or assembled in `room`.
+/// Returns the handshake message that begins `before` bytes into the payload of the first record.
+/// The message is either returned in place or assembled in `room`.
 fn gather<'b>(
     bytes: &'b [u8],
     first: RecordHeader,

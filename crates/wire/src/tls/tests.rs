@@ -90,8 +90,8 @@ fn server_hello_fields() {
     assert!(ServerHello::parse(&body).unwrap().is_retry);
 }
 
-/// Splits a hello into records in every way and expects the same result. With bytes missing, the
-/// parser requests more, but never more than needed.
+/// Splits a hello into records in every way, and checks that the result stays the same. If bytes
+/// are missing, the parser must request more bytes, but never more than it needs.
 #[test]
 fn hello_is_gathered_over_records() {
     let whole = handshake_message(1, &client_body());
@@ -114,8 +114,8 @@ fn hello_is_gathered_over_records() {
     }
 }
 
-/// Expects a hello to be found after all messages that a server may send before it, and requests
-/// for more bytes never to exceed the bytes that follow.
+/// Checks that a hello is found after all messages that a server may send before it, and that the
+/// parser never requests more bytes than follow.
 #[test]
 fn hello_is_found_after_permitted_records() {
     let warning = tls_record(ALERT, &[1, 112]);
