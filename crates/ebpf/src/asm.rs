@@ -1,6 +1,6 @@
 //! Assembler for eBPF, which appends instructions and resolves forward jumps to labels.
 //!
-//! Input: instructions and labels. Output: `Vec<Insn>` with every jump distance filled in, or the
+//! Input: instructions and labels. Output: `Vec<Insn>` in which every jump has its distance, or the
 //! first error. Jumps are forward only, so every program terminates and the verifier needs no loop
 //! bound. Unreachable instructions (after a jump and before a used label) are dropped, because the
 //! verifier rejects them.
@@ -9,7 +9,7 @@ use std::fmt;
 
 use crate::insn::{Alu, Cond, Insn, Operand, R0, Reg, class};
 
-/// A jump target, which may be bound to an instruction after the jumps to the target.
+/// A jump target. It may be bound to an instruction after the jumps to it have been appended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Label(usize);
 
@@ -151,8 +151,8 @@ impl Asm {
         self.jump_with(Insn::jump32_if(cond, dst, operand, 0), to);
     }
 
-    /// Replaces the immediate of the instruction at slot `at` by a constant that was not known
-    /// earlier.
+    /// Replaces the immediate of the instruction at slot `at` by a constant that was unknown when
+    /// the instruction was appended.
     pub fn patch(&mut self, at: usize, imm: i32) {
         if let Some(insn) = self.code.get_mut(at) {
             insn.imm = imm;

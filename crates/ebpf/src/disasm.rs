@@ -34,7 +34,7 @@ pub fn listing(program: &Program) -> String {
             Some(target) => push_line(&mut out, format_args!("{at:5}: {text} <{target}>")),
             None => push_line(&mut out, format_args!("{at:5}: {text}")),
         }
-        at += if insn.is_load64() { 2 } else { 1 };
+        at += if insn.is_load_imm64() { 2 } else { 1 };
     }
     out
 }
@@ -70,7 +70,7 @@ fn jump_target(insn: Insn, at: usize) -> Option<usize> {
 
 fn wide_or_packet_text(insn: Insn, next: Option<Insn>) -> Option<String> {
     let Insn { dst, src, imm, .. } = insn;
-    if insn.is_load64() {
+    if insn.is_load_imm64() {
         let high = next?.imm;
         return match src {
             0 => {

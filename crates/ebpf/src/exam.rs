@@ -32,8 +32,8 @@ pub enum Ruling {
         /// Resulting frame with inline tags, if the program edits frames.
         frame: Option<Vec<u8>>,
     },
-    /// The judge cannot run on this packet, for the reason given. For example, the kernel's test
-    /// run accepts no frame below 14 bytes.
+    /// The judge cannot run on this packet, for the reason given. An example is the kernel's test
+    /// run, which accepts no frame below 14 bytes.
     Refused(String),
     /// The program faulted or could not run, for the reason given.
     Broken(String),
@@ -50,7 +50,7 @@ pub trait Judge {
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
         None
     }
-    /// Adopts the states that the filters had in a twin that was unsure, as the user implementation
+    /// Takes over the states that the filters had in an unsure twin, as the user implementation
     /// does when the block is passed to it.
     fn adopt(&mut self, _: Vec<Vec<u8>>) {}
 }
@@ -69,7 +69,7 @@ impl<'p> Interpreter<'p> {
         Self { program, machine: Machine::of(program) }
     }
 
-    /// Returns the same judge, but with pulling and linearizing failing for lack of memory.
+    /// Makes pulling and linearizing fail in the judge's runs, as if memory were lacking.
     #[must_use]
     pub fn without_memory(mut self) -> Self {
         self.machine.starves = true;
@@ -122,7 +122,7 @@ impl Judge for Interpreter<'_> {
     }
 }
 
-/// Returns the frame as the host's network stack sees it, with the tag `tag` inserted again
+/// Returns the frame as the host's network stack receives it, with the tag `tag` inserted again
 /// (CONTRACT 3). At XDP the tag is still inline.
 pub fn with_tag_inline(frame: &[u8], tag: Option<Tag>, hook: Hook) -> Vec<u8> {
     match (tag, frame.split_at_checked(12)) {
@@ -133,8 +133,8 @@ pub fn with_tag_inline(frame: &[u8], tag: Option<Tag>, hook: Hook) -> Vec<u8> {
     }
 }
 
-/// Returns the packet as programs at `hook` see it. At hooks without a link header, returns the
-/// payload of an untagged Ethernet frame that announces IP, or `None` for any other frame.
+/// Returns the packet as programs at `hook` receive it. At hooks without a link header, this is the
+/// payload of an untagged Ethernet frame that announces IP, and `None` for any other frame.
 pub fn at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>> {
     /// Length in bytes of an Ethernet header.
     const LINK: usize = 14;

@@ -123,7 +123,7 @@ pub const PSEUDO_MAP: u8 = 1;
 /// Pseudo-source of a `load64` whose `imm` is a map and whose second `imm` is an offset in the
 /// first value of this map.
 pub const PSEUDO_MAP_VALUE: u8 = 2;
-/// `src` of a call to a kfunc, whose `imm` is the BTF id of the function.
+/// Pseudo-source of a call to a kfunc, whose `imm` is the BTF id of the function.
 pub const PSEUDO_FUNCTION: u8 = 2;
 
 /// Width of a memory access.
@@ -205,27 +205,27 @@ impl Alu {
 /// Comparison operators, which are the high four bits of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cond {
-    /// ==
+    /// Equal: `==`.
     Eq = 0x10,
-    /// >
+    /// Greater, unsigned: `>`.
     Gt = 0x20,
-    /// >=
+    /// Greater or equal, unsigned: `>=`.
     Ge = 0x30,
-    /// (dst & src) != 0
+    /// Any common bit: `(dst & src) != 0`.
     Set = 0x40,
-    /// !=
+    /// Not equal: `!=`.
     Ne = 0x50,
-    /// > as signed numbers
+    /// Greater, signed: `>`.
     Sgt = 0x60,
-    /// >= as signed numbers
+    /// Greater or equal, signed: `>=`.
     Sge = 0x70,
-    /// <
+    /// Less, unsigned: `<`.
     Lt = 0xa0,
-    /// <=
+    /// Less or equal, unsigned: `<=`.
     Le = 0xb0,
-    /// < as signed numbers
+    /// Less, signed: `<`.
     Slt = 0xc0,
-    /// <= as signed numbers
+    /// Less or equal, signed: `<=`.
     Sle = 0xd0,
 }
 
@@ -413,7 +413,7 @@ impl Insn {
     }
 
     /// Returns true if this slot is the first of a `load64`.
-    pub const fn is_load64(self) -> bool {
+    pub const fn is_load_imm64(self) -> bool {
         self.code == class::LD | mode::IMM | Size::DW as u8
     }
 

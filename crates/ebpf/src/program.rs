@@ -40,7 +40,7 @@ impl Hook {
     }
 }
 
-/// A filter and its span in the text of the request, which identify the filter to which an
+/// A filter and its span in the text of the request. Together they identify the filter to which an
 /// instruction belongs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FilterSpan {
@@ -61,7 +61,7 @@ impl FilterSpan {
         Self { filter: filter.to_owned(), at, length, request: 0 }
     }
 
-    /// Returns the same span for the request with this number.
+    /// Sets the request number of the span.
     #[must_use]
     pub fn in_request(self, request: u32) -> Self {
         Self { request, ..self }
@@ -85,7 +85,7 @@ impl FilterSpan {
 pub struct CodeOwner {
     /// First slot of the code.
     pub from: usize,
-    /// Index into `Program::filters`; `None` for frame code.
+    /// Index into `Program::filters`; `None` for code that belongs to no filter.
     pub filter: Option<usize>,
 }
 
@@ -98,11 +98,11 @@ pub struct MapSpec {
     pub value_size: u32,
     /// True if user space maps the value into memory instead of reading it by system calls.
     pub mappable: bool,
-    /// Index into `Program::filters` of the filter whose private session is the value, as plain
-    /// data; `None` for other maps.
+    /// Index into `Program::filters` of the filter whose private session is the value of the map,
+    /// as plain data; `None` for other maps.
     pub state_of: Option<usize>,
-    /// Number of programs in a program array for tail calls, which are those of `Program::tails`; 0
-    /// for a map of values.
+    /// Number of programs in a program array for tail calls, which is the number of
+    /// `Program::tails`; 0 for a map of values.
     pub programs: u32,
 }
 
@@ -126,7 +126,7 @@ pub struct TailProgram {
 /// A counter of a filter: 8 bytes in map 0, at eight times its index in `Program::counters`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Index into `Program::filters`; `None` for a counter of the frame code.
+    /// Index into `Program::filters`; `None` for a counter that belongs to no filter.
     pub filter: Option<usize>,
     /// Name of the counter in the filter's description.
     pub name: String,
@@ -197,7 +197,7 @@ fn relocate_code(code: &[Insn], descriptors: &[i32]) -> Option<Vec<Insn>> {
     let mut code = code.to_vec();
     let mut wide = false;
     for insn in &mut code {
-        let first = insn.is_load64() && !wide;
+        let first = insn.is_load_imm64() && !wide;
         if first && matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE) {
             insn.imm = *descriptors.get(usize::try_from(insn.imm).ok()?)?;
         }

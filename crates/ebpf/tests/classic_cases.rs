@@ -285,7 +285,7 @@ fn judge(row: &Row<'_>, frame: &Frame, metadata: &Metadata, counts: &mut Counts)
     }
 }
 
-/// Plants faults in the programs and expects [`check_accept_table`] to notice nearly every wrong
+/// Faults are planted in the programs, and [`check_accept_table`] must notice nearly every wrong
 /// constant. Otherwise its frames would prove nothing.
 #[test]
 fn planted_faults_are_found() {

@@ -34,7 +34,7 @@ fn generated_code_matches_golden_files() {
     }
 }
 
-/// Expects the source map to attribute each instruction to its filter.
+/// The source map attributes each instruction to its filter.
 #[test]
 fn source_map_attributes_instructions_to_filters() {
     let chain = [Eth, Step::Ip, Dport];

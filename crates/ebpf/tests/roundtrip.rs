@@ -172,8 +172,8 @@ proptest! {
         prop_assert_eq!(Insn::decode(any_bytes).encode(), any_bytes);
     }
 
-    /// Expects arbitrary bytes to disassemble to `.insn`, or to text from which all meaningful
-    /// fields can be parsed.
+    /// Arbitrary bytes disassemble to `.insn`, or to text from which all meaningful fields can be
+    /// parsed.
     #[test]
     fn arbitrary_bytes_disassemble_truthfully(any_bytes in any::<[u8; 8]>()) {
         let insn = Insn::decode(any_bytes);

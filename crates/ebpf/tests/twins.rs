@@ -76,8 +76,8 @@ fn twins_never_guess_about_nonlinear_frames() {
     }
 }
 
-/// Expects a nonlinear frame to be answered like a linear one if the twin reads only bytes that the
-/// program pulls.
+/// A nonlinear frame is answered like a linear one if the twin reads only bytes that the program
+/// pulls.
 #[test]
 fn nonlinear_frames_are_answered_like_linear_ones() {
     let chain = [Step::Eth, Step::Vlan];
@@ -91,8 +91,8 @@ fn nonlinear_frames_are_answered_like_linear_ones() {
     }
 }
 
-/// Expects a nonlinear frame to be unsure if the twin reads beyond the bytes that the program
-/// pulls, and the same frame to be answered if it is linear.
+/// A twin is unsure about a nonlinear frame if it reads beyond the bytes that the program pulls. It
+/// answers the same frame if the frame is linear.
 #[test]
 fn deep_headers_of_nonlinear_frames_are_unsure() {
     let chain = [Step::Eth, Step::Ip, Step::Dport];

@@ -1,6 +1,6 @@
 //! Classic BPF instructions in the kernel's encoding, and their lines in a listing.
 //!
-//! Input: the four fields of `struct sock_filter`. Output: the text that `tcpdump -d` prints. This
+//! Input: the four fields of `struct sock_filter`. Output: the line that `tcpdump -d` prints. This
 //! module does not validate instructions; [`super::ClassicProgram::new`] does. [SL §5.2, filters as
 //! data]
 
@@ -167,7 +167,7 @@ impl Instruction {
         Self { code, jt: 0, jf: 0, k }
     }
 
-    /// Returns the class of the opcode.
+    /// Returns the class of the instruction, from its opcode.
     pub const fn class(self) -> u16 {
         self.code & 0x07
     }

@@ -28,7 +28,7 @@ pub struct ClassicProgram {
     has_loop: bool,
 }
 
-/// The rule that a sequence of instructions breaks, so that it is not a valid program.
+/// The rule that makes a sequence of instructions invalid as a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
     /// There are no instructions.

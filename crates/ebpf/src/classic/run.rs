@@ -14,7 +14,7 @@ use crate::insn::{Alu, Cond};
 /// Maximum number of backward jumps in a run: twice the number of 8-byte headers in a 64 KiB frame.
 pub const ROUNDS_MAX: u32 = 16_384;
 
-/// Metadata about a frame that the kernel stores outside of the frame's bytes.
+/// Metadata of a frame that the kernel stores outside of the frame's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// VLAN tag that the kernel or the device removed from the frame; `None` if there was none.
@@ -43,7 +43,7 @@ impl Metadata {
     pub const NOTHING: Self =
         Self { vlan: None, packet_type: 0, protocol: 0, interface_index: 0, hardware_type: 0 };
 
-    /// Returns the value that an ancillary load of this field yields.
+    /// Returns the value of an ancillary load of this field.
     fn load(&self, field: AncillaryField) -> u32 {
         match field {
             AncillaryField::Protocol => u32::from(self.protocol),

@@ -1,6 +1,7 @@
-//! The builder of a program, which keeps the state of an emission behind a scope. Submodules:
-//! `frame` sets up packet pointers and lengths, `arms` opens and closes arms and emits exits,
-//! `parts` ends parts and programs; `lower` turns values into registers and slots.
+//! Builder of a program, which keeps the state of an emission behind a scope.
+//!
+//! Submodules: `frame` sets up packet pointers and lengths, `arms` opens and closes arms and emits
+//! exits, `parts` ends parts and programs; `lower` turns values into registers and slots.
 //!
 //! Input: the operations of a scope. Output: a [`Program`]. Registers: r6 context, r7 first byte of
 //! the frame, r8 end of its linear part (traffic control and XDP), r9 the per-CPU region of a tap,
@@ -32,35 +33,35 @@ pub(super) struct Builder {
     pub(super) top: Depth,
     /// Maximum number of stack bytes used in this part so far.
     pub(super) used: Depth,
-    /// For each of r0 to r5, the stack slot whose value the register holds; `None` if it holds
-    /// another value.
+    /// For each of r0 to r5, the stack slot whose value the register holds; `None` for any other
+    /// contents.
     pub(super) held: [Option<Depth>; 6],
     stubs: Vec<Stub>,
-    /// For each position variable, its maximum distance from the frame's first byte, and the number
-    /// of edits when it was set.
+    /// For each position variable, its maximum distance from the frame's first byte, and how many
+    /// edits had been made when it was set.
     pub(super) at_reach: Vec<(u32, u16)>,
     /// Number of edits of the frame so far.
     pub(super) epoch: u16,
     /// True if r9 may no longer hold the region of a tap.
     pub(super) region_lost: bool,
-    /// The final action on each frame, in a program that counts.
+    /// The final action on each frame; `None` in a program that does not count.
     frame_end: Option<FrameEnd>,
     deliveries: Vec<Delivery>,
     /// True if the program redirects frames and reserves a stack slot for the frame length.
     takes: bool,
     /// True if the program redirects frames to another interface.
     pub(super) sends: bool,
-    /// True at XDP while emitting code for frames whose tag the driver has removed.
+    /// True while XDP code is emitted for frames whose tag the driver has removed.
     pub(super) is_tag_out: bool,
     /// Number of stack bytes that are never released.
     pub(super) floor: Depth,
     pub(super) reach: u32,
-    /// Indices of instructions whose immediate will be set to `reach`.
+    /// Indices of instructions whose immediate must be set to `reach` at the end.
     reach_at: Vec<usize>,
     none: Label,
     unsure: Label,
     counters: Vec<Counter>,
-    /// Maps of the program other than that of its counters. Table n is map n + 1.
+    /// Maps of the program other than the map of its counters. Table n is map n + 1.
     tables: Vec<ProgramMap>,
     finish: Finish,
     /// Finished parts, each with its source map and the indices of the instructions to patch with
@@ -145,13 +146,13 @@ impl Builder {
         self.unsure
     }
 
-    /// Calls a helper. A block for which the helper returns an error is unsure.
+    /// Calls a helper. The program is unsure about a block for which the helper returns an error.
     pub(super) fn call_or_unsure(&mut self, helper: Helper) {
         self.call(helper);
         self.asm.jump_if(Cond::Ne, R0, 0, self.unsure);
     }
 
-    /// Makes unsure blocks leave to this label in the code that follows.
+    /// Makes unsure blocks leave to this label in all code emitted after the call.
     pub(super) fn set_unsure(&mut self, unsure: Label) {
         self.unsure = unsure;
     }
@@ -198,7 +199,8 @@ impl Builder {
         self.held = [None; 6];
     }
 
-    /// Records the reason why this cannot be a program, unless there is an earlier reason.
+    /// Records the reason why the request cannot become a program, unless an earlier reason is
+    /// recorded.
     pub(super) fn refuse(&mut self, unfit: Unfit) {
         self.unfit.get_or_insert(unfit);
     }

@@ -63,7 +63,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Facts that hold before an instruction, on every path to it.
+/// Facts that hold before an instruction, on every path to the instruction.
 #[derive(Clone, Copy)]
 struct KnownFacts {
     /// Number of bytes from the start of the frame that are proven to be present.
@@ -397,7 +397,7 @@ impl<'b> Translation<'b> {
         self.b.asm.jump(label);
     }
 
-    /// Emits the exit for the return value that the instruction `i` computes or states.
+    /// Emits the exit of a return instruction, whose value is constant or in A.
     fn leave(&mut self, i: Instruction) {
         if i.code & 0x18 == code::A {
             self.b.asm.jump_if(Cond::Eq, R9, 0, self.no);
@@ -453,8 +453,8 @@ fn size_of(code: u16) -> Size {
     }
 }
 
-/// Converts an offset to the type of the instruction field. A helper performs loads at offsets that
-/// do not fit.
+/// Converts an offset to the type of the instruction field. Loads at offsets that do not fit are
+/// made by a helper.
 fn offset(k: u32) -> i16 {
     i16::try_from(k).unwrap_or(i16::MAX)
 }

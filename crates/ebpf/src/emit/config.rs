@@ -3,16 +3,16 @@
 
 use super::ring_layout::{DELIVERIES_MAX, TALLIES_MAX, offset};
 
-/// The layout of the rings of a simple tap. The caller chooses `record_max` and `cpus`; the layout
-/// of the regions determines the other numbers.
+/// The layout of the rings of a tap for one request. The caller chooses `record_max` and `cpus`;
+/// the layout of the regions determines the other numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tap {
     /// Number of processors that have a region.
     pub cpus: u32,
     /// Size in bytes of a region.
     pub stride: u32,
-    /// Byte offset in a region of the first reader's pointers, which those of the other readers
-    /// follow.
+    /// Byte offset in a region of the pointers for the first reader. The pointers for the other
+    /// readers follow.
     pub pointers_at: u32,
     /// Number of pointers per reader: a power of two.
     pub pointers: u32,
@@ -30,8 +30,8 @@ pub struct Tap {
 
 /// The doorbell policy. A frame sends a doorbell in three cases: if `blocks` frames wait and
 /// `apart_ns` have passed since the last doorbell, if `wait_ns` have passed since the last
-/// doorbell, or if so many bytes or frames have been written since the last doorbell that the ring
-/// may soon be full.
+/// doorbell, or if the ring may soon be full because of the bytes or frames written since the last
+/// doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakePolicy {
     /// Number of waiting frames that causes a doorbell (T_b).
@@ -45,7 +45,7 @@ pub struct WakePolicy {
     pub bytes: u32,
     /// Number of frames written since the last doorbell that causes a doorbell at once.
     pub most: u32,
-    /// Processes that a doorbell wakes.
+    /// The processes that a doorbell wakes.
     pub wakes: Wakeup,
 }
 
@@ -77,12 +77,12 @@ pub struct FusedTap {
     pub rings: Vec<FrameRing>,
     /// Interfaces through which copies of frames may be sent.
     pub egresses: Vec<Egress>,
-    /// Number of the mark that the body sets for frames that the host must not receive. The mark is
-    /// clear at the beginning of each frame. `None` if the host receives every frame.
+    /// Number of the mark by which the body withholds a frame from the host. The mark is clear at
+    /// the beginning of each frame. `None` if the host receives every frame.
     pub taken: Option<u16>,
 }
 
-/// An interface through which copies of frames are sent. The body selects it by setting a mark
+/// An interface through which copies of frames are sent, if the body has set a mark
 /// ([`Scope::mark`](crate::emit::Scope::mark)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Egress {
@@ -122,7 +122,7 @@ pub struct FrameRing {
     pub bytes: u32,
     /// Maximum number of captured bytes of a frame.
     pub record_max: u32,
-    /// Pointer rings, one per request. Their numbers run through the rings of all owners, in order.
+    /// Pointer rings, one per request. They are numbered consecutively over all owners.
     pub pointer_rings: Vec<PointerRing>,
 }
 
@@ -135,8 +135,8 @@ pub struct PointerRing {
     pub doorbell_map: u32,
     /// Size in bytes of a region.
     pub stride: u32,
-    /// Byte offset in a region of the first reader's pointers, which those of the other readers
-    /// follow.
+    /// Byte offset in a region of the pointers for the first reader. The pointers for the other
+    /// readers follow.
     pub pointers_at: u32,
     /// Number of pointers per reader: a power of two.
     pub pointers: u32,
@@ -145,7 +145,7 @@ pub struct PointerRing {
 }
 
 impl Scratch {
-    /// The layout of scratch memory that is in the first page of a simple tap's rings.
+    /// The layout of scratch memory in the first page of the rings of a tap for one request.
     const PLAIN: Self = Self {
         stride: 0,
         chosen: offset::CHOSEN,
@@ -157,8 +157,9 @@ impl Scratch {
         tallies_max: TALLIES_MAX,
     };
 
-    /// Returns the layout of scratch memory in the first page of a simple tap's rings, for regions
-    /// of `stride` bytes. The tallies occupy the rest of a region, as far as 16-bit offsets reach.
+    /// Returns the layout of scratch memory in the first page of the rings of a tap for one
+    /// request, for regions of `stride` bytes. The tallies occupy the rest of a region, as far as
+    /// 16-bit offsets reach.
     pub(super) const fn plain(stride: u32) -> Self {
         // Offsets are signed 16-bit numbers.
         let end = if stride > i16::MAX as u32 { i16::MAX as u32 } else { stride };
@@ -166,7 +167,7 @@ impl Scratch {
         Self { stride, tallies_max, ..Self::PLAIN }
     }
 
-    /// The layout for a program without deliveries, marks and tallies.
+    /// The layout for a program without deliveries, marks or tallies.
     pub(super) const NONE: Self = Self { outlets: 0, marks_max: 0, tallies_max: 0, ..Self::PLAIN };
 
     /// Creates a layout for these numbers of pointer rings, marks and tallies; `None` if its
@@ -192,8 +193,7 @@ impl Scratch {
         })
     }
 
-    /// Returns the offset in a region of a tally, which consists of the number of blocks and the
-    /// number of bytes.
+    /// Returns the offset in a region of a tally, which is a pair of numbers: blocks and bytes.
     #[must_use]
     pub const fn tally(&self, number: u16) -> u32 {
         self.tallies.cast_unsigned() as u32 + 16 * number as u32
@@ -267,15 +267,16 @@ impl From<&Tap> for FusedTap {
 /// The delivery of a frame to one consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Number of the delivery, which selects its slot in the scratch memory: the number of the
-    /// pointer ring times [`DELIVERIES_MAX`], plus a number below [`DELIVERIES_MAX`].
+    /// Number of the delivery, which selects its slot in the scratch memory. It is the number of
+    /// the pointer ring times [`DELIVERIES_MAX`], plus a number below [`DELIVERIES_MAX`].
     pub number: u16,
     /// Number of the reader of the pointer ring that receives the pointer.
     pub reader: u8,
     /// Number of the exit, which the pointer contains.
     pub exit: u32,
-    /// True if other exits use the same slot and reader. A frame must then take at most one of
-    /// these exits, and the numbers of their tallies of failures must differ like the exit numbers.
+    /// True if other exits use the slot and reader of this one. A frame must then take at most one
+    /// of these exits, and the numbers of their tallies of failures must differ by as much as the
+    /// exit numbers.
     pub shared: bool,
     /// Number of the tally of frames whose copy failed; `None` if they are not counted.
     pub failed: Option<u16>,
@@ -289,8 +290,8 @@ impl Delivery {
     }
 }
 
-/// Number of regions per processor. Programs nest more than two deep only on kernels that preempt a
-/// process while it sends.
+/// Number of regions per processor. Programs are nested more than two deep only on kernels that
+/// preempt a process while it sends.
 pub const REGIONS_PER_CPU: u32 = 4;
 /// The user whose packets a program delivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

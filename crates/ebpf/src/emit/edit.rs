@@ -38,12 +38,12 @@ pub enum Checksum {
     },
 }
 
-/// `BPF_F_PSEUDO_HDR`
+/// `BPF_F_PSEUDO_HDR`: the number is part of the pseudo header.
 const PSEUDO: i32 = 0x10;
-/// `BPF_F_MARK_MANGLED_0`
+/// `BPF_F_MARK_MANGLED_0`: a checksum of 0 means that there is none.
 const ABSENT: i32 = 0x20;
 
-/// The layers of a frame in a form that survives edits.
+/// The layers of a frame in a form that stays valid after edits.
 #[derive(Clone, Copy, Debug)]
 pub struct SavedLayers<'s> {
     pub(super) layers: Layers<'s>,
@@ -70,7 +70,7 @@ impl<'s> FrameOffset<'s> {
 impl<'s, 'o: 's> Scope<'s, 'o> {
     // ---- positions
 
-    /// Converts a position to an offset, which survives edits.
+    /// Converts a position to an offset, which stays valid after edits.
     pub fn offset_of(&mut self, at: FramePos<'s>) -> FrameOffset<'s> {
         let b = self.builder();
         let base = match at.base {
@@ -83,7 +83,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         FrameOffset { base, off: at.off, reach: at.reach }
     }
 
-    /// Converts an offset to a position in the frame as edited so far.
+    /// Converts an offset to a position in the frame, including all edits so far.
     pub fn position_at(&mut self, offset: FrameOffset<'s>) -> FramePos<'s> {
         let unsure = self.builder().unsure();
         let epoch = self.builder().epoch;
@@ -120,7 +120,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         FrameOffset { base: b.keep(R0).into(), off: 0, reach: offset.reach }
     }
 
-    /// Saves layers in a form that survives edits of the frame.
+    /// Saves layers in a form that stays valid after edits of the frame.
     pub fn save_layers(&mut self, layers: Layers<'s>) -> SavedLayers<'s> {
         let at = self.offset_of(layers.at);
         let l3 = layers.l3.map(|l3| self.offset_of(l3));
@@ -128,7 +128,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         SavedLayers { layers, at, l3, l4 }
     }
 
-    /// Restores saved layers for the frame as edited so far.
+    /// Restores saved layers for the frame, including all edits so far.
     pub fn restore_layers(&mut self, kept: SavedLayers<'s>) -> Layers<'s> {
         let at = self.position_at(kept.at);
         let l3 = kept.l3.map(|l3| self.position_at(l3));
@@ -339,8 +339,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.call_or_unsure(if at_tc { Helper::SkbStoreBytes } else { Helper::XdpStoreBytes });
     }
 
-    /// Writes bytes in place. `writable` has checked the bounds, but the check here is needed
-    /// because the verifier has forgotten that one.
+    /// Writes bytes in place. [`Scope::writable`] has checked the bounds, but they are checked
+    /// again because the verifier has forgotten the result.
     fn write_in_place(
         &mut self,
         to: FrameOffset<'s>,
@@ -445,8 +445,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         total
     }
 
-    /// Leaves to `other` if a checksum has not been filled in, which is so if it equals the sum of
-    /// the pseudo header. Does nothing at traffic control, where the kernel keeps track of that.
+    /// Leaves to `other` if a checksum equals the sum of the pseudo header, since it then has not
+    /// been filled in. Does nothing at traffic control, where the kernel tracks this state.
     pub fn only_filled(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
         if self.hook() == Hook::Xdp {
             self.only(sum, Cmp::Ne, pseudo, other);

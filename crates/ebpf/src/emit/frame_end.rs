@@ -1,4 +1,4 @@
-//! Programs that count: their prologue, and their final action on each frame.
+//! Programs that count: the prologue and the final action on each frame.
 //!
 //! Input: a body that tallies and delivers. Output: a [`Program`] that locates the per-CPU scratch
 //! memory, runs the body, and performs the final action: a tap passes the frame, and a redirecting

@@ -44,7 +44,7 @@ impl<'s> From<Num<'s>> for Value<'s> {
     }
 }
 
-/// A position in the frame, which does not include the right to read there.
+/// A position in the frame. It does not permit reading there.
 #[derive(Clone, Copy, Debug)]
 pub struct FramePos<'s> {
     pub(super) base: PosBase,
@@ -91,8 +91,8 @@ pub struct Window<'s, const N: usize> {
     pub(super) bytes: Bytes<'s>,
 }
 
-/// The proof that some bytes follow a position in the frame, where the number of bytes is known
-/// during emission but not at compile time.
+/// The proof that a number of bytes follow a position in the frame. The number is known during
+/// emission but not at compile time.
 #[derive(Clone, Copy, Debug)]
 pub struct DynWindow<'s> {
     pub(super) bytes: Bytes<'s>,
@@ -114,7 +114,7 @@ pub(super) enum Bytes<'s> {
     Copy(Depth, u16),
 }
 
-/// An exit of a twin or an arm, to which control can only flow forward and outward.
+/// An exit of a twin or an arm. Control can only flow forward and outward to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Exit<'s> {
     pub(super) label: Label,
@@ -134,7 +134,7 @@ pub struct FramePosVar<'s> {
     pub(super) brand: Brand<'s>,
 }
 
-/// The parse state of a frame, which each twin passes to the next.
+/// The parse state of a frame, which each twin passes on to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Layers<'s> {
     /// Position of the first byte of the frame.

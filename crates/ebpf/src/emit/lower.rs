@@ -79,7 +79,7 @@ impl Builder {
 
     /// Allocates consecutive slots for `length` bytes that are not written eight at a time. Before
     /// Linux 6.8 the verifier rejects such a write without CAP_PERFMON if a value was spilled into
-    /// the slot ("attempt to corrupt spilled pointer"). Slots that were used before are therefore
+    /// the slot ("attempt to corrupt spilled pointer"). Therefore, slots that were used before are
     /// first overwritten with eight bytes each.
     pub(super) fn row(&mut self, length: u16) -> Depth {
         let (slot, reused) = self.row_with_reuse(length);

@@ -3,7 +3,7 @@
 use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 use crate::program::{FilterSpan, MapSpec};
 
-/// Number of processors that have a row. On other processors the answer is unsure.
+/// Number of processors that have a row. On other processors the program is unsure.
 pub(super) const PROCESSORS: i32 = 512;
 /// Base-2 logarithm of the size in bytes of a row, which holds sixteen numbers.
 pub(super) const ROW_BITS: i32 = 7;
@@ -39,7 +39,8 @@ impl ProgramMap {
     }
 }
 
-/// Number given to the first map of the caller until the number of the program's own maps is known.
+/// Temporary number of the caller's first map, used until the number of the program's own maps is
+/// known.
 pub(super) const CALLER_MAPS: u32 = 0x7000;
 
 /// Returns true if the number is that of a map of the caller.
@@ -53,7 +54,7 @@ pub(super) fn number_maps(code: &mut [Insn], has_counters: bool, own: usize) {
     let own = i32::try_from(own).unwrap_or(i32::MAX);
     let mut wide = false;
     for insn in code {
-        let first = insn.is_load64() && !wide;
+        let first = insn.is_load_imm64() && !wide;
         if first && matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE) {
             insn.imm = match is_caller_map(insn.imm) {
                 true => insn.imm + own - CALLER_MAPS.cast_signed(),

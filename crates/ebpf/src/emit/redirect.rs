@@ -1,9 +1,10 @@
-//! Redirecting programs, which run at XDP, take all frames from the host and decide their fate.
+//! Redirecting programs. They run at XDP, withhold all frames from the host, and decide what
+//! happens to them.
 //!
-//! Input: the memory in which it counts, and a body like that of a tap. Output: a [`Program`] that
-//! redirects a delivered frame to the socket of its queue, redirects the frame to another interface
-//! if the body says so, and drops it otherwise. Information for the consumers is written before the
-//! frame ([`headroom`]); no byte is copied. [SL §5.5; CONTRACT 2, 3]
+//! Input: the memory in which a program counts, and a body like that of a tap. Output: a
+//! [`Program`] that redirects a delivered frame to the socket of its queue, redirects the frame to
+//! another interface if the body says so, and drops it otherwise. Information for the consumers is
+//! written before the frame ([`headroom`]); no byte is copied. [SL §5.5; CONTRACT 2, 3]
 //!
 //! The information is in the frame's headroom, not in XDP metadata, because every driver has
 //! headroom and the bytes cannot belong to another frame.
@@ -27,7 +28,7 @@ use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
 use crate::program::{self, Program};
 
-/// Layout of the bytes before a delivered frame, in this order: for each delivery number
+/// Layout of the bytes before a delivered frame. In order, they are: for each delivery number
 /// [`headroom::DELIVERY`] bytes; the exit numbers, [`headroom::EXIT`] bytes each, padded to a
 /// multiple of eight; a bit set of the deliveries (eight bytes); the tag that the driver removed
 /// (eight bytes: 1 << 32, protocol in network order, tag; 0 without a tag); and the monotonic time
@@ -60,7 +61,7 @@ pub const REDIRECT_DELIVERIES_MAX: u16 = 16;
 const _: () = assert!((REDIRECT_DELIVERIES_MAX as u32) < DELIVERIES_MAX);
 
 /// Emits a redirecting program. `body` and `unsure` have the same meaning as in
-/// [`tap`](super::tap::tap). Frames whose tag the driver removed are unsure.
+/// [`tap`](super::tap::tap). The program is unsure about frames whose tag the driver removed.
 pub fn redirect(
     target: impl Into<Target>,
     redirect: &Redirect,
@@ -80,9 +81,9 @@ pub fn redirect(
 /// Number of the map of sockets, provided by the caller.
 const SOCKETS_MAP: u32 = CALLER_MAPS + 2;
 
-/// XDP_DROP
+/// XDP_DROP: drop the frame.
 const DROP: i32 = 1;
-/// XDP_REDIRECT
+/// XDP_REDIRECT: redirect the frame.
 const REDIRECT: i32 = 4;
 
 impl Scope<'_, '_> {
@@ -101,8 +102,8 @@ impl Scope<'_, '_> {
 }
 
 impl Builder {
-    /// Loads the tag that the driver removed, if there is one, into the reserved slot. A frame with
-    /// such a tag is unsure.
+    /// Loads the tag that the driver removed, if there is one, into the reserved slot. The program
+    /// is unsure about a frame with such a tag.
     pub(super) fn load_driver_tag(&mut self, function: i32) {
         const SCRATCH: i16 = FixedSlots::LENGTH;
         let none = self.asm.label();
@@ -198,7 +199,7 @@ impl Builder {
         }
         asm.push(Insn::store(Size::DW, R10, FixedSlots::LENGTH, R0));
         asm.push(Insn::call(Helper::KtimeNs));
-        asm.push(Insn::store(Size::DW, R10, NOW, R0));
+        asm.push(Insn::store(Size::DW, R10, PACKET_TIME, R0));
         asm.push(Insn::mov(R1, R6));
         asm.push(Insn::mov(R2, -bytes));
         asm.push(Insn::call(Helper::XdpAdjustHead));
@@ -235,10 +236,10 @@ impl Builder {
             None => asm.push(Insn::mov(R1, 0)),
         }
         asm.push(Insn::store(Size::DW, R7, rest + 8, R1));
-        asm.push(Insn::load(Size::DW, R1, R10, NOW));
+        asm.push(Insn::load(Size::DW, R1, R10, PACKET_TIME));
         asm.push(Insn::store(Size::DW, R7, rest + 16, R1));
     }
 }
 
-/// Stack slot of the time, used after the body.
-const NOW: i16 = -32;
+/// Stack slot of the time of the frame. The slot is used only after the body.
+const PACKET_TIME: i16 = -32;

@@ -6,7 +6,7 @@ pub mod offset {
     pub const RESERVED: i16 = 0;
     /// Position up to which records are complete (eight bytes).
     pub const COMMITTED: i16 = 8;
-    /// Position after which the program polls for drained doorbells (eight bytes). 0 while no
+    /// Position from which on the program polls for drained doorbells (eight bytes); 0 while no
     /// doorbell has been drained.
     pub const ASK: i16 = 16;
     /// Number of drained doorbell bytes at the last poll, plus one (eight bytes).
@@ -38,7 +38,7 @@ pub mod offset {
     pub const DEVICE: i16 = CHOSEN + 56;
     /// Tallies, each the number of blocks and the number of bytes (eight bytes each).
     pub const TALLIES: i16 = HANDED + 16 * super::DELIVERIES_MAX as i16;
-    /// End of the page.
+    /// Size of the page in bytes, which bounds all offsets.
     pub const END: i16 = 4096;
 }
 

@@ -31,8 +31,8 @@ pub struct Scope<'s, 'o: 's> {
     brand: PhantomData<(Invariant<'s>, Invariant<'o>)>,
 }
 
-/// A type that is invariant in its lifetime. It makes a scope invariant in its brands, so that no
-/// scope can be used in place of another.
+/// A function type that is invariant in its lifetime. It makes a scope invariant in its brands, so
+/// that no scope can be used in place of another.
 type Invariant<'s> = fn(&'s ()) -> &'s ();
 
 impl fmt::Debug for Scope<'_, '_> {
@@ -44,17 +44,17 @@ impl fmt::Debug for Scope<'_, '_> {
 /// A comparison of two unsigned numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cmp {
-    /// ==
+    /// Equal: `==`.
     Eq,
-    /// !=
+    /// Not equal: `!=`.
     Ne,
-    /// <
+    /// Less: `<`.
     Lt,
-    /// <=
+    /// Less or equal: `<=`.
     Le,
-    /// >
+    /// Greater: `>`.
     Gt,
-    /// >=
+    /// Greater or equal: `>=`.
     Ge,
     /// Holds if the operands share a set bit.
     Any,
@@ -167,8 +167,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Returns the same position with a hint: its usual distance in bytes from the first byte of
-    /// the frame. Where this is cheaper, the program loads bytes from that distance, after checking
-    /// that the hint holds.
+    /// the frame. Where that is cheaper, the program loads bytes from this distance, after checking
+    /// that the hint is right.
     #[must_use]
     pub fn usually(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
         FramePos { usual: usual.checked_sub(at.off), ..at }
@@ -411,8 +411,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Emits a twin with separate handlers for blocks that it does not recognize (`absent`) and
-    /// blocks that it cannot decide (`unsure`). Both handlers must leave. Code after the call runs
-    /// only for answered blocks.
+    /// blocks about which it is unsure (`unsure`). Both handlers must leave. Code after the call
+    /// runs only for answered blocks.
     pub fn emit_twin_or<A: ?Sized>(
         &mut self,
         (filter, emit, args): (FilterSpan, Emit<A>, &A),
@@ -446,7 +446,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Emits conditional code and its alternative. `only` may leave through the exit that it
-    /// receives, which leads to `miss`. `miss` itself must leave.
+    /// receives, which leads to `miss`. The code of `miss` must leave, too.
     pub fn or_else(
         &mut self,
         only: impl FnOnce(&mut Self, Exit<'s>),

@@ -86,8 +86,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Atomically raises the `nth` of `count` numbers that begin at byte `at` to `new`. Leaves to
-    /// `other` if the number is not smaller than `new`, if another processor changes it in the
-    /// meantime, or if `nth` is out of range.
+    /// `other` if the number is not less than `new`, if another processor changes it at the same
+    /// time, or if `nth` is out of range.
     pub fn raise_nth(
         &mut self,
         state: TwinState<'s>,
@@ -127,7 +127,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compare_exchange(other);
     }
 
-    /// Reads the monotonic clock in ns. A call takes 32 ns on the machine of the measurement.
+    /// Reads the monotonic clock in ns. A call took 32 ns where it was measured.
     pub fn now(&mut self) -> Wide<'s> {
         self.builder().call(Helper::KtimeNs);
         self.keep_wide()

@@ -11,8 +11,8 @@
 //! ([`Scratch`]), not in registers. The verifier does not track memory, so deliveries do not double
 //! the number of its paths.
 //!
-//! A [`Tap`] uses one map for everything. In a [`FusedTap`], several requests of several owners
-//! share a program. The scratch memory, each owner's frames and each request's pointers are then in
+//! A [`Tap`] uses one map for all data. In a [`FusedTap`], several requests of several owners share
+//! a program. The scratch memory, each owner's frames and each request's pointers are then in
 //! separate maps, so that each map can be given to exactly the processes that may read it, and
 //! outlives the program.
 //!
@@ -46,7 +46,8 @@ use crate::insn::{Alu, Cond, Helper, Insn, Operand, R0, R1, R9, R10, Reg, Size};
 use crate::program::Program;
 
 /// Emits a tap. `body` receives the layers of an unparsed frame and the exit for finished frames.
-/// `unsure` handles frames of which not even the first bytes are readable, so it must not read any.
+/// `unsure` handles frames of which not even the first bytes can be read, so that it must not read
+/// any.
 pub fn tap(
     target: impl Into<Target>,
     tap: &Tap,
@@ -159,7 +160,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits an arm whose unsure blocks leave through the exit of the arm, and so continue after
+    /// Emits an arm whose unsure blocks leave through the exit of the arm, and thus continue after
     /// it, instead of leaving through the common exit.
     pub fn catch_unsure<R>(
         &mut self,
@@ -175,7 +176,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Returns true if the view begins after a tag that may be stored outside of the frame. If the tag
+/// Returns true if the view begins after a tag that may be stored outside of the frame. If that tag
 /// is inline, the view begins four bytes later.
 #[must_use]
 pub const fn is_behind_tag(on: &Layers<'_>) -> bool {

@@ -19,11 +19,11 @@ pub struct Target {
     /// a program uses packet pointers only at constant offsets, and copies bytes at computed
     /// offsets.
     pub hardened: bool,
-    /// True if the program takes frames from the host and may modify them. Observed frames are
+    /// True if the program withholds frames from the host and may modify them. Observed frames are
     /// read-only.
     pub takes: bool,
-    /// True if every frame is in one buffer, which is so at XDP without multi-buffer support. The
-    /// frame length is then the difference of two pointers and needs no helper.
+    /// True if every frame is in one buffer, as at XDP without multi-buffer support. The frame
+    /// length is then the difference of two pointers and needs no helper.
     pub single: bool,
 }
 
@@ -41,7 +41,7 @@ impl Target {
         Self { hook, hardened: true, takes: false, single: false }
     }
 
-    /// Returns the target for frames taken from the host, which may be modified.
+    /// Returns the target for frames withheld from the host, which may be modified.
     #[must_use]
     pub const fn redirecting(self) -> Self {
         Self { takes: true, ..self }

@@ -197,7 +197,7 @@ fn exhausted_stack_is_unfit() {
     );
 }
 
-/// Emits many twins into one program, which is possible only if each twin releases its stack slots.
+/// Many twins fit into one program only if each of them releases its stack slots.
 #[test]
 fn twins_release_their_stack() {
     fn use_stack<'s>(
@@ -241,7 +241,7 @@ fn offset_beyond_64_kib_is_unfit() {
     assert!(far(7).unwrap_err().why.contains("65,535"));
 }
 
-/// Expects code after `leave` to be dropped, because the verifier rejects unreachable code.
+/// Code after `leave` is dropped, because the verifier rejects unreachable code.
 #[test]
 fn unreachable_code_is_dropped() {
     let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {

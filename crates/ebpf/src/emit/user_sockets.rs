@@ -43,9 +43,9 @@ pub(super) fn check_hook(hook: Hook, own: Option<&UserSockets>) -> Result<(), Un
     fits.then_some(()).ok_or_else(|| Unfit::new(why))
 }
 
-/// Offset of the socket type in `bpf_sock`.
+/// Offset of the socket type in `struct bpf_sock`.
 const KIND: i16 = 8;
-/// SOCK_RAW
+/// SOCK_RAW: type of raw sockets.
 const RAW: i32 = 3;
 
 impl Builder {

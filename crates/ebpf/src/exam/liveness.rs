@@ -1,10 +1,10 @@
-//! Liveness analysis, which finds dead instructions: on every path, their results are overwritten
-//! or never read.
+//! Liveness analysis, which finds dead instructions. The result of a dead instruction is
+//! overwritten or never read, on every path.
 //!
-//! The emitter produces such instructions: it gives every variable an initial value, and passes on
-//! positions that only a later filter would read. A wrong dead instruction changes no answer. One
-//! backward pass suffices, because control flows only forward. In doubt, an instruction counts as
-//! live.
+//! The emitter produces such instructions, because it gives every variable an initial value and
+//! passes on positions that only a later filter would read. An error in a dead instruction changes
+//! no answer. One backward pass suffices, because control flows only forward. In doubt, an
+//! instruction counts as live.
 
 use crate::insn::{Helper, Insn, R0, R6, R10, SOURCE_REG, Size, atomic, class, mode};
 
@@ -69,7 +69,7 @@ fn successors(at: usize, insn: Insn) -> Vec<usize> {
     let target = usize::try_from(at as i64 + 1 + i64::from(insn.off)).unwrap_or(usize::MAX);
     match insn.code {
         _ if insn == Insn::exit() => Vec::new(),
-        _ if insn.is_load64() => vec![at + 2],
+        _ if insn.is_load_imm64() => vec![at + 2],
         0x85 => vec![at + 1],
         0x05 => vec![target],
         _ if jump => vec![at + 1, target],
@@ -112,7 +112,7 @@ fn update(insn: Insn, live: &mut LiveSet) -> bool {
             }
             is_live
         }
-        class::LD if insn.is_load64() => {
+        class::LD if insn.is_load_imm64() => {
             let is_live = live.has(insn.dst);
             live.registers &= !(1 << insn.dst);
             is_live

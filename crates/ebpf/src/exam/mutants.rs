@@ -1,4 +1,4 @@
-//! Mutation testing of the exam, with programs in which one instruction is changed.
+//! Mutation testing of the exam with programs in which one instruction is changed.
 
 use super::liveness::dead_instructions;
 use crate::disasm;
@@ -33,15 +33,15 @@ impl Mutant {
 
 /// Returns every mutation of one instruction that a bug in the emitter might cause: a constant or
 /// an offset that is off by one, and a comparison that is reversed or treats equality differently.
-/// Dead instructions are not mutated, because no judge could notice.
+/// Dead instructions are not mutated, because no judge could notice the difference.
 pub fn mutants(program: &Program) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     let mut wide = false;
     for ((at, insn), is_dead) in
         program.code.iter().enumerate().zip(dead_instructions(&program.code))
     {
-        let second = std::mem::replace(&mut wide, insn.is_load64());
-        if !second && !insn.is_load64() && !is_dead {
+        let second = std::mem::replace(&mut wide, insn.is_load_imm64());
+        if !second && !insn.is_load_imm64() && !is_dead {
             let slips = replacements(*insn).into_iter();
             mutants.extend(slips.map(|replacement| Mutant {
                 at,

@@ -1,4 +1,4 @@
-//! The helper functions of the interpreter, which have the results and error codes of the kernel's.
+//! Helper functions of the interpreter, with the results and error codes of the kernel's helpers.
 
 use super::memory::CTX;
 use super::{FaultKind, Flow, Run};

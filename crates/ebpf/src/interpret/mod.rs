@@ -57,17 +57,17 @@ impl<'a> Packet<'a> {
         Self { bytes, linear: bytes.len(), tag: None, is_unfilled: false }
     }
 
-    /// Returns the same frame with only the first `linear` bytes in the linear part.
+    /// Limits the linear part of the frame to its first `linear` bytes.
     pub fn split_at(self, linear: usize) -> Self {
         Self { linear: linear.min(self.bytes.len()), ..self }
     }
 
-    /// Returns the same frame with a transport checksum that has not been filled in.
+    /// Marks the transport checksum as not filled in.
     pub fn unfilled(self) -> Self {
         Self { is_unfilled: true, ..self }
     }
 
-    /// Returns the same frame with a tag in its metadata.
+    /// Adds a tag to the metadata of the frame.
     pub fn tagged(self, tci: u16, protocol: u16) -> Self {
         Self { tag: Some(Tag { tci, protocol }), ..self }
     }
@@ -159,14 +159,14 @@ pub enum FaultKind {
     Unwritten(u8),
     /// Uninitialized stack bytes were read, at this address.
     UnwrittenStack(u64),
-    /// An access was outside of every region.
+    /// An access was outside of all regions.
     Wild {
         /// Address of the access.
         address: u64,
         /// Size of the access in bytes.
         size: usize,
     },
-    /// Read-only memory was written, at this address: the packet or the context.
+    /// Read-only memory (the packet or the context) was written, at this address.
     ReadOnly(u64),
     /// An access to the context does not match any field at this hook.
     Context {
@@ -271,7 +271,7 @@ impl Run<'_, '_> {
 
     fn step(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, FaultKind> {
         match insn.class() {
-            class::LD if insn.is_load64() => self.load64(insn, next),
+            class::LD if insn.is_load_imm64() => self.load64(insn, next),
             class::LD => self.packet_load(insn),
             class::LDX => self.load(insn),
             class::ST | class::STX => self.store(insn),

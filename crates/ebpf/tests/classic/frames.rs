@@ -1,9 +1,9 @@
 //! Generator of frames that exercise every branch of a program: random, truncated, and steered
 //! frames.
 //!
-//! To steer a frame, the generator runs a program over the frame. Where the program compares a
-//! value loaded from the frame, the generator picks a branch, preferring acceptance, and changes
-//! the bytes so that the branch is taken.
+//! To steer a frame, the generator runs a program over it. Wherever the program compares a value
+//! loaded from the frame, the generator picks a branch, preferring acceptance, and changes the
+//! bytes so that this branch is taken.
 
 use ebpf::classic::insn::code::*;
 use ebpf::classic::{ClassicProgram, Metadata, VlanTag};

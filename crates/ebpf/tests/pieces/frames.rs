@@ -68,8 +68,9 @@ pub fn all() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns frames with extension headers beyond byte 256: in the first frame the first header
-/// crosses this byte, in the second the second, and so on.
+/// Returns frames with extension headers that reach beyond byte 256. In the first frame the first
+/// header crosses this byte, in the second frame the second header, and in each further frame the
+/// next header.
 pub fn deep() -> Vec<Vec<u8>> {
     let lengths: [&[u8]; 4] = [&[30, 0], &[10, 14, 0], &[6, 6, 10, 0], &[5, 5, 5, 5]];
     let frames = lengths.iter().map(|lengths| {

@@ -14,7 +14,7 @@ use crate::insn::{Alu, Cond};
 /// A range of bytes in the text of the expression.
 pub(crate) type Span = Range<usize>;
 
-/// A protocol to test for, to index, or to qualify an address.
+/// A protocol: the subject of a test, the header of an index, or the qualifier of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Protocol {
     Link,
@@ -92,7 +92,7 @@ pub(crate) struct Qualifiers {
     pub(crate) kind: Option<TypeQualifier>,
 }
 
-/// An identifier of a host, network, port or protocol.
+/// An identifier in the expression: a host, network, port or protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Id {
     /// A name that must be resolved.

@@ -1,4 +1,4 @@
-//! Control-flow graph of a program: lowers a condition to basic blocks and optimizes these.
+//! Control-flow graph of a program: lowers a condition to basic blocks and optimizes them.
 //!
 //! Input: a condition. Output: basic blocks, each with instructions, a comparison and two
 //! successors. The successors of a block have smaller numbers, so the entry is the last block.
@@ -168,10 +168,10 @@ impl Graph {
 /// Maximum number of rounds of jump threading. Each round makes it possible to thread further
 /// edges.
 const ROUNDS_MAX: usize = 4;
-/// Maximum number of facts carried along one path. The oldest facts are dropped first.
+/// Maximum number of facts that are tracked along a path. The oldest facts are dropped first.
 const FACTS_MAX: usize = 24;
 
-/// The known outcome of one comparison of A.
+/// The known outcome of one comparison of A, in a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Fact {
     value: Vec<PseudoInsn>,
@@ -252,8 +252,8 @@ impl Block {
         })
     }
 
-    /// Drops loads of values that `before` shows to be in A or X already. Returns the register
-    /// contents after the block.
+    /// Drops loads of values that are already in A or X, given the register contents before the
+    /// block. Returns the register contents after the block.
     fn drop_redundant_loads(&mut self, before: RegisterContents) -> RegisterContents {
         if self.lines.is_empty() {
             return before;

@@ -1,8 +1,8 @@
 //! Frame layout of each link type: offsets of the header, the protocol number and the payload.
 //!
-//! Input: a link type. Output: the constants from which the generator starts. `nl` is the offset of
-//! the network header in the payload after LLC and SNAP headers, `nl_nosnap` after an LLC header
-//! alone.
+//! Input: a link type. Output: the constants from which the generator starts. `nl` is the offset in
+//! the payload of a network header that follows LLC and SNAP headers, `nl_nosnap` of one that
+//! follows an LLC header alone.
 
 use super::super::link::{LinkType, MATCHING_MAX};
 

@@ -1,5 +1,5 @@
-//! The names in an expression that need a lookup, so that a caller can resolve them before
-//! compiling, once for all link types.
+//! List of the names in an expression that need a lookup. A caller resolves them before compiling,
+//! once for all link types.
 
 use super::ast::{Id, Primitive, Protocol, Qualifiers, Tree, TypeQualifier};
 use super::error::ExpressionError;
@@ -20,8 +20,8 @@ pub enum NameQuery {
     Protocol,
 }
 
-/// Returns the names in `text` and the lookup that each needs, without duplicates, in the order of
-/// the text.
+/// Returns the names in `text`, each with the lookup that it needs, without duplicates, in the
+/// order of the text.
 pub fn name_queries(text: &str) -> Result<Vec<(NameQuery, String)>, ExpressionError> {
     let mut found = Vec::new();
     if let Some(tree) = parse::parse(text)? {

@@ -2,13 +2,14 @@
 
 use super::resolve::{NoResolver, Resolver};
 
-/// Default number of bytes kept of an accepted frame, which is libpcap's maximum.
+/// Default snapshot length in bytes, which is libpcap's maximum.
 pub const SNAPLEN_DEFAULT: u32 = 262_144;
 
 /// Options of a compilation, in addition to the text and the link type.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// Number of bytes kept of an accepted frame, which is the program's return value.
+    /// Snapshot length: the number of bytes captured of an accepted frame, which is the program's
+    /// return value.
     pub snaplen: u32,
     /// True to optimize the program.
     pub optimize: bool,
@@ -47,7 +48,7 @@ pub enum AddressFamilies {
         inet: u32,
         /// Address family number of IPv6.
         inet6: u32,
-        /// True if the numbers of [`LinkType::NULL`] are big-endian.
+        /// True if the numbers in frames of type `DLT_NULL` are big-endian.
         big_endian: bool,
     },
 }

@@ -4,12 +4,12 @@ use std::fmt;
 
 use super::super::program::{INSTRUCTIONS_MAX, MEMORY_WORDS};
 
-/// The error of a program that cannot become a socket filter.
+/// Obstacle to the conversion of a program to a socket filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketFilterError {
     /// The program contains a backward jump.
     Loops,
-    /// The program loads ancillary data that is not available when the same program runs again
+    /// The program loads ancillary data that is no longer available when the program runs again,
     /// after the socket.
     Ancillary {
         /// Index of the load instruction.

@@ -45,7 +45,7 @@ pub enum Direction {
     Received,
     /// Sent frames.
     Sent,
-    /// Frames that this host sends to other hosts. There are none on loopback, where every packet
+    /// Frames that this host sends to other hosts. Loopback has none, because each of its packets
     /// is also received.
     Elsewhere,
     /// Received and sent frames. On loopback, each packet is observed once.
@@ -79,9 +79,9 @@ pub fn socket_filter(
     writer.finish()
 }
 
-/// Rewrites the program for Ethernet frames whose outermost tag is in the skb if `tagged` is true,
-/// and else for frames as files store them. Shifts and offsets keep the meaning that they have in
-/// [`ClassicProgram::run`]. The result returns [`WHOLE`] or 0.
+/// Rewrites the program for the kernel: for Ethernet frames whose outermost tag is in the skb if
+/// `tagged` is true, otherwise for frames as files store them. Shifts and offsets keep the meaning
+/// that they have in [`ClassicProgram::run`]. The result returns [`WHOLE`] or 0.
 pub fn rewrite_for_kernel(
     program: &ClassicProgram,
     tagged: bool,

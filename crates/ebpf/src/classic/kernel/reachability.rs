@@ -1,7 +1,7 @@
 //! Reachability analysis, which finds the instructions of a program that a tagged frame can reach.
 //!
 //! Input: a program without loops. Output: the fate of each instruction in the copy for tagged
-//! frames, in which the type at byte 12 has one of two values. Most programs first test for a
+//! frames. In such frames the type at byte 12 has one of two values. Most programs first test for a
 //! different type, so that little of the copy remains.
 
 use super::super::insn::{Instruction, code, condition};

@@ -163,7 +163,7 @@ struct LoadPart {
     size: u32,
     /// Offset in the frame, or offset of a half of the inline tag.
     from: u32,
-    /// Byte to extract from a half of the tag; `None` to use all bytes that were loaded.
+    /// Offset in the frame, or offset of one of the two halves of the inline tag.
     cut: Option<ByteOfHalf>,
 }
 

@@ -1,4 +1,5 @@
-//! Arms and exits. The code of an exit is deferred to the end of the arm that contains it.
+//! Arms and exits of a program. The code of an exit is deferred to the end of the arm that contains
+//! it.
 
 use super::Builder;
 use crate::asm::Label;
@@ -17,12 +18,12 @@ pub(super) struct Stub {
 pub(super) enum StubTask {
     /// Increments the counter with this index.
     Count(usize),
-    /// Leaves as unsure if the frame has at least this length; otherwise continues as after the end
-    /// of the frame.
+    /// Leaves as unsure if the frame has at least this length in bytes; otherwise continues as if
+    /// the frame had ended.
     Deep(u32),
 }
 
-/// The state to restore when an arm or a twin ends.
+/// The state that is restored when an arm or a twin ends.
 pub(in crate::emit) struct ArmState {
     top: Depth,
     stubs: usize,
@@ -54,8 +55,8 @@ impl Builder {
         self.attribute_code();
     }
 
-    /// Closes a twin like an arm, but first moves the slots of the answer to the bottom of the
-    /// released stack.
+    /// Closes a twin like an arm, but first moves the answer's slots to the bottom of the stack
+    /// that is released.
     pub(in crate::emit) fn close_with(
         &mut self,
         mark: ArmState,
@@ -97,8 +98,8 @@ impl Builder {
         (map_slots(answer, slot_after), top)
     }
 
-    /// Releases every slot except those of the answer. Inside an arm, releases only slots allocated
-    /// since the arm began.
+    /// Releases every slot except those of the answer. Inside an arm, releases only slots that were
+    /// allocated in the arm.
     pub(in crate::emit) fn pack(&mut self, answer: Answer<'_>) -> Answer<'static> {
         let floor = if self.depth == 0 { self.floor } else { self.top };
         let (moved, top) = self.move_slots(floor, answer);

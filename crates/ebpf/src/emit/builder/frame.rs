@@ -2,9 +2,10 @@
 //! length.
 //!
 //! At traffic control, only the linear part of a frame is directly readable. A trusted program
-//! first pulls `reach` bytes, the deepest read of its twins, at most `PULL_MAX`; if the kernel
-//! cannot pull them, the program is unsure. A failing bounds check at the end of the linear part of
-//! a non-linear frame is unsure as well, never "too short" (CONTRACT 18).
+//! first pulls `reach` bytes into it, the deepest read of its twins, but at most `PULL_MAX`; if the
+//! kernel cannot pull them, the program is unsure. If a bounds check fails at the end of the linear
+//! part of a non-linear frame, the program is unsure as well; it never treats the frame as too
+//! short (CONTRACT 18).
 //!
 //! Without CAP_PERFMON the verifier rejects adding a register to a packet pointer (tried on 6.18).
 //! Hardened programs therefore use constant offsets, and copy other bytes through a helper, which

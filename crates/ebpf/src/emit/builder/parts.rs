@@ -1,5 +1,5 @@
-//! Parts of a program: the transition from one part to the next, the end of each frame, and the
-//! assembly of the program.
+//! Parts of a program: the transition between parts, the end of each frame, and the assembly of the
+//! program.
 
 use std::mem;
 
@@ -13,7 +13,7 @@ use crate::emit::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{Hook, MapSpec, Program, TailProgram};
 
-/// Number of instructions after which a part ends with its current twin. The longest twins have a
+/// Number of instructions after which a part ends at the next twin. The longest twins have a
 /// quarter of this number, and the verifier needs a few milliseconds for a part.
 const PART_INSNS_MAX: usize = 4_000;
 /// Number of instructions between two resets of the verifier's state. Without resets, the number of
@@ -28,8 +28,8 @@ impl Builder {
         may && self.stubs.is_empty() && self.asm.here() >= PART_INSNS_MAX
     }
 
-    /// Returns true if enough code has been emitted since the last reset of the verifier's state to
-    /// justify another.
+    /// Returns true if enough code has been emitted since the last reset of the verifier's state
+    /// for another reset.
     pub(in crate::emit) fn may_reset_verifier(&self) -> bool {
         self.depth == 0
             && !self.target.hardened

@@ -1,4 +1,4 @@
-//! The final action of a tap: copies the frame for each owner with deliveries, writes the pointers,
+//! Final action of a tap: copies the frame for each owner with deliveries, writes the pointers,
 //! sends doorbells, and passes the frame. [SL §6.2; CONTRACT 29]
 //!
 //! Input: the deliveries that the body recorded in the scratch memory. A record becomes visible
@@ -19,24 +19,26 @@ use crate::insn::{
 };
 use crate::program::Hook;
 
-/// Stack slot of the time, used after the body.
-const NOW: i16 = -32;
-/// Stack slot of the record's position, used after the body.
-const POSITION: i16 = -40;
-/// Stack slot of the position after the record, used after the body.
-const END: i16 = -48;
-/// Stack slot of the captured length, used after the body.
-const LENGTH: i16 = -56;
-/// Stack slot of the address of the records, used after the body.
-const RECORDS: i16 = -64;
-/// BPF_RB_FORCE_WAKEUP. Without this flag, the kernel wakes a consumer only if it had drained
-/// everything.
+/// Stack slot that holds the time while a record is written. This slot and those below are used
+/// only after the body, whose values may occupy the same stack.
+const RECORD_TIME: i16 = -32;
+/// Stack slot that holds the position of the record while the record is written.
+const RECORD_POSITION: i16 = -40;
+/// Stack slot that holds the position after the record while the record is written.
+const RECORD_END: i16 = -48;
+/// Stack slot that holds the captured length while the record is written.
+const CAPTURED_LENGTH: i16 = -56;
+/// Stack slot that holds the address of the ring's records while a record is written.
+const RECORDS_ADDRESS: i16 = -64;
+/// BPF_RB_FORCE_WAKEUP: always wake the consumer. Without this flag, the kernel wakes it only if it
+/// had drained all records.
 const FORCE_WAKEUP: i32 = 2;
 /// Offset of `gso_size` in `__sk_buff`.
 const SEGMENT: i16 = 176;
 
-/// Lengths in bytes; a frame between one of these and twice its value is copied word by word,
-/// because the copying helper costs 20 ns more, both in test runs and under a flood of frames.
+/// Lengths in bytes. A frame whose length is between one of these and twice its value is copied
+/// word by word, because the copying helper costs 20 ns more, both in test runs and under a flood
+/// of frames.
 const SHORT_FRAMES: [i16; 2] = [64, 32];
 
 /// Returns the instruction that stores r2 in a word of a region with release order, and before any
@@ -55,7 +57,7 @@ impl Builder {
     pub(in crate::emit) fn deliver_all(&mut self, fused: &FusedTap, deliveries: &[Delivery]) {
         self.restore_region();
         if fused.rings.len() > 1 {
-            self.asm.push(Insn::store(Size::DW, R10, NOW, 0));
+            self.asm.push(Insn::store(Size::DW, R10, RECORD_TIME, 0));
         }
         let mut number = 0;
         for owner in &fused.rings {
@@ -136,9 +138,9 @@ impl Builder {
         }
         let records = if owner.map == 0 { R9 } else { R3 };
         if owner.map != 0 {
-            self.asm.push(Insn::load(Size::DW, R3, R10, RECORDS));
+            self.asm.push(Insn::load(Size::DW, R3, R10, RECORDS_ADDRESS));
         }
-        self.asm.push(Insn::load(Size::DW, R1, R10, END));
+        self.asm.push(Insn::load(Size::DW, R1, R10, RECORD_END));
         self.asm.push(Insn::store(Size::DW, records, offset::COMMITTED, R1));
         for ours in outlets {
             let then = self.asm.label();
@@ -158,8 +160,8 @@ impl Builder {
         self.asm.bind(next);
     }
 
-    /// Counts the frame as failed for each of its deliveries, which are in the word `word` of the
-    /// scratch memory.
+    /// Counts the frame as failed for each of its deliveries, which are recorded in the word `word`
+    /// of the scratch memory.
     pub(in crate::emit) fn count_failed(
         &mut self,
         scratch: Scratch,
@@ -212,30 +214,30 @@ impl Builder {
         let (fits, known) = (self.asm.label(), self.asm.label());
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R8, R6, skb::LEN));
-        asm.push(Insn::store(Size::DW, R10, LENGTH, R8));
+        asm.push(Insn::store(Size::DW, R10, CAPTURED_LENGTH, R8));
         asm.jump_if(Cond::Le, R8, owner.record_max.cast_signed(), fits);
         asm.push(Insn::mov(R8, owner.record_max.cast_signed()));
         asm.bind(fits);
         asm.jump_if(Cond::Lt, R8, 1, failed);
         if fused.rings.len() > 1 {
             // All copies of a frame have the same time.
-            asm.push(Insn::load(Size::DW, R1, R10, NOW));
+            asm.push(Insn::load(Size::DW, R1, R10, RECORD_TIME));
             asm.jump_if(Cond::Ne, R1, 0, known);
         }
         asm.push(Insn::call(Helper::KtimeNs));
-        asm.push(Insn::store(Size::DW, R10, NOW, R0));
+        asm.push(Insn::store(Size::DW, R10, RECORD_TIME, R0));
         asm.bind(known);
         let region = self.region_of(owner.map, owner.stride, R7);
         let asm = &mut self.asm;
         if owner.map != 0 {
-            asm.push(Insn::store(Size::DW, R10, RECORDS, R7));
+            asm.push(Insn::store(Size::DW, R10, RECORDS_ADDRESS, R7));
         }
         asm.push(Insn::load(Size::DW, R1, region, offset::RESERVED));
-        asm.push(Insn::store(Size::DW, R10, POSITION, R1));
+        asm.push(Insn::store(Size::DW, R10, RECORD_POSITION, R1));
         asm.set(R2, R8, Alu::Add, (HEADER + ALIGNMENT - 1).cast_signed());
         asm.push(Insn::alu(Alu::And, R2, -ALIGNMENT.cast_signed()));
         asm.push(Insn::alu(Alu::Add, R2, R1));
-        asm.push(Insn::store(Size::DW, R10, END, R2));
+        asm.push(Insn::store(Size::DW, R10, RECORD_END, R2));
         // RESERVED is published before any write to the reserved bytes.
         asm.push(store_ordered(region, offset::RESERVED));
         asm.push(Insn::alu(Alu::And, R1, owner.bytes.cast_signed() - 1));
@@ -251,7 +253,9 @@ impl Builder {
     fn fill_record(&mut self, sent: bool, failed: Label) {
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R7, record::STAMP, -1));
-        for (size, from, to) in [(Size::W, LENGTH, record::LENGTH), (Size::DW, NOW, record::TIME)] {
+        for (size, from, to) in
+            [(Size::W, CAPTURED_LENGTH, record::LENGTH), (Size::DW, RECORD_TIME, record::TIME)]
+        {
             asm.push(Insn::load(Size::DW, R1, R10, from));
             asm.push(Insn::store(size, R7, to, R1));
         }
@@ -287,7 +291,7 @@ impl Builder {
         asm.push(Insn::call(Helper::SkbLoadBytes));
         asm.jump_if(Cond::Ne, R0, 0, failed);
         asm.bind(copied);
-        asm.push(Insn::load(Size::DW, R1, R10, POSITION));
+        asm.push(Insn::load(Size::DW, R1, R10, RECORD_POSITION));
         asm.push(Insn::store(Size::DW, R7, record::STAMP, R1));
     }
 
@@ -335,7 +339,7 @@ impl Builder {
             asm.push(Insn::alu(Alu::Mul, R3, POINTER.cast_signed()));
             asm.set(R4, region, Alu::Add, pointers.cast_signed());
             asm.push(Insn::alu(Alu::Add, R4, R3));
-            asm.push(Insn::load(Size::DW, R5, R10, POSITION));
+            asm.push(Insn::load(Size::DW, R5, R10, RECORD_POSITION));
             asm.push(Insn::store(Size::DW, R4, 0, R5));
             for word in [0, 8] {
                 asm.push(Insn::load(Size::DW, R5, R9, view + word));
@@ -355,11 +359,11 @@ impl Builder {
         asm.push(Insn::load(Size::DW, R2, region, offset::SINCE_DOORBELL));
         asm.push(Insn::alu(Alu::Add, R2, 1));
         asm.push(Insn::store(Size::DW, region, offset::SINCE_DOORBELL, R2));
-        asm.push(Insn::load(Size::DW, R1, R10, END));
+        asm.push(Insn::load(Size::DW, R1, R10, RECORD_END));
         asm.push(Insn::load(Size::DW, R3, region, offset::DOORBELL_POSITION));
         asm.push(Insn::alu(Alu::Sub, R1, R3));
         asm.jump_if(Cond::Ge, R1, wake.bytes.cast_signed(), now);
-        asm.push(Insn::load(Size::DW, R1, R10, NOW));
+        asm.push(Insn::load(Size::DW, R1, R10, RECORD_TIME));
         asm.push(Insn::load(Size::DW, R3, region, offset::DOORBELL_TIME));
         asm.push(Insn::alu(Alu::Sub, R1, R3));
         asm.jump_if(Cond::Ge, R1, wake.wait_ns.cast_signed(), now);
@@ -367,13 +371,15 @@ impl Builder {
         asm.jump_if(Cond::Ge, R2, wake.most.cast_signed(), now);
         asm.jump_if(Cond::Lt, R1, wake.apart_ns.cast_signed(), then);
         asm.bind(now);
-        for (from, to) in [(NOW, offset::DOORBELL_TIME), (END, offset::DOORBELL_POSITION)] {
+        for (from, to) in
+            [(RECORD_TIME, offset::DOORBELL_TIME), (RECORD_END, offset::DOORBELL_POSITION)]
+        {
             asm.push(Insn::load(Size::DW, R1, R10, from));
             asm.push(Insn::store(Size::DW, region, to, R1));
         }
         asm.push(Insn::store(Size::DW, region, offset::SINCE_DOORBELL, 0));
         asm.push_wide(Insn::load_map(R1, CALLER_MAPS + outlet.doorbell_map));
-        asm.set(R2, R10, Alu::Add, i32::from(POSITION));
+        asm.set(R2, R10, Alu::Add, i32::from(RECORD_POSITION));
         asm.push(Insn::mov(R3, 8));
         let flags = if wake.wakes == Wakeup::Everyone { FORCE_WAKEUP } else { 0 };
         asm.push(Insn::mov(R4, flags));

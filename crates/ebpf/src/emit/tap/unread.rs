@@ -24,7 +24,7 @@ use crate::emit::maps::CALLER_MAPS;
 use crate::emit::ring_layout::{UNREAD_LAPS, offset};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 
-/// BPF_RB_CONS_POS: selects the position of the consumer.
+/// BPF_RB_CONS_POS: query the position of the consumer.
 const CONSUMER_POSITION: i32 = 2;
 
 impl Builder {

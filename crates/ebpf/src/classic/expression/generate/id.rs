@@ -1,4 +1,4 @@
-//! Generator for qualified identifiers, which selects a test by the qualifiers and the form of the
+//! Generator for qualified identifiers. It selects a test by the qualifiers and the form of the
 //! identifier.
 
 use std::net::Ipv6Addr;
@@ -175,7 +175,7 @@ impl Generator<'_> {
     }
 }
 
-/// Returns the network whose leading bytes are a number: for 10, the network 10.0.0.0/8.
+/// Returns the network whose first bytes form this number: for 10, the network 10.0.0.0/8.
 fn left_aligned(number: u32) -> Net {
     let (mut address, mut mask) = (number, u32::MAX);
     while address != 0 && address >> 24 == 0 {

@@ -94,7 +94,7 @@ impl Generator<'_> {
         self.error(ErrorKind::Unknown, what)
     }
 
-    /// Tests a one-byte protocol field. `numbers` maps each supported protocol to the value of the
+    /// Tests a one-byte protocol field. `numbers` maps each supported protocol to its value in the
     /// field.
     fn byte_protocol(&mut self, protocol: u32, numbers: &[(u32, u32)]) -> Generated<Condition> {
         match numbers.iter().find(|(known, _)| *known == protocol) {
@@ -257,8 +257,8 @@ impl Generator<'_> {
         self.equal(HeaderBase::Header.half(2), 0x0300 | nlpid)
     }
 
-    /// Returns the condition on the preceding header under which the current header is present;
-    /// `None` if there is no such condition.
+    /// Returns the condition on the preceding header under which the current header exists; `None`
+    /// without such a condition.
     pub(super) fn previous_check(&mut self) -> Generated<Option<Condition>> {
         self.encapsulated.then(|| self.inner_header_check()).transpose()
     }

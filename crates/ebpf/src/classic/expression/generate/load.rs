@@ -6,10 +6,10 @@ use super::super::error::ExpressionError;
 use super::{Code, Generated, Generator, HEADER_WORD, Offset, PAYLOAD_WORD};
 use crate::classic::insn::code;
 
-/// The origin from which an offset counts.
+/// The position in the frame from which an offset counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderBase {
-    /// The start of the frame.
+    /// Start of the frame.
     Packet,
     /// The current link header.
     Header,
@@ -105,8 +105,8 @@ impl Generator<'_> {
         })
     }
 
-    /// Returns code that loads the length of the IPv4 header into X and adds the variable part of
-    /// the header's offset.
+    /// Returns code that loads the length of the IPv4 header into X, and adds the variable part of
+    /// the header's offset to it.
     pub(super) fn header_length_to_x(&mut self, place: Offset) -> Code {
         let Some(word) = self.use_word(place) else {
             return vec![plain_insn(code::LDX | code::MSH | code::B, place.constant)];
@@ -121,8 +121,8 @@ impl Generator<'_> {
         ]
     }
 
-    /// Returns the scratch word of an offset and marks it as needed; `None` if the offset is
-    /// constant.
+    /// Returns the scratch word that holds an offset, and marks the word as needed. Returns `None`
+    /// if the offset is constant.
     pub(super) fn use_word(&mut self, place: Offset) -> Option<u32> {
         self.header_used |= place.word == Some(HEADER_WORD);
         self.payload_used |= place.word == Some(PAYLOAD_WORD);

@@ -108,7 +108,7 @@ struct Generator<'a> {
     link: LinkType,
     /// Offset of the current link header.
     header: Offset,
-    /// True after entering a header whose link type differs from that of the frame.
+    /// True while tests apply to a header whose link type differs from that of the frame.
     entered: bool,
     /// Offset of the current protocol number; `None` if there is none.
     protocol: Option<Offset>,
@@ -118,11 +118,12 @@ struct Generator<'a> {
     nl_nosnap: u32,
     mpls_depth: u32,
     vlan_depth: u32,
-    /// True if the current header is in a tunnel that may carry frames other than Ethernet.
+    /// True if the current header is in a tunnel whose payload may be a frame of a type other than
+    /// Ethernet.
     encapsulated: bool,
     header_used: bool,
     payload_used: bool,
-    /// Number of the lowest scratch word that holds an offset. Words below hold pending values.
+    /// Number of the lowest scratch word that holds an offset. Lower words hold pending values.
     words_end: u32,
     labels: u32,
     tests: usize,
@@ -264,5 +265,5 @@ fn comparison(relation: Cond) -> (u16, bool) {
     }
 }
 
-/// Instructions without jumps to other code.
+/// Instructions that do not jump to other code.
 type Code = Vec<PseudoInsn>;

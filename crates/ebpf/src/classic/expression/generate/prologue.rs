@@ -1,4 +1,4 @@
-//! The prologue of a program, which computes the end offsets of variable-length headers.
+//! Prologue of a program, which computes the end offsets of variable-length headers.
 
 use super::super::condition::{
     Compare, Condition, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, constant_to_a,
@@ -13,7 +13,7 @@ const fn load(size: u16, at: u32) -> PseudoInsn {
 }
 
 impl Generator<'_> {
-    /// Returns `condition` with the prologue that it needs before its first test.
+    /// Returns the condition preceded by the prologue that computes its offsets.
     pub(super) fn finish(mut self, condition: Condition) -> Condition {
         if condition == Condition::Never {
             return condition;
@@ -34,8 +34,8 @@ impl Generator<'_> {
         is_wlan.and(condition)
     }
 
-    /// Computes the length of the header that precedes the 802.11 header, into X and into a scratch
-    /// word.
+    /// Computes the length of the header that precedes the 802.11 header. Stores it in X and in a
+    /// scratch word.
     fn header_to_x(&mut self, lines: &mut Code) {
         match self.outer {
             L::PRISM_HEADER => {
@@ -66,7 +66,7 @@ impl Generator<'_> {
         lines.extend([store_a(HEADER_WORD), TAX]);
     }
 
-    /// Computes the offset after the 802.11 header at X, into a scratch word.
+    /// Computes the offset after the 802.11 header at X, and stores it in a scratch word.
     ///
     /// QoS data frames have two more bytes, and a radiotap header may declare that the header is
     /// padded to a multiple of four bytes.

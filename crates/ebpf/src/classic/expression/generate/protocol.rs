@@ -11,7 +11,8 @@ use crate::classic::link::LinkType as L;
 /// Protocol number of the IPv6 fragment header.
 const FRAGMENT: u32 = 44;
 
-/// PDU type of an IS-IS level 1 hello. The constants below are the other PDU types.
+/// PDU type of an IS-IS level 1 hello. The constants after it are the other PDU types: hellos, link
+/// state PDUs (LSP), complete (CSNP) and partial (PSNP) sequence number PDUs.
 const L1_HELLO: u32 = 15;
 const L2_HELLO: u32 = 16;
 const POINT_HELLO: u32 = 17;
@@ -21,7 +22,7 @@ const L1_CSNP: u32 = 24;
 const L2_CSNP: u32 = 25;
 const L1_PSNP: u32 = 26;
 const L2_PSNP: u32 = 27;
-/// Maximum IS-IS PDU type.
+/// Greatest IS-IS PDU type.
 const PDU_MAX: u32 = 31;
 
 /// Returns the IP protocol number of a protocol; `None` if it has none.

@@ -19,9 +19,9 @@ const CTS: u32 = 0xc0;
 /// Subtype of ACK frames.
 const ACK: u32 = 0xd0;
 
-/// Bit of the second byte: the frame goes to the distribution system.
+/// Bit of the second byte: the frame is sent to the distribution system.
 const TO_DS: u32 = 0x01;
-/// Bit of the second byte: the frame comes from the distribution system.
+/// Bit of the second byte: the frame is sent by the distribution system.
 const FROM_DS: u32 = 0x02;
 
 /// Offset of the first address in bytes.

@@ -62,7 +62,7 @@ struct Parser<'a> {
     operators: usize,
 }
 
-/// A parsed term, and the qualifiers that a following identifier inherits.
+/// A parsed term, and the qualifiers that the next identifier inherits.
 type Term = (Tree, Option<Qualifiers>);
 
 fn match_parentheses(lexemes: &[Lexeme]) -> Vec<Option<usize>> {
@@ -102,8 +102,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses a conjunction if one follows. Returns true for `or`, false for `and`, and `None` if
-    /// none follows.
+    /// Parses a conjunction. Returns true for `or` and false for `and`; `None` if the next token is
+    /// no conjunction.
     fn conjunction(&mut self) -> Option<bool> {
         let any = match self.peek() {
             Token::Word(Keyword::And) => false,
@@ -114,7 +114,7 @@ impl<'a> Parser<'a> {
         Some(any)
     }
 
-    /// Joins two trees with `or` if `any` is true, else with `and`.
+    /// Joins two trees with `or` if `any` is true, otherwise with `and`.
     fn join(&mut self, left: Tree, any: bool, right: Tree) -> Parsed<Tree> {
         match (left, any) {
             (Tree::Any(mut trees), true) => {
@@ -157,8 +157,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses what these qualifiers apply to: one identifier, a negated one, or several in
-    /// parentheses.
+    /// Parses the identifiers to which these qualifiers apply: one identifier, a negated one, or
+    /// several in parentheses.
     fn identifier(&mut self, qualifiers: Qualifiers) -> Parsed<Tree> {
         match self.peek() {
             Token::Word(Keyword::Not) => {

@@ -30,8 +30,8 @@ impl Parser<'_> {
         Ok((Tree::Leaf(primitive, self.span_from(start)), None))
     }
 
-    /// Parses `[protocol] [direction] [type]` if an identifier follows; else consumes nothing and
-    /// returns `None`.
+    /// Parses `[protocol] [direction] [type]` if an identifier follows. Otherwise consumes nothing
+    /// and returns `None`.
     fn qualifiers(&mut self) -> Parsed<Option<Qualifiers>> {
         let start = self.at;
         let protocol = match self.peek() {
