@@ -1,6 +1,6 @@
-//! Comparison of the system calls that write a cached file into a pipe, for several block sizes:
-//! the source of the figures for `file::SpliceCall::choose`. A reader at the other end drains the
-//! pipe.
+//! Comparison of the system calls that write a cached file into a pipe, for several block sizes. It
+//! is the source of the figures for `file::SpliceCall::choose`. A reader at the other end drains
+//! the pipe.
 //!
 //! cargo run --release -p streamline-iolite --example splice_ways
 

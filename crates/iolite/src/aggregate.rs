@@ -184,7 +184,7 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Prepends another aggregate, such as a header. Fails as [`Aggregate::append`].
+    /// Prepends another aggregate, such as a header. Fails as [`Aggregate::append`] does.
     pub fn prepend(&mut self, mut other: Self) -> Result<(), Error> {
         self.check_slice_count(other.slices.len())?;
         while let Some(slice) = other.slices.pop_back() {
@@ -309,8 +309,8 @@ impl Aggregate {
         self.slices.push_back(slice);
     }
 
-    /// Appends `slice`: extends the last slice if `slice` directly follows it in the same segment,
-    /// else adds a slice. Fails if the aggregate has [`SLICES_MAX`] slices.
+    /// Appends `slice`. If it directly follows the last slice in the same segment, extends the last
+    /// slice instead of adding one. Fails if the aggregate has [`SLICES_MAX`] slices.
     fn extend(&mut self, slice: Slice) -> Result<(), Error> {
         let length = slice.len();
         if self.slices.back_mut().is_some_and(|last| last.join(&slice)) {

@@ -77,8 +77,8 @@ impl CachedFile {
         Self::of(id, file.into())
     }
 
-    /// Wraps a descriptor opened by this process. Reopens a writable descriptor read-only, so that
-    /// grants never include write access.
+    /// Wraps a descriptor that this process has opened. Reopens a writable descriptor read-only, so
+    /// that grants never include write access.
     pub fn of(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::status(&file)?.kind != FileKind::Regular {
             return Err(Refusal::NotRegularFile);
@@ -142,8 +142,8 @@ impl CachedFile {
         Ok(sys::file::read_at(&self.inner.file, at, out)?)
     }
 
-    /// Reads the bytes of an extent from disk and maps them at once, instead of by page faults at
-    /// their first use.
+    /// Reads the bytes of an extent from disk and maps their pages now, instead of by page faults
+    /// at their first use.
     pub fn populate(&self, place: Extent) -> Result<(), Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         match (view.mapping, usize::try_from(place.position())) {

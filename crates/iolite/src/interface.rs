@@ -67,9 +67,9 @@ pub trait StreamReader: fmt::Debug {
     /// call (a *weak move*); implementations may promise more.
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault>;
 
-    /// Returns an upper bound on the number of bytes that the next read will copy even after a
-    /// peek. A caller can then let the read copy them directly to their destination, instead of
-    /// peeking. Returns 0 if a peek needs no copy or no bytes are available.
+    /// Returns an upper bound on the number of bytes that a read would copy even after a peek. If
+    /// it is not 0, a caller can let the read copy the bytes directly to their destination instead
+    /// of peeking. Returns 0 if a peek needs no copy, or if no bytes are available.
     fn copies(&mut self) -> Result<usize, Fault> {
         Ok(0)
     }
@@ -93,8 +93,8 @@ pub trait StreamReader: fmt::Debug {
         Ok(None)
     }
 
-    /// Releases blocks that are consumed and no longer lent, whose memory the writer may be waiting
-    /// for. Returns the number of blocks still unreleased.
+    /// Releases blocks that are consumed and no longer lent, because the writer may be waiting for
+    /// their memory. Returns the number of blocks still unreleased.
     fn give_back(&mut self) -> u64 {
         0
     }

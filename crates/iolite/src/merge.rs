@@ -38,7 +38,7 @@ pub use stamped::Stamped;
 /// Order among blocks of different producers. Blocks of one producer always stay in order.
 #[derive(Debug)]
 pub enum Order {
-    /// Round robin. A producer's turn ends after this many blocks if other producers have blocks.
+    /// Round robin. A producer's turn ends after this many blocks, if other producers have blocks.
     Fair(usize),
     /// In order of timestamps.
     Stamped(Stamped),
@@ -95,7 +95,7 @@ struct Producer {
     input: Box<dyn ProducerEnd>,
     /// Blocks consumed and not yet returned (only in order of timestamps).
     stage: Stage,
-    /// `Some` if the producer has ended; the inner value is its fault, if any.
+    /// `None` while the producer runs. After its end, its fault, if any.
     over: Option<Option<Fault>>,
 }
 

@@ -98,8 +98,8 @@ where
 }
 
 /// Waits until the source has input, or until readers of the destination have released lent blocks,
-/// for which the writer of the source may be waiting. Flushes the destination first. Only for
-/// callers that forward by peeking and writing; [`splice`] waits by itself.
+/// since the source's writer may be waiting for these. Flushes the destination first. Only callers
+/// that forward by peeking and writing need this; [`splice`] itself waits.
 pub fn wait<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
 where
     F: StreamReader + ?Sized,

@@ -199,7 +199,7 @@ impl Space {
     }
 }
 
-/// A readable dbuf of another process.
+/// A dbuf of another process that this process can read.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) id: DbufId,

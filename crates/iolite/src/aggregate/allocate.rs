@@ -77,8 +77,8 @@ impl AllocationPool {
         Aggregate::from_leased(lease, pointer)
     }
 
-    /// Allocates as [`AllocationPool::allocate`], but returns only a rich pointer, whose segment
-    /// the caller must lease before the next operation on the pool. Returns `None` if no room is
+    /// Allocates as [`AllocationPool::allocate`] does, but returns only a rich pointer. The caller
+    /// must lease its segment before the next operation on the pool. Returns `None` if no room is
     /// left without reclaiming segments.
     #[inline]
     pub(crate) fn append_block(
@@ -138,8 +138,8 @@ impl AllocationPool {
         self.pool.draft(min, max).ok_or_else(|| Error::Full(self.pool.usage()))
     }
 
-    /// Drops the lease on the open segment if no aggregate refers to the segment. The segment can
-    /// then be reused from its start, for a block that is too long for the rest.
+    /// Drops the lease on the open segment if no aggregate refers to the segment. A block that is
+    /// too long for the rest of the segment can then reuse it from its start.
     fn abandon_open_segment(&mut self) {
         let Some(place) = self.pool.draft(1, 1).map(|rest| rest.commit(0)) else { return };
         if self.pool.lease(place).is_ok_and(|lease| lease.is_only()) {
@@ -166,7 +166,7 @@ impl AllocationPool {
     }
 }
 
-/// Minimum number of free bytes in a segment for which a read call is made.
+/// Minimum number of free bytes in a segment that are worth a read call.
 const READ_MIN: usize = 4096;
 
 /// A writer that builds an aggregate in a pool. Consecutive writes share a slice if they are in the

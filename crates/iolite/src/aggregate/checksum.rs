@@ -15,7 +15,7 @@ use super::{Aggregate, ContentId, Slice};
 #[derive(Debug)]
 pub struct ChecksumCache {
     sets: Box<[[Entry; WAYS_PER_SET]]>,
-    /// Number of lookups so far, which serves as the clock for replacement.
+    /// Number of lookups so far, by which the least recently used entry is found.
     now: u64,
     hits: u64,
     misses: u64,
@@ -41,8 +41,8 @@ impl ChecksumCache {
         Self { sets, now: 0, hits: 0, misses: 0 }
     }
 
-    /// Returns the sum of all bytes, folded to 16 bits and not complemented: the result that `of`
-    /// would return for contiguous bytes. Does not read slices whose sum is cached.
+    /// Returns the sum of all bytes, folded to 16 bits and not complemented: the result of `of` for
+    /// the same bytes in one piece. Does not read slices whose sum is cached.
     pub fn sum(&mut self, aggregate: &Aggregate, of: impl Fn(&[u8]) -> u16) -> u16 {
         let mut total = Sum::default();
         for slice in aggregate.slices() {
@@ -86,8 +86,8 @@ impl ChecksumCache {
     }
 }
 
-/// A sum accumulated slice by slice. A slice that begins at an odd offset is added with its bytes
-/// swapped (RFC 1071, 2 (B)).
+/// A sum that is accumulated slice by slice. The sum of a slice at an odd offset is added with its
+/// bytes swapped (RFC 1071, 2 (B)).
 #[derive(Clone, Copy, Default)]
 struct Sum {
     total: u64,
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(cache.sets.len() * WAYS_PER_SET, 16);
     }
 
-    /// Reused memory has other bytes and another content id.
+    /// Memory that is reused for other bytes has another content id.
     #[test]
     fn q10_q11_reused_memory_has_a_new_content_id() {
         let config = PoolConfig { segment: 4096, segments: 2 };

@@ -102,8 +102,8 @@ impl Frozen {
         &self.memory
     }
 
-    /// Returns the descriptor to send, along with the length, to permitted readers; `None` if the
-    /// memory has no file.
+    /// Returns the descriptor of the data, which is sent to permitted readers together with the
+    /// length; `None` if the memory has no file.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.memory.file().map(AsFd::as_fd)

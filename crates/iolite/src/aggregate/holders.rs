@@ -103,9 +103,9 @@ impl Holders {
         Ok(())
     }
 
-    /// Releases a slice on behalf of a peer. `pointer` is the pointer that was sent, or any other
-    /// pointer into the same segment. Returns false if the peer holds no such segment, and then
-    /// counts a mistake.
+    /// Releases a slice that a peer holds. `pointer` is the pointer that was sent, or any other
+    /// pointer into the same segment. If the peer holds no such segment, counts a mistake and
+    /// returns false.
     pub fn give_back(&mut self, peer: PeerId, pointer: RichPointer) -> bool {
         let Some(peer) = self.peers.get_mut(&peer) else { return false };
         let known = peer.give_back(pointer);

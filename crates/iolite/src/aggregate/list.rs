@@ -1,7 +1,6 @@
 //! A list of slices, up to four of which are stored inline.
 //!
-//! Implemented here because it grows at both ends, which the available small-vector crates do not
-//! support.
+//! It grows at both ends, which the available small-vector crates do not support.
 
 use super::Slice;
 use std::collections::{VecDeque, vec_deque};
@@ -72,8 +71,8 @@ impl SliceList {
         }
     }
 
-    /// Returns true if one more slice fits inline. Otherwise moves all slices to the heap, if they
-    /// are not there yet.
+    /// Returns true if one more slice fits inline. Otherwise ensures that all slices are on the
+    /// heap, and returns false.
     fn fits_inline(&mut self) -> bool {
         if self.count == INLINE_SLICES {
             self.heap.reserve(2 * INLINE_SLICES);

@@ -114,8 +114,8 @@ impl Creator {
         Ok(())
     }
 
-    /// Stops granting a pool or file. Peers that have mapped it keep access (T11), so later data
-    /// should go to a new pool. Returns false if the dbuf was not shared.
+    /// Stops granting a pool or file. Peers that have mapped it keep their access (T11), so that
+    /// later data should be stored in a new pool. Returns false if the dbuf was not shared.
     pub fn withdraw(&mut self, dbuf: DbufId) -> bool {
         self.pools.remove(&dbuf).is_some() || self.files.remove(&dbuf).is_some()
     }
@@ -233,7 +233,7 @@ impl Grant {
         Self { dbuf, file, kind: MemoryKind::File }
     }
 
-    /// Returns the kind of the memory behind the descriptor. Send the kind along with the
+    /// Returns the kind of the memory behind the descriptor, which is sent along with the
     /// descriptor.
     #[must_use]
     pub const fn kind(&self) -> MemoryKind {

@@ -178,7 +178,7 @@ impl Receiver {
         self.input.wait(limit)
     }
 
-    /// Copies `out.len()` bytes of an aggregate, beginning at offset `at`. Maps pools as needed.
+    /// Copies `out.len()` bytes of an aggregate, from offset `at` on. Maps pools as needed.
     pub fn copy(
         &mut self,
         of: &ReceivedAggregate,
@@ -282,7 +282,7 @@ impl ReceivedAggregate {
         self.length == 0
     }
 
-    /// Returns the pointers to its slices, in order.
+    /// Returns the pointers to the slices, in order.
     #[must_use]
     pub fn pointers(&self) -> &[RichPointer] {
         &self.pointers

@@ -104,7 +104,7 @@ impl GrantServer {
         work(&mut lock(&self.state).creator)
     }
 
-    /// Returns the number of slices released so far plus the number of departed clients.
+    /// Returns the number of slices released so far, plus the number of departed clients.
     #[must_use]
     pub fn returns(&self) -> u64 {
         lock(&self.state).returns
@@ -228,7 +228,7 @@ fn answer_message(
 struct Message {
     kind: u32,
     dbuf: u32,
-    /// Meaning by kind: a rich pointer, or the encoded reason for a refusal.
+    /// Data of the message, by kind: a rich pointer, or the encoded reason for a refusal.
     words: [u64; 2],
 }
 

@@ -37,10 +37,10 @@ impl CachedFile {
 }
 
 impl FileReader {
-    /// Makes the reader lend pointers into the file to splices, instead of copies. For streams
-    /// whose readers can request the file
-    /// ([`Creator::share_file`](crate::aggregate::owner::Creator)); they read the contents at the
-    /// time of their access.
+    /// Makes the reader lend pointers into the file to splices, instead of copies. Suitable for
+    /// streams whose readers can request the file
+    /// ([`Creator::share_file`](crate::aggregate::owner::Creator)). Such readers get the contents
+    /// at the time of their access.
     #[must_use]
     pub const fn by_pointer(mut self) -> Self {
         self.lends = true;

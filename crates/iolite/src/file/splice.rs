@@ -34,8 +34,8 @@ pub enum SpliceCall {
 
 impl SpliceCall {
     /// Returns the best call for `length` bytes and this kind of descriptor. References in a pipe
-    /// save the copy, which pays off from one page on. The referenced pages are read later and may
-    /// then show newer contents, as any reader of a file must expect.
+    /// save the copy, which pays off from one page on. The pipe's reader may find newer contents in
+    /// the referenced pages, as any reader of a file must expect.
     #[must_use]
     pub const fn choose(is_mapped: bool, to: FileKind, length: usize) -> Self {
         match to {
@@ -46,8 +46,8 @@ impl SpliceCall {
     }
 }
 
-/// Minimum number of bytes for references in a pipe. Speed relative to read and write: 512 B by
-/// reference is 0.4 times as fast, 4 KB 1.2 to 1.5 times, from 16 KB on 2.3 times
+/// Minimum number of bytes for references in a pipe. Compared with read and write, 512 B by
+/// reference are 0.4 times as fast, 4 KB 1.2 to 1.5 times, and 16 KB or more 2.3 times
 /// (`examples/splice_ways.rs`).
 const REFER_MIN: usize = 4 << 10;
 

@@ -28,15 +28,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// ProcessFlights memory that one writer holds for its readers.
+/// The memory that one writer holds for its readers.
 #[derive(Debug)]
 pub(super) struct Flights {
     shared: Arc<SharedFlights>,
     upstream: Vec<Upstream>,
 }
 
-/// Segments held by one writer, and the state that shows whether they are still needed. Other
-/// writers of this process release unneeded segments when they run short of memory.
+/// Segments held by one writer, with the state that shows if they are still needed. When other
+/// writers of this process run short of memory, they release the segments that are not needed.
 #[derive(Debug)]
 struct SharedFlights {
     segments: Mutex<VecDeque<Segment>>,
@@ -219,14 +219,15 @@ impl Drop for Upstream {
 /// State shared between an input and the outputs of the same process that forward its blocks.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// Bit mask of the output slots in use.
+    /// Bit mask of the slots of following outputs that are in use.
     claimed: AtomicU32,
-    /// Oldest position needed by each output.
+    /// For each following output, the oldest position that it needs.
     needed: [AtomicU64; FOLLOWERS_MAX],
     /// Maximum number of entries that one output may hold.
     entries_max: u64,
-    /// The entry at which the input peeks: position, pointer, address (0 if no entry is peeked at),
-    /// and the number of bytes of the entry's dbuf that may be held.
+    /// Position of the entry at which the input peeks. The fields below are its pointer, its
+    /// address (0 if the input peeks at no entry), and the number of bytes of its dbuf that may be
+    /// held.
     position: AtomicU64,
     words: [AtomicU64; 2],
     address: AtomicUsize,
@@ -266,8 +267,8 @@ impl Keeper {
         words.min().unwrap_or(u64::MAX)
     }
 
-    /// Publishes the entry at which the input peeks. `view` is the length of the entry's dbuf and
-    /// true if its bytes need no lease, or `None` if the dbuf is not mapped.
+    /// Publishes the entry at which the input peeks. `view` is the length of the entry's dbuf, with
+    /// true if its bytes need no lease; `None` if the dbuf is not mapped.
     pub(super) fn set_peek(
         &self,
         position: u64,
@@ -348,7 +349,7 @@ pub fn sweep() -> usize {
     all.left.len()
 }
 
-/// Leaves the memory held by a dropped writer to [`sweep`].
+/// Hands the memory held by a dropped writer over to [`sweep`].
 pub(super) fn leave_to_sweep(flights: Flights, doorbells: Doorbells) {
     if flights.first_release().is_some() {
         lock(&FLIGHTS).left.push(DroppedFlights { flights, doorbells });

@@ -51,7 +51,7 @@ pub struct Input {
     trusted: bool,
     policy: Policy,
     current: Option<Current>,
-    /// The entry at `next` if it has been lent without mapping its dbuf, else `None`.
+    /// The entry at `next`, if it has been lent without mapping its dbuf; otherwise `None`.
     lent: Option<RichPointer>,
     /// Copy of the bytes of `current`.
     staging: Vec<u8>,
@@ -61,7 +61,8 @@ pub struct Input {
     owed_bytes: u64,
     gone: bool,
     spin: Spin,
-    /// True if this process may run on one processor only, which it then shares with the writer.
+    /// True if this process may run on one processor only. The writer then runs on the same
+    /// processor.
     alone: bool,
     keeper: Arc<Keeper>,
     #[cfg(test)]
@@ -76,7 +77,7 @@ struct Current {
     at: usize,
     /// Number of consumed bytes.
     done: usize,
-    /// Address of the entry's first byte if the entry is read in place, else `None`.
+    /// Address of the entry's first byte if the entry is read in place; otherwise `None`.
     first: Option<InPlace>,
 }
 

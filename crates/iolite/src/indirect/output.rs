@@ -52,7 +52,7 @@ pub struct Output {
     limit: u64,
     /// Head position at which the next publication is due.
     publish_at: u64,
-    /// The smaller of `limit` and `publish_at`: a write below it needs no check.
+    /// The lesser of `limit` and `publish_at`. A write before this position needs no check.
     stop: u64,
     /// Number of bytes copied but not published.
     unpublished_bytes: usize,
@@ -154,9 +154,9 @@ impl Output {
 
     /// Makes writes of bytes peeked in place from this input ([`Input::peek`](super::Input::peek))
     /// produce pointers. The input holds such entries until the readers of this output have passed
-    /// them, so the input's writer gets their memory back later. A caller that waits for the input
-    /// must therefore wait for both ([`splice::wait`](crate::splice::wait)). Returns false if the
-    /// input has the maximum number of followers.
+    /// them, so that the input's writer gets their memory back later. A caller that waits for input
+    /// must therefore wait for both streams ([`splice::wait`](crate::splice::wait)). Returns false
+    /// if the input has the maximum number of followers.
     pub fn follow(&mut self, input: &super::Input) -> bool {
         self.flights.follow(input.keeper()).is_some()
     }
@@ -237,7 +237,7 @@ impl Output {
         }
     }
 
-    /// Extends the hold on the last hit's segment to the current head.
+    /// Extends the hold on the segment of the last hit to the current head.
     fn extend_hold(&self) {
         self.flights.extend(self.ring.side.head);
     }

@@ -1,13 +1,13 @@
-//! Streams of bytes, through the common stream interface.
+//! Byte streams behind the common stream interface.
 
 use super::{StreamReader, StreamWriter};
 use buffer::Fault;
 use buffer::stream::{Input, Output, WaitResult};
 use std::time::Duration;
 
-/// The reading end of a byte stream. A peek for a slice reads the memory of a trusted writer in
-/// place, and copies the block of an untrusted writer, which could overwrite it.
-/// [`ByteReader::locate`] never copies.
+/// The reading end of a byte stream. A peek reads the memory of a trusted writer in place. The
+/// block of an untrusted writer, which could overwrite it, is copied. [`ByteReader::locate`] never
+/// copies.
 #[derive(Debug)]
 pub struct ByteReader {
     input: Input,
@@ -26,7 +26,7 @@ impl ByteReader {
         Self { input, ahead: Vec::new(), from: 0 }
     }
 
-    /// Returns the stream, for waiting on it. A direct read from the stream misses the bytes that a
+    /// Returns the stream, for waiting on it. A read from the stream itself misses the bytes that a
     /// peek has copied.
     pub const fn input(&mut self) -> &mut Input {
         &mut self.input

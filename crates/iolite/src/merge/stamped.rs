@@ -1,4 +1,4 @@
-//! Merging in order of timestamps: consumed blocks wait until no older block can arrive.
+//! Merging in order of timestamps, in which consumed blocks wait until no older block can arrive.
 
 use super::{Merged, Next, Order, ProducerId};
 use buffer::Fault;
@@ -19,7 +19,8 @@ pub struct Stamped {
     pub(super) patience: Duration,
     /// Latest timestamp returned so far.
     last: u64,
-    /// Producer of the last late block. It is skipped until another producer has had its turn.
+    /// Producer of the last late block. It is skipped once, so that another producer is served in
+    /// between.
     behind: Option<ProducerId>,
     pub(super) late: u64,
 }
@@ -108,7 +109,7 @@ impl Merged {
     }
 
     /// Copies the oldest staged block into `out`. If `surely` is true, does so only if no older
-    /// block can arrive. Returns `None` if no block was copied.
+    /// block can arrive. Returns `None` if it copied no block.
     pub(super) fn take_oldest_staged(
         &mut self,
         out: &mut [u8],

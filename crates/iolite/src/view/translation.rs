@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(crate) struct Translation {
     space: Space,
     lines: [TranslationLine; LINE_COUNT],
-    /// Back-off during which this reader queries no owner.
+    /// Back-off during which this reader sends no query to any owner.
     quiet: BackOff,
 }
 

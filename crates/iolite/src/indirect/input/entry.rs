@@ -8,8 +8,8 @@ use abi::ring::writer;
 use buffer::Fault;
 use buffer::atomic::acquire;
 
-/// A pointer that is not validated. If its dbuf is mapped, also the length of the view, and true if
-/// its bytes need no lease.
+/// A pointer that is not validated. If its dbuf is mapped, the second part is the length of the
+/// view, with true if its bytes need no lease.
 pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
 
 /// Number of attempts of a reader in an overwriting ring before it reports that no block is
@@ -239,8 +239,8 @@ impl Input {
         Ok(None)
     }
 
-    /// Skips to an entry that the writer has not reached, half a lap ahead if possible, and counts
-    /// the skipped entries as lost.
+    /// Skips to an entry that the writer will not overwrite soon, half a lap ahead if possible, and
+    /// counts the skipped entries as lost.
     fn resume(&mut self, start: u64) -> Result<(), Fault> {
         let capacity = self.ring.side.store.capacity;
         let commit = self.ring.side.refresh()?;

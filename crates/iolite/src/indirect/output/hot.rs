@@ -1,4 +1,4 @@
-//! The segment of the last hit, which a write searches first. [SL §5.3.3]
+//! Segment of the last hit, in which a write searches first. [SL §5.3.3]
 
 use crate::view::count_leading_inside;
 use abi::{Class, Extent, RichPointer};
@@ -30,7 +30,7 @@ impl HotSegment {
         pointer
     }
 
-    /// Returns true if these bytes are in this segment.
+    /// Returns true if the bytes of `pointer` are in this segment.
     #[inline]
     pub(super) fn covers(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.position);
