@@ -79,7 +79,7 @@ pub fn add(child: &Child) {
 }
 
 /// Waits for a child and returns its status as a shell reports it: the exit status, 128 plus the
-/// signal number, or 127 if waiting failed.
+/// signal number, or 127 if the wait failed.
 pub fn wait(child: &mut Child) -> u8 {
     use std::os::unix::process::ExitStatusExt as _;
     let pid = i32::try_from(child.id()).unwrap_or(0);

@@ -45,7 +45,7 @@ const LANDLOCK_ABI: ABI = ABI::V6;
 /// Descriptor of the report socket; -1 if none.
 static REPORT_SOCKET: AtomicI32 = AtomicI32::new(-1);
 
-/// Extent of the Landlock rules in force.
+/// The extent to which the kernel enforces the Landlock rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Landlock {
     /// The kernel enforces all rules.

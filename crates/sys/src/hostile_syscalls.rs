@@ -1,5 +1,5 @@
-//! Hostile acts for tests of the confinement; only with the feature `testing`. The product calls
-//! nothing here.
+//! Hostile acts for tests of the confinement. Compiled only with the feature `testing`; the product
+//! does not use this module.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ pub const HOSTILE_ACTS: &[&str] = &[
     "thread",
 ];
 
-/// A hostile act, prepared while the process is still unconfined.
+/// A hostile act, with facts gathered before the process is confined.
 #[derive(Debug)]
 pub struct HostileAct {
     name: String,

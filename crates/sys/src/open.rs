@@ -211,7 +211,7 @@ fn open_pipe_with_reader(path: &Path) -> io::Result<File> {
         told.notify();
     };
     std::thread::Builder::new().name("pipe".to_owned()).spawn(wait)?;
-    let asked = signal::watched();
+    let asked = signal::stop_event();
     let descriptors: Vec<BorrowedFd<'_>> =
         [Some(opened.as_fd()), asked.map(AsFd::as_fd)].into_iter().flatten().collect();
     loop {

@@ -70,7 +70,7 @@ impl AsFd for PollSet {
 }
 
 /// Blocks until the descriptor is writable or has an error, a signal arrives, or `limit` passes.
-/// Returns true if the descriptor is ready.
+/// Returns true if the descriptor is writable or has an error.
 pub fn writable(descriptor: impl AsFd, limit: Duration) -> bool {
     let mut fds = [PollFd::new(&descriptor, PollFlags::OUT)];
     poll(&mut fds, Some(&timespec(limit))).is_ok_and(|ready| ready > 0)

@@ -132,7 +132,8 @@ pub fn must_write_in_place(error: &io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// Replaces the contents of `file`, whose path is `path`, atomically if possible, else in place.
+/// Replaces the contents of `file`, whose path is `path`: atomically if possible, otherwise in
+/// place.
 pub fn replace_contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Result<()> {
     if !file.metadata()?.is_file() {
         return file.write_all(bytes);

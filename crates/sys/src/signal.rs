@@ -47,7 +47,7 @@ pub fn watch() -> Result<&'static EventFd> {
 }
 
 /// Returns the eventfd of [`watch`]; `None` before the first call of [`watch`].
-pub fn watched() -> Option<&'static EventFd> {
+pub fn stop_event() -> Option<&'static EventFd> {
     EVENT.get()
 }
 

@@ -99,7 +99,7 @@ struct Log {
 
 #[derive(Default)]
 struct LogState {
-    /// Names of the announced steps, recorded only if a fault is set.
+    /// Names of the announced steps; recorded only if a fault is set.
     taken: Vec<String>,
     undo: Vec<(String, RollbackAction)>,
 }

@@ -1,8 +1,8 @@
-//! An epoll(7) instance: waits for a changing set of descriptors, each identified by a number that
-//! the caller chooses.
+//! An epoll(7) instance, which waits for a changing set of descriptors, each identified by a number
+//! that the caller chooses.
 //!
-//! Level-triggered: an unhandled event is reported again. A closed descriptor leaves the set unless
-//! a duplicate is open; in that case its owner calls [`Watcher::forget`].
+//! It is level-triggered: an unhandled event is reported again. A closed descriptor leaves the set
+//! unless a duplicate is open; in that case its owner calls [`Watcher::forget`].
 
 use crate::error::{ErrorContext as _, Result};
 use crate::poll::timespec;

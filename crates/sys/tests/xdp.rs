@@ -195,8 +195,8 @@ fn frame_received_by_one_socket_is_sent_by_another() {
     assert_eq!((here.rx_dropped, here.rx_full, there.tx_invalid), (0, 0, 0), "{here:?} {there:?}");
 }
 
-/// Lets two sockets at one queue share a fill ring, while the map selects the receiver of each
-/// frame.
+/// Checks that two sockets can share one queue and its fill ring, and that the map selects which
+/// socket receives a frame.
 #[test]
 fn two_sockets_share_one_queue() {
     let Some(pair) = open_pair(SILENT) else { return };

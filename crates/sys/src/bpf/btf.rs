@@ -60,8 +60,8 @@ impl BtfBuilder {
         self.push_type(name, kind::INT << 24, bytes, &[bytes * 8])
     }
 
-    /// Adds a function with named, typed parameters and returns its type id. The verifier checks
-    /// such a function on its own (global linkage).
+    /// Adds a function with named, typed parameters and returns its type id. The function has
+    /// global linkage, so that the verifier checks it independently of its callers.
     pub fn add_function(&mut self, name: &str, answer: u32, parameters: &[(&str, u32)]) -> u32 {
         const GLOBAL: u32 = 1;
         let list: Vec<u32> =

@@ -1,6 +1,7 @@
-//! Chains of attached programs, ours and others', in execution order.
+//! Queries of the chains of programs attached to one hook, both ours and those of other processes,
+//! in execution order.
 //!
-//! Used to report the chain, to adopt a link, and to choose an [`Anchor`](super::Anchor). Programs
+//! Used to report a chain, to adopt a link, and to choose an [`Anchor`](super::Anchor). Programs
 //! attached by netlink (XDP, clsact) are listed by [`net`](crate::net).
 
 use std::os::fd::{AsFd, AsRawFd as _};
@@ -10,7 +11,7 @@ use super::program_info::program_info;
 use super::{AttachType, Attributes, Side, call_bpf, command};
 use crate::error::{Error, Result};
 
-/// Capacity in members for the query of a chain: more than the kernel's limit of 64.
+/// Number of members for which a query of a chain has room: more than the kernel's limit of 64.
 const MEMBERS_MAX: usize = 128;
 
 /// The programs attached to one hook of an interface or control group.

@@ -10,9 +10,9 @@ pub fn kernel_function(name: &str) -> Option<u32> {
 
 /// Magic number of `struct btf_header`.
 const MAGIC: u16 = 0xeb9f;
-/// BTF_KIND_FUNC
+/// BTF kind of a function (BTF_KIND_FUNC).
 const KIND_FUNCTION: u32 = 12;
-/// Size of `struct btf_type`.
+/// Size of `struct btf_type` in bytes.
 const TYPE_SIZE: usize = 12;
 
 fn find_function(all: &[u8], name: &str) -> Option<u32> {

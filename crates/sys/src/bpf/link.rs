@@ -2,10 +2,10 @@
 //!
 //! A [`Link`] detaches its program when it is dropped or its process is killed; nothing is pinned,
 //! and no program is attached by netlink, because that attachment would persist (RELIABILITY T15).
-//! Programs of others are never displaced: a second XDP program at an interface is refused, and in
-//! a chain (TCX, control groups) the [`Anchor`] chooses the position. The kernel checks no
-//! capability here: a program's descriptor is the right to attach it, so untrusted peers never
-//! receive one.
+//! Programs of other processes are never displaced: a second XDP program at an interface is
+//! refused, and in a chain (TCX, control groups) the [`Anchor`] chooses the position. The kernel
+//! checks no capability here: a program's descriptor is the right to attach it, so untrusted peers
+//! never receive one.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
@@ -39,7 +39,8 @@ pub struct XdpAttachment {
     pub link: Link,
     /// The mode in effect.
     pub mode: XdpMode,
-    /// The driver's refusal, if native mode was tried first.
+    /// The error with which the driver refused native mode; `None` if native mode is in effect or
+    /// was not tried.
     pub refused: Option<Error>,
 }
 
@@ -110,9 +111,9 @@ impl Link {
         Self::create(program, AttachType::Xdp, interface, mode as u32, (0, 0), target)
     }
 
-    /// Attaches an XDP program in native mode, else in generic mode. The result holds the mode in
-    /// effect and, for generic mode, the driver's refusal. Errors that generic mode would return
-    /// too are returned without trying it.
+    /// Attaches an XDP program in native mode or, if that fails, in generic mode. The result
+    /// contains the mode in effect and, for generic mode, the driver's refusal. If generic mode
+    /// would fail with the same error, returns the error without trying it.
     pub fn xdp_any(program: &Program, interface: u32) -> Result<XdpAttachment> {
         let refused = match Self::xdp(program, interface, XdpMode::Native) {
             Ok(link) => return Ok(XdpAttachment { link, mode: XdpMode::Native, refused: None }),
@@ -171,7 +172,7 @@ impl Link {
     /// Fails with EPERM, and changes nothing, if `expected` is given and is not the attached
     /// program.
     pub fn update(&self, program: &Program, expected: Option<&Program>) -> Result<()> {
-        /// BPF_F_REPLACE
+        /// BPF_F_REPLACE: fail unless the expected program is attached.
         const REPLACE: u32 = 1 << 2;
         let number = |program: &Program| program.as_fd().as_raw_fd().cast_unsigned();
         let flags = if expected.is_some() { REPLACE } else { 0 };
@@ -218,9 +219,9 @@ impl Link {
 impl Anchor {
     /// Returns the kernel's flags and the id of the neighbor; both are 0 for the tail.
     const fn flags(self) -> (u32, u32) {
-        /// BPF_F_BEFORE
+        /// BPF_F_BEFORE: attach before the neighbor.
         const BEFORE: u32 = 1 << 3;
-        /// BPF_F_AFTER
+        /// BPF_F_AFTER: attach after the neighbor.
         const AFTER: u32 = 1 << 4;
         match self {
             Self::Head => (BEFORE, 0),
@@ -233,9 +234,9 @@ impl Anchor {
 
 impl Neighbor {
     const fn flags(self) -> u32 {
-        /// BPF_F_ID
+        /// BPF_F_ID: the neighbor is given by its id instead of a descriptor.
         const ID: u32 = 1 << 5;
-        /// BPF_F_LINK
+        /// BPF_F_LINK: the neighbor is a link instead of a program.
         const LINK: u32 = 1 << 13;
         match self {
             Self::Link(_) => ID | LINK,
@@ -251,8 +252,8 @@ impl Neighbor {
 }
 
 impl Drop for Link {
-    /// Detaches explicitly: a child between fork and exec holds a copy of the descriptor, and that
-    /// copy would keep the program attached.
+    /// Detaches the program explicitly, because a child between fork and exec has a copy of the
+    /// descriptor, which would keep the program attached.
     fn drop(&mut self) {
         // An error means that it is detached already, or that its kind of link cannot be; closing
         // the descriptor does the rest.

@@ -13,7 +13,7 @@ use super::{Attributes, Info, call_bpf, command, info_of, name_of, object_name, 
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::{Mapping, ReadMapping};
 
-/// BPF_F_MMAPABLE
+/// BPF_F_MMAPABLE: user space can map the array into memory.
 const MAPPABLE: u32 = 1 << 10;
 /// BPF_F_RDONLY: user space cannot modify the map through this descriptor.
 const READ_ONLY: u32 = 1 << 3;
@@ -59,7 +59,7 @@ pub struct MapSpecification<'a> {
 
 impl<'a> MapSpecification<'a> {
     /// Describes a map with keys and values of four bytes.
-    pub(super) const fn of_words(name: &'a str, kind: MapKind, entries: u32) -> Self {
+    pub(super) const fn from_words(name: &'a str, kind: MapKind, entries: u32) -> Self {
         Self { name, kind, key_size: 4, value_size: 4, entries, mappable: false }
     }
 }
@@ -103,7 +103,7 @@ impl Map {
     /// Creates an array of maps with one element, which holds a map of the same type and sizes as
     /// `inner`.
     pub(super) fn array_of(inner: &Self, name: &str) -> Result<Self> {
-        let wanted = MapSpecification::of_words(name, MapKind::Maps, 1);
+        let wanted = MapSpecification::from_words(name, MapKind::Maps, 1);
         Self::create_with_inner(&wanted, inner.fd.as_raw_fd().cast_unsigned())
     }
 
@@ -126,18 +126,18 @@ impl Map {
 
     /// Creates a zeroed array. [`Map::map`] can map the array if `mappable` is true.
     pub fn array(name: &str, value_size: u32, entries: u32, mappable: bool) -> Result<Self> {
-        let words = MapSpecification::of_words(name, MapKind::Array, entries);
+        let words = MapSpecification::from_words(name, MapKind::Array, entries);
         Self::create(&MapSpecification { value_size, mappable, ..words })
     }
 
     /// Creates an array of programs of one type, for tail calls.
     pub fn programs(name: &str, entries: u32) -> Result<Self> {
-        Self::create(&MapSpecification::of_words(name, MapKind::Programs, entries))
+        Self::create(&MapSpecification::from_words(name, MapKind::Programs, entries))
     }
 
     /// Creates an array of AF_XDP sockets, for XDP redirect.
     pub fn xdp_sockets(name: &str, entries: u32) -> Result<Self> {
-        Self::create(&MapSpecification::of_words(name, MapKind::XdpSockets, entries))
+        Self::create(&MapSpecification::from_words(name, MapKind::XdpSockets, entries))
     }
 
     /// Adopts a map from a received descriptor. The kernel reports its type and sizes.
@@ -151,9 +151,9 @@ impl Map {
         Ok(Self { fd, name, kind, key_size, value_size, entries: info.entries })
     }
 
-    /// Opens a descriptor that cannot modify the map, to be passed to another process. The
-    /// recipient can poll and read by key but not map; to permit mapping, freeze the map and pass
-    /// its own descriptor.
+    /// Opens a second descriptor that cannot modify the map, for another process. The recipient can
+    /// poll and read by key but not map. To permit mapping, freeze the map and pass the original
+    /// descriptor instead.
     ///
     /// Needs CAP_SYS_ADMIN.
     pub fn open_read_only(&self) -> Result<OwnedFd> {

@@ -63,13 +63,14 @@ mod command {
     pub(super) const LINK_DETACH: u32 = 34;
 }
 
-/// The part of `union bpf_attr` that one command uses.
+/// The fields of `union bpf_attr` that one command uses.
 ///
 /// # Safety
-/// 1. The type is `repr(C)` without padding, laid out as `linux/bpf.h` lays out the fields of its
+///
+/// 1. The type is `repr(C)` without padding, with the layout that `linux/bpf.h` specifies for the
 ///    command.
-/// 2. Addresses in it are zero or those of memory that lives, and has the stated size, during the
-///    call.
+/// 2. Each address in it is zero, or the address of memory that lives and has the stated size
+///    during the call.
 unsafe trait Attributes {}
 
 // SAFETY: integers in the order in which the caller lists the fields of its command, which has no
@@ -119,7 +120,7 @@ fn name_of(kept: [u8; 16]) -> String {
     kept.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect()
 }
 
-/// `union bpf_attr` of OBJ_GET_INFO_BY_FD.
+/// Fields of `union bpf_attr` for OBJ_GET_INFO_BY_FD.
 #[repr(C)]
 struct InfoAttributes {
     fd: u32,

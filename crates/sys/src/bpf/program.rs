@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 const LOG_SIZES: [u32; 2] = [1 << 20, 16 << 20];
 /// Maximum number of retries after a signal interrupted a load (EAGAIN).
 const RETRIES_MAX: u32 = 5;
-/// BPF_F_XDP_HAS_FRAGS
+/// BPF_F_XDP_HAS_FRAGS: the program accepts multi-buffer frames.
 const FRAGMENTS: u32 = 1 << 5;
-/// BPF_F_XDP_DEV_BOUND_ONLY
+/// BPF_F_XDP_DEV_BOUND_ONLY: the program is bound to one device.
 const DEVICE_BOUND: u32 = 1 << 6;
 
 /// Program types (BPF_PROG_TYPE_*).
@@ -116,7 +116,7 @@ pub struct SourceInfo<'a> {
     pub lines: &'a [LineInfo],
 }
 
-/// `struct bpf_func_info`.
+/// A function of a program (`struct bpf_func_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct FunctionInfo {
@@ -126,7 +126,7 @@ pub struct FunctionInfo {
     pub type_id: u32,
 }
 
-/// `struct bpf_line_info`.
+/// A source line of a program (`struct bpf_line_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct LineInfo {

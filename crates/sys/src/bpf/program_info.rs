@@ -89,7 +89,7 @@ pub struct RunStatistics {
 impl RunStatistics {
     /// Starts counting.
     pub fn enable() -> Result<Self> {
-        /// BPF_STATS_RUN_TIME
+        /// BPF_STATS_RUN_TIME: count runs and their duration.
         const RUN_TIME: u32 = 0;
         let fd = open_object(command::ENABLE_STATS, "ENABLE_STATS", "run time", &mut [RUN_TIME])?;
         Ok(Self { _fd: fd })

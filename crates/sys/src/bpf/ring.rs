@@ -1,12 +1,12 @@
 //! Per-CPU rings into which programs write records and pointers: memory layout and access.
 //! (CONTRACT 29)
 //!
-//! The memory is the element of a frozen array. Programs write it; every process, ours included,
-//! maps it read-only. Each CPU has a region that only its program writes: a page of control words,
-//! pointers per sink, and records of any length up to [`RingsLayout::record_max`]. Positions count
-//! bytes and never wrap; a record that begins near the end of the ring continues into a tail after
-//! the end, so records are always contiguous. This module has no reader state: readers copy, then
-//! check [`Region::reserved`] to detect that the writer has lapped them.
+//! The rings are the only element of a frozen array. Programs write it; every process, ours
+//! included, maps it read-only. Each CPU has a region that only its program writes: a page of
+//! control words, pointers per sink, and records of any length up to [`RingsLayout::record_max`].
+//! Positions count bytes and never wrap; a record that begins near the end of the ring continues
+//! into a tail after the end, so records are always contiguous. This module has no reader state:
+//! readers copy, then check [`Region::reserved`] to detect that the writer has lapped them.
 //!
 //! If one program serves several requests, the records are in rings without sinks, and each request
 //! has separate rings of pointers into these records ([`Rings::with_records`]).
@@ -21,26 +21,27 @@ use crate::memory::{GatherWrite, ReadMapping};
 /// Byte offsets within a region, and sizes of its parts. Words for readers and words private to the
 /// writer are on separate cache lines.
 pub mod region_offset {
-    /// Position up to which the writer may be writing (u64).
+    /// Offset of the position up to which the writer may be writing (u64).
     pub const RESERVED: u32 = 0;
-    /// Position up to which records are complete (u64).
+    /// Offset of the position up to which records are complete (u64).
     pub const COMMITTED: u32 = 8;
-    /// Per sink, the number of pointers ever written (u64 each).
+    /// Offset of the numbers of pointers ever written, one per sink (u64 each).
     pub const HEADS: u32 = 64;
-    /// Start of the writer's private words, which fill the page after the head of the last sink.
+    /// Offset of the writer's private words, which fill the page after the head of the last sink.
     pub const SCRATCH: u32 = HEADS + 8 * super::SINKS_MAX;
-    /// Pointers of the first sink.
+    /// Offset of the pointers of the first sink.
     pub const POINTERS: u32 = 4096;
-    /// Time of this CPU's last notification, in ns of the monotonic clock (u64).
+    /// Offset of the time of this CPU's last notification, in ns of the monotonic clock (u64).
     pub const NOTIFY_TIME: u32 = SCRATCH + 24;
-    /// Number of frames that could not be copied (u64).
+    /// Offset of the number of frames that could not be copied (u64).
     pub const FAILED: u32 = SCRATCH + 8;
-    /// Number of notifications sent, then number of notifications suppressed (u64 each).
+    /// Offset of the number of notifications sent, followed by the number of notifications
+    /// suppressed (u64 each).
     pub const NOTIFIED: u32 = SCRATCH + 40;
-    /// Tallies, each the number of blocks and the number of bytes (u64 each).
+    /// Offset of the tallies, each a number of blocks and a number of bytes (u64 each).
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
-    /// Per exit edge that shares a sink, the number of pointers ever written for the edge (u64
-    /// each). Programs that keep everything in one map use the same area for notes and tallies.
+    /// Offset of the numbers of pointers ever written, one per exit edge that shares a sink (u64
+    /// each). Programs that keep all data in one map use the same area for notes and tallies.
     pub const COUNTS: u32 = SCRATCH + 64;
     /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4),
     /// class (4), view offset (4), exit edge (4), and, if edges share the sink, the number of
@@ -238,8 +239,8 @@ pub struct FramePointer {
     pub class: u32,
     /// Offset of the view in the frame.
     pub offset: u32,
-    /// Exit edge that the frame takes.
-    pub way: u32,
+    /// Number of the exit edge that the frame takes.
+    pub edge: u32,
     /// Number of pointers written before for the same edge. Counted only if edges share the sink.
     pub number: u64,
 }
@@ -283,8 +284,8 @@ impl<'a> Region<'a> {
     /// before [`Region::head`], because the writer updates the count of the edge first.
     #[must_use]
     #[inline]
-    pub fn count(&self, way: u32) -> u64 {
-        let at = way.checked_mul(8).and_then(|at| at.checked_add(region_offset::COUNTS));
+    pub fn count(&self, edge: u32) -> u64 {
+        let at = edge.checked_mul(8).and_then(|at| at.checked_add(region_offset::COUNTS));
         let count = at.filter(|at| *at < region_offset::POINTERS).map_or(0, |at| self.word(at));
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         count
@@ -300,9 +301,9 @@ impl<'a> Region<'a> {
         let halves = |word: u64| (word as u32, (word >> 32) as u32);
         (sink < shape.sinks).then(|| {
             let (length, class) = halves(self.word(at + 8));
-            let (offset, way) = halves(self.word(at + 16));
+            let (offset, edge) = halves(self.word(at + 16));
             let (position, number) = (self.word(at), self.word(at + 24));
-            FramePointer { position, length, class, offset, way, number }
+            FramePointer { position, length, class, offset, edge, number }
         })
     }
 

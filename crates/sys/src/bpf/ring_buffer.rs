@@ -1,4 +1,4 @@
-//! Notifications from programs: a BPF ring buffer with both sides mapped.
+//! Notifications from programs through a BPF ring buffer, both sides of which are mapped.
 //!
 //! A program submits a record and may wake waiters; the owner consumes records. A process with a
 //! read-only descriptor ([`Map::open_read_only`]) cannot consume records; its edge-triggered
@@ -15,7 +15,8 @@ use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::{Mapping, ReadMapping};
 use crate::poll::timespec;
 
-/// Size in bytes of a record's header: length with two flag bits, and a word private to the kernel.
+/// Size in bytes of a record's header, which holds the length with two flag bits, and a word
+/// private to the kernel.
 const HEADER_SIZE: usize = 8;
 /// BPF_RINGBUF_BUSY_BIT: the record is being written.
 const BUSY: u32 = 1 << 31;
@@ -34,7 +35,7 @@ pub struct RingBuffer {
 impl RingBuffer {
     /// Creates a ring buffer of `bytes` bytes, a power of two and a multiple of the page size.
     pub fn create(name: &str, bytes: u32) -> Result<Self> {
-        let words = MapSpecification::of_words(name, MapKind::RingBuffer, bytes);
+        let words = MapSpecification::from_words(name, MapKind::RingBuffer, bytes);
         let map = Map::create(&MapSpecification { key_size: 0, value_size: 0, ..words })?;
         Self::from_map(map, bytes, name)
     }
@@ -75,7 +76,7 @@ impl RingBuffer {
         put.wrapping_sub(self.consumer.word(0).unwrap_or(0))
     }
 
-    /// Consumes all complete records, passing each to `each`, and returns their number.
+    /// Consumes all complete records, calls `each` for each of them, and returns their number.
     pub fn drain(&mut self, mut each: impl FnMut(&[u8])) -> usize {
         let (mut count, mut record) = (0, Vec::new());
         let mut taken = self.consumer.word(0).unwrap_or(0);
@@ -102,13 +103,13 @@ impl RingBuffer {
 }
 
 impl AsFd for RingBuffer {
-    /// Readable while records are available.
+    /// Returns the descriptor, which is readable while records are available.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
     }
 }
 
-/// An edge-triggered waiter on ring buffers, which does not consume their records.
+/// An edge-triggered waiter on ring buffers that does not consume their records.
 #[derive(Debug)]
 pub struct Listener {
     epoll: OwnedFd,
@@ -127,8 +128,8 @@ impl Listener {
         Ok(Self { epoll })
     }
 
-    /// Blocks until a notification arrives that was not yet reported, a signal arrives, or `limit`
-    /// passes. Returns true if a notification arrived.
+    /// Blocks until a notification arrives that no earlier call has reported, a signal arrives, or
+    /// `limit` passes. Returns true if a notification arrived.
     pub fn wait(&self, limit: Duration) -> bool {
         let limit = timespec(limit);
         let mut events = Vec::with_capacity(8);

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd as _;
 use super::{Attributes, Program, call_bpf, command};
 use crate::error::Result;
 
-/// Offset of `cb` in `__sk_buff`.
+/// Byte offset of `cb` in `__sk_buff`.
 const CB_OFFSET: usize = 48;
 
 /// Result of a test run.

@@ -9,7 +9,8 @@ use crate::error::{Error, ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::OwnedFd;
 
-/// Constants of `linux/netlink.h`, `linux/genetlink.h` and `linux/netdev.h`.
+/// Constants of `linux/netlink.h`, `linux/genetlink.h` and `linux/netdev.h`, from here to
+/// [`ACCEPTS_FRAMES`].
 const ERROR: u16 = 2;
 const REQUEST: u16 = 1;
 const CONTROLLER: u16 = 16;
@@ -19,7 +20,7 @@ const FAMILY_NAME: u16 = 2;
 const GET_DEVICE: u8 = 1;
 const DEVICE_INDEX: u16 = 1;
 const XDP_FEATURES: u16 = 3;
-/// NETDEV_XDP_ACT_NDO_XMIT
+/// NETDEV_XDP_ACT_NDO_XMIT: the device accepts redirected frames.
 const ACCEPTS_FRAMES: u64 = 4;
 /// Size of `struct genlmsghdr`.
 const GENERIC_HEADER: usize = 4;

@@ -92,7 +92,7 @@ impl InterfaceFlags {
     }
 }
 
-/// Counters of an interface since its creation (`struct rtnl_link_stats64`, documented further in
+/// Counters of an interface since its creation (`struct rtnl_link_stats64`, documented in
 /// `linux/if_link.h`). The fields from `rx_dropped` on count receive losses; drivers differ in
 /// which of these fields they use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

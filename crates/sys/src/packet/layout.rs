@@ -17,12 +17,12 @@ const LINK_OFFSET: usize = 48;
 /// Version number of TPACKET_V3 in a block's header.
 const VERSION: u32 = 2;
 
-/// TP_STATUS_LOSING
+/// TP_STATUS_LOSING: packets were dropped since the last read of the statistics.
 const LOSING: u32 = 1 << 2;
-/// TP_STATUS_BLK_TMO
+/// TP_STATUS_BLK_TMO: the block was retired by its timeout.
 const TIMED_OUT: u32 = 1 << 5;
 
-/// Byte offset of the status word in a block.
+/// Byte offset of the status word in a block header.
 pub(super) const STATUS_OFFSET: usize = 8;
 
 /// The header of a block.
@@ -199,7 +199,7 @@ pub enum PacketKind {
     Outgoing,
     /// Sent by this host to a multicast group of which this host is a member.
     Loopback,
-    /// Any other number of the kernel's.
+    /// A number that this crate does not know.
     Unknown(u8),
 }
 
@@ -234,8 +234,8 @@ pub struct Packets<'a> {
 }
 
 impl Packets<'_> {
-    /// Returns the number of packets that the block header announces but iteration has not yet
-    /// returned.
+    /// Returns the number of packets that the block header announces and that iteration has not
+    /// returned yet.
     #[must_use]
     pub const fn left(&self) -> u32 {
         self.left

@@ -21,9 +21,9 @@ pub(super) const VERSION: Name = (libc::PACKET_VERSION, "PACKET_VERSION");
 pub(super) const RESERVE: Name = (libc::PACKET_RESERVE, "PACKET_RESERVE");
 pub(super) const QDISC_BYPASS: Name = (libc::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS");
 pub(super) const IGNORE_OUTGOING: Name = (23, "PACKET_IGNORE_OUTGOING");
-/// PACKET_MR_PROMISC
+/// PACKET_MR_PROMISC: membership that makes the interface promiscuous.
 pub(super) const PROMISCUOUS: libc::c_ushort = 1;
-/// ETH_P_ALL
+/// ETH_P_ALL: frames of all protocols.
 pub(super) const ALL_PROTOCOLS: u16 = 3;
 
 /// Instruction `ret #0`, a complete program that drops every frame.
@@ -32,9 +32,10 @@ pub(super) const DROP_ALL: Instruction = (6, 0, 0, 0);
 /// A value of a socket option.
 ///
 /// # Safety
+///
 /// The type is `repr(C)` with the kernel's layout of the option. Zero, and every other bit pattern
 /// that the kernel writes, is a valid value of the type. Addresses in a value are those of memory
-/// that lives through the call.
+/// that lives for the duration of the call.
 pub(crate) unsafe trait Value {}
 
 // SAFETY: an integer.

@@ -1,9 +1,9 @@
 //! The mapped receive ring, whose segments the kernel fills in order and this process returns.
 //!
-//! TPACKET_V3: a segment is a block of frames of any length, retired when full or when its timeout
-//! passes. If this process still owns the next segment, the ring freezes: arriving frames are
-//! dropped and counted ([`RingStatistics`]), and nothing is ever overwritten. The descriptor stays
-//! readable until this process has returned the newest retired segment.
+//! With TPACKET_V3, a segment is a block of frames of any length, retired when full or when its
+//! timeout passes. If this process still owns the next segment, the ring freezes: arriving frames
+//! are dropped and counted ([`RingStatistics`]), and nothing is ever overwritten. The descriptor
+//! stays readable until this process has returned the newest retired segment.
 
 use super::layout;
 use super::option;
@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// TPACKET_V3
+/// Version number of TPACKET_V3 in the socket option.
 const VERSION_3: libc::c_int = 2;
 /// Value of a block's status word while user space owns the block.
 const USER_OWNED: u32 = 1;
@@ -110,13 +110,13 @@ pub struct Gap {
 /// same segment.
 #[derive(Debug, Default)]
 struct Gaps {
-    /// Gaps not yet taken by [`PacketRing::take_gap`].
+    /// Gaps that [`PacketRing::take_gap`] has not returned yet.
     known: VecDeque<Gap>,
     /// Number of dropped frames already assigned to a gap.
     counted: u64,
-    /// Length in segments of the prefix that has been returned without a hole.
+    /// Number of segments at the start that have all been returned.
     passed: u64,
-    /// Per slot, true if its segment has been returned but lies beyond that prefix.
+    /// For each slot, true if its segment has been returned although an earlier one has not.
     ahead: Vec<bool>,
 }
 

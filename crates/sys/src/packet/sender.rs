@@ -14,7 +14,7 @@ const BATCH_MAX: usize = 64;
 /// Flags that make a send to a full socket return EAGAIN.
 const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
-/// The path of sent frames to the driver.
+/// The way of sent frames to the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Qdisc {
     /// Through the queueing discipline of the interface, like other frames of the host.

@@ -1,8 +1,8 @@
-//! System and loader calls of a library preloaded into another program, which owns the descriptors
-//! and signal handlers.
+//! System and loader calls for a library that is preloaded into another program, which owns the
+//! descriptors and signal handlers.
 //!
-//! Nothing here allocates or takes a lock. Only [`set_errno`] sets `errno` on purpose; callers of
-//! other functions first save it with [`errno`].
+//! No function here allocates or takes a lock. Only [`set_errno`] sets `errno` on purpose; callers
+//! of other functions first save it with [`errno`].
 
 pub mod window;
 

@@ -43,7 +43,7 @@ pub struct Frames {
     /// State of each frame (see F1 to F3).
     words: Box<[AtomicU32]>,
     free: Mutex<Vec<u32>>,
-    /// Number of free frames reserved for senders that copy.
+    /// Number of free frames that are reserved for senders that copy.
     reserve: AtomicUsize,
     /// The socket with which the UMEM was registered. Other sockets share the UMEM through this
     /// one.
@@ -108,8 +108,8 @@ impl Frames {
         Some((frame as usize, usize::try_from(within).ok()?))
     }
 
-    /// Returns the location of `bytes` as a descriptor, or `None` unless `bytes` lies in one
-    /// received frame of this memory.
+    /// Returns the location of `bytes` as a descriptor. Returns `None` unless all of `bytes` is in
+    /// one received frame of this memory.
     #[must_use]
     pub fn find(&self, bytes: &[u8]) -> Option<Descriptor> {
         let base = self.umem.memory().base().addr().get();

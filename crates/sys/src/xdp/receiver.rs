@@ -114,7 +114,7 @@ impl XdpReceiver {
 }
 
 impl AsFd for XdpReceiver {
-    /// Readable when a frame has been received.
+    /// Returns the descriptor, which is readable when a frame has been received.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -54,7 +54,7 @@ pub struct RedirectCounts {
     pub passed: u64,
 }
 
-/// Data that the program writes before a frame.
+/// Data that the program stores before a frame: time and VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// Time at which the program saw the frame, in ns of the monotonic clock.

@@ -116,8 +116,9 @@ impl TxRing {
         Ok(self.0.size - self.0.room()?)
     }
 
-    /// Replaces all descriptors that the kernel has not yet consumed by at least as many others.
-    /// Sound only if the kernel reads the ring only during calls of this process.
+    /// Replaces all descriptors that the kernel has not yet consumed by others, of which there must
+    /// be at least as many. Sound only if the kernel reads the ring only during calls of this
+    /// process.
     pub(super) fn rewrite(&mut self, all: &[Descriptor]) -> Result<()> {
         let old = self.waiting()?;
         self.0.index = self.0.index.wrapping_sub(old);

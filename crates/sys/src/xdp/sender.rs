@@ -35,7 +35,7 @@ pub struct XdpSender {
     /// Number of frames that the kernel has not returned, including those in `queued`.
     in_flight: usize,
     back: Vec<u64>,
-    /// Descriptors of the packet that the kernel took last.
+    /// Descriptors of the packet that the kernel took last, in case the device has dropped it.
     last: Vec<Descriptor>,
     fragments: bool,
 }
@@ -44,8 +44,8 @@ pub struct XdpSender {
 #[derive(Clone, Copy, Debug)]
 struct RingEntry {
     at: Descriptor,
-    /// True if the kernel has read this entry without publishing that. Another entry then counts
-    /// the packet.
+    /// True if the kernel has read this entry without publishing its new read position. The packet
+    /// is then counted by another entry.
     ghost: bool,
 }
 
@@ -230,7 +230,8 @@ impl XdpSender {
         Ok(taken)
     }
 
-    /// Makes the first waiting packet a ghost: the kernel has taken it without publishing that.
+    /// Makes the first waiting packet a ghost, because the kernel has taken it without publishing
+    /// its new read position.
     fn make_ghost(&mut self) {
         for entry in self.queued.iter_mut().skip_while(|entry| entry.ghost) {
             entry.ghost = true;

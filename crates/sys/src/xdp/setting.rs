@@ -22,15 +22,15 @@ pub(super) const FILL_AT: u64 = 0x1_0000_0000;
 /// Offset at which to map the completion ring.
 pub(super) const COMPLETION_AT: u64 = 0x1_8000_0000;
 
-/// XDP_SHARED_UMEM
+/// XDP_SHARED_UMEM: share the memory of another socket.
 pub(super) const SHARED: u16 = 1;
-/// XDP_COPY
+/// XDP_COPY: the kernel copies frames.
 pub(super) const COPY: u16 = 1 << 1;
-/// XDP_ZEROCOPY
+/// XDP_ZEROCOPY: the device accesses the memory itself.
 pub(super) const ZERO_COPY: u16 = 1 << 2;
-/// XDP_USE_NEED_WAKEUP
+/// XDP_USE_NEED_WAKEUP: the kernel sets flags that say when it must be woken.
 pub(super) const NEED_WAKEUP: u16 = 1 << 3;
-/// XDP_USE_SG
+/// XDP_USE_SG: packets may span several frames.
 pub(super) const FRAGMENTS: u16 = 1 << 4;
 
 const SOL_XDP: libc::c_int = 283;

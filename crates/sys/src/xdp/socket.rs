@@ -16,8 +16,8 @@ pub enum CopyMode {
     ZeroCopy,
     /// The kernel copies each frame.
     Copy,
-    /// Zero-copy if the driver supports it, else copies by the kernel. [`XdpSocket::is_zero_copy`]
-    /// tells which.
+    /// Zero-copy if the driver supports it, otherwise copies by the kernel.
+    /// [`XdpSocket::is_zero_copy`] returns the mode in effect.
     Either,
 }
 
@@ -260,7 +260,8 @@ fn open_unbound() -> Result<OwnedFd> {
 }
 
 impl AsFd for XdpSocket {
-    /// Readable when a frame has been received; writable when the send ring has room.
+    /// Returns the descriptor, which is readable when a frame has been received, and writable when
+    /// the send ring has room.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
