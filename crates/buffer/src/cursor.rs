@@ -60,8 +60,8 @@ pub struct RingMemory {
     pub capacity: u64,
     /// Policy of a full ring.
     pub policy: Policy,
-    /// The ring in which the writer has continued, within one process
-    /// ([`Producer::continue_within`]).
+    /// The memory in which the ring continues after a resize within one process
+    /// ([`Producer::continue_within`]); empty before that.
     next: OnceLock<Arc<Self>>,
 }
 
@@ -100,7 +100,7 @@ impl RingMemory {
         Self::new(Region::heap(DATA_WORDS + data_words), readers, capacity, policy)
     }
 
-    /// Returns the counts that the writer has published.
+    /// Returns the counts of blocks put and dropped that the writer has published.
     pub(crate) fn put(&self) -> WriterCounts {
         WriterCounts::from_words(counts::read(&self.writer, writer::COMMIT, writer::LEDGER))
     }
@@ -118,7 +118,7 @@ fn reader_counts(page: &Region) -> ReaderCounts {
 /// The writer's cursor of a ring.
 #[derive(Debug)]
 pub struct Producer {
-    /// Shared memory of the ring.
+    /// Memory of the ring, shared with its readers.
     pub store: Arc<RingMemory>,
     /// Length in positions of a lap at the head.
     pub(crate) capacity: u64,
@@ -132,7 +132,7 @@ pub struct Producer {
     marked: u64,
     /// Position at which the current segment begins. The segment's memory holds no older data.
     start: u64,
-    /// Last change of the capacity in place; `None` if all readers have passed that change.
+    /// The last change of the capacity in place; `None` once all readers have passed it.
     cut: Option<CapacityChange>,
     /// Oldest position that a reader still needs, as of the last refresh.
     oldest: u64,
@@ -327,10 +327,10 @@ impl Producer {
         self.store = store;
     }
 
-    /// Continues in other memory of this process from the head on: `data_words` words for a lap of
-    /// `capacity` positions. Readers finish this memory and follow ([`Consumer::available`]).
-    /// Returns false, without effect, if a reader has not yet followed the last change, as of the
-    /// last refresh.
+    /// Continues in new memory of this process, from the head on. The memory has `data_words`
+    /// words, for a lap of `capacity` positions. Readers finish the old memory and follow
+    /// ([`Consumer::available`]). Returns false, without effect, if a reader had not yet followed
+    /// the last change at the last refresh.
     pub(crate) fn continue_within(&mut self, data_words: usize, capacity: u64) -> bool {
         // A reader that has released exactly up to `start` may still be in the memory before it;
         // it finds the whole chain there, in order.
@@ -347,7 +347,8 @@ impl Producer {
         true
     }
 
-    /// Publishes all blocks and marks the segment as ended by a switch.
+    /// Publishes all blocks and marks the segment as ended, so that readers continue in the next
+    /// one.
     pub(crate) fn leave_segment(&mut self) {
         self.publish();
         // SYNC POINT: switched; pairs with the load in `Consumer::has_switched`.

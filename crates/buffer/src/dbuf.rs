@@ -98,8 +98,8 @@ impl BlockVisitor {
         &mut self.0
     }
 
-    /// Skips to the writer's current position. The skipped blocks are counted when the reader takes
-    /// its next block.
+    /// Skips to the writer's current position. The skipped blocks are counted later, when the
+    /// reader takes its next block.
     pub fn join_now(&mut self) -> Result<(), Fault> {
         self.0.join_now()
     }

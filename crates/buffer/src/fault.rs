@@ -37,13 +37,12 @@ pub enum Fault {
          position {own} here: close the ring"
     )]
     Poisoned {
-        /// The published position.
+        /// Position that the other party has published.
         published: u64,
-        /// The local position.
+        /// Position of this party.
         own: u64,
     },
-    /// The ring contains an invalid record, written by a broken or hostile writer. The ring is
-    /// poisoned.
+    /// The ring contains an invalid record from a broken or hostile writer. The ring is poisoned.
     #[error("there is no record at position {position} of the ring: close the ring")]
     Damaged {
         /// Expected position of the record.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[cfg(not(loom))]
 mod bare;
 
-/// The columns that a ring stores for each entry.
+/// The columns that a ring stores for each entry, which determine the size of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EntryColumns {
     /// The rich pointer alone: 16 bytes.
@@ -124,10 +124,10 @@ impl PointerWriter {
         self.put(&mut entries.iter().copied(), fitting, |_, _| Ok(()))
     }
 
-    /// Puts and publishes the first `count_fitting` entries. `count_fitting` must be a result of
-    /// [`PointerWriter::count_fitting`]. Calls `check` for each entry with the position after the
-    /// entry; if a check fails, puts nothing and fails with the same fault. The remaining entries
-    /// are dropped and counted, or left in the iterator, depending on the policy.
+    /// Puts and publishes the first `count_fitting` entries, where `count_fitting` is a result of
+    /// [`PointerWriter::count_fitting`]. First calls `check` for each of these entries, with the
+    /// position after the entry; if a check fails, puts nothing and fails with the same fault. The
+    /// remaining entries are dropped and counted, or left in the iterator, depending on the policy.
     #[inline]
     pub(crate) fn put(
         &mut self,
@@ -194,10 +194,10 @@ impl PointerWriter {
         usize::try_from(self.side.store.capacity).unwrap_or(usize::MAX)
     }
 
-    /// Continues in a ring of `entries` entries, rounded up to a power of two, in other memory of
-    /// this process. Entries put before stay where they are until they are read; the call does not
-    /// wait for readers. Allocates. Returns false, without effect, if a reader has not yet followed
-    /// the last change.
+    /// Continues in new memory of this process, with room for `entries` entries, rounded up to a
+    /// power of two. Entries put before stay in the old memory until they are read; the call does
+    /// not wait for readers. Allocates. Returns false, without effect, if a reader has not yet
+    /// followed the last change.
     pub(crate) fn resize(&mut self, entries: usize) -> bool {
         let entries = entries.max(1).next_power_of_two();
         self.side.continue_within(entries * self.lanes.stride() / 8, entries as u64)
@@ -443,9 +443,9 @@ impl<'s> EntrySlots<'s> {
         Self { words, capacity: store.capacity, lanes }
     }
 
-    /// Stores the columns of an entry that the ring carries. The compiler hoists the match on the
-    /// columns out of a caller's loop, so that the loop body becomes straight-line code. The same
-    /// holds for [`EntrySlots::load`].
+    /// Stores those columns of an entry that the ring has. The compiler hoists the match on the
+    /// columns out of a caller's loop, so that the loop body becomes straight-line code. This also
+    /// applies to [`EntrySlots::load`].
     #[inline(always)]
     fn store(self, position: u64, entry: Entry) {
         let words: [u64; 8] = zerocopy::transmute!(entry);
@@ -534,8 +534,8 @@ impl<'s> EntrySlots<'s> {
     }
 }
 
-/// Builds the entry of a ring that stores no marks: the block is not a frame, and the view covers
-/// all its bytes.
+/// Returns the entry for a ring without a marks column. The block is not a frame, and the view
+/// covers all of its bytes.
 #[inline]
 fn bare_entry(pointer: [u64; 2], context: BlockMetadata) -> Entry {
     let pointer = RichPointer::from_words(pointer);

@@ -1,69 +1,72 @@
-//! Ids of dbufs that nobody else uses: on the whole machine while a daemon gives them out, and
-//! among the processes of one tree otherwise. A position in a dbuf is never written twice, so (id,
-//! position) names contents. [SL §5.3.1] [IOL §2.9], FEATURES D3, Q10
+//! Allocation of dbuf ids that are never used twice: machine-wide through a daemon, otherwise
+//! within one process tree. A position in a dbuf is never written twice either, so a pair of id and
+//! position identifies contents. [SL §5.3.1] [IOL §2.9], FEATURES D3, Q10
 //!
-//! | ids (24 bits) | given out by | unique |
+//! | ids (24 bits) | allocated by | unique |
 //! |---|---|---|
 //! | 1 to 2²³ − 1 | a counter in memory that the processes of a tree share | in this tree |
 //! | 2²³ to 2²⁴ − 1 | the daemon ([`set_source`]) | on this machine |
 //!
-//! A process takes a range at a time and uses it up; a child of fork(2) takes one of its own, and a
-//! program that Streamline starts inherits the counter ([`inherit`]). Programs that were started
-//! otherwise, without a daemon, are trees of their own. No id is used twice: when the daemon has
-//! none left, the tree's are used, and when these are used up, nothing new can be created.
+//! A process takes one range at a time and allocates ids from it. A child of fork(2) takes a range
+//! of its own, and a program that Streamline starts inherits the counter ([`inherit`]). A program
+//! that was started otherwise, without a daemon, begins a tree of its own. When the daemon has no
+//! ids left, ids of the tree are used; when these are used up as well, no dbuf can be created.
 
 use abi::DbufId;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use sys::memory::{Mapping, Memfd, Seals};
 
-/// The first id that a daemon gives out.
+/// The first id that a daemon may allocate; smaller ids belong to process trees.
 pub const MACHINE_FIRST: u32 = 1 << 23;
-/// Name of the variable by which a program finds the counter of its tree: descriptor and inode,
-/// separated by a colon.
+/// Environment variable through which a program finds the counter of its process tree. The value is
+/// a descriptor and an inode number, separated by a colon.
 pub const VARIABLE: &str = "STREAMLINE_IDS";
-/// Number of ids that a process takes from the counter of its tree at a time.
+/// Number of ids that a process takes from the counter of its tree at once.
 const RANGE: u32 = 16;
 
-/// Consecutive ids.
+/// A range of consecutive ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IdRange {
     /// The first id.
     pub first: u32,
-    /// Number of ids.
+    /// Number of ids in the range.
     pub count: u32,
 }
 
-/// Asks a daemon for a range that no other process gets; `None` if there is no daemon, or it has
-/// none left. May block for as long as a call of the daemon.
+/// Requests a range of ids from a daemon that no other process has. Returns `None` if there is no
+/// daemon, or if it has no ids left. May block for the duration of a call to the daemon.
 pub type Source = fn() -> Option<IdRange>;
 
 static SOURCE: OnceLock<Source> = OnceLock::new();
 static IDS: Mutex<ProcessIds> = Mutex::new(ProcessIds { process: 0, next: 0, end: 0, tree: None });
 
-/// The ids that this process may still use.
+/// The ids that this process has taken and not used yet.
 #[derive(Debug)]
 struct ProcessIds {
-    /// The process that took the range: a child of fork(2) must not use its parent's.
+    /// Id of the process that took the range. A child of fork(2) must not use the range of its
+    /// parent.
     process: u32,
     next: u32,
     end: u32,
     tree: Option<TreeCounter>,
 }
 
-/// The counter of a process tree: the last id taken, in the first word.
+/// The counter of a process tree, in shared memory. Its first word is the last id taken.
 #[derive(Debug)]
 struct TreeCounter {
     file: OwnedFd,
     memory: Mapping,
 }
 
-/// Sets where ranges come from, before the first id is taken; later calls have no effect.
+/// Sets the source of id ranges. Must be called before the first id is allocated; later calls have
+/// no effect.
 pub fn set_source(source: Source) {
     let _ = SOURCE.set(source);
 }
 
-/// Returns an id that no other dbuf has had. `None` if all ids are used. Blocks as [`Source`].
+/// Returns an id that no other dbuf has had, or `None` if all ids are used. May block as [`Source`]
+/// does.
 pub fn fresh() -> Option<DbufId> {
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
@@ -79,8 +82,8 @@ pub fn fresh() -> Option<DbufId> {
     DbufId::new(ids.next - 1)
 }
 
-/// Returns a duplicate of the counter's descriptor that a program inherits, numbered `from` or
-/// above, and the value of [`VARIABLE`] for it.
+/// Returns a duplicate of the counter's descriptor for a program to inherit, with a number of at
+/// least `from`, and the value of [`VARIABLE`] for that program.
 pub fn inherit(from: i32) -> std::io::Result<(String, OwnedFd)> {
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let tree = ids.tree().ok_or(std::io::ErrorKind::OutOfMemory)?;
@@ -94,7 +97,7 @@ fn is_of_daemon(range: &IdRange) -> bool {
     range.first >= MACHINE_FIRST && range.count > 0 && end.is_some_and(|end| end <= ID_END)
 }
 
-/// One more than the largest id.
+/// One more than the greatest id.
 const ID_END: u32 = DbufId::MAX.number() + 1;
 
 impl ProcessIds {
@@ -104,7 +107,7 @@ impl ProcessIds {
         (first + RANGE <= MACHINE_FIRST).then_some(IdRange { first, count: RANGE })
     }
 
-    /// Returns the counter of the tree: the inherited one, or a new one.
+    /// Returns the counter of the process tree, either the inherited one or a new one.
     fn tree(&mut self) -> Option<&TreeCounter> {
         if self.tree.is_none() {
             self.tree = TreeCounter::inherited().or_else(TreeCounter::create);
@@ -121,8 +124,8 @@ impl TreeCounter {
         Some(Self { file: file.into(), memory })
     }
 
-    /// Opens the counter that the variable names. A variable that was inherited without its
-    /// descriptor names another file, or none.
+    /// Opens the counter that the variable names. Returns `None` if the variable was inherited
+    /// without its descriptor, whose number then belongs to another file or to none.
     fn inherited() -> Option<Self> {
         let variable = std::env::var(VARIABLE).ok()?;
         let (number, inode) = variable.split_once(':')?;

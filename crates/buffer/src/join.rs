@@ -29,7 +29,7 @@ use sys::eventfd::EventFd;
 /// Queue of joining and leaving readers, filled by host threads and drained by the writer.
 #[derive(Debug, Default)]
 pub(crate) struct JoinQueue {
-    /// Nonzero if the queue holds a joined or departed reader.
+    /// Nonzero if the queue contains a reader that has joined or departed since the last drain.
     pending: AtomicU32,
     state: Mutex<QueueState>,
 }

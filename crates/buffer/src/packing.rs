@@ -1,15 +1,15 @@
-//! Compression of bytes that are kept and seldom read. [SL §10], FEATURES D16
+//! Compression of memory that is retained but rarely read. [SL §10], FEATURES D16
 
-/// Compresses `bytes`; `None` if that saves less than a quarter. Takes about 2 ns per byte, and
-/// less for bytes without repetitions.
+/// Compresses `bytes`. Returns `None` if that saves less than a quarter. Takes about 2 ns per byte,
+/// and less for bytes without repetitions.
 #[must_use]
 pub fn pack(bytes: &[u8]) -> Option<Box<[u8]>> {
     let packed = lz4_flex::block::compress(bytes);
     (packed.len() <= bytes.len() / 4 * 3).then(|| packed.into())
 }
 
-/// Decompresses what [`pack`] returned into `out`, which is as long as the original bytes. Returns
-/// false if `packed` is something else.
+/// Decompresses a result of [`pack`] into `out`, which must be as long as the original bytes.
+/// Returns false if `packed` is not such a result.
 #[must_use]
 pub fn unpack(packed: &[u8], out: &mut [u8]) -> bool {
     lz4_flex::block::decompress_into(packed, out).is_ok_and(|length| length == out.len())

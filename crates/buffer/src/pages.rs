@@ -25,8 +25,8 @@ pub struct Choice {
     pub pages: Pages,
     /// True if all pages are allocated and mapped at once.
     pub populate: bool,
-    /// True if the pages are placed on the NUMA node of the thread that creates the memory (its
-    /// writer) rather than of the first thread that touches them.
+    /// True if the pages are placed on the NUMA node of the thread that creates the memory, which
+    /// is its writer. Otherwise they are placed on the node of the thread that touches them first.
     pub local: bool,
 }
 

@@ -86,32 +86,32 @@ pub struct Pool {
     next: Cell<u64>,
     /// Position after the open segment.
     end: Cell<u64>,
-    /// Lower bound of the number of the next segment.
+    /// Lower bound for the number of the next segment.
     fresh: Cell<u64>,
     /// Number of slots that have memory. Slots with higher indices have never been used.
     populated: Cell<usize>,
     /// Number of the oldest segment that has not been returned to the lender.
     oldest: Cell<u64>,
-    /// Per slot of lent memory, the number of times that the slot was opened out of order.
+    /// For each slot of lent memory, how many times the slot was opened out of order.
     laps: Box<[Cell<u64>]>,
-    /// Lent slots opened out of order and not yet returned.
+    /// Lent slots that were opened out of order and have not been returned.
     out: RefCell<Vec<usize>>,
-    /// True while a draft is open.
+    /// True while a draft exists.
     drafting: Cell<bool>,
     /// Number of pins per slot.
     pins: Box<[Cell<u32>]>,
-    /// Per slot, the offset in the region of the first byte that the slot's only pin still needs
-    /// ([`Pool::needs_from`]); 0 if the pin needs the entire segment.
+    /// For each slot, the offset in the region of the first byte that the slot's only pin still
+    /// needs ([`Pool::needs_from`]); 0 if the pin needs the entire segment.
     needed: Box<[Cell<usize>]>,
     cold: RefCell<PackedSegments>,
-    /// True if the memory may be visible to other parties by other means than leases, so that
-    /// blocks cannot be edited.
+    /// True if other parties may have access to the memory without a lease, so that blocks cannot
+    /// be edited in place.
     exposed: Cell<bool>,
-    /// Number of unpins without a matching pin.
+    /// Number of unpin calls without a matching pin.
     mistakes: Cell<u64>,
 }
 
-/// A pin on a segment, stored as a plain number in any table.
+/// A pin on a segment, as a plain number that can be stored in any table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SegmentPin(u64);
 
@@ -310,7 +310,7 @@ impl Pool {
         count.is_some()
     }
 
-    /// Returns the number of unpins without a matching pin; nonzero only through a bug of the
+    /// Returns the number of unpin calls without a matching pin; nonzero only because of a bug in a
     /// caller.
     #[must_use]
     pub const fn unpin_mistakes(&self) -> u64 {
@@ -373,8 +373,8 @@ impl Pool {
         self.memory.locate(place).or_else(|fault| self.unpack(place, fault))
     }
 
-    /// Opens the lowest free slot, under the next segment number that maps to the slot. Returns
-    /// `None` if no slot is free or memory is short.
+    /// Opens the lowest free slot, with the next segment number that maps to the slot. Returns
+    /// `None` if no slot is free or memory is lacking.
     fn open_segment(&self) -> Option<()> {
         let slots = &self.memory.slots;
         let index = (0..slots.len()).find(|&index| slots.segment_in(index) == FREE)?;
@@ -400,7 +400,7 @@ impl Pool {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment<'a> {
     pub(crate) dbuf: DbufId,
-    /// Position of the first byte, truncated to the bits of an extent.
+    /// Position of the first byte, reduced to the bits that an extent has.
     pub(crate) start: u64,
     pub(crate) bytes: &'a [u8],
 }
@@ -412,7 +412,7 @@ impl<'a> Segment<'a> {
         self.dbuf
     }
 
-    /// Returns the position of the first byte, truncated to the bits of an extent.
+    /// Returns the position of the first byte, reduced to the bits that an extent has.
     #[must_use]
     pub const fn start(&self) -> u64 {
         self.start

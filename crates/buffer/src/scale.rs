@@ -79,9 +79,9 @@ impl Scaling {
         Self { low: 40, high: 60, remote: 0, ..Self::reallocation(caches) }
     }
 
-    /// Returns parameters for rings of pointers of one process, with the smallest and the largest
-    /// size in bytes. Pressure decides within them, on one processor and on two: only entries
-    /// cross, which pay little for a cache (decision 0093).
+    /// Returns parameters for rings of pointers within one process, whose size in bytes is between
+    /// `least` and `most`. Pressure alone decides, whether or not the sides share a processor: only
+    /// entries cross, for which the caches matter little (decision 0093).
     #[must_use]
     pub const fn pointers(least: usize, most: usize) -> Self {
         let range = (least, most);
@@ -168,9 +168,9 @@ pub struct Scale {
     pub grown: u64,
     /// Number of times that the ring has shrunk.
     pub shrunk: u64,
-    /// The last round and its decision.
+    /// The last round, and the decision after it.
     pub last: Option<(Round, Step)>,
-    /// The last round after which the size changed, and its decision.
+    /// The last round after which the size changed, and the decision after it.
     moved: Option<(Round, Step)>,
     /// First round in which the ring may shrink again.
     patient_until: u64,
@@ -227,7 +227,8 @@ impl Scale {
         }
     }
 
-    /// Describes why the size changed last; empty if it never did.
+    /// Describes the reason for the last change of size. Returns an empty text if the size has not
+    /// changed.
     #[must_use]
     pub fn because(&self) -> String {
         self.moved.map_or_else(String::new, |(round, step)| self.describe(&round, step.why))

@@ -161,8 +161,8 @@ impl Doorbell {
         self.ignores_room.load(Ordering::Relaxed) == 0 && self.notify()
     }
 
-    /// Sets whether [`Doorbell::notify_room`] wakes future sleepers, which it does by default. Call
-    /// this with true before waiting for room.
+    /// Sets whether [`Doorbell::notify_room`] wakes threads that sleep here later, which it does by
+    /// default. Call this with true before waiting for room.
     pub fn set_waits_for_room(&self, waits: bool) {
         self.ignores_room.store(u32::from(!waits), Ordering::Relaxed);
     }

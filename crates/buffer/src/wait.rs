@@ -39,10 +39,10 @@ impl Sleeper {
     }
 }
 
-/// Urgency of a notification, according to whether further publications follow.
+/// Urgency of a notification, which depends on whether more publications follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
-    /// More publications follow immediately, and the last one is checked with `More` or `Last`.
+    /// More publications follow immediately, and the last of them is checked with `More` or `Last`.
     /// Wakes a sleeper whose threshold is reached. A party that falls asleep at this moment may go
     /// unnoticed until the next check, because the fence is omitted: a fence would stall the writer
     /// until it owns all cache lines just written.
@@ -58,7 +58,7 @@ pub enum Urgency {
 pub enum PartRead {
     /// Number of bytes copied, from one block or several.
     Bytes(usize),
-    /// An empty block, which was taken.
+    /// An empty block, which has been taken.
     Mark,
     /// There is nothing to read yet.
     Nothing,

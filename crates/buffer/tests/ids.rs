@@ -1,4 +1,4 @@
-//! Ids of dbufs in a tree of processes: this test program starts itself.
+//! Tests of dbuf ids in a tree of processes, in which this test program starts itself as the child.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -8,7 +8,7 @@ use streamline_buffer::ids;
 
 const CHILD: &str = "STREAMLINE_TEST_IDS";
 
-/// Prints ids as the child, under the counter that the variable names.
+/// As the child process, prints ids from the counter that the variable names.
 #[test]
 fn child_prints_ids() {
     if std::env::var_os(CHILD).is_some() {

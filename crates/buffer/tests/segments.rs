@@ -155,7 +155,7 @@ const FALSE_SEGMENTS: [FalseSegment; 12] = [
     ("flood", |fault| matches!(fault, Fault::Abandoned)),
 ];
 
-/// A segment is checked like the first offer: a lying writer spoils only its own stream.
+/// A segment is validated like the first offer, so that a lying writer spoils only its own stream.
 /// (RELIABILITY T2)
 #[test]
 fn t2_hostile_segment_spoils_only_its_own_stream() {
@@ -336,7 +336,7 @@ fn announce(lie: &str, doorbell: &SocketDoorbell) {
     }
 }
 
-/// Ignores the result of a send; the tests check only the receiver.
+/// Ignores the result of a send, because the tests check only the receiver.
 const fn ignore_send_result(_: sys::doorbell::SendResult) {}
 
 /// Creates the files of a segment with these records, followed by a switch.

@@ -17,8 +17,8 @@ use streamline_buffer::Fault;
 use streamline_buffer::stream::{ChangeError, Config, Handover, Offer, Output, stream};
 use testkit::{Random, need};
 
-/// Number of steps that the other process repeats in order. It kills itself before the step whose
-/// number it was given.
+/// Number of steps that the other process repeats in order. It kills itself before the step with
+/// the given number.
 const STEPS: usize = 8;
 fn config(readers: usize) -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(8192).readers(readers)

@@ -25,7 +25,7 @@ impl CrossingReader {
     }
 
     /// Loads the writer's published position, so that the next peek returns all entries published
-    /// before this call. The other methods load the position only when all known entries have been
+    /// before this call. Other methods load the position only after all known entries have been
     /// taken.
     pub fn refresh(&mut self) -> Result<(), Fault> {
         self.ring.side.refresh()?;
@@ -133,8 +133,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Copies entries into columns, up to the length of the shortest column. Returns the number of
-    /// entries copied.
+    /// Copies entries into columns. Stops when a column is full, and returns the number of entries
+    /// copied.
     pub fn copy_columns(
         &self,
         pointers: &mut [RichPointer],

@@ -1,25 +1,26 @@
-//! Self-sizing of a crossing. [SL §5.4, reallocation]
+//! Automatic sizing of a crossing. [SL §5.4, reallocation]
 //!
-//! The writer decides once per lap, and when it finds the ring full, as for a stream
-//! ([`crate::scale`]). It continues in other memory and does not wait for readers: they finish the
-//! entries before the change and follow by themselves. Bytes are not affected, since positions go
-//! on (C2, C3).
+//! The writer decides on the size once per lap, and whenever the ring is full, by the same rules as
+//! for a stream ([`crate::scale`]). To resize, it continues in new memory without waiting for
+//! readers, which finish the entries put before the change and then follow. The bytes of blocks are
+//! not affected, since positions continue (C2, C3).
 
 use super::CrossingWriter;
 use crate::scale::{Scale, Scaler, Scaling, Sides};
 
-/// The policy for the size of a crossing.
+/// The policy for the size of a crossing: fixed or automatic.
 #[derive(Debug)]
 pub(super) enum Sizing {
     /// The size never changes.
     Fixed,
-    /// The size follows the pressure. The position is the end of the current lap.
+    /// The size follows the pressure. Holds the state of the sizing, and the position at which the
+    /// current lap ends.
     Scaled(Box<Scaler>, u64),
 }
 
 impl CrossingWriter {
-    /// Lets the writer resize the ring according to its fill level. Sizes in `scaling` are those of
-    /// the entries in bytes.
+    /// Permits the writer to resize the ring according to its fill level. Sizes in `scaling` are
+    /// the total size of the entries in bytes.
     #[must_use]
     pub fn scaling(mut self, scaling: Scaling) -> Self {
         let lap = self.ring().side.head + self.capacity() as u64;
@@ -27,7 +28,7 @@ impl CrossingWriter {
         self
     }
 
-    /// Returns the state of self-sizing, or `None` if the size is fixed.
+    /// Returns the state of automatic sizing, or `None` if the size is fixed.
     #[must_use]
     pub fn scale(&self) -> Option<&Scale> {
         match &self.sizing {
@@ -36,8 +37,8 @@ impl CrossingWriter {
         }
     }
 
-    /// Makes room in a full ring by growing it. Returns false if the size is fixed or at its
-    /// maximum, or if a reader has not yet followed the last change: then the writer has to wait.
+    /// Makes room in a full ring by growing it. Returns false if the writer must wait instead: the
+    /// size is fixed or at its maximum, or a reader has not yet followed the last change.
     pub fn grow(&mut self) -> bool {
         let before = self.capacity();
         if let Sizing::Scaled(scaler, _) = &mut self.sizing {
@@ -47,7 +48,7 @@ impl CrossingWriter {
         self.capacity() > before
     }
 
-    /// Decides on the size if the lap has ended.
+    /// At the end of a lap, decides on the size. Does nothing before.
     #[inline]
     pub(super) fn end_lap(&mut self) {
         if let Sizing::Scaled(_, end) = self.sizing

@@ -377,7 +377,7 @@ fn processor_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Sizes in these tests: 16 to 256 entries with marks.
+/// Size range in these tests, in bytes: 16 to 256 entries with marks.
 const SIZES: crate::scale::Scaling = crate::scale::Scaling::pointers(16 * 64, 256 * 64);
 
 #[test]

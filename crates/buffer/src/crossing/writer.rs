@@ -39,8 +39,8 @@ impl CrossingWriter {
         self.push_each(&mut entries.iter().copied(), entries.len(), origins)
     }
 
-    /// Puts up to `count` entries from an iterator, as [`CrossingWriter::push`]. Entries that are
-    /// neither put nor dropped are left in the iterator.
+    /// Puts up to `count` entries from an iterator, as [`CrossingWriter::push`] does. Entries that
+    /// are neither put nor dropped stay in the iterator.
     #[inline]
     pub fn push_each(
         &mut self,
@@ -76,10 +76,10 @@ impl CrossingWriter {
         Ok(pushed)
     }
 
-    /// Puts and publishes all entries, as [`CrossingWriter::push`], in the common case that all
-    /// fit, none is a hole, and all bytes are in one segment, so that one check covers all entries
-    /// (C2). Otherwise puts nothing and returns false. Fails with a [`Fault`] if no origin has the
-    /// last entry's segment.
+    /// Puts and publishes all entries, as [`CrossingWriter::push`] does. Handles only the common
+    /// case that all entries fit, none is a hole, and all bytes are in one segment, so that one
+    /// check covers all entries (C2). Otherwise puts nothing and returns false. Fails with a
+    /// [`Fault`] if no origin has the last entry's segment.
     pub fn push_columns(
         &mut self,
         entries: Columns<'_>,
@@ -187,8 +187,8 @@ fn hold_block(
     }
 }
 
-/// Number of recent segments in flight that are searched for an existing lease. With one segment
-/// per block, a longer search costs more than another lease.
+/// Number of recent segments in flight in which the writer looks for an existing lease. With one
+/// segment per block, a longer search costs more than another lease.
 const LEASE_SEARCH_MAX: usize = 8;
 
 #[cold]

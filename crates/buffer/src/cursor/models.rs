@@ -160,7 +160,8 @@ fn reader_follows_into_a_new_segment() {
     });
 }
 
-/// A ring of pointers grows and shrinks: the reader follows by itself, in order, and sees the end.
+/// A ring of pointers grows and shrinks. The reader follows each change, gets all entries in order,
+/// and finds the end.
 #[test]
 fn reader_of_pointers_follows_a_resized_ring() {
     let mut builder = loom::model::Builder::new();
@@ -192,8 +193,8 @@ fn reader_of_pointers_follows_a_resized_ring() {
     });
 }
 
-/// The capacity shrinks in place: the writer stays within the smaller one until the reader has
-/// passed the cut.
+/// The capacity shrinks in place. Until the reader has passed the change, the writer uses no more
+/// than the smaller capacity.
 #[test]
 fn writer_waits_at_a_cut_until_the_reader_has_passed() {
     let mut builder = loom::model::Builder::new();

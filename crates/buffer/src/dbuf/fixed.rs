@@ -89,7 +89,7 @@ impl SlotShape {
         (self.slots * 8).next_multiple_of(PAGE)
     }
 
-    /// Returns the index of the slot in which a position is stored.
+    /// Returns the index of the slot for a position.
     #[expect(clippy::cast_possible_truncation, reason = "less than the number of slots")]
     const fn slot_index(self, position: u64) -> usize {
         (position & (self.slots as u64 - 1)) as usize
@@ -100,14 +100,14 @@ impl SlotShape {
         DATA_WORDS + self.slot_index(position)
     }
 
-    /// Returns the byte offset of a position's slot in the writer's memory.
+    /// Returns the byte offset of the slot for a position in the writer's memory.
     const fn slot_offset(self, position: u64) -> usize {
         DATA_WORDS * 8
             + self.table_size()
             + (self.slot_index(position) << self.slot.trailing_zeros())
     }
 
-    /// Returns the extent of a block of `length` bytes in the slot of a position.
+    /// Returns the extent of a block of `length` bytes at a position.
     fn block_extent(self, position: u64, length: usize) -> Extent {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         Extent::new(position.wrapping_mul(self.slot as u64), length)

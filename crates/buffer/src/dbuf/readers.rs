@@ -28,7 +28,7 @@ pub trait BlockWalk: fmt::Debug {
     fn next_fast(&mut self) -> Option<Self::Found> {
         None
     }
-    /// Locates and checks the next block. Returns `None` if none is published.
+    /// Locates and checks the next block. Returns `None` if no unread block is published.
     fn find(&mut self) -> Result<Option<Self::Found>, Fault>;
     /// Advances past a located block.
     fn pass(&mut self, found: &Self::Found);

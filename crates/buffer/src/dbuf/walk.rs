@@ -25,11 +25,12 @@ pub struct RecordWalk {
     expected: u64,
     pub(super) data: Data,
     pub(crate) side: Consumer,
-    /// Position that [`RecordWalk::take`] does not cross, because the caller has work to do there.
+    /// Position beyond which [`RecordWalk::take`] reads no record, because the caller has work to
+    /// do there.
     stop: u64,
     /// True if a block has been passed since the reader joined, so that `expected` is valid.
     known: bool,
-    /// `expected` minus the number of blocks taken.
+    /// Value of `expected` minus the number of blocks taken.
     first: u64,
     /// Position after the last block passed.
     passed: u64,
@@ -128,8 +129,8 @@ impl RecordWalk {
         self.side.set_processor(sys::machine::current_processor() as u64);
     }
 
-    /// Sets the position that [`RecordWalk::take`] does not cross, so that the caller can do its
-    /// work there.
+    /// Sets the position beyond which [`RecordWalk::take`] reads no record, so that the caller can
+    /// do its work there.
     pub(crate) fn stop_at(&mut self, position: u64) {
         self.stop = position;
         self.fast_limit = self.fast_limit.min(position);

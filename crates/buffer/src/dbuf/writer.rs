@@ -29,14 +29,15 @@ pub struct RecordLayout {
     /// position also ends in the current lap, and is at most half a ring long.
     free_until: u64,
     data: Data,
-    /// Position that [`BlockWriter::try_put`] does not cross, because the caller has work to do
-    /// there.
+    /// Position beyond which [`BlockWriter::try_put`] puts no block, because the caller has work to
+    /// do there.
     stop: u64,
     /// True once another writer has taken over the ring.
     is_handed_over: bool,
     /// Head position and number of blocks at the last publication.
     published: (u64, u64),
-    /// Head position at the last reservation, behind which the caller may still be writing.
+    /// Head position at the last reservation. The caller may still be writing the block after this
+    /// position.
     reserved_at: u64,
 }
 
@@ -156,8 +157,8 @@ impl BlockWriter {
         self.side.head = end;
     }
 
-    /// Sets the position that [`BlockWriter::try_put`] does not cross, so that the caller can do
-    /// its work there.
+    /// Sets the position beyond which [`BlockWriter::try_put`] puts no block, so that the caller
+    /// can do its work there.
     #[inline]
     pub(crate) fn stop_at(&mut self, position: u64) {
         self.layout.stop = position;

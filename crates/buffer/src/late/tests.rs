@@ -13,7 +13,7 @@ fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// Exit of a writer: it closes the stream, or it is killed.
+/// Exit of a writer, which either closes the stream or is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Exit {
     Ends,

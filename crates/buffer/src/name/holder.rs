@@ -84,8 +84,8 @@ pub(crate) fn sockets() -> std::io::Result<Vec<String>> {
     Ok(listed.lines().filter_map(name).collect())
 }
 
-/// Claims a name for this process, which runs under the user of the name. Listens at a spare socket
-/// if another user occupies the name. Fails with [`Error::Taken`] if another process of this user
+/// Claims a name for this process, which must run as the user in the name. If another user occupies
+/// the name, listens at a spare socket. Fails with [`Error::Taken`] if another process of this user
 /// holds the name.
 pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result<OwnedFd, Error> {
     let socket = address.socket();

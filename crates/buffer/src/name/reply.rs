@@ -15,8 +15,8 @@ pub(super) struct Reply {
     uid: u32,
     gid: u32,
     mode: u32,
-    /// Meaning by kind: for a region, its size in bytes; for a refusal because all slots are in
-    /// use, the number of slots; for a failed call, an errno; else 0.
+    /// A number whose meaning depends on the kind: the size of a region in bytes, the number of
+    /// slots if all are in use, or the errno of a failed call; otherwise 0.
     number: u64,
 }
 

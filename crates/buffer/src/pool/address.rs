@@ -1,5 +1,4 @@
-//! Translation of an address in this process to the segment and dbuf position behind it. [SL
-//! §5.3.3]
+//! Translation from an address in this process to a segment and a dbuf position. [SL §5.3.3]
 
 use super::{Lease, Memory};
 use abi::{Extent, RichPointer};
@@ -79,8 +78,8 @@ impl Memory {
 }
 
 impl Lease {
-    /// Returns true if this lease covers a block: the block is in the leased segment or, for frozen
-    /// memory, anywhere in the memory (M8).
+    /// Returns true if this lease keeps a block in place: the block is in the leased segment or, in
+    /// frozen memory, anywhere in the memory (M8).
     pub fn keeps(&self, pointer: RichPointer) -> bool {
         let frozen = self.memory().is_frozen() && self.dbuf() == pointer.dbuf();
         frozen || self.covers(pointer.dbuf(), pointer.place)

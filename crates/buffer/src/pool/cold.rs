@@ -23,13 +23,13 @@ use crate::slots::FREE;
 use abi::Extent;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The packed segments of a pool, and the candidates for packing.
+/// The packed segments of a pool, and the segments that may be packed next.
 #[derive(Debug, Default)]
 pub(super) struct PackedSegments {
     packed: BTreeMap<usize, PackedSegment>,
     /// Slots whose pages have been returned to the kernel.
     holes: BTreeSet<usize>,
-    /// Number of the segment in each slot that was pinned at the last [`Pool::cool`].
+    /// For each slot, the number of the segment that was pinned at the last [`Pool::cool`].
     pinned_before: BTreeMap<usize, u64>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct PackedSegments {
 #[derive(Debug)]
 struct PackedSegment {
     bytes: Box<[u8]>,
-    /// Uncompressed length in bytes.
+    /// Original length in bytes.
     length: usize,
 }
 
@@ -53,10 +53,10 @@ pub struct PackedSize {
 }
 
 impl Pool {
-    /// Compresses the segments that have been pinned since the last call and have not been unpacked
-    /// in between. Call this periodically, or twice when memory is short. Skips the open segment,
-    /// leased segments, segments that would shrink by less than a quarter, and memory that cannot
-    /// be returned to the kernel (lent or sealed). Returns the total of all packed segments.
+    /// Compresses the segments that have stayed pinned since the last call without being unpacked.
+    /// Call this periodically, or twice when memory is short. Skips the open segment, leased
+    /// segments, segments that would shrink by less than a quarter, and memory that cannot be
+    /// returned to the kernel (lent or sealed). Returns the total size of all packed segments.
     pub fn cool(&mut self) -> PackedSize {
         let slots = &self.memory.slots;
         let open = self.end.get().checked_sub(1).map(|last| slots.slot_of_position(last));
@@ -91,7 +91,7 @@ impl Pool {
         cold.packed.values().fold(PackedSize::default(), add)
     }
 
-    /// Packs the segment in a slot if it may be packed and packing saves memory.
+    /// Packs the segment in a slot, if the invariants permit it and packing saves memory.
     fn pack(&mut self, cold: &mut PackedSegments, slot: usize) {
         let memory = &self.memory;
         let (Some(file), length) = (memory.file(), memory.slots.filled_len(slot)) else { return };

@@ -41,7 +41,7 @@ impl Pool {
 
     /// Declares that the holder of `pin` no longer needs the bytes of its segment before this
     /// block. A source calls this after it has emitted those bytes. Has no effect if the segment
-    /// has other pins, and ends when another pin is added.
+    /// has other pins, and stops applying when another pin is added.
     pub fn needs_from(&self, pin: SegmentPin, place: Extent) {
         let Ok((slot, at)) = self.memory.locate(place) else { return };
         let only = self.pins.get(slot).is_some_and(|pins| pins.get() == 1);
@@ -52,7 +52,7 @@ impl Pool {
         }
     }
 
-    /// Returns the block's offset in the region if M9 permits editing the block, else `None`.
+    /// Returns the block's offset in the region if the block may be edited (M9); otherwise `None`.
     fn editable_offset(&self, place: Extent) -> Option<usize> {
         let (slot, at) = self.memory.locate(place).ok()?;
         let end = at + place.length() as usize;

@@ -1,9 +1,9 @@
-//! The flag of a pool's memory that is set during an in-place edit.
+//! Flag in the memory of a pool, set during an in-place edit.
 
 use crate::atomic::{AtomicU32, Ordering};
 
-/// A flag that is set while a block of a pool is edited in place. If the edit is leaked
-/// (`mem::forget`), the flag stays set, so that no lease can be created from an address any more.
+/// A flag that is set while a block of the pool is edited in place. If the edit is leaked
+/// (`mem::forget`), the flag stays set, so that an address can no longer be used to create a lease.
 #[derive(Debug, Default)]
 pub(crate) struct EditFlag(AtomicU32);
 

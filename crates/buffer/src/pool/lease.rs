@@ -127,9 +127,9 @@ pub struct Memory {
 enum Backing {
     /// The heap, where mmap is not available.
     Heap,
-    /// A file of the pool's own, retained so that the memory can be shared with other processes.
+    /// A file of the pool's own, kept open so that the memory can be shared with other processes.
     File(Memfd),
-    /// Another party, which fills the segments and gets them back (M7).
+    /// Another party, which fills the segments and to which they are returned (M7).
     Lent(Arc<dyn Lender>),
     /// A file that is sealed against all writes (M8).
     Frozen(Memfd),
@@ -147,7 +147,7 @@ const EPERM: i32 = 1;
 pub(crate) struct SegmentStart {
     /// Offset in the region.
     pub(crate) at: usize,
-    /// Position, truncated to the bits of an extent.
+    /// Position, reduced to the bits that an extent has.
     pub(crate) position: u64,
 }
 

@@ -1,9 +1,10 @@
-//! Measurements of a ring's writer between two decisions on the size, the same for rings of bytes
-//! and of pointers.
+//! Measurements of a ring's writer between two decisions on the size, for rings of bytes and rings
+//! of pointers.
 
 use super::{LapTiming, Round, Scale, Scaling, Sides, Step};
 
-/// The measurements of one ring's writer in the current lap, and the state of its self-sizing.
+/// Measurements of the current lap of one ring's writer, and the state of the ring's automatic
+/// sizing.
 #[derive(Debug)]
 pub(crate) struct Scaler {
     pub(crate) scale: Scale,
@@ -13,7 +14,7 @@ pub(crate) struct Scaler {
     decided_at: Option<u64>,
     /// Head position and time in nanoseconds at the start of the current measurement.
     started: Option<(u64, u64)>,
-    /// Result of the measurement in this lap.
+    /// Result of the time measurement in this lap; `None` without one.
     timing: Option<LapTiming>,
 }
 
@@ -28,7 +29,7 @@ impl Scaler {
         }
     }
 
-    /// Starts or ends the time measurement of this lap; reads the clock twice per lap. To be called
+    /// Starts or ends the time measurement of this lap, and reads the clock twice per lap. Called
     /// when the writer takes its slow path at `head`.
     pub(crate) fn measure_lap(&mut self, head: u64) {
         if self.timing.is_some() {
@@ -43,13 +44,15 @@ impl Scaler {
         }
     }
 
-    /// Records that the writer waits: the ring was full, and the running measurement is void.
+    /// Records that the writer waits because the ring is full, and cancels the current time
+    /// measurement.
     pub(crate) const fn record_wait(&mut self) {
         (self.was_full, self.started) = (true, None);
     }
 
-    /// Decides on the size at the end of the lap at `head`. `capacity` and `distance`, the unread
-    /// part, are in bytes. Returns `None` if this position has been decided on already.
+    /// Decides on the size at the end of the lap at `head`. `capacity` is the size of the ring and
+    /// `distance` its unread part, both in bytes. Returns `None` if the decision for this position
+    /// was made before.
     pub(crate) fn end_lap(
         &mut self,
         head: u64,

@@ -100,7 +100,7 @@ pub struct Moderator {
     half: u64,
     /// Number of blocks that a sleeping reader has not been notified of.
     pending: u64,
-    /// Time of the first of these blocks, if its alarm was set.
+    /// Arrival time of the first of these blocks, if an alarm was set for it.
     since: Option<u64>,
     alarm: Arc<Alarm>,
     timer: Arc<Timer>,
@@ -124,19 +124,21 @@ impl Moderator {
         Self { threshold, range, half, pending, since: None, alarm, timer, events }
     }
 
-    /// Lets T_b adapt between its current value and `most`, rounded down to a power of two.
+    /// Permits T_b to adapt between its current value and `most`, rounded down to a power of two.
     pub fn adapt(&mut self, most: u64) {
         self.range.1 = power_below(most).max(self.range.0);
     }
 
-    /// Limits T_b to half of a ring of `entries` entries, after its size has changed.
+    /// Limits T_b to half of a ring with `entries` entries. Called when the size of the ring has
+    /// changed.
     pub fn fit(&mut self, entries: usize) {
         self.half = power_below(entries as u64 / 2);
         self.threshold.blocks = self.threshold.blocks.clamp(self.range.0, self.range.1);
         self.threshold.blocks = self.threshold.blocks.min(self.half);
     }
 
-    /// Adapts T_b after an event whose blocks took `ns` to arrive.
+    /// Adapts T_b after an event, given the time `ns` in nanoseconds that its blocks took to
+    /// arrive.
     #[cold]
     fn tune(&mut self, ns: u64) {
         let (least, most) = self.range;
@@ -238,11 +240,12 @@ impl Moderator {
     }
 }
 
-/// Time in nanoseconds between two events below which T_b grows: half of the longest time that a
-/// wake-up takes (2 to 25 µs, BASELINES). It shrinks from four times this.
+/// Interval between two events, in nanoseconds, below which T_b grows: half of the longest time
+/// that a wake-up takes (2 to 25 µs, BASELINES). T_b shrinks if the interval exceeds four times
+/// this value.
 const EVENT_NS: u64 = 12_500;
 
-/// Returns the power of two at or below `value`, at least 1.
+/// Returns the greatest power of two that does not exceed `value`, at least 1.
 const fn power_below(value: u64) -> u64 {
     1 << if value < 2 { 0 } else { value.ilog2() }
 }
@@ -262,8 +265,9 @@ struct Alarm {
 const UNSET: u64 = 0;
 /// Time of the next check while the timer sleeps without a limit.
 const DORMANT: u64 = u64::MAX;
-/// Number of checks, T_t apart, that the timer makes after the last alarm. A slow stream sets an
-/// alarm again soon, and waking the thread would cost its writer 7 µs.
+/// Number of checks, at intervals of T_t, that the timer makes after the last alarm before it
+/// sleeps. A slow stream sets an alarm again soon, and waking the thread would cost its writer 7
+/// µs.
 const LINGER_CHECKS: u32 = 8;
 
 impl fmt::Debug for Alarm {
@@ -412,7 +416,7 @@ impl Timer {
 }
 
 impl Alarm {
-    /// Sends the event if it is due. Always returns true, so that `retain` keeps the alarm.
+    /// Sends the event if it is due. Returns true, so that `retain` keeps the alarm.
     fn fire(&self, now: u64) -> bool {
         // SYNC POINT: alarm set; pairs with the store in `set`.
         let deadline = self.deadline.load(Ordering::Acquire);

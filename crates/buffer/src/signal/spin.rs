@@ -22,9 +22,9 @@ use crate::Fault;
 /// Spinning state of one party.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spin {
-    /// Number of polls set by the user; `None` if the number is adaptive.
+    /// Number of polls that the user has set; `None` if the number is adaptive.
     fixed: Option<u32>,
-    /// Number of consecutive waits without a successful poll.
+    /// Number of consecutive waits in which no poll succeeded.
     fruitless: u32,
     /// Number of pauses before each poll, minus one.
     extra_pauses: u32,
@@ -100,8 +100,8 @@ impl Spin {
         self.extra_pauses + 1
     }
 
-    /// Returns true if the user has set 0 polls, so that the party yields the processor at once;
-    /// `None` if the number is adaptive.
+    /// Returns true if the user has set 0 polls, so that the party gives up the processor at once.
+    /// Returns `None` if the number is adaptive.
     pub(crate) fn is_fixed_to_zero(&self) -> Option<bool> {
         self.fixed.map(|polls| polls == 0)
     }

@@ -25,7 +25,7 @@ pub(super) mod word {
     pub(in super::super) const WRITTEN: usize = 5;
     /// Number of sessions that found no free row.
     pub(in super::super) const LEFT_OUT: usize = 6;
-    /// One past the last row ever used.
+    /// Index after the last row ever used.
     pub(in super::super) const USED: usize = 7;
     /// 1 if the writer has ended the table. A killed writer does not set this word; the hang-up of
     /// the host's socket reports its death.

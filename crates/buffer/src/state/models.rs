@@ -1,6 +1,6 @@
 //! Loom models of a writer and a reader of rows, in all interleavings up to a bound of preemptions.
-//! Verified: the models fail if either fence is removed. They do not detect a relaxed store at the
-//! end of a change, although the memory model requires Release there.
+//! The models fail if either fence is removed. They cannot detect a relaxed store at the end of a
+//! change, although the memory model requires Release there.
 
 use super::rows::{
     ROW_HEAD_WORDS, Reading, RowRead, begin_change, end_change, try_read_row, write_row,

@@ -28,16 +28,17 @@ impl Deref for TableReader {
 pub struct Snapshot {
     /// Rows, with one number per column.
     pub rows: Vec<Vec<u64>>,
-    /// True if all rows are from one instant; otherwise each row is consistent only in itself.
+    /// True if all rows are from one instant. Otherwise each row is consistent, but different rows
+    /// may be from different instants.
     pub whole: bool,
     /// Number of rows that could not be read, because the writer stopped or was suspended in the
     /// middle of a change.
     pub torn: usize,
     /// Number of sessions that found no free row.
     pub left_out: u64,
-    /// Time of the last write in nanoseconds of the monotonic clock; 0: never.
+    /// Time of the last write, in nanoseconds of the monotonic clock; 0 before the first write.
     pub written_ns: u64,
-    /// True if the writer has exited or ended the table: its content is final.
+    /// True if the contents are final, because the writer has exited or ended the table.
     pub ended: bool,
 }
 

@@ -19,7 +19,7 @@ pub struct TableWriter {
     /// Host that serves the processes which open the table.
     _host: Host,
     used: usize,
-    /// Indices of the rows that were put beyond the end of the table.
+    /// Indices of rows that were put although they exceed the table.
     overflow: HashSet<usize>,
     /// True if a row was put since the last [`TableWriter::end`].
     is_open: bool,
@@ -73,8 +73,8 @@ impl TableWriter {
         self.overflow.clear();
     }
 
-    /// Sets the numbers of a row, or clears the row for `None`. A row beyond the end of the table
-    /// is only counted. Until [`TableWriter::end`], readers see the table as inconsistent.
+    /// Sets the numbers of a row, or clears the row for `None`. A row that exceeds the table is
+    /// only counted. Until [`TableWriter::end`], readers see the table as inconsistent.
     pub fn put(&mut self, at: usize, numbers: Option<&[u64]>) {
         if !std::mem::replace(&mut self.is_open, true)
             && let Some(lock) = self.words().get(word::LOCK)

@@ -1,4 +1,4 @@
-//! Configuration of a stream, and a query for the number of processors.
+//! Configuration of a stream, and detection of machines with one processor.
 
 use crate::scale::Scaling;
 use crate::{Policy, dbuf};
@@ -17,7 +17,7 @@ pub struct Config {
     pub extent: usize,
     /// Parameters for resizing the ring, or `None` if the size is fixed.
     pub scaling: Option<Scaling>,
-    /// Time in nanoseconds after which a sleeping reader is woken (T_t). `None`: the reader is
+    /// Time in nanoseconds after which a sleeping reader is woken (T_t). With `None`, a reader is
     /// woken only when its threshold is reached or the writer flushes.
     pub latency: Option<u64>,
 }
@@ -64,9 +64,9 @@ impl Config {
         Self { scaling: Some(scaling), ..self }
     }
 
-    /// Lets the writer size the ring for the caches of this machine ([`Config::scaling`]), unless
-    /// the writer drops or overwrites: the size of such a ring decides which blocks are lost.
-    /// Reads the sizes of the caches once per process.
+    /// Permits the writer to fit the size of the ring to the caches of this machine
+    /// ([`Config::scaling`]). Has no effect if the writer drops or overwrites, because the size of
+    /// such a ring decides which blocks are lost. Detects the sizes of the caches once per process.
     #[must_use]
     pub fn self_sizing(self) -> Self {
         static CACHES: OnceLock<Vec<usize>> = OnceLock::new();

@@ -28,7 +28,7 @@ pub struct Input {
     notifier: Notifier,
     /// Unread rest of a block that did not fit into the caller's buffer, or `None`.
     rest: Option<CheckedRecord>,
-    /// True once the writer's process has exited, with or without closing the stream.
+    /// True after the exit of the writer's process, whether or not it closed the stream.
     gone: bool,
     /// True if the ring overwrites.
     lossy: bool,
@@ -38,7 +38,7 @@ pub struct Input {
     shape: Geometry,
     /// Segments received from the writer and not entered yet.
     inbox: Vec<ReceivedSegment>,
-    /// True once the writer has revoked access to further segments.
+    /// True after the writer has revoked access to further segments.
     revoked: bool,
     /// True if the stream was opened by [`Offer::open_trusting`](super::Offer::open_trusting).
     trusts: bool,
@@ -172,8 +172,8 @@ impl Input {
         self.wait_beside(&[], limit)
     }
 
-    /// Waits as [`Input::wait`], and also returns when one of the descriptors `others` becomes
-    /// readable or a signal arrives.
+    /// Waits as [`Input::wait`] does, but also returns when one of the descriptors `others` becomes
+    /// readable, or when a signal arrives.
     pub fn wait_beside(
         &mut self,
         others: &[BorrowedFd<'_>],
@@ -363,14 +363,13 @@ impl Input {
         true
     }
 
-    /// Copies blocks into `out` as long as there is room and further blocks are known to be
-    /// published.
+    /// Copies blocks into `out` while there is room and further blocks are known to be published.
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         self.fill_until(out, false).map(|(count, _)| count)
     }
 
-    /// Copies as [`Input::fill`]; if `marks`, stops before an empty block, or takes it if it is the
-    /// first, and returns true then.
+    /// Copies as [`Input::fill`] does. If `marks` is true, stops before an empty block; if the
+    /// first block is empty, takes it and returns true.
     fn fill_until(&mut self, out: &mut [u8], marks: bool) -> Result<(usize, bool), Fault> {
         let mut count = 0;
         while count < out.len() {
@@ -415,7 +414,7 @@ impl Input {
     }
 }
 
-/// Returns the number of bytes after whose reading room is released: an eighth of the ring.
+/// Returns the number of bytes read after which room is released: an eighth of the ring.
 const fn release_interval(walk: &RecordWalk) -> u64 {
     walk.side.capacity / 8
 }

@@ -1,10 +1,10 @@
-//! Notes: messages that a writer sends to a reader along with a notification.
+//! Notes: messages that a writer sends to a reader together with a notification.
 
 /// A message from the writer of a stream to one reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Note {
-    /// The ring will continue in the segment with this number. The segment's geometry and ring are
-    /// sent along.
+    /// The ring will continue in the segment with this number. The descriptors of the segment are
+    /// sent with the note.
     Segment(u64),
     /// The reader will receive no further segments.
     Revoked,

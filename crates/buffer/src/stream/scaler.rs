@@ -1,4 +1,5 @@
-//! Self-sizing of a stream: the resize that follows from the measurements of each lap. [SL §5.4]
+//! Automatic sizing of a stream: resizes the ring according to the measurements of each lap. [SL
+//! §5.4]
 
 use super::Output;
 use crate::atomic::acquire;
@@ -6,14 +7,13 @@ use crate::scale::{Scale, Sides};
 use abi::ring::reader;
 
 impl Output {
-    /// Returns the state of self-sizing, or `None` if the size is fixed.
+    /// Returns the state of automatic sizing, or `None` if the size is fixed.
     #[must_use]
     pub fn scale(&self) -> Option<&Scale> {
         self.scaler.as_ref().map(|scaler| &scaler.scale)
     }
 
-    /// Decides on the size by the fill level when the writer is about to wrap, and resizes the
-    /// ring.
+    /// At the end of a lap, decides on the size by the fill level, and resizes the ring.
     #[cold]
     pub(super) fn end_lap(&mut self) {
         let (head, capacity, sides) = (self.ring.head(), self.capacity(), self.sides());

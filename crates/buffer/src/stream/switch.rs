@@ -17,7 +17,7 @@ use std::sync::Arc;
 use sys::doorbell::{SendResult, SocketDoorbell};
 use sys::memory::Memfd;
 
-/// The current segment of a stream and the parameters of later ones.
+/// The current segment of a stream, and the data for creating later ones.
 #[derive(Debug)]
 pub(super) struct Segments {
     pub(super) shape: Geometry,
@@ -25,7 +25,7 @@ pub(super) struct Segments {
     pub(super) number: u64,
     /// Admission state, or `None` if readers cannot join the running stream.
     joining: Option<Arc<JoinState>>,
-    /// File of the ring if its capacity changes in place, else `None`.
+    /// File of the ring if its capacity changes in place; otherwise `None`.
     file: Option<Memfd>,
 }
 

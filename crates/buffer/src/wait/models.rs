@@ -16,9 +16,9 @@ struct Pages {
     doorbell: (Mutex<bool>, Condvar),
 }
 
-/// Models a wake-up: the other party advances to `last` in steps of one, and checks with urgency
-/// `each` after each step but the last, and with urgency `end` after the last. The sleeper waits
-/// until the position is `until`.
+/// Models a wake-up. The other party advances to `last` in steps of one, and checks for a sleeper
+/// after each step: with urgency `end` after the last step, with urgency `each` after the others.
+/// The sleeper waits until the position is `until`.
 fn check_wake_up(last: u64, until: u64, each: Urgency, end: Urgency) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

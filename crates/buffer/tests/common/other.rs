@@ -151,8 +151,8 @@ pub(crate) fn receive(socket: impl AsFd) -> (Vec<u8>, Vec<OwnedFd>) {
 
 // ---- in the other process
 
-/// Returns the role of this process, or `None` if it is the test program itself. Also starts a
-/// watchdog that ends this process after the parent has given up.
+/// Returns the role of this process, or `None` in the test program itself. Also starts a watchdog
+/// that ends this process if the parent has given up waiting.
 pub(crate) fn role() -> Option<String> {
     let role = std::env::var(ROLE).ok()?;
     std::thread::spawn(|| {

@@ -21,10 +21,10 @@ pub struct SlotWalk {
     expected: u64,
 }
 
-/// A slot whose length has been copied and checked.
+/// A slot whose table entry has been copied and checked.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckedSlot {
-    /// Offset in bytes of the block in the writer's memory.
+    /// Byte offset of the block in the writer's memory.
     at: usize,
     length: usize,
 }

@@ -1,4 +1,4 @@
-//! A stream of slots between processes: a ring of slots with doorbells. [SL §5.1, §5.2]
+//! Streams of slots between processes: a ring of slots with doorbells. [SL §5.1, §5.2]
 //!
 //! The interface is that of [`crate::stream`], but blocks are not split: a read returns one block
 //! as it was written, like a datagram socket. A writer notifies only sleeping readers, each side
@@ -46,7 +46,7 @@ pub enum SlotKind {}
 pub type SlotOffer = share::DoorbellOffer<SlotKind>;
 
 impl SlotOffer {
-    /// Validates the descriptors and opens the reading end.
+    /// Validates the descriptors and opens the reading end of the stream.
     pub fn open(self) -> Result<SlotInput, Refusal> {
         let (ring, doorbell) = (self.ring.read_slots()?, self.doorbell);
         let (sleeper, notifier) = (Sleeper::default(), Notifier::default());
@@ -76,8 +76,8 @@ pub struct SlotOutput {
 }
 
 impl SlotOutput {
-    /// Sets the number of times that the writer polls for room before it sleeps. 0 suits a writer
-    /// that shares its processor with the reader.
+    /// Sets how many times the writer polls for room before it sleeps. 0 suits a writer that shares
+    /// its processor with the reader.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -242,8 +242,8 @@ pub struct SlotInput {
 }
 
 impl SlotInput {
-    /// Sets the number of times that the reader polls for a block before it sleeps. 0 suits a
-    /// reader that shares its processor with the writer.
+    /// Sets how many times the reader polls for a block before it sleeps. 0 suits a reader that
+    /// shares its processor with the writer.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -309,8 +309,8 @@ impl SlotInput {
     }
 
     /// Announces that the caller is about to sleep until `blocks` more blocks are published or the
-    /// writer flushes. Returns true if there is something to read after all. The caller must call
-    /// [`SlotInput::wake`] afterwards in either case.
+    /// writer flushes. Returns true if there is something to read already. In either case the
+    /// caller must call [`SlotInput::wake`] afterwards.
     pub fn fall_asleep(&mut self, blocks: u64) -> Result<bool, Fault> {
         let side = self.ring.side();
         let until = side.next.saturating_add(blocks);

@@ -1,5 +1,5 @@
-//! Fast path of reads, for records below `fast_limit`. One comparison with the expected header
-//! replaces all checks.
+//! Fast path of reads, for records that end at or before `fast_limit`. One comparison with the
+//! expected header replaces all checks.
 
 use super::{CheckedRecord, RecordWalk};
 use abi::ring::RecordHeader;

@@ -25,8 +25,8 @@ impl Input {
         }
     }
 
-    /// Reads as [`Input::try_read`], but does not pass over empty blocks: one at the front is taken
-    /// and reported as a mark, and bytes behind a mark are not copied in the same call. Fails with
+    /// Reads as [`Input::try_read`] does, but reports empty blocks as marks. An empty block at the
+    /// front is taken; bytes after an empty block are not copied in the same call. Fails with
     /// [`Fault::Lossy`] if the ring overwrites.
     pub fn read_part(&mut self, out: &mut [u8]) -> Result<PartRead, Fault> {
         if self.lossy {
@@ -48,7 +48,7 @@ impl Input {
         }
     }
 
-    /// Takes the next block if it is empty, and returns true then.
+    /// Takes the next block and returns true, if the block is empty. Otherwise returns false.
     pub fn take_mark(&mut self) -> Result<bool, Fault> {
         if self.lossy || self.rest.is_some() {
             return Ok(false);
@@ -63,8 +63,8 @@ impl Input {
         }
     }
 
-    /// Skips all blocks but the newest, including the rest of a block that [`Input::read`] has
-    /// begun, and releases them. Returns the number of skipped blocks, which are counted as such.
+    /// Skips and releases all blocks but the newest, including the rest of a block that
+    /// [`Input::read`] has begun. Counts and returns the number of skipped blocks.
     pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
         self.skip(BlockVisitor::skip_to_latest)
     }

@@ -1,13 +1,13 @@
-//! Waiting on the descriptor of an input by code outside of this crate: an event loop, or a C
+//! Support for waiting on an input's descriptor outside of this crate, in an event loop or in a C
 //! program with poll(2).
 
 use super::Input;
 use crate::Fault;
 
 impl Input {
-    /// Arranges that the descriptor becomes readable at the next block or the end of the stream,
-    /// and returns false; the next call must then be [`Input::unwatch`]. Returns true, without
-    /// effect, if there is something to read already.
+    /// Arranges that the descriptor becomes readable at the next block or at the end of the stream,
+    /// and returns false. The caller must then call [`Input::unwatch`] next. If there is something
+    /// to read already, returns true without effect.
     pub fn watch(&mut self) -> Result<bool, Fault> {
         let something = self.fall_asleep();
         if something != Ok(false) {
