@@ -1,4 +1,5 @@
-//! The objects that a descriptor number can denote: ends, regions, inboxes, states, runs.
+//! Objects that a descriptor number can identify: ends of streams, regions, inboxes, states and
+//! runs.
 
 use crate::failure::{EAGAIN, ENOBUFS, ENOSPC, Failure, Outcome, wrong_end};
 use crate::pointers::{FileEnd, PointerReader, PointerWriter};
@@ -9,7 +10,7 @@ use buffer::stream::{Input, Output, Room, WaitResult};
 use iolite::interface::{ByteReader, StreamReader as _};
 use std::time::Duration;
 
-/// An object of the file interface and its blocking mode.
+/// An object that a descriptor number identifies, and its blocking mode.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) kind: EndKind,
@@ -31,7 +32,7 @@ pub(crate) enum EndKind {
     PointerWriter(PointerWriter),
     /// A file in memory.
     File(FileEnd),
-    /// The reading end of a pipe whose writing end was closed unused.
+    /// Reading end of a pipe whose writing end was closed before its first use.
     Closed,
 }
 
@@ -50,7 +51,7 @@ impl End {
         }
     }
 
-    /// Returns the region; fails if it is another end.
+    /// Returns the region. Fails if the object is of another kind.
     pub(crate) fn region(&mut self) -> Outcome<&mut Region> {
         match &mut self.kind {
             EndKind::Region(region) => Ok(region),
@@ -59,7 +60,7 @@ impl End {
     }
 }
 
-/// The reading end of a stream.
+/// Reading end of a stream.
 #[derive(Debug)]
 pub(crate) struct Reader {
     from: ByteReader,
@@ -67,16 +68,16 @@ pub(crate) struct Reader {
     watching: bool,
 }
 
-/// The writing end of a stream.
+/// Writing end of a stream.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) output: Output,
-    /// True if every write is published, and readers are woken, at once.
+    /// True if the writer publishes every write at once and wakes readers.
     pub(crate) eager: bool,
     pub(crate) room: Option<Room>,
 }
 
-/// A region with the position of the next read or write.
+/// A region, and the position of the next read or write.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) memory: SharedRegion,
@@ -98,8 +99,8 @@ impl Reader {
         &mut self.from
     }
 
-    /// Requests a notification of new bytes. If there are unread bytes, makes no request and
-    /// returns true.
+    /// Requests a notification of new bytes. If there are unread bytes already, returns true
+    /// without a request.
     fn watch(&mut self) -> Result<bool, Failure> {
         let something = self.from.input().watch()?;
         self.watching = !something;
@@ -137,8 +138,8 @@ impl Reader {
         }
     }
 
-    /// Consumes located bytes; where the ring overwrites, the whole block. Fails with `ESTALE` if
-    /// the writer may have overwritten them since.
+    /// Consumes located bytes; if the ring overwrites, consumes the entire block. Fails with
+    /// `ESTALE` if the writer may have overwritten the bytes since they were located.
     pub(crate) fn release(&mut self, count: usize) -> Result<(), Failure> {
         if self.stream().take_checked(count)? { Ok(()) } else { Err(overtaken()) }
     }
@@ -159,8 +160,8 @@ impl Writer {
     }
 
     /// Writes all bytes as one block, or as several blocks if they exceed the maximum block size;
-    /// returns the number of bytes. Blocks until all fit; if `nonblocking`, writes only the blocks
-    /// that fit now.
+    /// returns the number of bytes. Blocks until all blocks fit; if `nonblocking`, writes only the
+    /// blocks that fit now.
     #[inline]
     pub(crate) fn write(&mut self, bytes: &[u8], nonblocking: bool) -> Result<usize, Failure> {
         if nonblocking {

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn streamline_create(
     int_result(|| {
         // SAFETY: X1, as the header asks for.
         let (name, config) = (unsafe { str_from_c(name) }?, unsafe { config_ref(config) });
-        calls::create(name, config)
+        stream_calls::create(name, config)
     })
 }
 
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn streamline_create_region(
     mode: c_uint,
 ) -> c_int {
     // SAFETY: X1.
-    int_result(|| calls::create_region(unsafe { str_from_c(name) }?, bytes, mode))
+    int_result(|| stream_calls::create_region(unsafe { str_from_c(name) }?, bytes, mode))
 }
 
 /// Creates an inbox, to which others write by name (STREAMLINE_WRITE). Each writer has a stream of
@@ -64,14 +64,14 @@ pub unsafe extern "C" fn streamline_create_region(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create_inbox(name: *const c_char, mode: c_uint) -> c_int {
     // SAFETY: X1.
-    int_result(|| calls::create_inbox(unsafe { str_from_c(name) }?, mode))
+    int_result(|| stream_calls::create_inbox(unsafe { str_from_c(name) }?, mode))
 }
 
 /// Returns the reading end of the next writer's stream of an inbox. Waits at most timeout_ms
 /// milliseconds, without limit if -1. Fails with EAGAIN if no writer came.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_accept(inbox: c_int, timeout_ms: c_int) -> c_int {
-    int_result(|| calls::accept(inbox, timeout(timeout_ms)))
+    int_result(|| stream_calls::accept(inbox, timeout(timeout_ms)))
 }
 
 /// Opens a stream or a region, or an inbox for writing: "NAME" of this user, or "UID/NAME" of
@@ -87,9 +87,10 @@ pub unsafe extern "C" fn streamline_open(name: *const c_char, flags: c_int) -> c
             return Err(Failure::invalid(format!("there are no flags {flags:#x}")));
         }
         // SAFETY: X1.
-        let fd = calls::open(unsafe { str_from_c(name) }?, flags & STREAMLINE_WRITE != 0, None)?;
+        let fd =
+            stream_calls::open(unsafe { str_from_c(name) }?, flags & STREAMLINE_WRITE != 0, None)?;
         if flags & STREAMLINE_NONBLOCK != 0 {
-            calls::nonblocking(fd, true)?;
+            stream_calls::nonblocking(fd, true)?;
         }
         Ok(fd)
     })
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn streamline_mpipe_with(
         // SAFETY: X1; the length is small.
         let fds = unsafe { slice::from_raw_parts_mut(fds, length) };
         // SAFETY: X1.
-        calls::pipe(fds, unsafe { config_ref(config) })
+        stream_calls::pipe(fds, unsafe { config_ref(config) })
     })
 }
 
@@ -132,7 +133,7 @@ pub unsafe extern "C" fn streamline_mpipe_with(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_read(fd: c_int, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: X1.
-    size_result(|| calls::read(fd, unsafe { slice_mut_from_c(buf, count) }?))
+    size_result(|| stream_calls::read(fd, unsafe { slice_mut_from_c(buf, count) }?))
 }
 
 /// Writes count bytes, as one block, or as several if they exceed half of the ring. Waits for room
@@ -140,7 +141,7 @@ pub unsafe extern "C" fn streamline_read(fd: c_int, buf: *mut c_void, count: usi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_write(fd: c_int, buf: *const c_void, count: usize) -> isize {
     // SAFETY: X1.
-    size_result(|| calls::write(fd, unsafe { slice_from_c(buf, count) }?))
+    size_result(|| stream_calls::write(fd, unsafe { slice_from_c(buf, count) }?))
 }
 
 /// Reads from a region at this offset. Returns fewer bytes at the end of the region.
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn streamline_pread(
     offset: u64,
 ) -> isize {
     // SAFETY: X1.
-    size_result(|| calls::read_at(fd, offset, unsafe { slice_mut_from_c(buf, count) }?))
+    size_result(|| stream_calls::read_at(fd, offset, unsafe { slice_mut_from_c(buf, count) }?))
 }
 
 /// Writes to a region at this offset. Returns fewer bytes at the end of the region.
@@ -164,7 +165,7 @@ pub unsafe extern "C" fn streamline_pwrite(
     offset: u64,
 ) -> isize {
     // SAFETY: X1.
-    size_result(|| calls::write_at(fd, offset, unsafe { slice_from_c(buf, count) }?))
+    size_result(|| stream_calls::write_at(fd, offset, unsafe { slice_from_c(buf, count) }?))
 }
 
 /// Reads without consuming or copying: sets *data to the next bytes, where they lie in the stream,
@@ -188,7 +189,7 @@ pub unsafe extern "C" fn streamline_peek(
         if data.is_null() {
             return Err(null_pointer());
         }
-        let (first, length) = calls::peek(fd, count)?;
+        let (first, length) = stream_calls::peek(fd, count)?;
         // SAFETY: X1: it points to room for one pointer.
         unsafe { data.write(first.cast()) };
         Ok(length)
@@ -199,14 +200,14 @@ pub unsafe extern "C" fn streamline_peek(
 /// writer has reached the block since: discard what was computed from it; the block is lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_release(fd: c_int, count: usize) -> c_int {
-    status_result(|| calls::release(fd, count))
+    status_result(|| stream_calls::release(fd, count))
 }
 
 /// Reserves room for a block of up to count bytes in the ring itself. Fill it and call
 /// streamline_commit() before any other call on this end. Returns null on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_reserve(fd: c_int, count: usize) -> *mut c_void {
-    match report_failure(|| calls::reserve(fd, count)) {
+    match report_failure(|| stream_calls::reserve(fd, count)) {
         Some(room) => room.cast(),
         None => std::ptr::null_mut(),
     }
@@ -215,7 +216,7 @@ pub extern "C" fn streamline_reserve(fd: c_int, count: usize) -> *mut c_void {
 /// Writes the first count bytes of the reserved room as one block.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_commit(fd: c_int, count: usize) -> c_int {
-    status_result(|| calls::commit(fd, count))
+    status_result(|| stream_calls::commit(fd, count))
 }
 
 /// Opens the state that a filter of a running line publishes with `state=NAME`: "NAME" of this
@@ -291,14 +292,14 @@ pub unsafe extern "C" fn streamline_state_number(
 /// defers publishing (`every`).
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_flush(fd: c_int) -> c_int {
-    status_result(|| calls::flush(fd))
+    status_result(|| stream_calls::flush(fd))
 }
 
 /// Returns the number of readers that were evicted for writing an impossible position. Other
 /// readers lose nothing, and calls of the writer do not fail.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_evicted(fd: c_int) -> isize {
-    size_result(|| calls::evicted(fd))
+    size_result(|| stream_calls::evicted(fd))
 }
 
 /// Moves up to count bytes from one end to another; waits until there are some, and for room.
@@ -356,20 +357,20 @@ pub unsafe extern "C" fn streamline_count(fd: c_int, counts: *mut streamline_cou
 /// descriptors for POLLIN. A reading end becomes readable only after a call on it returned EAGAIN.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_wait(fd: c_int, timeout_ms: c_int) -> c_int {
-    int_result(|| calls::wait(fd, timeout(timeout_ms)).map(c_int::from))
+    int_result(|| stream_calls::wait(fd, timeout(timeout_ms)).map(c_int::from))
 }
 
 /// Makes calls on an end wait (0) or fail with EAGAIN (1).
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_nonblock(fd: c_int, on: c_int) -> c_int {
-    status_result(|| calls::nonblocking(fd, on != 0))
+    status_result(|| stream_calls::nonblocking(fd, on != 0))
 }
 
 /// Closes an end. Readers drain the stream and then reach its end; a writer no longer waits for
 /// this reader. Fails with EBADF if it is no open end.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_close(fd: c_int) -> c_int {
-    status_result(|| calls::close(fd))
+    status_result(|| stream_calls::close(fd))
 }
 
 /// Returns the message of this thread's last failure, without a full stop, valid until the next

@@ -1,4 +1,4 @@
-//! Failures in the form that C expects: `errno` and a message.
+//! Failures in the form that C programs expect: a value for `errno`, and a message.
 
 use buffer::{Fault, name, share};
 use iolite::mpipe;
@@ -6,14 +6,14 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
 
-/// The failure of a call.
+/// The failure of a call: the value for `errno`, and the message.
 #[derive(Debug)]
 pub(crate) struct Failure {
     errno: i32,
     text: String,
 }
 
-/// The result of a call from C.
+/// Result of a call from C.
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
 pub(crate) const EPERM: i32 = 1;
@@ -66,7 +66,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Returns the message of this thread's last failure, valid until the next failure.
+/// Returns the message of the last failure of this thread, valid until the next failure.
 pub(crate) fn last_message() -> *const c_char {
     const NOTHING: &CStr = c"";
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(NOTHING.as_ptr())

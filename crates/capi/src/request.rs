@@ -8,12 +8,12 @@ use streamline::{Results, Running};
 pub(crate) enum Run {
     Running(Box<Running>),
     Ended(Box<Results>),
-    /// The request could not be run to its end, for the reason in the message.
+    /// The request failed, for the reason in the message.
     Failed(String),
 }
 
 impl Run {
-    /// Blocks until the run has ended; returns false after `limit`.
+    /// Blocks until the run has ended, or returns false after `limit`.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         match self {
             Self::Running(running) => {

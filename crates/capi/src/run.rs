@@ -1,5 +1,5 @@
-//! Calls that open, stop and report requests in threads of the calling program, and the pipe ends
-//! that such requests name.
+//! Calls that open, stop and report requests, which run in threads of the calling program, and the
+//! ends of pipes that such requests name.
 
 use crate::end::EndKind;
 use crate::failure::{ECHILD, EINVAL, EIO, ENOTSUP, Failure, Outcome, wrong_end};
@@ -13,11 +13,11 @@ use streamline::report::Form;
 use streamline::{OpenError, Options, Own};
 use sys::raw_fd;
 
-/// The descriptors of the remote sides of ends that no request has used yet, by path.
+/// Descriptors of the remote sides of ends that no request has used yet, by path.
 static ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
 
-/// Creates an end. Returns the path of its remote side, for use in a request, and the descriptor of
-/// its local side, which is for reading if `reads` is true.
+/// Creates an end. Returns the path of the remote side, for use in a request, and the descriptor of
+/// the local side. The local side is for reading if `reads` is true.
 pub(crate) fn create_end(reads: bool) -> Outcome<(String, i32)> {
     let (reading, writing) = sys::descriptor::pipe()?;
     let (near, far) = if reads { (reading, writing) } else { (writing, reading) };

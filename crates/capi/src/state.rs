@@ -1,5 +1,5 @@
-//! Calls on the published state of a filter (`state=NAME`): opening by name, copying, and reading
-//! by row and column.
+//! Calls on the published state of a filter (`state=NAME`), which open it by name, copy its rows,
+//! and read a value by row and column.
 
 use crate::end::EndKind;
 use crate::failure::{ENOENT, Failure, Outcome, wrong_end};
@@ -26,8 +26,8 @@ pub(crate) fn columns(fd: i32) -> Outcome<usize> {
     with_object(fd, |state| Ok(state.reader.shape().columns.len()))
 }
 
-/// Writes the name of a column, or its unit if `unit` is true, as a string into `out`, truncated if
-/// it does not fit; returns its full length.
+/// Writes the name of a column, or its unit if `unit` is true, as a string into `out`, truncated to
+/// the size of `out`. Returns the length of the complete string.
 pub(crate) fn name(fd: i32, column: usize, unit: bool, out: &mut [u8]) -> Outcome<usize> {
     with_object(fd, |state| {
         let columns = &state.reader.shape().columns;
@@ -44,7 +44,7 @@ pub(crate) fn name(fd: i32, column: usize, unit: bool, out: &mut [u8]) -> Outcom
     })
 }
 
-/// Copies all rows; returns their number.
+/// Copies all rows, and returns the number of rows.
 pub(crate) fn copy_rows(fd: i32) -> Outcome<usize> {
     with_object(fd, |state| {
         let snapshot = state.reader.snapshot();

@@ -1,9 +1,9 @@
-//! The published state of a filter, opened for reading.
+//! Reader of the published state of a filter.
 
 use buffer::state::{Snapshot, TableReader};
 use std::time::Duration;
 
-/// The state of a filter, with the last copy of its rows.
+/// Published state of a filter, with the last copy of its rows.
 #[derive(Debug)]
 pub(crate) struct StateReader {
     pub(crate) reader: TableReader,
@@ -11,7 +11,7 @@ pub(crate) struct StateReader {
 }
 
 impl StateReader {
-    /// Blocks until the writer is gone; returns false after `limit`.
+    /// Blocks until the writer is gone, or returns false after `limit`.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         match self.reader.host() {
             Some(host) => sys::poll::readable(&[host], limit).contains(&true),

@@ -1,14 +1,14 @@
-//! The table of ends, indexed by descriptor number.
+//! Table of ends, indexed by descriptor number.
 //!
-//! Each entry has a lock that callers try but never wait for, so that one thread at a time uses an
-//! end. Locking an entry costs one atomic exchange on a word of its own.
+//! Each entry has a lock, so that one thread at a time uses an end. Callers try to lock an entry,
+//! but never wait for the lock. The lock costs one atomic exchange on a word of its own.
 
 use crate::end::{End, EndKind};
 use crate::failure::{EBADF, EBUSY, EMFILE, Failure, Outcome};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// The number of entries, larger than the default limit of open descriptors.
+/// Number of entries, larger than the default limit of open descriptors.
 const ENTRIES: usize = 1 << 16;
 
 type Entry = Mutex<Option<Box<End>>>;
@@ -19,13 +19,13 @@ static ENDS: [Entry; ENTRIES] = [const { Mutex::new(None) }; ENTRIES];
 pub(crate) struct LockedEntry(MutexGuard<'static, Option<Box<End>>>);
 
 impl LockedEntry {
-    /// Returns the end; `None` if the entry is empty.
+    /// Returns the end, or `None` if the entry is empty.
     #[inline]
     pub(crate) fn end(&mut self) -> Option<&mut End> {
         self.0.as_deref_mut()
     }
 
-    /// Returns the end. Fails if the entry, which is the one for `number`, is empty.
+    /// Returns the end. Fails if the entry, whose descriptor number is `number`, is empty.
     #[inline]
     pub(crate) fn end_of(&mut self, number: i32) -> Outcome<&mut End> {
         self.end().ok_or_else(|| not_an_end(number))
@@ -62,8 +62,8 @@ pub(crate) fn copy(of: &impl AsFd) -> Outcome<OwnedFd> {
     Ok(of.as_fd().try_clone_to_owned().map_err(failed)?)
 }
 
-/// Registers an end and returns its number: the number of `descriptor`, which must become ready
-/// with the end, or, for `None`, of a new descriptor.
+/// Registers an end, and returns its number. This is the number of `descriptor`, which must become
+/// ready with the end, or of a new descriptor if `descriptor` is `None`.
 pub(crate) fn add(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
     let descriptor = match descriptor {
         Some(descriptor) => descriptor,

@@ -1,4 +1,4 @@
-//! The calls of the file interface, which take slices instead of pointers.
+//! Calls on streams, regions and inboxes, with slices instead of pointers.
 
 use crate::config::streamline_config;
 use crate::end::{End, EndKind, Reader, Region, Writer};
@@ -18,8 +18,8 @@ use std::time::Duration;
 use sys::process::identity;
 use sys::raw_fd;
 
-/// Converts a configuration from C; `None` selects the defaults. The second result is true if each
-/// write is published at once. Fails with `EINVAL`.
+/// Converts a configuration from C; `None` selects the defaults. The second result is true if the
+/// writer publishes every write at once. Fails with `EINVAL`.
 pub(crate) fn config_from_c(requested: Option<&streamline_config>) -> Outcome<(Config, bool)> {
     let Some(requested) = requested else {
         return Ok((Config { every: 1, ..default_config()?.self_sizing() }, true));
@@ -40,7 +40,7 @@ pub(crate) fn config_from_c(requested: Option<&streamline_config>) -> Outcome<(C
     Ok((Config { every, ..sized }, every == 1))
 }
 
-/// The maximum capacity of a ring or region, in bytes.
+/// Maximum capacity of a ring or region, in bytes.
 const CAPACITY_MAX: usize = 1 << 36;
 
 fn default_config() -> Outcome<Config> {
@@ -59,9 +59,9 @@ fn access_list(mode: u32) -> AccessList {
     AccessList { mode: mode & 0o777, ..AccessList::private(identity()) }
 }
 
-/// The thread that serves the names of this process to other processes, with the process id. It is
-/// created with the first name, and again after a fork, because a child does not inherit the
-/// thread.
+/// Thread that serves the names of this process to other processes, with the process id. The first
+/// use of a name creates the thread; a use after a fork creates it again, because a child does not
+/// inherit the thread.
 static HOST: Mutex<Option<(u32, Host)>> = Mutex::new(None);
 
 fn run_on_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
@@ -174,8 +174,9 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
     Ok(())
 }
 
-/// Locks the end with this descriptor number. Opens an unused end of a multiway pipe first, for
-/// writing if `write` is true. Fails with `EBUSY` if another thread uses the end.
+/// Locks the end with this descriptor number. If the number is an unused end of a multiway pipe,
+/// first opens it, for writing if `write` is true. Fails with `EBUSY` if another thread uses the
+/// end.
 pub(crate) fn locked_end(fd: i32, write: bool) -> Outcome<LockedEntry> {
     let mut used = table::lock_entry(fd)?;
     if used.end().is_none() {
@@ -260,9 +261,9 @@ pub(crate) fn write_at(fd: i32, at: u64, bytes: &[u8]) -> Outcome<usize> {
     table::lock_entry(fd)?.end_of(fd)?.region()?.write(at, bytes)
 }
 
-/// Returns the address and the length of the readable bytes in the stream, at most `longest`. Fails
-/// with `EMSGSIZE` if a block of a ring that overwrites is longer, because such blocks are taken
-/// whole.
+/// Returns the address and length of the readable bytes in the stream, at most `longest`. Fails
+/// with `EMSGSIZE` if a block of a ring that overwrites is longer, because such blocks are read as
+/// a unit.
 pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
     let mut used = locked_end(fd, false)?;
     let end = used.end_of(fd)?;
