@@ -24,9 +24,9 @@ const WRITER: Description = Description {
     name: "bench_write",
     summary: "writes blocks of 1 KB from a user's buffer",
     kind: FilterKind::Source,
-    takes: Forms::NONE,
-    gives: OutputForm::Form(Form::Bytes),
-    parameters: &[Parameter::needed("count", Type::Number { low: 1, high: u64::MAX }, "blocks")],
+    input_forms: Forms::NONE,
+    output_form: OutputForm::Form(Form::Bytes),
+    parameters: &[Parameter::required("count", Type::Number { low: 1, high: u64::MAX }, "blocks")],
     ..Description::EMPTY
 };
 
@@ -34,7 +34,7 @@ const READER: Description = Description {
     name: "bench_read",
     summary: "reads blocks into a user's buffer",
     kind: FilterKind::Sink,
-    gives: OutputForm::Nothing,
+    output_form: OutputForm::Nothing,
     ..Description::EMPTY
 };
 
@@ -100,7 +100,7 @@ fn open_sink(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl Sink for CopyingSink {
     fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
-        batch.views(|bytes| {
+        batch.for_each_view(|bytes| {
             if let Some(user) = self.user.0.get_mut(..bytes.len()) {
                 user.copy_from_slice(bytes);
                 std::hint::black_box(user.as_mut_ptr());
@@ -111,6 +111,6 @@ impl Sink for CopyingSink {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        Ok(Report::of_rows(vec![("blocks".to_owned(), self.blocks)]))
+        Ok(Report::from_rows(vec![("blocks".to_owned(), self.blocks)]))
     }
 }

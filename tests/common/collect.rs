@@ -16,7 +16,7 @@ pub(crate) const COLLECT_FILTERS: &[&Description] = &[&COLLECT];
 const COLLECT: Description = Description {
     name: "collect",
     summary: "keep what goes by for the test",
-    takes: Forms::ANY,
+    input_forms: Forms::ANY,
     user: Some(|_| Ok(Filter::lanes(Collect))),
     ..Description::EMPTY
 };

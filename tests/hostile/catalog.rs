@@ -17,11 +17,11 @@ pub(crate) const WIDE: usize = 4;
 /// classifiers as one Boolean section.
 pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE] {
     let replay = &Sources::of(capture).replay;
-    let framed = |d: &&&Description| d.takes.has(Form::Frame);
+    let framed = |d: &&&Description| d.input_forms.has(Form::Frame);
     let uses = |wanted: fn(&Description) -> bool| -> Vec<String> {
         FILTERS.iter().filter(framed).filter(|d| wanted(d)).map(|d| example(d)).collect()
     };
-    let answers = uses(|d| d.kind.answers_only());
+    let answers = uses(|d| d.kind.only_sets_class());
     let either: Vec<_> =
         answers.chunks(2).map(|pair| format!("({})", pair.join(" +* !"))).collect();
     [
@@ -110,17 +110,19 @@ impl Sources {
 
 fn single(d: &Description, sources: &Sources) -> Vec<String> {
     let mut heads = Vec::new();
-    if d.takes.has(Form::Frame) {
+    if d.input_forms.has(Form::Frame) {
         heads.push(sources.replay.clone());
     } else {
         let feeds = |f: &&&Description| {
-            f.takes.has(Form::Frame) && d.takes.has(after(f, Form::Frame)) && f.name != d.name
+            f.input_forms.has(Form::Frame)
+                && d.input_forms.has(after(f, Form::Frame))
+                && f.name != d.name
         };
         let feeder = FILTERS.iter().find(feeds);
         let feeder = feeder.unwrap_or_else(|| panic!("no filter of frames feeds `{}`", d.name));
         heads.push(format!("{} |all {}", sources.replay, example(feeder)));
     }
-    if d.takes.has(Form::Bytes) {
+    if d.input_forms.has(Form::Bytes) {
         heads.extend(sources.others.iter().cloned());
     }
     let uses = variants(d);
@@ -133,7 +135,7 @@ fn chain(wanted: fn(&Description) -> bool) -> Vec<String> {
     let mut form = Form::Frame;
     let mut uses = Vec::new();
     for d in FILTERS.iter().filter(|d| wanted(d)) {
-        if d.takes.has(form) {
+        if d.input_forms.has(form) {
             form = after(d, form);
             uses.push(example(d));
         }
@@ -154,10 +156,10 @@ fn sink_lines(
         let place = place.map_or_else(String::new, |place| format!(" '{}'", place.display()));
         for words in argument_variants(d) {
             let used = format!("{}{place}{words}", d.name);
-            if d.takes.has(Form::Frame) {
+            if d.input_forms.has(Form::Frame) {
                 lines.push(format!("{} |all {used}", sources.replay));
             }
-            if d.takes.has(Form::Bytes) {
+            if d.input_forms.has(Form::Bytes) {
                 lines.push(format!("{} |all {used}", sources.others[1]));
             }
         }
@@ -200,7 +202,7 @@ fn example(d: &Description) -> String {
 }
 
 fn after(d: &Description, form: Form) -> Form {
-    match d.gives {
+    match d.output_form {
         OutputForm::Form(given) => given,
         OutputForm::Same | OutputForm::Nothing => form,
     }

@@ -109,7 +109,8 @@ impl FilterUnderTest {
     fn new(d: &'static Description, words: &[String]) -> Self {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let tcp = filter::catalog::find("tcp").expect("it is in the catalogue");
-        let before = (!d.takes.has(Form::Frame)).then(|| Node::new(tcp, &[]).expect("it is plain"));
+        let before =
+            (!d.input_forms.has(Form::Frame)).then(|| Node::new(tcp, &[]).expect("it is plain"));
         let node = Node::new(d, &words).unwrap_or_else(|mistake| panic!("{}: {mistake}", d.name));
         Self { before, node, taken: 0, passed: 0, loaded: 0 }
     }
@@ -289,7 +290,7 @@ fn round(d: &'static Description, words: &[String], random: &mut Random) {
 fn v18_forged_state_makes_no_filter_panic_or_exceed_bounds() {
     let mut random = Random::replayable();
     let keeps = |d: &&&'static Description| {
-        matches!(d.state.keeps, StateScope::Private | StateScope::Sessions)
+        matches!(d.state.scope, StateScope::Private | StateScope::Sessions)
     };
     let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let (mut found, mut stateful) = (Vec::new(), 0);

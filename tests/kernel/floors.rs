@@ -3,7 +3,7 @@
 
 use super::judge::Kernel;
 use super::{at_every_target, need};
-use filter::testing::twins::{chains, fitting, request};
+use filter::testing::twins::{chains, fitting_program, request};
 use std::collections::BTreeMap;
 
 /// One chain of three filters in this many is loaded; all chains of one or two filters are loaded.
@@ -21,7 +21,7 @@ fn every_generated_program_loads() {
         let all = all.filter(|(number, chain)| chain.len() < 3 || number % TRIPLES_STEP == 0);
         let (mut loaded, mut refused) = (0, BTreeMap::<String, Vec<String>>::new());
         for (_, chain) in all {
-            let Some(program) = fitting(&chain, target) else { continue };
+            let Some(program) = fitting_program(&chain, target) else { continue };
             match Kernel::try_load(&program, "floor") {
                 Ok(_) => loaded += 1,
                 Err(why) => {

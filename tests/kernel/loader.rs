@@ -5,7 +5,7 @@
 use super::judge::{program_kind, with_capabilities};
 use ebpf::emit::Target;
 use ebpf::{Hook, MapSpec, Program, insn};
-use filter::testing::twins::{Chain, chains, fitting, request};
+use filter::testing::twins::{Chain, chains, fitting_program, request};
 use rustix::thread::CapabilitySet;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{self, Anchor, Link, LoadError, Map, ObjectKind, Side, XdpMode, ids, tcx_chain};
@@ -27,7 +27,7 @@ impl Prepared {
     /// Builds the program of a chain; returns `None` if the chain edits frames, which the target
     /// does not allow.
     fn new(chain: &Chain, target: Target) -> Option<Self> {
-        let program = fitting(chain, target)?;
+        let program = fitting_program(chain, target)?;
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
         let maps: Vec<Map> = program.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
@@ -92,7 +92,7 @@ fn o9_thousand_program_loads_leak_nothing() {
             let targets = [Hook::Tc.into(), Hook::Xdp.into(), Target::hardened(Hook::Tc)];
             targets.map(|target| (chain.clone(), target))
         })
-        .filter(|(chain, target)| fitting(chain, *target).is_some())
+        .filter(|(chain, target)| fitting_program(chain, *target).is_some())
         .collect();
     let mut made = Vec::new();
     pair.server.run_inside(|| {

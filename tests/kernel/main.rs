@@ -33,7 +33,7 @@ use ebpf::exam::{self, Interpreter, Tally};
 use ebpf::interpret::Packet;
 use filter::testing::Frame;
 use filter::testing::twins::{
-    Chain, Examined, User, chains, changes, fitting, long_chains, request,
+    Chain, Examined, User, chains, edits_frames, fitting_program, long_chains, request,
 };
 use judge::{Kernel, is_refused, without_perfmon};
 use testkit::{Random, need};
@@ -57,7 +57,7 @@ fn compare_judges<'a>(
     target: Target,
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Option<Tally> {
-    let program = fitting(chain, target)?;
+    let program = fitting_program(chain, target)?;
     let (mut user, mut interpreter) = (User::new(chain, &program), Interpreter::new(&program));
     let mut kernel = Kernel::load(&program, "chain");
     // Stateful filters must all receive the same packets.
@@ -146,7 +146,7 @@ fn assert_twins_are_sure(captured: corpus::Captured) {
     println!("{} frames: {:?}", captured.len(), sum_tallies(&tallies));
     for (chain, tally) in &tallies {
         // Some external captures contain frames whose checksums the sender's card filled in.
-        let most = if changes(chain) { 5 } else { 10 };
+        let most = if edits_frames(chain) { 5 } else { 10 };
         let sure = tally.unsure * most <= tally.packets;
         assert!(sure, "`{}` is unsure: {tally:?}", request(chain));
     }
@@ -185,7 +185,7 @@ fn i6_long_chains_match_their_filters() {
     let mut total = 0;
     for place in HOOKS {
         for chain in long_chains() {
-            let Some(program) = fitting(&chain, place) else { continue };
+            let Some(program) = fitting_program(&chain, place) else { continue };
             let parts = program.tails.len();
             assert!(chain.len() >= 40 && parts > 0, "{parts} parts at {place:?}");
             let packets = borders.iter().map(|frame| Packet::new(frame));

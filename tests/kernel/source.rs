@@ -52,7 +52,7 @@ fn verifier_log_names_the_refused_filter() {
         let at = first_instruction(&program, 1);
         let text = format!("; {} @", program.filter_at(at).unwrap().filter);
         // Some begin with a two-slot instruction.
-        let slots = 1 + usize::from(program.code[at].is_load64());
+        let slots = 1 + usize::from(program.code[at].is_load_imm64());
         program.code[at..at + slots].fill(Insn::mov(R0, R9));
         let log = load(&program).expect_err("r9 holds nothing");
         assert!(log.contains("R9 !read_ok") && log.contains(&text), "{text}: {log}");

@@ -26,7 +26,7 @@ impl Numbers {
     }
 
     fn report(&self) -> Report {
-        Report::of_rows(self.0.iter().map(|(n, times)| (n.to_string(), *times)))
+        Report::from_rows(self.0.iter().map(|(n, times)| (n.to_string(), *times)))
     }
 }
 

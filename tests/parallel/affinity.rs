@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 const AFFINITY: Description = Description {
     name: "where",
     summary: "tell where each copy may run",
-    user: Some(|arguments| Ok(Filter::lanes(ReportAffinity(arguments.copy().0)))),
+    user: Some(|arguments| Ok(Filter::lanes(ReportAffinity(arguments.replica_index().0)))),
     ..Description::EMPTY
 };
 

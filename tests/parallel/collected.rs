@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const TEST_FILTERS: &[&Description] = &[&KEEP, &YIELD, &MULTIPLY, &PANIC];
 
 const fn number(name: &'static str, high: u64) -> Parameter {
-    Parameter::needed(name, Type::Number { low: 0, high }, "a number")
+    Parameter::required(name, Type::Number { low: 0, high }, "a number")
 }
 
 /// A filter that collects its blocks.
 const KEEP: Description = Description {
     name: "keep",
     summary: "keep what goes by for the test",
-    state: StateFacts { keeps: StateScope::Private, ..StateFacts::NONE },
+    state: StateFacts { scope: StateScope::Private, ..StateFacts::NONE },
     parameters: &[number("id", u64::MAX)],
-    user: Some(|arguments| Ok(Filter::lanes(Keep(arguments.number("id").unwrap_or(0))))),
+    user: Some(|arguments| Ok(Filter::lanes(OldBytes(arguments.number("id").unwrap_or(0))))),
     ..Description::EMPTY
 };
 
@@ -34,7 +34,8 @@ const YIELD: Description = Description {
     summary: "let others go first, by chance",
     parameters: &[number("seed", u64::MAX)],
     user: Some(|arguments| {
-        let seed = arguments.number("seed").unwrap_or(1) ^ u64::from(arguments.copy().0) << 40;
+        let seed =
+            arguments.number("seed").unwrap_or(1) ^ u64::from(arguments.replica_index().0) << 40;
         Ok(Filter::lanes(Yield(testkit::Random::new(seed))))
     }),
     ..Description::EMPTY
@@ -73,9 +74,9 @@ pub(crate) struct KeptBlock {
     pub(crate) record: Vec<u8>,
 }
 
-struct Keep(u64);
+struct OldBytes(u64);
 
-impl Lanes for Keep {
+impl Lanes for OldBytes {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         let mut kept = COLLECTED.lock().expect("nobody panics here");
         let kept = kept.get_or_insert_default().entry(self.0).or_default();

@@ -29,7 +29,7 @@ impl Lanes for Total {
     }
 
     fn report(&self) -> Report {
-        Report::of_rows(vec![("bytes".to_owned(), self.bytes), ("sum".to_owned(), self.sum)])
+        Report::from_rows(vec![("bytes".to_owned(), self.bytes), ("sum".to_owned(), self.sum)])
     }
 }
 
@@ -47,7 +47,7 @@ struct Wipe;
 impl Lanes for Wipe {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
-            cx.edit(batch, l, Keep::Nothing, |bytes| bytes.fill(0xff));
+            cx.edit(batch, l, OldBytes::Discard, |bytes| bytes.fill(0xff));
         }
     }
 }

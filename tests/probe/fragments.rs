@@ -14,8 +14,8 @@ const COMBINE: Description = Description {
     name: "five",
     summary: "five datagrams are a message",
     kind: FilterKind::Reordering,
-    takes: Forms::of(&[Form::Frame]),
-    gives: OutputForm::Form(Form::Message),
+    input_forms: Forms::of(&[Form::Frame]),
+    output_form: OutputForm::Form(Form::Message),
     user: Some(|_| Ok(Filter::stream(Combine(0)))),
     ..Description::EMPTY
 };
@@ -43,7 +43,7 @@ const SUM: Description = Description {
     name: "sum",
     summary: "adds up the numbers in messages",
     kind: FilterKind::Inspection,
-    takes: Forms::of(&[Form::Message]),
+    input_forms: Forms::of(&[Form::Message]),
     reports: true,
     user: Some(|_| Ok(Filter::stream(Sum::default()))),
     ..Description::EMPTY
@@ -87,7 +87,7 @@ impl Stream for Sum {
             ("pools", self.pools.len() as u64),
             ("torn", self.torn),
         ];
-        Report::of_rows(rows)
+        Report::from_rows(rows)
     }
 }
 

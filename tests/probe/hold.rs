@@ -17,10 +17,10 @@ const REORDER: Description = Description {
     name: "reorder",
     summary: "holds segments until the ones before them have come",
     kind: FilterKind::Reordering,
-    takes: Forms::of(&[Form::Frame]),
-    gives: OutputForm::Form(Form::Stream),
+    input_forms: Forms::of(&[Form::Frame]),
+    output_form: OutputForm::Form(Form::Stream),
     reasons: &["not tcp", "old"],
-    state: StateFacts { keeps: StateScope::Sessions, held_max: 8192, ..StateFacts::NONE },
+    state: StateFacts { scope: StateScope::Sessions, held_max: 8192, ..StateFacts::NONE },
     user: Some(|_| Ok(Filter::stream(Reorder::default()))),
     ..Description::EMPTY
 };
@@ -83,7 +83,7 @@ const VERIFY: Description = Description {
     name: "verify",
     summary: "compares streams with the pattern",
     kind: FilterKind::Inspection,
-    takes: Forms::of(&[Form::Stream]),
+    input_forms: Forms::of(&[Form::Stream]),
     reports: true,
     user: Some(|_| Ok(Filter::lanes(Verify::default()))),
     ..Description::EMPTY
@@ -109,7 +109,7 @@ impl Lanes for Verify {
         let row = |(port, bytes): (&u32, &u32)| (port.to_string(), u64::from(*bytes));
         let mut rows: Vec<_> = self.at.iter().map(row).collect();
         rows.push(("wrong".to_owned(), self.wrong));
-        Report::of_rows(rows)
+        Report::from_rows(rows)
     }
 }
 

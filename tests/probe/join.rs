@@ -32,7 +32,7 @@ impl Lanes for Ordered {
     }
 
     fn report(&self) -> Report {
-        Report::of_rows(vec![("late".to_owned(), self.late), ("blocks".to_owned(), self.blocks)])
+        Report::from_rows(vec![("late".to_owned(), self.late), ("blocks".to_owned(), self.blocks)])
     }
 }
 

@@ -17,7 +17,7 @@ const FLOWS: usize = 100;
 
 fn movable_filters() -> Vec<&'static Description> {
     let keeps = |d: &&&'static Description| {
-        matches!(d.state.keeps, StateScope::Private | StateScope::Sessions)
+        matches!(d.state.scope, StateScope::Private | StateScope::Sessions)
     };
     let plain = |d: &&&'static Description| Node::new(d, &[]).is_ok();
     filter::catalog::FILTERS.iter().filter(keeps).filter(plain).copied().collect()

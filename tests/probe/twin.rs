@@ -208,7 +208,7 @@ impl Lanes for Classes {
     }
 
     fn report(&self) -> Report {
-        Report::of_rows(self.0.iter().map(|(class, n)| (class.to_string(), *n)))
+        Report::from_rows(self.0.iter().map(|(class, n)| (class.to_string(), *n)))
     }
 }
 

@@ -25,7 +25,7 @@ use wire::LinkType;
 const VERIFY: Description = Description {
     name: "verify",
     summary: "compares datagrams with their pattern",
-    takes: Forms::ANY,
+    input_forms: Forms::ANY,
     reports: true,
     user: Some(|_| Ok(Filter::lanes(Verify::default()))),
     ..Description::EMPTY
@@ -48,7 +48,7 @@ impl Lanes for Verify {
 
     fn report(&self) -> Report {
         let rows = [("right".to_owned(), self.right), ("wrong".to_owned(), self.wrong)];
-        Report::of_rows(rows)
+        Report::from_rows(rows)
     }
 }
 

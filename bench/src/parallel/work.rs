@@ -17,7 +17,11 @@ pub(crate) const WORK: Description = Description {
     name: "bench_work",
     summary: "goes around so many times for each block",
     kind: FilterKind::Inspection,
-    parameters: &[Parameter::needed("times", Type::Number { low: 0, high: 1 << 30 }, "how often")],
+    parameters: &[Parameter::required(
+        "times",
+        Type::Number { low: 0, high: 1 << 30 },
+        "how often",
+    )],
     user: Some(make_work),
     ..Description::EMPTY
 };
@@ -47,7 +51,7 @@ const DIGEST_DESCRIPTION: Description = Description {
     name: "bench_digest",
     summary: "adds up blocks in their order",
     kind: FilterKind::Sink,
-    gives: OutputForm::Nothing,
+    output_form: OutputForm::Nothing,
     ..Description::EMPTY
 };
 
@@ -63,7 +67,7 @@ fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl Sink for Digest {
     fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
-        batch.views(|bytes| {
+        batch.for_each_view(|bytes| {
             for word in bytes.chunks(8).take(SUMMED_BYTES / 8) {
                 let mut whole = [0; 8];
                 whole[..word.len()].copy_from_slice(word);
@@ -79,6 +83,6 @@ impl Sink for Digest {
     fn finish(&mut self) -> Result<Report, Failure> {
         let rows =
             vec![(BLOCKS_COUNTER.to_owned(), self.blocks), (SUM_COUNTER.to_owned(), self.sum)];
-        Ok(Report::of_rows(rows))
+        Ok(Report::from_rows(rows))
     }
 }

@@ -6,8 +6,8 @@ use crate::harness::Candidate;
 use crate::line::plan_request;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use filter::{
-    Batch, BatchMemory, Block, ClassifyContext, Counts, Fill, Filter, Gateway, Keep, LANES,
-    LaneContext, PinId,
+    Batch, BatchMemory, Block, ClassifyContext, Counts, Fill, Filter, Gateway, LANES, LaneContext,
+    OldBytes, PinId,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -96,7 +96,7 @@ impl HandWalk {
             for some in group.chunks(LANES) {
                 let mut room = batch_memory.pop().unwrap_or_default();
                 room.columns.extend(&mut some.iter().copied());
-                let batch = Batch::of_segment(room, dbuf, 0, memory);
+                let batch = Batch::from_segment(room, dbuf, 0, memory);
                 taken.push(batch.map_err(|_| "blocks do not lie near each other")?);
             }
             for (filter, counts) in &mut *filters {
@@ -152,7 +152,7 @@ impl<'a> Gateway<'a> for NullSpace {
     fn edit(
         &mut self,
         _: &Block<'a>,
-        _: Keep,
+        _: OldBytes,
         _: &mut dyn FnMut(&mut [u8]),
     ) -> Option<(RichPointer, &'a [u8])> {
         None

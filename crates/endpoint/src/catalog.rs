@@ -82,7 +82,7 @@ mod tests {
         for entry in SINKS {
             assert_entry_complete(entry.description);
             assert_eq!(entry.description.kind, FilterKind::Sink);
-            assert_eq!(entry.description.gives, OutputForm::Nothing);
+            assert_eq!(entry.description.output_form, OutputForm::Nothing);
             assert_eq!(
                 sink(entry.description.name).unwrap().description.name,
                 entry.description.name
@@ -91,7 +91,7 @@ mod tests {
         for entry in SOURCES {
             assert_entry_complete(entry.description);
             assert_eq!(entry.description.kind, FilterKind::Source);
-            assert_eq!(entry.description.takes, Forms::NONE);
+            assert_eq!(entry.description.input_forms, Forms::NONE);
             let found = source(entry.description.name).unwrap();
             assert_eq!(found.description.name, entry.description.name);
         }

@@ -9,7 +9,7 @@ use runtime::latency::Breach;
 pub fn describe(breach: &Breach) -> String {
     let over = |ns: u64| rounded_duration(ns.saturating_sub(breach.asked_ns));
     let asked = format_nanoseconds(breach.asked_ns).replace(' ', "");
-    match (&breach.way, &breach.wait) {
+    match (&breach.late_sink, &breach.worst_wait) {
         (Some((sink, age)), wait) => {
             let (old, late) = (rounded_duration(*age), over(*age));
             let wait = wait.as_ref().map_or_else(String::new, |(place, waited, share)| {
@@ -41,9 +41,12 @@ mod tests {
         let wait = Some(("a → b".to_owned(), 12 * MS, 4 * MS));
         let text = "a block was 14.0 ms old when `b` received it, 4.00 ms over --latency=10ms; \
                     a → b: 12.0 ms where it has 4.00 ms";
-        assert_eq!(describe(&Breach { asked_ns: 10 * MS, way, wait }), text);
+        assert_eq!(describe(&Breach { asked_ns: 10 * MS, late_sink: way, worst_wait: wait }), text);
         let wait = Some(("a → b".to_owned(), 11 * MS, 4 * MS));
         let text = "a → b: a block has waited for 11.0 ms, 1.00 ms over --latency=10ms";
-        assert_eq!(describe(&Breach { asked_ns: 10 * MS, way: None, wait }), text);
+        assert_eq!(
+            describe(&Breach { asked_ns: 10 * MS, late_sink: None, worst_wait: wait }),
+            text
+        );
     }
 }

@@ -195,7 +195,7 @@ impl Live {
     /// Returns true if all spaces have ended.
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        self.command_queues().iter().all(|commands| commands.inbox().ended)
+        self.command_queues().iter().all(|commands| commands.lock_inbox().ended)
     }
 
     /// Returns the node of the current plan that has this number; `None` if the plan has no such
@@ -247,7 +247,7 @@ impl Live {
             let task = commands.thread_task();
             let given = commands.send(|space: &mut Space| (space.counted(), space.resources()));
             let answer = given.and_then(|given| given.wait_for_result(share));
-            let mut inbox = commands.inbox();
+            let mut inbox = commands.lock_inbox();
             let fresh = match answer {
                 Ok((now, has)) => {
                     (inbox.last, inbox.resources) = (Some(now), Some(has));

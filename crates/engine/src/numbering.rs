@@ -104,7 +104,7 @@ impl Numbering {
         let share = self.shares.iter().find(|(known, _)| *known == node);
         match share.filter(|_| !self.each_for_itself) {
             Some((_, Share::Initial(number))) => SessionNumbers::initial(*number, self.initial),
-            Some((_, Share::Later(range))) => SessionNumbers::later(*range),
+            Some((_, Share::Later(range))) => SessionNumbers::for_added_filter(*range),
             None => SessionNumbers::ALL,
         }
     }

@@ -388,7 +388,7 @@ fn build_outcome(
     for (number, _, remains) in ended {
         match remains {
             Some(remains) => by_path[number].push(remains),
-            None => outcome.failures.push(PathFailure::of_panicked_space(number)),
+            None => outcome.failures.push(PathFailure::from_panicked_space(number)),
         }
     }
     let kernels = kernels.iter().map(Some).chain(std::iter::repeat(None));
@@ -400,8 +400,8 @@ fn build_outcome(
         let inside: Vec<Remains> = inside.collect();
         remains.splice(0..0, inside);
         let programs = remains::finish_programs(&remains);
-        outcome.ledger.add(report::ledger_of(&remains));
-        outcome.reports.extend(report::reports_of(&remains));
+        outcome.ledger.add(report::final_ledger(&remains));
+        outcome.reports.extend(report::node_reports(&remains));
         let mut failures: Vec<PathFailure> =
             remains.iter_mut().filter_map(|space| space.failure.take()).collect();
         for program in programs {

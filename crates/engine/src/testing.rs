@@ -12,7 +12,7 @@ pub(crate) const PANICS: Description = Description {
     details: "Panics at every block with this many bytes in view; leaves the others as they are.",
     example: "replay web.pcap | panics 60 | count",
     kind: FilterKind::Inspection,
-    parameters: &[Parameter::needed(
+    parameters: &[Parameter::required(
         "length",
         Type::Number { low: 0, high: u64::MAX },
         "the length of the blocks at which it panics",
@@ -28,7 +28,7 @@ pub(crate) const HOSTILE: Description = Description {
     details: "Leaves blocks as they are, until it acts as `deed` says.",
     example: "replay web.pcap | hostile fork untrusted=yes | discard",
     kind: FilterKind::Inspection,
-    parameters: &[Parameter::needed("deed", Type::OneOf(HOSTILE_ACTS), "what it does")],
+    parameters: &[Parameter::required("deed", Type::OneOf(HOSTILE_ACTS), "what it does")],
     user: Some(make_hostile),
     ..Description::EMPTY
 };
@@ -64,8 +64,8 @@ pub(crate) const LIAR: Description = Description {
               when the state of another filter is restored in it.",
     example: "replay web.pcap | liar hang untrusted=yes | discard",
     kind: FilterKind::Inspection,
-    parameters: &[Parameter::needed("lie", Type::OneOf(LIES), "what it does instead")],
-    state: StateFacts { keeps: StateScope::Private, ..StateFacts::NONE },
+    parameters: &[Parameter::required("lie", Type::OneOf(LIES), "what it does instead")],
+    state: StateFacts { scope: StateScope::Private, ..StateFacts::NONE },
     user: Some(make_liar),
     ..Description::EMPTY
 };

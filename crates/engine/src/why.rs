@@ -222,7 +222,7 @@ const fn is_of_request(node: &Node) -> bool {
 }
 
 impl Observer for FlowObserver {
-    fn begins(&mut self, node: &Node, batch: &Batch<'_>) {
+    fn before_node(&mut self, node: &Node, batch: &Batch<'_>) {
         let blocks = lanes(batch.live()).filter(|_| is_of_request(node)).map(|l| batch.block(l));
         let ours = blocks.filter(|block| self.why.note_arrival(node.planned, block));
         // Several blocks that a filter released at once were routed one by one.
@@ -233,13 +233,13 @@ impl Observer for FlowObserver {
         self.running.push(running);
     }
 
-    fn done(&mut self, node: &mut Node, now: Time) {
+    fn after_node(&mut self, node: &mut Node, now: Time) {
         if let Some((block, before)) = self.running.pop().flatten() {
             self.why.note_action(node.planned, (&before, &node.counts), (node.reasons, block, now));
         }
     }
 
-    fn routed(&mut self, node: &Node, batch: &Batch<'_>, wanted: LaneMask, now: Time) {
+    fn before_routing(&mut self, node: &Node, batch: &Batch<'_>, wanted: LaneMask, now: Time) {
         for l in lanes(batch.live()).filter(|_| is_of_request(node)) {
             let block = batch.block(l);
             if matches!(node.operator, Operator::Source(_)) {

@@ -128,7 +128,7 @@ impl Automaton {
         last: bool,
         below: u32,
     ) -> (MatchState, Option<u32>) {
-        let mut id = self.id(state);
+        let mut id = self.state_id(state);
         let mut found = FirstMatch { below, first: None };
         match bytes.split_first() {
             Some((byte, rest)) => {
@@ -157,13 +157,13 @@ impl Automaton {
 
     /// Returns true if no match is possible any more.
     pub(crate) fn is_dead(&self, state: MatchState) -> bool {
-        self.dfa.is_dead_state(self.id(state))
+        self.dfa.is_dead_state(self.state_id(state))
     }
 
     /// Converts a stored state to a state of the automaton. Zero and invalid numbers become the
     /// initial state.
     #[inline]
-    fn id(&self, state: MatchState) -> StateID {
+    fn state_id(&self, state: MatchState) -> StateID {
         let id = state.0.wrapping_sub(1);
         // The stride is a power of two.
         let between = self.dfa.stride() - 1;
@@ -195,7 +195,7 @@ impl Automaton {
             if dfa.is_start_state(id) && self.skip.is_some() {
                 (id, at) = self.skip(id, bytes, at);
             } else if dfa.is_accel_state(id) {
-                at = nearest(dfa.accelerator(id), bytes, at);
+                at = find_any(dfa.accelerator(id), bytes, at);
             } else if dfa.is_dead_state(id) {
                 break;
             }
@@ -348,7 +348,7 @@ fn compile(
         .nfa_size_limit(Some(options.size));
     let nfa = thompson::Compiler::new().configure(nfa).build_many_from_hir(parsed);
     let nfa = nfa.map_err(|error| match error.size_limit() {
-        Some(_) => too_big(options.size),
+        Some(_) => size_error(options.size),
         None => PatternError::of(error.to_string()),
     })?;
     let start = if options.anchored { StartKind::Anchored } else { StartKind::Unanchored };
@@ -360,13 +360,13 @@ fn compile(
         .determinize_size_limit(Some(options.size));
     dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|error| {
         match error.is_size_limit_exceeded() {
-            true => too_big(options.size),
+            true => size_error(options.size),
             false => PatternError::of(error.to_string()),
         }
     })
 }
 
-fn too_big(size: usize) -> PatternError {
+fn size_error(size: usize) -> PatternError {
     PatternError::of(format!("the automaton would be larger than {size} bytes")).hint(
         "write repeats as `.*` or with small counts (`.{0,9}`), classes instead of `.`, \
          or allow more with `size=`",
@@ -406,7 +406,7 @@ fn last(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> Stat
 /// Returns the offset, not less than `at`, of the first byte that equals one of the up to three
 /// bytes in `among`; the length of `bytes` if there is none.
 #[inline]
-fn nearest(bytes: &[u8], among: &[u8], at: usize) -> usize {
+fn find_any(bytes: &[u8], among: &[u8], at: usize) -> usize {
     let rest = among.get(at..).unwrap_or_default();
     let found = match *bytes {
         [a] => memchr::memchr(a, rest),

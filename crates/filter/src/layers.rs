@@ -35,7 +35,7 @@ pub enum HeaderError {
     /// A length or offset in a header is inconsistent.
     Malformed,
     /// The header was not captured, or lies beyond [`HEAD`].
-    Cut,
+    Truncated,
     /// There are too many extension headers or tags.
     TooDeep,
     /// The packet is a fragment other than the first, and therefore has no transport header.
@@ -72,8 +72,8 @@ impl HeaderError {
             _ if faults.deep => Self::TooDeep,
             Network::Ipv4 | Network::Ipv6 if faults.malformed => Self::Malformed,
             Network::Ipv4 | Network::Ipv6 if layers.fragment == Fragment::Later => Self::Fragment,
-            Network::Ipv4 | Network::Ipv6 => Self::Cut,
-            _ if layers.l3.is_none() && faults.cut => Self::Cut,
+            Network::Ipv4 | Network::Ipv6 => Self::Truncated,
+            _ if layers.l3.is_none() && faults.cut => Self::Truncated,
             _ => Self::NotIp,
         }
     }
@@ -145,7 +145,7 @@ pub fn packet(block: &mut Block<'_>) -> Result<Packet, HeaderError> {
             Upper::TooDeep | Upper::Truncated => None,
         },
     };
-    let data = network + length.ok_or(HeaderError::Cut)?;
+    let data = network + length.ok_or(HeaderError::Truncated)?;
     Ok(Packet {
         protocol,
         network,
@@ -233,7 +233,7 @@ pub struct Segment<'a> {
 /// fragment of a datagram, since it holds only part of a segment.
 #[inline]
 pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
-    match plain_segment(block) {
+    match common_segment(block) {
         Some(segment) => Ok(Some(segment)),
         None => any_segment(block),
     }
@@ -243,7 +243,7 @@ pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
 /// without options, unfragmented. Returns `None` for frames of other forms. The result is the same
 /// as that of [`any_segment`].
 #[inline]
-pub(crate) fn plain_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
+pub(crate) fn common_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
     const AT: u32 = 34;
     let head: &[u8; AT as usize + tcp::LENGTH_MIN] = block.frame.first_chunk()?;
     let fragment = u16::from_be_bytes([head[20], head[21]]) & 0x3fff;
@@ -290,7 +290,7 @@ fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
         return Err(HeaderError::Malformed);
     }
     let ports = Ports { source: header.source(), target: header.target() };
-    let flow = flow(block, protocol::TCP, ports).ok_or(HeaderError::Cut)?;
+    let flow = flow(block, protocol::TCP, ports).ok_or(HeaderError::Truncated)?;
     Ok(Some(Segment { header, flow, at, payload, end }))
 }
 
@@ -336,7 +336,7 @@ pub fn packet_bytes<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
 fn missing_reason(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
     match packet_end(block, block.marks.network.into()) {
         end if end < at + length => HeaderError::Malformed,
-        _ => HeaderError::Cut,
+        _ => HeaderError::Truncated,
     }
 }
 
@@ -450,7 +450,7 @@ mod tests {
             let arena = Arena::new(1);
             let batch = Space::new(&arena).batch(&[frame]);
             let (mut one, mut other) = (batch.block(0), batch.block(0));
-            let Some(short) = plain_segment(&mut one) else { continue };
+            let Some(short) = common_segment(&mut one) else { continue };
             plain += 1;
             let long = any_segment(&mut other).ok().flatten().expect("a segment");
             let place = |s: &Segment<'_>| (s.flow, s.at, s.payload, s.end, s.header.sequence());

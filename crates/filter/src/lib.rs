@@ -54,7 +54,7 @@
 //! # struct Clears;
 //! impl Lanes for Clears {
 //!     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-//!         cx.edit(batch, 0, Keep::Nothing, |bytes| bytes.fill(0));
+//!         cx.edit(batch, 0, OldBytes::Discard, |bytes| bytes.fill(0));
 //!     }
 //! }
 //! ```
@@ -63,7 +63,7 @@
 //! # struct Clears;
 //! impl Classify for Clears {
 //!     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-//!         cx.edit(block, 0, Keep::Nothing, |bytes: &mut [u8]| bytes.fill(0));
+//!         cx.edit(block, 0, OldBytes::Discard, |bytes: &mut [u8]| bytes.fill(0));
 //!         Class::YES
 //!     }
 //! }

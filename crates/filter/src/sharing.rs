@@ -36,7 +36,7 @@ impl Sharing {
     #[must_use]
     pub fn number(self, block: &Block<'_>) -> u64 {
         match self {
-            Self::Session => spread(block.context.session.into()),
+            Self::Session => mix_bits(block.context.session.into()),
             Self::Flow => flow(block).map_or(0, |flow| flow.hash(SEED)),
             Self::Addresses => {
                 flow(block).map_or(0, |flow| Flow { ports: None, protocol: 0, ..flow }.hash(SEED))
@@ -52,10 +52,10 @@ impl Sharing {
         on: Layers<'s>,
         exits: TwinExits<'s>,
     ) -> Result<Wide<'s>, Unfit> {
-        let (l3, l4) = twin::whole_packet(s, on, exits)?;
+        let (l3, l4) = twin::reparsed_packet(s, on, exits)?;
         let ends = match self {
             Self::Session => return Err(Unfit::new("sessions are identified in threads only")),
-            Self::Flow => both_ports(s, l4, exits).map(Some),
+            Self::Flow => emit_ports(s, l4, exits).map(Some),
             Self::Addresses => [None; 2],
         };
         let zero = s.wide(0);
@@ -70,7 +70,7 @@ impl Sharing {
                 let source = four.load(first, be32::<{ ipv4::SRC }>());
                 let target = four.load(first, be32::<{ ipv4::DST }>());
                 let halves = [source, target].map(|address| (high, four.widen(address)));
-                both_ends(four, halves, ends, sum);
+                emit_endpoint_sum(four, halves, ends, sum);
                 four.leave(done);
             });
             let header = t.need::<{ ipv6::LENGTH }>(l3, exits.unsure);
@@ -83,7 +83,7 @@ impl Sharing {
                 [t.load(header, be32::<32>()), t.load(header, be32::<36>())],
             ];
             let halves = [source, target].map(|[high, low]| (t.join(high), t.join(low)));
-            both_ends(t, halves, ends, sum);
+            emit_endpoint_sum(t, halves, ends, sum);
         });
         let mut sum = s.get_wide(sum);
         if self == Self::Flow {
@@ -95,7 +95,7 @@ impl Sharing {
 }
 
 /// Emits loads of the source and destination ports; both are zero for protocols without ports.
-fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>) -> [Wide<'s>; 2] {
+fn emit_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>) -> [Wide<'s>; 2] {
     let (source, target) = (s.var(0), s.var(0));
     s.arm(|t, done| {
         t.arm(|u, without| {
@@ -114,7 +114,7 @@ fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>
 
 /// Emits the sum of the hashes of both endpoints, as the function `end` of `wire::flow` computes
 /// them. A missing port is not hashed.
-fn both_ends<'s>(
+fn emit_endpoint_sum<'s>(
     s: &mut Scope<'s, '_>,
     halves: [(Wide<'s>, Wide<'s>); 2],
     ports: [Option<Wide<'s>>; 2],
@@ -137,14 +137,14 @@ fn both_ends<'s>(
 #[inline]
 fn flow(block: &Block<'_>) -> Option<Flow> {
     let mut block = *block;
-    match layers::plain_segment(&mut block) {
+    match layers::common_segment(&mut block) {
         Some(segment) => Some(segment.flow),
         None => layers::any_flow(&mut block).ok(),
     }
 }
 
 /// Distributes the differences between consecutive numbers over the entire word.
-const fn spread(number: u64) -> u64 {
+const fn mix_bits(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 32
 }

@@ -6,8 +6,8 @@
 
 use crate::contract::{
     Amount, Arguments, Batch, Block, ClassifyContext, Columns, Counts, Description, Fill, Filter,
-    Gateway, Holds, Keep, Key, Keys, LaneContext, Mistake, MovedSession, Output, Parameter, PinId,
-    Report, StreamContext, Time, Value,
+    Gateway, Holds, Key, Keys, LaneContext, Mistake, MovedSession, OldBytes, Output, Parameter,
+    PinId, Report, StreamContext, Time, Value,
 };
 use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use std::cell::{Cell, OnceCell};
@@ -21,7 +21,7 @@ mod frame;
 pub mod twins;
 
 pub use example::example_words;
-pub use fragments::{Fragment, pieces};
+pub use fragments::{Fragment, run_fragments};
 pub use frame::Frame;
 
 /// Append-only memory of cells, each of which is written once and holds one block.
@@ -74,7 +74,7 @@ impl<'a> Space<'a> {
 
     /// Limits the provided frames to their first `head` bytes, as a space over a lossy ring does.
     #[must_use]
-    pub const fn heads(self, head: usize) -> Self {
+    pub const fn with_heads(self, head: usize) -> Self {
         Self { head, ..self }
     }
 
@@ -127,7 +127,7 @@ impl<'a> Gateway<'a> for Space<'a> {
     fn edit(
         &mut self,
         block: &Block<'a>,
-        _: Keep,
+        _: OldBytes,
         write: &mut dyn FnMut(&mut [u8]),
     ) -> Option<(RichPointer, &'a [u8])> {
         let mut copy = self.arena.at(block.entry().frame()).to_vec();

@@ -94,7 +94,7 @@ fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> 
 }
 
 /// Emits an exit to `other` unless the EtherType `kind` is that of a tag.
-pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>) {
+pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>) {
     if !s.hook().has_link_header() {
         return s.leave(other);
     }
@@ -135,7 +135,7 @@ pub(crate) fn tag<'s>(
 }
 
 /// Emits an exit to `unsure` if the EtherType `kind` is that of a tag, or is a length.
-pub(crate) fn only_plain<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>) {
+pub(crate) fn require_untagged<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>) {
     for tag in [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED] {
         s.only(kind, Cmp::Ne, u32::from(tag), unsure);
     }
@@ -174,7 +174,7 @@ pub(crate) fn packet<'s>(
 
 /// Works as [`packet`], but parses the frame from its first byte: the layer 3 that previous twins
 /// have found may be a tag.
-pub(crate) fn whole_packet<'s>(
+pub(crate) fn reparsed_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     exits: TwinExits<'s>,
@@ -187,7 +187,7 @@ pub(crate) fn whole_packet<'s>(
 }
 
 /// Emits an exit to `unsure` if the view includes a tag that the kernel stores beside the frame.
-pub(crate) fn only_inside<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
+pub(crate) fn require_inline_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
     if on.length.is_none() && on.tags == 0 && s.has_tag_beside() {
         let unsure = s.unsure();
         let present = s.meta(Meta::TagPresent);
@@ -275,21 +275,21 @@ pub(crate) fn network_or<'s>(
     let unsure = s.unsure();
     let (outer, at) = link(s, on, cut);
     if !s.hook().has_link_header() {
-        only_plain(s, outer, unsure);
+        require_untagged(s, outer, unsure);
         return (outer, at);
     }
     let (kind, l3) = (s.var(outer), s.at_var(at));
     s.arm(|t, untagged| {
         for depth in on.tags..TAGS_MAX.max(on.tags) {
             let (here, at) = (t.get(kind), t.get_at(l3));
-            only_tag(t, here, untagged);
+            require_tag(t, here, untagged);
             let (_, next, behind) = tag(t, (on.frame, at), depth, cut);
             t.set(kind, next);
             t.set_at(l3, behind);
         }
     });
     let (kind, l3) = (s.get(kind), s.get_at(l3));
-    only_plain(s, kind, unsure);
+    require_untagged(s, kind, unsure);
     // Most frames have no inline tag.
     (kind, if on.linked { s.usually(l3, ethernet::LENGTH as u16) } else { l3 })
 }
@@ -342,7 +342,7 @@ fn ipv6<'s>(
     s.arm(|t, upper| {
         for _ in 0..EXTENSIONS_MAX {
             let (kind, rest, at) = (t.get(number), t.get(length), t.get_at(data));
-            only_extension(t, kind, exits.unsure, upper);
+            require_extension(t, kind, exits.unsure, upper);
             t.only(rest, Cmp::Ge, EXTENSION_LENGTH as u32, exits.unsure);
             let header = t.need::<EXTENSION_LENGTH>(at, exits.unsure);
             let longer = t.load(header, byte::<1>());
@@ -355,7 +355,7 @@ fn ipv6<'s>(
             t.set_at(data, behind);
         }
         let kind = t.get(number);
-        only_extension(t, kind, exits.unsure, upper);
+        require_extension(t, kind, exits.unsure, upper);
         t.leave(exits.unsure);
     });
     (s.get(number), s.get(length), s.get_at(data))
@@ -363,7 +363,7 @@ fn ipv6<'s>(
 
 /// Emits a test that continues if `kind` is a supported extension header, exits to `unsure` if it
 /// is an unsupported one, and exits to `upper` if it is not an extension header.
-fn only_extension<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>, upper: Exit<'s>) {
+fn require_extension<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>, upper: Exit<'s>) {
     use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
     for other in [FRAGMENT, AH, MOBILITY, HIP, SHIM6] {
         s.only(kind, Cmp::Ne, u32::from(other), unsure);

@@ -35,7 +35,7 @@ fn run(
 ) {
     // Held blocks must outlive the pass.
     let arena = Arena::new(4 * frames.len() + LANES);
-    let mut space = Space::new(&arena).heads(head);
+    let mut space = Space::new(&arena).with_heads(head);
     for batch in corpus::batches(frames) {
         let before = space.batch(batch);
         let now = batch.iter().map(|frame| frame.time).max().unwrap_or(0);
@@ -137,8 +137,8 @@ fn assert_classes_lead_to_filters(captured: Captured) {
         let Classes::Number { names, .. } = d.classes else { continue };
         for (name, value) in names {
             let Some(other) = filter::catalog::find(name) else { continue };
-            let form = if let OutputForm::Form(form) = d.gives { form } else { Form::Frame };
-            if !other.takes.has(form) {
+            let form = if let OutputForm::Form(form) = d.output_form { form } else { Form::Frame };
+            if !other.input_forms.has(form) {
                 continue;
             }
             // Held blocks stay in the arena until they leave.
@@ -200,7 +200,7 @@ fn assert_kinds_keep_rights(captured: Captured) {
             assert_eq!(d.reads, ReadDepth::Nothing, "`{}`", d.name);
         }
         if d.kind < FilterKind::Reordering {
-            assert_eq!(d.gives, OutputForm::Same, "`{}`", d.name);
+            assert_eq!(d.output_form, OutputForm::Same, "`{}`", d.name);
         }
         if let Filter::Stream(_) = node.filter {
             continue;
@@ -219,7 +219,7 @@ fn assert_kinds_keep_rights(captured: Captured) {
 fn assert_rights(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let name = d.name;
     // A filter that assigns sessions sets the session and direction (CONTRACT 8).
-    let beside = |context: BlockMetadata| match d.state.keeps {
+    let beside = |context: BlockMetadata| match d.state.scope {
         StateScope::Sessions => {
             BlockMetadata { session: 0, flags: context.flags.without(Flags::BACKWARD), ..context }
         }
@@ -245,7 +245,7 @@ fn assert_rights(d: &Description, before: &Block<'_>, after: &Block<'_>) {
             (is.captured, is.wire_length, is.link)
         );
     }
-    if d.gives == OutputForm::Same || d.classes != Classes::Same {
+    if d.output_form == OutputForm::Same || d.classes != Classes::Same {
         assert_declared_class(d, before, after);
     }
 }
@@ -481,7 +481,7 @@ fn assert_saved_state_continues(captured: Captured) {
         let mut leaves = node(d);
         let mut found = all_answers(&mut leaves, before);
         let keeps = leaves.filter.state().map(|state| state.sessions());
-        match d.state.keeps {
+        match d.state.scope {
             StateScope::Nothing => assert_eq!(keeps, None, "`{}`", d.name),
             StateScope::Private => assert_eq!(keeps, Some(vec![filter::PRIVATE]), "`{}`", d.name),
             StateScope::Sessions => {
@@ -559,7 +559,7 @@ fn m3_published_state_has_the_described_columns() {
             let twice = columns.iter().skip(number + 1).any(|other| other.name == column.name);
             assert!(!twice, "`{}` shows {} twice", d.name, column.name);
         }
-        assert_ne!(d.state.keeps, StateScope::Nothing, "`{}` shows what it does not keep", d.name);
+        assert_ne!(d.state.scope, StateScope::Nothing, "`{}` shows what it does not keep", d.name);
         let mut node = node(d);
         run(&mut node, &frames, usize::MAX, |_, _, _| {});
         let (mut rows, mut sessions) = (0, Vec::new());

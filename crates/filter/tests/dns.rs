@@ -67,12 +67,12 @@ fn corpus_zeek_logs_the_same_queries_and_answers() {
     let zeek = cases.join("zeek");
     let tests = fs::read_to_string(zeek.join("tests.json")).expect("the list of tests");
     let mut rows = 0;
-    for log in logs(&zeek.join("Baseline")) {
+    for log in log_paths(&zeek.join("Baseline")) {
         let test = log.parent().and_then(Path::file_name).expect("a folder").to_string_lossy();
         if ELSEWHERE.iter().any(|(name, _)| *name == test) {
             continue;
         }
-        let messages = dns_messages(&zeek.join("Traces").join(trace(&tests, &test)));
+        let messages = dns_messages(&zeek.join("Traces").join(trace_path(&tests, &test)));
         let text = fs::read_to_string(&log).expect("a log");
         let fields: Vec<&str> = text
             .lines()
@@ -130,13 +130,13 @@ fn has_flag(message: &DescribedMessage, word: &str) -> bool {
 }
 
 /// Returns the path of the capture that a zeek test reads, from the test list.
-fn trace(tests: &str, test: &str) -> String {
+fn trace_path(tests: &str, test: &str) -> String {
     let behind = tests.split(&format!("\"{test}\"")).nth(1).expect("the test is in the list");
     let list = behind.split("\"traces\"").nth(1).expect("it has traces");
     list.split('"').nth(1).expect("a name").to_owned()
 }
 
-fn logs(folder: &Path) -> Vec<PathBuf> {
+fn log_paths(folder: &Path) -> Vec<PathBuf> {
     let tests = fs::read_dir(folder).expect("baselines").flatten();
     let mut logs: Vec<_> = tests.map(|test| test.path().join("dns.log")).collect();
     logs.retain(|log| log.is_file());

@@ -71,7 +71,7 @@ fn is_fragment(frame: &Frame) -> bool {
 /// Returns the datagrams that tshark reassembles, by the number of the completing frame. Dissection
 /// stops at IP, because tshark would otherwise also reassemble packets quoted in errors and
 /// tunnels.
-fn tshark(capture: &Path) -> BTreeMap<usize, Vec<u8>> {
+fn tshark_datagrams(capture: &Path) -> BTreeMap<usize, Vec<u8>> {
     let mut command = Command::new("tshark");
     command.args(["-n", "-r"]).arg(capture).stdin(Stdio::null()).stderr(Stdio::null());
     for above in ["icmp", "icmpv6", "gtp", "gre", "udp", "tcp", "sctp"] {
@@ -86,12 +86,12 @@ fn tshark(capture: &Path) -> BTreeMap<usize, Vec<u8>> {
         let mut words = line.split('\t');
         let number = words.next()?.parse().ok()?;
         let data = words.find(|word| !word.is_empty())?;
-        Some((number, hex(data)))
+        Some((number, parse_hex(data)))
     });
     lines.collect()
 }
 
-fn hex(text: &str) -> Vec<u8> {
+fn parse_hex(text: &str) -> Vec<u8> {
     let digit = |at| text.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
     (0..text.len()).step_by(2).filter_map(digit).collect()
 }
@@ -140,7 +140,7 @@ fn compare_with_tshark(
         if !frames.iter().any(is_fragment) {
             continue;
         }
-        let (ours, theirs) = (run(&frames, &[]), tshark(&path));
+        let (ours, theirs) = (run(&frames, &[]), tshark_datagrams(&path));
         let numbers: BTreeSet<usize> = ours.joined.keys().chain(theirs.keys()).copied().collect();
         for number in numbers {
             // For IPv6 tshark counts extension headers behind the fragment header as data.

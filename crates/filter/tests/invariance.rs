@@ -18,7 +18,7 @@ use ebpf::exam::{Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
 use filter::catalog::{FILTERS, find};
 use filter::prelude::*;
-use filter::testing::twins::{Examined, User, chains, fitting, request};
+use filter::testing::twins::{Examined, User, chains, fitting_program, request};
 use filter::testing::{self, Answer, Arena, ETHERNET, Frame, Node, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::LinkType;
@@ -185,9 +185,11 @@ fn chains_of(d: &'static Description) -> Vec<(Vec<&'static Description>, Form, F
         (named(&["udp"]), Form::Segment),
         (named(&["ip", "udp"]), Form::Segment),
     ];
-    let fits = |form: Form| d.takes.has(form) && !(form == Form::Frame && d.takes.has(Form::Bytes));
+    let fits = |form: Form| {
+        d.input_forms.has(form) && !(form == Form::Frame && d.input_forms.has(Form::Bytes))
+    };
     let chains = before.into_iter().filter(|(_, form)| fits(*form));
-    let gives = |form| if let OutputForm::Form(given) = d.gives { given } else { form };
+    let gives = |form| if let OutputForm::Form(given) = d.output_form { given } else { form };
     chains.map(|(before, form)| ([&before[..], &[d]].concat(), form, gives(form))).collect()
 }
 
@@ -275,7 +277,7 @@ fn surroundings_of_a_packet_change_no_class() {
             }
         }
         assert_eq!(excused, differs, "`{}` needs no exception", d.name);
-        let streams = !d.takes.has(Form::Segment) && !d.takes.has(Form::Frame);
+        let streams = !d.input_forms.has(Form::Segment) && !d.input_forms.has(Form::Frame);
         assert!(compared > 100 || streams || excused, "`{}`: {compared} blocks", d.name);
     }
 }
@@ -285,7 +287,7 @@ fn surroundings_of_a_packet_change_no_class() {
 fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<usize, String> {
     let mut compared = 0;
     for hook in [Hook::Tc, Hook::Xdp] {
-        let Some(program) = fitting(chain, hook) else { continue };
+        let Some(program) = fitting_program(chain, hook) else { continue };
         let mut user = User::new(chain, &program);
         let (mut twin, mut other) = (Interpreter::new(&program), Interpreter::new(&program));
         let pairs = frames.iter().zip(1..).filter_map(|(frame, number)| change.of(frame, number));
@@ -321,7 +323,7 @@ fn surroundings_of_a_packet_change_no_class_of_a_twin() {
         let d = chain[0].description;
         // A filter with state answers by what came before, which a twin that is unsure has not
         // seen.
-        if d.takes.has(Form::Bytes) || d.state.keeps != StateScope::Nothing {
+        if d.input_forms.has(Form::Bytes) || d.state.scope != StateScope::Nothing {
             continue;
         }
         for change in CHANGES {
@@ -343,10 +345,13 @@ type Side = (u32, bool);
 
 /// Returns the output of a stream filter for each session and direction: its classes, and the bytes
 /// of messages.
-fn sides(d: &'static Description, frames: &[Frame]) -> BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> {
+fn outputs_by_side(
+    d: &'static Description,
+    frames: &[Frame],
+) -> BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> {
     let mut nodes = nodes(&[find("tcp").expect("known"), d]);
     let mut sides: BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> = BTreeMap::new();
-    let messages = d.gives == OutputForm::Form(Form::Message);
+    let messages = d.output_form == OutputForm::Form(Form::Message);
     for answer in outputs(&mut nodes, frames) {
         let BlockMetadata { session, flags, .. } = answer.context;
         let side = sides.entry((session, flags.has(Flags::BACKWARD))).or_default();
@@ -359,7 +364,7 @@ fn sides(d: &'static Description, frames: &[Frame]) -> BTreeMap<Side, (BTreeSet<
 }
 
 /// Splits a TCP segment into two.
-fn halves(frame: &Frame) -> Option<Vec<Frame>> {
+fn split_segment(frame: &Frame) -> Option<Vec<Frame>> {
     let (at, end) = packet(frame)?;
     let layers = wire::layers(LinkType(frame.link), &frame.bytes);
     let (tcp, data) = (usize::from(layers.l4?), usize::from(layers.payload?));
@@ -392,12 +397,13 @@ fn streams_in_smaller_segments_have_the_same_answers() {
     for path in &made.paths {
         let bytes = std::fs::read(path).expect("a capture");
         let plain: Vec<Frame> = testing::capture(&bytes).into_iter().take(400).collect();
-        let cut = |frame: &Frame| halves(frame).unwrap_or_else(|| vec![frame.clone()]);
+        let cut = |frame: &Frame| split_segment(frame).unwrap_or_else(|| vec![frame.clone()]);
         let segmented: Vec<Frame> = plain.iter().flat_map(cut).collect();
         // What takes bytes answers for blocks, and these are others.
-        let streams = |d: &&&Description| d.takes.has(Form::Stream) && !d.takes.has(Form::Bytes);
-        for d in FILTERS.iter().filter(streams).filter(|d| !d.takes.has(Form::Frame)) {
-            let (before, after) = (sides(d, &plain), sides(d, &segmented));
+        let streams =
+            |d: &&&Description| d.input_forms.has(Form::Stream) && !d.input_forms.has(Form::Bytes);
+        for d in FILTERS.iter().filter(streams).filter(|d| !d.input_forms.has(Form::Frame)) {
+            let (before, after) = (outputs_by_side(d, &plain), outputs_by_side(d, &segmented));
             answered += before.values().map(|side| side.0.len()).sum::<usize>();
             assert!(before == after, "`{}` of {}: {before:?}, {after:?}", d.name, path.display());
         }
@@ -410,7 +416,7 @@ fn streams_in_smaller_segments_have_the_same_answers() {
 const FAULTY: Description = Description {
     name: "faulty",
     kind: FilterKind::Classification,
-    takes: Forms::FRAMED,
+    input_forms: Forms::FRAMED,
     reads: ReadDepth::Head(64),
     classes: Classes::Number {
         what: "a port",

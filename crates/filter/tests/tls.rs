@@ -22,7 +22,7 @@ fn hellos(path: &Path) -> Vec<DescribedMessage> {
     FilterChain::new(&[filter("tcp"), filter("tls")]).describe(path).to_vec()
 }
 
-fn by_server(message: &DescribedMessage) -> bool {
+fn is_from_server(message: &DescribedMessage) -> bool {
     !message.text(Field::Cipher).is_empty()
 }
 
@@ -70,7 +70,7 @@ fn predicate((name, value): &(String, String)) -> Option<ConnectionPredicate> {
     let is = |server: bool, field: Field, place: usize| -> Option<ConnectionPredicate> {
         let value = value.clone();
         Some(Box::new(move |hellos: &[&DescribedMessage]| {
-            let hellos = hellos.iter().filter(|message| by_server(message) == server);
+            let hellos = hellos.iter().filter(|message| is_from_server(message) == server);
             hellos.into_iter().any(|message| message.all(field).get(place) == Some(&value.as_str()))
         }))
     };
@@ -82,9 +82,9 @@ fn predicate((name, value): &(String, String)) -> Option<ConnectionPredicate> {
         "tls.version" => {
             let version = value.strip_prefix("TLS ")?.to_owned();
             Some(Box::new(move |hellos| {
-                hellos
-                    .iter()
-                    .any(|message| by_server(message) && message.text(Field::TlsVersion) == version)
+                hellos.iter().any(|message| {
+                    is_from_server(message) && message.text(Field::TlsVersion) == version
+                })
             }))
         }
         _ => None,

@@ -8,14 +8,15 @@
 mod corpus;
 
 use corpus::borders::{
-    boundary_frames, edges, ethernet, pending_by_chance, pending_checksums, shapes_of,
+    boundary_frames, ethernet, pending_by_chance, pending_checksums, shapes_of,
+    truncated_at_headers,
 };
 use ebpf::emit::Outcome;
 use ebpf::exam::{self, Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::testing::twins::{
-    Examined, User, chains, changes, fitting, long_chains, program, request,
+    Examined, User, chains, edits_frames, fitting_program, long_chains, program, request,
 };
 
 fn examine<'a>(
@@ -51,7 +52,7 @@ fn v4_every_twin_answers_like_its_filter() {
                 (_, Hook::Tc) => 37,
                 _ => continue,
             };
-            let Some(program) = fitting(chain, place) else { continue };
+            let Some(program) = fitting_program(chain, place) else { continue };
             let tally = examine(chain, &program, packets.iter().copied().step_by(step));
             answered += tally.unwrap_or_else(|wrong| panic!("{wrong}")).answered;
         }
@@ -65,7 +66,7 @@ fn v4_every_twin_answers_like_its_filter() {
 fn i6_editing_twins_edit_all_or_nothing() {
     let borders = boundary_frames();
     let packets = shapes_of(&borders);
-    for chain in chains(1).into_iter().filter(|chain| changes(chain)) {
+    for chain in chains(1).into_iter().filter(|chain| edits_frames(chain)) {
         assert!(program(&chain, Hook::Socket).is_err(), "{}", request(&chain));
         let (mut fits, mut unsure) = (0, 0);
         for place in [Hook::Tc, Hook::Xdp] {
@@ -94,7 +95,7 @@ fn i6_checksums_that_look_pending_are_updated() {
     let frames = pending_by_chance();
     for chain in chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
-            let program = fitting(&chain, place)?;
+            let program = fitting_program(&chain, place)?;
             let packets = frames.iter().map(|frame| Packet::new(frame));
             Some(examine(&chain, &program, packets).unwrap_or_else(|wrong| panic!("{wrong}")))
         });
@@ -114,7 +115,7 @@ fn i6_pending_checksums_stay_pending() {
     let packets = || frames.iter().map(|frame| Packet::new(frame).unfilled());
     for chain in chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
-            let program = fitting(&chain, place)?;
+            let program = fitting_program(&chain, place)?;
             Some(examine(&chain, &program, packets()).unwrap_or_else(|wrong| panic!("{wrong}")))
         });
         let mends = request(&chain).starts_with("rewrite") && request(&chain).contains("port=");
@@ -144,7 +145,7 @@ fn assert_truncated_frames_answered(captured: corpus::Captured) {
     borders.extend(captured.step_by(20));
     for chain in chains(1) {
         for place in [Hook::Xdp, Hook::Tc, Hook::Cgroup] {
-            let Some(program) = fitting(&chain, place) else { continue };
+            let Some(program) = fitting_program(&chain, place) else { continue };
             let step = if place == Hook::Tc { 29 } else { 11 };
             let cut = borders.iter().step_by(step).flat_map(|frame| exam::cuts(frame));
             let tally = examine(&chain, &program, cut.map(Packet::new));
@@ -170,7 +171,7 @@ fn assert_plain_frames_answered(captured: corpus::Captured) {
     captured.retain(|frame| frame.len() < 2000);
     for (number, chain) in chains(2).iter().enumerate() {
         for place in [Hook::Tc, Hook::Cgroup] {
-            let Some(program) = fitting(chain, place) else { continue };
+            let Some(program) = fitting_program(chain, place) else { continue };
             let step = if place == Hook::Tc { 1 } else { 11 };
             let packets = captured.iter().skip(number % step).step_by(step);
             let tally = examine(chain, &program, packets.map(|frame| Packet::new(frame)));
@@ -210,7 +211,9 @@ fn exam_notices_mutated_twins() {
             let unfilled = unfilled.iter().map(|frame| Packet::new(frame).unfilled());
             borders.iter().map(|frame| Packet::new(frame)).chain(unfilled)
         };
-        let cut = || borders.iter().step_by(5).flat_map(|frame| edges(frame)).map(Packet::new);
+        let cut = || {
+            borders.iter().step_by(5).flat_map(|frame| truncated_at_headers(frame)).map(Packet::new)
+        };
         let sound = examine(&chain, &twin, whole().chain(cut())).unwrap();
         for mutant in exam::mutants(&twin).iter().step_by(17) {
             all += 1;

@@ -55,7 +55,7 @@ pub fn rounded_duration(ns: u64) -> String {
 
 /// Parses a time of a request, such as `250ms`, into ns. Fails with the reason.
 pub fn parse_time(text: &str) -> Result<u64, String> {
-    match Parameter::needed("time", Type::Duration, "").parse(text) {
+    match Parameter::required("time", Type::Duration, "").parse(text) {
         Ok(Value::Number(ns)) => Ok(ns),
         Ok(_) => Err(format!("`{text}` is not a time")),
         Err(mistake) => Err(mistake.to_string()),
@@ -64,7 +64,7 @@ pub fn parse_time(text: &str) -> Result<u64, String> {
 
 /// Parses a size of a request, such as `64M`, into bytes. Fails with the reason.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    match Parameter::needed("size", Type::SIZE, "").parse(text) {
+    match Parameter::required("size", Type::SIZE, "").parse(text) {
         Ok(Value::Number(bytes)) => Ok(bytes),
         Ok(_) => Err(format!("`{text}` is not a size")),
         Err(mistake) => Err(mistake.to_string()),

@@ -142,7 +142,7 @@ fn last_prefix_stage(whole: &Pipeline, registry: &dyn Registry) -> Result<usize,
     for term in filters.take(last + 1) {
         check_place(term)?;
         let name = &term.name.text;
-        let keeps = registry.find_filter(name).map(|filter| filter.state.keeps);
+        let keeps = registry.find_filter(name).map(|filter| filter.state.scope);
         // A session is seen from its beginning, so what is kept of it is the same for all.
         if !matches!(keeps, Some(StateScope::Nothing | StateScope::Sessions)) {
             return Err(UnsharedReason(format!("`{name}` before `tcp` has private state")));

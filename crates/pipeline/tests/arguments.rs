@@ -11,8 +11,8 @@ use pipeline::{Diagnostic, Graph, Registry, read_request};
 const LINES: Description = Description {
     name: "lines",
     kind: FilterKind::Source,
-    takes: Forms::NONE,
-    gives: OutputForm::Form(Form::Bytes),
+    input_forms: Forms::NONE,
+    output_form: OutputForm::Form(Form::Bytes),
     effect: Some(lines_effect),
     parameters: &[
         Parameter::named("whole", Type::Flag, "no", "no lines"),
@@ -24,13 +24,13 @@ const LINES: Description = Description {
 
 fn lines_effect(arguments: &Arguments) -> Effect {
     let form = if arguments.flag("whole") { Form::Bytes } else { Form::Record };
-    Effect { kind: FilterKind::Source, gives: OutputForm::Form(form), reads: ReadDepth::All }
+    Effect { kind: FilterKind::Source, output_form: OutputForm::Form(form), reads: ReadDepth::All }
 }
 
 const RECORDS: Description = Description {
     name: "records",
     kind: FilterKind::Inspection,
-    takes: Forms::of(&[Form::Record]),
+    input_forms: Forms::of(&[Form::Record]),
     ..Description::EMPTY
 };
 
@@ -45,13 +45,13 @@ const SCRUB: Description = Description {
 
 fn scrub_effect(arguments: &Arguments) -> Effect {
     let kind = if arguments.flag("look") { FilterKind::Inspection } else { FilterKind::Editing };
-    Effect { kind, gives: OutputForm::Same, reads: ReadDepth::All }
+    Effect { kind, output_form: OutputForm::Same, reads: ReadDepth::All }
 }
 
 const PRINT: Description = Description {
     name: "print",
     kind: FilterKind::Sink,
-    gives: OutputForm::Nothing,
+    output_form: OutputForm::Nothing,
     ..Description::EMPTY
 };
 

@@ -1,11 +1,10 @@
 //! Commands: closures that a space of a running path executes between two passes. [Th §5.4]
 //!
-//! In: a closure over the space. Out: the result of the closure, or the reason why the closure was
-//! not executed. The thread of the space executes the closure at a block boundary, when every block
-//! of the space has been read by all readers, is held by a filter, or is in a ring. Commands
-//! therefore add no lock, shared data or atomic operation to the data path. While no command is
-//! queued, a space pays one load per pass, of a word that is not written. A command wakes a
-//! sleeping space.
+//! Input: a closure over the space. Output: the result of the closure, or the reason why it was not
+//! executed. The thread of the space executes the closure at a block boundary, when every block of
+//! the space has been read by all readers, is held by a filter, or is in a ring. Commands therefore
+//! add no lock, shared data or atomic operation to the data path. While no command is queued, a
+//! space pays one load per pass, of a word that is not written. A command wakes a sleeping space.
 //!
 //! A space that waits for room in a ring is in the middle of a walk. Such a space executes no
 //! command until the reader makes room, and [`CommandError::RingFull`] names the ring. A command
@@ -66,17 +65,17 @@ pub struct CommandQueue {
     doorbell: Arc<Doorbell>,
 }
 
-/// Queued commands, and the last reports of the space.
+/// Queued commands, and the data that the space reported last.
 #[derive(Default)]
 pub struct Inbox {
     commands: VecDeque<(u64, Command)>,
     /// Id of the next command.
     next: u64,
-    /// Counters at the last report, or at the end of the space.
+    /// Counters in the last report, or at the end of the space.
     pub last: Option<SpaceCounters>,
-    /// Latest known resources of the space: at the start of its thread, or at a later query.
+    /// Latest known resources of the space, from the start of its thread or from a later query.
     pub resources: Option<SpaceResources>,
-    /// True once the space has ended.
+    /// True after the end of the space.
     pub ended: bool,
     /// True if the space still runs but rejects commands.
     rejects: bool,
@@ -106,7 +105,7 @@ impl CommandQueue {
     ///
     /// # Errors
     ///
-    /// [`CommandError::Ended`] if the space has ended or rejects commands.
+    /// Fails with [`CommandError::Ended`] if the space has ended or rejects commands.
     pub fn send<A: Send + 'static>(
         self: &Arc<Self>,
         command: impl FnOnce(&mut Space) -> A + Send + 'static,
@@ -114,7 +113,7 @@ impl CommandQueue {
         let (to, answer) = mpsc::channel();
         // The send fails if the caller has stopped waiting.
         let command = Box::new(move |space: &mut Space| drop(to.send(command(space))));
-        let mut inbox = self.inbox();
+        let mut inbox = self.lock_inbox();
         if inbox.ended || inbox.rejects {
             return Err(CommandError::Ended);
         }
@@ -129,8 +128,8 @@ impl CommandQueue {
         Ok(PendingCommand { queue: Arc::clone(self), number, answer })
     }
 
-    /// Executes a command in the space, between two passes, and returns the command's result.
-    /// Blocks at most for `limit` until the execution begins, then until it ends.
+    /// Executes a command in the space between two passes, and returns the result of the command.
+    /// Waits at most for `limit` until the execution begins, and then until it ends.
     pub fn ask<A: Send + 'static>(
         self: &Arc<Self>,
         limit: Duration,
@@ -155,7 +154,7 @@ impl CommandQueue {
     /// Blocks at most for `limit` until the space has ended. Returns its final counters, or `None`
     /// if the space still runs or ended without counters.
     pub fn wait_for_end(&self, limit: Duration) -> Option<SpaceCounters> {
-        let inbox = self.inbox();
+        let inbox = self.lock_inbox();
         let waited = self.ended.wait_timeout_while(inbox, limit, |inbox| !inbox.ended);
         let (inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
         inbox.last.clone().filter(|_| inbox.ended)
@@ -163,14 +162,14 @@ impl CommandQueue {
 
     /// Removes a command from the queue. Returns true if the command was still queued.
     fn withdraw(&self, number: u64) -> bool {
-        let mut inbox = self.inbox();
+        let mut inbox = self.lock_inbox();
         let before = inbox.commands.len();
         inbox.commands.retain(|(other, _)| *other != number);
         inbox.commands.len() < before
     }
 
     /// Returns the error for a command that was not executed in time: [`CommandError::RingFull`] if
-    /// the space waits for room in a ring, else [`CommandError::Late`].
+    /// the space waits for room in a ring, otherwise [`CommandError::Late`].
     fn timeout_error(&self) -> CommandError {
         let space = self.status.name.clone();
         match self.status.full_ring() {
@@ -188,7 +187,7 @@ impl CommandQueue {
 
     /// Removes and returns the next command, or `None` if the queue is empty.
     pub fn next_command(&self) -> Option<Command> {
-        let mut inbox = self.inbox();
+        let mut inbox = self.lock_inbox();
         let next = inbox.commands.pop_front();
         if next.is_none() {
             self.pending.store(false, Ordering::Relaxed);
@@ -196,30 +195,30 @@ impl CommandQueue {
         next.map(|(_, command)| command)
     }
 
-    /// Rejects all further commands and drops the queued ones; their senders get
+    /// Drops all queued commands and rejects further ones. The senders of dropped commands get
     /// [`CommandError::Ended`].
     pub fn reject_all(&self) {
-        let mut inbox = self.inbox();
+        let mut inbox = self.lock_inbox();
         inbox.rejects = true;
         inbox.commands.clear();
     }
 
-    /// Records the calling thread as the thread of the space, and the resources of the space at its
+    /// Stores the calling thread as the thread of the space, and the space's resources at its
     /// start.
     pub fn record_thread(&self, resources: SpaceResources) {
-        self.inbox().resources = Some(resources);
+        self.lock_inbox().resources = Some(resources);
         self.thread.store(task::current_thread(), Ordering::Relaxed);
     }
 
     /// Locks the inbox, even if another thread panicked while holding the lock.
-    pub fn inbox(&self) -> MutexGuard<'_, Inbox> {
+    pub fn lock_inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the kernel thread id of the space's thread, or `None` before the thread starts and
     /// after the space ends.
     pub fn thread_id(&self) -> Option<u32> {
-        let inbox = self.inbox();
+        let inbox = self.lock_inbox();
         Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended)
     }
 
@@ -230,11 +229,11 @@ impl CommandQueue {
         Some((thread, Task::of_thread(std::process::id(), thread)?))
     }
 
-    /// Restricts the space's thread to these CPUs. Returns `None` if the space has no thread, else
-    /// the result of the system call.
+    /// Restricts the space's thread to these CPUs, and returns the result of the system call.
+    /// Returns `None` if the space has no thread.
     pub fn pin(&self, processors: &[usize]) -> Option<sys::Result<()>> {
         // While the lock is held the thread cannot end, so its id is not reused.
-        let inbox = self.inbox();
+        let inbox = self.lock_inbox();
         let thread = Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended);
         Some(task::pin(Some(thread?), processors))
     }
@@ -281,14 +280,14 @@ pub struct ExclusiveBorrow {
 }
 
 impl BorrowRequest {
-    /// Hands the space to the borrower, and blocks until the borrower returns it. Returns the space
-    /// at once if the borrower no longer exists. Fails with a path failure if the borrower drops
-    /// the space.
+    /// Lends the space to the borrower, and blocks until the borrower returns it. Returns the space
+    /// at once if the borrower no longer exists. Fails with the remains of the space if the
+    /// borrower drops it.
     pub fn lend(self, space: Space) -> Result<Space, Box<Remains>> {
         if let Err(mpsc::SendError(space)) = self.to.send(space) {
             return Ok(space);
         }
-        let failure = || Some(PathFailure::of_panicked_space(0));
+        let failure = || Some(PathFailure::from_panicked_space(0));
         let lost = |_| Box::new(Remains { failure: failure(), ..Remains::default() });
         self.back.recv().map_err(lost)
     }
@@ -310,13 +309,13 @@ pub struct CommandReceiver(pub(crate) Arc<CommandQueue>);
 impl CommandReceiver {
     /// Stores the final counters of the space.
     pub fn store_final_counters(&self, counted: SpaceCounters) {
-        self.0.inbox().last = Some(counted);
+        self.0.lock_inbox().last = Some(counted);
     }
 }
 
 impl Drop for CommandReceiver {
     fn drop(&mut self) {
-        let mut inbox = self.0.inbox();
+        let mut inbox = self.0.lock_inbox();
         inbox.ended = true;
         // Dropped commands report `CommandError::Ended` to their senders.
         inbox.commands.clear();

@@ -29,9 +29,9 @@ pub struct Control {
 /// An event that a space reports once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ControlEvent {
-    /// The first blocks have arrived from a source.
-    Came,
-    /// A sink held up the thread that reads the source.
+    /// The first blocks of a source have arrived.
+    FirstBlocks,
+    /// A write of a sink has held up the thread that reads the source.
     Stalled(SinkStall),
 }
 
@@ -63,12 +63,12 @@ pub struct SourceProgress {
     pub planned: usize,
     /// Name of the source.
     pub name: String,
-    /// Counts of the source at its last answer.
+    /// Counts of the source when it last answered a position request.
     pub seen: SourceCounters,
-    /// True if the source has answered the latest request or has ended. False while the readers of
-    /// its blocks hold up its space.
+    /// True if the source has answered the latest request or has ended. False while a full ring or
+    /// a slow sink holds up its space.
     pub fresh: bool,
-    /// True if the source has ended.
+    /// True if the counts are final because the source has ended.
     pub last: bool,
 }
 
@@ -95,8 +95,8 @@ impl Control {
         self.awaits_blocks.store(true, Ordering::Relaxed);
     }
 
-    /// Reports [`ControlEvent::Came`] if these are the first blocks from a source. Later calls cost
-    /// one load.
+    /// Reports [`ControlEvent::FirstBlocks`] if no blocks of a source have arrived before. Costs
+    /// one load once reported.
     #[inline]
     pub fn note_blocks_arrived(&self) {
         if self.awaits_blocks.load(Ordering::Relaxed) {
@@ -107,7 +107,7 @@ impl Control {
     #[cold]
     fn report_first_blocks(&self) {
         if self.awaits_blocks.swap(false, Ordering::Relaxed) {
-            self.report(ControlEvent::Came);
+            self.report(ControlEvent::FirstBlocks);
         }
     }
 
@@ -139,7 +139,7 @@ impl Control {
 
     /// Returns the word that becomes true when the path is stopped, for sinks that wait.
     #[must_use]
-    pub fn stop_word(&self) -> Arc<AtomicBool> {
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stopped)
     }
 
@@ -151,7 +151,7 @@ impl Control {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Requests the position of every source. Does not wait for the answers.
+    /// Requests the position of every source, without waiting for the answers.
     pub fn request_positions(&self) {
         for answer in self.lock_positions().iter_mut() {
             answer.fresh = answer.last;
@@ -161,14 +161,14 @@ impl Control {
         self.notify_spaces();
     }
 
-    /// Returns the number of position requests so far. A space answers when the number changes.
+    /// Returns the number of position requests so far. When the number changes, a space answers.
     #[inline]
     #[must_use]
     pub fn position_requests(&self) -> u32 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Stores the position of a source in place of its previous one. `last` is true if the source
+    /// Stores the position of a source, replacing the previous one. `last` is true if the source
     /// has ended.
     pub fn store_position(&self, planned: usize, name: &str, seen: SourceCounters, last: bool) {
         let mut answers = self.lock_positions();

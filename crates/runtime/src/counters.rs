@@ -1,5 +1,5 @@
-//! Counters of one space: those of its nodes, its edges and its reports. They are collected while
-//! the space runs or after it has ended.
+//! Counters of one space: those of its nodes, edges and reports. They are collected while the space
+//! runs, or after its end.
 
 use crate::ledger::{DropReason, Edge, EdgeKind, NodeEntry, NodeName};
 use crate::space::arc::GraphArc;
@@ -22,13 +22,13 @@ pub struct NodeReport {
 /// Input counters of one ring, counted by the reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImportCounters {
-    /// Index of the edge in the plan.
+    /// Index of the ring's edge in the plan.
     pub planned: usize,
     /// Index of the ring's entry node in its space; `usize::MAX` after the node was removed.
     pub node: usize,
-    /// Name of the node. Several entry nodes may share one.
+    /// Name of the entry node. Several entry nodes may have the same name.
     pub name: NodeName,
-    /// Blocks and bytes taken off the ring.
+    /// Blocks and bytes that the reader has taken off the ring.
     pub taken: Amount,
 }
 
@@ -62,8 +62,8 @@ pub struct KernelCounts {
 /// An edge from the kernel into user space, counted by the kernel program.
 #[derive(Clone, Debug)]
 pub struct ExitEdge {
-    /// Name of the edge: planned index of the source, number of earlier kernel programs at this
-    /// source, and exit index in this program.
+    /// Name of the edge: planned index of the source, number of earlier kernel programs at the
+    /// source, and index of the exit in this program.
     pub name: (usize, usize, usize),
     /// Counts of the edge.
     pub edge: Edge,
@@ -80,13 +80,13 @@ pub struct RetiredCounters {
 }
 
 /// Continuation of a kernel edge in user space: the name of the kernel edge ([`ExitEdge::name`]),
-/// and the edge from the source to the next node.
+/// and the edge from its source to the next node.
 pub(crate) type KernelContinuation = ((usize, usize, usize), Edge);
 
 impl RetiredCounters {
-    /// Adds the counters of removed nodes and arcs. `before` contains all counters of the space
-    /// before the removal. `gone` selects the removed nodes by index, and `gone_arc` the removed
-    /// arcs by node index and arc index.
+    /// Adds the counters of removed nodes and arcs, which `before` contains among all counters of
+    /// the space. `gone` returns true for the index of a removed node, and `gone_arc` for the node
+    /// and arc index of a removed arc.
     pub fn add(
         &mut self,
         before: SpaceCounters,
@@ -124,16 +124,16 @@ impl RetiredCounters {
 #[derive(Clone, Debug)]
 pub(crate) struct CountedNode {
     pub(crate) filtered: NodeEntry,
-    /// Counts of the source, or `None` if the node is no source.
+    /// Counts of the source; `None` for other nodes.
     pub(crate) seen: Option<SourceCounters>,
-    /// True for the source that receives kernel output. Its edges count as those of the kernel
-    /// program.
+    /// True for the source that receives the output of a kernel program. Its edges count as edges
+    /// of that program.
     pub(crate) transport: bool,
-    /// True for a replica, because all replicas of a filter share one ledger entry.
+    /// True for a replica. All replicas of a filter share one ledger entry.
     pub(crate) copied: bool,
     /// Edges to nodes of the same space.
     pub(crate) calls: Vec<Edge>,
-    /// Writer's counts of a ring to another space, or `None` if the node writes no ring.
+    /// Counts of the ring to another space that the node writes; `None` if it writes none.
     pub(crate) ring: Option<Edge>,
 }
 
@@ -200,8 +200,8 @@ impl SpaceCounters {
     }
 }
 
-/// Returns the edges of a node that receives kernel output. Each has the name of the kernel edge
-/// that it continues. `before` contains the removed nodes, among them the receivers of earlier
+/// Returns the edges of the node that receives kernel output, each with the name of the kernel edge
+/// that it continues. `before` contains the removed nodes, including the receivers of earlier
 /// programs.
 fn continuations(
     before: &[CountedNode],
@@ -224,7 +224,7 @@ fn call_edge(from: &Node, arc: &GraphArc, nodes: &[Node]) -> Edge {
     Edge {
         put: arc.put,
         taken: to.taken[arc.branch],
-        dropped: arc.dropped.named().into_iter().filter(|(_, a)| a.blocks > 0).collect(),
+        dropped: arc.dropped.by_reason().into_iter().filter(|(_, a)| a.blocks > 0).collect(),
         ..Edge::new(from.name.clone(), to.name.clone(), kind, arc.planned)
     }
 }
@@ -257,8 +257,8 @@ pub(crate) fn node_report(node: &Node) -> Option<NodeReport> {
     Some(NodeReport { planned: node.planned, name: node.name.to_string(), report })
 }
 
-/// Returns the amount that a sink has delivered. Until the sink ends, `sunk` includes the sink's
-/// drops; they are subtracted here because the ledger lists them by reason.
+/// Returns the amount that a sink has delivered. Until the sink ends, `sunk` includes blocks that
+/// the sink drops; these are subtracted, because the ledger lists them by reason.
 fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     let (taken, flow) = (node.total_taken(), &node.flow);
     let rest = |of: fn(&Amount) -> u64| {

@@ -1,4 +1,4 @@
-//! Demand for blocks in a path with programs. (CONTRACT 27)
+//! Demand for blocks in a path with external programs. (CONTRACT 27)
 //!
 //! A program may stop reading long before its input ends (`head -1`). Further input of this program
 //! is dropped, and the path continues while another sink still reads. When every route from a
@@ -48,8 +48,8 @@ impl Demand {
         known.closed.retain(|node| numbers.contains(node));
     }
 
-    /// Marks a node as closed. Returns true if every route to a sink, from the sources upstream of
-    /// this node, now leads through a closed node.
+    /// Marks a node as closed. Returns true if its upstream sources can reach no sink any more,
+    /// because every route leads through a closed node.
     pub fn close(&self, node: usize) -> bool {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.closed.push(node);
@@ -64,8 +64,8 @@ impl Demand {
     }
 }
 
-/// Returns the nodes that are reachable from `head` without entering a node of `around`. They
-/// include `head` unless it is in `around`.
+/// Returns the nodes that are reachable from `head` without entering a node in `around`. The result
+/// includes `head` unless `around` contains it.
 fn reachable(successors: &[Vec<usize>], head: usize, around: &[usize]) -> Vec<usize> {
     let mut seen = vec![false; successors.len()];
     let mut open = vec![head];

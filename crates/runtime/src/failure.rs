@@ -1,4 +1,4 @@
-//! Failures, which end a path before its sources end.
+//! Failures that end a path before its sources end.
 //!
 //! A panic inside a filter ends its path, not the process: the space catches the panic and copies
 //! the block that the filter was processing into a capture that can be replayed.
@@ -16,7 +16,7 @@ pub enum RingFailure {
     /// The space on the other side has ended.
     #[error("the space on the other side has ended")]
     Abandoned,
-    /// An entry contradicts its ring: a bug of this program.
+    /// An entry of the ring is inconsistent, which is a bug of this program.
     #[error("{0}")]
     Fault(Fault),
 }
@@ -30,7 +30,7 @@ impl From<Fault> for RingFailure {
     }
 }
 
-/// The failure that ended a path. After transfer to another process, the cause is
+/// The failure that ended a path. When it is sent to another process, its cause is replaced by
 /// [`Cause::OtherProcess`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "RemoteFailure", into = "RemoteFailure")]
@@ -83,8 +83,8 @@ pub struct CrashCapture {
     pub bytes: Vec<u8>,
 }
 
-/// A failure in the form in which it is sent to another process: the message and the properties of
-/// the cause, without the cause.
+/// A failure in the form in which it is sent to another process: its message and a few properties
+/// of its cause.
 #[derive(Serialize, Deserialize)]
 struct RemoteFailure {
     node: String,
@@ -109,32 +109,32 @@ impl From<RemoteFailure> for PathFailure {
 impl PathFailure {
     /// Creates the failure of a source or sink.
     #[must_use]
-    pub fn of_endpoint(node: impl Into<String>, failure: Failure) -> Self {
+    pub fn from_endpoint(node: impl Into<String>, failure: Failure) -> Self {
         Self { node: node.into(), cause: Cause::Endpoint(failure) }
     }
 
     /// Creates the failure of a ring.
     #[must_use]
-    pub fn of_ring(node: impl Into<String>, why: impl Into<RingFailure>) -> Self {
+    pub fn from_ring(node: impl Into<String>, why: impl Into<RingFailure>) -> Self {
         Self { node: node.into(), cause: Cause::Ring(why.into()) }
     }
 
     /// Creates the failure of a program.
     #[must_use]
-    pub fn of_program(node: impl Into<String>, bad: ProcessFailure) -> Self {
+    pub fn from_program(node: impl Into<String>, bad: ProcessFailure) -> Self {
         Self { node: node.into(), cause: Cause::Program(bad) }
     }
 
     /// Creates the failure of a program whose exit status could not be read.
     #[must_use]
-    pub fn of_unknown_exit(node: impl Into<String>, error: sys::Error) -> Self {
+    pub fn from_unknown_exit(node: impl Into<String>, error: sys::Error) -> Self {
         Self { node: node.into(), cause: Cause::ExitUnknown(error) }
     }
 
     /// Creates the failure of a filter that panicked. `block` is the block that the filter was
     /// processing, if any.
     #[must_use]
-    pub fn of_panicked_filter(
+    pub fn from_panicked_filter(
         node: impl Into<String>,
         panic: &(dyn std::any::Any + Send),
         block: Option<&Block<'_>>,
@@ -154,15 +154,15 @@ impl PathFailure {
     }
 
     /// Creates the failure of a space that panicked outside of any filter. `path` is the index of
-    /// the path, counted from 0; messages count from 1.
+    /// the path from 0, which the message prints from 1.
     #[must_use]
-    pub fn of_panicked_space(path: usize) -> Self {
+    pub fn from_panicked_space(path: usize) -> Self {
         let message = "a space panicked outside of any filter".to_owned();
         Self { node: format!("path {}", path + 1), cause: Cause::Panic { message, block: None } }
     }
 
-    /// Returns true if the failure is only the consequence of another space's end (an abandoned
-    /// ring).
+    /// Returns true if the failure only follows from the end of another space, whose ring was
+    /// abandoned.
     #[must_use]
     pub const fn is_consequence(&self) -> bool {
         matches!(self.cause, Cause::Ring(RingFailure::Abandoned))
@@ -176,8 +176,8 @@ impl PathFailure {
         }
     }
 
-    /// Returns the error number of the system call that ended the path, or `None` if no system call
-    /// did.
+    /// Returns the error number of the failed system call; `None` if the cause was not a system
+    /// call.
     #[must_use]
     pub const fn errno(&self) -> Option<i32> {
         match &self.cause {
@@ -188,8 +188,8 @@ impl PathFailure {
         }
     }
 
-    /// Returns true if the reader of a standard stream has closed the stream, which is not reported
-    /// as a failure.
+    /// Returns true if the cause is that the reader of a standard stream has closed the stream,
+    /// which is not reported as a failure.
     #[must_use]
     pub const fn is_quiet(&self) -> bool {
         match &self.cause {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The latency bound of a path, with the gauges that measure against it.
+/// The latency bound of a path, and its gauges.
 #[derive(Debug, Default)]
 pub struct Budget {
     gauges: Mutex<Vec<Arc<Gauge>>>,
@@ -31,21 +31,21 @@ pub struct Budget {
 #[derive(Debug)]
 pub struct Gauge {
     name: String,
-    /// True if the gauge measures the latency from source to sink, false if it measures the wait at
+    /// True if the gauge measures the latency from source to sink; false if it measures the wait at
     /// one ring or source.
     end_to_end: bool,
-    /// Share of the bound for this gauge, in nanoseconds.
+    /// Part of the bound that the gauge may use, in nanoseconds.
     share_ns: u64,
-    /// Number of the watched block, counted from 1. 0: no block is watched, and the writer may
-    /// choose one. [`CLOSED`]: the reader takes no more blocks.
+    /// Number of the watched block, counted from 1. With 0 no block is watched, and the writer may
+    /// choose one. With [`CLOSED`] the reader takes no more blocks.
     watched: AtomicU64,
     /// Monotonic time at which the writer stamped the watched block, in nanoseconds.
     since: AtomicU64,
-    /// Monotonic time at which the reader took some blocks and left others in the ring, in
-    /// nanoseconds; 0 if it left none.
+    /// Monotonic time in nanoseconds at which the reader left some blocks in the ring after taking
+    /// others; 0 if it left none.
     left: AtomicU64,
-    looked: AtomicU64,
-    over: AtomicU64,
+    measured: AtomicU64,
+    exceeded: AtomicU64,
     worst_ns: AtomicU64,
     /// Longest wait since the last call of [`Budget::take_breach`], in nanoseconds.
     recent_ns: AtomicU64,
@@ -53,7 +53,7 @@ pub struct Gauge {
 
 const CLOSED: u64 = u64::MAX;
 
-/// A gauge that compares block times with the clock.
+/// A gauge of the age of blocks, which compares block times with the clock.
 #[derive(Clone, Debug)]
 pub struct AgeGauge {
     gauge: Arc<Gauge>,
@@ -61,33 +61,33 @@ pub struct AgeGauge {
     epoch: Time,
 }
 
-/// Latencies measured in a path.
+/// The latencies measured in a path, and the number of breaches.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Latency {
     /// Requested bound, in nanoseconds.
     pub asked_ns: u64,
-    /// Number of breaches reported.
+    /// Number of breaches so far.
     #[serde(rename = "alarms")]
     pub breaches: u64,
-    /// Latency from source to sink, for each sink.
-    pub ways: Vec<PlaceLatency>,
-    /// Waits, for each ring and source with a gauge.
+    /// End-to-end latency of each sink, measured from the sources.
+    pub sinks: Vec<PlaceLatency>,
+    /// Waits at each ring and source that has a gauge.
     pub waits: Vec<PlaceLatency>,
 }
 
-/// Latency measured by one gauge.
+/// Measurements of one gauge.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PlaceLatency {
-    /// Name of the sink, or of both ends of the edge.
+    /// Name of the sink, or of the edge by its two ends.
     pub name: String,
-    /// Share of the bound for this gauge, in nanoseconds.
+    /// Part of the bound that the gauge may use, in nanoseconds.
     pub share_ns: u64,
-    /// Number of measured blocks.
+    /// Number of blocks measured.
     #[serde(rename = "blocks")]
-    pub looked: u64,
-    /// Number of measured blocks that exceeded the share.
+    pub measured: u64,
+    /// Number of blocks whose latency exceeded the share.
     #[serde(rename = "late")]
-    pub over: u64,
+    pub exceeded: u64,
     /// Longest measured latency, in nanoseconds.
     pub worst_ns: u64,
 }
@@ -97,7 +97,7 @@ impl Latency {
     pub fn add(&mut self, other: Self) {
         self.asked_ns = other.asked_ns;
         self.breaches += other.breaches;
-        for (all, more) in [(&mut self.ways, other.ways), (&mut self.waits, other.waits)] {
+        for (all, more) in [(&mut self.sinks, other.sinks), (&mut self.waits, other.waits)] {
             more.into_iter().for_each(|at| merge_measurement(all, at));
         }
     }
@@ -108,12 +108,12 @@ impl Latency {
 pub struct Breach {
     /// Requested bound, in nanoseconds.
     pub asked_ns: u64,
-    /// Sink with the oldest late block, and the age in nanoseconds of that block on arrival; `None`
-    /// if no late block arrived.
-    pub way: Option<(String, u64)>,
-    /// The gauge whose share was exceeded most: its name, the wait and the share, in nanoseconds;
-    /// `None` if no share was exceeded.
-    pub wait: Option<(String, u64, u64)>,
+    /// The sink that received the oldest late block, and the age of that block on arrival in
+    /// nanoseconds; `None` if no late block has arrived.
+    pub late_sink: Option<(String, u64)>,
+    /// The gauge whose share was exceeded most, its wait and its share, both in nanoseconds; `None`
+    /// if no share was exceeded.
+    pub worst_wait: Option<(String, u64, u64)>,
 }
 
 impl Budget {
@@ -122,13 +122,13 @@ impl Budget {
         self.asked_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// Creates and registers the gauge of a wait at one ring or source. `share_ns` is its share of
-    /// the bound in nanoseconds.
+    /// Adds a gauge of the wait at one ring or source. `share_ns` is the part of the bound that the
+    /// gauge may use, in nanoseconds.
     pub fn add_wait(&self, name: String, share_ns: u64) -> Arc<Gauge> {
         self.add_gauge(name, false, share_ns)
     }
 
-    /// Creates and registers the gauge of the latency from the sources to the sink `name`.
+    /// Adds a gauge of the latency from the sources to the sink `name`.
     pub fn add_sink(&self, name: String) -> Arc<Gauge> {
         self.add_gauge(name, true, self.asked_ns.load(Ordering::Relaxed))
     }
@@ -143,15 +143,15 @@ impl Budget {
         look(&mut self.gauges.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the measurements at monotonic time `now` in nanoseconds, or `None` if the path has
-    /// no bound.
+    /// Returns the measurements, or `None` if the path has no bound. `now` is monotonic time in
+    /// nanoseconds.
     pub fn measurements(&self, now: u64) -> Option<Latency> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         let breaches = self.breaches.load(Ordering::Relaxed);
         let mut told = Latency { asked_ns, breaches, ..Latency::default() };
         self.with_gauges(|gauges| {
             for gauge in gauges {
-                let list = if gauge.end_to_end { &mut told.ways } else { &mut told.waits };
+                let list = if gauge.end_to_end { &mut told.sinks } else { &mut told.waits };
                 // Hot swaps may leave several gauges for one place.
                 merge_measurement(list, gauge.measurement(now));
             }
@@ -160,29 +160,29 @@ impl Budget {
     }
 
     /// Counts and returns the worst breach since the last call, including waits still in progress.
-    /// Returns `None` if the bound was kept. `now` is monotonic time in nanoseconds.
+    /// Returns `None` if the bound was met. `now` is monotonic time in nanoseconds.
     pub fn take_breach(&self, now: u64) -> Option<Breach> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         if asked_ns == 0 {
             return None;
         }
-        let mut breach = Breach { asked_ns, way: None, wait: None };
-        let Breach { way, wait, .. } = &mut breach;
+        let mut breach = Breach { asked_ns, late_sink: None, worst_wait: None };
+        let Breach { late_sink, worst_wait, .. } = &mut breach;
         let mut late = false;
         self.with_gauges(|gauges| {
             for gauge in gauges {
                 let ns = gauge.recent_ns.swap(0, Ordering::Relaxed).max(gauge.waiting_ns(now));
                 late |= ns > asked_ns;
                 if gauge.end_to_end {
-                    if ns > asked_ns && way.as_ref().is_none_or(|(_, known)| ns > *known) {
-                        *way = Some((gauge.name.clone(), ns));
+                    if ns > asked_ns && late_sink.as_ref().is_none_or(|(_, known)| ns > *known) {
+                        *late_sink = Some((gauge.name.clone(), ns));
                     }
                     continue;
                 }
                 let beyond = ns.saturating_sub(gauge.share_ns);
-                let known = wait.as_ref().map_or(0, |(_, ns, share)| ns - share);
+                let known = worst_wait.as_ref().map_or(0, |(_, ns, share)| ns - share);
                 if beyond > known {
-                    *wait = Some((gauge.name.clone(), ns, gauge.share_ns));
+                    *worst_wait = Some((gauge.name.clone(), ns, gauge.share_ns));
                 }
             }
         });
@@ -203,15 +203,15 @@ impl Gauge {
             watched: AtomicU64::new(0),
             since: AtomicU64::new(0),
             left: AtomicU64::new(0),
-            looked: AtomicU64::new(0),
-            over: AtomicU64::new(0),
+            measured: AtomicU64::new(0),
+            exceeded: AtomicU64::new(0),
             worst_ns: AtomicU64::new(0),
             recent_ns: AtomicU64::new(0),
         }
     }
 
-    /// Stamps the block with this number, counted from 1, if no block is watched. Called by the
-    /// writer before the put.
+    /// Stamps the block with this number, counted from 1, unless another block is watched. Called
+    /// by the writer before it puts the block into the ring.
     pub fn stamp(&self, number: u64) {
         if self.watched.load(Ordering::Relaxed) == 0 {
             self.since.store(sys::clock::monotonic(), Ordering::Relaxed);
@@ -221,9 +221,9 @@ impl Gauge {
         }
     }
 
-    /// Measures the watched block if its number is at most `number`. Called by the reader after it
-    /// has taken the blocks up to `number`. `more` is true if further blocks, perhaps unstamped,
-    /// are in the ring.
+    /// Measures the watched block if its number is at most `number`. Called by the reader after
+    /// taking all blocks up to `number`. `more` is true if the ring contains further blocks, which
+    /// may have no stamp.
     pub fn measure_watched(&self, number: u64, more: bool) {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let watched = self.watched.load(Ordering::Acquire);
@@ -246,15 +246,15 @@ impl Gauge {
         }
     }
 
-    /// Closes the gauge because the reader takes no more blocks. Unread blocks then no longer count
-    /// as waiting.
+    /// Closes the gauge, because the reader takes no more blocks. Unread blocks then no longer
+    /// count as waiting.
     pub fn close(&self) {
         self.watched.store(CLOSED, Ordering::Relaxed);
         self.left.store(0, Ordering::Relaxed);
     }
 
-    /// Returns a lower bound in nanoseconds of the time that the watched block, or a block left in
-    /// the ring, has waited; 0 if no block waits.
+    /// Returns a lower bound, in nanoseconds, on the time that the watched block or a block left in
+    /// the ring has waited; 0 if no block waits.
     fn waiting_ns(&self, now: u64) -> u64 {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let since = match self.watched.load(Ordering::Acquire) {
@@ -265,9 +265,9 @@ impl Gauge {
         now.saturating_sub(since.min(left.unwrap_or(u64::MAX)))
     }
 
-    fn record(&self, looked: u64, over: u64, worst_ns: u64) {
-        self.looked.fetch_add(looked, Ordering::Relaxed);
-        self.over.fetch_add(over, Ordering::Relaxed);
+    fn record(&self, measured: u64, exceeded: u64, worst_ns: u64) {
+        self.measured.fetch_add(measured, Ordering::Relaxed);
+        self.exceeded.fetch_add(exceeded, Ordering::Relaxed);
         self.worst_ns.fetch_max(worst_ns, Ordering::Relaxed);
         self.recent_ns.fetch_max(worst_ns, Ordering::Relaxed);
     }
@@ -277,14 +277,14 @@ impl Gauge {
         PlaceLatency {
             name: self.name.clone(),
             share_ns: self.share_ns,
-            looked: self.looked.load(Ordering::Relaxed),
-            over: self.over.load(Ordering::Relaxed),
+            measured: self.measured.load(Ordering::Relaxed),
+            exceeded: self.exceeded.load(Ordering::Relaxed),
             worst_ns: self.worst_ns.load(Ordering::Relaxed).max(waits),
         }
     }
 }
 
-/// Adds a measurement to the entry of the same name, or appends a new entry.
+/// Adds a measurement to the entry with the same name, or appends it as a new entry.
 fn merge_measurement(all: &mut Vec<PlaceLatency>, new: PlaceLatency) {
     match all.iter_mut().find(|known| known.name == new.name) {
         Some(known) => known.add(&new),
@@ -295,8 +295,8 @@ fn merge_measurement(all: &mut Vec<PlaceLatency>, new: PlaceLatency) {
 impl PlaceLatency {
     fn add(&mut self, other: &Self) {
         self.share_ns = other.share_ns;
-        self.looked += other.looked;
-        self.over += other.over;
+        self.measured += other.measured;
+        self.exceeded += other.exceeded;
         self.worst_ns = self.worst_ns.max(other.worst_ns);
     }
 }
@@ -308,18 +308,18 @@ impl AgeGauge {
         Self { gauge, epoch }
     }
 
-    /// Measures the age of the blocks that a sink has taken, which are in the lanes of `mask`.
+    /// Measures the age of the blocks that a sink has taken: those in the lanes of `mask`.
     pub fn measure_taken(&self, batch: &Batch<'_>, mask: LaneMask) {
         self.measure(batch.columns(), mask, sys::clock::monotonic().wrapping_add(self.epoch));
     }
 
-    /// Measures the age at time `now` of all blocks that a source has given.
+    /// Measures the age, at time `now`, of the blocks that a source has given.
     pub fn measure_given(&self, columns: &Columns, now: Time) {
         self.measure(columns, columns.live(), now);
     }
 
     fn measure(&self, columns: &Columns, mask: LaneMask, now: Time) {
-        let (mut looked, mut over, mut worst) = (0, 0, 0);
+        let (mut measured, mut exceeded, mut worst) = (0, 0, 0);
         for lane in lanes(mask) {
             // Blocks without a time are not measured.
             let Some(since) = Some(columns.entry(lane).context.time).filter(|time| *time > 0)
@@ -327,11 +327,11 @@ impl AgeGauge {
                 continue;
             };
             let age = now.saturating_sub(since);
-            looked += 1;
-            over += u64::from(age > self.gauge.share_ns);
+            measured += 1;
+            exceeded += u64::from(age > self.gauge.share_ns);
             worst = worst.max(age);
         }
-        self.gauge.record(looked, over, worst);
+        self.gauge.record(measured, exceeded, worst);
     }
 }
 
@@ -350,27 +350,27 @@ mod tests {
     #[test]
     fn v14_wait_over_share_is_counted_and_over_bound_is_a_breach() {
         let budget = budget();
-        let (ring, way) =
+        let (ring, sink) =
             (budget.add_wait("a → b".to_owned(), 4 * MS), budget.add_sink("b".to_owned()));
         ring.record(3, 1, 5 * MS);
-        way.record(64, 0, 9 * MS);
+        sink.record(64, 0, 9 * MS);
         assert_eq!(budget.take_breach(0), None, "others needed less than their share");
         ring.record(1, 1, 12 * MS);
-        way.record(64, 7, 14 * MS);
+        sink.record(64, 7, 14 * MS);
         let breach = budget.take_breach(0).expect("older than the bound");
-        assert_eq!(breach.way, Some(("b".to_owned(), 14 * MS)));
-        assert_eq!(breach.wait, Some(("a → b".to_owned(), 12 * MS, 4 * MS)));
+        assert_eq!(breach.late_sink, Some(("b".to_owned(), 14 * MS)));
+        assert_eq!(breach.worst_wait, Some(("a → b".to_owned(), 12 * MS, 4 * MS)));
         assert_eq!(budget.take_breach(0), None, "it has been told");
         let told = budget.measurements(0).expect("there is a bound");
-        let line = |name: &str, share_ns, looked, over, worst_ns| PlaceLatency {
+        let line = |name: &str, share_ns, measured, exceeded, worst_ns| PlaceLatency {
             name: name.to_owned(),
             share_ns,
-            looked,
-            over,
+            measured,
+            exceeded,
             worst_ns,
         };
         assert_eq!(told.waits, [line("a → b", 4 * MS, 4, 2, 12 * MS)]);
-        assert_eq!(told.ways, [line("b", 10 * MS, 128, 7, 14 * MS)]);
+        assert_eq!(told.sinks, [line("b", 10 * MS, 128, 7, 14 * MS)]);
         assert_eq!((told.asked_ns, told.breaches), (10 * MS, 1));
     }
 
@@ -384,18 +384,21 @@ mod tests {
         assert_eq!(ring.watched.load(Ordering::Relaxed), 1, "the first is under way");
         assert_eq!(budget.take_breach(since + 10 * MS), None, "not longer than the whole");
         let breach = budget.take_breach(since + 11 * MS).expect("nobody takes it");
-        assert_eq!((breach.way, breach.wait), (None, Some(("a → b".to_owned(), 11 * MS, 4 * MS))));
+        assert_eq!(
+            (breach.late_sink, breach.worst_wait),
+            (None, Some(("a → b".to_owned(), 11 * MS, 4 * MS)))
+        );
         ring.measure_watched(0, false);
-        assert_eq!(ring.looked.load(Ordering::Relaxed), 0, "it is not among these");
+        assert_eq!(ring.measured.load(Ordering::Relaxed), 0, "it is not among these");
         ring.measure_watched(64, true);
-        assert_eq!(ring.looked.load(Ordering::Relaxed), 1);
+        assert_eq!(ring.measured.load(Ordering::Relaxed), 1);
         let left = ring.left.load(Ordering::Relaxed);
         assert_eq!(ring.waiting_ns(left + 3), 3, "those that were left wait");
         ring.measure_watched(128, false);
         assert_eq!(ring.waiting_ns(u64::MAX), 0, "none is left");
         ring.stamp(129);
         ring.close();
-        assert_eq!(budget.measurements(u64::MAX).map(|told| told.waits[0].looked), Some(1));
+        assert_eq!(budget.measurements(u64::MAX).map(|told| told.waits[0].measured), Some(1));
         ring.stamp(130);
         assert_eq!(ring.waiting_ns(u64::MAX), 0, "nobody takes any more");
     }

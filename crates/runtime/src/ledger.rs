@@ -18,11 +18,11 @@ pub use filter::{Amount, DeliveredItems, Report};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EdgeKind {
-    /// Function call within a space.
+    /// Function call between nodes of one space.
     Call,
     /// Ring to another space.
     Ring,
-    /// Back edge: a bounded work list.
+    /// Back edge of a cycle: a bounded work list.
     #[serde(rename = "back edge")]
     Back,
     /// Standard input or output of a program.
@@ -35,7 +35,7 @@ pub enum EdgeKind {
 }
 
 impl EdgeKind {
-    /// Returns the name as printed in reports.
+    /// Returns the name of the kind that reports print.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,33 +53,33 @@ impl EdgeKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingEnd {
     /// Writing end of a ring to another space.
-    To,
+    Export,
     /// Reading end of a ring from another space.
-    From,
+    Import,
     /// Writing end of a ring from a dispatcher to a replica.
-    Share,
+    Dispatch,
     /// Reading end of a ring from a replica to the join.
     Join,
 }
 
 impl RingEnd {
     const ALL: [(Self, &str); 4] = [
-        (Self::To, "ring to "),
-        (Self::From, "ring from "),
-        (Self::Share, "ring share of "),
+        (Self::Export, "ring to "),
+        (Self::Import, "ring from "),
+        (Self::Dispatch, "ring share of "),
         (Self::Join, "ring join of "),
     ];
 }
 
 /// Name of a node: the name of its filter, or a description of its ring end.
 ///
-/// The description of a ring end begins with a word and a blank. A filter's name contains no blank.
+/// The description of a ring end begins with a word and a space. A filter's name contains no space.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeName(String);
 
 impl NodeName {
-    /// Creates the name of a ring end. `other` is the name of the node at the other end.
+    /// Creates the name of a ring end. `other` is the name of the node at the opposite end.
     #[must_use]
     pub fn ring(end: RingEnd, other: &str) -> Self {
         let (_, prefix) = RingEnd::ALL[end as usize];
@@ -144,7 +144,7 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// Counters of one edge, from both of its ends.
+/// Counters of one edge, counted at both of its ends.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Edge {
     /// Node that puts blocks on the edge.
@@ -155,14 +155,14 @@ pub struct Edge {
     pub kind: EdgeKind,
     /// Index of the edge in the plan.
     pub planned: usize,
-    /// Amount put, counted by the writer.
+    /// Amount that the writer has put on the edge.
     pub put: Amount,
-    /// Amount taken, counted by the reader.
+    /// Amount that the reader has taken off the edge.
     pub taken: Amount,
     /// Amount dropped on the edge, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Positions of the dropped blocks, by reason, as far as they are known. A position is counted
-    /// over all blocks put on the edge, or for kernel edges over the blocks put by one CPU.
+    /// Positions of the dropped blocks that are known, by reason. A position is the number of
+    /// blocks put on the edge before; on kernel edges each CPU counts its own blocks.
     #[serde(deserialize_with = "endpoint::interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
     /// Amount still in the ring.
@@ -170,27 +170,27 @@ pub struct Edge {
     /// Events sent to the reader of a ring, by cause.
     #[serde(skip)]
     pub events: Option<Events>,
-    /// Size of a ring now.
+    /// Current size of the ring; `None` for other edges.
     #[serde(default)]
     pub size: Option<RingSize>,
 }
 
-/// Size of a ring between two spaces, and why it changed last.
+/// Size of a ring between two spaces, and the history of its changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RingSize {
-    /// Number of entries now.
+    /// Current capacity in entries.
     pub entries: u64,
-    /// Number of blocks now after which a sleeping reader is woken (T_b).
+    /// Number of blocks after which a sleeping reader is currently woken (T_b).
     pub signal_blocks: u64,
     /// Number of times that the ring has grown.
     pub grown: u64,
     /// Number of times that the ring has shrunk.
     pub shrunk: u64,
-    /// Reason of the last change of its size; empty if there was none.
-    pub because: String,
+    /// Reason for the last change of size; empty if there was none.
+    pub last_resize_reason: String,
 }
 
-/// Counters of one node: its input, and what became of its blocks.
+/// Counters of one node: its input, and the fate of its blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeEntry {
     /// Name of the node.
@@ -201,17 +201,18 @@ pub struct NodeEntry {
     pub taken: Amount,
     /// Blocks that the node created.
     pub made: Amount,
-    /// Blocks that left over at least one arc, or that a sink delivered.
+    /// Blocks that left over at least one arc or, in a sink, were delivered.
     pub passed: Amount,
     /// Blocks that no arc accepted.
     pub unselected: Amount,
-    /// Blocks used up by the filter on purpose.
+    /// Blocks that the filter used up on purpose.
     pub consumed: Amount,
-    /// Blocks held by the filter at the moment.
+    /// Blocks that the filter currently holds.
     pub held: Amount,
     /// Dropped blocks, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Blocks without an answer, by reason; part of `unselected` unless an arc accepts class 0.
+    /// Blocks without an answer, by reason. They are part of `unselected`, except where an arc
+    /// accepts class 0.
     pub unanswered: Vec<(String, u64)>,
     /// Other counters of the filter, by name.
     pub counters: Vec<(String, u64)>,
@@ -287,8 +288,8 @@ impl Edge {
 }
 
 impl NodeEntry {
-    /// Adds the counters of the other half of the same program, or of the same filter in another
-    /// space.
+    /// Adds the counters of another part of the same node: the other half of a program, or the same
+    /// filter in another space.
     pub fn join(&mut self, other: Self) {
         let amounts = [
             (&mut self.taken, other.taken),
@@ -314,7 +315,7 @@ impl NodeEntry {
         self.program &= other.program;
     }
 
-    /// Returns the named counters of the filter, and its edits by method, as they are printed.
+    /// Returns the named counters of the filter and its edits by method, in printed form.
     pub fn printed_counters(&self) -> impl Iterator<Item = (&str, u64)> {
         let Edits { direct, copied, appended, fragmented } = self.edits;
         let edits = [
@@ -328,7 +329,7 @@ impl NodeEntry {
     }
 
     /// Returns the number of blocks that entered the node, and the number of blocks that left it or
-    /// that it holds; the two are equal if the node balances.
+    /// are held by it. Both are equal if the node balances.
     pub fn balance(&self) -> (u64, u64) {
         (self.input(BLOCKS), self.accounted(BLOCKS))
     }
@@ -344,7 +345,7 @@ impl NodeEntry {
     }
 }
 
-/// Adds counts to the counts of the same names, and appends those with new names.
+/// Adds counts to the entries with the same names, and appends entries for new names.
 fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     for (name, count) in more {
         match to.iter_mut().find(|(known, _)| *known == name) {
@@ -354,7 +355,7 @@ fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     }
 }
 
-/// Projection of an amount to its number of blocks or of bytes.
+/// Function that returns the number of blocks, or of bytes, of an amount.
 type Projection = fn(&Amount) -> u64;
 const BLOCKS: Projection = |amount| amount.blocks;
 const BYTES: Projection = |amount| amount.bytes;
@@ -426,8 +427,8 @@ impl Ledger {
         found
     }
 
-    /// Returns the number of lost blocks: blocks dropped before the path, on edges or in filters.
-    /// Blocks that no arc accepted, and blocks dropped by request, are no losses
+    /// Returns the number of lost blocks: those dropped before the path, on edges or in filters.
+    /// Blocks that no arc accepted, and blocks dropped by request, are not losses
     /// ([`DropReason::is_lost`]).
     #[must_use]
     pub fn lost(&self) -> u64 {
@@ -441,10 +442,10 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// Returns the number of blocks that filters dropped because the request asks for it
+    /// Returns the number of blocks that filters dropped because the request demands it
     /// ([`DropReason::ByRequest`]).
     #[must_use]
-    pub fn by_request(&self) -> u64 {
+    pub fn dropped_by_request(&self) -> u64 {
         let dropped = self.filters.iter().flat_map(|filter| &filter.dropped);
         dropped
             .filter(|(why, _)| *why == DropReason::ByRequest)
@@ -453,15 +454,16 @@ impl Ledger {
     }
 }
 
-/// Returns true if this put must lose a block. Fault-injection builds lose the first nonempty put
-/// on an edge of the kind that `STREAMLINE_LOSE` names; other builds lose none.
+/// Returns true if the writer must lose a block of this put. Fault-injection builds lose a block in
+/// the first nonempty put on an edge of the kind that `STREAMLINE_LOSE` names; other builds return
+/// false.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn must_lose_block(_: EdgeKind, _: Amount) -> bool {
     false
 }
 
-/// Returns true if this put must lose a block (fault-injection build).
+/// Returns true if the writer must lose a block of this put (fault-injection build).
 #[cfg(feature = "lose")]
 pub fn must_lose_block(kind: EdgeKind, put: Amount) -> bool {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -470,24 +472,23 @@ pub fn must_lose_block(kind: EdgeKind, put: Amount) -> bool {
     wanted && put.blocks > 0 && !LOST.swap(true, Ordering::Relaxed)
 }
 
-/// Returns true if output of a kernel program must take an arc that does not exist, as
-/// `STREAMLINE_LOSE=kernel way` demands in fault-injection builds. Always returns false in other
-/// builds.
+/// Returns true if the output of a kernel program must use an arc that does not exist, as
+/// `STREAMLINE_LOSE=kernel way` demands in fault-injection builds. Returns false in other builds.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn loses_kernel_arc() -> bool {
     false
 }
 
-/// Returns true if output of a kernel program must take an arc that does not exist (fault-injection
-/// build).
+/// Returns true if the output of a kernel program must use an arc that does not exist
+/// (fault-injection build).
 #[cfg(feature = "lose")]
 pub fn loses_kernel_arc() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel way")
 }
 
 /// Returns true if a kernel program must lose a block at an exit, as `STREAMLINE_LOSE=kernel ring`
-/// demands in fault-injection builds. Always returns false in other builds.
+/// demands in fault-injection builds. Returns false in other builds.
 #[cfg(not(feature = "lose"))]
 pub const fn loses_kernel_exit() -> bool {
     false

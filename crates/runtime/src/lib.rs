@@ -1,9 +1,9 @@
 //! Execution of a built graph in spaces: walk, rings between spaces, replicas, ledger. [SL §6.2,
 //! §7]
 //!
-//! In: spaces, each with nodes, arcs, memory and inputs. Out: counters, and the failure that ended
-//! a path early. The crate contains no planner, kernel program, record or daemon. Other crates
-//! build the graph, send commands to its spaces, and connect to its ports.
+//! Input: spaces, each with nodes, arcs, memory and inputs. Output: counters, and the failure that
+//! ended a path early. The crate contains no planner, kernel program, record or daemon. Other
+//! crates build the graph, send commands to its spaces, and connect to its ports.
 //!
 //! - [`space`]: one thread's part of a graph, with its memory;
 //! - [`ring`]: the two ends of an edge between spaces;

@@ -10,7 +10,7 @@ use filter::{Amount, DeliveredItems, Report};
 
 /// Returns the reports of the filters and sinks of a path.
 #[must_use]
-pub fn reports_of(remains: &[Remains]) -> Vec<NodeReport> {
+pub fn node_reports(remains: &[Remains]) -> Vec<NodeReport> {
     let ended = |space: &Remains| -> Vec<NodeReport> {
         let last = space.nodes.iter().filter_map(node_report);
         last.chain(space.retired.reports.iter().cloned()).collect()
@@ -32,7 +32,7 @@ pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
     reports
 }
 
-/// Adds the counts in `more` to the rows of the same names, and inserts rows with new names in the
+/// Adds the values in `more` to the rows with the same names. Inserts rows with new names, in the
 /// order of `more`.
 fn add_rows(to: &mut Report, more: Report) {
     for output in more.outputs {
@@ -65,7 +65,7 @@ fn add_rows(to: &mut Report, more: Report) {
 }
 
 /// Collects the counters of a space that has ended.
-fn counters_of(remains: &Remains) -> SpaceCounters {
+fn final_counters(remains: &Remains) -> SpaceCounters {
     let failed = remains.failure.is_some();
     let kernel_counts = remains.kernel_counts.clone();
     let (nodes, imported) = (&remains.nodes, remains.imported.clone());
@@ -74,12 +74,12 @@ fn counters_of(remains: &Remains) -> SpaceCounters {
 
 /// Returns the ledger of a path that has ended.
 #[must_use]
-pub fn ledger_of(remains: &[Remains]) -> Ledger {
-    merge_ledger(remains.iter().map(counters_of).collect(), false)
+pub fn final_ledger(remains: &[Remains]) -> Ledger {
+    merge_ledger(remains.iter().map(final_counters).collect(), false)
 }
 
-/// Returns the ledger of a path, given the counters of its spaces. `runs` is true if the path still
-/// runs, so that blocks put and not taken are in the ring.
+/// Returns the ledger of a path from the counters of its spaces. `runs` means that the path still
+/// runs, so that blocks that were put but not taken are in a ring.
 pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     let mut ledger = Ledger::default();
     // The two halves of a program share one entry: its input, and its output.
@@ -155,8 +155,8 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     ledger
 }
 
-/// Completes an edge from the kernel. The amount put by the program is balanced against the amount
-/// taken by the nodes after the source, not against the source's own counts.
+/// Completes an edge that begins in the kernel. The ledger compares the amount put by the program
+/// with the amount taken by the nodes after the source, not with the source's own counts.
 fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation]) -> Edge {
     let ExitEdge { name, mut edge } = exit;
     edge.taken = Amount::default();

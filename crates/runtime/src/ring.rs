@@ -1,6 +1,6 @@
-//! Rings between spaces: the writing end and the reading end.
+//! Writing and reading ends of the rings between spaces.
 //!
-//! Only rich pointers cross a ring; the bytes stay in their pool until every reader has passed them
+//! Only rich pointers cross a ring. The bytes stay in their pool until every reader has passed them
 //! (`buffer::crossing`). Within a space there is no ring and no event. Between spaces one event is
 //! sent per batch: after T_b blocks, before the writer sleeps, or, if the writer is busy with other
 //! work, by a timer after T_t (`buffer::signal::moderate`). Each put publishes at once, so only a
@@ -33,25 +33,25 @@ pub struct Export {
     /// Doorbell of the reader's space.
     reader_doorbell: Arc<Doorbell>,
     spins: u32,
-    /// Moderation of the events sent to the reader.
+    /// Moderator of the events sent to the reader.
     events: Moderator,
-    /// Number of entries of the ring for which the events are moderated.
+    /// Ring capacity, in entries, for which the events are moderated.
     entries: usize,
     /// Size of the ring when it was closed.
     size_at_end: RingSize,
     counted: WriterCounts,
-    /// Amount that a fault-injection build counts as put without putting it.
+    /// Amount that a fault-injection build has counted as put without putting it.
     lost: Amount,
-    /// Status of the writer's space, in which the writer reports that the ring is full.
+    /// Status of the writer's space, which records that the ring is full.
     status: Option<Arc<SpaceStatus>>,
-    /// Stall probe of the writer's space; `None` outside of a replay.
+    /// Stall probe of the writer's space in a replay; otherwise `None`.
     stall_probe: Option<StallProbe>,
     /// Kind of the edge in the ledger.
     pub kind: EdgeKind,
-    /// Step of the replica's end with which entries are now marked; 0 before the end
+    /// Shutdown step of the replica that is stored in the marks of entries; 0 before the shutdown
     /// (`crate::space::replica_end`).
     pub step: u32,
-    /// Gauge of the time that blocks spend in the ring, if measured.
+    /// Gauge of the time that blocks spend in the ring; `None` if it is not measured.
     gauge: Option<Arc<Gauge>>,
 }
 
@@ -98,14 +98,14 @@ impl Export {
         (self.status, self.stall_probe) = (Some(status), probe);
     }
 
-    /// Limits the number of blocks put without an event. Otherwise blocks of which the reader has
-    /// not been notified could exhaust the smallest dbuf that they occupy. [SL §6.2]
+    /// Limits the number of blocks that are put without an event. If the reader were not notified,
+    /// such blocks could exhaust the smallest dbuf that they occupy. [SL §6.2]
     pub fn limit_unnotified(&mut self, blocks: u64) {
         self.events.limit_blocks(blocks);
     }
 
-    /// Lets T_b grow up to `most` blocks while they come fast, and the ring follow the pressure
-    /// within `scaling`, if given.
+    /// Permits T_b to grow up to `most` blocks while blocks arrive fast and, if `scaling` is given,
+    /// the ring to grow and shrink with pressure within its limits.
     pub fn adapt(&mut self, most: u64, scaling: Option<Scaling>) {
         self.events.adapt(most);
         if let Some(scaling) = scaling {
@@ -114,13 +114,13 @@ impl Export {
         self.events.fit(self.entries);
     }
 
-    /// Returns the number of entries that the reader has not taken.
+    /// Returns the number of entries in the ring that the reader has not taken.
     pub fn untaken_entries(&mut self) -> usize {
         self.writer.as_mut().map_or(0, CrossingWriter::unread)
     }
 
-    /// Returns the size of the ring and of its batches now, or when it was closed, and the reason
-    /// of the last change.
+    /// Returns the size of the ring and of its batches, either current or as of its closing, and
+    /// the reason for the last change.
     #[must_use]
     pub fn size(&self) -> RingSize {
         let Some(writer) = &self.writer else { return self.size_at_end.clone() };
@@ -128,13 +128,14 @@ impl Export {
         match writer.scale() {
             None => RingSize { entries, signal_blocks, ..RingSize::default() },
             Some(scale) => {
-                let (grown, shrunk, because) = (scale.grown, scale.shrunk, scale.because());
-                RingSize { entries, signal_blocks, grown, shrunk, because }
+                let (grown, shrunk, last_resize_reason) =
+                    (scale.grown, scale.shrunk, scale.because());
+                RingSize { entries, signal_blocks, grown, shrunk, last_resize_reason }
             }
         }
     }
 
-    /// Returns the event threshold.
+    /// Returns the threshold at which the reader is notified.
     #[must_use]
     pub const fn threshold(&self) -> Threshold {
         self.events.threshold()
@@ -146,13 +147,13 @@ impl Export {
         self.events.events()
     }
 
-    /// Puts the live lanes of a batch, in order. Blocks while the ring is full. `last` is true if
-    /// the space sleeps after this batch unless input arrives.
+    /// Puts the blocks in the live lanes of a batch into the ring, in order. Blocks while the ring
+    /// is full. `last` means that the space sleeps after this batch unless input arrives.
     ///
     /// # Errors
     ///
-    /// [`RingFailure::Abandoned`] if the reader has ended; [`RingFailure::Fault`] on an
-    /// inconsistent ring.
+    /// Fails with [`RingFailure::Abandoned`] if the reader has ended, and with
+    /// [`RingFailure::Fault`] if the ring is inconsistent.
     pub(crate) fn put(
         &mut self,
         batch: &mut Batch<'_>,
@@ -198,7 +199,7 @@ impl Export {
         }
         let mut rest = mask.count_ones() as usize;
         let mut entries = batch.entries(mask);
-        let mut at_once = match batch.dense().filter(|_| mask == batch.live()) {
+        let mut at_once = match batch.dense_columns().filter(|_| mask == batch.live()) {
             Some((pointers, context, marks)) => {
                 writer.push_columns(Columns { pointers, context, marks }, origins)?
             }
@@ -250,7 +251,7 @@ impl Export {
         }
     }
 
-    /// Sends the pending event to the reader, and reclaims memory that the reader has released.
+    /// Sends a pending event to the reader, and reclaims memory that the reader has released.
     /// Called before the space sleeps.
     pub fn flush(&mut self) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
@@ -261,7 +262,7 @@ impl Export {
         Ok(())
     }
 
-    /// Closes the ring. The reader drains it and then sees its end.
+    /// Closes the ring. After draining it, the reader finds its end.
     pub fn close(&mut self) {
         self.size_at_end = self.size();
         self.writer = None;
@@ -282,7 +283,7 @@ pub struct Import {
     /// Index of the edge in the plan.
     pub planned: usize,
     reader: CrossingReader,
-    /// Gauge of the time that blocks spend in the ring, if measured.
+    /// Gauge of the time that blocks spend in the ring; `None` if it is not measured.
     gauge: Option<Arc<Gauge>>,
 }
 

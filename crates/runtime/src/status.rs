@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct SpaceStatus {
     /// Name of the space.
     pub name: String,
-    /// One more than the planned index of the edge in whose ring the space waits for room; 0 while
-    /// it does not wait.
+    /// One more than the planned index of the edge whose ring is full while the space waits for it;
+    /// 0 while the space does not wait.
     full_ring: AtomicUsize,
 }
 
@@ -20,15 +20,14 @@ impl SpaceStatus {
         Self { name, full_ring: AtomicUsize::new(0) }
     }
 
-    /// Returns the planned index of the edge in whose ring the space waits for room, or `None`
-    /// while it does not wait.
+    /// Returns the planned index of the edge whose full ring the space waits for; `None` while it
+    /// does not wait.
     pub fn full_ring(&self) -> Option<usize> {
         // Relaxed: the word guards no other memory.
         self.full_ring.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Records the edge in whose ring the space waits for room, or with `None` that the space no
-    /// longer waits.
+    /// Stores the edge whose full ring the space waits for, or `None` if it no longer waits.
     pub fn set_full_ring(&self, edge: Option<usize>) {
         self.full_ring.store(edge.map_or(0, |edge| edge + 1), Ordering::Relaxed);
     }

@@ -84,7 +84,7 @@ impl Own {
     ) -> Self {
         let description = Description {
             kind: FilterKind::Classification,
-            takes: Forms::ANY,
+            input_forms: Forms::ANY,
             classes: Classes::Number {
                 what: "the answer of this program",
                 range: ValueRange { low: 0, high: u32::MAX },
@@ -127,8 +127,8 @@ impl Own {
     ) -> Self {
         let description = Description {
             kind: FilterKind::Sink,
-            takes: Forms::ANY,
-            gives: OutputForm::Nothing,
+            input_forms: Forms::ANY,
+            output_form: OutputForm::Nothing,
             ..callback_description(name, Callback::Each(Arc::new(Mutex::new(take))))
         };
         self.with_sink(SinkEntry::new(Box::leak(Box::new(description)), open_callback_sink))
@@ -342,7 +342,7 @@ impl Sink for CallbackSink {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         let Amount { blocks, bytes } = self.taken;
-        Ok(Report::of_rows(vec![("blocks".to_owned(), blocks), ("bytes".to_owned(), bytes)]))
+        Ok(Report::from_rows(vec![("blocks".to_owned(), blocks), ("bytes".to_owned(), bytes)]))
     }
 
     fn amount_written(&self) -> Option<Amount> {

@@ -107,7 +107,7 @@ fn replay(record: Record) -> Option<usize> {
     for failure in &outcome.failures {
         assert!(!failure.to_string().is_empty());
     }
-    if outcome.failures.is_empty() && !replay.ended_short() {
+    if outcome.failures.is_empty() && !replay.is_truncated() {
         assert!(matches!(
             replay.record().whole,
             Completeness::Whole { .. } | Completeness::Changed

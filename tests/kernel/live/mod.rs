@@ -15,7 +15,7 @@ use super::corpus::borders::boundary_frames;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Tally};
 use filter::content::r#match::MATCH;
-use filter::testing::twins::{Chain, Examined, User, chains, changes, program, request};
+use filter::testing::twins::{Chain, Examined, User, chains, edits_frames, program, request};
 use stage::{AttachPoint, Record, RecordedProgram};
 use sys::bpf::Side;
 use testkit::need;
@@ -88,7 +88,7 @@ fn run(net: &Network, point: AttachPoint, hardened: bool, chain: Chain, frames: 
 fn chains_under_test() -> Vec<(Chain, bool)> {
     let mut all: Vec<(Chain, bool)> = Vec::new();
     // The witness records the frame after the chain, which must leave it whole.
-    let chains = chains(3).into_iter().filter(|chain| !changes(chain));
+    let chains = chains(3).into_iter().filter(|chain| !edits_frames(chain));
     for (number, chain) in chains.enumerate() {
         match chain.len() {
             1 => all.extend([(chain.clone(), false), (chain, true)]),

@@ -13,7 +13,7 @@
 mod explore;
 mod hunt;
 
-use super::corpus::borders::{boundary_frames, edges, shapes_of};
+use super::corpus::borders::{boundary_frames, shapes_of, truncated_at_headers};
 use super::judge::Kernel;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Judge as _, Mutant, Ruling};
@@ -21,7 +21,7 @@ use ebpf::insn::{Insn, class};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use explore::{Case, explore};
-use filter::testing::twins::{Chain, User, chains, fitting, request};
+use filter::testing::twins::{Chain, User, chains, fitting_program, request};
 use hunt::SearchResult;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::need;
@@ -90,7 +90,7 @@ struct OriginalTwin {
 impl OriginalTwin {
     /// Returns `None` if the chain edits frames, which the target does not allow.
     fn new(chain: &Chain, target: Target, frames: &[Vec<u8>], effort: Effort) -> Option<Self> {
-        let program = fitting(chain, target)?;
+        let program = fitting_program(chain, target)?;
         let packets = packets(frames, target);
         let mut cases: Vec<Case> = packets.iter().map(Case::from_packet).collect();
         let few: Vec<Vec<u8>> = frames.iter().step_by(11).cloned().collect();
@@ -183,7 +183,7 @@ fn try_in_pairs(
     effort: Effort,
     results: &mut MutantResults,
 ) {
-    let Some(alone) = fitting(twin, target) else { return };
+    let Some(alone) = fitting_program(twin, target) else { return };
     let tried: BTreeSet<usize> =
         exam::mutants(&alone).iter().map(|replacement| replacement.at).collect();
     let begin = request(twin);
@@ -228,7 +228,9 @@ fn packets(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
             frames.iter().map(|frame| Packet::new(frame)).collect()
         }
     };
-    packets.extend(frames.iter().step_by(5).flat_map(|frame| edges(frame)).map(Packet::new));
+    packets.extend(
+        frames.iter().step_by(5).flat_map(|frame| truncated_at_headers(frame)).map(Packet::new),
+    );
     packets
 }
 

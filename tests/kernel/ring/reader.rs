@@ -163,7 +163,7 @@ impl CheckingReader {
             seen.got += 1;
             seen.bytes += frame.len() as u64;
             seen.longest = seen.longest.max(frame.len() as u64);
-            let FramePointer { length, class, offset, way, .. } = handed.pointer;
+            let FramePointer { length, class, offset, edge: way, .. } = handed.pointer;
             let is_expected = (length, class, offset, way) == (handed.header.length, 1, 0, 7);
             seen.torn += u64::from(!(inside && is_expected && is_intact(frame, self.content)));
         }

@@ -76,8 +76,8 @@ pub(super) fn describe_latency(counters: &Counters) -> Option<String> {
             format_nanoseconds(at.share_ns)
         )
     };
-    let (way, wait) = (longest(&latency.ways), longest(&latency.waits));
-    let late: u64 = latency.ways.iter().map(|way| way.over).sum();
+    let (way, wait) = (longest(&latency.sinks), longest(&latency.waits));
+    let late: u64 = latency.sinks.iter().map(|way| way.exceeded).sum();
     let kept = latency.waits.iter().any(|wait| wait.worst_ns > latency.asked_ns);
     if late == 0 && !kept {
         return None;

@@ -45,7 +45,7 @@ The name belongs to this process and its network namespace, and is removed with 
         WorkerRule::Not("a name belongs to one process, which reads it", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[
-        Parameter::needed("name", Type::Name, "the name to which programs write"),
+        Parameter::required("name", Type::Name, "the name to which programs write"),
         Parameter::named(
             "link",
             Type::OneOf(&["ethernet", "raw", "none"]),
@@ -67,7 +67,7 @@ const TOO_LONG: DropReason = DropReason::Named("too long");
 
 fn effect(arguments: &Arguments) -> Effect {
     let form = if link_type(arguments).is_some() { Form::Frame } else { Form::Bytes };
-    Effect { gives: OutputForm::Form(form), kind: BUFFER.kind, reads: BUFFER.reads }
+    Effect { output_form: OutputForm::Form(form), kind: BUFFER.kind, reads: BUFFER.reads }
 }
 
 fn link_type(arguments: &Arguments) -> Option<LinkType> {

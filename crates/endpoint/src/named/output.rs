@@ -60,7 +60,7 @@ data of datagrams after `udp`, to a ring that programs open by `name`. `export=n
 from all programs, and is refused. The sending end is `buffer NAME |all tx INTERFACE`.",
     example: "rx lo | udp | dport |53 socket export=yes name=rxport_53",
     parameters: &[
-        Parameter::needed("name", Type::Name, "the name by which programs open the ring"),
+        Parameter::required("name", Type::Name, "the name by which programs open the ring"),
         Parameter::named("export", Type::OneOf(&["yes"]), "yes", "programs may open the ring"),
         MODE_PARAMETER,
         FULL_PARAMETER,
@@ -166,7 +166,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 /// of concurrent readers.
 pub(crate) fn ring_report(written: Amount, readers_max: usize) -> Report {
     let rows = [("blocks", written.blocks), ("bytes", written.bytes)];
-    Report::of_rows(rows).and_rows([("readers at most", readers_max as u64)])
+    Report::from_rows(rows).with_nonzero_rows([("readers at most", readers_max as u64)])
 }
 
 impl Sink for NamedSink {

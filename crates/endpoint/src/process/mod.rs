@@ -57,10 +57,14 @@ kills it or its status is not 0, the path fails; append `|| true` where another 
 source of a stopped run, gets SIGTERM.",
     example: "replay web.pcap | tcp |http exec \"grep -a Host\" | print",
     kind: FilterKind::Editing,
-    takes: Forms::ANY,
-    gives: OutputForm::Form(Form::Bytes),
+    input_forms: Forms::ANY,
+    output_form: OutputForm::Form(Form::Bytes),
     reads: ReadDepth::All,
-    parameters: &[Parameter::needed("command", Type::Text, "the command for the shell, in quotes")],
+    parameters: &[Parameter::required(
+        "command",
+        Type::Text,
+        "the command for the shell, in quotes",
+    )],
     classes: Classes::YesNo,
     state: StateFacts::pinned("the state of the program is its own"),
     ..Description::EMPTY
@@ -68,7 +72,7 @@ source of a stopped run, gets SIGTERM.",
 
 /// Description of `exec` at the head of a request, where the program is a source.
 const EXEC_AT_HEAD: Description =
-    Description { kind: FilterKind::Source, takes: Forms::NONE, ..EXEC };
+    Description { kind: FilterKind::Source, input_forms: Forms::NONE, ..EXEC };
 
 /// The catalog entry of `exec`.
 pub const ENTRY: ProcessEntry = ProcessEntry {

@@ -37,12 +37,12 @@ prefix is killed, its connections end, and another process takes over.
 
 Reasons for a drop: `overwritten` (read too slowly), `unread` (in the ring at the end).",
     example: "shared \"rx eth0 | tcp\" | http |get count",
-    gives: OutputForm::Form(Form::Stream),
+    output_form: OutputForm::Form(Form::Stream),
     classes: transport::tcp::TCP.classes,
     state: StateFacts::NONE.several(|_| {
         WorkerRule::Not("each of its readers is one process", WorkerRule::DEFAULT_HINT)
     }),
-    parameters: &[Parameter::needed(
+    parameters: &[Parameter::required(
         "prefix",
         Type::Text,
         "the start that the requests have in common",

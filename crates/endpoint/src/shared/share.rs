@@ -37,7 +37,7 @@ nothing, and is told what it lost. Without readers, nothing is copied.
 
 Reasons for a drop: `unread` (no reader; not a loss), `too long` (longer than the ring accepts).",
     example: "rx eth0 | tcp | share \"rx eth0 | tcp\"",
-    takes: Forms::of(&[Form::Stream]),
+    input_forms: Forms::of(&[Form::Stream]),
     state: StateFacts::NONE.several(|_| {
         WorkerRule::Not(
             "a name belongs to one ring, which one process writes",
@@ -45,7 +45,7 @@ Reasons for a drop: `unread` (no reader; not a loss), `too long` (longer than th
         )
     }),
     parameters: &[
-        Parameter::needed("prefix", Type::Text, "the text of the request up to here"),
+        Parameter::required("prefix", Type::Text, "the text of the request up to here"),
         Parameter::named(
             "size",
             Type::Size { low: 4 << 20, high: 1 << 30 },

@@ -28,7 +28,7 @@ impl Sink for CountingSink {
     fn finish(&mut self) -> Result<Report, Failure> {
         let Amount { blocks, bytes } = self.consumed;
         let rows = [("blocks", blocks), ("bytes", bytes)];
-        Ok(if self.drops { Report::default() } else { Report::of_rows(rows) })
+        Ok(if self.drops { Report::default() } else { Report::from_rows(rows) })
     }
 
     fn amount_written(&self) -> Option<Amount> {

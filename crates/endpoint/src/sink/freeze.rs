@@ -38,12 +38,12 @@ At most `bytes` of memory store frames; the oldest are compressed before any are
 has the stored frames and at most `bytes` more. The report counts frames that could not be written,
 and the path continues. Times are those of the blocks.",
     example: "replay web.pcap | freeze alert.pcap when=\"tcp port 443\" before=1s after=500ms",
-    takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
+    input_forms: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     state: StateFacts::NONE.several(|_| {
         WorkerRule::Not("it stores recent frames of all sessions", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[
-        Parameter::needed("into", Type::Path, "the file to write; later ones get a number"),
+        Parameter::required("into", Type::Path, "the file to write; later ones get a number"),
         Parameter::optional("when", Type::Text, "the trigger; by default, any block with a class"),
         Parameter::named(
             "before",
@@ -138,7 +138,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 /// Compiles the expression of `when`.
 fn compile_trigger(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure> {
-    let arguments = Arguments::default().with_links(given.links().map(Into::into));
+    let arguments = Arguments::default().with_link_types(given.link_types().map(Into::into));
     let arguments = arguments.with_compiler(given.compiler().cloned());
     let mut arguments = arguments.with_names(given.names().cloned());
     arguments.set("expression", Value::Text(expression.to_owned()));
@@ -184,7 +184,7 @@ impl Sink for Freeze {
             0 | 1 => format!("written to {}", self.into.display()),
             _ => format!("written to {files} files, {} the first", self.into.display()),
         };
-        Ok(Report::of_rows(always).and_rows(others).put(frames, "frame", done))
+        Ok(Report::from_rows(always).with_nonzero_rows(others).put(frames, "frame", done))
     }
 }
 

@@ -226,7 +226,7 @@ impl MessageCounts {
     /// Returns the counters as report rows.
     pub(crate) fn rows(&self, blocks: Amount) -> Report {
         let others = [("messages", self.messages), ("fragments", self.fragments)];
-        Report::of_rows([("blocks", blocks.blocks)]).and_rows(others)
+        Report::from_rows([("blocks", blocks.blocks)]).with_nonzero_rows(others)
     }
 }
 

@@ -26,7 +26,7 @@ pub fn offloaded_sink(
     sink.refused = (refused > 0).then(|| (REFUSED.into(), Amount { blocks: refused, bytes: 0 }));
     let first = if sends { "sent by the kernel" } else { "blocks" };
     let rows = [(first, sink.consumed.blocks), ("bytes", sink.consumed.bytes)];
-    (Box::new(sink), Report::of_rows(rows))
+    (Box::new(sink), Report::from_rows(rows))
 }
 
 #[cfg(test)]

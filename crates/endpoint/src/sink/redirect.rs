@@ -36,10 +36,10 @@ where they are observed, since they would loop.
 
 It needs CAP_NET_RAW wherever it runs; `streamline doctor` shows missing rights.",
     example: "rx eth0 | udp | dport |53 redirect eth1",
-    takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
+    input_forms: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::needed("interface", Type::Text, "the interface to send through"),
+        Parameter::required("interface", Type::Text, "the interface to send through"),
         Parameter::optional("netns", Type::Text, "network namespace, by name, path or process id"),
     ],
     kernel: Some(filter::PASS_THROUGH_TWIN),

@@ -30,7 +30,7 @@ ends when the injector is dropped. The streamline command itself injects nothing
         WorkerRule::Not("injected frames arrive in one process", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[
-        Parameter::needed("name", Type::Text, "name of the injector"),
+        Parameter::required("name", Type::Text, "name of the injector"),
         Parameter::named(
             "queue",
             Type::Size { low: 64 << 10, high: 1 << 30 },

@@ -21,10 +21,10 @@ shorter. Input from a pipe or terminal is passed on as soon as it arrives. `line
 record per line, without its line end; a line longer than `block` is split into fragments. Blocks
 are not part of a frame, so filters that read headers refuse them.",
     example: "read access.log lines=yes | match \" 404 \" | count",
-    gives: OutputForm::Form(Form::Bytes),
+    output_form: OutputForm::Form(Form::Bytes),
     effect: Some(effect),
     parameters: &[
-        Parameter::needed("file", Type::Path, "the file to read; - is standard input"),
+        Parameter::required("file", Type::Path, "the file to read; - is standard input"),
         Parameter::named("block", BLOCK_SIZE_TYPE, "64k", "maximum size of a block"),
         Parameter::named("lines", Type::Flag, "no", "one block per line"),
     ],
@@ -41,7 +41,7 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&READ, open).with(super::input::
 /// Returns the effect of `read` with these arguments: lines are records, fixed blocks are bytes.
 fn effect(arguments: &Arguments) -> Effect {
     let form = if arguments.flag("lines") { Form::Record } else { Form::Bytes };
-    Effect { gives: OutputForm::Form(form), kind: READ.kind, reads: READ.reads }
+    Effect { output_form: OutputForm::Form(form), kind: READ.kind, reads: READ.reads }
 }
 
 /// A source that reads an input. `exec` also uses it for the output of child programs.

@@ -34,7 +34,7 @@ error. A compressed capture must be unpacked first: `zcat x.pcap.gz | streamline
 count'`.",
     example: "replay web.pcap speed=1 | print",
     parameters: &[
-        Parameter::needed("file", Type::Path, "the capture to read; - is standard input"),
+        Parameter::required("file", Type::Path, "the capture to read; - is standard input"),
         Parameter::named("speed", SPEED_TYPE, "max", "max, or a factor of the capture's own speed"),
     ],
     ..Description::SOURCE

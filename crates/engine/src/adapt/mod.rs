@@ -137,7 +137,7 @@ impl PathObserver {
         loop {
             let left = Duration::from_nanos(end.saturating_sub(sys::clock::monotonic()));
             match wakes.recv_timeout(left) {
-                Ok(Wake::Space(ControlEvent::Came)) => {}
+                Ok(Wake::Space(ControlEvent::FirstBlocks)) => {}
                 Ok(Wake::Space(ControlEvent::Stalled(stall))) => self.move_stalled_sink(stall),
                 Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return true,
                 Err(RecvTimeoutError::Timeout) => return false,

@@ -5,7 +5,7 @@
 //! placement of a request that never ran may be wrong by any factor. Only counters that exist
 //! anyway are read. Filters are not timed, because a short measurement of cold code is less
 //! accurate than the machine's cost table. The period begins with the first block, which its space
-//! reports ([`ControlEvent::Came`]); before and after the period nothing is measured.
+//! reports ([`ControlEvent::FirstBlocks`]); before and after the period nothing is measured.
 //!
 //! If a thread is busy, however, its filters are timed for 25 ms, and stages get threads of their
 //! own where the planner predicts a gain ([`super::spread`]). The rate measured next decides if the
@@ -37,7 +37,7 @@ impl PathObserver {
     pub(super) fn observe_first_seconds(&mut self, wakes: &Receiver<Wake>) -> bool {
         loop {
             match wakes.recv() {
-                Ok(Wake::Space(ControlEvent::Came)) => break,
+                Ok(Wake::Space(ControlEvent::FirstBlocks)) => break,
                 Ok(Wake::Space(ControlEvent::Stalled(stall))) => self.move_stalled_sink(stall),
                 Ok(Wake::End) | Err(_) => return false,
             }

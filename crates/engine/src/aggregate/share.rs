@@ -191,7 +191,7 @@ impl DividedSource {
     /// Returns the planned index of a node on this route, given its name. The reading end of a ring
     /// has the index of the filter, every other node that of the source.
     fn planned_index(&self, name: &NodeName) -> usize {
-        if name.ring_end() == Some(RingEnd::From) { self.share } else { self.source }
+        if name.ring_end() == Some(RingEnd::Import) { self.share } else { self.source }
     }
 
     fn edges<'l>(&self, ledger: &'l Ledger) -> impl Iterator<Item = &'l Edge> + use<'l> {

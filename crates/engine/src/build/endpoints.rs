@@ -31,7 +31,7 @@ impl<'p> Builder<'p> {
     /// Returns the context in which this part opens its endpoints.
     pub(super) fn endpoint_context(&self) -> EndpointContext<'p> {
         let Self { plan, ids, origins, settings, extras, ref control, .. } = *self;
-        EndpointContext { plan, ids, origins, settings, extras, stopped: control.stop_word() }
+        EndpointContext { plan, ids, origins, settings, extras, stopped: control.stop_flag() }
     }
 }
 

@@ -15,7 +15,7 @@ use pipeline::graph::{NodeId, Use};
 use pipeline::plan::{KernelRefusal, Plan, Program, SpaceKind};
 use runtime::space::key::NodeKey;
 use runtime::space::node::{Node, Operator, SourceOperator};
-use runtime::space::select::Wanted as Classes;
+use runtime::space::select::SelectedClasses as Classes;
 use runtime::space::{INTAKE_GENERAL, Input};
 use std::sync::PoisonError;
 

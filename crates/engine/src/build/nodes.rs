@@ -15,7 +15,7 @@ use runtime::space::node::{Node, Operator};
 use runtime::space::operands::{self, OperandSection};
 use runtime::space::published::PublishedState;
 use runtime::space::section::Section;
-use runtime::space::select::Wanted;
+use runtime::space::select::SelectedClasses;
 use std::sync::Arc;
 
 impl Builder<'_> {
@@ -141,7 +141,7 @@ impl Builder<'_> {
     /// blocks.
     fn has_holding_operand(&self, section: NodeId) -> bool {
         let operands = self.plan.graph.ids().filter(|(_, node)| node.inside == Some(section));
-        operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.answers_only())
+        operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.only_sets_class())
     }
 
     /// Returns the class ranges that the arcs leaving a node name explicitly.
@@ -185,13 +185,13 @@ impl Builder<'_> {
 
 /// Converts the expression of a section; `node` converts each operand.
 fn convert_section<N>(body: &Boolean, node: &dyn Fn(NodeId) -> N) -> Section<N> {
-    let links = |links: &[Link]| -> Vec<(Wanted, Section<N>)> {
+    let links = |links: &[Link]| -> Vec<(SelectedClasses, Section<N>)> {
         links.iter().map(|l| (wanted_classes(&l.classes), convert_section(&l.body, node))).collect()
     };
     match body {
         Boolean::Filter(id) => Section::Filter(node(*id)),
         Boolean::Chain { first, rest } => {
-            let mut steps = vec![(Wanted::All, convert_section(first, node))];
+            let mut steps = vec![(SelectedClasses::All, convert_section(first, node))];
             steps.extend(links(rest));
             Section::Chain(steps)
         }
@@ -201,6 +201,6 @@ fn convert_section<N>(body: &Boolean, node: &dyn Fn(NodeId) -> N) -> Section<N> 
     }
 }
 
-pub(super) fn wanted_classes(classes: &ClassSet) -> Wanted {
-    Wanted::ranges(classes.ranges().to_vec())
+pub(super) fn wanted_classes(classes: &ClassSet) -> SelectedClasses {
+    SelectedClasses::ranges(classes.ranges().to_vec())
 }

@@ -20,7 +20,7 @@ use runtime::replicas::dispatch::Dispatcher;
 use runtime::space::Input;
 use runtime::space::join_state::{JOIN_COUNTERS, LocalReplica, ReplicaInput, ReplicaJoin};
 use runtime::space::node::{Node, Operator};
-use runtime::space::select::Wanted;
+use runtime::space::select::SelectedClasses;
 use std::sync::Arc;
 
 /// A replicated chain of filters, with the rings between its spaces until they are placed.
@@ -156,20 +156,20 @@ impl Builder<'_> {
     ) -> Result<Local, BuildError> {
         let planned = copied.nodes.first().map_or(0, |id| self.node_number(*id));
         let deal = Dispatcher::new(copied.sharing, Arc::clone(&shared.progress), 0);
-        let title = NodeName::ring(RingEnd::Share, &self.chain_name(copied));
+        let title = NodeName::ring(RingEnd::Dispatch, &self.chain_name(copied));
         let deal = Node::new(title, planned, Operator::Dispatch(Box::new(deal)), Counts::default());
         let deal = draft.assembly.add_node(deal);
         for copy in 0..shared.places.len() {
             let Some(export) = shared.to[copy].export.take() else {
                 let (head, last) = self.build_chain(copied, (copy, shared.places.len()), draft)?;
-                draft.assembly.add_arc(deal, head, Wanted::All, false, NO_EDGE);
+                draft.assembly.add_arc(deal, head, SelectedClasses::All, false, NO_EDGE);
                 self.connect_to_join(copied, &mut shared.from[copy], (last, shared.join), draft);
                 continue;
             };
             let edge = export.planned;
-            let title = (RingEnd::To, self.space_name(shared.places[copy]));
+            let title = (RingEnd::Export, self.space_name(shared.places[copy]));
             let out = draft.ring_node(title, planned, Some(export));
-            draft.assembly.add_arc(deal, out, Wanted::All, false, edge);
+            draft.assembly.add_arc(deal, out, SelectedClasses::All, false, edge);
         }
         Ok(deal)
     }
@@ -274,12 +274,12 @@ impl Builder<'_> {
         let Some(export) = ring.export.take() else { return };
         let edge = export.planned;
         let planned = copied.nodes.last().map_or(0, |id| self.node_number(*id));
-        let out = draft.ring_node((RingEnd::To, self.space_name(join)), planned, Some(export));
+        let out = draft.ring_node((RingEnd::Export, self.space_name(join)), planned, Some(export));
         draft.assembly.add_arc(last, out, self.output_classes(copied), false, edge);
     }
 
     /// Returns the union of all classes that are selected by the edges out of a chain.
-    fn output_classes(&self, copied: &Replicas) -> Wanted {
+    fn output_classes(&self, copied: &Replicas) -> SelectedClasses {
         let last = copied.nodes.last().copied();
         let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);
         wanted_classes(&ClassSet::union_of(edges.map(|edge| &edge.classes)))
@@ -295,8 +295,8 @@ impl Builder<'_> {
         draft: &mut Draft,
     ) -> Local {
         let planned = copied.nodes.first().map_or(0, |id| self.node_number(*id));
-        let enter = draft.ring_node((RingEnd::From, from), planned, None);
-        draft.assembly.add_arc(enter, to, Wanted::All, false, edge);
+        let enter = draft.ring_node((RingEnd::Import, from), planned, None);
+        draft.assembly.add_arc(enter, to, SelectedClasses::All, false, edge);
         enter
     }
 

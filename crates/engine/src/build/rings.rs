@@ -17,7 +17,7 @@ use runtime::ring::{Export, Import};
 use runtime::space::Input;
 use runtime::space::key::NodeKey;
 use runtime::space::node::{Node, Operator};
-use runtime::space::select::Wanted;
+use runtime::space::select::SelectedClasses;
 use std::sync::Arc;
 use sys::steps::Resource;
 
@@ -224,9 +224,9 @@ impl Builder<'_> {
                         continue;
                     }
                     let from = self.exit_space(edge.from).map(|place| self.space_name(place));
-                    let title = (RingEnd::From, from.unwrap_or_default());
+                    let title = (RingEnd::Import, from.unwrap_or_default());
                     let enter = draft.ring_node(title, self.node_number(edge.to), None);
-                    draft.assembly.add_arc(enter, to, Wanted::All, false, number);
+                    draft.assembly.add_arc(enter, to, SelectedClasses::All, false, number);
                     draft.kept.extend(kept.map(|number| (enter, NodeKey::Import(number))));
                     let ring = |import| Input::Ring { node: enter, import, ended: false };
                     draft.inputs.extend(import.map(ring));
@@ -250,7 +250,7 @@ impl Builder<'_> {
         if export.is_some() || kept.is_some() {
             let edge = &self.plan.graph.edges[edge];
             let to = self.entry_space(edge.to).map(|place| self.space_name(place));
-            let title = (RingEnd::To, to.unwrap_or_default());
+            let title = (RingEnd::Export, to.unwrap_or_default());
             let out = draft.ring_node(title, self.node_number(edge.from), export);
             draft.kept.extend(kept.map(|number| (out, NodeKey::Export(number))));
             ends.enter = Some(out);

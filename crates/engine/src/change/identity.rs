@@ -275,7 +275,7 @@ impl MatchedPlan {
             }
             let node = self.plan.graph.node(NodeId(place));
             let Some(used) = node.filter() else { continue };
-            match (node.kind(), used.description.state.keeps) {
+            match (node.kind(), used.description.state.scope) {
                 (Some(FilterKind::Source), _) => {
                     return refused(format!("`{}` is a source and cannot move", node.name()));
                 }
@@ -297,7 +297,7 @@ impl MatchedPlan {
             let place = self.ids.nodes.iter().position(|number| number == id);
             let node = place.map(|place| self.plan.graph.node(NodeId(place)));
             let used = node.and_then(Node::filter);
-            match used.map(|used| (used.description.kind, used.description.state.keeps)) {
+            match used.map(|used| (used.description.kind, used.description.state.scope)) {
                 Some((FilterKind::Source | FilterKind::Sink, _)) | None => {
                     return refused("only filters are upgraded: replace it".to_owned());
                 }

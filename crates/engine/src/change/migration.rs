@@ -182,7 +182,7 @@ impl FilterMigration {
         };
         let home =
             taken.iter_mut().any(|(target, _)| target.new_nodes().iter_mut().find(is).is_some());
-        let held = self.saved.as_ref().map_or(0, |saved| saved.held().blocks);
+        let held = self.saved.as_ref().map_or(0, |saved| saved.held_amount().blocks);
         if home { held } else { 0 }
     }
 }

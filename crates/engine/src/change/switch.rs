@@ -165,7 +165,7 @@ pub(super) fn switch(
         if !crossings.is_empty()
             && let Some((_, stopped)) = taken.last_mut()
         {
-            stopped.space().settle();
+            stopped.space().flush_outputs();
         }
         if let Err(why) = crossings.iter_mut().try_for_each(|one| one.save(&mut taken)) {
             return undone(taken, &crossings, why);

@@ -497,5 +497,5 @@ fn is_shareable(one: &Use, other: &Use) -> bool {
 /// Returns true if the kernel twin of a filter has no state. Sessions do not count as state of a
 /// twin, because the user implementation assigns them.
 fn is_stateless(description: &Description) -> bool {
-    matches!(description.state.keeps, StateScope::Nothing | StateScope::Sessions)
+    matches!(description.state.scope, StateScope::Nothing | StateScope::Sessions)
 }

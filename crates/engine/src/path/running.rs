@@ -127,7 +127,7 @@ pub(crate) struct RunningRing {
 impl RunningPart {
     /// Returns true if all spaces of the part have ended.
     pub(crate) fn has_ended(&self) -> bool {
-        self.spaces.iter().all(|space| space.commands.inbox().ended)
+        self.spaces.iter().all(|space| space.commands.lock_inbox().ended)
     }
 
     /// Publishes the current list of spaces to [`Live`](crate::live::Live).

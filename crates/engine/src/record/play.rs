@@ -64,7 +64,7 @@ impl Replay {
 
     /// Returns true if the recording is shorter than the recorded run.
     #[must_use]
-    pub fn ended_short(&self) -> bool {
+    pub fn is_truncated(&self) -> bool {
         !matches!(self.record.whole, Completeness::Whole { .. })
             || self.short.load(Ordering::Relaxed)
     }
@@ -87,7 +87,7 @@ impl Replay {
             _ if number >= self.record.changes.len() as u64 => SwapDecision::End,
             Some(Some(why)) => SwapDecision::Failed(why.clone()),
             Some(None) => SwapDecision::End,
-            None if wanted && changes.number == number => SwapDecision::Go,
+            None if wanted && changes.number == number => SwapDecision::TakePart,
             // The change was made without this space, or another change needs it.
             None if wanted || changes.number > number => {
                 SwapDecision::Failed("the record names another change here".to_owned())

@@ -22,7 +22,7 @@ use runtime::control::Control;
 use runtime::failure::{Cause, PathFailure};
 use runtime::space::assemble::Assembly;
 use runtime::space::node::{Node, Operator, SinkOperator, SourceOperator};
-use runtime::space::select::Wanted as Classes;
+use runtime::space::select::SelectedClasses as Classes;
 use runtime::space::{Clock, INTAKE_GENERAL, Input as SpaceInput, Space, SpaceOptions, SpaceParts};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -237,7 +237,7 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
             let answered =
                 catch_unwind(AssertUnwindSafe(|| handle_request(&mut space, streams, held_max)));
             answered.unwrap_or_else(|panic| {
-                Err(failure_message(PathFailure::of_panicked_filter(String::new(), &*panic, None)))
+                Err(failure_message(PathFailure::from_panicked_filter("", &*panic, None)))
             })?;
             continue;
         }

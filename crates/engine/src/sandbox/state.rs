@@ -357,7 +357,7 @@ mod tests {
                 |session: &SavedSession| session.lists.iter().map(of_list).collect::<Vec<_>>();
             assert_eq!(blocks(before), blocks(after));
         }
-        assert_eq!((again.held().blocks, again.held().bytes), (4, 80));
+        assert_eq!((again.held_amount().blocks, again.held_amount().bytes), (4, 80));
     }
 
     #[test]

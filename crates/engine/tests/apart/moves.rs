@@ -108,7 +108,7 @@ fn v18_tcp_and_http_move_into_and_out_of_sandboxes() {
 fn v18_every_stateful_filter_keeps_its_output_when_moved() {
     const CONNECTIONS_FEW: u32 = 200;
     let keeps = |d: &&&'static Description| {
-        matches!(d.state.keeps, StateScope::Private | StateScope::Sessions)
+        matches!(d.state.scope, StateScope::Private | StateScope::Sessions)
     };
     let plain = |d: &&&'static Description| Node::new(d, &[]).is_ok();
     let mut told = 0;

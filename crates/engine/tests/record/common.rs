@@ -93,7 +93,7 @@ pub(crate) fn replay_run(record: &Path, into: &Path) -> (Outcome, String, bool) 
     let paths = build_with(&plan, settings, &Points::default(), &extras).expect("spaces");
     let outcome = run(paths, StopConditions::default()).expect("a run");
     let said = digest(&outcome);
-    (outcome, said, replay.ended_short())
+    (outcome, said, replay.is_truncated())
 }
 
 /// Reads all files below a directory.

@@ -62,7 +62,13 @@ or the end), a program stream (pack header) or its packets (PES), or the first s
 Reasons for no class: `undecided` (too few bytes so far), `not recognised` (another protocol, or its
 first bytes were not observed).",
     example: "replay web.pcap | udp | mpeg | count",
-    takes: Forms::of(&[Form::Segment, Form::Stream, Form::Message, Form::Record, Form::Bytes]),
+    input_forms: Forms::of(&[
+        Form::Segment,
+        Form::Stream,
+        Form::Message,
+        Form::Record,
+        Form::Bytes,
+    ]),
     user: Some(|arguments| make_filter(arguments, &MPEG_SIGNATURE)),
     ..RECOGNISER
 };
@@ -87,9 +93,9 @@ first bytes were not observed).",
 /// Fields common to the four catalog entries.
 const RECOGNISER: Description = Description {
     kind: FilterKind::Classification,
-    takes: Forms::of(&[Form::Stream, Form::Message, Form::Record, Form::Bytes]),
+    input_forms: Forms::of(&[Form::Stream, Form::Message, Form::Record, Form::Bytes]),
     reads: ReadDepth::All,
-    parameters: &[Parameter::table("sessions", "65536", "maximum number of sessions in memory")],
+    parameters: &[Parameter::table_size("sessions", "65536", "maximum number of sessions in memory")],
     classes: Classes::YesNo,
     reasons: &["undecided", "not recognised"],
     counters: &["evicted sessions"],
@@ -239,7 +245,7 @@ const NO: u16 = 2;
 impl Session for SessionVerdicts {}
 
 impl SessionVerdicts {
-    fn sides(&mut self, backward: bool) -> (&mut TextVerdict, &mut TextVerdict) {
+    fn text_verdicts(&mut self, backward: bool) -> (&mut TextVerdict, &mut TextVerdict) {
         let Self { forward, backward: other, .. } = self;
         if backward { (other, forward) } else { (forward, other) }
     }
@@ -308,7 +314,7 @@ impl Recogniser {
         if known.fingerprint != fingerprint {
             known = SessionVerdicts { fingerprint, ..SessionVerdicts::default() };
         }
-        let (side, other) = known.sides(piece.backward);
+        let (side, other) = known.text_verdicts(piece.backward);
         if piece.begins {
             *side = TextVerdict { message: piece.described.into(), ..TextVerdict::default() };
         }

@@ -91,7 +91,7 @@ impl OutputBlock {
 
 /// Runs the pieces through the filter, one per batch. After `moved` pieces, moves the state to
 /// another instance of the filter. Returns the output and the counted reasons for missing classes.
-pub(super) fn through(
+pub(super) fn run_filter(
     description: &'static Description,
     words: &[&str],
     pieces: &[TestPiece],
@@ -115,7 +115,7 @@ pub(super) fn through(
     }
     let after = node.finish(&mut space, 0);
     out.extend(after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| OutputBlock::of(&b))));
-    balance(&node.counts, pieces.len(), out.len());
+    assert_balance(&node.counts, pieces.len(), out.len());
     let unanswered: Vec<_> = node.unanswered().filter(|(_, n)| *n > 0).collect();
     let silent = out.iter().filter(|out| !out.class.answered()).count() as u64;
     assert_eq!(unanswered.iter().map(|(_, n)| n).sum::<u64>(), silent, "each with its reason");
@@ -142,7 +142,7 @@ fn batch<'a>(piece: &TestPiece, time: u64, space: &Space<'a>) -> Batch<'a> {
 
 /// Asserts that the ledger of the filter balances: each of the `taken` blocks was passed or dropped
 /// for a reason.
-fn balance(counts: &Counts, taken: usize, passed: usize) {
+fn assert_balance(counts: &Counts, taken: usize, passed: usize) {
     let dropped: u64 = counts.dropped.iter().map(|amount| amount.blocks).sum();
     let lost = dropped + counts.evicted.blocks + counts.no_room.blocks;
     assert_eq!(counts.held.blocks, 0, "everything has left: {counts:?}");

@@ -59,7 +59,7 @@ impl Edit for Blank {
     fn edit(&mut self, block: &mut Editable<'_>, _: &mut ClassifyContext<'_>) -> Class {
         let length = block.length().saturating_sub(self.from).min(self.length);
         if length > 0
-            && let Some(bytes) = block.write_part(self.from, length, Keep::Nothing)
+            && let Some(bytes) = block.write_part(self.from, length, OldBytes::Discard)
         {
             bytes.fill(self.with);
         }

@@ -31,7 +31,7 @@ pub(super) enum CodecError {
     /// The input contains an invalid code, length or checksum.
     Corrupt,
     /// The input ends too early.
-    Cut,
+    Truncated,
     /// The output would exceed the maximum block length, or the maximum ratio of output to input.
     TooLarge,
     /// Bytes of another format follow the compressed data.
@@ -118,12 +118,12 @@ impl Decoder {
         let limit = bytes.len().saturating_mul(self.ratio).clamp(RATIO_FREE, BLOCK_MAX);
         let (mut rest, mut used) = (bytes, 0);
         loop {
-            let (taken, made) = self.member(rest, used, limit)?;
+            let (taken, made) = self.decode_member(rest, used, limit)?;
             rest = rest.get(taken..).unwrap_or_default();
             used = made;
             match self.format {
                 _ if rest.is_empty() => break,
-                Format::Gzip | Format::Lz4 if begins(self.format, rest) => {}
+                Format::Gzip | Format::Lz4 if is_start(self.format, rest) => {}
                 _ => return Err(CodecError::Trailing),
             }
         }
@@ -132,14 +132,14 @@ impl Decoder {
 
     /// Decodes one gzip member or LZ4 frame into the buffer, after the first `used` bytes; returns
     /// the number of bytes consumed and the new end of the output.
-    fn member(
+    fn decode_member(
         &mut self,
         bytes: &[u8],
         used: usize,
         limit: usize,
     ) -> Result<(usize, usize), CodecError> {
-        if !begins(self.format, bytes) {
-            return Err(if bytes.is_empty() { CodecError::Cut } else { CodecError::Format });
+        if !is_start(self.format, bytes) {
+            return Err(if bytes.is_empty() { CodecError::Truncated } else { CodecError::Format });
         }
         let inflate = match self.format {
             Format::Lz4 => return lz4::decode(bytes, &mut self.out, used, limit),
@@ -180,21 +180,21 @@ impl Decoder {
                 _ if made > limit => return Err(CodecError::TooLarge),
                 Ok(Status::StreamEnd) => return Ok((taken, made)),
                 Ok(Status::Ok | Status::BufError) if full => {}
-                Ok(Status::Ok | Status::BufError) => return Err(CodecError::Cut),
+                Ok(Status::Ok | Status::BufError) => return Err(CodecError::Truncated),
             }
         }
     }
 }
 
 /// Returns true if `bytes` begin with the magic number of this format, or with a prefix of it.
-fn begins(format: Format, bytes: &[u8]) -> bool {
+fn is_start(format: Format, bytes: &[u8]) -> bool {
     match (format, bytes) {
         (Format::Gzip, [0x1f, 0x8b, ..] | [0x1f]) => true,
         (Format::Zlib, [cmf, flg, ..]) => {
             cmf & 0x0f == 8 && u16::from_be_bytes([*cmf, *flg]).is_multiple_of(31)
         }
         (Format::Zlib, [cmf]) => cmf & 0x0f == 8,
-        (Format::Lz4, _) => lz4::begins(bytes),
+        (Format::Lz4, _) => lz4::is_start(bytes),
         (Format::Deflate, [_, ..]) => true,
         _ => false,
     }

@@ -21,7 +21,7 @@ Reasons for no class: `too large` (a block of nearly 1 MB that does not compress
 was).",
     example: "replay web.pcap | udp | compress | files out/",
     kind: FilterKind::Editing,
-    gives: OutputForm::Form(Form::Bytes),
+    output_form: OutputForm::Form(Form::Bytes),
     reads: ReadDepth::All,
     parameters: &[
         Parameter::named("format", Type::OneOf(FORMATS), "gzip", "the compressed format")

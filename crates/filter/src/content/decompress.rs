@@ -20,7 +20,7 @@ A block with an error stays as it was. Reasons for no class: `other format`, `co
 data ends too early), `too large`, `trailing bytes` (of another format).",
     example: "replay web.pcap | udp | compress | decompress | print",
     kind: FilterKind::Editing,
-    gives: OutputForm::Form(Form::Bytes),
+    output_form: OutputForm::Form(Form::Bytes),
     reads: ReadDepth::All,
     parameters: &[
         Parameter::named("format", Type::OneOf(FORMATS), "gzip", "the compressed format")
@@ -67,7 +67,7 @@ fn reason(bad: CodecError) -> Reason {
     match bad {
         CodecError::Format => FORMAT,
         CodecError::Corrupt => CORRUPT,
-        CodecError::Cut => CUT,
+        CodecError::Truncated => CUT,
         CodecError::TooLarge => TOO_LARGE,
         CodecError::Trailing => TRAILING,
     }

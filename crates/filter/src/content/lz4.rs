@@ -19,7 +19,7 @@ const WINDOW: usize = 64 * 1024;
 const STORED: u32 = 1 << 31;
 
 /// Returns true if `bytes` begin with the magic number of a frame, or with a prefix of it.
-pub(super) fn begins(bytes: &[u8]) -> bool {
+pub(super) fn is_start(bytes: &[u8]) -> bool {
     let here = bytes.get(..MAGIC.len()).unwrap_or(bytes);
     !here.is_empty() && MAGIC.starts_with(here)
 }
@@ -45,7 +45,7 @@ pub(super) fn decode(
     let header = Header::read(&mut at)?;
     let mut made = used;
     loop {
-        let size = at.le32()?;
+        let size = at.read_le32()?;
         if size == 0 {
             break;
         }
@@ -53,8 +53,8 @@ pub(super) fn decode(
         if length > header.block_max {
             return Err(CodecError::Corrupt);
         }
-        let block = at.take(length)?;
-        if header.block_checksums && at.le32()? != hash(block) {
+        let block = at.read_bytes(length)?;
+        if header.block_checksums && at.read_le32()? != hash(block) {
             return Err(CodecError::Corrupt);
         }
         let room = header.block_max.min(limit - made);
@@ -68,11 +68,11 @@ pub(super) fn decode(
         let output = output.get_mut(..room).unwrap_or_default();
         made += match size & STORED {
             0 => unpack(block, output, dictionary, header.block_max)?,
-            _ => store(block, output)?,
+            _ => copy_stored(block, output)?,
         };
     }
     let contents = out.get(used..made).unwrap_or_default();
-    if header.content_checksum && at.le32()? != hash(contents) {
+    if header.content_checksum && at.read_le32()? != hash(contents) {
         return Err(CodecError::Corrupt);
     }
     match header.content_size {
@@ -96,7 +96,7 @@ fn unpack(
     }
 }
 
-fn store(block: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
+fn copy_stored(block: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     out.get_mut(..block.len()).ok_or(CodecError::TooLarge)?.copy_from_slice(block);
     Ok(block.len())
 }
@@ -118,11 +118,11 @@ struct Header {
 impl Header {
     fn read(at: &mut Reader<'_>) -> Result<Self, CodecError> {
         const VERSION: u8 = 0b0100_0000;
-        if at.array()? != MAGIC {
+        if at.read_array()? != MAGIC {
             return Err(CodecError::Format);
         }
         let from = at.at;
-        let [flags, sizes] = at.array()?;
+        let [flags, sizes] = at.read_array()?;
         let has = |bit: u8| flags & 1 << bit != 0;
         if flags & 0b1100_0000 != VERSION || has(1) || has(0) || sizes & 0b1000_1111 != 0 {
             return Err(CodecError::Format);
@@ -134,10 +134,10 @@ impl Header {
             7 => 4 * 1024 * 1024,
             _ => return Err(CodecError::Corrupt),
         };
-        let content_size = if has(3) { Some(u64::from_le_bytes(at.array()?)) } else { None };
+        let content_size = if has(3) { Some(u64::from_le_bytes(at.read_array()?)) } else { None };
         let described = at.bytes.get(from..at.at).unwrap_or_default();
         let wanted = (hash(described) >> 8 & 0xff) as u8;
-        if at.array::<1>()? != [wanted] {
+        if at.read_array::<1>()? != [wanted] {
             return Err(CodecError::Corrupt);
         }
         Ok(Self {
@@ -150,26 +150,26 @@ impl Header {
     }
 }
 
-/// A cursor over the bytes of a frame. Reads beyond the end fail with [`CodecError::Cut`].
+/// A cursor over the bytes of a frame. Reads beyond the end fail with [`CodecError::Truncated`].
 struct Reader<'b> {
     bytes: &'b [u8],
     at: usize,
 }
 
 impl<'b> Reader<'b> {
-    fn take(&mut self, length: usize) -> Result<&'b [u8], CodecError> {
-        let end = self.at.checked_add(length).ok_or(CodecError::Cut)?;
-        let taken = self.bytes.get(self.at..end).ok_or(CodecError::Cut)?;
+    fn read_bytes(&mut self, length: usize) -> Result<&'b [u8], CodecError> {
+        let end = self.at.checked_add(length).ok_or(CodecError::Truncated)?;
+        let taken = self.bytes.get(self.at..end).ok_or(CodecError::Truncated)?;
         self.at = end;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
-        self.take(N)?.first_chunk().copied().ok_or(CodecError::Cut)
+    fn read_array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
+        self.read_bytes(N)?.first_chunk().copied().ok_or(CodecError::Truncated)
     }
 
-    fn le32(&mut self) -> Result<u32, CodecError> {
-        self.array().map(u32::from_le_bytes)
+    fn read_le32(&mut self) -> Result<u32, CodecError> {
+        self.read_array().map(u32::from_le_bytes)
     }
 }
 
@@ -198,7 +198,7 @@ mod tests {
             // Truncated between two blocks, the frame lacks only its end mark.
             let first = 7 + 4 + usize::from(u16::from_le_bytes([frame[7], frame[8]]));
             let cut = &frame[..first + if checksums { 4 } else { 0 }];
-            assert_eq!(decode(cut, &mut out, 0, 1 << 20), Err(CodecError::Cut));
+            assert_eq!(decode(cut, &mut out, 0, 1 << 20), Err(CodecError::Truncated));
         }
     }
 }

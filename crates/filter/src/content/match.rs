@@ -217,7 +217,7 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     if patterns.iter().map(Vec::len).sum::<usize>() > TWIN_BYTES_MAX {
         return Err(too_long());
     }
-    twin::only_inside(s, on);
+    twin::require_inline_tag(s, on);
     let (no_pattern, nocase) = (s.absent("no pattern", out), a.flag("nocase"));
     let (place, class) = (s.advance(on.at, at), s.var(0));
     s.arm(|t, found| {

@@ -26,10 +26,20 @@ frames`, and views of the frame before, counted as `repeated`. Reasons for a dro
 type` than that of the first frame of the session.",
     example: "replay web.pcap | ip | tcp | pcap | compress | files traces/",
     kind: FilterKind::Editing,
-    takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message]),
-    gives: OutputForm::Form(Form::Bytes),
+    input_forms: Forms::of(&[
+        Form::Frame,
+        Form::Packet,
+        Form::Segment,
+        Form::Stream,
+        Form::Message,
+    ]),
+    output_form: OutputForm::Form(Form::Bytes),
     reads: ReadDepth::All,
-    parameters: &[Parameter::table("sessions", "262144", "maximum number of sessions in memory")],
+    parameters: &[Parameter::table_size(
+        "sessions",
+        "262144",
+        "maximum number of sessions in memory",
+    )],
     reasons: &["another link type"],
     counters: &["not frames", "repeated", "evicted sessions"],
     state: StateFacts::sessions::<Trace>(),
@@ -83,7 +93,7 @@ impl Stream for Tracer {
             let end = Block { pointer: RichPointer::hole(0), frame: &[], ..block };
             let end = Block { marks: Marks::bare(0), context, ..end };
             cx.consume(&block);
-            cx.make(end.with_class(block.pointer.class));
+            cx.emit_created(end.with_class(block.pointer.class));
         } else {
             cx.count(NOT_FRAMES, 1);
             cx.consume(&block);
@@ -138,7 +148,7 @@ impl Trace {
         let bytes: &[u8] = if record.is_empty() { &[] } else { bytes };
         (self.link, self.last) = (link, frame);
         let block = &super::with_headers(*block);
-        cx.append_behind(block, context, &[header, record, bytes]);
+        cx.append_replacement(block, context, &[header, record, bytes]);
         cx.consume(block);
     }
 }

@@ -163,14 +163,14 @@ impl Arguments {
 
     /// Sets the possible link types of the input frames; `None` if unknown.
     #[must_use]
-    pub fn with_links(self, links: Option<Arc<[LinkType]>>) -> Self {
+    pub fn with_link_types(self, links: Option<Arc<[LinkType]>>) -> Self {
         Self { links, ..self }
     }
 
     /// Returns the link types of the input frames; `None` if they are unknown before the first
     /// frame. Frames of other types are still possible: a capture can declare an interface late.
     #[must_use]
-    pub fn links(&self) -> Option<&[LinkType]> {
+    pub fn link_types(&self) -> Option<&[LinkType]> {
         self.links.as_deref().filter(|links| !links.is_empty())
     }
 
@@ -184,7 +184,7 @@ impl Arguments {
     /// Returns true if an outgoing arc selects a class range within these bounds. A filter calls
     /// this before it produces output that is useless unless an arc selects it.
     #[must_use]
-    pub fn asks(&self, low: u32, high: u32) -> bool {
+    pub fn selects_any_class(&self, low: u32, high: u32) -> bool {
         self.asked.iter().any(|(from, to)| low <= *from && *to <= high)
     }
 
@@ -219,7 +219,7 @@ impl Arguments {
     /// Returns the index of the replica, from 0, and the number of replicas; `(0, 1)` for a filter
     /// without replicas.
     #[must_use]
-    pub fn copy(&self) -> (u32, u32) {
+    pub fn replica_index(&self) -> (u32, u32) {
         self.copy.unwrap_or((0, 1))
     }
 

@@ -67,9 +67,9 @@ pub struct Description {
     /// The strongest right that the filter uses with any arguments.
     pub kind: FilterKind,
     /// Forms of input that the filter accepts.
-    pub takes: Forms,
+    pub input_forms: Forms,
     /// Form of the output, unless `effect` returns another.
-    pub gives: OutputForm,
+    pub output_form: OutputForm,
     /// The part of a frame that the filter reads, unless `effect` returns another.
     pub reads: ReadDepth,
     /// Returns kind, output form and read depth for given arguments; `None` if they do not depend
@@ -184,8 +184,8 @@ impl Description {
         details: "",
         example: "",
         kind: FilterKind::Inspection,
-        takes: Forms::ANY,
-        gives: OutputForm::Same,
+        input_forms: Forms::ANY,
+        output_form: OutputForm::Same,
         reads: ReadDepth::All,
         effect: None,
         needs: InputNeeds::NONE,
@@ -205,13 +205,13 @@ impl Description {
 
     /// Default values for the fields of a sink.
     pub const SINK: Self =
-        Self { kind: FilterKind::Sink, gives: OutputForm::Nothing, ..Self::EMPTY };
+        Self { kind: FilterKind::Sink, output_form: OutputForm::Nothing, ..Self::EMPTY };
 
     /// Default values for the fields of a source; its output form is frames.
     pub const SOURCE: Self = Self {
         kind: FilterKind::Source,
-        takes: Forms::NONE,
-        gives: OutputForm::Form(Form::Frame),
+        input_forms: Forms::NONE,
+        output_form: OutputForm::Form(Form::Frame),
         ..Self::EMPTY
     };
 
@@ -236,7 +236,7 @@ impl Description {
     /// Returns the effect of the filter with these arguments (CONTRACT 13).
     #[must_use]
     pub fn effect_of(&self, arguments: &Arguments) -> Effect {
-        let always = Effect { kind: self.kind, gives: self.gives, reads: self.reads };
+        let always = Effect { kind: self.kind, output_form: self.output_form, reads: self.reads };
         self.effect.map_or(always, |effect| effect(arguments))
     }
 
@@ -245,7 +245,7 @@ impl Description {
     /// other filters, the blocks are printed.
     #[must_use]
     pub const fn ends_with_report(&self) -> bool {
-        self.reports && matches!(self.gives, OutputForm::Same)
+        self.reports && matches!(self.output_form, OutputForm::Same)
     }
 
     /// Returns which sessions the filter publishes, and the columns of a row; `None` if it
@@ -253,7 +253,7 @@ impl Description {
     #[must_use]
     pub fn published(&self) -> Option<(PublishedSessions, Vec<Column>)> {
         let own = self.state.publishes?();
-        Some(match self.state.keeps {
+        Some(match self.state.scope {
             StateScope::Sessions => (PublishedSessions::Sessions, [vec![SESSION], own].concat()),
             StateScope::Private | StateScope::Nothing | StateScope::Pinned(_) => {
                 (PublishedSessions::Private, own)

@@ -14,7 +14,7 @@
 //! Fragments are produced only where the following filters accept them. Nothing is copied before
 //! the first write. Narrowing the view ([`Editable::narrow`]) changes metadata only. [Th §5.3.1]
 
-use super::context::{ClassifyContext, Keep};
+use super::context::{ClassifyContext, OldBytes};
 use super::report::Report;
 use super::state::FilterState;
 use super::traits::no_writable_parameters;
@@ -47,7 +47,7 @@ pub trait Workbench {
     /// Returns the current bytes of the frame.
     fn frame(&mut self) -> &[u8];
     /// Returns this range of the frame for writing. Returns `None` if memory for a copy is lacking.
-    fn write(&mut self, range: Range<usize>, keep: Keep) -> Option<&mut [u8]>;
+    fn write(&mut self, range: Range<usize>, keep: OldBytes) -> Option<&mut [u8]>;
     /// Returns memory for a new block of at most `room` bytes that replaces the current block.
     /// Returns `None` if memory is lacking.
     fn replace(&mut self, room: usize) -> Option<&mut [u8]>;
@@ -105,13 +105,13 @@ impl<'e> Editable<'e> {
 
     /// Returns the bytes in view for writing; `None` after [`Editable::replace`]. If memory for a
     /// copy is lacking, also returns `None`, and the block is counted as lost.
-    pub fn write(&mut self, keep: Keep) -> Option<&mut [u8]> {
+    pub fn write(&mut self, keep: OldBytes) -> Option<&mut [u8]> {
         self.write_part(0, self.length(), keep)
     }
 
     /// Returns part of the view for writing. If the block is large and has other readers, only this
     /// part is copied. Fails as [`Editable::write`] does.
-    pub fn write_part(&mut self, from: usize, length: usize, keep: Keep) -> Option<&mut [u8]> {
+    pub fn write_part(&mut self, from: usize, length: usize, keep: OldBytes) -> Option<&mut [u8]> {
         let view = self.view();
         let from = view.start + from.min(view.len());
         let to = from.saturating_add(length).min(view.end);
@@ -130,7 +130,7 @@ impl<'e> Editable<'e> {
 
     /// Returns part of the frame for writing, inside or outside of the view. Fails as
     /// [`Editable::write`] does.
-    pub fn write_frame(&mut self, from: usize, length: usize, keep: Keep) -> Option<&mut [u8]> {
+    pub fn write_frame(&mut self, from: usize, length: usize, keep: OldBytes) -> Option<&mut [u8]> {
         if self.used.is_some() || self.lost {
             return None;
         }
@@ -160,7 +160,7 @@ impl<'e> Editable<'e> {
 
     /// Returns the length in bytes of the new block; `None` if the block was not replaced.
     #[must_use]
-    pub const fn replaced(&self) -> Option<usize> {
+    pub const fn replacement_length(&self) -> Option<usize> {
         self.used
     }
 

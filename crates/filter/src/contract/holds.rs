@@ -92,7 +92,7 @@ impl Holds {
     /// Records the fate of the block with this ticket, if recording is enabled and the ticket is
     /// not 0, which means untracked.
     #[inline]
-    pub(super) fn note(&mut self, ticket: u32, fate: impl FnOnce(u32) -> Fate) {
+    pub(super) fn record_fate(&mut self, ticket: u32, fate: impl FnOnce(u32) -> Fate) {
         if let Some(fates) = self.fates.as_mut().filter(|_| ticket != 0) {
             fates.push(fate(ticket));
         }
@@ -125,7 +125,7 @@ impl Holds {
     /// Inserts a block into `list`, after all blocks whose keys are not greater than `key`.
     pub fn insert(&mut self, list: &mut HeldList, key: u32, entry: Entry, pin: PinId) {
         self.bytes += u64::from(entry.pointer.length());
-        self.note(entry.marks.ticket(), Fate::Held);
+        self.record_fate(entry.marks.ticket(), Fate::Held);
         let slot = Slot { key, next: 0, entry, pin };
         let number = match self.free.pop() {
             Some(number) => {
@@ -202,7 +202,7 @@ impl Holds {
         self.free.push(number - 1);
         list.len = list.len.saturating_sub(1);
         self.bytes -= u64::from(slot.entry.pointer.length());
-        self.note(slot.entry.marks.ticket(), Fate::Left);
+        self.record_fate(slot.entry.marks.ticket(), Fate::Left);
         (slot.key, slot.entry, slot.pin)
     }
 

@@ -46,7 +46,7 @@ pub use arguments::Arguments;
 pub use batch::{Batch, BatchMemory, Block, Columns, LANES, Lane, LaneMask, Tags, lanes, mask_of};
 pub use compiler::Compiler;
 pub use context::{
-    Amount, ClassifyContext, Counter, Counts, Fill, Gateway, Keep, LaneContext, Output, PinId,
+    Amount, ClassifyContext, Counter, Counts, Fill, Gateway, LaneContext, OldBytes, Output, PinId,
     Reason, StreamContext, Time,
 };
 pub use description::{

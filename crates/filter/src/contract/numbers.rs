@@ -48,7 +48,7 @@ impl SessionNumbers {
     /// Returns the numbers of the filter that was the `range`-th added at run time. Ranges repeat
     /// after [`Self::LATER_MAX`].
     #[must_use]
-    pub const fn later(range: u32) -> Self {
+    pub const fn for_added_filter(range: u32) -> Self {
         let first = LATER_START + range % Self::LATER_MAX * RANGE_SIZE;
         Self { first, step: 1, last: first + (RANGE_SIZE - 1) }
     }
@@ -102,7 +102,7 @@ impl SessionNumbers {
     }
 
     #[cfg(test)]
-    pub(crate) const fn of_words([first, step, last]: [u32; 3]) -> Self {
+    pub(crate) const fn from_words([first, step, last]: [u32; 3]) -> Self {
         Self { first, step, last }
     }
 }
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(lowest(SessionNumbers::initial(1, 2), 3), [2, 4, 6]);
         assert_eq!(lowest(SessionNumbers::initial(1, 2).split(1, 3), 3), [4, 10, 16]);
         assert_eq!(
-            lowest(SessionNumbers::later(1), 2),
+            lowest(SessionNumbers::for_added_filter(1), 2),
             [LATER_START + RANGE_SIZE, LATER_START + RANGE_SIZE + 1]
         );
     }
@@ -160,7 +160,7 @@ mod tests {
             let initial = (0..filters).map(|filter| SessionNumbers::initial(filter, filters));
             let later = [random.below(64) as u32, 63];
             let later = later.into_iter().take(if later[0] == 63 { 1 } else { 2 });
-            let filters = initial.chain(later.map(SessionNumbers::later));
+            let filters = initial.chain(later.map(SessionNumbers::for_added_filter));
             let all: Vec<_> = filters
                 .flat_map(|own| (0..parts).map(move |part| own.split(part, parts)))
                 .collect();
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn numbers_end_and_are_never_0() {
-        for numbers in [SessionNumbers::ALL, SessionNumbers::later(63).split(2, 3)] {
+        for numbers in [SessionNumbers::ALL, SessionNumbers::for_added_filter(63).split(2, 3)] {
             let [first, step, last] = numbers.words();
             let end = first + (last - first) / step * step;
             assert_eq!((numbers.after(end - step), numbers.after(end)), (Some(end), None));
@@ -187,7 +187,7 @@ mod tests {
             assert!(!numbers.has(first + 1) || step == 1);
         }
         assert_eq!(SessionNumbers::LATER_MAX, 64);
-        let absurd = SessionNumbers::later(0).split(u32::MAX - 1, u32::MAX);
+        let absurd = SessionNumbers::for_added_filter(0).split(u32::MAX - 1, u32::MAX);
         assert_eq!((absurd.count(), absurd.after(absurd.first())), (1, None));
     }
 }

@@ -101,7 +101,7 @@ pub const STATE_MODE: Parameter = Parameter::optional(
 impl Parameter {
     /// Creates a required parameter, whose name may be left out.
     #[must_use]
-    pub const fn needed(name: &'static str, kind: Type, help: &'static str) -> Self {
+    pub const fn required(name: &'static str, kind: Type, help: &'static str) -> Self {
         Self { positional: true, optional: false, ..Self::optional(name, kind, help) }
     }
 
@@ -118,7 +118,7 @@ impl Parameter {
 
     /// Creates a parameter for the maximum size of a session table.
     #[must_use]
-    pub const fn table(name: &'static str, default: &'static str, help: &'static str) -> Self {
+    pub const fn table_size(name: &'static str, default: &'static str, help: &'static str) -> Self {
         Self::named(name, Type::Number { low: 1, high: 1 << 24 }, default, help)
     }
 
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn sizes_have_bounds() {
-        let size = Parameter::needed("size", Type::Size { low: 1, high: 1 << 20 }, "");
+        let size = Parameter::required("size", Type::Size { low: 1, high: 1 << 20 }, "");
         assert_eq!(size.parse("1M"), Ok(Value::Number(1 << 20)));
         let why = |text| size.parse(text).unwrap_err().what;
         assert_eq!(why("2M"), "2M is not between 1 and 1048576 bytes");
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn only_a_bytes_parameter_accepts_invalid_utf8() {
-        let of = |kind| Parameter::needed("name", kind, "");
+        let of = |kind| Parameter::required("name", kind, "");
         assert_eq!(of(Type::Bytes).parse_bytes(b"a\xff"), Ok(Value::Bytes(b"a\xff".to_vec())));
         assert_eq!(of(Type::Bytes).parse("é"), Ok(Value::Bytes("é".as_bytes().to_vec())));
         assert_eq!(of(Type::Text).parse_bytes("é".as_bytes()), Ok(Value::Text("é".to_owned())));
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn factors_have_six_digits_behind_the_point() {
-        let speed = Parameter::needed("speed", Type::Factor { or: "max" }, "");
+        let speed = Parameter::required("speed", Type::Factor { or: "max" }, "");
         assert_eq!(speed.parse("max"), Ok(Value::Text("max".to_owned())));
         let right = [("1", 1_000_000), ("0.5", 500_000), ("12.25", 12_250_000), ("0.000001", 1)];
         for (text, millionths) in right {
@@ -315,11 +315,11 @@ mod tests {
 
     #[test]
     fn sizes_and_times_have_units() {
-        let size = Parameter::needed("size", Type::SIZE, "");
+        let size = Parameter::required("size", Type::SIZE, "");
         assert_eq!(size.parse("64k"), Ok(Value::Number(65_536)));
         assert_eq!(size.parse("4096"), Ok(Value::Number(4096)));
         assert!(size.parse("64q").is_err());
-        let time = Parameter::needed("time", Type::Duration, "");
+        let time = Parameter::required("time", Type::Duration, "");
         assert_eq!(time.parse("1.5ms"), Ok(Value::Number(1_500_000)));
         assert_eq!(time.parse("2"), Ok(Value::Number(2_000_000_000)));
         assert!(time.parse("").is_err());

@@ -27,14 +27,17 @@ pub struct DeliveredItems {
 impl Report {
     /// Creates a report with these names and values as rows.
     #[must_use]
-    pub fn of_rows<N: Into<String>>(rows: impl IntoIterator<Item = (N, u64)>) -> Self {
+    pub fn from_rows<N: Into<String>>(rows: impl IntoIterator<Item = (N, u64)>) -> Self {
         let rows = rows.into_iter().map(|(name, value)| (name.into(), value)).collect();
         Self { rows, ..Self::default() }
     }
 
     /// Adds these names and values as rows, except those with the value 0.
     #[must_use]
-    pub fn and_rows(mut self, rows: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
+    pub fn with_nonzero_rows(
+        mut self,
+        rows: impl IntoIterator<Item = (&'static str, u64)>,
+    ) -> Self {
         let rows = rows.into_iter().filter(|(_, value)| *value > 0);
         self.rows.extend(rows.map(|(name, value)| (name.to_owned(), value)));
         self

@@ -44,15 +44,15 @@ impl FilterKind {
     /// Returns true if filters of this kind pass every block at once, with no change but to its
     /// class.
     #[must_use]
-    pub const fn answers_only(self) -> bool {
+    pub const fn only_sets_class(self) -> bool {
         matches!(self, Self::Statistics | Self::Inspection | Self::Classification)
     }
 
     /// Returns true if filters of this kind change no bytes, so that they can be operands of a
     /// Boolean section, which passes blocks unchanged (CONTRACT 10).
     #[must_use]
-    pub const fn reads_only(self) -> bool {
-        self.answers_only() || matches!(self, Self::Reordering)
+    pub const fn is_read_only(self) -> bool {
+        self.only_sets_class() || matches!(self, Self::Reordering)
     }
 }
 
@@ -195,7 +195,7 @@ pub struct Effect {
     /// The strongest right that the filter uses.
     pub kind: FilterKind,
     /// Form of the output.
-    pub gives: OutputForm,
+    pub output_form: OutputForm,
     /// The part of a frame that the filter reads.
     pub reads: ReadDepth,
 }

@@ -98,7 +98,7 @@ const CACHE_LINE: usize = 64;
 impl<S: Session> Sessions<S> {
     /// Returns the session with this key, creating it if missing.
     pub fn of(&mut self, key: u64) -> &mut S {
-        let number = match self.number_of(key) {
+        let number = match self.index_of(key) {
             Some(number) => {
                 self.marks[number as usize] = USED | CHANGED;
                 number
@@ -111,7 +111,7 @@ impl<S: Session> Sessions<S> {
     /// Returns the session with this key and marks it as used; `None` if there is no such session.
     #[inline]
     pub fn find(&mut self, key: u64) -> Option<&mut S> {
-        let number = self.number_of(key)? as usize;
+        let number = self.index_of(key)? as usize;
         self.marks[number] = USED | CHANGED;
         self.states.get_mut(number)
     }
@@ -130,7 +130,7 @@ impl<S: Session> Sessions<S> {
     pub fn prefetch(&mut self, keys: impl IntoIterator<Item = u64>) {
         let mut seen = 0;
         for key in keys {
-            let number = self.number_of(key);
+            let number = self.index_of(key);
             let state = number.and_then(|number| self.states.get(number as usize));
             let bytes = state.map_or(&[][..], S::as_bytes);
             seen ^= bytes.iter().step_by(CACHE_LINE).fold(0, |seen, byte| seen ^ byte);
@@ -197,7 +197,7 @@ impl<S: Session> Sessions<S> {
     }
 
     #[inline]
-    fn number_of(&mut self, key: u64) -> Option<u32> {
+    fn index_of(&mut self, key: u64) -> Option<u32> {
         let recent = self.recent_mut(key);
         if recent.key == key {
             return Some(recent.number);

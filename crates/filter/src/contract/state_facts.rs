@@ -46,9 +46,9 @@ impl WorkerRule {
 #[derive(Clone, Copy, Debug)]
 pub struct StateFacts {
     /// Scope of the state.
-    pub keeps: StateScope,
+    pub scope: StateScope,
     /// Scope of the state that the filter keeps for blocks without a session.
-    pub keeps_alone: StateScope,
+    pub scope_without_session: StateScope,
     /// Returns the published columns (`state=NAME`); `None` if the filter publishes nothing.
     /// Callers use [`Description::published`](super::Description::published), which adds the
     /// session number.
@@ -70,8 +70,8 @@ pub struct StateFacts {
 impl StateFacts {
     /// No state.
     pub const NONE: Self = Self {
-        keeps: StateScope::Nothing,
-        keeps_alone: StateScope::Private,
+        scope: StateScope::Nothing,
+        scope_without_session: StateScope::Private,
         publishes: None,
         several: |_| WorkerRule::ByScope,
         sharing: None,
@@ -83,20 +83,20 @@ impl StateFacts {
     /// Describes a filter with one private session, whose fields are published.
     #[must_use]
     pub const fn private<S: Session>() -> Self {
-        Self { keeps: StateScope::Private, publishes: columns_of::<S>(), ..Self::NONE }
+        Self { scope: StateScope::Private, publishes: columns_of::<S>(), ..Self::NONE }
     }
 
     /// Describes a filter with one session per connection, flow or datagram, whose fields are
     /// published.
     #[must_use]
     pub const fn sessions<S: Session>() -> Self {
-        Self { keeps: StateScope::Sessions, publishes: columns_of::<S>(), ..Self::NONE }
+        Self { scope: StateScope::Sessions, publishes: columns_of::<S>(), ..Self::NONE }
     }
 
     /// Describes a filter whose state cannot move, with the reason.
     #[must_use]
     pub const fn pinned(why: &'static str) -> Self {
-        Self { keeps: StateScope::Pinned(why), ..Self::NONE }
+        Self { scope: StateScope::Pinned(why), ..Self::NONE }
     }
 
     /// Sets the maximum number of held blocks.
@@ -108,7 +108,7 @@ impl StateFacts {
     /// Sets the key by which the filter assigns blocks to sessions, and declares that it writes
     /// session numbers into its blocks (CONTRACT 8).
     #[must_use]
-    pub const fn numbered(self, key: Sharing) -> Self {
+    pub const fn with_session_key(self, key: Sharing) -> Self {
         Self { sharing: Some(key), numbers: true, ..self }
     }
 
@@ -116,7 +116,7 @@ impl StateFacts {
     /// kernel. The thread still processes its last blocks after the kernel has processed its first
     /// ones, so that the initial state must be correct for any state of the thread.
     #[must_use]
-    pub const fn enters_kernel(self, start: fn(&Arguments, Time) -> Vec<u8>) -> Self {
+    pub const fn with_kernel_start(self, start: fn(&Arguments, Time) -> Vec<u8>) -> Self {
         Self { kernel_start: Some(start), ..self }
     }
 

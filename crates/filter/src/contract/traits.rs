@@ -257,7 +257,7 @@ struct EachBlock<F>(F);
 impl<F: Stream> HoldingLanes for EachBlock<F> {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
         self.0.prefetch(batch.tags());
-        cx.each(batch, |cx, block| self.0.block(block, cx));
+        cx.for_each_block(batch, |cx, block| self.0.block(block, cx));
     }
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {

@@ -45,10 +45,10 @@ Reasons for no class: `no match` (the expression does not match), `link type` (n
 type can match, or the block is no frame).",
     example: "replay web.pcap | bpf \"tcp port 80\" | count",
     kind: FilterKind::Classification,
-    takes: Forms::FRAMED,
+    input_forms: Forms::FRAMED,
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::needed("expression", Type::Text, "a pcap-filter(7) expression"),
+        Parameter::required("expression", Type::Text, "a pcap-filter(7) expression"),
         Parameter::optional(
             "names",
             Type::Text,
@@ -210,7 +210,7 @@ mod tests {
     /// Returns the arguments of a `bpf` filter after a source with these link types.
     fn arguments_for(text: &str, links: &[u16]) -> Arguments {
         let links: Vec<Link> = links.iter().map(|link| Link(*link)).collect();
-        arguments(&BPF, &[text]).unwrap().with_links(Some(links.into()))
+        arguments(&BPF, &[text]).unwrap().with_link_types(Some(links.into()))
     }
 
     /// A fake compiler for one link type that accepts frames beginning with 0x55 and counts its

@@ -25,7 +25,7 @@ Reasons for no class: `too fast`.",
     kind: FilterKind::Classification,
     reads: ReadDepth::Nothing,
     parameters: &[
-        Parameter::needed("rate", Type::Number { low: 1, high: 1_000_000_000 }, RATE_HELP)
+        Parameter::required("rate", Type::Number { low: 1, high: 1_000_000_000 }, RATE_HELP)
             .writable(),
         Parameter::named("per", Type::Duration, "1s", "period of the rate, at most a day")
             .writable(),
@@ -39,7 +39,7 @@ Reasons for no class: `too fast`.",
     ],
     classes: Classes::YesNo,
     reasons: &["too fast"],
-    state: StateFacts::private::<Due>().enters_kernel(used_up),
+    state: StateFacts::private::<Due>().with_kernel_start(exhausted_state),
     user: Some(make),
     kernel: Some(emit),
     // A day exceeds the duration of a twin test on any clock.
@@ -62,7 +62,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 /// Returns an initial state for the twin in which no allowance for bursts is left. Filter and twin
 /// together then never exceed the rate by more than one block, no matter which blocks the filter
 /// has passed until `now`.
-fn used_up(arguments: &Arguments, now: Time) -> Vec<u8> {
+fn exhausted_state(arguments: &Arguments, now: Time) -> Vec<u8> {
     let allowance = RateParameters::new(arguments).map_or(0, |rate| rate.allowance);
     Due { next: now.saturating_add(allowance) }.as_bytes().to_vec()
 }

@@ -22,7 +22,7 @@ Reasons for no class: `passed over`.",
     example: "replay web.pcap | sample 10 | count",
     kind: FilterKind::Classification,
     reads: ReadDepth::Nothing,
-    parameters: &[Parameter::needed(
+    parameters: &[Parameter::required(
         "every",
         Type::Number { low: 1, high: u32::MAX as u64 },
         "number of blocks of which one passes",

@@ -29,12 +29,12 @@ Reasons for no class: `another share`.",
     kind: FilterKind::Classification,
     reads: ReadDepth::Head(HEAD),
     parameters: &[
-        Parameter::needed(
+        Parameter::required(
             "number",
             Type::Number { low: 1, high: SHARES_MAX as u64 },
             "the share that passes, from 1",
         ),
-        Parameter::needed(
+        Parameter::required(
             "of",
             Type::Number { low: 1, high: SHARES_MAX as u64 },
             "number of shares",

@@ -29,9 +29,9 @@ Reasons for no class, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
     reads: ReadDepth::Head(HEAD),
     effect: Some(effect),
     parameters: &[
-        Parameter::needed(
+        Parameter::required(
             "ways",
-            Type::Number { low: 1, high: WAYS_MAX as u64 },
+            Type::Number { low: 1, high: CLASSES_MAX as u64 },
             "number of branches",
         ),
         Parameter {
@@ -41,7 +41,7 @@ Reasons for no class, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
     ],
     classes: Classes::Number {
         what: "the number of the branch",
-        range: ValueRange { low: 1, high: WAYS_MAX },
+        range: ValueRange { low: 1, high: CLASSES_MAX },
         names: &[],
     },
     reasons: &["not ip", "malformed", "cut", "too deep"],
@@ -64,45 +64,45 @@ Sends each block to one branch of the group after it, in rotation: `split_rr | f
     example: "replay web.pcap | split_rr 3 | count + count + count | join",
     reads: ReadDepth::Nothing,
     effect: None,
-    parameters: &[Parameter::needed(
+    parameters: &[Parameter::required(
         "ways",
-        Type::Number { low: 1, high: WAYS_MAX as u64 },
+        Type::Number { low: 1, high: CLASSES_MAX as u64 },
         "number of branches; by default that of the next group",
     )],
     reasons: &[],
-    user: Some(make_in_turn),
-    kernel: Some(emit_in_turn),
+    user: Some(make_round_robin),
+    kernel: Some(emit_round_robin),
     examined: &["3"],
     ..SPLIT
 };
 
 const _: () = HeaderError::assert_names(SPLIT.reasons, 4);
-const WAYS_MAX: u32 = 4096;
+const CLASSES_MAX: u32 = 4096;
 
 fn effect(arguments: &Arguments) -> Effect {
     let reads = if by_flow(arguments) { ReadDepth::Head(HEAD) } else { ReadDepth::Nothing };
-    Effect { kind: SPLIT.kind, gives: SPLIT.gives, reads }
+    Effect { kind: SPLIT.kind, output_form: SPLIT.output_form, reads }
 }
 
 fn by_flow(arguments: &Arguments) -> bool {
     arguments.text("by") != Some("block")
 }
 
-fn ways(arguments: &Arguments) -> u32 {
+fn class_count(arguments: &Arguments) -> u32 {
     let ways = arguments.number("ways").and_then(|ways| u32::try_from(ways).ok());
     ways.unwrap_or(1).max(1)
 }
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(splitter(arguments, by_flow(arguments)))
+    Ok(make_split(arguments, by_flow(arguments)))
 }
 
-fn make_in_turn(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(splitter(arguments, false))
+fn make_round_robin(arguments: &Arguments) -> Result<Filter, Mistake> {
+    Ok(make_split(arguments, false))
 }
 
-fn splitter(arguments: &Arguments, by_flow: bool) -> Filter {
-    let ways = ways(arguments).into();
+fn make_split(arguments: &Arguments, by_flow: bool) -> Filter {
+    let ways = class_count(arguments).into();
     let mut given = Sessions::<RoundRobin>::default();
     given.of(PRIVATE);
     Filter::classify(Split { ways, by_flow, given })
@@ -152,16 +152,16 @@ impl Classify for Split {
 /// Emits the twin for both modes: by flow and by block.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     if !by_flow(a) {
-        return emit_in_turn(a, s, on, out);
+        return emit_round_robin(a, s, on, out);
     }
     let exits = TwinExits::new(s, out);
     let number = Sharing::Flow.emit_number(s, on, exits)?;
-    let rest = s.remainder(number, ways(a));
+    let rest = s.remainder(number, class_count(a));
     Ok(Answer::new(s.add(rest, 1), on))
 }
 
 /// Emits the twin of `split_rr`.
-fn emit_in_turn<'s>(
+fn emit_round_robin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -169,7 +169,7 @@ fn emit_in_turn<'s>(
 ) -> Emitted<'s> {
     let given = s.state(size_of::<RoundRobin>() as u16);
     let number = s.fetch_add(given, 0, 1);
-    let rest = s.remainder(number, ways(a));
+    let rest = s.remainder(number, class_count(a));
     Ok(Answer::new(s.add(rest, 1), on))
 }
 

@@ -30,8 +30,8 @@ Reasons for no class: `cut` (the header was not captured), `no ethertype` (802.3
 unknown link type).",
     example: "replay web.pcap | eth |ip ip | count",
     kind: FilterKind::Reordering,
-    takes: Forms::of(&[Form::Frame]),
-    gives: OutputForm::Form(Form::Packet),
+    input_forms: Forms::of(&[Form::Frame]),
+    output_form: OutputForm::Form(Form::Packet),
     reads: ReadDepth::Head(layers::HEAD),
     classes: Classes::Number {
         what: "the ethertype",
@@ -110,13 +110,13 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     let (kind, at) = twin::link(s, Layers { next: None, ..on }, cut);
     s.arm(|t, done| {
         t.arm(|u, plain| {
-            twin::only_tag(u, kind, plain);
+            twin::require_tag(u, kind, plain);
             // The whole tag must be present, and may announce another.
             let (_, next, _) = twin::tag(u, (on.frame, at), 0, cut);
-            twin::only_plain(u, next, unsure);
+            twin::require_untagged(u, next, unsure);
             u.leave(done);
         });
-        twin::only_plain(t, kind, unsure);
+        twin::require_untagged(t, kind, unsure);
     });
     Ok(Answer::new(kind, Layers { at, length: None, next: Some(kind), l3: Some(at), ..on }))
 }

@@ -26,12 +26,12 @@ packet. `strip vlan` removes the outermost tag of an Ethernet frame. `strip 8` r
 Reasons for no class: `not ip` (for `strip eth`), `no tag`, `short` (fewer bytes were captured).",
     example: "replay web.pcap | strip eth | pcap ip.pcap",
     kind: FilterKind::Editing,
-    takes: Forms::of(&[Form::Frame, Form::Packet]),
-    gives: OutputForm::Form(Form::Packet),
+    input_forms: Forms::of(&[Form::Frame, Form::Packet]),
+    output_form: OutputForm::Form(Form::Packet),
     reads: ReadDepth::Head(crate::layers::HEAD),
     effect: Some(effect),
     analysis: Analysis { output_links: Some(output_links), ..Analysis::NONE },
-    parameters: &[Parameter::needed("what", Type::Text, "`eth`, `vlan`, or a number of bytes")],
+    parameters: &[Parameter::required("what", Type::Text, "`eth`, `vlan`, or a number of bytes")],
     reasons: &["not ip", "no tag", "short"],
     user: Some(make),
     kernel: Some(emit),
@@ -67,14 +67,17 @@ fn target(arguments: &Arguments) -> Result<StripTarget, Mistake> {
 }
 
 fn effect(arguments: &Arguments) -> Effect {
-    let always = Effect { kind: FilterKind::Reordering, gives: STRIP.gives, reads: STRIP.reads };
+    let always =
+        Effect { kind: FilterKind::Reordering, output_form: STRIP.output_form, reads: STRIP.reads };
     match target(arguments) {
         Ok(StripTarget::Tag) => {
-            Effect { kind: FilterKind::Editing, gives: OutputForm::Same, ..always }
+            Effect { kind: FilterKind::Editing, output_form: OutputForm::Same, ..always }
         }
-        Ok(StripTarget::Bytes(_)) => {
-            Effect { gives: OutputForm::Form(Form::Bytes), reads: ReadDepth::Nothing, ..always }
-        }
+        Ok(StripTarget::Bytes(_)) => Effect {
+            output_form: OutputForm::Form(Form::Bytes),
+            reads: ReadDepth::Nothing,
+            ..always
+        },
         Ok(StripTarget::Link) | Err(_) => always,
     }
 }
@@ -123,7 +126,7 @@ fn without_link(mut block: Block<'_>) -> Result<Block<'_>, Reason> {
         Network::Ipv6 => LinkType::IPV6,
         Network::Arp | Network::Other(_) | Network::Unknown => return Err(NOT_IP),
     };
-    let mut stripped = block.without_front(found.l3.ok_or(NOT_IP)?.into());
+    let mut stripped = block.without_leading_bytes(found.l3.ok_or(NOT_IP)?.into());
     stripped.marks.link = link.0;
     Ok(stripped)
 }
@@ -132,7 +135,7 @@ fn without_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
     if block.marks.captured < bytes {
         return Err(SHORT);
     }
-    let mut stripped = block.without_front(bytes);
+    let mut stripped = block.without_leading_bytes(bytes);
     let Marks { view, captured, wire_length, .. } = stripped.marks;
     let ticket = stripped.marks.ticket();
     stripped.marks = Marks::frame(Marks::NO_LINK, captured, wire_length).with_ticket(ticket);
@@ -154,7 +157,7 @@ fn has_tag(block: &Block<'_>) -> bool {
 /// later.
 fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
     const LENGTH: u32 = vlan::LENGTH as u32;
-    let moved = cx.edit_frame(batch, l, Keep::Contents, |frame| {
+    let moved = cx.edit_frame(batch, l, OldBytes::Keep, |frame| {
         frame.copy_within(..ETHERTYPE, vlan::LENGTH);
     });
     if !moved {
@@ -163,7 +166,7 @@ fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>)
     let block = batch.block(l);
     // A view past the link header stays past it.
     let behind = block.marks.view >= ethernet::LENGTH as u32;
-    let mut stripped = block.without_front(LENGTH);
+    let mut stripped = block.without_leading_bytes(LENGTH);
     let marks = &mut stripped.marks;
     (marks.network, marks.transport, marks.payload) =
         (Marks::UNKNOWN, Marks::UNKNOWN, Marks::UNKNOWN);
@@ -217,11 +220,11 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted
     }
     let (no_tag, unsure) = (s.absent("no tag", out), s.unsure());
     let (kind, at) = twin::link(s, Layers { next: None, ..on }, no_tag);
-    twin::only_tag(s, kind, no_tag);
+    twin::require_tag(s, kind, no_tag);
     let (_, next, _) = twin::tag(s, (on.frame, at), 0, no_tag);
     if s.has_tag_beside() {
         // The kernel would move a second tag into metadata, and does not recognize the third type.
-        twin::only_plain(s, next, unsure);
+        twin::require_untagged(s, next, unsure);
         s.only(kind, Cmp::Ne, u32::from(vlan::STACKED), unsure);
         s.pop_tag();
     } else {

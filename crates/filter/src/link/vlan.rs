@@ -22,8 +22,8 @@ that only carries a priority, is `zero`. Use `vlan | vlan` to read the inner tag
 Reasons for no class: `no tag`.",
     example: "replay web.pcap | vlan |100 count",
     kind: FilterKind::Reordering,
-    takes: Forms::of(&[Form::Frame, Form::Packet]),
-    gives: OutputForm::Form(Form::Packet),
+    input_forms: Forms::of(&[Form::Frame, Form::Packet]),
+    output_form: OutputForm::Form(Form::Packet),
     reads: ReadDepth::Head(layers::HEAD),
     classes: Classes::Number {
         what: "the VLAN id",
@@ -65,16 +65,16 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     let no_tag = s.absent("no tag", out);
     let unsure = s.unsure();
     let (kind, at) = twin::link(s, on, no_tag);
-    twin::only_tag(s, kind, no_tag);
+    twin::require_tag(s, kind, no_tag);
     let (control, next, at) = twin::tag(s, (on.frame, at), on.tags, no_tag);
     s.arm(|t, done| {
         t.arm(|u, plain| {
-            twin::only_tag(u, next, plain);
+            twin::require_tag(u, next, plain);
             let (_, inner, _) = twin::tag(u, (on.frame, at), on.tags + 1, no_tag);
-            twin::only_plain(u, inner, unsure);
+            twin::require_untagged(u, inner, unsure);
             u.leave(done);
         });
-        twin::only_plain(t, next, unsure);
+        twin::require_untagged(t, next, unsure);
     });
     let id = s.and(control, 0x0fff);
     let layers =

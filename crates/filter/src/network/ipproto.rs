@@ -22,7 +22,7 @@ Reasons for no class: `not ip`, `malformed`, `cut` (not captured, or beyond the 
 `too deep` (more than eight VLAN tags or extension headers).",
     example: "replay web.pcap | ipproto |udp count",
     kind: FilterKind::Classification,
-    takes: Forms::FRAMED,
+    input_forms: Forms::FRAMED,
     reads: ReadDepth::Head(layers::HEAD),
     classes: Classes::Number {
         what: "the protocol number",

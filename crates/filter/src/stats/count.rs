@@ -64,7 +64,7 @@ impl Statistics for Count {
         let seen = self.seen.get(PRIVATE).copied().unwrap_or_default();
         let messages = Some(("messages", seen.messages)).filter(|(_, n)| *n > 0);
         let rows = [("blocks", seen.blocks), ("bytes", seen.bytes)];
-        Report::of_rows(messages.into_iter().chain(rows))
+        Report::from_rows(messages.into_iter().chain(rows))
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {

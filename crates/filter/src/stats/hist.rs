@@ -114,7 +114,7 @@ impl Statistics for Hist {
         if self.of == Quantity::Time {
             rows.push(("backwards".to_owned(), seen.backwards));
         }
-        Report::of_rows(rows)
+        Report::from_rows(rows)
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {

@@ -88,7 +88,7 @@ impl Classify for Inspect {
             ),
             ("entropy, thousandths of a bit per byte", millibits(&seen.bytes, read)),
         ];
-        Report::of_rows(rows)
+        Report::from_rows(rows)
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {

@@ -1,7 +1,7 @@
 //! Test harness that runs editing filters over plain memory, block by block, on copies.
 
 use super::Space;
-use crate::contract::{Batch, Block, ClassifyContext, Edit, Editable, Keep, Workbench, lanes};
+use crate::contract::{Batch, Block, ClassifyContext, Edit, Editable, OldBytes, Workbench, lanes};
 use abi::Marks;
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ impl Workbench for CopiedBlock {
         &self.frame
     }
 
-    fn write(&mut self, range: Range<usize>, _: Keep) -> Option<&mut [u8]> {
+    fn write(&mut self, range: Range<usize>, _: OldBytes) -> Option<&mut [u8]> {
         self.frame.get_mut(range)
     }
 
@@ -42,7 +42,7 @@ pub(super) fn run_edit<'a>(
         let mut editable = Editable::new(lanes, &mut bench);
         let class = filter.edit(&mut editable, common);
         let (pointer, marks, context) = (editable.pointer, editable.marks, editable.context);
-        let (used, lost) = (editable.replaced(), editable.is_lost());
+        let (used, lost) = (editable.replacement_length(), editable.is_lost());
         bench.frame.truncate(used.unwrap_or(usize::MAX));
         let kept = if lost { None } else { space.arena.keep(bench.frame) };
         match (kept, used) {

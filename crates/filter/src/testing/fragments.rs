@@ -98,7 +98,7 @@ impl<'a> Space<'a> {
 /// # Panics
 ///
 /// Panics if there are more fragments than lanes.
-pub fn pieces(node: &mut Node, pieces: &[Fragment]) -> Vec<Answer> {
+pub fn run_fragments(node: &mut Node, pieces: &[Fragment]) -> Vec<Answer> {
     let arena = Arena::new(pieces.len());
     let mut space = Space::new(&arena);
     let batches = node.pass(space.fragments(pieces), &mut space, 0);

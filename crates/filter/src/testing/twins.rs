@@ -46,7 +46,7 @@ impl Examined {
 
     fn gives(&self) -> OutputForm {
         let arguments = arguments(self.description, &self.words()).expect("good arguments");
-        self.description.effect_of(&arguments).gives
+        self.description.effect_of(&arguments).output_form
     }
 
     fn words(&self) -> Vec<&str> {
@@ -67,7 +67,7 @@ pub fn chains(length: usize) -> Vec<Chain> {
     for _ in 0..length {
         let mut longer = Vec::new();
         for (chain, form) in &ends {
-            for twin in twins.iter().filter(|twin| twin.description.takes.has(*form)) {
+            for twin in twins.iter().filter(|twin| twin.description.input_forms.has(*form)) {
                 let given = match twin.gives() {
                     OutputForm::Form(given) => given,
                     OutputForm::Same | OutputForm::Nothing => *form,
@@ -103,7 +103,7 @@ pub fn long_chains() -> Vec<Chain> {
 
 /// Returns true if a filter of the chain edits frames. Such a chain is not allowed at every hook.
 #[must_use]
-pub fn changes(chain: &[Examined]) -> bool {
+pub fn edits_frames(chain: &[Examined]) -> bool {
     chain.iter().any(|twin| twin.description.kind == FilterKind::Editing)
 }
 
@@ -114,10 +114,10 @@ pub fn changes(chain: &[Examined]) -> bool {
 ///
 /// Panics if the target rejects a chain that edits no frame.
 #[must_use]
-pub fn fitting(chain: &[Examined], target: impl Into<Target>) -> Option<Program> {
+pub fn fitting_program(chain: &[Examined], target: impl Into<Target>) -> Option<Program> {
     match program(chain, target) {
         Ok(program) => Some(program),
-        Err(_) if changes(chain) => None,
+        Err(_) if edits_frames(chain) => None,
         Err(unfit) => panic!("`{}`: {unfit}", request(chain)),
     }
 }

@@ -22,7 +22,7 @@ Reasons for no class: `no port` (another transport protocol), `not ip`, `malform
 captured, or beyond the first 512 bytes), `too deep`, `fragment` (a later one has no ports).",
     example: "replay web.pcap | dport |http count",
     kind: FilterKind::Classification,
-    takes: Forms::FRAMED,
+    input_forms: Forms::FRAMED,
     reads: ReadDepth::Head(layers::HEAD),
     classes: Classes::Number {
         what: "the destination port",

@@ -205,12 +205,12 @@ impl<R: Record> Flows<R> {
     #[cold]
     fn next_reused(&mut self, next: Option<u32>) -> u32 {
         let next = next.and_then(|next| {
-            let taken = self.taken.take().unwrap_or_else(|| self.taken_from(next));
+            let taken = self.taken.take().unwrap_or_else(|| self.used_from(next));
             self.first_free(next, taken)
         });
         // There are more numbers than flows; if a moved state brought too many flows, the lowest
         // number will do.
-        let from_the_lowest = || self.first_free(self.numbers.first(), self.taken_from(0));
+        let from_the_lowest = || self.first_free(self.numbers.first(), self.used_from(0));
         let next = next.or_else(from_the_lowest).unwrap_or_else(|| self.numbers.first());
         let shared = self.table.of(PRIVATE).identity_mut();
         (shared.session, shared.flags) = (next, shared.flags | REUSED);
@@ -230,7 +230,7 @@ impl<R: Record> Flows<R> {
     }
 
     /// Returns the session numbers of known flows, from `from` upwards, in descending order.
-    fn taken_from(&self, from: u32) -> Vec<u32> {
+    fn used_from(&self, from: u32) -> Vec<u32> {
         let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE);
         let numbers = keys.filter_map(|key| Some(self.get(key)?.identity().session));
         let mut taken: Vec<u32> = numbers.filter(|number| *number >= from).collect();
@@ -403,7 +403,7 @@ mod tests {
             let step = random.within(1..5) as u32;
             let first = random.within(1..9) as u32;
             let count = random.within(1..40) as u32;
-            let numbers = SessionNumbers::of_words([first, step, first + step * count]);
+            let numbers = SessionNumbers::from_words([first, step, first + step * count]);
             let most = random.within(1..60);
             let mut flows = Flows::<Identity>::new(most, 7, numbers);
             let seed = flows.seed();

@@ -34,11 +34,11 @@ contradicts itself or the packet), `cut`, `too deep`, `fragment` (a later fragme
 header; put `ip` before).",
     example: "replay dns.pcap | udp |dns print",
     kind: FilterKind::Reordering,
-    takes: Forms::FRAMED,
+    input_forms: Forms::FRAMED,
     needs: InputNeeds::of(&super::of_protocol(protocol::UDP, "the class of its packets is `|udp`")),
-    gives: OutputForm::Form(Form::Segment),
+    output_form: OutputForm::Form(Form::Segment),
     reads: ReadDepth::Head(layers::HEAD),
-    parameters: &[Parameter::table("sessions", "65536", "maximum number of flows in memory")],
+    parameters: &[Parameter::table_size("sessions", "65536", "maximum number of flows in memory")],
     classes: Classes::Number {
         what: "the destination port",
         range: ValueRange { low: 0, high: 0xffff },
@@ -46,7 +46,7 @@ header; put `ip` before).",
     },
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "not udp"],
     counters: &["new sessions", "evicted sessions"],
-    state: StateFacts::sessions::<Identity>().numbered(Sharing::Flow),
+    state: StateFacts::sessions::<Identity>().with_session_key(Sharing::Flow),
     user: Some(make_filter),
     kernel: Some(emit),
     ..Description::EMPTY
@@ -55,7 +55,7 @@ header; put `ip` before).",
 const _: () = HeaderError::assert_names(UDP.reasons, 5);
 const NOT_UDP: Reason = UDP.reason("not udp");
 
-const NEW: Counter = UDP.counter("new sessions");
+const NEW_SESSIONS: Counter = UDP.counter("new sessions");
 const EVICTED: Counter = UDP.counter("evicted sessions");
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -95,7 +95,7 @@ impl Udp {
     ) {
         let Some(flow) = layers::flow(block, protocol::UDP, ports) else { return };
         let found = self.flows.session(&flow, seed);
-        common.count(NEW, found.new.into());
+        common.count(NEW_SESSIONS, found.new.into());
         common.count(EVICTED, found.evicted.into());
         let flags = block.context.flags.without(Flags::BACKWARD);
         let way = if found.backward { Flags::BACKWARD } else { Flags::NONE };

@@ -20,12 +20,12 @@ Reasons for no class: `no vxlan` (another port or protocol, or no VNI), `not ip`
 `cut`, `too deep`, `fragment` (put `ip` before).",
     example: "replay web.pcap | vxlan |42 dport |http count",
     kind: FilterKind::Editing,
-    takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
-    gives: OutputForm::Form(Form::Frame),
+    input_forms: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
+    output_form: OutputForm::Form(Form::Frame),
     reads: ReadDepth::Head(layers::HEAD),
     effect: Some(|_| Effect {
         kind: FilterKind::Reordering,
-        gives: VXLAN.gives,
+        output_form: VXLAN.output_form,
         reads: VXLAN.reads,
     }),
     parameters: &[Parameter::named(
@@ -80,11 +80,11 @@ impl Vxlan {
             return Err(HeaderError::Malformed.reason());
         }
         let header = layers::packet_bytes(&block, at).first_chunk::<{ LENGTH as usize }>();
-        let [flags, _, _, _, network @ ..] = *header.ok_or(HeaderError::Cut.reason())?;
+        let [flags, _, _, _, network @ ..] = *header.ok_or(HeaderError::Truncated.reason())?;
         if flags & HAS_NETWORK == 0 {
             return Err(NO_VXLAN);
         }
-        let mut inner = block.without_front(begins);
+        let mut inner = block.without_leading_bytes(begins);
         let (captured, ticket) = (inner.marks.captured.min(end - begins), inner.marks.ticket());
         inner.marks = Marks::frame(LinkType::ETHERNET.0, inner.marks.captured, end - begins);
         inner.marks = inner.marks.with_ticket(ticket);

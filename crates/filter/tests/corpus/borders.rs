@@ -51,9 +51,9 @@ pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
     }
     six[14] = 0x45;
     frames.push(six);
-    frames.extend(spread(24));
+    frames.extend(varied_frames(24));
     frames.push([&udp.bytes[..12], &[8, 0], &[0x47, 0, 0, 36], &udp.bytes[18..]].concat());
-    frames.extend(longest());
+    frames.extend(longest_headers());
     let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
     for index in 0..frames.len() {
         let tagged = tag(&frames[index], [0x81, 0, 0xef, 0xff]);
@@ -66,9 +66,9 @@ pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
         }
         frames.push(tagged);
     }
-    frames.extend(patterns());
+    frames.extend(pattern_frames());
     frames.extend(lengths());
-    frames.extend(tokens());
+    frames.extend(token_frames());
     frames.extend(ports_and_checksum(udp.bytes));
     frames
 }
@@ -83,7 +83,7 @@ fn extensions(datagram: &[u8]) -> Vec<Vec<u8>> {
             frames.push(
                 Frame::ipv6(60, &[&header[..], &[second, 0, 0, 0, 0, 0, 0, 0]].concat()).bytes,
             );
-            for longer in [0, 1].into_iter().take(if is_near(first) { 1 } else { 2 }) {
+            for longer in [0, 1].into_iter().take(if is_near_extension(first) { 1 } else { 2 }) {
                 let header = [second, longer, 0, 0, 0, 0, 0, 0];
                 let chain = [&header[..], &[17, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
                 frames.push(Frame::ipv6(first, &chain).bytes);
@@ -129,7 +129,7 @@ const EXTENSIONS: [u8; 19] =
 
 /// Returns frames with headers of maximum length, whose data is truncated to each length that the
 /// headers may state.
-fn longest() -> Vec<Vec<u8>> {
+fn longest_headers() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
     for (protocol, ports) in
@@ -174,7 +174,7 @@ fn longest() -> Vec<Vec<u8>> {
 
 /// Returns frames that contain the patterns of the examined `match` filters, at their offset:
 /// exact, in the other letter case, with one bit wrong in each byte, and truncated.
-fn patterns() -> Vec<Vec<u8>> {
+fn pattern_frames() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for pattern in [&b"et "[..], b"SH-2.0-o", b"bcdefgh"] {
         let plain = [b"G", pattern, b" what follows it"].concat();
@@ -203,7 +203,7 @@ fn lengths() -> Vec<Vec<u8>> {
 /// Returns datagrams with tokens for the exam of `token`. Valid tokens cover data of all lengths
 /// around whole words, and have numbers that are in order, late, repeated, and of all residues.
 /// Invalid tokens have one wrong bit in each covered field.
-fn tokens() -> Vec<Vec<u8>> {
+fn token_frames() -> Vec<Vec<u8>> {
     let data: Vec<u8> = (1..=90).map(|n: u8| n.wrapping_mul(0x35)).collect();
     let sealed = |is_six: bool, length: usize, number: u64| {
         let mut frame = Frame::udp(4000, 53, &[&[0; 16][..], &data[..length]].concat()).bytes;
@@ -243,9 +243,9 @@ fn tokens() -> Vec<Vec<u8>> {
 
 /// Returns frames with pending transport checksums, which cover only the pseudo header.
 pub(crate) fn pending_checksums() -> Vec<Vec<u8>> {
-    let mut frames = spread(40);
+    let mut frames = varied_frames(40);
     for frame in &mut frames {
-        let (at, sum) = pseudo(frame).expect("TCP or UDP");
+        let (at, sum) = pseudo_header_sum(frame).expect("TCP or UDP");
         frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     }
     frames
@@ -254,12 +254,13 @@ pub(crate) fn pending_checksums() -> Vec<Vec<u8>> {
 /// Returns true if the valid transport checksum of a frame happens to equal the sum of its pseudo
 /// header, so that the checksum looks pending. This is true for one in 65,536 frames.
 pub(crate) fn looks_pending(frame: &[u8]) -> bool {
-    pseudo(frame).is_some_and(|(at, sum)| frame.get(at..at + 2) == Some(&sum.to_be_bytes()))
+    pseudo_header_sum(frame)
+        .is_some_and(|(at, sum)| frame.get(at..at + 2) == Some(&sum.to_be_bytes()))
 }
 
 /// Returns the offset of the TCP or UDP checksum in an untagged Ethernet frame without options, and
 /// the sum of its pseudo header.
-fn pseudo(frame: &[u8]) -> Option<(usize, u16)> {
+fn pseudo_header_sum(frame: &[u8]) -> Option<(usize, u16)> {
     let word = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
     let (ip, length, protocol) = match word(12)? {
         0x0800 => (26..34, word(16)?.checked_sub(20)?, frame[23]),
@@ -296,7 +297,7 @@ pub(crate) fn pending_by_chance() -> Vec<Vec<u8>> {
 
 /// Makes TCP and UDP frames over both IP versions, with different addresses, ports and checksums,
 /// many of them at byte boundaries.
-fn spread(count: usize) -> Vec<Vec<u8>> {
+fn varied_frames(count: usize) -> Vec<Vec<u8>> {
     let mut state = 7_u32;
     let mut byte = move || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -325,7 +326,7 @@ fn spread(count: usize) -> Vec<Vec<u8>> {
 }
 
 /// Yields the frame truncated at the end of each header, and one byte earlier.
-pub(crate) fn edges(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn truncated_at_headers(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = [14, 18, 22, 34, 38, 42, 52, 54, 58, 62, 66, 70];
     ends.into_iter().flat_map(|end| [end - 1, end]).filter_map(|end| frame.get(..end))
 }
@@ -345,6 +346,6 @@ pub(crate) fn shapes_of(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
 }
 
 /// Returns true if the protocol number is that of an extension header, plus or minus one.
-fn is_near(protocol: u8) -> bool {
+fn is_near_extension(protocol: u8) -> bool {
     matches!(protocol, 1 | 42 | 45 | 52 | 61 | 134 | 136 | 138 | 141)
 }

@@ -142,15 +142,17 @@ impl FormFlow<'_> {
         input_forms: Option<FormSet>,
     ) -> Option<FormSet> {
         let (entry, set) = (draft.nodes[id.0].entry?, input_forms?);
-        let takes = FormSet::from_forms(entry.takes);
+        let takes = FormSet::from_forms(entry.input_forms);
         let rejected = FormSet(set.0 & !takes.0).to_forms();
-        let reads = self.used[id.0].as_ref().is_some_and(|used| used.effect().kind.reads_only());
+        let reads = self.used[id.0].as_ref().is_some_and(|used| used.effect().kind.is_read_only());
         let Some(first) = rejected.first().filter(|_| reads) else { return input_forms };
         let Some(name) = self.shortest_chain(*first, takes) else { return input_forms };
         let streams = OutputForm::Form(Form::Stream);
-        let filter =
-            self.registry.find(&name).filter(|it| it.gives == streams && it.kind.reads_only());
-        let fits = |it: &&Description| set.0 & !FormSet::from_forms(it.takes).0 == 0;
+        let filter = self
+            .registry
+            .find(&name)
+            .filter(|it| it.output_form == streams && it.kind.is_read_only());
+        let fits = |it: &&Description| set.0 & !FormSet::from_forms(it.input_forms).0 == 0;
         let Some(filter) = filter.filter(fits) else { return input_forms };
         self.before.push(Insertion { operand: id, filter, input_forms: set.to_forms() });
         Some(FormSet::from_predicate(|form| form == Form::Stream))
@@ -167,7 +169,7 @@ impl FormFlow<'_> {
     ) {
         let node = &draft.nodes[to.0];
         let (Some(entry), Some(gives)) = (node.entry, gives) else { return };
-        let takes = FormSet::from_forms(entry.takes);
+        let takes = FormSet::from_forms(entry.input_forms);
         let rejected = FormSet(gives.0 & !takes.0).to_forms();
         let Some(first) = rejected.first().filter(|_| entry.kind != FilterKind::Source) else {
             return;
@@ -200,7 +202,7 @@ impl FormFlow<'_> {
         let here = names.iter().skip(1).position(|name| name.as_deref() == Some(entry.name))? + 1;
         let takes = |name: &Option<String>| {
             let found = self.registry.find(name.as_deref()?)?;
-            found.takes.has(from).then_some(())
+            found.input_forms.has(from).then_some(())
         };
         let first = (1..here).rev().find(|index| takes(&names[*index]).is_some())?;
         let mut chain = parts[first..here].join("|").trim().to_owned();
@@ -223,8 +225,8 @@ impl FormFlow<'_> {
         for _ in 0..CHAIN_MAX {
             let mut next = Vec::new();
             for (form, chain) in &reached {
-                for filter in filters.iter().filter(|filter| filter.takes.has(*form)) {
-                    let OutputForm::Form(made) = filter.gives else { continue };
+                for filter in filters.iter().filter(|filter| filter.input_forms.has(*form)) {
+                    let OutputForm::Form(made) = filter.output_form else { continue };
                     let made_set = FormSet::from_predicate(|form| form == made);
                     let ends = matches!(filter.kind, FilterKind::Source | FilterKind::Sink);
                     if ends
@@ -251,13 +253,16 @@ impl FormFlow<'_> {
 /// Returns the forms that a filter emits for these input forms; `None` if they are unknown.
 fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
     let effect = used.effect();
-    match effect.gives {
+    match effect.output_form {
         OutputForm::Form(form) => Some(FormSet::from_predicate(|given| given == form)),
         OutputForm::Nothing => Some(FormSet::EMPTY),
         // `check` reports input that the filter does not accept.
         OutputForm::Same if effect.kind == FilterKind::Source => None,
         OutputForm::Same => {
-            match (input_forms?, input_forms?.0 & FormSet::from_forms(used.description.takes).0) {
+            match (
+                input_forms?,
+                input_forms?.0 & FormSet::from_forms(used.description.input_forms).0,
+            ) {
                 (FormSet::EMPTY, _) => Some(FormSet::EMPTY),
                 (_, 0) => None,
                 (_, both) => Some(FormSet(both)),

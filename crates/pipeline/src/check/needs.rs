@@ -119,7 +119,7 @@ impl<'g> UpstreamSearch<'g> {
             }
             return well;
         }
-        let makes = matches!(giver.effect().gives, OutputForm::Form(_));
+        let makes = matches!(giver.effect().output_form, OutputForm::Form(_));
         match (giver.description.kind, makes) {
             // The output of programs and other sources is unknown.
             (FilterKind::Source, _) => true,

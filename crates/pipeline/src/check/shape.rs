@@ -178,7 +178,7 @@ fn check_operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
         FilterKind::Source => "is a source",
         FilterKind::Sink => "is a sink",
         FilterKind::Editing => "changes bytes",
-        kind if kind.reads_only() => return,
+        kind if kind.is_read_only() => return,
         _ => "is no filter",
     };
     let operator = match &draft.nodes[owner.0].step {

@@ -69,7 +69,7 @@ fn validate(
     for ((used, read), links) in used.iter_mut().zip(texts).zip(links) {
         let (Some(used), Some(read)) = (used, read) else { continue };
         let (entry, arguments) = (used.description, std::mem::take(&mut used.arguments));
-        used.arguments = arguments.with_links(links);
+        used.arguments = arguments.with_link_types(links);
         if !read.valid {
             continue;
         }

@@ -102,7 +102,7 @@ fn entry_facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static s
         facts.push(("input", describe_input(entry)));
     }
     if entry.kind != FilterKind::Sink {
-        facts.push(("output", describe_output(entry.gives)));
+        facts.push(("output", describe_output(entry.output_form)));
     }
     if !matches!(entry.kind, FilterKind::Source | FilterKind::Sink) {
         facts.push(("classes", describe_classes(entry)));
@@ -258,13 +258,16 @@ const fn describe_kind(kind: FilterKind) -> &'static str {
 }
 
 fn describe_input(entry: &Description) -> String {
-    let forms: Vec<&str> =
-        Form::ALL.iter().filter(|form| entry.takes.has(**form)).map(|form| form.name()).collect();
+    let forms: Vec<&str> = Form::ALL
+        .iter()
+        .filter(|form| entry.input_forms.has(**form))
+        .map(|form| form.name())
+        .collect();
     if forms.len() == Form::ALL.len() { "anything".to_owned() } else { forms.join(", ") }
 }
 
-fn describe_output(gives: OutputForm) -> String {
-    match gives {
+fn describe_output(output_form: OutputForm) -> String {
+    match output_form {
         OutputForm::Same => "the form of its input".to_owned(),
         OutputForm::Form(form) => form.name().to_owned(),
         OutputForm::Nothing => "nothing".to_owned(),
@@ -306,7 +309,7 @@ fn describe_memory(entry: &Description) -> String {
         0 => String::new(),
         blocks => format!("; holds {} at most", format_count(blocks.into(), "block")),
     };
-    let state = match entry.state.keeps {
+    let state = match entry.state.scope {
         StateScope::Nothing => "none between blocks".to_owned(),
         StateScope::Private => "private state".to_owned(),
         StateScope::Sessions => "state per session".to_owned(),

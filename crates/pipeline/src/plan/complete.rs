@@ -61,7 +61,7 @@ fn needs_no_sink(node: &Node) -> bool {
 }
 
 fn output_forms(node: &Node) -> Vec<Form> {
-    match node.filter().map(|used| used.effect().gives) {
+    match node.filter().map(|used| used.effect().output_form) {
         Some(filter::OutputForm::Form(form)) => vec![form],
         Some(filter::OutputForm::Nothing) => Vec::new(),
         Some(filter::OutputForm::Same) | None => node.input_forms.clone(),

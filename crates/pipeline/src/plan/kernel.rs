@@ -147,7 +147,7 @@ fn may_read_session(node: &Node) -> bool {
     let description = used.description;
     let plain = ["pcap", "discard"].contains(&description.name);
     let decides =
-        description.classes != Classes::Same && description.state.keeps == StateScope::Nothing;
+        description.classes != Classes::Same && description.state.scope == StateScope::Nothing;
     !(plain || decides || description.kernel.is_some())
 }
 

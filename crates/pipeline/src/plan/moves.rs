@@ -96,7 +96,7 @@ impl Plan {
         let Some(used) = node.filter().filter(|used| used.pin.is_none()) else { return false };
         let ends = [FilterKind::Source, FilterKind::Sink];
         if node.kind().is_none_or(|kind| ends.contains(&kind))
-            || matches!(used.description.state.keeps, StateScope::Pinned(_))
+            || matches!(used.description.state.scope, StateScope::Pinned(_))
         {
             return false;
         }
@@ -128,7 +128,7 @@ pub fn may_enter_kernel(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     let stuck = |used: &Use| {
         let state = &used.description.state;
-        state.keeps == StateScope::Private && state.kernel_start.is_none()
+        state.scope == StateScope::Private && state.kernel_start.is_none()
     };
     node.kind() == Some(FilterKind::Statistics) || !node.filter().is_some_and(stuck)
 }

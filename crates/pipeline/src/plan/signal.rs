@@ -17,7 +17,7 @@ pub(crate) const SIGNAL_OPTION: &str = "signal";
 /// Maximum value of T_b in the option.
 const SIGNAL_BLOCKS_MAX: usize = 65_536;
 
-const TIME_PARAMETER: Parameter = Parameter::needed("time", Type::Duration, "");
+const TIME_PARAMETER: Parameter = Parameter::required("time", Type::Duration, "");
 
 /// One part of the option: thresholds for all rings, or for the rings to one node.
 #[derive(Debug, PartialEq, Eq)]

@@ -314,7 +314,7 @@ impl<'p> StageSearch<'p> {
             return false;
         }
         let Some(used) = node.filter() else { return true };
-        let pinned = matches!(used.description.state.keeps, StateScope::Pinned(_));
+        let pinned = matches!(used.description.state.scope, StateScope::Pinned(_));
         let ahead = self.plan.sources_pushing(id).next().is_some();
         node.kind() != Some(FilterKind::Source) && !pinned && !ahead
     }

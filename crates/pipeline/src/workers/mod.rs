@@ -86,7 +86,7 @@ fn check_node(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), 
         FilterKind::Source => check_source(graph, id, used, is_input()),
         FilterKind::Sink => check_sink(used),
         _ if description.worker_rule(&used.arguments) == WorkerRule::Sums => Ok(()),
-        _ => match description.state.keeps {
+        _ => match description.state.scope {
             StateScope::Nothing => Ok(()),
             StateScope::Private => {
                 Err(instead("its state covers all blocks, not single sessions".into()))
@@ -98,7 +98,7 @@ fn check_node(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), 
 }
 
 fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result<(), Ineligible> {
-    let framed = matches!(used.effect().gives, OutputForm::Form(Form::Frame | Form::Packet));
+    let framed = matches!(used.effect().output_form, OutputForm::Form(Form::Frame | Form::Packet));
     let takes = used.attach().and_then(Result::ok);
     if is_input {
         let hint = "write it to a file first, and name the file".to_owned();
@@ -157,7 +157,7 @@ fn check_sessions(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> 
     let upstream = upstream_nodes(graph, id);
     let Some(description) = node.filter().map(|used| used.description) else { return Ok(()) };
     if description.state.sharing.is_none() {
-        let alone = description.state.keeps_alone == StateScope::Nothing;
+        let alone = description.state.scope_without_session == StateScope::Nothing;
         return match alone || upstream.iter().any(|id| sessions_of(id).is_some()) {
             true => Ok(()),
             false => Err("no filter before it identifies sessions".to_owned()),

@@ -16,20 +16,27 @@ const fn source_description(
 ) -> Description {
     let gives = OutputForm::Form(form);
     let takes = Forms::NONE;
-    Description { name, kind: FilterKind::Source, takes, gives, parameters, ..Description::EMPTY }
+    Description {
+        name,
+        kind: FilterKind::Source,
+        input_forms: takes,
+        output_form: gives,
+        parameters,
+        ..Description::EMPTY
+    }
 }
 
 const fn sink_description(name: &'static str, parameters: &'static [Parameter]) -> Description {
     Description {
         name,
         kind: FilterKind::Sink,
-        gives: OutputForm::Nothing,
+        output_form: OutputForm::Nothing,
         parameters,
         ..Description::EMPTY
     }
 }
 
-const FILE_PARAMETER: Parameter = Parameter::needed("file", Type::Path, "the file");
+const FILE_PARAMETER: Parameter = Parameter::required("file", Type::Path, "the file");
 pub(crate) const RX: Description = Description {
     ..source_description(
         "rx",
@@ -62,12 +69,12 @@ const PCAP: Description = sink_description("pcap", &[FILE_PARAMETER]);
 const EXEC: Description = Description {
     name: "exec",
     kind: FilterKind::Editing,
-    gives: OutputForm::Form(Form::Bytes),
-    parameters: &[Parameter::needed("command", Type::Text, "the command")],
+    output_form: OutputForm::Form(Form::Bytes),
+    parameters: &[Parameter::required("command", Type::Text, "the command")],
     ..Description::EMPTY
 };
 const EXEC_AT_HEAD: Description =
-    Description { kind: FilterKind::Source, takes: Forms::NONE, ..EXEC };
+    Description { kind: FilterKind::Source, input_forms: Forms::NONE, ..EXEC };
 
 /// A filter for requests with cycles; it is never instantiated.
 const CYCLIC: Description =

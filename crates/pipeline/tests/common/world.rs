@@ -11,15 +11,21 @@ const PORTS: &[(&str, u32)] = &[("ssh", 22), ("telnet", 23), ("dns", 53), ("http
 const fn description(
     name: &'static str,
     kind: FilterKind,
-    takes: Forms,
-    gives: OutputForm,
+    input_forms: Forms,
+    output_form: OutputForm,
 ) -> Description {
-    Description { name, kind, takes, gives, ..Description::EMPTY }
+    Description {
+        name,
+        kind,
+        input_forms: input_forms,
+        output_form: output_form,
+        ..Description::EMPTY
+    }
 }
 
 const fn number_classes(
     name: &'static str,
-    takes: Forms,
+    input_forms: Forms,
     what: &'static str,
     range: ValueRange,
     names: &'static [(&'static str, u32)],
@@ -27,7 +33,7 @@ const fn number_classes(
     let classes = Classes::Number { what, range, names };
     Description {
         classes,
-        ..description(name, FilterKind::Classification, takes, OutputForm::Same)
+        ..description(name, FilterKind::Classification, input_forms, OutputForm::Same)
     }
 }
 
@@ -66,11 +72,11 @@ const TX: Description = description(
     OutputForm::Nothing,
 );
 const BUFFER: Description = Description {
-    parameters: &[Parameter::needed("name", Type::Text, "the buffer's name")],
+    parameters: &[Parameter::required("name", Type::Text, "the buffer's name")],
     ..description("buffer", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Bytes))
 };
 const BPF: Description = Description {
-    parameters: &[Parameter::needed(
+    parameters: &[Parameter::required(
         "expression",
         Type::Text,
         "the expression in pcap-filter's words.",
@@ -82,7 +88,7 @@ const BPF: Description = Description {
 const ETH: Description =
     number_classes("eth", Forms::of(&[Form::Frame]), "the ethertype", class_range(0, 0xffff), &[]);
 const IP: Description = Description {
-    gives: OutputForm::Form(Form::Packet),
+    output_form: OutputForm::Form(Form::Packet),
     ..number_classes("ip", Forms::of(&[Form::Frame]), "the version", class_range(4, 6), &[])
 };
 const DPORT: Description =
@@ -130,15 +136,15 @@ const COUNT: Description =
 const COMPRESS: Description =
     description("compress", FilterKind::Editing, Forms::ANY, OutputForm::Same);
 const EXEC: Description = Description {
-    parameters: &[Parameter::needed("command", Type::Text, "what to run")],
+    parameters: &[Parameter::required("command", Type::Text, "what to run")],
     classes: Classes::YesNo,
     ..description("exec", FilterKind::Editing, Forms::ANY, OutputForm::Form(Form::Bytes))
 };
 const EXEC_AT_HEAD: Description =
-    Description { kind: FilterKind::Source, takes: Forms::NONE, ..EXEC };
+    Description { kind: FilterKind::Source, input_forms: Forms::NONE, ..EXEC };
 const FILES: Description = Description {
     parameters: &[
-        Parameter::needed("directory", Type::Path, "where the files go"),
+        Parameter::required("directory", Type::Path, "where the files go"),
         Parameter::named(
             "per",
             Type::OneOf(&["block", "connection"]),

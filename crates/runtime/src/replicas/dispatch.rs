@@ -12,12 +12,13 @@ use filter::sharing::Sharing;
 use filter::{Batch, LaneMask, lanes};
 use std::sync::Arc;
 
-/// Number of queued blocks at which a replica in another space counts as busy: four batches, so
-/// that its queue does not run empty while the dispatching space processes a batch by itself.
+/// Number of queued blocks at which a replica in another space counts as busy. It is four batches,
+/// so that the replica's queue does not run empty while the dispatching space itself processes a
+/// batch.
 const BUSY_BLOCKS: usize = 4 * filter::LANES;
-/// Number of session classes to which sessions are hashed.
+/// Number of classes into which sessions are hashed.
 const SESSION_CLASSES: usize = 4096;
-/// Table entry of a session class without a replica. Greater than every replica index
+/// Table entry of a class that has no replica yet. Greater than every replica index
 /// (`pipeline::plan::COPIES_MAX`).
 const UNASSIGNED: u8 = u8::MAX;
 
@@ -32,7 +33,7 @@ enum DispatchPolicy {
 #[derive(Debug)]
 pub struct Dispatcher {
     by: DispatchPolicy,
-    /// Progress shared by dispatcher, replicas and join.
+    /// Progress of the chain, shared by dispatcher, replicas and join.
     progress: Arc<ReplicaProgress>,
     /// Next batch id.
     next: u64,
@@ -42,7 +43,7 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// Creates a dispatcher by session, or by load if `sharing` is `None`. `here` is the index of
-    /// the replica in this space.
+    /// the replica that runs in this space.
     pub fn new(sharing: Option<Sharing>, progress: Arc<ReplicaProgress>, here: usize) -> Self {
         let copies = progress.copies();
         let by = match sharing {
@@ -69,7 +70,7 @@ impl Dispatcher {
         batch.number_lanes(super::first_seq(batch_id));
         let hands = match &mut self.by {
             DispatchPolicy::Load => {
-                vec![(least_loaded(self.progress.copies(), self.here, load), batch.live())]
+                vec![(least_loaded_replica(self.progress.copies(), self.here, load), batch.live())]
             }
             DispatchPolicy::Session { what, table, dispatched } => {
                 dispatch_by_session(*what, table, dispatched, batch)
@@ -84,12 +85,12 @@ impl Dispatcher {
         self.here
     }
 
-    /// Returns the progress shared by dispatcher, replicas and join.
+    /// Returns the progress of the chain, which dispatcher, replicas and join share.
     pub fn progress(&self) -> &ReplicaProgress {
         &self.progress
     }
 
-    /// Announces that no batch follows. `clock` is the newest block time, in nanoseconds.
+    /// Announces that no batch follows. `clock` is the newest block time in nanoseconds.
     pub fn close(&self, clock: u64) {
         self.progress.close(clock);
     }
@@ -115,7 +116,7 @@ impl Drop for Dispatcher {
 }
 
 /// Returns the least loaded replica in another space, or `here` if all other replicas are busy.
-fn least_loaded(copies: usize, here: usize, mut load: impl FnMut(usize) -> usize) -> usize {
+fn least_loaded_replica(copies: usize, here: usize, mut load: impl FnMut(usize) -> usize) -> usize {
     let others = (0..copies).filter(|copy| *copy != here).map(|copy| (load(copy), copy));
     match others.min() {
         Some((waiting, copy)) if waiting < BUSY_BLOCKS => copy,
@@ -152,12 +153,12 @@ mod tests {
 
     #[test]
     fn n3_least_loaded_replica_gets_the_next_batch() {
-        let waits = |loads: [usize; 3]| least_loaded(3, 0, |copy| loads[copy]);
+        let waits = |loads: [usize; 3]| least_loaded_replica(3, 0, |copy| loads[copy]);
         assert_eq!(waits([0, 0, 0]), 1, "another one, before we are busy ourselves");
         assert_eq!(waits([0, 64, 0]), 2);
         assert_eq!(waits([0, BUSY_BLOCKS, BUSY_BLOCKS - 1]), 2);
         assert_eq!(waits([0, BUSY_BLOCKS, 4096]), 0, "all others have enough");
-        assert_eq!(least_loaded(1, 0, |_| 0), 0);
+        assert_eq!(least_loaded_replica(1, 0, |_| 0), 0);
     }
 
     #[test]

@@ -28,9 +28,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of bits of a sequence number that hold the position in a batch.
 const LANE_BITS: u32 = filter::LANES.trailing_zeros();
-/// Mask of the bits of a batch id that a sequence number contains.
+/// Mask of the batch id bits that fit into a sequence number.
 const BATCH_ID_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
-/// Rank of final output that belongs to no session. Higher than the rank of every session.
+/// Rank of final output that belongs to no session, which is emitted after all sessions.
 pub const RANK_LAST: u32 = u32::MAX;
 
 /// Returns the sequence number of the first block of a batch.
@@ -50,8 +50,8 @@ pub const fn next_batch_id(batch_id: u64) -> u64 {
     if next & BATCH_ID_MASK == BATCH_ID_MASK { next + 1 } else { next }
 }
 
-/// Returns the batch id of a sequence number. A sequence number contains only the low bits of the
-/// id, so of all candidates the one nearest to `near` is returned.
+/// Returns the batch id of a sequence number. Since a sequence number contains only the low bits of
+/// the id, returns the possible id that is nearest to `near`.
 pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
     const SHIFT: u32 = u64::BITS - (u32::BITS - LANE_BITS);
     let low = (seq >> LANE_BITS) as u64;
@@ -59,13 +59,13 @@ pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
     near.wrapping_add_signed(ahead)
 }
 
-/// Progress of a replica chain, shared by dispatcher, replicas and join.
+/// Progress of a replica chain. Dispatcher, replicas and join share it.
 #[derive(Debug)]
 pub struct ReplicaProgress {
     /// Lowest batch id that has not been dispatched. Written by the dispatcher.
     shared: Word,
     copies: Box<[ReplicaState]>,
-    /// One more than the batch id for which the join waits. Written by the join.
+    /// One more than the id of the batch for which the join waits. Written by the join.
     awaited: Word,
     /// Nonzero after the last dispatch. Written by the dispatcher.
     closed: Word,
@@ -77,13 +77,13 @@ pub struct ReplicaProgress {
 /// Progress of one replica.
 #[derive(Debug, Default)]
 struct ReplicaState {
-    /// One more than the last batch id dispatched to the replica. Written by the dispatcher.
+    /// One more than the id of the last batch dispatched to the replica. Written by the dispatcher.
     given: Word,
     /// Lowest batch id that the replica has not reported as finished. Written by the replica.
     done: Word,
 }
 
-/// A word on a cache line of its own.
+/// An atomic word on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Word(AtomicU64);
@@ -125,13 +125,14 @@ impl ReplicaProgress {
         self.closed.load() != 0
     }
 
-    /// Returns the first sequence number after the last batch. Valid if [`Self::is_closed`] returns
-    /// true.
+    /// Returns the first sequence number after the last batch. Valid only after [`Self::is_closed`]
+    /// has returned true.
     pub fn end_seq(&self) -> u32 {
         first_seq(self.next_undispatched())
     }
 
-    /// Returns the newest block time in nanoseconds. Valid if [`Self::is_closed`] returns true.
+    /// Returns the newest block time in nanoseconds. Valid only after [`Self::is_closed`] has
+    /// returned true.
     pub fn final_clock(&self) -> u64 {
         self.clock.load()
     }
@@ -170,7 +171,7 @@ impl ReplicaProgress {
         copy.done.load() <= batch_id && copy.given.load() > batch_id
     }
 
-    /// Returns one more than the last batch id dispatched to a replica.
+    /// Returns one more than the id of the last batch dispatched to a replica.
     pub fn given(&self, copy: usize) -> u64 {
         self.copies[copy].given.load()
     }

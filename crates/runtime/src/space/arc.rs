@@ -1,28 +1,26 @@
 //! Arcs between the nodes of a space, with the counters of their writing end.
 
-use super::select::Wanted;
+use super::select::SelectedClasses;
 use crate::ledger::DropReason;
 use filter::Amount;
 
 /// Index of a node in its space.
 pub type NodeId = usize;
 
-/// An arc from one node to another. The fields that are used for every batch come first.
+/// An arc from one node to another. The fields read for every batch come first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct GraphArc {
     /// Target node.
     pub to: NodeId,
-    /// Index of the arc among the target's incoming arcs. At a join it determines the order of
-    /// branches.
+    /// Index of the arc among the target's incoming arcs. A join merges the branches in this order.
     pub branch: usize,
-    /// True for a forward arc to a node that is no join, at whose target the walk continues at
-    /// once.
+    /// True for a forward arc to a node that is not a join. The walk continues there at once.
     pub direct: bool,
-    /// Amount put on the arc.
+    /// Amount put on the arc so far.
     pub put: Amount,
     /// Classes that pass the arc.
-    pub wanted: Wanted,
+    pub wanted: SelectedClasses,
     /// True for a back edge, whose work list is bounded and never blocks (CONTRACT 17).
     pub back: bool,
     /// Index of the edge in the plan.
@@ -45,8 +43,8 @@ pub struct EdgeDrops {
 }
 
 impl EdgeDrops {
-    /// Returns the amounts with the names of their reasons.
-    pub fn named(&self) -> [(DropReason, Amount); 4] {
+    /// Returns the amounts, each with its reason.
+    pub fn by_reason(&self) -> [(DropReason, Amount); 4] {
         [
             ("cycle full".into(), self.cycle_full),
             ("too many hops".into(), self.too_many_hops),

@@ -1,9 +1,9 @@
-//! Construction of the graph of a space and of its shape.
+//! Builder for the graph of a space and its shape.
 
 use super::arc::NodeId;
 use super::arc::{EdgeDrops, GraphArc};
 use super::node::{Node, Operator};
-use super::select::Wanted;
+use super::select::SelectedClasses;
 use super::shape::Shape;
 use endpoint::source::kernel::in_place::FramesInPlace;
 use filter::{Amount, Filter};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Assembly {
     nodes: Vec<Node>,
-    /// Nodes with several incoming arcs, only one of which has blocks at a time.
+    /// Nodes with several incoming arcs of which only one carries blocks at a time.
     exclusive_inputs: Vec<NodeId>,
 }
 
@@ -30,7 +30,7 @@ impl Assembly {
         self.add_node(node)
     }
 
-    /// Declares that only one of a node's incoming arcs has blocks at a time, so that the node
+    /// Declares that only one of a node's incoming arcs carries blocks at a time, so that the node
     /// needs no join.
     pub fn declare_exclusive_inputs(&mut self, node: NodeId) {
         self.exclusive_inputs.push(node);
@@ -57,7 +57,7 @@ impl Assembly {
         &mut self,
         from: NodeId,
         to: NodeId,
-        wanted: Wanted,
+        wanted: SelectedClasses,
         back: bool,
         planned: usize,
     ) {
@@ -77,7 +77,7 @@ impl Assembly {
         });
     }
 
-    /// Returns the nodes and their shape, with joins, forks and a topological order.
+    /// Returns the nodes of the graph, and its shape: joins, forks and a topological order.
     pub fn finish(mut self) -> (Vec<Node>, Shape) {
         let section_of = self.operand_sections();
         let mut inputs = vec![0usize; self.nodes.len()];
@@ -176,8 +176,8 @@ impl Assembly {
         section_of
     }
 
-    /// Inserts operands into the order directly before their section. At shutdown, all nodes
-    /// upstream of the section thus release their blocks before the operands do.
+    /// Inserts operands into the order, directly before their section. At shutdown, the nodes
+    /// upstream of the section then release their blocks before the operands do.
     fn insert_operands(&self, order: Vec<NodeId>, section_of: &[Option<NodeId>]) -> Vec<NodeId> {
         let mut with = Vec::with_capacity(order.len());
         for at in order.into_iter().filter(|at| section_of[*at].is_none()) {
@@ -189,8 +189,8 @@ impl Assembly {
         with
     }
 
-    /// Returns, by node, true for a fork outside of all branches that are joined again. Only such
-    /// forks number blocks.
+    /// Returns, for each node, true if it is a fork that is not inside branches that join again.
+    /// Only such forks number blocks.
     fn numbering_forks(&self, joins: &[bool]) -> Vec<bool> {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
         let forks: Vec<NodeId> =
@@ -208,8 +208,8 @@ impl Assembly {
         is_numbering
     }
 
-    /// Returns, by node, true if forward arcs lead from `from` to the node without passing
-    /// `without`.
+    /// Returns, for each node, true if it is reachable from `from` over forward arcs without
+    /// passing `without`.
     fn reachable(&self, from: NodeId, without: Option<NodeId>) -> Vec<bool> {
         let mut reached = vec![false; self.nodes.len()];
         let mut open = vec![from];

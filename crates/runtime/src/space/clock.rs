@@ -1,4 +1,4 @@
-//! The clock of a path: block time or monotonic time. (CONTRACT 11)
+//! The clock of a path, which is either block time or monotonic time. (CONTRACT 11)
 
 use filter::{Columns, Time};
 
@@ -7,26 +7,26 @@ use filter::{Columns, Time};
 pub enum Clock {
     /// Block time: the time of the newest block, in nanoseconds.
     Blocks(Time),
-    /// Monotonic time plus the offset to the time of day, taken when the path was built: never
-    /// jumps, and is comparable with block times.
+    /// Monotonic time plus its offset to the time of day when the path was built. It never jumps,
+    /// and is comparable with block times.
     Live,
 }
 
 impl Clock {
-    /// Advances block time to the newest of these blocks. Returns the time of the path: block time,
-    /// or `now` if the clock is live.
+    /// Advances block time to the newest of these blocks. Returns the time on the path's clock:
+    /// block time, or `now` in a live path.
     pub(super) fn advance(&mut self, columns: &Columns, now: Time) -> Time {
         match self {
             Self::Live => now,
             Self::Blocks(newest) => {
-                *newest = columns.newest().map_or(*newest, |time| time.max(*newest));
+                *newest = columns.newest_timestamp().map_or(*newest, |time| time.max(*newest));
                 *newest
             }
         }
     }
 
     /// Advances block time to at least `other`, the block time of another space. Returns the time
-    /// of the path: block time, or `now` if the clock is live.
+    /// on the path's clock: block time, or `now` in a live path.
     pub(super) fn advance_to(&mut self, other: Time, now: Time) -> Time {
         match self {
             Self::Live => now,

@@ -1,4 +1,5 @@
-//! Limit on the number of blocks that a path delivers (`-c`), from which its spaces claim blocks.
+//! Limit on the number of blocks that a path delivers (`-c`). The spaces of the path claim blocks
+//! from it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,14 +30,15 @@ impl CountLimit {
 }
 
 /// The policy by which a space claims blocks from the limit. With several spaces the grants depend
-/// on the timing of the spaces, so a recorded run records the grants.
+/// on timing, so that a recorded run records the grants.
 #[derive(Debug, Default)]
 pub(crate) enum ClaimPolicy {
-    /// Grants in the order of arrival.
+    /// Requests are granted in the order of arrival.
     #[default]
     Free,
-    /// Grants in the order of arrival, each noted for the record.
+    /// Requests are granted in the order of arrival, and the grants are noted for the record.
     Noted(Vec<u32>),
-    /// Grants of a recorded run. Holds the number of blocks that may still be claimed in this pass.
+    /// Requests are granted as in a recorded run. Holds the number of blocks that may still be
+    /// claimed in this pass.
     Replayed(u32),
 }

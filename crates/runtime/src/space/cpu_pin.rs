@@ -1,11 +1,11 @@
 //! Pinning of a space's thread to a CPU.
 
-/// The CPU to which a thread is pinned, and the affinity that the thread had before.
+/// The CPU to which a thread is pinned, and the thread's previous affinity.
 #[derive(Default)]
 pub(super) struct CpuPin {
-    /// CPU to which the thread is pinned, or `None`.
+    /// CPU to which the thread is pinned; `None` if it is not pinned.
     pub(super) kept: Option<usize>,
-    /// CPUs on which the thread could run before it was first pinned.
+    /// CPUs on which the thread was allowed to run before it was first pinned.
     pub(super) before: Vec<usize>,
 }
 

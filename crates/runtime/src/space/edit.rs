@@ -124,20 +124,21 @@ impl LocalGraph {
             let Entry { pointer, marks, context } = entry;
             let block = Block { pointer, frame, marks, context };
             let name = node.name.clone();
-            self.pass.failure = Some(PathFailure::of_panicked_filter(name, &*panic, Some(&block)));
+            self.pass.failure =
+                Some(PathFailure::from_panicked_filter(name, &*panic, Some(&block)));
         }
     }
 }
 
-/// The output of an editing filter.
+/// The output of an editing filter, collected in batches.
 #[derive(Default)]
 struct EditOutput {
     rooms: Vec<BatchMemory>,
-    /// Memory for further output batches.
+    /// Memory of batches, for reuse.
     spare: Vec<BatchMemory>,
     /// Number of additional blocks that resulted from splitting blocks into fragments.
     made: u64,
-    /// Lengths in bytes of the blocks that were lost for lack of memory.
+    /// Lengths in bytes of the blocks lost because memory was lacking.
     lost: Vec<u32>,
     edits: Edits,
 }
@@ -145,17 +146,17 @@ struct EditOutput {
 impl EditOutput {
     fn push(&mut self, entry: Entry, order: u32) {
         let added =
-            self.rooms.last_mut().is_some_and(|room| room.columns.push_caused(entry, order));
+            self.rooms.last_mut().is_some_and(|room| room.columns.push_with_order(entry, order));
         if !added {
             let mut room = self.spare.pop().unwrap_or_default();
             room.columns.clear();
-            room.columns.push_caused(entry, order);
+            room.columns.push_with_order(entry, order);
             self.rooms.push(room);
         }
     }
 }
 
-/// Returns the lanes whose frames share a byte with another block in flight (E3).
+/// Returns the lanes whose frames overlap the frame of another block in flight (rule E3).
 fn overlapping_lanes(columns: &Columns, paused: &PausedWalk) -> u64 {
     let frame = |columns: &Columns, l: usize| {
         let frame = columns.frame(l);

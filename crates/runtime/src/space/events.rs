@@ -1,4 +1,4 @@
-//! Events of a space: the port for recording and replay.
+//! Events of a space, and the port for recording and replaying them.
 //!
 //! A filter's behaviour depends only on its blocks, their order, and the time passed to it, and a
 //! space is one thread. The sequence of its events therefore determines its run. A [`Journal`]
@@ -18,15 +18,15 @@ use std::fmt;
 /// does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SpaceEvent {
-    /// A source gave blocks; their data follows.
+    /// A source gave blocks, which follow in the record.
     Pull {
         /// Index of the source's node in the space.
         node: usize,
-        /// Time of the path, in nanoseconds.
+        /// Time on the path's clock, in nanoseconds.
         now: Time,
         /// Number of blocks that follow.
         count: usize,
-        /// Index of the arc on which the blocks continued, if the source chose it.
+        /// Index of the arc on which the blocks left, if the source chose it.
         edge: Option<usize>,
         /// Failure of the source, if it failed.
         failure: Option<String>,
@@ -35,14 +35,14 @@ pub enum SpaceEvent {
     Import {
         /// Index of the ring's entry node in the space.
         node: usize,
-        /// Time of the path, in nanoseconds.
+        /// Time on the path's clock, in nanoseconds.
         now: Time,
         /// Number of blocks.
         count: usize,
     },
     /// Filters were called by their timers.
     Tick {
-        /// Time of the path, in nanoseconds.
+        /// Time on the path's clock, in nanoseconds.
         now: Time,
     },
     /// Blocks of the `-c` limit were granted to a sink.
@@ -52,12 +52,12 @@ pub enum SpaceEvent {
     },
     /// All inputs have ended, and held blocks have been released.
     Finish {
-        /// Time of the path, in nanoseconds.
+        /// Time on the path's clock, in nanoseconds.
         now: Time,
         /// Failure that ended the space, if it failed.
         failure: Option<String>,
     },
-    /// The space has stopped for a hot swap. Events up to [`SpaceEvent::Changed`] drain the old
+    /// The space has stopped for a hot swap. The events up to [`SpaceEvent::Changed`] drain the old
     /// graph.
     Change {
         /// Number of the hot swap in the path.
@@ -65,12 +65,12 @@ pub enum SpaceEvent {
     },
     /// Removed nodes have released their blocks and ended.
     Retire {
-        /// Time of the path, in nanoseconds.
+        /// Time on the path's clock, in nanoseconds.
         now: Time,
-        /// Failure of the space, if it ended with a failure instead of taking part in the swap.
+        /// Failure of the space, if it failed instead of taking part in the swap.
         failure: Option<String>,
     },
-    /// The new graph has been installed. Later node indices refer to the new graph.
+    /// The new graph has been installed, and later node indices refer to it.
     Changed,
     /// Final counts of a source.
     SourceCounts {
@@ -78,7 +78,8 @@ pub enum SpaceEvent {
         planned: usize,
         /// Number of blocks and of bytes observed before any loss, if known.
         seen: Option<(u64, u64)>,
-        /// Losses before the path: place of the loss, and number of blocks, or `None` if unknown.
+        /// Losses before the path: the place of each loss, and its number of blocks, or `None` if
+        /// unknown.
         dropped: Vec<(String, Option<u64>)>,
     },
     /// Final counts of a program's input.
@@ -106,27 +107,27 @@ pub trait Journal: fmt::Debug + Send {
 
 /// The reader of the recorded events of one space.
 pub trait EventReader: fmt::Debug + Send {
-    /// Removes and returns the next event, or `None` at the end of the record or if the event is
-    /// damaged.
+    /// Removes and returns the next event. Returns `None` at the end of the record, or if the event
+    /// is damaged.
     fn next_event(&mut self) -> Option<SpaceEvent>;
 
-    /// Returns the next event without removing it, or `None` as [`Self::next_event`].
+    /// Returns the next event without removing it. Returns `None` as [`Self::next_event`] does.
     fn peek(&mut self) -> Option<SpaceEvent>;
 
-    /// Removes and returns the next block of the last event. `follow` more blocks come after it.
-    /// Returns `None` if the record is truncated or damaged.
+    /// Removes and returns the next block of the last event, which has `follow` more blocks after
+    /// it. Returns `None` if the record is truncated or damaged.
     fn next_block(&mut self, follow: usize) -> Option<(Entry, &[u8])>;
 
-    /// Returns the number of blocks granted for `-c` in the current pass. `blocks` is the number of
-    /// blocks of the pass that have not been read yet.
+    /// Returns the number of blocks granted for `-c` in the current pass, of which `blocks` blocks
+    /// have not been read yet.
     fn grants(&self, blocks: usize) -> u32;
 
-    /// Reads the closing entries of a run or swap: final counts and claims. Returns the number of
-    /// blocks granted for `-c`, and a description of a contradiction in the counts, if there is
-    /// one.
+    /// Reads the closing entries of a run or swap, which are final counts and claims. Returns the
+    /// number of blocks granted for `-c` and, if the counts contradict the replay, a description of
+    /// the contradiction.
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
-    /// Adds `amount` to the output counted for the source with this planned index.
+    /// Adds `amount` to the amount that the source with this planned index has given.
     fn add_given(&self, planned: usize, amount: Amount);
 
     /// Reports the last event as invalid.
@@ -135,10 +136,10 @@ pub trait EventReader: fmt::Debug + Send {
     /// Returns the first defect found in the record, if any.
     fn invalid_reason(&self) -> Option<&str>;
 
-    /// Reports that the record ended before the recorded run did.
+    /// Reports that the record ended before the recorded run.
     fn note_truncated(&self);
 
-    /// Returns the action of a space that has reached a recorded hot swap. `requested` is true if
+    /// Decides how a space proceeds that has reached a recorded hot swap. `requested` is true if
     /// the thread that replays the swap has requested the space.
     fn decide_swap(&self, number: u64, requested: bool) -> SwapDecision;
 
@@ -146,13 +147,13 @@ pub trait EventReader: fmt::Debug + Send {
     fn replay_state(&self) -> ReplayState;
 }
 
-/// The action of a space that has reached a recorded hot swap.
+/// Decision about a space that has reached a recorded hot swap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SwapDecision {
     /// Wait until the thread that replays the swap requests the space.
     Wait,
-    /// Take part in the swap.
-    Go,
+    /// Take part in the hot swap.
+    TakePart,
     /// End, because the record has no such swap.
     End,
     /// Fail, because the swap could not be made. Holds the reason.
@@ -166,7 +167,7 @@ pub enum EventPort {
     Off,
     /// Events are recorded.
     Journal(Box<dyn Journal>),
-    /// Events are replayed. `None` while the replay has taken the reader out of the port.
+    /// Events are replayed. `None` while the reader is taken out of the port.
     Replay(Option<Box<dyn EventReader>>),
 }
 
@@ -201,7 +202,7 @@ impl EventPort {
         }
     }
 
-    /// Records an event. Calls `event` only if a journal is attached.
+    /// Records the result of `event`. Without a journal, does not call `event`.
     pub(super) fn event(&mut self, event: impl FnOnce() -> SpaceEvent) {
         if let Self::Journal(journal) = self {
             journal.event(&event());

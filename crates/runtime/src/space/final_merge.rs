@@ -1,11 +1,11 @@
-//! The last phase of a join: final output of the replicas, merged in the order in which a single
+//! Last phase of a join: merges the final output of the replicas in the order in which a single
 //! instance would emit it. [Th §5.4; CONTRACT 16]
 //!
-//! In: from each replica in another space, blocks marked with step and rank in ascending order;
+//! Input: from each replica in another space, blocks marked with step and rank in ascending order;
 //! from the replica in this space, its sessions, which are ended on demand
-//! ([`super::replica_end`]). Out: all blocks in ascending order. The merge waits for a replica that
-//! has neither ended nor delivered a block, because that replica's next block may precede all
-//! others.
+//! ([`super::replica_end`]). Output: all blocks in ascending order. The merge waits for a replica
+//! that has neither ended nor delivered a block, because the next block of that replica may precede
+//! all others.
 
 use super::final_sessions::{END_POSITION_MAX, EndPosition, FinalSessions};
 use super::graph::LocalGraph;
@@ -15,8 +15,8 @@ use buffer::Fault;
 use filter::LANES;
 
 impl LocalGraph {
-    /// Emits the next part of the final output. Returns false if nothing was emitted, because the
-    /// join must wait for a replica or no output is left.
+    /// Emits the next part of the final output. Returns false if nothing was emitted, either
+    /// because the join must wait for a replica or because no output remains.
     pub(super) fn join_final(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
         let Some((way, place, end)) = lowest_remote(gather)? else { return Ok(false) };
         let mut final_sessions = match gather.final_sessions.take() {
@@ -46,7 +46,7 @@ impl LocalGraph {
         Ok(true)
     }
 
-    /// Begins the end of the replica in this space.
+    /// Begins the shutdown of the replica in this space.
     fn begin_local_end(&mut self, gather: &ReplicaJoin) -> FinalSessions {
         self.pass.end = gather.progress.end_seq();
         let live = self.live_time();
@@ -54,8 +54,8 @@ impl LocalGraph {
         FinalSessions::new(&self.nodes, &self.shape.order, now)
     }
 
-    /// Returns the position of the next session of the replica in this space, or `None` if no
-    /// session is left. If the current filter has no session left, begins to end the next filter.
+    /// Returns the position of the next session of the replica in this space. If the current filter
+    /// has no session left, begins to end the next filter. Returns `None` if no session is left.
     fn next_local_position(&mut self, final_sessions: &mut FinalSessions) -> Option<EndPosition> {
         loop {
             if let Some((_, leaving)) = &final_sessions.ends
@@ -81,9 +81,9 @@ impl LocalGraph {
     }
 }
 
-/// Finds the replica in another space whose next position is lowest. Returns the index of that
-/// replica, its next position, and the second lowest position. Returns `None` if a replica that has
-/// not ended has delivered nothing yet.
+/// Returns the index and next position of the replica in another space whose next position is
+/// lowest, and the second lowest position. Returns `None` if a replica has neither ended nor
+/// delivered a block.
 fn lowest_remote(
     gather: &mut ReplicaJoin,
 ) -> Result<Option<(usize, EndPosition, EndPosition)>, Fault> {

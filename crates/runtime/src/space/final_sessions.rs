@@ -5,20 +5,20 @@ use super::node::{Node, Operator};
 use super::sessions::SessionEnds;
 use filter::{Filter, Time};
 
-/// Position in the final output: step of the replica's end, then rank of the session.
+/// Position in the final output: shutdown step of the replica, then rank of the session.
 pub(super) type EndPosition = (u32, u32);
 /// Position after all other positions.
 pub(super) const END_POSITION_MAX: EndPosition = (u32::MAX, u32::MAX);
 
-/// Sessions that the replica in the join's space has yet to end.
+/// The sessions that the replica in the space of the join has not ended yet.
 #[derive(Debug)]
 pub(crate) struct FinalSessions {
-    /// Filters that have not begun to end, in reverse order.
+    /// Filters whose end has not begun, in reverse order.
     pub(super) filters: Vec<NodeId>,
-    /// Node of the filter that is ending, with its remaining sessions.
+    /// Node of the filter that is ending, and its remaining sessions.
     pub(super) ends: Option<(NodeId, SessionEnds)>,
     pub(super) step: u32,
-    /// Time of the path at the end, in nanoseconds.
+    /// Time on the path's clock at the shutdown, in nanoseconds.
     pub(super) now: Time,
 }
 

@@ -66,7 +66,7 @@ impl Space {
         }
     }
 
-    /// Joins the next batch, or the next part of the final output, and walks it.
+    /// Joins and walks the next batch or, after the last batch, the next part of the final output.
     pub(super) fn join_replicas(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Join(gather) = &mut self.inputs.list[i] else { return };
         if gather.ended {
@@ -93,7 +93,7 @@ impl Space {
 
     fn fail_ring(&mut self, at: NodeId, fault: Fault) {
         let name = self.graph.nodes[at].name.clone();
-        self.graph.pass.failure = Some(PathFailure::of_ring(name, fault));
+        self.graph.pass.failure = Some(PathFailure::from_ring(name, fault));
     }
 
     /// Reports the batches of the replica in the dispatcher's space as finished. `ends` is true if
@@ -158,8 +158,8 @@ impl LocalGraph {
         Ok(true)
     }
 
-    /// Walks the blocks of several rings in one walk. The blocks of each ring enter at the ring's
-    /// node. Then due timers are called.
+    /// Walks the blocks of several rings together, each entering at its ring's node. Calls due
+    /// timers afterwards.
     pub(super) fn walk_ring_batches(&mut self, all: &[RingBatch<'_>], nodes: &[NodeId]) {
         let mut batches: Vec<(NodeId, usize, usize, BatchMemory)> = Vec::new();
         let mut now = self.live_time();

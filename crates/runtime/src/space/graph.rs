@@ -22,12 +22,13 @@ pub(crate) struct LocalGraph {
     pub(super) work: Pool,
     pub(super) pass: PassState,
     pub(super) clock: Clock,
-    /// Offset from the monotonic clock to the time of day when the path was built, in nanoseconds.
+    /// Offset from the monotonic clock to the time of day, in nanoseconds, taken when the path was
+    /// built.
     pub(super) epoch: Time,
 }
 
 impl LocalGraph {
-    /// Runs a walk that begins with `act`, then performs deferred edits and resumes the walk until
+    /// Runs a walk that begins with `act`. Then performs deferred edits and resumes the walk, until
     /// no block is in flight. `imported` contains the ring batches that the walk reads.
     pub(super) fn walk(
         &mut self,
@@ -62,7 +63,7 @@ impl LocalGraph {
         }
     }
 
-    /// Advances the clock to the newest block of a batch. Returns the time of the path in
+    /// Advances the clock to the newest block of a batch. Returns the time on the path's clock, in
     /// nanoseconds.
     pub(super) fn advance_clock(&mut self, columns: &Columns) -> Time {
         let live = self.live_time();

@@ -1,4 +1,5 @@
-//! Inputs of a space: sources, rings, the input of a replica, and the join of a replica chain.
+//! Inputs of a space: sources, rings from other spaces, the input of a replica, and the join of a
+//! replica chain.
 
 use super::arc::NodeId;
 use super::join_state::{LocalReplica, ReplicaJoin};

@@ -10,10 +10,10 @@ use std::sync::Arc;
 /// Counter names of a join. `late` counts blocks that arrived after their batch had been joined.
 pub const JOIN_COUNTERS: &[&str] = &["late"];
 
-/// A replica, as seen by the space that runs it.
+/// State of a replica in the space that runs it.
 #[derive(Debug)]
 pub struct LocalReplica {
-    /// Progress shared by dispatcher, replicas and join.
+    /// Progress of the chain, shared by dispatcher, replicas and join.
     pub progress: Arc<ReplicaProgress>,
     /// Index of the replica.
     pub number: usize,
@@ -22,7 +22,7 @@ pub struct LocalReplica {
 }
 
 impl Drop for LocalReplica {
-    /// Marks the replica as ended on every exit path, so that the join never waits for it.
+    /// Marks the replica as ended even if its space fails, so that the join never waits for it.
     fn drop(&mut self) {
         self.progress.finish(self.number, u64::MAX);
     }
@@ -40,16 +40,16 @@ pub struct ReplicaJoin {
     pub(super) mixed: bool,
     /// Lowest batch id that has not been joined.
     pub(super) batch_id: u64,
-    /// True if a part of the current batch was forwarded before the rest, which then counts as
-    /// late.
+    /// True if a part of the current batch was forwarded before the rest arrived. The rest then
+    /// counts as late.
     pub(super) broken: bool,
-    /// Remaining sessions of the replica in this space; `None` until the input has ended.
+    /// Remaining sessions of the replica in this space; `None` until its input has ended.
     pub(super) final_sessions: Option<FinalSessions>,
     pub(super) ended: bool,
 }
 
-/// The ring through which the join receives the blocks of one replica. For a replica in the join's
-/// space it is the ring from the dispatcher.
+/// The ring from which the join receives the blocks of one replica. For the replica in the join's
+/// own space it is the ring from the dispatcher.
 #[derive(Debug)]
 pub struct ReplicaInput {
     /// Entry node of the ring.
@@ -58,17 +58,17 @@ pub struct ReplicaInput {
     pub import: Import,
     /// Capacity of the ring, in entries.
     pub entries: usize,
-    /// The replica if it runs in this space, else `None`.
+    /// The replica, if it runs in this space; otherwise `None`.
     pub own: Option<LocalReplica>,
 }
 
-/// The part of a batch that is in one ring, including entries of earlier batches.
+/// The entries of a batch that are in one ring, including late entries of earlier batches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,
-    /// True if no further entry of the batch follows.
+    /// True if the ring will receive no more entries of the batch.
     pub(super) whole: bool,
-    /// True if the part fills the ring.
+    /// True if these entries fill the ring.
     pub(super) full: bool,
     /// Number of entries that belong to earlier batches.
     pub(super) late: u64,
@@ -95,7 +95,7 @@ impl ReplicaJoin {
         }
     }
 
-    /// Returns the progress shared by dispatcher, replicas and join.
+    /// Returns the progress of the chain, which dispatcher, replicas and join share.
     pub(super) fn progress(&self) -> &ReplicaProgress {
         &self.progress
     }
@@ -110,8 +110,8 @@ impl ReplicaJoin {
         self.inputs.iter_mut().map(|way| &mut way.import)
     }
 
-    /// Returns the share of each input in the current batch, to be taken now. Empty if the join
-    /// must wait for the rest of the batch.
+    /// Returns each input's share of the current batch, for taking it off the ring. Returns an
+    /// empty list if the join must wait for the rest of the batch.
     pub(super) fn shares(&mut self) -> Result<Vec<BatchShare>, Fault> {
         let (batch_id, progress) = (self.batch_id, &self.progress);
         let shares = self.inputs.iter_mut().enumerate().map(|(copy, way)| {
@@ -145,8 +145,8 @@ impl ReplicaJoin {
 }
 
 impl ReplicaInput {
-    /// Returns the part of a batch in this ring. `may` is true if the replica may still add entries
-    /// of the batch.
+    /// Returns the entries of a batch that are in this ring. `may` is true if the replica may add
+    /// more entries of the batch.
     fn share(&mut self, batch_id: u64, may: bool) -> Result<BatchShare, Fault> {
         let closed = self.import.is_finished()?;
         let waits = self.import.peek_fresh()?;

@@ -1,5 +1,5 @@
-//! Memory services that a space offers to its filters: finding bytes, and holding, making and
-//! editing blocks.
+//! Memory services of a space for its filters: access to bytes, and holding, making and editing of
+//! blocks.
 //!
 //! A space has intake pools, filled by its sources: one shared by all sources without memory of
 //! their own, and one for each other source (for example the ring of a packet socket). The pool
@@ -11,21 +11,21 @@
 
 use abi::{Entry, RichPointer};
 use buffer::pool::{Pool, Segment};
-use filter::{Batch, BatchMemory, Block, Fill, Gateway, Keep, PinId};
+use filter::{Batch, BatchMemory, Block, Fill, Gateway, OldBytes, PinId};
 
 /// Pools of a space during one walk.
 pub(crate) struct Memory<'a> {
     pub(crate) intakes: &'a [Pool],
     pub(crate) work: &'a Pool,
-    /// Batches taken off rings whose blocks this walk reads.
+    /// Ring batches whose blocks this walk reads.
     pub(crate) imported: &'a [buffer::crossing::Batch<'a>],
 }
 
-/// Pool number of `work` in a pin; intakes have lower numbers. The number occupies the top byte of
-/// a pin, which the pool's own pin leaves free.
+/// Pool number of `work` in a pin, greater than that of every intake. The pool number is in the top
+/// byte of a pin, which the pool's own pin does not use.
 const WORK_POOL: u64 = 0xff;
 const POOL_SHIFT: u32 = 56;
-/// Pin of a hole, which holds no memory.
+/// Pin of a hole, which occupies no memory.
 const PIN_NONE: PinId = PinId(u64::MAX);
 
 impl<'a> Memory<'a> {
@@ -34,7 +34,7 @@ impl<'a> Memory<'a> {
         intakes.iter().chain([work]).find(|pool| pool.id() == pointer.dbuf())
     }
 
-    /// Returns the filled segment around a frame, in any pool or imported batch.
+    /// Returns the filled segment that contains a frame, from any pool or ring batch of the walk.
     pub(crate) fn segment(&self, frame: RichPointer) -> Option<Segment<'a>> {
         let imported = || {
             let segments = self.imported.iter().flat_map(|imported| {
@@ -56,9 +56,9 @@ impl<'a> Memory<'a> {
         Some((RichPointer::new(self.work.id(), place, abi::Class::NONE), copy))
     }
 
-    /// Copies a block that another space held into `work`, and pins the copy. Returns `None` if
-    /// there is no memory.
-    pub(crate) fn adopt(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, PinId)> {
+    /// Copies a block that another space holds into `work`, and pins the copy. Returns `None` if
+    /// memory is lacking.
+    pub(crate) fn adopt_block(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, PinId)> {
         let old = entry.frame();
         if old.is_hole() {
             return Some((*entry, PIN_NONE));
@@ -67,13 +67,13 @@ impl<'a> Memory<'a> {
         let pin = self.work.pin(copy.place)?;
         let pointer = copy.with_class(entry.pointer.class);
         let pointer = pointer.within(entry.marks.view, entry.pointer.length());
-        Some((Entry::new(pointer, entry.context, entry.marks), pin_of(WORK_POOL, pin)))
+        Some((Entry::new(pointer, entry.context, entry.marks), encode_pin(WORK_POOL, pin)))
     }
 
-    /// Returns the intake in which a held block may remain, with the index of the intake. Returns
+    /// Returns the index and the pool of the intake in which a held block may remain. Returns
     /// `None` if the block must be copied.
     fn pinnable_intake(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
-        let stays = |pool: &Pool| !pool.is_lent() && !is_tight(pool);
+        let stays = |pool: &Pool| !pool.is_lent() && !is_mostly_pinned(pool);
         (0..WORK_POOL)
             .zip(self.intakes)
             .find(|(_, pool)| pool.id() == pointer.dbuf())
@@ -81,14 +81,14 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Returns true if held blocks pin at least half of the intake's segments, so that the intake's
-/// source would soon run out of memory.
-fn is_tight(intake: &Pool) -> bool {
+/// Returns true if held blocks pin at least half of the intake's segments. The intake's source
+/// would then soon run out of memory.
+fn is_mostly_pinned(intake: &Pool) -> bool {
     let usage = intake.usage();
     usage.pinned * 2 >= usage.segments
 }
 
-fn pin_of(pool: u64, pin: buffer::pool::SegmentPin) -> PinId {
+fn encode_pin(pool: u64, pin: buffer::pool::SegmentPin) -> PinId {
     PinId(pin.to_word() | pool << POOL_SHIFT)
 }
 
@@ -108,7 +108,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
         }
         let frame = self.frame(&block.entry());
         let whole = Block { frame, ..block };
-        whole.is_whole().then_some(whole)
+        whole.has_all_bytes().then_some(whole)
     }
 
     fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, PinId)> {
@@ -118,15 +118,15 @@ impl<'a> Gateway<'a> for Memory<'a> {
             return Some((entry, PIN_NONE));
         }
         if frame.dbuf() == self.work.id() {
-            return Some((entry, pin_of(WORK_POOL, self.work.pin(frame.place)?)));
+            return Some((entry, encode_pin(WORK_POOL, self.work.pin(frame.place)?)));
         }
         if let Some((number, pool)) = self.pinnable_intake(frame) {
-            return Some((entry, pin_of(number, pool.pin(frame.place)?)));
+            return Some((entry, encode_pin(number, pool.pin(frame.place)?)));
         }
         let (copy, _) = self.copy(block.frame)?;
         let pin = self.work.pin(copy.place)?;
         let pointer = copy.with_class(block.pointer.class).within(block.marks.view, block.length());
-        Some((Entry::new(pointer, entry.context, entry.marks), pin_of(WORK_POOL, pin)))
+        Some((Entry::new(pointer, entry.context, entry.marks), encode_pin(WORK_POOL, pin)))
     }
 
     fn unpin(&mut self, pin: PinId) {
@@ -147,14 +147,14 @@ impl<'a> Gateway<'a> for Memory<'a> {
     fn edit(
         &mut self,
         block: &Block<'a>,
-        keep: Keep,
+        keep: OldBytes,
         write: &mut dyn FnMut(&mut [u8]),
     ) -> Option<(RichPointer, &'a [u8])> {
         let old = block.frame;
         let (place, bytes) = self.work.append(old.len(), |room| {
             match keep {
-                Keep::Contents => room.copy_from_slice(old),
-                Keep::Nothing => copy_around_view(block, room, old),
+                OldBytes::Keep => room.copy_from_slice(old),
+                OldBytes::Discard => copy_around_view(block, room, old),
             }
             write(room);
             old.len()
@@ -163,10 +163,11 @@ impl<'a> Gateway<'a> for Memory<'a> {
     }
 }
 
-/// A resolver of frames, which caches the segment of the last frame.
+/// A resolver from rich pointers to frame bytes, which caches the segment of the last frame.
 pub(crate) struct Frames<'a, F> {
     near: Segment<'a>,
-    /// Function that returns the segment of a frame, given the index of the block and the frame.
+    /// Function that returns the segment with a frame, from the index of its block and its rich
+    /// pointer.
     segment: F,
 }
 
@@ -175,18 +176,18 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
         Self { near: Segment::default(), segment }
     }
 
-    /// Creates the batch of these columns. In the usual case all frames are in one segment.
+    /// Creates a batch over these columns. Usually all frames are in one segment.
     pub(crate) fn batch(mut self, room: BatchMemory) -> Batch<'a> {
         let first = (!room.columns.is_empty()).then(|| room.columns.frame(0));
         self.near = first.and_then(|frame| (self.segment)(0, frame)).unwrap_or_default();
         let near = self.near;
-        match Batch::of_segment(room, near.dbuf(), near.start(), near.filled_bytes()) {
+        match Batch::from_segment(room, near.dbuf(), near.start(), near.filled_bytes()) {
             Ok(batch) => batch,
             Err(room) => Batch::new(room, |columns, l| self.find(l, columns.frame(l))),
         }
     }
 
-    /// Returns the bytes of a frame, or an empty slice if the space cannot access them.
+    /// Returns the bytes of a frame, or an empty slice if the space has no access to them.
     #[inline(always)]
     fn find(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
         match self.near.bytes(frame) {
@@ -202,7 +203,7 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
     }
 }
 
-/// Copies the bytes of the old frame before and after the view, so that offsets in the marks stay
+/// Copies the old frame's bytes before and after the view, so that the offsets in the marks stay
 /// valid.
 fn copy_around_view(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
     let from = (block.marks.view as usize).min(old.len());

@@ -79,7 +79,7 @@ pub use input::Input;
 pub use remains::{Remains, SpaceResources};
 pub use sleep::TimeSpent;
 
-/// Index of the intake for sources that provide no memory of their own.
+/// Index of the intake shared by the sources that have no memory of their own.
 pub const INTAKE_GENERAL: usize = 0;
 
 /// One thread's part of a path: graph, memory, inputs and ports.
@@ -95,8 +95,8 @@ pub struct Space {
     accounts: Accounts,
     /// True if at least one filter publishes its state.
     publishes: bool,
-    /// Connections to other threads. This is the last field, because dropping it reports the end of
-    /// the space, which must follow the release of everything else.
+    /// Connections to other threads. Being the last field, it is dropped last; the drop reports the
+    /// end of the space, which must follow the release of all other parts.
     ports: Ports,
 }
 
@@ -104,13 +104,13 @@ pub struct Space {
 #[derive(Debug)]
 struct Ports {
     control: Arc<Control>,
-    /// Value of [`Control::position_requests`] at the space's last answer.
+    /// Value of [`Control::position_requests`] when the space last answered.
     answered: u32,
     commands: CommandReceiver,
-    /// Request to lend the space before its next pass.
+    /// Pending request to lend the space before its next pass.
     borrow: Option<BorrowRequest>,
     doorbell: Arc<Doorbell>,
-    /// Port over which the run is recorded or replayed.
+    /// Port for recording or replaying the run.
     events: EventPort,
     /// Registration among the spaces of a replay. Dropped last.
     stall: Option<StallRegistration>,
@@ -122,8 +122,7 @@ impl Ports {
         self.stall.as_ref().map(|registration| registration.0.clone())
     }
 
-    /// Connects the exports among these nodes to the status of the space, in which a full ring is
-    /// reported.
+    /// Connects the exports of these nodes to the status of the space, which records a full ring.
     fn connect_exports(&self, nodes: &mut [Node]) {
         for node in nodes {
             if let Operator::Export(export) = &mut node.operator {
@@ -133,7 +132,7 @@ impl Ports {
     }
 }
 
-/// Counters of a space, except those of its present nodes.
+/// Counters of a space, apart from those of its current nodes.
 #[derive(Debug, Default)]
 struct Accounts {
     /// Counters of removed nodes and rings.
@@ -149,10 +148,10 @@ struct Accounts {
 struct Programs {
     /// Nodes of the path that still accept blocks.
     demand: Arc<Demand>,
-    /// Input halves of programs that have not exited, each with a flag: true if [`Demand`] knows
-    /// that the program has closed its input.
+    /// Input halves of programs that have not exited. The flag of each is true once [`Demand`]
+    /// knows that the program has closed its input.
     inputs: Vec<(arc::NodeId, bool)>,
-    /// Halves of programs removed by hot swaps.
+    /// Halves of programs that hot swaps have removed.
     gone: Vec<Node>,
 }
 
@@ -194,11 +193,11 @@ pub struct SpaceOptions {
     pub copies: bool,
     /// Maximum number of blocks per batch.
     pub batch_max: usize,
-    /// Nodes of the path that still accept blocks.
+    /// Nodes of the path that still accept blocks, shared by its spaces.
     pub demand: Arc<Demand>,
-    /// Port over which the run is recorded or replayed.
+    /// Port for recording or replaying the run.
     pub events: EventPort,
-    /// Observer that traces blocks, if any.
+    /// Observer that traces blocks; `None` without tracing.
     pub tracer: Option<Box<dyn Observer>>,
 }
 
@@ -275,10 +274,15 @@ impl Space {
     /// Returns the counters of the space up to now.
     pub fn counted(&self) -> SpaceCounters {
         let failed = self.graph.pass.failure.is_some();
-        SpaceCounters::new(&self.graph.nodes, self.imported(), &self.accounts.retired, failed)
+        SpaceCounters::new(
+            &self.graph.nodes,
+            self.import_counters(),
+            &self.accounts.retired,
+            failed,
+        )
     }
 
-    /// Returns the path's clock between two walks.
+    /// Returns the time on the path's clock. Called between two walks.
     fn now(&self) -> Time {
         match self.graph.clock {
             Clock::Blocks(newest) => newest,

@@ -10,8 +10,8 @@ use endpoint::process::Process;
 use endpoint::{Sink, Source, SourceProperties};
 use filter::{Amount, Counts, Filter, Holds, Time};
 
-/// A node of a space's graph. The fields that are used for every batch come first, because between
-/// two batches the blocks evict all nodes from the first-level cache.
+/// A node of a space's graph. The fields read for every batch come first, because between two
+/// batches the blocks evict all nodes from the first-level cache.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Node {
@@ -19,20 +19,20 @@ pub struct Node {
     pub operator: Operator,
     /// Outgoing arcs, in the order of the request.
     pub arcs: Vec<GraphArc>,
-    /// Input by incoming arc, counted by this node independently of the writers.
+    /// Input by incoming arc, which this node counts independently of the writers.
     pub taken: Vec<Amount>,
     /// True if blocks count towards the limit of `-c` here.
     pub counted: bool,
-    /// True if the operator has moved to another space. The node then only keeps counters until the
-    /// swap.
+    /// True if the operator has moved to another space. The node then only stores counters until
+    /// the next hot swap.
     pub has_moved: bool,
     /// True for one of several replicas of a filter.
     pub copied: bool,
-    /// True if all filters downstream accept fragments of the output.
+    /// True if every filter downstream accepts fragments.
     pub fragments: bool,
     /// Output counters.
     pub flow: Flow,
-    /// Counters of the filter, by the filter's own definition.
+    /// Counts of the filter, kept by the filter itself.
     pub counts: Counts,
     /// Due time of the filter's next timer in nanoseconds, or `None` if no timer is set.
     pub wake: Option<Time>,
@@ -52,14 +52,14 @@ pub struct Node {
     pub counters: &'static [&'static str],
 }
 
-/// The operator of a node: the part that processes or moves blocks.
+/// The operator of a node, which processes or moves blocks.
 #[derive(Debug)]
 pub enum Operator {
     /// A filter.
     Filter(Filter),
-    /// A Boolean section over other nodes of the space (CONTRACT 10).
+    /// A Boolean section whose operands are other nodes of the space (CONTRACT 10).
     Section(std::sync::Arc<super::section::Section>),
-    /// A Boolean section with operands that move the view, hold blocks or make blocks.
+    /// A Boolean section whose operands may move the view, hold blocks or make blocks.
     OperandSection(Box<super::operands::OperandSection>),
     /// A sink.
     Sink(SinkOperator),
@@ -96,7 +96,7 @@ pub struct SourceOperator {
     pub properties: SourceProperties,
     /// True if the source has ended.
     pub ended: bool,
-    /// Gauge of the age of the source's blocks, if measured.
+    /// Gauge of the age of the source's blocks; `None` if it is not measured.
     pub age: Option<AgeGauge>,
 }
 
@@ -104,9 +104,9 @@ pub struct SourceOperator {
 pub struct SinkOperator {
     /// The sink.
     pub sink: Box<dyn Sink>,
-    /// Report of the sink; `None` before its end.
+    /// Report of the sink; `None` until it ends.
     pub report: Option<filter::Report>,
-    /// Gauge of the age of the sink's blocks, if measured.
+    /// Gauge of the age of the sink's blocks; `None` if it is not measured.
     pub age: Option<AgeGauge>,
 }
 
@@ -151,7 +151,7 @@ pub struct Flow {
     pub unselected: Amount,
     /// Blocks that a sink accepted.
     pub sunk: Amount,
-    /// Blocks lost because the filter or the sink failed.
+    /// Blocks lost in a failure of the filter or the sink.
     pub failed: Amount,
     /// Blocks above the limit of `-c`.
     pub beyond_count: Amount,
@@ -162,8 +162,8 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Divides the input of an ended sink into delivered and lost blocks, given the amounts written
-    /// and dropped.
+    /// Divides the input of an ended sink into delivered and lost blocks, according to the amounts
+    /// that it has written and dropped.
     pub(super) fn split_sunk(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
         let dropped = dropped.iter().map(|(_, amount)| amount);
         let (mut blocks, mut bytes) =
@@ -178,7 +178,7 @@ impl Flow {
 }
 
 impl Node {
-    /// Returns the program of which the node is one half, or `None` for other nodes.
+    /// Returns the program of which the node is one half; `None` for other nodes.
     pub fn process(&self) -> Option<&std::sync::Arc<Process>> {
         match &self.operator {
             Operator::Sink(sink) => sink.sink.process(),
@@ -192,7 +192,7 @@ impl Node {
         matches!(self.operator, Operator::Sink(_)) && self.process().is_some()
     }
 
-    /// Returns true if the output of the node can be tapped. Returns false for ring ends,
+    /// Returns true if a tap can read the output of the node. Returns false for ring ends,
     /// dispatchers and replicas.
     pub const fn can_be_tapped(&self) -> bool {
         let section = matches!(self.operator, Operator::Section(_) | Operator::OperandSection(_));

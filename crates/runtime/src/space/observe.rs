@@ -1,7 +1,7 @@
 //! Observers of the walk: one interface for tracing, taps and timing.
 //!
 //! An observer is called when a batch enters a node, when the node has run, and when the node's
-//! output is routed. Without observers a walk pays a load and a branch at up to three sites per
+//! output is routed. Without observers a walk costs a load and a branch at up to three sites per
 //! node.
 
 use super::node::Node;
@@ -10,17 +10,17 @@ use filter::{Batch, LaneMask, Time};
 use std::fmt;
 
 /// An observer of the walk of one space, called in the thread of the space. Calls of
-/// [`Observer::begins`] and [`Observer::done`] nest.
+/// [`Observer::before_node`] and [`Observer::after_node`] are nested.
 pub trait Observer: fmt::Debug + Send {
-    /// Called with a batch before the node runs.
-    fn begins(&mut self, _: &Node, _: &Batch<'_>) {}
+    /// Called with a batch before a node runs on it.
+    fn before_node(&mut self, _: &Node, _: &Batch<'_>) {}
 
     /// Called after the node has run.
-    fn done(&mut self, _: &mut Node, _: Time) {}
+    fn after_node(&mut self, _: &mut Node, _: Time) {}
 
-    /// Called with the live output of a node before it is routed. `wanted` are the lanes that at
-    /// least one arc accepts.
-    fn routed(&mut self, _: &Node, _: &Batch<'_>, _wanted: LaneMask, _: Time) {}
+    /// Called with the output of a node before it is routed. `wanted` are the lanes that at least
+    /// one arc accepts.
+    fn before_routing(&mut self, _: &Node, _: &Batch<'_>, _wanted: LaneMask, _: Time) {}
 
     /// Returns true if nodes must emit their blocks one at a time.
     fn splits_batches(&self) -> bool {
@@ -68,15 +68,15 @@ impl Observers {
         self.taps.is_some() || self.tracer.is_some()
     }
 
-    /// Returns the set of taps, after creating it if there is none.
+    /// Returns the taps of the space, which it creates if there are none.
     pub(super) fn taps(&mut self) -> &mut Taps {
         self.active = true;
         self.taps.get_or_insert_default()
     }
 
-    /// Ends the taps of nodes for which `is_here` is false. Removes the set of taps if it is then
-    /// empty.
-    pub(super) fn keep_taps(&mut self, is_here: impl Fn(usize) -> bool) {
+    /// Ends the taps of nodes for which `is_here` is false, and removes the observer of taps if no
+    /// tap remains.
+    pub(super) fn retain_taps(&mut self, is_here: impl Fn(usize) -> bool) {
         if let Some(taps) = &mut self.taps {
             taps.retain(is_here);
         }
@@ -98,23 +98,29 @@ impl Observers {
     }
 
     #[cold]
-    pub(super) fn begins(&mut self, node: &Node, batch: &Batch<'_>) {
-        self.active_observers().for_each(|one| one.begins(node, batch));
+    pub(super) fn before_node(&mut self, node: &Node, batch: &Batch<'_>) {
+        self.active_observers().for_each(|one| one.before_node(node, batch));
     }
 
     #[cold]
-    pub(super) fn done(&mut self, node: &mut Node, now: Time) {
+    pub(super) fn after_node(&mut self, node: &mut Node, now: Time) {
         if let Some(timing) = &mut self.timing {
-            timing.done(node, now);
+            timing.after_node(node, now);
         }
         if let Some(tracer) = &mut self.tracer {
-            tracer.done(node, now);
+            tracer.after_node(node, now);
         }
     }
 
     #[cold]
-    pub(super) fn routed(&mut self, node: &Node, batch: &Batch<'_>, wanted: LaneMask, now: Time) {
-        self.active_observers().for_each(|one| one.routed(node, batch, wanted, now));
+    pub(super) fn before_routing(
+        &mut self,
+        node: &Node,
+        batch: &Batch<'_>,
+        wanted: LaneMask,
+        now: Time,
+    ) {
+        self.active_observers().for_each(|one| one.before_routing(node, batch, wanted, now));
     }
 
     #[cold]
@@ -123,19 +129,19 @@ impl Observers {
     }
 }
 
-/// An observer that measures the time spent in filters.
+/// An observer that measures the time spent in each filter.
 #[derive(Debug, Default)]
 struct Timing {
-    /// Monotonic start times in nanoseconds of the running nodes. The innermost node is last.
+    /// Monotonic start times of the running nodes in nanoseconds, innermost node last.
     begun: Vec<u64>,
 }
 
 impl Observer for Timing {
-    fn begins(&mut self, _: &Node, _: &Batch<'_>) {
+    fn before_node(&mut self, _: &Node, _: &Batch<'_>) {
         self.begun.push(sys::clock::monotonic());
     }
 
-    fn done(&mut self, node: &mut Node, _: Time) {
+    fn after_node(&mut self, node: &mut Node, _: Time) {
         if let Some(begun) = self.begun.pop() {
             node.flow.busy_ns += sys::clock::monotonic().saturating_sub(begun);
         }

@@ -8,7 +8,7 @@ use crate::failure::PathFailure;
 use filter::{BatchMemory, Time};
 use std::sync::Arc;
 
-/// State of the current pass, and state that outlives a pass.
+/// State that a pass uses, of which parts outlive the pass.
 #[derive(Debug, Default)]
 pub(crate) struct PassState {
     /// Limit of delivered blocks (`-c`).
@@ -19,39 +19,39 @@ pub(crate) struct PassState {
     pub(crate) observers: Observers,
     /// Failure that ended the path.
     pub(crate) failure: Option<PathFailure>,
-    /// A long write, kept until its source has been read to the end.
+    /// A long write, retained until its source has been read to the end.
     pub(crate) stall: Option<SinkStall>,
     /// True if every edit is made in a copy.
     pub(crate) copies: bool,
     /// True if the blocks of the current walk have no bytes, and the sinks take them in place.
     pub(crate) in_place: bool,
-    /// True if the space sleeps after this walk unless input arrives.
+    /// True if the space sleeps after this walk, provided that no input arrives.
     pub(crate) last: bool,
     /// Memory for deferred batches.
     pub(crate) rooms: Vec<BatchMemory>,
-    /// Sequence number for output of replicas that no input block caused ([`crate::replicas`]).
+    /// Sequence number for output of replicas that no input block has caused ([`crate::replicas`]).
     pub(crate) order: u32,
     /// Birth sequence numbers of the sessions of the replica in this space.
     pub(crate) births: SessionBirths,
-    /// Current step of the replica's end; 0 before the end.
+    /// Current shutdown step of the replica; 0 before the shutdown.
     pub(crate) step: u32,
-    /// First sequence number after the last batch, after the dispatch has ended.
+    /// First sequence number after the last batch; valid once no more batches are dispatched.
     pub(crate) end: u32,
 }
 
-/// Maximum number of unused batch memories. One editing filter needs this many.
+/// Maximum number of unused batch memories, which is the number that one editing filter needs.
 const SPARE_MEMORIES_MAX: usize = 4;
 
-/// Minimum wall time in nanoseconds of a write that holds up the thread. In 20 ms, a source of
-/// 100,000 blocks per second fills half of a kernel ring of 4096 pointers. Shorter waits also occur
-/// in any write to the page cache, and in any thread that shares its processor.
+/// Minimum wall time, in nanoseconds, of a write that counts as holding up the thread. In 20 ms, a
+/// source of 100,000 blocks per second fills half of a kernel ring of 4096 pointers. Shorter waits
+/// also occur in any write to the page cache, and in any thread that shares its processor.
 const STALL_NS_MIN: u64 = 20_000_000;
-/// Minimum number of blocks waiting at the source after a long write for which the write counts as
-/// a stall: half of a kernel ring.
+/// Minimum number of blocks that must wait at the source after a long write for the write to count
+/// as a stall: half of a kernel ring.
 const STALL_BLOCKS_MIN: u64 = 2048;
 
 impl PassState {
-    /// Notes a write of a sink if it is the longest so far.
+    /// Stores a write of a sink as the longest one, unless a longer write is stored.
     #[inline]
     pub(crate) fn note_write(&mut self, node: usize, write_ns: u64) {
         if write_ns >= STALL_NS_MIN {
@@ -59,8 +59,9 @@ impl PassState {
         }
     }
 
-    /// Counts the blocks that arrived from a source after a long write. Returns the stall if they
-    /// reach [`STALL_BLOCKS_MIN`]. Forgets the stall if the source was `drained` before.
+    /// Counts the blocks that arrive from a source after a long write, and returns the stall if
+    /// they reach [`STALL_BLOCKS_MIN`]. If the source had been `drained` before the write, forgets
+    /// the write.
     #[cold]
     pub(crate) fn check_stall(&mut self, came: usize, drained: bool) -> Option<SinkStall> {
         let stall = self.stall.as_mut()?;
@@ -90,7 +91,7 @@ pub(super) struct PassResult {
     pub(super) readable: bool,
 }
 
-pub(super) fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+pub(super) fn earlier_time(a: Option<Time>, b: Option<Time>) -> Option<Time> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),

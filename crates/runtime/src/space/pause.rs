@@ -1,5 +1,5 @@
-//! Paused walks. Before a deferred edit a walk ends together with all of its views; after the edit
-//! a new walk resumes (`space::edit`).
+//! Paused walks. Before a deferred edit a walk ends, and all of its views with it; after the edit a
+//! new walk resumes (`space::edit`).
 
 use super::arc::NodeId;
 use super::memory::{Frames, Memory};
@@ -15,7 +15,7 @@ pub(crate) struct DeferredEdit {
 
 /// All blocks in flight of a paused walk, without views of their bytes.
 pub(crate) struct PausedWalk {
-    /// Batches deferred at editing filters.
+    /// Batches that wait at editing filters.
     pub(crate) deferred: Vec<DeferredEdit>,
     /// Output batches of editing filters: node, blocks, hops.
     pub(crate) edited: Vec<(NodeId, BatchMemory, u8)>,
@@ -43,8 +43,7 @@ impl PausedWalk {
 }
 
 impl<'a> Walk<'_, 'a> {
-    /// Ends the walk with all of its views. Returns the work that remains, or `None` if the walk is
-    /// complete.
+    /// Ends the walk and its views. Returns the remaining work, or `None` if the walk is complete.
     pub(crate) fn pause(self) -> Option<PausedWalk> {
         if self.deferred.is_empty() {
             return None;

@@ -4,7 +4,7 @@
 //! table that other processes read ([`buffer::state`]). It does so between two passes, never during
 //! a walk: at most every [`UPDATE_INTERVAL`] under load, and at once when the space is idle. A
 //! published value is at most that interval and one pass old, and exact while the path is idle.
-//! Readers cost the filter nothing. docs/book/decisions/0035-seen-state.md
+//! Readers add no cost to the filter. docs/book/decisions/0035-seen-state.md
 
 use abi::access::AccessList;
 use buffer::name;
@@ -22,19 +22,19 @@ const ROWS_MAX: usize = 1 << 14;
 pub struct PublishedState {
     table: TableWriter,
     whose: PublishedSessions,
-    /// Monotonic time of the next update, in nanoseconds.
+    /// Monotonic time at which the next update is due, in nanoseconds.
     pub(super) due: u64,
     /// True if the next update must write all rows.
     all_rows: bool,
 }
 
 impl PublishedState {
-    /// Creates the table that the arguments request. Returns `None` if they request no table or the
-    /// filter publishes no state.
+    /// Creates the table that the arguments request. Returns `None` if they request no table, or if
+    /// the filter publishes no state.
     ///
     /// # Errors
     ///
-    /// Fails if the name is taken or invalid, or without memory.
+    /// Fails if the name is in use or invalid, or if memory is lacking.
     pub fn open(
         title: &str,
         description: &Description,

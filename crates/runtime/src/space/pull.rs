@@ -4,7 +4,7 @@ use super::arc::NodeId;
 use super::memory::Frames;
 use super::node::Operator;
 use super::pass::PassResult;
-use super::pass::earliest;
+use super::pass::earlier_time;
 use super::{INTAKE_GENERAL, Input, Space};
 use crate::control::ControlEvent;
 use crate::failure::PathFailure;
@@ -16,7 +16,7 @@ use filter::{Batch, BatchMemory, Time};
 pub(super) struct TakeLimits {
     /// Maximum number of blocks.
     pub(super) most: usize,
-    /// Recorded time of the path in a replay, or `None` to read the clock.
+    /// Recorded time on the path's clock in a replay; `None` to read the clock.
     pub(super) now: Option<Time>,
     /// True if the pass ends after these blocks.
     pub(super) last: bool,
@@ -56,14 +56,14 @@ impl Space {
             Ok(SourceStatus::Blocks) => pass.open = true,
             Ok(SourceStatus::Wait { until, readable }) => {
                 pass.open = true;
-                pass.until = earliest(pass.until, until);
+                pass.until = earlier_time(pass.until, until);
                 pass.readable |= readable;
             }
             Ok(SourceStatus::End) => part.ended = true,
             Err(failure) => {
                 part.ended = true;
                 let name = self.graph.nodes[at].name.clone();
-                self.graph.pass.failure = Some(PathFailure::of_endpoint(name, failure));
+                self.graph.pass.failure = Some(PathFailure::from_endpoint(name, failure));
             }
         }
         if self.graph.pass.stall.is_some()
@@ -101,8 +101,8 @@ impl Space {
         room
     }
 
-    /// Walks blocks in an intake. If `last` is true, calls due timers afterwards; otherwise more
-    /// blocks of the same pass follow.
+    /// Walks blocks in an intake. If `last` is true, then calls due timers; otherwise more blocks
+    /// of the same pass follow.
     pub(super) fn walk_pulled(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
@@ -182,7 +182,7 @@ impl Space {
         };
         if let Err(fault) = walked {
             let name = self.graph.nodes[at].name.clone();
-            self.graph.pass.failure = Some(PathFailure::of_ring(name, fault));
+            self.graph.pass.failure = Some(PathFailure::from_ring(name, fault));
         }
         self.end_pass();
     }

@@ -1,4 +1,4 @@
-//! The results and counters that a space leaves at its end, and the exit of its programs.
+//! Results and counters that a space leaves at its end, and the wait for its programs to exit.
 
 use super::node::Node;
 use crate::counters::{ImportCounters, KernelCounts, RetiredCounters};
@@ -26,14 +26,14 @@ pub struct Remains {
 /// The memory that a space uses, and the processes of its programs.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceResources {
-    /// Memory of the space's own pools that is backed by pages, in bytes.
+    /// Resident memory of the space's own pools, in bytes.
     pub memory: u64,
     /// Programs, as pairs of planned node index and process id.
     pub processes: Vec<(usize, u32)>,
 }
 
-/// Blocks until the programs of an ended path have exited. Returns a failure for each program that
-/// failed. Call this after all spaces have ended, because their end closes the pipes.
+/// Blocks until all programs of an ended path have exited. Returns a failure for each program that
+/// failed. Called after all spaces have ended, because their end closes the pipes.
 pub fn finish_programs(remains: &[Remains]) -> Vec<PathFailure> {
     let mut finished: Vec<&Arc<Process>> = Vec::new();
     let mut failures = Vec::new();
@@ -45,8 +45,8 @@ pub fn finish_programs(remains: &[Remains]) -> Vec<PathFailure> {
         finished.push(process);
         match process.finish() {
             Ok(Ok(())) => {}
-            Ok(Err(bad)) => failures.push(PathFailure::of_program(node.name.clone(), bad)),
-            Err(error) => failures.push(PathFailure::of_unknown_exit(node.name.clone(), error)),
+            Ok(Err(bad)) => failures.push(PathFailure::from_program(node.name.clone(), bad)),
+            Err(error) => failures.push(PathFailure::from_unknown_exit(node.name.clone(), error)),
         }
     }
     failures

@@ -29,12 +29,12 @@ struct Pulled {
 }
 
 impl Space {
-    /// Records that timers were due at `now`.
+    /// Records that the timers due at `now` were called.
     pub(super) fn note_tick(&mut self, now: Time) {
         self.ports.events.event(|| SpaceEvent::Tick { now });
     }
 
-    /// Records a batch of a source, unless it has no effect.
+    /// Records a batch of a source, unless the batch has no effect.
     pub(super) fn note_pull(
         &mut self,
         (node, from, edge): (NodeId, usize, Option<usize>),
@@ -98,7 +98,9 @@ impl Space {
                         Ok(back) => self = back,
                         Err(remains) => return *remains,
                     }
-                    let Some(back) = self.ports.events.take_reader() else { return self.remains() };
+                    let Some(back) = self.ports.events.take_reader() else {
+                        return self.into_remains();
+                    };
                     player = back;
                     if self.accounts.swaps == before {
                         // The borrower returned the space unchanged: later events do not apply.
@@ -145,7 +147,7 @@ impl Space {
         }
         self.finish(last);
         self.ports.commands.store_final_counters(self.counted());
-        self.remains()
+        self.into_remains()
     }
 
     /// Executes queued commands and answers position requests.
@@ -158,7 +160,7 @@ impl Space {
         }
     }
 
-    /// Reads the closing entries of a run or swap. They follow the closing event in the record, but
+    /// Reads the closing entries of a run or swap. In the record they follow the closing event, but
     /// their grants apply to that event.
     fn take_closing_notes(&mut self, player: &mut dyn EventReader) {
         let (claimed, contradiction) = player.closing_notes();
@@ -170,8 +172,8 @@ impl Space {
         }
     }
 
-    /// Registers a fruitless poll. Fails the path and returns true if no space of the replay can
-    /// make further progress.
+    /// Counts a poll without result. If no space of the replay can make further progress, fails the
+    /// path and returns true.
     pub(super) fn is_stalled(
         &mut self,
         wait: &mut Option<StallWait>,
@@ -210,12 +212,12 @@ impl Space {
         }
     }
 
-    /// Fails the path with a recorded failure, unless there is none or the path has already failed.
+    /// Fails the path with a recorded failure, unless there is none or the path has failed already.
     fn fail_as_recorded(&mut self, failure: Option<&str>) {
         let Some(why) = failure else { return };
         let failed = || {
             let failure = Failure::new("go on as recorded", "the run", why);
-            PathFailure::of_endpoint(self.name.clone(), failure)
+            PathFailure::from_endpoint(self.name.clone(), failure)
         };
         self.graph.pass.failure.get_or_insert_with(failed);
     }
@@ -266,7 +268,7 @@ impl Space {
         if let Some(why) = &pulled.failure {
             let failed = || {
                 let failure = Failure::new("go on as recorded", "the source", why);
-                PathFailure::of_endpoint(self.graph.nodes[node].name.clone(), failure)
+                PathFailure::from_endpoint(self.graph.nodes[node].name.clone(), failure)
             };
             self.graph.pass.failure.get_or_insert_with(failed);
         }
@@ -299,7 +301,7 @@ impl Space {
                 return Some(Entry::new(pointer, context, marks));
             }
             let ticket = self.ports.doorbell.listen();
-            self.settle();
+            self.flush_outputs();
             if self.ports.control.is_stopped()
                 || self.graph.pass.failure.is_some()
                 || self.is_stalled(&mut wait, || "memory".to_owned(), false)
@@ -328,9 +330,9 @@ impl Space {
         }
     }
 
-    /// Blocks until a ring has `count` entries or its writer has closed it. After a stop of the
-    /// path, waits only if `ends` is true. Returns true if the ring has entries, and false if it
-    /// has none or the path fails.
+    /// Blocks until a ring has `count` entries, or its writer has closed it. Once the path is
+    /// stopped, waits only if `ends` is true. Returns true if the ring has entries; false if it has
+    /// none, or if the path fails.
     fn wait_for_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;
         loop {
@@ -344,11 +346,11 @@ impl Space {
                 Ok(_) => {}
                 Err(fault) => {
                     let name = self.graph.nodes[0].name.clone();
-                    self.graph.pass.failure = Some(PathFailure::of_ring(name, fault));
+                    self.graph.pass.failure = Some(PathFailure::from_ring(name, fault));
                     return false;
                 }
             }
-            self.settle();
+            self.flush_outputs();
             // Writers wake when half of a ring is free; this space may need another ring to be
             // filled before it can free that much.
             self.ports.control.notify_spaces();
@@ -361,8 +363,8 @@ impl Space {
         }
     }
 
-    /// Sets the number of blocks granted for `-c` in the current pass. `blocks` is the number of
-    /// blocks of the pass that have not been read yet.
+    /// Sets the number of blocks granted for `-c` in the current pass, of which `blocks` blocks
+    /// have not been read yet.
     fn set_claims(&mut self, player: &dyn EventReader, blocks: usize) {
         if let ClaimPolicy::Replayed(told) = &mut self.graph.pass.claims {
             *told = player.grants(blocks);

@@ -1,4 +1,4 @@
-//! The end of a replica: final output of its filters, emitted session by session in the order in
+//! Shutdown of a replica: its filters emit their final output session by session, in the order in
 //! which a single instance would emit it. [Th §5.4; CONTRACT 16]
 //!
 //! A single instance ends filter after filter, and each filter emits its sessions in the order in
@@ -21,7 +21,7 @@ use crate::replicas::{RANK_LAST, ReplicaProgress};
 use filter::{Filter, Time};
 
 impl Walk<'_, '_> {
-    /// Ends a replicated filter session by session, then ends its other state.
+    /// Ends a replicated filter: first its sessions one by one, then its remaining state.
     pub(super) fn finish_replica(&mut self, at: NodeId) {
         self.pass.step += 1;
         let mut leaving =
@@ -32,7 +32,7 @@ impl Walk<'_, '_> {
         self.call_unprompted(at, true, RANK_LAST);
     }
 
-    /// Restores the next session to its filter, and ends the filter with this session alone.
+    /// Restores the next session to its filter, and ends the filter with only this session.
     pub(super) fn finish_session(&mut self, at: NodeId, leaving: &mut SessionEnds) {
         let Some((rank, moved)) = leaving.sessions.pop() else { return };
         let node = &mut self.nodes[at];
@@ -48,8 +48,8 @@ impl Walk<'_, '_> {
 }
 
 impl Space {
-    /// Sets the first sequence number after the last batch. Returns the time at which all replicas
-    /// end.
+    /// Sets the first sequence number after the last batch, and returns the time at which all
+    /// replicas end.
     pub(super) fn begin_replica_end(&mut self, now: Time) -> Time {
         let known =
             self.chain_progress().map(|progress| (progress.end_seq(), progress.final_clock()));
@@ -90,7 +90,7 @@ impl Space {
         deal.or(input)
     }
 
-    /// Removes the birth entries of ended sessions if there are more entries than the limit.
+    /// Removes the birth entries of ended sessions if the number of entries exceeds the limit.
     pub(super) fn forget_births(&mut self) {
         if !self.graph.pass.births.is_over_limit() {
             return;
@@ -102,6 +102,6 @@ impl Space {
             let keys = state.sessions().into_iter();
             live.extend(keys.filter_map(|key| u32::try_from(state.number(key)).ok()));
         }
-        self.graph.pass.births.keep(live.into_iter());
+        self.graph.pass.births.retain_sessions(live.into_iter());
     }
 }

@@ -11,8 +11,8 @@ use super::sessions::SessionBirths;
 use endpoint::SourceCounters;
 
 impl Space {
-    /// Ends all nodes for which `stays` is false, from the sources to the sinks. Blocks that these
-    /// nodes hold leave along the old arcs.
+    /// Ends all nodes for which `stays` is false, from the sources to the sinks. The blocks that
+    /// these nodes hold leave along the old arcs.
     pub fn retire(&mut self, stays: &dyn Fn(NodeKey) -> bool) {
         let keys = self.node_keys();
         let now = self.retire_time();
@@ -79,7 +79,8 @@ impl Space {
         }
     }
 
-    /// Returns true if the rings that will be removed are empty. Their writers must be paused.
+    /// Returns true if the rings that will be removed are empty. The writers of these rings must be
+    /// paused.
     pub fn has_drained(&mut self, is_removed: &dyn Fn(NodeKey) -> bool) -> bool {
         self.inputs.list.iter_mut().all(|input| match input {
             Input::Ring { import, ended: false, .. }
@@ -92,8 +93,8 @@ impl Space {
         })
     }
 
-    /// Returns one half of the program with this planned index: the source or the sink that `of`
-    /// extracts from the program's node. Returns `None` if this half does not run in this space.
+    /// Returns one half of the program with this planned index: the source or sink that `of`
+    /// extracts from the program's node. Returns `None` if this half runs in another space.
     pub fn program_half<H>(
         &mut self,
         number: usize,
@@ -103,7 +104,7 @@ impl Space {
     }
 
     /// Returns the node of the source with this planned index, and the index of its intake. Returns
-    /// `None` if the source does not run here.
+    /// `None` if the source runs in another space.
     fn source_input(&self, number: usize) -> Option<(NodeId, usize)> {
         self.inputs.list.iter().find_map(|input| match input {
             Input::Source { node, intake } if self.graph.nodes[*node].planned == number => {
@@ -121,7 +122,7 @@ impl Space {
             let mut pass = PassResult::default();
             self.pull((at, intake), &mut pass);
             if !pass.moved || self.graph.pass.failure.is_some() {
-                self.settle();
+                self.flush_outputs();
                 return self.graph.pass.failure.is_none();
             }
         }
@@ -138,8 +139,8 @@ impl Space {
         })
     }
 
-    /// Walks the remaining output of an ended kernel program, without blocking. Returns true if
-    /// nothing remains, if this space does not receive the output, or if the path has failed.
+    /// Walks the remaining output of an ended kernel program, without blocking. Returns true if no
+    /// output remains, if another space receives the output, or if the path has failed.
     pub fn drain_kernel_output(&mut self, first: usize) -> bool {
         let Some((at, intake)) = self.source_input(first) else { return true };
         loop {
@@ -154,7 +155,7 @@ impl Space {
             }
             if !pass.moved {
                 // Readers of a ring may have memory to release.
-                self.settle();
+                self.flush_outputs();
                 return !pass.open;
             }
         }
@@ -173,6 +174,6 @@ impl Space {
                 }
             }
         }
-        self.settle();
+        self.flush_outputs();
     }
 }

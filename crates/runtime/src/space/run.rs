@@ -33,7 +33,7 @@ impl Space {
                 continue;
             }
             if pass.open && !pass.moved && self.graph.pass.failure.is_none() {
-                self.settle();
+                self.flush_outputs();
                 // A notification after this point makes the space check its inputs again before it
                 // sleeps.
                 let ticket = self.ports.doorbell.listen();
@@ -42,14 +42,14 @@ impl Space {
                     self.sleep(pass, ticket);
                 }
             }
-            if !self.continues(pass) {
+            if !self.proceed_or_sleep(pass) {
                 return self.end();
             }
         }
     }
 
-    /// Returns true if a borrower waits for the space. Callers check this before [`Space::lend`],
-    /// because moving a space in and out costs as much as a walk.
+    /// Returns true if a borrower waits for the space. Callers check this before calling
+    /// [`Space::lend`], because moving a space in and out costs as much as a walk.
     pub const fn has_borrow_request(&self) -> bool {
         self.ports.borrow.is_some()
     }
@@ -73,12 +73,12 @@ impl Space {
     pub fn step(&mut self) -> bool {
         let pass = self.pass();
         if !pass.moved {
-            self.settle();
+            self.flush_outputs();
         }
-        self.continues(pass)
+        self.proceed_or_sleep(pass)
     }
 
-    fn continues(&mut self, pass: PassResult) -> bool {
+    fn proceed_or_sleep(&mut self, pass: PassResult) -> bool {
         if self.is_limit_reached() {
             self.ports.control.stop();
         }
@@ -93,8 +93,8 @@ impl Space {
         self.graph.pass.left.as_ref().is_some_and(|left| left.is_used_up())
     }
 
-    /// Checks the programs of the space. Stops the path if every sink is a program that has closed
-    /// its input, and fails the path if a program has failed.
+    /// Checks the programs of the space. Stops the path if all sinks are programs that have closed
+    /// their input. Fails the path if a program has failed.
     fn poll_programs(&mut self) {
         let Programs { inputs, demand, .. } = &mut self.programs;
         let (nodes, control) = (&self.graph.nodes, &self.ports.control);
@@ -109,7 +109,7 @@ impl Space {
             }
             let ended = process.try_wait();
             if let Some(Err(bad)) = &ended {
-                let told = || PathFailure::of_program(node.name.clone(), bad.clone());
+                let told = || PathFailure::from_program(node.name.clone(), bad.clone());
                 failure.get_or_insert_with(told);
             }
             ended.is_none()
@@ -133,7 +133,7 @@ impl Space {
             self.publish_state(false);
         }
         self.ports.commands.store_final_counters(self.counted());
-        self.remains()
+        self.into_remains()
     }
 
     /// Executes the queued commands. A panic of a command fails the path.
@@ -143,14 +143,14 @@ impl Space {
             let done = catch_unwind(AssertUnwindSafe(|| command(self)));
             if let Err(panic) = done {
                 // The state of the space is unknown after a panic.
-                let failed = || PathFailure::of_panicked_filter(self.name.clone(), &*panic, None);
+                let failed = || PathFailure::from_panicked_filter(self.name.clone(), &*panic, None);
                 self.graph.pass.failure.get_or_insert_with(failed);
             }
         }
     }
 
-    /// Executes queued commands and takes one batch from each input. Calls due timers if no input
-    /// had blocks.
+    /// Runs one pass: executes queued commands, and takes one batch from each input. Calls due
+    /// timers if no input had blocks.
     fn pass(&mut self) -> PassResult {
         let mut pass = PassResult::default();
         if self.ports.commands.0.has_pending() {
@@ -222,16 +222,17 @@ impl Space {
     }
 
     /// Flushes sinks and rings, and reclaims memory. Called when no input is available.
-    pub fn settle(&mut self) {
+    pub fn flush_outputs(&mut self) {
         for node in &mut self.graph.nodes {
             let settled = match &mut node.operator {
                 Operator::Sink(part) => {
                     let settled = part.sink.on_idle();
                     self.graph.pass.note_write(node.planned, part.sink.take_longest_write());
-                    settled.map_err(|failure| PathFailure::of_endpoint(node.name.clone(), failure))
+                    settled
+                        .map_err(|failure| PathFailure::from_endpoint(node.name.clone(), failure))
                 }
                 Operator::Export(export) => {
-                    export.flush().map_err(|why| PathFailure::of_ring(node.name.clone(), why))
+                    export.flush().map_err(|why| PathFailure::from_ring(node.name.clone(), why))
                 }
                 _ => Ok(()),
             };
@@ -255,8 +256,8 @@ impl Space {
 }
 
 impl Space {
-    /// Publishes changed filter state. If `moved` is false, the space is idle, and all filters
-    /// publish; otherwise only filters whose next update is due.
+    /// Publishes changed filter state. If `moved` is true, only filters whose update is due
+    /// publish. If it is false, the space is idle, and all filters publish.
     #[cold]
     pub(super) fn publish_state(&mut self, moved: bool) {
         let now = sys::clock::monotonic();

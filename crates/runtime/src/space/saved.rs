@@ -1,9 +1,9 @@
 //! Serializable state of a filter: sessions as plain data, and held blocks with their frames.
 //! (CONTRACT 15)
 //!
-//! Saving does not change the filter, which continues until its successor has been started in
-//! another place ([`Space::forget_state`]). State received from another process may come from an
-//! untrusted peer; it has been validated on receipt (`sandbox::state`).
+//! Saving does not change the filter, which continues until its successor has started elsewhere
+//! ([`Space::forget_state`]). State received from another process may come from an untrusted peer;
+//! it has been validated on receipt (`sandbox::state`).
 
 use super::Space;
 use super::memory::Memory;
@@ -16,7 +16,7 @@ use filter::{Amount, Gateway as _, MovedSession, PinId, Time};
 pub struct SavedState {
     /// Sessions, by ascending key.
     pub sessions: Vec<SavedSession>,
-    /// Due time of the next timer, in nanoseconds.
+    /// Time at which the next timer is due, in nanoseconds; `None` without a timer.
     pub wake: Option<Time>,
 }
 
@@ -44,7 +44,7 @@ pub struct SavedBlock {
 
 impl SavedState {
     /// Returns the total of all held blocks.
-    pub fn held(&self) -> Amount {
+    pub fn held_amount(&self) -> Amount {
         let mut held = Amount::default();
         let lists = self.sessions.iter().flat_map(|session| &session.lists);
         lists.flatten().for_each(|block| held.add(block.entry.pointer.length()));
@@ -65,13 +65,13 @@ impl Space {
     }
 
     /// Passes the filter's state to `put`, session by session. Returns the due time of the filter's
-    /// next timer. Returns `None` if the filter does not run here or `put` returns `None`.
+    /// next timer. Returns `None` if the filter runs in another space, or if `put` returns `None`.
     pub fn save_sessions(
         &mut self,
         number: usize,
         put: &mut dyn FnMut(SavedSession) -> Option<()>,
     ) -> Option<Option<Time>> {
-        let at = self.filter_at(number)?;
+        let at = self.filter_node(number)?;
         let memory = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let node = &mut self.graph.nodes[at];
         let Operator::Filter(filter) = &mut node.operator else { return None };
@@ -93,8 +93,8 @@ impl Space {
         Some(node.wake)
     }
 
-    /// Loads saved state into a new filter. On failure the filter keeps the sessions loaded so far,
-    /// which [`Space::clear_state`] removes.
+    /// Loads saved state into a new filter. On failure the filter keeps the sessions loaded so far;
+    /// [`Space::clear_state`] removes them.
     pub fn load_state(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
         let memory = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let Operator::Filter(filter) = &mut node.operator else {
@@ -106,7 +106,7 @@ impl Space {
             for list in &session.lists {
                 let mut blocks = Vec::new();
                 for block in list {
-                    let adopted = memory.adopt(&block.entry, &block.frame);
+                    let adopted = memory.adopt_block(&block.entry, &block.frame);
                     let (entry, pin) =
                         adopted.ok_or("there is no memory for the blocks that it holds")?;
                     blocks.push((block.key, entry, pin));
@@ -116,7 +116,7 @@ impl Space {
             let moved = MovedSession { key: session.key, bytes: session.bytes.clone(), held };
             state.put(moved, &mut node.holds).map_err(|mistake| mistake.to_string())?;
         }
-        let held = saved.held();
+        let held = saved.held_amount();
         // The blocks come from another process, so they count as made here.
         node.counts.made = add_amounts(node.counts.made, held);
         node.counts.held = held;
@@ -124,9 +124,9 @@ impl Space {
         Ok(())
     }
 
-    /// Loads saved state into a filter that already runs here.
+    /// Loads saved state into a filter of this space.
     pub fn load_state_of(&mut self, number: usize, saved: &SavedState) -> Result<(), String> {
-        let at = self.filter_at(number).ok_or("there is no such filter")?;
+        let at = self.filter_node(number).ok_or("there is no such filter")?;
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
         let learned = self.load_state(&mut node, saved);
@@ -134,9 +134,9 @@ impl Space {
         learned
     }
 
-    /// Removes the state of a filter whose successor runs in another place.
+    /// Removes the state of a filter whose successor runs elsewhere.
     pub fn forget_state(&mut self, number: usize) {
-        let Some(at) = self.filter_at(number) else { return };
+        let Some(at) = self.filter_node(number) else { return };
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
         self.clear_state(&mut node);
@@ -160,14 +160,15 @@ impl Space {
         }
     }
 
-    /// Returns the node of the filter with this planned index, or `None` if it does not run here.
+    /// Returns the node of the filter with this planned index; `None` if the filter runs in another
+    /// space.
     pub fn node(&self, number: usize) -> Option<&Node> {
-        self.filter_at(number).map(|at| &self.graph.nodes[at])
+        self.filter_node(number).map(|at| &self.graph.nodes[at])
     }
 
-    /// Returns the node index of the filter with this planned index, or `None` if it does not run
-    /// here.
-    fn filter_at(&self, number: usize) -> Option<usize> {
+    /// Returns the node index of the filter with this planned index; `None` if the filter runs in
+    /// another space.
+    fn filter_node(&self, number: usize) -> Option<usize> {
         let is = |node: &Node| {
             node.planned == number
                 && !node.has_moved
@@ -177,7 +178,7 @@ impl Space {
     }
 }
 
-/// Returns the sum of two amounts, by blocks and by bytes.
+/// Returns the sum of two amounts.
 #[must_use]
 pub const fn add_amounts(one: Amount, other: Amount) -> Amount {
     Amount { blocks: one.blocks + other.blocks, bytes: one.bytes + other.bytes }

@@ -7,23 +7,23 @@
 //! the class of the last operand that answered.
 
 use super::arc::NodeId;
-use super::select::Wanted;
+use super::select::SelectedClasses;
 
 /// A Boolean expression over filters of the space. `N` identifies a filter.
 #[derive(Clone, Debug)]
 pub enum Section<N = NodeId> {
     /// A single filter.
     Filter(N),
-    /// A chain of steps. Each step but the first runs on the blocks whose class, given by the
-    /// previous step, is in the step's set. The last step answers. The set of the first step is not
-    /// used.
-    Chain(Vec<(Wanted, Self)>),
+    /// A chain of filters or expressions. Each step except the first runs on the blocks to which
+    /// the previous step gave a class in the step's set. The last step answers. The set of the
+    /// first step is not used.
+    Chain(Vec<(SelectedClasses, Self)>),
     /// Conjunction: each part runs on the blocks that all previous parts answered, if the block's
     /// class on entry is in the part's set.
-    All(Vec<(Wanted, Self)>),
+    All(Vec<(SelectedClasses, Self)>),
     /// Disjunction: each part runs on the blocks that no previous part answered, if the block's
     /// class on entry is in the part's set.
-    Any(Vec<(Wanted, Self)>),
-    /// The negation: answers the blocks that the operand does not answer.
+    Any(Vec<(SelectedClasses, Self)>),
+    /// Negation: answers the blocks that the operand does not answer.
     Not(Box<Self>),
 }

@@ -5,7 +5,7 @@ use filter::{Batch, LaneMask};
 
 /// The set of classes that an arc accepts.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Wanted {
+pub enum SelectedClasses {
     /// All nonzero classes, as after a plain `|`.
     Answered,
     /// All classes, as after `|all`.
@@ -16,7 +16,7 @@ pub enum Wanted {
     Ranges(Vec<(u32, u32)>),
 }
 
-impl Wanted {
+impl SelectedClasses {
     /// Creates the set of these ranges, which must be sorted and disjoint.
     #[must_use]
     pub fn ranges(ranges: Vec<(u32, u32)>) -> Self {
@@ -63,12 +63,12 @@ mod tests {
 
     #[test]
     fn adjacent_ranges_select_exactly_their_classes() {
-        let wanted = Wanted::ranges(vec![(0, 21), (23, 79), (81, u32::MAX)]);
-        let Wanted::Ranges(ranges) = &wanted else { panic!("three ranges") };
+        let wanted = SelectedClasses::ranges(vec![(0, 21), (23, 79), (81, u32::MAX)]);
+        let SelectedClasses::Ranges(ranges) = &wanted else { panic!("three ranges") };
         for (value, yes) in [(0, true), (22, false), (80, false), (81, true), (u32::MAX, true)] {
             assert_eq!(ranges_contain(ranges, value), yes, "{value}");
         }
-        assert_eq!(Wanted::ranges(vec![(0, u32::MAX)]), Wanted::All);
-        assert_eq!(Wanted::ranges(vec![(80, 80)]), Wanted::One(80));
+        assert_eq!(SelectedClasses::ranges(vec![(0, u32::MAX)]), SelectedClasses::All);
+        assert_eq!(SelectedClasses::ranges(vec![(80, 80)]), SelectedClasses::One(80));
     }
 }

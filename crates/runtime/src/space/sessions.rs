@@ -4,16 +4,16 @@ use super::node::{Node, Operator};
 use filter::{Filter, MovedSession, PRIVATE};
 use std::collections::HashMap;
 
-/// Birth sequence numbers of sessions: the sequence numbers of their first blocks.
+/// Birth sequence numbers: for each session, the sequence number of its first block.
 #[derive(Debug, Default)]
 pub(crate) struct SessionBirths {
-    /// Sequence number of the first block of each session, by session number.
+    /// Sequence number of the first block, by session number.
     pub(super) first_seqs: HashMap<u32, u32>,
-    /// Number of entries above which the entries of ended sessions are removed.
+    /// Number of entries at which the entries of ended sessions are removed.
     pub(super) entries_max: usize,
 }
 
-/// Minimum of `entries_max`.
+/// Lower bound on `entries_max`.
 const BIRTHS_MIN: usize = 4096;
 
 impl SessionBirths {
@@ -22,19 +22,20 @@ impl SessionBirths {
         self.first_seqs.extend(begun);
     }
 
-    /// Returns true if entries of ended sessions should be removed.
+    /// Returns true if there are so many entries that those of ended sessions should be removed.
     pub(super) fn is_over_limit(&self) -> bool {
         self.first_seqs.len() > self.entries_max.max(BIRTHS_MIN)
     }
 
-    /// Keeps only the entries of these sessions, and sets the limit to twice their number.
-    pub(super) fn keep(&mut self, live: impl Iterator<Item = u32>) {
+    /// Removes the entries of all other sessions, and sets the limit to twice the number of these.
+    pub(super) fn retain_sessions(&mut self, live: impl Iterator<Item = u32>) {
         let live = live.filter_map(|session| Some((session, *self.first_seqs.get(&session)?)));
         self.first_seqs = live.collect();
         self.entries_max = 2 * self.first_seqs.len();
     }
 
-    /// Returns the rank of a session. `end` is the first sequence number after the last batch.
+    /// Returns the rank of a session: its birth relative to `end`, the first sequence number after
+    /// the last batch.
     pub(super) fn rank(&self, session: u64, end: u32) -> u32 {
         let number = u32::try_from(session).unwrap_or(u32::MAX);
         // Sessions numbered before the chain have the same numbers in all replicas.
@@ -42,7 +43,7 @@ impl SessionBirths {
     }
 }
 
-/// The sessions taken out of a replicated filter, to be ended one by one.
+/// The sessions taken out of a replicated filter, which end one by one.
 #[derive(Debug, Default)]
 pub(crate) struct SessionEnds {
     /// Sessions with their ranks, highest rank first.
@@ -50,8 +51,7 @@ pub(crate) struct SessionEnds {
 }
 
 impl SessionEnds {
-    /// Takes all sessions out of a filter and sorts them by rank. Other state remains in the
-    /// filter.
+    /// Takes all sessions out of a filter and sorts them by rank. The filter keeps its other state.
     pub(super) fn take_from(node: &mut Node, births: &SessionBirths, end: u32) -> Self {
         let Operator::Filter(Filter::Stream(filter)) = &mut node.operator else {
             return Self::default();

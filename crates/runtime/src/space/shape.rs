@@ -1,4 +1,4 @@
-//! The shape of a space's graph: order and roles of its nodes.
+//! The shape of a space's graph: the order and roles of its nodes.
 
 use super::arc::NodeId;
 
@@ -9,15 +9,15 @@ pub struct Shape {
     pub(crate) rank: Vec<usize>,
     /// Nodes in topological order.
     pub(crate) order: Vec<NodeId>,
-    /// True, by node, for a fork that numbers blocks: one outside of all branches that are joined
-    /// again.
+    /// For each node, true if it is a fork that numbers blocks, because it is not inside branches
+    /// that join again.
     pub(crate) numbering_forks: Vec<bool>,
-    /// True if at least one operator reads bytes.
+    /// True if the operator of at least one node reads bytes.
     pub(crate) reads_bytes: bool,
     /// Bits of the arcs, by node, behind which only sinks read bytes, and take them in place; 0 for
     /// nodes that are no sources.
     pub(crate) arcs_in_place: Vec<u64>,
-    /// True if at least one filter edits block by block.
+    /// True if the operator of at least one node is a filter that edits block by block.
     pub(crate) edits: bool,
     /// Nodes that dispatch to replicas.
     pub(crate) dispatchers: Vec<NodeId>,

@@ -1,4 +1,4 @@
-//! The end of a space: releases held blocks, then ends sinks, sources and rings.
+//! End of a space, which releases held blocks, then ends sinks, sources and rings.
 
 use super::arc::NodeId;
 use super::node::Operator;
@@ -19,7 +19,7 @@ impl Space {
         self.note_claims();
     }
 
-    /// Ends a node. Releases its held blocks first, unless the path has `failed`.
+    /// Ends a node. Unless the path has `failed`, first releases the blocks that the node holds.
     pub(super) fn finish_node(&mut self, at: NodeId, now: Time, failed: bool) {
         if matches!(self.graph.nodes[at].operator, Operator::Dispatch(_)) {
             self.close_dispatch(at);
@@ -39,7 +39,7 @@ impl Space {
                 match part.sink.finish() {
                     Ok(report) => part.report = Some(report),
                     Err(failure) => {
-                        let first = PathFailure::of_endpoint(node.name.clone(), failure);
+                        let first = PathFailure::from_endpoint(node.name.clone(), failure);
                         self.graph.pass.failure.get_or_insert(first);
                     }
                 }
@@ -59,8 +59,8 @@ impl Space {
         }
     }
 
-    pub(super) fn remains(self) -> Remains {
-        let imported = self.imported();
+    pub(super) fn into_remains(self) -> Remains {
+        let imported = self.import_counters();
         let (retired, programs) = (self.accounts.retired, self.programs.gone);
         let failure = self.graph.pass.failure;
         Remains {
@@ -74,8 +74,8 @@ impl Space {
     }
 
     /// Returns the blocks and bytes received over each ring.
-    pub(super) fn imported(&self) -> Vec<ImportCounters> {
-        let imported = |node: NodeId, import: &Import| ImportCounters {
+    pub(super) fn import_counters(&self) -> Vec<ImportCounters> {
+        let counters_of = |node: NodeId, import: &Import| ImportCounters {
             planned: import.planned,
             node,
             name: self.graph.nodes[node].name.clone(),
@@ -83,10 +83,10 @@ impl Space {
         };
         let rings = self.inputs.list.iter().flat_map(|input| match input {
             Input::Ring { node, import, .. } | Input::Replica { node, import, .. } => {
-                vec![imported(*node, import)]
+                vec![counters_of(*node, import)]
             }
             Input::Join(gather) => {
-                gather.imports().map(|(node, import)| imported(node, import)).collect()
+                gather.imports().map(|(node, import)| counters_of(node, import)).collect()
             }
             Input::Source { .. } => Vec::new(),
         });

@@ -1,16 +1,16 @@
-//! Sleep of an idle space: the events that wake it, and the time limit.
+//! Sleep of an idle space: the events that wake it, and the maximum time.
 
 use super::node::Operator;
-use super::pass::{PassResult, earliest};
+use super::pass::{PassResult, earlier_time};
 use super::{Clock, Input, Space};
 use buffer::signal::Ticket;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Maximum sleep while a source waits for memory.
+/// Maximum sleep of a space whose source waits for memory.
 const MEMORY_WAIT: Duration = Duration::from_millis(1);
 
-/// The time that a space has used.
+/// CPU time and sleep time of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSpent {
     /// CPU time of the thread in nanoseconds.
@@ -20,7 +20,7 @@ pub struct TimeSpent {
 }
 
 impl TimeSpent {
-    /// Returns the time used since the earlier reading `before`.
+    /// Returns the time used since the reading `before`.
     pub fn since(self, before: Self) -> Self {
         let cpu = self.cpu.saturating_sub(before.cpu);
         Self { cpu, asleep: self.asleep.saturating_sub(before.asleep) }
@@ -28,16 +28,16 @@ impl TimeSpent {
 }
 
 impl Space {
-    /// Returns the time that the space has used. Call this in the thread of the space.
+    /// Returns the CPU time and sleep time of the space. Must be called in the thread of the space.
     pub fn time_spent(&self) -> TimeSpent {
         TimeSpent { cpu: sys::clock::thread(), asleep: self.accounts.asleep }
     }
 
-    /// Sleeps until a notification arrives, a source becomes readable, or the next timer is due.
+    /// Sleeps until the doorbell is notified, a source becomes readable, or the next timer is due.
     pub(super) fn sleep(&mut self, pass: PassResult, ticket: Ticket) {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min();
         let until = match self.graph.clock {
-            Clock::Live => earliest(pass.until, wake),
+            Clock::Live => earlier_time(pass.until, wake),
             Clock::Blocks(_) => pass.until,
         };
         let limit = until.map(|until| match until.saturating_sub(self.graph.live_time()) {
@@ -71,9 +71,9 @@ impl Space {
         self.accounts.asleep += sys::clock::monotonic().saturating_sub(begin);
     }
 
-    /// Returns true if memory that readers release can give the space new work while all of its
-    /// inputs are empty. If every space woke on releases, each release would let one block in,
-    /// whose transfer wakes the other space, and two nearly idle threads would never sleep.
+    /// Returns true if memory released by readers is new work for the space while all of its inputs
+    /// are empty. If every space woke for each release, it would let one block in, whose transfer
+    /// wakes the other space, so that two nearly idle threads would never sleep.
     fn wakes_on_memory(&self) -> bool {
         self.inputs.list.iter().any(|input| match input {
             Input::Source { node, .. } => match &self.graph.nodes[*node].operator {
@@ -84,7 +84,7 @@ impl Space {
         })
     }
 
-    /// Returns the time until the next timer. Returns `None` if no timer is set, and in a path with
+    /// Returns the time until the next timer. Returns `None` if no timer is set, or if the path has
     /// block time, which does not advance without blocks.
     pub fn time_to_timer(&self) -> Option<Duration> {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min()?;

@@ -2,13 +2,14 @@
 //!
 //! A replaying space waits for the next event of its record: for blocks of another space, room in a
 //! ring, or a hot swap. An invalid record may make all spaces wait for one another. Each space
-//! therefore registers its wait after a fruitless poll. When all spaces have registered a wait
+//! therefore registers its wait after a poll without result. When all spaces have registered a wait
 //! since the last progress of any space, no further progress is possible. Every waiting space then
 //! receives, at its next poll, a verdict with the positions of all spaces.
 //!
 //! The detector reads no clock. A space inside a filter or sink counts as active, however long the
-//! call takes. A space reports progress that another space may wait for before it waits itself, so
-//! no thread schedule ends a valid replay. docs/book/decisions/0042-changes-in-a-record.md
+//! call takes. If another space may wait for some progress of a space, the space reports it before
+//! it waits itself, so that no thread schedule ends a valid replay.
+//! docs/book/decisions/0042-changes-in-a-record.md
 
 use crate::status::SpaceStatus;
 use buffer::signal::Doorbell;
@@ -27,9 +28,8 @@ pub struct ReplayState {
     pub whole: bool,
 }
 
-/// Number of fruitless polls since the last progress after which a space counts as waiting. One
-/// poll would suffice; after a second one the space has also published its output and reclaimed
-/// memory.
+/// Number of consecutive polls without result after which a space counts as waiting. One poll would
+/// suffice. After the second one, the space has also published its output and reclaimed memory.
 const POLLS_MIN: u32 = 2;
 
 /// Maximum sleep between two polls.
@@ -60,32 +60,32 @@ struct SpaceActivity {
 enum Activity {
     Moves,
     Waits {
-        /// Waits for its next event. `seen`: value of [`StallState::moves`] at the last poll, and
-        /// number of polls since it changed.
+        /// The space waits for its next event. `seen` is the value of [`StallState::moves`] at the
+        /// last poll, and `polls` the number of polls since it changed.
         seen: u64,
         polls: u32,
-        /// True if the space waits for a hot swap.
+        /// True if the event is a hot swap.
         change: bool,
         what: String,
     },
-    /// Borrowed exclusively by a hot swap.
+    /// A hot swap has borrowed the space.
     Lent,
 }
 
 /// Activity of the thread that replays hot swaps.
 #[derive(Debug, Default)]
 enum ChangerActivity {
-    /// There is no such thread, or no further hot swap.
+    /// There is no such thread, or no hot swap follows.
     #[default]
-    Over,
+    Finished,
     Moves,
-    /// Waits until this space reaches the recorded swap, where the space executes the command of
-    /// the swap.
-    Takes(Arc<SpaceStatus>),
-    /// Waits until this space has ended.
-    Ends(Arc<SpaceStatus>),
-    /// Waits until this many spaces have been drained.
-    Settles(usize),
+    /// The thread waits until this space reaches the recorded swap, where the space executes the
+    /// command of the swap.
+    AwaitsCommand(Arc<SpaceStatus>),
+    /// The thread waits until this space has ended.
+    AwaitsEnd(Arc<SpaceStatus>),
+    /// The thread waits until this many spaces have been drained.
+    AwaitsDraining(usize),
 }
 
 impl StallDetector {
@@ -100,7 +100,7 @@ impl StallDetector {
 
     /// Reports that no further hot swap follows.
     pub fn end_changer(&self) {
-        self.set_changer(ChangerActivity::Over);
+        self.set_changer(ChangerActivity::Finished);
     }
 
     fn set_changer(&self, changer: ChangerActivity) {
@@ -112,18 +112,18 @@ impl StallDetector {
     /// Reports that the hot swap waits for this space to reach the swap. The next command to the
     /// space belongs to the swap.
     pub fn note_command_for(&self, space: &Arc<SpaceStatus>) {
-        self.set_changer(ChangerActivity::Takes(Arc::clone(space)));
+        self.set_changer(ChangerActivity::AwaitsCommand(Arc::clone(space)));
     }
 
     /// Reports that the hot swap waits for the end of this space.
     pub fn note_end_of(&self, space: &Arc<SpaceStatus>) {
-        self.set_changer(ChangerActivity::Ends(Arc::clone(space)));
+        self.set_changer(ChangerActivity::AwaitsEnd(Arc::clone(space)));
     }
 
     /// Reports that the hot swap waits until this many spaces have been drained.
     pub fn note_draining(&self, spaces: usize) {
         if spaces > 0 {
-            self.set_changer(ChangerActivity::Settles(spaces));
+            self.set_changer(ChangerActivity::AwaitsDraining(spaces));
         }
     }
 
@@ -147,19 +147,19 @@ impl StallState {
         };
         let find = |space| self.spaces.iter().find(|entry| Arc::ptr_eq(&entry.space, space));
         let changer = match &self.changer {
-            ChangerActivity::Over | ChangerActivity::Settles(_) => true,
+            ChangerActivity::Finished | ChangerActivity::AwaitsDraining(_) => true,
             ChangerActivity::Moves => false,
             // A space at a recorded swap executes the command: it joins the swap, or fails because
             // the swap is another one.
-            ChangerActivity::Takes(space) => find(space).is_some_and(|entry| {
+            ChangerActivity::AwaitsCommand(space) => find(space).is_some_and(|entry| {
                 !entry.rejects && !matches!(entry.doing, Activity::Waits { change: true, .. })
             }),
-            ChangerActivity::Ends(space) => find(space).is_some(),
+            ChangerActivity::AwaitsEnd(space) => find(space).is_some(),
         };
         changer && self.spaces.iter().all(waits)
     }
 
-    /// Formats the verdict: the waits of all spaces.
+    /// Formats the verdict, which lists the waits of all spaces.
     fn verdict_text(&self) -> String {
         let waits = self.spaces.iter().filter_map(|entry| match &entry.doing {
             Activity::Waits { what, .. } => Some(what.as_str()),
@@ -170,7 +170,7 @@ impl StallState {
     }
 }
 
-/// The handle by which one replaying space reports to the detector.
+/// The handle through which a replaying space reports to the detector.
 #[derive(Clone, Debug)]
 pub struct StallProbe {
     stalls: Arc<StallDetector>,
@@ -219,7 +219,7 @@ impl StallProbe {
         drop(self.set_activity(Activity::Lent));
     }
 
-    /// Reports progress of the space.
+    /// Reports that the space has made progress.
     pub fn note_progress(&self) {
         drop(self.set_activity(Activity::Moves));
     }
@@ -228,7 +228,7 @@ impl StallProbe {
     /// space has reported that.
     pub fn note_drained(&self) {
         let mut state = self.set_activity(Activity::Lent);
-        if let ChangerActivity::Settles(left) = &mut state.changer {
+        if let ChangerActivity::AwaitsDraining(left) = &mut state.changer {
             *left -= 1;
             if *left == 0 {
                 state.changer = ChangerActivity::Moves;
@@ -268,8 +268,8 @@ impl StallProbe {
         }
     }
 
-    /// Begins a wait, and reports all output so far as progress. `change` is true if the space
-    /// waits for a hot swap.
+    /// Begins a wait. All output so far counts as progress. `change` is true if the space waits for
+    /// a hot swap.
     pub fn begin_wait(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
         self.note_progress();
         let what = format!("{} (byte {})", what(), self.byte());
@@ -277,8 +277,8 @@ impl StallProbe {
     }
 }
 
-/// The registration of a space. It is dropped after all other parts of the space, and then reports
-/// the end of the space.
+/// The registration of a space with the detector. Dropped after all other parts of the space, it
+/// reports the end of the space.
 #[derive(Debug)]
 pub struct StallRegistration(pub(crate) StallProbe);
 
@@ -290,7 +290,7 @@ impl Drop for StallRegistration {
     }
 }
 
-/// A wait of a space, which `what` describes. Dropping it reports the space as active again.
+/// A wait of a space, which `what` describes. When dropped, it reports the space as active again.
 #[derive(Debug)]
 pub struct StallWait {
     post: StallProbe,
@@ -308,7 +308,7 @@ impl StallWait {
         self.seen = moves;
     }
 
-    /// Registers a fruitless poll. Returns the verdict if no further progress is possible.
+    /// Registers a poll without result. Returns the verdict if no further progress is possible.
     pub fn note_fruitless(&self) -> Option<String> {
         let mut state = self.post.stalls.state();
         let Self { seen, polls, change, .. } = *self;

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 /// The new graph of a space.
 #[derive(Debug, Default)]
 pub struct HotSwap {
-    /// Nodes and arcs of the new graph, with placeholders for kept nodes.
+    /// The new graph, with placeholders for kept nodes.
     pub assembly: Assembly,
     /// Placeholders, each with the identity of its kept node.
     pub kept: Vec<(NodeId, NodeKey)>,
@@ -30,9 +30,9 @@ pub struct HotSwap {
     pub renewed: Vec<(NodeKey, Filter)>,
     /// New inputs, in addition to the inputs of kept nodes.
     pub inputs: Vec<Input>,
-    /// Pools of the new inputs. The intake indices of the new inputs refer to this list.
+    /// Pools of the new inputs, to which the inputs refer by index.
     pub intakes: Vec<Pool>,
-    /// CPU to which the space is pinned after the swap, or `None` to leave it unpinned.
+    /// CPU to which the space is pinned after the swap; `None` for no CPU.
     pub processor: Option<usize>,
 }
 
@@ -119,7 +119,8 @@ impl Space {
         self.accounts.swaps += 1;
     }
 
-    /// Installs the new graph. `arrived` contains the kept nodes that come from other spaces.
+    /// Installs the new graph. `arrived` contains the kept nodes that have moved here from other
+    /// spaces.
     pub fn swap(&mut self, swap: HotSwap, arrived: &mut HashMap<NodeKey, Node>) {
         let HotSwap { mut assembly, kept, mut inputs, intakes, processor, .. } = swap;
         self.processor = processor;
@@ -173,7 +174,7 @@ impl Space {
             (0..self.graph.nodes.len()).filter(|at| self.graph.nodes[*at].is_process_input());
         self.programs.inputs =
             programs.map(|at| (at, names.get(&at).is_some_and(|key| told.contains(key)))).collect();
-        self.keep_taps();
+        self.retain_taps();
         self.publishes = self.graph.nodes.iter().any(|node| node.shown.is_some());
         self.ports.connect_exports(&mut self.graph.nodes);
     }
@@ -194,14 +195,14 @@ impl Space {
     }
 
     /// Copies the blocks that an arriving node holds out of the memory of its previous space.
-    /// Returns the number of blocks that were lost for lack of memory.
+    /// Returns the number of blocks that were lost because memory was lacking.
     pub fn copy_held_blocks(&mut self, node: &mut Node, from: &mut Self) -> u64 {
         let mut theirs =
             Memory { intakes: &from.graph.intakes, work: &from.graph.work, imported: &[] };
         let ours = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let mut lost = 0;
         node.holds.relocate(|entry, pin| {
-            let moved = ours.adopt(entry, theirs.frame(entry));
+            let moved = ours.adopt_block(entry, theirs.frame(entry));
             theirs.unpin(pin);
             moved.unwrap_or_else(|| {
                 lost += 1;

@@ -1,4 +1,4 @@
-//! The handle of a tap, the thread that writes its records, and the state that both share with the
+//! Handle of a tap, the thread that writes its records, and the state that both share with the
 //! space. See [`super::taps`].
 
 use crate::ledger::LossRanges;
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 /// Maximum backlog of a tap in bytes.
 pub const BACKLOG_MAX: usize = 8 << 20;
-/// Number of bytes that a write to a pipe with room accepts without blocking.
+/// Number of bytes that can be written at once to a pipe with room, without blocking.
 const PIPE_WRITE_MAX: usize = 4096;
-/// Interval at which a thread that waits for the reader checks whether the tap has ended.
+/// Interval at which a thread that waits for the tap's reader checks if the tap has ended.
 const END_POLL: Duration = Duration::from_millis(100);
-/// Maximum time for completing a partly written record after the tap has ended.
+/// Maximum time for completing a partly written record after the end of the tap.
 const COMPLETION_MAX: Duration = Duration::from_secs(1);
 
 /// The policy for frames that arrive while the backlog of a tap is full.
@@ -34,27 +34,27 @@ pub enum OverrunPolicy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapEnd {
     /// The reader has closed the pipe or exited.
-    Left,
-    /// The reader has taken nothing for this long.
-    Stuck(Duration),
-    /// The backlog was full under [`OverrunPolicy::End`].
-    Behind,
-    /// The node was removed or moved to another space.
-    Moved,
+    ReaderLeft,
+    /// The reader has read nothing for this long.
+    ReaderStuck(Duration),
+    /// The backlog was full, and the policy is [`OverrunPolicy::End`].
+    BacklogFull,
+    /// The node was removed, or moved to another space.
+    NodeMoved,
     /// The path has ended.
-    Ended,
+    PathEnded,
 }
 
 impl std::fmt::Display for TapEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Left => f.write_str("its reader has gone"),
-            Self::Stuck(patience) => {
+            Self::ReaderLeft => f.write_str("its reader has gone"),
+            Self::ReaderStuck(patience) => {
                 write!(f, "its reader took nothing for {} ms", patience.as_millis())
             }
-            Self::Behind => write!(f, "its reader was {} MB behind", BACKLOG_MAX >> 20),
-            Self::Moved => f.write_str("its node was changed: begin it again"),
-            Self::Ended => f.write_str("the path has ended"),
+            Self::BacklogFull => write!(f, "its reader was {} MB behind", BACKLOG_MAX >> 20),
+            Self::NodeMoved => f.write_str("its node was changed: begin it again"),
+            Self::PathEnded => f.write_str("the path has ended"),
         }
     }
 }
@@ -64,9 +64,9 @@ impl std::fmt::Display for TapEnd {
 pub enum TapOrigin {
     /// Oldest block in the history.
     Oldest,
-    /// The blocks of the last given number of nanoseconds.
+    /// The blocks of the last nanoseconds, whose number is given.
     Ago(u64),
-    /// The block with this number, counted over the output of the node.
+    /// The block with this number; blocks are counted over the output of the node.
     Block(u64),
 }
 
@@ -77,24 +77,24 @@ pub struct TapStats {
     pub frames: u64,
     /// Number of frames skipped because of the backlog.
     pub skipped: u64,
-    /// Numbers of the skipped blocks, counted over the output of the node.
+    /// Numbers of the skipped blocks; blocks are counted over the output of the node.
     pub missing: LossRanges,
     /// Number of blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
-    /// Reason why the tap has ended, or `None` while it runs.
+    /// Reason for the end of the tap; `None` while it runs.
     pub over: Option<TapEnd>,
 }
 
 /// The report of the position at which a tap began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TapStart {
-    /// Number of the first block, counted over the output of the node.
+    /// Number of the first block; blocks are counted over the output of the node.
     pub block: u64,
     /// Number of blocks taken from the history.
     pub past: u64,
     /// Age of the first block from the history, in nanoseconds.
     pub ago_ns: u64,
-    /// True if the path keeps a history of this node's output.
+    /// True if the path has a history of this node's output.
     pub remembers: bool,
 }
 
@@ -105,7 +105,7 @@ pub struct Tap {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The space's end of a tap, which feeds the writing thread.
+/// The end of a tap in the space, which sends records to the writing thread.
 #[derive(Debug)]
 pub struct TapFeed {
     pub(super) shared: Arc<TapState>,
@@ -143,11 +143,11 @@ impl TapState {
 }
 
 impl Tap {
-    /// Creates a tap that writes into this pipe. Returns the handle and the space's end.
+    /// Creates a tap that writes into this pipe. Returns its handle, and its end in the space.
     ///
     /// # Errors
     ///
-    /// Fails if no thread can be started.
+    /// Fails if the thread cannot be started.
     pub fn new(
         pipe: OwnedFd,
         policy: OverrunPolicy,
@@ -183,7 +183,7 @@ impl Tap {
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        self.shared.end(TapEnd::Left);
+        self.shared.end(TapEnd::ReaderLeft);
         if let Some(thread) = self.thread.take() {
             // The thread polls the end regularly and returns nothing.
             let _ended = thread.join();
@@ -213,14 +213,16 @@ impl TapWriter {
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) if !self.shared.has_ended() => {}
                 Err(mpsc::RecvTimeoutError::Timeout) => return,
-                Err(mpsc::RecvTimeoutError::Disconnected) => return self.shared.end(TapEnd::Ended),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return self.shared.end(TapEnd::PathEnded);
+                }
             }
         }
     }
 
-    /// Writes records. Blocks until the reader has taken all of them or the tap ends. If the tap
-    /// ends within a record, first completes the record, within [`COMPLETION_MAX`], so that the
-    /// reader finds no truncated record.
+    /// Writes records. Blocks until the reader has read all of them or the tap ends. If the tap
+    /// ends within a record, first completes the record, for at most [`COMPLETION_MAX`], so that
+    /// the reader finds no truncated record.
     fn write(&mut self, records: &[u8]) -> Result<(), TapEnd> {
         let first = if self.begun { 0 } else { history::FILE_HEADER_SIZE };
         self.begun = true;
@@ -230,12 +232,12 @@ impl TapWriter {
             let end =
                 if over { history::record_boundary(records, first, done) } else { records.len() };
             if done == end {
-                return Err(TapEnd::Left);
+                return Err(TapEnd::ReaderLeft);
             }
             if !sys::poll::writable(&self.pipe, END_POLL) {
                 let waited = Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
                 if waited >= if over { self.patience.min(COMPLETION_MAX) } else { self.patience } {
-                    return Err(TapEnd::Stuck(self.patience));
+                    return Err(TapEnd::ReaderStuck(self.patience));
                 }
                 continue;
             }
@@ -246,7 +248,7 @@ impl TapWriter {
             {
                 Ok(written) => done += written,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Err(TapEnd::Left),
+                Err(_) => return Err(TapEnd::ReaderLeft),
             }
             since = sys::clock::monotonic();
         }

@@ -41,10 +41,10 @@ impl Space {
     }
 
     /// Ends the taps of nodes that have left the space.
-    pub(super) fn keep_taps(&mut self) {
+    pub(super) fn retain_taps(&mut self) {
         let nodes = &self.graph.nodes;
         let is_here =
             |number| nodes.iter().any(|node| node.planned == number && node.can_be_tapped());
-        self.graph.pass.observers.keep_taps(is_here);
+        self.graph.pass.observers.retain_taps(is_here);
     }
 }

@@ -1,11 +1,11 @@
 //! Taps: copies of the frames that leave a node of a running path, including frames of the past.
 //! [SL §5.2, readers that begin in the past; RELIABILITY T4]
 //!
-//! In: blocks that leave a node, in the thread of the space. Out: their frames as capture records,
-//! written into a pipe by the thread of the tap. The space copies frames and never waits. The
-//! backlog is bounded ([`BACKLOG_MAX`]): if it is full, frames are skipped and counted, or the tap
-//! ends, depending on its policy. A tap ends when its reader takes nothing for the length of its
-//! patience, or closes the pipe.
+//! Input: blocks that leave a node, in the thread of the space. Output: their frames as capture
+//! records, written into a pipe by the thread of the tap. The space copies frames and never waits.
+//! The backlog is bounded ([`BACKLOG_MAX`]): if it is full, frames are skipped and counted, or the
+//! tap ends, depending on its policy. A tap ends when its reader has read nothing for a maximum
+//! time, or closes the pipe.
 //!
 //! A tap can begin in the past if the path keeps a history of its sources ([`Taps::history_of`]).
 //! Such a tap reports the number of its first block, so that a tap that begins late is not mistaken
@@ -20,7 +20,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl TapFeed {
-    /// Sends the history, beginning at `from`, without regard to the backlog limit. Returns the
+    /// Sends the frames of the history from `from` on, even beyond the backlog limit. Returns the
     /// number of frames sent.
     fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
         let mut records = Vec::new();
@@ -36,8 +36,8 @@ impl TapFeed {
         frames
     }
 
-    /// Sends the frames of these lanes, or skips them if the backlog is full. Returns false if the
-    /// tap has ended.
+    /// Sends the frames in these lanes. If the backlog is full, skips them or ends the tap. Returns
+    /// false if the tap has ended.
     fn send_frames(&mut self, batch: &Batch<'_>, which: LaneMask) -> bool {
         if self.shared.has_ended() {
             return false;
@@ -50,7 +50,7 @@ impl TapFeed {
             let missing = self.shared.missing.lock();
             missing.unwrap_or_else(PoisonError::into_inner).add(from, count, None);
             if self.policy == OverrunPolicy::End {
-                self.shared.end(TapEnd::Behind);
+                self.shared.end(TapEnd::BacklogFull);
             }
             return self.policy == OverrunPolicy::Skip;
         }
@@ -71,8 +71,8 @@ impl TapFeed {
         true
     }
 
-    /// Returns true if the frame has the link type of the capture. The first frame determines the
-    /// link type, and its file header is appended to `records`.
+    /// Returns true if the frame has the link type of the capture, which is that of the first
+    /// frame. For the first frame, appends the file header to `records`.
     fn has_link_type(&mut self, kept: FrameHeader, records: &mut Vec<u8>) -> bool {
         if self.first.is_none() {
             records.extend_from_slice(&history::file_header(kept.link));
@@ -136,7 +136,7 @@ impl Taps {
         self.feeds.retain(|(node, feed)| {
             let here = is_here(*node) && !feed.shared.has_ended();
             if !here {
-                feed.shared.end(TapEnd::Moved);
+                feed.shared.end(TapEnd::NodeMoved);
             }
             here
         });
@@ -151,7 +151,7 @@ impl Taps {
 
 impl Observer for Taps {
     /// Sends the routed frames to the histories and taps of the node.
-    fn routed(&mut self, from: &Node, batch: &Batch<'_>, wanted: LaneMask, _: Time) {
+    fn before_routing(&mut self, from: &Node, batch: &Batch<'_>, wanted: LaneMask, _: Time) {
         if wanted == 0 || !from.can_be_tapped() {
             return;
         }
@@ -186,13 +186,13 @@ mod tests {
             Tap::new(pipe.into(), OverrunPolicy::Skip, Duration::from_secs(60)).unwrap();
         feed.send_records(records);
         reader.read_exact(&mut [0]).unwrap();
-        tap.shared.end(TapEnd::Moved);
+        tap.shared.end(TapEnd::NodeMoved);
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
         assert_eq!(
             1 + rest.len(),
             history::FILE_HEADER_SIZE + history::RECORD_HEADER_SIZE + LENGTH as usize
         );
-        assert_eq!(tap.stats().over, Some(TapEnd::Moved));
+        assert_eq!(tap.stats().over, Some(TapEnd::NodeMoved));
     }
 }

@@ -1,14 +1,14 @@
-//! Tests of small hand-built graphs: order at joins, sections, cycles, panics, and rings. Each test
-//! checks that the ledger balances.
+//! Tests of small graphs built by hand: order at joins, sections, cycles, panics, and rings. Each
+//! test checks that the ledger balances.
 
 use super::arc::NodeId;
 use super::assemble::Assembly;
 use super::node::{Operator, SinkOperator, SourceOperator};
 use super::section::Section;
-use super::select::Wanted;
+use super::select::SelectedClasses;
 use super::*;
 use crate::ledger::Ledger;
-use crate::report::ledger_of;
+use crate::report::final_ledger;
 use crate::ring::Import;
 use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 use buffer::crossing::{RingConfig, crossing};
@@ -24,7 +24,7 @@ mod edits;
 mod operands;
 mod signals;
 
-/// Source of the numbers from 0 up, as blocks of four bytes.
+/// A source of the numbers from 0 up, as blocks of four bytes.
 struct Numbers {
     next: u32,
     end: u32,
@@ -61,7 +61,7 @@ struct Collector(Arc<Mutex<Vec<(u32, u32)>>>);
 impl Sink for Collector {
     fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let mut kept = self.0.lock().unwrap();
-        kept.extend(batch.blocks().map(|(_, b)| (number(&b), b.pointer.class.0)));
+        kept.extend(batch.blocks().map(|(_, b)| (block_number(&b), b.pointer.class.0)));
         Ok(())
     }
 
@@ -70,7 +70,7 @@ impl Sink for Collector {
     }
 }
 
-fn number(block: &Block<'_>) -> u32 {
+fn block_number(block: &Block<'_>) -> u32 {
     u32::from_be_bytes(block.bytes().try_into().expect("four bytes"))
 }
 
@@ -79,7 +79,7 @@ struct Multiple(u32);
 
 impl Classify for Multiple {
     fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
-        Class(u32::from(number(block).is_multiple_of(self.0)))
+        Class(u32::from(block_number(block).is_multiple_of(self.0)))
     }
 }
 
@@ -88,7 +88,7 @@ struct HoldThree(HeldList);
 
 impl Stream for HoldThree {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
-        cx.hold(&mut self.0, &block, number(&block));
+        cx.hold(&mut self.0, &block, block_number(&block));
         if self.0.len() > 3 {
             cx.release(&mut self.0, |b| b);
         }
@@ -107,8 +107,8 @@ struct AddHundred;
 impl Lanes for AddHundred {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in filter::lanes(batch.live()) {
-            let more = number(&batch.block(l)) + 100;
-            cx.edit(batch, l, filter::Keep::Contents, |bytes| {
+            let more = block_number(&batch.block(l)) + 100;
+            cx.edit(batch, l, filter::OldBytes::Keep, |bytes| {
                 bytes.copy_from_slice(&more.to_be_bytes());
             });
         }
@@ -120,7 +120,7 @@ struct PanicFilter;
 
 impl Classify for PanicFilter {
     fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
-        assert!(number(block) != 40, "forty is too much");
+        assert!(block_number(block) != 40, "forty is too much");
         Class::YES
     }
 }
@@ -167,13 +167,13 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
 }
 
 fn assert_balanced(remains: &[Remains]) -> Ledger {
-    let ledger = ledger_of(remains);
+    let ledger = final_ledger(remains);
     assert_eq!(ledger.imbalances(), []);
     ledger
 }
 
-/// Runs `numbers | (graph that `build` adds) | sink`. Returns the numbers and classes at the sink,
-/// and the remains of the space.
+/// Runs `numbers | GRAPH | sink`, where `build` makes the graph. Returns the numbers and classes at
+/// the sink, and the remains of the space.
 fn run(
     end: u32,
     batch: usize,
@@ -196,11 +196,11 @@ fn join_keeps_input_order_at_every_batch_size() {
             let even = a.add_node(filter("even", Filter::classify(Multiple(2))));
             let third = a.add_node(filter("third", Filter::classify(Multiple(3))));
             let late = a.add_node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
-            a.add_arc(from, even, Wanted::Answered, false, 0);
-            a.add_arc(from, third, Wanted::Answered, false, 1);
-            a.add_arc(even, to, Wanted::Answered, false, 2);
-            a.add_arc(third, late, Wanted::Answered, false, 3);
-            a.add_arc(late, to, Wanted::Answered, false, 4);
+            a.add_arc(from, even, SelectedClasses::Answered, false, 0);
+            a.add_arc(from, third, SelectedClasses::Answered, false, 1);
+            a.add_arc(even, to, SelectedClasses::Answered, false, 2);
+            a.add_arc(third, late, SelectedClasses::Answered, false, 3);
+            a.add_arc(late, to, SelectedClasses::Answered, false, 4);
         });
         assert_balanced(&[remains]);
         // A block that leaves `late` was caused by the block that pushed it out.
@@ -225,8 +225,8 @@ struct Triple;
 impl Stream for Triple {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         cx.pass(block);
-        cx.make(block);
-        cx.make(block);
+        cx.emit_created(block);
+        cx.emit_created(block);
     }
 }
 
@@ -237,11 +237,11 @@ fn k2_blocks_made_before_a_fork_are_joined_block_by_block() {
             let thrice = a.add_node(filter("thrice", Filter::stream(Triple)));
             let left = a.add_node(filter("left", Filter::classify(Multiple(1))));
             let right = a.add_node(filter("right", Filter::lanes(AddHundred)));
-            a.add_arc(from, thrice, Wanted::Answered, false, 0);
-            a.add_arc(thrice, left, Wanted::Answered, false, 1);
-            a.add_arc(thrice, right, Wanted::Answered, false, 2);
-            a.add_arc(left, to, Wanted::Answered, false, 3);
-            a.add_arc(right, to, Wanted::Answered, false, 4);
+            a.add_arc(from, thrice, SelectedClasses::Answered, false, 0);
+            a.add_arc(thrice, left, SelectedClasses::Answered, false, 1);
+            a.add_arc(thrice, right, SelectedClasses::Answered, false, 2);
+            a.add_arc(left, to, SelectedClasses::Answered, false, 3);
+            a.add_arc(right, to, SelectedClasses::Answered, false, 4);
         });
         assert_balanced(&[remains]);
         let one = |n: u32| [(n, 1), (n + 100, 1)];
@@ -250,7 +250,7 @@ fn k2_blocks_made_before_a_fork_are_joined_block_by_block() {
     }
 }
 
-/// Source that alternates between its two arcs, as a kernel program does.
+/// A source that alternates between its two arcs, as a kernel program may do.
 struct AlternatingArcs(Numbers, usize);
 
 impl Source for AlternatingArcs {
@@ -281,12 +281,12 @@ fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
             let both = a.add_node(filter("both", Filter::classify(Multiple(1))));
             let left = a.add_node(filter("left", Filter::classify(Multiple(1))));
             let right = a.add_node(filter("right", Filter::lanes(AddHundred)));
-            a.add_arc(from, both, Wanted::Answered, false, 0);
-            a.add_arc(from, left, Wanted::Answered, false, 1);
-            a.add_arc(both, left, Wanted::Answered, false, 2);
-            a.add_arc(both, right, Wanted::Answered, false, 3);
-            a.add_arc(left, to, Wanted::Answered, false, 4);
-            a.add_arc(right, to, Wanted::Answered, false, 5);
+            a.add_arc(from, both, SelectedClasses::Answered, false, 0);
+            a.add_arc(from, left, SelectedClasses::Answered, false, 1);
+            a.add_arc(both, left, SelectedClasses::Answered, false, 2);
+            a.add_arc(both, right, SelectedClasses::Answered, false, 3);
+            a.add_arc(left, to, SelectedClasses::Answered, false, 4);
+            a.add_arc(right, to, SelectedClasses::Answered, false, 5);
         });
         assert_balanced(&[remains]);
         let parted = |n: u32| (n as usize / batch).is_multiple_of(2);
@@ -301,10 +301,10 @@ fn edit_is_invisible_to_a_sibling_branch() {
     let (kept, remains) = run(100, 32, |a, from, to| {
         let edited = a.add_node(filter("hundred", Filter::lanes(AddHundred)));
         let plain = a.add_node(filter("plain", Filter::classify(Multiple(1))));
-        a.add_arc(from, edited, Wanted::Answered, false, 0);
-        a.add_arc(from, plain, Wanted::Answered, false, 1);
-        a.add_arc(edited, to, Wanted::Answered, false, 2);
-        a.add_arc(plain, to, Wanted::Answered, false, 3);
+        a.add_arc(from, edited, SelectedClasses::Answered, false, 0);
+        a.add_arc(from, plain, SelectedClasses::Answered, false, 1);
+        a.add_arc(edited, to, SelectedClasses::Answered, false, 2);
+        a.add_arc(plain, to, SelectedClasses::Answered, false, 3);
     });
     assert_balanced(&[remains]);
     let expected: Vec<_> = (0..100).flat_map(|n| [(n + 100, 1), (n, 1)]).collect();
@@ -318,13 +318,13 @@ fn section_evaluates_its_operands_in_sequence() {
         let even = a.add_operand(filter("even", Filter::classify(Multiple(2))));
         let third = a.add_operand(filter("third", Filter::classify(Multiple(3))));
         let seventh = a.add_operand(filter("seventh", Filter::classify(Multiple(7))));
-        let all = |part| (Wanted::All, part);
+        let all = |part| (SelectedClasses::All, part);
         let not = Section::Not(Box::new(Section::Filter(third)));
         let both = Section::All(vec![all(Section::Filter(even)), all(not)]);
         let any = Section::Any(vec![all(both), all(Section::Filter(seventh))]);
         let section = a.add_node(node("section", Operator::Section(Arc::new(any))));
-        a.add_arc(from, section, Wanted::Answered, false, 0);
-        a.add_arc(section, to, Wanted::Answered, false, 1);
+        a.add_arc(from, section, SelectedClasses::Answered, false, 0);
+        a.add_arc(section, to, SelectedClasses::Answered, false, 1);
     });
     assert_balanced(&[remains]);
     let wanted = |n: &u32| (n.is_multiple_of(2) && !n.is_multiple_of(3)) || n.is_multiple_of(7);
@@ -336,9 +336,9 @@ fn section_evaluates_its_operands_in_sequence() {
 fn block_in_a_cycle_is_dropped_at_the_hop_limit_and_counted() {
     let (kept, remains) = run(10, 4, |a, from, to| {
         let again = a.add_node(filter("again", Filter::classify(Multiple(1))));
-        a.add_arc(from, again, Wanted::Answered, false, 0);
-        a.add_arc(again, again, Wanted::Answered, true, 1);
-        a.add_arc(again, to, Wanted::Answered, false, 2);
+        a.add_arc(from, again, SelectedClasses::Answered, false, 0);
+        a.add_arc(again, again, SelectedClasses::Answered, true, 1);
+        a.add_arc(again, to, SelectedClasses::Answered, false, 2);
     });
     let ledger = assert_balanced(&[remains]);
     assert_eq!(kept.len(), 10 * (1 + usize::from(walk::HOPS_MAX)));
@@ -352,8 +352,8 @@ fn block_in_a_cycle_is_dropped_at_the_hop_limit_and_counted() {
 fn panic_of_a_filter_ends_the_path_and_captures_the_block() {
     let (kept, remains) = run(100, 32, |a, from, to| {
         let fails = a.add_node(filter("fails", Filter::classify(PanicFilter)));
-        a.add_arc(from, fails, Wanted::Answered, false, 0);
-        a.add_arc(fails, to, Wanted::Answered, false, 1);
+        a.add_arc(from, fails, SelectedClasses::Answered, false, 0);
+        a.add_arc(fails, to, SelectedClasses::Answered, false, 1);
     });
     assert_eq!(kept.len(), 32, "the batch before the one with the bug");
     let failure = remains.failure.as_ref().expect("the path failed");
@@ -382,15 +382,15 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
             Threshold::default(),
         ))),
     ));
-    a.add_arc(from, out, Wanted::Answered, false, 0);
+    a.add_arc(from, out, SelectedClasses::Answered, false, 0);
     let mut first = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);
     first.ports.doorbell = near;
     let mut b = Assembly::default();
     let enter = b.add_node(node("ring from thread0", Operator::Pass));
     let late = b.add_node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
     let to = b.add_node(sink(&kept));
-    b.add_arc(enter, late, Wanted::Answered, false, 1);
-    b.add_arc(late, to, Wanted::Answered, false, 2);
+    b.add_arc(enter, late, SelectedClasses::Answered, false, 1);
+    b.add_arc(late, to, SelectedClasses::Answered, false, 2);
     let import = Import::new(0, readers.pop().unwrap());
     let input = Input::Ring { node: enter, import, ended: false };
     let mut second = space(b, vec![input], 32, 3);
@@ -407,7 +407,7 @@ struct Delay(HeldList);
 
 impl Stream for Delay {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
-        cx.hold(&mut self.0, &block, number(&block));
+        cx.hold(&mut self.0, &block, block_number(&block));
         cx.wake_at(cx.now + 1_000_000);
     }
 
@@ -446,8 +446,8 @@ fn timer_of_a_filter_fires_without_input() {
     let from = a.add_node(node("one", Operator::Source(SourceOperator::new(source))));
     let delay = a.add_node(filter("delay", Filter::stream(Delay(HeldList::default()))));
     let to = a.add_node(sink(&kept));
-    a.add_arc(from, delay, Wanted::Answered, false, 0);
-    a.add_arc(delay, to, Wanted::Answered, false, 1);
+    a.add_arc(from, delay, SelectedClasses::Answered, false, 0);
+    a.add_arc(delay, to, SelectedClasses::Answered, false, 1);
     let remains = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
     assert_balanced(&[remains]);
     assert_eq!(*kept.lock().unwrap(), [(0, 1)]);

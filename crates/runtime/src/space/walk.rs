@@ -39,10 +39,10 @@ pub(crate) struct Walk<'w, 'a> {
     pub(super) around: Vec<(WaitingBatch<'a>, u8)>,
     /// Deferred input of editing filters.
     pub(super) deferred: Vec<DeferredEdit>,
-    /// Next block number at forks.
+    /// Block number that the next fork assigns first.
     pub(super) next: u32,
     pub(super) pass: &'w mut PassState,
-    /// True if the walk has an observer; no observer is set or removed during a walk.
+    /// True if the walk has an observer. Observers are not set or removed during a walk.
     observed: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct WaitingBatch<'a> {
     pub(super) batch: Batch<'a>,
 }
 
-/// A batch at the end of an arc.
+/// A batch that has arrived at the end of an arc.
 struct Arrival {
     to: NodeId,
     /// Index of the arc among the node's incoming arcs.
@@ -63,10 +63,10 @@ struct Arrival {
 
 /// The result of running a node on a batch.
 pub(super) enum RunResult<'a> {
-    /// The batch continues.
-    Same,
-    /// Other blocks continue instead.
-    Others(Output<'a>),
+    /// The batch continues, with its lanes.
+    Unchanged,
+    /// These blocks continue instead of the batch.
+    Replaced(Output<'a>),
     /// No blocks continue.
     Ended,
 }
@@ -90,10 +90,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting();
     }
 
-    /// Walks a batch of a source that has chosen the arc. No other batch is in flight, so a join on
-    /// the way need not wait for other branches. Most output of a kernel program takes this path,
-    /// through the filters that decide what the kernel program could not, and through the joins
-    /// after them.
+    /// Walks a batch whose source has chosen the arc. Since no other batch is in flight, a join
+    /// need not wait for other branches. Most output of a kernel program is walked here: through
+    /// the filters that decide about frames that the kernel program could not decide about, and
+    /// through the joins after them.
     pub(crate) fn walk_source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_kernel_arc();
@@ -131,8 +131,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Runs an operand of a Boolean section on a batch, without dropping lanes. The class of each
-    /// live lane is then the operand's answer.
+    /// Runs an operand of a Boolean section on a batch, keeping all lanes live. Afterwards the
+    /// class of each lane is the operand's answer.
     pub(super) fn run_operand(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let came = batch.amount(batch.live());
         self.nodes[at].taken[0] += came;
@@ -150,14 +150,15 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Walks blocks that a section has released.
     fn walk_released(&mut self, section: NodeId, ran: RunResult<'a>) {
-        if let RunResult::Others(output) = ran {
+        if let RunResult::Replaced(output) = ran {
             self.route_all(section, output, 0);
         }
         self.walk_waiting();
     }
 
-    /// Calls a filter without input and walks its output. The call is for a due timer or, if `last`
-    /// is true, for the filter's end. Output of a replica gets the sequence number `order`.
+    /// Calls a filter without input and walks its output. The reason for the call is a due timer
+    /// or, if `last` is true, the end of the filter. Output of a replica gets the sequence number
+    /// `order`.
     pub(super) fn call_unprompted(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.release_section(at);
@@ -197,8 +198,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting();
     }
 
-    /// Walks until no batch waits at a join or on a back edge. Batches at nodes downstream of a
-    /// deferred edit keep waiting.
+    /// Walks until no batch waits at a join or on a back edge. Batches continue to wait at nodes
+    /// downstream of a deferred edit.
     pub(super) fn walk_waiting(&mut self) {
         loop {
             let next =
@@ -240,8 +241,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         branches.sort_by_key(|(branch, _)| *branch);
         for mut batch in join::merge(branches) {
             match self.run_observed(to, &mut batch, 0) {
-                RunResult::Same => self.route(to, &mut batch, 0),
-                RunResult::Others(output) => self.route_all(to, output, 0),
+                RunResult::Unchanged => self.route(to, &mut batch, 0),
+                RunResult::Replaced(output) => self.route_all(to, output, 0),
                 RunResult::Ended => {}
             }
         }
@@ -256,14 +257,14 @@ impl<'w, 'a> Walk<'w, 'a> {
         (arc.to, arc.branch)
     }
 
-    /// Takes a batch off an arc and walks it until no blocks continue or all of them wait.
+    /// Enters a node with a batch, and walks on until no blocks continue or all of them wait.
     fn enter_node(&mut self, arrival: Arrival, batch: &mut Batch<'a>, hops: u8) {
         let mut next = Some(arrival);
         while let Some(Arrival { to, branch, amount }) = next {
             self.nodes[to].taken[branch] += amount;
             next = match self.run_observed(to, batch, hops) {
-                RunResult::Same => self.route_step(to, batch, hops),
-                RunResult::Others(output) => return self.route_all(to, output, hops),
+                RunResult::Unchanged => self.route_step(to, batch, hops),
+                RunResult::Replaced(output) => return self.route_all(to, output, hops),
                 RunResult::Ended => return,
             };
         }
@@ -275,22 +276,22 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Runs a node and calls the observers. If the node edits blocks, defers the batch instead.
+    /// Runs a node and calls the observers. If the node edits blocks, instead defers the batch.
     #[inline]
     fn run_observed(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> RunResult<'a> {
         if self.observed {
-            self.pass.observers.begins(&self.nodes[at], batch);
+            self.pass.observers.before_node(&self.nodes[at], batch);
         }
         let edits = self.shape.edits
             && matches!(&self.nodes[at].operator, Operator::Filter(Filter::Edit(_)));
         let ran = if edits { self.defer(at, batch, hops) } else { self.run(at, batch) };
         if self.observed {
-            self.pass.observers.done(&mut self.nodes[at], self.now);
+            self.pass.observers.after_node(&mut self.nodes[at], self.now);
         }
         ran
     }
 
-    /// Runs a node once for all live lanes.
+    /// Calls a node once for all live lanes.
     pub(super) fn run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
         if self.pass.failure.is_some() {
             let lost = batch.amount(batch.live());
@@ -300,7 +301,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         if let Operator::Section(section) = &self.nodes[at].operator {
             let section = Arc::clone(section);
             section.set_answers(self, batch);
-            return RunResult::Same;
+            return RunResult::Unchanged;
         }
         if let Operator::OperandSection(_) = &self.nodes[at].operator {
             return self.evaluate_section(at, batch);
@@ -335,12 +336,12 @@ impl<'w, 'a> Walk<'w, 'a> {
                 self.pass.births.add(output.sessions_begun());
                 match ran {
                     Ok(()) if output.is_empty() && batch.live() == 0 => return RunResult::Ended,
-                    Ok(()) if output.is_empty() => return RunResult::Same,
+                    Ok(()) if output.is_empty() => return RunResult::Unchanged,
                     Ok(()) => {
                         if batch.live() != 0 {
-                            output.lead(batch.duplicate());
+                            output.insert_first(batch.duplicate());
                         }
-                        return RunResult::Others(output);
+                        return RunResult::Replaced(output);
                     }
                     Err(panic) => Err(panic),
                 }
@@ -356,7 +357,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             | Operator::OperandSection(_) => Ok(()),
         };
         match ran {
-            Ok(()) => RunResult::Same,
+            Ok(()) => RunResult::Unchanged,
             Err(panic) => {
                 batch.set_live(came);
                 self.fail_node(at, Some(batch), came, &*panic);

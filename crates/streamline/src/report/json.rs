@@ -188,7 +188,7 @@ fn edge_json(report: &Report<'_>, counted: &Edge) -> Object {
             ("signal_blocks", &size.signal_blocks),
             ("grown", &size.grown),
             ("shrunk", &size.shrunk),
-            ("because", &size.because),
+            ("because", &size.last_resize_reason),
         ])
     });
     to_object(&[

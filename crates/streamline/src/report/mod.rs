@@ -96,7 +96,7 @@ impl<'o> Report<'o> {
             None => read,
             Some(outputs) => format!("{outputs} of {read} read"),
         };
-        let unwanted = match self.outcome.ledger.by_request() {
+        let unwanted = match self.outcome.ledger.dropped_by_request() {
             0 => String::new(),
             blocks => format!("{blocks} dropped by request, "),
         };

@@ -154,9 +154,11 @@ fn format_edges(report: &Report<'_>) -> String {
 /// Formats the latency of blocks by sink, and their waits by location.
 fn format_latency(latency: &Latency) -> String {
     let mut table = Table::new(&["latency", ">may take", ">blocks", ">late", ">longest"]);
-    let ways = latency.ways.iter().map(|way| (format!("all the way to {}", way.name), way));
+    let ways = latency.sinks.iter().map(|way| (format!("all the way to {}", way.name), way));
     let waits = latency.waits.iter().map(|wait| (wait.name.clone(), wait));
-    for (name, PlaceLatency { share_ns, looked, over, worst_ns, .. }) in ways.chain(waits) {
+    for (name, PlaceLatency { share_ns, measured: looked, exceeded: over, worst_ns, .. }) in
+        ways.chain(waits)
+    {
         let (share, worst) =
             (explain::format_nanoseconds(*share_ns), explain::rounded_duration(*worst_ns));
         table.add_row([name, share, looked.to_string(), over.to_string(), worst]);

@@ -203,7 +203,7 @@ impl PathSampler {
             let fill = edges().map(|edge| edge.resident.blocks).sum();
             let size = edges().filter_map(|edge| edge.size.as_ref()).max_by_key(|s| s.entries);
             let room = size.map_or(planned, |size| size.entries);
-            let because = size.map(|size| size.because.clone()).unwrap_or_default();
+            let because = size.map(|size| size.last_resize_reason.clone()).unwrap_or_default();
             Some(RingFill { from: name(link.from), to: name(link.to), fill, room, because })
         });
         rings.collect()

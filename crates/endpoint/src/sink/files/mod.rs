@@ -113,9 +113,9 @@ impl Sink for Files {
     fn finish(&mut self) -> Result<Report, Failure> {
         self.file_set.finish_all()?;
         let always = [("files", self.file_set.files_created()), ("blocks", self.written.blocks)];
-        let rows = Report::of_rows(always.into_iter().chain([("bytes", self.bytes)]));
+        let rows = Report::from_rows(always.into_iter().chain([("bytes", self.bytes)]));
         let others = [("messages", self.messages), ("missing bytes", self.missing)];
-        Ok(self.file_set.report(rows.and_rows(others)))
+        Ok(self.file_set.report(rows.with_nonzero_rows(others)))
     }
 
     fn amount_written(&self) -> Option<Amount> {

@@ -76,6 +76,6 @@ impl FrameDeduplication {
         }
         let always = [("frames", self.written), ("cut", self.cut)];
         let others = [("repeated", self.repeated), ("not frames", self.bare)];
-        Ok(Report::of_rows(always).and_rows(others))
+        Ok(Report::from_rows(always).with_nonzero_rows(others))
     }
 }

@@ -43,7 +43,7 @@ is all frames with the same addresses, ports and protocol, including frames with
 `tcp` consumes. Frames other than IP share one file. At most `open` files are open and at most
 `sessions` sessions remembered at a time; a session that was forgotten continues in another file.",
     example: "replay all.pcap | bpf \"udp port 53\" | pcap dns.pcap",
-    takes: FRAMED_FORMS,
+    input_forms: FRAMED_FORMS,
     state: StateFacts::NONE.several(|arguments| match arguments.text("per") {
         Some("connection" | "session") => WorkerRule::Directory("file"),
         _ => WorkerRule::Not(
@@ -52,7 +52,7 @@ is all frames with the same addresses, ports and protocol, including frames with
         ),
     }),
     parameters: &[
-        Parameter::needed(
+        Parameter::required(
             "file",
             Type::Path,
             "the file to write; - is standard output; with `per`, the directory",

@@ -47,7 +47,7 @@ process id. `tx` answers nothing and changes no address, so use it with care on 
 
 It needs CAP_NET_RAW; `streamline doctor` shows missing rights.",
     example: "replay requests.pcap | tx eth0",
-    takes: Forms::of(&[Form::Frame, Form::Packet]),
+    input_forms: Forms::of(&[Form::Frame, Form::Packet]),
     parameters: &[
         Parameter::optional(
             "interface",
@@ -192,12 +192,14 @@ impl Sink for Tx {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         let always = [("frames", self.sent.blocks), ("bytes", self.sent_bytes)];
-        let mut rows = Report::of_rows(always).and_rows([("checksums computed", self.completed)]);
+        let mut rows =
+            Report::from_rows(always).with_nonzero_rows([("checksums computed", self.completed)]);
         if let Transmitter::Ring(ring) = &mut self.device.transmitter {
             let left = ring.finish() as u64;
             let moved = ("moved by AF_XDP", ring.sent_in_place);
             let others = [moved, ("copied to AF_XDP", ring.copied), ("sent again", ring.retries)];
-            rows.rows.extend(Report::of_rows(others).and_rows([("on their way", left)]).rows);
+            rows.rows
+                .extend(Report::from_rows(others).with_nonzero_rows([("on their way", left)]).rows);
         }
         let sent = format!("sent through {}", self.device.name);
         Ok(rows.put(self.sent.blocks, "frame", sent))
@@ -328,7 +330,7 @@ impl Tx {
 
 /// Returns the block's view as a packet. Fails if part of the view is missing.
 fn viewed_packet<'a>(block: &Block<'a>) -> Result<&'a [u8], UnsentReason> {
-    if block.is_whole() && !block.pointer.is_hole() {
+    if block.has_all_bytes() && !block.pointer.is_hole() {
         Ok(block.bytes())
     } else {
         Err(UnsentReason::CutShort)

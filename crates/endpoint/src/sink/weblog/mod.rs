@@ -43,7 +43,7 @@ the Elastic Common Schema.
 `http` produces exchanges only if an arc selects them: write `http |exchange weblog`. Other blocks
 are counted in the report.",
     example: "replay web.pcap | tcp | http |exchange weblog access.log",
-    takes: Forms::of(&[Form::Message]),
+    input_forms: Forms::of(&[Form::Message]),
     needs: InputNeeds {
         otherwise: "it writes the exchanges of `http`",
         ..InputNeeds::of(&[UsableInput {
@@ -104,7 +104,8 @@ impl BlockFormatter for Weblog {
             0 => "blocks that are no exchange; write `http |exchange weblog`",
             _ => "blocks that are no exchange",
         };
-        let rows = Report::of_rows([("exchanges", self.exchanges)]).and_rows([(what, self.others)]);
+        let rows = Report::from_rows([("exchanges", self.exchanges)])
+            .with_nonzero_rows([(what, self.others)]);
         out.report(rows, self.exchanges, "line")
     }
 }

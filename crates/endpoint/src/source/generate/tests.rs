@@ -19,7 +19,7 @@ fn flow_and_number(block: &EmittedBlock) -> (u16, u64) {
     assert_eq!(layers.faults, Default::default());
     let packet = layers.packet(frame).unwrap();
     assert_eq!(packet.len() + IP_OFFSET, frame.len());
-    assert!(ipv4::checksum_holds(packet));
+    assert!(ipv4::has_valid_checksum(packet));
     let flow = Flow::of(&layers, frame).unwrap();
     let udp = layers.transport(frame).unwrap();
     let pseudo = checksum::pseudo(flow.source, flow.target, protocol::UDP, udp.len() as u32);

@@ -194,7 +194,7 @@ impl KernelSource {
                 self.drained = true;
                 return false;
             };
-            let edge = handed.way as usize;
+            let edge = handed.edge as usize;
             let begun = !self.staged.is_empty();
             if (given || begun) && edge != self.edge {
                 // If none of the copies is intact, the next round starts with that edge.
@@ -222,7 +222,7 @@ impl KernelSource {
             };
             checked_at = Some((handed.cpu, reserved));
             if known || self.reader.is_intact(&handed, reserved) {
-                if let Some(arrived) = self.arrived.get_mut(handed.way as usize) {
+                if let Some(arrived) = self.arrived.get_mut(handed.edge as usize) {
                     arrived.taken.add(entry.pointer.length());
                 }
                 count += usize::from(intake.put(entry));
@@ -258,7 +258,7 @@ impl KernelSource {
         let FrameCopy { place, unset, mut marks } = copied;
         let header = &handed.header;
         let tag = if header.tag.is_some() { TAG_SIZE as u32 } else { 0 };
-        let behind = self.parts.edges.get(handed.way as usize).is_some_and(|e| e.behind_tag);
+        let behind = self.parts.edges.get(handed.edge as usize).is_some_and(|e| e.behind_tag);
         let from = handed.pointer.offset.saturating_add(if behind { tag } else { 0 });
         let from = from.min(place.length());
         let length = handed.pointer.length.min(place.length() - from);
@@ -300,7 +300,7 @@ impl KernelSource {
                 self.drained = true;
                 break;
             };
-            let edge = handed.way as usize;
+            let edge = handed.edge as usize;
             if !batch.is_empty() && edge != self.edge {
                 break;
             }

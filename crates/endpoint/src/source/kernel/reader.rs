@@ -38,7 +38,7 @@ pub struct ExportedFrame {
     /// Index of the sink within the ring.
     pub sink: u32,
     /// Number of the exit that the frame took.
-    pub way: u32,
+    pub edge: u32,
     /// Number of earlier frames on this exit and processor.
     pub number: u64,
     /// The pointer written by the program.
@@ -113,8 +113,8 @@ impl Reader {
         let RingsLayout { cpus, sinks, .. } = rings.shape();
         let only = |sink| {
             let mut ours = (0..).zip(&exit_sinks).filter(|(_, to)| **to == sink);
-            let (way, _) = ours.next()?;
-            ours.next().is_none().then_some(way)
+            let (edge, _) = ours.next()?;
+            ours.next().is_none().then_some(edge)
         };
         let sink = |cpu, sink| PointerRing {
             cpu,
@@ -149,7 +149,7 @@ impl Reader {
     /// Returns the oldest frame available at the last look; `None` if there is none. The frame
     /// stays the first until [`Reader::pass`].
     pub fn front(&mut self) -> Option<ExportedFrame> {
-        let order = |one: &ExportedFrame| (one.header.time, one.cpu, one.pointer.position, one.way);
+        let order = |f: &ExportedFrame| (f.header.time, f.cpu, f.pointer.position, f.edge);
         let mut first: Option<ExportedFrame> = None;
         let mut at = 0;
         while let Some(number) = self.filled.get(at).copied() {
@@ -178,9 +178,9 @@ impl Reader {
         let before = sink.next;
         let skipped = sink.advance(&region, self.rings.shape(), &self.exit_sinks);
         // With several exits, the next pointer of each exit reveals its gap.
-        if let Some(way) = sink.only {
+        if let Some(edge) = sink.only {
             let cpu = sink.cpu;
-            self.count_lost(way, (before, skipped), cpu);
+            self.count_lost(edge, (before, skipped), cpu);
         }
         let sink = self.sinks.get_mut(number)?;
         sink.ahead.front().copied().flatten()
@@ -188,23 +188,23 @@ impl Reader {
 
     /// Moves past a frame that [`Reader::front`] returned.
     pub fn pass(&mut self, handed: &ExportedFrame) {
-        let ExportedFrame { cpu, sink, way, pointer, .. } = *handed;
+        let ExportedFrame { cpu, sink, edge, pointer, .. } = *handed;
         let at = (cpu * self.rings.shape().sinks + sink) as usize;
         let Some(sink) = self.sinks.get_mut(at) else { return };
         sink.pass_pointers(1);
         if sink.only.is_some() {
             return;
         }
-        let at = cpu as usize * self.exit_sinks.len() + way as usize;
+        let at = cpu as usize * self.exit_sinks.len() + edge as usize;
         let Some(passed) = self.passed.get_mut(at) else { return };
         let before = std::mem::replace(passed, pointer.number.saturating_add(1));
-        self.count_lost(way, (before, pointer.number.saturating_sub(before)), cpu);
+        self.count_lost(edge, (before, pointer.number.saturating_sub(before)), cpu);
     }
 
     /// Counts `count` frames of an exit as lost, beginning with frame number `from`.
-    fn count_lost(&mut self, way: u32, (from, count): (u64, u64), cpu: u32) {
-        let way = way as usize;
-        if let Some((lost, gaps)) = self.lost.get_mut(way).zip(self.gaps.get_mut(way)) {
+    fn count_lost(&mut self, edge: u32, (from, count): (u64, u64), cpu: u32) {
+        let edge = edge as usize;
+        if let Some((lost, gaps)) = self.lost.get_mut(edge).zip(self.gaps.get_mut(edge)) {
             *lost += count;
             gaps.add(from, count, Some(cpu));
         }
@@ -241,7 +241,7 @@ impl Reader {
 
     /// Counts a frame, which the reader has already passed, as lost.
     pub fn count_passed_as_lost(&mut self, handed: &ExportedFrame) {
-        self.count_lost(handed.way, (handed.number, 1), handed.cpu);
+        self.count_lost(handed.edge, (handed.number, 1), handed.cpu);
     }
 
     /// Returns, for each exit, the numbers of lost and unread frames.
@@ -251,7 +251,7 @@ impl Reader {
         let mut missing: Vec<ExitLosses> = lost.collect();
         for sink in &self.sinks {
             let Some(region) = self.rings.region(sink.cpu) else { continue };
-            match sink.only.and_then(|way| missing.get_mut(way as usize)) {
+            match sink.only.and_then(|edge| missing.get_mut(edge as usize)) {
                 Some(missing) => {
                     missing.unread += region.head(sink.sink).saturating_sub(sink.next);
                 }
@@ -273,7 +273,7 @@ impl Reader {
         let ours = (0..).zip(self.exit_sinks.iter().zip(passed));
         let ours = ours.filter(|(_, (to, _))| **to == sink.sink);
         let rest =
-            |(way, (_, passed)): (u32, (_, &u64))| (way, region.count(way).saturating_sub(*passed));
+            |(edge, (_, read)): (u32, (_, &u64))| (edge, region.count(edge).saturating_sub(*read));
         let mut rest: Vec<(u32, u64)> = ours.map(rest).filter(|(_, rest)| *rest > 0).collect();
         let head = region.head(sink.sink).max(sink.next);
         let all: u64 = rest.iter().map(|(_, rest)| *rest).sum();
@@ -283,18 +283,18 @@ impl Reader {
             let there = sink.next.max(head.saturating_sub(most))..head;
             let mut unread: HashMap<u32, u64> = HashMap::new();
             for pointer in there.filter_map(|number| region.pointer(sink.sink, number)) {
-                *unread.entry(pointer.way).or_default() += 1;
+                *unread.entry(pointer.edge).or_default() += 1;
             }
-            for (way, rest) in &mut rest {
-                let unread = unread.get(way).copied().unwrap_or(0).min(*rest);
-                if let Some(missing) = missing.get_mut(*way as usize) {
+            for (edge, rest) in &mut rest {
+                let unread = unread.get(edge).copied().unwrap_or(0).min(*rest);
+                if let Some(missing) = missing.get_mut(*edge as usize) {
                     missing.lost += *rest - unread;
                 }
                 *rest = unread;
             }
         }
-        for (way, unread) in rest {
-            if let Some(missing) = missing.get_mut(way as usize) {
+        for (edge, unread) in rest {
+            if let Some(missing) = missing.get_mut(edge as usize) {
                 missing.unread += unread;
             }
         }
@@ -369,12 +369,12 @@ impl PointerRing {
         let mut bytes = [0; RECORD_HEADER_SIZE];
         let inside = region.copy(pointer.position, 0, &mut bytes);
         let header = RecordHeader::read(&bytes, shape.record_max);
-        let way = self.only.unwrap_or(pointer.way);
-        let leads_here = exit_sinks.get(way as usize) == Some(&self.sink);
+        let edge = self.only.unwrap_or(pointer.edge);
+        let leads_here = exit_sinks.get(edge as usize) == Some(&self.sink);
         // The only exit of a sink counts pointers of the sink.
         let number = if self.only.is_some() { number } else { pointer.number };
-        let handed = ExportedFrame { cpu: self.cpu, sink: self.sink, way, number, pointer, header };
-        (inside && leads_here).then_some(handed)
+        let frame = ExportedFrame { cpu: self.cpu, sink: self.sink, edge, number, pointer, header };
+        (inside && leads_here).then_some(frame)
     }
 }
 

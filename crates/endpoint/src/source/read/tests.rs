@@ -81,8 +81,9 @@ fn lines_across_piece_boundaries_are_emitted_whole() {
 
 #[test]
 fn lines_have_record_form() {
-    let gives =
-        |lines| READ.effect_of(&checked_arguments(&READ, &[("file", "-"), ("lines", lines)])).gives;
+    let gives = |lines| {
+        READ.effect_of(&checked_arguments(&READ, &[("file", "-"), ("lines", lines)])).output_form
+    };
     assert_eq!(gives("no"), OutputForm::Form(Form::Bytes));
     assert_eq!(gives("yes"), OutputForm::Form(Form::Record));
 }

@@ -22,7 +22,7 @@ pub(super) fn declared_link_types(arguments: &Arguments) -> Option<Vec<LinkType>
     let (mut reader, mut links, mut rest) = (Reader::new(), Vec::new(), bytes.as_slice());
     loop {
         let step = reader.next(rest);
-        for link in reader.links() {
+        for link in reader.link_types() {
             if !links.contains(&link) {
                 links.push(link);
             }

@@ -103,8 +103,8 @@ impl<'m> MessageContents<'m> {
                     let asked = found.question.is_some() || message.questions() == 0;
                     let answered = asked && answers == message.records(Section::Answer);
                     match fault {
-                        DnsFault::Ends(_) if cut && !asked => return Err(CUT),
-                        DnsFault::Ends(_) if cut => {}
+                        DnsFault::Truncated(_) if cut && !asked => return Err(CUT),
+                        DnsFault::Truncated(_) if cut => {}
                         // An error after the answers leaves the answers readable.
                         _ if !answered => return Err(MALFORMED),
                         _ => {}

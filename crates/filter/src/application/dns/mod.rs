@@ -57,14 +57,18 @@ Counted are queries, responses, messages with a compression pointer that points 
 followed, as resolvers do), and messages of connections that were found again after a gap.",
     example: "replay dns.pcap | udp | dns |nxdomain print",
     kind: FilterKind::Reordering,
-    takes: Forms::of(&[Form::Segment, Form::Stream]),
+    input_forms: Forms::of(&[Form::Segment, Form::Stream]),
     needs: InputNeeds {
         otherwise: "it reads the payload of datagrams and connections",
         ..InputNeeds::of(&[all_blocks_of("udp"), all_blocks_of("tcp"), all_blocks_of("token")])
     },
-    gives: OutputForm::Form(Form::Message),
+    output_form: OutputForm::Form(Form::Message),
     reads: ReadDepth::All,
-    parameters: &[Parameter::table("sessions", "65536", "maximum number of connections in memory")],
+    parameters: &[Parameter::table_size(
+        "sessions",
+        "65536",
+        "maximum number of connections in memory",
+    )],
     classes: Classes::Number {
         what: "the type of a query, or 65536 and the code of a response",
         range: ValueRange { low: 0, high: RESPONSE + 0xfff },
@@ -173,7 +177,7 @@ impl Dns {
             }
         }
         let connection = self.table.of(key);
-        if connection.take(block, &mut self.scratch, cx) {
+        if connection.handle_block(block, &mut self.scratch, cx) {
             self.table.end(key);
         }
     }
@@ -222,7 +226,7 @@ fn message_length(block: &Block<'_>) -> usize {
 fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
     match description {
         Some(description) => {
-            cx.make(description);
+            cx.emit_created(description);
             Flags::NONE
         }
         None => Flags::FIRST,

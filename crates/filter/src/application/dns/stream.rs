@@ -77,7 +77,7 @@ const ENDED_HELP: &str = "the last block of the direction has arrived";
 
 impl DnsConnection {
     /// Handles the next block; returns true if the connection is over.
-    pub(super) fn take<'a>(
+    pub(super) fn handle_block<'a>(
         &mut self,
         block: Block<'a>,
         buf: &mut Vec<u8>,
@@ -88,8 +88,8 @@ impl DnsConnection {
             if flags.has(Flags::BACKWARD) { &mut self.backward } else { &mut self.forward };
         direction.begun = 1;
         match block.pointer.is_hole() {
-            true => direction.take_hole(block, cx),
-            false => direction.take(block, buf, cx),
+            true => direction.handle_hole(block, cx),
+            false => direction.handle_block(block, buf, cx),
         }
         if flags.has(Flags::END) {
             direction.ended = 1;
@@ -113,7 +113,7 @@ impl DnsConnection {
 }
 
 impl DnsDirection {
-    fn take_hole<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn handle_hole<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let length = block.length();
         if length == 0 {
             return cx.consume(&block);
@@ -135,7 +135,7 @@ impl DnsDirection {
         let Some(block) = cx.complete_block(block).filter(Block::is_whole) else {
             return cx.drop(&block, CUT);
         };
-        if Reason::of_mark(self.closed) == Some(GAP) && is_message_start(block.bytes()) {
+        if Reason::from_mark(self.closed) == Some(GAP) && is_message_start(block.bytes()) {
             *self = Self { closed: 0, broken: 0, prefix: 0, missing: 0, ..*self };
             cx.count(FOUND_AGAIN, 1);
         }
@@ -147,13 +147,13 @@ impl DnsDirection {
             }
             let piece = pieces.next(self.missing);
             self.advance(piece.length());
-            self.take_piece(piece, &mut pieces, buf, cx);
+            self.handle_piece(piece, &mut pieces, buf, cx);
             pieces.lead = 0;
             if self.missing == 0 {
                 (self.prefix, self.broken) = (0, 0);
             }
         }
-        if let Some(why) = Reason::of_mark(self.closed)
+        if let Some(why) = Reason::from_mark(self.closed)
             && pieces.taken < block.length()
         {
             let rest = pieces.next(u32::MAX);
@@ -201,14 +201,14 @@ impl DnsDirection {
 
     /// Handles the next piece of a message: emits the message if the piece completes it, and
     /// otherwise holds the piece.
-    fn take_piece<'a>(
+    fn handle_piece<'a>(
         &mut self,
         piece: Block<'a>,
         pieces: &mut BlockSplitter<'a>,
         buf: &mut Vec<u8>,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        if let Some(why) = Reason::of_mark(self.broken) {
+        if let Some(why) = Reason::from_mark(self.broken) {
             return pieces.emit(into_unanswered(piece, why, cx), cx);
         }
         let whole = self.missing == 0;
@@ -287,7 +287,7 @@ impl DnsDirection {
                 let mut flags = emit_description(description, cx);
                 while let Some((_, piece)) = cx.front(&self.held) {
                     if piece.length() <= lead {
-                        cx.forget(&mut self.held);
+                        cx.consume_front(&mut self.held);
                         lead -= piece.length();
                         continue;
                     }
@@ -358,6 +358,6 @@ impl<'a> BlockSplitter<'a> {
     }
 
     fn emit(&mut self, piece: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
-        cx.give_part(piece, &mut self.emitted);
+        cx.emit_part(piece, &mut self.emitted);
     }
 }

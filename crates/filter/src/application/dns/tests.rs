@@ -2,7 +2,7 @@
 //! incomplete ends, random bytes.
 
 use super::*;
-use crate::application::test_support::{OutputBlock, TestPiece, gap, sent, through};
+use crate::application::test_support::{OutputBlock, TestPiece, gap, run_filter, sent};
 use crate::testing::{Arena, Frame, Node, Space};
 use wire::record::{Field, Record};
 
@@ -165,7 +165,7 @@ fn unusual_queries_are_recognized() {
             let wire = with_length_prefix(&message);
             let pieces =
                 [sent(&wire[..cut]), sent(&wire[cut..]), sent(&with_length_prefix(&query(2)))];
-            let (out, unanswered) = through(&DNS, &[], &pieces, None);
+            let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
             assert!(unanswered.is_empty(), "{cut}");
             assert_eq!((out[0].class.0, out.last().unwrap().class.0), (class, 28), "{cut}");
         }
@@ -194,7 +194,7 @@ fn messages_are_the_same_for_any_segmentation() {
     for step in [1, 2, 3, 5, 17, 33, 40, 63, wire.len()] {
         let mut pieces: Vec<TestPiece> = wire.chunks(step).map(sent).collect();
         pieces.push(sent(b"").end());
-        let (out, unanswered) = through(&DNS, &[], &pieces, None);
+        let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
         assert_eq!(unanswered, [], "{step}");
         let described = out.iter().filter(|o| o.described.is_some());
         let described: Vec<_> = described.map(|o| (o.class.0, o.number(Field::Id))).collect();
@@ -206,10 +206,10 @@ fn messages_are_the_same_for_any_segmentation() {
         assert_eq!((starts, ends), (3, 3), "{step}");
         // Moving the state at any point changes nothing.
         for at in [pieces.len() / 3, pieces.len() / 2, pieces.len() - 1] {
-            assert_eq!(through(&DNS, &[], &pieces, Some(at)).0, out, "{step} {at}");
+            assert_eq!(run_filter(&DNS, &[], &pieces, Some(at)).0, out, "{step} {at}");
         }
     }
-    let one = through(&DNS, &[], &[sent(&wire).end()], None).0;
+    let one = run_filter(&DNS, &[], &[sent(&wire).end()], None).0;
     assert_eq!(flags(&one), [(true, false), (false, true)].repeat(3));
 }
 
@@ -217,7 +217,7 @@ fn messages_are_the_same_for_any_segmentation() {
 fn a14_segments_without_session_are_not_answered() {
     let (a, b) = (with_length_prefix(&query(1)), with_length_prefix(&answer(1)));
     let pieces = [sent(&a[..9]).of(0), sent(&b[..20]).of(0), gap(3).of(0), sent(&a)];
-    let (out, unanswered) = through(&DNS, &[], &pieces, None);
+    let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("not dns", 3)], "none goes on with what another begins");
     assert_eq!(out.iter().filter(|o| o.described.is_some()).count(), 1);
 }
@@ -233,7 +233,7 @@ fn directions_and_sessions_have_separate_state() {
         sent(&a[9..]),
         sent(&a[30..]).of(2),
     ];
-    let (out, unanswered) = through(&DNS, &[], &pieces, None);
+    let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, []);
     let described: Vec<_> = out.iter().filter(|o| o.described.is_some()).collect();
     let described: Vec<_> =
@@ -254,7 +254,7 @@ fn gap_loses_only_its_message() {
         [sent(&wire[..from]), gap(length as u32), sent(&wire[from + length..])]
     };
     let ids = |pieces: &[TestPiece]| {
-        let (out, unanswered) = through(&DNS, &[], pieces, None);
+        let (out, unanswered) = run_filter(&DNS, &[], pieces, None);
         let ids: Vec<_> = out.iter().filter_map(|o| o.number(Field::Id)).collect();
         let gaps = out.iter().filter(|o| o.length > 0 && o.bytes.is_empty()).count();
         assert_eq!(gaps, 1, "a hole goes on");
@@ -280,20 +280,20 @@ fn gap_loses_only_its_message() {
         [&hole(one, two)[..2], &[sent(b"no message"), sent(&with_length_prefix(&query(3))).end()]]
             .concat();
     assert_eq!(ids(&noise), (vec![1, 3], vec!["gap"]), "what is no message goes by");
-    let (out, _) = through(&DNS, &[], &hole(0, 1), None);
+    let (out, _) = run_filter(&DNS, &[], &hole(0, 1), None);
     assert_eq!(classes(&out), [0, 0], "at the very beginning");
 }
 
 #[test]
 fn other_protocol_is_recognized_by_its_first_bytes() {
     let pieces = [sent(b"GET / HTTP/1.1\r\n"), sent(b"\r\n"), sent(b"HTTP/1.1 200\r\n").back()];
-    let (out, unanswered) = through(&DNS, &[], &pieces, None);
+    let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("not dns", 3)]);
     let bytes: Vec<u8> = out.iter().flat_map(|o| o.bytes.clone()).collect();
     assert_eq!(bytes, b"GET / HTTP/1.1\r\n\r\nHTTP/1.1 200\r\n", "nothing is left out");
     assert_eq!(flags(&out), [(true, true); 3]);
     let pieces = [sent(&with_length_prefix(&query(1))), sent(b"\0\x03abc"), sent(b"more")];
-    let (out, unanswered) = through(&DNS, &[], &pieces, None);
+    let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("malformed", 2)]);
     assert_eq!(classes(&out), [28, 28, 0, 0]);
 }
@@ -305,7 +305,7 @@ fn other_protocol_leaves_completely_for_any_segmentation() {
             let mut pieces: Vec<TestPiece> = text.chunks(step).map(sent).collect();
             pieces.push(sent(b"").end());
             for moved in [None, Some(1), Some(pieces.len() / 2), Some(pieces.len() - 1)] {
-                let (out, unanswered) = through(&DNS, &[], &pieces, moved);
+                let (out, unanswered) = run_filter(&DNS, &[], &pieces, moved);
                 let bytes: Vec<u8> = out.iter().flat_map(|o| o.bytes.clone()).collect();
                 assert_eq!(bytes, text, "{step} {moved:?}");
                 assert!(out.iter().all(|o| o.class.0 == 0) && unanswered.len() == 1, "{step}");
@@ -317,12 +317,12 @@ fn other_protocol_leaves_completely_for_any_segmentation() {
 #[test]
 fn incomplete_message_at_the_end_is_released() {
     let wire = with_length_prefix(&query(1));
-    let (out, unanswered) = through(&DNS, &[], &[sent(&wire[..20]), sent(b"").end()], None);
+    let (out, unanswered) = run_filter(&DNS, &[], &[sent(&wire[..20]), sent(b"").end()], None);
     assert_eq!((classes(&out), unanswered), (vec![0], vec![("cut", 1)]));
-    let (out, unanswered) = through(&DNS, &[], &[sent(&wire[..20])], None);
+    let (out, unanswered) = run_filter(&DNS, &[], &[sent(&wire[..20])], None);
     assert_eq!((classes(&out), unanswered), (vec![0], vec![("cut", 1)]), "with the path");
     let many: Vec<TestPiece> = (1..9).map(|session| sent(&wire[..20]).of(session)).collect();
-    let (_, unanswered) = through(&DNS, &["sessions=5"], &many, None);
+    let (_, unanswered) = run_filter(&DNS, &["sessions=5"], &many, None);
     assert_eq!(unanswered, [("cut", 5), ("forgotten", 3)]);
 }
 
@@ -338,7 +338,7 @@ fn message_in_too_many_pieces_is_released() {
     );
     let wire = [with_length_prefix(&long), with_length_prefix(&query(2))].concat();
     let pieces: Vec<TestPiece> = wire.chunks(1).map(sent).collect();
-    let (out, unanswered) = through(&DNS, &[], &pieces, None);
+    let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("too many pieces", 2 + long.len() as u64)]);
     let ids: Vec<_> = out.iter().filter_map(|o| o.number(Field::Id)).collect();
     assert_eq!(ids, [2]);
@@ -357,7 +357,7 @@ fn bytes_after_fin_leave_with_the_connection() {
     let part = &whole[..20];
     let ends = sent(&whole).back().end();
     let pieces = [sent(&whole).back(), sent(&whole).end(), sent(part), ends];
-    let (_, unanswered) = through(&DNS, &[], &pieces, None);
+    let (_, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("cut", 1)]);
 }
 
@@ -386,8 +386,8 @@ fn random_bytes_balance_the_ledger() {
             wire = rest;
         }
         let moved = random.within(0..pieces.len());
-        let (out, _) = through(&DNS, &[], &pieces, None);
-        assert_eq!(through(&DNS, &[], &pieces, Some(moved)).0, out);
+        let (out, _) = run_filter(&DNS, &[], &pieces, None);
+        assert_eq!(run_filter(&DNS, &[], &pieces, Some(moved)).0, out);
     }
 }
 

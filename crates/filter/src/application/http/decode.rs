@@ -70,7 +70,7 @@ impl Walk<'_, '_, '_> {
     fn emit_decoded(&mut self) {
         let mut held = std::mem::take(&mut self.direction().held);
         while !held.is_empty() {
-            self.cx.forget(&mut held);
+            self.cx.consume_front(&mut held);
         }
         self.direction().codings = 0;
         self.direction().gathered = 0;
@@ -127,7 +127,7 @@ impl BodyDecoder {
         let (mut whole, mut undone) = (true, false);
         for coding in codings.outermost_first().take(CODINGS_MAX) {
             self.output.clear();
-            match undo(coding, &self.input, &mut self.output, limit) {
+            match decode_coding(coding, &self.input, &mut self.output, limit) {
                 Ok(ended) => {
                     (whole, undone) = (whole && ended, true);
                     std::mem::swap(&mut self.input, &mut self.output);
@@ -147,7 +147,12 @@ impl BodyDecoder {
 }
 
 /// Undoes one coding and appends the result to `out`. Returns true if the coded input was complete.
-fn undo(coding: Coding, bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
+fn decode_coding(
+    coding: Coding,
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+    limit: usize,
+) -> Result<bool, Counter> {
     match coding {
         Coding::Gzip => gunzip(bytes, out, limit),
         Coding::Deflate => {

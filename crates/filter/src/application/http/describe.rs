@@ -55,7 +55,7 @@ impl<'a> Walk<'_, '_, 'a> {
             writer.finish()
         });
         if let Some(block) = described {
-            self.cx.make(block);
+            self.cx.emit_created(block);
             if requests {
                 self.hold_request(&block);
             } else if self.options.exchanges && !is_interim(class) {
@@ -123,7 +123,7 @@ impl<'a> Walk<'_, '_, 'a> {
             writer.finish()
         });
         if let Some(block) = described {
-            self.cx.make(block);
+            self.cx.emit_created(block);
         }
     }
 
@@ -145,7 +145,8 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 }
 
-/// Number of body bytes observed and missing in one message.
+/// Sizes of the observed and missing parts of a message's body, and true in `broken` if it broke
+/// off.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedBody {
     pub(super) bytes: u64,
@@ -243,7 +244,7 @@ fn write_text(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     }
 }
 
-/// Writes the value of a header field, with line breaks removed.
+/// Writes the value of a header field as a single line, unless the value is empty.
 fn write_line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     if !value.is_empty() {
         writer.line(field, value);

@@ -18,7 +18,7 @@ const GUESS_SIZE: usize = 32;
 
 impl Walk<'_, '_, '_> {
     /// Handles bytes at a position where a message is expected.
-    pub(super) fn take_message_start(&mut self) {
+    pub(super) fn handle_message_start(&mut self) {
         let lost = self.direction().phase() == Phase::Lost;
         if !lost {
             // Skips empty lines between messages.
@@ -38,15 +38,15 @@ impl Walk<'_, '_, '_> {
                 let (from, to) = (self.at + head.begin as u32, self.at + head.end as u32);
                 self.begin_message(&head, from, to);
             }
-            Err(HeadError::More) if !lost || is_certain_start(rest) => {
+            Err(HeadError::Incomplete) if !lost || is_certain_start(rest) => {
                 let mut seek = HeadSearch::default();
                 // The end of a head may need one more byte to be certain, so the search for it
                 // starts after all of this.
                 let _ = seek.ends_in(rest);
                 self.hold_head(rest.len(), seek);
             }
-            Err(HeadError::More) => self.pass_rest(),
-            Err(HeadError::Fault(_)) if self.may_be_headless() => self.take_headless(),
+            Err(HeadError::Incomplete) => self.pass_rest(),
+            Err(HeadError::Fault(_)) if self.may_be_headless() => self.handle_headless(),
             Err(HeadError::Fault(_)) => self.handle_fault(),
         }
     }
@@ -61,7 +61,7 @@ impl Walk<'_, '_, '_> {
 
     /// Handles a response that begins with stray lines before its head, or an HTTP/0.9 response,
     /// which is a body without a head and ends with the connection.
-    fn take_headless(&mut self) {
+    fn handle_headless(&mut self) {
         let rest = self.rest();
         let within = rest.get(..JUNK_MAX).unwrap_or(rest);
         let starts =
@@ -88,10 +88,10 @@ impl Walk<'_, '_, '_> {
         match guess(rest) {
             Guess::Request => self.it.flipped = u8::from(self.direction == 1),
             Guess::Response => self.it.flipped = u8::from(self.direction == 0),
-            Guess::Short if !lost => {}
+            Guess::TooShort if !lost => {}
             Guess::Tls => return self.reject_protocol(Protocol::Tls),
             Guess::Http2 => return self.reject_protocol(Protocol::Http2),
-            Guess::Short | Guess::Other => return self.reject_protocol(Protocol::Other),
+            Guess::TooShort | Guess::Other => return self.reject_protocol(Protocol::Other),
         }
         true
     }
@@ -168,7 +168,7 @@ impl Walk<'_, '_, '_> {
                     let to = self.at + head.end.saturating_sub(before) as u32;
                     self.begin_message(&head, self.at, to);
                 }
-                Err(HeadError::More) => self.hold_head(rest.len(), seek),
+                Err(HeadError::Incomplete) => self.hold_head(rest.len(), seek),
                 Err(HeadError::Fault(_)) => self.handle_fault(),
             }
         }
@@ -237,7 +237,7 @@ impl Walk<'_, '_, '_> {
         let direction = self.direction();
         *direction = HttpDirection {
             body,
-            class: class_of(head),
+            class: head_class(head),
             broken: broken.into(),
             codings: if decodes { head.fields.codings.number() } else { 0 },
             state: Phase::Body as u8,
@@ -259,7 +259,7 @@ impl Walk<'_, '_, '_> {
 }
 
 /// Returns the class of the message with this head.
-fn class_of(head: &Head<'_>) -> u32 {
+fn head_class(head: &Head<'_>) -> u32 {
     match head.start {
         Start::Request { number, .. } => number.into(),
         Start::Response { status, .. } if (100..1000).contains(&status) => status.into(),
@@ -275,6 +275,6 @@ pub(super) fn is_certain_start(rest: &[u8]) -> bool {
             method_number(rest.get(..end).unwrap_or_default()) != method_number(b"")
         }
         Guess::Response => true,
-        Guess::Short | Guess::Http2 | Guess::Tls | Guess::Other => false,
+        Guess::TooShort | Guess::Http2 | Guess::Tls | Guess::Other => false,
     }
 }

@@ -72,9 +72,9 @@ connections evicted above `connections=`; and bodies that were decoded, decoded 
 decodable, or too large to decode. The report counts connections by protocol.",
     example: "replay web.pcap | tcp | http |get print",
     kind: FilterKind::Editing,
-    takes: Forms::of(&[Form::Stream]),
+    input_forms: Forms::of(&[Form::Stream]),
     needs: InputNeeds { both_ways: Some(EXCHANGE_CLASSES), ..InputNeeds::NONE },
-    gives: OutputForm::Form(Form::Message),
+    output_form: OutputForm::Form(Form::Message),
     reads: ReadDepth::All,
     effect: Some(effect),
     parameters: &[
@@ -98,7 +98,7 @@ decodable, or too large to decode. The report counts connections by protocol.",
             "256",
             "maximum number of requests per connection that wait for a response",
         ),
-        Parameter::table("connections", "262144", "maximum number of connections in memory"),
+        Parameter::table_size("connections", "262144", "maximum number of connections in memory"),
         Parameter::named(
             "ratio",
             Type::Number { low: 1, high: 100_000 },
@@ -150,7 +150,7 @@ const fn method_names() -> [(&'static str, u32); METHODS.len() + 1] {
 /// Returns the strongest effect of the filter on blocks: only decoding of bodies creates new bytes.
 fn effect(arguments: &Arguments) -> Effect {
     let kind = if arguments.flag("decode") { FilterKind::Editing } else { FilterKind::Reordering };
-    Effect { kind, gives: HTTP.gives, reads: HTTP.reads }
+    Effect { kind, output_form: HTTP.output_form, reads: HTTP.reads }
 }
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -162,7 +162,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
         },
         mode: if arguments.flag("strict") { ParseMode::Strict } else { ParseMode::Lenient },
         decode: arguments.flag("decode"),
-        exchanges: arguments.asks(EXCHANGE_CLASSES.low, EXCHANGE_CLASSES.high),
+        exchanges: arguments.selects_any_class(EXCHANGE_CLASSES.low, EXCHANGE_CLASSES.high),
         head: arguments.count("head"),
         pending: arguments.count("pending"),
         connections: arguments.count("connections"),
@@ -200,7 +200,7 @@ impl Stream for Http {
         }
         match self.connections.find(key) {
             Some(connection) => {
-                if let Some(block) = connection.take_body_block(&block) {
+                if let Some(block) = connection.as_body_block(&block) {
                     return match self.options.emit {
                         Emit::Message | Emit::Body => cx.pass(block),
                         Emit::Head => cx.consume(&block),
@@ -240,7 +240,7 @@ impl Stream for Http {
     fn report(&self) -> Report {
         let tally = self.connections.get(PRIVATE).map_or([0; 4], |private| private.tally);
         let rows = Protocol::ALL.iter().zip(tally);
-        Report::of_rows(rows.map(|((_, name), n)| (*name, n.into())))
+        Report::from_rows(rows.map(|((_, name), n)| (*name, n.into())))
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {

@@ -16,7 +16,7 @@ impl<'a> Walk<'_, '_, 'a> {
         while !held.is_empty() {
             let to_flags = self.to_message_flags();
             match emit {
-                Emit::Body => self.cx.forget(&mut held),
+                Emit::Body => self.cx.consume_front(&mut held),
                 Emit::Message | Emit::Head => self.cx.release(&mut held, |block| {
                     let mut block = block.with_class(class);
                     block.context.flags = to_flags(block.context.flags);
@@ -73,7 +73,7 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     pub(super) fn emit(&mut self, piece: Block<'a>) {
-        self.cx.give_part(piece, &mut self.emitted);
+        self.cx.emit_part(piece, &mut self.emitted);
     }
 
     /// Returns a function that converts the flags of a stream block to those of a message: it

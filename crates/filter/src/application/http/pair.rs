@@ -43,7 +43,7 @@ impl<'a> Walk<'_, '_, 'a> {
         let key = self.it.next_request << 2;
         let waiting = self.it.pending.len() as usize;
         let room = waiting < self.options.pending && self.it.unheld == 0;
-        if room && self.cx.keep(&mut self.it.pending, described, key) {
+        if room && self.cx.hold_created(&mut self.it.pending, described, key) {
             self.it.next_request = self.it.next_request.wrapping_add(1);
             return;
         }
@@ -60,7 +60,7 @@ impl<'a> Walk<'_, '_, 'a> {
         if request.is_none() {
             self.it.next_request = self.it.next_request.wrapping_add(1);
         }
-        self.cx.keep(&mut self.it.pending, described, key);
+        self.cx.hold_created(&mut self.it.pending, described, key);
     }
 
     /// Handles the end of a request. If exchanges are emitted and the response is pending, holds a
@@ -75,7 +75,7 @@ impl<'a> Walk<'_, '_, 'a> {
         // The response may have arrived before the end of the request.
         let waits = self.cx.held(&self.it.pending).any(|(key, _)| key == last);
         if let (true, Some(record)) = (waits, self.observed_body_record(seen)) {
-            self.cx.keep(&mut self.it.pending, &record, last | REQUEST_BODY);
+            self.cx.hold_created(&mut self.it.pending, &record, last | REQUEST_BODY);
         }
     }
 
@@ -115,7 +115,7 @@ impl<'a> Walk<'_, '_, 'a> {
             if key | PART_MASK != front | PART_MASK {
                 break;
             }
-            self.cx.forget(&mut self.it.pending);
+            self.cx.consume_front(&mut self.it.pending);
         }
     }
 

@@ -168,7 +168,7 @@ impl HttpConnection {
     /// Returns the block, ready to be emitted, if all of its bytes belong to a body that continues
     /// after it. Returns `None` otherwise. This is the fast path.
     #[inline]
-    pub(super) fn take_body_block<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
+    pub(super) fn as_body_block<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
         let flags = block.context.flags;
         let [one, other] = &mut self.directions;
         let direction = if flags.has(Flags::BACKWARD) { other } else { one };

@@ -170,10 +170,14 @@ fn connection(words: &[&str], exchanges: bool, parts: &[StreamBlock]) -> (Connec
             first.flags = first.flags.with(Flags::FIRST);
         }
     }
-    midstream(words, exchanges, &parts)
+    midstream_connection(words, exchanges, &parts)
 }
 
-fn midstream(words: &[&str], exchanges: bool, parts: &[StreamBlock]) -> (ConnectionOutput, Node) {
+fn midstream_connection(
+    words: &[&str],
+    exchanges: bool,
+    parts: &[StreamBlock],
+) -> (ConnectionOutput, Node) {
     let asked: &[(u32, u32)] = if exchanges { &[(1000, 1999)] } else { &[] };
     let mut node = Node::with_classes(&HTTP, words, asked).expect("good arguments");
     let arena = Arena::new(parts.len() * 8 + 64);
@@ -267,12 +271,12 @@ fn request(method: &str, fields: &str, body: &str) -> String {
     format!("{method} /{method} HTTP/1.1\r\nHost: h\r\n{fields}\r\n{body}")
 }
 
-fn length(body: &str) -> String {
+fn content_length_field(body: &str) -> String {
     format!("Content-Length: {}\r\n", body.len())
 }
 
 /// Returns the class and method of every message with a class of at least `low`.
-fn pairs(seen: &ConnectionOutput, low: u32) -> Vec<(u32, &str)> {
+fn classes_and_methods(seen: &ConnectionOutput, low: u32) -> Vec<(u32, &str)> {
     let from = seen.messages.iter().filter(|message| message.class >= low);
     from.map(|message| (message.class, message.text(Field::Method))).collect()
 }
@@ -282,15 +286,15 @@ fn responses_pair_with_requests_in_order() {
     let requests = [
         request("GET", "", ""),
         request("HEAD", "", ""),
-        request("POST", &length("abc"), "abc"),
+        request("POST", &content_length_field("abc"), "abc"),
         request("PUT", "Transfer-Encoding: chunked\r\n", "2\r\nab\r\n0\r\n\r\n"),
         request("BREW", "", ""),
     ];
     let responses = [
-        response(304, &length("12345"), ""),
-        response(200, &length("12345"), ""),
+        response(304, &content_length_field("12345"), ""),
+        response(200, &content_length_field("12345"), ""),
         response(100, "", ""),
-        response(201, &length("done"), "done"),
+        response(201, &content_length_field("done"), "done"),
         response(204, "", ""),
         response(418, "", "until the end"),
     ];
@@ -299,11 +303,11 @@ fn responses_pair_with_requests_in_order() {
     let wanted = [(304, "GET"), (200, "HEAD"), (100, "POST"), (201, "POST"), (204, "PUT")];
     let wanted: Vec<(u32, &str)> = wanted.into_iter().chain([(418, "BREW")]).collect();
     let responded: Vec<(u32, &str)> =
-        pairs(&seen, 100).into_iter().filter(|(class, _)| *class < 1000).collect();
+        classes_and_methods(&seen, 100).into_iter().filter(|(class, _)| *class < 1000).collect();
     assert_eq!(responded, wanted);
     let exchanged: Vec<(u32, &str)> =
         wanted.iter().filter(|(class, _)| *class != 100).map(|(c, m)| (c + 1000, *m)).collect();
-    assert_eq!(pairs(&seen, 1000), exchanged);
+    assert_eq!(classes_and_methods(&seen, 1000), exchanged);
     let requested: Vec<u32> =
         seen.messages.iter().map(|m| m.class).filter(|class| *class < 100).collect();
     assert_eq!(requested, [1, 2, 3, 4, 99]);
@@ -364,7 +368,7 @@ fn overlong_head_is_malformed() {
 
 #[test]
 fn strict_mode_stops_after_the_last_message() {
-    let close = response(200, &format!("{}Connection: close\r\n", length("x")), "x");
+    let close = response(200, &format!("{}Connection: close\r\n", content_length_field("x")), "x");
     let parts = [forward(GET), backward(close.repeat(2))];
     assert_eq!(connection(&[], false, &parts).0.classes(), [1, 200, 200]);
     let (seen, node) = connection(&["strict=yes"], false, &parts);

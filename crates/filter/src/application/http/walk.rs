@@ -73,13 +73,13 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             }
         }
         if self.block.pointer.is_hole() {
-            self.take_hole();
+            self.handle_hole();
         } else {
             while self.at < length {
                 match self.direction().phase() {
-                    Phase::New | Phase::Between | Phase::Lost => self.take_message_start(),
+                    Phase::New | Phase::Between | Phase::Lost => self.handle_message_start(),
                     Phase::Head => self.continue_head(),
-                    Phase::Body => self.take_body(),
+                    Phase::Body => self.handle_body(),
                     _ => self.pass_rest(),
                 }
             }
@@ -116,7 +116,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     }
 
     /// Handles the bytes of a body.
-    fn take_body(&mut self) {
+    fn handle_body(&mut self) {
         let rest = self.rest();
         let at = self.at;
         let mut body = self.direction().body;
@@ -221,7 +221,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     }
 
     /// Handles a hole: bytes that were never captured.
-    fn take_hole(&mut self) {
+    fn handle_hole(&mut self) {
         let length = self.block.length();
         if length == 0 {
             return;

@@ -2,7 +2,7 @@
 //! match, and on bundled captures.
 
 use super::*;
-use crate::testing::{Fragment, Node, pieces};
+use crate::testing::{Fragment, Node, run_fragments};
 use testkit::Random;
 
 const ALL: [&Description; 4] = [&SSH, &RTSP, &MPEG, &TELNET];
@@ -12,7 +12,7 @@ fn node(description: &'static Description) -> Node {
 }
 
 fn classes(node: &mut Node, fragments: &[Fragment]) -> Vec<u32> {
-    pieces(node, fragments).iter().map(|answer| answer.class.0).collect()
+    run_fragments(node, fragments).iter().map(|answer| answer.class.0).collect()
 }
 
 /// Makes a transport stream of `count` packets.
@@ -275,13 +275,13 @@ fn noise_and_forged_state_never_panic() {
             piece.flags = Flags(random.next() as u16);
             piece.missing = if random.one_in(9) { random.next() as u32 % 5000 } else { 0 };
             piece.described = piece.missing == 0 && random.one_in(9);
-            pieces(&mut filter, &[piece]);
+            run_fragments(&mut filter, &[piece]);
         }
         let mut saved = filter.save();
         saved.iter_mut().for_each(|moved| moved.bytes = random.bytes(moved.bytes.len()));
         filter.restore(saved).unwrap();
         for session in 1..5 {
-            pieces(&mut filter, &[Fragment::of(session, b"SSH-2.0-x")]);
+            run_fragments(&mut filter, &[Fragment::of(session, b"SSH-2.0-x")]);
         }
     }
 }

@@ -93,7 +93,7 @@ impl Session for TlsConnection {
 
 impl TlsConnection {
     /// Handles the next block; returns true if the connection is over.
-    pub(super) fn take<'a>(
+    pub(super) fn handle_block<'a>(
         &mut self,
         block: Block<'a>,
         buffers: &mut Buffers,
@@ -102,7 +102,7 @@ impl TlsConnection {
         let backward = block.context.flags.has(Flags::BACKWARD);
         let end = block.context.flags.has(Flags::END);
         if self.direction(backward).decided == 0 {
-            self.take_undecided(block, backward, end, buffers, cx);
+            self.handle_undecided(block, backward, end, buffers, cx);
         } else {
             self.pass(block, backward, cx);
         }
@@ -125,7 +125,7 @@ impl TlsConnection {
     }
 
     /// Handles a block of an undecided direction.
-    fn take_undecided<'a>(
+    fn handle_undecided<'a>(
         &mut self,
         block: Block<'a>,
         backward: bool,
@@ -217,7 +217,7 @@ impl TlsConnection {
                 return None;
             }
             FirstHello::Client(hello) => {
-                self.take_client_hello(&hello, first, numbers, cx);
+                self.handle_client_hello(&hello, first, numbers, cx);
                 Ok(())
             }
             FirstHello::Server(hello)
@@ -229,7 +229,7 @@ impl TlsConnection {
                 Ok(())
             }
             FirstHello::Server(hello) => {
-                self.take_server_hello(&hello, first, cx);
+                self.handle_server_hello(&hello, first, cx);
                 Ok(())
             }
             FirstHello::Malformed => Err(MALFORMED),
@@ -269,13 +269,13 @@ impl TlsConnection {
     /// is not TLS, or if it is unreadable and the version is unknown.
     fn class(&mut self, backward: bool, cx: &mut StreamContext<'_, '_>) -> Class {
         let version = self.version;
-        match Reason::of_mark(self.direction(backward).decided.saturating_sub(DECIDED_TLS)) {
+        match Reason::from_mark(self.direction(backward).decided.saturating_sub(DECIDED_TLS)) {
             Some(why) if version == 0 || why == NOT_TLS => cx.absent(why),
             _ => Class(version.into()),
         }
     }
 
-    fn take_client_hello<'a>(
+    fn handle_client_hello<'a>(
         &mut self,
         hello: &ClientHello<'_>,
         first: Block<'a>,
@@ -305,14 +305,14 @@ impl TlsConnection {
         });
         cx.count(CLIENTS, 1);
         if let Some(described) = described {
-            cx.make(described);
+            cx.emit_created(described);
             if self.chosen == 0 && self.client_description.is_empty() {
-                cx.keep(&mut self.client_description, &described, 0);
+                cx.hold_created(&mut self.client_description, &described, 0);
             }
         }
     }
 
-    fn take_server_hello<'a>(
+    fn handle_server_hello<'a>(
         &mut self,
         hello: &ServerHello<'_>,
         first: Block<'a>,
@@ -346,7 +346,7 @@ impl TlsConnection {
         });
         cx.count(SERVERS, 1);
         if let Some(described) = described {
-            cx.make(described);
+            cx.emit_created(described);
         }
         self.drop_client_description(cx);
     }
@@ -354,7 +354,7 @@ impl TlsConnection {
     /// Drops the held description of the client's hello.
     fn drop_client_description(&mut self, cx: &mut StreamContext<'_, '_>) {
         while !self.client_description.is_empty() {
-            cx.forget(&mut self.client_description);
+            cx.consume_front(&mut self.client_description);
         }
     }
 }

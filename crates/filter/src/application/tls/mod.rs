@@ -46,10 +46,14 @@ long` (a hello of more than 32 KB or 1024 blocks), `gap` (missing bytes in the h
 connection ends within the hello), `forgotten` (more than `sessions=` connections were open).",
     example: "replay web.pcap | tcp | tls |tls13 print",
     kind: FilterKind::Reordering,
-    takes: Forms::of(&[Form::Stream]),
-    gives: OutputForm::Form(Form::Stream),
+    input_forms: Forms::of(&[Form::Stream]),
+    output_form: OutputForm::Form(Form::Stream),
     reads: ReadDepth::All,
-    parameters: &[Parameter::table("sessions", "65536", "maximum number of connections in memory")],
+    parameters: &[Parameter::table_size(
+        "sessions",
+        "65536",
+        "maximum number of connections in memory",
+    )],
     classes: Classes::Number {
         what: "the version of TLS as on the wire",
         range: ValueRange { low: Version::SSL30.0 as u32, high: Version::TLS13.0 as u32 },
@@ -120,7 +124,7 @@ impl Stream for Tls {
         if let Some(mut connection) = self.table.make_room(key, self.most) {
             connection.give_up(FORGOTTEN, cx);
         }
-        if self.table.of(key).take(block, &mut self.buffers, cx)
+        if self.table.of(key).handle_block(block, &mut self.buffers, cx)
             && let Some(mut connection) = self.table.end(key)
         {
             connection.give_up(CUT, cx);

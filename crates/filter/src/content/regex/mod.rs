@@ -41,7 +41,7 @@ Reasons for no class: `no match`.",
     kind: FilterKind::Classification,
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::needed("pattern", Type::Bytes, "a regular expression").repeatable(),
+        Parameter::required("pattern", Type::Bytes, "a regular expression").repeatable(),
         Parameter::named("keep", Type::Flag, "no", "also classify the blocks after a match")
             .writable(),
         Parameter::named(
@@ -50,7 +50,7 @@ Reasons for no class: `no match`.",
             "4M",
             "maximum size of the automaton",
         ),
-        Parameter::table("sessions", "65536", "maximum number of sessions in memory"),
+        Parameter::table_size("sessions", "65536", "maximum number of sessions in memory"),
     ],
     classes: Classes::Number {
         what: "the number of the pattern",
@@ -60,7 +60,7 @@ Reasons for no class: `no match`.",
     reasons: &["no match"],
     counters: &["evicted sessions"],
     state: StateFacts {
-        keeps_alone: StateScope::Nothing,
+        scope_without_session: StateScope::Nothing,
         ..StateFacts::sessions::<SessionSearch>()
     },
     user: Some(make),

@@ -1,7 +1,7 @@
 //! Tests of `regex` against the `regex` crate, on texts segmented at every offset.
 
 use super::*;
-use crate::testing::{Answer, Fragment, Frame, Node, answers, pieces};
+use crate::testing::{Answer, Fragment, Frame, Node, answers, run_fragments};
 use ::regex::bytes::Regex as Judge;
 use std::collections::HashMap;
 use testkit::Random;
@@ -20,7 +20,7 @@ fn frame_classes(words: &[&str], contents: &[&[u8]]) -> Vec<u32> {
 }
 
 fn fragment_classes(words: &[&str], fragments: &[Fragment]) -> Vec<u32> {
-    classes(&pieces(&mut node(words), fragments))
+    classes(&run_fragments(&mut node(words), fragments))
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn lookahead_match_waits_for_the_next_byte() {
 fn ended_and_surplus_sessions_are_dropped() {
     let mut filter = node(&["ab", "sessions=3"]);
     let mut keys = |fragments: &[Fragment]| {
-        pieces(&mut filter, fragments);
+        run_fragments(&mut filter, fragments);
         filter.filter.state().map(|state| state.sessions())
     };
     let a = |session| Fragment::of(session, b"a");
@@ -121,14 +121,14 @@ fn ended_and_surplus_sessions_are_dropped() {
 #[test]
 fn state_of_other_patterns_is_discarded() {
     let mut one = node(&["needle"]);
-    pieces(&mut one, &[Fragment::of(1, b"need")]);
+    run_fragments(&mut one, &[Fragment::of(1, b"need")]);
     let saved = one.save();
     let mut same = node(&["needle"]);
     same.restore(saved.clone()).unwrap();
-    assert_eq!(classes(&pieces(&mut same, &[Fragment::of(1, b"le")])), [1]);
+    assert_eq!(classes(&run_fragments(&mut same, &[Fragment::of(1, b"le")])), [1]);
     let mut other = node(&["n.*|xle$"]);
     other.restore(saved).unwrap();
-    assert_eq!(classes(&pieces(&mut other, &[Fragment::of(1, b"le")])), [0]);
+    assert_eq!(classes(&run_fragments(&mut other, &[Fragment::of(1, b"le")])), [0]);
 }
 
 #[test]
@@ -166,7 +166,8 @@ fn patterns_are_bytes() {
     arguments.add("pattern", Value::Bytes(b"[\xfe\xff]x\n".to_vec()));
     let mut node = node(&["a"]);
     node.filter = (REGEX.user.unwrap())(&arguments).unwrap();
-    let found = pieces(&mut node, &[Fragment::of(0, b"\xffx\n"), Fragment::of(0, b"\xc3\xbfx")]);
+    let found =
+        run_fragments(&mut node, &[Fragment::of(0, b"\xffx\n"), Fragment::of(0, b"\xc3\xbfx")]);
     assert_eq!(classes(&found), [1, 0]);
 }
 
@@ -179,7 +180,7 @@ fn literals_are_found_across_every_block_boundary() {
         for first in 0..=text.len() {
             for second in first..=text.len() {
                 let cut = Fragment::split_at(1, text, &[first, second]);
-                let found = classes(&pieces(&mut filter, &cut));
+                let found = classes(&run_fragments(&mut filter, &cut));
                 let least = found.iter().filter(|class| **class > 0).min();
                 assert_eq!(least, Some(&1), "{patterns:?} cut at {first} and {second}");
             }
@@ -311,7 +312,7 @@ fn random_segmentation_agrees_with_the_whole_text() {
                 })
                 .collect();
             let (fragments, wanted): (Vec<Fragment>, Vec<u32>) = batch.into_iter().unzip();
-            let found = classes(&pieces(&mut filter, &fragments));
+            let found = classes(&run_fragments(&mut filter, &fragments));
             assert_eq!(found, wanted, "{words:?} over {fragments:?}");
             if random.one_in(3) {
                 let saved = filter.save();
@@ -333,7 +334,7 @@ fn noise_and_forged_state_never_panic() {
         if random.one_in(9) {
             piece = Fragment { missing: random.next() as u32 % 5000, ..piece };
         }
-        pieces(&mut filter, &[piece]);
+        run_fragments(&mut filter, &[piece]);
     }
     // A well-formed state that no automaton has.
     let mut saved = filter.save();
@@ -342,6 +343,6 @@ fn noise_and_forged_state_never_panic() {
     }
     filter.restore(saved).unwrap();
     for session in 1..9 {
-        pieces(&mut filter, &[Fragment::of(session, b"aXb needle")]);
+        run_fragments(&mut filter, &[Fragment::of(session, b"aXb needle")]);
     }
 }

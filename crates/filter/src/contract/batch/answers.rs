@@ -9,7 +9,7 @@ impl<'a> Batch<'a> {
     /// the marks are stored only if `MARKS` is true.
     #[inline]
     pub fn classify<const MARKS: bool>(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
-        self.find_frames();
+        self.resolve_frames();
         let (c, frames, at) = (&mut *self.columns, self.frames.as_slice(), &mut self.at);
         let mut answered = 0;
         let mut one = |l: usize, frame| {

@@ -54,7 +54,7 @@ impl<'a> Block<'a> {
     /// Returns true if no byte in view is missing.
     #[inline]
     #[must_use]
-    pub fn is_whole(&self) -> bool {
+    pub fn has_all_bytes(&self) -> bool {
         self.bytes().len() == self.pointer.length() as usize
     }
 
@@ -85,7 +85,7 @@ impl<'a> Block<'a> {
     /// Removes the first `bytes` bytes of the frame, without copying. Header offsets are adjusted,
     /// and become unknown for headers that are removed.
     #[must_use]
-    pub fn without_front(mut self, bytes: u32) -> Self {
+    pub fn without_leading_bytes(mut self, bytes: u32) -> Self {
         let bytes = bytes.min(self.marks.captured);
         let from = self.marks.view.max(bytes);
         let end = self.marks.view + self.length();

@@ -62,7 +62,7 @@ impl Columns {
     /// Adds a block that was caused by the block with sequence number `order`. Returns false,
     /// without adding it, if all lanes are in use.
     #[inline]
-    pub fn push_caused(&mut self, entry: Entry, order: u32) -> bool {
+    pub fn push_with_order(&mut self, entry: Entry, order: u32) -> bool {
         let l = self.len;
         let added = self.push(entry);
         if added {
@@ -110,7 +110,7 @@ impl Columns {
         }
         self.bytes += bytes;
         self.unanswered |= unanswered;
-        self.added(first, added);
+        self.mark_used(first, added);
         added
     }
 
@@ -131,13 +131,13 @@ impl Columns {
         }
         self.bytes += bytes;
         self.unanswered |= unanswered;
-        self.added(first, count.min(LANES - first));
+        self.mark_used(first, count.min(LANES - first));
     }
 
     /// Marks `count` lanes from `first` on as used, and sets the sequence number of each to its
     /// lane index.
     #[inline]
-    fn added(&mut self, first: Lane, count: usize) {
+    fn mark_used(&mut self, first: Lane, count: usize) {
         for (l, order) in self.order.iter_mut().enumerate().skip(first).take(count) {
             *order = l as u32;
         }
@@ -148,7 +148,7 @@ impl Columns {
     /// Returns the facts about freshly filled columns: the bytes in view and, unless a block has no
     /// class, the lanes with a class.
     #[inline]
-    pub(super) fn known(&self) -> Known {
+    pub(super) fn initial_facts(&self) -> Known {
         let answered = (!self.unanswered).then_some(self.live);
         Known { answered, bytes: Some((self.live, self.bytes)), ..Known::default() }
     }
@@ -185,7 +185,7 @@ impl Columns {
 
     /// Returns the timestamp of the newest block in ns; `None` if there is no block.
     #[must_use]
-    pub fn newest(&self) -> Option<u64> {
+    pub fn newest_timestamp(&self) -> Option<u64> {
         self.context[..self.len.min(LANES)].iter().map(|c| c.time).max()
     }
 

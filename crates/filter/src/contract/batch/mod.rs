@@ -57,14 +57,14 @@ impl<'a> Batch<'a> {
         let mut frames: Vec<&'a [u8]> = frames;
         let len = columns.len.min(LANES);
         frames.extend((0..len).map(|l| bytes(&columns, l)));
-        let known = columns.known();
+        let known = columns.initial_facts();
         Self { columns, frames, segment: None, known, at: 0 }
     }
 
     /// Creates a batch over these columns if all of their frames are within `segment`, which holds
     /// the bytes of a dbuf from position `start` on. Otherwise returns `room` unchanged.
     #[inline]
-    pub fn of_segment(
+    pub fn from_segment(
         room: BatchMemory,
         dbuf: DbufId,
         start: u64,
@@ -83,7 +83,7 @@ impl<'a> Batch<'a> {
     pub fn without_bytes(room: BatchMemory) -> Self {
         let BatchMemory { columns, mut frames } = room;
         frames.clear();
-        let known = columns.known();
+        let known = columns.initial_facts();
         Self { columns, frames, segment: None, known, at: 0 }
     }
 
@@ -104,20 +104,20 @@ impl<'a> Batch<'a> {
             let pointers = columns.pointers.iter().take(columns.len);
             columns.bytes = pointers.clone().map(|pointer| u64::from(pointer.length())).sum();
             columns.unanswered = !pointers.clone().all(|pointer| pointer.class.answered());
-            return emptied(self.columns, self.frames);
+            return into_reusable(self.columns, self.frames);
         }
         let mut close = Box::<Columns>::default();
         for l in lanes(self.columns.live) {
-            close.push_caused(self.columns.entry(l), self.columns.order[l]);
+            close.push_with_order(self.columns.entry(l), self.columns.order[l]);
         }
-        emptied(close, self.frames)
+        into_reusable(close, self.frames)
     }
 
     /// Returns the memory of the batch for reuse, emptied.
     #[must_use]
     pub fn into_memory(mut self) -> BatchMemory {
         self.columns.clear();
-        emptied(self.columns, self.frames)
+        into_reusable(self.columns, self.frames)
     }
 
     /// Returns the columns.
@@ -187,7 +187,7 @@ impl<'a> Batch<'a> {
     /// Replaces the block in this lane.
     #[inline]
     pub fn set(&mut self, l: Lane, block: Block<'a>) {
-        self.find_frames();
+        self.resolve_frames();
         self.known = Known::default();
         self.columns.pointers[l] = block.pointer;
         self.columns.marks[l] = block.marks;
@@ -200,7 +200,7 @@ impl<'a> Batch<'a> {
     /// Replaces the marks of the block in this lane.
     #[inline]
     pub fn set_marks(&mut self, l: Lane, marks: Marks) {
-        self.find_frames();
+        self.resolve_frames();
         self.columns.marks[l] = marks;
     }
 
@@ -212,7 +212,7 @@ impl<'a> Batch<'a> {
         if l >= LANES {
             return Err(block);
         }
-        self.find_frames();
+        self.resolve_frames();
         self.columns.len = l + 1;
         self.columns.live |= 1 << l;
         self.columns.order[l] = order;
@@ -293,7 +293,7 @@ impl<'a> Batch<'a> {
 
     /// Calls `look` for each live block, in lane order, with the bytes in view that are present.
     #[inline]
-    pub fn views(&self, mut look: impl FnMut(&'a [u8])) {
+    pub fn for_each_view(&self, mut look: impl FnMut(&'a [u8])) {
         let c = &*self.columns;
         if let Some(segment) = self.segment {
             let (live, lanes) = (c.live, c.pointers.get(..c.len).unwrap_or_default());
@@ -336,7 +336,7 @@ impl<'a> Batch<'a> {
     /// is not live.
     #[inline]
     #[must_use]
-    pub fn dense(&self) -> Option<(&[RichPointer], &[BlockMetadata], &[Marks])> {
+    pub fn dense_columns(&self) -> Option<(&[RichPointer], &[BlockMetadata], &[Marks])> {
         let Columns { len, pointers, context, marks, .. } = &*self.columns;
         let all = self.columns.live == mask_of(*len);
         all.then_some((pointers.get(..*len)?, context.get(..*len)?, marks.get(..*len)?))
@@ -351,7 +351,7 @@ impl<'a> Batch<'a> {
 
     /// Looks up the frame slice of every lane, stores them in `frames`, and clears `segment`.
     #[inline]
-    fn find_frames(&mut self) {
+    fn resolve_frames(&mut self) {
         if let Some(segment) = self.segment.take() {
             self.known.column = None;
             let lanes = self.columns.pointers.iter().zip(&self.columns.marks);
@@ -370,7 +370,7 @@ impl<'a> Batch<'a> {
 
     /// Moves the blocks in the lanes of `mask` to the highest lanes of the batch, in order. Returns
     /// the mask of their new lanes.
-    pub(super) fn move_up(&mut self, mut mask: LaneMask) -> LaneMask {
+    pub(super) fn move_to_end(&mut self, mut mask: LaneMask) -> LaneMask {
         let from = LANES - mask.count_ones() as usize;
         self.open(LANES);
         for to in (from..LANES).rev() {
@@ -385,7 +385,7 @@ impl<'a> Batch<'a> {
     /// Ensures that at least `len` lanes of the batch are in use.
     fn open(&mut self, len: usize) {
         if len > self.columns.len {
-            self.find_frames();
+            self.resolve_frames();
             self.columns.len = len;
             self.frames.resize(len, &[]);
         }
@@ -436,7 +436,7 @@ impl<'a> Batch<'a> {
 }
 
 /// Returns these columns and the allocation of `frames` for reuse, both emptied.
-fn emptied(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> BatchMemory {
+fn into_reusable(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> BatchMemory {
     frames.clear();
     // The vector is empty, so this only changes the lifetime; the allocation is reused.
     let frames = frames.into_iter().map(|_| -> &'static [u8] { Default::default() }).collect();

@@ -98,7 +98,7 @@ mod tests {
 
     fn blocks_and_views<'b>(batch: &Batch<'b>) -> (Vec<Block<'b>>, Vec<&'b [u8]>) {
         let mut views = Vec::new();
-        batch.views(|view| views.push(view));
+        batch.for_each_view(|view| views.push(view));
         (batch.blocks().map(|(_, block)| block).collect(), views)
     }
 
@@ -128,7 +128,7 @@ mod tests {
                 assert!(entries.iter().all(|entry| room.columns.push(*entry)));
                 room
             };
-            let mut segment = Batch::of_segment(room(&entries), dbuf, start, &bytes).unwrap();
+            let mut segment = Batch::from_segment(room(&entries), dbuf, start, &bytes).unwrap();
             let mut apart = resolved_separately(room(&entries), &entries, &bytes, start);
             let live = mask_of(count) & if round % 2 == 0 { LaneMask::MAX } else { random.next() };
             segment.set_live(live);
@@ -181,7 +181,7 @@ mod tests {
 
             let at = random.within(0..count);
             FAULTS[random.within(0..FAULTS.len())](&mut entries[at]);
-            assert!(Batch::of_segment(room(&entries), dbuf, start, &bytes).is_err(), "{round}");
+            assert!(Batch::from_segment(room(&entries), dbuf, start, &bytes).is_err(), "{round}");
         }
     }
 }

@@ -140,7 +140,7 @@ impl Reason {
     }
 
     /// Returns the reason from its number in a session ([`Reason::mark`]); `None` for 0.
-    pub(crate) fn of_mark(mark: u8) -> Option<Self> {
+    pub(crate) fn from_mark(mark: u8) -> Option<Self> {
         mark.checked_sub(1).map(Self)
     }
 }
@@ -151,7 +151,7 @@ impl Reason {
 const fn position(names: &[&str], name: &str) -> u8 {
     let mut i = 0;
     while i < names.len() {
-        if same(names[i].as_bytes(), name.as_bytes()) {
+        if equal_bytes(names[i].as_bytes(), name.as_bytes()) {
             return i as u8;
         }
         i += 1;
@@ -159,7 +159,7 @@ const fn position(names: &[&str], name: &str) -> u8 {
     panic!("the description has no such name")
 }
 
-const fn same(a: &[u8], b: &[u8]) -> bool {
+const fn equal_bytes(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }
@@ -180,12 +180,12 @@ mod tests {
     #[test]
     fn v18_block_dropped_for_a_forged_reason_is_counted() {
         let mut counts = Counts::new(2, 0);
-        counts.dropped(Reason::of_mark(200).unwrap(), 7);
-        counts.unanswered(Reason::of_mark(200).unwrap(), 3);
+        counts.dropped(Reason::from_mark(200).unwrap(), 7);
+        counts.unanswered(Reason::from_mark(200).unwrap(), 3);
         assert_eq!(counts.dropped, [Amount::default(), Amount { blocks: 1, bytes: 7 }]);
         assert_eq!(counts.unanswered, [0, 3]);
         let mut none = Counts::new(0, 0);
-        none.dropped(Reason::of_mark(1).unwrap(), 7);
+        none.dropped(Reason::from_mark(1).unwrap(), 7);
         assert_eq!(none.consumed, Amount { blocks: 1, bytes: 7 });
     }
 }

@@ -23,7 +23,7 @@ pub trait Gateway<'a> {
     fn edit(
         &mut self,
         block: &Block<'a>,
-        keep: Keep,
+        keep: OldBytes,
         write: &mut dyn FnMut(&mut [u8]),
     ) -> Option<(RichPointer, &'a [u8])>;
 }
@@ -35,11 +35,11 @@ pub type Fill<'f> = dyn FnMut(&mut [u8]) -> usize + 'f;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PinId(pub u64);
 
-/// The initial contents of the memory that an edit receives.
+/// Treatment of a block's old bytes in the memory that an edit receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Keep {
-    /// The current bytes of the block.
-    Contents,
-    /// Arbitrary bytes, all of which the edit overwrites.
-    Nothing,
+pub enum OldBytes {
+    /// The edit sees the current bytes of the block.
+    Keep,
+    /// The edit receives arbitrary bytes, all of which it overwrites.
+    Discard,
 }

@@ -1,6 +1,6 @@
 //! Contexts for filters that keep each block in its lane.
 
-use super::{Counter, Counts, Gateway, Keep, Reason, Time};
+use super::{Counter, Counts, Gateway, OldBytes, Reason, Time};
 use crate::contract::batch::{Batch, Block, Lane, LaneMask, lanes};
 use abi::{BLOCK_MAX, Class, Marks};
 
@@ -81,13 +81,13 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     /// ends the lane, counts the loss and returns `None`.
     pub fn complete_block(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
         let block = batch.block(l);
-        if block.is_whole() {
+        if block.has_all_bytes() {
             return Some(block);
         }
         match self.gateway.complete_block(block) {
             Some(block) => batch.set(l, block),
             None => {
-                self.lost(batch, l);
+                self.end_as_lost(batch, l);
                 return None;
             }
         }
@@ -101,7 +101,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         &mut self,
         batch: &mut Batch<'a>,
         l: Lane,
-        keep: Keep,
+        keep: OldBytes,
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
         let (from, length) = (batch.block(l).marks.view as usize, batch.block(l).length() as usize);
@@ -119,7 +119,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         &mut self,
         batch: &mut Batch<'a>,
         l: Lane,
-        keep: Keep,
+        keep: OldBytes,
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
         let Some(block) = self.gateway.complete_block(batch.block(l)) else {
@@ -131,7 +131,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
                 write(frame);
             }
         });
-        let Some((pointer, frame)) = edited else { return self.lost(batch, l) };
+        let Some((pointer, frame)) = edited else { return self.end_as_lost(batch, l) };
         let pointer =
             pointer.with_class(block.pointer.class).within(block.marks.view, block.length());
         batch.set(l, Block { pointer, frame, ..block });
@@ -158,7 +158,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
             used = fill.take().and_then(|fill| fill(block.bytes(), room));
             used.unwrap_or(0)
         });
-        let Some((pointer, frame)) = made else { return Some(self.lost(batch, l)) };
+        let Some((pointer, frame)) = made else { return Some(self.end_as_lost(batch, l)) };
         used?;
         let length = pointer.length();
         let pointer = pointer.with_class(block.pointer.class);
@@ -174,7 +174,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         };
         match append_after_headers(self.gateway, &block, &[bytes]) {
             Some(made) => batch.set(l, made),
-            None => return self.lost(batch, l),
+            None => return self.end_as_lost(batch, l),
         }
         true
     }
@@ -185,7 +185,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         batch.keep(!(1 << l));
     }
 
-    fn lost(&mut self, batch: &mut Batch<'a>, l: Lane) -> bool {
+    fn end_as_lost(&mut self, batch: &mut Batch<'a>, l: Lane) -> bool {
         self.common.counts.no_room.add(batch.block(l).length());
         batch.keep(!(1 << l));
         false

@@ -44,7 +44,7 @@ impl<'a> Output<'a> {
     }
 
     /// Inserts a batch before all others in the output.
-    pub fn lead(&mut self, batch: Batch<'a>) {
+    pub fn insert_first(&mut self, batch: Batch<'a>) {
         self.batches.insert(0, batch);
     }
 
@@ -102,7 +102,11 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// output, from the first lane on, so that no memory is allocated while the output fits. The
     /// rest of the output follows in new batches.
     #[inline]
-    pub fn each(&mut self, batch: &mut Batch<'a>, mut take: impl FnMut(&mut Self, Block<'a>)) {
+    pub fn for_each_block(
+        &mut self,
+        batch: &mut Batch<'a>,
+        mut take: impl FnMut(&mut Self, Block<'a>),
+    ) {
         let (mut used, mut ahead) = (0, batch.live());
         self.buffer.active = true;
         while ahead != 0 {
@@ -139,7 +143,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         let others = self.buffer.others.len();
         let full = used + others + ahead.count_ones() as usize > LANES;
         if !full && self.output.is_empty() && used + others > ahead.trailing_zeros() as usize {
-            ahead = batch.move_up(ahead);
+            ahead = batch.move_to_end(ahead);
         }
         let end = ahead.trailing_zeros() as Lane;
         for block in self.buffer.others.drain(..) {
@@ -174,7 +178,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Emits a block that the filter created.
-    pub fn make(&mut self, block: Block<'a>) {
+    pub fn emit_created(&mut self, block: Block<'a>) {
         self.counts.made.add(block.length());
         self.emit(block);
     }
@@ -192,7 +196,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Drops an incoming block, counted by reason.
     pub fn drop(&mut self, block: &Block<'a>, reason: Reason) {
-        self.holds.note(block.marks.ticket(), Fate::Dropped);
+        self.holds.record_fate(block.marks.ticket(), Fate::Dropped);
         self.counts.dropped(reason, block.length());
     }
 
@@ -214,12 +218,13 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> bool {
         let made = self.append_block(room, class, context, fill);
-        made.map(|block| self.make(block)).is_some()
+        made.map(|block| self.emit_created(block)).is_some()
     }
 
     /// Creates a block as [`StreamContext::append`] does, without emitting it. The caller may
-    /// [emit](Self::make) or [hold](Self::keep) the block; if it does neither, the block disappears
-    /// uncounted. If memory is lacking, counts the missing block and returns `None`.
+    /// [emit](Self::emit_created) or [hold](Self::hold_created) the block; if it does neither, the
+    /// block disappears uncounted. If memory is lacking, counts the missing block and returns
+    /// `None`.
     pub fn append_block(
         &mut self,
         room: usize,
@@ -243,7 +248,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// Creates and emits a block that replaces `block`. It has the class of `block`, a copy of the
     /// headers that identify the flow ([`Block::headers`]), and the concatenated `parts` in view.
     /// If memory is lacking, counts the loss and returns false.
-    pub fn append_behind(
+    pub fn append_replacement(
         &mut self,
         block: &Block<'a>,
         context: BlockMetadata,
@@ -251,7 +256,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     ) -> bool {
         match super::lane::append_after_headers(self.gateway, block, parts) {
             Some(made) => {
-                self.make(Block { context, ..made });
+                self.emit_created(Block { context, ..made });
                 true
             }
             None => {
@@ -264,8 +269,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Creates the description of a message: a block with an empty view whose frame is a
     /// `wire::record` of at most `room` bytes, written by `fill`. The caller must
-    /// [emit](Self::make) it before the blocks of the message, and may [hold](Self::keep) it too.
-    /// Returns `None` if memory is lacking.
+    /// [emit](Self::emit_created) it before the blocks of the message, and may
+    /// [hold](Self::hold_created) it too. Returns `None` if memory is lacking.
     pub fn describe(
         &mut self,
         room: usize,
@@ -280,29 +285,29 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Holds a block that this filter created, and counts it as made. Otherwise equal to
     /// [`StreamContext::hold`], which is for incoming blocks.
-    pub fn keep(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
+    pub fn hold_created(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         self.counts.made.add(block.length());
         self.hold(list, block, key)
     }
 
     /// Emits a part of the incoming block and sets `given`. The first part, for which `given` is
     /// still false, counts as the incoming block; later parts count as new blocks.
-    pub fn give_part(&mut self, part: Block<'a>, given: &mut bool) {
-        if std::mem::replace(given, true) { self.make(part) } else { self.pass(part) }
+    pub fn emit_part(&mut self, part: Block<'a>, given: &mut bool) {
+        if std::mem::replace(given, true) { self.emit_created(part) } else { self.pass(part) }
     }
 
     /// Appends a part of the incoming block to the held blocks of `list`, counted as in
-    /// [`StreamContext::give_part`]. Returns false if the part cannot be held.
+    /// [`StreamContext::emit_part`]. Returns false if the part cannot be held.
     pub fn hold_part(&mut self, list: &mut HeldList, part: &Block<'a>, given: &mut bool) -> bool {
         let key = list.len();
         match std::mem::replace(given, true) {
-            true => self.keep(list, part, key),
+            true => self.hold_created(list, part, key),
             false => self.hold(list, part, key),
         }
     }
 
     /// Removes the front block of `list`, and counts it as consumed.
-    pub fn forget(&mut self, list: &mut HeldList) {
+    pub fn consume_front(&mut self, list: &mut HeldList) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let bytes = entry.pointer.length();
             self.counts.held.take(bytes);
@@ -313,11 +318,11 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Removes the front block of `list`, counted as consumed, after its merge into the block with
     /// the marks `whole`. In a section the consumed block then shares the fate of the merged block.
-    pub fn forget_merged(&mut self, list: &mut HeldList, whole: &Marks) {
+    pub fn consume_merged(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
-            self.forget(list);
+            self.consume_front(list);
             let into = whole.ticket();
-            self.holds.note(entry.marks.ticket(), |ticket| Fate::Joined(ticket, into));
+            self.holds.record_fate(entry.marks.ticket(), |ticket| Fate::Joined(ticket, into));
         }
     }
 
@@ -348,7 +353,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
                 true
             }
             None => {
-                self.holds.note(block.marks.ticket(), Fate::Dropped);
+                self.holds.record_fate(block.marks.ticket(), Fate::Dropped);
                 self.counts.evicted.add(bytes);
                 false
             }
@@ -394,7 +399,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     pub fn discard_at(&mut self, list: &mut HeldList, index: u32, reason: Reason) {
         if let Some((_, entry, pin)) = self.holds.remove(list, index) {
             let bytes = entry.pointer.length();
-            self.holds.note(entry.marks.ticket(), Fate::Dropped);
+            self.holds.record_fate(entry.marks.ticket(), Fate::Dropped);
             self.counts.held.take(bytes);
             self.counts.dropped(reason, bytes);
             self.gateway.unpin(pin);
@@ -403,7 +408,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Logs that the current block begins session `session`. At shutdown, replicas of a filter end
     /// their sessions in this order, across replicas.
-    pub fn begins(&mut self, session: u32) {
+    pub fn log_session_start(&mut self, session: u32) {
         if let Some(begun) = &mut self.output.begun {
             begun.push((session, self.order));
         }
@@ -444,7 +449,7 @@ mod tests {
                     cx.pass(block);
                     let marks = Marks::bare(1);
                     let hole = Block { pointer: RichPointer::hole(1), frame: &[], marks, ..block };
-                    (1..times).for_each(|_| cx.make(hole));
+                    (1..times).for_each(|_| cx.emit_created(hole));
                 }
             }
         }

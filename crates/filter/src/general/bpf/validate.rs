@@ -21,7 +21,7 @@ impl CompiledPerLink {
     fn of(arguments: &Arguments) -> Result<Self, Mistake> {
         let names = RecordedNames::of(arguments)?;
         let compiled = |link: u16| (link, Compiled::new(arguments, &names, link));
-        if let Some(links) = arguments.links() {
+        if let Some(links) = arguments.link_types() {
             let for_links = links.iter().map(|link| compiled(link.0)).collect();
             return Ok(Self { for_links, known: true });
         }

@@ -110,14 +110,14 @@ impl Datagrams {
         }
         self.find_or_begin(key, block.context.time, cx);
         let datagram = self.table.of(key);
-        if let Some(reason) = Reason::of_mark(datagram.given_up) {
+        if let Some(reason) = Reason::from_mark(datagram.given_up) {
             cx.drop(&block, reason);
             return FragmentResult::Absorbed;
         }
         if datagram.arrived >= FRAGMENTS_MAX {
             return self.give_up(key, TOO_MANY, &block, cx);
         }
-        let fit = datagram.relation(piece);
+        let fit = datagram.overlap_with_earlier(piece);
         let place = FragmentKey::new(datagram.arrived, piece);
         if fit != Overlap::Disjoint {
             let alike: Vec<Block<'_>> = cx
@@ -132,14 +132,14 @@ impl Datagrams {
                 cx.drop(&block, DUPLICATE);
                 return FragmentResult::Absorbed;
             }
-            if piece.is_ipv6() || refuses(self.policy, fit) {
+            if piece.is_ipv6() || gives_up(self.policy, fit) {
                 return self.give_up(key, OVERLAP, &block, cx);
             }
             cx.count(OVERLAPS, u64::from(datagram.overlaps == 0));
             datagram.overlaps = 1;
         }
         datagram.add(piece, self.policy);
-        if datagram.is_whole() {
+        if datagram.is_complete() {
             return self.complete(key, place, &block, cx);
         }
         if !cx.hold(&mut datagram.held, &block, place.0) {
@@ -236,7 +236,7 @@ impl Datagrams {
             *part = cx.complete_block(*part).unwrap_or(*part);
         }
         parts.push((place.offset(), *block));
-        if parts.iter().any(|(_, part)| !part.is_whole()) {
+        if parts.iter().any(|(_, part)| !part.has_all_bytes()) {
             cx.drop(block, MISSING);
             datagram.drop_all(MISSING, cx);
             return FragmentResult::Absorbed;
@@ -248,7 +248,7 @@ impl Datagrams {
             return FragmentResult::Absorbed;
         }
         while !datagram.held.is_empty() {
-            cx.forget_merged(&mut datagram.held, &block.marks);
+            cx.consume_merged(&mut datagram.held, &block.marks);
         }
         match joined.flatten() {
             Some(whole) => {
@@ -267,7 +267,7 @@ impl Datagrams {
 /// Returns true if the policy gives up a datagram because of a fragment with this relation. `drop`
 /// gives up after any overlap, and `linux` after contradictory ends. The other policies choose one
 /// of the contradictory ends.
-fn refuses(policy: FragmentPolicy, fit: Overlap) -> bool {
+fn gives_up(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,
         FragmentPolicy::Linux => fit == Overlap::Contradictory,
@@ -332,7 +332,7 @@ fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)
 
 impl Datagram {
     /// Returns the relation of a fragment to the fragments that arrived before.
-    fn relation(&self, piece: &IpFragment) -> Overlap {
+    fn overlap_with_earlier(&self, piece: &IpFragment) -> Overlap {
         let ends = self.end != 0;
         let against = match piece.last {
             true => (ends && piece.end() != self.end) || self.covered.has_any_from(piece.end() / 8),
@@ -357,7 +357,7 @@ impl Datagram {
 
     /// Returns true if all bytes have arrived: every complete unit of 8 bytes, and the last
     /// fragment, which holds the remaining bytes.
-    fn is_whole(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.end != 0 && self.covered.has_all_before(self.end / 8)
     }
 

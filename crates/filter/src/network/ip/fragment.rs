@@ -105,7 +105,7 @@ impl IpFragment {
         policy: FragmentPolicy,
     ) -> Result<Self, HeaderError> {
         if self.data + self.length > block.marks.captured {
-            return Err(HeaderError::Cut);
+            return Err(HeaderError::Truncated);
         }
         if !self.last && !self.length.is_multiple_of(8) {
             if policy != FragmentPolicy::Linux || self.is_ipv6() {
@@ -177,23 +177,23 @@ impl IpHeaders {
                 *field = next;
             }
             let counted = self.to - self.from - ipv6::LENGTH as u32 + length;
-            put(frame, from + ipv6::PAYLOAD_LENGTH, counted);
+            write_u16(frame, from + ipv6::PAYLOAD_LENGTH, counted);
             return;
         }
-        put(frame, from + ipv4::TOTAL_LENGTH, self.to - self.from + length);
+        write_u16(frame, from + ipv4::TOTAL_LENGTH, self.to - self.from + length);
         let fields = frame.get_mut(from + ipv4::FLAGS_FRAGMENT..to).unwrap_or_default();
         if let [flags, offset, ..] = fields {
             // Preserves "don't fragment" and the reserved bit.
             (*flags, *offset) = (*flags & 0xc0, 0);
         }
-        put(frame, from + ipv4::CHECKSUM, 0);
+        write_u16(frame, from + ipv4::CHECKSUM, 0);
         let sum = checksum::of(frame.get(from..to).unwrap_or_default());
-        put(frame, from + ipv4::CHECKSUM, sum.into());
+        write_u16(frame, from + ipv4::CHECKSUM, sum.into());
     }
 }
 
 /// Writes the low 16 bits of a number.
-fn put(frame: &mut [u8], at: usize, number: u32) {
+fn write_u16(frame: &mut [u8], at: usize, number: u32) {
     let [.., high, low] = number.to_be_bytes();
     if let Some(field) = frame.get_mut(at..at + 2) {
         field.copy_from_slice(&[high, low]);

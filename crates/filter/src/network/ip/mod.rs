@@ -60,8 +60,8 @@ captured, or the header extends beyond the first 512 bytes), `too deep` (more th
 or extension headers).",
     example: "replay web.pcap | ip |udp udp | count",
     kind: FilterKind::Reordering,
-    takes: Forms::of(&[Form::Frame, Form::Packet]),
-    gives: OutputForm::Form(Form::Segment),
+    input_forms: Forms::of(&[Form::Frame, Form::Packet]),
+    output_form: OutputForm::Form(Form::Segment),
     reads: ReadDepth::Head(layers::HEAD),
     parameters: &[
         Parameter::named("defragment", Type::Flag, "yes", "reassemble fragments"),

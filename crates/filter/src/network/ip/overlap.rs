@@ -74,14 +74,14 @@ impl FragmentPolicy {
             let first = settled.partition_point(|old| old.to <= from);
             let behind = settled.partition_point(|old| old.from < to).max(first);
             let met = settled.get(first..behind).unwrap_or_default();
-            let now = self.divide(met, new);
+            let now = self.split_ranges(met, new);
             settled.splice(first..behind, now);
         }
         settled
     }
 
     /// Splits `new`, and the ranges `met` that it overlaps, into disjoint ranges.
-    fn divide(self, met: &[OwnedRange], new: OwnedRange) -> Vec<OwnedRange> {
+    fn split_ranges(self, met: &[OwnedRange], new: OwnedRange) -> Vec<OwnedRange> {
         let mut now = Vec::with_capacity(2 * met.len() + 1);
         let (mut at, mut rest) = (new.from, None);
         for old in met {

@@ -37,7 +37,7 @@ A block of which one field cannot be changed stays as it was. Reasons for no cla
 port` (neither TCP nor UDP), `other checksum` (DCCP and UDP-Lite, which cover addresses).",
     example: "replay web.pcap | rewrite dst=10.0.0.9 ttl=3 | pcap other.pcap",
     kind: FilterKind::Editing,
-    takes: Forms::FRAMED,
+    input_forms: Forms::FRAMED,
     reads: ReadDepth::Head(HEAD),
     parameters: &[
         Parameter::optional(
@@ -112,7 +112,7 @@ impl RewriteFields {
         };
         let port = |name| arguments.number(name).and_then(|port| u16::try_from(port).ok());
         let wanted = Self {
-            macs: [mac(arguments, "dmac")?, mac(arguments, "smac")?],
+            macs: [mac_argument(arguments, "dmac")?, mac_argument(arguments, "smac")?],
             addresses: [address("src")?, address("dst")?],
             ports: [port("sport"), port("dport")],
             ttl: arguments.number("ttl").and_then(|ttl| u8::try_from(ttl).ok()),
@@ -140,7 +140,7 @@ impl RewriteFields {
     }
 }
 
-fn mac(arguments: &Arguments, name: &'static str) -> Result<Option<[u8; 6]>, Mistake> {
+fn mac_argument(arguments: &Arguments, name: &'static str) -> Result<Option<[u8; 6]>, Mistake> {
     let Some(text) = arguments.text(name) else { return Ok(None) };
     let mut mac = [0; 6];
     let mut parts = text.split(':');
@@ -174,7 +174,7 @@ impl Edit for Rewrite {
             Err(why) => return cx.absent(why),
         };
         let range = changes.range();
-        if let Some(bytes) = block.write_frame(range.start, range.len(), Keep::Contents) {
+        if let Some(bytes) = block.write_frame(range.start, range.len(), OldBytes::Keep) {
             changes.make(bytes);
         }
         block.class()
@@ -196,7 +196,7 @@ impl RewriteFields {
                 return Err(NOT_ETHERNET);
             }
             if block.frame.len() < ethernet::LENGTH {
-                return Err(HeaderError::Cut.reason());
+                return Err(HeaderError::Truncated.reason());
             }
             for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(self.macs) {
                 changes.extend(mac.map(|mac| Change::bytes(at, &mac)));
@@ -283,7 +283,7 @@ impl RewriteFields {
             return Err(HeaderError::Malformed.reason());
         }
         if here < data + length {
-            return Err(HeaderError::Cut.reason());
+            return Err(HeaderError::Truncated.reason());
         }
         Ok(Some((data + at, *may_be_absent)))
     }

@@ -69,7 +69,7 @@ impl TcpConnection {
     /// other segments, which need [`TcpConnection::take`]; it would have the same effect on the
     /// segments accepted here.
     #[inline]
-    pub(super) fn take_fast(
+    pub(super) fn process_fast(
         &mut self,
         info: &SegmentInfo,
         here: u32,
@@ -117,14 +117,14 @@ impl TcpConnection {
             cx.consume(&block);
             return self.reset(sender, info, rules, cx);
         }
-        self.weigh_reset(info, rules, cx);
-        if info.has(flag::SYN) && !self.take_syn(sender, info) {
+        self.withdraw_disproved_reset(info, rules, cx);
+        if info.has(flag::SYN) && !self.process_syn(sender, info) {
             // Within a connection the other end acknowledges it and ignores its data (RFC 9293
             // §3.10.7.4).
             return cx.consume(&block);
         }
         if info.has(flag::ACK) {
-            self.take_acknowledgement(sender, info, rules, cx);
+            self.process_acknowledgement(sender, info, rules, cx);
         }
         let fin = info.has(flag::FIN) && self.has_plausible_signature(sender, info);
         let (side, mut output) = self.side_output(sender, rules, info.time, cx);
@@ -140,7 +140,7 @@ impl TcpConnection {
 
     /// Processes the acknowledgement of a segment.
     #[inline]
-    pub(super) fn take_acknowledgement(
+    pub(super) fn process_acknowledgement(
         &mut self,
         sender: usize,
         info: &SegmentInfo,
@@ -156,7 +156,7 @@ impl TcpConnection {
     /// Processes a SYN. It starts its side, repeats an earlier SYN, or, once confirmed, begins
     /// another connection. Returns true if the side begins with this SYN.
     #[cold]
-    fn take_syn(&mut self, sender: usize, info: &SegmentInfo) -> bool {
+    fn process_syn(&mut self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &mut self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
         let from = info.span.from;
@@ -225,7 +225,12 @@ impl TcpConnection {
 
     /// Abandons the gaps whose timeout has passed. Ends the connection if a pending RST has taken
     /// effect.
-    pub(super) fn give_up(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+    pub(super) fn abandon_expired(
+        &mut self,
+        time: Time,
+        rules: Rules,
+        cx: &mut StreamContext<'_, '_>,
+    ) {
         if let Some(until) = self.reset_until(rules).filter(|until| *until < time) {
             // The end is timed by the RST, not by the segment that made it noticed.
             return self.close(until, rules, cx);

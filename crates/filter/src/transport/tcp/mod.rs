@@ -80,9 +80,9 @@ Reasons for no class: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `frag
 before).",
     example: "replay web.pcap | tcp |http files out/",
     kind: FilterKind::Reordering,
-    takes: Forms::FRAMED,
+    input_forms: Forms::FRAMED,
     needs: InputNeeds::of(&super::of_protocol(protocol::TCP, "the class of its packets is `|tcp`")),
-    gives: OutputForm::Form(Form::Stream),
+    output_form: OutputForm::Form(Form::Stream),
     reads: ReadDepth::All,
     effect: Some(effect),
     parameters: &[
@@ -93,7 +93,7 @@ before).",
             "the segment that supplies overlapping bytes",
         ),
         Parameter::named("checksum", Type::Flag, "no", "verify checksums"),
-        Parameter::table("sessions", "262144", "maximum number of connections in memory"),
+        Parameter::table_size("sessions", "262144", "maximum number of connections in memory"),
         Parameter::named(
             "held",
             Type::Size { low: 0, high: 1 << 30 },
@@ -117,7 +117,7 @@ before).",
     },
     reasons: REASONS,
     counters: COUNTERS,
-    state: StateFacts::sessions::<TcpConnection>().numbered(Sharing::Flow).held(1 << 17),
+    state: StateFacts::sessions::<TcpConnection>().with_session_key(Sharing::Flow).held(1 << 17),
     user: Some(make_filter),
     ..Description::EMPTY
 };
@@ -135,7 +135,7 @@ fn effect(arguments: &Arguments) -> Effect {
         true => ReadDepth::All,
         false => ReadDepth::Head(layers::HEAD),
     };
-    Effect { kind: TCP.kind, gives: TCP.gives, reads }
+    Effect { kind: TCP.kind, output_form: TCP.output_form, reads }
 }
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {

@@ -34,11 +34,11 @@ pub(super) const CLOSED_BEFORE: Reason = Reason::named(REASONS, "closed");
 pub(super) const OUT_OF_WINDOW: Reason = Reason::named(REASONS, "out of window");
 pub(super) const CHECKSUM: Reason = Reason::named(REASONS, "checksum");
 
-pub(super) const NEW: Counter = Counter::named(COUNTERS, "new sessions");
+pub(super) const NEW_SESSIONS: Counter = Counter::named(COUNTERS, "new sessions");
 pub(super) const EVICTED: Counter = Counter::named(COUNTERS, "evicted sessions");
 pub(super) const TIMED_OUT: Counter = Counter::named(COUNTERS, "timed out sessions");
 pub(super) const DUPLICATE: Counter = Counter::named(COUNTERS, "duplicates");
 pub(super) const GAPS: Counter = Counter::named(COUNTERS, "gaps");
 pub(super) const MISSING: Counter = Counter::named(COUNTERS, "missing bytes");
-pub(super) const IGNORED: Counter = Counter::named(COUNTERS, "resets ignored");
-pub(super) const TAKEN_BACK: Counter = Counter::named(COUNTERS, "resets taken back");
+pub(super) const RESETS_IGNORED: Counter = Counter::named(COUNTERS, "resets ignored");
+pub(super) const RESETS_WITHDRAWN: Counter = Counter::named(COUNTERS, "resets taken back");

@@ -160,7 +160,7 @@ impl StreamSide {
         piece: &Block<'a>,
         key: u32,
     ) {
-        if output.cx.keep(list, piece, key) {
+        if output.cx.hold_created(list, piece, key) {
             self.held_bytes = self.held_bytes.saturating_add(piece.length());
         }
     }

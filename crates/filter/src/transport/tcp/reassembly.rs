@@ -192,7 +192,7 @@ impl StreamSide {
             let from = self.next.wrapping_sub(new.from);
             let piece = block.narrow(from, until.wrapping_sub(self.next));
             let piece = self.prepare(output.class, output.context, piece);
-            output.cx.give_part(piece, &mut passed);
+            output.cx.emit_part(piece, &mut passed);
             self.emit_held(output);
         }
         self.emit_held(output);
@@ -210,7 +210,7 @@ impl StreamSide {
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
             if !after(span.to, self.next) {
                 output.cx.count(DUPLICATE, 1);
-                output.cx.forget(&mut list);
+                output.cx.consume_front(&mut list);
                 continue;
             }
             let known = self.next.wrapping_sub(key);
@@ -249,7 +249,7 @@ impl StreamSide {
         while missing > 0 {
             let length = missing.min(BLOCK_MAX as u32);
             let hole = self.prepare(output.class, output.context, hole(output, length));
-            output.cx.make(hole);
+            output.cx.emit_created(hole);
             missing -= length;
         }
     }
@@ -315,7 +315,7 @@ impl StreamSide {
             self.fin = self.next;
             self.flags |= FIN;
             let end = self.prepare(output.class, output.context, hole(output, 0));
-            output.cx.make(end);
+            output.cx.emit_created(end);
         }
     }
 

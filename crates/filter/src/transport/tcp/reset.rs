@@ -16,7 +16,7 @@
 
 use super::connection::{ANY_RESET, CLOSED, OPEN, PROBED, RESET, SCALED, TcpConnection, after};
 use super::lifecycle::CLIENT;
-use super::outcomes::{IGNORED, TAKEN_BACK};
+use super::outcomes::{RESETS_IGNORED, RESETS_WITHDRAWN};
 use super::reassembly::Rules;
 use super::segment_info::SegmentInfo;
 use crate::contract::{StreamContext, Time};
@@ -51,10 +51,10 @@ impl TcpConnection {
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
         let answers = info.has(flag::ACK) && other.next == info.acknowledgement;
         if !side.may_reset(info.span.from, answers) || !self.has_plausible_signature(sender, info) {
-            return cx.count(IGNORED, 1);
+            return cx.count(RESETS_IGNORED, 1);
         }
         if info.has(flag::ACK) {
-            self.take_acknowledgement(sender, info, rules, cx);
+            self.process_acknowledgement(sender, info, rules, cx);
         }
         self.identity.flags = self.identity.flags & !PROBED | reset_flag(sender);
         self.identity.word = info.time;
@@ -74,7 +74,7 @@ impl TcpConnection {
 
     /// Withdraws a pending RST if this segment proves that the connection continues.
     #[inline]
-    pub(super) fn weigh_reset(
+    pub(super) fn withdraw_disproved_reset(
         &mut self,
         info: &SegmentInfo,
         rules: Rules,
@@ -83,7 +83,7 @@ impl TcpConnection {
         if self.is_reset() && self.disproves_reset(info, rules) {
             self.identity.flags &= !ANY_RESET;
             self.identity.word = self.identity.word.max(info.time);
-            cx.count(TAKEN_BACK, 1);
+            cx.count(RESETS_WITHDRAWN, 1);
         }
     }
 

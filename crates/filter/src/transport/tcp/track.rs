@@ -3,7 +3,7 @@
 
 use super::connection::{ANY_RESET, CLOSED, StreamSide, TcpConnection, WATCHED};
 use super::limits;
-use super::outcomes::{CHECKSUM, EVICTED, NEW, NOT_TCP, TAKEN_BACK, TIMED_OUT};
+use super::outcomes::{CHECKSUM, EVICTED, NEW_SESSIONS, NOT_TCP, RESETS_WITHDRAWN, TIMED_OUT};
 use super::reassembly::Rules;
 use super::segment_info::{SegmentInfo, has_valid_checksum};
 use super::wheel::{Waiting, Wheel};
@@ -63,18 +63,18 @@ impl HoldingLanes for Tcp {
         let mut found = std::mem::take(&mut self.found);
         self.prefetch(batch, cx.now, &mut found);
         let mut next = found.iter();
-        cx.each(batch, |cx, block| match next.next() {
+        cx.for_each_block(batch, |cx, block| match next.next() {
             Some(found) => self.block(block, found, cx),
             None => cx.consume(&block),
         });
         self.found = found;
-        self.arm(cx);
+        self.request_tick(cx);
     }
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         let mut over = Vec::new();
         for waiting in self.idle_timeouts.due(cx.now) {
-            let Some(connection) = self.known(waiting) else { continue };
+            let Some(connection) = self.connection_of_timer(waiting) else { continue };
             let due = connection.expires_at(self.timeout);
             match self.idle_timeouts.is_due(due, cx.now) {
                 true => over.push((waiting.session, waiting.key)),
@@ -91,7 +91,7 @@ impl HoldingLanes for Tcp {
         for waiting in old {
             self.check_gap(waiting, cx);
         }
-        self.arm(cx);
+        self.request_tick(cx);
     }
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
@@ -165,12 +165,12 @@ impl Tcp {
             let info = connection.identity.word;
             self.idle_timeouts.add(waiting, connection.expires_at(timeout), info);
             connection.identity.flags &= !WATCHED;
-            watch(&mut self.gap_timeouts, waiting, connection, rules, info);
+            start_gap_timer(&mut self.gap_timeouts, waiting, connection, rules, info);
         }
     }
 
     /// Requests a tick at the earliest timeout.
-    fn arm(&self, cx: &mut StreamContext<'_, '_>) {
+    fn request_tick(&self, cx: &mut StreamContext<'_, '_>) {
         for time in [self.idle_timeouts.next(), self.gap_timeouts.next()].into_iter().flatten() {
             cx.wake_at(time);
         }
@@ -183,7 +183,7 @@ impl Tcp {
         let seed = self.flows.seed();
         for (l, found) in lanes(batch.live()).zip(found.iter_mut()) {
             let mut block = batch.block(l);
-            *found = match layers::plain_segment(&mut block) {
+            *found = match layers::common_segment(&mut block) {
                 Some(segment) => SegmentLookup::new(&block, &segment, seed, now),
                 None => SegmentLookup::of_any_block(&mut block, seed, now),
             };
@@ -210,7 +210,7 @@ impl Tcp {
         let data = block.view_at(*payload, info.length());
         let timeout = self.timeout;
         if let Some(connection) = self.flows.find(*key)
-            && let Some(side) = connection.take_fast(info, data.length(), timeout)
+            && let Some(side) = connection.process_fast(info, data.length(), timeout)
         {
             return match info.has_data() {
                 true => cx.pass(connection.prepare_next(side, data)),
@@ -244,7 +244,7 @@ impl Tcp {
         if connection.has(CLOSED) && !was_closed {
             self.idle_timeouts.add(waiting, connection.expires_at(self.timeout), cx.now);
         }
-        watch(&mut self.gap_timeouts, waiting, connection, rules, cx.now);
+        start_gap_timer(&mut self.gap_timeouts, waiting, connection, rules, cx.now);
     }
 
     /// Returns true if the segment belongs to a connection in the table. If an older connection
@@ -275,7 +275,7 @@ impl Tcp {
             cx.count(EVICTED, 1);
             evicted.close(info.time, self.rules, cx);
         }
-        cx.count(NEW, 1);
+        cx.count(NEW_SESSIONS, 1);
         let by_client = info.is_from_client();
         let connection = self.flows.begin(key, info.down == by_client);
         let Ports { source, target } = info.ports;
@@ -283,7 +283,7 @@ impl Tcp {
         connection.identity.word = info.time;
         connection.origin = origin;
         let waiting = Waiting { key, session: connection.identity.session };
-        cx.begins(waiting.session);
+        cx.log_session_start(waiting.session);
         self.idle_timeouts.add(waiting, info.time.saturating_add(self.timeout), cx.now);
     }
 
@@ -292,8 +292,8 @@ impl Tcp {
     #[cold]
     fn reopen(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) {
         let Some(old) = self.flows.end(key) else { return };
-        cx.count(TAKEN_BACK, 1);
-        cx.count(NEW, 1);
+        cx.count(RESETS_WITHDRAWN, 1);
+        cx.count(NEW_SESSIONS, 1);
         let connection = self.flows.begin(key, old.identity.down != 0);
         connection.identity.port = old.identity.port;
         connection.identity.word = info.time;
@@ -316,7 +316,7 @@ impl Tcp {
 
     /// Abandons the expired gaps of a connection, if it still exists, and restarts its gap timer.
     fn check_gap(&mut self, waiting: Waiting, cx: &mut StreamContext<'_, '_>) {
-        if self.known(waiting).is_none() {
+        if self.connection_of_timer(waiting).is_none() {
             return;
         }
         let Some(connection) = self.flows.find(waiting.key) else { return };
@@ -325,17 +325,17 @@ impl Tcp {
             .next_timeout(self.rules)
             .is_some_and(|due| self.gap_timeouts.is_due(due, cx.now))
         {
-            connection.give_up(cx.now, self.rules, cx);
+            connection.abandon_expired(cx.now, self.rules, cx);
             if connection.has(CLOSED) {
                 self.idle_timeouts.add(waiting, connection.expires_at(self.timeout), cx.now);
             }
         }
-        watch(&mut self.gap_timeouts, waiting, connection, self.rules, cx.now);
+        start_gap_timer(&mut self.gap_timeouts, waiting, connection, self.rules, cx.now);
     }
 
     /// Returns the connection for which a timer was set; `None` if the connection has ended, even
     /// if its key now belongs to another session.
-    fn known(&self, waiting: Waiting) -> Option<&TcpConnection> {
+    fn connection_of_timer(&self, waiting: Waiting) -> Option<&TcpConnection> {
         let connection = self.flows.get(waiting.key)?;
         (connection.identity.session == waiting.session).then_some(connection)
     }
@@ -343,7 +343,7 @@ impl Tcp {
 
 /// Starts the gap timer of a connection with a pending timeout, unless the timer runs already.
 #[inline]
-fn watch(
+fn start_gap_timer(
     gaps: &mut Wheel,
     waiting: Waiting,
     connection: &mut TcpConnection,

@@ -43,7 +43,7 @@ pub(super) fn emit<'s>(
     let found = [s.at_var(on.frame), s.at_var(on.frame)];
     let [rest, payload] = [s.var(0), s.var(0)];
     s.arm(|t, _| {
-        let (l3, l4) = twin::whole_packet(t, on, exits)?;
+        let (l3, l4) = twin::reparsed_packet(t, on, exits)?;
         let (_, stated) = twin::datagram(t, l4, exits, not_udp);
         t.only(stated, Cmp::Ge, TOKEN_SIZE as u32, no_token);
         t.set_at(found[0], l3);

@@ -55,11 +55,11 @@ that was used, or is too old), `unsure`, `not udp`, `not ip`, `malformed`, `cut`
 not captured), `too deep`, `fragment`.",
     example: "rx eth0 | token key=switch.key | count",
     kind: FilterKind::Reordering,
-    takes: Forms::FRAMED,
-    gives: OutputForm::Form(Form::Segment),
+    input_forms: Forms::FRAMED,
+    output_form: OutputForm::Form(Form::Segment),
     reads: ReadDepth::Head(HEAD + TOKEN_SIZE as u16 + COVERS_MAX),
     parameters: &[
-        Parameter::needed("key", Type::Path, "the file with the key, readable by its owner only"),
+        Parameter::required("key", Type::Path, "the file with the key, readable by its owner only"),
         Parameter::named(
             "covers",
             Type::Number { low: 0, high: COVERS_MAX as u64 },
@@ -182,7 +182,7 @@ impl Token {
         let data = payload + TOKEN_SIZE as u32;
         let length = end.checked_sub(data).ok_or(NO_TOKEN)?;
         let found = TokenView::of(block, payload, length.min(self.covers.into()));
-        let found = found.ok_or(HeaderError::Cut.reason())?;
+        let found = found.ok_or(HeaderError::Truncated.reason())?;
         if found.tag != found.expected_tag(&self.key, length) {
             return Err(FORGED);
         }

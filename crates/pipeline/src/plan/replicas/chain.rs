@@ -79,7 +79,7 @@ impl ChainSearch<'_> {
         if self.plan.space_of(id).kind != SpaceKind::Thread {
             return Err("runs in the kernel".to_owned());
         }
-        match description.state.keeps {
+        match description.state.scope {
             StateScope::Nothing => Ok(chain.sharing),
             StateScope::Private => Err("private state: one for all blocks".to_owned()),
             StateScope::Pinned(why) => Err(format!("state that cannot move: {why}")),
@@ -119,7 +119,7 @@ impl ChainSearch<'_> {
                 None | Some(Sharing::Session) => Ok(Some(Sharing::Session)),
                 Some(_) => Err("other sessions than before".to_owned()),
             },
-            None => match description(id).map(|known| known.state.keeps_alone) {
+            None => match description(id).map(|known| known.state.scope_without_session) {
                 Some(StateScope::Nothing) => Ok(chain.sharing),
                 _ => Err("private state: no filter before it identifies sessions".to_owned()),
             },

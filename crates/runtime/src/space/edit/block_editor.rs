@@ -1,14 +1,14 @@
 //! Edit of one block: in place, or in a copy that is made when the filter first writes. [SL §6.1]
 //!
-//! In: a rich pointer, and a flag that demands a copy. Out: the resulting blocks ([`EditOutput`]).
-//! The module [`super`] defines when an edit in place is permitted; `buffer::pool::edit` explains
-//! why the bytes may then be written.
+//! Input: a rich pointer, and a flag that demands a copy. Output: the resulting blocks
+//! ([`EditOutput`]). The module [`super`] defines when an edit in place is permitted;
+//! `buffer::pool::edit` explains why the bytes may then be written.
 
 use super::{EditOutput, FRAGMENT_MIN};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use buffer::crossing::Batch as RingBatch;
 use buffer::pool::{Draft, Editing, Pool};
-use filter::{ClassifyContext, Edit, Editable, Keep, Workbench};
+use filter::{ClassifyContext, Edit, Editable, OldBytes, Workbench};
 use std::ops::Range;
 
 /// An editor of single blocks, with exclusive access to the memory of the space.
@@ -21,8 +21,8 @@ pub(super) struct BlockEditor<'b, 'i> {
 }
 
 impl BlockEditor<'_, '_> {
-    /// Runs the filter on a block, in place if possible, and emits the result. If `copies` is true,
-    /// the edit must be made in a copy.
+    /// Runs the filter on a block, in place if possible, and emits the result. `copies` demands an
+    /// edit in a copy.
     pub(super) fn edit_block(
         &mut self,
         (entry, order): (Entry, u32),
@@ -35,13 +35,14 @@ impl BlockEditor<'_, '_> {
         let intake = self.intakes.iter_mut().find(|pool| !copies && pool.id() == dbuf);
         if let Some(editing) = intake.and_then(|pool| pool.edit(place)) {
             let (done, made, wrote) =
-                InPlaceEdit::call(editing, Some(self.work), entry, filter, context);
+                InPlaceEdit::run_filter(editing, Some(self.work), entry, filter, context);
             out.edits.direct += u64::from(wrote);
             return out.emit(made, &done, entry, (self.work, order));
         }
         if !copies && self.work.id() == dbuf {
             let called = self.work.edit(place).map(|editing| {
-                let (done, made, wrote) = InPlaceEdit::call(editing, None, entry, filter, context);
+                let (done, made, wrote) =
+                    InPlaceEdit::run_filter(editing, None, entry, filter, context);
                 (done, made.detach(), wrote)
             });
             if let Some((done, made, wrote)) = called {
@@ -52,7 +53,7 @@ impl BlockEditor<'_, '_> {
         self.edit_in_copy((entry, order), (filter, context), out);
     }
 
-    /// Runs the filter on a block that must not be changed in place.
+    /// Runs the filter on a block that must not change in place.
     fn edit_in_copy(
         &mut self,
         (entry, order): (Entry, u32),
@@ -64,7 +65,7 @@ impl BlockEditor<'_, '_> {
         let (frame, old) = (entry.frame(), self.bytes(entry.frame()));
         let mut bench =
             CopyEdit { old, work: self.work, draft: None, made: NewBlock::Nothing, fragments };
-        let done = EditResult::call(filter, context, entry, &mut bench);
+        let done = EditResult::run_filter(filter, context, entry, &mut bench);
         let CopyEdit { draft, made, .. } = bench;
         match (done.used, draft) {
             _ if done.lost => out.lost.push(entry.pointer.length()),
@@ -104,14 +105,14 @@ struct EditResult {
     pointer: RichPointer,
     marks: Marks,
     context: BlockMetadata,
-    /// Used length in bytes of the new block that replaces the old one; `None` if the block was not
+    /// Length in bytes of the new block that replaces the old one; `None` if the block was not
     /// replaced.
     used: Option<usize>,
     lost: bool,
 }
 
 impl EditResult {
-    fn call(
+    fn run_filter(
         filter: &mut dyn Edit,
         context: &mut ClassifyContext<'_>,
         entry: Entry,
@@ -119,15 +120,15 @@ impl EditResult {
     ) -> Self {
         let mut block = Editable::new((entry.pointer, entry.marks, entry.context), bench);
         let class: Class = filter.edit(&mut block, context);
-        let (used, lost) = (block.replaced(), block.is_lost());
+        let (used, lost) = (block.replacement_length(), block.is_lost());
         let Editable { pointer, marks, context, .. } = block;
         Self { pointer: pointer.with_class(class), marks, context, used, lost }
     }
 }
 
 impl EditOutput {
-    /// Emits a block that was changed in place or replaced, or counts it as lost for lack of
-    /// memory.
+    /// Emits a block that was changed in place or replaced. If memory was lacking, counts the block
+    /// as lost instead.
     fn emit(
         &mut self,
         made: NewBlock<'_>,
@@ -142,8 +143,8 @@ impl EditOutput {
         }
     }
 
-    /// Emits the block that replaces the old one. Counts the old block as lost if there is no
-    /// memory for the new one.
+    /// Emits the block that replaces the old one. If memory for it was lacking, counts the old
+    /// block as lost instead.
     fn emit_new(
         &mut self,
         made: NewBlock<'_>,
@@ -208,7 +209,7 @@ impl EditOutput {
     }
 }
 
-/// The memory of a block that replaces the old one.
+/// Memory for a block that replaces the old one.
 enum NewBlock<'b> {
     Nothing,
     Draft(Draft<'b>),
@@ -217,8 +218,8 @@ enum NewBlock<'b> {
 }
 
 impl NewBlock<'_> {
-    /// Detaches the memory from the pool. A draft would be discarded, but a pool under edit creates
-    /// no drafts.
+    /// Separates the memory from the pool. A draft would be discarded here, but a pool under edit
+    /// creates no drafts.
     fn detach(self) -> NewBlock<'static> {
         match self {
             Self::Scratch(bytes) => NewBlock::Scratch(bytes),
@@ -226,7 +227,7 @@ impl NewBlock<'_> {
         }
     }
 
-    fn room(&mut self, room: usize) -> Option<&mut [u8]> {
+    fn reserve(&mut self, room: usize) -> Option<&mut [u8]> {
         match self {
             Self::Nothing => None,
             Self::Draft(draft) => draft.get_mut(..room),
@@ -245,8 +246,8 @@ struct InPlaceEdit<'b> {
 
 impl<'b> InPlaceEdit<'b> {
     /// Runs the filter. Returns its result, the memory of the replacement, and true if the filter
-    /// wrote into the old block.
-    fn call(
+    /// has written into the old block.
+    fn run_filter(
         editing: Editing<'b>,
         work: Option<&'b Pool>,
         entry: Entry,
@@ -254,7 +255,7 @@ impl<'b> InPlaceEdit<'b> {
         context: &mut ClassifyContext<'_>,
     ) -> (EditResult, NewBlock<'b>, bool) {
         let mut bench = Self { editing, work, made: NewBlock::Nothing, wrote: false };
-        let done = EditResult::call(filter, context, entry, &mut bench);
+        let done = EditResult::run_filter(filter, context, entry, &mut bench);
         let Self { made, wrote, .. } = bench;
         (done, made, wrote)
     }
@@ -269,7 +270,7 @@ impl Workbench for InPlaceEdit<'_> {
         }
     }
 
-    fn write(&mut self, range: Range<usize>, _: Keep) -> Option<&mut [u8]> {
+    fn write(&mut self, range: Range<usize>, _: OldBytes) -> Option<&mut [u8]> {
         self.wrote = true;
         self.editing.get_mut(range)
     }
@@ -279,7 +280,7 @@ impl Workbench for InPlaceEdit<'_> {
             Some(work) => NewBlock::Draft(work.draft(room, room)?),
             None => NewBlock::Scratch(vec![0; room]),
         };
-        self.made.room(room)
+        self.made.reserve(room)
     }
 }
 
@@ -287,16 +288,17 @@ impl Workbench for InPlaceEdit<'_> {
 struct CopyEdit<'b> {
     old: &'b [u8],
     work: &'b Pool,
-    /// The copy, and the range of the frame that it covers; `None` before the first write.
+    /// The draft of the copy, and the range of the frame that it covers; `None` before the first
+    /// write.
     draft: Option<(Draft<'b>, Range<usize>)>,
     made: NewBlock<'b>,
     fragments: bool,
 }
 
 impl CopyEdit<'_> {
-    /// Replaces a copy of a range by a copy of the entire frame, including the changes so far.
-    /// Returns `None` if there is no memory.
-    fn widen(&mut self) -> Option<()> {
+    /// Replaces the copy of a range by a copy of the entire frame, including all changes so far.
+    /// Returns `None` if memory is lacking.
+    fn widen_to_frame(&mut self) -> Option<()> {
         let before = self.draft.take().map(|(draft, part)| (draft.to_vec(), part));
         let mut draft = self.work.draft(self.old.len(), self.old.len())?;
         draft.copy_from_slice(self.old);
@@ -310,14 +312,14 @@ impl CopyEdit<'_> {
     /// Creates a copy in which `range` can be written. Copies only the range if fragments are
     /// accepted, the frame is long and the range is at most half of it; otherwise copies the entire
     /// frame. Returns `None` if there is no memory.
-    fn begin(&mut self, range: &Range<usize>, keep: Keep) -> Option<()> {
+    fn begin_copy(&mut self, range: &Range<usize>, keep: OldBytes) -> Option<()> {
         let long = self.old.len() >= FRAGMENT_MIN && range.len() <= self.old.len() / 2;
         let part = if self.fragments && long { range.clone() } else { 0..self.old.len() };
         let mut draft = self.work.draft(part.len(), part.len())?;
         let old = self.old.get(part.clone())?;
         match keep {
-            Keep::Contents => draft.copy_from_slice(old),
-            Keep::Nothing => {
+            OldBytes::Keep => draft.copy_from_slice(old),
+            OldBytes::Discard => {
                 let (from, to) = (range.start - part.start, range.end - part.start);
                 draft.get_mut(..from)?.copy_from_slice(old.get(..from)?);
                 draft.get_mut(to..)?.copy_from_slice(old.get(to..)?);
@@ -334,7 +336,7 @@ impl Workbench for CopyEdit<'_> {
     fn frame(&mut self) -> &[u8] {
         if self.draft.as_ref().is_some_and(|(_, part)| part.len() < self.old.len()) {
             // Without memory the filter sees the frame without its own changes.
-            let _ = self.widen();
+            let _ = self.widen_to_frame();
         }
         match (&self.made, &self.draft) {
             (NewBlock::Draft(draft), _) => draft,
@@ -343,14 +345,16 @@ impl Workbench for CopyEdit<'_> {
         }
     }
 
-    fn write(&mut self, range: Range<usize>, keep: Keep) -> Option<&mut [u8]> {
+    fn write(&mut self, range: Range<usize>, keep: OldBytes) -> Option<&mut [u8]> {
         if range.end > self.old.len() {
             return None;
         }
         match &self.draft {
             None if range.is_empty() => return Some(&mut []),
-            None => self.begin(&range, keep)?,
-            Some((_, part)) if part.start > range.start || part.end < range.end => self.widen()?,
+            None => self.begin_copy(&range, keep)?,
+            Some((_, part)) if part.start > range.start || part.end < range.end => {
+                self.widen_to_frame()?
+            }
             Some(_) => {}
         }
         let (draft, part) = self.draft.as_mut()?;
@@ -361,6 +365,6 @@ impl Workbench for CopyEdit<'_> {
         self.draft = None;
         self.made = NewBlock::Nothing;
         self.made = NewBlock::Draft(self.work.draft(room, room)?);
-        self.made.room(room)
+        self.made.reserve(room)
     }
 }

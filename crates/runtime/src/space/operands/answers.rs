@@ -1,4 +1,4 @@
-//! Evaluation of the answers of operands, and of the blocks that wait for them.
+//! Verdicts: the answers of operands, and their effect on the blocks that wait for them.
 
 use super::run::{OperandAnswer, OperandBlock, Subject};
 use super::{NextStep, OperandSection, PartialAnswer, WaitingBlock};
@@ -11,12 +11,12 @@ use std::collections::{BTreeSet, HashMap};
 /// The verdict on a block.
 #[derive(Clone, Copy)]
 enum Verdict {
-    /// Answered. Holds the class given by the operand, if any.
+    /// The operand answered the block. Holds the class that the operand gave, if any.
     Yes(Option<Class>),
     No,
-    /// Dropped by the operand.
+    /// The operand dropped the block.
     Drop,
-    /// Not decided yet.
+    /// The operand has not decided yet.
     Wait,
 }
 
@@ -36,8 +36,9 @@ struct OperandResults {
 }
 
 impl OperandSection {
-    /// Applies the answer of an operand. Blocks of `flow` continue or begin to wait; waiting blocks
-    /// with a verdict continue. Returns the blocks that continue, in input order.
+    /// Applies the answer of an operand. Blocks of `flow` without a verdict begin to wait; blocks
+    /// with a verdict, including waiting ones, continue. Returns the blocks that continue, in input
+    /// order.
     pub(super) fn apply_answer<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -149,7 +150,7 @@ impl OperandSection {
         known
     }
 
-    /// Merges new results with the earlier results of blocks that wait for this step.
+    /// Merges new results with earlier results of the blocks that wait for this step.
     fn add_waiting_results(&mut self, program: usize, step: usize, known: &mut OperandResults) {
         let waiting = &mut self.programs[program].waiting;
         for (ticket, into) in &known.joined {
@@ -188,7 +189,7 @@ impl OperandSection {
         self.programs[program].waiting.get(&ticket)?.follows
     }
 
-    /// Sets the next step of a block after a step has been decided. Returns false if the block is
+    /// Sets the next step of a block whose current step is decided. Returns false if the block is
     /// dropped.
     fn set_next_step(
         &mut self,
@@ -259,8 +260,8 @@ impl OperandSection {
         self.programs[program].waiting.insert(subject.ticket, waiting);
     }
 
-    /// Removes a waiting block from the section so that it continues. Returns `None` if it does not
-    /// wait for this step.
+    /// Removes a block from the waiting ones, so that it continues. Returns `None` if the block
+    /// does not wait for this step.
     fn release_block<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -276,8 +277,8 @@ impl OperandSection {
         Some(Subject { block, order, ticket, classes: it.classes, then: NextStep::Ask(step) })
     }
 
-    /// Removes a waiting block from the holds of the section and unpins it. Returns `None` if the
-    /// block is not held.
+    /// Removes a waiting block from the blocks that the section holds, and unpins it. Returns
+    /// `None` if the section does not hold the block.
     fn take_waiting<'a>(
         &self,
         walk: &mut Walk<'_, 'a>,
@@ -297,7 +298,7 @@ impl OperandSection {
         Some(block)
     }
 
-    /// Releases all waiting blocks, because no further answers come.
+    /// Releases all waiting blocks, because no more answers will arrive.
     pub(super) fn release_all<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -333,7 +334,7 @@ impl OperandSection {
     }
 
     /// Releases blocks whose operand no longer exists. Such a block gets class 0 if the operand
-    /// passed a part of it with class 0, else the class of the last operand that answered.
+    /// passed a part of it with class 0, otherwise the class of the last operand that answered.
     pub(super) fn release_orphans<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

@@ -30,7 +30,7 @@ mod take_over;
 
 use super::arc::NodeId;
 use super::section::Section;
-use super::select::Wanted;
+use super::select::SelectedClasses;
 use abi::Class;
 use filter::{Fate, HeldList, LANES};
 use std::collections::{BTreeMap, HashMap};
@@ -43,17 +43,17 @@ pub const REASONS: &[&str] = &["by an operand"];
 pub struct OperandSection {
     /// Programs of the section. An enclosing program precedes the programs inside its operands.
     programs: Vec<Program>,
-    /// Last ticket assigned.
+    /// Ticket that was assigned last.
     last: u32,
     /// Number of holds of a block in operands, by ticket.
     held: HashMap<u32, u32>,
     /// Tickets of the blocks that were merged into another block, by the ticket of that block.
     joined: HashMap<u32, Vec<u32>>,
-    /// Class of a block on entry into the section, by ticket; filled only if `asks_came`.
+    /// Class with which a block entered the section, by ticket. Filled only if `asks_came` is true.
     came: HashMap<u32, Class>,
-    /// True if a program inside an operand selects by the class on entry.
+    /// True if a program inside an operand selects blocks by this class.
     asks_came: bool,
-    /// Fates of blocks in an inner program, to be reported to the enclosing program.
+    /// Fates of blocks in an inner program that have not been reported to the enclosing program.
     fates: Vec<Fate>,
     /// Waiting blocks whose operand no longer exists.
     orphans: Vec<WaitingBlock>,
@@ -65,23 +65,24 @@ struct Program {
     steps: Vec<Step>,
     /// Step at which a block begins.
     first: NextStep,
-    /// Position of the operand that contains this program, or `None` for the outermost program.
+    /// Position of the operand that contains this program; `None` for the outermost program.
     inside: Option<OperandPlace>,
     /// Waiting blocks, by ticket.
     waiting: BTreeMap<u32, WaitingBlock>,
 }
 
-/// Position in an operand: program, step, and index of the part.
+/// Position in an operand: program, step, and index of the operand's part.
 type OperandPlace = (usize, usize, usize);
 
 /// A step of a program: an operand, and the steps that follow its answers.
 #[derive(Debug)]
 struct Step {
-    /// Classes on entry into the section for which the operand runs. Other blocks continue at `no`.
-    asked: Wanted,
+    /// Classes, on entry into the section, of the blocks that the operand processes. Other blocks
+    /// continue at `no`.
+    asked: SelectedClasses,
     /// Parts of the operand in order, each with the classes by which blocks reach it from the
     /// previous part. If there are no parts, every block continues at `yes`.
-    operand: Vec<(Wanted, OperandPart)>,
+    operand: Vec<(SelectedClasses, OperandPart)>,
     yes: NextStep,
     no: NextStep,
     /// True if the operand's class becomes the class of the block.
@@ -116,7 +117,7 @@ struct WaitingBlock {
     list: HeldList,
     /// Index of the step whose answer the block waits for.
     step: usize,
-    /// Ticket of the block into which this block was merged, if any.
+    /// Ticket of the block into which this block was merged; `None` if it was not merged.
     follows: Option<u32>,
     classes: Classes,
     so_far: PartialAnswer,
@@ -136,17 +137,17 @@ struct Classes {
 /// The result of an operand for one block so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct PartialAnswer {
-    /// Nonzero class with which a part was passed, if any.
+    /// Nonzero class of a part that was passed; `None` if no such part was passed.
     class: Option<Class>,
     /// True if a part was passed with class 0.
     zero: bool,
     /// True if a part was dropped.
     dropped: bool,
-    /// True if bytes of the block reached the last filter.
+    /// True if bytes of the block reached the last filter of the operand.
     arrived: bool,
 }
 
-/// Expression from which a section is compiled, over nodes with their planned indices.
+/// The expression of a section, over pairs of node and planned index.
 pub type OperandExpr = Section<(NodeId, usize)>;
 
 impl OperandSection {
@@ -155,7 +156,8 @@ impl OperandSection {
         let mut asks = Self::default();
         asks.compile_program(expression, None);
         let inner = asks.programs.iter().filter(|program| program.inside.is_some());
-        asks.asks_came = { inner }.any(|it| it.steps.iter().any(|step| step.asked != Wanted::All));
+        asks.asks_came =
+            { inner }.any(|it| it.steps.iter().any(|step| step.asked != SelectedClasses::All));
         asks
     }
 
@@ -230,8 +232,8 @@ impl OperandSection {
 
 /// A step whose inner programs are not compiled yet.
 struct DraftStep<'e> {
-    asked: Wanted,
-    operand: Vec<(Wanted, &'e OperandExpr)>,
+    asked: SelectedClasses,
+    operand: Vec<(SelectedClasses, &'e OperandExpr)>,
     yes: NextStep,
     no: NextStep,
     sets_class: bool,
@@ -262,19 +264,19 @@ fn compile<'e>(
         OperandExpr::Not(part) => return compile(part, (no, yes), false, steps),
         OperandExpr::Chain(_) | OperandExpr::Filter(..) => {
             let mut operand = Vec::new();
-            flatten_chain(&Wanted::All, expression, &mut operand);
+            flatten_chain(&SelectedClasses::All, expression, &mut operand);
             operand
         }
     };
-    steps.push(DraftStep { asked: Wanted::All, operand, yes, no, sets_class });
+    steps.push(DraftStep { asked: SelectedClasses::All, operand, yes, no, sets_class });
     NextStep::Ask(steps.len() - 1)
 }
 
 /// Flattens nested chains into a list of filters.
 fn flatten_chain<'e>(
-    wanted: &Wanted,
+    wanted: &SelectedClasses,
     part: &'e OperandExpr,
-    operand: &mut Vec<(Wanted, &'e OperandExpr)>,
+    operand: &mut Vec<(SelectedClasses, &'e OperandExpr)>,
 ) {
     let OperandExpr::Chain(parts) = part else { return operand.push((wanted.clone(), part)) };
     for (at, (inner, part)) in parts.iter().enumerate() {
@@ -284,13 +286,13 @@ fn flatten_chain<'e>(
 
 /// Compiles a part that runs only for some classes on entry.
 fn compile_entry<'e>(
-    (asked, part): &'e (Wanted, OperandExpr),
+    (asked, part): &'e (SelectedClasses, OperandExpr),
     (yes, no): (NextStep, NextStep),
     sets_class: bool,
     steps: &mut Vec<DraftStep<'e>>,
 ) -> NextStep {
     let first = compile(part, (yes, no), sets_class, steps);
-    if *asked == Wanted::All {
+    if *asked == SelectedClasses::All {
         return first;
     }
     let operand = Vec::new();

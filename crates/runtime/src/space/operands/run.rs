@@ -1,4 +1,4 @@
-//! Evaluation of a section: runs blocks through programs and operands.
+//! Evaluation of a section by running blocks through programs and operands.
 
 use super::{CALL_BLOCKS_MAX, Classes, NextStep, OperandPart, OperandPlace, OperandSection};
 use crate::space::arc::NodeId;
@@ -10,10 +10,10 @@ use std::collections::HashSet;
 
 /// A block under evaluation.
 pub(super) struct Subject<'a> {
-    /// The unchanged block.
+    /// The block, which the section leaves unchanged.
     pub(super) block: Block<'a>,
-    /// Order number of the block: from the last fork ([`Batch::order`]) or, in an inner program,
-    /// its index among the blocks of the enclosing program.
+    /// Sequence number of the block: the one from the last fork ([`Batch::order`]) or, in an inner
+    /// program, the block's index in the enclosing program.
     pub(super) order: u32,
     pub(super) ticket: u32,
     pub(super) classes: Classes,
@@ -28,7 +28,7 @@ pub(super) struct OperandBlock<'a> {
     pub(super) cause: u32,
 }
 
-/// The output of an operand.
+/// The output of an operand so far.
 #[derive(Default)]
 pub(super) struct OperandAnswer<'a> {
     pub(super) given: Vec<OperandBlock<'a>>,
@@ -39,7 +39,7 @@ pub(super) struct OperandAnswer<'a> {
 }
 
 impl<'a> Walk<'_, 'a> {
-    /// Evaluates a section on the live blocks of a batch.
+    /// Runs the live blocks of a batch through a section.
     pub(in crate::space) fn evaluate_section(
         &mut self,
         at: NodeId,
@@ -47,7 +47,7 @@ impl<'a> Walk<'_, 'a> {
     ) -> RunResult<'a> {
         let blocks = lanes(batch.live()).map(|l| (batch.block(l), batch.order(l)));
         let blocks: Vec<_> = blocks.collect();
-        self.section(at, |asks, walk| asks.run_program(walk, at, 0, blocks))
+        self.with_detached_section(at, |asks, walk| asks.run_program(walk, at, 0, blocks))
     }
 
     /// Continues the evaluation with blocks that an operand released on its timer or at its end.
@@ -58,7 +58,7 @@ impl<'a> Walk<'_, 'a> {
     ) -> RunResult<'a> {
         let given: Vec<_> =
             output.take().iter().flat_map(Batch::blocks).map(|(_, block)| block).collect();
-        self.section(section, |asks, walk| {
+        self.with_detached_section(section, |asks, walk| {
             let Some(place) = asks.operand_place(at) else { return Vec::new() };
             let given = given.into_iter().map(|block| OperandBlock { block, cause: 0 }).collect();
             let mut answer = OperandAnswer { given, ..OperandAnswer::default() };
@@ -69,12 +69,12 @@ impl<'a> Walk<'_, 'a> {
 
     /// Releases all blocks that wait in a section.
     pub(in crate::space) fn release_section(&mut self, at: NodeId) -> RunResult<'a> {
-        self.section(at, |asks, walk| asks.release_all(walk, at))
+        self.with_detached_section(at, |asks, walk| asks.release_all(walk, at))
     }
 
     /// Detaches a section from its node while `act` runs, so that `act` can call the section's
     /// operands. Returns the blocks that leave the section.
-    fn section(
+    fn with_detached_section(
         &mut self,
         at: NodeId,
         act: impl FnOnce(&mut OperandSection, &mut Self) -> Vec<Subject<'a>>,
@@ -91,10 +91,10 @@ impl<'a> Walk<'_, 'a> {
         for subject in left {
             output.push(subject.block, subject.order);
         }
-        if output.is_empty() { RunResult::Ended } else { RunResult::Others(output) }
+        if output.is_empty() { RunResult::Ended } else { RunResult::Replaced(output) }
     }
 
-    /// Calls a filter of an operand. Appends the filter's output and fates to the answer.
+    /// Calls a filter of an operand, and appends its output and fates to the answer.
     fn call(&mut self, at: NodeId, given: &[OperandBlock<'a>], answer: &mut OperandAnswer<'a>) {
         for some in given.chunks(CALL_BLOCKS_MAX) {
             let mut batch = Batch::empty();
@@ -106,9 +106,9 @@ impl<'a> Walk<'_, 'a> {
             self.nodes[at].taken[0] += came;
             let stays = matches!(self.nodes[at].operator, node::Operator::Filter(Filter::Lanes(_)));
             match self.run(at, &mut batch) {
-                RunResult::Same => take(&batch, answer),
-                RunResult::Others(mut output) => {
-                    output.take().iter().for_each(|batch| take(batch, answer))
+                RunResult::Unchanged => append_live_blocks(&batch, answer),
+                RunResult::Replaced(mut output) => {
+                    output.take().iter().for_each(|batch| append_live_blocks(batch, answer))
                 }
                 RunResult::Ended => batch.keep(0),
             }
@@ -139,8 +139,8 @@ impl<'a> Walk<'_, 'a> {
 }
 
 impl OperandSection {
-    /// Runs a program on blocks, each with its order number. Returns the decided blocks; the other
-    /// blocks wait.
+    /// Runs blocks through a program, each with its sequence number. Returns the decided blocks;
+    /// the other blocks wait.
     fn run_program<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -170,7 +170,7 @@ impl OperandSection {
         self.run_steps(walk, at, (program, 0), flow)
     }
 
-    /// Runs the steps of a program, beginning at step `from`. Returns the decided blocks.
+    /// Runs blocks through the steps of a program, from step `from` on. Returns the decided blocks.
     pub(super) fn run_steps<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -212,7 +212,7 @@ impl OperandSection {
         flow.into_iter().map(Subject::with_final_class).collect()
     }
 
-    /// Runs the parts of an operand, beginning at part `from`.
+    /// Runs blocks through the parts of an operand, from part `from` on.
     fn run_operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -250,8 +250,8 @@ impl OperandSection {
         answer
     }
 
-    /// Continues the evaluation after a part of an operand that released blocks without being
-    /// called with input.
+    /// Continues the evaluation after a part of an operand has released blocks without being called
+    /// with input.
     pub(super) fn resume_operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -264,8 +264,8 @@ impl OperandSection {
         self.continue_after(walk, at, (program, step), flow)
     }
 
-    /// Runs the steps after a decided step, then those of enclosing programs. Returns the blocks
-    /// that leave the section.
+    /// Runs decided blocks through the steps that follow, then through those of enclosing programs.
+    /// Returns the blocks that leave the section.
     pub(super) fn continue_after<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -330,7 +330,7 @@ impl<'a> From<Subject<'a>> for OperandBlock<'a> {
 }
 
 /// Appends the live blocks of a batch to an answer.
-fn take<'a>(batch: &Batch<'a>, answer: &mut OperandAnswer<'a>) {
+fn append_live_blocks<'a>(batch: &Batch<'a>, answer: &mut OperandAnswer<'a>) {
     let given =
         lanes(batch.live()).map(|l| OperandBlock { block: batch.block(l), cause: batch.order(l) });
     answer.given.extend(given);

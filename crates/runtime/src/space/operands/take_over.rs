@@ -3,7 +3,7 @@
 use super::{OperandPart, OperandSection};
 
 impl OperandSection {
-    /// Takes over the waiting blocks of `old`, the section that this section replaces.
+    /// Adopts the waiting blocks of `old`, the section that this section replaces.
     pub(in crate::space) fn take_over(&mut self, old: Self) {
         let steps: Vec<Vec<Option<(usize, usize)>>> = (0..old.programs.len())
             .map(|program| {
@@ -29,9 +29,9 @@ impl OperandSection {
         }
     }
 
-    /// Finds the step of this section that corresponds to a step of the old section: it contains a
-    /// filter of the old step at the same depth of nesting. Returns its program and step, or
-    /// `None`.
+    /// Returns the program and step of this section that correspond to a step of the old section. A
+    /// corresponding step contains a filter of the old step, at the same nesting depth. Returns
+    /// `None` if there is none.
     fn matching_step(&self, old: &Self, program: usize, step: usize) -> Option<(usize, usize)> {
         let mut numbers = Vec::new();
         old.collect_filters(program, step, &mut numbers);

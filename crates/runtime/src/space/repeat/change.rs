@@ -14,13 +14,13 @@ use crate::space::key::NodeKey;
 use filter::Time;
 
 impl Space {
-    /// Records that the space has stopped for this hot swap.
+    /// Records that the space has stopped for the hot swap with this number.
     pub fn note_change(&mut self, number: u64) {
         self.ports.events.event(|| SpaceEvent::Change { number });
     }
 
-    /// Returns the time at which removed nodes end. Outside of a replay it is the current time,
-    /// which this call records; in a replay it is the recorded time.
+    /// Returns the time at which removed nodes end: in a replay the recorded time, otherwise the
+    /// current time, which is then recorded.
     pub(in crate::space) fn retire_time(&mut self) -> Time {
         let now = self.now();
         let Some(mut player) = self.ports.events.take_reader() else {
@@ -117,12 +117,12 @@ impl Space {
         let mut wait: Option<StallWait> = None;
         loop {
             // Other spaces may wait for blocks published here.
-            self.settle();
+            self.flush_outputs();
             let ticket = self.ports.doorbell.listen();
             wait.iter_mut().for_each(StallWait::begin_poll);
             self.serve_requests();
             match player.decide_swap(number, self.ports.borrow.is_some()) {
-                SwapDecision::Go => return self.ports.borrow.take(),
+                SwapDecision::TakePart => return self.ports.borrow.take(),
                 SwapDecision::Wait => {}
                 SwapDecision::End => return None,
                 SwapDecision::Failed(why) => {

@@ -1,32 +1,32 @@
-//! Tests of write isolation: the rules of [Th §5.3.1] one by one, and the property that only nodes
-//! downstream of an edit see it. L1 to L8, D15, D20.
+//! Tests of write isolation: each rule of [Th §5.3.1], and the property that only nodes downstream
+//! of an edit see the edit. L1 to L8, D15, D20.
 
 use super::*;
 use crate::ledger::Edits;
 use crate::space::edit::FRAGMENT_MIN;
-use filter::{Edit, Editable, Keep};
+use filter::{Edit, Editable, OldBytes};
 use testkit::Random;
 
-/// Editing filter that adds a constant to every number, in place if the space permits it.
+/// An editing filter that adds a constant to every number, in place if the space permits.
 struct Add(u32);
 
 impl Edit for Add {
     fn edit(&mut self, block: &mut Editable<'_>, _: &mut ClassifyContext<'_>) -> Class {
-        if let Some(Ok(bytes)) = block.write(Keep::Contents).map(<&mut [u8; 4]>::try_from) {
+        if let Some(Ok(bytes)) = block.write(OldBytes::Keep).map(<&mut [u8; 4]>::try_from) {
             *bytes = u32::from_be_bytes(*bytes).wrapping_add(self.0).to_be_bytes();
         }
         block.class()
     }
 }
 
-/// Variant of [`Add`] on the batch interface, whose edits are always made in copies.
+/// A variant of [`Add`] on the batch interface, where edits are always made in copies.
 struct AddInCopies(u32);
 
 impl Lanes for AddInCopies {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in filter::lanes(batch.live()) {
-            let more = number(&batch.block(l)).wrapping_add(self.0);
-            cx.edit(batch, l, Keep::Contents, |bytes| bytes.copy_from_slice(&more.to_be_bytes()));
+            let more = block_number(&batch.block(l)).wrapping_add(self.0);
+            cx.edit(batch, l, OldBytes::Keep, |bytes| bytes.copy_from_slice(&more.to_be_bytes()));
         }
     }
 }
@@ -64,15 +64,15 @@ impl Edit for NarrowToTail {
     }
 }
 
-fn edits(remains: &Remains, name: &str) -> Edits {
+fn node_edits(remains: &Remains, name: &str) -> Edits {
     remains.nodes.iter().find(|node| node.name == name).expect("a node").flow.edits
 }
 
-fn only_direct(direct: u64) -> Edits {
+fn direct_edits(direct: u64) -> Edits {
     Edits { direct, ..Edits::default() }
 }
 
-fn only_copied(copied: u64) -> Edits {
+fn copied_edits(copied: u64) -> Edits {
     Edits { copied, ..Edits::default() }
 }
 
@@ -86,10 +86,10 @@ fn numbers(kept: &ReceivedNumbers) -> Vec<u32> {
 fn l8_rule_1_filter_without_edits_copies_nothing() {
     let (kept, remains) = run(100, 32, |a, from, to| {
         let looks = a.add_node(filter("looks", Filter::edit(EditNothing)));
-        a.add_arc(from, looks, Wanted::Answered, false, 0);
-        a.add_arc(looks, to, Wanted::Answered, false, 1);
+        a.add_arc(from, looks, SelectedClasses::Answered, false, 0);
+        a.add_arc(looks, to, SelectedClasses::Answered, false, 1);
     });
-    assert_eq!((kept.len(), edits(&remains, "looks")), (100, Edits::default()));
+    assert_eq!((kept.len(), node_edits(&remains, "looks")), (100, Edits::default()));
     assert_balanced(&[remains]);
 }
 
@@ -98,14 +98,14 @@ fn l8_rule_2_block_read_only_downstream_is_edited_in_place() {
     let (kept, remains) = run(100, 32, |a, from, to| {
         let (one, two) = (a.add_node(filter("one", Filter::edit(Add(100)))), Add(1000));
         let two = a.add_node(filter("two", Filter::edit(two)));
-        a.add_arc(from, one, Wanted::Answered, false, 0);
-        a.add_arc(one, two, Wanted::Answered, false, 1);
-        a.add_arc(two, to, Wanted::Answered, false, 2);
+        a.add_arc(from, one, SelectedClasses::Answered, false, 0);
+        a.add_arc(one, two, SelectedClasses::Answered, false, 1);
+        a.add_arc(two, to, SelectedClasses::Answered, false, 2);
     });
     assert!(kept.iter().map(|(n, _)| *n).eq((0..100).map(|n| n + 1100)));
     assert_eq!(
-        [edits(&remains, "one"), edits(&remains, "two")],
-        [only_direct(100), only_direct(100)]
+        [node_edits(&remains, "one"), node_edits(&remains, "two")],
+        [direct_edits(100), direct_edits(100)]
     );
     assert_balanced(&[remains]);
 }
@@ -119,13 +119,13 @@ fn l3_l8_rule_2_parallel_reads_precede_an_edit_in_place() {
             let add = a.add_node(filter("add", Filter::edit(Add(100))));
             let ends = if editor_first { [add, reader] } else { [reader, add] };
             for (i, end) in ends.into_iter().enumerate() {
-                a.add_arc(from, end, Wanted::Answered, false, i);
+                a.add_arc(from, end, SelectedClasses::Answered, false, i);
             }
-            a.add_arc(add, to, Wanted::Answered, false, 2);
+            a.add_arc(add, to, SelectedClasses::Answered, false, 2);
         });
         assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
         assert!(numbers(&read).into_iter().eq(0..100), "a sibling does not see the change");
-        assert_eq!(edits(&remains, "add"), only_direct(100), "editor first: {editor_first}");
+        assert_eq!(node_edits(&remains, "add"), direct_edits(100), "editor first: {editor_first}");
         assert_balanced(&[remains]);
     }
 }
@@ -136,14 +136,14 @@ fn l4_l8_rule_3_new_block_in_place_of_an_edit_copies_nothing() {
     let (kept, remains) = run(100, 32, |a, from, to| {
         let reader = a.add_node(sink(&read));
         let doubles = a.add_node(filter("doubles", Filter::edit(ReplaceByDouble)));
-        a.add_arc(from, doubles, Wanted::Answered, false, 0);
-        a.add_arc(from, reader, Wanted::Answered, false, 1);
-        a.add_arc(doubles, to, Wanted::Answered, false, 2);
+        a.add_arc(from, doubles, SelectedClasses::Answered, false, 0);
+        a.add_arc(from, reader, SelectedClasses::Answered, false, 1);
+        a.add_arc(doubles, to, SelectedClasses::Answered, false, 2);
     });
     assert!(kept.iter().map(|(n, _)| *n).eq((0..100).map(|n| n * 2)));
     assert!(numbers(&read).into_iter().eq(0..100));
     let appended = Edits { appended: 100, ..Edits::default() };
-    assert_eq!(edits(&remains, "doubles"), appended);
+    assert_eq!(node_edits(&remains, "doubles"), appended);
     assert_balanced(&[remains]);
 }
 
@@ -165,8 +165,8 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
         let tails = a.add_node(filter("tails", Filter::edit(NarrowToTail)));
         let seen = Box::new(LengthSink(Arc::clone(&lengths)));
         let seen = a.add_node(node("seen", Operator::Sink(SinkOperator::new(seen))));
-        a.add_arc(from, tails, Wanted::Answered, false, 0);
-        a.add_arc(tails, seen, Wanted::Answered, false, 1);
+        a.add_arc(from, tails, SelectedClasses::Answered, false, 0);
+        a.add_arc(tails, seen, SelectedClasses::Answered, false, 1);
     });
     let seen = lengths.lock().unwrap();
     assert!(
@@ -175,7 +175,7 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
                 frame.dbuf() == DbufId::new(1).unwrap() && frame.length() == 4 && *length == 2
             })
     );
-    assert_eq!(edits(&remains, "tails"), Edits::default());
+    assert_eq!(node_edits(&remains, "tails"), Edits::default());
 }
 
 #[test]
@@ -185,17 +185,17 @@ fn l2_one_of_two_parallel_editors_copies_the_other_does_not() {
         let one = a.add_node(filter("one", Filter::edit(Add(100))));
         let two = a.add_node(filter("two", Filter::edit(Add(1000))));
         let end = a.add_node(sink(&other));
-        a.add_arc(from, one, Wanted::Answered, false, 0);
-        a.add_arc(from, two, Wanted::Answered, false, 1);
-        a.add_arc(one, to, Wanted::Answered, false, 2);
-        a.add_arc(two, end, Wanted::Answered, false, 3);
+        a.add_arc(from, one, SelectedClasses::Answered, false, 0);
+        a.add_arc(from, two, SelectedClasses::Answered, false, 1);
+        a.add_arc(one, to, SelectedClasses::Answered, false, 2);
+        a.add_arc(two, end, SelectedClasses::Answered, false, 3);
     });
     assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
     assert!(numbers(&other).into_iter().eq(1000..1100));
-    let both = [edits(&remains, "one"), edits(&remains, "two")];
+    let both = [node_edits(&remains, "one"), node_edits(&remains, "two")];
     assert!(
-        both == [only_copied(100), only_direct(100)]
-            || both == [only_direct(100), only_copied(100)],
+        both == [copied_edits(100), direct_edits(100)]
+            || both == [direct_edits(100), copied_edits(100)],
         "{both:?}"
     );
     assert_balanced(&[remains]);
@@ -208,14 +208,14 @@ fn l2_d15_held_block_is_copied_before_an_edit() {
         let add = a.add_node(filter("add", Filter::edit(Add(100))));
         let holds = a.add_node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
         let end = a.add_node(sink(&late));
-        a.add_arc(from, add, Wanted::Answered, false, 0);
-        a.add_arc(from, holds, Wanted::Answered, false, 1);
-        a.add_arc(add, to, Wanted::Answered, false, 2);
-        a.add_arc(holds, end, Wanted::Answered, false, 3);
+        a.add_arc(from, add, SelectedClasses::Answered, false, 0);
+        a.add_arc(from, holds, SelectedClasses::Answered, false, 1);
+        a.add_arc(add, to, SelectedClasses::Answered, false, 2);
+        a.add_arc(holds, end, SelectedClasses::Answered, false, 3);
     });
     assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
     assert!(numbers(&late).into_iter().eq(0..100), "what was held left as it had come");
-    assert_eq!(edits(&remains, "add"), only_copied(100));
+    assert_eq!(node_edits(&remains, "add"), copied_edits(100));
     assert_balanced(&[remains]);
 }
 
@@ -224,13 +224,13 @@ fn l2_blocks_that_share_bytes_are_edited_in_copies() {
     let (kept, remains) = run(30, 8, |a, from, to| {
         let thrice = a.add_node(filter("thrice", Filter::stream(Triple)));
         let add = a.add_node(filter("add", Filter::edit(Add(100))));
-        a.add_arc(from, thrice, Wanted::Answered, false, 0);
-        a.add_arc(thrice, add, Wanted::Answered, false, 1);
-        a.add_arc(add, to, Wanted::Answered, false, 2);
+        a.add_arc(from, thrice, SelectedClasses::Answered, false, 0);
+        a.add_arc(thrice, add, SelectedClasses::Answered, false, 1);
+        a.add_arc(add, to, SelectedClasses::Answered, false, 2);
     });
     let thrice = (100..130).flat_map(|n| [n; 3]);
     assert!(kept.iter().map(|(n, _)| *n).eq(thrice), "each is changed once: {kept:?}");
-    assert_eq!(edits(&remains, "add"), only_copied(90));
+    assert_eq!(node_edits(&remains, "add"), copied_edits(90));
     assert_balanced(&[remains]);
 }
 
@@ -246,12 +246,12 @@ fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [Remains; 2]) {
     let doorbells = (Arc::clone(&near), Arc::clone(&far));
     let export = crate::ring::Export::new(0, writer, doorbells, Threshold::default());
     let out = a.add_node(node("ring to thread1", Operator::Export(Box::new(export))));
-    a.add_arc(from, out, Wanted::Answered, false, 0);
+    a.add_arc(from, out, SelectedClasses::Answered, false, 0);
     if edits_here {
         let add = a.add_node(filter("here", Filter::edit(Add(500_000))));
         let end = a.add_node(sink(&here));
-        a.add_arc(from, add, Wanted::Answered, false, 1);
-        a.add_arc(add, end, Wanted::Answered, false, 2);
+        a.add_arc(from, add, SelectedClasses::Answered, false, 1);
+        a.add_arc(add, end, SelectedClasses::Answered, false, 2);
     }
     let mut first = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);
     first.ports.doorbell = near;
@@ -259,8 +259,8 @@ fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [Remains; 2]) {
     let enter = b.add_node(node("ring from thread0", Operator::Pass));
     let add = b.add_node(filter("there", Filter::edit(Add(100_000))));
     let to = b.add_node(sink(&there));
-    b.add_arc(enter, add, Wanted::Answered, false, 1);
-    b.add_arc(add, to, Wanted::Answered, false, 2);
+    b.add_arc(enter, add, SelectedClasses::Answered, false, 1);
+    b.add_arc(add, to, SelectedClasses::Answered, false, 2);
     let import = Import::new(0, readers.pop().unwrap());
     let mut second = space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);
     second.ports.doorbell = far;
@@ -274,7 +274,7 @@ fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [Remains; 2]) {
 fn l7_block_of_another_space_is_edited_in_the_local_pool() {
     let (there, _, remains) = run_over_a_ring(false);
     assert!(there.into_iter().eq(100_000..110_000));
-    assert_eq!(edits(&remains[1], "there"), only_copied(10_000));
+    assert_eq!(node_edits(&remains[1], "there"), copied_edits(10_000));
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn l2_d15_block_in_a_ring_is_copied_before_an_edit() {
     let (there, here, remains) = run_over_a_ring(true);
     assert!(there.into_iter().eq(100_000..110_000), "the other space saw no change");
     assert!(here.into_iter().eq(500_000..510_000));
-    assert_eq!(edits(&remains[0], "here"), only_copied(10_000));
+    assert_eq!(node_edits(&remains[0], "here"), copied_edits(10_000));
 }
 
 /// Source of long blocks whose bytes are all equal.
@@ -317,7 +317,7 @@ struct StampMiddle;
 
 impl Edit for StampMiddle {
     fn edit(&mut self, block: &mut Editable<'_>, _: &mut ClassifyContext<'_>) -> Class {
-        if let Some(bytes) = block.write_part(1000, 8, Keep::Nothing) {
+        if let Some(bytes) = block.write_part(1000, 8, OldBytes::Discard) {
             bytes.fill(0xee);
         }
         block.class()
@@ -340,7 +340,7 @@ impl Sink for FragmentSink {
     }
 }
 
-/// Runs `long | (stamps | sink) + hold`, in which `hold` keeps the blocks shared. Returns the
+/// Runs `long | (stamps | sink) + hold`, where `hold` keeps the blocks shared. Returns the
 /// fragments at the sink, and the number of edits by method.
 fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
     let (edited, held): (Arc<Mutex<ReceivedFragments>>, Arc<Mutex<ReceivedFragments>>) =
@@ -369,17 +369,17 @@ fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
         }
     }
     let keeps = a.add_node(filter("keeps", Filter::stream(HoldAll(HeldList::default()))));
-    a.add_arc(from, stamps, Wanted::Answered, false, 0);
-    a.add_arc(from, keeps, Wanted::Answered, false, 1);
-    a.add_arc(stamps, to, Wanted::Answered, false, 2);
-    a.add_arc(keeps, end, Wanted::Answered, false, 3);
+    a.add_arc(from, stamps, SelectedClasses::Answered, false, 0);
+    a.add_arc(from, keeps, SelectedClasses::Answered, false, 1);
+    a.add_arc(stamps, to, SelectedClasses::Answered, false, 2);
+    a.add_arc(keeps, end, SelectedClasses::Answered, false, 3);
     let remains = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
     let held = held.lock().unwrap();
     assert!(held.len() == 3, "{}", held.len());
     for (n, (_, _, bytes)) in held.iter().enumerate() {
         assert!(bytes.iter().all(|b| usize::from(*b) == n), "what was held is as it was");
     }
-    let how = edits(&remains, "stamps");
+    let how = node_edits(&remains, "stamps");
     assert_balanced(&[remains]);
     let pieces = edited.lock().unwrap().clone();
     (pieces, how)
@@ -394,7 +394,7 @@ fn l6_edit_of_a_large_block_copies_only_the_written_part() {
     let three = [(intake, 1, 1000), (work, 0, 8), (intake, 2, FRAGMENT_MIN - 1008)];
     assert_eq!(lengths, [three, three, three].concat(), "first, middle and last");
     let (whole, how) = run_stamps(false);
-    assert_eq!(how, only_copied(3), "those behind take no fragments");
+    assert_eq!(how, copied_edits(3), "those behind take no fragments");
     let together = |pieces: &ReceivedFragments| -> Vec<u8> {
         pieces.iter().flat_map(|(_, _, bytes)| bytes.iter().copied()).collect()
     };
@@ -420,16 +420,16 @@ fn d20_linear_pipe_reuses_its_rich_pointers() {
         for (i, (from, to)) in
             [(from, one), (one, two), (two, three), (three, add), (add, to)].into_iter().enumerate()
         {
-            a.add_arc(from, to, Wanted::Answered, false, i);
+            a.add_arc(from, to, SelectedClasses::Answered, false, i);
         }
     });
     let linear = std::mem::take(&mut *seen.lock().unwrap());
     assert!(linear.len() == 3 && linear.iter().all(|at| *at == linear[0]), "{linear:?}");
     run(10, 32, |a, from, to| {
         let (one, two) = (looks(a), looks(a));
-        a.add_arc(from, one, Wanted::Answered, false, 0);
-        a.add_arc(from, two, Wanted::Answered, false, 1);
-        a.add_arc(one, to, Wanted::Answered, false, 2);
+        a.add_arc(from, one, SelectedClasses::Answered, false, 0);
+        a.add_arc(from, two, SelectedClasses::Answered, false, 1);
+        a.add_arc(one, to, SelectedClasses::Answered, false, 2);
     });
     let split = seen.lock().unwrap();
     assert!(split.len() == 2 && split[0] != split[1], "copied where paths part: {split:?}");
@@ -460,7 +460,7 @@ fn random_graph(random: &mut Random) -> Vec<Step> {
     (0..count).map(|i| step(i, random)).collect()
 }
 
-/// Mode in which the editing filters of a random graph edit blocks.
+/// The mode of edits that the filters of a random graph use.
 #[derive(Clone, Copy, PartialEq)]
 enum EditMode {
     Free,
@@ -491,13 +491,13 @@ fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u6
         };
         let at = a.add_node(made);
         for from in &step.from {
-            let wanted = if step.all { Wanted::All } else { Wanted::Answered };
+            let wanted = if step.all { SelectedClasses::All } else { SelectedClasses::Answered };
             arc(&mut a, nodes[*from], at, wanted);
         }
         let keeps: ReceivedNumbers = Arc::default();
         let end = a.add_node(sink(&keeps));
         // Some sinks stand before the other branches and some behind.
-        arc(&mut a, at, end, Wanted::All);
+        arc(&mut a, at, end, SelectedClasses::All);
         kept.push(keeps);
         nodes.push(at);
     }

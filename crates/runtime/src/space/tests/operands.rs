@@ -1,5 +1,5 @@
 //! Tests that a section gives the same answers whether its operands hold blocks or answer at once,
-//! and that every input block leaves once, whatever the operands do with their copies.
+//! and that each input block leaves once, however the operands treat their copies.
 
 use super::*;
 use crate::space::operands::{OperandExpr, OperandSection};
@@ -9,21 +9,21 @@ type Answers = Box<dyn Fn(u32, &mut u32) -> bool>;
 /// Numbers, each with its class.
 type Classes = Vec<(u32, u32)>;
 
-/// The same random expression for both kinds of section, with a reference evaluation.
+/// One random expression for both kinds of section, with a reference evaluation.
 struct ExpressionPair {
     light: Section,
     heavy: OperandExpr,
-    /// Reference evaluation. Returns true if the section answers a number, and then sets the class
-    /// to that of the last operand that answered.
+    /// Reference evaluation. Returns true if the section answers the number, and sets the class to
+    /// that of the last operand that answered.
     answers: Answers,
 }
 
-/// Classifier for a number `n`, which gives class `n` to the multiples of `n`.
+/// A classifier for a number `n` that gives class `n` to the multiples of `n`.
 struct MultipleClass(u32);
 
 impl Classify for MultipleClass {
     fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
-        Class(if number(block).is_multiple_of(self.0) { self.0 } else { 0 })
+        Class(if block_number(block).is_multiple_of(self.0) { self.0 } else { 0 })
     }
 }
 
@@ -36,8 +36,8 @@ struct HoldingMultipleClass {
 
 impl Stream for HoldingMultipleClass {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
-        let class = Class(if number(&block).is_multiple_of(self.of) { self.of } else { 0 });
-        cx.hold(&mut self.held, &block.with_class(class), number(&block));
+        let class = Class(if block_number(&block).is_multiple_of(self.of) { self.of } else { 0 });
+        cx.hold(&mut self.held, &block.with_class(class), block_number(&block));
         cx.append(4, Class::YES, BlockMetadata::default(), |room| room.len());
         if self.held.len() > 3 {
             cx.release(&mut self.held, |block| block);
@@ -57,13 +57,14 @@ fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> 
         let one = expression(random, depth, a, slow);
         (one, expression(random, depth, a, slow))
     };
-    let pair = |wanted: Wanted, one, other| vec![(Wanted::All, one), (wanted, other)];
+    let pair =
+        |wanted: SelectedClasses, one, other| vec![(SelectedClasses::All, one), (wanted, other)];
     match kind {
         1 => {
             let (one, other) = two(random, depth - 1);
             ExpressionPair {
-                light: Section::Any(light(Wanted::All, one.light, other.light)),
-                heavy: OperandExpr::Any(pair(Wanted::All, one.heavy, other.heavy)),
+                light: Section::Any(two_operands(SelectedClasses::All, one.light, other.light)),
+                heavy: OperandExpr::Any(pair(SelectedClasses::All, one.heavy, other.heavy)),
                 answers: Box::new(move |n, result| {
                     (one.answers)(n, result) || (other.answers)(n, result)
                 }),
@@ -72,8 +73,8 @@ fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> 
         2 => {
             let (one, other) = two(random, depth - 1);
             ExpressionPair {
-                light: Section::All(light(Wanted::All, one.light, other.light)),
-                heavy: OperandExpr::All(pair(Wanted::All, one.heavy, other.heavy)),
+                light: Section::All(two_operands(SelectedClasses::All, one.light, other.light)),
+                heavy: OperandExpr::All(pair(SelectedClasses::All, one.heavy, other.heavy)),
                 answers: Box::new(move |n, result| {
                     (one.answers)(n, result) && (other.answers)(n, result)
                 }),
@@ -90,8 +91,12 @@ fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> 
         4 => {
             let (one, other) = two(random, 0);
             ExpressionPair {
-                light: Section::Chain(light(Wanted::Answered, one.light, other.light)),
-                heavy: OperandExpr::Chain(pair(Wanted::Answered, one.heavy, other.heavy)),
+                light: Section::Chain(two_operands(
+                    SelectedClasses::Answered,
+                    one.light,
+                    other.light,
+                )),
+                heavy: OperandExpr::Chain(pair(SelectedClasses::Answered, one.heavy, other.heavy)),
                 answers: Box::new(move |n, result| {
                     (one.answers)(n, &mut 0) && (other.answers)(n, result)
                 }),
@@ -117,8 +122,12 @@ fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> 
     }
 }
 
-fn light(wanted: Wanted, one: Section, other: Section) -> Vec<(Wanted, Section)> {
-    vec![(Wanted::All, one), (wanted, other)]
+fn two_operands(
+    wanted: SelectedClasses,
+    one: Section,
+    other: Section,
+) -> Vec<(SelectedClasses, Section)> {
+    vec![(SelectedClasses::All, one), (wanted, other)]
 }
 
 /// Runs a section over a random expression. Returns all blocks that leave the section, with their
@@ -138,8 +147,8 @@ fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
             false => Operator::Section(Arc::new(both.light)),
         };
         let section = a.add_node(node("section", part));
-        a.add_arc(from, section, Wanted::Answered, false, 0);
-        a.add_arc(section, to, Wanted::All, false, 1);
+        a.add_arc(from, section, SelectedClasses::Answered, false, 0);
+        a.add_arc(section, to, SelectedClasses::All, false, 1);
     });
     let ledger = assert_balanced(&[remains]);
     assert!(ledger.filters.iter().all(|node| node.held.blocks == 0), "seed {seed}");

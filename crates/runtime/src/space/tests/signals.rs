@@ -1,11 +1,11 @@
-//! Tests of events between spaces on real threads: which space is woken at which time. K4, K7, A16.
+//! Tests of events between spaces on real threads: which space is woken, and when. K4, K7, A16.
 
 use super::*;
 use buffer::signal::moderate::Events;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Source that gives one number at a time. It gives the next number when the previous one has
-/// arrived and the reader sleeps again.
+/// A source that gives one number at a time, the next one when the previous one has arrived and the
+/// reader sleeps again.
 struct Trickle {
     numbers: Numbers,
     arrived: Arc<AtomicU64>,
@@ -42,8 +42,7 @@ impl Source for Trickle {
     }
 }
 
-/// Source that gives numbers until the trickle ends, so that its space never sleeps and never
-/// flushes.
+/// A source that gives numbers until the trickle ends, so that its space never sleeps or flushes.
 struct Flood(Numbers, Arc<AtomicU64>, u64);
 
 impl Source for Flood {
@@ -93,8 +92,8 @@ impl Classify for Spin {
     }
 }
 
-/// Runs `source | (ring to a second space | sink) + busy` and, in the first space, `flood | busy`.
-/// Returns the remains of both spaces.
+/// Runs `source | (ring to a second space | sink) + busy` in one space, with `flood | busy` beside
+/// it. Returns the remains of both spaces.
 fn run_two_spaces(
     source: Box<dyn Source>,
     flood: Option<Flood>,
@@ -111,14 +110,14 @@ fn run_two_spaces(
     let export = crate::ring::Export::new(0, writer, doorbells, threshold);
     let out = a.add_node(node("ring to thread1", Operator::Export(Box::new(export))));
     let busy = a.add_node(filter("busy", Filter::classify(Spin(busy_ns))));
-    a.add_arc(from, out, Wanted::Answered, false, 0);
-    a.add_arc(from, busy, Wanted::Answered, false, 1);
+    a.add_arc(from, out, SelectedClasses::Answered, false, 0);
+    a.add_arc(from, busy, SelectedClasses::Answered, false, 1);
     let mut inputs = vec![Input::Source { node: from, intake: 0 }];
     if let Some(flood) = flood {
         let source = Box::new(flood);
         let flood = a.add_node(node("flood", Operator::Source(SourceOperator::new(source))));
         let none = a.add_node(filter("none", Filter::classify(Spin(0))));
-        a.add_arc(flood, none, Wanted::Answered, false, 3);
+        a.add_arc(flood, none, SelectedClasses::Answered, false, 3);
         inputs.push(Input::Source { node: flood, intake: 0 });
     }
     let mut first = space(a, inputs, 32, 1);
@@ -126,7 +125,7 @@ fn run_two_spaces(
     let mut b = Assembly::default();
     let enter = b.add_node(node("ring from thread0", Operator::Pass));
     let to = b.add_node(node("sink", Operator::Sink(SinkOperator::new(sink))));
-    b.add_arc(enter, to, Wanted::Answered, false, 2);
+    b.add_arc(enter, to, SelectedClasses::Answered, false, 2);
     let import = Import::new(0, readers.pop().unwrap());
     let mut second = space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);
     second.ports.doorbell = far;
@@ -136,7 +135,7 @@ fn run_two_spaces(
     remains
 }
 
-fn events(remains: &Remains) -> Events {
+fn ring_events(remains: &Remains) -> Events {
     let mut exports = remains.nodes.iter().filter_map(|node| match &node.operator {
         Operator::Export(export) => Some(export.events()),
         _ => None,
@@ -145,7 +144,7 @@ fn events(remains: &Remains) -> Events {
 }
 
 /// Runs a trickle over a ring. Returns the sorted latencies of its blocks in nanoseconds, and the
-/// ring's events.
+/// events of the ring.
 fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, Events) {
     let (given_at, at) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<Vec<u64>>>::default());
     let arrived = Arc::<AtomicU64>::default();
@@ -164,7 +163,7 @@ fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, Events) {
     let (given_at, at) = (given_at.lock().unwrap(), at.lock().unwrap());
     let mut waits: Vec<u64> = at.iter().zip(&*given_at).map(|(at, given)| at - given).collect();
     waits.sort_unstable();
-    (waits, events(&remains[0]))
+    (waits, ring_events(&remains[0]))
 }
 
 #[test]
@@ -193,6 +192,6 @@ fn k7_steady_stream_is_signalled_in_batches() {
     let sink = Box::new(Collector(Arc::clone(&kept)));
     let remains = run_two_spaces(Box::new(numbers), None, sink, Threshold::default(), 0);
     assert_eq!(kept.lock().unwrap().len(), 200_000);
-    let events = events(&remains[0]);
+    let events = ring_events(&remains[0]);
     assert!(events.total() <= 200_000 / 32, "at most one for 32 blocks: {events:?}");
 }

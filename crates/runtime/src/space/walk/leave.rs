@@ -1,4 +1,5 @@
-//! Exits of a walk: sinks, rings to other spaces, dispatch to replicas, and failed filters.
+//! Nodes at which blocks leave a walk: sinks, rings to other spaces, dispatch to replicas, and
+//! failed filters.
 
 use super::{RunResult, Walk};
 use crate::failure::PathFailure;
@@ -25,14 +26,14 @@ impl<'a> Walk<'_, 'a> {
             Ok(Err(failure)) => {
                 node.flow.failed += amount;
                 let name = node.name.clone();
-                self.pass.failure = Some(PathFailure::of_endpoint(name, failure));
+                self.pass.failure = Some(PathFailure::from_endpoint(name, failure));
             }
             Err(panic) => self.fail_node(at, Some(batch), came, &*panic),
         }
         RunResult::Ended
     }
 
-    /// Drops the lanes above the limit of `-c`.
+    /// Drops the blocks that exceed the limit of `-c`.
     pub(super) fn limit_to_count(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let Some(left) = &self.pass.left else { return };
         let live = batch.live();
@@ -78,7 +79,7 @@ impl<'a> Walk<'_, 'a> {
                 let lost = Amount { blocks: blocks - put.blocks, bytes: bytes - put.bytes };
                 node.flow.failed += lost;
                 let name = node.name.clone();
-                self.pass.failure = Some(PathFailure::of_ring(name, failure));
+                self.pass.failure = Some(PathFailure::from_ring(name, failure));
             }
         }
         RunResult::Ended
@@ -128,6 +129,6 @@ impl<'a> Walk<'_, 'a> {
             batch.block(batch.at())
         });
         let name = self.nodes[at].name.clone();
-        self.pass.failure = Some(PathFailure::of_panicked_filter(name, panic, block.as_ref()));
+        self.pass.failure = Some(PathFailure::from_panicked_filter(name, panic, block.as_ref()));
     }
 }

@@ -4,19 +4,19 @@ use super::{Arrival, CYCLE_MAX, HOPS_MAX, WaitingBatch, Walk};
 use crate::ledger::{EdgeKind, must_lose_block};
 use crate::space::arc::{GraphArc, NodeId};
 use crate::space::node::Flow;
-use crate::space::select::Wanted;
+use crate::space::select::SelectedClasses;
 use filter::{Amount, Batch, LaneMask, lanes};
 
 impl<'a> Walk<'_, 'a> {
-    /// Routes the live lanes of a batch and walks them.
+    /// Routes the live lanes of a batch, and walks them from their arcs.
     pub(in crate::space) fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
         if let Some(arrival) = self.route_step(from, batch, hops) {
             self.enter_node(arrival, batch, hops);
         }
     }
 
-    /// Routes the live lanes of a batch. Returns the arrival of the remaining blocks at the next
-    /// node, or `None` if all blocks have been walked or wait.
+    /// Routes the live lanes of a batch, and walks all but the last arc's. Returns the arrival of
+    /// the remaining blocks at the next node, or `None` if no blocks remain to be walked.
     #[inline(always)]
     pub(super) fn route_step(
         &mut self,
@@ -32,12 +32,12 @@ impl<'a> Walk<'_, 'a> {
             return self.fork(from, batch, hops);
         };
         let mask = match &arc.wanted {
-            Wanted::Answered => batch.answered(),
+            SelectedClasses::Answered => batch.answered(),
             wanted => wanted.select(batch),
         };
         let amount = count_routed(&mut node.flow, batch, mask);
         if self.observed {
-            self.pass.observers.routed(node, batch, mask, self.now);
+            self.pass.observers.before_routing(node, batch, mask, self.now);
         }
         batch.keep(mask);
         let arc = node.arcs.first_mut().filter(|_| mask != 0)?;
@@ -49,7 +49,7 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// Routes blocks one by one if an observer demands it. Returns true if it did.
+    /// Routes blocks one by one if an observer demands it, and then returns true.
     #[cold]
     fn route_singly(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
         let live = batch.live();
@@ -62,7 +62,7 @@ impl<'a> Walk<'_, 'a> {
         split
     }
 
-    /// Sends duplicates of the batch along all accepting arcs except the last one, and the batch
+    /// Sends a duplicate of the batch along each accepting arc but the last one, and the batch
     /// itself along the last one.
     fn fork(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) -> Option<Arrival> {
         let arcs = self.nodes[from].arcs.len();
@@ -107,7 +107,7 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Counts routed and unselected lanes, and keeps only the routed ones. Returns the routed
+    /// Counts the routed and unselected lanes, and ends the unselected ones. Returns the routed
     /// blocks and bytes.
     pub(super) fn keep_routed(
         &mut self,
@@ -118,14 +118,14 @@ impl<'a> Walk<'_, 'a> {
         let node = &mut self.nodes[from];
         let routed = count_routed(&mut node.flow, batch, wanted);
         if self.observed {
-            self.pass.observers.routed(node, batch, wanted, self.now);
+            self.pass.observers.before_routing(node, batch, wanted, self.now);
         }
         batch.keep(wanted);
         routed
     }
 
-    /// Puts a batch on an arc. Returns the arrival of the batch, or `None` if the batch waits or is
-    /// dropped.
+    /// Puts a batch on an arc. Returns the arrival of the batch, or `None` if the batch waits or
+    /// was dropped.
     #[inline]
     fn send_along(
         &mut self,
@@ -143,8 +143,8 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// Queues a batch at a join or on a back edge, or drops it if the back edge's work list is
-    /// full.
+    /// Queues a batch at a join or on a back edge. If the work list of the back edge is full, drops
+    /// the batch.
     fn queue_at_arc(
         &mut self,
         (from, arc): (NodeId, usize),
@@ -166,7 +166,7 @@ impl<'a> Walk<'_, 'a> {
     }
 }
 
-/// Counts the routed and the unselected lanes. Returns the routed blocks and bytes.
+/// Counts the routed and unselected lanes. Returns the routed blocks and bytes.
 #[inline]
 fn count_routed(flow: &mut Flow, batch: &mut Batch<'_>, wanted: LaneMask) -> Amount {
     let rest = batch.live() & !wanted;
@@ -178,8 +178,8 @@ fn count_routed(flow: &mut Flow, batch: &mut Batch<'_>, wanted: LaneMask) -> Amo
     routed
 }
 
-/// Counts a batch on an arc. Returns the blocks and bytes that arrive, which are fewer only under
-/// fault injection.
+/// Counts a batch on an arc. Returns the arriving blocks and bytes, of which fault injection may
+/// have removed some.
 #[inline]
 pub(super) fn count_put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'_>) -> Amount {
     edge.put += amount;
@@ -191,7 +191,7 @@ pub(super) fn count_put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'
     batch.amount(batch.live())
 }
 
-/// Drops one block of the batch. Only in fault-injection builds.
+/// Drops one block of the batch. Present only in fault-injection builds.
 #[cold]
 fn lose_one(batch: &mut Batch<'_>) {
     let first = batch.live() & batch.live().wrapping_neg();

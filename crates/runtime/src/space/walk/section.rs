@@ -2,23 +2,23 @@
 
 use super::Walk;
 use crate::space::section::Section;
-use crate::space::select::Wanted;
+use crate::space::select::SelectedClasses;
 use abi::Class;
 use filter::{Batch, LANES, LaneMask, lanes};
 
 /// The classes of a batch during the evaluation of a section.
 struct SectionClasses {
-    /// Classes on entry into the section, by lane.
+    /// Class of each block on entry into the section, by lane.
     came: [Class; LANES],
-    /// Classes on entry into the operand, by lane.
+    /// Class of each block on entry into the operand, by lane.
     incoming: [Class; LANES],
     /// Class given by the last operand that answered, by lane.
     result: [Class; LANES],
 }
 
 impl Section {
-    /// Sets the class of every live lane to that of the last operand that answered, or to 0. All
-    /// lanes stay live.
+    /// Sets the class of every live lane to that of the last operand that answered, or to 0. No
+    /// lane ends.
     pub(super) fn set_answers<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
         let all = batch.live();
         let mut came = [Class::NONE; LANES];
@@ -38,7 +38,7 @@ impl Section {
         }
     }
 
-    /// Evaluates an expression. Returns the lanes of `mask` that it answered.
+    /// Evaluates an expression over the lanes in `mask`, and returns the lanes that it answered.
     fn evaluate<'a>(
         &self,
         walk: &mut Walk<'_, 'a>,
@@ -82,7 +82,7 @@ impl Section {
 }
 
 fn evaluate_chain<'a>(
-    steps: &[(Wanted, Section)],
+    steps: &[(SelectedClasses, Section)],
     walk: &mut Walk<'_, 'a>,
     batch: &mut Batch<'a>,
     mask: LaneMask,
@@ -107,6 +107,6 @@ fn evaluate_chain<'a>(
 }
 
 /// Returns the lanes of `mask` whose class is in the set.
-fn select_lanes(mask: LaneMask, wanted: &Wanted, classes: &[Class; LANES]) -> LaneMask {
+fn select_lanes(mask: LaneMask, wanted: &SelectedClasses, classes: &[Class; LANES]) -> LaneMask {
     lanes(mask).filter(|l| wanted.contains(classes[*l])).fold(0, |chosen, l| chosen | 1 << l)
 }

@@ -59,8 +59,8 @@ fn stray_bytes_after_a_request_keep_its_response() {
             vec![forward([post, stray].concat()), backward(OK), end(false), end(true)],
         ] {
             let (seen, _) = connection(&[], true, &parts);
-            assert_eq!(pairs(&seen, 1000), [(1200, "POST")], "{stray:?}");
-            assert_eq!(pairs(&seen, 200)[0], (200, "POST"), "{stray:?}");
+            assert_eq!(classes_and_methods(&seen, 1000), [(1200, "POST")], "{stray:?}");
+            assert_eq!(classes_and_methods(&seen, 200)[0], (200, "POST"), "{stray:?}");
         }
         // A request in the next block is recognized and paired.
         let parts = [
@@ -72,7 +72,7 @@ fn stray_bytes_after_a_request_keep_its_response() {
             end(true),
         ];
         let (seen, _) = connection(&[], true, &parts);
-        assert_eq!(pairs(&seen, 1000), [(1200, "POST"), (1200, "GET")], "{stray:?}");
+        assert_eq!(classes_and_methods(&seen, 1000), [(1200, "POST"), (1200, "GET")], "{stray:?}");
     }
 }
 
@@ -93,7 +93,7 @@ fn head_without_empty_line_is_incomplete() {
     }
     let parts = [forward(GET), backward("HTTP/1.1 404 no\r\nContent-Length: 5\r\n"), end(true)];
     let (seen, _) = connection(&[], true, &parts);
-    assert_eq!(pairs(&seen, 100), [(404, "GET"), (1404, "GET")]);
+    assert_eq!(classes_and_methods(&seen, 100), [(404, "GET"), (1404, "GET")]);
     assert!(!seen.messages[1].whole && seen.unanswered().is_empty());
     assert_eq!(seen.messages[2].number(Field::Incomplete), Some(1));
     // An incomplete start line proves nothing.

@@ -5,7 +5,7 @@ use super::*;
 
 #[test]
 fn holes_in_bodies_are_counted_and_passed_on() {
-    let text = response(200, &length("0123456789"), "012");
+    let text = response(200, &content_length_field("0123456789"), "012");
     let parts = [
         forward(request("GET", "", "")),
         backward(text),
@@ -31,22 +31,24 @@ fn messages_resume_after_a_lost_head() {
     for (hidden, lost) in [(3, "456789 not a message"), (40, "in the middle of it")] {
         let parts = [
             forward(request("GET", "", "")),
-            backward(response(200, &length("012"), "012")),
+            backward(response(200, &content_length_field("012"), "012")),
             forward(request("PUT", "", "")),
-            backward(&response(200, &length("0123456789"), "0123456789")[..20]),
+            backward(&response(200, &content_length_field("0123456789"), "0123456789")[..20]),
             hole(true, hidden),
             backward(lost),
-            backward(response(404, &length("abc"), "abc")),
+            backward(response(404, &content_length_field("abc"), "abc")),
             forward(request("POST", "", "")),
-            backward(response(500, &length("x"), "x")),
+            backward(response(500, &content_length_field("x"), "x")),
         ];
         let (seen, _) = connection(&[], true, &parts);
         let wanted = [(200, "GET"), (404, ""), (500, "POST")];
-        let responses: Vec<_> =
-            pairs(&seen, 100).into_iter().filter(|(class, _)| *class < 1000).collect();
+        let responses: Vec<_> = classes_and_methods(&seen, 100)
+            .into_iter()
+            .filter(|(class, _)| *class < 1000)
+            .collect();
         assert_eq!(responses, wanted);
         let exchanges = [(1200, "GET"), (1000, "PUT"), (1404, ""), (1500, "POST")];
-        assert_eq!(pairs(&seen, 1000), exchanges);
+        assert_eq!(classes_and_methods(&seen, 1000), exchanges);
         assert!(String::from_utf8_lossy(&seen.unanswered()).contains(lost));
     }
 }
@@ -64,17 +66,24 @@ fn single_direction_is_described() {
         seen.classes(),
         [1, 1, 1, 1000, 1, 1000, 200, 1200, 200, 1200, 200, 1200, 200, 1200]
     );
-    assert_eq!(pairs(&seen, 1200)[2..], [(1200, ""), (1200, "")], "not paired with another one");
+    assert_eq!(
+        classes_and_methods(&seen, 1200)[2..],
+        [(1200, ""), (1200, "")],
+        "not paired with another one"
+    );
 }
 
 #[test]
 fn client_is_detected_without_a_handshake() {
-    let (seen, _) = midstream(&[], true, &[backward(GET), forward(OK)]);
+    let (seen, _) = midstream_connection(&[], true, &[backward(GET), forward(OK)]);
     let directions: Vec<(u32, bool)> = seen.messages.iter().map(|m| (m.class, m.back)).collect();
     assert_eq!(directions, [(1, false), (200, true), (1200, false)]);
     assert_eq!(seen.messages[0].number(Field::ServerPort), Some(4000));
-    let (seen, node) =
-        midstream(&[], true, &[backward("the rest of a body"), backward(OK), forward(GET)]);
+    let (seen, node) = midstream_connection(
+        &[],
+        true,
+        &[backward("the rest of a body"), backward(OK), forward(GET)],
+    );
     assert_eq!(seen.classes(), [200, 1200, 1, 1000]);
     assert_eq!(seen.unanswered(), b"the rest of a body");
     assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("lost", 1)));

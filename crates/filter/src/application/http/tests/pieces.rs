@@ -8,7 +8,7 @@ use super::*;
 fn examples() -> Vec<(String, String)> {
     let chunks = "Transfer-Encoding: chunked\r\n";
     vec![
-        (request("GET", "", ""), response(200, &length("hello"), "hello")),
+        (request("GET", "", ""), response(200, &content_length_field("hello"), "hello")),
         (
             request("POST", chunks, "3;x\r\nabc\r\n0\r\nA: b\r\n\r\n")
                 + "\r\n"
@@ -19,7 +19,7 @@ fn examples() -> Vec<(String, String)> {
         ),
         (
             request("HEAD", "", ""),
-            response(200, &length("none"), "") + &response(200, "", "to the end"),
+            response(200, &content_length_field("none"), "") + &response(200, "", "to the end"),
         ),
         (request("CONNECT", "", "") + "\x16tls", response(200, "", "") + "\x16more"),
         (
@@ -31,7 +31,10 @@ fn examples() -> Vec<(String, String)> {
         ("\x16\x03\x01\x02\0\x01".to_owned(), "\x16\x03\x03".to_owned()),
         ("SSH-2.0-a b\r\n".to_owned(), "SSH-2.0-c\r\n".to_owned()),
         (request("GET", "", "") + "( no request\r\n\r\n", response(200, "", "x")),
-        ("GET / HTTP/1.1\r\nHos".to_owned(), response(200, &length("cut short"), "cut")),
+        (
+            "GET / HTTP/1.1\r\nHos".to_owned(),
+            response(200, &content_length_field("cut short"), "cut"),
+        ),
     ]
 }
 
@@ -100,7 +103,7 @@ fn moving_state_at_any_time_changes_nothing() {
             parts[0].flags = Flags::FIRST;
             let first = parts.iter().position(|part| part.back).expect("a way back");
             parts[first].flags = Flags::FIRST;
-            let (wanted, _) = midstream(words, true, &parts);
+            let (wanted, _) = midstream_connection(words, true, &parts);
             for moved in 0..parts.len() {
                 assert_eq!(
                     run_with_state_move(words, &parts, moved),

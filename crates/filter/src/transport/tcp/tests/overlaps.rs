@@ -7,7 +7,7 @@ const POLICIES: [&str; 6] = ["first", "last", "linux", "windows", "bsd", "solari
 
 /// Returns the resulting stream under each policy. The `old` segments arrive first, then `new`, and
 /// the byte at offset 0 last. Each segment is given by its offset and its letters.
-fn policies(old: &[(u32, &str)], new: (u32, &str)) -> [String; 6] {
+fn stream_per_policy(old: &[(u32, &str)], new: (u32, &str)) -> [String; 6] {
     let segment = |&(at, bytes): &(u32, &str)| client(0, 101 + at, bytes.as_bytes());
     let segments = old.iter().chain([&new]).map(segment);
     let frames = after_handshake(segments.chain([client(0, 101, b"_")]));
@@ -21,38 +21,38 @@ fn policies(old: &[(u32, &str)], new: (u32, &str)) -> [String; 6] {
 
 #[test]
 fn policy_decides_overlap_that_begins_before_old_segment() {
-    let ends_before = policies(&[(3, "aaaa")], (1, "bbbb"));
+    let ends_before = stream_per_policy(&[(3, "aaaa")], (1, "bbbb"));
     assert_eq!(ends_before, ["_bbaaaa", "_bbbbaa", "_bbbbaa", "_bbbbaa", "_bbbbaa", "_bbaaaa"]);
-    let ends_with = policies(&[(3, "aa")], (1, "bbbb"));
+    let ends_with = stream_per_policy(&[(3, "aa")], (1, "bbbb"));
     assert_eq!(ends_with, ["_bbaa", "_bbbb", "_bbbb", "_bbbb", "_bbbb", "_bbbb"]);
-    let ends_behind = policies(&[(3, "aa")], (1, "bbbbbb"));
+    let ends_behind = stream_per_policy(&[(3, "aa")], (1, "bbbbbb"));
     assert_eq!(ends_behind, ["_bbaabb", "_bbbbbb", "_bbbbbb", "_bbbbbb", "_bbbbbb", "_bbbbbb"]);
 }
 
 #[test]
 fn policy_decides_overlap_that_begins_with_old_segment() {
-    let ends_before = policies(&[(1, "aaaa")], (1, "bb"));
+    let ends_before = stream_per_policy(&[(1, "aaaa")], (1, "bb"));
     assert_eq!(ends_before, ["_aaaa", "_bbaa", "_aaaa", "_aaaa", "_aaaa", "_aaaa"]);
-    let ends_with = policies(&[(1, "aaaa")], (1, "bbbb"));
+    let ends_with = stream_per_policy(&[(1, "aaaa")], (1, "bbbb"));
     assert_eq!(ends_with, ["_aaaa", "_bbbb", "_aaaa", "_aaaa", "_aaaa", "_bbbb"]);
-    let ends_behind = policies(&[(1, "aa")], (1, "bbbb"));
+    let ends_behind = stream_per_policy(&[(1, "aa")], (1, "bbbb"));
     assert_eq!(ends_behind, ["_aabb", "_bbbb", "_bbbb", "_aabb", "_aabb", "_bbbb"]);
 }
 
 #[test]
 fn policy_decides_overlap_that_begins_after_old_segment() {
-    let ends_before = policies(&[(1, "aaaa")], (2, "bb"));
+    let ends_before = stream_per_policy(&[(1, "aaaa")], (2, "bb"));
     assert_eq!(ends_before, ["_aaaa", "_abba", "_aaaa", "_aaaa", "_aaaa", "_aaaa"]);
-    let ends_with = policies(&[(1, "aaaa")], (3, "bb"));
+    let ends_with = stream_per_policy(&[(1, "aaaa")], (3, "bb"));
     assert_eq!(ends_with, ["_aaaa", "_aabb", "_aaaa", "_aaaa", "_aaaa", "_aaaa"]);
-    let ends_behind = policies(&[(1, "aaaa")], (3, "bbbb"));
+    let ends_behind = stream_per_policy(&[(1, "aaaa")], (3, "bbbb"));
     assert_eq!(ends_behind, ["_aaaabb", "_aabbbb", "_aaaabb", "_aaaabb", "_aaaabb", "_aabbbb"]);
 }
 
 #[test]
 fn policy_decides_overlap_that_covers_several_segments() {
     let old = [(2, "aa"), (6, "cc"), (9, "dd")];
-    let over = policies(&old, (1, "bbbbbbbbb"));
+    let over = stream_per_policy(&old, (1, "bbbbbbbbb"));
     assert_eq!(
         over,
         ["_baabbccbdd", "_bbbbbbbbbd", "_bbbbbbbbbd", "_bbbbbbbbbd", "_bbbbbbbbbd", "_bbbbbbbbdd",]

@@ -87,7 +87,7 @@ impl Conversation {
     }
 
     /// Asserts that the output contains the bytes and holes of this conversation.
-    fn is_in(&self, outcome: &Outcome) {
+    fn assert_output(&self, outcome: &Outcome) {
         let session = outcome.blocks.iter().find(|block| block.class == u32::from(self.port));
         let session = session.expect("something of it leaves").session;
         let streams = outcome.streams();
@@ -232,7 +232,7 @@ fn reordered_bytes_leave_in_order() {
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
         let batch = random.within(1..65);
         let outcome = run(&[&policy], &frames, batch);
-        conversations.iter().for_each(|talk| talk.is_in(&outcome));
+        conversations.iter().for_each(|talk| talk.assert_output(&outcome));
         assert_eq!(outcome.counted("missing bytes"), 0, "{disturbance:?}");
         assert_eq!(outcome.counted("new sessions"), conversations.len() as u64);
     }
@@ -252,7 +252,7 @@ fn lost_bytes_become_a_hole_of_their_length() {
         let outcome = run(&[&policy], &frames, random.within(1..65));
         let has = |side: usize, talk: &Conversation| talk.lost[side].len() < talk.sides[side].len();
         for talk in conversations.iter().filter(|talk| has(0, talk) || has(1, talk)) {
-            talk.is_in(&outcome);
+            talk.assert_output(&outcome);
         }
         let missing: usize = conversations
             .iter()

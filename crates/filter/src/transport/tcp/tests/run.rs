@@ -87,7 +87,7 @@ impl EmittedBlock {
         } else {
             let answered = block.pointer.class.answered();
             assert!(
-                block.is_whole() && (block.length() > 0 || !answered),
+                block.has_all_bytes() && (block.length() > 0 || !answered),
                 "a block without bytes: {block:?}"
             );
         }
