@@ -85,7 +85,7 @@ pub fn ring(config: &BlockConfig) -> (BlockWriter, Vec<BlockReader>) {
 /// A reader in the writer's process, which may read blocks in place.
 pub type BlockReader = readers::RingReader<RecordWalk, readers::Local>;
 
-/// A reader in another process than the writer's; it only copies.
+/// A reader outside the writer's process, which copies blocks and never reads them in place.
 pub type BlockVisitor = readers::RingReader<RecordWalk, readers::Foreign>;
 
 impl BlockVisitor {

@@ -41,8 +41,8 @@ pub enum Pages {
     Reserved,
 }
 
-/// Smallest memory in bytes that uses reserved huge pages. Below this size they gain nothing over
-/// transparent huge pages or a few hundred faults.
+/// Minimum size in bytes of memory that uses reserved huge pages. Below this size, reserved pages
+/// gain nothing over transparent huge pages or a few hundred faults.
 const RESERVED_MIN: usize = 16 << 20;
 /// Largest memory in bytes of small pages that is populated at once: 1024 pages at 1 µs each take 1
 /// ms.

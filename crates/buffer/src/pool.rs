@@ -92,7 +92,7 @@ pub struct Pool {
     populated: Cell<usize>,
     /// Number of the oldest segment that has not been returned to the lender.
     oldest: Cell<u64>,
-    /// For each slot of lent memory, how many times the slot was opened out of order.
+    /// Number of times that each slot of lent memory was opened out of order.
     laps: Box<[Cell<u64>]>,
     /// Lent slots that were opened out of order and have not been returned.
     out: RefCell<Vec<usize>>,

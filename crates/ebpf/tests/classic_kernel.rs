@@ -156,7 +156,8 @@ fn check_classic(filter: &ClassicProgram) {
     }
 }
 
-/// Judges a program and its filter on captured frames and on frames made for the program.
+/// Compares a program with its socket filter on captured frames and on frames generated for the
+/// program.
 fn examine(
     pair: &FilterPair<'_>,
     captured: &[Frame],

@@ -10,86 +10,86 @@ use crate::insn::{Alu, Cond};
 
 /// Components of opcodes, as in the kernel's `bpf_common.h`.
 pub mod code {
-    /// Class: load into A.
+    /// Instruction class of loads into A.
     pub const LD: u16 = 0x00;
-    /// Class: load into X.
+    /// Instruction class of loads into X.
     pub const LDX: u16 = 0x01;
-    /// Class: store A.
+    /// Instruction class of stores of A.
     pub const ST: u16 = 0x02;
-    /// Class: store X.
+    /// Instruction class of stores of X.
     pub const STX: u16 = 0x03;
-    /// Class: arithmetic on A.
+    /// Instruction class of arithmetic on A.
     pub const ALU: u16 = 0x04;
-    /// Class: jump.
+    /// Instruction class of jumps.
     pub const JMP: u16 = 0x05;
-    /// Class: return.
+    /// Instruction class of returns.
     pub const RET: u16 = 0x06;
-    /// Class: moves between A and X.
+    /// Instruction class of moves between A and X.
     pub const MISC: u16 = 0x07;
 
-    /// Size: 32 bits.
+    /// Access size of 32 bits.
     pub const W: u16 = 0x00;
-    /// Size: 16 bits.
+    /// Access size of 16 bits.
     pub const H: u16 = 0x08;
-    /// Size: 8 bits.
+    /// Access size of 8 bits.
     pub const B: u16 = 0x10;
 
-    /// Mode: the constant itself.
+    /// Addressing mode of the constant in the instruction.
     pub const IMM: u16 = 0x00;
-    /// Mode: the packet at a constant offset.
+    /// Addressing mode of packet bytes at a constant offset.
     pub const ABS: u16 = 0x20;
-    /// Mode: the packet at X plus a constant offset.
+    /// Addressing mode of packet bytes at X plus a constant offset.
     pub const IND: u16 = 0x40;
-    /// Mode: scratch memory.
+    /// Addressing mode of scratch memory.
     pub const MEM: u16 = 0x60;
-    /// Mode: the packet's length on the wire.
+    /// Addressing mode of the packet's length on the wire.
     pub const LEN: u16 = 0x80;
-    /// Mode: four times the low nibble of a packet byte.
+    /// Addressing mode of four times the low nibble of a packet byte.
     pub const MSH: u16 = 0xa0;
 
-    /// Operation: add.
+    /// Operation code of addition.
     pub const ADD: u16 = 0x00;
-    /// Operation: subtract.
+    /// Operation code of subtraction.
     pub const SUB: u16 = 0x10;
-    /// Operation: multiply.
+    /// Operation code of multiplication.
     pub const MUL: u16 = 0x20;
-    /// Operation: divide.
+    /// Operation code of unsigned division.
     pub const DIV: u16 = 0x30;
-    /// Operation: or.
+    /// Operation code of bitwise or.
     pub const OR: u16 = 0x40;
-    /// Operation: and.
+    /// Operation code of bitwise and.
     pub const AND: u16 = 0x50;
-    /// Operation: shift left.
+    /// Operation code of a left shift.
     pub const LSH: u16 = 0x60;
-    /// Operation: shift right.
+    /// Operation code of a right shift.
     pub const RSH: u16 = 0x70;
-    /// Operation: negate.
+    /// Operation code of negation.
     pub const NEG: u16 = 0x80;
-    /// Operation: remainder.
+    /// Operation code of the unsigned remainder.
     pub const MOD: u16 = 0x90;
-    /// Operation: exclusive or.
+    /// Operation code of bitwise exclusive or.
     pub const XOR: u16 = 0xa0;
 
-    /// Jump: always, by `k`.
+    /// Operation code of an unconditional jump by `k`.
     pub const JA: u16 = 0x00;
-    /// Jump: if equal.
+    /// Operation code of a jump if A equals the source.
     pub const JEQ: u16 = 0x10;
-    /// Jump: if greater, unsigned.
+    /// Operation code of a jump if A is greater than the source, unsigned.
     pub const JGT: u16 = 0x20;
-    /// Jump: if greater or equal, unsigned.
+    /// Operation code of a jump if A is at least the source, unsigned.
     pub const JGE: u16 = 0x30;
-    /// Jump: if any bit is common.
+    /// Operation code of a jump if A and the source have a set bit in common.
     pub const JSET: u16 = 0x40;
 
-    /// Source: the constant.
+    /// Flag for the constant as source operand.
     pub const K: u16 = 0x00;
-    /// Source: X.
+    /// Flag for X as source operand.
     pub const X: u16 = 0x08;
-    /// Source of a return: A.
+    /// Flag for A as return value.
     pub const A: u16 = 0x10;
-    /// Move A to X.
+    /// Operation code that copies A to X.
     pub const TAX: u16 = 0x00;
-    /// Move X to A.
+    /// Operation code that copies X to A.
     pub const TXA: u16 = 0x80;
 }
 

@@ -228,8 +228,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.frame_changed();
     }
 
-    /// Removes the bytes before `first`. At least 14 bytes must remain. At XDP only, because
-    /// traffic control needs the link header.
+    /// Removes the bytes before `first`. At least 14 bytes must remain. Works at XDP only,
+    /// because traffic control needs the link header.
     pub fn remove_before(&mut self, first: FrameOffset<'s>) {
         if !self.may_edit() {
             return;

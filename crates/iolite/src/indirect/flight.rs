@@ -330,9 +330,9 @@ struct DroppedFlights {
     doorbells: Doorbells,
 }
 
-/// Releases memory held by the writers of this process, including dropped ones, as far as their
-/// readers have passed it or are gone. Returns the number of dropped writers that still hold
-/// something. This happens automatically when an output is created, dropped, or short of memory.
+/// Releases memory that writers of this process, including dropped writers, hold for readers that
+/// have passed the memory or are gone. Returns the number of dropped writers that still hold
+/// memory. This happens automatically when an output is created, dropped, or short of memory.
 /// Call this function in a process in which none of these events happens for a long time.
 pub fn sweep() -> usize {
     let mut all = lock(&FLIGHTS);

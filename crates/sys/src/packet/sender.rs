@@ -14,12 +14,12 @@ const BATCH_MAX: usize = 64;
 /// Flags that make a send to a full socket return EAGAIN.
 const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
-/// The way of sent frames to the driver.
+/// Use of the queueing discipline for sent frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Qdisc {
-    /// Through the queueing discipline of the interface, like other frames of the host.
+    /// Frames pass through the queueing discipline of the interface, like other frames of the host.
     Through,
-    /// Directly to the driver, which drops frames when it has no room.
+    /// Frames go directly to the driver, which drops frames when it has no room.
     Bypass,
 }
 

@@ -19,9 +19,9 @@ pub const WHOLE: u32 = u32::MAX;
 /// Location of the outermost VLAN tag in the frames for which a copy of a program is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TagPlacement {
-    /// In the frame, at bytes 12 to 15.
+    /// The tag is in the frame, at bytes 12 to 15.
     Inline,
-    /// In the skb. The frame lacks these four bytes.
+    /// The tag is in the skb, so the frame is four bytes shorter than on the wire.
     Beside,
 }
 
