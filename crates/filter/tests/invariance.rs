@@ -283,7 +283,8 @@ fn surroundings_of_a_packet_change_no_class() {
 }
 
 /// Checks that a twin gives the same answers for the changed frames as for the original frames, and
-/// the same answers for the changed frames as its filter. Returns the number of frames compared, or the first difference.
+/// the same answers for the changed frames as its filter. Returns the number of frames compared, or
+/// the first difference.
 fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<usize, String> {
     let mut compared = 0;
     for hook in [Hook::Tc, Hook::Xdp] {
