@@ -41,7 +41,7 @@ impl End {
         Self { kind, nonblocking: false }
     }
 
-    /// Returns the writing end of a stream; fails if it is another end.
+    /// Returns the writing end of a stream. Fails if the object is of another kind.
     #[inline]
     pub(crate) fn writer(&mut self) -> Outcome<&mut Writer> {
         match &mut self.kind {

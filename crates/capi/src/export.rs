@@ -8,7 +8,7 @@
 
 use crate::config::{streamline_config, streamline_counts, streamline_options};
 use crate::failure::{self, EFAULT, EINVAL, Failure};
-use crate::{calls, run, state, transfer};
+use crate::{run, state, stream_calls, transfer};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
@@ -325,13 +325,13 @@ pub extern "C" fn streamline_splice(from: c_int, to: c_int, count: usize) -> isi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_open_file(path: *const c_char, block: usize) -> c_int {
     // SAFETY: X1.
-    int_result(|| calls::open_file(unsafe { str_from_c(path) }?, block))
+    int_result(|| stream_calls::open_file(unsafe { str_from_c(path) }?, block))
 }
 
 /// Sets the offset of the next read of a file of streamline_open_file() or of a region.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_seek(fd: c_int, offset: u64) -> c_int {
-    status_result(|| calls::seek(fd, offset))
+    status_result(|| stream_calls::seek(fd, offset))
 }
 
 /// Stores the counts of an end of a stream in *counts. What a writer has written is what each of

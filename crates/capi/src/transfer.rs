@@ -1,9 +1,9 @@
 //! Moving bytes from one end to another, by pointer where both ends can, and the counts of an end.
 
-use crate::calls::locked_end;
 use crate::config::streamline_counts;
 use crate::end::{EndKind, Writer, no_room};
 use crate::failure::{Failure, Outcome, wrong_end};
+use crate::stream_calls::locked_end;
 use crate::table;
 use iolite::interface::StreamReader;
 use iolite::splice;
