@@ -160,7 +160,9 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
         let (all, _) = live.tap(all, TIME_LIMIT).expect("a tap");
         wait_until("one wanted all", || all.stats().over == Some(TapEnd::BacklogFull));
         wait_until("one is skipped", || skips.stats().skipped > 0);
-        wait_until("one was patient", || matches!(stuck.stats().over, Some(TapEnd::ReaderStuck(_))));
+        wait_until("one was patient", || {
+            matches!(stuck.stats().over, Some(TapEnd::ReaderStuck(_)))
+        });
         assert!(all.stats().frames as usize * 1500 <= BACKLOG_MAX + (1 << 20), "{:?}", all.stats());
         // A late reader gets the retained blocks in order, then the blocks behind the skipped ones.
         let (mut last, mut jumps) = (None, Vec::new());

@@ -95,7 +95,11 @@ const RECOGNISER: Description = Description {
     kind: FilterKind::Classification,
     input_forms: Forms::of(&[Form::Stream, Form::Message, Form::Record, Form::Bytes]),
     reads: ReadDepth::All,
-    parameters: &[Parameter::table_size("sessions", "65536", "maximum number of sessions in memory")],
+    parameters: &[Parameter::table_size(
+        "sessions",
+        "65536",
+        "maximum number of sessions in memory",
+    )],
     classes: Classes::YesNo,
     reasons: &["undecided", "not recognised"],
     counters: &["evicted sessions"],

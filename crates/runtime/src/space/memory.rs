@@ -103,7 +103,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
     }
 
     fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>> {
-        if block.is_whole() {
+        if block.has_all_bytes() {
             return Some(block);
         }
         let frame = self.frame(&block.entry());

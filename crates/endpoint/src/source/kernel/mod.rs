@@ -372,7 +372,7 @@ impl Source for KernelSource {
         self.parts.doorbell.drain(|_| {});
         self.time.update();
         self.reader.look();
-        let edge = self.reader.front().map(|handed| handed.way);
+        let edge = self.reader.front().map(|handed| handed.edge);
         let may = edge.and_then(|edge| intake.arcs_in_place.checked_shr(edge)).unwrap_or(0) & 1 > 0;
         let put = match self.in_place.clone().filter(|_| may) {
             Some(frames) => self.put_in_place(&frames, intake),

@@ -195,7 +195,7 @@ fn classify_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         // Another filter's description: it describes nothing that leaves here.
         return cx.consume(&block);
     }
-    let Some(block) = cx.complete_block(block).filter(Block::is_whole) else {
+    let Some(block) = cx.complete_block(block).filter(Block::has_all_bytes) else {
         return cx.drop(&block, CUT);
     };
     let length = message_length(&block);

@@ -131,8 +131,13 @@ impl DnsDirection {
         cx.pass(block);
     }
 
-    fn take<'a>(&mut self, block: Block<'a>, buf: &mut Vec<u8>, cx: &mut StreamContext<'_, 'a>) {
-        let Some(block) = cx.complete_block(block).filter(Block::is_whole) else {
+    fn handle_block<'a>(
+        &mut self,
+        block: Block<'a>,
+        buf: &mut Vec<u8>,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
+        let Some(block) = cx.complete_block(block).filter(Block::has_all_bytes) else {
             return cx.drop(&block, CUT);
         };
         if Reason::from_mark(self.closed) == Some(GAP) && is_message_start(block.bytes()) {

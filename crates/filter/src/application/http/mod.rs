@@ -213,7 +213,7 @@ impl Stream for Http {
         let block = match block.pointer.is_hole() {
             true => block,
             false => {
-                let whole = cx.complete_block(block).filter(Block::is_whole);
+                let whole = cx.complete_block(block).filter(Block::has_all_bytes);
                 whole.unwrap_or_else(|| walk::into_hole(block))
             }
         };

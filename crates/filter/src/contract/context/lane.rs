@@ -123,7 +123,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
         let Some(block) = self.gateway.complete_block(batch.block(l)) else {
-            return self.lost(batch, l);
+            return self.end_as_lost(batch, l);
         };
         let mut write = Some(write);
         let edited = self.gateway.edit(&block, keep, &mut |frame| {
@@ -150,7 +150,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         fill: impl FnOnce(&[u8], &mut [u8]) -> Option<usize>,
     ) -> Option<bool> {
         let Some(block) = self.gateway.complete_block(batch.block(l)) else {
-            return Some(self.lost(batch, l));
+            return Some(self.end_as_lost(batch, l));
         };
         let mut used = None;
         let mut fill = Some(fill);
@@ -170,7 +170,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     /// headers that identify the flow ([`Block::headers`]). Fails as [`LaneContext::edit`] does.
     pub fn replace_view(&mut self, batch: &mut Batch<'a>, l: Lane, bytes: &[u8]) -> bool {
         let Some(block) = self.gateway.complete_block(batch.block(l)) else {
-            return self.lost(batch, l);
+            return self.end_as_lost(batch, l);
         };
         match append_after_headers(self.gateway, &block, &[bytes]) {
             Some(made) => batch.set(l, made),

@@ -334,7 +334,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// Returns the block with all captured bytes present. Returns `None` if bytes have been
     /// overwritten; the caller must then drop the block.
     pub fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>> {
-        if block.is_whole() { Some(block) } else { self.gateway.complete_block(block) }
+        if block.has_all_bytes() { Some(block) } else { self.gateway.complete_block(block) }
     }
 
     /// Holds the block beyond the pass, in `list`, sorted by `key`, a 32-bit sequence number with

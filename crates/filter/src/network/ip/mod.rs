@@ -204,7 +204,7 @@ impl Reassembler {
     ) {
         let came = batch.block(l);
         let Some(block) = cx.complete_block(came.view_at(piece.data, piece.length)) else {
-            let class = cx.absent(HeaderError::Cut.reason());
+            let class = cx.absent(HeaderError::Truncated.reason());
             return batch.set_class(l, class);
         };
         match self.datagrams.take(piece, block, cx) {
