@@ -41,6 +41,8 @@ pub struct RecordWalk {
     /// Number of the segment in which the ring continues, if all of the current segment has been
     /// read; else `None`.
     next_segment: Option<u64>,
+    /// True if a change of capacity was passed since [`RecordWalk::take_passed_cut`].
+    has_passed_cut: bool,
 }
 
 /// A record whose header has been copied and checked.
@@ -103,6 +105,7 @@ impl RecordWalk {
             expected_word: 0,
             span: 0,
             next_segment: None,
+            has_passed_cut: false,
         }
     }
 
@@ -122,6 +125,12 @@ impl RecordWalk {
     pub(crate) fn release(&mut self) {
         self.side.taken = self.counts();
         self.side.release();
+    }
+
+    /// Returns true once for each change of capacity that has been passed. The change released all
+    /// blocks before it, of which the writer has not been notified.
+    pub(crate) const fn take_passed_cut(&mut self) -> bool {
+        std::mem::replace(&mut self.has_passed_cut, false)
     }
 
     /// Publishes the processor of this thread, with the next release.
@@ -180,6 +189,7 @@ impl RecordWalk {
         self.side.next = position;
         self.side.taken = self.counts();
         self.side.change_capacity(capacity);
+        self.has_passed_cut = true;
         // The caller has to adapt to the new capacity first.
         (self.fast_limit, self.stop) = (0, position);
         Ok(())

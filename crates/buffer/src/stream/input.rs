@@ -236,7 +236,9 @@ impl Input {
     /// also releases before it waits and after each eighth of the ring.
     pub fn release(&mut self) {
         let walk = self.ring.walk();
-        if walk.side.next == walk.side.released_position() {
+        let (is_released, cut) =
+            (walk.side.next == walk.side.released_position(), walk.take_passed_cut());
+        if is_released && !cut {
             return;
         }
         walk.publish_processor();

@@ -2,9 +2,10 @@
 //! and invalid segments.
 
 use crate::stream::tests::{open, stream_byte};
-use crate::stream::{ChangeError, Config, Input, Output, joinable};
+use crate::stream::{ChangeError, Config, Input, Output, WaitResult, joinable};
 use crate::{Fault, Policy};
 use abi::DbufId;
+use std::time::{Duration, Instant};
 use testkit::Random;
 
 fn config(policy: Policy) -> Config {
@@ -311,6 +312,43 @@ fn cuttable(extent: usize, readers: usize) -> (Output, Vec<Input>) {
     let config = config(Policy::Block).cut(extent).readers(readers);
     let (output, offers) = crate::stream::stream(&config).unwrap();
     (output, offers.into_iter().map(|offer| offer.open_trusting().unwrap()).collect())
+}
+
+/// The reader passes a change of capacity last, behind which nothing is written yet, while the
+/// writer sleeps until it has.
+#[test]
+fn f3_reader_that_passes_a_cut_wakes_the_writer() {
+    const BLOCKS: usize = 20_000;
+    const LIMIT: Duration = Duration::from_secs(20);
+    let (mut output, mut inputs) = cuttable(256 << 10, 1);
+    // As if both shared a processor: the writer sleeps at once, and until little is left.
+    output.spin(0);
+    let mut input = inputs.remove(0);
+    input.spin(0);
+    let writer = std::thread::spawn(move || {
+        for number in 0..BLOCKS {
+            if number % 20 == 0 {
+                resize(&mut output, [64 << 10, 256 << 10][number / 20 % 2]);
+            }
+            assert!(output.write(&[7; 9000]).unwrap());
+        }
+    });
+    let (mut out, mut read) = (vec![0; 9000], 0);
+    loop {
+        match input.try_read(&mut out).unwrap() {
+            Some(0) => break,
+            Some(count) => read += count,
+            // Far longer than a writer ever takes, unless both sides wait.
+            None => {
+                let begin = Instant::now();
+                let woken = input.wait(Some(LIMIT)).unwrap();
+                let asleep = woken == WaitResult::NotReady && begin.elapsed() >= LIMIT;
+                assert!(!asleep, "both sides wait after {read} bytes");
+            }
+        }
+    }
+    writer.join().unwrap();
+    assert_eq!(read, BLOCKS * 9000);
 }
 
 /// The capacity changes in the same memory, up and down, while blocks flow; memory beyond the
