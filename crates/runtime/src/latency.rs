@@ -70,6 +70,7 @@ pub struct Latency {
     #[serde(rename = "alarms")]
     pub breaches: u64,
     /// End-to-end latency of each sink, measured from the sources.
+    #[serde(rename = "ways")]
     pub sinks: Vec<PlaceLatency>,
     /// Waits at each ring and source that has a gauge.
     pub waits: Vec<PlaceLatency>,

@@ -187,6 +187,7 @@ pub struct RingSize {
     /// Number of times that the ring has shrunk.
     pub shrunk: u64,
     /// Reason for the last change of size; empty if there was none.
+    #[serde(rename = "because")]
     pub last_resize_reason: String,
 }
 
