@@ -17,8 +17,8 @@ const fn description(
     Description {
         name,
         kind,
-        input_forms: input_forms,
-        output_form: output_form,
+        input_forms,
+        output_form,
         ..Description::EMPTY
     }
 }
