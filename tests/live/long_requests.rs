@@ -141,7 +141,7 @@ fn v5_prefix_of_a_request_with_too_many_exits_stays() {
     let last = ran.ledger["filters"].as_array().and_then(|all| all.last()).expect("filters");
     assert_eq!(last["taken"]["blocks"], MATCHING_FRAMES, "{}", ran.ledger);
     let [(_, why)] = refusals(&ran)[..] else { panic!("{}", ran.ledger) };
-    assert!(why.contains("ways, and a line has 320"), "{why}");
+    assert!(why.contains("exits from the kernel, and the maximum is 320"), "{why}");
 }
 
 /// A frame that is delivered to many branches needs an exit for each branch. If there are too many,
@@ -154,7 +154,7 @@ fn v5_prefix_stays_if_a_frame_has_too_many_exits() {
     let ran = observed(&pair, &line, &datagrams(FRAMES));
     assert_eq!(filter(&ran, "rx")["space"], "kernel", "{}", ran.err);
     let why = refusals(&ran);
-    assert!(why.iter().any(|(_, why)| why.contains("40 ways at once")), "{why:?}");
+    assert!(why.iter().any(|(_, why)| why.contains("40 exits from the kernel at once")), "{why:?}");
     let counts = ran.ledger["filters"].as_array().expect("filters").iter();
     let counts: Vec<_> = counts
         .filter(|filter| filter["name"].as_str().is_some_and(|name| name.starts_with("count")))

@@ -139,6 +139,6 @@ fn v5_filter_with_too_many_exits_runs_in_a_thread() {
     assert_eq!(ran.frames("39.pcap").len(), 30);
     let [(name, why)] = refusals(&ran)[..] else { panic!("{}", ran.ledger) };
     assert_eq!(name, "dport");
-    assert!(why.contains("40 ways at once") && why.contains("31"), "{why}");
+    assert!(why.contains("40 exits from the kernel at once") && why.contains("31"), "{why}");
     assert!(ran.err.contains(why), "{}", ran.err);
 }

@@ -28,7 +28,7 @@ use output::ProgramOutput;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use sys::process_group::ProcessGroup;
 use sys::steps::Resource;
 
@@ -98,6 +98,10 @@ fn check_command(command: &str) -> Option<Mistake> {
 /// usually use.
 const IDS_DESCRIPTOR_MIN: i32 = 700;
 
+/// Locked while a descriptor of the counter is inheritable: another program that is started
+/// meanwhile would get it too.
+static INHERITABLE: Mutex<()> = Mutex::new(());
+
 /// Starts a program. If a half is dropped or a later step fails, the program is killed.
 fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Failure> {
     let command = opening.arguments.text("command").unwrap_or_default();
@@ -107,6 +111,7 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     let mut shell = Command::new(SHELL);
     shell.arg("-c").arg(command);
     // Without the counter the program takes dbuf ids of its own.
+    let inheritable = INHERITABLE.lock().unwrap_or_else(PoisonError::into_inner);
     let ids = buffer::ids::inherit(IDS_DESCRIPTOR_MIN).ok();
     if let Some((variable, _)) = &ids {
         shell.env(buffer::ids::VARIABLE, variable);
@@ -119,7 +124,7 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     };
     opening.steps.announce(Resource::Thread, command).map_err(refused)?;
     let mut group = ProcessGroup::start(&mut shell).map_err(refused)?;
-    drop(ids);
+    drop((ids, inheritable));
     let (input, output) = (group.take_input(), group.take_output());
     let process = Arc::new(Process::new_started(command, group, role));
     opening.steps.announce(Resource::Descriptor, "access to its pipes").map_err(refused)?;

@@ -14,13 +14,7 @@ const fn description(
     input_forms: Forms,
     output_form: OutputForm,
 ) -> Description {
-    Description {
-        name,
-        kind,
-        input_forms,
-        output_form,
-        ..Description::EMPTY
-    }
+    Description { name, kind, input_forms, output_form, ..Description::EMPTY }
 }
 
 const fn number_classes(
