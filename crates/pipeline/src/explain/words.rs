@@ -115,8 +115,8 @@ pub(super) fn describe_kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) ->
         Share::World => "frames that all users with `--share` can read".to_owned(),
     };
     format!(
-        "ring of {entries} pointers per processor, beside {frames}; doorbell after {signal_blocks} \
-         blocks, {} apart, or {} ({because})",
+        "ring of at least {entries} pointers per processor, beside {frames}; doorbell after \
+         {signal_blocks} blocks, {} apart, or {} ({because})",
         format_nanoseconds(apart),
         format_nanoseconds(*signal_ns)
     )
