@@ -1,12 +1,12 @@
-//! Distribution of captures over threads, with one thread per processor.
+//! Distribution of captures over threads, one thread per processor.
 
 use std::path::Path;
 use std::sync::Mutex;
 use testkit::Captures;
 
-/// Calls `examine` for each capture; returns the results that are not `None`, ordered by the
-/// captures' names relative to their directory. `CASES=TEXT` selects the captures whose name
-/// contains the text.
+/// Calls `examine` for each capture. Returns the results that are not `None`, in the order of the
+/// captures' names. Setting the variable `CASES` selects the captures whose name contains its
+/// value.
 pub(crate) fn examine_all<T: Send>(
     captures: &Captures,
     examine: impl Fn(&Path) -> Option<T> + Sync,

@@ -1,7 +1,7 @@
 //! The test filter `collect`: stores the blocks that reach its position in a request.
 //!
 //! Requests run in the test's thread ([`crate::request::PlannedRequest::run_sequential`]), so
-//! blocks are stored per thread and taken once the request has ended.
+//! blocks are stored per thread, and the test takes them when the request has ended.
 
 use crate::request::PlannedRequest;
 use engine::run::Outcome;
@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use wire::LinkType;
 use wire::flow::Flow;
 
-/// The test filters that requests with `collect` use in addition to those of the catalog.
+/// Filters that requests with `collect` can use in addition to those of the catalog.
 pub(crate) const COLLECT_FILTERS: &[&Description] = &[&COLLECT];
 
 const COLLECT: Description = Description {

@@ -1,8 +1,8 @@
 //! Complete requests: the text is parsed, checked and planned once, and the plan is run as often as
 //! a test needs.
 //!
-//! In: a request, and test filters that take precedence over those of the catalog. Out: outcomes.
-//! This module asserts nothing about the outcomes; the tests do.
+//! In: a request, and test filters that take precedence over those of the catalog. Out: outcomes,
+//! about which this module asserts nothing.
 
 use engine::build::{BuildError, BuiltPath, Settings, build};
 use engine::run::{Outcome, StopConditions, run, run_alone};
@@ -18,7 +18,7 @@ pub(crate) struct PlannedRequest {
 }
 
 impl PlannedRequest {
-    /// Plans a request that uses the catalog's filters only.
+    /// Plans a request that uses only filters of the catalog.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self::with(text, &[])
     }

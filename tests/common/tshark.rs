@@ -15,7 +15,7 @@ const THOROUGH: [&str; 7] = [
     "http.decompress_body:TRUE",
 ];
 
-/// Bytes of one direction of a connection, or the length of a gap.
+/// A span of one direction of a connection: its bytes, or the length of a gap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum StreamSpan {
     Bytes(Vec<u8>),
@@ -84,7 +84,7 @@ fn parse_followed(text: &str) -> BTreeMap<usize, FollowedConnection> {
     found
 }
 
-/// Parses a span; tshark prints a sentence in place of missing bytes.
+/// Parses a span. In place of missing bytes, tshark prints a sentence.
 fn parse_span(bytes: &[u8]) -> StreamSpan {
     let text = std::str::from_utf8(bytes).ok();
     let number = text
@@ -94,7 +94,7 @@ fn parse_span(bytes: &[u8]) -> StreamSpan {
     number.map_or_else(|| StreamSpan::Bytes(bytes.to_vec()), StreamSpan::Missing)
 }
 
-/// Appends a span; merges it with the last one if both are of the same kind.
+/// Appends a span, and merges it with the last one if both are bytes or both are gaps.
 pub(crate) fn push_span(spans: &mut Vec<StreamSpan>, span: StreamSpan) {
     match (spans.last_mut(), span) {
         (Some(StreamSpan::Bytes(bytes)), StreamSpan::Bytes(more)) => bytes.extend(more),

@@ -1,5 +1,5 @@
-//! Tests that run generated and external captures through complete requests: unchanged captures
-//! pass all requests, and mutated captures pass the requests with many filters.
+//! Tests that run generated and external captures through complete requests. Unchanged captures
+//! pass all requests; mutated captures pass the requests with many filters.
 
 use crate::catalog;
 use crate::exam::{Expected, examine, report};
@@ -16,29 +16,30 @@ use wire::LinkType;
 
 /// Limit of processor time per megabyte, in ns.
 const NS_PER_MEGABYTE_MAX: u64 = 100_000_000;
-/// Allowance of processor time per run in ns, for setup and teardown of memory and files.
+/// Processor time allowed per run in addition, for setup and teardown of memory and files, in ns.
 const NS_PER_RUN: u64 = 10_000_000;
-/// Factor by which the limits grow in a debug build; unoptimized zlib is slowest.
+/// Factor by which the limits grow in a debug build, chosen for zlib, which is the slowest without
+/// optimization.
 const DEBUG_SLOWDOWN: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
 /// Duration after which a run counts as hung, even on a busy machine.
 const HANG_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// File name under which each capture is written.
 const CAPTURE_FILE: &str = "capture";
-/// Directory that sinks write into; it is emptied before each run.
+/// Directory into which sinks write. It is emptied before each run.
 const OUTPUT_DIRECTORY: &str = "out";
 
 /// A set of requests, and the mutations of the captures that they replay.
 struct Sweep {
     /// A function that returns the requests for a capture file and an output directory. Every
-    /// capture passes the first `always` requests, and `rounds` of the others.
+    /// capture passes the first `always` requests and a number of `rounds` of the others.
     lines: fn(&Path, &Path) -> Vec<String>,
     always: usize,
     rounds: usize,
     /// The number of mutations per capture.
     mutations: MutationCounts,
-    /// True if the processor time is checked; false if it consists mostly of the creation of files
-    /// by the kernel.
+    /// True if the processor time is checked. It is not checked where the kernel spends most of it
+    /// on creating files.
     is_timed: bool,
 }
 
@@ -87,7 +88,7 @@ fn assert_captures_pass_a_file_sink(captures: Captures) {
     sweep(captures, &Sweep { lines: catalog::file_sink_requests, is_timed: false, ..SMALL_SWEEP });
 }
 
-/// Runs sinks that write to standard output in a child process whose standard output is /dev/null,
+/// Runs sinks that write to standard output in a child process. Its standard output is /dev/null,
 /// so that the test report stays intact.
 #[test]
 fn every_capture_passes_a_stdout_sink() {
@@ -203,11 +204,11 @@ struct Worker<'w> {
 struct RequestCost {
     line: String,
     ns: u64,
-    /// Processor time spent on packets, in ns: the total less the time of empty runs.
+    /// Processor time spent on packets, in ns: the total minus the time of empty runs.
     own_ns: u64,
     bytes: u64,
     runs: u64,
-    /// Processor time of a run over a capture without packets, in ns; such a run only starts and
+    /// Processor time of a run over a capture without packets, in ns. Such a run only starts and
     /// ends the spaces.
     empty_ns: u64,
 }
@@ -306,7 +307,7 @@ impl<'w> Worker<'w> {
     }
 }
 
-/// Returns the processor time allowed for `bytes` bytes, in ns.
+/// Returns the processor time that is allowed for `bytes` bytes, in ns.
 fn ns_allowed(bytes: u64) -> u64 {
     bytes * NS_PER_MEGABYTE_MAX / 1_000_000 * DEBUG_SLOWDOWN
 }
@@ -326,8 +327,8 @@ fn abort_on_hang(now: &[Mutex<String>], runs: &AtomicU64, ended: mpsc::Receiver<
     }
 }
 
-/// Prints the cost of each request; panics if a cost exceeds the limit per megabyte. The cost of a
-/// run without packets is not counted, because most captures are small; requests that processed
+/// Prints the cost of each request, and panics if a cost exceeds the limit per megabyte. The cost
+/// of a run without packets is subtracted, because most captures are small. Requests that processed
 /// less than a megabyte have no limit.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn judge(spent: &[RequestCost], is_timed: bool) {

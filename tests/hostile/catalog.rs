@@ -1,5 +1,5 @@
-//! Generator of requests from the catalog. This file names no filter, so that new filters and sinks
-//! are tested without changing it.
+//! Generator of requests from the catalog. This file contains no filter names, so that new filters
+//! and sinks are tested without changing it.
 
 use filter::catalog::FILTERS;
 use filter::{Description, FilterKind, Form, OutputForm, Parameter, Type};

@@ -1,5 +1,5 @@
-//! Tests of hostile input: captures, also truncated and with flipped bits, pass requests with every
-//! filter and sink of the catalog; and fuzz bodies run over random bytes.
+//! Tests of hostile input. Captures, some of them truncated or with flipped bits, pass requests
+//! with every filter and sink of the catalog, and fuzz bodies run over random bytes.
 //!
 //! For any input, there is no panic and no hang. Only the source may fail, with the capture
 //! reader's error for a broken capture. Every packet before the fault is emitted, the ledger

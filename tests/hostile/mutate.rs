@@ -1,4 +1,4 @@
-//! Mutations that are applied to a capture before its replay.
+//! Mutations that are applied to a capture before it is replayed.
 
 use std::fmt;
 use testkit::Random;

@@ -1,5 +1,5 @@
-//! Tests of forged state: session state that another process claims to have saved is loaded into a
-//! filter, which checks only the format of the state (decision 0041).
+//! Tests of forged state: a filter loads session state that another process claims to have saved.
+//! The filter checks only the format of the state (decision 0041).
 //!
 //! For any session bytes and held blocks, a filter must not panic, must stay within its limits of
 //! time, held blocks and emitted blocks, and its ledger must balance. The filter's results may be
@@ -15,15 +15,15 @@ use filter::{
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use testkit::{Random, Segment};
 
-/// Number of forged states per filter and argument list; `ROUNDS=` multiplies it.
+/// Number of forged states for each filter and argument list. The variable `ROUNDS` multiplies it.
 const ROUNDS: usize = 20;
 /// Limit of processor time per pass in ns, after which a sandboxed process would be killed.
 const PASS_NS_MAX: u64 = 2_000_000_000;
-/// Maximum number of blocks emitted per input block, which are the blocks around a gap and their
+/// Maximum number of blocks emitted per input block: the blocks around a gap, and their
 /// descriptions.
 const EMITTED_PER_BLOCK_MAX: u64 = 16;
-/// Maximum number of additional blocks per connection, which are holes of 1 MB for all sequence
-/// numbers that can be missing in both directions.
+/// Maximum number of additional blocks per connection: holes of 1 MB for all sequence numbers that
+/// can be missing in both directions.
 const EMITTED_PER_CONNECTION_MAX: u64 = 2 << 11;
 /// Boundary values written into forged state.
 const BOUNDARY_VALUES: [u64; 9] = [
@@ -95,7 +95,7 @@ fn frames(random: &mut Random, count: usize) -> Vec<Frame> {
     all
 }
 
-/// A filter under test, with the filter that it requires upstream, if any.
+/// A filter under test, with the filter that must precede it, if any.
 struct FilterUnderTest {
     before: Option<Node>,
     node: Node,
@@ -170,7 +170,8 @@ impl FilterUnderTest {
     }
 }
 
-/// Returns the number of blocks that a filter consumed, dropped or still holds, by its counters.
+/// Returns the number of blocks that a filter has consumed, dropped or still holds, according to
+/// its counters.
 fn consumed_or_held(counts: &Counts) -> u64 {
     let all = [counts.consumed, counts.held, counts.evicted, counts.no_room];
     all.iter().chain(&counts.dropped).map(|amount: &Amount| amount.blocks).sum()

@@ -1,8 +1,8 @@
 //! Tests of pcap-filter(7) in the kernel: programs that were translated to eBPF and loaded return
-//! the same as in the classic interpreter. The programs are libpcap's test set, our compilation of
-//! its expressions, the catalog's expressions, and random programs; the frames are captured, or
-//! derived from each program. Fragmented frames and tags in metadata are tested in `ebpf`. `SEED=`
-//! repeats a run, `ROUNDS=` extends it.
+//! the same values as the original programs in the classic interpreter. The programs are libpcap's
+//! test set, our compilation of its expressions, the catalog's expressions, and random programs;
+//! the frames are captured, or derived from each program. Fragmented frames and tags in metadata
+//! are tested in `ebpf`. The variable `SEED` repeats a run, and `ROUNDS` extends it.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
@@ -29,7 +29,7 @@ mod programs;
 #[path = "../../crates/ebpf/tests/classic/translated.rs"]
 mod translated;
 
-/// Limit of the frame length of BPF_PROG_TEST_RUN in bytes: a page less the kernel's overhead.
+/// Maximum frame length in BPF_PROG_TEST_RUN, in bytes: a page minus the kernel's overhead.
 const TEST_RUN_MAX: usize = 2000;
 
 fn number_from_environment(name: &str, otherwise: u64) -> u64 {

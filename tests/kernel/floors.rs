@@ -1,4 +1,4 @@
-//! Test that loads our programs on an older kernel: `cargo xtask kernels` runs it in a virtual
+//! Test that loads our programs on an older kernel. `cargo xtask kernels` runs it in a virtual
 //! machine, but it runs on any machine. Each line of its report begins with `row: `.
 
 use super::judge::Kernel;
@@ -6,7 +6,8 @@ use super::{at_every_target, need};
 use filter::testing::twins::{chains, fitting_program, request};
 use std::collections::BTreeMap;
 
-/// One chain of three filters in this many is loaded; all chains of one or two filters are loaded.
+/// Of the chains of three filters, one in this many is loaded. All chains of one or two filters are
+/// loaded.
 const TRIPLES_STEP: usize = 199;
 
 /// Loads generated programs for every target, and prints which of them the kernel refuses. A

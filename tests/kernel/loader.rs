@@ -1,5 +1,4 @@
-//! Tests of generated programs and the loader: the capabilities that loading needs, error messages,
-//! and cleanup.
+//! Tests of loading generated programs: the required capabilities, error messages, and cleanup.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use super::judge::{program_kind, with_capabilities};
@@ -77,7 +76,7 @@ fn o9_programs_load_without_perfmon_and_errors_name_the_right() {
     assert!(minded > 0, "no trusted program needs what it is trusted with");
 }
 
-/// Loads a thousand generated programs with their maps and attaches some; none may be left
+/// Loads a thousand generated programs with their maps, and attaches some of them. None may be left
 /// afterwards.
 #[test]
 fn o9_thousand_program_loads_leak_nothing() {

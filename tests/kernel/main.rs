@@ -1,7 +1,8 @@
 //! The twin test with the real kernel as the third judge: for every filter with a twin, every chain
-//! that the forms permit, and every target, the user implementations, the interpreter, and the
-//! verified program in the kernel agree on every packet, in class and counted reasons. The tests
-//! iterate over the catalog, and have no code for single filters.
+//! that the forms permit, and every target, the three judges must agree on every packet, in class
+//! and counted reasons. The judges are the user implementations, the interpreter, and the verified
+//! program in the kernel. The tests iterate over the catalog, and contain no code for specific
+//! filters.
 //!
 //! Programs for users are loaded as in production, without CAP_PERFMON. Packets that
 //! BPF_PROG_TEST_RUN cannot produce (fragments, tags in metadata) are tested with the two other
@@ -68,9 +69,9 @@ fn compare_judges<'a>(
     Some(sat.unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain))))
 }
 
-/// Compares every chain for every target; of the chains of three filters, only one in twenty, for
-/// one target each. A chain of `n` filters receives one frame in `steps[n - 1]`; different chains
-/// receive different frames.
+/// Compares every chain of one or two filters for every target, and one in twenty of the chains of
+/// three filters for one target each. A chain of `n` filters receives one frame in `steps[n - 1]`;
+/// different chains receive different frames.
 fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
     let sat = at_every_target(|target| {
         let place = HOOKS.iter().position(|place| *place == target.hook);

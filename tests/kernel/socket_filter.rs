@@ -3,8 +3,8 @@
 //!
 //! For each expression, a socket is open at each end of a veth pair while the same frames pass
 //! once. At the sending end VLAN tags are inline; at the receiving end the kernel has removed the
-//! outermost tag. A socket without a filter shows when all frames have been counted, because it was
-//! opened first and the kernel serves it last.
+//! outermost tag. Another socket, without a filter, was opened first and is therefore served last
+//! by the kernel: when it has counted all frames, all sockets have.
 
 use crate::corpus::borders::{boundary_frames, ethernet};
 use crate::corpus::captured;
@@ -61,7 +61,7 @@ fn expression_with_long_jumps() -> String {
 }
 
 /// A ring of minimum size for sockets that are not read. The kernel counts frames even if they do
-/// not fit.
+/// not fit in the ring.
 const SMALL_RING: RingShape = RingShape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
 
 fn device_index(space: &Namespace, device: &str) -> u32 {
@@ -193,7 +193,7 @@ fn loopback_frames_are_observed_once() {
 }
 
 /// A script that creates a device without Ethernet headers and sends packets from it, one for each
-/// line of hexadecimal digits in its input. The device disappears with the process.
+/// line of hexadecimal digits on its input. The device disappears when the process ends.
 const TUNNEL_SCRIPT: &str = "
 import fcntl, os, struct, sys
 tunnel = os.open('/dev/net/tun', os.O_RDWR)

@@ -10,7 +10,8 @@ use filter::testing::twins::{chains, program};
 use sys::bpf::{BtfBuilder, FunctionInfo, LineInfo, Load, Map, Program as Loaded, SourceInfo};
 use testkit::need;
 
-/// Loads a program with its source lines; returns the verifier's log if the program is rejected.
+/// Loads a program with its source lines. If the program is rejected, fails with the verifier's
+/// log.
 fn load(program: &Program) -> Result<Loaded, String> {
     let mut types = BtfBuilder::new();
     let int = types.add_int("int", 4);

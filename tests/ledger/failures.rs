@@ -17,7 +17,7 @@ fn run(text: &str) -> Outcome {
     outcome
 }
 
-/// Asserts that the first numbers arrived, in order, and that all other numbers are reported
+/// Asserts that the first numbers arrived in order, and that all other numbers are reported as
 /// missing. Returns the number of blocks that arrived.
 fn assert_prefix_arrived(outcome: &Outcome, file: &Path) -> u64 {
     let arrived = arrived_numbers(file);
@@ -53,8 +53,8 @@ fn panicking_filter_counts_blocks_after_it_as_lost() {
     }
 }
 
-/// Entry point of the child process that the next test starts with SIGXFSZ ignored and a file size
-/// limit above the pools' size and below the capture's.
+/// Entry point of a child process that is started with SIGXFSZ ignored, and with a file size limit
+/// above the size of the pools and below that of the capture.
 #[test]
 #[ignore = "limits the files of its process"]
 fn failing_sink_counts_its_blocks() {
@@ -74,7 +74,8 @@ fn failing_sink_counts_its_blocks() {
     assert_eq!(length, 24 + arrived * 1516, "and no part of another");
 }
 
-/// File size limit in bytes: larger than a pool, smaller than the capture, and not between records.
+/// File size limit in bytes. It is larger than a pool, smaller than the capture, and not at a
+/// boundary between records.
 const FILE_SIZE_LIMIT: u64 = 40_000_000;
 
 #[test]

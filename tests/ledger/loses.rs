@@ -29,7 +29,7 @@ const RING_AND_CYCLE: &str = "generate@thread0 count=5000 seq=yes \
 /// A request with a filter of three replicas.
 const REPLICATED: &str = "--parallel=3 generate count=5000 seq=yes | match hex=07 |all discard";
 
-/// Entry point of the child processes that the tests below start; each process loses one block.
+/// Entry point of the child processes that the other tests start. Each process loses one block.
 #[test]
 #[ignore = "asks the environment what to lose"]
 fn ledger_finds_lost_blocks() {
@@ -46,7 +46,7 @@ fn ledger_finds_lost_blocks() {
     assert_found(&outcome.ledger.imbalances(), &lost, &lost);
 }
 
-/// Asserts that exactly one block is missing on this kind of edge, if any was lost.
+/// Asserts that exactly one block is missing on this kind of edge, or none if none was lost.
 fn assert_found(found: &[Imbalance], lost: &str, kind: &str) {
     if lost == "nothing" {
         assert_eq!(found, []);
@@ -106,10 +106,10 @@ fn ledger_finds_losses_between_kernel_and_process() {
     assert_found(&found, &lost, "ring");
 }
 
-/// A kernel edge to a node that does not exist, which loses all blocks.
+/// A kernel edge to a node that does not exist, so that all its blocks are lost.
 const MISDIRECTED_EDGE: &str = "kernel way";
 
-/// Losses in the ring, between the source and its reader, and of all blocks.
+/// The losses are in the ring, between the source and its reader, and of all blocks.
 #[test]
 fn ledger_finds_one_block_lost_between_kernel_and_process() {
     if need::require_bpf().is_none() {

@@ -1,5 +1,6 @@
-//! Tests that verify the ledger from outside: `generate seq=yes` numbers the traffic, and the
-//! numbers that arrive or are reported missing must be exactly the numbers sent (CONTRACT 20).
+//! Tests that verify the ledger from outside. `generate seq=yes` numbers the traffic; the numbers
+//! that arrive and the numbers that are reported missing must together be exactly the numbers sent
+//! (CONTRACT 20).
 //!
 //! - `requests`: drops, evictions, classes without an arc, cycles and counts, in requests of any
 //!   shape;

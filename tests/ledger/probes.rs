@@ -1,5 +1,5 @@
-//! Test filters that read the numbers of their blocks, pass or drop the blocks, and report the
-//! numbers; and functions that read outcomes.
+//! Test filters that pass or drop blocks and report their numbers, and functions that read
+//! outcomes.
 
 use engine::run::Outcome;
 use filter::prelude::*;
@@ -171,7 +171,7 @@ impl Classify for Breaks {
     }
 }
 
-/// Returns the report of a probe as counts by number; empty if the probe has no report.
+/// Returns the report of a probe as counts by number; empty if the probe made no report.
 pub(crate) fn reported_numbers(outcome: &Outcome, probe: &str) -> BTreeMap<u64, u64> {
     let mut told = BTreeMap::new();
     for reported in outcome.reports.iter().filter(|reported| reported.name == probe) {

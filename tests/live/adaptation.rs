@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use testkit::net::{Pair, SERVER_DEVICE, wait_until};
 
-/// Timeout of one operation, longer than any machine needs.
+/// Timeout of one operation, longer than any machine needs for it.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Assumed cost of leaving the kernel in ns, so high that measured costs are irrelevant. In the
-/// kernel a frame costs [`TWIN_NS`], plus [`KERNEL_EXIT_NS`] if it is for port 9; in a thread,
+/// Assumed cost of leaving the kernel in ns, so high that measured costs do not matter. In the
+/// kernel a frame costs [`TWIN_NS`], plus [`KERNEL_EXIT_NS`] if it is for port 9. In a thread,
 /// every frame costs [`KERNEL_EXIT_NS`].
 const KERNEL_EXIT_NS: f64 = 1e8;
 /// Assumed cost of a frame in a twin, in ns.
@@ -49,7 +49,7 @@ fn batch(from: u64, one_of: u64) -> Vec<Vec<u8>> {
     numbered.into_iter().flat_map(|frame| std::iter::once(frame).chain(others.clone())).collect()
 }
 
-/// A running adaptive request, and the sender of its traffic.
+/// A running request that adapts, and the sender of its traffic.
 struct AdaptiveRun<'p> {
     pair: &'p Pair,
     live: Live,
@@ -57,7 +57,7 @@ struct AdaptiveRun<'p> {
 }
 
 impl AdaptiveRun<'_> {
-    /// Sends batches, each after the previous one has arrived, until the condition holds.
+    /// Sends batches, each after the previous one has arrived, until `holds` returns true.
     fn send_until(&mut self, one_of: u64, what: &str, holds: impl Fn(&Live) -> bool) {
         wait_until(what, || {
             send_all(self.pair, &batch(self.sent, one_of));
@@ -148,7 +148,7 @@ fn run_request(
     Some((outcome, sent, frames.iter().map(|frame| number(frame)).collect()))
 }
 
-/// Stops a path on drop, also when a test fails.
+/// Stops a path on drop, even if a test fails.
 struct StopOnDrop(Live);
 
 impl Drop for StopOnDrop {

@@ -1,5 +1,5 @@
-//! Tests of a leading `bpf`, which the kernel evaluates too, on frames that differ from the wire:
-//! the same frames arrive with and without the socket filter.
+//! Tests of a `bpf` that follows the source, which the kernel evaluates too, on frames that differ
+//! from the wire. The same frames must arrive with and without the socket filter.
 //!
 //! tcpdump is the reference. From a capture, it selects the same frames as `bpf` for any
 //! expression. Live, with VLAN tags in metadata, it selects the same frames for expressions that
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, need};
 
-/// EtherType of the last frame of each test. A receiver of this frame has received all earlier
-/// frames.
+/// EtherType of the last frame of each test. When a receiver has received this frame, it has
+/// received all earlier frames.
 const LAST_ETHERTYPE: u16 = 0x9999;
 
 /// Returns frames of many kinds, followed by the last frame.
@@ -90,7 +90,7 @@ impl Tcpdump {
         self.folder.path("seen.pcap")
     }
 
-    /// Returns the captured frames once there are `count`.
+    /// Waits until `count` frames have been captured, stops tcpdump, and returns the frames.
     fn stop(mut self, count: usize) -> Vec<Vec<u8>> {
         wait_until("tcpdump takes as many", || {
             let capture = std::fs::read(self.path()).unwrap_or_default();

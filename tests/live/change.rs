@@ -1,4 +1,4 @@
-//! Tests of changes of a path whose first filters run in the kernel: the programs stay, and every
+//! Tests of changes of a path whose first filters run in the kernel. The programs stay, and every
 //! delivered frame passes either the old or the new graph, in order.
 
 use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
@@ -18,7 +18,7 @@ use testkit::net::{Pair, SERVER_DEVICE};
 
 /// Number of frames sent between two changes.
 const FRAMES: u64 = 200;
-/// Timeout of one operation, longer than any machine needs.
+/// Timeout of one operation, longer than any machine needs for it.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn set(live: &Live, words: &str) -> SwitchReport {

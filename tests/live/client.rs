@@ -1,5 +1,5 @@
-//! A client of a web server that sends many requests, each for its own path, half of them on
-//! persistent connections and half on a connection each.
+//! A client of a web server that sends many requests, each for its own path. Half of the requests
+//! use persistent connections, and half use a connection each.
 //!
 //! nginx logs the time of its last wake-up in seconds; an observer logs the time at which a packet
 //! passes. Near a second boundary the two may differ, so no exchange is started there, and
@@ -18,7 +18,7 @@ use testkit::net::{LIMIT, Namespace, SERVER, SERVER6, wait_until};
 const CONNECTIONS: usize = 8;
 /// Maximum requests per second, low enough for an unoptimized observer.
 const REQUESTS_PER_SECOND_MAX: u32 = 4_000;
-/// The range within each second in which requests start, in ms.
+/// The part of each second in which requests are started, in ms.
 const START_WINDOW_MS: Range<u32> = 30..950;
 
 /// The result of sending requests.
@@ -90,7 +90,7 @@ impl Client {
         }
     }
 
-    /// Blocks until the request is due and the clock is not near a second boundary; returns the
+    /// Blocks until the request is due and the clock is not near a second boundary. Returns the
     /// wall-clock time.
     fn wait_until_due(&self, number: usize) -> Duration {
         let due = Duration::from_secs(number as u64) / REQUESTS_PER_SECOND_MAX;

@@ -1,4 +1,4 @@
-//! Test of more requests at one interface than fit into one program: the excess requests run in a
+//! Test of more requests at one interface than fit into one program. The excess requests run in a
 //! second program, and the results of all requests are complete.
 
 use crate::send::send_all;
@@ -7,8 +7,8 @@ use engine::kernel::point::Points;
 use engine::run::Outcome;
 use testkit::net::{Pair, SERVER_DEVICE};
 
-/// Number of requests, more than fit into one program: a program has at most 64 maps, of which two
-/// are its own, one belongs to each owner, and three to each request of this test.
+/// Number of requests, more than fit into one program. A program has at most 64 maps: two of its
+/// own, one for each owner, and three for each request of this test.
 const REQUESTS: usize = 24;
 /// Number of requests that fit into one program.
 const REQUESTS_PER_PROGRAM: usize = 20;
@@ -23,7 +23,7 @@ fn frames_counted(outcome: &Outcome) -> u64 {
     reports(outcome)["count"][0].1
 }
 
-/// Returns the number of requests of each program, ascending.
+/// Returns the number of requests in each program, in ascending order.
 fn requests_per_program(points: &Points) -> Vec<usize> {
     let mut lines: Vec<usize> = points.status().iter().map(|(_, program)| program.lines).collect();
     lines.sort_unstable();

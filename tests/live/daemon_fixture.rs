@@ -1,5 +1,5 @@
-//! A daemon at the server's end of a veth pair, whose policy permits some users to observe the
-//! interface, and commands that users run.
+//! A daemon at the server's end of a veth pair, and commands that users run. The daemon's policy
+//! permits some users to observe the interface.
 
 use crate::observer::Observer;
 use crate::privilege::copy_for_every_user;
@@ -132,7 +132,7 @@ impl DaemonFixture {
         command
     }
 
-    /// Runs a request as a user; returns once its filters are part of the program.
+    /// Runs a request as a user. Returns when the filters of the request are part of the program.
     pub(crate) fn run(&self, uid: u32, line: &str) -> Observer {
         self.run_command(self.command(uid), uid, line)
     }

@@ -1,4 +1,4 @@
-//! Tests of requests in the kernel while the daemon is killed and restarted: a service manager
+//! Tests of requests in the kernel while the daemon is killed and restarted. A service manager
 //! holds links, programs and rings, so that no frame is missed, and the next daemon adopts them.
 //! (RELIABILITY T10)
 
@@ -179,7 +179,8 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
     fixture.kill_and_wait("-TERM");
 }
 
-/// Sends numbered datagrams from Carol to herself until `stop` is set; counts them in `sent_count`.
+/// Sends numbered datagrams from Carol to herself until `stop` is set, and counts them in
+/// `sent_count`.
 fn send_to_self(fixture: &DaemonFixture, sent_count: &AtomicU64, stop: &AtomicBool) {
     fixture.pair.server.run_inside(|| {
         let [from, to] = ["127.0.0.1:0", "127.0.0.1:9"].map(|address| {

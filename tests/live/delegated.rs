@@ -70,7 +70,7 @@ fn attach_here(points: &Points, text: &str, owner: u32) -> (DelegatedProgram, De
     attached.unwrap_or_else(|why| panic!("{text}: {why}"))
 }
 
-/// Returns `count` frames to a port, filled with a mark.
+/// Returns `count` frames to a port. The payload of each consists of a repeated mark.
 fn marked(port: u16, mark: &[u8], count: usize) -> Vec<Vec<u8>> {
     let payload = mark.repeat(1000 / mark.len());
     let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(4000, port, &payload);
@@ -169,7 +169,7 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
     assert!(program_ids(&pair).is_empty());
 }
 
-/// The receiving process checks a layout against its own plan, whatever the sender claims.
+/// The receiving process checks a layout against its own plan, whatever the sender claims about it.
 #[test]
 fn t17_delegated_layout_that_was_not_planned_is_refused() {
     let Some(pair) = quiet_pair() else { return };
@@ -195,7 +195,7 @@ fn t17_delegated_layout_that_was_not_planned_is_refused() {
 
 const CHILD: &str = "STREAMLINE_LIVE_HANDOUT";
 const LINE: &str = "| ip | udp | dport |53 ( count + pcap - )";
-/// Number of frames, which fit into a pipe that is not read.
+/// Number of frames, few enough to fit into a pipe that is not read.
 const FRAMES: usize = 40;
 
 /// Returns the next message of the peer, with its descriptors. Panics if none arrives within the
@@ -283,7 +283,7 @@ fn start(socket: OwnedFd, text: &str) -> Option<Child> {
     process::spawn(&mut command).ok().or_else(|| need::report_skip(why))
 }
 
-/// A kernel host that sends its requests to the process at the other end of standard input.
+/// A kernel host that passes its requests to the process at the other end of standard input.
 #[derive(Debug)]
 struct RemoteKernel;
 
@@ -324,8 +324,8 @@ impl AttachmentHandle for RemoteRequest {
     }
 }
 
-/// Asserts that every attempt to write to the maps is refused, and that a substituted map is
-/// refused.
+/// Asserts that every attempt to write to the maps is refused, and that a map which was exchanged
+/// for another is refused.
 fn try_to_write(layout: &DelegatedLayout, [records, pointers, bell]: [&OwnedFd; 3]) {
     let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let mut refused = 0;

@@ -1,4 +1,4 @@
-//! Tests of an observer while devices and namespaces change.
+//! Tests of a capturing request while devices and namespaces change.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames, numbers};
 use crate::observer::{Observer, program};

@@ -36,7 +36,7 @@ fn transfer(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Returns the frames from client to server that carry data.
+/// Returns the frames from client to server that contain data.
 fn data_frames(frames: &[Vec<u8>]) -> Vec<&[u8]> {
     let header = |frame: &[u8]| TCP_OFFSET + usize::from(frame[TCP_OFFSET + 12] >> 4) * 4;
     frames.iter().map(Vec::as_slice).filter(|frame| frame.len() > header(frame)).collect()

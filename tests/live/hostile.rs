@@ -1,5 +1,6 @@
-//! Test of hostile captures sent at full rate: fragments, overlaps, malformed and truncated frames.
-//! The request must not panic, its memory must stay bounded, and its ledger must balance.
+//! Test of hostile captures, sent at full rate: fragments, overlaps, malformed and truncated
+//! frames. The receiving request must not panic, its memory must stay bounded, and its ledger must
+//! balance.
 //!
 //! Takes some seconds; `STREAMLINE_HOSTILE_SECONDS=60` extends it to a minute.
 
@@ -31,7 +32,7 @@ const CAPTURE_DIRECTORIES: &[&str] = &[
     "pcapplusplus/",
 ];
 
-/// Returns the frames of the captures, complete and truncated at random lengths.
+/// Returns the frames of the captures, some of them truncated at random lengths.
 fn frames(captures: &Captures) -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut frames = Vec::new();

@@ -43,8 +43,8 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Runs a request over the same frames twice: with `rx` as placed by the plan, and with `rx` in a
-/// thread.
+/// Runs a request over the same frames twice: with `rx` where the plan places it, and with `rx` in
+/// a thread.
 fn run_in_kernel_and_thread(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [ObserverResult; 2] {
     let lines = ["rx", "rx@thread0"].map(|rx| format!("{rx} {SERVER_DEVICE} {behind}"));
     let observers = lines.map(|line| Observer::start(&pair.server, &line));
@@ -219,8 +219,8 @@ fn v5_fragments_are_reassembled_after_the_kernel() {
     assert_eq!(unsure_frames.expect("an edge")["taken"]["blocks"], 5, "{}", inside.ledger);
 }
 
-/// The numbers that reach a slow reader, and those that the ledger reports as lapped, are exactly
-/// those sent.
+/// The numbers that reach a slow reader, and the numbers that the ledger reports as lapped, are
+/// together exactly the numbers sent.
 #[test]
 fn lapped_ring_is_accounted_for() {
     const FRAMES: u64 = 20_000;
@@ -248,7 +248,7 @@ fn lapped_ring_is_accounted_for() {
 }
 
 /// While a reader is stopped and the ring is lapped many times, frames are only counted. Afterwards
-/// the reader receives new frames, and the ledger accounts for all.
+/// the reader receives new frames, and the ledger accounts for all frames.
 #[test]
 fn frames_of_a_stopped_reader_are_counted() {
     const FRAMES: u64 = 12_000;

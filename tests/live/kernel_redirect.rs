@@ -45,7 +45,7 @@ fn run(pair: &Pair, options: &[&str], line: &str, frames: &[Vec<u8>]) -> Observe
     ran
 }
 
-/// Runs a redirecting request over the same frames twice: as placed by the plan, and in a thread.
+/// Runs a redirecting request over the same frames twice: as the plan places it, and in a thread.
 fn run_in_kernel_and_thread(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [ObserverResult; 2] {
     [("rx", "kernel"), ("rx@thread0", "thread0")].map(|(rx, place)| {
         let ran = run(pair, &[], &format!("{rx} {SERVER_DEVICE} take {behind}"), frames);

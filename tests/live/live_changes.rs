@@ -55,8 +55,8 @@ fn held_blocks(live: &Live) -> u64 {
     tcp.unwrap_or(0)
 }
 
-/// Makes `many` changes with `connections` open connections while frames arrive, `apart_us`
-/// microseconds apart, or at full rate if `apart_us` is 0.
+/// Makes `many` changes with `connections` open connections while frames arrive, either `apart_us`
+/// microseconds apart or, if `apart_us` is 0, at full rate.
 fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u64) {
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
@@ -123,7 +123,7 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
     );
 }
 
-/// Ends the sender on drop, also when a test fails.
+/// Ends the sender on drop, even if a test fails.
 struct StopSenderOnDrop<'e>(&'e AtomicBool);
 
 impl Drop for StopSenderOnDrop<'_> {

@@ -43,9 +43,9 @@ fn datagram_with_many_headers() -> Frame {
     (0..5).fold(start, |frame, _| frame.extension(60, &[0; 7]))
 }
 
-/// Returns frames for which `eth` returns unsure in the kernel and, for each of these frames, three
-/// frames for which the filter `network` returns unsure: a frame with too many extension headers,
-/// and both fragments of a datagram.
+/// Returns frames of which `eth` in the kernel is unsure and, for each of them, three frames of
+/// which the filter `network` is unsure: a frame with too many extension headers, and both
+/// fragments of a datagram.
 pub(crate) fn unsure_frames() -> Vec<Vec<u8>> {
     let stack = || Frame::ethernet().tag(1).tag(2).tag(3).ipv4(FROM, TO);
     let piece = |offset, more| {
@@ -62,7 +62,7 @@ pub(crate) fn unsure_frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns all frames of a test: unsure frames between ordinary ones.
+/// Returns all frames of a test: ordinary frames, with unsure frames among them.
 pub(crate) fn mixed_frames() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut unsure_frames = unsure_frames().into_iter();
@@ -75,7 +75,8 @@ pub(crate) fn mixed_frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Asserts that at least the expected number of frames left the kernel at each unsure filter.
+/// Asserts that at least the expected number of frames left the kernel at each filter that was
+/// unsure.
 pub(crate) fn assert_unsure_exits(ran: &ObserverResult, network: &str) {
     let edges = ran.ledger["edges"].as_array().expect("edges");
     for (name, blocks) in [("eth", UNSURE_COPIES as u64), (network, 3 * UNSURE_COPIES as u64)] {

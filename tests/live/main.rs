@@ -1,6 +1,5 @@
 //! Tests of live traffic: the command `streamline` runs as users start it, on devices between
-//! namespaces that each test creates. Results are compared with the results of the programs at both
-//! ends. The comment of each file names its subject.
+//! namespaces that each test creates. Results are compared with those of the programs at both ends.
 //!
 //! All tests need root, and are skipped with a message otherwise. Nothing leaves the namespaces.
 #![forbid(unsafe_code)]

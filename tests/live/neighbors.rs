@@ -1,5 +1,5 @@
-//! Tests of foreign programs and packet sockets at an interface, as `doctor` and `explain` list
-//! them.
+//! Tests of other applications' programs and packet sockets at an interface, as `doctor` and
+//! `explain` list them.
 
 use crate::observer::program;
 use serde_json::Value;
@@ -10,8 +10,8 @@ use sys::packet::{PacketRing, PacketSocket, RingShape};
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
-/// Programs and a packet socket of the test process, and a filter of traffic control, at the
-/// server's device.
+/// Programs, a packet socket and a filter of traffic control that belong to the test process, at
+/// the server's device.
 struct Foreign {
     pair: Pair,
     _links: Vec<Link>,

@@ -14,8 +14,8 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts the server on port 80, and waits until it listens. If nginx is not installed, reports
-    /// a skip and returns `None`.
+    /// Starts the server on port 80, and waits until it listens. Reports a skip and returns `None`
+    /// if nginx is not installed.
     pub(crate) fn start(space: &Namespace) -> Option<Self> {
         let program = need::require_command("nginx")?;
         let folder = Scratch::new();
@@ -33,7 +33,8 @@ impl Nginx {
         Some(Self { child, folder })
     }
 
-    /// Stops the server after its current requests, and waits for it; returns the access log.
+    /// Stops the server after its current requests, and waits until it has ended. Returns the
+    /// access log.
     pub(crate) fn stop(mut self) -> String {
         let process = self.child.id().to_string();
         let sent = Command::new("kill").args(["-QUIT", &process]).status();

@@ -28,8 +28,7 @@ pub(crate) fn number(frame: &[u8]) -> u64 {
 }
 
 /// Asserts that the numbers in `seen`, plus the ranges in the field `missing` of a source or an
-/// edge, are exactly the numbers below `sent`. Returns the processors to which the ranges are
-/// attributed.
+/// edge, are exactly the numbers below `sent`. Returns the processors of the reported ranges.
 pub(crate) fn assert_reported(seen: &[u64], missing: &Value, sent: u64) -> BTreeSet<Option<u64>> {
     assert_eq!(missing["more"], 0, "{missing}");
     let ranges = missing["ranges"].as_array().expect("ranges");

@@ -1,4 +1,4 @@
-//! A `streamline` process in a namespace: its start, its attachment, its end, and its reports.
+//! Fixture of a `streamline` process in a namespace: its start, attachment, end and reports.
 
 use crate::scratch::Scratch;
 use serde_json::Value;
@@ -9,13 +9,13 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use testkit::net::{Namespace, is_observing, wait_until};
 
-/// An observing process, with its own directory.
+/// A `streamline` process that observes frames, with its own directory.
 pub(crate) struct Observer {
     child: Child,
     folder: Option<Scratch>,
 }
 
-/// The result of an observer that has ended.
+/// The result of a `streamline` process that has ended.
 pub(crate) struct ObserverResult {
     pub(crate) out: Vec<u8>,
     pub(crate) err: String,
@@ -26,12 +26,12 @@ pub(crate) struct ObserverResult {
 }
 
 impl Observer {
-    /// Starts a request in a namespace; returns once it observes frames.
+    /// Starts a request in a namespace. Returns when it observes frames.
     pub(crate) fn start(space: &Namespace, line: &str) -> Self {
         Self::start_by_command(space, |program| space.command(program), line)
     }
 
-    /// Starts a request with options in a namespace; returns once it observes frames.
+    /// Starts a request with options in a namespace. Returns when it observes frames.
     pub(crate) fn start_with_options(space: &Namespace, options: &[&str], line: &str) -> Self {
         let folder = Scratch::new();
         let out = File::create(folder.path("out")).expect("a file");
@@ -41,8 +41,8 @@ impl Observer {
         observer
     }
 
-    /// Starts a request with the command that `make` creates from the program's path; returns once
-    /// it observes frames in the namespace.
+    /// Starts a request with the command that `make` creates from the program's path. Returns when
+    /// the request observes frames in the namespace.
     pub(crate) fn start_by_command(
         space: &Namespace,
         make: impl FnOnce(&Path) -> Command,
@@ -62,12 +62,12 @@ impl Observer {
         (observer, out)
     }
 
-    /// Starts a request that redirects the frames of a device; returns once it is attached.
+    /// Starts a request that redirects the frames of a device. Returns when it is attached.
     pub(crate) fn start_redirecting(space: &Namespace, device: &str, line: &str) -> Self {
         Self::start_redirecting_with_options(space, device, &[], line)
     }
 
-    /// Starts a redirecting request with options; returns once it is attached.
+    /// Starts a redirecting request with options. Returns when it is attached.
     pub(crate) fn start_redirecting_with_options(
         space: &Namespace,
         device: &str,
@@ -285,8 +285,8 @@ pub(crate) fn has_xdp_program(space: &Namespace, device: &str) -> bool {
     })
 }
 
-/// Returns the program named by `STREAMLINE_PROGRAM`, else the program of this test's build, which
-/// is rebuilt first if a source is newer.
+/// Returns the program named by `STREAMLINE_PROGRAM`, or else the program of this test's build,
+/// which is rebuilt first if a source is newer.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {

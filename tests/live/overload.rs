@@ -1,5 +1,5 @@
-//! Tests with more traffic than the reader can process: the numbers that arrive, plus the numbers
-//! that the ledger reports as dropped at each location, are exactly the numbers sent.
+//! Tests with more traffic than the reader can process. The numbers that arrive, and the numbers
+//! that the ledger reports as dropped at each location, are together exactly the numbers sent.
 //!
 //! The reader writes a capture into a pipe, from which the test reads one frame for every ten
 //! frames sent. So the rate of the flood is ten times the reader's rate on any machine.
@@ -19,7 +19,8 @@ const SENT_PER_READ: u64 = 10;
 /// Length of a record header in the capture, in bytes.
 const RECORD_HEADER: usize = 16;
 
-/// Floods the reader of a request; returns the result, and the numbers that arrived, in order.
+/// Sends more frames to a request than it can read. Returns its result, and the numbers of the
+/// frames that arrived, in order.
 fn flood(pair: &Pair, behind: &str) -> (ObserverResult, Vec<u64>) {
     let frames = numbered_frames(0..FRAMES, SIZE);
     let line = format!("rx@thread0 {SERVER_DEVICE} ring=1MB {behind} | pcap -");

@@ -33,8 +33,8 @@ use testkit::net::{
 const CAROL: u32 = 51_001;
 const DAVE: u32 = 51_002;
 
-/// Returns `None`, and reports a skip, if a program that reads the owner of a socket cannot be
-/// loaded.
+/// Returns `None`, and reports a skip, if the kernel cannot load a program that reads the owner of
+/// a socket.
 fn skip_unless_loadable() -> Option<()> {
     need::require_root()?;
     need::require_bpf()
@@ -118,8 +118,8 @@ impl Tap {
 /// Number of bytes per conversation and direction.
 const CONVERSATION_BYTES: usize = 600_000;
 
-/// Exchanges data over TCP. The server closes first: a socket in TIME_WAIT no longer belongs to a
-/// user.
+/// Exchanges data over TCP. The server closes its connection first, because a socket in TIME_WAIT
+/// no longer belongs to a user.
 fn converse(listener: &TcpListener, space: &Namespace, user: u32, mark: &[u8]) {
     let address = listener.local_addr().expect("an address");
     std::thread::scope(|scope| {
@@ -182,8 +182,8 @@ fn packets_of(capture: &[u8], port: u16, from: [u8; 4]) -> [Vec<Vec<u8>>; 2] {
     [sent, received]
 }
 
-/// Runs tcpdump at the client's device until `work` is done and a packet that contains `last` is
-/// captured; returns the capture, or `None` if tcpdump is not installed.
+/// Runs tcpdump at the client's device until `work` has returned and a packet that contains `last`
+/// has been captured. Returns the capture, or `None` if tcpdump is not installed.
 fn tcpdump(pair: &Pair, scratch: &Scratch, last: &[u8], work: impl FnOnce()) -> Option<Vec<u8>> {
     let tcpdump = need::require_command("tcpdump")?;
     let path = scratch.path("tcpdump");
@@ -336,7 +336,7 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
     assert_eq!(seen.iter().filter(|seen| seen.sent).count(), 1, "{seen:?}");
 }
 
-/// Returns a self-checking datagram: `number`, and bytes derived from it.
+/// Returns a datagram with `number` and bytes derived from it, so that its receiver can check it.
 fn numbered_datagram(number: u64) -> Vec<u8> {
     let length = usize::try_from(number % 1200).expect("small");
     let fill = u8::try_from(number % 251).expect("small");

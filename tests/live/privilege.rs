@@ -1,5 +1,5 @@
-//! Tests without privileges: the error names the missing capability and the remedy, and in the
-//! user's own namespace observation works.
+//! Tests without privileges. The error names the missing capability and the remedy; in a namespace
+//! of the user's own, observation works.
 
 use crate::observer::program;
 use crate::scratch::Scratch;
@@ -39,7 +39,7 @@ fn missing_privilege_is_named_with_a_remedy() {
     }
 }
 
-/// A shell script that observes packets it sends to itself until it has received three.
+/// A shell script that sends packets to itself and observes them until it has received three.
 const OBSERVE_SELF: &str = "
 ip link set lo up || exit 9
 \"$0\" run --count=3 'rx lo | bpf \"udp port 9\" | pcap -' > seen.pcap &

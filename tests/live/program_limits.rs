@@ -104,8 +104,8 @@ fn v5_block_limit_is_counted_after_the_kernel() {
     assert!(ran.err.contains("`count` runs in thread0: a number of blocks"), "{}", ran.err);
 }
 
-/// Runs a request whose last filter leads to 40 files. The arc to each file selects the classes
-/// that `way` returns for the file's index.
+/// Runs a request whose last filter leads to 40 files. `way` returns the classes on the arc to the
+/// file with the given index.
 fn run_forked(pair: &Pair, way: impl Fn(usize) -> String) -> ObserverResult {
     let ways: Vec<String> =
         (0..40).map(|file| format!("|{} pcap {file}.pcap", way(file))).collect();
@@ -119,7 +119,7 @@ fn run_forked(pair: &Pair, way: impl Fn(usize) -> String) -> ObserverResult {
     ran
 }
 
-/// A frame has one class, so the number of classes does not matter.
+/// Each frame has only one class, so the number of classes does not matter.
 #[test]
 fn v5_exclusive_exits_fit_the_limit_of_a_program() {
     let Some(pair) = quiet_pair() else { return };
@@ -129,8 +129,8 @@ fn v5_exclusive_exits_fit_the_limit_of_a_program() {
     assert_eq!(ran.frames("1.pcap").len(), 0);
 }
 
-/// A frame has a limited number of exits from a program; a filter that needs more runs in a thread,
-/// with a reason.
+/// A frame can take only a limited number of exits from a program. A filter that needs more runs in
+/// a thread, and the report gives the reason.
 #[test]
 fn v5_filter_with_too_many_exits_runs_in_a_thread() {
     let Some(pair) = quiet_pair() else { return };

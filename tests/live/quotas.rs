@@ -1,5 +1,5 @@
-//! Tests of the limits of a daemon's user: processor time in the kernel, and sockets that another
-//! user's program opened. (CONTRACT 22, 25; RELIABILITY T12)
+//! Tests of limits for the users of a daemon: processor time in the kernel, and sockets that were
+//! opened by a program of another user. (CONTRACT 22, 25; RELIABILITY T12)
 
 use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY};
 use crate::observer::Observer;
@@ -38,7 +38,7 @@ fn t12_request_over_its_kernel_quota_ends_alone() {
     fixture.stop();
 }
 
-/// A daemon that may send frames does not send them for users who may not.
+/// A daemon with the right to send frames does not send them for users without that right.
 #[test]
 fn t12_daemon_does_not_lend_its_right_to_send() {
     let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
@@ -71,7 +71,7 @@ fn t12_daemon_does_not_lend_its_right_to_send() {
     fixture.stop();
 }
 
-/// Ends the sender on drop, also when a test fails.
+/// Ends the sender on drop, even if a test fails.
 struct StopSenderOnDrop<'e>(&'e AtomicBool);
 
 impl Drop for StopSenderOnDrop<'_> {

@@ -1,5 +1,5 @@
-//! Test of a live path that is recorded under traffic into one file and replayed bit by bit, as a
-//! user on another machine would replay it.
+//! Test of a live path that is recorded under traffic into one file. The record is replayed as a
+//! user on another machine would replay it, and the outputs must be identical.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
 use crate::observer::{Observer, program};
@@ -7,7 +7,8 @@ use crate::send::send_all;
 use std::process::Command;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
-/// The output of the request depends on time, so another run over the same frames would differ.
+/// The output of the request depends on time, so a second live run over the same frames would
+/// differ.
 #[test]
 fn v10_recorded_live_path_replays_identically() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };

@@ -1,6 +1,6 @@
-//! Tests of the filter `redirect`: the program sends frames out of another interface, as copies of
-//! observed frames or, with `take`, the frames themselves. The far end receives the same frames,
-//! and a thread sends frames that cannot be sent in the kernel. [SL §5.5, §6.1; CONTRACT 2, 25]
+//! Tests of the filter `redirect`. The program sends copies of observed frames through another
+//! interface or, with `take`, the frames themselves. The other end receives the same frames, and a
+//! thread sends frames that cannot be sent in the kernel. [SL §5.5, §6.1; CONTRACT 2, 25]
 
 use crate::numbers::{number, numbers};
 use crate::observer::{Observer, ObserverResult};

@@ -37,8 +37,8 @@ fn received(pair: &Pair) -> u64 {
     counters.received + counters.receive_dropped
 }
 
-/// Redirects frames in small groups, each of which is sent after the previous group was written;
-/// returns the result.
+/// Redirects frames in small groups, each of which is sent after the previous group has been
+/// written. Returns the result.
 fn redirect_in_groups(
     pair: &Pair,
     line: &str,
@@ -360,7 +360,7 @@ fn add_return_link(pair: &Pair) {
     pair.server.wait_until_up("back0");
 }
 
-/// Sends frames over one veth pair while a request forwards them to the other pair; returns the
+/// Sends frames over one veth pair while a request forwards them to the other. Returns the
 /// request's result and the forwarded frames.
 fn forward(
     pair: &Pair,

@@ -1,5 +1,5 @@
-//! Tests of requests with a subset of the capabilities: they run as deep as permitted, have the
-//! same result on the same frames, and report why a deeper placement was refused. Only the test
+//! Tests of requests with some of the capabilities. They run in the deepest permitted space, have
+//! the same result on the same frames, and report why a deeper placement was refused. Only the test
 //! itself runs as root.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
@@ -62,7 +62,7 @@ fn refusal(explained: &Value, name: &str) -> Option<String> {
 }
 
 /// Sets of capabilities, each with the expected placement: `None` if the kernel refuses programs,
-/// else true if programs are loaded hardened.
+/// else a flag that is true if programs are loaded hardened.
 const CAPABILITY_SETS: [(&str, Option<bool>); 6] = [
     (",+net_raw", None),
     (",+net_raw,+net_admin", None),

@@ -1,6 +1,6 @@
-//! Test of the example requests of the papers, as printed there: each runs over frames that arrive
-//! over a cable, or is refused with a message that names the filter to use. [SL §4.1 to §4.3; Th
-//! §5.4]
+//! Test of the example requests of the papers, as printed there: each either runs over frames from
+//! a virtual cable, or is refused with a message that names the filter to use instead. [SL §4.1 to
+//! §4.3; Th §5.4]
 //!
 //! Some of the papers' requests have no source; `rx |` is then added in front. `f`, `a` and `b` of
 //! the papers stand for any filter, and are replaced by `count` and `sample`.

@@ -1,6 +1,6 @@
-//! Tests of unprivileged users who change requests that the daemon runs for them, under traffic:
-//! each frame passes either the old or the new filters, and each change replaces the shared program
-//! once. (CONTRACT 21, 25)
+//! Tests of changes that unprivileged users make, under traffic, to requests that the daemon runs
+//! for them. Each frame passes either the old or the new filters, and each change replaces the
+//! shared program once. (CONTRACT 21, 25)
 
 use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY};
 use crate::numbers::numbers;
@@ -27,7 +27,7 @@ const BOBS_CHANGES: [&str; 4] =
     ["insert ip before udp", "move dport process", "move dport kernel", "remove ip"];
 
 impl DaemonFixture {
-    /// Waits until a user's process is registered; returns its path id.
+    /// Waits until a user's process is registered. Returns the number of its path.
     pub(crate) fn path_id(&self, of: &Observer) -> u32 {
         let process = i32::try_from(of.process()).ok();
         let mut number = None;
@@ -145,7 +145,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
     fixture.stop();
 }
 
-/// Ends the sender on drop, also when a test fails.
+/// Ends the sender on drop, even if a test fails.
 pub(crate) struct StopSenderOnDrop<'e>(pub(crate) &'e AtomicBool);
 
 impl Drop for StopSenderOnDrop<'_> {

@@ -234,7 +234,8 @@ fn captured_numbers(path: &std::path::Path) -> Vec<u64> {
     frames.iter().map(|frame| number(frame)).collect()
 }
 
-/// Sends numbered frames, `apart_us` microseconds apart, until `stop` is set; returns their number.
+/// Sends numbered frames, `apart_us` microseconds apart, until `stop` is set. Returns the number of
+/// frames.
 pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
     const FRAMES_PER_BATCH: u64 = 20;
     pair.client.run_inside(|| {
@@ -297,7 +298,8 @@ fn join_and_leave(rounds: usize, apart_us: u64) {
     }
 }
 
-/// Starts a request, lets it receive frames, and stops it; returns the number of lapped frames.
+/// Starts a request, waits until it receives frames, and stops it. Returns the number of lapped
+/// frames.
 fn join_and_leave_once(pair: &Pair, points: &Points, scratch: &Scratch, round: usize) -> u64 {
     let path = scratch.path(&format!("{round}.pcap"));
     let capture = path.display();

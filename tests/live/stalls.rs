@@ -18,7 +18,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use testkit::net::{Pair, SERVER_DEVICE, wait_until};
 
-/// Number of frames per phase: as many as a pipe and a buffer hold, plus most of a kernel ring.
+/// Number of frames per phase: as many as fit into a pipe, a buffer and most of a kernel ring.
 const FRAMES: u64 = 5000;
 
 /// Returns the space of `pcap`.
@@ -28,9 +28,9 @@ fn space_of_sink(live: &Live) -> String {
     plan.space_of(id).name.clone()
 }
 
-/// Runs a request with this option into a pipe whose reader starts to read after the first frames.
-/// Then calls `then`, and sends as many frames again. Returns the outcome and the numbers of the
-/// frames that arrived.
+/// Runs a request with this option. Its output is a pipe whose reader starts to read after the
+/// first frames. Then calls `then`, and sends as many frames again. Returns the outcome and the
+/// numbers of the frames that arrived.
 fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcome, Vec<u64>) {
     let scratch = Scratch::new();
     let pipe = scratch.path("pipe");

@@ -1,6 +1,6 @@
-//! Tests of filters over live frames, compared with the same filters over a capture of the frames,
-//! while held frames outlive many laps of the ring; and of frames of several senders over several
-//! queues.
+//! Tests of filters over live frames. The results are compared with those over a capture of the
+//! same frames, and held frames must survive many laps of the ring. Another test has several
+//! senders and several queues.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames, numbers};
 use crate::observer::{Observer, ObserverResult, program};
@@ -18,8 +18,8 @@ const FRAMES_MAX: usize = 3_000;
 /// Maximum frame length in bytes.
 const FRAME_MAX: usize = 1_514;
 
-/// Path fragments that select the captures to send; `CASES=` replaces them (`CASES=/` selects all
-/// captures, which takes half a minute).
+/// Path fragments that select the captures to send. The variable `CASES` replaces them; `CASES=/`
+/// selects all captures, which takes half a minute.
 const CAPTURE_PATHS: &[&str] = &["suricata/tcp-", "pcapplusplus/", "zeek/Traces/tcp"];
 
 /// Returns the contents of the files that a request wrote, sorted.

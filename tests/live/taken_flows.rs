@@ -44,7 +44,7 @@ impl Sockets {
         assert_eq!(self.near.send(text).expect("sent"), text.len());
     }
 
-    /// Receives a datagram, which must have this text; no earlier datagram may be in transit.
+    /// Receives a datagram, which must contain this text. No earlier datagram may be in transit.
     fn expect(&self, text: &[u8]) {
         let mut bytes = vec![0; 1 << 16];
         let length = self.far.recv(&mut bytes).expect("a datagram");
@@ -76,7 +76,7 @@ fn source_note(ran: &ObserverResult, number: usize) -> String {
     ran.ledger["sources"][number]["remark"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Sends bytes over TCP to the server; panics if a byte is missing or wrong.
+/// Sends bytes over TCP to the server. Panics if a byte is missing or wrong.
 fn transfer(pair: &Pair, bytes: usize) {
     let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 7)).expect("a port"));
     let byte = |at: usize| (at % 251) as u8;

@@ -1,6 +1,6 @@
 //! Tests of the filter `token` on datagrams with valid, forged, replayed, missing and truncated
-//! tokens over a veth pair, in the kernel and in a thread. Both pass the same datagrams and count
-//! the same reasons for all other datagrams, and the key appears in no output. [SL §9.3]
+//! tokens over a veth pair, in the kernel and in a thread. Both must pass the same datagrams and
+//! count the same reasons for all others, and the key must not appear in any output. [SL §9.3]
 //!
 //! Equal frames may be reordered: it does not matter which of them passes.
 
@@ -130,7 +130,7 @@ fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
     }
 }
 
-/// A sandboxed process, which may not open files, still gets its key.
+/// A filter in a sandboxed process, which may not open files, still gets its key.
 #[test]
 fn t2_tokens_pass_alike_in_a_sandbox() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };

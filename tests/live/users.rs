@@ -160,7 +160,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     fixture.stop();
 }
 
-/// Returns all descriptors that Dave receives when he sends every kind of request.
+/// Sends every kind of request as Dave. Returns all descriptors that Dave receives.
 fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     let line = format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |53 pcap /dev/null");
     let other = "rx lo ring=1MB | ip | udp | dport |53 pcap /dev/null";

@@ -8,7 +8,8 @@ use testkit::net::{Cable, Pair, SERVER_DEVICE};
 /// Number of requests.
 const REQUESTS: usize = 20_000;
 
-/// Returns the lines that are in only one of two sorted logs: ours with `<`, the server's with `>`.
+/// Returns the lines that are in only one of two sorted logs. Lines of our log are marked with `<`,
+/// lines of the server's log with `>`.
 fn differences<'l>(ours: &'l [String], theirs: &'l [String]) -> Vec<String> {
     let (mut ours, mut theirs) = (ours.iter().peekable(), theirs.iter().peekable());
     let mut found = Vec::new();

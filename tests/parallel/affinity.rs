@@ -1,4 +1,5 @@
-//! Tests of the CPU affinity of replicas: each runs on its own processor if there are enough.
+//! Tests of the processor affinity of replicas. Each replica runs on its own processor if there are
+//! enough.
 
 use crate::request::PlannedRequest;
 use engine::build::Settings;

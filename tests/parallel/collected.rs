@@ -139,7 +139,7 @@ impl Lanes for Panic {
     }
 }
 
-/// Runs a request with `keep` on a machine with so many processors, on which costly filters get
+/// Runs a request with `keep` on a machine with this many processors, on which costly filters get
 /// threads of their own. Returns the collected blocks and the number of threads.
 pub(crate) fn collect_staged(text: &str, processors: usize) -> (Vec<KeptBlock>, usize) {
     let mut costs = Costs::default();
@@ -162,7 +162,7 @@ fn next_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Returns what `keep` with this number has collected.
+/// Returns the blocks that the filter `keep` with this id has collected.
 fn take(id: u64) -> Vec<KeptBlock> {
     let mut kept = COLLECTED.lock().expect("nobody panics here");
     kept.get_or_insert_default().remove(&id).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Tests of replicated stateless filters, to which complete batches are dispatched by load.
+//! Tests of replicated stateless filters. Complete batches are dispatched to the replicas by load.
 
 use crate::collected::{KeptBlock, collect, run};
 use testkit::Random;

@@ -1,10 +1,11 @@
-//! Tests of replicated filters with sessions: a session stays with its replica, in both directions.
+//! Tests of replicated filters with sessions. Both directions of a session stay with one replica.
 
 use crate::collected::{KeptBlock, collect, run};
 use crate::scratch::Scratch;
 use std::collections::HashMap;
 
-/// Renumbers sessions by first appearance, because replicas assign other numbers.
+/// Renumbers sessions by first appearance, because replicas assign other numbers than a single
+/// instance.
 fn renumber_sessions(seen: Vec<KeptBlock>) -> Vec<KeptBlock> {
     let mut numbers = HashMap::new();
     let number = |seen: KeptBlock| {

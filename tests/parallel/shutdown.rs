@@ -1,4 +1,4 @@
-//! Tests of the end of replicated requests, by a panic in one replica and by a block limit.
+//! Tests of the end of requests with replicas: by a panic in one replica, and by a block limit.
 
 use crate::collected::{TEST_FILTERS, run};
 use crate::request::PlannedRequest;

@@ -1,5 +1,5 @@
-//! Stages: branches and stages of one line in several threads give the output of one thread, in
-//! its order, ends included.
+//! Tests of stages: branches and stages of one line that run in several threads give the same
+//! output as in one thread, in the same order.
 
 use crate::collected::{KeptBlock, collect, collect_staged};
 use crate::scratch::Scratch;
@@ -10,7 +10,7 @@ fn without_times(seen: Vec<KeptBlock>) -> Vec<KeptBlock> {
     seen.into_iter().map(|seen| KeptBlock { time: 0, ..seen }).collect()
 }
 
-/// Asserts that the blocks are those of one thread, in the same order.
+/// Asserts that the blocks equal those of a run in one thread, in the same order.
 fn assert_same(one: &[KeptBlock], several: &[KeptBlock], text: &str) {
     let first = one.iter().zip(several).position(|(one, other)| one != other);
     let differ = first.map(|at| (at, &one[at], &several[at]));

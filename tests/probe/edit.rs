@@ -1,5 +1,5 @@
-//! Probe 5: a filter edits blocks through the edit gateway after a fan-out, and the sibling branch
-//! must not observe the edit.
+//! Probe 5: a filter edits blocks after a fan-out, and the sibling branch must not observe the
+//! edit.
 
 use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;

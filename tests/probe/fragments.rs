@@ -1,7 +1,7 @@
 //! Probe 3: a message that spans five blocks is consumed as fragments, without gathering.
 //!
-//! Five datagrams form one message, flagged first and last (CONTRACT 6). The consumer reads them in
-//! place: every fragment remains in the source's pool, after its own headers.
+//! Five datagrams form one message; the first and the last are flagged (CONTRACT 6). The consumer
+//! reads the fragments in place: each stays in the source's pool, after its own headers.
 
 use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;

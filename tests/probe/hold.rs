@@ -1,7 +1,7 @@
 //! Probe 2: a reassembler holds rich pointers to out-of-order blocks of a pool that is lapped.
 //!
 //! 64 MB of two connections pass a pool of 16 MB. The segments of the first connection are
-//! shuffled; the first segment of the second connection is the last of all, so a block is held
+//! shuffled. The first segment of the second connection arrives last of all, so a block is held
 //! while the pool is lapped. Every emitted byte is compared with the sent byte.
 
 use crate::catalog_fixture::{reported_counter, run_request};

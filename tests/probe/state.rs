@@ -76,8 +76,8 @@ fn from_bytes(mut bytes: &[u8]) -> Vec<MovedSession> {
     saved
 }
 
-/// Entry point of the other process: reads a state from standard input, receives the second half,
-/// prints its report.
+/// Entry point of the other process. It reads a state from standard input, receives the second half
+/// of the traffic, and prints its report.
 #[test]
 fn child_continues() {
     let Ok(name) = std::env::var(CHILD) else { return };

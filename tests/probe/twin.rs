@@ -1,4 +1,5 @@
-//! Probe 1: `dport` as eBPF returns the same in the interpreter, in the kernel and in user space.
+//! Probe 1: `dport` returns the same results as eBPF in the interpreter, as eBPF in the kernel, and
+//! in user space.
 //!
 //! Inputs are captured and generated frames, complete and truncated at every length. The programs
 //! are built as by the planner, for both hooks, with packet pointers and hardened. User space is

@@ -112,7 +112,7 @@ fn punch(file: &File, length: u64) -> io::Result<()> {
     Ok(rustix::fs::fallocate(file, mode, 0, length)?)
 }
 
-/// Makes all attempts, and prints the kernel's results; returns the number of attempts.
+/// Makes all attempts, and prints the kernel's results. Returns the number of attempts.
 fn make_all_attempts(who: &str, offer: &RingOffer) -> usize {
     let [geometry, ring, cursor] = offer.descriptors();
     let mut tried = 0;
@@ -238,7 +238,7 @@ fn write_blocks(writer: &mut BlockWriter, blocks: std::ops::Range<u64>) {
     writer.publish();
 }
 
-/// Every attempt succeeds on unsealed memory, so it is the seals that prevent them.
+/// Every attempt succeeds on unsealed memory, which shows that the seals prevent it.
 #[test]
 fn every_attempt_succeeds_on_unsealed_memory() {
     for (what, attempt) in WRITE_ATTEMPTS.iter().chain(RESIZE_ATTEMPTS) {

@@ -1,5 +1,5 @@
-//! Misuse that the types of the filter contract reject, as programs that do not compile. The test
-//! suites are in the other directories of this crate.
+//! Programs that misuse the filter contract and must not compile. The test suites are in the other
+//! directories of this crate.
 //!
 //! A statistics filter gets rich pointers:
 //!

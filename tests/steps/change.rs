@@ -1,5 +1,5 @@
 //! Tests in which each step of a change fails once. The path must then run as before, with the same
-//! resources, which are counted in a child process in which no other test runs.
+//! resources. The resources are counted in a child process in which no other test runs.
 
 use crate::scratch::Scratch;
 use engine::build::{Settings, build};
@@ -27,7 +27,7 @@ const CHANGES_AND_UNDO: [(&[&str], &[&str]); 3] = [
     (&["insert", "pcap more.pcap", "at", "udp"], &["remove", "pcap"]),
 ];
 
-/// Timeout of one operation, longer than any machine needs.
+/// Timeout of one operation, longer than any machine needs for it.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 const DATAGRAMS_PER_CHECK: u64 = 5;
 
@@ -83,7 +83,7 @@ fn fail_each_step() {
     eprintln!("{failed} steps failed, {survived} of changes that went on without");
 }
 
-/// A running path, the subject of the changes.
+/// A running path that is changed in a trial.
 struct Trial {
     pair: Pair,
     folder: Scratch,
@@ -122,8 +122,8 @@ impl Trial {
         self.sent += DATAGRAMS_PER_CHECK;
     }
 
-    /// Fails each step once; returns the number of steps at which the change failed, and the number
-    /// at which it succeeded.
+    /// Lets each step fail once. Returns the number of steps at which the change failed, and the
+    /// number at which it succeeded.
     fn try_each_step(&mut self, edit: &[&str], undo: &[&str]) -> (u32, u32) {
         let (mut failed, mut survived) = (0, 0);
         let mut base = self.settled_resources();

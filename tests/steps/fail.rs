@@ -50,7 +50,7 @@ fn fail_each_step_of(wanted: impl Fn(&Shape) -> bool) {
     eprintln!("{shapes} requests, {steps} steps failed, {went_on} of them were gone on without");
 }
 
-/// The fixture of a trial.
+/// Fixture of a trial: a directory, a network and the initial resources.
 struct Trial {
     pair: Pair,
     /// The directory in which requests write.
@@ -73,7 +73,7 @@ impl Trial {
         self.folder.path("here")
     }
 
-    /// Fails each step once; returns the number of steps at which the request failed, and the
+    /// Lets each step fail once. Returns the number of steps at which the request failed, and the
     /// number at which it succeeded.
     fn try_each_step(&mut self, shape: &Shape) -> (u32, u32) {
         let line = shape.line(&self.working_directory(), &self.capture);
@@ -111,7 +111,7 @@ impl Trial {
         }
     }
 
-    /// Builds and runs a request, which ends by itself or is stopped shortly afterwards.
+    /// Builds and runs a request. The request ends by itself or is stopped after a short time.
     fn attempt(&self, shape: &Shape, line: &str, steps: &Steps) -> Result<(), String> {
         self.pair.server.run_inside(|| {
             let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);

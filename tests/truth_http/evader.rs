@@ -1,5 +1,5 @@
-//! Test against the public half of http-evader: for every case in which Suricata's rules match a
-//! body, a body in our output contains the matched text.
+//! Test against the public half of http-evader. For every case in which Suricata's rules match a
+//! body, a body in our output must contain the matched text.
 
 use crate::captures;
 use crate::messages;
@@ -8,7 +8,7 @@ use std::path::Path;
 /// The texts for which the rules of each case search the response body.
 const NEEDLES: [&[u8]; 2] = [b"EICAR-STANDARD-ANTIVIRUS-TEST-FILE", b"X5O!P%@AP[4"];
 
-/// Cases whose body we do not emit, with the reason.
+/// Cases in which we do not emit the body, with the reasons.
 pub(crate) const MISSED: &[(&str, &str)] = &[
     ("http-evader-116-lzma", "Content-Encoding: lzma, which is registered nowhere"),
     ("http-evader-268", FOLDED),
@@ -44,7 +44,7 @@ fn contains_needle(path: &Path) -> bool {
     messages.iter().any(|(_, body)| NEEDLES.iter().all(|word| has(body, word)))
 }
 
-/// A body equals the sent body, for any framing, coding and segmentation.
+/// Each body equals the sent body, for any framing, coding and segmentation.
 #[test]
 fn framing_does_not_hide_bodies() {
     let bodies = |name: &str| -> Vec<Vec<u8>> {

@@ -27,7 +27,8 @@ struct ExpectedDifference {
     ours: usize,
     theirs: usize,
     frame: u32,
-    /// True if tshark itself labels the frame a continuation, so that its export is no message.
+    /// True if tshark labels the frame as a continuation, in which case its export is not a
+    /// message.
     continuation: bool,
     why: &'static str,
 }
@@ -190,7 +191,7 @@ fn is_complete(path: &Path) -> bool {
 #[derive(Debug, Default)]
 struct BodyCounts {
     same: usize,
-    /// Number of our bodies that tshark does not export by design.
+    /// Number of our bodies that tshark does not export by design, so that they cannot be compared.
     unjudged: usize,
     ours: Vec<String>,
     theirs: Vec<String>,

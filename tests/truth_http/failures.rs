@@ -142,7 +142,7 @@ fn unwritable_directory_is_refused_by_name() {
     }
 }
 
-/// A body of 100 KB is written to a file system of 64 KB.
+/// Writes a body of 100 KB to a file system of 64 KB.
 #[test]
 fn full_disk_is_reported_and_its_losses_counted() {
     if testkit::need::require_root().is_none() {

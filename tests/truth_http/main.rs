@@ -1,4 +1,4 @@
-//! Compares `http` with the results of other programs on external captures.
+//! Tests that compare the results of `http` with those of other programs on external captures.
 #![forbid(unsafe_code)]
 
 #[path = "../common/captures.rs"]

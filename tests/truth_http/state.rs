@@ -84,7 +84,7 @@ enum RestoredState {
     Nothing,
 }
 
-/// The blocks that agree between two runs, and the state that moved.
+/// Number of blocks that agree between two runs, and amount of state that moved.
 #[derive(Clone, Copy, Debug, Default)]
 struct Agreement {
     blocks: usize,
@@ -129,7 +129,7 @@ fn examine(
     Some(Ok(same))
 }
 
-/// Runs a chain whose state moves to new instances before the batch that `cut` names. Returns the
+/// Runs a chain whose state moves to new instances before the batch with index `cut`. Returns the
 /// output, and the numbers of sessions and held blocks that moved.
 fn run(
     chain: &[FilterWords],

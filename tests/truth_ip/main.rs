@@ -1,5 +1,5 @@
-//! Tests of fragments through complete requests: in pools that are lapped, and compared with tshark
-//! after `ip`.
+//! Tests of fragments in complete requests: with pools that are lapped, and with the output of `ip`
+//! compared by tshark.
 //!
 //! `crates/filter/tests/fragments.rs` tests the datagrams themselves. In these tests, `ip` runs in
 //! a space with pools, before other filters and sinks.
@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 use testkit::{Frame, Random, need};
 use wire::LinkType;
 
-/// A filter that compares each payload with the payload that its ports encode.
+/// A filter that compares each payload with the payload determined by its ports.
 const VERIFY: Description = Description {
     name: "verify",
     summary: "compares datagrams with their pattern",
@@ -162,7 +162,7 @@ fn corpus_reassembled_packets_equal_those_of_tshark() {
     assert_tshark_agrees(&files.map(|name| cases.join(name)), 300);
 }
 
-/// Writes captures for tshark; asserts that they contain at least `least` datagrams.
+/// Writes captures for tshark. Asserts that they contain at least `least` datagrams.
 fn assert_tshark_agrees(files: &[PathBuf], least: usize) {
     if need::require_command("tshark").is_none() {
         return;

@@ -19,7 +19,7 @@ use testkit::need;
 /// Maximum size of a capture in bytes, so that the test takes seconds.
 const CAPTURE_MAX: u64 = 100_000;
 
-/// Patterns over bytes that mean the same to `regex` and to grep.
+/// Patterns over bytes that have the same meaning for `regex` and for grep.
 const PATTERNS: &[&str] = &[
     "(?i)content-type: [^\\r\\n]*(html|script)",
     "[Hh][Tt]{2}P/1[.][01] [0-9]{3}",
@@ -29,8 +29,8 @@ const PATTERNS: &[&str] = &[
     r"\AGET /",
 ];
 
-/// The first bytes of SSH, RTSP and telnet streams as one pattern; text before the SSH version is
-/// tested beside the filters.
+/// The first bytes of SSH, RTSP and telnet streams, as one pattern. Text in front of the SSH
+/// version is tested elsewhere.
 const FIRST_BYTES: &str = concat!(
     r"\A(SSH-[12]\.[0-9]+-[!-~]|RTSP/[12]\.[0-9] [1-6]",
     r"|[A-Z_]{3,} [^\x00-\x20]+ RTSP/[12]\.[0-9]\r?\n",
@@ -38,8 +38,8 @@ const FIRST_BYTES: &str = concat!(
     r"\xff([\xf0-\xfa]|[\xfb-\xfe][\x00-\x31\x8a-\x8c]))"
 );
 
-/// Name of a stream that we recognize and grep does not, because grep splits it at the NUL of a
-/// telnet option.
+/// Name of a stream that we recognize and grep does not, because grep splits the stream at the NUL
+/// of a telnet option.
 const STREAM_SPLIT_BY_GREP: &str = "10.56.83.20.23-10.56.83.204.1201";
 
 /// Calls `look` for each capture that is small and contains streams. The arguments of `look` are

@@ -133,7 +133,7 @@ fn corpus_streams_equal_those_of_tshark() {
     assert!(unexpected.is_empty(), "{unexpected:#?}");
 }
 
-/// Number of connections of a capture, by comparison with tshark.
+/// Numbers of connections of a capture, by result of the comparison with tshark.
 #[derive(Default)]
 struct ConnectionCounts {
     same: usize,
@@ -142,8 +142,8 @@ struct ConnectionCounts {
     differences: Vec<String>,
 }
 
-/// Compares the connections of a capture; returns `None` if neither we nor tshark find one with
-/// data.
+/// Compares the connections of a capture. Returns `None` if neither we nor tshark find a connection
+/// with data.
 fn compare(path: &Path) -> Option<ConnectionCounts> {
     let bytes = std::fs::read(path).expect("a capture that can be read");
     let ours = streams(path, NO_TIMEOUT).ok()?;
@@ -179,7 +179,7 @@ fn compare(path: &Path) -> Option<ConnectionCounts> {
     (told.same > 0 || !told.differences.is_empty()).then_some(told)
 }
 
-/// Returns true if a frame of the capture may contain TCP; else tshark need not run.
+/// Returns true if a frame of the capture may contain TCP. Otherwise tshark need not run.
 fn has_tcp(capture: &[u8]) -> bool {
     wire::capture::packets(capture).map_while(Result::ok).any(|(_, data)| data.contains(&6))
 }

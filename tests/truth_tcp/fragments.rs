@@ -1,5 +1,5 @@
-//! Tests against suricata-verify on IP fragments: Suricata's decoder events correspond to drop
-//! reasons of `ip`, and the data that Suricata's rules match in reassembled packets is in ours.
+//! Tests against suricata-verify on IP fragments. Suricata's decoder events correspond to drop
+//! reasons of `ip`, and our reassembled packets contain the data that Suricata's rules match.
 
 use crate::collect::{COLLECT_FILTERS, CollectedBlock, run_and_collect};
 use crate::request::PlannedRequest;
@@ -139,7 +139,7 @@ fn judge(test: &str, capture: &Path, wants: &[Requirement]) -> Vec<String> {
     wrong.map(|why| format!("{test}: {why}")).collect()
 }
 
-/// Every test of suricata-verify is judged, or excluded with a reason.
+/// Every fragment test of suricata-verify is either judged, or excluded with a reason.
 #[test]
 fn corpus_table_lists_every_fragment_test() {
     let Some(cases) = testkit::case_directory() else { return };

@@ -1,4 +1,5 @@
-//! Compares `ip` and `tcp` with the results of other programs on external captures.
+//! Tests that compare the results of `ip` and `tcp` with those of other programs on external
+//! captures.
 #![forbid(unsafe_code)]
 
 #[path = "../common/captures.rs"]

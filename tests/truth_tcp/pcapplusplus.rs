@@ -61,8 +61,8 @@ fn fragments_reassemble_to_the_sent_packets() {
     }
 }
 
-/// The output of PcapPlusPlus `TcpReassembly`: in `tcpreassembly_sides` a file per side, in
-/// `tcpreassembly_sanity` both sides in order of arrival.
+/// Compares with the output of PcapPlusPlus `TcpReassembly`: a file per side in
+/// `tcpreassembly_sides`, and both sides in order of arrival in `tcpreassembly_sanity`.
 #[test]
 fn corpus_both_directions_of_a_connection_are_exact() {
     let Some(examples) = examples() else { return };
@@ -103,8 +103,8 @@ fn corpus_both_directions_of_a_connection_are_exact() {
     }
 }
 
-/// The output of PcapPlusPlus `IPDefragUtil`: one packet from eleven fragments, and 190 packets
-/// reassembled from 3,000.
+/// Compares with the output of PcapPlusPlus `IPDefragUtil`: one packet from eleven fragments, and
+/// 190 packets from 3,000.
 #[test]
 fn corpus_fragments_reassemble_to_the_sent_packets() {
     let Some(examples) = examples() else { return };
@@ -126,7 +126,7 @@ fn corpus_fragments_reassemble_to_the_sent_packets() {
     assert!(alone.iter().all(|packet| all.contains(packet)), "the packets that were joined");
 }
 
-/// PcapPlusPlus `IPFragUtil` fragments packets; reassembly returns the same packets.
+/// PcapPlusPlus `IPFragUtil` fragments packets. Reassembly must return the same packets.
 #[test]
 fn corpus_fragments_of_a_tool_reassemble_to_its_packets() {
     let Some(examples) = examples() else { return };

@@ -178,7 +178,7 @@ fn judge(test: &str, path: &Path, arguments: &str, wants: &[Requirement]) -> Vec
     wrong.map(told).collect()
 }
 
-/// Every stream test of suricata-verify is judged, or excluded with a reason.
+/// Every stream test of suricata-verify is either judged, or excluded with a reason.
 #[test]
 fn corpus_table_lists_every_stream_test() {
     let Some(cases) = testkit::case_directory() else { return };

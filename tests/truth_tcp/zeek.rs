@@ -1,4 +1,5 @@
-//! Zeek's `conn.log` baselines: bytes, missed bytes, history and packets of every TCP connection.
+//! Tests against Zeek's `conn.log` baselines: bytes, missed bytes, history and packets of every TCP
+//! connection.
 //!
 //! Fields of `conn.log` and their counterparts in `tcp`:
 //!
@@ -12,9 +13,9 @@
 //! | `^` | Zeek turned the connection round: ours is its client too |
 //! | `orig_pkts`, `resp_pkts` | not known to `tcp`: counted by flow behind `ip` |
 //!
-//! The other letters report how often something occurred (`A`, `T`, `W`, `Q`), or the flag that
-//! ended a side (`F`, `R`); `tcp` only reports the end. Bytes that Zeek does not state (`-`) are
-//! not compared.
+//! The other letters of the history give the frequency of an event (`A`, `T`, `W`, `Q`), or the
+//! flag that ended a side (`F`, `R`), whereas `tcp` reports only the end. Bytes that Zeek does not
+//! state (`-`) are not compared.
 
 use crate::collect::{COLLECT_FILTERS, run_and_collect};
 use crate::request::PlannedRequest;
@@ -24,7 +25,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use wire::flow::Flow;
 
-/// Excluded baselines, with the reason.
+/// Baselines that are excluded from the comparison, with the reasons.
 const EXCLUDED: &[(&str, &str)] = &[
     ("core.cisco-fabric-path", "Cisco FabricPath around the frames is not taken off"),
     ("core.mpls-in-vlan", "MPLS around the packets is not taken off"),
@@ -96,7 +97,7 @@ fn corpus_connections_equal_those_of_zeek() {
     assert!(judged > 0 && wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A test of Zeek with its trace and its log. `checksums` is true if Zeek verifies checksums.
+/// A test of Zeek, with its trace and its log. `checksums` is true if Zeek verifies checksums.
 struct ZeekTest {
     name: String,
     trace: std::path::PathBuf,

@@ -1,5 +1,5 @@
-//! The type of a fuzz body, a reader of fuzz input, and the bodies for the language and for rich
-//! pointers.
+//! The type of fuzz bodies, a reader of fuzz input, and the fuzz bodies for the language and for
+//! rich pointers.
 
 use abi::{DbufId, Entry, Extent, RichPointer};
 use buffer::crossing::{self, Origin, crossing};
@@ -12,13 +12,13 @@ use zerocopy::FromBytes;
 
 /// A fuzz body.
 pub(crate) struct Body {
-    /// The subject of the body, shown in reports.
+    /// Subject of the body, for reports.
     pub(crate) name: &'static str,
-    /// A function that returns well-formed inputs, from which others are derived.
+    /// A function that returns well-formed inputs, from which other inputs are derived.
     pub(crate) corpus: fn() -> Vec<Vec<u8>>,
     /// Number of random inputs in a smoke run.
     pub(crate) rounds: usize,
-    /// The body itself; panics if an invariant is violated.
+    /// The body itself, which panics if an invariant is violated.
     pub(crate) run: fn(&[u8]),
 }
 
@@ -51,7 +51,7 @@ impl<'i> InputReader<'i> {
     }
 }
 
-/// Any text either parses to a request or yields a list of errors.
+/// Fuzz body for the parser: any text either parses to a request or yields a list of errors.
 pub(crate) const LANGUAGE: Body = Body {
     name: "language",
     corpus: requests,
@@ -59,7 +59,7 @@ pub(crate) const LANGUAGE: Body = Body {
     run: pipeline::language::fuzz::language,
 };
 
-/// Any request is either planned or refused with reasons.
+/// Fuzz body for the planner: any request is either planned or refused with reasons.
 pub(crate) const REQUEST: Body =
     Body { name: "request", corpus: requests, rounds: 8000, run: request };
 
@@ -90,7 +90,8 @@ fn request(bytes: &[u8]) {
     }
 }
 
-/// Any two words resolve to bytes in the pool or to a fault; any ring entry is accepted or refused.
+/// Fuzz body for rich pointers: any two words resolve to bytes in the pool or to a fault, and any
+/// ring entry is accepted or refused.
 pub(crate) const RESOLVE: Body =
     Body { name: "resolve", corpus: Vec::new, rounds: 10_000, run: resolve };
 

@@ -12,8 +12,8 @@ use testkit::{Frame as Built, Segment};
 use wire::LinkType;
 use wire::capture::{Packet, Reader, Step};
 
-/// Any bytes can be read as a capture up to the end or an error, and the result does not depend on
-/// how the bytes are split.
+/// Fuzz body for the capture reader: any bytes can be read as a capture up to the end or an error,
+/// and the result does not depend on how the bytes are split.
 pub(crate) const CAPTURE: Body =
     Body { name: "capture", corpus: captures, rounds: 60_000, run: capture };
 
@@ -86,8 +86,8 @@ fn in_pieces(
     }
 }
 
-/// Any frame of any link type is dissected into layers that lie inside the frame, in ascending
-/// order.
+/// Fuzz body for dissection: any frame of any link type is dissected into layers inside the frame,
+/// in ascending order.
 pub(crate) const DISSECT: Body =
     Body { name: "dissect", corpus: generated_frames, rounds: 200_000, run: dissect };
 
@@ -123,12 +123,13 @@ fn dissect(bytes: &[u8]) {
     }
 }
 
-/// Any blocks with arbitrary marks pass through every filter, and each block is emitted or counted.
+/// Fuzz body for filters: any blocks with arbitrary marks pass through every filter, and each block
+/// is emitted or counted.
 pub(crate) const FILTERS: Body =
     Body { name: "filters", corpus: generated_frames, rounds: 300, run: filters };
 
-/// Filters that are slow to construct, because they contain automata, are tested with one input in
-/// this many.
+/// Filters that contain automata are slow to construct. They are tested with one input in this
+/// many.
 const SLOW_FILTER_STEP: u8 = 64;
 
 fn filters(bytes: &[u8]) {

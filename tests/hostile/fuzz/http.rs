@@ -6,11 +6,11 @@ use filter::Batch;
 use filter::testing::{Arena, Frame, Node, Space, amount};
 use wire::http::{self, BodyPart, Head, HeadSearch, ParseMode, RequestMethod, Start};
 
-/// Any bytes parse as a complete head, a prefix of one, or an error, and the body framing derived
-/// from a head never reads past its end.
+/// Fuzz body for message heads: any bytes parse as a complete head, a prefix of one, or an error.
+/// The body framing derived from a head never reads past the end of the body.
 pub(crate) const HEAD: Body = Body { name: "http head", corpus: texts, rounds: 30_000, run: head };
 
-/// Any bytes are accepted as the two directions of a connection.
+/// Fuzz body for connections: any bytes are accepted as the two directions of a connection.
 pub(crate) const CONNECTION: Body =
     Body { name: "http connection", corpus: texts, rounds: 4000, run: connection };
 
@@ -79,9 +79,9 @@ fn data(mut body: http::Body, pieces: &[&[u8]]) -> Vec<u8> {
     found
 }
 
-/// Sends a connection through the filter; each block of the input begins with two bytes that choose
-/// its properties. Asserts that every message has a description at its beginning and one end, that
-/// no block stays held, and that the ledger balances.
+/// Sends a connection through the filter. Each block of the input begins with two bytes that
+/// determine the properties of the block. Asserts that every message has a description at its
+/// beginning and one end, that no block stays held, and that the ledger balances.
 fn connection(bytes: &[u8]) {
     let mut input = InputReader(bytes);
     let words: &[&str] = match input.read_u8() % 4 {

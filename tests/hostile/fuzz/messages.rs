@@ -4,8 +4,8 @@ use super::bodies::Body;
 use wire::dns::{Entry, LENGTH, Message, NAME_MAX};
 use wire::tls::{BEGIN_MAX, FirstHello, HELLO_MAX, begin};
 
-/// Any bytes after a DNS header parse as entries within the message, with names of bounded length,
-/// up to the end or a fault.
+/// Fuzz body for DNS: any bytes after a DNS header parse as entries within the message, with names
+/// of bounded length, up to the end or a fault.
 pub(crate) const DNS: Body = Body { name: "dns", corpus: responses, rounds: 60_000, run: dns };
 
 fn responses() -> Vec<Vec<u8>> {
@@ -50,7 +50,8 @@ fn dns(bytes: &[u8]) {
     assert!(read <= bytes.len() / 5);
 }
 
-/// Any bytes are recognized as TLS or not, and appended bytes do not change the result.
+/// Fuzz body for TLS hellos: any bytes are recognized as TLS or not, and appended bytes do not
+/// change the result.
 pub(crate) const HELLO: Body = Body { name: "hello", corpus: hellos, rounds: 60_000, run: hello };
 
 fn hellos() -> Vec<Vec<u8>> {
@@ -86,8 +87,8 @@ fn hello(bytes: &[u8]) {
     assert!(room.len() <= HELLO_MAX + (1 << 15));
 }
 
-/// Returns the kind of the message with the sum of all its readable fields, and the number of bytes
-/// still needed; `None` if it is complete.
+/// Returns the kind of the message and the sum of its readable fields, and the number of bytes that
+/// are still missing; `None` if the message is complete.
 fn read_hello(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) {
     let what = match begin(bytes, room) {
         FirstHello::Need(need) => return ((0, 0), Some(need)),

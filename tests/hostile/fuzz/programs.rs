@@ -7,7 +7,8 @@ use ebpf::classic::{ClassicProgram, Instruction, LinkType, Metadata, Options, co
 use ebpf::insn::Insn;
 use ebpf::interpret::{Machine, Packet};
 
-/// Any text compiles to a program that terminates for any frame, or is rejected with a span.
+/// Fuzz body for the expression compiler: any text compiles to a program that terminates for any
+/// frame, or is rejected with a span.
 pub(crate) const EXPRESSION: Body =
     Body { name: "expression", corpus: expressions, rounds: 20_000, run: expression };
 
@@ -41,7 +42,7 @@ fn expression(bytes: &[u8]) {
     }
 }
 
-/// Any classic BPF instructions are rejected, or terminate for any frame.
+/// Fuzz body for classic BPF: any instructions are rejected, or terminate for any frame.
 pub(crate) const CLASSIC: Body =
     Body { name: "classic", corpus: Vec::new, rounds: 20_000, run: classic };
 
@@ -80,7 +81,8 @@ fn instruction(input: &mut InputReader<'_>) -> Instruction {
     Instruction { code, jt: input.read_u8() % 3, jf: input.read_u8() % 3, k }
 }
 
-/// Any eBPF code over any packet ends with a value or a fault, and can be disassembled.
+/// Fuzz body for the eBPF interpreter: any code over any packet ends with a value or a fault, and
+/// can be disassembled.
 pub(crate) const INTERPRETER: Body =
     Body { name: "interpreter", corpus: Vec::new, rounds: 40_000, run: interpreter };
 
@@ -107,8 +109,8 @@ fn interpreter(bytes: &[u8]) {
 }
 
 /// Returns code that initializes every register and the stack, so that the random code after it
-/// runs for a while: r6 holds the context, r7 a map value, r8 and r9 the packet's start and end
-/// where the hook provides them.
+/// runs for a while. Register r6 holds the context, r7 a map value, and r8 and r9 the start and the
+/// end of the packet if the hook provides them.
 fn prologue() -> Vec<Insn> {
     let insn = |code, dst, src, off, imm| Insn { code, dst, src, off, imm };
     let mut code = vec![insn(0xbf, 6, 1, 0, 0), insn(0x18, 7, 2, 0, 1), insn(0, 0, 0, 0, 0)];
@@ -117,7 +119,8 @@ fn prologue() -> Vec<Insn> {
     code
 }
 
-/// Returns a random eBPF slot: mostly a valid instruction with valid registers and short distances.
+/// Returns a random eBPF instruction, usually a valid one with valid registers and short jump
+/// distances.
 fn insn(input: &mut InputReader<'_>) -> Insn {
     const KNOWN: [u8; 32] = [
         0xb7, 0xb4, 0xbf, 0xbc, 0x07, 0x0f, 0x1f, 0x27, 0x37, 0x3f, 0x47, 0x5f, 0x67, 0x77, 0x87,

@@ -14,16 +14,16 @@ use pipeline::plan::{Machine, Plan, plan};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Any bytes are either rejected as a record, with a message, or replayed to the end: the spaces
-/// run the recorded passes, and the counts balance.
+/// Fuzz body for records: any bytes are either rejected with a message, or replayed to the end: the
+/// spaces run the recorded passes, and the counts balance.
 pub(crate) const RECORD: Body =
     Body { name: "record", corpus: records, rounds: 150, run: replay_untrusted };
 
-/// Timeout of a change, longer than any machine needs.
+/// Timeout of a change, longer than any machine needs for it.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Returns valid records: of one space, of two spaces, of a path that was changed during recording,
-/// and one in the first format version.
+/// Returns valid records: of one space, of two spaces, of a path that was changed while it was
+/// recorded, and of the first format version.
 fn records() -> Vec<Vec<u8>> {
     let lines: [(&str, &[&str]); 3] = [
         ("generate count=4 size=60 seq=yes | udp | print", &[]),

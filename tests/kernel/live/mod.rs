@@ -26,14 +26,14 @@ use wire::checksum::Sum;
 /// Each chain receives one corpus frame in this many, and different chains receive different
 /// frames.
 const FRAMES_STEP: usize = 29;
-/// One chain in the first number is tested among the chains of two filters, and one in the second
-/// number among the chains of three filters.
+/// Sampling of chains: one in the first number of the chains of two filters is tested, and one in
+/// the second number of the chains of three filters.
 const CHAINS_STEP: [usize; 2] = [11, 151];
 
 /// Number of frames sent before the test waits for the last of them.
 const FRAMES_IN_FLIGHT: usize = 64;
 
-/// The packets of one run, and the verdicts on them.
+/// The packets of one run, with the verdicts on them.
 struct Run {
     chain: Chain,
     hardened: bool,
@@ -83,8 +83,9 @@ fn run(net: &Network, point: AttachPoint, hardened: bool, chain: Chain, frames: 
     Run { chain, hardened, records, tally }
 }
 
-/// Returns the chains that do not change frames, each with the target's `hardened`: every twin
-/// alone for both targets, and some chains of two and three filters for one target each.
+/// Returns the chains that do not change frames, each with the flag `hardened` of its target. Every
+/// twin alone is tested for both targets, and some chains of two and three filters for one target
+/// each.
 fn chains_under_test() -> Vec<(Chain, bool)> {
     let mut all: Vec<(Chain, bool)> = Vec::new();
     // The witness records the frame after the chain, which must leave it whole.
@@ -128,7 +129,7 @@ fn run_all(point: AttachPoint) -> Option<Vec<Run>> {
     Some(all)
 }
 
-/// Returns the number of packets in these runs for which `such` is true.
+/// Returns the number of packets in these runs for which `such` returns true.
 fn count(runs: &[Run], such: impl Fn(&Record) -> bool) -> usize {
     runs.iter().flat_map(|run| &run.records).filter(|record| such(record)).count()
 }
@@ -205,7 +206,7 @@ fn v4_twins_at_xdp_match_their_filters() {
 }
 
 /// Direct access at XDP ends with the first buffer. A twin that needs later bytes must return
-/// unsure, and not treat the end of the buffer as the end of the frame.
+/// unsure, and must not treat the end of the buffer as the end of the frame.
 #[test]
 fn twins_are_unsure_of_bytes_in_a_second_buffer() {
     let Some(()) = need::require_bpf() else { return };

@@ -1,9 +1,9 @@
 //! A twin on a real interface, instrumented to record its input and its result.
 //!
-//! In: a program that returns its class. Out: one record per packet, in order. Only entry and exits
-//! of the program are changed: the entry stores the length of the linear data, and each exit
-//! records the class, counters, metadata, and all bytes of the frame, read by a helper. The frame
-//! then continues as without the program.
+//! In: a program that returns its class. Out: one record per packet, in order. Only the entry and
+//! the exits of the program are changed: the entry stores the length of the linear data, and each
+//! exit records the class, counters, metadata, and all bytes of the frame, read by a helper. The
+//! frame then continues as without the program.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
@@ -21,7 +21,7 @@ use sys::net::RouteSocket;
 /// The processor on which a test runs. Packets that the kernel sends from other processors are
 /// ignored, so that the order of packets is defined.
 pub(super) const PROCESSOR: usize = 0;
-/// Total size of the records in bytes; packets that do not fit are not recorded.
+/// Total size of the records in bytes. Packets that do not fit are not recorded.
 const RECORDS_SIZE: u32 = 4 << 20;
 /// Maximum recorded length of a frame in bytes: a GRO frame with its headers.
 const FRAME_MAX: u32 = 1 << 17;
@@ -149,9 +149,9 @@ impl<'p> RecordedProgram<'p> {
     }
 }
 
-/// Attaches a program, before all others, that puts a VLAN tag into the metadata of every frame
-/// addressed to zeros, like a VLAN device: protocol 0x8100 for even lengths, 0x88a8 for odd
-/// lengths.
+/// Attaches a program, in front of all others, that puts a VLAN tag into the metadata of every
+/// frame addressed to zeros, like a VLAN device. The tag has the protocol 0x8100 if the frame
+/// length is even, and 0x88a8 if it is odd.
 pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     /// The helper BPF_FUNC_skb_vlan_push.
     const PUSH: i32 = 18;
@@ -204,7 +204,7 @@ impl Record {
         [addresses, &tag.protocol.to_be_bytes(), &tag.tci.to_be_bytes(), rest].concat()
     }
 
-    /// Returns the packet in the form that the other judges take.
+    /// Returns the packet in the form that the other judges accept.
     pub(super) fn packet(&self) -> Packet<'_> {
         let packet = Packet { tag: self.tag, ..Packet::new(&self.frame) };
         packet.split_at(self.linear)
@@ -268,7 +268,7 @@ fn entry_code(map: u32, point: AttachPoint) -> Vec<Insn> {
     code
 }
 
-/// Returns code that writes a record: r0 is the class, r6 the context.
+/// Returns code that writes a record. Register r0 holds the class, r6 the context.
 fn exit_code(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
     let mut a = Asm::new();
     let (lost, on) = (a.label(), a.label());

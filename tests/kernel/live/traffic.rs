@@ -1,5 +1,5 @@
-//! Generator of traffic that BPF_PROG_TEST_RUN cannot produce, for twins on real interfaces. All of
-//! it is sent on one processor, so that the order of packets is defined.
+//! Generator of traffic that BPF_PROG_TEST_RUN cannot produce, for twins on real interfaces. All
+//! packets are sent on one processor, so that their order is defined.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -10,10 +10,10 @@ use sys::net::RouteSocket;
 use sys::packet::{PacketSender, Qdisc};
 use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, wait_until};
 
-/// Length of a stream in bytes: several frames of maximum size.
+/// Length of a stream in bytes, enough for several frames of maximum size.
 const STREAM: usize = 150_000;
-/// Minimum length in bytes of frames that a packet socket stores as non-linear data: the first 14
-/// bytes are linear, the rest is in pages.
+/// Minimum length, in bytes, of frames that a packet socket stores as non-linear data: the first 14
+/// bytes are linear, and the rest is in pages.
 pub(super) const FRAGMENTED_FROM: usize = 4_500;
 
 /// Pairs of client and server addresses: untagged IPv4 and IPv6, one VLAN tag (IPv4), two tags
@@ -54,8 +54,8 @@ impl Network {
         }
     }
 
-    /// Sends each frame unchanged, and padded with zeros so that the kernel stores it in fragments;
-    /// returns the sent frames.
+    /// Sends each frame twice: unchanged, and padded with zeros so that the kernel stores it in
+    /// fragments. Returns the sent frames.
     pub(super) fn send_frames(&self, frames: &[&[u8]]) -> Vec<Vec<u8>> {
         let each = frames.iter().flat_map(|frame| {
             let mut long = frame.to_vec();
@@ -69,7 +69,7 @@ impl Network {
         sent
     }
 
-    /// Sends the last frame of a run, which receivers recognize by its content; returns it.
+    /// Sends the last frame of a run, which receivers recognize by its content. Returns the frame.
     pub(super) fn send_last(&self) -> Vec<u8> {
         let last = [&[0xff; 12][..], &[0x88, 0xb5], b"the last frame, known by its content"];
         let last = last.concat();
@@ -78,7 +78,7 @@ impl Network {
     }
 }
 
-/// Adds devices for one VLAN tag and for two; returns false if the kernel does not support them.
+/// Adds devices with one VLAN tag and with two. Returns false if the kernel does not support them.
 fn add_tags(space: &Namespace, device: &str, end: usize) -> bool {
     let add = [
         format!("{device} name one type vlan id 7"),

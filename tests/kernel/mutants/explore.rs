@@ -50,7 +50,7 @@ impl Case {
 }
 
 impl Case {
-    /// Returns the case truncated at every length, split into linear data and pages at every
+    /// Returns the packet truncated at every length, split into linear data and pages at every
     /// offset, with a tag in metadata, with a partial checksum, and with each of the `numbers`
     /// written at every offset.
     pub(super) fn neighbours(&self, place: Hook, reach: usize, numbers: &[u32]) -> Vec<Self> {
@@ -139,7 +139,7 @@ struct Explorer<'p> {
     begin: VecDeque<Case>,
 }
 
-/// Returns the cases found in at most `runs_max` runs.
+/// Returns the cases that were found in at most `runs_max` runs.
 pub(super) fn explore(program: &Program, frames: &[Vec<u8>], runs_max: usize) -> Vec<Case> {
     let mut explorer = Explorer {
         program,
@@ -192,7 +192,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Adds both cases of each pair of neighbors between which the result or the path changes.
+    /// For each pair of neighbors between which the result or the path changes, adds both cases.
     fn add_boundaries(&mut self, row: Vec<Case>) {
         let ways: Vec<u64> = row.iter().map(|case| self.run_case(case)).collect();
         for (pair, cases) in ways.windows(2).zip(row.windows(2)) {

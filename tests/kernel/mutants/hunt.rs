@@ -1,8 +1,8 @@
 //! Search for a frame that reveals a mutation, starting from the test frames that reach it.
 //!
-//! In: an unmodified program, its mutant, and the cases of the test. Out: a case with different
-//! results or states. Such a case should be added to the corpus of boundary cases, so that all
-//! judges are tested with it. No code here depends on a protocol.
+//! In: an unmodified program, its mutant, and the cases of the test. Out: a case for which the two
+//! programs have different results or states. Such a case should be added to the corpus of boundary
+//! cases, so that all judges are tested with it. No code here depends on a protocol.
 
 use super::explore::Case;
 use ebpf::Program;
@@ -76,8 +76,8 @@ fn with_fault_at(sound: &Program, at: usize) -> Program {
     probe
 }
 
-/// Returns the numbers to write into frames: the constants of both instructions, their neighbors,
-/// and limits.
+/// Returns the numbers to write into frames: the constants of both instructions, neighbors of these
+/// constants, and limits.
 fn numbers(was: Insn, is: Insn) -> Vec<u32> {
     let mut numbers = vec![0, 1, 7, 0x7f, 0x80, 0xff, 0xffff, 0x8000, u32::MAX, 0x1234_5678];
     for constant in [was.imm, is.imm].map(i32::cast_unsigned) {

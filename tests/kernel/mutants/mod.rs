@@ -51,10 +51,10 @@ const SAMPLE: Effort =
 const ALL: Effort =
     Effort { twin_step: 1, mutation_step: 1, exploration_runs: 60_000, searches_for_frames: true };
 
-/// Number of cases that run with failing kernel allocations.
+/// Number of cases that are run with failing kernel allocations.
 const STARVED_CASES: usize = 100;
 
-/// A mutation, independent of the filters after its twin: the index of the instruction, and the
+/// A mutation, regardless of the filters after its twin: the index of the instruction, and the
 /// instruction without its jump distance.
 type MutationKey = (usize, [u8; 8]);
 
@@ -73,7 +73,7 @@ struct MutantResults {
     verifier: usize,
     /// The surviving mutations, with their targets.
     survivors: Vec<(String, Target)>,
-    /// The survivors, keyed by mutation so that they are recognized in longer chains.
+    /// The survivors by mutation, so that they are recognized in longer chains.
     survivors_by_key: BTreeMap<MutationKey, String>,
 }
 
@@ -88,7 +88,8 @@ struct OriginalTwin {
 }
 
 impl OriginalTwin {
-    /// Returns `None` if the chain edits frames, which the target does not allow.
+    /// Prepares a twin for its mutations. Returns `None` if the chain edits frames, which the
+    /// target does not allow.
     fn new(chain: &Chain, target: Target, frames: &[Vec<u8>], effort: Effort) -> Option<Self> {
         let program = fitting_program(chain, target)?;
         let packets = packets(frames, target);
@@ -134,7 +135,7 @@ impl OriginalTwin {
     }
 }
 
-/// Tries a twin's mutations, one in `effort.mutation_step`; returns `None` if the chain does not
+/// Tries one in `effort.mutation_step` of a twin's mutations. Returns `None` if the chain does not
 /// fit the target.
 fn try_mutations(
     twin: &Chain,

@@ -244,7 +244,7 @@ fn frames_without_a_reader_are_only_counted() {
     assert!(tap.doorbell.drain(|_| ()) > 0, "and is called");
 }
 
-/// A GSO frame of up to 64 KB that the sender's kernel did not segment fits into one record.
+/// A GSO frame of up to 64 KB, which the sender's kernel did not segment, fits into one record.
 #[test]
 fn gso_frames_up_to_64_kb_fit_into_one_record() {
     let Some(pair) = pair(true) else { return };
@@ -280,7 +280,7 @@ fn gso_frames_up_to_64_kb_fit_into_one_record() {
     }
 }
 
-/// Entry point of the child processes that the other tests start.
+/// Entry point of the child processes that other tests start.
 #[test]
 #[ignore = "is a reader, started by other tests"]
 fn child_reads() {

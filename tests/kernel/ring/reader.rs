@@ -1,5 +1,5 @@
-//! A reader: a process, of another user if possible, that receives the rings and the doorbell,
-//! copies every block, and checks every byte.
+//! A process, of another user if possible, that receives the rings and the doorbell, copies every
+//! block, and checks every byte.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -36,7 +36,7 @@ pub(crate) enum Content {
     Counting,
 }
 
-/// A reader process, as the test handles it.
+/// A reader process, from the test's point of view.
 pub(crate) struct Reader {
     child: Child,
     socket: OwnedFd,
@@ -70,7 +70,8 @@ impl Reader {
         reader
     }
 
-    /// Lets the reader drain the rings once the writer has stopped; returns the reader's counters.
+    /// Tells the reader that the writer has stopped, so that it drains the rings. Returns the
+    /// reader's counters.
     pub(crate) fn end(mut self) -> ReaderCounts {
         descriptor::send(&self.socket, b"end", &[]).unwrap();
         let mut message = [0; 48];
@@ -134,7 +135,7 @@ pub(crate) fn run_reader() {
     descriptor::send(&socket, &message, &[]).unwrap();
 }
 
-/// The ring reader of the product, which checks the content of all frames.
+/// A checking reader: the ring reader of the product, with checks of the content of all frames.
 struct CheckingReader {
     reader: reader::Reader,
     content: Content,
