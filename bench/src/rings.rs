@@ -36,7 +36,7 @@ const CANDIDATES: [RingChange; 5] = [
 const BLOCKS: u64 = 4_000_000;
 /// Batches of one run of the mechanism.
 const BATCHES: u64 = 400_000;
-/// Blocks in a batch, as a line has them.
+/// Number of blocks per batch of the mechanism, the same as in a request.
 const BATCH: usize = 64;
 
 fn fix(ring: &mut RingPlan, entries: usize, signal_blocks: usize) {

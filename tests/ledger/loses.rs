@@ -111,7 +111,7 @@ const MISDIRECTED_EDGE: &str = "kernel way";
 
 /// The losses are in the ring, between the source and its reader, and of all blocks.
 #[test]
-fn ledger_finds_one_block_lost_between_kernel_and_process() {
+fn ledger_finds_each_loss_between_kernel_and_process() {
     if need::require_bpf().is_none() {
         return;
     }

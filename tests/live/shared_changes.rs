@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::need;
 use testkit::net::{SERVER_DEVICE, wait_until};
 
-/// Alice's changes of the filters in the kernel.
+/// Alice's changes to the filters in the kernel.
 const ALICES_CHANGES: [&str; 6] = [
     "move dport process",
     "move udp process",
@@ -22,7 +22,7 @@ const ALICES_CHANGES: [&str; 6] = [
     "move dport kernel",
     "remove ip",
 ];
-/// Bob's changes of his request.
+/// Bob's changes to his request.
 const BOBS_CHANGES: [&str; 4] =
     ["insert ip before udp", "move dport process", "move dport kernel", "remove ip"];
 

@@ -53,7 +53,8 @@ const REQUESTS: usize = 200;
 /// Number of datagrams, enough to lap each ring.
 const DATAGRAMS: usize = 3000;
 
-/// Sends every user's traffic, each datagram with its user's mark.
+/// Sends Alice's HTTP requests, Bob's datagrams to port 53, and datagrams that nobody selects, each
+/// with a mark that names its user.
 fn send(pair: &Pair) {
     pair.client.run_inside(|| {
         for number in 0..REQUESTS {

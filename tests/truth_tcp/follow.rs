@@ -208,7 +208,8 @@ fn without_trailing_gap(spans: &[StreamSpan]) -> &[StreamSpan] {
     }
 }
 
-/// Returns true if `ours` begins with `theirs` and continues with a gap.
+/// Returns true if `ours` equals `theirs`, or begins with it and continues with a gap. Trailing
+/// gaps are ignored.
 fn continues_with_gap(ours: &[StreamSpan], theirs: &[StreamSpan]) -> bool {
     let (ours, theirs) = (without_trailing_gap(ours), without_trailing_gap(theirs));
     let rest = ours.strip_prefix(theirs);

@@ -98,8 +98,8 @@ fn measure_stalled_consumer(
 /// A transport of the same blocks to several consumers.
 trait FanOut {
     fn block(&self) -> usize;
-    /// Moves `blocks` blocks to every consumer, and returns once all have received them; returns
-    /// the producer's processor time in ns.
+    /// Moves `blocks` blocks to every consumer, and waits until all have received them. Returns the
+    /// CPU time of the producer in ns.
     fn transfer(&mut self, blocks: u64) -> Result<u64, String>;
 }
 

@@ -168,7 +168,8 @@ fn per_call<T, E: std::fmt::Display>(
     }
 }
 
-/// Measures a full ring in one thread; filling it is not measured.
+/// Measures how fast one thread empties a full ring by reading and by peeking. The time to fill the
+/// ring is not counted.
 fn measure_rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
     let config = dbuf::BlockConfig { capacity: dbuf, ..dbuf::BlockConfig::new(id(1)) };
     let (writer, mut readers) = dbuf::ring(&config);

@@ -124,7 +124,7 @@ impl PointerWriter {
         self.put(&mut entries.iter().copied(), fitting, |_, _| Ok(()))
     }
 
-    /// Puts and publishes the first `count_fitting` entries, where `count_fitting` is a result of
+    /// Puts and publishes the first `fitting` entries, where `fitting` is a result of
     /// [`PointerWriter::count_fitting`]. First calls `check` for each of these entries, with the
     /// position after the entry; if a check fails, puts nothing and fails with the same fault. The
     /// remaining entries are dropped and counted, or left in the iterator, depending on the policy.

@@ -182,7 +182,7 @@ pub enum Alu {
     Shr = 0x70,
     /// dst = -dst
     Neg = 0x80,
-    /// dst %= src; a zero divisor leaves dst
+    /// dst %= src; a zero divisor leaves dst unchanged
     Mod = 0x90,
     /// dst ^= src
     Xor = 0xa0,

@@ -77,7 +77,7 @@ impl Numbering {
         let initial =
             u32::try_from(numbering_nodes(graph, nodes).count()).unwrap_or(u32::MAX).max(1);
         let free = (0..initial).map(Share::Initial);
-        let free = free.chain((0..SessionNumbers::LATER_MAX).map(Share::Later)).collect();
+        let free = free.chain((0..SessionNumbers::ADDED_FILTERS_MAX).map(Share::Later)).collect();
         let none = Self { initial, shares: Vec::new(), free, each_for_itself, is_short: false };
         none.for_next_plan(graph, nodes)
     }
@@ -112,7 +112,7 @@ impl Numbering {
     /// Returns an error message if the plan has more filters that number sessions than there are
     /// shares; otherwise `None`.
     pub(crate) fn shortage(&self) -> Option<String> {
-        let most = SessionNumbers::LATER_MAX;
+        let most = SessionNumbers::ADDED_FILTERS_MAX;
         self.is_short.then(|| {
             format!(
                 "more than {most} filters with sessions have been added since the path began, and \
@@ -230,7 +230,7 @@ mod tests {
     fn a14_more_filters_than_ranges_are_refused() {
         let (one, nodes) = udp_graph(&[0]);
         let numbering = Numbering::for_first_plan(&one, &nodes, false);
-        let all: Vec<usize> = (0..=SessionNumbers::LATER_MAX as usize).collect();
+        let all: Vec<usize> = (0..=SessionNumbers::ADDED_FILTERS_MAX as usize).collect();
         let (most, nodes) = udp_graph(&all);
         let full = numbering.for_next_plan(&most, &nodes);
         assert_eq!(full.shortage(), None);

@@ -1,8 +1,9 @@
 //! Test support for filters: literal frames, a space over plain memory, and a node that runs one
 //! filter and sums its ledger. Compiled for tests only (feature `testing`).
 //!
-//! The space stores all blocks until it is dropped, so that tests can inspect them. It edits only
-//! copies of blocks. It reports lack of memory once all cells are used.
+//! An [`Arena`] stores all blocks of a space until the arena is dropped, so that tests can inspect
+//! them. The space edits only copies of blocks. Once all cells of the arena are used, appending and
+//! editing fail as if memory had run out.
 
 use crate::contract::{
     Amount, Arguments, Batch, Block, ClassifyContext, Columns, Counts, Description, Fill, Filter,

@@ -221,7 +221,7 @@ impl Merged {
         let mut found = false;
         let mut waited: Vec<_> = self.producers.iter_mut().filter(|p| p.is_waited_for()).collect();
         for producer in &mut waited {
-            match producer.input.fall_asleep() {
+            match producer.input.announce_sleep() {
                 Ok(has) => found |= has,
                 Err(fault) => {
                     producer.over = Some(Some(fault));

@@ -156,7 +156,7 @@ impl DaemonHost {
         let attach = Attach {
             line: asked.graph.text.as_ref().to_owned(),
             part: KernelPart::extract(asked).to_text(),
-            network: network_identity(),
+            network: network_namespace_id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             instead,
         };
@@ -373,7 +373,7 @@ impl ProgramSwitch for Switch {
 
 /// Returns the identity of this thread's network namespace; empty if it cannot be read.
 #[must_use]
-pub fn network_identity() -> String {
+pub fn network_namespace_id() -> String {
     let about = std::fs::metadata("/proc/thread-self/ns/net");
     about.map_or_else(|_| String::new(), |about| format!("{}:{}", about.dev(), about.ino()))
 }

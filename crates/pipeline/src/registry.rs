@@ -89,7 +89,8 @@ pub trait Registry {
 /// A registry that consists of a list of descriptions and a list of spaces.
 #[derive(Debug, Clone)]
 pub struct RegistryList<'a> {
-    /// The descriptions, in order; a source may have the name of a sink.
+    /// The descriptions, in the order of `streamline filters`. A source or a filter may have the
+    /// same name as a sink.
     pub entries: &'a [&'static Description],
     /// The facts about the endpoints in `entries`, by name.
     pub endpoints: &'a [(&'a str, &'static EndpointFacts)],

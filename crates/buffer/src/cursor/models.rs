@@ -1,6 +1,7 @@
-//! Loom models, in all interleavings, of two properties that the public interface does not expose:
-//! a slot is rewritten only after all readers have read it, and a party survives a lying peer
-//! (RELIABILITY T3).
+//! Loom models of properties that the public interface does not expose: a slot is rewritten only
+//! after all readers have read it, a party survives a lying peer (RELIABILITY T3), and a reader
+//! follows a ring into a new segment or capacity. The models of lying peers cover all
+//! interleavings; the others are limited to two preemptions.
 
 use super::*;
 use crate::ibuf::{self, EntryColumns, RingConfig};

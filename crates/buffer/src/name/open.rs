@@ -120,7 +120,7 @@ impl AsFd for OpenRequest {
     }
 }
 
-/// Returns the error for a name whose socket does not belong to its owner.
+/// Returns the error for a name at which no process of its owner was reached.
 fn refusal(address: &Address, found: &SocketOwner) -> Error {
     match found {
         SocketOwner::Other(holder) => Error::Squatted { address: address.clone(), holder: *holder },

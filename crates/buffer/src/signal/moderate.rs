@@ -143,8 +143,8 @@ impl Moderator {
     fn tune(&mut self, ns: u64) {
         let (least, most) = self.range;
         let blocks = match ns {
-            0..EVENT_NS => self.threshold.blocks * 2,
-            _ if ns >= 4 * EVENT_NS => self.threshold.blocks / 2,
+            0..GROWTH_INTERVAL_NS => self.threshold.blocks * 2,
+            _ if ns >= 4 * GROWTH_INTERVAL_NS => self.threshold.blocks / 2,
             _ => self.threshold.blocks,
         };
         self.threshold.blocks = blocks.clamp(least, most).min(self.half);
@@ -243,7 +243,7 @@ impl Moderator {
 /// Interval between two events, in nanoseconds, below which T_b grows: half of the longest time
 /// that a wake-up takes (2 to 25 µs, BASELINES). T_b shrinks if the interval exceeds four times
 /// this value.
-const EVENT_NS: u64 = 12_500;
+const GROWTH_INTERVAL_NS: u64 = 12_500;
 
 /// Returns the greatest power of two that does not exceed `value`, at least 1.
 const fn power_below(value: u64) -> u64 {

@@ -217,7 +217,7 @@ pub(crate) struct RunArguments {
     /// replayed bit for bit
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     pub(crate) record: Option<PathBuf>,
-    /// Size limit of the record (default 64M); input beyond it is only counted
+    /// Size limit of the record (default 1 GiB); input beyond it is only counted
     #[arg(
         long,
         value_name = "SIZE",

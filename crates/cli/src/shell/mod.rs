@@ -133,7 +133,7 @@ struct StageEdge {
 fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
     let library =
         if stages.len() > 1 && !given.isolate { Some(probe::find_library()?) } else { None };
-    let refusals: Vec<Option<String>> = stages.iter().map(streams_refusal).collect();
+    let refusals: Vec<Option<String>> = stages.iter().map(kernel_pipe_reason).collect();
     sys::children::forward_signals().map_err(|error| error.to_string())?;
     let mut children: Vec<Result<Child, u8>> = Vec::new();
     let mut before: Option<StageEdge> = None;
@@ -183,7 +183,7 @@ fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> 
 
 /// Returns the reason why a stage needs kernel pipes; `None` if the library can be preloaded into
 /// its program.
-fn streams_refusal(stage: &Stage) -> Option<String> {
+fn kernel_pipe_reason(stage: &Stage) -> Option<String> {
     match stage {
         Stage::Program(words) => probe::preload_refusal(words.first()?),
         Stage::Shell { program, .. } => {

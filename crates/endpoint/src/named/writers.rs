@@ -74,7 +74,7 @@ impl Writers {
     /// after all.
     pub(super) fn announce_sleep(&mut self) -> bool {
         self.asleep = true;
-        let has_something = |input: &mut Input| input.fall_asleep().unwrap_or(true);
+        let has_something = |input: &mut Input| input.announce_sleep().unwrap_or(true);
         // Each of them must know, whatever the others have.
         self.list.iter_mut().filter_map(|input| has_something(input).then_some(())).count() > 0
     }

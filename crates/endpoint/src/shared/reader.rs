@@ -337,7 +337,7 @@ impl Shared {
     fn announce_sleep(&mut self) -> bool {
         let Some(input) = &mut self.input else { return true };
         self.asleep = true;
-        let has_more = input.fall_asleep().unwrap_or(true);
+        let has_more = input.announce_sleep().unwrap_or(true);
         if has_more {
             self.asleep = false;
             input.wake(true);

@@ -68,7 +68,7 @@ pub enum ChangeError {
         /// The mistakes in the text.
         mistakes: Vec<Diagnostic>,
     },
-    /// A node of the new request can run in no space.
+    /// A node of the new request cannot run in any space.
     #[error("{0}")]
     Unplaceable(Unplaceable),
     /// A new element could not be built.

@@ -99,7 +99,8 @@ impl RequestTree {
         tree
     }
 
-    /// Assigns sinks to the exits. An exit shares the first sink whose exits all exclude it.
+    /// Assigns a sink to each exit. Exits share a sink if no frame can take two of them; each exit
+    /// gets the first sink that it can share.
     fn assign_sinks(&mut self) {
         let mut sinks: Vec<Vec<usize>> = Vec::new();
         for way in 0..self.exits.len() {

@@ -35,7 +35,7 @@ pub(super) const SERVE_ARGUMENT: &str = "serve-untrusted-filter";
 /// Message that reports that the filter is ready and the process has given up its privileges.
 pub(super) const READY: &[u8] = b"ready";
 
-/// Number of the filter's node in its space.
+/// Index of the filter's node in its space, between the inlet and the outlet.
 const FILTER_NODE: usize = 1;
 /// Exit status after a failure that the process has reported over its socket.
 const EXIT_FAILED: u8 = 101;

@@ -199,7 +199,7 @@ impl Exit {
     fn announce_sleep(&mut self) -> Result<bool, Fault> {
         let Some(input) = &mut self.input else { return Ok(false) };
         self.asleep = true;
-        input.fall_asleep()
+        input.announce_sleep()
     }
 
     /// Ends the stream because of a fault. Kills the process if it has caused the fault.

@@ -267,7 +267,7 @@ fn v18_process_killed_at_any_time_keeps_blocks_in_order() {
 /// A request with an untrusted filter between trusted filters.
 const LINE: &str = "inspect | liar none untrusted=yes | ipproto |all inspect";
 
-/// Checks that changes of other filters do not restart the process of an untrusted filter.
+/// Checks that changes to other filters do not restart the process of an untrusted filter.
 fn v18_sandbox_process_survives_changes_beside_it() {
     let ((), outcome) = run_with_branch(LINE, "stays", |live| {
         let before = sandbox_processes();

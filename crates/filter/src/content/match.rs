@@ -1,4 +1,5 @@
-//! `match`: classifies by the first of several patterns in the view.
+//! `match`: classifies by the first pattern of a list that occurs anywhere in the view, or at a
+//! given offset.
 //!
 //! Input: any blocks, each searched within its view. Output: the same block with the class.
 //! Patterns are bytes, written as text or in hexadecimal; one pass searches for all. [SL §6.1 Table
@@ -12,7 +13,8 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, Unfit};
 use memchr::memmem::Finder;
 
-/// Catalog entry of `match`, which classifies by the first pattern found in the view.
+/// Catalog entry of `match`, which classifies by the first pattern of a list that the view
+/// contains.
 pub const MATCH: Description = Description {
     name: "match",
     summary: "classify by the first of several patterns that the view contains",

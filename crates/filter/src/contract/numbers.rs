@@ -28,7 +28,7 @@ pub struct SessionNumbers {
 }
 
 /// First number of the ranges for filters added at run time.
-const LATER_START: u32 = 1 << 31;
+const ADDED_START: u32 = 1 << 31;
 /// Size of the range of a filter added at run time, which exceeds the number of its simultaneous
 /// sessions.
 const RANGE_SIZE: u32 = 1 << 25;
@@ -37,19 +37,19 @@ impl SessionNumbers {
     /// All numbers. Used if only one filter of a request numbers sessions.
     pub const ALL: Self = Self { first: 1, step: 1, last: u32::MAX };
     /// Number of filters that can be added at run time before ranges are reused.
-    pub const LATER_MAX: u32 = (u32::MAX - LATER_START) / RANGE_SIZE + 1;
+    pub const ADDED_FILTERS_MAX: u32 = (u32::MAX - ADDED_START) / RANGE_SIZE + 1;
 
     /// Returns the numbers of filter `number`, counted from 0, if a path starts with `of` filters.
     #[must_use]
     pub const fn initial(number: u32, of: u32) -> Self {
-        Self { first: 1, step: 1, last: LATER_START - 1 }.split(number, of)
+        Self { first: 1, step: 1, last: ADDED_START - 1 }.split(number, of)
     }
 
     /// Returns the numbers of the filter that was the `range`-th added at run time. Ranges repeat
-    /// after [`Self::LATER_MAX`].
+    /// after [`Self::ADDED_FILTERS_MAX`].
     #[must_use]
     pub const fn for_added_filter(range: u32) -> Self {
-        let first = LATER_START + range % Self::LATER_MAX * RANGE_SIZE;
+        let first = ADDED_START + range % Self::ADDED_FILTERS_MAX * RANGE_SIZE;
         Self { first, step: 1, last: first + (RANGE_SIZE - 1) }
     }
 
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(lowest(SessionNumbers::initial(1, 2).split(1, 3), 3), [4, 10, 16]);
         assert_eq!(
             lowest(SessionNumbers::for_added_filter(1), 2),
-            [LATER_START + RANGE_SIZE, LATER_START + RANGE_SIZE + 1]
+            [ADDED_START + RANGE_SIZE, ADDED_START + RANGE_SIZE + 1]
         );
     }
 
@@ -186,7 +186,7 @@ mod tests {
             assert!(!numbers.has(first - 1) || first == 1);
             assert!(!numbers.has(first + 1) || step == 1);
         }
-        assert_eq!(SessionNumbers::LATER_MAX, 64);
+        assert_eq!(SessionNumbers::ADDED_FILTERS_MAX, 64);
         let absurd = SessionNumbers::for_added_filter(0).split(u32::MAX - 1, u32::MAX);
         assert_eq!((absurd.count(), absurd.after(absurd.first())), (1, None));
     }

@@ -133,7 +133,7 @@ pub trait HoldingLanes: Send {
 
 /// A filter in the form in which the engine calls it: once per batch.
 pub enum Filter {
-    /// A filter that reads rich pointers only.
+    /// A filter that reads rich pointers and metadata, never the bytes of blocks.
     Statistics(Box<dyn Statistics>),
     /// A filter that keeps each block in its lane.
     Lanes(Box<dyn Lanes>),

@@ -20,7 +20,7 @@ pub trait ProducerEnd: Skip + AsFd + fmt::Debug + Send {
     /// Returns true if a block is available or the stream has ended.
     fn is_readable(&mut self) -> Result<bool, Fault>;
     /// Announces a sleep on the doorbell. Returns true if a block is available after all.
-    fn fall_asleep(&mut self) -> Result<bool, Fault>;
+    fn announce_sleep(&mut self) -> Result<bool, Fault>;
     /// Withdraws the announcement. `notified` is true if the doorbell was readable.
     fn wake(&mut self, notified: bool);
     /// Returns the counts that the producer has published.
@@ -36,8 +36,8 @@ impl ProducerEnd for Input {
         Self::is_readable(self)
     }
 
-    fn fall_asleep(&mut self) -> Result<bool, Fault> {
-        Self::fall_asleep(self)
+    fn announce_sleep(&mut self) -> Result<bool, Fault> {
+        Self::announce_sleep(self)
     }
 
     fn wake(&mut self, notified: bool) {
@@ -58,9 +58,9 @@ impl ProducerEnd for fixed::stream::SlotInput {
         Self::is_readable(self)
     }
 
-    fn fall_asleep(&mut self) -> Result<bool, Fault> {
+    fn announce_sleep(&mut self) -> Result<bool, Fault> {
         // One block suffices as a wakeup: the reader serves other streams in the meantime.
-        Self::fall_asleep(self, 1)
+        Self::announce_sleep(self, 1)
     }
 
     fn wake(&mut self, notified: bool) {

@@ -81,8 +81,8 @@ impl Caller {
         received
     }
 
-    /// Receives the next update of a subscription, like [`reply`](Self::reply). The update may take
-    /// long to arrive.
+    /// Receives the next update of a subscription. Like [`reply`](Self::reply), but the connection
+    /// stays usable after a timeout, because an update may take a long time to arrive.
     pub(super) fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         let mut bytes = vec![0; REPLY_MAX];
         let received = match sys::descriptor::receive(&self.socket, &mut bytes) {

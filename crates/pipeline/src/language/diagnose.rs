@@ -122,8 +122,8 @@ pub fn sort_and_join(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
     settled
 }
 
-/// Appends the second diagnostic at a position to the first, unless the first already contains its
-/// text.
+/// Appends the second diagnostic at a position to the first. Discards it if the first contains its
+/// text, has another severity or is already too long.
 fn append_diagnostic(first: &mut Diagnostic, second: Diagnostic) {
     const JOINED_MAX: usize = 400;
     if first.is_error() != second.is_error() || first.what.contains(&second.what) {

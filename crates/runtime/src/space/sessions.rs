@@ -27,7 +27,8 @@ impl SessionBirths {
         self.first_seqs.len() > self.entries_max.max(BIRTHS_MIN)
     }
 
-    /// Removes the entries of all other sessions, and sets the limit to twice the number of these.
+    /// Removes the entries of all sessions that are not in `live`, and sets the limit to twice the
+    /// number of the remaining entries.
     pub(super) fn retain_sessions(&mut self, live: impl Iterator<Item = u32>) {
         let live = live.filter_map(|session| Some((session, *self.first_seqs.get(&session)?)));
         self.first_seqs = live.collect();

@@ -213,7 +213,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             if let Some(to) = next {
                 self.walk_join(to);
             } else if let Some((w, hops)) = self.around.pop() {
-                let (to, branch) = self.destination(&w);
+                let (to, branch) = self.target_and_branch(&w);
                 let mut batch = w.batch;
                 let amount = batch.amount(batch.live());
                 self.enter_node(Arrival { to, branch, amount }, &mut batch, hops);
@@ -229,7 +229,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         while i < self.waiting.len() {
             if self.target(&self.waiting[i]) == to {
                 let w = self.waiting.remove(i);
-                let (_, branch) = self.destination(&w);
+                let (_, branch) = self.target_and_branch(&w);
                 let mut batch = w.batch;
                 let came = batch.amount(batch.live());
                 self.nodes[to].taken[branch] += came;
@@ -252,7 +252,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.nodes[w.from].arcs[w.arc].to
     }
 
-    fn destination(&self, w: &WaitingBatch<'a>) -> (NodeId, usize) {
+    fn target_and_branch(&self, w: &WaitingBatch<'a>) -> (NodeId, usize) {
         let arc = &self.nodes[w.from].arcs[w.arc];
         (arc.to, arc.branch)
     }

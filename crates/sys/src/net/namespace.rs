@@ -26,7 +26,7 @@ impl Namespace {
         Self::open_at(Path::new(CURRENT_NAMESPACE), "this namespace")
     }
 
-    /// Opens the namespace that a text names: a path if the text contains `/`, else a name known to
+    /// Opens the network namespace named by `text`: a path if it contains `/`, else a name known to
     /// `ip netns`, else a process id.
     pub fn open(text: &str) -> Result<Self> {
         let known = Path::new(NAMES_DIRECTORY).join(text);

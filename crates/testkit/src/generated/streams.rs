@@ -40,8 +40,8 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// Returns a connection with a segment that neither the capture nor the peer received; the client
-/// acknowledges no data of the server.
+/// Returns a connection with a segment that is missing from the capture and never reached the peer:
+/// the client acknowledges none of the server's data.
 fn unacknowledged_connection() -> Capture {
     let mut talk = Talk::new(12, 80).client("GET /lost HTTP/1.1\r\n\r\n");
     let segments = talk.connection.segments(Side::Server, &content::html_page(4_000));

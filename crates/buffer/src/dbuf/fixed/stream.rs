@@ -298,7 +298,7 @@ impl SlotInput {
             }
             std::hint::spin_loop();
         }
-        let readable = self.fall_asleep(self.ring.slots() / 4);
+        let readable = self.announce_sleep(self.ring.slots() / 4);
         let mut notified = false;
         if matches!(readable, Ok(false)) {
             notified = sys::poll::readable(&[self.doorbell.as_fd()], limit) == [true];
@@ -311,7 +311,7 @@ impl SlotInput {
     /// Announces that the caller is about to sleep until `blocks` more blocks are published or the
     /// writer flushes. Returns true if there is something to read already. In either case the
     /// caller must call [`SlotInput::wake`] afterwards.
-    pub fn fall_asleep(&mut self, blocks: u64) -> Result<bool, Fault> {
+    pub fn announce_sleep(&mut self, blocks: u64) -> Result<bool, Fault> {
         let side = self.ring.side();
         let until = side.next.saturating_add(blocks);
         let Some(page) = side.store.readers.first() else { return Err(Fault::Abandoned) };
@@ -393,7 +393,7 @@ impl Skip for SlotInput {
 
 impl AsFd for SlotInput {
     /// Returns the doorbell. It becomes readable when the writer notifies this reader, which the
-    /// writer does only after [`SlotInput::fall_asleep`].
+    /// writer does only after [`SlotInput::announce_sleep`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }

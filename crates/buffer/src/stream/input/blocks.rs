@@ -115,7 +115,7 @@ impl Input {
 
     /// Announces that the caller is about to sleep on the doorbell. Returns true if there is
     /// something to read after all. The caller must call [`Input::wake`] afterwards in either case.
-    pub fn fall_asleep(&mut self) -> Result<bool, Fault> {
+    pub fn announce_sleep(&mut self) -> Result<bool, Fault> {
         let side = &mut self.ring.walk().side;
         // Any block: a reader of many streams serves the others in the meantime.
         let until = side.next.saturating_add(1);

@@ -9,7 +9,7 @@ impl Input {
     /// and returns false. The caller must then call [`Input::unwatch`] next. If there is something
     /// to read already, returns true without effect.
     pub fn watch(&mut self) -> Result<bool, Fault> {
-        let something = self.fall_asleep();
+        let something = self.announce_sleep();
         if something != Ok(false) {
             self.wake(false);
         }

@@ -13,7 +13,7 @@ use engine::kernel::delegation::{
 use engine::kernel::point::{self, AdoptedStatus, PersistedRequest, PointStatus, Points};
 use engine::registry::MachineRegistry;
 use member::faults;
-use member::host::network_identity;
+use member::host::network_namespace_id;
 use member::protocol::{Attach, CarriedStep, Quota, Replacement};
 use member::rights::Denial;
 use member::varlink::Fault;
@@ -234,7 +234,7 @@ impl KernelThread {
         let allows = |needs: &ResourceNeeds<'_>| {
             let attach = needs.attach;
             let source = needs.source;
-            if attach.netns.is_none() && asked.network != network_identity() {
+            if attach.netns.is_none() && asked.network != network_namespace_id() {
                 return Err(refused("place", source, FOREIGN_NAMESPACE.to_owned()));
             }
             self.check_grants(who, (&graph, &part), needs)

@@ -26,7 +26,7 @@ struct Interface {
 
 /// Name of the programs in listings such as `bpftool prog`.
 pub const PROGRAM_NAME: &str = "streamline";
-/// Name of the call in failures.
+/// Verb for a failure to observe an interface, as in "cannot watch eth0".
 const CALL_WATCH: &str = "watch";
 const EINVAL: i32 = 22;
 /// Failure text for a device that has no XDP transmit function, or whose peer is not ready.

@@ -189,7 +189,7 @@ fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
     found.ok().map(|(_, link)| vec![link])
 }
 
-/// Name of the call in failures.
+/// Verb for a failure to observe an interface, as in "cannot watch eth0".
 const CALL_WATCH: &str = "watch";
 
 /// Returns the direction of the frames that `tx` observes with these arguments.

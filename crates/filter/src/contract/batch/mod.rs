@@ -446,7 +446,7 @@ fn into_reusable(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> BatchMemory {
 /// The part of a batch that a statistics filter may read: rich pointers and metadata.
 #[derive(Clone, Copy, Debug)]
 pub struct Tags<'b> {
-    /// Metadata of the lanes in use, live or not.
+    /// Rich pointers of the lanes in use, live or not.
     pub pointers: &'b [RichPointer],
     /// Metadata of the lanes in use, live or not.
     pub context: &'b [BlockMetadata],

@@ -74,7 +74,7 @@ pub(super) struct StreamSide {
 pub(super) const OPEN: u8 = 1;
 /// Flag of a stream whose first byte is known.
 pub(super) const BEGUN: u8 = 1 << 1;
-/// Flag of a stream of which a block was emitted.
+/// Flag of a stream that has emitted at least one block.
 pub(super) const EMITTED: u8 = 1 << 2;
 /// Flag of a stream whose FIN has a known sequence number.
 pub(super) const FIN: u8 = 1 << 3;

@@ -152,9 +152,11 @@ impl Output {
         false
     }
 
-    /// Writes pointers to blocks of `origin`, after checking that each block is in a segment that
-    /// this stream then holds. Waits as [`Output::write`]. Returns the number of pointers written.
-    /// If all blocks of a batch are in one segment, this is cheaper than single writes.
+    /// Writes pointers to blocks of `origin`. Before the first pointer into a segment is written,
+    /// `origin` must prove that it holds the segment; from then on this stream holds it as well.
+    /// Waits for room like [`Output::write`]; pointers that find no room are counted as dropped.
+    /// Returns the number of pointers written. Cheaper than individual writes if all blocks of a
+    /// batch are in one segment.
     pub fn put_all(
         &mut self,
         pointers: &[RichPointer],

@@ -92,8 +92,8 @@ impl Classify for Spin {
     }
 }
 
-/// Runs `source | (ring to a second space | sink) + busy` in one space, with `flood | busy` beside
-/// it. Returns the remains of both spaces.
+/// Runs `source | (ring to a second space) + busy` in one space, with `flood | none` beside it if
+/// `flood` is given, and the sink in the second space. Returns the remains of both spaces.
 fn run_two_spaces(
     source: Box<dyn Source>,
     flood: Option<Flood>,

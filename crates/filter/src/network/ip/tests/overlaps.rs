@@ -99,7 +99,7 @@ fn policies_reassemble_novaks_set_like_their_systems() {
 }
 
 #[test]
-fn policies_resolve_sets_of_past_bugs_as_expected() {
+fn policies_resolve_fragment_sets_from_past_bugs() {
     // A fragment that begins at the end of one and extends into another.
     let linux =
         [(0, 24, true, b'A'), (40, 48, true, b'B'), (24, 48, true, b'C'), (88, 14, false, b'D')];
