@@ -6,8 +6,8 @@ use super::{at_every_target, need};
 use filter::testing::twins::{chains, fitting_program, request};
 use std::collections::BTreeMap;
 
-/// Sampling step for chains of three filters: one chain in this many is loaded. All chains of one or
-/// two filters are loaded.
+/// Sampling step for chains of three filters: one chain in this many is loaded. All chains of one
+/// or two filters are loaded.
 const TRIPLES_STEP: usize = 199;
 
 /// Loads generated programs for every target, and prints which of them the kernel refuses. A

@@ -33,9 +33,9 @@ pub(super) const DROP_ALL: Instruction = (6, 0, 0, 0);
 ///
 /// # Safety
 ///
-/// The type must have the kernel's layout of the option. All zeros, and every other bit pattern that
-/// the kernel writes, must be a valid value of the type. Pointers in a value must stay valid for the
-/// duration of the call.
+/// The type must have the kernel's layout of the option. All zeros, and every other bit pattern
+/// that the kernel writes, must be a valid value of the type. Pointers in a value must stay valid
+/// for the duration of the call.
 pub(crate) unsafe trait Value {}
 
 // SAFETY: an integer.
