@@ -12,7 +12,7 @@ const BATCH: usize = 16;
 
 /// The rate at which frames are sent.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Rate {
+pub(crate) enum Rate {
     FlatOut,
     PerSecond(f64),
 }
@@ -20,7 +20,7 @@ pub(super) enum Rate {
 impl Rate {
     /// Returns a rate that is lower by a tenth. `reached` is the number of frames per second that
     /// this rate achieved.
-    pub(super) fn slower(self, reached: f64) -> Self {
+    pub(crate) fn slower(self, reached: f64) -> Self {
         match self {
             Self::FlatOut => Self::PerSecond(reached * 0.9),
             Self::PerSecond(rate) => Self::PerSecond(rate * 0.9),
@@ -28,7 +28,7 @@ impl Rate {
     }
 
     /// Compares two rates; the unlimited rate is the highest.
-    pub(super) fn total_cmp(self, other: Self) -> std::cmp::Ordering {
+    pub(crate) fn total_cmp(self, other: Self) -> std::cmp::Ordering {
         let number = |rate| match rate {
             Self::FlatOut => f64::INFINITY,
             Self::PerSecond(rate) => rate,
@@ -38,33 +38,33 @@ impl Rate {
 }
 
 /// The frames to send.
-pub(super) struct Load {
+pub(crate) struct Load {
     capture: Vec<u8>,
     frames: Vec<Range<usize>>,
     /// Number of requests in these frames.
-    pub(super) requests: u64,
+    pub(crate) requests: u64,
 }
 
 /// The result of sending.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SendResult {
-    pub(super) frames: u64,
+pub(crate) struct SendResult {
+    pub(crate) frames: u64,
     /// Time from the first frame to the last, in ns.
     elapsed_ns: u64,
     /// Time spent in system calls that send, in ns.
-    pub(super) busy_ns: u64,
+    pub(crate) busy_ns: u64,
 }
 
 impl SendResult {
     /// Returns the rate in frames per second.
-    pub(super) fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         self.frames as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
 }
 
 impl Load {
     /// Reads a capture that [`crate::replay`] wrote.
-    pub(super) fn read(path: &Path) -> Result<Self> {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
         let requests = crate::replay::requests_in(path)?;
         let capture = std::fs::read(path)?;
         let begin = capture.as_ptr() as usize;
@@ -78,13 +78,13 @@ impl Load {
     }
 
     /// Returns the number of frames.
-    pub(super) fn frames(&self) -> usize {
+    pub(crate) fn frames(&self) -> usize {
         self.frames.len()
     }
 
     /// Sends the first `most` frames, but at least one, from the client's device, on the first
     /// processor.
-    pub(super) fn send(
+    pub(crate) fn send(
         &self,
         pair: &Pair,
         rate: Rate,

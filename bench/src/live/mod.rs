@@ -10,7 +10,7 @@
 //!
 //! Needs root to create the network namespaces, in which all traffic stays.
 
-mod load;
+pub(crate) mod load;
 mod programs;
 
 use crate::harness::{Candidate, interleave, median};

@@ -1,4 +1,5 @@
-//! `bench share`: several users at one interface, each with a request. FEATURES O6, O7
+//! `bench share`: several users at one interface, each with a request; and
+//! several requests of one user ([`prefix`]). FEATURES O6, O7
 //!
 //! UDP to many ports is sent at full rate over a veth pair. 1, 2, 5 and 10 unprivileged users each
 //! run a request that selects one port and writes its frames to /dev/null; a daemon runs the common
@@ -13,6 +14,7 @@
 //! ledger does not balance, if frames are neither observed nor lost, or if there is more than one
 //! program.
 
+mod prefix;
 mod users;
 
 pub(crate) use users::parse_ledger;
@@ -60,6 +62,10 @@ enum ShareObservers {
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::require_bpf()
         .ok_or("needs CAP_BPF and CAP_NET_ADMIN: its daemon loads programs")?;
+    let mut prefixes = prefix::run(options)?;
+    if !USERS.iter().any(|(_, name)| is_selected(name)) {
+        return Ok(prefixes);
+    }
     let folder = TempDirectory::new("share").map_err(|why| why.to_string())?;
     let others = std::iter::repeat_n(OTHER_PORT, USER_FRAME_ONE_IN - usize::from(USERS_MAX));
     let ports: Vec<u16> = (0..USERS_MAX).map(port).chain(others).collect();
@@ -76,7 +82,8 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     }
     let taken = ObserverSamples::take(options.rounds, &all, |observers| bench.observe(observers))?;
     bench.daemon.end()?;
-    Ok(result_rows(&taken))
+    prefixes.extend(result_rows(&taken));
+    Ok(prefixes)
 }
 
 /// Returns the port that a user selects.

@@ -57,10 +57,10 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
             print_changes(&text, plan);
         }
         let printed = terminal::print_text(&match () {
-            () if given.json => json_line(&to_json(plan, machine)),
+            () if given.json => json_line(&to_json(&text, plan, machine)),
             () if given.dot => explain::format_dot(plan),
             () => {
-                let shared = sharers::format_prefixes(plan);
+                let shared = sharers::format_prefixes(plan) + &sharers::format_alike(&text);
                 explain::format_plan(plan, machine)
                     + &shared
                     + &devices_text(plan)
@@ -178,7 +178,7 @@ fn print_changes(text: &str, plan: &Plan) {
 }
 
 /// Returns the explanation as JSON.
-fn to_json(plan: &Plan, machine: &Machine) -> Object {
+fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
     let names = &explain::unique_names(&plan.graph);
     let spaces = plan.spaces.iter().map(|space| {
         let kind = match space.kind {
@@ -216,6 +216,8 @@ fn to_json(plan: &Plan, machine: &Machine) -> Object {
         // Foreign programs and packet sockets at the interfaces.
         ("others", &find_neighbors(plan)),
         ("shared", &sharers::find_prefixes(plan)),
+        // Running requests with the same beginning, which run it apart from this one.
+        ("alike", &sharers::find_alike(text)),
     ])
 }
 

@@ -1,5 +1,6 @@
 //! The shared prefixes of a request and the paths that read them, for `explain`.
 
+use engine::registry::MachineRegistry;
 use member::client::Client;
 use member::protocol::Path;
 use pipeline::plan::Plan;
@@ -28,16 +29,86 @@ pub(crate) fn find_prefixes(plan: &Plan) -> Vec<SharedPrefix> {
     let uid = sys::process::identity().0;
     let listed = Client::find(None).and_then(|client| client.list_paths()).unwrap_or_default();
     let own: Vec<Path> = listed.into_iter().filter(|path| path.uid == uid).collect();
-    let numbers = |text: &str| -> Vec<u32> {
-        let reads = |path: &&Path| path.line.as_ref().is_some_and(|line| line.contains(text));
+    let numbers = |matches: &dyn Fn(&str) -> bool| -> Vec<u32> {
+        let reads = |path: &&Path| path.line.as_ref().is_some_and(|line| matches(line));
         own.iter().filter(reads).map(|path| path.number).collect()
     };
     let found = |prefix: &str| SharedPrefix {
-        readers: numbers(&prefix::source_text(prefix)),
-        path: numbers(&prefix::prefix_request(prefix)).first().copied(),
+        readers: numbers(&|line| line.contains(&prefix::source_text(prefix))),
+        path: numbers(&|line| prefix::offers(line, prefix)).first().copied(),
         prefix: prefix.to_owned(),
     };
     prefixes.into_iter().map(found).collect()
+}
+
+/// Requests that begin like a request, and run their beginning apart from it.
+#[derive(Serialize, Debug)]
+pub(crate) struct Alike {
+    /// The longest common beginning.
+    prefix: String,
+    /// Numbers of the paths of this user that could share it.
+    own: Vec<u32>,
+    /// The paths of other users, which are kept apart.
+    others: Vec<OthersPath>,
+}
+
+/// Text in a request that reads a shared prefix.
+const READS: &str = "shared \"";
+
+/// A visible path of another user.
+#[derive(Serialize, Debug)]
+struct OthersPath {
+    number: u32,
+    uid: u32,
+}
+
+/// Finds the running requests that begin like this one; `None` if there are none. If this one
+/// shares its beginning, others that share theirs are not among them.
+pub(crate) fn find_alike(text: &str) -> Option<Alike> {
+    let prefixes = prefix::beginnings(text, &MachineRegistry::Local);
+    prefixes.first()?;
+    let uid = sys::process::identity().0;
+    let listed = Client::find(None).and_then(|client| client.list_paths()).ok()?;
+    let begins = |path: &Path, prefix: &String| {
+        let line = path.line.as_deref().filter(|line| !line.contains("share \""));
+        line.is_some_and(|line| prefix::beginnings(line, &MachineRegistry::Local).contains(prefix))
+    };
+    prefixes.into_iter().find_map(|prefix| {
+        let all = listed.iter().filter(|path| begins(path, &prefix));
+        let (own, others): (Vec<&Path>, Vec<&Path>) = all.partition(|path| path.uid == uid);
+        let is_apart = |line: &str| !text.contains(READS) || !line.contains(READS);
+        let apart = own.iter().filter(|path| path.line.as_deref().is_some_and(is_apart));
+        let own: Vec<u32> = apart.map(|path| path.number).collect();
+        let others = others.iter().map(|path| OthersPath { number: path.number, uid: path.uid });
+        let found = Alike { prefix, own, others: others.collect() };
+        (!found.own.is_empty() || !found.others.is_empty()).then_some(found)
+    })
+}
+
+/// Formats the requests that begin like this one; empty if there are none.
+pub(crate) fn format_alike(text: &str) -> String {
+    let Some(Alike { prefix, own, others }) = find_alike(text) else { return String::new() };
+    let mut lines = String::new();
+    if !own.is_empty() {
+        let paths = list(own.iter().map(u32::to_string));
+        lines += &format!(
+            " alike        `{prefix}` also begins {paths}: with `--prefix=shared` in each,\n\
+             \x20             one process runs it once\n"
+        );
+    }
+    if !others.is_empty() {
+        let paths = list(others.iter().map(|path| format!("{} (user {})", path.number, path.uid)));
+        lines += &format!(
+            " apart        `{prefix}` also begins {paths}: users share a program in the kernel\n\
+             \x20             only, because what each may see is decided there\n"
+        );
+    }
+    lines
+}
+
+fn list(numbers: impl Iterator<Item = String>) -> String {
+    let all: Vec<String> = numbers.collect();
+    format!("{} {}", if all.len() == 1 { "path" } else { "paths" }, all.join(", "))
 }
 
 /// Formats the shared prefixes; empty if there are none.

@@ -235,6 +235,12 @@ fn request_paths(sizes: impl IntoIterator<Item = usize>) -> Vec<String> {
     sizes.into_iter().map(|size| format!("\"/{size}\"")).collect()
 }
 
+/// Checks that the source of a report remarks this.
+fn check_remark(site: &Site, report: &Value, what: &str) {
+    let remark = shared_source(report)["remark"].as_str().unwrap();
+    assert!(remark.contains(what), "{remark}: {}", site.listed_paths());
+}
+
 /// Returns the counters of the source `shared`.
 fn shared_source(report: &Value) -> &Value {
     &report["sources"][0]
@@ -283,21 +289,22 @@ fn o6_sharers_that_come_late_leave_or_die_cost_the_others_nothing() {
     site.wait_printed(&stays, 1);
     first.kill();
     let late = site.start("late", &prefix_request("request"));
+    let streams = site.start("streams", &format!("--prefix=shared {PREFIX} | count"));
     open.request_bytes(101);
     site.request_each(200..210);
+    let wanted = request_paths([100, 101].into_iter().chain(200..210));
     site.wait_printed(&stays, 12);
-    site.wait_printed(&late, 10);
-    assert_eq!(
-        site.printed_messages(&stays),
-        request_paths([100, 101].into_iter().chain(200..210))
-    );
-    // The connection that was open before it came is not given.
-    assert_eq!(site.printed_messages(&late), request_paths(200..210));
+    site.wait_printed(&late, 11);
+    assert_eq!(site.printed_messages(&stays), wanted);
+    // Messages that begin after it came are given, also of the connection that was open.
+    assert_eq!(site.printed_messages(&late), wanted[1..]);
     let report = site.stop(late);
     assert_eq!(report["lost"], 0, "{report}");
-    let remark = shared_source(&report)["remark"].as_str().unwrap().to_owned();
-    assert!(remark.contains("10 connections of `rx server0 both=yes | tcp`"), "{remark}");
-    assert!(remark.contains("had begun before this request joined"), "{remark}");
+    check_remark(&site, &report, "22 messages of `rx server0 both=yes | tcp | http`");
+    // Of streams, that connection is not.
+    let report = site.stop(streams);
+    check_remark(&site, &report, "10 connections of `rx server0 both=yes | tcp`");
+    check_remark(&site, &report, "had begun before this request joined");
     open.request_bytes(102);
     site.wait_printed(&stays, 13);
     assert_eq!(site.prefix_servers().len(), 1);
@@ -376,4 +383,53 @@ fn o6_stopped_sharer_is_told_its_loss_and_delays_nobody() {
     assert!(lost > 0 && torn["dropped"]["overwritten"] == lost, "{torn}");
     // What it has lost of the connection is a hole of its length.
     assert_eq!([&whole["given"]["bytes"], &torn["given"]["bytes"]], [sent, sent], "{torn}");
+}
+
+#[test]
+fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
+    let Some(site) = Site::new() else { return };
+    let gets = site.start("gets", &prefix_request("get"));
+    let all = site.start("all", &prefix_request("request"));
+    let streams = site.start("streams", &format!("--prefix=shared {PREFIX} | count"));
+    // One process for both prefixes.
+    assert_eq!(site.prefix_servers().len(), 1, "{}", site.listed_paths());
+    site.request_each(10..30);
+    [&gets, &all].iter().for_each(|reader| site.wait_printed(reader, 20));
+    let late_one = site.start("late", &prefix_request("request"));
+    // Its prefix begins with one that runs.
+    let classes = site.start("classes", &format!("--prefix=shared {PREFIX} |80 http |get json"));
+    assert_eq!(site.prefix_servers().len(), 2, "{}", site.listed_paths());
+    site.request_each(30..40);
+    [&late_one, &classes].iter().for_each(|reader| site.wait_printed(reader, 10));
+    assert_eq!(
+        [&gets, &all].map(|reader| site.printed_messages(reader)),
+        [request_paths(10..40), request_paths(10..40)]
+    );
+    assert_eq!(site.printed_messages(&late_one), request_paths(30..40));
+    assert_eq!(site.printed_messages(&classes), request_paths(30..40));
+    let explained = site.run(&["explain", &prefix_request("get")]).out;
+    assert!(
+        explained.contains("`rx server0 both=yes | tcp | http` with 3 requests"),
+        "{explained}"
+    );
+    // Whoever runs it alone is told, and nobody changes it for the others.
+    let alike = site.run(&["explain", &format!("{PREFIX} | http |get json")]).out;
+    assert!(alike.contains("`rx server0 both=yes | tcp | http` also begins paths "), "{alike}");
+    for (path, why) in [
+        ("gets", "it runs in the shared prefix `rx server0 both=yes | tcp | http`"),
+        ("1", "it runs `rx server0 both=yes | tcp` for other requests"),
+    ] {
+        let refused = site.run(&["set", path, "arg", "tcp", "gap=2s"]);
+        assert_ne!(refused.status, Some(0));
+        assert!(refused.err.contains(why), "{}", refused.err);
+        assert!(refused.err.contains("`--prefix=private`"), "{}", refused.err);
+    }
+    let streamed = site.stop(streams);
+    check_remark(&site, &streamed, "30 connections of `rx server0 both=yes | tcp`");
+    for reader in [gets, all, late_one, classes] {
+        let report = site.stop(reader);
+        assert_eq!(report["lost"], 0, "{report}");
+        check_remark(&site, &report, "http`, which runs once for all that share it");
+    }
+    wait_until("both have ended", || site.prefix_servers().is_empty());
 }

@@ -8,6 +8,7 @@ use crate::origins::Origins;
 use crate::process::child::Process;
 use crate::readers::{ALL_USERS, Readers};
 use crate::source::kernel::in_place::FramesInPlace;
+use crate::taken_classes::TakenClasses;
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Extent, Flags, Marks, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Arguments, Batch, Classes, Columns, Counts, Form, Report, Time};
@@ -202,11 +203,14 @@ pub struct Intake<'s> {
     /// True if the source's input is empty for now; set by the source. The space then flushes
     /// downstream before it sleeps.
     pub drained: bool,
+    /// The classes that an arc of the source takes. A source may leave out all other blocks.
+    pub taken: TakenClasses<'s>,
 }
 
 impl<'s> Intake<'s> {
     /// Creates an intake with room for `room` blocks.
     pub fn new(pool: &'s Pool, columns: &'s mut Columns, room: usize, now: Time) -> Self {
+        let taken = TakenClasses::default();
         Self {
             pool,
             general: None,
@@ -217,7 +221,14 @@ impl<'s> Intake<'s> {
             in_place: false,
             arc: None,
             drained: false,
+            taken,
         }
+    }
+
+    /// Sets [`Self::taken`].
+    #[must_use]
+    pub const fn with_taken_classes(self, taken: TakenClasses<'s>) -> Self {
+        Self { taken, ..self }
     }
 
     /// Sets [`Self::general`], for a source that lends the pool in [`Self::pool`].

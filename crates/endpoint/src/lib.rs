@@ -22,6 +22,7 @@ pub mod readers;
 pub mod shared;
 pub mod sink;
 pub mod source;
+mod taken_classes;
 
 pub use catalog::{PROCESSES, SINKS, SOURCES};
 pub use contract::{
@@ -33,6 +34,7 @@ pub use failure::Failure;
 pub use interface::one_way_reason;
 pub use loss_ranges::{Gap, LossRanges};
 pub use origins::Origins;
+pub use taken_classes::TakenClasses;
 
 mod clock;
 mod interface;

@@ -1,55 +1,47 @@
-//! Shared prefixes: the part of a request up to the filter that reassembles connections. Other
-//! requests of the same user may begin with the same part. [SL §7.1]
+//! Shared prefixes: the part of a request up to the filter that reassembles connections, or up to
+//! a later filter that keeps state per connection, such as `http`. Other requests of the same user
+//! may begin with the same part. [SL §7.1]
 //!
-//! A prefix consists of one source of live frames, filters that keep no state beyond a session, and
-//! `tcp`. Two prefixes are the same if their canonical texts are equal.
+//! A prefix consists of one source of live frames and filters that keep no state beyond a session.
+//! Two prefixes are the same if their canonical texts are equal.
 
-use filter::{Arguments, StateScope};
-use std::fmt;
-
-use crate::language::tree::{
-    Argument, Class, Classes, FilterTerm, Label, Name, Pipeline, Request, Stage, Term, Text, Value,
-};
-use crate::language::{Span, parse};
+use crate::check::check;
+use crate::language::parse;
+use crate::language::tree::{Class, Classes, FilterTerm, Label, Request, Term, Value};
 use crate::registry::Registry;
+use terms::{build_pipeline, check_place, endpoint_term, prefix_of};
 
-/// Name of the option that determines if the beginning of a request is shared.
-pub const PREFIX_OPTION: &str = "prefix";
-/// Values of [`PREFIX_OPTION`]: the beginning is shared with other requests, or run by the request
-/// itself.
-pub const PREFIX_VALUES: &[&str] = &["shared", "private"];
+pub(crate) mod described;
+mod ends;
+mod server;
+pub(crate) mod terms;
 
-/// The source that reads a shared prefix.
-pub const SHARED_SOURCE: &str = "shared";
-const SHARE_SINK: &str = "share";
+pub use server::{offers, prefix_request};
+pub use terms::{
+    PREFIX_OPTION, PREFIX_VALUES, SHARED_SOURCE, UnsharedReason, is_requested, source_text,
+};
 
-/// A request whose beginning can be shared.
+/// The ways to split a request into a shared prefix and the rest.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SharedPrefix {
+pub struct SharedPrefixes {
+    /// The cuts, from the longest prefix to the shortest; at least one.
+    pub cuts: Vec<Cut>,
+    /// Index of the cut at which a process is started if no prefix runs yet: the longest whose
+    /// filters after the one that reassembles connections have no arguments, as in most requests.
+    pub start: usize,
+}
+
+/// A request that is split after one of its filters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cut {
     /// The canonical text of the beginning.
     pub prefix: String,
     /// The rest of the request, with the source [`SHARED_SOURCE`] in place of the beginning.
     pub rest: String,
 }
 
-/// Error for a request whose beginning cannot be shared, with the reason.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct UnsharedReason(String);
-
-impl fmt::Display for UnsharedReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// Returns true if the options of a request ask for a shared prefix.
-#[must_use]
-pub fn is_requested(options: &Arguments) -> bool {
-    options.text(PREFIX_OPTION) == Some("shared")
-}
-
-/// Splits a correct request into its shared prefix and the rest. Fails with the reason.
-pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefix, UnsharedReason> {
+/// Finds the ways to split a correct request. Fails with the reason if there is none.
+pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefixes, UnsharedReason> {
     let refused = |why: String| Err(UnsharedReason(why));
     let (request, mistakes) = parse(text);
     if !mistakes.is_empty() {
@@ -62,43 +54,61 @@ pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefix,
     let [Term::Pipeline(whole)] = request.pipelines.as_slice() else {
         return refused("it is not one pipeline".to_owned());
     };
-    match &*whole.first {
-        Term::Filter(source) if ["rx", "tx"].contains(&source.name.text.as_str()) => {
-            check_source(source)?;
-        }
-        first => return refused(format!("`{first}` is no single interface")),
-    }
-    let at = last_prefix_stage(whole, registry)?;
-    let rest = whole.rest.get(at + 1..).unwrap_or_default();
-    let Some(next) = rest.first() else {
-        return refused("nothing follows it".to_owned());
-    };
-    if next.arc.label.as_ref().is_some_and(is_passing_zero) {
-        return refused("the next pipe also passes blocks outside of connections".to_owned());
-    }
-    let prefix = build_pipeline((*whole.first).clone(), whole.rest.get(..=at).unwrap_or_default());
-    let prefix = prefix.to_string();
+    check_head(&whole.first)?;
+    let (graph, _) = check(&request, registry);
+    let ends = ends::find(whole, &graph, registry)?;
     let options = request.options.iter().filter(|option| option.key.text != PREFIX_OPTION);
-    let source = Term::Filter(endpoint_term(SHARED_SOURCE, &prefix));
-    let rest = Request {
-        options: options.cloned().collect(),
-        pipelines: vec![build_pipeline(source, rest)],
+    let options: Vec<_> = options.cloned().collect();
+    let mut cuts = SharedPrefixes { cuts: Vec::new(), start: 0 };
+    let (mut why, mut plain) = ("nothing follows it", None);
+    for end in ends.iter().rev() {
+        let rest = whole.rest.get(end.stage + 1..).unwrap_or_default();
+        let Some(next) = rest.first() else { continue };
+        if next.arc.label.as_ref().is_some_and(is_passing_zero) {
+            why = "the next pipe also passes blocks outside of connections";
+            continue;
+        }
+        if end.is_on_request {
+            why = "the next pipe asks for what is made for it alone";
+            continue;
+        }
+        let before = whole.rest.get(..=end.stage).unwrap_or_default();
+        let prefix = build_pipeline((*whole.first).clone(), before).to_string();
+        let source = Term::Filter(endpoint_term(SHARED_SOURCE, &prefix));
+        let pipelines = vec![build_pipeline(source, rest)];
+        let rest = Request { options: options.clone(), pipelines }.to_string();
+        plain = plain.or_else(|| end.is_plain.then_some(cuts.cuts.len()));
+        cuts.cuts.push(Cut { prefix, rest });
+    }
+    // Only filters without arguments lie before the last of several cuts.
+    cuts.start = plain.unwrap_or_else(|| cuts.cuts.len().saturating_sub(1));
+    if cuts.cuts.is_empty() { refused(why.to_owned()) } else { Ok(cuts) }
+}
+
+/// Returns the prefixes with which a request begins, from the longest to the shortest, also if it
+/// reads them from another process. Empty if its beginning cannot be shared.
+#[must_use]
+pub fn beginnings(text: &str, registry: &dyn Registry) -> Vec<String> {
+    let (request, _) = parse(text);
+    let head = match request.pipelines.as_slice() {
+        [Term::Pipeline(whole)] => match &*whole.first {
+            Term::Filter(term) => prefix_of(term, SHARED_SOURCE),
+            _ => None,
+        },
+        _ => None,
     };
-    Ok(SharedPrefix { prefix, rest: rest.to_string() })
+    let text = head.map_or_else(|| text.to_owned(), |prefix| format!("{prefix} | discard"));
+    let cuts = split_prefix(&text, registry).map_or_else(|_| Vec::new(), |found| found.cuts);
+    cuts.into_iter().map(|cut| cut.prefix).collect()
 }
 
-/// Returns the text of the source that reads a prefix.
-#[must_use]
-pub fn source_text(prefix: &str) -> String {
-    Term::Filter(endpoint_term(SHARED_SOURCE, prefix)).to_string()
-}
-
-/// Returns the text of the request that runs a prefix for others.
-#[must_use]
-pub fn prefix_request(prefix: &str) -> String {
-    let mut sink = endpoint_term(SHARE_SINK, prefix);
-    sink.arguments.push(build_argument(Some("last"), "yes", false));
-    format!("{prefix} | {}", Term::Filter(sink))
+fn check_head(first: &Term) -> Result<(), UnsharedReason> {
+    match first {
+        Term::Filter(source) if ["rx", "tx"].contains(&source.name.text.as_str()) => {
+            check_source(source)
+        }
+        first => Err(UnsharedReason(format!("`{first}` is no single interface"))),
+    }
 }
 
 fn check_source(source: &FilterTerm) -> Result<(), UnsharedReason> {
@@ -106,49 +116,6 @@ fn check_source(source: &FilterTerm) -> Result<(), UnsharedReason> {
         return Err(UnsharedReason("it takes frames from the host".to_owned()));
     }
     check_place(source)
-}
-
-fn check_place(term: &FilterTerm) -> Result<(), UnsharedReason> {
-    let name = &term.name.text;
-    if term.pin.is_some() {
-        return Err(UnsharedReason(format!("`{name}` is pinned")));
-    }
-    if term.mark.is_some() {
-        return Err(UnsharedReason(format!(
-            "`{name}` has a name by which the request uses it again"
-        )));
-    }
-    let own = |argument: &&Argument| {
-        let key = argument.key.as_ref().map(|key| key.text.as_str());
-        key.is_some_and(|key| ["untrusted", "state", "state_mode"].contains(&key))
-    };
-    match term.arguments.iter().find(own).and_then(|argument| argument.key.as_ref()) {
-        Some(key) => Err(UnsharedReason(format!("`{name}` has `{}=`", key.text))),
-        None => Ok(()),
-    }
-}
-
-/// Returns the index of the last stage of the prefix, which is the first filter that reassembles
-/// connections.
-fn last_prefix_stage(whole: &Pipeline, registry: &dyn Registry) -> Result<usize, UnsharedReason> {
-    let filters = whole.rest.iter().map_while(|stage| match &stage.term {
-        Term::Filter(term) => Some(term),
-        _ => None,
-    });
-    let orders = |term: &&FilterTerm| ["tcp", "untcp"].contains(&term.name.text.as_str());
-    let Some(last) = filters.clone().position(|term| orders(&term)) else {
-        return Err(UnsharedReason("no `tcp` follows the interface in it".to_owned()));
-    };
-    for term in filters.take(last + 1) {
-        check_place(term)?;
-        let name = &term.name.text;
-        let keeps = registry.find_filter(name).map(|filter| filter.state.scope);
-        // A session is seen from its beginning, so what is kept of it is the same for all.
-        if !matches!(keeps, Some(StateScope::Nothing | StateScope::Sessions)) {
-            return Err(UnsharedReason(format!("`{name}` before `tcp` has private state")));
-        }
-    }
-    Ok(last)
 }
 
 /// Returns true if a label passes blocks without a class.
@@ -160,30 +127,6 @@ fn is_passing_zero(label: &Label) -> bool {
             Class::One(value) => is_zero(value),
             Class::Range { low, .. } => low.as_ref().is_none_or(is_zero),
         })
-}
-
-fn build_pipeline(first: Term, rest: &[Stage]) -> Term {
-    Term::Pipeline(Pipeline { first: Box::new(first), rest: rest.to_vec(), span: Span::default() })
-}
-
-/// Returns a term with a prefix as its argument.
-fn endpoint_term(name: &str, prefix: &str) -> FilterTerm {
-    FilterTerm {
-        name: build_name(name),
-        arguments: vec![build_argument(None, prefix, true)],
-        mark: None,
-        pin: None,
-        span: Span::default(),
-    }
-}
-
-fn build_argument(key: Option<&str>, value: &str, quoted: bool) -> Argument {
-    let value = Text { bytes: value.as_bytes().to_vec(), quoted, span: Span::default() };
-    Argument { key: key.map(build_name), value, span: Span::default() }
-}
-
-fn build_name(text: &str) -> Name {
-    Name { text: text.to_owned(), span: Span::default() }
 }
 
 #[cfg(test)]

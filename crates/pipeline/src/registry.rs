@@ -40,6 +40,12 @@ pub trait Registry {
         None
     }
 
+    /// Returns true if the calling program provides the entry with this name, so that no other
+    /// process knows it.
+    fn adds(&self, _name: &str) -> bool {
+        false
+    }
+
     /// Returns the compiler for filter expressions that the built-in compiler cannot compile
     /// (CONTRACT 27). Called once per request; all filters of the request share the compiler.
     fn compiler(&self) -> Option<Arc<dyn Compiler>> {

@@ -227,6 +227,10 @@ impl Registry for Own {
         Some(&MachineRegistry::Local)
     }
 
+    fn adds(&self, name: &str) -> bool {
+        self.find_description(name).is_some()
+    }
+
     fn spaces(&self) -> Vec<&str> {
         MachineRegistry::Local.spaces()
     }

@@ -6,7 +6,9 @@ use crate::options::Options;
 use crate::prepared;
 use endpoint::Failure;
 use endpoint::shared::{self, Started};
+use engine::registry::MachineRegistry;
 use member::client::Client;
+use pipeline::prefix::{Cut, SharedPrefixes};
 use pipeline::{Graph, prefix};
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -41,17 +43,25 @@ pub(crate) fn share_prefix(
         () if Client::find(None).is_err() => Err("no daemon answers".to_owned()),
         () => prefix::split_prefix(&text, &options.own).map_err(|why| why.to_string()),
     };
-    match split {
-        Ok(split) => {
+    match split.map(choose_cut) {
+        Ok(cut) => {
             permit_start(options);
-            let graph = prepared::parse_graph(&split.rest, &options.own, options)?;
-            Ok((split.rest, graph))
+            let graph = prepared::parse_graph(&cut.rest, &options.own, options)?;
+            Ok((cut.rest, graph))
         }
         Err(why) => {
             options.notices.raise_note(&format!("this request runs its beginning itself: {why}"));
             Ok((text, graph))
         }
     }
+}
+
+/// Returns the cut behind the longest prefix that runs, or the cut to start a process for, if that
+/// is longer.
+fn choose_cut(mut found: SharedPrefixes) -> Cut {
+    let longer = found.cuts.iter().take(found.start);
+    let running = longer.into_iter().position(|cut| shared::is_offered(&cut.prefix));
+    found.cuts.swap_remove(running.unwrap_or(found.start))
 }
 
 /// Permits sources of shared prefixes to start the processes that they need.
@@ -69,7 +79,8 @@ fn start_prefix(text: &str) -> Result<Started, Failure> {
     let program = program.ok_or_else(|| failed(&"this program cannot be started again"))?;
     let (near, far) = sys::descriptor::pair().map_err(|error| failed(&error))?;
     let mut command = Command::new(program);
-    command.args(["run", "--quiet", "--serves-prefix", "--", &prefix::prefix_request(text)]);
+    let request = prefix::prefix_request(text, &MachineRegistry::Local, shared::is_offered);
+    command.args(["run", "--quiet", "--serves-prefix", "--", &request]);
     command.stdin(Stdio::from(far)).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(&error))?;
     drop(command);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 mod fast_path;
 mod in_place;
 mod skip;
+mod wanted;
 
 /// A reader's walk through a ring of blocks, record by record.
 #[derive(Debug)]

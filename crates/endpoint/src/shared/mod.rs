@@ -13,11 +13,15 @@
 //! last reader has left. A reader gets the sessions that begin after the reader has joined
 //! ([`sessions`]). docs/book/decisions/0096-shared-prefixes.md
 
+mod description;
+mod messages;
 pub mod reader;
 mod sessions;
 pub mod share;
 
 use crate::Failure;
+use buffer::name::{self, Address, Error, OpenRequest};
+use buffer::stream::Input;
 use std::hash::{Hash as _, Hasher as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::OnceLock;
@@ -37,6 +41,10 @@ pub enum Started {
     Ended(String),
 }
 
+/// Maximum number of attempts to find or start the process of a prefix. An attempt fails if another
+/// program starts or ends such a process at the same time.
+const JOIN_ATTEMPTS_MAX: usize = 8;
+
 static STARTER: OnceLock<Starter> = OnceLock::new();
 static VACANCY_EVENT: OnceLock<EventFd> = OnceLock::new();
 
@@ -55,6 +63,35 @@ pub fn vacancy_descriptor() -> sys::Result<BorrowedFd<'static>> {
     }
     let event = VACANCY_EVENT.get().map(|event| event.as_fd());
     event.ok_or_else(|| sys::Error::new("eventfd", "", 0))
+}
+
+/// Opens the ring of a prefix, and starts its process if there is none. Blocks until it runs.
+fn join_ring(prefix: &str) -> Result<Input, Failure> {
+    let name = ring_name(prefix);
+    let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);
+    let mut message = String::new();
+    for _ in 0..JOIN_ATTEMPTS_MAX {
+        match name::open_stream(&name) {
+            Ok(input) => return Ok(input),
+            Err(Error::Unknown(_) | Error::Ended(_)) => {}
+            Err(error) => return Err(wrong(&error)),
+        }
+        let Some(starter) = STARTER.get() else {
+            let failure = wrong(&"no process runs it, and this program starts none");
+            return Err(failure.hint("start one by `streamline run`"));
+        };
+        if let Started::Ended(why) = starter(prefix)? {
+            message = why;
+        }
+    }
+    Err(wrong(&if message.is_empty() { "its process ends at once" } else { message.trim() }))
+}
+
+/// Returns true if a process of this user offers a prefix.
+#[must_use]
+pub fn is_offered(prefix: &str) -> bool {
+    let address = Address::of_current_user(&ring_name(prefix));
+    address.and_then(|address| OpenRequest::begin(&address)).is_ok()
 }
 
 /// Makes the descriptor of [`vacancy_descriptor`] readable.

@@ -1,65 +1,31 @@
 //! `shared`: a source that reads the streams of a shared prefix from the process that runs the
 //! prefix.
 //!
-//! The source copies the messages of `share` into the pool and then checks them. It emits only the
-//! blocks of sessions that begin after it has joined, and a hole in place of overwritten blocks. If
-//! the process of the prefix is killed, its sessions end, and another process is started or found.
+//! The source copies the messages of `share` into the pool and then checks them. It emits the
+//! blocks of sessions that begin after it has joined, with a hole in place of overwritten blocks.
+//! If the process of the prefix is killed, its sessions end, and another process takes its place.
 
+use super::description::SHARED;
+use super::join_ring;
 use super::sessions::{Admission, ReadSessions, STAMP_BYTES, SharedStamp};
-use super::{STARTER, Started, ring_name};
 use crate::message::{self, HEAD_BYTES, MESSAGE_MAX};
 use crate::{
     DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus,
 };
 use abi::{Entry, Extent};
 use buffer::Fault;
-use buffer::name::{self, Error};
 use buffer::stream::{BlockRead, Input};
-use filter::{
-    Amount, Description, Form, OutputForm, Parameter, StateFacts, Type, WorkerRule, transport,
-};
+use filter::Amount;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::thread::JoinHandle;
-
-/// Description of `shared`, the source that reads the output of a shared prefix.
-pub const SHARED: Description = Description {
-    name: "shared",
-    summary: "read the streams of a prefix that several requests share",
-    details: "\
-Reads the streams of `prefix`, a request that ends with `tcp`, from a process that runs it once for
-all requests of this user that begin with it. The first request starts the process, and it ends
-after the last; `streamline ps` lists it. The class is the server's port, as after `tcp`. With
-`--prefix=shared`, Streamline puts this source in place of the start of a request.
-
-Connections that began before this request joined are left out. Blocks that the request is too slow
-to read are overwritten, counted, and become a hole in their connection. If the process of the
-prefix is killed, its connections end, and another process takes over.
-
-Reasons for a drop: `overwritten` (read too slowly), `unread` (in the ring at the end).",
-    example: "shared \"rx eth0 | tcp\" | http |get count",
-    output_form: OutputForm::Form(Form::Stream),
-    classes: transport::tcp::TCP.classes,
-    state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not("each of its readers is one process", WorkerRule::DEFAULT_HINT)
-    }),
-    parameters: &[Parameter::required(
-        "prefix",
-        Type::Text,
-        "the start that the requests have in common",
-    )],
-    ..Description::SOURCE
-};
 
 /// The catalog entry of `shared`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
 
 const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
-/// Maximum number of attempts to find or start the process of a prefix. An attempt fails if another
-/// program starts or ends that process at the same time.
-const JOIN_ATTEMPTS_MAX: usize = 8;
-/// Number of bytes reserved for a message whose length is not known yet. Most messages fit in it.
+/// Number of bytes reserved for a message whose length is not known yet; most messages fit.
 const RESERVED_BYTES_MIN: usize = 4096;
-/// Interval between two attempts to find another process, in ns.
+/// Interval between attempts to find another process, in ns.
 const REJOIN_INTERVAL: u64 = 10_000_000;
 
 /// A source over the ring of a shared prefix.
@@ -67,26 +33,27 @@ struct Shared {
     prefix: String,
     /// The reading end of the ring; `None` once the ring has ended.
     input: Option<Input>,
-    /// A thread that finds or starts a process in place of one that has ended.
+    /// A thread that finds or starts a process to replace one that has ended.
     rejoin: Option<JoinHandle<Result<Input, Failure>>>,
     sessions: ReadSessions,
-    /// Blocks created by this source itself, such as holes. They are emitted before all others.
+    /// Blocks created by this source, such as holes, which are emitted before all others.
     created: Vec<Entry>,
-    /// A message that is deferred to the next pass, because the created blocks in front of it did
-    /// not all fit.
+    /// A message whose preceding created blocks did not all fit into one pass.
     deferred: Option<Vec<u8>>,
     origin: u16,
     asleep: bool,
-    /// Number of the next block to be read from the ring, counted from 0.
+    /// Number of the next block in the ring, counted from 0.
     next: u64,
-    /// Number of blocks in the ring after which the stopped source ends; `None` while the source is
+    /// Number of blocks in the ring after which a stopped source ends; `None` while the source is
     /// not stopped.
     last: Option<u64>,
     is_over: bool,
     given: Amount,
     unbegun: u64,
-    /// Number of blocks lost in the rings of processes that have ended, and number of blocks read
-    /// from the current ring.
+    /// Number of blocks left in the ring because no arc takes their class.
+    untaken: u64,
+    /// Blocks lost in the rings of ended processes or with the beginning of their message, and
+    /// blocks left in the current ring.
     lost_before: u64,
     unread: u64,
     deaths: u64,
@@ -121,33 +88,11 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         is_over: false,
         given: Amount::default(),
         unbegun: 0,
+        untaken: 0,
         lost_before: 0,
         unread: 0,
         deaths: 0,
     }))
-}
-
-/// Opens the ring of a prefix. If no process runs the prefix, starts one and blocks until the
-/// prefix runs.
-fn join_ring(prefix: &str) -> Result<Input, Failure> {
-    let name = ring_name(prefix);
-    let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);
-    let mut message = String::new();
-    for _ in 0..JOIN_ATTEMPTS_MAX {
-        match name::open_stream(&name) {
-            Ok(input) => return Ok(input),
-            Err(Error::Unknown(_) | Error::Ended(_)) => {}
-            Err(error) => return Err(wrong(&error)),
-        }
-        let Some(starter) = STARTER.get() else {
-            let failure = wrong(&"no process runs it, and this program starts none");
-            return Err(failure.hint("start one by `streamline run`"));
-        };
-        if let Started::Ended(why) = starter(prefix)? {
-            message = why;
-        }
-    }
-    Err(wrong(&if message.is_empty() { "its process ends at once" } else { message.trim() }))
 }
 
 impl Source for Shared {
@@ -263,20 +208,35 @@ impl Shared {
             return Ok(MessageOutcome::End);
         }
         let mut room = RESERVED_BYTES_MIN;
+        let taken = intake.taken;
+        let is_taken = |bytes: &[u8]| {
+            let entry = bytes.get(STAMP_BYTES..).and_then(message::unchecked_entry);
+            entry.is_none_or(|entry| taken.contains(entry.pointer.class))
+        };
         loop {
             let Some(mut draft) = intake.pool.draft(room, room) else {
                 return Ok(MessageOutcome::Full);
             };
-            match input.read_block(&mut draft) {
-                Ok(BlockRead::Block(length)) => {
+            let read = input.read_wanted(&mut draft, STAMP_BYTES + HEAD_BYTES, &is_taken);
+            match read {
+                Ok((BlockRead::Block(length), is_copied)) => {
+                    let length = if is_copied { length } else { STAMP_BYTES + HEAD_BYTES };
                     let bytes = draft.get(..length).unwrap_or_default();
                     let read = SharedStamp::read(bytes).ok_or(message::MessageDefect::Short);
                     let (stamp, block) = read.map_err(|defect| self.invalid_message(&defect))?;
-                    let (entry, _) =
-                        message::read(block, 1).map_err(|defect| self.invalid_message(&defect))?;
                     self.next = stamp.number + 1;
-                    if self.sessions.admit(stamp, &entry, &mut self.created) == Admission::Unbegun {
-                        self.unbegun += 1;
+                    let checked = match is_copied {
+                        true => message::read(block, 1).map(|(entry, _)| entry),
+                        false => {
+                            message::unchecked_entry(block).ok_or(message::MessageDefect::Short)
+                        }
+                    };
+                    let entry = checked.map_err(|defect| self.invalid_message(&defect))?;
+                    if !self.admit(stamp, &entry) {
+                        return Ok(MessageOutcome::Given);
+                    }
+                    if !is_copied {
+                        self.untaken += 1;
                         return Ok(MessageOutcome::Given);
                     }
                     if self.created.len() >= intake.room() {
@@ -286,9 +246,11 @@ impl Shared {
                     let place = draft.commit(length);
                     return self.emit_in_order(intake, place, entry);
                 }
-                Ok(BlockRead::Nothing) if self.last.is_some() => return Ok(MessageOutcome::End),
-                Ok(BlockRead::Nothing) => return Ok(MessageOutcome::Nothing),
-                Ok(BlockRead::End) => return Ok(MessageOutcome::End),
+                Ok((BlockRead::Nothing, _)) if self.last.is_some() => {
+                    return Ok(MessageOutcome::End);
+                }
+                Ok((BlockRead::Nothing, _)) => return Ok(MessageOutcome::Nothing),
+                Ok((BlockRead::End, _)) => return Ok(MessageOutcome::End),
                 Err(Fault::TooLong { length, .. }) if room < length => {
                     drop(draft);
                     room = length.min(STAMP_BYTES + MESSAGE_MAX);
@@ -297,6 +259,17 @@ impl Shared {
                 Err(fault) => return Err(self.invalid_message(&fault)),
             }
         }
+    }
+
+    /// Returns true if a block belongs to a session or message that this reader has seen from its
+    /// beginning; counts it otherwise.
+    fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> bool {
+        match self.sessions.admit(stamp, entry, &mut self.created) {
+            Admission::Follows => return true,
+            Admission::Unbegun => self.unbegun += 1,
+            Admission::Headless => self.lost_before += 1,
+        }
+        false
     }
 
     /// Emits the block of the deferred message.
@@ -311,8 +284,7 @@ impl Shared {
         self.emit_in_order(intake, place, entry)
     }
 
-    /// Emits a block whose message is in the pool, after the blocks that were created in front of
-    /// it.
+    /// Emits a block whose message is in the pool, after the blocks created in front of it.
     fn emit_in_order(
         &mut self,
         intake: &mut Intake<'_>,
@@ -337,7 +309,7 @@ impl Shared {
     fn announce_sleep(&mut self) -> bool {
         let Some(input) = &mut self.input else { return true };
         self.asleep = true;
-        let has_more = input.announce_sleep().unwrap_or(true);
+        let has_more = input.announce_sleep_until_flush().unwrap_or(true);
         if has_more {
             self.asleep = false;
             input.wake(true);
@@ -352,8 +324,8 @@ impl Shared {
         self.sessions.end_all(&mut self.created);
     }
 
-    /// Takes over the ring that the thread has found. Returns false if the thread is still
-    /// searching.
+    /// Takes over the ring that the thread has found. Returns false while the thread still
+    /// searches.
     fn try_rejoin(&mut self) -> Result<bool, Failure> {
         let Some(thread) = self.rejoin.take_if(|thread| thread.is_finished()) else {
             return Ok(false);
@@ -374,19 +346,25 @@ impl Shared {
     }
 
     fn loss_remark(&self) -> String {
-        let mut remark = format!(
-            "{} connections of `{}`, which runs once for all that share it",
-            self.sessions.begun, self.prefix
-        );
+        let messages = self.sessions.messages.begun;
+        let (begun, what) = match messages {
+            0 => (self.sessions.begun, "connection"),
+            messages => (messages, "message"),
+        };
+        let mut remark =
+            format!("{begun} {what}s of `{}`, which runs once for all that share it", self.prefix);
         if self.unbegun > 0 {
             remark += &format!(
-                "; {} blocks were of connections that had begun before this request joined, and \
-                 were not given",
+                "; {} blocks were of {what}s that had begun before this request joined, and were \
+                 not given",
                 self.unbegun
             );
         }
+        if self.untaken > 0 {
+            remark += &format!("; {} blocks were of classes that no arc takes", self.untaken);
+        }
         if self.sessions.torn > 0 {
-            remark += &format!("; {} times it was too slow for a connection", self.sessions.torn);
+            remark += &format!("; {} times it was too slow for a {what}", self.sessions.torn);
         }
         if self.deaths > 0 {
             remark += &format!("; its process ended {} times and was replaced", self.deaths);

@@ -1,8 +1,8 @@
 //! `share`: offers a stream to other requests of the same user, with everything that downstream
 //! filters need: frames, classes, sessions, times and marks.
 //!
-//! The sink writes each block as one message to a ring. The ring overwrites its oldest messages, so
-//! no reader can delay the path or another reader. While there is no reader, nothing is copied.
+//! The sink writes each block as one message to a ring that overwrites its oldest messages, so no
+//! reader can delay the path or another reader. Without readers it copies nothing.
 
 use super::sessions::{STAMP_BYTES, SharedStamp, WrittenSessions};
 use super::{ring_name, vacancy_descriptor};
@@ -18,7 +18,7 @@ use filter::{
     WorkerRule,
 };
 use std::os::fd::AsFd as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use sys::eventfd::EventFd;
@@ -37,7 +37,7 @@ nothing, and is told what it lost. Without readers, nothing is copied.
 
 Reasons for a drop: `unread` (no reader; not a loss), `too long` (longer than the ring accepts).",
     example: "rx eth0 | tcp | share \"rx eth0 | tcp\"",
-    input_forms: Forms::of(&[Form::Stream]),
+    input_forms: Forms::of(&[Form::Stream, Form::Message]),
     state: StateFacts::NONE.several(|_| {
         WorkerRule::Not(
             "a name belongs to one ring, which one process writes",
@@ -52,6 +52,7 @@ Reasons for a drop: `unread` (no reader; not a loss), `too long` (longer than th
             "8M",
             "maximum number of bytes that wait for slow readers",
         ),
+        Parameter::named("messages", Type::Flag, "no", "the blocks are fragments of messages"),
         Parameter::named("last", Type::Flag, "no", "end when the last reader has left"),
     ],
     ..Description::SINK
@@ -63,11 +64,14 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&SHARE, open);
 const TOO_LONG: DropReason = DropReason::Named("too long");
 /// Maximum number of concurrent readers.
 const READERS_MAX: usize = 256;
-/// Time without readers after which the path ends. Until the first reader has joined, the limit is
+/// Time without readers after which the path ends. For the first reader the limit is
 /// [`FIRST_READER_MAX`].
 const VACANCY_MAX: Duration = Duration::from_millis(500);
 const FIRST_READER_MAX: Duration = Duration::from_secs(10);
-/// Interval between two counts of the readers.
+/// Maximum time in ns for which readers sleep while the input does not pause, as for frames out of
+/// the kernel.
+const FLUSH_INTERVAL: Time = 10_000_000;
+/// Interval between counts of the readers.
 const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A sink that writes to the ring of a shared prefix.
@@ -80,6 +84,8 @@ struct Share {
     unread: Amount,
     long: Amount,
     readers_max: usize,
+    /// Time at which sleeping readers are woken even if the input does not pause.
+    flush_at: Time,
     watch: Option<ReaderWatch>,
 }
 
@@ -102,17 +108,18 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         host,
         output: Some(output),
         address,
-        sessions: WrittenSessions::default(),
+        sessions: WrittenSessions::new(opening.arguments.flag("messages")),
         written: Amount::default(),
         unread: Amount::default(),
         long: Amount::default(),
         readers_max: 0,
+        flush_at: 0,
         watch,
     }))
 }
 
 impl Sink for Share {
-    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure> {
         let Some(output) = &mut self.output else { return Ok(()) };
         let readers = output.present_readers();
         self.readers_max = self.readers_max.max(readers);
@@ -124,6 +131,10 @@ impl Sink for Share {
             } else {
                 self.write_block(&block, stamp)?;
             }
+        }
+        if let Some(output) = self.output.as_mut().filter(|_| now >= self.flush_at) {
+            output.flush();
+            self.flush_at = now + FLUSH_INTERVAL;
         }
         Ok(())
     }
@@ -182,9 +193,14 @@ impl Drop for Share {
     }
 }
 
-/// A thread that withdraws the name of the ring and reports the vacancy after the last reader has
-/// left, even if no more blocks arrive.
+/// The names of this process that end with their last reader. A prefix offers one for each filter
+/// at which others may join it.
+static WATCHED: Mutex<Vec<(Arc<Host>, Address)>> = Mutex::new(Vec::new());
+
+/// A thread that withdraws all watched names and reports the vacancy once their last reader has
+/// left, even if no block arrives meanwhile.
 struct ReaderWatch {
+    address: Address,
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -193,24 +209,32 @@ impl ReaderWatch {
     fn start(host: &Arc<Host>, address: &Address) -> sys::Result<Self> {
         vacancy_descriptor()?;
         let stop = Arc::new(EventFd::new()?);
-        let (host, address, stopped) = (Arc::clone(host), address.clone(), Arc::clone(&stop));
+        let stopped = Arc::clone(&stop);
+        watched().push((Arc::clone(host), address.clone()));
         let thread = std::thread::Builder::new().name("readers".to_owned());
         let thread = thread
-            .spawn(move || watch_readers(&host, &address, &stopped))
+            .spawn(move || watch_readers(&stopped))
             .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { address: address.clone(), stop, thread: Some(thread) })
     }
 }
 
-fn watch_readers(host: &Host, address: &Address, stop: &EventFd) {
+fn watched() -> MutexGuard<'static, Vec<(Arc<Host>, Address)>> {
+    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn watch_readers(stop: &EventFd) {
     let mut deadline = Instant::now() + FIRST_READER_MAX;
     while sys::poll::readable(&[stop.as_fd()], Some(COUNT_INTERVAL)) == [false] {
-        let readers = host.names().iter().map(|name| name.readers).sum::<usize>();
-        if readers > 0 {
+        let names = watched();
+        let readers = names.iter().flat_map(|(host, _)| host.names()).map(|name| name.readers);
+        if readers.sum::<usize>() > 0 {
             deadline = Instant::now() + VACANCY_MAX;
         } else if Instant::now() >= deadline {
             // No reader joins any more; one that just has finds the end and starts another process.
-            host.withdraw(address);
+            names.iter().for_each(|(host, address)| {
+                host.withdraw(address);
+            });
             super::report_vacancy();
             return;
         }
@@ -219,6 +243,7 @@ fn watch_readers(host: &Host, address: &Address, stop: &EventFd) {
 
 impl Drop for ReaderWatch {
     fn drop(&mut self) {
+        watched().retain(|(_, address)| *address != self.address);
         self.stop.notify();
         if let Some(thread) = self.thread.take() {
             // A panic in it has been printed.

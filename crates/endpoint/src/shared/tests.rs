@@ -15,8 +15,15 @@ fn read_without(
     written: &[Entry],
     is_missed: impl Fn(usize) -> bool,
 ) -> (Vec<(u32, u32, Flags)>, ReadSessions) {
-    let (mut writer, mut reader, mut all) =
-        (WrittenSessions::default(), ReadSessions::default(), vec![]);
+    read_with(WrittenSessions::default(), written, is_missed)
+}
+
+fn read_with(
+    mut writer: WrittenSessions,
+    written: &[Entry],
+    is_missed: impl Fn(usize) -> bool,
+) -> (Vec<(u32, u32, Flags)>, ReadSessions) {
+    let (mut reader, mut all) = (ReadSessions::default(), Vec::new());
     for (number, entry) in written.iter().enumerate() {
         let stamp = writer.stamp(entry, number as u64);
         if !is_missed(number) && reader.admit(stamp, entry, &mut all) == Admission::Follows {
@@ -48,8 +55,8 @@ fn two_sessions() -> [Entry; 7] {
 
 #[test]
 fn o6_stamp_decodes_to_the_written_one() {
-    for begins in [false, true] {
-        let stamp = SharedStamp { position: u64::MAX - 1, number: (1 << 62) + 7, begins };
+    for (begins, framed) in [(false, false), (true, false), (false, true), (true, true)] {
+        let stamp = SharedStamp { position: u64::MAX - 1, number: (1 << 61) + 7, begins, framed };
         let mut bytes = [9; STAMP_BYTES + 3];
         stamp.write(&mut bytes);
         assert_eq!(SharedStamp::read(&bytes), Some((stamp, &[9; 3][..])));
@@ -119,4 +126,52 @@ fn o6_sessions_end_with_their_ring_and_when_their_number_returns() {
     let huge: Vec<Entry> = huge.iter().chain(&huge).copied().collect();
     let (got, sessions) = read_without(&huge, |number| number > 0 && number < 101);
     assert_eq!((got.len(), got[1].2, sessions.torn), (3, Flags::END_MASK, 1));
+}
+
+/// Returns the fragments of three messages in two sessions.
+fn three_messages() -> [Entry; 7] {
+    [
+        session_block(1, 0, Flags::FIRST),
+        session_block(2, 0, Flags::FIRST.with(BACKWARD)),
+        session_block(1, 10, NO_FLAGS),
+        session_block(2, 20, Flags::LAST.with(BACKWARD)),
+        session_block(1, 11, Flags::LAST),
+        session_block(1, 0, Flags::FIRST),
+        session_block(1, 12, Flags::LAST),
+    ]
+}
+
+fn read_messages(is_missed: impl Fn(usize) -> bool) -> (Vec<(u32, u32, Flags)>, ReadSessions) {
+    read_with(WrittenSessions::new(true), &three_messages(), is_missed)
+}
+
+#[test]
+fn o6_reader_gets_messages_from_their_beginning_only() {
+    let (all, reader) = read_messages(|_| false);
+    assert_eq!((all.len(), reader.messages.begun, reader.torn), (7, 3, 0));
+    // It joins within the first message, and gets the others, also of the same session.
+    let (late, reader) = read_messages(|number| number == 0);
+    let wanted = [1, 3, 5, 6].map(|number| three_messages()[number]);
+    let wanted = wanted.map(|e| (e.context.session, e.pointer.length(), e.context.flags));
+    assert_eq!((late, reader.messages.begun, reader.torn), (wanted.to_vec(), 2, 0));
+}
+
+#[test]
+fn o6_lost_fragment_ends_all_open_messages_and_later_ones_follow() {
+    let ended = Flags::END_MASK;
+    let (got, reader) = read_messages(|number| number == 2);
+    let begun = [(1, 0, Flags::FIRST), (2, 0, Flags::FIRST.with(BACKWARD))];
+    let ends = [(1, 0, ended), (2, 0, ended.with(BACKWARD))];
+    let last = [(1, 0, Flags::FIRST), (1, 12, Flags::LAST)];
+    assert_eq!(got, [&begun[..], &ends, &last].concat());
+    assert_eq!((reader.messages.begun, reader.torn), (3, 2));
+    // Between two messages nothing is open, and the loss of a whole message ends none.
+    let (got, reader) = read_messages(|number| number >= 5);
+    assert_eq!((got.len(), reader.torn), (5, 0));
+    // With the ring all that is open ends.
+    let (_, mut reader) = read_messages(|number| number == 6);
+    let mut ends = Vec::new();
+    reader.end_all(&mut ends);
+    let flags: Vec<_> = ends.iter().map(|end| (end.context.session, end.context.flags)).collect();
+    assert_eq!(flags, [(1, ended)]);
 }

@@ -6,7 +6,7 @@ use crate::graph::Graph;
 use crate::language::label::truncate_word;
 use crate::language::{Diagnostic, Request, nearest};
 use crate::plan::{REPLICAS_MAX, is_parallelism, ring_size, signal};
-use crate::prefix;
+use crate::prefix::terms;
 use crate::share::Share;
 use crate::workers::{self, WORKERS_MAX};
 
@@ -35,7 +35,7 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional("parallel", Type::Text, PARALLEL_HELP),
     Parameter::optional("engines", Type::Text, ENGINES_HELP),
     Parameter::optional("share", Type::Text, SHARE_HELP),
-    Parameter::optional(prefix::PREFIX_OPTION, Type::OneOf(prefix::PREFIX_VALUES), PREFIX_HELP),
+    Parameter::optional(terms::PREFIX_OPTION, Type::OneOf(terms::PREFIX_VALUES), PREFIX_HELP),
     Parameter::optional(
         "adapt",
         Type::Flag,
@@ -81,9 +81,10 @@ const SHARE_HELP: &str = "memory for frames from the kernel: user (the default: 
                      them \
                      selects), or world (shared by all users that set this)";
 
-const PREFIX_HELP: &str = "where the start of the request runs, from a live source to `tcp`: \
-                      private (the default: in the request itself), or shared (in one process for \
-                      all requests of the user with this start; needs a daemon)";
+const PREFIX_HELP: &str = "where the start of the request runs, from a live source to `tcp` or a \
+                           parser after it: private (the default: in the request itself), or \
+                           shared (in one process for all requests of the user with this start; \
+                           needs a daemon)";
 
 /// Parses the options of a request. Invalid options are reported and omitted.
 pub(super) fn parse_options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {

@@ -10,6 +10,7 @@ use crate::language::label::truncate_word;
 use crate::language::limits::PROGRAMS_MAX;
 use crate::language::tree::FilterTerm;
 use crate::language::{Diagnostic, Span, nearest};
+use crate::prefix::{described, terms};
 use crate::registry::Registry;
 
 pub(super) fn check_shape(draft: &mut Draft<'_>, registry: &dyn Registry) {
@@ -108,6 +109,10 @@ fn look_up_name(
     if entry.is_none() {
         draft.mistakes.push(unknown_filter(name, place, registry));
     }
+    let entry = entry.map(|entry| match entry.name == terms::SHARED_SOURCE {
+        true => described::describe(entry, first, registry),
+        false => entry,
+    });
     draft.nodes[id.0].entry = entry;
 }
 

@@ -15,6 +15,7 @@ mod tree;
 
 use crate::language::tree::{FilterTerm, Term};
 use crate::language::{Request, Span};
+use crate::prefix::terms;
 use crate::read::read_request;
 use crate::registry::Registry;
 use argument::assign;
@@ -191,11 +192,25 @@ impl Edit {
         }
     }
 
+    /// Fails if the request runs filters for others, which the edit would change for all. Moves
+    /// change nothing that others see.
+    fn check_unshared(&self, request: &Request) -> Result<(), InvalidEdit> {
+        let moves = matches!(self, Self::Move { .. } | Self::Upgrade { .. });
+        match filters(request).find_map(terms::offered).filter(|_| !moves) {
+            Some(prefix) => Err(InvalidEdit(format!(
+                "it runs `{prefix}` for other requests, which none of them has asked to change; \
+                 start the request to be changed with `--prefix=private`"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// Applies the edit to the text of a request. Fails if the text or the new filter has syntax
     /// errors, if the node does not exist or is ambiguous, if nothing would remain, or if an
     /// argument is not writable.
     pub fn apply(&self, text: &str, registry: &dyn Registry) -> Result<EditResult, InvalidEdit> {
         let mut request = parse_tree(text, "the running request")?;
+        self.check_unshared(&request)?;
         let old: Vec<Span> = filters(&request).map(|node| node.span).collect();
         if let Self::Whole(new) = self {
             return replace_text(&request, new);
@@ -298,7 +313,16 @@ fn find_filter(request: &Request, wanted: &str) -> Result<Span, InvalidEdit> {
     };
     let found: Vec<&FilterTerm> = filters(request).filter(is).collect();
     let node = match (found.as_slice(), number) {
-        ([], _) => return Err(InvalidEdit(format!("the request has no `{wanted}`"))),
+        ([], _) => {
+            let shared = filters(request).find_map(|node| terms::with_filter(node, name));
+            let why = shared.map_or_else(String::new, |prefix| {
+                format!(
+                    ": it runs in the shared prefix `{prefix}`, for every request that begins so; \
+                     start this one with `--prefix=private` to change it for this one alone"
+                )
+            });
+            return Err(InvalidEdit(format!("the request has no `{wanted}`{why}")));
+        }
         ([one], None) => one,
         (all, Some(number)) if (1..=all.len()).contains(&number) => all[number - 1],
         (all, _) => {

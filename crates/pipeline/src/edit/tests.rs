@@ -133,3 +133,26 @@ fn v3_unchanged_filters_keep_their_identity() {
     let old: Vec<_> = whole.filters.iter().map(|(_, old)| *old).collect();
     assert_eq!(old, [place("rx", 0), place("count", 0), None, place("print", 0)]);
 }
+
+#[test]
+fn o6_edit_of_a_shared_filter_is_refused_with_the_remedy() {
+    let edit = |words: &[&str], text: &str| {
+        Edit::parse(words).unwrap().apply(text, &CATALOG).unwrap_err().0
+    };
+    let reader = r#"shared "rx lo | tcp | http" |get count"#;
+    let why = edit(&["arg", "tcp", "gap=2s"], reader);
+    assert_eq!(
+        why,
+        "the request has no `tcp`: it runs in the shared prefix `rx lo | tcp | http`, for every \
+         request that begins so; start this one with `--prefix=private` to change it for this one \
+         alone"
+    );
+    assert!(edit(&["remove", "http"], reader).contains("shared prefix"));
+    assert_eq!(edit(&["remove", "udp"], reader), "the request has no `udp`");
+    let server = r#"rx lo | tcp | share "rx lo | tcp" last=yes"#;
+    for words in [&["arg", "tcp", "gap=2s"][..], &["insert", "count", "after", "tcp"]] {
+        let why = edit(words, server);
+        assert!(why.starts_with("it runs `rx lo | tcp` for other requests"), "{why}");
+        assert!(why.ends_with("start the request to be changed with `--prefix=private`"), "{why}");
+    }
+}

@@ -8,9 +8,14 @@ use filter::catalog;
 const FILTERS: RegistryList<'_> =
     RegistryList { entries: catalog::FILTERS, endpoints: &[], spaces: &[] };
 
+fn cuts(text: &str) -> SharedPrefixes {
+    split_prefix(text, &FILTERS).unwrap_or_else(|why| panic!("{text}: {why}"))
+}
+
+/// Returns prefix and rest of the cut after the filter that reassembles connections.
 fn split_texts(text: &str) -> (String, String) {
-    let split = split_prefix(text, &FILTERS).unwrap_or_else(|why| panic!("{text}: {why}"));
-    (split.prefix, split.rest)
+    let cut = cuts(text).cuts.pop().unwrap();
+    (cut.prefix, cut.rest)
 }
 
 #[test]
@@ -39,11 +44,59 @@ fn o6_request_splits_behind_the_filter_that_orders_connections() {
 }
 
 #[test]
+fn o6_prefix_reaches_to_the_last_filter_that_keeps_sessions() {
+    // The prefixes from the longest, and which of them is started.
+    let cases: [(&str, &[&str], usize); 9] = [
+        ("rx lo | tcp | count", &["rx lo | tcp"], 0),
+        ("rx lo | tcp | http |get json", &["rx lo | tcp | http", "rx lo | tcp"], 0),
+        ("rx lo | tcp |80 http | dport | count", &["rx lo | tcp |80 http", "rx lo | tcp"], 0),
+        (
+            "rx lo | tcp | http decode=yes | count",
+            &["rx lo | tcp | http decode=yes", "rx lo | tcp"],
+            1,
+        ),
+        ("rx lo | tcp | http |get match \"a\" | json", &["rx lo | tcp | http", "rx lo | tcp"], 0),
+        ("rx lo | tcp | tls | count", &["rx lo | tcp | tls", "rx lo | tcp"], 0),
+        // Exchanges are made only for requests that ask for them.
+        ("rx lo | tcp | http |exchange count", &["rx lo | tcp"], 0),
+        ("rx lo | tcp | http |all count", &["rx lo | tcp"], 0),
+        ("rx lo | tcp | http@thread1 | count", &["rx lo | tcp"], 0),
+    ];
+    for (text, prefixes, start) in cases {
+        let found = cuts(text);
+        let found_prefixes: Vec<&str> = found.cuts.iter().map(|cut| &*cut.prefix).collect();
+        assert_eq!((&found_prefixes[..], found.start), (prefixes, start), "{text}");
+    }
+}
+
+#[test]
+fn o6_process_offers_its_prefix_at_each_end() {
+    let made = |prefix: &str, runs: &str| prefix_request(prefix, &FILTERS, |text| text == runs);
+    assert_eq!(made("rx lo | tcp", ""), "rx lo | tcp | share \"rx lo | tcp\" last=yes");
+    assert_eq!(
+        made("rx lo | tcp |80 http", ""),
+        "rx lo | tcp | share \"rx lo | tcp\" last=yes + |80 (http | share \"rx lo | tcp |80 \
+         http\" messages=yes last=yes)"
+    );
+    assert_eq!(
+        made("rx lo | tcp | http", "rx lo | tcp"),
+        "shared \"rx lo | tcp\" | http | share \"rx lo | tcp | http\" messages=yes last=yes"
+    );
+    // Classes made on request are not offered to others.
+    let asks = made("rx lo | tcp | http |exchange match \"a\"", "");
+    assert!(asks.starts_with("rx lo | tcp | share \"rx lo | tcp\" last=yes + (http |"), "{asks}");
+    assert!(!offers(&asks, "rx lo | tcp | http") && offers(&asks, "rx lo | tcp"), "{asks}");
+    for prefix in ["rx lo | tcp", "rx lo | tcp | http"] {
+        assert!(offers(&made("rx lo | tcp | http", ""), prefix), "{prefix}");
+    }
+}
+
+#[test]
 fn o6_prefix_is_quoted_in_the_requests_made_of_it() {
     let text = r#"rx lo | match "a\"\\b" | tcp | count"#;
     let (prefix, rest) = split_texts(text);
     assert!(text.starts_with(&prefix), "{prefix}");
-    for made in [rest, prefix_request(&prefix)] {
+    for made in [rest, prefix_request(&prefix, &FILTERS, |_| false)] {
         let (request, mistakes) = parse(&made);
         assert!(mistakes.is_empty(), "{made}: {mistakes:?}");
         assert_eq!(request.to_string(), made);

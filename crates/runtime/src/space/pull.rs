@@ -8,7 +8,7 @@ use super::pass::earlier_time;
 use super::{INTAKE_GENERAL, Input, Space};
 use crate::control::ControlEvent;
 use crate::failure::PathFailure;
-use endpoint::{Intake, SourceStatus};
+use endpoint::{Intake, SourceStatus, TakenClasses};
 use filter::{Batch, BatchMemory, Time};
 
 /// Limits on one read from a ring.
@@ -29,7 +29,8 @@ impl Space {
         // Once the limit of `-c` is reached, blocks in flight are not drained.
         let drains = !self.is_limit_reached();
         let now = self.graph.live_time();
-        let Operator::Source(part) = &mut self.graph.nodes[at].operator else { return };
+        let node = &mut self.graph.nodes[at];
+        let (Operator::Source(part), arcs) = (&mut node.operator, &node.arcs) else { return };
         if part.ended {
             return;
         }
@@ -40,6 +41,8 @@ impl Space {
         let mut room = self.inputs.spare.take().unwrap_or_default();
         let pool = &self.graph.intakes[from];
         let intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now);
+        let takes = |class| arcs.iter().any(|arc| arc.wanted.contains(class));
+        let intake = intake.with_taken_classes(TakenClasses::new(&takes));
         let mut intake = intake.with_general_pool(&self.graph.intakes[INTAKE_GENERAL]);
         let observed = self.graph.pass.observers.reads_bytes() || self.ports.events.is_journal();
         if !observed {

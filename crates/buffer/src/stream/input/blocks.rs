@@ -25,6 +25,32 @@ impl Input {
         }
     }
 
+    /// Copies the first `head` bytes of the next block of a ring that overwrites, and the rest of
+    /// it if `wants` returns true for them; `wants` may be called several times for a block, also
+    /// with bytes that are being overwritten. Does not block. Returns the length of the block, and
+    /// true if it was copied. Fails with [`Fault::TooLong`] if `out` is too short, and with
+    /// [`Fault::Lossy`] if the ring does not overwrite.
+    pub fn read_wanted(
+        &mut self,
+        out: &mut [u8],
+        head: usize,
+        wants: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<(BlockRead, bool), Fault> {
+        if !self.lossy {
+            return Err(Fault::Lossy);
+        }
+        loop {
+            if let Some((length, copied)) = self.ring.walk().read_wanted(out, head, wants)? {
+                return Ok((BlockRead::Block(length), copied));
+            }
+            self.release();
+            if !self.follow_switch()? {
+                let end = self.is_at_end()?;
+                return Ok((if end { BlockRead::End } else { BlockRead::Nothing }, false));
+            }
+        }
+    }
+
     /// Reads as [`Input::try_read`] does, but reports empty blocks as marks. An empty block at the
     /// front is taken; bytes after an empty block are not copied in the same call. Fails with
     /// [`Fault::Lossy`] if the ring overwrites.
@@ -116,9 +142,20 @@ impl Input {
     /// Announces that the caller is about to sleep on the doorbell. Returns true if there is
     /// something to read after all. The caller must call [`Input::wake`] afterwards in either case.
     pub fn announce_sleep(&mut self) -> Result<bool, Fault> {
-        let side = &mut self.ring.walk().side;
         // Any block: a reader of many streams serves the others in the meantime.
-        let until = side.next.saturating_add(1);
+        self.announce(1)
+    }
+
+    /// Announces as [`Input::announce_sleep`], for a caller that need not be woken before the writer
+    /// flushes or a quarter of the ring is unread.
+    pub fn announce_sleep_until_flush(&mut self) -> Result<bool, Fault> {
+        let enough = self.ring.walk().side.capacity / 4;
+        self.announce(enough)
+    }
+
+    fn announce(&mut self, enough: u64) -> Result<bool, Fault> {
+        let side = &mut self.ring.walk().side;
+        let until = side.next.saturating_add(enough);
         let index = side.index;
         let Some(page) = side.store.readers.get(index) else { return Err(Fault::Abandoned) };
         self.sleeper.announce_sleep(page, reader::WAIT, until);

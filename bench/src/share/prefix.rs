@@ -1,0 +1,254 @@
+//! Requests of one user that begin the same way: ten requests `rx IF | tcp | http | …` with ten
+//! different tails, with and without a shared prefix. FEATURES O6, O7, [SL §7.1]
+//!
+//! A generated HTTP capture is sent over a veth pair at a rate that no candidate loses anything at.
+//! The cost is the processor time of all processes: the requests, the process of the prefix, and
+//! the daemon. The reference is the cost of the prefix once and of each tail once: that of
+//! `PREFIX | discard`, and for each tail what a request with that tail alone costs beyond it. The
+//! bench fails if a request loses a block, or if its tail takes other blocks than it takes alone.
+
+use crate::harness::{Better, Goal, Samples, is_selected, rows};
+use crate::live::load::{Load, Rate};
+use crate::options::Options;
+use crate::processes::{
+    Children, read_text, start_on_second_processor, streamline, wait_until_idle,
+};
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use crate::temp_directory::TempDirectory;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use testkit::net::{Cable, Pair, SERVER_DEVICE, wait_until};
+
+/// The name of the row.
+const ROW: &str = "10 tails of one user";
+/// The ends of the requests, each behind the prefix.
+const TAILS: [&str; 10] = [
+    "|request json",
+    "|response json",
+    "|get print",
+    "|post print",
+    "|200 count",
+    "|404 json",
+    "|head count",
+    "|response hist length",
+    "| count",
+    "|request match \"GET /thing\" | count",
+];
+/// The request that shows the cost of the prefix.
+const NO_TAIL: &str = "| discard";
+/// Frames per second.
+const RATE: f64 = 50_000.0;
+/// Divisor of the capture size that is given for all benches.
+const SIZE_DIVISOR: u64 = 5;
+/// Ring size of the source in MB.
+const RING_MB: u32 = 16;
+
+/// Time after the last frame, in which `tcp` gives up waiting for the segments that the capture
+/// lacks: a request that leaves a prefix does not get what still waits there.
+const GAP: Duration = Duration::from_millis(1_300);
+
+const ONCE: &str = "prefix and tails once";
+const APART: &str = "apart";
+const SHARED: &str = "shared";
+
+pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    if !is_selected(ROW) {
+        return Ok(Vec::new());
+    }
+    let cable = Cable { addresses: false, ..Cable::default() };
+    let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two namespaces")?;
+    let folder = TempDirectory::new("prefix").map_err(|why| why.to_string())?;
+    let file = folder.0.join("mixed.pcap");
+    crate::replay::generate_capture("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
+    let load = Load::read(&file).map_err(|why| why.to_string())?;
+    let bench = PrefixBench { pair, load, folder, program: streamline().ok_or("no program")? };
+    let mut samples = [ONCE, SHARED, APART].map(|name| Samples { name, values: Vec::new() });
+    let mut single = Samples { name: "one alone", values: Vec::new() };
+    let mut sentinels = Vec::new();
+    for round in 0..=options.rounds {
+        sentinels.push(Sentinel::measure());
+        let costs = bench.measure_round()?;
+        // The first round is a warm-up.
+        if round > 0 {
+            let all = samples.iter_mut().chain([&mut single]);
+            all.zip(costs).for_each(|(samples, cost)| samples.values.push(cost));
+        }
+    }
+    let sentinel_ns = crate::harness::median(&sentinels);
+    let subject = ("share", ROW, 10.0);
+    let unit = ("ns CPU/frame", Better::Less);
+    let goal = Goal {
+        candidate: SHARED,
+        reference: ONCE,
+        goal: "ten at most 1.5 times one and the tails",
+        target: 1.0 / 1.5,
+    };
+    let mut all = rows(subject, unit, sentinel_ns, &samples, &[goal]);
+    all.extend(rows(("share", "one tail of one user", 1.0), unit, sentinel_ns, &[single], &[]));
+    Ok(all)
+}
+
+struct PrefixBench {
+    pair: Pair,
+    load: Load,
+    folder: TempDirectory,
+    program: PathBuf,
+}
+
+/// The result of a run of several requests.
+struct PrefixRun {
+    /// Processor time in ns per frame.
+    cost: f64,
+    /// Number of blocks that the last filter or sink of each request has taken.
+    taken: Vec<u64>,
+}
+
+impl PrefixBench {
+    /// Returns the costs: of prefix and tails once, of the requests with a shared prefix, of the
+    /// requests apart, and of the first request alone.
+    fn measure_round(&self) -> Result<[f64; 4], String> {
+        let prefix = self.observe(&[NO_TAIL], "private")?.cost;
+        let (mut once, mut alone, mut first) = (prefix, Vec::new(), f64::NAN);
+        for tail in TAILS {
+            let run = self.observe(&[tail], "private")?;
+            once += (run.cost - prefix).max(0.0);
+            first = if alone.is_empty() { run.cost } else { first };
+            alone.extend(run.taken);
+        }
+        let shared = self.observe(&TAILS, "shared")?;
+        let apart = self.observe(&TAILS, "private")?;
+        for (who, run) in [(SHARED, &shared), (APART, &apart)] {
+            if run.taken != alone {
+                return Err(format!("{who}: tails took {:?}, alone {alone:?}", run.taken));
+            }
+        }
+        Ok([once, shared.cost, apart.cost, first])
+    }
+
+    /// Sends the capture while requests with these tails run.
+    fn observe(&self, tails: &[&str], prefix: &str) -> Result<PrefixRun, String> {
+        let folder = self.folder.0.join("run");
+        let failed = |why: std::io::Error| format!("{}: {why}", folder.display());
+        // Removes the files of an earlier run.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).map_err(failed)?;
+        let mut children = Children::default();
+        children.add(self.start("daemon", &["daemon", "--socket", "daemon"])?);
+        wait_until("the daemon answers", || self.list().is_some());
+        for (number, tail) in tails.iter().enumerate() {
+            let report = format!("--report=report{number}");
+            let request = format!(
+                "--prefix={prefix} rx {SERVER_DEVICE} ring={RING_MB}MB | tcp | http {tail}"
+            );
+            let words = ["run", "--json", &report, &request];
+            children.add(self.start(&format!("request{number}"), &words)?);
+            let mut ended = None;
+            wait_until("the request runs", || {
+                ended = children.first_exited();
+                ended.is_some() || self.list().is_some_and(|listed| readers(&listed) > number)
+            });
+            if ended.is_some() {
+                return Err(format!("{request}: {}", self.read(&format!("request{number}.err"))));
+            }
+        }
+        let listed = self.list().unwrap_or_default();
+        let processes = [children.processes(), servers(&listed)].concat();
+        let before = wait_until_idle(&processes);
+        let sent = self.load.send(&self.pair, Rate::PerSecond(RATE), usize::MAX)?;
+        sys::poll::readable(&[], Some(GAP));
+        let used = wait_until_idle(&processes).saturating_sub(before);
+        children.interrupt_and_wait("a request")?;
+        let taken = (0..tails.len()).map(|n| parse_taken(&self.read(&format!("report{n}"))));
+        Ok(PrefixRun {
+            cost: used as f64 / sent.frames as f64,
+            taken: taken.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn start(&self, name: &str, words: &[&str]) -> Result<std::process::Child, String> {
+        let mut command = self.command();
+        let file = File::create(self.folder.0.join("run").join(format!("{name}.err")));
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(file.map_err(|why| format!("{name}: {why}"))?);
+        start_on_second_processor(&self.pair.server, &mut command)
+    }
+
+    fn command(&self) -> Command {
+        let folder = self.folder.0.join("run");
+        let mut command = Command::new(&self.program);
+        command.env("STREAMLINE_DAEMON", folder.join("daemon")).current_dir(folder);
+        command
+    }
+
+    fn read(&self, file: &str) -> String {
+        read_text(&self.folder.0.join("run").join(file))
+    }
+
+    /// Returns the running paths, as printed by `ps --json`; `None` if no daemon answers.
+    fn list(&self) -> Option<Value> {
+        let output = self.command().args(["ps", "--json"]).stdin(Stdio::null()).output().ok()?;
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())?
+    }
+}
+
+fn paths(listed: &Value) -> impl Iterator<Item = (&str, u32)> {
+    let all = listed["paths"].as_array().into_iter().flatten();
+    all.filter_map(|path| {
+        Some((path["line"].as_str()?, u32::try_from(path["process"].as_u64()?).ok()?))
+    })
+}
+
+/// Returns the processes that run prefixes.
+fn servers(listed: &Value) -> Vec<u32> {
+    paths(listed)
+        .filter(|(line, _)| line.contains("share \""))
+        .map(|(_, process)| process)
+        .collect()
+}
+
+/// Returns the number of requests that run no prefix for others.
+fn readers(listed: &Value) -> usize {
+    paths(listed).filter(|(line, _)| !line.contains("share \"")).count()
+}
+
+/// Reads from a report the number of blocks that the last filter or sink took. Fails if blocks were
+/// lost.
+fn parse_taken(report: &str) -> Result<u64, String> {
+    let report: Value = serde_json::from_str(report).map_err(|why| format!("a report: {why}"))?;
+    if report["balanced"] != true || report["lost"] != 0 {
+        return Err(format!("a request lost blocks: {report}"));
+    }
+    let filters = report["filters"].as_array();
+    let last = filters.and_then(|all| all.last()).and_then(|last| last["taken"]["blocks"].as_u64());
+    last.ok_or_else(|| format!("a report without filters: {report}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn prefix_processes_and_readers_are_told_apart() {
+        let listed = json!({ "paths": [
+            { "line": "rx a | tcp | share \"rx a | tcp\" last=yes", "process": 7 },
+            { "line": "shared \"rx a | tcp\" | count", "process": 8 },
+        ]});
+        assert_eq!((servers(&listed), readers(&listed)), (vec![7], 1));
+    }
+
+    #[test]
+    fn lost_blocks_fail_a_run() {
+        let report = |lost: u64| {
+            let taken = |blocks: u64| json!({ "taken": { "blocks": blocks } });
+            json!({ "balanced": true, "lost": lost, "filters": [taken(9), taken(4)] }).to_string()
+        };
+        assert_eq!(parse_taken(&report(0)), Ok(4));
+        assert!(parse_taken(&report(1)).unwrap_err().starts_with("a request lost blocks"));
+        assert!(parse_taken("{}").is_err());
+    }
+}

@@ -1,0 +1,29 @@
+//! The classes that the arcs of a source take.
+
+use abi::Class;
+use std::fmt;
+
+/// The classes that an arc takes; by default all.
+#[derive(Clone, Copy, Default)]
+pub struct TakenClasses<'s>(Option<&'s dyn Fn(Class) -> bool>);
+
+impl<'s> TakenClasses<'s> {
+    /// Creates a set from its membership test.
+    #[must_use]
+    pub fn new(takes: &'s dyn Fn(Class) -> bool) -> Self {
+        Self(Some(takes))
+    }
+
+    /// Returns true if the set contains the class.
+    #[inline]
+    #[must_use]
+    pub fn contains(&self, class: Class) -> bool {
+        self.0.is_none_or(|takes| takes(class))
+    }
+}
+
+impl fmt::Debug for TakenClasses<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "TakenClasses(some)" } else { "TakenClasses(all)" })
+    }
+}

@@ -1,0 +1,119 @@
+//! The filters after which a request can be split, by the facts of the catalog.
+
+use super::terms::{UnsharedReason, check_place};
+use crate::graph::{Edge, Graph, NodeId, Use};
+use crate::language::Span;
+use crate::language::tree::{FilterTerm, Pipeline, Term};
+use crate::registry::Registry;
+use filter::{Description, Form, OutputForm, StateScope, ValueRange};
+
+/// A filter at which requests can join a prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct End {
+    /// Index of the filter in the pipeline behind the source.
+    pub(super) stage: usize,
+    /// True if the filter outputs messages, false if it outputs streams.
+    pub(super) outputs_messages: bool,
+    /// True if no filter behind the first end, up to this one, has arguments.
+    pub(super) is_plain: bool,
+    /// True if a pipe behind the filter names classes that the filter makes only on request.
+    pub(super) is_on_request: bool,
+}
+
+/// Finds the ends of a pipeline, from the first to the last: the filter that reassembles
+/// connections, and later filters that keep state per connection. Fails with the reason if there is
+/// none.
+pub(super) fn find(
+    whole: &Pipeline,
+    graph: &Graph,
+    registry: &dyn Registry,
+) -> Result<Vec<End>, UnsharedReason> {
+    let filters: Vec<(&FilterTerm, &Use)> = leading_filters(whole, graph).collect();
+    let orders = |(_, used): &(&FilterTerm, &Use)| used.effect().output_form == STREAM;
+    let Some(first) = filters.iter().position(orders) else {
+        return Err(UnsharedReason("no `tcp` follows the interface in it".to_owned()));
+    };
+    let mut ends: Vec<End> = Vec::new();
+    let (mut outputs_messages, mut is_plain) = (false, true);
+    for (stage, (term, used)) in filters.into_iter().enumerate() {
+        let is_behind = stage > first;
+        match check_shareable(term, used, is_behind, registry) {
+            Ok(()) => {}
+            Err(_) if is_behind => break,
+            Err(why) => return Err(why),
+        }
+        if stage < first {
+            continue;
+        }
+        is_plain &= !is_behind || term.arguments.is_empty();
+        match used.effect().output_form {
+            OutputForm::Form(form) => outputs_messages = form == Form::Message,
+            OutputForm::Same | OutputForm::Nothing => {}
+        }
+        if used.description.state.scope == StateScope::Sessions || !is_behind {
+            let is_on_request = is_on_request(graph, term.span, used.description, registry);
+            ends.push(End { stage, outputs_messages, is_plain, is_on_request });
+        }
+    }
+    Ok(ends)
+}
+
+const STREAM: OutputForm = OutputForm::Form(Form::Stream);
+const MESSAGE: OutputForm = OutputForm::Form(Form::Message);
+
+/// Returns the filters that follow the source, up to the first term that is none.
+fn leading_filters<'g>(
+    whole: &'g Pipeline,
+    graph: &'g Graph,
+) -> impl Iterator<Item = (&'g FilterTerm, &'g Use)> {
+    whole.rest.iter().map_while(|stage| match &stage.term {
+        Term::Filter(term) => Some((term, node_at(graph, term.span).and_then(|(_, used)| used)?)),
+        _ => None,
+    })
+}
+
+/// Fails with the reason why a filter cannot run once for several requests.
+fn check_shareable(
+    term: &FilterTerm,
+    used: &Use,
+    is_behind: bool,
+    registry: &dyn Registry,
+) -> Result<(), UnsharedReason> {
+    check_place(term)?;
+    let name = &term.name.text;
+    if registry.adds(name) {
+        return Err(UnsharedReason(format!("`{name}` is a function of this program")));
+    }
+    // A session is seen from its beginning, so what is kept of it is the same for all.
+    if !matches!(used.description.state.scope, StateScope::Nothing | StateScope::Sessions) {
+        return Err(UnsharedReason(format!("`{name}` before `tcp` has private state")));
+    }
+    let output_form = used.effect().output_form;
+    if used.description.user.is_none()
+        || is_behind && ![STREAM, MESSAGE, OutputForm::Same].contains(&output_form)
+    {
+        return Err(UnsharedReason(format!("`{name}` outputs neither streams nor messages")));
+    }
+    Ok(())
+}
+
+/// Returns true if a pipe behind the filter names classes that the filter makes only on request.
+fn is_on_request(graph: &Graph, span: Span, filter: &Description, registry: &dyn Registry) -> bool {
+    let Some((node, _)) = node_at(graph, span) else { return true };
+    let names = registry.names();
+    let entries = names.iter().filter_map(|name| registry.find(name));
+    let usable = entries.flat_map(|entry| entry.needs.usable);
+    let usable = usable.filter(|usable| usable.on_request && usable.giver == filter.name);
+    let made: Vec<ValueRange> =
+        usable.map(|usable| usable.classes).chain(filter.needs.both_ways).collect();
+    let names_one = |edge: &Edge| {
+        let mut ranges = edge.classes.ranges().iter();
+        ranges.any(|(low, high)| made.iter().any(|made| made.low <= *low && *high <= made.high))
+    };
+    graph.outputs(node).any(names_one)
+}
+
+fn node_at(graph: &Graph, span: Span) -> Option<(NodeId, Option<&Use>)> {
+    let (id, node) = graph.ids().find(|(_, node)| node.span == span)?;
+    Some((id, node.filter()))
+}

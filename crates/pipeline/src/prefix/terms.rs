@@ -1,0 +1,106 @@
+//! The terms of requests that share a prefix: the option, the source and the sink that stand for
+//! it, and the terms that cannot be shared.
+
+use crate::language::tree::{Argument, FilterTerm, Name, Pipeline, Stage, Term, Text};
+use crate::language::{Span, parse};
+use filter::Arguments;
+use std::fmt;
+
+/// The option that says if the beginning of a request is shared, and its values.
+pub const PREFIX_OPTION: &str = "prefix";
+/// The values of [`PREFIX_OPTION`]: shared with others, or run by the request itself.
+pub const PREFIX_VALUES: &[&str] = &["shared", "private"];
+
+/// The source that reads a shared prefix, and the sink that offers it.
+pub const SHARED_SOURCE: &str = "shared";
+pub(crate) const SHARE_SINK: &str = "share";
+
+/// A reason why the beginning of a request cannot be shared.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnsharedReason(pub(super) String);
+
+impl fmt::Display for UnsharedReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Returns true if the options of a request ask for a shared prefix.
+#[must_use]
+pub fn is_requested(options: &Arguments) -> bool {
+    options.text(PREFIX_OPTION) == Some("shared")
+}
+
+/// Returns the text of the source that reads a prefix.
+#[must_use]
+pub fn source_text(prefix: &str) -> String {
+    Term::Filter(endpoint_term(SHARED_SOURCE, prefix)).to_string()
+}
+
+/// Returns the prefix that a filter offers to other requests; `None` if it is no sink for that.
+pub(crate) fn offered(term: &FilterTerm) -> Option<String> {
+    prefix_of(term, SHARE_SINK)
+}
+
+/// Returns the prefix that a source reads, if the prefix contains a filter with this name.
+pub(crate) fn with_filter(term: &FilterTerm, name: &str) -> Option<String> {
+    let prefix = prefix_of(term, SHARED_SOURCE)?;
+    let (request, _) = parse(&prefix);
+    let [Term::Pipeline(whole)] = request.pipelines.as_slice() else { return None };
+    let mut terms =
+        std::iter::once(&*whole.first).chain(whole.rest.iter().map(|stage| &stage.term));
+    terms.any(|term| matches!(term, Term::Filter(term) if term.name.text == name)).then_some(prefix)
+}
+
+/// Returns the prefix in the arguments of an endpoint with this name.
+pub(super) fn prefix_of(term: &FilterTerm, endpoint: &str) -> Option<String> {
+    let is_it = term.name.text == endpoint;
+    term.arguments.first().filter(|_| is_it).map(|argument| argument.value.lossy().to_string())
+}
+
+/// Fails with the reason if a filter is not the same for all, by how the request uses it.
+pub(super) fn check_place(term: &FilterTerm) -> Result<(), UnsharedReason> {
+    let name = &term.name.text;
+    if term.pin.is_some() {
+        return Err(UnsharedReason(format!("`{name}` is pinned")));
+    }
+    if term.mark.is_some() {
+        return Err(UnsharedReason(format!(
+            "`{name}` has a name by which the request uses it again"
+        )));
+    }
+    let own = |argument: &&Argument| {
+        let key = argument.key.as_ref().map(|key| key.text.as_str());
+        key.is_some_and(|key| ["untrusted", "state", "state_mode"].contains(&key))
+    };
+    match term.arguments.iter().find(own).and_then(|argument| argument.key.as_ref()) {
+        Some(key) => Err(UnsharedReason(format!("`{name}` has `{}=`", key.text))),
+        None => Ok(()),
+    }
+}
+
+/// Returns a pipeline of these stages.
+pub(super) fn build_pipeline(first: Term, rest: &[Stage]) -> Term {
+    Term::Pipeline(Pipeline { first: Box::new(first), rest: rest.to_vec(), span: Span::default() })
+}
+
+/// Returns a term with a prefix as its argument.
+pub(super) fn endpoint_term(name: &str, prefix: &str) -> FilterTerm {
+    FilterTerm {
+        name: build_name(name),
+        arguments: vec![build_argument(None, prefix, true)],
+        mark: None,
+        pin: None,
+        span: Span::default(),
+    }
+}
+
+/// Returns an argument, positional without a key.
+pub(super) fn build_argument(key: Option<&str>, value: &str, quoted: bool) -> Argument {
+    let value = Text { bytes: value.as_bytes().to_vec(), quoted, span: Span::default() };
+    Argument { key: key.map(build_name), value, span: Span::default() }
+}
+
+fn build_name(text: &str) -> Name {
+    Name { text: text.to_owned(), span: Span::default() }
+}
