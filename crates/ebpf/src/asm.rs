@@ -109,7 +109,8 @@ impl Asm {
         }
     }
 
-    /// Appends `dst = src op operand` in 64 bits, where `dst` and `operand` must differ.
+    /// Appends code that computes `dst = src op operand` in 64 bits. `dst` and `operand` must
+    /// differ.
     pub fn set(&mut self, dst: Reg, src: Reg, op: Alu, operand: impl Into<Operand>) {
         self.push(Insn::mov(dst, src));
         self.push(Insn::alu(op, dst, operand));

@@ -12,7 +12,7 @@ use crate::insn::{
 };
 use crate::program::Program;
 
-/// Lists the entire program. A line `; filter @from..to` precedes each change of filter, and each
+/// Lists the entire program. A line `; filter @from..to` precedes the code of each filter. Each
 /// instruction has a line with its slot and, for jumps, the target slot.
 pub fn listing(program: &Program) -> String {
     let mut out = String::new();

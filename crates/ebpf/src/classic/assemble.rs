@@ -17,7 +17,7 @@ pub(super) struct JumpLabel(pub(super) u32);
 /// An instruction or an assembler directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PseudoInsn {
-    /// An instruction that continues at the next one.
+    /// An instruction that does not branch.
     Plain(Instruction),
     /// A conditional jump.
     Branch { compare: Compare, yes: JumpLabel, no: JumpLabel },
@@ -61,12 +61,12 @@ pub(super) const fn constant_to_a(k: u32) -> PseudoInsn {
     plain_insn(code::LD | code::IMM, k)
 }
 
-/// Returns the instruction that applies an arithmetic operation to A and a constant.
+/// Returns the instruction that computes `A = A op k`.
 pub(super) const fn alu_k(op: u16, k: u32) -> PseudoInsn {
     plain_insn(code::ALU | op | code::K, k)
 }
 
-/// Returns the instruction that applies an arithmetic operation to A and X.
+/// Returns the instruction that computes `A = A op X`.
 pub(super) const fn alu_x(op: u16) -> PseudoInsn {
     plain_insn(code::ALU | op | code::X, 0)
 }

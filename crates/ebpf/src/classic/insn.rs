@@ -117,8 +117,7 @@ pub(super) const ANCILLARY_NAMES: &[(u32, &str)] = &[
     (60, "vlan_tpid"),
 ];
 
-/// Names of arithmetic operations in listings, with the operations, which have the same codes in
-/// eBPF.
+/// Names of arithmetic operations in listings. The operations have the same codes in eBPF.
 pub(super) const OPERATIONS: [(&str, Alu); 11] = [
     ("add", Alu::Add),
     ("sub", Alu::Sub),
@@ -133,7 +132,7 @@ pub(super) const OPERATIONS: [(&str, Alu); 11] = [
     ("neg", Alu::Neg),
 ];
 
-/// Names of comparisons in listings, with the comparisons, which have the same codes in eBPF.
+/// Names of comparisons in listings. The comparisons have the same codes in eBPF.
 pub(super) const COMPARISONS: [(&str, Cond); 4] =
     [("jeq", Cond::Eq), ("jgt", Cond::Gt), ("jge", Cond::Ge), ("jset", Cond::Set)];
 

@@ -1,8 +1,8 @@
 //! Parser for program listings in the format of `tcpdump -d`.
 //!
 //! Input: text with one instruction per line; blank lines are ignored. Output: a
-//! [`ClassicProgram`], or an error that names the line. Tests compare the compiler with listings,
-//! and callers load programs that another tool printed.
+//! [`ClassicProgram`], or an error that names the line. Tests compare the compiler's output with
+//! listings, and callers read programs that another tool printed.
 
 use std::fmt;
 use std::str::FromStr;

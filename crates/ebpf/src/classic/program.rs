@@ -28,7 +28,7 @@ pub struct ClassicProgram {
     has_loop: bool,
 }
 
-/// The rule that makes a sequence of instructions invalid as a program.
+/// The rule that a sequence of instructions violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
     /// There are no instructions.

@@ -212,7 +212,7 @@ impl Registers<'_> {
         StepOutcome::Next
     }
 
-    /// Returns the offset of a load at `k` plus `x`, whose sum does not wrap.
+    /// Returns `k` plus `x` as an offset, without wrapping.
     #[inline(always)]
     fn load_offset(k: u32, x: u32) -> Option<usize> {
         usize::try_from(u64::from(k) + u64::from(x)).ok()

@@ -165,8 +165,7 @@ impl Graph {
     }
 }
 
-/// Maximum number of rounds of jump threading. Each round makes it possible to thread further
-/// edges.
+/// Maximum number of rounds of jump threading, each of which may enable further rounds.
 const ROUNDS_MAX: usize = 4;
 /// Maximum number of facts that are tracked along a path. The oldest facts are dropped first.
 const FACTS_MAX: usize = 24;
@@ -180,7 +179,8 @@ struct Fact {
     holds: bool,
 }
 
-/// The contents of A and X, each described by the instructions that computed it; `None` if unknown.
+/// The contents of A and X. Each is described by the instructions that computed it; `None` if
+/// unknown.
 #[derive(Clone, Debug, Default)]
 struct RegisterContents {
     a: Option<Vec<PseudoInsn>>,

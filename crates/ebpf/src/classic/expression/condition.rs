@@ -68,7 +68,7 @@ impl Condition {
         }
     }
 
-    /// Returns the condition if `wanted` is true, else its negation.
+    /// Returns the condition if `holds` is true, else its negation.
     pub(super) fn is(self, wanted: bool) -> Self {
         if wanted { self } else { self.not() }
     }
@@ -83,7 +83,7 @@ impl Condition {
         }
     }
 
-    /// Returns the condition with `lines` executed before its first test.
+    /// Returns the condition with the instructions `lines` executed before its first test.
     pub(super) fn after(self, lines: Vec<PseudoInsn>) -> Self {
         if lines.is_empty() {
             return self;
@@ -100,12 +100,14 @@ impl Condition {
     }
 }
 
-/// Returns the condition that A, as computed by `lines`, compares with a constant.
+/// Returns the condition that holds if comparison `op` of A with the constant `k` holds after the
+/// instructions `lines`.
 pub(super) fn compare_k(lines: Vec<PseudoInsn>, op: u16, k: u32) -> Condition {
     Condition::Test(Test { lines, compare: Some(Compare { op, with: Some(k) }) })
 }
 
-/// Returns the condition that A, as computed by `lines`, compares with X.
+/// Returns the condition that holds if comparison `op` of A with X holds after the instructions
+/// `lines`.
 pub(super) fn compare_x(lines: Vec<PseudoInsn>, op: u16) -> Condition {
     Condition::Test(Test { lines, compare: Some(Compare { op, with: None }) })
 }

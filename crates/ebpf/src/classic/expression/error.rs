@@ -1,4 +1,4 @@
-//! The error of a failed compilation of an expression.
+//! The error of an expression that cannot be compiled.
 
 use std::fmt;
 use std::ops::Range;

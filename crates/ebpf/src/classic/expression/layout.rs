@@ -1,8 +1,6 @@
 //! Frame layout of each link type: offsets of the header, the protocol number and the payload.
 //!
-//! Input: a link type. Output: the constants from which the generator starts. `nl` is the offset in
-//! the payload of a network header that follows LLC and SNAP headers, `nl_nosnap` of one that
-//! follows an LLC header alone.
+//! Input: a link type. Output: the constants from which the generator starts.
 
 use super::super::link::{LinkType, MATCHING_MAX};
 
@@ -26,6 +24,7 @@ pub(super) struct Layout {
     pub(super) payload_moves: bool,
 }
 
+/// Returns the layout of frames whose fields have fixed offsets.
 const fn fixed(protocol: u32, payload: u32, nl: u32, nl_nosnap: u32) -> Layout {
     Layout {
         header: 0,
@@ -38,10 +37,12 @@ const fn fixed(protocol: u32, payload: u32, nl: u32, nl_nosnap: u32) -> Layout {
     }
 }
 
+/// Returns the layout of frames without a protocol number.
 const fn untyped(payload: Option<u32>, nl: u32) -> Layout {
     Layout { protocol: None, payload, ..fixed(0, 0, nl, 0) }
 }
 
+/// Returns the layout of frames with an Ethernet header at offset `header`.
 const fn ethernet(header: u32) -> Layout {
     Layout { header, ..fixed(header + 12, header + 14, 0, 3) }
 }

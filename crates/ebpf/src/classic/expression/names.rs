@@ -1,8 +1,8 @@
 //! Vocabulary of the language: keywords, named numbers, and tables of well-known protocols and
 //! ports.
 //!
-//! Input: a word. Output: its meaning. Keywords follow pcap-filter(7). Services are commonly used
-//! ones of IANA's, with the transports of Debian's services file, so that a word means the same
+//! Input: a word. Output: its meaning. Keywords follow pcap-filter(7). The services are a common
+//! subset of IANA's, with the transports of Debian's services file, so that a word means the same
 //! ports as in tcpdump. A resolver may know further names.
 
 use super::ast::{DirQualifier, Encapsulation, Protocol, TypeQualifier};

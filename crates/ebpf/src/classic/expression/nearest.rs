@@ -1,6 +1,6 @@
 //! Spelling suggestions for misspelled words.
 
-/// Returns the one of `words` most similar to `word`; `None` if none is similar enough.
+/// Returns the word in `words` that is most similar to `word`; `None` if none is similar enough.
 pub(super) fn nearest<'a>(words: impl Iterator<Item = &'a str>, word: &str) -> Option<&'a str> {
     let limit = if word.len() > 4 { 2 } else { 1 };
     words

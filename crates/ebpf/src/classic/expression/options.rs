@@ -48,7 +48,7 @@ pub enum AddressFamilies {
         inet: u32,
         /// Address family number of IPv6.
         inet6: u32,
-        /// True if the numbers in frames of type `DLT_NULL` are big-endian.
+        /// True if the address family in frames of type `DLT_NULL` is big-endian.
         big_endian: bool,
     },
 }

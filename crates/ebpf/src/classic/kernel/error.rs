@@ -4,18 +4,18 @@ use std::fmt;
 
 use super::super::program::{INSTRUCTIONS_MAX, MEMORY_WORDS};
 
-/// Obstacle to the conversion of a program to a socket filter.
+/// The reason why a program cannot become a socket filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketFilterError {
     /// The program contains a backward jump.
     Loops,
-    /// The program loads ancillary data that is no longer available when the program runs again,
-    /// after the socket.
+    /// The program loads ancillary data that is no longer available when the program runs again in
+    /// user space.
     Ancillary {
         /// Index of the load instruction.
         at: usize,
     },
-    /// The program uses all scratch words, but the filter needs one for the tag.
+    /// The program uses all scratch words, but the filter needs one for the VLAN tag.
     Scratch,
     /// The filter, which may contain the program twice, has too many instructions.
     TooLong {

@@ -2,9 +2,10 @@
 //!
 //! Input: the direction, a program for Ethernet frames with inline VLAN tags, a program for raw IP.
 //! Output: one program for `SO_ATTACH_FILTER` on `AF_PACKET`, `SOCK_RAW`. For a frame in the
-//! kernel, the filter decides as the programs do for the same frame with its tag restored, so
-//! running the programs again after the socket rejects no further frame. In rare cases the filter
-//! may accept a frame that the programs reject, never the reverse. [SL §5.2, CONTRACT 1, 3 and 18]
+//! kernel, the filter makes the same decision as the programs make for this frame with its tag
+//! restored. Running the programs again in user space therefore rejects no further frame. In rare
+//! cases the filter may accept a frame that the programs reject, never the reverse. [SL §5.2,
+//! CONTRACT 1, 3 and 18]
 //!
 //! The kernel moves the outermost tag from the frame into the skb: always on receive, and on
 //! transmit if the device inserts tags. The length of the frame then excludes the tag. The filter
@@ -15,8 +16,8 @@
 //! The filter begins with a test of the direction. Loopback delivers every packet twice, outgoing
 //! and incoming; the filter accepts one of the two. Device types without a program are accepted.
 //!
-//! There is one program per kind of device and not several alternatives, because a load beyond the
-//! frame ends the entire filter, so that an alternative would not run.
+//! Each kind of device has only one program, because a load beyond the frame ends the entire
+//! filter, so that an alternative program would not run.
 //!
 //! The kernel and [`ClassicProgram::run`] differ in one case: a load at X plus k wraps at 2³² in
 //! the kernel and fails in `run`. Only an X of nearly 2³² reaches a byte of the frame in this way,
@@ -43,7 +44,8 @@ pub use writer::WHOLE;
 pub enum Direction {
     /// Received frames.
     Received,
-    /// Sent frames.
+    /// Frames that this host sends to other hosts, thus none on loopback, where each sent packet is
+    /// also received.
     Sent,
     /// Frames that this host sends to other hosts. Loopback has none, because each of its packets
     /// is also received.
@@ -80,8 +82,8 @@ pub fn socket_filter(
 }
 
 /// Rewrites the program for the kernel: for Ethernet frames whose outermost tag is in the skb if
-/// `tagged` is true, otherwise for frames as files store them. Shifts and offsets keep the meaning
-/// that they have in [`ClassicProgram::run`]. The result returns [`WHOLE`] or 0.
+/// `tagged` is true, otherwise for frames as files store them. Shifts and offsets behave as in
+/// [`ClassicProgram::run`]. The rewritten program returns [`WHOLE`] or 0.
 pub fn rewrite_for_kernel(
     program: &ClassicProgram,
     tagged: bool,

@@ -1,8 +1,8 @@
 //! Reachability analysis, which finds the instructions of a program that a tagged frame can reach.
 //!
 //! Input: a program without loops. Output: the fate of each instruction in the copy for tagged
-//! frames. In such frames the type at byte 12 has one of two values. Most programs first test for a
-//! different type, so that little of the copy remains.
+//! frames. In such frames, the type at byte 12 has one of two values. Most programs first test for
+//! a different type, so most of their instructions are dropped from the copy.
 
 use super::super::insn::{Instruction, code, condition};
 

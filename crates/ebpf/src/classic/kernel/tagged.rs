@@ -161,13 +161,14 @@ impl CodeWriter {
 #[derive(Clone, Copy, Debug)]
 struct LoadPart {
     size: u32,
-    /// Offset in the frame, or offset of a half of the inline tag.
+    /// Offset in the frame, or ancillary offset of a half of the tag.
     from: u32,
-    /// Offset in the frame, or offset of one of the two halves of the inline tag.
+    /// The byte of the loaded half of the tag that the part consists of; `None` for the entire
+    /// loaded value.
     cut: Option<ByteOfHalf>,
 }
 
-/// A byte of a half of the tag.
+/// One byte of a half of the tag.
 #[derive(Clone, Copy, Debug)]
 enum ByteOfHalf {
     High,
@@ -206,7 +207,8 @@ fn split_load(k: u32, size: u32) -> Vec<LoadPart> {
     before.chain(tag).chain(behind).collect()
 }
 
-/// Yields the loads of one, two or four bytes that together cover the frame bytes `from..to`.
+/// Yields at most two loads of one, two or four bytes that together cover the frame bytes
+/// `from..to`.
 fn frame_parts(from: u32, to: u32) -> impl Iterator<Item = LoadPart> {
     let size = to.saturating_sub(from);
     let sizes = if size == 3 { [2, 1] } else { [size, 0] };

@@ -160,8 +160,8 @@ impl CodeWriter {
         }
     }
 
-    /// Appends a shift of A by X. In user space a shift by 32 or more gives 0, while the kernel
-    /// takes X modulo 32.
+    /// Appends a shift of A by X with the semantics of user space, where a shift by 32 or more
+    /// gives 0. The kernel takes X modulo 32.
     fn shift(&mut self, op: u16, free: u32) {
         let (large, small, done) = (self.label(), self.label(), self.label());
         self.push_all([store_a(free), TXA]);

@@ -64,8 +64,7 @@ impl Generator<'_> {
         Ok(given.and(test.is(wanted)))
     }
 
-    /// Returns the constant result of a value that does not depend on the frame; `None` for any
-    /// other value.
+    /// Returns the value if it does not depend on the frame; `None` if it does.
     fn fold_constant(&self, value: &Arithmetic) -> Generated<Option<u32>> {
         match value {
             Arithmetic::Number(number) => Ok(Some(*number)),

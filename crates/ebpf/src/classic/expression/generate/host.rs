@@ -158,8 +158,8 @@ impl Generator<'_> {
         self.mistake(format!("`{}` is for link addresses of 802.11 frames only", direction.words()))
     }
 
-    /// Tests for the addresses of a named host or, in a `gateway` test, that none of its addresses
-    /// occurs.
+    /// Tests that an address of the frame belongs to a named host or, in a `gateway` test, that
+    /// none does.
     pub(super) fn host_name(
         &mut self,
         q: Qualifiers,

@@ -175,7 +175,8 @@ impl Generator<'_> {
     }
 }
 
-/// Returns the network whose first bytes form this number: for 10, the network 10.0.0.0/8.
+/// Returns the network whose first bytes form this number. For example, 10 is the network
+/// 10.0.0.0/8.
 fn left_aligned(number: u32) -> Net {
     let (mut address, mut mask) = (number, u32::MAX);
     while address != 0 && address >> 24 == 0 {

@@ -83,7 +83,8 @@ impl Generator<'_> {
         Ok(compare_k(lines, code::JEQ, index))
     }
 
-    /// Rejects tests of kernel metadata if the frames come from a file.
+    /// Fails if the frames come from a file, because they then lack the kernel metadata that the
+    /// keyword `word` tests.
     fn require_metadata(&self, word: &str) -> Generated<()> {
         if self.options.live_metadata {
             return Ok(());

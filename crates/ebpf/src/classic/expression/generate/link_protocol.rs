@@ -13,23 +13,37 @@ use super::{Generated, Generator};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 
+/// EtherType of IPv4.
 pub(super) const IP: u32 = 0x0800;
+/// EtherType of ARP.
 pub(super) const ARP: u32 = 0x0806;
+/// EtherType of reverse ARP.
 pub(super) const RARP: u32 = 0x8035;
+/// EtherType of IPv6.
 pub(super) const IP6: u32 = 0x86dd;
+/// EtherType of DECnet phase IV.
 pub(super) const DECNET: u32 = 0x6003;
+/// EtherType of AppleTalk.
 const ATALK: u32 = 0x809b;
+/// EtherType of AppleTalk ARP.
 const AARP: u32 = 0x80f3;
+/// EtherType of Xerox NS.
 const NS: u32 = 0x0600;
+/// EtherType of Novell IPX.
 const IPX: u32 = 0x8137;
 /// Maximum payload of an 802.3 frame in bytes. Larger values of the type field are EtherTypes,
 /// smaller ones are lengths.
 const LENGTH_MAX: u32 = 1500;
 
+/// LLC service access point of IPv4.
 const SAP_IP: u32 = 0x06;
+/// LLC service access point of the spanning tree protocol.
 const SAP_STP: u32 = 0x42;
+/// LLC service access point of Novell IPX.
 const SAP_IPX: u32 = 0xe0;
+/// LLC service access point of NetBEUI.
 const SAP_NETBEUI: u32 = 0xf0;
+/// LLC service access point of ISO network protocols.
 pub(super) const SAP_ISO: u32 = 0xfe;
 
 /// Network layer protocol identifier of CLNP (ISO 9577).
@@ -185,7 +199,9 @@ impl Generator<'_> {
     }
 
     fn ppp_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+        /// PPP number of TCP/IP with Van Jacobson compression.
         const COMPRESSED: u32 = 0x002d;
+        /// PPP number of TCP/IP that Van Jacobson compression left uncompressed.
         const UNCOMPRESSED: u32 = 0x002f;
         let number = match protocol {
             IP => 0x0021,
@@ -257,8 +273,8 @@ impl Generator<'_> {
         self.equal(HeaderBase::Header.half(2), 0x0300 | nlpid)
     }
 
-    /// Returns the condition on the preceding header under which the current header exists; `None`
-    /// without such a condition.
+    /// Returns the condition under which the preceding header allows the current one; `None` if it
+    /// always does.
     pub(super) fn previous_check(&mut self) -> Generated<Option<Condition>> {
         self.encapsulated.then(|| self.inner_header_check()).transpose()
     }

@@ -17,9 +17,10 @@ pub(super) enum HeaderBase {
     Llc,
     /// The protocol number field.
     Protocol,
-    /// The network header that follows an LLC header without SNAP.
+    /// The network header after LLC and SNAP headers or, on link types without LLC, after the link
+    /// header.
     Network,
-    /// The network header that follows an LLC header without SNAP.
+    /// The network header after an LLC header without a SNAP header.
     NetworkNoSnap,
     /// The payload of the IPv4 header.
     TransportIp4,
@@ -77,8 +78,8 @@ impl Generator<'_> {
         Ok(lines)
     }
 
-    /// Returns code that loads the variable part of the offset of `base` into X, the constant part,
-    /// and true if the code uses X.
+    /// Returns code that loads the variable part of the offset of `base` into X, the constant part
+    /// of the offset, and true if the offset has a variable part.
     pub(super) fn base(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
         let place = self.offset_of(base)?;
         if base == HeaderBase::TransportIp4 {
@@ -121,8 +122,8 @@ impl Generator<'_> {
         ]
     }
 
-    /// Returns the scratch word that holds an offset, and marks the word as needed. Returns `None`
-    /// if the offset is constant.
+    /// Returns the scratch word that holds the variable part of an offset, and marks the word as
+    /// needed. Returns `None` if the offset is constant.
     pub(super) fn use_word(&mut self, place: Offset) -> Option<u32> {
         self.header_used |= place.word == Some(HEADER_WORD);
         self.payload_used |= place.word == Some(PAYLOAD_WORD);
@@ -167,7 +168,7 @@ impl Generator<'_> {
         Ok(compare_k(lines, op, k))
     }
 
-    /// Tests that any bit of `bits` is set in a field.
+    /// Tests that a field has at least one of `bits` set.
     pub(super) fn any_bit(&mut self, field: HeaderField, bits: u32) -> Generated<Condition> {
         self.test(field, code::JSET, bits)
     }

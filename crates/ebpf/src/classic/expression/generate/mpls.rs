@@ -6,10 +6,15 @@ use super::load::HeaderBase;
 use super::{Generated, Generator, Offset};
 use crate::classic::link::LinkType as L;
 
+/// EtherType of MPLS.
 const MPLS: u32 = 0x8847;
+/// PPP number of MPLS.
 const PPP_MPLS: u32 = 0x0281;
+/// EtherType of PPPoE discovery.
 const PPPOE_DISCOVERY: u32 = 0x8863;
+/// EtherType of a PPPoE session.
 const PPPOE_SESSION: u32 = 0x8864;
+/// Maximum label, of 20 bits.
 const LABEL_MAX: u32 = 0xf_ffff;
 /// Length of a label stack entry in bytes.
 const ENTRY: u32 = 4;

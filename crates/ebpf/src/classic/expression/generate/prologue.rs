@@ -8,12 +8,13 @@ use super::{Code, Generator, HEADER_WORD, PAYLOAD_WORD};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 
+/// Returns the instruction that loads the number of this size at offset `at` into A.
 const fn load(size: u16, at: u32) -> PseudoInsn {
     plain_insn(code::LD | code::ABS | size, at)
 }
 
 impl Generator<'_> {
-    /// Returns the condition preceded by the prologue that computes its offsets.
+    /// Prepends the prologue that computes the offsets to the condition.
     pub(super) fn finish(mut self, condition: Condition) -> Condition {
         if condition == Condition::Never {
             return condition;
@@ -34,8 +35,8 @@ impl Generator<'_> {
         is_wlan.and(condition)
     }
 
-    /// Computes the length of the header that precedes the 802.11 header. Stores it in X and in a
-    /// scratch word.
+    /// Emits code that computes the length of the header before the 802.11 header, and stores it in
+    /// X and in a scratch word.
     fn header_to_x(&mut self, lines: &mut Code) {
         match self.outer {
             L::PRISM_HEADER => {
@@ -66,7 +67,8 @@ impl Generator<'_> {
         lines.extend([store_a(HEADER_WORD), TAX]);
     }
 
-    /// Computes the offset after the 802.11 header at X, and stores it in a scratch word.
+    /// Emits code that computes the offset after the 802.11 header at X, and stores it in a scratch
+    /// word.
     ///
     /// QoS data frames have two more bytes, and a radiotap header may declare that the header is
     /// padded to a multiple of four bytes.
@@ -97,10 +99,15 @@ impl Generator<'_> {
         lines.push(PseudoInsn::Place(end));
     }
 
+    /// Emits code that rounds the payload offset up if the radiotap header declares padding.
     fn padding(&mut self, lines: &mut Code, end: JumpLabel) {
+        /// Presence bit of the flags field, in big-endian order.
         const FLAGS: u32 = 0x0200_0000;
+        /// Presence bit of a further word of presence bits, in big-endian order.
         const EXTENDED: u32 = 0x0000_0080;
+        /// Presence bit of the timestamp, in big-endian order.
         const TIME: u32 = 0x0100_0000;
+        /// Bit of the flags field of a frame with a padded header.
         const PADDED: u32 = 0x20;
         let (early, padded) = (self.label(), self.label());
         lines.push(load(code::W, 4));

@@ -15,11 +15,17 @@ use super::load::HeaderBase;
 use super::{Code, Generated, Generator};
 use crate::classic::insn::code;
 
+/// Protocol number of the hop-by-hop options header.
 const HOP_BY_HOP: u32 = 0;
+/// Protocol number of the routing header.
 const ROUTING: u32 = 43;
+/// Protocol number of the fragment header.
 const FRAGMENT: u32 = 44;
+/// Protocol number of the authentication header.
 const AUTHENTICATION: u32 = 51;
+/// Protocol number that ends the chain of headers.
 const NO_NEXT: u32 = 59;
+/// Protocol number of the destination options header.
 const TARGET_OPTIONS: u32 = 60;
 
 /// Scratch word for the protocol number of the next header.

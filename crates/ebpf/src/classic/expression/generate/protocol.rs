@@ -11,8 +11,8 @@ use crate::classic::link::LinkType as L;
 /// Protocol number of the IPv6 fragment header.
 const FRAGMENT: u32 = 44;
 
-/// PDU type of an IS-IS level 1 hello. The constants after it are the other PDU types: hellos, link
-/// state PDUs (LSP), complete (CSNP) and partial (PSNP) sequence number PDUs.
+/// PDU type of an IS-IS level 1 hello. The following constants are the other PDU types: hellos,
+/// link state PDUs (LSP), complete (CSNP) and partial (PSNP) sequence number PDUs.
 const L1_HELLO: u32 = 15;
 const L2_HELLO: u32 = 16;
 const POINT_HELLO: u32 = 17;

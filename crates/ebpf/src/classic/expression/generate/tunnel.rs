@@ -15,7 +15,9 @@ use super::{Code, Generated, Generator, Offset};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType;
 
+/// UDP port of Geneve.
 const GENEVE_PORT: u16 = 6081;
+/// UDP port of VXLAN.
 const VXLAN_PORT: u16 = 4789;
 /// Maximum network identifier, of 24 bits.
 const NETWORK_MAX: u32 = 0xff_ffff;
@@ -137,7 +139,8 @@ impl Generator<'_> {
         })
     }
 
-    /// Enters the inner frame. `lines` computes its offsets from A.
+    /// Makes the inner frame the current one, and returns the condition that runs `lines` and
+    /// always holds. `lines` computes the offsets of the inner frame from A.
     fn enter_tunnel(&mut self, inner: &Inner, lines: Code) -> Condition {
         let offset_of = |word| Offset { constant: 0, word: Some(word) };
         self.enter(LinkType::EN10MB, offset_of(inner.header));

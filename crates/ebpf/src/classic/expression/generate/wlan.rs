@@ -34,7 +34,7 @@ const ADDRESS3: u32 = 16;
 const ADDRESS4: u32 = 24;
 
 impl Generator<'_> {
-    /// Tests the bits under `mask` in byte `byte` of the two frame control bytes.
+    /// Tests the bits under `mask` in byte `byte`, 0 or 1, of the frame control field.
     pub(super) fn wlan_field(&mut self, byte: u32, value: u32, mask: u32) -> Generated<Condition> {
         if !self.link.is_wlan() {
             return Err(self.not_on_this_link(if byte == 0 { "type" } else { "dir" }));
