@@ -45,7 +45,7 @@ fn judge(name: &str, program: &ClassicProgram, target: Target, frames: &[Vec<u8>
     let mut kernel = if target.hardened { without_perfmon(load) } else { load() };
     let packets = frames.iter().map(|frame| Packet::new(frame));
     exam::compare(&mut [&mut classic, &mut interpreter, &mut kernel], packets).unwrap_or_else(|e| {
-        panic!("{name} for {target:?}: {e}\n{program}\n{}", ebpf::disasm::listing(&made))
+        panic!("{name} for {target:?}: {e}\n{program}\n{}", ebpf::disasm::list_program(&made))
     })
 }
 

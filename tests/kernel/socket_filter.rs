@@ -162,7 +162,7 @@ fn h9_socket_filter_passes_what_bpf_accepts() {
     for ((text, asked), rings) in texts.iter().zip(&asked).zip(&sockets) {
         let program = bpf::program(asked, wire::LinkType::ETHERNET.0).expect("a program");
         let accepts =
-            |frame: &&Vec<u8>| program.run(frame, frame.len() as u32, &Metadata::NOTHING) > 0;
+            |frame: &&Vec<u8>| program.run(frame, frame.len() as u32, &Metadata::EMPTY) > 0;
         let wanted = frames.iter().filter(accepts).count() as u64;
         let found = rings.each_ref().map(frames_counted);
         some += u32::from(wanted > 0 && wanted < frames.len() as u64);

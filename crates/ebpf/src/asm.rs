@@ -17,12 +17,12 @@ pub struct Label(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsmError {
     /// A jump refers to an unbound label.
-    Unbound {
+    UnboundLabel {
         /// Slot of the jump.
         at: usize,
     },
     /// A label is bound twice, or bound before a jump that refers to it.
-    Rebound {
+    ReboundLabel {
         /// Slot of the second binding or of the jump.
         at: usize,
     },
@@ -38,8 +38,8 @@ pub enum AsmError {
 impl fmt::Display for AsmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unbound { at } => write!(f, "the jump at {at} names an unbound label"),
-            Self::Rebound { at } => write!(f, "a label is bound a second time at {at}"),
+            Self::UnboundLabel { at } => write!(f, "the jump at {at} names an unbound label"),
+            Self::ReboundLabel { at } => write!(f, "a label is bound a second time at {at}"),
             Self::TooFar { at } => {
                 write!(f, "the jump at {at} goes further than 32,767 instructions")
             }
@@ -84,7 +84,7 @@ impl Asm {
     }
 
     /// Returns the slot number of the next instruction.
-    pub fn here(&self) -> usize {
+    pub fn next_slot(&self) -> usize {
         self.code.len()
     }
 
@@ -93,7 +93,7 @@ impl Asm {
         let at = self.code.len();
         let Some(site) = self.labels.get_mut(label.0) else { return };
         if site.at.replace(at).is_some() {
-            self.fail(AsmError::Rebound { at });
+            self.record_error(AsmError::ReboundLabel { at });
         } else if site.used {
             self.dead = false;
         }
@@ -111,7 +111,7 @@ impl Asm {
 
     /// Appends code that computes `dst = src op operand` in 64 bits. `dst` and `operand` must
     /// differ.
-    pub fn set(&mut self, dst: Reg, src: Reg, op: Alu, operand: impl Into<Operand>) {
+    pub fn compute(&mut self, dst: Reg, src: Reg, op: Alu, operand: impl Into<Operand>) {
         self.push(Insn::mov(dst, src));
         self.push(Insn::alu(op, dst, operand));
     }
@@ -139,22 +139,22 @@ impl Asm {
 
     /// Appends a jump to the label.
     pub fn jump(&mut self, to: Label) {
-        self.jump_with(Insn::jump(0), to);
+        self.push_jump(Insn::jump(0), to);
     }
 
     /// Appends a jump to the label that is taken if `dst cond operand`, compared in 64 bits.
     pub fn jump_if(&mut self, cond: Cond, dst: Reg, operand: impl Into<Operand>, to: Label) {
-        self.jump_with(Insn::jump_if(cond, dst, operand, 0), to);
+        self.push_jump(Insn::jump_if(cond, dst, operand, 0), to);
     }
 
     /// Appends a jump to the label that is taken if `dst cond operand`, compared in 32 bits.
     pub fn jump32_if(&mut self, cond: Cond, dst: Reg, operand: impl Into<Operand>, to: Label) {
-        self.jump_with(Insn::jump32_if(cond, dst, operand, 0), to);
+        self.push_jump(Insn::jump32_if(cond, dst, operand, 0), to);
     }
 
     /// Replaces the immediate of the instruction at slot `at` by a constant that was unknown when
     /// the instruction was appended.
-    pub fn patch(&mut self, at: usize, imm: i32) {
+    pub fn patch_immediate(&mut self, at: usize, imm: i32) {
         if let Some(insn) = self.code.get_mut(at) {
             insn.imm = imm;
         }
@@ -167,9 +167,9 @@ impl Asm {
         }
         for (at, label) in &self.jumps {
             let target = self.labels.get(label.0).and_then(|site| site.at);
-            let target = target.ok_or(AsmError::Unbound { at: *at })?;
+            let target = target.ok_or(AsmError::UnboundLabel { at: *at })?;
             let far = AsmError::TooFar { at: *at };
-            let distance = target.checked_sub(at + 1).ok_or(AsmError::Rebound { at: *at })?;
+            let distance = target.checked_sub(at + 1).ok_or(AsmError::ReboundLabel { at: *at })?;
             let off = i16::try_from(distance).map_err(|_| far)?;
             if let Some(insn) = self.code.get_mut(*at) {
                 insn.off = off;
@@ -178,20 +178,20 @@ impl Asm {
         if self.dead { Ok(self.code) } else { Err(AsmError::OpenEnd) }
     }
 
-    fn jump_with(&mut self, insn: Insn, to: Label) {
+    fn push_jump(&mut self, insn: Insn, to: Label) {
         if self.dead {
             return;
         }
         let at = self.code.len();
         match self.labels.get_mut(to.0) {
             Some(LabelSite { at: None, used }) => *used = true,
-            _ => self.fail(AsmError::Rebound { at }),
+            _ => self.record_error(AsmError::ReboundLabel { at }),
         }
         self.jumps.push((at, to));
         self.push(insn);
     }
 
-    fn fail(&mut self, mistake: AsmError) {
+    fn record_error(&mut self, mistake: AsmError) {
         self.mistake.get_or_insert(mistake);
     }
 }
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_reported() {
+    fn assembler_reports_label_and_control_flow_errors() {
         let mut open = Asm::new();
         open.push(Insn::mov(R0, 0));
         assert_eq!(open.finish(), Err(AsmError::OpenEnd));
@@ -242,13 +242,13 @@ mod tests {
         let mut unbound = Asm::new();
         let label = unbound.label();
         unbound.jump(label);
-        assert_eq!(unbound.finish(), Err(AsmError::Unbound { at: 0 }));
+        assert_eq!(unbound.finish(), Err(AsmError::UnboundLabel { at: 0 }));
 
         let mut back = Asm::new();
         let label = back.label();
         back.bind(label);
         back.jump(label);
-        assert_eq!(back.finish(), Err(AsmError::Rebound { at: 0 }));
+        assert_eq!(back.finish(), Err(AsmError::ReboundLabel { at: 0 }));
 
         let mut far = Asm::new();
         let label = far.label();

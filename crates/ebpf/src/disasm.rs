@@ -1,7 +1,7 @@
 //! Disassembler for eBPF, which annotates instructions with the filters of the request.
 //!
 //! Input: instructions or a [`Program`]. Output: text in the dialect of the verifier log and of
-//! llvm-objdump, one line per instruction. [`listing`] adds slot numbers and filters. Golden files
+//! llvm-objdump, one line per instruction. [`list_program`] adds slot numbers and filters. Golden files
 //! and `explain` contain such listings. A slot that cannot be decoded is printed as `.insn`, so
 //! disassembly never fails.
 
@@ -14,7 +14,7 @@ use crate::program::Program;
 
 /// Lists the entire program. A line `; filter @from..to` precedes the code of each filter. Each
 /// instruction has a line with its slot and, for jumps, the target slot.
-pub fn listing(program: &Program) -> String {
+pub fn list_program(program: &Program) -> String {
     let mut out = String::new();
     let mut at = 0;
     let mut lines = program.source.iter().peekable();
@@ -29,7 +29,7 @@ pub fn listing(program: &Program) -> String {
             }
         }
         let next = program.code.get(at + 1).copied();
-        let text = instruction(*insn, next);
+        let text = disassemble_insn(*insn, next);
         match jump_target(*insn, at) {
             Some(target) => push_line(&mut out, format_args!("{at:5}: {text} <{target}>")),
             None => push_line(&mut out, format_args!("{at:5}: {text}")),
@@ -40,7 +40,7 @@ pub fn listing(program: &Program) -> String {
 }
 
 /// Disassembles one instruction. `next` is the second slot if the instruction is wide.
-pub fn instruction(insn: Insn, next: Option<Insn>) -> String {
+pub fn disassemble_insn(insn: Insn, next: Option<Insn>) -> String {
     let text = match insn.class() {
         class::LD => wide_or_packet_text(insn, next),
         class::LDX => load_text(insn),

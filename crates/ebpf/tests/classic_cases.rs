@@ -59,7 +59,7 @@ fn corpus_apply() {
             };
             let program = compile(text_value(case, "expr").unwrap(), capture.link, &options);
             let program = match program {
-                Err(error) if error.kind == ErrorKind::Unknown => continue,
+                Err(error) if error.kind == ErrorKind::Unsupported => continue,
                 program => program.unwrap_or_else(|error| panic!("{name}: {error}")),
             };
             let wanted: Vec<u32> =
@@ -237,7 +237,7 @@ fn compile_aliases(case: &Value, row: &mut Row<'_>, counts: &mut Counts) {
             };
             let program = match compile(alias, link, &options) {
                 Ok(program) => program,
-                Err(error) if error.kind == ErrorKind::Unknown => {
+                Err(error) if error.kind == ErrorKind::Unsupported => {
                     row.left_to_libpcap = true;
                     continue;
                 }
@@ -403,7 +403,7 @@ fn expressions_that_tcpdump_rejects_have_an_error_span() {
         let error = compile(expression, LinkType::EN10MB, &options).expect_err(expression);
         let span = error.span.clone();
         assert!(span.start <= span.end && span.end <= expression.len(), "`{expression}`: {span:?}");
-        assert_ne!(error.kind, ErrorKind::Unknown, "`{expression}`: {error}");
+        assert_ne!(error.kind, ErrorKind::Unsupported, "`{expression}`: {error}");
     }
 }
 
@@ -430,7 +430,7 @@ fn check_reject_table(table: &[Value]) {
         let options = Options { resolver: &NoResolver, ..Options::default() };
         let error = match compile(expression, link, &options) {
             Ok(program) => panic!("{name}: `{expression}` became\n{program}"),
-            Err(error) if error.kind == ErrorKind::Unknown => {
+            Err(error) if error.kind == ErrorKind::Unsupported => {
                 *skipped.entry("is left to libpcap").or_default() += 1;
                 continue;
             }

@@ -39,7 +39,10 @@ fn judge(name: &str, program: &ClassicProgram, frames: &[Vec<u8>], random: &mut 
             (ClassicJudge(program, target.hook), Interpreter::new(&made));
         let tally =
             exam::compare(&mut [&mut classic, &mut extended], packets).unwrap_or_else(|e| {
-                panic!("{name} for {target:?}: {e}\n{program}\n{}", ebpf::disasm::listing(&made))
+                panic!(
+                    "{name} for {target:?}: {e}\n{program}\n{}",
+                    ebpf::disasm::list_program(&made)
+                )
             });
         sum.packets += tally.packets;
         sum.answered += tally.answered;

@@ -67,7 +67,7 @@ impl<'p> FilterPair<'p> {
                 counts.longest = counts.longest.max(filter.instructions().len());
                 Some(Self { program, filter, name })
             }
-            Err(SocketFilterError::Loops) => {
+            Err(SocketFilterError::BackwardJump) => {
                 assert!(program.has_loop());
                 counts.loops += 1;
                 None
@@ -85,11 +85,11 @@ impl<'p> FilterPair<'p> {
     /// compares their results.
     fn judge(&self, frame: &Frame, counts: &mut JudgeCounts) {
         let Frame { bytes, wire_length } = frame;
-        let wanted = match self.program.run(bytes, *wire_length, &Metadata::NOTHING) {
+        let wanted = match self.program.run(bytes, *wire_length, &Metadata::EMPTY) {
             0 => 0,
             _ => WHOLE,
         };
-        let plain = Metadata { hardware_type: 1, ..Metadata::NOTHING };
+        let plain = Metadata { hardware_type: 1, ..Metadata::EMPTY };
         let found = self.filter.run(bytes, *wire_length, &plain);
         assert_eq!(found, wanted, "{}: {bytes:02x?}\n{}\n{}", self.name, self.program, self.filter);
         counts.frames += 1;
@@ -109,12 +109,12 @@ impl<'p> FilterPair<'p> {
         };
         let tag = VlanTag { tpid, tci: u16::from_be_bytes([c, d]) };
         bytes[TAG][..2].copy_from_slice(&tpid.to_be_bytes());
-        let wanted = match self.program.run(&bytes, wire_length, &Metadata::NOTHING) {
+        let wanted = match self.program.run(&bytes, wire_length, &Metadata::EMPTY) {
             // The kernel knows two types of tags; others are accepted unseen.
             0 if matches!(tpid, 0x8100 | 0x88a8) => 0,
             _ => WHOLE,
         };
-        let plain = Metadata { hardware_type: 1, ..Metadata::NOTHING };
+        let plain = Metadata { hardware_type: 1, ..Metadata::EMPTY };
         let stripped = [&bytes[..TAG.start], &bytes[TAG.end..]].concat();
         let tagged = Metadata { vlan: Some(tag), ..plain };
         let found = self.filter.run(&stripped, length, &tagged);

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use ebpf::Hook;
-use ebpf::disasm::listing;
+use ebpf::disasm::list_program;
 use ebpf::emit::Finish;
 use pieces::Step::{self, Dport, Eth, Vlan};
 use pieces::{program, request};
@@ -24,7 +24,7 @@ fn generated_code_matches_golden_files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     for (name, chain, place) in GOLDEN {
         let program = program(chain, place, Finish::Answer).unwrap();
-        let text = format!("# {} at {place:?}\n{}", request(chain), listing(&program));
+        let text = format!("# {} at {place:?}\n{}", request(chain), list_program(&program));
         let file = folder.join(name);
         if std::env::var_os("UPDATE").is_some() {
             fs::write(&file, &text).unwrap();

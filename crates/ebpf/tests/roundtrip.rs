@@ -2,7 +2,7 @@
 
 mod text;
 
-use ebpf::disasm::instruction;
+use ebpf::disasm::disassemble_insn;
 use ebpf::insn::{
     Alu, Cond, Helper, Insn, Operand, Reg, Size, atomic, class, decode, encode, mode,
 };
@@ -162,7 +162,7 @@ proptest! {
 
     #[test]
     fn disassembly_parses_back(slots in any_instruction()) {
-        let line = instruction(slots[0], slots.get(1).copied());
+        let line = disassemble_insn(slots[0], slots.get(1).copied());
         prop_assert_eq!(text::parse(&line), Some(slots), "{}", line);
     }
 
@@ -177,9 +177,9 @@ proptest! {
     #[test]
     fn arbitrary_bytes_disassemble_truthfully(any_bytes in any::<[u8; 8]>()) {
         let insn = Insn::decode(any_bytes);
-        let line = instruction(insn, Some(Insn::default()));
+        let line = disassemble_insn(insn, Some(Insn::default()));
         if let Some(again) = text::parse(&line) {
-            prop_assert_eq!(instruction(again[0], again.get(1).copied()), line);
+            prop_assert_eq!(disassemble_insn(again[0], again.get(1).copied()), line);
         }
     }
 }

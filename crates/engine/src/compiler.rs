@@ -70,13 +70,13 @@ mod tests {
     const BACNET: LinkType = LinkType(165);
 
     fn matches(program: &ClassicProgram, frame: &[u8]) -> bool {
-        program.run(frame, frame.len() as u32, &Metadata::NOTHING) > 0
+        program.run(frame, frame.len() as u32, &Metadata::EMPTY) > 0
     }
 
     #[test]
     fn libpcap_compiles_unsupported_expressions() {
         let own = compile("ip", BACNET, &Options::default()).unwrap_err();
-        assert_eq!(own.kind, ErrorKind::Unknown, "{own}");
+        assert_eq!(own.kind, ErrorKind::Unsupported, "{own}");
         let libpcap = Libpcap::new(true);
         let program = match libpcap.compile("ip", BACNET, SNAPLEN_DEFAULT) {
             Ok(program) => program,

@@ -215,7 +215,7 @@ fn compare_expression(
     let (ours, theirs) = match (ours, theirs) {
         (Ok(ours), Ok(theirs)) => (ours, theirs),
         // Expressions that our compiler does not support go to libpcap.
-        (Err(ours), _) if ours.kind == ErrorKind::Unknown => return Ok(()),
+        (Err(ours), _) if ours.kind == ErrorKind::Unsupported => return Ok(()),
         (Err(ours), Err(theirs)) => {
             counts.neither += 1;
             let rejects = theirs.contains("rejects all packets");
@@ -256,6 +256,6 @@ fn compare_expression(
 
 /// Returns the program that accepts no frame.
 fn reject_all() -> ClassicProgram {
-    let refuse = Instruction::plain(ebpf::classic::insn::code::RET, 0);
+    let refuse = Instruction::non_branching(ebpf::classic::insn::code::RET, 0);
     ClassicProgram::new(vec![refuse]).unwrap()
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use ebpf::Hook;
-use ebpf::disasm::listing;
+use ebpf::disasm::list_program;
 use filter::testing::twins::{chains, program, request};
 
 #[test]
@@ -36,7 +36,7 @@ fn generated_code_matches_golden_files() {
             program.reach,
             maps.join(", "),
             counters.join(", "),
-            listing(&program)
+            list_program(&program)
         );
         let file = folder.join(&name);
         if std::env::var_os("UPDATE").is_some() {

@@ -107,7 +107,7 @@ fn arithmetic_matches_the_kernel() {
         code.push(Insn::alu(Alu::Shr, R1, 32));
         code.push(Insn::alu(Alu::Xor, R0, R1));
         code.push(Insn::exit());
-        let text = || code.iter().map(|i| disasm::instruction(*i, None)).collect::<Vec<_>>();
+        let text = || code.iter().map(|i| disasm::disassemble_insn(*i, None)).collect::<Vec<_>>();
         let loaded =
             bpf::Program::load(ProgramKind::SocketFilter, "arithmetic", &insn::encode(&code))
                 .unwrap_or_else(|refused| panic!("{refused}: {:#?}", text()));

@@ -50,7 +50,7 @@ fn classic(bytes: &[u8]) {
     let mut input = InputReader(bytes);
     let count = usize::from(input.read_u8() % 64);
     let mut code: Vec<Instruction> = (0..count).map(|_| instruction(&mut input)).collect();
-    code.push(Instruction::plain(0x06, 1));
+    code.push(Instruction::non_branching(0x06, 1));
     let Ok(program) = ClassicProgram::new(code) else { return };
     // A listing omits unused fields, so results are compared instead.
     let again: ClassicProgram = program.to_string().parse().expect("a program lists itself");
@@ -103,7 +103,7 @@ fn interpreter(bytes: &[u8]) {
         assert!(!fault.to_string().is_empty());
     }
     for (at, insn) in code.iter().enumerate() {
-        let rendered = ebpf::disasm::instruction(*insn, code.get(at + 1).copied());
+        let rendered = ebpf::disasm::disassemble_insn(*insn, code.get(at + 1).copied());
         assert!(!rendered.is_empty());
     }
 }

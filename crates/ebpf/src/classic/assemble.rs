@@ -18,13 +18,13 @@ pub(super) struct JumpLabel(pub(super) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PseudoInsn {
     /// An instruction that does not branch.
-    Plain(Instruction),
+    NonBranching(Instruction),
     /// A conditional jump.
     Branch { compare: Compare, yes: JumpLabel, no: JumpLabel },
     /// An unconditional jump.
     Goto(JumpLabel),
     /// Binds a label to the next instruction.
-    Place(JumpLabel),
+    Bind(JumpLabel),
 }
 
 /// A comparison of register A with another operand.
@@ -37,58 +37,58 @@ pub(super) struct Compare {
 }
 
 /// Creates an instruction that does not branch.
-pub(super) const fn plain_insn(code: u16, k: u32) -> PseudoInsn {
-    PseudoInsn::Plain(Instruction::plain(code, k))
+pub(super) const fn non_branching(code: u16, k: u32) -> PseudoInsn {
+    PseudoInsn::NonBranching(Instruction::non_branching(code, k))
 }
 
 /// Returns the instruction that loads scratch word `word` into X.
 pub(super) const fn memory_to_x(word: u32) -> PseudoInsn {
-    plain_insn(code::LDX | code::MEM, word)
+    non_branching(code::LDX | code::MEM, word)
 }
 
 /// Returns the instruction that loads scratch word `word` into A.
 pub(super) const fn memory_to_a(word: u32) -> PseudoInsn {
-    plain_insn(code::LD | code::MEM, word)
+    non_branching(code::LD | code::MEM, word)
 }
 
 /// Returns the instruction that stores A in scratch word `word`.
 pub(super) const fn store_a(word: u32) -> PseudoInsn {
-    plain_insn(code::ST, word)
+    non_branching(code::ST, word)
 }
 
 /// Returns the instruction that loads a constant into A.
 pub(super) const fn constant_to_a(k: u32) -> PseudoInsn {
-    plain_insn(code::LD | code::IMM, k)
+    non_branching(code::LD | code::IMM, k)
 }
 
 /// Returns the instruction that computes `A = A op k`.
 pub(super) const fn alu_k(op: u16, k: u32) -> PseudoInsn {
-    plain_insn(code::ALU | op | code::K, k)
+    non_branching(code::ALU | op | code::K, k)
 }
 
 /// Returns the instruction that computes `A = A op X`.
 pub(super) const fn alu_x(op: u16) -> PseudoInsn {
-    plain_insn(code::ALU | op | code::X, 0)
+    non_branching(code::ALU | op | code::X, 0)
 }
 
 /// Instruction that copies A to X.
-pub(super) const TAX: PseudoInsn = plain_insn(code::MISC | code::TAX, 0);
+pub(super) const TAX: PseudoInsn = non_branching(code::MISC | code::TAX, 0);
 /// Instruction that copies X to A.
-pub(super) const TXA: PseudoInsn = plain_insn(code::MISC | code::TXA, 0);
+pub(super) const TXA: PseudoInsn = non_branching(code::MISC | code::TXA, 0);
 
 /// Assembles a program. Fails with the number of instructions if it exceeds the maximum.
 pub(super) fn assemble_program(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction>, usize> {
-    let lines = drop_unused(lines);
-    let least = lines.iter().filter(|line| !matches!(line, PseudoInsn::Place(_))).count();
+    let lines = remove_dead_code(lines);
+    let least = lines.iter().filter(|line| !matches!(line, PseudoInsn::Bind(_))).count();
     if least > INSTRUCTIONS_MAX {
         return Err(least);
     }
     let mut instructions = assemble(&lines);
-    let zeroed = unset_words(&instructions);
+    let zeroed = words_read_before_written(&instructions);
     if zeroed != 0 {
         let words = (0..MEMORY_WORDS).filter(|word| zeroed & (1 << word) != 0);
-        let mut first = vec![Instruction::plain(code::LD | code::IMM, 0)];
-        first.extend(words.map(|word| Instruction::plain(code::ST, word)));
+        let mut first = vec![Instruction::non_branching(code::LD | code::IMM, 0)];
+        first.extend(words.map(|word| Instruction::non_branching(code::ST, word)));
         instructions.splice(0..0, first);
     }
     if instructions.len() > INSTRUCTIONS_MAX {
@@ -98,7 +98,7 @@ pub(super) fn assemble_program(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction
 }
 
 /// Removes jumps to the next instruction, and unreachable code.
-fn drop_unused(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
+fn remove_dead_code(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
     let mut kept: Vec<PseudoInsn> = Vec::with_capacity(lines.len());
     let mut used: Vec<JumpLabel> = lines
         .iter()
@@ -111,7 +111,7 @@ fn drop_unused(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
     used.sort_unstable();
     let mut falls_in = true;
     for (at, line) in lines.iter().enumerate() {
-        if let PseudoInsn::Place(label) = line {
+        if let PseudoInsn::Bind(label) = line {
             falls_in |= used.binary_search(label).is_ok();
         }
         if !falls_in {
@@ -119,8 +119,8 @@ fn drop_unused(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
         }
         if let PseudoInsn::Goto(label) = line {
             let next =
-                lines[at + 1..].iter().take_while(|line| matches!(line, PseudoInsn::Place(_)));
-            if next.clone().any(|line| *line == PseudoInsn::Place(*label)) {
+                lines[at + 1..].iter().take_while(|line| matches!(line, PseudoInsn::Bind(_)));
+            if next.clone().any(|line| *line == PseudoInsn::Bind(*label)) {
                 continue;
             }
         }
@@ -133,8 +133,8 @@ fn drop_unused(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
 fn ends_control_flow(line: PseudoInsn) -> bool {
     match line {
         PseudoInsn::Goto(_) | PseudoInsn::Branch { .. } => true,
-        PseudoInsn::Plain(instruction) => instruction.class() == code::RET,
-        PseudoInsn::Place(_) => false,
+        PseudoInsn::NonBranching(instruction) => instruction.class() == code::RET,
+        PseudoInsn::Bind(_) => false,
     }
 }
 
@@ -142,7 +142,7 @@ fn ends_control_flow(line: PseudoInsn) -> bool {
 fn assemble(lines: &[PseudoInsn]) -> Vec<Instruction> {
     let mut far = vec![[false; 2]; lines.len()];
     loop {
-        let (starts, places) = lay_out(lines, &far);
+        let (starts, places) = instruction_positions(lines, &far);
         let mut grown = false;
         for (at, line) in lines.iter().enumerate() {
             let PseudoInsn::Branch { yes, no, .. } = line else { continue };
@@ -162,14 +162,14 @@ fn assemble(lines: &[PseudoInsn]) -> Vec<Instruction> {
 
 type LabelPositions = HashMap<JumpLabel, usize>;
 
-fn lay_out(lines: &[PseudoInsn], far: &[[bool; 2]]) -> (Vec<usize>, LabelPositions) {
+fn instruction_positions(lines: &[PseudoInsn], far: &[[bool; 2]]) -> (Vec<usize>, LabelPositions) {
     let mut starts = Vec::with_capacity(lines.len());
     let mut places = HashMap::new();
     let mut next = 0;
     for (line, far) in lines.iter().zip(far) {
         starts.push(next);
         next += match line {
-            PseudoInsn::Place(label) => {
+            PseudoInsn::Bind(label) => {
                 places.insert(*label, next);
                 0
             }
@@ -189,13 +189,13 @@ fn write_instructions(
     let mut out = Vec::new();
     let jump = |from: usize, label: &JumpLabel| {
         let distance = places[label] as i64 - from as i64 - 1;
-        Instruction::plain(code::JMP | code::JA, distance as i32 as u32)
+        Instruction::non_branching(code::JMP | code::JA, distance as i32 as u32)
     };
     for (at, line) in lines.iter().enumerate() {
         let start = starts[at];
         match line {
-            PseudoInsn::Place(_) => {}
-            PseudoInsn::Plain(instruction) => out.push(*instruction),
+            PseudoInsn::Bind(_) => {}
+            PseudoInsn::NonBranching(instruction) => out.push(*instruction),
             PseudoInsn::Goto(label) => out.push(jump(start, label)),
             PseudoInsn::Branch { compare: Compare { op, with }, yes, no } => {
                 let near = |label: &JumpLabel| (places[label] - start - 1) as u8;
@@ -219,7 +219,7 @@ fn write_instructions(
 }
 
 /// Returns a bit set of the scratch words that may be read before they are written.
-fn unset_words(instructions: &[Instruction]) -> u16 {
+fn words_read_before_written(instructions: &[Instruction]) -> u16 {
     let mut set = vec![None::<u16>; instructions.len()];
     let mut unset = 0;
     let mut work = vec![(0usize, 0u16)];

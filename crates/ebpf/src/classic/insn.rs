@@ -137,7 +137,7 @@ pub(super) const COMPARISONS: [(&str, Cond); 4] =
     [("jeq", Cond::Eq), ("jgt", Cond::Gt), ("jge", Cond::Ge), ("jset", Cond::Set)];
 
 /// Returns the arithmetic operation of an opcode; `None` if it does not exist.
-pub(super) fn operation(code: u16) -> Option<Alu> {
+pub(super) fn alu_operation(code: u16) -> Option<Alu> {
     OPERATIONS.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
 }
 
@@ -162,7 +162,7 @@ pub struct Instruction {
 
 impl Instruction {
     /// Creates an instruction that does not branch.
-    pub const fn plain(code: u16, k: u32) -> Self {
+    pub const fn non_branching(code: u16, k: u32) -> Self {
         Self { code, jt: 0, jf: 0, k }
     }
 
@@ -177,8 +177,8 @@ impl Instruction {
     }
 
     /// Writes the line that `tcpdump -d` prints for the instruction at index `at`.
-    pub fn list(self, at: usize, out: &mut impl fmt::Write) -> fmt::Result {
-        let (name, operand) = self.words(at);
+    pub fn write_listing(self, at: usize, out: &mut impl fmt::Write) -> fmt::Result {
+        let (name, operand) = self.listing_words(at);
         if self.is_comparison() {
             let yes = at + 1 + usize::from(self.jt);
             let no = at + 1 + usize::from(self.jf);
@@ -190,7 +190,7 @@ impl Instruction {
         }
     }
 
-    fn words(self, at: usize) -> (&'static str, String) {
+    fn listing_words(self, at: usize) -> (&'static str, String) {
         use code::*;
         let k = self.k;
         match self.class() {
@@ -203,14 +203,14 @@ impl Instruction {
             }
             JMP => {
                 let known = COMPARISONS.iter().find(|(_, op)| *op as u16 == self.code & 0xf0);
-                let Some((name, _)) = known else { return self.unknown() };
+                let Some((name, _)) = known else { return self.unknown_words() };
                 (name, if self.code & X != 0 { "x".into() } else { format!("#{k:#x}") })
             }
             RET if self.code & 0x18 == A => ("ret", String::new()),
             RET => ("ret", format!("#{k}")),
             _ if self.code == MISC | TAX => ("tax", String::new()),
             _ if self.code == MISC | TXA => ("txa", String::new()),
-            _ => self.unknown(),
+            _ => self.unknown_words(),
         }
     }
 
@@ -226,7 +226,7 @@ impl Instruction {
             (false, W) => "ld",
             (false, H) => "ldh",
             (false, B) => "ldb",
-            _ => return self.unknown(),
+            _ => return self.unknown_words(),
         };
         let operand = match self.code & 0xe0 {
             IMM => format!("#{k:#x}"),
@@ -237,7 +237,7 @@ impl Instruction {
             IND if !into_x => format!("[x + {k}]"),
             MEM => format!("M[{k}]"),
             LEN => "#pktlen".into(),
-            _ => return self.unknown(),
+            _ => return self.unknown_words(),
         };
         (name, operand)
     }
@@ -247,7 +247,7 @@ impl Instruction {
         let k = self.k;
         let known = OPERATIONS.iter().find(|(_, op)| *op as u16 == self.code & 0xf0);
         let operand = match known {
-            None => return self.unknown(),
+            None => return self.unknown_words(),
             Some((_, Alu::Neg)) => String::new(),
             Some(_) if self.code & X != 0 => "x".into(),
             Some((_, Alu::And | Alu::Or | Alu::Xor)) => format!("#{k:#x}"),
@@ -256,7 +256,7 @@ impl Instruction {
         (known.map_or("", |(name, _)| name), operand)
     }
 
-    fn unknown(self) -> (&'static str, String) {
+    fn unknown_words(self) -> (&'static str, String) {
         ("unimp", format!("{:#x}", self.code))
     }
 }

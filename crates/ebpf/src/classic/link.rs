@@ -15,7 +15,7 @@ macro_rules! link_types {
             $(#[doc = $text] pub const $name: Self = Self($number);)*
 
             /// Named link types: number, name and description.
-            const NAMED: &[(Self, &str, &str)] =
+            const NAMED_TYPES: &[(Self, &str, &str)] =
                 &[$((Self($number), stringify!($name), $text),)*];
         }
     };
@@ -118,12 +118,12 @@ impl LinkType {
 
     /// Yields every named link type.
     pub fn all() -> impl Iterator<Item = Self> {
-        Self::NAMED.iter().map(|(link, ..)| *link)
+        Self::NAMED_TYPES.iter().map(|(link, ..)| *link)
     }
 
     /// Returns the link type with this name, given without `DLT_`; `None` if the name is unknown.
     pub fn named(name: &str) -> Option<Self> {
-        Self::NAMED.iter().find(|(_, known, _)| *known == name).map(|(link, _, _)| *link)
+        Self::NAMED_TYPES.iter().find(|(_, known, _)| *known == name).map(|(link, _, _)| *link)
     }
 
     /// Returns true for the 802.11 link types, with or without a preceding header.
@@ -189,7 +189,7 @@ impl LinkType {
 
 impl fmt::Display for LinkType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match Self::NAMED.iter().find(|(link, _, _)| link == self) {
+        match Self::NAMED_TYPES.iter().find(|(link, _, _)| link == self) {
             Some((_, name, text)) => write!(f, "{name} ({text})"),
             None => write!(f, "link type {}", self.0),
         }

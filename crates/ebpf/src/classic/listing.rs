@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::insn::{ANCILLARY, ANCILLARY_NAMES, COMPARISONS, Instruction, OPERATIONS, code};
-use super::program::{ClassicProgram, Invalid};
+use super::program::{ClassicProgram, InvalidProgram};
 
 /// The error of a text that is not the listing of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum ListingError {
         text: String,
     },
     /// The instructions are not a valid program.
-    ClassicProgram(Invalid),
+    ClassicProgram(InvalidProgram),
 }
 
 impl FromStr for ClassicProgram {
@@ -69,14 +69,14 @@ fn parse_instruction(line: &str, at: usize) -> Option<Instruction> {
         "ja" => {
             let target: i64 = operand.parse().ok()?;
             let k = i32::try_from(target - at as i64 - 1).ok()?;
-            Some(Instruction::plain(code::JMP | code::JA, k as u32))
+            Some(Instruction::non_branching(code::JMP | code::JA, k as u32))
         }
-        "ret" if operand.is_empty() => Some(Instruction::plain(code::RET | code::A, 0)),
-        "ret" => Some(Instruction::plain(code::RET | code::K, parse_constant(operand)?)),
-        "st" => Some(Instruction::plain(code::ST, parse_memory(operand)?)),
-        "stx" => Some(Instruction::plain(code::STX, parse_memory(operand)?)),
-        "tax" => Some(Instruction::plain(code::MISC | code::TAX, 0)),
-        "txa" => Some(Instruction::plain(code::MISC | code::TXA, 0)),
+        "ret" if operand.is_empty() => Some(Instruction::non_branching(code::RET | code::A, 0)),
+        "ret" => Some(Instruction::non_branching(code::RET | code::K, parse_constant(operand)?)),
+        "st" => Some(Instruction::non_branching(code::ST, parse_memory(operand)?)),
+        "stx" => Some(Instruction::non_branching(code::STX, parse_memory(operand)?)),
+        "tax" => Some(Instruction::non_branching(code::MISC | code::TAX, 0)),
+        "txa" => Some(Instruction::non_branching(code::MISC | code::TXA, 0)),
         "ld" | "ldh" | "ldb" | "ldx" | "ldxb" => parse_load(name, operand),
         _ => parse_alu(name, operand),
     }
@@ -106,7 +106,7 @@ fn parse_load(name: &str, operand: &str) -> Option<Instruction> {
         _ => {
             let offset = operand.strip_prefix("4*([")?.strip_suffix("]&0xf)")?;
             let k = parse_number(offset)?;
-            return Some(Instruction::plain(code::LDX | code::MSH | code::B, k));
+            return Some(Instruction::non_branching(code::LDX | code::MSH | code::B, k));
         }
     };
     let (mode, k) = if operand == "#pktlen" {
@@ -122,16 +122,16 @@ fn parse_load(name: &str, operand: &str) -> Option<Instruction> {
             None => (code::ABS, parse_number(inner).or_else(|| parse_ancillary(inner))?),
         }
     };
-    Some(Instruction::plain(class | size | mode, k))
+    Some(Instruction::non_branching(class | size | mode, k))
 }
 
 fn parse_alu(name: &str, operand: &str) -> Option<Instruction> {
     let (_, op) = OPERATIONS.iter().find(|(known, _)| *known == name)?;
     let op = *op as u16;
     Some(match operand {
-        _ if op == code::NEG => Instruction::plain(code::ALU | op, 0),
-        "x" => Instruction::plain(code::ALU | op | code::X, 0),
-        _ => Instruction::plain(code::ALU | op | code::K, parse_constant(operand)?),
+        _ if op == code::NEG => Instruction::non_branching(code::ALU | op, 0),
+        "x" => Instruction::non_branching(code::ALU | op | code::X, 0),
+        _ => Instruction::non_branching(code::ALU | op | code::K, parse_constant(operand)?),
     })
 }
 
@@ -160,7 +160,7 @@ fn parse_ancillary(word: &str) -> Option<u32> {
 mod tests {
     use super::super::{ClassicProgram, Metadata};
 
-    const EVERYTHING: &str = "\
+    const ALL_INSTRUCTIONS: &str = "\
 (000) ldh      [12]
 (001) jeq      #0x800           jt 2\tjf 30
 (002) ldxb     4*([14]&0xf)
@@ -197,12 +197,12 @@ mod tests {
 
     #[test]
     fn listing_round_trips() {
-        let program: ClassicProgram = EVERYTHING.parse().unwrap();
-        assert_eq!(program.to_string(), EVERYTHING);
+        let program: ClassicProgram = ALL_INSTRUCTIONS.parse().unwrap();
+        assert_eq!(program.to_string(), ALL_INSTRUCTIONS);
     }
 
     #[test]
-    fn bad_line_is_reported() {
+    fn unknown_line_in_listing_is_an_error() {
         let error = "(000) ld #0\n(001) hop #1\n".parse::<ClassicProgram>().unwrap_err();
         assert_eq!(error.to_string(), "line 2: `(001) hop #1` is no instruction");
     }

@@ -26,5 +26,5 @@ pub use expression::{
 pub use insn::Instruction;
 pub use link::LinkType;
 pub use listing::ListingError;
-pub use program::{ClassicProgram, INSTRUCTIONS_MAX, Invalid, MEMORY_WORDS};
-pub use run::{Metadata, ROUNDS_MAX, VlanTag};
+pub use program::{ClassicProgram, INSTRUCTIONS_MAX, InvalidProgram, MEMORY_WORDS};
+pub use run::{BACKWARD_JUMPS_MAX, Metadata, VlanTag};

@@ -30,7 +30,7 @@ pub struct ClassicProgram {
 
 /// The rule that a sequence of instructions violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Invalid {
+pub enum InvalidProgram {
     /// There are no instructions.
     Empty,
     /// There are more than [`INSTRUCTIONS_MAX`] instructions.
@@ -73,21 +73,21 @@ pub enum Invalid {
 
 impl ClassicProgram {
     /// Validates `instructions`. Returns the program, or the first violated rule.
-    pub fn new(instructions: Vec<Instruction>) -> Result<Self, Invalid> {
+    pub fn new(instructions: Vec<Instruction>) -> Result<Self, InvalidProgram> {
         let length = instructions.len();
-        let Some(last) = instructions.last() else { return Err(Invalid::Empty) };
+        let Some(last) = instructions.last() else { return Err(InvalidProgram::Empty) };
         if length > INSTRUCTIONS_MAX {
-            return Err(Invalid::TooLong { length });
+            return Err(InvalidProgram::TooLong { length });
         }
         if last.class() != code::RET {
-            return Err(Invalid::NoReturn);
+            return Err(InvalidProgram::NoReturn);
         }
         let mut has_loop = false;
         let mut ops = Vec::with_capacity(length);
         for (at, &instruction) in instructions.iter().enumerate() {
             has_loop |= validate_instruction(instruction, at, length)?;
-            let op =
-                Op::decode(instruction, at).ok_or(Invalid::Code { at, code: instruction.code })?;
+            let op = Op::decode(instruction, at)
+                .ok_or(InvalidProgram::Code { at, code: instruction.code })?;
             ops.push(op);
         }
         Ok(Self { instructions, ops, has_loop })
@@ -109,29 +109,29 @@ fn validate_instruction(
     instruction: Instruction,
     at: usize,
     length: usize,
-) -> Result<bool, Invalid> {
+) -> Result<bool, InvalidProgram> {
     use code::*;
     let k = instruction.k;
     match instruction.class() {
-        ST | STX if k >= MEMORY_WORDS => Err(Invalid::Memory { at, word: k }),
+        ST | STX if k >= MEMORY_WORDS => Err(InvalidProgram::Memory { at, word: k }),
         LD | LDX if instruction.code & 0xe0 == MEM && k >= MEMORY_WORDS => {
-            Err(Invalid::Memory { at, word: k })
+            Err(InvalidProgram::Memory { at, word: k })
         }
         ALU if instruction.code & X == 0 => match instruction.code & 0xf0 {
-            DIV | MOD if k == 0 => Err(Invalid::Divisor { at }),
-            LSH | RSH if k > 31 => Err(Invalid::Shift { at }),
+            DIV | MOD if k == 0 => Err(InvalidProgram::Divisor { at }),
+            LSH | RSH if k > 31 => Err(InvalidProgram::Shift { at }),
             _ => Ok(false),
         },
         JMP if instruction.is_comparison() => {
             let far = usize::from(instruction.jt.max(instruction.jf));
-            if at + 1 + far < length { Ok(false) } else { Err(Invalid::Target { at }) }
+            if at + 1 + far < length { Ok(false) } else { Err(InvalidProgram::Target { at }) }
         }
         JMP => {
             let target = at as i64 + 1 + i64::from(k as i32);
             if (0..length as i64).contains(&target) {
                 Ok(target <= at as i64)
             } else {
-                Err(Invalid::Target { at })
+                Err(InvalidProgram::Target { at })
             }
         }
         _ => Ok(false),
@@ -142,7 +142,7 @@ impl fmt::Display for ClassicProgram {
     /// Lists the program in the format of `tcpdump -d`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, instruction) in self.instructions.iter().enumerate() {
-            instruction.list(at, f)?;
+            instruction.write_listing(at, f)?;
             f.write_str("\n")?;
         }
         Ok(())
@@ -155,7 +155,7 @@ impl fmt::Debug for ClassicProgram {
     }
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => write!(f, "a program without instructions"),
@@ -174,41 +174,56 @@ impl fmt::Display for Invalid {
     }
 }
 
-impl std::error::Error for Invalid {}
+impl std::error::Error for InvalidProgram {}
 
 #[cfg(test)]
 mod tests {
     use super::super::insn::{Instruction, code::*};
-    use super::{ClassicProgram, Invalid};
+    use super::{ClassicProgram, InvalidProgram};
 
     #[test]
     fn programs_that_the_kernel_rejects_are_rejected() {
-        let ret = Instruction::plain(RET | K, 0);
+        let ret = Instruction::non_branching(RET | K, 0);
         let refused = |first: Instruction| ClassicProgram::new(vec![first, ret]).unwrap_err();
-        assert_eq!(ClassicProgram::new(vec![]).unwrap_err(), Invalid::Empty);
+        assert_eq!(ClassicProgram::new(vec![]).unwrap_err(), InvalidProgram::Empty);
         assert_eq!(
             ClassicProgram::new(vec![ret; 4097]).unwrap_err(),
-            Invalid::TooLong { length: 4097 }
+            InvalidProgram::TooLong { length: 4097 }
         );
-        let load = Instruction::plain(LD | IMM, 0);
-        assert_eq!(ClassicProgram::new(vec![ret, load]).unwrap_err(), Invalid::NoReturn);
-        assert_eq!(refused(Instruction::plain(0xfff8, 0)), Invalid::Code { at: 0, code: 0xfff8 });
-        let memory = Invalid::Memory { at: 0, word: 16 };
-        assert_eq!(refused(Instruction::plain(ST, 16)), memory);
-        assert_eq!(refused(Instruction::plain(LD | MEM, 16)), memory);
-        assert_eq!(refused(Instruction::plain(ALU | DIV | K, 0)), Invalid::Divisor { at: 0 });
-        assert_eq!(refused(Instruction::plain(ALU | LSH | K, 32)), Invalid::Shift { at: 0 });
-        assert_eq!(refused(Instruction::plain(JMP | JA, 1)), Invalid::Target { at: 0 });
-        assert_eq!(refused(Instruction::plain(JMP | JA, -2i32 as u32)), Invalid::Target { at: 0 });
+        let load = Instruction::non_branching(LD | IMM, 0);
+        assert_eq!(ClassicProgram::new(vec![ret, load]).unwrap_err(), InvalidProgram::NoReturn);
+        assert_eq!(
+            refused(Instruction::non_branching(0xfff8, 0)),
+            InvalidProgram::Code { at: 0, code: 0xfff8 }
+        );
+        let memory = InvalidProgram::Memory { at: 0, word: 16 };
+        assert_eq!(refused(Instruction::non_branching(ST, 16)), memory);
+        assert_eq!(refused(Instruction::non_branching(LD | MEM, 16)), memory);
+        assert_eq!(
+            refused(Instruction::non_branching(ALU | DIV | K, 0)),
+            InvalidProgram::Divisor { at: 0 }
+        );
+        assert_eq!(
+            refused(Instruction::non_branching(ALU | LSH | K, 32)),
+            InvalidProgram::Shift { at: 0 }
+        );
+        assert_eq!(
+            refused(Instruction::non_branching(JMP | JA, 1)),
+            InvalidProgram::Target { at: 0 }
+        );
+        assert_eq!(
+            refused(Instruction::non_branching(JMP | JA, -2i32 as u32)),
+            InvalidProgram::Target { at: 0 }
+        );
         let jump = Instruction { code: JMP | JEQ | K, jt: 0, jf: 1, k: 0 };
-        assert_eq!(refused(jump), Invalid::Target { at: 0 });
+        assert_eq!(refused(jump), InvalidProgram::Target { at: 0 });
     }
 
     #[test]
-    fn backward_jumps_are_reported() {
+    fn backward_jump_is_detected_as_loop() {
         let program = |k: i32| {
-            let ret = Instruction::plain(RET | K, 0);
-            ClassicProgram::new(vec![Instruction::plain(JMP | JA, k as u32), ret]).unwrap()
+            let ret = Instruction::non_branching(RET | K, 0);
+            ClassicProgram::new(vec![Instruction::non_branching(JMP | JA, k as u32), ret]).unwrap()
         };
         assert!(!program(0).has_loop());
         assert!(program(-1).has_loop());

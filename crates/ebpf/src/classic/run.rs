@@ -5,14 +5,14 @@
 //! beyond the frame and a division by zero reject the frame and are not errors. Instructions are
 //! decoded once into a 12-byte form, so a step is one `match`. Running neither panics nor
 //! allocates. A program without backward jumps runs each instruction at most once; other programs
-//! take at most [`ROUNDS_MAX`] backward jumps. [SL §5.2, in-kernel filters]
+//! take at most [`BACKWARD_JUMPS_MAX`] backward jumps. [SL §5.2, in-kernel filters]
 
-use super::insn::{ANCILLARY, Instruction, code, condition, operation};
+use super::insn::{ANCILLARY, Instruction, alu_operation, code, condition};
 use super::program::{ClassicProgram, MEMORY_WORDS};
 use crate::insn::{Alu, Cond};
 
 /// Maximum number of backward jumps in a run: twice the number of 8-byte headers in a 64 KiB frame.
-pub const ROUNDS_MAX: u32 = 16_384;
+pub const BACKWARD_JUMPS_MAX: u32 = 16_384;
 
 /// Metadata of a frame that the kernel stores outside of the frame's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct VlanTag {
 
 impl Metadata {
     /// Metadata without a tag, in which all numbers are 0.
-    pub const NOTHING: Self =
+    pub const EMPTY: Self =
         Self { vlan: None, packet_type: 0, protocol: 0, interface_index: 0, hardware_type: 0 };
 
     /// Returns the value of an ancillary load of this field.
@@ -142,7 +142,7 @@ impl Registers<'static> {
     const EMPTY: Self = Self {
         frame: &[],
         wire_length: 0,
-        metadata: &Metadata::NOTHING,
+        metadata: &Metadata::EMPTY,
         a: 0,
         x: 0,
         memory: [0; MEMORY_WORDS as usize],
@@ -154,12 +154,12 @@ impl Registers<'_> {
     #[inline(always)]
     fn step(&mut self, op: Op, at: usize) -> StepOutcome {
         let loaded = match op {
-            Op::Word(k) => self.word(k, 0),
-            Op::Half(k) => self.half(k, 0),
-            Op::Byte(k) => self.byte(k, 0),
-            Op::WordAtX(k) => self.word(k, self.x),
-            Op::HalfAtX(k) => self.half(k, self.x),
-            Op::ByteAtX(k) => self.byte(k, self.x),
+            Op::Word(k) => self.load_word(k, 0),
+            Op::Half(k) => self.load_half(k, 0),
+            Op::Byte(k) => self.load_byte(k, 0),
+            Op::WordAtX(k) => self.load_word(k, self.x),
+            Op::HalfAtX(k) => self.load_half(k, self.x),
+            Op::ByteAtX(k) => self.load_byte(k, self.x),
             Op::Known(field) => Some(self.metadata.load(field)),
             Op::Length => Some(self.wire_length),
             Op::Constant(k) => Some(k),
@@ -192,12 +192,12 @@ impl Registers<'_> {
             Op::Go(to) => return StepOutcome::Go(usize::from(to)),
             Op::GoBack(to) => {
                 self.rounds += 1;
-                let spent = self.rounds > ROUNDS_MAX;
+                let spent = self.rounds > BACKWARD_JUMPS_MAX;
                 return if spent { StepOutcome::Done(0) } else { StepOutcome::Go(usize::from(to)) };
             }
             Op::Return(k) => return StepOutcome::Done(k),
             Op::ReturnA => return StepOutcome::Done(self.a),
-            Op::HeaderToX(k) => match self.byte(k, 0) {
+            Op::HeaderToX(k) => match self.load_byte(k, 0) {
                 Some(byte) => self.x = (byte & 0xf) << 2,
                 None => return StepOutcome::Done(0),
             },
@@ -219,19 +219,19 @@ impl Registers<'_> {
     }
 
     #[inline(always)]
-    fn word(&self, k: u32, x: u32) -> Option<u32> {
+    fn load_word(&self, k: u32, x: u32) -> Option<u32> {
         let bytes = self.frame.get(Self::load_offset(k, x)?..)?.first_chunk::<4>()?;
         Some(u32::from_be_bytes(*bytes))
     }
 
     #[inline(always)]
-    fn half(&self, k: u32, x: u32) -> Option<u32> {
+    fn load_half(&self, k: u32, x: u32) -> Option<u32> {
         let bytes = self.frame.get(Self::load_offset(k, x)?..)?.first_chunk::<2>()?;
         Some(u32::from(u16::from_be_bytes(*bytes)))
     }
 
     #[inline(always)]
-    fn byte(&self, k: u32, x: u32) -> Option<u32> {
+    fn load_byte(&self, k: u32, x: u32) -> Option<u32> {
         self.frame.get(Self::load_offset(k, x)?).map(|byte| u32::from(*byte))
     }
 }
@@ -269,8 +269,8 @@ impl Op {
             ST if code == ST => Self::Store(word),
             STX if code == STX => Self::StoreX(word),
             ALU if code & !0xff != 0 => return None,
-            ALU if by_x && code & 0xf0 != NEG => Self::ByX(operation(code)?),
-            ALU => Self::ByConstant(operation(code)?, k),
+            ALU if by_x && code & 0xf0 != NEG => Self::ByX(alu_operation(code)?),
+            ALU => Self::ByConstant(alu_operation(code)?, k),
             JMP if code & !0xff != 0 => return None,
             JMP if code & 0xf0 == JA => {
                 let target = at as i64 + 1 + i64::from(k as i32);

@@ -135,7 +135,7 @@ impl Builder {
     }
 
     fn attribute_code(&mut self) {
-        let line = CodeOwner { from: self.asm.here(), filter: self.filter };
+        let line = CodeOwner { from: self.asm.next_slot(), filter: self.filter };
         self.source.pop_if(|last| last.from == line.from);
         if self.source.last().is_none_or(|last| last.filter != line.filter) {
             self.source.push(line);

@@ -249,7 +249,7 @@ impl<'b> Translation<'b> {
             self.load_by_helper(size, to);
         } else {
             if self.now.proven < end {
-                self.b.asm.set(R2, R7, Alu::Add, end.cast_signed());
+                self.b.asm.compute(R2, R7, Alu::Add, end.cast_signed());
                 self.b.asm.jump_if(Cond::Gt, R2, R8, self.no);
                 self.now.proven = end;
                 self.b.reach = self.b.reach.max(end);
@@ -269,7 +269,7 @@ impl<'b> Translation<'b> {
             // The bound holds already, but the verifier may have lost it at a join.
             self.b.asm.jump_if(Cond::Gt, R2, self.now.x.cast_signed(), self.no);
             self.put(Insn::alu(Alu::Add, R2, R7));
-            self.b.asm.set(R3, R2, Alu::Add, k.saturating_add(bytes(size)).cast_signed());
+            self.b.asm.compute(R3, R2, Alu::Add, k.saturating_add(bytes(size)).cast_signed());
             self.b.asm.jump_if(Cond::Gt, R3, R8, self.no);
             self.b.reach = self.b.reach.max(end);
             self.put(Insn::load(size, R9, R2, offset(k)));
@@ -285,7 +285,7 @@ impl<'b> Translation<'b> {
     fn load_by_helper(&mut self, size: Size, to: Reg) {
         let xdp = self.b.target.hook == Hook::Xdp;
         self.put(Insn::mov(R1, R6));
-        self.b.asm.set(R3, R10, Alu::Add, i32::from(-self.scratch));
+        self.b.asm.compute(R3, R10, Alu::Add, i32::from(-self.scratch));
         self.put(Insn::mov(R4, bytes(size).cast_signed()));
         self.b.call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes });
         self.b.asm.jump_if(Cond::Ne, R0, 0, self.no);

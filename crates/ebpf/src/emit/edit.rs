@@ -115,7 +115,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let first = b.asm.label();
         b.asm.push(Insn::mov(R0, 0));
         b.asm.jump_if(Cond::Le, R1, i32::from(bytes), first);
-        b.asm.set(R0, R1, Alu::Sub, i32::from(bytes));
+        b.asm.compute(R0, R1, Alu::Sub, i32::from(bytes));
         b.bind(first);
         FrameOffset { base: b.keep(R0).into(), off: 0, reach: offset.reach }
     }
@@ -330,7 +330,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.fetch_offset(to, R2);
         let b = self.builder();
         b.asm.push(Insn::mov(R1, R6));
-        b.asm.set(R3, R10, Alu::Add, i32::from(-slot));
+        b.asm.compute(R3, R10, Alu::Add, i32::from(-slot));
         b.asm.push(Insn::mov(R4, i32::from(length)));
         let at_tc = b.target.hook == Hook::Tc;
         if at_tc {
@@ -356,7 +356,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             b.asm.jump_if(Cond::Gt, R2, max.cast_signed(), unsure);
             b.asm.push(Insn::alu(Alu::Add, R1, R2));
         }
-        b.asm.set(R3, R1, Alu::Add, i32::from(to.off) + i32::from(length));
+        b.asm.compute(R3, R1, Alu::Add, i32::from(to.off) + i32::from(length));
         b.asm.jump_if(Cond::Gt, R3, R8, unsure);
         store(b, R1, to.off.cast_signed());
         b.invalidate_registers();

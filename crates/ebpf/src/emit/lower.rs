@@ -208,7 +208,7 @@ impl Builder {
         self.bind(slow);
         self.clear(reused);
         self.asm.push(Insn::mov(R1, R6));
-        self.asm.set(R3, R10, Alu::Add, i32::from(-slot));
+        self.asm.compute(R3, R10, Alu::Add, i32::from(-slot));
         self.asm.push(Insn::mov(R4, i32::from(length.max(1))));
         self.call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes });
         self.asm.jump_if(Cond::Ne, R0, 0, miss);
@@ -231,7 +231,7 @@ impl Builder {
         };
         let (begin, whole) = (begin.cast_signed(), length.next_multiple_of(8).cast_signed());
         self.asm.jump_if(Cond::Ne, R2, i32::from(begin), slow);
-        self.asm.set(R1, R7, Alu::Add, i32::from(begin + whole));
+        self.asm.compute(R1, R7, Alu::Add, i32::from(begin + whole));
         self.asm.jump_if(Cond::Gt, R1, R8, slow);
         for at in (0..whole).step_by(8) {
             self.asm.push(Insn::load(Size::DW, R0, R7, begin + at));

@@ -112,7 +112,7 @@ impl Builder {
         asm.push(Insn::store(Size::DW, R10, SCRATCH, 0));
         asm.push(Insn::mov(R1, R6));
         for (to, at) in [(R2, SCRATCH + 6), (R3, SCRATCH + 4)] {
-            asm.set(to, R10, Alu::Add, i32::from(at));
+            asm.compute(to, R10, Alu::Add, i32::from(at));
         }
         asm.push(Insn::call_kernel(function));
         asm.jump_if(Cond::Ne, R0, 0, none);
@@ -206,7 +206,7 @@ impl Builder {
         asm.jump_if(Cond::Ne, R0, 0, failed);
         asm.push(Insn::load(Size::W, R7, R6, 0));
         asm.push(Insn::load(Size::W, R2, R6, 4));
-        asm.set(R3, R7, Alu::Add, bytes);
+        asm.compute(R3, R7, Alu::Add, bytes);
         asm.jump_if(Cond::Gt, R3, R2, failed);
         asm.push(Insn::load(Size::DW, R8, R10, FixedSlots::LENGTH));
         for SharedSlot { first: delivery, .. } in shared_slots(deliveries) {
@@ -221,7 +221,7 @@ impl Builder {
             asm.push(Insn::store(Size::H, R7, to + 4, R1));
             asm.push(Insn::load(Size::W, R2, R9, view));
             asm.push(Insn::alu(Alu::Add, R1, R2));
-            asm.set(R2, R8, Alu::Sub, R1);
+            asm.compute(R2, R8, Alu::Sub, R1);
             asm.push(Insn::store(Size::H, R7, to + 6, R2));
             let way =
                 place(count * headroom::DELIVERY + u32::from(delivery.number) * headroom::EXIT);

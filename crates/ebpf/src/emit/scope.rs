@@ -37,7 +37,7 @@ type Invariant<'s> = fn(&'s ()) -> &'s ();
 
 impl fmt::Debug for Scope<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Scope at instruction {}", self.builder.asm.here())
+        write!(f, "Scope at instruction {}", self.builder.asm.next_slot())
     }
 }
 

@@ -98,7 +98,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     fn rotate(&mut self, reg: Reg, bits: i32) {
         let asm = &mut self.builder().asm;
-        asm.set(R0, reg, Alu::Shl, bits);
+        asm.compute(R0, reg, Alu::Shl, bits);
         asm.push(Insn::alu(Alu::Shr, reg, 64 - bits));
         asm.push(Insn::alu(Alu::Or, reg, R0));
     }

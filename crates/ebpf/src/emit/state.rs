@@ -204,12 +204,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push_wide(Insn::load64(R1, 0x9e37_79b9_7f4a_7c15));
         b.asm.push(Insn::alu(Alu::Add, R0, R1));
         for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
-            b.asm.set(R1, R0, Alu::Shr, shift);
+            b.asm.compute(R1, R0, Alu::Shr, shift);
             b.asm.push(Insn::alu(Alu::Xor, R0, R1));
             b.asm.push_wide(Insn::load64(R1, factor));
             b.asm.push(Insn::alu(Alu::Mul, R0, R1));
         }
-        b.asm.set(R1, R0, Alu::Shr, 31);
+        b.asm.compute(R1, R0, Alu::Shr, 31);
         b.asm.push(Insn::alu(Alu::Xor, R0, R1));
         self.keep_wide()
     }

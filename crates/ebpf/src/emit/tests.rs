@@ -250,7 +250,7 @@ fn unreachable_code_is_dropped() {
         Ok(Answer::new(s.load(window, be32::<0>()), on))
     })
     .unwrap();
-    let text = crate::disasm::listing(&program);
+    let text = crate::disasm::list_program(&program);
     assert_eq!(program.code.len(), 6, "{text}");
 }
 

@@ -20,7 +20,7 @@ struct LiveSet {
 }
 
 impl LiveSet {
-    const NOTHING: Self = Self { registers: 0, stack: [false; STACK] };
+    const EMPTY: Self = Self { registers: 0, stack: [false; STACK] };
 
     fn register(&mut self, number: u8) {
         self.registers |= 1 << number;
@@ -45,9 +45,9 @@ impl LiveSet {
 /// Returns, for each instruction, true if it is dead.
 pub(super) fn dead_instructions(code: &[Insn]) -> Vec<bool> {
     let mut dead_instructions = vec![false; code.len()];
-    let mut before = vec![LiveSet::NOTHING; code.len() + 1];
+    let mut before = vec![LiveSet::EMPTY; code.len() + 1];
     for (at, insn) in code.iter().enumerate().rev() {
-        let mut live = LiveSet::NOTHING;
+        let mut live = LiveSet::EMPTY;
         for next in successors(at, *insn) {
             if let Some(next) = before.get(next) {
                 live.join(next);

@@ -23,7 +23,7 @@ impl Mutant {
     pub fn describe(&self, sound: &Program) -> String {
         let word = sound.filter_at(self.at).map_or("frame", |word| word.filter.as_str());
         let text = |insn| {
-            let text = disasm::instruction(insn, None);
+            let text = disasm::disassemble_insn(insn, None);
             text.split(" goto ").next().unwrap_or_default().to_owned()
         };
         let was = sound.code.get(self.at).map_or_else(String::new, |insn| text(*insn));

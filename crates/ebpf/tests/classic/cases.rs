@@ -93,7 +93,7 @@ pub(crate) fn all_frames(folder: &Path) -> Vec<(LinkType, Frame)> {
 pub(crate) struct InstalledNames;
 
 impl Resolver for InstalledNames {
-    fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
+    fn resolve_host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         let name = name.to_ascii_lowercase();
         let Some((kind, host)) = name.strip_suffix(".libpcap.test").and_then(|n| n.split_once('.'))
         else {
@@ -120,7 +120,7 @@ impl Resolver for InstalledNames {
             .collect())
     }
 
-    fn network(&self, name: &str) -> Option<u32> {
+    fn resolve_network(&self, name: &str) -> Option<u32> {
         match name.to_ascii_lowercase().as_str() {
             "net-10-0-0-0.libpcap.test" => Some(0x0a00_0000),
             "net-10-20-0-0.libpcap.test" => Some(0x0a14_0000),
@@ -128,7 +128,7 @@ impl Resolver for InstalledNames {
         }
     }
 
-    fn ethernet(&self, name: &str) -> Option<[u8; 6]> {
+    fn resolve_link_address(&self, name: &str) -> Option<[u8; 6]> {
         let name = name.to_ascii_lowercase();
         match name.strip_suffix(".libpcap.test")?.strip_prefix("eth-")?.split_once('.')?.1 {
             "host123" => Some([0xaa, 0x00, 0x04, 0x00, 0x14, 0x0e]),

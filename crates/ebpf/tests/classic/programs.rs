@@ -109,9 +109,9 @@ pub(crate) fn random_program(random: &mut Random) -> ClassicProgram {
     let length = if random.one_in(20) { 300 } else { 3 + random.below(40) };
     let mut instructions: Vec<Instruction> =
         (0..length).map(|at| random_instruction(random, length - at)).collect();
-    let ret = |k| Instruction::plain(code::RET | code::K, k);
+    let ret = |k| Instruction::non_branching(code::RET | code::K, k);
     instructions.push(match random.below(3) {
-        0 => Instruction::plain(code::RET | code::A, 0),
+        0 => Instruction::non_branching(code::RET | code::A, 0),
         1 => ret(random.word()),
         _ => ret(0),
     });
@@ -127,7 +127,7 @@ fn random_instruction(random: &mut Random, left: usize) -> Instruction {
         _ => 6 + random.below(14) as u32,
     };
     let size = [W, H, B][random.below(3)];
-    let plain = Instruction::plain;
+    let plain = Instruction::non_branching;
     match random.below(24) {
         0..=4 => {
             // Larger offsets are ancillary loads.

@@ -51,7 +51,7 @@ impl Judge for ClassicJudge<'_> {
             frame.splice(12..12, put);
         }
         let length = frame.len() as u32;
-        let accepts = self.0.run(&frame, length, &Metadata::NOTHING) != 0;
+        let accepts = self.0.run(&frame, length, &Metadata::EMPTY) != 0;
         let outcome = Outcome::Class(accepts.into());
         Ruling::Answered { outcome, counted: vec![(!accepts).into()], frame: None }
     }

@@ -108,7 +108,7 @@ impl Classify for Matcher {
 
 /// Packet metadata that expressions can test: none, since VLAN tags are stored in the frame
 /// (CONTRACT 3).
-const METADATA: Metadata = Metadata::NOTHING;
+const METADATA: Metadata = Metadata::EMPTY;
 
 impl Matcher {
     /// Creates the matcher from the arguments of a `bpf` filter.
@@ -230,8 +230,9 @@ mod tests {
             }
             let equal =
                 Instruction { code: code::JMP | code::JEQ | code::K, jt: 0, jf: 1, k: 0x55 };
-            let load = Instruction::plain(code::LD | code::ABS | code::B, 0);
-            let [yes, no] = [snaplen, 0].map(|k| Instruction::plain(code::RET | code::K, k));
+            let load = Instruction::non_branching(code::LD | code::ABS | code::B, 0);
+            let [yes, no] =
+                [snaplen, 0].map(|k| Instruction::non_branching(code::RET | code::K, k));
             ClassicProgram::new(vec![load, equal, yes, no]).map_err(|invalid| invalid.to_string())
         }
     }

@@ -31,7 +31,7 @@ impl Kernel {
     /// Loads a program that the verifier must accept.
     pub fn load(program: &Program, name: &str) -> Self {
         Self::try_load(program, name).unwrap_or_else(|refused| {
-            panic!("{refused}\n{}\n{}", refused.log, disasm::listing(program))
+            panic!("{refused}\n{}\n{}", refused.log, disasm::list_program(program))
         })
     }
 

@@ -199,8 +199,8 @@ pub(crate) enum Arithmetic {
 
 impl Protocol {
     /// Returns the keyword of the protocol.
-    pub(crate) fn word(self) -> &'static str {
-        names::first(names::PROTOCOLS, &self)
+    pub(crate) fn keyword(self) -> &'static str {
+        names::first_word(names::PROTOCOL_KEYWORDS, &self)
     }
 }
 
@@ -211,24 +211,24 @@ impl DirQualifier {
     }
 
     /// Returns the keywords of the qualifier.
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn keywords(self) -> &'static str {
         match self {
             Self::Either => "src or dst",
             Self::Both => "src and dst",
-            other => names::first(names::WORDS, &Keyword::Dir(other)),
+            other => names::first_word(names::KEYWORDS, &Keyword::Dir(other)),
         }
     }
 }
 
 impl TypeQualifier {
     /// Returns the keyword of the qualifier.
-    pub(crate) fn word(self) -> &'static str {
-        names::first(names::WORDS, &Keyword::Type(self))
+    pub(crate) fn keyword(self) -> &'static str {
+        names::first_word(names::KEYWORDS, &Keyword::Type(self))
     }
 }
 
 /// Formats an identifier as written in the expression.
-pub(crate) fn describe(id: &Id) -> String {
+pub(crate) fn format_id(id: &Id) -> String {
     match id {
         Id::Name(name) | Id::Dotted(name) => name.clone(),
         Id::Number(number) => number.to_string(),

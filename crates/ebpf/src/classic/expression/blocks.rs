@@ -7,7 +7,7 @@
 //! reorders tests or drops the first load of an offset, so a frame that is too short for a test is
 //! still rejected.
 
-use super::super::insn::{Instruction, code, condition, operation};
+use super::super::insn::{Instruction, alu_operation, code, condition};
 use super::condition::{Compare, Condition, PseudoInsn, Test};
 
 /// The target of an edge.
@@ -29,12 +29,12 @@ pub(super) struct Block {
 
 /// A control-flow graph.
 #[derive(Debug)]
-pub(super) struct Graph {
+pub(super) struct ControlFlowGraph {
     pub(super) blocks: Vec<Block>,
     pub(super) entry: EdgeTarget,
 }
 
-impl Graph {
+impl ControlFlowGraph {
     /// Builds the control-flow graph of a condition.
     pub(super) fn new(condition: Condition) -> Self {
         let mut graph = Self { blocks: Vec::new(), entry: EdgeTarget::Reject };
@@ -62,7 +62,7 @@ impl Graph {
 
     /// Optimizes the graph.
     pub(super) fn optimize(&mut self) {
-        for _ in 0..ROUNDS_MAX {
+        for _ in 0..THREADING_ROUNDS_MAX {
             if !self.thread_jumps() {
                 break;
             }
@@ -71,7 +71,7 @@ impl Graph {
     }
 
     /// Returns true if any path reaches the accepting exit.
-    pub(super) fn accepts(&self) -> bool {
+    pub(super) fn can_accept(&self) -> bool {
         let reached = self.reachable_blocks();
         let leads =
             |block: &Block| block.yes == EdgeTarget::Accept || block.no == EdgeTarget::Accept;
@@ -135,7 +135,7 @@ impl Graph {
             if !block.is_pure() {
                 break;
             }
-            match block.outcome(facts) {
+            match block.known_outcome(facts) {
                 Some(true) => target = block.yes,
                 Some(false) => target = block.no,
                 None => break,
@@ -166,9 +166,9 @@ impl Graph {
 }
 
 /// Maximum number of rounds of jump threading, each of which may enable further rounds.
-const ROUNDS_MAX: usize = 4;
+const THREADING_ROUNDS_MAX: usize = 4;
 /// Maximum number of facts that are tracked along a path. The oldest facts are dropped first.
-const FACTS_MAX: usize = 24;
+const PATH_FACTS_MAX: usize = 24;
 
 /// The known outcome of one comparison of A, in a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,7 +212,9 @@ impl Block {
 
     fn writes_memory(&self) -> bool {
         self.lines.iter().any(|line| match line {
-            PseudoInsn::Plain(instruction) => matches!(instruction.class(), code::ST | code::STX),
+            PseudoInsn::NonBranching(instruction) => {
+                matches!(instruction.class(), code::ST | code::STX)
+            }
             _ => true,
         })
     }
@@ -226,7 +228,7 @@ impl Block {
             if !facts.contains(&fact) {
                 facts.push(fact);
             }
-            if facts.len() > FACTS_MAX {
+            if facts.len() > PATH_FACTS_MAX {
                 facts.remove(0);
             }
         }
@@ -234,7 +236,7 @@ impl Block {
     }
 
     /// Returns the outcome of the block's comparison; `None` if the facts do not decide it.
-    fn outcome(&self, facts: &[Fact]) -> Option<bool> {
+    fn known_outcome(&self, facts: &[Fact]) -> Option<bool> {
         let Some(Compare { op, with: Some(k) }) = self.compare else { return None };
         facts.iter().rev().find_map(|fact| {
             if fact.value == self.lines && fact.op == op && fact.k == k {
@@ -279,34 +281,34 @@ impl Block {
 
 /// Returns the value of A after arithmetic with a constant; `None` for any other instruction.
 fn apply_constant(line: PseudoInsn, a: u32) -> Option<u32> {
-    let PseudoInsn::Plain(Instruction { code, k, .. }) = line else { return None };
+    let PseudoInsn::NonBranching(Instruction { code, k, .. }) = line else { return None };
     if code & 0x0f != code::ALU | code::K || code & 0xf0 == code::NEG {
         return None;
     }
-    operation(code)?.apply(a, k)
+    alu_operation(code)?.apply(a, k)
 }
 
-fn plain_instruction(line: PseudoInsn) -> Option<Instruction> {
+fn as_instruction(line: PseudoInsn) -> Option<Instruction> {
     match line {
-        PseudoInsn::Plain(instruction) => Some(instruction),
+        PseudoInsn::NonBranching(instruction) => Some(instruction),
         _ => None,
     }
 }
 
 fn reads_memory(lines: &[PseudoInsn]) -> bool {
-    lines.iter().filter_map(|line| plain_instruction(*line)).any(|instruction| {
+    lines.iter().filter_map(|line| as_instruction(*line)).any(|instruction| {
         matches!(instruction.class(), code::LD | code::LDX) && instruction.code & 0xe0 == code::MEM
     })
 }
 
 fn writes_x(line: PseudoInsn) -> bool {
-    plain_instruction(line).is_some_and(|instruction| {
+    as_instruction(line).is_some_and(|instruction| {
         instruction.class() == code::LDX || instruction.code == code::MISC | code::TAX
     })
 }
 
 fn reads_x(line: PseudoInsn) -> bool {
-    plain_instruction(line).is_some_and(|instruction| match instruction.class() {
+    as_instruction(line).is_some_and(|instruction| match instruction.class() {
         code::LD => instruction.code & 0xe0 == code::IND,
         code::ALU => instruction.code & code::X != 0,
         code::MISC => instruction.code == code::MISC | code::TXA,
@@ -315,7 +317,7 @@ fn reads_x(line: PseudoInsn) -> bool {
 }
 
 fn reads_a(line: PseudoInsn) -> bool {
-    plain_instruction(line).is_some_and(|instruction| match instruction.class() {
+    as_instruction(line).is_some_and(|instruction| match instruction.class() {
         code::ALU | code::RET => true,
         code::MISC => instruction.code == code::MISC | code::TAX,
         _ => false,
@@ -323,5 +325,5 @@ fn reads_a(line: PseudoInsn) -> bool {
 }
 
 fn loads_a(line: PseudoInsn) -> bool {
-    plain_instruction(line).is_some_and(|instruction| instruction.class() == code::LD)
+    as_instruction(line).is_some_and(|instruction| instruction.class() == code::LD)
 }

@@ -7,7 +7,7 @@
 
 pub(super) use super::super::assemble::{
     Compare, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, constant_to_a, memory_to_a,
-    memory_to_x, plain_insn, store_a,
+    memory_to_x, non_branching, store_a,
 };
 
 /// A test: instructions and a final comparison. Without a comparison the test always succeeds.
@@ -69,7 +69,7 @@ impl Condition {
     }
 
     /// Returns the condition if `holds` is true, else its negation.
-    pub(super) fn is(self, wanted: bool) -> Self {
+    pub(super) fn negate_unless(self, wanted: bool) -> Self {
         if wanted { self } else { self.not() }
     }
 
@@ -84,7 +84,7 @@ impl Condition {
     }
 
     /// Returns the condition with the instructions `lines` executed before its first test.
-    pub(super) fn after(self, lines: Vec<PseudoInsn>) -> Self {
+    pub(super) fn with_code_before(self, lines: Vec<PseudoInsn>) -> Self {
         if lines.is_empty() {
             return self;
         }

@@ -5,32 +5,35 @@
 
 use super::super::assemble::assemble_program;
 use super::super::insn::{Instruction, code};
-use super::blocks::{EdgeTarget, Graph};
+use super::blocks::{ControlFlowGraph, EdgeTarget};
 use super::condition::{JumpLabel, PseudoInsn};
 
 /// Returns the program of `graph`. Fails with the number of instructions if it exceeds the maximum.
-pub(super) fn emit(graph: &Graph, accept: u32) -> Result<Vec<Instruction>, usize> {
+pub(super) fn emit_program(
+    graph: &ControlFlowGraph,
+    accept: u32,
+) -> Result<Vec<Instruction>, usize> {
     let reached = graph.reachable_blocks();
-    let mut lines = vec![PseudoInsn::Goto(label(graph.entry))];
+    let mut lines = vec![PseudoInsn::Goto(edge_label(graph.entry))];
     for (at, block) in graph.blocks.iter().enumerate().rev().filter(|(at, _)| reached[*at]) {
-        lines.push(PseudoInsn::Place(label(EdgeTarget::Block(at))));
+        lines.push(PseudoInsn::Bind(edge_label(EdgeTarget::Block(at))));
         lines.extend_from_slice(&block.lines);
-        let (yes, no) = (label(block.yes), label(block.no));
+        let (yes, no) = (edge_label(block.yes), edge_label(block.no));
         lines.push(match block.compare {
             Some(compare) if yes != no => PseudoInsn::Branch { compare, yes, no },
             _ => PseudoInsn::Goto(yes),
         });
     }
-    lines.push(PseudoInsn::Place(label(EdgeTarget::Accept)));
-    lines.push(PseudoInsn::Plain(Instruction::plain(code::RET | code::K, accept)));
-    lines.push(PseudoInsn::Place(label(EdgeTarget::Reject)));
-    lines.push(PseudoInsn::Plain(Instruction::plain(code::RET | code::K, 0)));
+    lines.push(PseudoInsn::Bind(edge_label(EdgeTarget::Accept)));
+    lines.push(PseudoInsn::NonBranching(Instruction::non_branching(code::RET | code::K, accept)));
+    lines.push(PseudoInsn::Bind(edge_label(EdgeTarget::Reject)));
+    lines.push(PseudoInsn::NonBranching(Instruction::non_branching(code::RET | code::K, 0)));
     assemble_program(lines)
 }
 
 /// Returns the label of an edge target. Labels of blocks count down from the maximum, and labels
 /// inside conditions count up from zero.
-fn label(target: EdgeTarget) -> JumpLabel {
+fn edge_label(target: EdgeTarget) -> JumpLabel {
     match target {
         EdgeTarget::Accept => JumpLabel(u32::MAX),
         EdgeTarget::Reject => JumpLabel(u32::MAX - 1),

@@ -20,9 +20,9 @@ pub struct ExpressionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// Invalid text.
-    Mistake,
+    Invalid,
     /// Valid text that this compiler does not support.
-    Unknown,
+    Unsupported,
     /// Valid text that no frame of this link type can match.
     RejectsAll,
 }

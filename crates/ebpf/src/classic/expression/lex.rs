@@ -13,7 +13,7 @@ use super::names;
 use super::token::{Keyword, Lexeme, Symbol, Token};
 
 /// Splits `text` into lexemes.
-pub(super) fn lex(text: &str) -> Result<Vec<Lexeme>, ExpressionError> {
+pub(super) fn lex_expression(text: &str) -> Result<Vec<Lexeme>, ExpressionError> {
     let bytes = text.as_bytes();
     let mut lexemes = Vec::new();
     let mut at = 0;
@@ -33,8 +33,12 @@ pub(super) fn lex(text: &str) -> Result<Vec<Lexeme>, ExpressionError> {
 fn next_token(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
     let rest = &text.as_bytes()[at..];
     match rest[0] {
-        b'$' => match hexadecimal_run(&rest[1..], 2) {
-            0 => Err(mistake(at..at + 1, "`$` without the one or two digits of an address", None)),
+        b'$' => match hexadecimal_run_length(&rest[1..], 2) {
+            0 => Err(invalid_text_error(
+                at..at + 1,
+                "`$` without the one or two digits of an address",
+                None,
+            )),
             digits => {
                 let value = u8::from_str_radix(&text[at + 1..at + 1 + digits], 16);
                 Ok((Token::Mac8(value.unwrap_or(0)), 1 + digits))
@@ -43,7 +47,11 @@ fn next_token(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> 
         b'\\' => {
             let length = escaped_length(&rest[1..]);
             if length == 0 {
-                return Err(mistake(at..at + 1, "`\\` must be followed by a name", None));
+                return Err(invalid_text_error(
+                    at..at + 1,
+                    "`\\` must be followed by a name",
+                    None,
+                ));
             }
             Ok((Token::Escaped, 1 + length))
         }
@@ -51,7 +59,7 @@ fn next_token(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> 
         _ => lex_symbol(rest).ok_or_else(|| {
             let length = text[at..].chars().next().map_or(1, char::len_utf8);
             let what = format!("`{}` has no meaning here", &text[at..at + length]);
-            mistake(at..at + length, &what, None)
+            invalid_text_error(at..at + length, &what, None)
         }),
     }
 }
@@ -70,7 +78,7 @@ fn address_or_word(text: &str, at: usize) -> Result<(Token, usize), ExpressionEr
         return Ok((Token::Symbol(Symbol::Colon), 1));
     }
     if longest == word
-        && let Some(token) = keyword(slice)
+        && let Some(token) = find_keyword(slice)
     {
         return Ok((token, longest));
     }
@@ -80,41 +88,45 @@ fn address_or_word(text: &str, at: usize) -> Result<(Token, usize), ExpressionEr
         return Ok((Token::Mac(address), longest));
     }
     if longest == word {
-        return word_token(slice, at..at + longest).map(|token| (token, longest));
+        return classify_word(slice, at..at + longest).map(|token| (token, longest));
     }
     if longest == ip6 {
         return match slice.parse() {
             Ok(address) => Ok((Token::Ip6(address), longest)),
-            Err(_) => {
-                Err(mistake(at..at + longest, &format!("invalid IPv6 address `{slice}`"), None))
-            }
+            Err(_) => Err(invalid_text_error(
+                at..at + longest,
+                &format!("invalid IPv6 address `{slice}`"),
+                None,
+            )),
         };
     }
     let what = format!("invalid Ethernet address `{slice}`");
     let hint = "six parts of one or two hexadecimal digits, such as 00:11:22:aa:bb:cc";
-    Err(mistake(at..at + longest, &what, Some(hint)))
+    Err(invalid_text_error(at..at + longest, &what, Some(hint)))
 }
 
-fn keyword(word: &str) -> Option<Token> {
-    if let Some((_, protocol)) = names::PROTOCOLS.iter().find(|(name, _)| *name == word) {
+fn find_keyword(word: &str) -> Option<Token> {
+    if let Some((_, protocol)) = names::PROTOCOL_KEYWORDS.iter().find(|(name, _)| *name == word) {
         return Some(Token::Protocol(*protocol));
     }
-    if names::FOREIGN.split(' ').any(|foreign| foreign == word) {
+    if names::UNSUPPORTED_KEYWORDS.split(' ').any(|foreign| foreign == word) {
         return Some(Token::Word(Keyword::Foreign));
     }
-    names::WORDS.iter().find(|(name, _)| *name == word).map(|(_, word)| Token::Word(*word))
+    names::KEYWORDS.iter().find(|(name, _)| *name == word).map(|(_, word)| Token::Word(*word))
 }
 
 /// Classifies a run of letters, digits, dots, dashes and underscores that is not a keyword.
-fn word_token(slice: &str, span: Span) -> Result<Token, ExpressionError> {
+fn classify_word(slice: &str, span: Span) -> Result<Token, ExpressionError> {
     if is_number(slice) {
-        return number(slice).map(Token::Number).map_err(|what| mistake(span, &what, None));
+        return parse_number(slice)
+            .map(Token::Number)
+            .map_err(|what| invalid_text_error(span, &what, None));
     }
     let parts = slice.split('.').count();
     if (2..=4).contains(&parts) && slice.split('.').all(is_number) {
         return Ok(Token::Dotted);
     }
-    if let Some((_, value)) = names::NUMBERS.iter().find(|(name, _)| *name == slice) {
+    if let Some((_, value)) = names::NUMBER_KEYWORDS.iter().find(|(name, _)| *name == slice) {
         return Ok(Token::Number(*value));
     }
     Ok(Token::Name)
@@ -128,7 +140,7 @@ fn is_number(part: &str) -> bool {
 }
 
 /// Parses a 32-bit number: hexadecimal after `0x`, octal after `0`, else decimal.
-pub(super) fn number(text: &str) -> Result<u32, String> {
+pub(super) fn parse_number(text: &str) -> Result<u32, String> {
     let (digits, radix, name) = if let Some(digits) = text.strip_prefix("0x") {
         (digits, 16, "hexadecimal")
     } else if let Some(digits) = text.strip_prefix("0X") {
@@ -168,7 +180,7 @@ fn escaped_length(rest: &[u8]) -> usize {
     rest.iter().take_while(|b| !matches!(b, b' ' | b'!' | b'(' | b')' | b'\n' | b'\t')).count()
 }
 
-fn hexadecimal_run(rest: &[u8], max: usize) -> usize {
+fn hexadecimal_run_length(rest: &[u8], max: usize) -> usize {
     rest.iter().take(max).take_while(|b| b.is_ascii_hexdigit()).count()
 }
 
@@ -192,8 +204,8 @@ fn lex_separated_mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
             separator = Some(found);
             at += 1;
         }
-        let digits = hexadecimal_run(rest.get(at..)?, 2);
-        *byte = hexadecimal(rest.get(at..at + digits)?)?;
+        let digits = hexadecimal_run_length(rest.get(at..)?, 2);
+        *byte = hexadecimal_value(rest.get(at..at + digits)?)?;
         at += digits;
     }
     Some((address, at))
@@ -212,12 +224,12 @@ fn lex_digit_mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
     let digits = rest.get(..12)?;
     let mut address = [0u8; 6];
     for (byte, pair) in address.iter_mut().zip(digits.chunks(2)) {
-        *byte = hexadecimal(pair)?;
+        *byte = hexadecimal_value(pair)?;
     }
     Some((address, 12))
 }
 
-fn hexadecimal(digits: &[u8]) -> Option<u8> {
+fn hexadecimal_value(digits: &[u8]) -> Option<u8> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_hexdigit) {
         return None;
     }
@@ -240,7 +252,7 @@ fn ip6_length(rest: &[u8]) -> usize {
         if room && let Some(length) = dotted_length(tail) {
             longest = longest.max(at + length);
         }
-        let digits = hexadecimal_run(tail, 4);
+        let digits = hexadecimal_run_length(tail, 4);
         if digits == 0 || groups == if gap { 7 } else { 8 } {
             return longest;
         }
@@ -288,7 +300,7 @@ fn incomplete_mac_length(rest: &[u8]) -> usize {
     let mut at = 0;
     let mut parts = 0;
     loop {
-        let digits = hexadecimal_run(&rest[at..], 2);
+        let digits = hexadecimal_run_length(&rest[at..], 2);
         if digits == 0 || rest.get(at + digits) != Some(&b':') {
             return if parts >= 2 { at } else { 0 };
         }
@@ -336,11 +348,11 @@ fn one_byte_symbol(byte: u8) -> Option<Token> {
     }))
 }
 
-fn mistake(span: Span, what: &str, hint: Option<&str>) -> ExpressionError {
+fn invalid_text_error(span: Span, what: &str, hint: Option<&str>) -> ExpressionError {
     ExpressionError {
         span,
         what: what.to_owned(),
         hint: hint.map(str::to_owned),
-        kind: ErrorKind::Mistake,
+        kind: ErrorKind::Invalid,
     }
 }

@@ -6,7 +6,7 @@
 //! `blocks` builds and optimizes a control-flow graph, and `emit` writes instructions.
 //!
 //! Words and link types of Solaris ATM, MTP and PF log, and DECnet addresses, which libpcap
-//! compiles, are errors of kind [`ErrorKind::Unknown`].
+//! compiles, are errors of kind [`ErrorKind::Unsupported`].
 //!
 //! This compiler deviates from libpcap in a few points. Address families of loopback headers
 //! default to those of every BSD in both byte orders, because a file may come from another machine.
@@ -66,11 +66,11 @@ pub fn compile(
     }
     let tree = parse::parse(text)?;
     let condition = generate::generate(tree.as_ref(), link, options)?;
-    let mut graph = blocks::Graph::new(condition);
+    let mut graph = blocks::ControlFlowGraph::new(condition);
     if options.optimize {
         graph.optimize();
     }
-    if !graph.accepts() {
+    if !graph.can_accept() {
         let what = format!("the expression rejects every frame of {link}");
         return Err(error(ErrorKind::RejectsAll, what, None));
     }
@@ -78,11 +78,11 @@ pub fn compile(
         let what = format!(
             "the expression needs {length} instructions, a program has at most {INSTRUCTIONS_MAX}"
         );
-        error(ErrorKind::Mistake, what, Some("ask for less, or split it into several filters"))
+        error(ErrorKind::Invalid, what, Some("ask for less, or split it into several filters"))
     };
-    let instructions = emit::emit(&graph, options.snaplen).map_err(too_long)?;
+    let instructions = emit::emit_program(&graph, options.snaplen).map_err(too_long)?;
     ClassicProgram::new(instructions).map_err(|invalid| {
         let what = format!("the compiler made {invalid}");
-        error(ErrorKind::Unknown, what, None)
+        error(ErrorKind::Unsupported, what, None)
     })
 }

@@ -37,7 +37,7 @@ fn collect_names(tree: &Tree, found: &mut Vec<(NameQuery, String)>) {
         }
         Tree::Not(inner) => collect_names(inner, found),
         Tree::Leaf(Primitive::Id(qualifiers, Id::Name(name)), _) => {
-            for (question, name) in lookups_of_name(*qualifiers, name) {
+            for (question, name) in name_lookups(*qualifiers, name) {
                 let asked = (question, name.to_owned());
                 if !found.contains(&asked) {
                     found.push(asked);
@@ -49,7 +49,7 @@ fn collect_names(tree: &Tree, found: &mut Vec<(NameQuery, String)>) {
 }
 
 /// Returns the lookups that a name with these qualifiers needs.
-fn lookups_of_name(q: Qualifiers, name: &str) -> Vec<(NameQuery, &str)> {
+fn name_lookups(q: Qualifiers, name: &str) -> Vec<(NameQuery, &str)> {
     let within = |protocols: &[Protocol]| q.protocol.is_none_or(|own| protocols.contains(&own));
     match q.kind {
         Some(TypeQualifier::Net) => vec![(NameQuery::Network, name)],

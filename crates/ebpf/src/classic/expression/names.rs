@@ -9,7 +9,7 @@ use super::ast::{DirQualifier, Encapsulation, Protocol, TypeQualifier};
 use super::token::Keyword;
 
 /// Keywords of protocols. If a protocol has several, messages use the first.
-pub(super) const PROTOCOLS: &[(&str, Protocol)] = &[
+pub(super) const PROTOCOL_KEYWORDS: &[(&str, Protocol)] = &[
     ("link", Protocol::Link),
     ("ether", Protocol::Link),
     ("ppp", Protocol::Link),
@@ -59,7 +59,7 @@ pub(super) const PROTOCOLS: &[(&str, Protocol)] = &[
 ];
 
 /// Keywords that denote neither protocols nor numbers.
-pub(super) const WORDS: &[(&str, Keyword)] = &[
+pub(super) const KEYWORDS: &[(&str, Keyword)] = &[
     ("and", Keyword::And),
     ("or", Keyword::Or),
     ("not", Keyword::Not),
@@ -108,13 +108,13 @@ pub(super) const WORDS: &[(&str, Keyword)] = &[
 
 /// Keywords of Solaris ATM, MTP, PF log and DECnet, which libpcap compiles but this compiler does
 /// not.
-pub(super) const FOREIGN: &str = "\
+pub(super) const UNSUPPORTED_KEYWORDS: &str = "\
     lane metac bcc oam oamf4 oamf4ec oamf4sc sc ilmic vpi vci connectmsg metaconnect on ifname \
     rset ruleset rnr rulenum srnr subrulenum reason action fisu lssu lsu msu hfisu hlssu hmsu \
     sio opc dpc sls hsio hopc hdpc hsls decnet";
 
 /// Keywords that denote numbers.
-pub(super) const NUMBERS: &[(&str, u32)] = &[
+pub(super) const NUMBER_KEYWORDS: &[(&str, u32)] = &[
     ("icmptype", 0),
     ("icmpcode", 1),
     ("icmp-echoreply", 0),
@@ -271,11 +271,11 @@ pub(super) const LINK_PROTOCOLS: &[(&str, u32)] = &[
 pub(super) const ISO_PROTOCOLS: &[(&str, u32)] = &[("esis", 0x82), ("isis", 0x83), ("clnp", 0x81)];
 
 /// Returns the value of `word` in a table, ignoring case; `None` if the table lacks the word.
-pub(super) fn find(table: &[(&str, u32)], word: &str) -> Option<u32> {
+pub(super) fn find_word(table: &[(&str, u32)], word: &str) -> Option<u32> {
     table.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
 }
 
 /// Returns the first word in a table that has the given meaning.
-pub(super) fn first<T: PartialEq>(table: &[(&'static str, T)], meaning: &T) -> &'static str {
+pub(super) fn first_word<T: PartialEq>(table: &[(&'static str, T)], meaning: &T) -> &'static str {
     table.iter().find(|(_, known)| known == meaning).map_or("?", |(word, _)| word)
 }

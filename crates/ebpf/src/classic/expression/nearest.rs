@@ -1,7 +1,10 @@
 //! Spelling suggestions for misspelled words.
 
 /// Returns the word in `words` that is most similar to `word`; `None` if none is similar enough.
-pub(super) fn nearest<'a>(words: impl Iterator<Item = &'a str>, word: &str) -> Option<&'a str> {
+pub(super) fn nearest_word<'a>(
+    words: impl Iterator<Item = &'a str>,
+    word: &str,
+) -> Option<&'a str> {
     let limit = if word.len() > 4 { 2 } else { 1 };
     words
         .filter(|candidate| candidate.len().abs_diff(word.len()) <= limit)

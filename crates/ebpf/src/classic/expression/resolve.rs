@@ -10,7 +10,7 @@ use std::net::IpAddr;
 /// A resolver for the names in an expression. The default methods use the built-in tables.
 pub trait Resolver: fmt::Debug {
     /// Returns the addresses of a host, or a text that says why there are none.
-    fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
+    fn resolve_host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         let _ = name;
         Err("names of hosts are not looked up here, write the address".to_owned())
     }
@@ -18,26 +18,26 @@ pub trait Resolver: fmt::Debug {
     /// Returns the number of an IPv4 network in the form of `getnetbyname`, or `None` if the name
     /// is unknown. The number has four bytes, or fewer in the low bytes, which are then the first
     /// bytes of the address.
-    fn network(&self, name: &str) -> Option<u32> {
+    fn resolve_network(&self, name: &str) -> Option<u32> {
         let _ = name;
         None
     }
 
     /// Returns the link address of a host, as listed in `/etc/ethers`; `None` if the name is
     /// unknown.
-    fn ethernet(&self, name: &str) -> Option<[u8; 6]> {
+    fn resolve_link_address(&self, name: &str) -> Option<[u8; 6]> {
         let _ = name;
         None
     }
 
     /// Returns the port and transports of a service; `None` if the name is unknown.
-    fn port(&self, name: &str) -> Option<(u16, Transports)> {
-        service(name)
+    fn resolve_port(&self, name: &str) -> Option<(u16, Transports)> {
+        find_service(name)
     }
 
     /// Returns the number of an IP protocol; `None` if the name is unknown.
-    fn protocol(&self, name: &str) -> Option<u8> {
-        protocol(name)
+    fn resolve_protocol(&self, name: &str) -> Option<u8> {
+        find_protocol(name)
     }
 }
 
@@ -59,12 +59,15 @@ pub enum Transports {
 }
 
 /// Returns the port and transports of a well-known service; `None` if the name is unknown.
-fn service(name: &str) -> Option<(u16, Transports)> {
+fn find_service(name: &str) -> Option<(u16, Transports)> {
     SERVICES.iter().find(|(known, ..)| *known == name).map(|(_, port, by)| (*port, *by))
 }
 
-fn protocol(name: &str) -> Option<u8> {
-    PROTOCOLS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, number)| *number)
+fn find_protocol(name: &str) -> Option<u8> {
+    PROTOCOL_KEYWORDS
+        .iter()
+        .find(|(known, _)| known.eq_ignore_ascii_case(name))
+        .map(|(_, number)| *number)
 }
 
 use Transports::{Both, Tcp, Udp};
@@ -167,7 +170,7 @@ const SERVICES: &[(&str, u16, Transports)] = &[
 ];
 
 /// IP protocols by their names at IANA.
-const PROTOCOLS: &[(&str, u8)] = &[
+const PROTOCOL_KEYWORDS: &[(&str, u8)] = &[
     ("ip", 0),
     ("hopopt", 0),
     ("icmp", 1),

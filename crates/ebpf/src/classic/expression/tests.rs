@@ -8,16 +8,16 @@ fn compile_ethernet(text: &str) -> ClassicProgram {
     compile(text, LinkType::EN10MB, &Options::default()).unwrap()
 }
 
-fn listing(text: &str) -> String {
+fn compile_listing(text: &str) -> String {
     compile_ethernet(text).to_string()
 }
 
-fn accepts(program: &ClassicProgram, frame: &[u8]) -> bool {
+fn accepts_frame(program: &ClassicProgram, frame: &[u8]) -> bool {
     program.run(frame, frame.len() as u32, &Metadata::default()) != 0
 }
 
 /// Returns an Ethernet frame with `payload` after a 20-byte IPv4 header of this protocol.
-fn ip4(protocol: u8, payload: &[u8]) -> Vec<u8> {
+fn ethernet_ip4_frame(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 34];
     frame[12] = 0x08;
     frame[14] = 0x45;
@@ -27,10 +27,10 @@ fn ip4(protocol: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn shortest_programs_are_minimal() {
-    assert_eq!(listing(""), "(000) ret      #262144\n");
+fn short_expressions_compile_to_minimal_programs() {
+    assert_eq!(compile_listing(""), "(000) ret      #262144\n");
     assert_eq!(
-        listing("tcp src port 80"),
+        compile_listing("tcp src port 80"),
         "\
 (000) ldh      [12]
 (001) jeq      #0x86dd          jt 2\tjf 6
@@ -53,10 +53,10 @@ fn shortest_programs_are_minimal() {
 }
 
 #[test]
-fn errors_have_span_reason_and_hint() {
+fn compile_errors_have_span_reason_and_hint() {
     let error = |text: &str| {
         let error = compile(text, LinkType::EN10MB, &Options::default()).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Mistake, "{text}");
+        assert_eq!(error.kind, ErrorKind::Invalid, "{text}");
         (text[error.span.clone()].to_owned(), error.what, error.hint)
     };
     let (place, what, hint) = error("tcp prot 80");
@@ -74,7 +74,7 @@ fn errors_have_span_reason_and_hint() {
 }
 
 #[test]
-fn exceeded_limits_have_messages() {
+fn exceeded_limits_are_errors_with_messages() {
     let error = |text: String| {
         compile(&text, LinkType::EN10MB, &Options::default()).unwrap_err().to_string()
     };
@@ -104,15 +104,15 @@ fn far_jumps_reach_their_target() {
         let far = program.instructions().iter().filter(|i| i.code == code::JMP | code::JA).count();
         assert!(far > 0, "the program is long enough to need `ja`");
         for n in [0u8, 1, 2, 128, 250, 251] {
-            let mut frame = ip4(17, &[0; 8]);
+            let mut frame = ethernet_ip4_frame(17, &[0; 8]);
             frame[26..30].copy_from_slice(&[10, 0, 0, n]);
-            assert_eq!(accepts(&program, &frame), (1..=250).contains(&n), "10.0.0.{n}");
+            assert_eq!(accepts_frame(&program, &frame), (1..=250).contains(&n), "10.0.0.{n}");
         }
     }
 }
 
 #[test]
-fn contradiction_rejects_every_frame() {
+fn contradictory_expression_compiles_to_rejecting_program() {
     for text in ["ip and arp", "tcp and udp and ip", "len > 5 and 1 = 2", "not (ip or not ip)"] {
         let error = compile(text, LinkType::EN10MB, &Options::default()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::RejectsAll, "{text}: {error}");
@@ -120,8 +120,8 @@ fn contradiction_rejects_every_frame() {
 }
 
 #[test]
-fn precedence_matches_libpcap() {
-    let frame = ip4(6, &[0; 20]);
+fn operator_precedence_matches_libpcap() {
+    let frame = ethernet_ip4_frame(6, &[0; 20]);
     for (text, holds) in [
         ("2 + 3 * 4 = 14", true),
         ("10 - 2 - 3 = 5", true),
@@ -134,16 +134,17 @@ fn precedence_matches_libpcap() {
         ("not (tcp or ip) or arp", false),
     ] {
         let options = Options::default();
-        let found = compile(text, LinkType::EN10MB, &options).is_ok_and(|p| accepts(&p, &frame));
+        let found =
+            compile(text, LinkType::EN10MB, &options).is_ok_and(|p| accepts_frame(&p, &frame));
         assert_eq!(found, holds, "{text}");
     }
 }
 
 #[test]
-fn tag_in_metadata_shifts_no_offsets() {
+fn vlan_tag_in_metadata_shifts_no_offsets() {
     let options = Options { live_metadata: true, ..Options::default() };
     let program = compile("vlan 100 and tcp", LinkType::EN10MB, &options).unwrap();
-    let bare = ip4(6, &[0; 20]);
+    let bare = ethernet_ip4_frame(6, &[0; 20]);
     let mut tagged = bare.clone();
     tagged.splice(12..12, [0x81, 0x00, 0x00, 100]);
     let tag = |tci| Metadata { vlan: Some(VlanTag { tci, tpid: 0x8100 }), ..Metadata::default() };
@@ -156,22 +157,22 @@ fn tag_in_metadata_shifts_no_offsets() {
 
 /// Uses an expression for which libpcap's own program reads uninitialized scratch words.
 #[test]
-fn tunnel_inside_802_11_is_matched() {
+fn vxlan_tunnel_inside_802_11_is_matched() {
     let program = compile("vxlan 7 and tcp", LinkType::IEEE802_11, &Options::default()).unwrap();
     let mut frame = vec![0u8; 26];
     frame[0] = 0x88;
     frame.extend([0xaa, 0xaa, 0x03, 0, 0, 0, 0x08, 0x00]);
-    frame.extend(&ip4(17, &[0, 0, 0x12, 0xb5, 0, 0, 0, 0])[14..]);
+    frame.extend(&ethernet_ip4_frame(17, &[0, 0, 0x12, 0xb5, 0, 0, 0, 0])[14..]);
     frame.extend([0x08, 0, 0, 0, 0, 0, 7, 0]);
-    frame.extend(ip4(6, &[0; 20]));
-    assert!(accepts(&program, &frame));
+    frame.extend(ethernet_ip4_frame(6, &[0; 20]));
+    assert!(accepts_frame(&program, &frame));
     let network = frame.len() - 54 - 2;
     frame[network] = 8;
-    assert!(!accepts(&program, &frame));
+    assert!(!accepts_frame(&program, &frame));
 }
 
 #[test]
-fn scratch_words_are_written_before_read() {
+fn compiled_programs_write_scratch_words_before_reading() {
     let program = compile_ethernet("vxlan or tcp port 80 or udp[8] = 5");
     let mut written = 0u32;
     for instruction in program.instructions() {

@@ -65,7 +65,7 @@ pub(super) enum Keyword {
     IfIndex,
     Encapsulation(Encapsulation),
     Llc,
-    /// A keyword in [`FOREIGN`](super::names::FOREIGN).
+    /// A keyword in [`UNSUPPORTED_KEYWORDS`](super::names::UNSUPPORTED_KEYWORDS).
     Foreign,
 }
 

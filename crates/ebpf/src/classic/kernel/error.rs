@@ -8,7 +8,7 @@ use super::super::program::{INSTRUCTIONS_MAX, MEMORY_WORDS};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketFilterError {
     /// The program contains a backward jump.
-    Loops,
+    BackwardJump,
     /// The program loads ancillary data that is no longer available when the program runs again in
     /// user space.
     Ancillary {
@@ -16,7 +16,7 @@ pub enum SocketFilterError {
         at: usize,
     },
     /// The program uses all scratch words, but the filter needs one for the VLAN tag.
-    Scratch,
+    NoScratchWord,
     /// The filter, which may contain the program twice, has too many instructions.
     TooLong {
         /// Number of instructions that the filter needs.
@@ -27,11 +27,13 @@ pub enum SocketFilterError {
 impl fmt::Display for SocketFilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Loops => write!(f, "its program has a loop, which the kernel does not take"),
+            Self::BackwardJump => {
+                write!(f, "its program has a loop, which the kernel does not take")
+            }
             Self::Ancillary { at } => {
                 write!(f, "instruction {at} of its program asks what only the kernel knows")
             }
-            Self::Scratch => {
+            Self::NoScratchWord => {
                 write!(f, "its program leaves none of the {MEMORY_WORDS} scratch words free")
             }
             Self::TooLong { length } => write!(

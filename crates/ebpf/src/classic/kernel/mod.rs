@@ -49,7 +49,7 @@ pub enum Direction {
     Sent,
     /// Frames that this host sends to other hosts. Loopback has none, because each of its packets
     /// is also received.
-    Elsewhere,
+    SentToOthers,
     /// Received and sent frames. On loopback, each packet is observed once.
     Both,
 }
@@ -70,11 +70,11 @@ pub fn socket_filter(
             branch_on_direction(&mut writer, direction, pass, pass);
         }
         Some(_) => {
-            let (types, type_in_a) = (writer.label(), writer.label());
+            let (types, type_in_a) = (writer.new_label(), writer.new_label());
             branch_on_direction(&mut writer, direction, types, type_in_a);
-            writer.place(types);
+            writer.bind(types);
             writer.load(ancillary::HARDWARE_TYPE);
-            writer.place(type_in_a);
+            writer.bind(type_in_a);
             branch_on_device_type(&mut writer, ethernet, raw)?;
         }
     }
@@ -90,7 +90,7 @@ pub fn rewrite_for_kernel(
 ) -> Result<ClassicProgram, SocketFilterError> {
     check_copyable(program)?;
     let mut writer = CodeWriter::default();
-    let tag = if tagged { TagPlacement::Beside } else { TagPlacement::Inline };
+    let tag = if tagged { TagPlacement::InSkb } else { TagPlacement::Inline };
     writer.copy_program(program, tag)?;
     writer.finish()
 }
@@ -107,19 +107,19 @@ pub fn link_type(hardware_type: u16) -> Option<LinkType> {
 }
 
 /// Device type of loopback devices (`ARPHRD_LOOPBACK`).
-const LOOPBACK: u16 = 772;
+const LOOPBACK_TYPE: u16 = 772;
 /// Device types with an Ethernet header: Ethernet, loopback.
-const ETHERNET_TYPES: [u16; 2] = [1, LOOPBACK];
+const ETHERNET_TYPES: [u16; 2] = [1, LOOPBACK_TYPE];
 /// Device types without an Ethernet header: none, raw IP, PPP, and the tunnels IP in IP, IPv6, SIT,
 /// GRE, and GRE over IPv6.
 const RAW_TYPES: [u16; 8] = [65534, 519, 512, 768, 769, 776, 778, 823];
 /// Packet type of sent frames (`PACKET_OUTGOING`).
-const OUTGOING: u32 = 4;
+const PACKET_OUTGOING: u32 = 4;
 
 /// Fails if the program cannot be copied into a socket filter.
 fn check_copyable(program: &ClassicProgram) -> Result<(), SocketFilterError> {
     if program.has_loop() {
-        return Err(SocketFilterError::Loops);
+        return Err(SocketFilterError::BackwardJump);
     }
     let ancillary = program.instructions().iter().position(|instruction| {
         instruction.code & 0xe7 == code::LD | code::ABS && instruction.k >= ANCILLARY
@@ -138,15 +138,15 @@ fn branch_on_direction(
     writer.load(ancillary::PACKET_TYPE);
     let reject = writer.reject;
     match direction {
-        Direction::Received => writer.equal(OUTGOING, reject, types),
-        Direction::Sent => writer.equal(OUTGOING, types, reject),
-        Direction::Elsewhere | Direction::Both => {
-            let sent = writer.label();
+        Direction::Received => writer.branch_if_equal(PACKET_OUTGOING, reject, types),
+        Direction::Sent => writer.branch_if_equal(PACKET_OUTGOING, types, reject),
+        Direction::SentToOthers | Direction::Both => {
+            let sent = writer.new_label();
             let received = if direction == Direction::Both { types } else { reject };
-            writer.equal(OUTGOING, sent, received);
-            writer.place(sent);
+            writer.branch_if_equal(PACKET_OUTGOING, sent, received);
+            writer.bind(sent);
             writer.load(ancillary::HARDWARE_TYPE);
-            writer.equal(LOOPBACK.into(), reject, type_in_a);
+            writer.branch_if_equal(LOOPBACK_TYPE.into(), reject, type_in_a);
         }
     }
 }
@@ -157,38 +157,38 @@ fn branch_on_device_type(
     ethernet: Option<&ClassicProgram>,
     raw: Option<&ClassicProgram>,
 ) -> Result<(), SocketFilterError> {
-    let (pass, ethernet_start, raw_start) = (writer.pass, writer.label(), writer.label());
+    let (pass, ethernet_start, raw_start) = (writer.pass, writer.new_label(), writer.new_label());
     for (program, types, start) in
         [(ethernet, &ETHERNET_TYPES[..], ethernet_start), (raw, &RAW_TYPES[..], raw_start)]
     {
         for kind in types.iter().filter(|_| program.is_some()) {
-            let next = writer.label();
-            writer.equal((*kind).into(), start, next);
-            writer.place(next);
+            let next = writer.new_label();
+            writer.branch_if_equal((*kind).into(), start, next);
+            writer.bind(next);
         }
     }
     writer.jump(pass);
     if let Some(program) = ethernet {
-        let (plain, tag, tagged) = (writer.label(), writer.label(), writer.label());
-        writer.place(ethernet_start);
+        let (plain, tag, tagged) = (writer.new_label(), writer.new_label(), writer.new_label());
+        writer.bind(ethernet_start);
         writer.load(ancillary::VLAN_PRESENT);
-        writer.equal(0, plain, tag);
-        writer.place(tag);
+        writer.branch_if_equal(0, plain, tag);
+        writer.bind(tag);
         writer.load(ancillary::VLAN_TPID);
         for tpid in TPIDS {
-            let next = writer.label();
-            writer.equal(tpid, tagged, next);
-            writer.place(next);
+            let next = writer.new_label();
+            writer.branch_if_equal(tpid, tagged, next);
+            writer.bind(next);
         }
         // No known kernel creates such a tag.
         writer.jump(pass);
-        writer.place(tagged);
-        writer.copy_program(program, TagPlacement::Beside)?;
-        writer.place(plain);
+        writer.bind(tagged);
+        writer.copy_program(program, TagPlacement::InSkb)?;
+        writer.bind(plain);
         writer.copy_program(program, TagPlacement::Inline)?;
     }
     if let Some(program) = raw {
-        writer.place(raw_start);
+        writer.bind(raw_start);
         writer.copy_program(program, TagPlacement::Inline)?;
     }
     Ok(())

@@ -17,7 +17,7 @@
 //!   16, every load is after the tag.
 
 use super::super::assemble::{
-    PseudoInsn, TAX, TXA, alu_k, alu_x, memory_to_a, memory_to_x, plain_insn, store_a,
+    PseudoInsn, TAX, TXA, alu_k, alu_x, memory_to_a, memory_to_x, non_branching, store_a,
 };
 use super::super::insn::{ANCILLARY, Instruction, code};
 use super::ancillary;
@@ -34,7 +34,7 @@ const TAG_LENGTH: u32 = TAG_END - TAG_START;
 
 impl CodeWriter {
     /// Appends the rewritten form of an instruction, which may use the scratch word `free`.
-    pub(super) fn step_beside(
+    pub(super) fn rewrite_for_skb_tag(
         &mut self,
         instruction: Instruction,
         free: Option<u32>,
@@ -45,17 +45,20 @@ impl CodeWriter {
             code::H => 2,
             _ => 4,
         };
-        let free = free.ok_or(SocketFilterError::Scratch);
+        let free = free.ok_or(SocketFilterError::NoScratchWord);
         match (what & 0x07, what & 0xe0) {
             (code::LD, code::ABS) => self.absolute_load(k, size, free),
             (code::LD, code::IND) => self.indirect_load(k, size, free),
             (code::LD, code::LEN) => {
-                self.push_all([PseudoInsn::Plain(instruction), alu_k(code::ADD, TAG_LENGTH)]);
+                self.push_all([
+                    PseudoInsn::NonBranching(instruction),
+                    alu_k(code::ADD, TAG_LENGTH),
+                ]);
                 Ok(())
             }
             (code::LDX, code::LEN) => {
                 let free = free?;
-                let length = plain_insn(code::LD | code::LEN, 0);
+                let length = non_branching(code::LD | code::LEN, 0);
                 let longer = alu_k(code::ADD, TAG_LENGTH);
                 self.push_all([store_a(free), length, longer, TAX, memory_to_a(free)]);
                 Ok(())
@@ -70,11 +73,11 @@ impl CodeWriter {
             }
             (code::LDX, code::MSH) => {
                 let k = if k < TAG_START { k } else { k - TAG_LENGTH };
-                self.push_all([PseudoInsn::Plain(Instruction { k, ..instruction })]);
+                self.push_all([PseudoInsn::NonBranching(Instruction { k, ..instruction })]);
                 Ok(())
             }
             _ => {
-                self.push_all([PseudoInsn::Plain(instruction)]);
+                self.push_all([PseudoInsn::NonBranching(instruction)]);
                 Ok(())
             }
         }
@@ -94,7 +97,7 @@ impl CodeWriter {
             return Ok(());
         }
         let free = free?;
-        self.push_all([plain_insn(code::STX, free)]);
+        self.push_all([non_branching(code::STX, free)]);
         for part in rest {
             self.push_all([alu_k(code::LSH, 8 * part.size), TAX]);
             self.push_all(part.load());
@@ -111,48 +114,54 @@ impl CodeWriter {
         size: u32,
         free: Result<u32, SocketFilterError>,
     ) -> Result<(), SocketFilterError> {
-        let load = |k| plain_insn(code::LD | code::IND | size_code(size), k);
+        let load = |k| non_branching(code::LD | code::IND | size_code(size), k);
         if k >= TAG_END {
             self.push_all([load(k - TAG_LENGTH)]);
             return Ok(());
         }
         // Below `first` the load ends before the tag; from `last` on it begins after it.
         let (first, last) = ((TAG_START + 1 - size).saturating_sub(k), TAG_END - k);
-        let (above, touching, done) = (self.label(), self.label(), self.label());
+        let (above, touching, done) = (self.new_label(), self.new_label(), self.new_label());
         self.push_all([TXA]);
-        let below = self.label();
-        self.compare(code::JGE, last, above, below);
-        self.place(below);
+        let below = self.new_label();
+        self.branch(code::JGE, last, above, below);
+        self.bind(below);
         if first > 0 {
-            let before = self.label();
-            self.compare(code::JGE, first, touching, before);
-            self.place(before);
+            let before = self.new_label();
+            self.branch(code::JGE, first, touching, before);
+            self.bind(before);
             self.push_all([load(k)]);
             self.jump(done);
         }
-        self.place(touching);
+        self.bind(touching);
         for x in first..last {
-            let next = self.label();
+            let next = self.new_label();
             if x + 1 < last {
-                let this = self.label();
-                self.equal(x, this, next);
-                self.place(this);
+                let this = self.new_label();
+                self.branch_if_equal(x, this, next);
+                self.bind(this);
             }
             self.absolute_load(x + k, size, free)?;
             self.jump(done);
-            self.place(next);
+            self.bind(next);
         }
-        self.place(above);
+        self.bind(above);
         match k.checked_sub(TAG_LENGTH) {
             Some(k) => self.push_all([load(k)]),
             // X is at least the difference.
             None => {
                 let free = free?;
                 let less = alu_k(code::SUB, TAG_LENGTH - k);
-                self.push_all([plain_insn(code::STX, free), less, TAX, load(0), memory_to_x(free)]);
+                self.push_all([
+                    non_branching(code::STX, free),
+                    less,
+                    TAX,
+                    load(0),
+                    memory_to_x(free),
+                ]);
             }
         }
-        self.place(done);
+        self.bind(done);
         Ok(())
     }
 }
@@ -178,7 +187,7 @@ enum ByteOfHalf {
 impl LoadPart {
     fn load(&self) -> impl Iterator<Item = PseudoInsn> {
         let width = if self.from < ANCILLARY { size_code(self.size) } else { code::W };
-        let load = plain_insn(code::LD | code::ABS | width, self.from);
+        let load = non_branching(code::LD | code::ABS | width, self.from);
         let cut = self.cut.map(|cut| match cut {
             ByteOfHalf::High => alu_k(code::RSH, 8),
             ByteOfHalf::Low => alu_k(code::AND, 0xff),
@@ -202,14 +211,15 @@ fn split_load(k: u32, size: u32) -> Vec<LoadPart> {
     };
     let tag = [(ancillary::VLAN_TPID, TAG_START), (ancillary::VLAN_TCI, TCI)];
     let tag = tag.into_iter().filter_map(|(from, begins)| half(from, begins));
-    let (before, behind) = (frame_parts(k, end.min(TAG_START)), frame_parts(k.max(TAG_END), end));
+    let (before, behind) =
+        (split_frame_bytes(k, end.min(TAG_START)), split_frame_bytes(k.max(TAG_END), end));
     let behind = behind.map(|part| LoadPart { from: part.from - TAG_LENGTH, ..part });
     before.chain(tag).chain(behind).collect()
 }
 
 /// Yields at most two loads of one, two or four bytes that together cover the frame bytes
 /// `from..to`.
-fn frame_parts(from: u32, to: u32) -> impl Iterator<Item = LoadPart> {
+fn split_frame_bytes(from: u32, to: u32) -> impl Iterator<Item = LoadPart> {
     let size = to.saturating_sub(from);
     let sizes = if size == 3 { [2, 1] } else { [size, 0] };
     let places = [from, from.saturating_add(sizes[0])];

@@ -14,7 +14,7 @@ fn parse_listing(text: &str) -> ClassicProgram {
 
 /// Returns the filter's result for a frame with this packet type and device type.
 fn run_filter(filter: &ClassicProgram, packet_type: u8, hardware_type: u16, frame: &[u8]) -> u32 {
-    let metadata = Metadata { packet_type, hardware_type, ..Metadata::NOTHING };
+    let metadata = Metadata { packet_type, hardware_type, ..Metadata::EMPTY };
     filter.run(frame, frame.len() as u32, &metadata)
 }
 
@@ -24,12 +24,12 @@ fn direction_selects_frames_and_loopback_has_no_duplicates() {
     for (direction, ethernet, loopback) in [
         (Direction::Received, [WHOLE, 0], [WHOLE, 0]),
         (Direction::Sent, [0, WHOLE], [0, WHOLE]),
-        (Direction::Elsewhere, [0, WHOLE], [0, 0]),
+        (Direction::SentToOthers, [0, WHOLE], [0, 0]),
         (Direction::Both, [WHOLE, WHOLE], [WHOLE, 0]),
     ] {
         for asked in [None, Some(&compile_ethernet(""))] {
             let filter = socket_filter(direction, asked, None).unwrap();
-            for (kind, wanted) in [(1, ethernet), (LOOPBACK, loopback), (65534, ethernet)] {
+            for (kind, wanted) in [(1, ethernet), (LOOPBACK_TYPE, loopback), (65534, ethernet)] {
                 let found = [host, outgoing].map(|way| run_filter(&filter, way, kind, &[]));
                 assert_eq!(found, wanted, "{direction:?} on {kind}:\n{filter}");
             }
@@ -38,7 +38,7 @@ fn direction_selects_frames_and_loopback_has_no_duplicates() {
 }
 
 #[test]
-fn filter_without_programs_is_short() {
+fn socket_filter_without_programs_tests_only_direction() {
     let received = "\
 (000) ld       [type]
 (001) jeq      #0x4             jt 3\tjf 2
@@ -86,7 +86,7 @@ fn tag_without_ethernet_header_shifts_no_offsets() {
         parse_listing("(000) ldb [13]\n(001) jeq #7 jt 2 jf 3\n(002) ret #9\n(003) ret #0");
     let filter = socket_filter(Direction::Received, None, Some(&byte_13)).unwrap();
     let vlan = Some(VlanTag { tci: 1, tpid: 0x8100 });
-    let metadata = Metadata { hardware_type: 65534, vlan, ..Metadata::NOTHING };
+    let metadata = Metadata { hardware_type: 65534, vlan, ..Metadata::EMPTY };
     let mut frame = [0; 20];
     assert_eq!(filter.run(&frame, 20, &metadata), 0);
     frame[13] = 7;
@@ -105,7 +105,7 @@ fn filter_returns_whole_frame_or_zero() {
 }
 
 #[test]
-fn unset_registers_and_words_are_zero() {
+fn unwritten_registers_and_words_read_as_zero() {
     // A, X and a scratch word, in this order.
     let text = "(000) jeq #0 jt 1 jf 6\n(001) jeq x jt 2 jf 6\n(002) txa\n(003) add #1\n\
                 (004) ld M[3]\n(005) jeq #0 jt 7 jf 6\n(006) ret #0\n(007) ret #1";
@@ -113,29 +113,29 @@ fn unset_registers_and_words_are_zero() {
         socket_filter(Direction::Both, Some(&parse_listing(text)), Some(&parse_listing(text)))
             .unwrap();
     for (kind, vlan) in [(1, None), (1, Some(VlanTag { tci: 0, tpid: 0x8100 })), (65534, None)] {
-        let metadata = Metadata { hardware_type: kind, vlan, ..Metadata::NOTHING };
+        let metadata = Metadata { hardware_type: kind, vlan, ..Metadata::EMPTY };
         assert_eq!(filter.run(&[0; 60], 60, &metadata), WHOLE, "{kind} {vlan:?}\n{filter}");
     }
 }
 
 #[test]
-fn unsuitable_program_is_refused_with_reason() {
+fn unsuitable_program_makes_no_socket_filter() {
     let refused = |program: &ClassicProgram| socket_filter(Direction::Both, Some(program), None);
     let walk = compile_ethernet("ip protochain 51");
-    assert_eq!(refused(&walk).unwrap_err(), SocketFilterError::Loops);
+    assert_eq!(refused(&walk).unwrap_err(), SocketFilterError::BackwardJump);
     let live = Options { live_metadata: true, ..Options::default() };
     let inbound = compile("inbound", LinkType::EN10MB, &live).unwrap();
     assert_eq!(refused(&inbound).unwrap_err(), SocketFilterError::Ancillary { at: 0 });
     assert_eq!(
         socket_filter(Direction::Both, None, Some(&walk)).unwrap_err(),
-        SocketFilterError::Loops
+        SocketFilterError::BackwardJump
     );
 
     let mut full: String = (0..16).map(|at| format!("({at:03}) st M[{at}]\n")).collect();
     let small = format!("{full}(016) ldh [12]\n(017) ret");
     assert!(refused(&parse_listing(&small)).is_ok(), "a load of half the tag needs no word");
     full.push_str("(016) ld [13]\n(017) ret");
-    assert_eq!(refused(&parse_listing(&full)).unwrap_err(), SocketFilterError::Scratch);
+    assert_eq!(refused(&parse_listing(&full)).unwrap_err(), SocketFilterError::NoScratchWord);
     assert!(socket_filter(Direction::Both, None, Some(&parse_listing(&full))).is_ok());
 
     let long = |n: usize| {
@@ -148,8 +148,8 @@ fn unsuitable_program_is_refused_with_reason() {
     };
     assert!((4201..4300).contains(&length), "{length}");
     for refusal in [
-        SocketFilterError::Loops,
-        SocketFilterError::Scratch,
+        SocketFilterError::BackwardJump,
+        SocketFilterError::NoScratchWord,
         SocketFilterError::Ancillary { at: 3 },
     ] {
         let text = refusal.to_string();

@@ -6,7 +6,7 @@
 
 use super::super::assemble::{
     Compare, JumpLabel, PseudoInsn, TXA, alu_x, assemble_program, constant_to_a, memory_to_a,
-    plain_insn, store_a,
+    non_branching, store_a,
 };
 use super::super::insn::{Instruction, code};
 use super::super::program::{ClassicProgram, MEMORY_WORDS};
@@ -22,7 +22,7 @@ pub(super) enum TagPlacement {
     /// The tag is in the frame, at bytes 12 to 15.
     Inline,
     /// The tag is in the skb, so the frame is four bytes shorter than on the wire.
-    Beside,
+    InSkb,
 }
 
 /// Code under construction.
@@ -44,14 +44,14 @@ impl Default for CodeWriter {
 
 impl CodeWriter {
     /// Creates a label.
-    pub(super) const fn label(&mut self) -> JumpLabel {
+    pub(super) const fn new_label(&mut self) -> JumpLabel {
         self.labels += 1;
         JumpLabel(self.labels - 1)
     }
 
     /// Binds the label to the next instruction.
-    pub(super) fn place(&mut self, label: JumpLabel) {
-        self.code.push(PseudoInsn::Place(label));
+    pub(super) fn bind(&mut self, label: JumpLabel) {
+        self.code.push(PseudoInsn::Bind(label));
     }
 
     /// Appends instructions that do not branch.
@@ -61,7 +61,7 @@ impl CodeWriter {
 
     /// Appends a load of the word at a constant offset into A.
     pub(super) fn load(&mut self, k: u32) {
-        self.code.push(plain_insn(code::LD | code::ABS | code::W, k));
+        self.code.push(non_branching(code::LD | code::ABS | code::W, k));
     }
 
     /// Appends a jump to `label`.
@@ -70,13 +70,13 @@ impl CodeWriter {
     }
 
     /// Appends a branch on a comparison of A with a constant.
-    pub(super) fn compare(&mut self, op: u16, k: u32, yes: JumpLabel, no: JumpLabel) {
+    pub(super) fn branch(&mut self, op: u16, k: u32, yes: JumpLabel, no: JumpLabel) {
         self.code.push(PseudoInsn::Branch { compare: Compare { op, with: Some(k) }, yes, no });
     }
 
     /// Appends a branch on the equality of A and a constant.
-    pub(super) fn equal(&mut self, k: u32, yes: JumpLabel, no: JumpLabel) {
-        self.compare(code::JEQ, k, yes, no);
+    pub(super) fn branch_if_equal(&mut self, k: u32, yes: JumpLabel, no: JumpLabel) {
+        self.branch(code::JEQ, k, yes, no);
     }
 
     /// Appends a copy of a program without loops. Code before the copy must leave 0 in X; A may
@@ -87,11 +87,11 @@ impl CodeWriter {
         tag: TagPlacement,
     ) -> Result<(), SocketFilterError> {
         let instructions = program.instructions();
-        let labels: Vec<JumpLabel> = instructions.iter().map(|_| self.label()).collect();
-        let free = free_word(instructions);
+        let labels: Vec<JumpLabel> = instructions.iter().map(|_| self.new_label()).collect();
+        let free = find_unused_word(instructions);
         let instruction_fates = match tag {
             TagPlacement::Inline => vec![InsnFate::Unchanged; instructions.len()],
-            TagPlacement::Beside => instruction_fates(instructions),
+            TagPlacement::InSkb => instruction_fates(instructions),
         };
         // Programs expect A to be zero, unless they load A first.
         if instructions.first().is_none_or(|first| first.class() != code::LD) {
@@ -101,7 +101,7 @@ impl CodeWriter {
         for (at, (instruction, reach)) in
             reached.filter(|(_, (_, reach))| *reach != InsnFate::Unreachable)
         {
-            self.place(labels[at]);
+            self.bind(labels[at]);
             let target = |distance: usize| match instructions.get(at + 1 + distance) {
                 Some(end) if end.code == code::RET | code::K && end.k == 0 => self.reject,
                 Some(end) if end.code == code::RET | code::K => self.pass,
@@ -122,17 +122,17 @@ impl CodeWriter {
                 }
                 code::JMP => self.jump(target(instruction.k as usize)),
                 code::RET if instruction.code == code::RET | code::A => {
-                    self.equal(0, self.reject, self.pass);
+                    self.branch_if_equal(0, self.reject, self.pass);
                 }
                 code::RET => self.jump(if instruction.k == 0 { self.reject } else { self.pass }),
-                _ => self.step(*instruction, tag, free)?,
+                _ => self.copy_instruction(*instruction, tag, free)?,
             }
         }
         Ok(())
     }
 
     /// Appends the copy of an instruction that does not branch.
-    fn step(
+    fn copy_instruction(
         &mut self,
         instruction: Instruction,
         tag: TagPlacement,
@@ -145,16 +145,17 @@ impl CodeWriter {
         match instruction.code & 0xf7 {
             shift if [code::LSH, code::RSH].map(|op| code::ALU | op).contains(&shift) => {
                 match instruction.code & code::X {
-                    0 => self.push_all([PseudoInsn::Plain(instruction)]),
-                    _ => {
-                        self.shift(instruction.code & 0xf0, free.ok_or(SocketFilterError::Scratch)?)
-                    }
+                    0 => self.push_all([PseudoInsn::NonBranching(instruction)]),
+                    _ => self.push_shift(
+                        instruction.code & 0xf0,
+                        free.ok_or(SocketFilterError::NoScratchWord)?,
+                    ),
                 }
                 Ok(())
             }
-            _ if tag == TagPlacement::Beside => self.step_beside(instruction, free),
+            _ if tag == TagPlacement::InSkb => self.rewrite_for_skb_tag(instruction, free),
             _ => {
-                self.push_all([PseudoInsn::Plain(instruction)]);
+                self.push_all([PseudoInsn::NonBranching(instruction)]);
                 Ok(())
             }
         }
@@ -162,23 +163,23 @@ impl CodeWriter {
 
     /// Appends a shift of A by X with the semantics of user space, where a shift by 32 or more
     /// gives 0. The kernel takes X modulo 32.
-    fn shift(&mut self, op: u16, free: u32) {
-        let (large, small, done) = (self.label(), self.label(), self.label());
+    fn push_shift(&mut self, op: u16, free: u32) {
+        let (large, small, done) = (self.new_label(), self.new_label(), self.new_label());
         self.push_all([store_a(free), TXA]);
-        self.compare(code::JGE, 32, large, small);
-        self.place(large);
+        self.branch(code::JGE, 32, large, small);
+        self.bind(large);
         self.push_all([constant_to_a(0)]);
         self.jump(done);
-        self.place(small);
+        self.bind(small);
         self.push_all([memory_to_a(free), alu_x(op)]);
-        self.place(done);
+        self.bind(done);
     }
 
     /// Appends the two return instructions. Fails if the program has too many instructions.
     pub(super) fn finish(mut self) -> Result<ClassicProgram, SocketFilterError> {
         for (label, answer) in [(self.pass, WHOLE), (self.reject, 0)] {
-            self.place(label);
-            self.push_all([plain_insn(code::RET | code::K, answer)]);
+            self.bind(label);
+            self.push_all([non_branching(code::RET | code::K, answer)]);
         }
         let too_long = |length| SocketFilterError::TooLong { length };
         let instructions = assemble_program(self.code).map_err(too_long)?;
@@ -196,7 +197,7 @@ fn is_beyond_every_frame(instruction: Instruction) -> bool {
 }
 
 /// Returns a scratch word that the program does not use; `None` if it uses all.
-fn free_word(instructions: &[Instruction]) -> Option<u32> {
+fn find_unused_word(instructions: &[Instruction]) -> Option<u32> {
     let uses = |instruction: &&Instruction| match instruction.class() {
         code::ST | code::STX => true,
         code::LD | code::LDX => instruction.code & 0xe0 == code::MEM,

@@ -93,12 +93,12 @@ impl Builder {
         let (short, ready) = (self.asm.label(), self.asm.label());
         self.pointers(skb::DATA, skb::DATA_END);
         self.asm.push(Insn::load(Size::W, R2, R6, skb::LEN));
-        self.reach_at.push(self.asm.here());
+        self.reach_at.push(self.asm.next_slot());
         self.asm.jump_if(Cond::Le, R2, 0, short);
-        self.reach_at.push(self.asm.here());
+        self.reach_at.push(self.asm.next_slot());
         self.asm.push(Insn::mov(R2, 0));
         self.bind(short);
-        self.asm.set(R1, R7, Alu::Add, R2);
+        self.asm.compute(R1, R7, Alu::Add, R2);
         self.asm.jump_if(Cond::Le, R1, R8, ready);
         self.asm.push(Insn::mov(R1, R6));
         self.call_or_unsure(Helper::SkbPullData);
@@ -111,7 +111,7 @@ impl Builder {
         if self.target.hook != Hook::Xdp {
             self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));
         } else if self.is_length_a_difference() {
-            self.asm.set(R0, R8, Alu::Sub, R7);
+            self.asm.compute(R0, R8, Alu::Sub, R7);
         } else if self.is_length_stored() {
             self.asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::LENGTH));
         } else {

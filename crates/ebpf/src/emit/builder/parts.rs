@@ -25,7 +25,7 @@ impl Builder {
     /// because a program that calls a kfunc for tags cannot be entered by a tail call.
     pub(in crate::emit) fn may_end_part(&self) -> bool {
         let may = self.depth == 0 && !self.target.hardened && !self.takes;
-        may && self.stubs.is_empty() && self.asm.here() >= PART_INSNS_MAX
+        may && self.stubs.is_empty() && self.asm.next_slot() >= PART_INSNS_MAX
     }
 
     /// Returns true if enough code has been emitted since the last reset of the verifier's state
@@ -33,13 +33,13 @@ impl Builder {
     pub(in crate::emit) fn may_reset_verifier(&self) -> bool {
         self.depth == 0
             && !self.target.hardened
-            && self.asm.here() >= self.verifier_reset_at + VERIFIER_RESET_INSNS
+            && self.asm.next_slot() >= self.verifier_reset_at + VERIFIER_RESET_INSNS
     }
 
     /// Resets the verifier's knowledge of everything except the answer, by releasing the stack and
     /// reloading the packet pointers.
     pub(in crate::emit) fn reset_verifier(&mut self) {
-        self.verifier_reset_at = self.asm.here();
+        self.verifier_reset_at = self.asm.next_slot();
         self.top = self.floor;
         self.reload_pointers();
     }
@@ -193,7 +193,7 @@ impl Builder {
         let own = self.tables.len() + usize::from(!self.counters.is_empty());
         let mut parts = Vec::new();
         for (mut asm, source, reach_at) in self.finished_parts.into_iter().chain([last]) {
-            reach_at.into_iter().for_each(|at| asm.patch(at, pulled));
+            reach_at.into_iter().for_each(|at| asm.patch_immediate(at, pulled));
             let mut code = asm.finish().map_err(|mistake| Unfit::new(mistake.to_string()))?;
             maps::number_maps(&mut code, !self.counters.is_empty(), own);
             parts.push(TailProgram { code, source });

@@ -234,7 +234,7 @@ impl Builder {
         }
         asm.push(Insn::load(Size::DW, R1, region, offset::RESERVED));
         asm.push(Insn::store(Size::DW, R10, RECORD_POSITION, R1));
-        asm.set(R2, R8, Alu::Add, (HEADER + ALIGNMENT - 1).cast_signed());
+        asm.compute(R2, R8, Alu::Add, (HEADER + ALIGNMENT - 1).cast_signed());
         asm.push(Insn::alu(Alu::And, R2, -ALIGNMENT.cast_signed()));
         asm.push(Insn::alu(Alu::Add, R2, R1));
         asm.push(Insn::store(Size::DW, R10, RECORD_END, R2));
@@ -286,7 +286,7 @@ impl Builder {
         let asm = &mut self.asm;
         asm.push(Insn::mov(R1, R6));
         asm.push(Insn::mov(R2, 0));
-        asm.set(R3, R7, Alu::Add, record::HEADER.cast_signed());
+        asm.compute(R3, R7, Alu::Add, record::HEADER.cast_signed());
         asm.push(Insn::mov(R4, R8));
         asm.push(Insn::call(Helper::SkbLoadBytes));
         asm.jump_if(Cond::Ne, R0, 0, failed);
@@ -305,11 +305,11 @@ impl Builder {
         asm.push(Insn::load(Size::W, R1, R6, skb::DATA));
         asm.push(Insn::load(Size::W, R2, R6, skb::DATA_END));
         // Start of the second part in the frame, and in the record less its header.
-        asm.set(R4, R8, Alu::Sub, i32::from(half));
-        asm.set(R3, R1, Alu::Add, R4);
+        asm.compute(R4, R8, Alu::Sub, i32::from(half));
+        asm.compute(R3, R1, Alu::Add, R4);
         asm.push(Insn::alu(Alu::Add, R4, R7));
         for begin in [R1, R3] {
-            asm.set(R5, begin, Alu::Add, i32::from(half));
+            asm.compute(R5, begin, Alu::Add, i32::from(half));
             asm.jump_if(Cond::Gt, R5, R2, not);
         }
         for (from, to) in [(R1, R7), (R3, R4)] {
@@ -335,9 +335,9 @@ impl Builder {
             self.skip_unless_delivered(ours.word, delivery, not);
             let asm = &mut self.asm;
             asm.push(Insn::load(Size::DW, R2, region, head));
-            asm.set(R3, R2, Alu::And, outlet.pointers.cast_signed() - 1);
+            asm.compute(R3, R2, Alu::And, outlet.pointers.cast_signed() - 1);
             asm.push(Insn::alu(Alu::Mul, R3, POINTER.cast_signed()));
-            asm.set(R4, region, Alu::Add, pointers.cast_signed());
+            asm.compute(R4, region, Alu::Add, pointers.cast_signed());
             asm.push(Insn::alu(Alu::Add, R4, R3));
             asm.push(Insn::load(Size::DW, R5, R10, RECORD_POSITION));
             asm.push(Insn::store(Size::DW, R4, 0, R5));
@@ -379,7 +379,7 @@ impl Builder {
         }
         asm.push(Insn::store(Size::DW, region, offset::SINCE_DOORBELL, 0));
         asm.push_wide(Insn::load_map(R1, CALLER_MAPS + outlet.doorbell_map));
-        asm.set(R2, R10, Alu::Add, i32::from(RECORD_POSITION));
+        asm.compute(R2, R10, Alu::Add, i32::from(RECORD_POSITION));
         asm.push(Insn::mov(R3, 8));
         let flags = if wake.wakes == Wakeup::Everyone { FORCE_WAKEUP } else { 0 };
         asm.push(Insn::mov(R4, flags));

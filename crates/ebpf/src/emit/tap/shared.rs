@@ -67,7 +67,7 @@ impl Builder {
         // Always in range, unknown to the verifier.
         asm.jump_if(Cond::Ge, R1, EXITS_MAX.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R1, 8));
-        asm.set(R3, region, Alu::Add, R1);
+        asm.compute(R3, region, Alu::Add, R1);
         asm.push(Insn::load(Size::DW, R5, R3, offset::COUNTS));
         if let Some(pointer) = pointer {
             asm.push(Insn::store(Size::DW, pointer, 24, R5));
@@ -97,7 +97,7 @@ impl Builder {
         asm.push(Insn::alu(Alu::Sub, R3, first.exit.cast_signed()));
         asm.jump_if(Cond::Gt, R3, ways.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R3, 16));
-        asm.set(R4, R9, Alu::Add, R3);
+        asm.compute(R4, R9, Alu::Add, R3);
         R4
     }
 }

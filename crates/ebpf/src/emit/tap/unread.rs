@@ -88,10 +88,10 @@ impl Builder {
         asm.jump_if(Cond::Eq, R2, 0, gone);
         // Another program without this poll ran in between: its frames may have gone to other
         // requests, without a doorbell for this one.
-        asm.set(R3, R1, Alu::Sub, R2);
+        asm.compute(R3, R1, Alu::Sub, R2);
         asm.jump_if(Cond::Ge, R3, ring, restart);
         asm.push(Insn::load(Size::DW, R2, region, offset::TAKEN_AT));
-        asm.set(R3, R1, Alu::Sub, R2);
+        asm.compute(R3, R1, Alu::Sub, R2);
         asm.push(Insn::alu(Alu::Shr, R3, UNREAD_LAPS.cast_signed()));
         asm.jump_if(Cond::Lt, R3, ring, late);
         asm.push(Insn::store(Size::DW, records, offset::ASK, 0));

@@ -194,7 +194,7 @@ const CALL_WATCH: &str = "watch";
 
 /// Returns the direction of the frames that `tx` observes with these arguments.
 fn sent_direction(arguments: &Arguments) -> Direction {
-    if arguments.flag("loopback") { Direction::Sent } else { Direction::Elsewhere }
+    if arguments.flag("loopback") { Direction::Sent } else { Direction::SentToOthers }
 }
 
 /// Failure text for `own=yes` combined with an interface.

@@ -32,7 +32,7 @@ impl Compiled {
             Err(error) => error,
         };
         let other = match (own.kind, arguments.compiler()) {
-            (ErrorKind::Unknown, Some(other)) => other,
+            (ErrorKind::Unsupported, Some(other)) => other,
             _ => return Err(Refusal { own, other: None }),
         };
         match other.compile(text, link, options.snaplen) {

@@ -65,7 +65,7 @@ pub fn remark(arguments: &Arguments) -> Option<String> {
 pub fn matches(arguments: &Arguments, frame: &[u8]) -> bool {
     let compiled = compile(arguments, LinkType::ETHERNET.0).ok().and_then(|made| made.program);
     let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-    compiled.is_some_and(|program| program.run(frame, length, &Metadata::NOTHING) != 0)
+    compiled.is_some_and(|program| program.run(frame, length, &Metadata::EMPTY) != 0)
 }
 
 /// Emits the decision about an unmodified frame. The program continues if the source takes the

@@ -60,38 +60,38 @@ impl RecordedNames {
 }
 
 impl Resolver for RecordedNames {
-    fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
+    fn resolve_host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         match self.resolve(NameQuery::Host, name)? {
             NameAnswer::Addresses(addresses) => Ok(addresses),
             _ => Err("its meaning is no address".to_owned()),
         }
     }
 
-    fn network(&self, name: &str) -> Option<u32> {
+    fn resolve_network(&self, name: &str) -> Option<u32> {
         match self.resolve(NameQuery::Network, name) {
             Ok(NameAnswer::Network(number)) => Some(number),
             _ => None,
         }
     }
 
-    fn ethernet(&self, name: &str) -> Option<[u8; 6]> {
+    fn resolve_link_address(&self, name: &str) -> Option<[u8; 6]> {
         match self.resolve(NameQuery::Ethernet, name) {
             Ok(NameAnswer::Ethernet(address)) => Some(address),
             _ => None,
         }
     }
 
-    fn port(&self, name: &str) -> Option<(u16, Transports)> {
+    fn resolve_port(&self, name: &str) -> Option<(u16, Transports)> {
         match self.resolve(NameQuery::Port, name) {
             Ok(NameAnswer::Port(port, by)) => Some((port, by)),
-            _ => NoResolver.port(name),
+            _ => NoResolver.resolve_port(name),
         }
     }
 
-    fn protocol(&self, name: &str) -> Option<u8> {
+    fn resolve_protocol(&self, name: &str) -> Option<u8> {
         match self.resolve(NameQuery::Protocol, name) {
             Ok(NameAnswer::Protocol(number)) => Some(number),
-            _ => NoResolver.protocol(name),
+            _ => NoResolver.resolve_protocol(name),
         }
     }
 }
@@ -104,8 +104,10 @@ pub(super) fn record_names(arguments: &Arguments) -> Option<(&'static str, Strin
     let mut known = Vec::new();
     for (question, name) in name_queries(arguments.text("expression").unwrap_or_default()).ok()? {
         let own = match question {
-            NameQuery::Port => NoResolver.port(&name).map(|(port, by)| NameAnswer::Port(port, by)),
-            NameQuery::Protocol => NoResolver.protocol(&name).map(NameAnswer::Protocol),
+            NameQuery::Port => {
+                NoResolver.resolve_port(&name).map(|(port, by)| NameAnswer::Port(port, by))
+            }
+            NameQuery::Protocol => NoResolver.resolve_protocol(&name).map(NameAnswer::Protocol),
             NameQuery::Host | NameQuery::Network | NameQuery::Ethernet => None,
         };
         match (machine.answer(question, &name), own) {

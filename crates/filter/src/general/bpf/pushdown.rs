@@ -54,7 +54,8 @@ fn filter_with_note(
     asked: &Arguments,
 ) -> Result<(ClassicProgram, Option<&'static str>), SocketFilterError> {
     // On a link type without a program `bpf` accepts no frame.
-    let never = || ClassicProgram::new(vec![Instruction::plain(code::RET | code::K, 0)]).ok();
+    let never =
+        || ClassicProgram::new(vec![Instruction::non_branching(code::RET | code::K, 0)]).ok();
     let of = |link: LinkType| program(asked, link.0).or_else(never);
     let (ethernet, raw) = (of(LinkType::ETHERNET), of(LinkType::RAW));
     match kernel::socket_filter(direction, ethernet.as_ref(), raw.as_ref()) {
@@ -84,7 +85,7 @@ mod tests {
     use crate::testing::{Frame, arguments};
     use ebpf::classic::{Metadata, VlanTag};
 
-    const ETHERNET: Metadata = Metadata { hardware_type: 1, ..Metadata::NOTHING };
+    const ETHERNET: Metadata = Metadata { hardware_type: 1, ..Metadata::EMPTY };
 
     fn arguments_of(expression: &str) -> Arguments {
         arguments(&BPF, &[expression]).unwrap()
@@ -99,14 +100,14 @@ mod tests {
         let (filter, refusal) =
             socket_filter(Direction::Received, Some(&arguments_of("udp port 53")));
         assert_eq!(refusal, None);
-        let raw = Metadata { hardware_type: 65534, ..Metadata::NOTHING };
+        let raw = Metadata { hardware_type: 65534, ..Metadata::EMPTY };
         for (port, wanted) in [(53, true), (54, false)] {
             let frame = Frame::udp(9, port, b"").bytes;
             assert_eq!(passes(&filter, &frame, &ETHERNET), wanted);
             assert_eq!(passes(&filter, &frame[14..], &raw), wanted);
             let sent = Metadata { packet_type: 4, ..ETHERNET };
             assert!(!passes(&filter, &frame, &sent), "another direction");
-            let strange = Metadata { hardware_type: 801, ..Metadata::NOTHING };
+            let strange = Metadata { hardware_type: 801, ..Metadata::EMPTY };
             assert!(passes(&filter, &frame, &strange), "`bpf` decides");
         }
     }
@@ -127,7 +128,7 @@ mod tests {
     fn expression_without_program_rejects_the_device_type() {
         let (filter, refusal) =
             socket_filter(Direction::Both, Some(&arguments_of("ether host 1:2:3:4:5:6")));
-        let raw = Metadata { hardware_type: 65534, ..Metadata::NOTHING };
+        let raw = Metadata { hardware_type: 65534, ..Metadata::EMPTY };
         assert!(refusal.is_none() && !passes(&filter, &[0x45; 60], &raw));
     }
 
@@ -135,10 +136,10 @@ mod tests {
     fn unsuitable_expression_leaves_the_direction() {
         let walk = arguments_of("ip protochain 51");
         let (filter, refusal) = socket_filter(Direction::Sent, Some(&walk));
-        assert_eq!(refusal, Some(SocketFilterError::Loops));
+        assert_eq!(refusal, Some(SocketFilterError::BackwardJump));
         assert_eq!(filter, socket_filter(Direction::Sent, None).0);
         assert!(!passes(&filter, &[], &ETHERNET));
-        assert_eq!(check(&walk), Err(SocketFilterError::Loops.to_string()));
+        assert_eq!(check(&walk), Err(SocketFilterError::BackwardJump.to_string()));
         assert_eq!(check(&arguments_of("tcp port 80")), Ok(None));
     }
 
@@ -149,7 +150,7 @@ mod tests {
         assert_eq!(check(&hosts), Ok(Some(NOT_RAW)));
         let (filter, refusal) = socket_filter(Direction::Both, Some(&hosts));
         assert_eq!(refusal, None);
-        let raw = Metadata { hardware_type: 65534, ..Metadata::NOTHING };
+        let raw = Metadata { hardware_type: 65534, ..Metadata::EMPTY };
         assert!(passes(&filter, &[0x45; 60], &raw) && !passes(&filter, &[0x45; 60], &ETHERNET));
         // With its copy for tagged frames the program is twice too long.
         let values: Vec<String> = (0..2100).map(|n| format!("ether[20:4] = {n}")).collect();

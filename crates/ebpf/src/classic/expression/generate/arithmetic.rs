@@ -8,12 +8,12 @@
 use super::super::ast::{Arithmetic, Protocol};
 use super::super::condition::{
     Condition, TAX, alu_k, alu_x, compare_k, compare_x, constant_to_a, memory_to_a, memory_to_x,
-    plain_insn, store_a,
+    non_branching, store_a,
 };
 use super::super::error::ExpressionError;
 use super::load::{HeaderBase, HeaderField, LoadSize};
-use super::protocol::ip_number;
-use super::{Code, Generated, Generator, comparison};
+use super::protocol::ip_protocol_number;
+use super::{Code, Generated, Generator, comparison_operator};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 use crate::insn::{Alu, Cond};
@@ -29,14 +29,14 @@ struct LoweredValue {
 }
 
 impl Generator<'_> {
-    pub(super) fn relation(
+    pub(super) fn lower_relation(
         &mut self,
         relation: Cond,
         left: &Arithmetic,
         right: &Arithmetic,
     ) -> Generated<Condition> {
         let (a, b) = (self.fold_constant(left)?, self.fold_constant(right)?);
-        let (op, wanted) = comparison(relation);
+        let (op, wanted) = comparison_operator(relation);
         let (given, test) = match (a, b) {
             (Some(a), Some(b)) => {
                 let holds = relation.holds(a.into(), b.into());
@@ -48,8 +48,8 @@ impl Generator<'_> {
             }
             (Some(a), None) => {
                 let value = self.lower_value(right, 0)?;
-                let (op, wanted) = comparison(swap_sides(relation));
-                return Ok(value.given.and(compare_k(value.lines, op, a).is(wanted)));
+                let (op, wanted) = comparison_operator(swap_sides(relation));
+                return Ok(value.given.and(compare_k(value.lines, op, a).negate_unless(wanted)));
             }
             (None, None) => {
                 let right = self.lower_value(right, 0)?;
@@ -61,7 +61,7 @@ impl Generator<'_> {
                 (right.given.and(left.given), compare_x(lines, op))
             }
         };
-        Ok(given.and(test.is(wanted)))
+        Ok(given.and(test.negate_unless(wanted)))
     }
 
     /// Returns the value if it does not depend on the frame; `None` if it does.
@@ -71,7 +71,8 @@ impl Generator<'_> {
             Arithmetic::Length | Arithmetic::Index { .. } => Ok(None),
             Arithmetic::Negate(inner) => Ok(self.fold_constant(inner)?.map(u32::wrapping_neg)),
             Arithmetic::Binary { op, left, right, span } => {
-                let refuse = |what| ExpressionError { span: span.clone(), ..self.mistake(what) };
+                let refuse =
+                    |what| ExpressionError { span: span.clone(), ..self.invalid_error(what) };
                 let (left, right) = (self.fold_constant(left)?, self.fold_constant(right)?);
                 match (op, right) {
                     (Alu::Div, Some(0)) => return Err(refuse("division by zero")),
@@ -96,19 +97,19 @@ impl Generator<'_> {
             });
         }
         if free >= self.words_end {
-            return Err(self.mistake("the value is too deep: no scratch word is left"));
+            return Err(self.invalid_error("the value is too deep: no scratch word is left"));
         }
         match value {
             Arithmetic::Number(number) => {
                 Ok(LoweredValue { lines: vec![constant_to_a(*number)], given: Condition::Always })
             }
             Arithmetic::Length => {
-                let lines = vec![plain_insn(code::LD | code::LEN, 0)];
+                let lines = vec![non_branching(code::LD | code::LEN, 0)];
                 Ok(LoweredValue { lines, given: Condition::Always })
             }
             Arithmetic::Negate(inner) => {
                 let mut value = self.lower_value(inner, free)?;
-                value.lines.push(plain_insn(code::ALU | code::NEG, 0));
+                value.lines.push(non_branching(code::ALU | code::NEG, 0));
                 Ok(value)
             }
             Arithmetic::Index { protocol, offset, size, span } => {
@@ -147,17 +148,17 @@ impl Generator<'_> {
             1 => LoadSize::Byte,
             2 => LoadSize::Half,
             4 => LoadSize::Word,
-            _ => return Err(self.mistake(format!("data size must be 1, 2 or 4, not {size}"))),
+            _ => return Err(self.invalid_error(format!("data size must be 1, 2 or 4, not {size}"))),
         };
-        let (base, given) = self.header_of(protocol)?;
-        let place = self.offset_of(base)?;
+        let (base, given) = self.locate_header(protocol)?;
+        let place = self.base_offset(base)?;
         let constant = self.fold_constant(offset)?;
         if let Some(k) = constant
             && let Some(at) = place.constant.checked_add(k)
             && at <= OFFSET_MAX
         {
             return Ok(LoweredValue {
-                lines: self.load(HeaderField { base, offset: k, size })?,
+                lines: self.load_field(HeaderField { base, offset: k, size })?,
                 given,
             });
         }
@@ -168,26 +169,26 @@ impl Generator<'_> {
             value.lines.push(memory_to_a(free));
             value.lines.push(alu_x(code::ADD));
         } else {
-            let (to_x, _, moves) = self.base(base)?;
+            let (to_x, _, moves) = self.load_base(base)?;
             value.lines.extend(to_x);
             if moves {
                 value.lines.push(alu_x(code::ADD));
             }
         }
         value.lines.push(TAX);
-        value.lines.push(plain_insn(code::LD | code::IND | size.code(), place.constant));
+        value.lines.push(non_branching(code::LD | code::IND | size.code(), place.constant));
         Ok(LoweredValue { lines: value.lines, given: value.given.and(given) })
     }
 
     /// Returns the base from which the header of `protocol` is addressed, and the condition that
     /// the frame contains this header.
-    fn header_of(&mut self, protocol: Protocol) -> Generated<(HeaderBase, Condition)> {
+    fn locate_header(&mut self, protocol: Protocol) -> Generated<(HeaderBase, Condition)> {
         match protocol {
             Protocol::Radio => match self.link {
                 L::IEEE802_11_RADIO_AVS | L::IEEE802_11_RADIO | L::PRISM_HEADER => {
                     Ok((HeaderBase::Packet, Condition::Always))
                 }
-                _ => Err(self.mistake("radio information is not in these frames")),
+                _ => Err(self.invalid_error("radio information is not in these frames")),
             },
             Protocol::Link => Ok((HeaderBase::Header, Condition::Always)),
             Protocol::Ip
@@ -198,7 +199,7 @@ impl Generator<'_> {
             | Protocol::Sca
             | Protocol::Lat
             | Protocol::Moprc
-            | Protocol::Mopdl => Ok((HeaderBase::Network, self.protocol(protocol)?)),
+            | Protocol::Mopdl => Ok((HeaderBase::Network, self.test_protocol(protocol)?)),
             Protocol::Sctp
             | Protocol::Tcp
             | Protocol::Udp
@@ -208,18 +209,18 @@ impl Generator<'_> {
             | Protocol::Pim
             | Protocol::Vrrp
             | Protocol::Carp => {
-                let ip = self.protocol(Protocol::Ip)?;
-                let carries = self.ip_carries(ip_number(protocol).unwrap_or(0))?;
-                let given = ip.and(carries).and(self.first_fragment()?);
+                let ip = self.test_protocol(Protocol::Ip)?;
+                let carries = self.test_ip_protocol(ip_protocol_number(protocol).unwrap_or(0))?;
+                let given = ip.and(carries).and(self.test_first_fragment()?);
                 Ok((HeaderBase::TransportIp4, given))
             }
             Protocol::Icmp6 => {
-                let ip6 = self.protocol(Protocol::Ip6)?;
-                Ok((HeaderBase::TransportIp6, ip6.and(self.ip6_carries(58)?)))
+                let ip6 = self.test_protocol(Protocol::Ip6)?;
+                Ok((HeaderBase::TransportIp6, ip6.and(self.test_ip6_next_header(58)?)))
             }
             other => {
-                let what = format!("`{}` does not support the index operation", other.word());
-                Err(self.mistake(what))
+                let what = format!("`{}` does not support the index operation", other.keyword());
+                Err(self.invalid_error(what))
             }
         }
     }

@@ -15,19 +15,19 @@ const ADDRESSES_MAX: usize = 100;
 
 /// An IPv4 network.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Net {
+pub(super) struct Ipv4Net {
     pub(super) address: u32,
     pub(super) mask: u32,
 }
 
 /// An IPv6 network.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Net6 {
+pub(super) struct Ipv6Net {
     pub(super) address: Ipv6Addr,
     pub(super) mask: u128,
 }
 
-impl Net6 {
+impl Ipv6Net {
     /// Creates the network of `address` with a prefix of `length` bits.
     pub(super) fn new(address: Ipv6Addr, length: u32) -> Self {
         let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
@@ -38,57 +38,57 @@ impl Net6 {
 impl Generator<'_> {
     /// Tests for any of these IPv4 networks or, if `wanted` is false, for none of them. `thing`
     /// names the networks in errors.
-    pub(super) fn nets(
+    pub(super) fn test_nets(
         &mut self,
         q: Qualifiers,
-        nets: &[Net],
+        nets: &[Ipv4Net],
         wanted: bool,
         thing: &str,
     ) -> Generated<Condition> {
         self.reject_wlan_direction(q.direction)?;
         let Some(protocol) = q.protocol else {
-            let ip = self.nets_over(IP, q.direction, nets, wanted)?;
+            let ip = self.test_nets_over(IP, q.direction, nets, wanted)?;
             if self.mpls_depth > 0 {
                 return Ok(ip);
             }
-            let arp = self.nets_over(ARP, q.direction, nets, wanted)?;
-            return Ok(ip.or(arp).or(self.nets_over(RARP, q.direction, nets, wanted)?));
+            let arp = self.test_nets_over(ARP, q.direction, nets, wanted)?;
+            return Ok(ip.or(arp).or(self.test_nets_over(RARP, q.direction, nets, wanted)?));
         };
         let link_protocol = match protocol {
             Protocol::Ip => IP,
             Protocol::Arp => ARP,
             Protocol::Rarp => RARP,
-            other => return Err(self.not_valid(other.word(), thing)),
+            other => return Err(self.invalid_qualifier_error(other.keyword(), thing)),
         };
-        self.nets_over(link_protocol, q.direction, nets, wanted)
+        self.test_nets_over(link_protocol, q.direction, nets, wanted)
     }
 
-    fn nets_over(
+    fn test_nets_over(
         &mut self,
         link_protocol: u32,
         direction: Option<DirQualifier>,
-        nets: &[Net],
+        nets: &[Ipv4Net],
         wanted: bool,
     ) -> Generated<Condition> {
-        let carried = self.link_protocol(link_protocol)?;
+        let carried = self.test_link_protocol(link_protocol)?;
         if carried == Condition::Never {
             return Ok(carried);
         }
         let (source, target) = if link_protocol == IP { (12, 16) } else { (14, 24) };
         let mut any = Condition::Never;
         for net in nets {
-            any = any.or(self.by_direction(direction, source, target, |g, at| {
-                g.masked(HeaderBase::Network.word(at), net.address, net.mask)
+            any = any.or(self.apply_by_direction(direction, source, target, |g, at| {
+                g.test_masked_equal(HeaderBase::Network.word(at), net.address, net.mask)
             })?);
         }
-        Ok(carried.and(any.is(wanted)))
+        Ok(carried.and(any.negate_unless(wanted)))
     }
 
     /// Tests for any of these IPv6 networks or, if `wanted` is false, for none of them.
-    pub(super) fn nets6(
+    pub(super) fn test_nets6(
         &mut self,
         q: Qualifiers,
-        nets: &[Net6],
+        nets: &[Ipv6Net],
         wanted: bool,
         thing: &str,
     ) -> Generated<Condition> {
@@ -96,42 +96,47 @@ impl Generator<'_> {
         if let Some(other) = q.protocol
             && other != Protocol::Ip6
         {
-            return Err(self.not_valid(other.word(), thing));
+            return Err(self.invalid_qualifier_error(other.keyword(), thing));
         }
-        let carried = self.link_protocol(IP6)?;
+        let carried = self.test_link_protocol(IP6)?;
         let mut any = Condition::Never;
         for net in nets {
-            any = any.or(self.by_direction(q.direction, 8, 24, |g, at| g.test_net6_at(at, net))?);
+            any = any
+                .or(self.apply_by_direction(q.direction, 8, 24, |g, at| g.test_net6_at(at, net))?);
         }
-        Ok(carried.and(any.is(wanted)))
+        Ok(carried.and(any.negate_unless(wanted)))
     }
 
-    fn test_net6_at(&mut self, at: u32, net: &Net6) -> Generated<Condition> {
+    fn test_net6_at(&mut self, at: u32, net: &Ipv6Net) -> Generated<Condition> {
         let words = |value: u128| [96, 64, 32, 0].map(|shift| (value >> shift) as u32);
         let (address, mask) = (words(net.address.to_bits()), words(net.mask));
         let mut condition = Condition::Always;
         for (index, (address, mask)) in address.into_iter().zip(mask).enumerate() {
             let at = at + 4 * index as u32;
-            condition = condition.and(self.masked(HeaderBase::Network.word(at), address, mask)?);
+            condition = condition.and(self.test_masked_equal(
+                HeaderBase::Network.word(at),
+                address,
+                mask,
+            )?);
         }
         Ok(condition)
     }
 
     /// Applies `test` to the offset of the source address, the target address, either, or both, as
     /// `direction` selects.
-    pub(super) fn by_direction(
+    pub(super) fn apply_by_direction(
         &mut self,
         direction: Option<DirQualifier>,
         source: u32,
         target: u32,
         test: impl Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        self.source_or_target(direction, |g| test(g, source), |g| test(g, target))
+        self.combine_by_direction(direction, |g| test(g, source), |g| test(g, target))
     }
 
     /// Generates the tests of the source, the target, or both, as `direction` selects, and combines
     /// them.
-    pub(super) fn source_or_target(
+    pub(super) fn combine_by_direction(
         &mut self,
         direction: Option<DirQualifier>,
         source: impl FnOnce(&mut Self) -> Generated<Condition>,
@@ -155,12 +160,15 @@ impl Generator<'_> {
     }
 
     fn wlan_only_error(&self, direction: DirQualifier) -> ExpressionError {
-        self.mistake(format!("`{}` is for link addresses of 802.11 frames only", direction.words()))
+        self.invalid_error(format!(
+            "`{}` is for link addresses of 802.11 frames only",
+            direction.keywords()
+        ))
     }
 
     /// Tests that an address of the frame belongs to a named host or, in a `gateway` test, that
     /// none does.
-    pub(super) fn host_name(
+    pub(super) fn test_host_name(
         &mut self,
         q: Qualifiers,
         name: &str,
@@ -169,8 +177,8 @@ impl Generator<'_> {
         let addresses = self
             .options
             .resolver
-            .host(name)
-            .map_err(|why| self.mistake(format!("unknown host `{name}`: {why}")))?;
+            .resolve_host(name)
+            .map_err(|why| self.invalid_error(format!("unknown host `{name}`: {why}")))?;
         let wants_ip4 = q.protocol != Some(Protocol::Ip6);
         let wants_ip6 =
             !gateway && !matches!(q.protocol, Some(Protocol::Ip | Protocol::Arp | Protocol::Rarp));
@@ -179,29 +187,29 @@ impl Generator<'_> {
         for address in addresses {
             match address {
                 IpAddr::V4(address) if wants_ip4 => {
-                    nets.push(Net { address: address.to_bits(), mask: u32::MAX });
+                    nets.push(Ipv4Net { address: address.to_bits(), mask: u32::MAX });
                 }
-                IpAddr::V6(address) if wants_ip6 => nets6.push(Net6::new(address, 128)),
+                IpAddr::V6(address) if wants_ip6 => nets6.push(Ipv6Net::new(address, 128)),
                 _ => {}
             }
         }
         if nets.len().max(nets6.len()) > ADDRESSES_MAX {
             let what = format!("`{name}` has more than {ADDRESSES_MAX} addresses");
-            return Err(self.mistake(what));
+            return Err(self.invalid_error(what));
         }
         if nets.is_empty() && nets6.is_empty() {
             let what = format!("unknown host `{name}`: it has no address of this family");
-            return Err(self.mistake(what));
+            return Err(self.invalid_error(what));
         }
         nets.sort_by_key(|net| net.address);
         nets6.sort_by_key(|net| net.address);
         let thing = "host";
         let mut condition = Condition::Never;
         if !nets.is_empty() {
-            condition = condition.or(self.nets(q, &nets, !gateway, thing)?);
+            condition = condition.or(self.test_nets(q, &nets, !gateway, thing)?);
         }
         if !nets6.is_empty() {
-            condition = condition.or(self.nets6(q, &nets6, !gateway, thing)?);
+            condition = condition.or(self.test_nets6(q, &nets6, !gateway, thing)?);
         }
         Ok(condition)
     }

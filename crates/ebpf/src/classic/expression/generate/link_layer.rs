@@ -1,18 +1,18 @@
 //! Generator for tests of logical link control, direction and interface.
 
 use super::super::ast::Llc;
-use super::super::condition::{Condition, alu_k, compare_k, plain_insn};
+use super::super::condition::{Condition, alu_k, compare_k, non_branching};
 use super::load::HeaderBase;
 use super::{Generated, Generator};
 use crate::classic::insn::{ANCILLARY, code};
 use crate::classic::link::LinkType as L;
 
 /// Packet type of frames that this host sends (`PACKET_OUTGOING`).
-const OUTGOING: u32 = 4;
+const PACKET_OUTGOING: u32 = 4;
 /// Ancillary offset of the packet type (`SKF_AD_PKTTYPE`).
-const PACKET_TYPE: u32 = ANCILLARY + 4;
+const PACKET_TYPE_OFFSET: u32 = ANCILLARY + 4;
 /// Ancillary offset of the interface index (`SKF_AD_IFINDEX`).
-const INTERFACE: u32 = ANCILLARY + 8;
+const INTERFACE_INDEX_OFFSET: u32 = ANCILLARY + 8;
 
 /// Mask of the LLC control field that identifies supervisory frames.
 const SUPERVISORY_MASK: u32 = 0x0f;
@@ -20,12 +20,12 @@ const SUPERVISORY_MASK: u32 = 0x0f;
 const UNNUMBERED_MASK: u32 = 0xef;
 
 impl Generator<'_> {
-    pub(super) fn llc(&mut self, llc: Llc) -> Generated<Condition> {
-        let any = self.has_llc()?;
-        let control = |g: &mut Self, k, mask| g.masked(HeaderBase::Llc.byte(2), k, mask);
+    pub(super) fn test_llc(&mut self, llc: Llc) -> Generated<Condition> {
+        let any = self.test_llc_presence()?;
+        let control = |g: &mut Self, k, mask| g.test_masked_equal(HeaderBase::Llc.byte(2), k, mask);
         let kind = match llc {
             Llc::Any => return Ok(any),
-            Llc::Information => self.any_bit(HeaderBase::Llc.byte(2), 0x01)?.not(),
+            Llc::Information => self.test_any_bit(HeaderBase::Llc.byte(2), 0x01)?.not(),
             Llc::Supervisory(None) => control(self, 0x01, 0x03)?,
             Llc::Supervisory(Some(kind)) => control(self, kind, SUPERVISORY_MASK)?,
             Llc::Unnumbered(None) => control(self, 0x03, 0x03)?,
@@ -34,52 +34,58 @@ impl Generator<'_> {
         Ok(any.and(kind))
     }
 
-    fn has_llc(&mut self) -> Generated<Condition> {
+    fn test_llc_presence(&mut self) -> Generated<Condition> {
         match self.link {
             L::EN10MB | L::DSA_TAG_BRCM | L::DSA_TAG_DSA => {
-                let length = self.test(HeaderBase::Protocol.half(0), code::JGT, 1500)?.not();
-                Ok(length.and(self.equal(HeaderBase::Llc.half(0), 0xffff)?.not()))
+                let length = self.test_field(HeaderBase::Protocol.half(0), code::JGT, 1500)?.not();
+                Ok(length.and(self.test_equal(HeaderBase::Llc.half(0), 0xffff)?.not()))
             }
             L::IEEE802 | L::FDDI | L::ATM_RFC1483 => Ok(Condition::Always),
-            link if link.is_wlan() => self.wlan_field(0, 0x08, 0x0c),
-            _ => Err(self.not_on_this_link("llc")),
+            link if link.is_wlan() => self.test_wlan_field(0, 0x08, 0x0c),
+            _ => Err(self.unsupported_on_link_error("llc")),
         }
     }
 
-    pub(super) fn direction(&mut self, outbound: bool) -> Generated<Condition> {
+    pub(super) fn test_direction(&mut self, outbound: bool) -> Generated<Condition> {
         let either_value = |out, within| if outbound { out } else { within };
         match self.link {
-            L::SLIP | L::PPP_PPPD => self.equal(HeaderBase::Header.byte(0), either_value(1, 0)),
-            L::IPNET => self.equal(HeaderBase::Header.half(2), either_value(1, 2)),
-            L::LINUX_SLL => Ok(self.equal(HeaderBase::Header.half(0), OUTGOING)?.is(outbound)),
-            L::LINUX_SLL2 => Ok(self.equal(HeaderBase::Header.byte(10), OUTGOING)?.is(outbound)),
-            L::DSA_TAG_BRCM => {
-                self.masked(HeaderBase::Header.byte(12), either_value(0x20, 0), 0xe0)
+            L::SLIP | L::PPP_PPPD => {
+                self.test_equal(HeaderBase::Header.byte(0), either_value(1, 0))
             }
-            L::DSA_TAG_DSA => self.masked(
+            L::IPNET => self.test_equal(HeaderBase::Header.half(2), either_value(1, 2)),
+            L::LINUX_SLL => Ok(self
+                .test_equal(HeaderBase::Header.half(0), PACKET_OUTGOING)?
+                .negate_unless(outbound)),
+            L::LINUX_SLL2 => Ok(self
+                .test_equal(HeaderBase::Header.byte(10), PACKET_OUTGOING)?
+                .negate_unless(outbound)),
+            L::DSA_TAG_BRCM => {
+                self.test_masked_equal(HeaderBase::Header.byte(12), either_value(0x20, 0), 0xe0)
+            }
+            L::DSA_TAG_DSA => self.test_masked_equal(
                 HeaderBase::Header.byte(12),
                 either_value(0x40, 0),
                 either_value(0xc0, 0x40),
             ),
             link if link.is_juniper() => {
-                let mut lines = self.load(HeaderBase::Header.byte(3))?;
+                let mut lines = self.load_field(HeaderBase::Header.byte(3))?;
                 lines.push(alu_k(code::AND, 0x01));
                 Ok(compare_k(lines, code::JEQ, either_value(0, 1)))
             }
             _ => {
-                self.require_metadata(pick_word(outbound))?;
-                let lines = vec![plain_insn(code::LD | code::H | code::ABS, PACKET_TYPE)];
-                Ok(compare_k(lines, code::JEQ, OUTGOING).is(outbound))
+                self.require_metadata(direction_keyword(outbound))?;
+                let lines = vec![non_branching(code::LD | code::H | code::ABS, PACKET_TYPE_OFFSET)];
+                Ok(compare_k(lines, code::JEQ, PACKET_OUTGOING).negate_unless(outbound))
             }
         }
     }
 
-    pub(super) fn interface(&mut self, index: u32) -> Generated<Condition> {
+    pub(super) fn test_interface(&mut self, index: u32) -> Generated<Condition> {
         if self.link == L::LINUX_SLL2 {
-            return self.equal(HeaderBase::Header.word(4), index);
+            return self.test_equal(HeaderBase::Header.word(4), index);
         }
         self.require_metadata("ifindex")?;
-        let lines = vec![plain_insn(code::LD | code::W | code::ABS, INTERFACE)];
+        let lines = vec![non_branching(code::LD | code::W | code::ABS, INTERFACE_INDEX_OFFSET)];
         Ok(compare_k(lines, code::JEQ, index))
     }
 
@@ -90,10 +96,10 @@ impl Generator<'_> {
             return Ok(());
         }
         let what = format!("not a live capture: `{word}` is not in frames of {}", self.link);
-        Err(self.mistake(what))
+        Err(self.invalid_error(what))
     }
 }
 
-fn pick_word(outbound: bool) -> &'static str {
+fn direction_keyword(outbound: bool) -> &'static str {
     if outbound { "outbound" } else { "inbound" }
 }

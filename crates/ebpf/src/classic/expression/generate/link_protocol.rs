@@ -55,107 +55,117 @@ pub(super) const ISIS: u32 = 0x83;
 
 impl Generator<'_> {
     /// Tests that the frame carries `protocol`.
-    pub(super) fn link_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+    pub(super) fn test_link_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         if self.mpls_depth > 0 {
-            return self.protocol_after_mpls(protocol);
+            return self.test_protocol_after_mpls(protocol);
         }
         match self.link {
-            link if link.is_ethernet() || link == L::LINUX_SLL => self.ethernet_protocol(protocol),
+            link if link.is_ethernet() || link == L::LINUX_SLL => {
+                self.test_ethernet_protocol(protocol)
+            }
             link if link.is_wlan() => {
-                let data = self.masked(HeaderBase::Header.byte(0), 0x08, 0x0c)?;
-                Ok(data.and(self.llc_protocol(protocol)?))
+                let data = self.test_masked_equal(HeaderBase::Header.byte(0), 0x08, 0x0c)?;
+                Ok(data.and(self.test_llc_protocol(protocol)?))
             }
             link if link.is_juniper() => {
-                self.masked(HeaderBase::Header.word(0), 0x4d47_4300, 0xffff_ff00)
+                self.test_masked_equal(HeaderBase::Header.word(0), 0x4d47_4300, 0xffff_ff00)
             }
             L::C_HDLC | L::HDLC => {
                 self.check_maximum("HDLC protocol", protocol, 0xffff)?;
                 let number = if protocol == SAP_ISO { 0xfefe } else { protocol };
-                self.equal(HeaderBase::Protocol.half(0), number)
+                self.test_equal(HeaderBase::Protocol.half(0), number)
             }
             L::FDDI | L::IEEE802 | L::ATM_RFC1483 | L::ATM_CLIP | L::IP_OVER_FC => {
-                self.llc_protocol(protocol)
+                self.test_llc_protocol(protocol)
             }
             L::SLIP | L::SLIP_BSDOS | L::RAW => match protocol {
-                IP => self.ip_version(HeaderBase::Header, 4),
-                IP6 => self.ip_version(HeaderBase::Header, 6),
+                IP => self.test_ip_version(HeaderBase::Header, 4),
+                IP6 => self.test_ip_version(HeaderBase::Header, 6),
                 _ => Ok(Condition::Never),
             },
-            L::IPV4 => Ok(constant(protocol == IP)),
-            L::IPV6 => Ok(constant(protocol == IP6)),
-            L::LTALK => Ok(constant(protocol == ATALK)),
+            L::IPV4 => Ok(constant_condition(protocol == IP)),
+            L::IPV6 => Ok(constant_condition(protocol == IP6)),
+            L::LTALK => Ok(constant_condition(protocol == ATALK)),
             L::PPP | L::PPP_PPPD | L::PPP_SERIAL | L::PPP_ETHER | L::PPP_BSDOS => {
-                self.ppp_protocol(protocol)
+                self.test_ppp_protocol(protocol)
             }
-            L::NULL | L::LOOP | L::ENC => self.loopback_protocol(protocol),
-            L::ARCNET | L::ARCNET_LINUX => self.byte_protocol(
+            L::NULL | L::LOOP | L::ENC => self.test_loopback_protocol(protocol),
+            L::ARCNET | L::ARCNET_LINUX => self.test_byte_protocol(
                 protocol,
                 &[(IP, 212), (ARP, 213), (RARP, 214), (ATALK, 221), (IP6, 0xc4)],
             ),
-            L::IPNET => self.byte_protocol(protocol, &[(IP, 2), (IP6, 26)]),
-            L::FRELAY => self.frame_relay_protocol(protocol),
-            L::MFR => Err(self.no_protocol_number()),
+            L::IPNET => self.test_byte_protocol(protocol, &[(IP, 2), (IP6, 26)]),
+            L::FRELAY => self.test_frame_relay_protocol(protocol),
+            L::MFR => Err(self.protocol_number_error()),
             _ if self.protocol.is_some() => {
                 self.check_maximum("EtherType", protocol, 0xffff)?;
-                self.equal(HeaderBase::Protocol.half(0), protocol)
+                self.test_equal(HeaderBase::Protocol.half(0), protocol)
             }
-            _ => Err(self.no_protocol_number()),
+            _ => Err(self.protocol_number_error()),
         }
     }
 
-    fn no_protocol_number(&self) -> ExpressionError {
+    fn protocol_number_error(&self) -> ExpressionError {
         let what = format!("which protocol a frame of {} carries is not known", self.link);
-        self.error(ErrorKind::Unknown, what)
+        self.error(ErrorKind::Unsupported, what)
     }
 
     /// Tests a one-byte protocol field. `numbers` maps each supported protocol to its value in the
     /// field.
-    fn byte_protocol(&mut self, protocol: u32, numbers: &[(u32, u32)]) -> Generated<Condition> {
+    fn test_byte_protocol(
+        &mut self,
+        protocol: u32,
+        numbers: &[(u32, u32)],
+    ) -> Generated<Condition> {
         match numbers.iter().find(|(known, _)| *known == protocol) {
-            Some((_, number)) => self.equal(HeaderBase::Protocol.byte(0), *number),
+            Some((_, number)) => self.test_equal(HeaderBase::Protocol.byte(0), *number),
             None => Ok(Condition::Never),
         }
     }
 
     /// Tests that the version field of an IP header has this value.
-    pub(super) fn ip_version(&mut self, base: HeaderBase, version: u32) -> Generated<Condition> {
-        self.masked(base.byte(0), version << 4, 0xf0)
+    pub(super) fn test_ip_version(
+        &mut self,
+        base: HeaderBase,
+        version: u32,
+    ) -> Generated<Condition> {
+        self.test_masked_equal(base.byte(0), version << 4, 0xf0)
     }
 
     /// Tests for `protocol` in an EtherType, or in an LLC header if the type field announces one:
     /// by a length on Ethernet, by a reserved value on Linux cooked frames.
-    fn ethernet_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+    fn test_ethernet_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         const COOKED_LLC: u32 = 4;
         const COOKED_NOVELL: u32 = 1;
         let cooked = self.link == L::LINUX_SLL;
-        let number = |g: &mut Self, k| g.equal(HeaderBase::Protocol.half(0), k);
+        let number = |g: &mut Self, k| g.test_equal(HeaderBase::Protocol.half(0), k);
         let has_llc = |g: &mut Self| match cooked {
             true => number(g, COOKED_LLC),
-            false => Ok(g.test(HeaderBase::Protocol.half(0), code::JGT, LENGTH_MAX)?.not()),
+            false => Ok(g.test_field(HeaderBase::Protocol.half(0), code::JGT, LENGTH_MAX)?.not()),
         };
         match protocol {
             SAP_ISO | SAP_IP | SAP_NETBEUI => {
                 let has_llc = has_llc(self)?;
-                let saps = self.equal(HeaderBase::Llc.half(0), protocol << 8 | protocol)?;
+                let saps = self.test_equal(HeaderBase::Llc.half(0), protocol << 8 | protocol)?;
                 Ok(has_llc.and(saps))
             }
             SAP_IPX if cooked => {
-                let llc = self.equal(HeaderBase::Llc.byte(0), SAP_IPX)?;
-                let either = llc.or(self.snap_protocol(0, IPX)?);
+                let llc = self.test_equal(HeaderBase::Llc.byte(0), SAP_IPX)?;
+                let either = llc.or(self.test_snap_protocol(0, IPX)?);
                 let after_llc = has_llc(self)?.and(either);
                 let novell = number(self, COOKED_NOVELL)?.or(after_llc);
                 Ok(number(self, IPX)?.or(novell))
             }
             SAP_IPX => {
-                let raw = self.equal(HeaderBase::Llc.half(0), 0xffff)?;
-                let llc = self.equal(HeaderBase::Llc.byte(0), SAP_IPX)?.or(raw);
-                let any = self.snap_protocol(0, IPX)?.or(llc);
+                let raw = self.test_equal(HeaderBase::Llc.half(0), 0xffff)?;
+                let llc = self.test_equal(HeaderBase::Llc.byte(0), SAP_IPX)?.or(raw);
+                let any = self.test_snap_protocol(0, IPX)?.or(llc);
                 let after_length = has_llc(self)?.and(any);
                 Ok(number(self, IPX)?.or(after_length))
             }
             ATALK | AARP => {
-                let snap =
-                    self.snap_protocol(if protocol == ATALK { 0x08_0007 } else { 0 }, protocol)?;
+                let snap = self
+                    .test_snap_protocol(if protocol == ATALK { 0x08_0007 } else { 0 }, protocol)?;
                 let after_llc = has_llc(self)?.and(snap);
                 Ok(number(self, protocol)?.or(after_llc))
             }
@@ -164,7 +174,7 @@ impl Generator<'_> {
                 let has_llc = has_llc(self)?;
                 let (base, dsap) =
                     if cooked { (HeaderBase::Llc, 0) } else { (HeaderBase::Protocol, 2) };
-                Ok(has_llc.and(self.equal(base.byte(dsap), protocol)?))
+                Ok(has_llc.and(self.test_equal(base.byte(dsap), protocol)?))
             }
             _ => {
                 self.check_maximum("EtherType", protocol, 0xffff)?;
@@ -174,35 +184,35 @@ impl Generator<'_> {
     }
 
     /// Tests for `protocol` on link types whose payload begins with an LLC header.
-    fn llc_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+    fn test_llc_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         match protocol {
             SAP_IP | SAP_ISO | SAP_NETBEUI => {
-                self.equal(HeaderBase::Llc.half(0), protocol << 8 | protocol)
+                self.test_equal(HeaderBase::Llc.half(0), protocol << 8 | protocol)
             }
-            ATALK => self.snap_protocol(0x08_0007, ATALK),
+            ATALK => self.test_snap_protocol(0x08_0007, ATALK),
             0..=LENGTH_MAX => {
                 self.check_maximum("LLC DSAP", protocol, 0xff)?;
-                self.equal(HeaderBase::Llc.byte(0), protocol)
+                self.test_equal(HeaderBase::Llc.byte(0), protocol)
             }
             _ => {
                 self.check_maximum("EtherType", protocol, 0xffff)?;
-                self.equal(HeaderBase::Llc.half(6), protocol)
+                self.test_equal(HeaderBase::Llc.half(6), protocol)
             }
         }
     }
 
     /// Tests for a SNAP header with this organization and protocol.
-    fn snap_protocol(&mut self, organisation: u32, protocol: u32) -> Generated<Condition> {
+    fn test_snap_protocol(&mut self, organisation: u32, protocol: u32) -> Generated<Condition> {
         let [_, a, b, c] = organisation.to_be_bytes();
         let [_, _, d, e] = protocol.to_be_bytes();
-        self.bytes(HeaderBase::Llc, 0, &[0xaa, 0xaa, 0x03, a, b, c, d, e])
+        self.test_bytes(HeaderBase::Llc, 0, &[0xaa, 0xaa, 0x03, a, b, c, d, e])
     }
 
-    fn ppp_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+    fn test_ppp_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         /// PPP number of TCP/IP with Van Jacobson compression.
-        const COMPRESSED: u32 = 0x002d;
+        const VJ_COMPRESSED: u32 = 0x002d;
         /// PPP number of TCP/IP that Van Jacobson compression left uncompressed.
-        const UNCOMPRESSED: u32 = 0x002f;
+        const VJ_UNCOMPRESSED: u32 = 0x002f;
         let number = match protocol {
             IP => 0x0021,
             IP6 => 0x0057,
@@ -217,30 +227,30 @@ impl Generator<'_> {
                 other
             }
         };
-        let own = self.equal(HeaderBase::Protocol.half(0), number)?;
+        let own = self.test_equal(HeaderBase::Protocol.half(0), number)?;
         if self.link != L::PPP_BSDOS || protocol != IP {
             return Ok(own);
         }
-        let compressed = self.equal(HeaderBase::Protocol.half(0), COMPRESSED)?;
-        let uncompressed = self.equal(HeaderBase::Protocol.half(0), UNCOMPRESSED)?;
+        let compressed = self.test_equal(HeaderBase::Protocol.half(0), VJ_COMPRESSED)?;
+        let uncompressed = self.test_equal(HeaderBase::Protocol.half(0), VJ_UNCOMPRESSED)?;
         Ok(own.or(compressed).or(uncompressed))
     }
 
-    fn loopback_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+    fn test_loopback_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         let in_order = self.link == L::LOOP;
         match self.options.families {
-            AddressFamilies::Any if in_order => self.address_family(protocol, false),
-            AddressFamilies::Any => {
-                Ok(self.address_family(protocol, false)?.or(self.address_family(protocol, true)?))
-            }
+            AddressFamilies::Any if in_order => self.test_address_family(protocol, false),
+            AddressFamilies::Any => Ok(self
+                .test_address_family(protocol, false)?
+                .or(self.test_address_family(protocol, true)?)),
             AddressFamilies::Exactly { big_endian, .. } => {
-                self.address_family(protocol, !in_order && !big_endian)
+                self.test_address_family(protocol, !in_order && !big_endian)
             }
         }
     }
 
     /// Tests the address family in the first word of the header, byte-swapped if `swapped` is true.
-    fn address_family(&mut self, protocol: u32, swapped: bool) -> Generated<Condition> {
+    fn test_address_family(&mut self, protocol: u32, swapped: bool) -> Generated<Condition> {
         let numbers: &[u32] = match (protocol, self.options.families) {
             (IP, AddressFamilies::Any) => &[2],
             (IP6, AddressFamilies::Any) => &[30, 24, 28],
@@ -251,35 +261,35 @@ impl Generator<'_> {
         let mut condition = Condition::Never;
         for number in numbers {
             let number = if swapped { number.swap_bytes() } else { *number };
-            condition = condition.or(self.equal(HeaderBase::Header.word(0), number)?);
+            condition = condition.or(self.test_equal(HeaderBase::Header.word(0), number)?);
         }
         Ok(condition)
     }
 
-    fn frame_relay_protocol(&mut self, protocol: u32) -> Generated<Condition> {
+    fn test_frame_relay_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         match protocol {
-            IP => self.frame_relay_nlpid(0xcc),
-            IP6 => self.frame_relay_nlpid(0x8e),
+            IP => self.test_frame_relay_nlpid(0xcc),
+            IP6 => self.test_frame_relay_nlpid(0x8e),
             SAP_ISO => {
-                let clnp = self.frame_relay_nlpid(CLNP)?;
-                let esis = self.frame_relay_nlpid(ESIS)?;
-                Ok(clnp.or(esis.or(self.frame_relay_nlpid(ISIS)?)))
+                let clnp = self.test_frame_relay_nlpid(CLNP)?;
+                let esis = self.test_frame_relay_nlpid(ESIS)?;
+                Ok(clnp.or(esis.or(self.test_frame_relay_nlpid(ISIS)?)))
             }
             _ => Ok(Condition::Never),
         }
     }
 
-    pub(super) fn frame_relay_nlpid(&mut self, nlpid: u32) -> Generated<Condition> {
-        self.equal(HeaderBase::Header.half(2), 0x0300 | nlpid)
+    pub(super) fn test_frame_relay_nlpid(&mut self, nlpid: u32) -> Generated<Condition> {
+        self.test_equal(HeaderBase::Header.half(2), 0x0300 | nlpid)
     }
 
     /// Returns the condition under which the preceding header allows the current one; `None` if it
     /// always does.
-    pub(super) fn previous_check(&mut self) -> Generated<Option<Condition>> {
-        self.encapsulated.then(|| self.inner_header_check()).transpose()
+    pub(super) fn preceding_header_condition(&mut self) -> Generated<Option<Condition>> {
+        self.is_in_tunnel.then(|| self.test_inner_header()).transpose()
     }
 }
 
-fn constant(holds: bool) -> Condition {
+fn constant_condition(holds: bool) -> Condition {
     if holds { Condition::Always } else { Condition::Never }
 }

@@ -1,6 +1,8 @@
 //! Generator for loads from headers and for tests of the loaded values.
 
-use super::super::condition::{Condition, TAX, alu_k, alu_x, compare_k, memory_to_x, plain_insn};
+use super::super::condition::{
+    Condition, TAX, alu_k, alu_x, compare_k, memory_to_x, non_branching,
+};
 use super::super::error::ErrorKind;
 use super::super::error::ExpressionError;
 use super::{Code, Generated, Generator, HEADER_WORD, Offset, PAYLOAD_WORD};
@@ -70,22 +72,22 @@ impl HeaderBase {
 
 impl Generator<'_> {
     /// Returns code that loads a field into A.
-    pub(super) fn load(&mut self, field: HeaderField) -> Generated<Code> {
+    pub(super) fn load_field(&mut self, field: HeaderField) -> Generated<Code> {
         let HeaderField { base, offset, size } = field;
-        let (mut lines, constant, indirect) = self.base(base)?;
+        let (mut lines, constant, indirect) = self.load_base(base)?;
         let mode = if indirect { code::IND } else { code::ABS };
-        lines.push(plain_insn(code::LD | mode | size.code(), constant.wrapping_add(offset)));
+        lines.push(non_branching(code::LD | mode | size.code(), constant.wrapping_add(offset)));
         Ok(lines)
     }
 
     /// Returns code that loads the variable part of the offset of `base` into X, the constant part
     /// of the offset, and true if the offset has a variable part.
-    pub(super) fn base(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
-        let place = self.offset_of(base)?;
+    pub(super) fn load_base(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
+        let place = self.base_offset(base)?;
         if base == HeaderBase::TransportIp4 {
             return Ok((self.header_length_to_x(place), place.constant, true));
         }
-        Ok(match self.use_word(place) {
+        Ok(match self.mark_offset_word(place) {
             Some(word) => (vec![memory_to_x(word)], place.constant, true),
             None => (Vec::new(), place.constant, false),
         })
@@ -93,7 +95,7 @@ impl Generator<'_> {
 
     /// Returns the offset of `base`. For [`HeaderBase::TransportIp4`], returns the offset of the
     /// IPv4 header instead.
-    pub(super) fn offset_of(&self, base: HeaderBase) -> Generated<Offset> {
+    pub(super) fn base_offset(&self, base: HeaderBase) -> Generated<Offset> {
         let payload = || self.payload.ok_or_else(|| self.no_offset_error());
         Ok(match base {
             HeaderBase::Packet => Offset { constant: 0, word: None },
@@ -109,12 +111,12 @@ impl Generator<'_> {
     /// Returns code that loads the length of the IPv4 header into X, and adds the variable part of
     /// the header's offset to it.
     pub(super) fn header_length_to_x(&mut self, place: Offset) -> Code {
-        let Some(word) = self.use_word(place) else {
-            return vec![plain_insn(code::LDX | code::MSH | code::B, place.constant)];
+        let Some(word) = self.mark_offset_word(place) else {
+            return vec![non_branching(code::LDX | code::MSH | code::B, place.constant)];
         };
         vec![
             memory_to_x(word),
-            plain_insn(code::LD | code::IND | code::B, place.constant),
+            non_branching(code::LD | code::IND | code::B, place.constant),
             alu_k(code::AND, 0x0f),
             alu_k(code::LSH, 2),
             alu_x(code::ADD),
@@ -124,7 +126,7 @@ impl Generator<'_> {
 
     /// Returns the scratch word that holds the variable part of an offset, and marks the word as
     /// needed. Returns `None` if the offset is constant.
-    pub(super) fn use_word(&mut self, place: Offset) -> Option<u32> {
+    pub(super) fn mark_offset_word(&mut self, place: Offset) -> Option<u32> {
         self.header_used |= place.word == Some(HEADER_WORD);
         self.payload_used |= place.word == Some(PAYLOAD_WORD);
         place.word
@@ -132,36 +134,46 @@ impl Generator<'_> {
 
     pub(super) fn no_offset_error(&self) -> ExpressionError {
         let what = format!("the offsets of the protocols in frames of {} are unknown", self.link);
-        self.error(ErrorKind::Unknown, what)
+        self.error(ErrorKind::Unsupported, what)
     }
 
     /// Tests a field against a constant with the comparison `op`.
-    pub(super) fn test(&mut self, field: HeaderField, op: u16, k: u32) -> Generated<Condition> {
-        Ok(compare_k(self.load(field)?, op, k))
+    pub(super) fn test_field(
+        &mut self,
+        field: HeaderField,
+        op: u16,
+        k: u32,
+    ) -> Generated<Condition> {
+        Ok(compare_k(self.load_field(field)?, op, k))
     }
 
     /// Tests that a field equals a constant.
-    pub(super) fn equal(&mut self, field: HeaderField, k: u32) -> Generated<Condition> {
-        self.test(field, code::JEQ, k)
+    pub(super) fn test_equal(&mut self, field: HeaderField, k: u32) -> Generated<Condition> {
+        self.test_field(field, code::JEQ, k)
     }
 
     /// Tests that the bits of a field under `mask` equal a constant.
-    pub(super) fn masked(&mut self, field: HeaderField, k: u32, mask: u32) -> Generated<Condition> {
+    pub(super) fn test_masked_equal(
+        &mut self,
+        field: HeaderField,
+        k: u32,
+        mask: u32,
+    ) -> Generated<Condition> {
         match mask {
             0 if k == 0 => Ok(Condition::Always),
             0 => Ok(Condition::Never),
-            _ => self.masked_test(field, mask, (code::JEQ, k)),
+            _ => self.test_masked(field, mask, (code::JEQ, k)),
         }
     }
 
     /// Tests the bits of a field under `mask` against a constant with the comparison `op`.
-    pub(super) fn masked_test(
+    pub(super) fn test_masked(
         &mut self,
         field: HeaderField,
         mask: u32,
         (op, k): (u16, u32),
     ) -> Generated<Condition> {
-        let mut lines = self.load(field)?;
+        let mut lines = self.load_field(field)?;
         if mask != u32::MAX {
             lines.push(alu_k(code::AND, mask));
         }
@@ -169,13 +181,13 @@ impl Generator<'_> {
     }
 
     /// Tests that a field has at least one of `bits` set.
-    pub(super) fn any_bit(&mut self, field: HeaderField, bits: u32) -> Generated<Condition> {
-        self.test(field, code::JSET, bits)
+    pub(super) fn test_any_bit(&mut self, field: HeaderField, bits: u32) -> Generated<Condition> {
+        self.test_field(field, code::JSET, bits)
     }
 
     /// Tests that the frame contains these bytes, comparing from the last byte to the first, as
     /// libpcap does.
-    pub(super) fn bytes(
+    pub(super) fn test_bytes(
         &mut self,
         base: HeaderBase,
         offset: u32,
@@ -185,18 +197,18 @@ impl Generator<'_> {
         let mut rest = bytes;
         while let Some((before, last)) = rest.split_last_chunk::<4>() {
             let at = offset + before.len() as u32;
-            let test = self.equal(base.word(at), u32::from_be_bytes(*last))?;
+            let test = self.test_equal(base.word(at), u32::from_be_bytes(*last))?;
             condition = condition.and(test);
             rest = before;
         }
         if let Some((before, last)) = rest.split_last_chunk::<2>() {
             let at = offset + before.len() as u32;
             let k = u32::from(u16::from_be_bytes(*last));
-            condition = condition.and(self.equal(base.half(at), k)?);
+            condition = condition.and(self.test_equal(base.half(at), k)?);
             rest = before;
         }
         if let [byte] = rest {
-            condition = condition.and(self.equal(base.byte(offset), u32::from(*byte))?);
+            condition = condition.and(self.test_equal(base.byte(offset), u32::from(*byte))?);
         }
         Ok(condition)
     }

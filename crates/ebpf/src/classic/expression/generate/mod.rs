@@ -25,9 +25,9 @@ mod wlan;
 
 use super::super::link::LinkType;
 use super::ast::{ByteOp, Encapsulation, Primitive, Span, Tree};
-use super::condition::{Condition, JumpLabel, PseudoInsn, alu_k, compare_k, plain_insn};
+use super::condition::{Condition, JumpLabel, PseudoInsn, alu_k, compare_k, non_branching};
 use super::error::{ErrorKind, ExpressionError};
-use super::layout::layout;
+use super::layout::link_layout;
 use super::options::Options;
 use crate::classic::insn::code;
 use crate::insn::Cond;
@@ -36,7 +36,7 @@ use load::HeaderBase;
 type Generated<T> = Result<T, ExpressionError>;
 
 /// Maximum number of tests in a condition. A condition with more tests cannot fit into a program.
-const TESTS_MAX: usize = 2 * super::super::program::INSTRUCTIONS_MAX;
+const CONDITION_TESTS_MAX: usize = 2 * super::super::program::INSTRUCTIONS_MAX;
 
 /// Scratch word for the offset of the outermost header, if it varies.
 const HEADER_WORD: u32 = 15;
@@ -49,32 +49,34 @@ pub(super) fn generate(
     link: LinkType,
     options: &Options<'_>,
 ) -> Generated<Condition> {
-    let Some(layout) = layout(link) else {
+    let Some(layout) = link_layout(link) else {
         return Err(ExpressionError {
             span: 0..0,
             what: format!("frames of {link} cannot be filtered"),
             hint: None,
-            kind: ErrorKind::Unknown,
+            kind: ErrorKind::Unsupported,
         });
     };
     let Some(tree) = tree else { return Ok(Condition::Always) };
     let moving = |moves: bool, word| if moves { Some(word) } else { None };
-    let header = Offset { constant: layout.header, word: moving(layout.header_moves, HEADER_WORD) };
+    let header =
+        Offset { constant: layout.header, word: moving(layout.has_varying_header, HEADER_WORD) };
     let mut generator = Generator {
         options,
         outer: link,
         link,
         header,
-        entered: false,
+        has_inner_link: false,
         protocol: layout.protocol.map(|constant| Offset { constant, word: None }),
-        payload: layout
-            .payload
-            .map(|constant| Offset { constant, word: moving(layout.payload_moves, PAYLOAD_WORD) }),
+        payload: layout.payload.map(|constant| Offset {
+            constant,
+            word: moving(layout.has_varying_payload, PAYLOAD_WORD),
+        }),
         nl: layout.nl,
         nl_nosnap: layout.nl_nosnap,
         mpls_depth: 0,
         vlan_depth: 0,
-        encapsulated: false,
+        is_in_tunnel: false,
         header_used: false,
         payload_used: false,
         words_end: PAYLOAD_WORD,
@@ -82,8 +84,8 @@ pub(super) fn generate(
         tests: 0,
         span: 0..0,
     };
-    let condition = generator.tree(tree)?;
-    Ok(generator.finish(condition))
+    let condition = generator.lower_tree(tree)?;
+    Ok(generator.prepend_prologue(condition))
 }
 
 /// An offset in the frame: a constant plus, if given, the contents of a scratch word.
@@ -109,7 +111,7 @@ struct Generator<'a> {
     /// Offset of the current link header.
     header: Offset,
     /// True while tests apply to a header whose link type differs from that of the frame.
-    entered: bool,
+    has_inner_link: bool,
     /// Offset of the current protocol number; `None` if there is none.
     protocol: Option<Offset>,
     /// Offset of the current payload; `None` if it is unknown.
@@ -120,7 +122,7 @@ struct Generator<'a> {
     vlan_depth: u32,
     /// True if the current header is in a tunnel whose payload may be a frame of a type other than
     /// Ethernet.
-    encapsulated: bool,
+    is_in_tunnel: bool,
     header_used: bool,
     payload_used: bool,
     /// Number of the lowest scratch word that holds an offset. Lower words hold pending values.
@@ -132,32 +134,32 @@ struct Generator<'a> {
 }
 
 impl Generator<'_> {
-    fn tree(&mut self, tree: &Tree) -> Generated<Condition> {
+    fn lower_tree(&mut self, tree: &Tree) -> Generated<Condition> {
         match tree {
-            Tree::Not(inner) => Ok(self.tree(inner)?.not()),
-            Tree::All(trees) => self.fold(trees, Condition::and),
-            Tree::Any(trees) => self.fold(trees, Condition::or),
+            Tree::Not(inner) => Ok(self.lower_tree(inner)?.not()),
+            Tree::All(trees) => self.fold_trees(trees, Condition::and),
+            Tree::Any(trees) => self.fold_trees(trees, Condition::or),
             Tree::Leaf(primitive, span) => {
                 self.span = span.clone();
-                let condition = self.primitive(primitive)?;
+                let condition = self.lower_primitive(primitive)?;
                 self.tests += condition.test_count();
-                if self.tests > TESTS_MAX {
+                if self.tests > CONDITION_TESTS_MAX {
                     let what = "the expression is too long for a program";
-                    return Err(self.mistake(what));
+                    return Err(self.invalid_error(what));
                 }
                 Ok(condition)
             }
         }
     }
 
-    fn fold(
+    fn fold_trees(
         &mut self,
         trees: &[Tree],
         join: impl Fn(Condition, Condition) -> Condition,
     ) -> Generated<Condition> {
         let mut joined: Option<Condition> = None;
         for tree in trees {
-            let next = self.tree(tree)?;
+            let next = self.lower_tree(tree)?;
             joined = Some(match joined {
                 None => next,
                 Some(before) => join(before, next),
@@ -166,35 +168,35 @@ impl Generator<'_> {
         Ok(joined.unwrap_or(Condition::Always))
     }
 
-    fn primitive(&mut self, primitive: &Primitive) -> Generated<Condition> {
+    fn lower_primitive(&mut self, primitive: &Primitive) -> Generated<Condition> {
         match primitive {
-            Primitive::Protocol(protocol) => self.protocol(*protocol),
-            Primitive::Id(qualifiers, id) => self.id(*qualifiers, id),
-            Primitive::Relation { op, left, right } => self.relation(*op, left, right),
-            Primitive::Broadcast(protocol) => self.broadcast(*protocol),
-            Primitive::Multicast(protocol) => self.multicast(*protocol),
-            Primitive::Less(length) => Ok(length_test(code::JGT, *length).not()),
-            Primitive::Greater(length) => Ok(length_test(code::JGE, *length)),
+            Primitive::Protocol(protocol) => self.test_protocol(*protocol),
+            Primitive::Id(qualifiers, id) => self.lower_id(*qualifiers, id),
+            Primitive::Relation { op, left, right } => self.lower_relation(*op, left, right),
+            Primitive::Broadcast(protocol) => self.test_broadcast(*protocol),
+            Primitive::Multicast(protocol) => self.test_multicast(*protocol),
+            Primitive::Less(length) => Ok(test_length(code::JGT, *length).not()),
+            Primitive::Greater(length) => Ok(test_length(code::JGE, *length)),
             Primitive::Byte { offset, op, value } => self.byte(*offset, *op, *value),
-            Primitive::Direction { outbound } => self.direction(*outbound),
-            Primitive::Interface(index) => self.interface(*index),
+            Primitive::Direction { outbound } => self.test_direction(*outbound),
+            Primitive::Interface(index) => self.test_interface(*index),
             Primitive::Encapsulation(encapsulation, number) => match encapsulation {
-                Encapsulation::Vlan => self.vlan(*number),
-                Encapsulation::Mpls => self.mpls(*number),
-                Encapsulation::PppoeDiscovery => self.pppoe_discovery(),
-                Encapsulation::PppoeSession => self.pppoe_session(*number),
-                Encapsulation::Geneve => self.geneve(*number),
-                Encapsulation::Vxlan => self.vxlan(*number),
+                Encapsulation::Vlan => self.test_vlan(*number),
+                Encapsulation::Mpls => self.test_mpls(*number),
+                Encapsulation::PppoeDiscovery => self.test_pppoe_discovery(),
+                Encapsulation::PppoeSession => self.test_pppoe_session(*number),
+                Encapsulation::Geneve => self.test_geneve(*number),
+                Encapsulation::Vxlan => self.test_vxlan(*number),
             },
-            Primitive::WlanType { value, mask } => self.wlan_field(0, *value, *mask),
-            Primitive::WlanDirection(value) => self.wlan_field(1, *value, 0x03),
-            Primitive::Llc(llc) => self.llc(*llc),
+            Primitive::WlanType { value, mask } => self.test_wlan_field(0, *value, *mask),
+            Primitive::WlanDirection(value) => self.test_wlan_field(1, *value, 0x03),
+            Primitive::Llc(llc) => self.test_llc(*llc),
         }
     }
 
     fn byte(&mut self, offset: u32, op: ByteOp, value: u32) -> Generated<Condition> {
         self.check_maximum("byte argument", value, 0xff)?;
-        let mut lines = self.load(HeaderBase::Header.byte(offset))?;
+        let mut lines = self.load_field(HeaderBase::Header.byte(offset))?;
         Ok(match op {
             ByteOp::Equal => compare_k(lines, code::JEQ, value),
             ByteOp::Less => compare_k(lines, code::JGE, value).not(),
@@ -211,7 +213,7 @@ impl Generator<'_> {
     }
 
     /// Creates a label for use inside one condition.
-    fn label(&mut self) -> JumpLabel {
+    fn new_label(&mut self) -> JumpLabel {
         self.labels += 1;
         JumpLabel(self.labels - 1)
     }
@@ -220,7 +222,7 @@ impl Generator<'_> {
     fn allocate_word(&mut self) -> Generated<u32> {
         if self.words_end <= 1 {
             let what = "too many headers inside each other: no scratch word is left";
-            return Err(self.mistake(what));
+            return Err(self.invalid_error(what));
         }
         self.words_end -= 1;
         Ok(self.words_end)
@@ -231,19 +233,19 @@ impl Generator<'_> {
         if value <= maximum {
             return Ok(());
         }
-        Err(self.mistake(format!("{what} {value} greater than maximum {maximum}")))
+        Err(self.invalid_error(format!("{what} {value} greater than maximum {maximum}")))
     }
 
-    fn mistake(&self, what: impl Into<String>) -> ExpressionError {
-        self.error(ErrorKind::Mistake, what.into())
+    fn invalid_error(&self, what: impl Into<String>) -> ExpressionError {
+        self.error(ErrorKind::Invalid, what.into())
     }
 
-    fn not_on_this_link(&self, word: &str) -> ExpressionError {
-        self.mistake(format!("`{word}` is not supported on {}", self.link))
+    fn unsupported_on_link_error(&self, word: &str) -> ExpressionError {
+        self.invalid_error(format!("`{word}` is not supported on {}", self.link))
     }
 
-    fn not_valid(&self, qualifier: &str, thing: &str) -> ExpressionError {
-        self.mistake(format!("`{qualifier}` is not a valid qualifier for `{thing}`"))
+    fn invalid_qualifier_error(&self, qualifier: &str, thing: &str) -> ExpressionError {
+        self.invalid_error(format!("`{qualifier}` is not a valid qualifier for `{thing}`"))
     }
 
     fn error(&self, kind: ErrorKind, what: String) -> ExpressionError {
@@ -251,12 +253,12 @@ impl Generator<'_> {
     }
 }
 
-fn length_test(op: u16, length: u32) -> Condition {
-    compare_k(vec![plain_insn(code::LD | code::LEN, 0)], op, length)
+fn test_length(op: u16, length: u32) -> Condition {
+    compare_k(vec![non_branching(code::LD | code::LEN, 0)], op, length)
 }
 
 /// Returns the comparison operator for a relation, and the outcome for which the relation holds.
-fn comparison(relation: Cond) -> (u16, bool) {
+fn comparison_operator(relation: Cond) -> (u16, bool) {
     match relation {
         Cond::Ne => (code::JEQ, false),
         Cond::Le => (code::JGT, false),

@@ -17,65 +17,72 @@ const PPPOE_SESSION: u32 = 0x8864;
 /// Maximum label, of 20 bits.
 const LABEL_MAX: u32 = 0xf_ffff;
 /// Length of a label stack entry in bytes.
-const ENTRY: u32 = 4;
+const ENTRY_LENGTH: u32 = 4;
 
 impl Generator<'_> {
     /// Tests for an MPLS header, with the label `label` if given. A repeated `mpls` refers to the
     /// next entry of the label stack.
-    pub(super) fn mpls(&mut self, label: Option<u32>) -> Generated<Condition> {
+    pub(super) fn test_mpls(&mut self, label: Option<u32>) -> Generated<Condition> {
         let mut condition = if self.mpls_depth > 0 {
-            self.bottom_of_stack()?.not()
+            self.test_bottom_of_stack()?.not()
         } else {
             match self.link {
-                L::C_HDLC | L::HDLC => self.link_protocol(MPLS)?,
-                link if link.is_ethernet() => self.link_protocol(MPLS)?,
-                L::PPP => self.link_protocol(PPP_MPLS)?,
-                _ => return Err(self.not_on_this_link("mpls")),
+                L::C_HDLC | L::HDLC => self.test_link_protocol(MPLS)?,
+                link if link.is_ethernet() => self.test_link_protocol(MPLS)?,
+                L::PPP => self.test_link_protocol(PPP_MPLS)?,
+                _ => return Err(self.unsupported_on_link_error("mpls")),
             }
         };
         if let Some(label) = label {
             self.check_maximum("MPLS label", label, LABEL_MAX)?;
             let mask = LABEL_MAX << 12;
-            condition =
-                condition.and(self.masked(HeaderBase::Network.word(0), label << 12, mask)?);
+            condition = condition.and(self.test_masked_equal(
+                HeaderBase::Network.word(0),
+                label << 12,
+                mask,
+            )?);
         }
-        self.nl += ENTRY;
-        self.nl_nosnap += ENTRY;
+        self.nl += ENTRY_LENGTH;
+        self.nl_nosnap += ENTRY_LENGTH;
         self.mpls_depth += 1;
         Ok(condition)
     }
 
     /// Tests that the previous entry is at the bottom of the label stack.
-    fn bottom_of_stack(&mut self) -> Generated<Condition> {
-        self.any_bit(HeaderBase::Network.byte(2u32.wrapping_sub(ENTRY)), 0x01)
+    fn test_bottom_of_stack(&mut self) -> Generated<Condition> {
+        self.test_any_bit(HeaderBase::Network.byte(2u32.wrapping_sub(ENTRY_LENGTH)), 0x01)
     }
 
     /// Tests for the protocol after the label stack, which is recognized only by its version
     /// nibble.
-    pub(super) fn protocol_after_mpls(&mut self, protocol: u32) -> Generated<Condition> {
+    pub(super) fn test_protocol_after_mpls(&mut self, protocol: u32) -> Generated<Condition> {
         let version = match protocol {
             IP => 4,
             IP6 => 6,
-            _ => return Err(self.mistake("unsupported protocol over MPLS: only ip and ip6 are")),
+            _ => {
+                return Err(
+                    self.invalid_error("unsupported protocol over MPLS: only ip and ip6 are")
+                );
+            }
         };
-        let bottom = self.bottom_of_stack()?;
-        Ok(bottom.and(self.ip_version(HeaderBase::Network, version)?))
+        let bottom = self.test_bottom_of_stack()?;
+        Ok(bottom.and(self.test_ip_version(HeaderBase::Network, version)?))
     }
 
-    pub(super) fn pppoe_discovery(&mut self) -> Generated<Condition> {
-        self.link_protocol(PPPOE_DISCOVERY)
+    pub(super) fn test_pppoe_discovery(&mut self) -> Generated<Condition> {
+        self.test_link_protocol(PPPOE_DISCOVERY)
     }
 
     /// Tests for a PPPoE session, with the number `session` if given, and enters the PPP frame in
     /// it.
-    pub(super) fn pppoe_session(&mut self, session: Option<u32>) -> Generated<Condition> {
-        let mut condition = self.link_protocol(PPPOE_SESSION)?;
+    pub(super) fn test_pppoe_session(&mut self, session: Option<u32>) -> Generated<Condition> {
+        let mut condition = self.test_link_protocol(PPPOE_SESSION)?;
         if let Some(session) = session {
             self.check_maximum("PPPoE session number", session, 0xffff)?;
-            condition = condition.and(self.equal(HeaderBase::Network.half(2), session)?);
+            condition = condition.and(self.test_equal(HeaderBase::Network.half(2), session)?);
         }
-        let header = self.offset_of(HeaderBase::Network)?.plus(6);
-        self.enter(L::PPP, header);
+        let header = self.base_offset(HeaderBase::Network)?.plus(6);
+        self.enter_header(L::PPP, header);
         self.protocol = Some(header);
         self.payload = Some(header.plus(2));
         self.nl = 0;
@@ -84,10 +91,10 @@ impl Generator<'_> {
     }
 
     /// Makes the header of type `link` at offset `header` the current one for the following tests.
-    pub(super) fn enter(&mut self, link: L, header: Offset) {
-        self.entered = true;
+    pub(super) fn enter_header(&mut self, link: L, header: Offset) {
+        self.has_inner_link = true;
         self.link = link;
         self.header = header;
-        self.encapsulated = false;
+        self.is_in_tunnel = false;
     }
 }

@@ -9,65 +9,66 @@ use super::super::lex;
 use super::super::resolve::Transports;
 use super::link_protocol::{IP, IP6};
 use super::load::HeaderBase;
-use super::protocol::ip_number;
+use super::protocol::ip_protocol_number;
 use super::{Generated, Generator};
 use crate::classic::insn::code;
 
 /// Offset of the source port in a transport header.
-const SOURCE: u32 = 0;
+const SOURCE_OFFSET: u32 = 0;
 /// Offset of the target port in a transport header.
-const TARGET: u32 = 2;
+const TARGET_OFFSET: u32 = 2;
 
 /// A range of ports, given by its two ends in either order.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ports(pub(super) u16, pub(super) u16);
+pub(super) struct PortRange(pub(super) u16, pub(super) u16);
 
 impl Generator<'_> {
     /// Tests for a port or port range given by number.
-    pub(super) fn port_number(&mut self, q: Qualifiers, number: u32) -> Generated<Condition> {
+    pub(super) fn test_port_number(&mut self, q: Qualifiers, number: u32) -> Generated<Condition> {
         let transport = self.required_transport(q)?;
         self.check_maximum("port number", number, 0xffff)?;
         let port = number as u16;
-        self.ports(q, Ports(port, port), transport)
+        self.test_ports(q, PortRange(port, port), transport)
     }
 
     /// Tests for a port given by name.
-    pub(super) fn port_name(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
+    pub(super) fn test_port_name(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
         let wanted = self.required_transport(q)?;
-        let known = self.options.resolver.port(name);
-        let (port, by) = known.ok_or_else(|| self.mistake(format!("unknown port `{name}`")))?;
+        let known = self.options.resolver.resolve_port(name);
+        let (port, by) =
+            known.ok_or_else(|| self.invalid_error(format!("unknown port `{name}`")))?;
         let transport = self.common_transports(wanted, by, name)?;
-        self.ports(q, Ports(port, port), transport)
+        self.test_ports(q, PortRange(port, port), transport)
     }
 
     /// Tests for a port range, whose ends are names or numbers.
-    pub(super) fn port_range(&mut self, q: Qualifiers, text: &str) -> Generated<Condition> {
+    pub(super) fn test_port_range(&mut self, q: Qualifiers, text: &str) -> Generated<Condition> {
         let wanted = self.required_transport(q)?;
         let (first, last) = text
             .split_once('-')
-            .ok_or_else(|| self.mistake(format!("port range `{text}` has no hyphen")))?;
+            .ok_or_else(|| self.invalid_error(format!("port range `{text}` has no hyphen")))?;
         if last.contains('-') {
-            return Err(self.mistake(format!("port range `{text}` has more than one hyphen")));
+            return Err(self.invalid_error(format!("port range `{text}` has more than one hyphen")));
         }
-        let (first, by_first) = self.port_of_range(first)?;
-        let (last, by_last) = self.port_of_range(last)?;
+        let (first, by_first) = self.resolve_range_end(first)?;
+        let (last, by_last) = self.resolve_range_end(last)?;
         let by = if by_first == by_last { by_first } else { Transports::Both };
         let transport = self.common_transports(wanted, by, text)?;
-        self.ports(q, Ports(first, last), transport)
+        self.test_ports(q, PortRange(first, last), transport)
     }
 
-    fn port_of_range(&mut self, word: &str) -> Generated<(u16, Transports)> {
+    fn resolve_range_end(&mut self, word: &str) -> Generated<(u16, Transports)> {
         if word.starts_with(|c: char| c.is_ascii_digit())
             && word.bytes().all(|b| b.is_ascii_hexdigit() || matches!(b, b'x' | b'X'))
         {
-            let number = lex::number(word).map_err(|what| self.mistake(what))?;
+            let number = lex::parse_number(word).map_err(|what| self.invalid_error(what))?;
             self.check_maximum("port number", number, 0xffff)?;
             return Ok((number as u16, Transports::Both));
         }
         self.options
             .resolver
-            .port(word)
-            .ok_or_else(|| self.mistake(format!("`{word}` is not a valid port")))
+            .resolve_port(word)
+            .ok_or_else(|| self.invalid_error(format!("`{word}` is not a valid port")))
     }
 
     /// Returns the transport protocol that the qualifiers require; `None` if they require none.
@@ -75,9 +76,10 @@ impl Generator<'_> {
         match q.protocol {
             None => Ok(None),
             Some(p @ (Protocol::Tcp | Protocol::Udp | Protocol::Sctp)) => Ok(Some(p)),
-            Some(other) => {
-                Err(self.not_valid(other.word(), q.kind.map_or("port", TypeQualifier::word)))
-            }
+            Some(other) => Err(self.invalid_qualifier_error(
+                other.keyword(),
+                q.kind.map_or("port", TypeQualifier::keyword),
+            )),
         }
     }
 
@@ -94,50 +96,50 @@ impl Generator<'_> {
             Transports::Udp => Protocol::Udp,
         };
         match wanted {
-            Some(wanted) if wanted != only => Err(self.mistake(format!(
+            Some(wanted) if wanted != only => Err(self.invalid_error(format!(
                 "port `{name}` is {}, not {}",
-                only.word(),
-                wanted.word()
+                only.keyword(),
+                wanted.keyword()
             ))),
             _ => Ok(Some(only)),
         }
     }
 
     /// Tests for these ports over IPv6 and IPv4.
-    fn ports(
+    fn test_ports(
         &mut self,
         q: Qualifiers,
-        ports: Ports,
+        ports: PortRange,
         transport: Option<Protocol>,
     ) -> Generated<Condition> {
-        let over6 = self.ports_over(HeaderBase::TransportIp6, q, ports, transport)?;
-        Ok(over6.or(self.ports_over(HeaderBase::TransportIp4, q, ports, transport)?))
+        let over6 = self.test_ports_over(HeaderBase::TransportIp6, q, ports, transport)?;
+        Ok(over6.or(self.test_ports_over(HeaderBase::TransportIp4, q, ports, transport)?))
     }
 
     /// Tests for these ports over the IP version of `base`.
-    pub(super) fn ports_over(
+    pub(super) fn test_ports_over(
         &mut self,
         base: HeaderBase,
         q: Qualifiers,
-        ports: Ports,
+        ports: PortRange,
         transport: Option<Protocol>,
     ) -> Generated<Condition> {
         let over4 = base == HeaderBase::TransportIp4;
-        let ip = self.link_protocol(if over4 { IP } else { IP6 })?;
-        let carries = self.carries_transport(
-            if over4 { Self::ip_carries } else { Self::ip6_carries },
+        let ip = self.test_link_protocol(if over4 { IP } else { IP6 })?;
+        let carries = self.test_transport(
+            if over4 { Self::test_ip_protocol } else { Self::test_ip6_next_header },
             transport,
         )?;
-        let first = if over4 { self.first_fragment()? } else { Condition::Always };
-        Ok(ip.and(carries).and(first).and(self.ports_by_direction(base, q, ports)?))
+        let first = if over4 { self.test_first_fragment()? } else { Condition::Always };
+        Ok(ip.and(carries).and(first).and(self.test_ports_by_direction(base, q, ports)?))
     }
 
-    fn carries_transport(
+    fn test_transport(
         &mut self,
         field: impl Fn(&mut Self, u32) -> Generated<Condition>,
         transport: Option<Protocol>,
     ) -> Generated<Condition> {
-        if let Some(number) = transport.and_then(ip_number) {
+        if let Some(number) = transport.and_then(ip_protocol_number) {
             return field(self, number);
         }
         let tcp = field(self, 6)?;
@@ -146,29 +148,39 @@ impl Generator<'_> {
     }
 
     /// Tests that the packet is unfragmented or a first fragment.
-    pub(super) fn first_fragment(&mut self) -> Generated<Condition> {
-        Ok(self.any_bit(HeaderBase::Network.half(6), 0x1fff)?.not())
+    pub(super) fn test_first_fragment(&mut self) -> Generated<Condition> {
+        Ok(self.test_any_bit(HeaderBase::Network.half(6), 0x1fff)?.not())
     }
 
-    fn ports_by_direction(
+    fn test_ports_by_direction(
         &mut self,
         base: HeaderBase,
         q: Qualifiers,
-        ports: Ports,
+        ports: PortRange,
     ) -> Generated<Condition> {
         if let Some(other) = q.direction.filter(|direction| direction.is_wlan()) {
-            return Err(self.not_valid(other.words(), q.kind.map_or("port", TypeQualifier::word)));
+            return Err(self.invalid_qualifier_error(
+                other.keywords(),
+                q.kind.map_or("port", TypeQualifier::keyword),
+            ));
         }
-        self.by_direction(q.direction, SOURCE, TARGET, |g, at| g.port_at(base, at, ports))
+        self.apply_by_direction(q.direction, SOURCE_OFFSET, TARGET_OFFSET, |g, at| {
+            g.test_port_at(base, at, ports)
+        })
     }
 
-    fn port_at(&mut self, base: HeaderBase, at: u32, ports: Ports) -> Generated<Condition> {
-        let (Ports(a, b), field) = (ports, base.half(at));
+    fn test_port_at(
+        &mut self,
+        base: HeaderBase,
+        at: u32,
+        ports: PortRange,
+    ) -> Generated<Condition> {
+        let (PortRange(a, b), field) = (ports, base.half(at));
         if a == b {
-            return self.equal(field, u32::from(a));
+            return self.test_equal(field, u32::from(a));
         }
-        let least = self.test(field, code::JGE, u32::from(a.min(b)))?;
-        let most = self.test(field, code::JGT, u32::from(a.max(b)))?.not();
+        let least = self.test_field(field, code::JGE, u32::from(a.min(b)))?;
+        let most = self.test_field(field, code::JGT, u32::from(a.max(b)))?.not();
         Ok(least.and(most))
     }
 }

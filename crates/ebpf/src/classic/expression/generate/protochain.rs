@@ -8,7 +8,7 @@
 
 use super::super::ast::Protocol;
 use super::super::condition::{
-    Condition, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, memory_to_a, plain_insn, store_a,
+    Condition, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, memory_to_a, non_branching, store_a,
 };
 use super::link_protocol::{IP, IP6};
 use super::load::HeaderBase;
@@ -32,78 +32,78 @@ const TARGET_OPTIONS: u32 = 60;
 const NUMBER_WORD: u32 = 0;
 
 impl Generator<'_> {
-    pub(super) fn protochain(
+    pub(super) fn test_protochain(
         &mut self,
         within: Option<Protocol>,
         number: u32,
     ) -> Generated<Condition> {
         let ip6 = match within {
             None => {
-                let ip = self.protochain(Some(Protocol::Ip), number)?;
-                return Ok(ip.or(self.protochain(Some(Protocol::Ip6), number)?));
+                let ip = self.test_protochain(Some(Protocol::Ip), number)?;
+                return Ok(ip.or(self.test_protochain(Some(Protocol::Ip6), number)?));
             }
             Some(Protocol::Ip) => false,
             Some(Protocol::Ip6) => true,
-            Some(other) => return Err(self.not_valid(other.word(), "protochain")),
+            Some(other) => return Err(self.invalid_qualifier_error(other.keyword(), "protochain")),
         };
         self.check_maximum("protocol number", number, 0xff)?;
-        let place = self.offset_of(HeaderBase::Network)?;
+        let place = self.base_offset(HeaderBase::Network)?;
         if place.word.is_some() {
             let what = "`protochain` is not supported with variable length headers";
-            return Err(self.mistake(what));
+            return Err(self.invalid_error(what));
         }
-        let carried = self.link_protocol(if ip6 { IP6 } else { IP })?;
-        let mut lines = self.load(HeaderBase::Network.byte(if ip6 { 6 } else { 9 }))?;
+        let carried = self.test_link_protocol(if ip6 { IP6 } else { IP })?;
+        let mut lines = self.load_field(HeaderBase::Network.byte(if ip6 { 6 } else { 9 }))?;
         if ip6 {
-            lines.push(plain_insn(code::LDX | code::IMM, 40));
+            lines.push(non_branching(code::LDX | code::IMM, 40));
         } else {
             lines.extend(self.header_length_to_x(place));
         }
-        self.chain(&mut lines, place.constant, ip6, number);
+        self.emit_chain_loop(&mut lines, place.constant, ip6, number);
         Ok(carried.and(compare_k(lines, code::JEQ, number)))
     }
 
-    fn chain(&mut self, lines: &mut Code, network: u32, ip6: bool, number: u32) {
-        let (again, end) = (self.label(), self.label());
-        lines.push(PseudoInsn::Place(again));
+    fn emit_chain_loop(&mut self, lines: &mut Code, network: u32, ip6: bool, number: u32) {
+        let (again, end) = (self.new_label(), self.new_label());
+        lines.push(PseudoInsn::Bind(again));
         self.jump_if(lines, code::JEQ, number, end);
         self.jump_if(lines, code::JEQ, NO_NEXT, end);
         if ip6 {
-            let (step, other) = (self.label(), self.label());
+            let (step, other) = (self.new_label(), self.new_label());
             for option in [HOP_BY_HOP, TARGET_OPTIONS, ROUTING, FRAGMENT] {
                 self.jump_if(lines, code::JEQ, option, step);
             }
-            lines.extend([PseudoInsn::Goto(other), PseudoInsn::Place(step)]);
+            lines.extend([PseudoInsn::Goto(other), PseudoInsn::Bind(step)]);
             lines.extend([
-                plain_insn(code::LD | code::IND | code::B, network),
+                non_branching(code::LD | code::IND | code::B, network),
                 store_a(NUMBER_WORD),
-                plain_insn(code::LD | code::IND | code::B, network + 1),
+                non_branching(code::LD | code::IND | code::B, network + 1),
                 alu_k(code::ADD, 1),
                 alu_k(code::MUL, 8),
                 alu_x(code::ADD),
                 TAX,
                 memory_to_a(NUMBER_WORD),
                 PseudoInsn::Goto(again),
-                PseudoInsn::Place(other),
+                PseudoInsn::Bind(other),
             ]);
         }
-        let authenticated = self.label();
+        let authenticated = self.new_label();
         self.jump_if(lines, code::JEQ, AUTHENTICATION, authenticated);
         lines.extend([
             PseudoInsn::Goto(end),
-            PseudoInsn::Place(authenticated),
-            plain_insn(code::LD | code::IND | code::B, network),
+            PseudoInsn::Bind(authenticated),
+            non_branching(code::LD | code::IND | code::B, network),
             store_a(NUMBER_WORD),
             TXA,
             alu_k(code::ADD, 1),
             TAX,
-            plain_insn(code::LD | code::IND | code::B, network),
+            non_branching(code::LD | code::IND | code::B, network),
             alu_k(code::ADD, 2),
             alu_k(code::MUL, 4),
             TAX,
             memory_to_a(NUMBER_WORD),
             PseudoInsn::Goto(again),
-            PseudoInsn::Place(end),
+            PseudoInsn::Bind(end),
         ]);
     }
 }

@@ -26,7 +26,7 @@ const L2_PSNP: u32 = 27;
 const PDU_MAX: u32 = 31;
 
 /// Returns the IP protocol number of a protocol; `None` if it has none.
-pub(super) fn ip_number(protocol: Protocol) -> Option<u32> {
+pub(super) fn ip_protocol_number(protocol: Protocol) -> Option<u32> {
     Some(match protocol {
         Protocol::Icmp => 1,
         Protocol::Igmp => 2,
@@ -44,7 +44,7 @@ pub(super) fn ip_number(protocol: Protocol) -> Option<u32> {
 }
 
 /// Returns the EtherType or service access point of a protocol; `None` if it has neither.
-fn link_number(protocol: Protocol) -> Option<u32> {
+fn link_protocol_number(protocol: Protocol) -> Option<u32> {
     Some(match protocol {
         Protocol::Ip => link::IP,
         Protocol::Ip6 => link::IP6,
@@ -65,7 +65,7 @@ fn link_number(protocol: Protocol) -> Option<u32> {
 }
 
 /// Returns the PDU types that a keyword for IS-IS messages matches, in the order of the tests.
-fn isis_types(protocol: Protocol) -> &'static [u32] {
+fn isis_pdu_types(protocol: Protocol) -> &'static [u32] {
     match protocol {
         Protocol::IsisL1 => &[L1_PSNP, L1_CSNP, L1_LSP, L1_HELLO, POINT_HELLO],
         Protocol::IsisL2 => &[L2_PSNP, L2_CSNP, L2_LSP, L2_HELLO, POINT_HELLO],
@@ -80,33 +80,38 @@ fn isis_types(protocol: Protocol) -> &'static [u32] {
 
 impl Generator<'_> {
     /// Tests that the frame carries this protocol.
-    pub(super) fn protocol(&mut self, protocol: Protocol) -> Generated<Condition> {
+    pub(super) fn test_protocol(&mut self, protocol: Protocol) -> Generated<Condition> {
         match protocol {
             Protocol::Sctp
             | Protocol::Tcp
             | Protocol::Udp
             | Protocol::Ah
             | Protocol::Esp
-            | Protocol::Pim => self.protocol_number(None, ip_number(protocol).unwrap_or(0)),
-            Protocol::Icmp | Protocol::Igmp | Protocol::Igrp | Protocol::Vrrp | Protocol::Carp => {
-                self.protocol_number(Some(Protocol::Ip), ip_number(protocol).unwrap_or(0))
+            | Protocol::Pim => {
+                self.test_protocol_number(None, ip_protocol_number(protocol).unwrap_or(0))
             }
-            Protocol::Icmp6 => self.protocol_number(Some(Protocol::Ip6), 58),
-            Protocol::Esis => self.protocol_number(Some(Protocol::Iso), link::ESIS),
-            Protocol::Isis => self.protocol_number(Some(Protocol::Iso), link::ISIS),
-            Protocol::Clnp => self.protocol_number(Some(Protocol::Iso), link::CLNP),
+            Protocol::Icmp | Protocol::Igmp | Protocol::Igrp | Protocol::Vrrp | Protocol::Carp => {
+                self.test_protocol_number(
+                    Some(Protocol::Ip),
+                    ip_protocol_number(protocol).unwrap_or(0),
+                )
+            }
+            Protocol::Icmp6 => self.test_protocol_number(Some(Protocol::Ip6), 58),
+            Protocol::Esis => self.test_protocol_number(Some(Protocol::Iso), link::ESIS),
+            Protocol::Isis => self.test_protocol_number(Some(Protocol::Iso), link::ISIS),
+            Protocol::Clnp => self.test_protocol_number(Some(Protocol::Iso), link::CLNP),
             _ => {
-                if let Some(number) = link_number(protocol) {
-                    return self.link_protocol(number);
+                if let Some(number) = link_protocol_number(protocol) {
+                    return self.test_link_protocol(number);
                 }
-                let types = isis_types(protocol);
+                let types = isis_pdu_types(protocol);
                 if types.is_empty() {
-                    let word = protocol.word();
-                    return Err(self.mistake(format!("`{word}` cannot be used alone")));
+                    let word = protocol.keyword();
+                    return Err(self.invalid_error(format!("`{word}` cannot be used alone")));
                 }
                 let mut condition = Condition::Never;
                 for kind in types {
-                    let one = self.protocol_number(Some(Protocol::Isis), *kind)?;
+                    let one = self.test_protocol_number(Some(Protocol::Isis), *kind)?;
                     condition = condition.or(one);
                 }
                 Ok(condition)
@@ -116,64 +121,65 @@ impl Generator<'_> {
 
     /// Tests for `[protocol] proto number`, that is, for a protocol number in the header of
     /// `protocol`.
-    pub(super) fn protocol_number(
+    pub(super) fn test_protocol_number(
         &mut self,
         within: Option<Protocol>,
         number: u32,
     ) -> Generated<Condition> {
         match within {
             None => {
-                let ip = self.protocol_number(Some(Protocol::Ip), number)?;
-                Ok(ip.or(self.protocol_number(Some(Protocol::Ip6), number)?))
+                let ip = self.test_protocol_number(Some(Protocol::Ip), number)?;
+                Ok(ip.or(self.test_protocol_number(Some(Protocol::Ip6), number)?))
             }
-            Some(Protocol::Link) => self.link_protocol(number),
+            Some(Protocol::Link) => self.test_link_protocol(number),
             Some(Protocol::Ip) => {
                 self.check_maximum("protocol number", number, 0xff)?;
-                let ip = self.link_protocol(link::IP)?;
-                Ok(ip.and(self.ip_carries(number)?))
+                let ip = self.test_link_protocol(link::IP)?;
+                Ok(ip.and(self.test_ip_protocol(number)?))
             }
             Some(Protocol::Ip6) => {
                 self.check_maximum("protocol number", number, 0xff)?;
-                let ip6 = self.link_protocol(link::IP6)?;
-                let direct = self.ip6_carries(number)?;
-                let fragment = self.ip6_carries(FRAGMENT)?;
-                let behind = self.equal(HeaderBase::Network.byte(40), number)?;
+                let ip6 = self.test_link_protocol(link::IP6)?;
+                let direct = self.test_ip6_next_header(number)?;
+                let fragment = self.test_ip6_next_header(FRAGMENT)?;
+                let behind = self.test_equal(HeaderBase::Network.byte(40), number)?;
                 Ok(ip6.and(direct.or(fragment.and(behind))))
             }
-            Some(Protocol::Iso) => self.iso_protocol(number),
+            Some(Protocol::Iso) => self.test_iso_protocol(number),
             Some(Protocol::Isis) => {
                 self.check_maximum("IS-IS PDU type", number, PDU_MAX)?;
-                let isis = self.iso_protocol(link::ISIS)?;
+                let isis = self.test_iso_protocol(link::ISIS)?;
                 let at = if matches!(self.link, L::C_HDLC | L::HDLC) { 5 } else { 4 };
-                let kind = self.masked(HeaderBase::NetworkNoSnap.byte(at), number, PDU_MAX)?;
+                let kind =
+                    self.test_masked_equal(HeaderBase::NetworkNoSnap.byte(at), number, PDU_MAX)?;
                 Ok(isis.and(kind))
             }
-            Some(other) => Err(self.not_valid(other.word(), "proto")),
+            Some(other) => Err(self.invalid_qualifier_error(other.keyword(), "proto")),
         }
     }
 
-    fn iso_protocol(&mut self, number: u32) -> Generated<Condition> {
+    fn test_iso_protocol(&mut self, number: u32) -> Generated<Condition> {
         self.check_maximum("ISO protocol", number, 0xff)?;
         match self.link {
-            L::FRELAY => self.frame_relay_nlpid(number),
+            L::FRELAY => self.test_frame_relay_nlpid(number),
             L::C_HDLC | L::HDLC => {
-                let iso = self.link_protocol(0xfefe)?;
-                Ok(iso.and(self.equal(HeaderBase::NetworkNoSnap.byte(1), number)?))
+                let iso = self.test_link_protocol(0xfefe)?;
+                Ok(iso.and(self.test_equal(HeaderBase::NetworkNoSnap.byte(1), number)?))
             }
             _ => {
-                let iso = self.link_protocol(link::SAP_ISO)?;
-                Ok(iso.and(self.equal(HeaderBase::NetworkNoSnap.byte(0), number)?))
+                let iso = self.test_link_protocol(link::SAP_ISO)?;
+                Ok(iso.and(self.test_equal(HeaderBase::NetworkNoSnap.byte(0), number)?))
             }
         }
     }
 
     /// Tests the protocol field of an IPv4 header.
-    pub(super) fn ip_carries(&mut self, number: u32) -> Generated<Condition> {
-        self.equal(HeaderBase::Network.byte(9), number)
+    pub(super) fn test_ip_protocol(&mut self, number: u32) -> Generated<Condition> {
+        self.test_equal(HeaderBase::Network.byte(9), number)
     }
 
     /// Tests the next-header field of an IPv6 header.
-    pub(super) fn ip6_carries(&mut self, number: u32) -> Generated<Condition> {
-        self.equal(HeaderBase::Network.byte(6), number)
+    pub(super) fn test_ip6_next_header(&mut self, number: u32) -> Generated<Condition> {
+        self.test_equal(HeaderBase::Network.byte(6), number)
     }
 }

@@ -7,10 +7,10 @@
 use super::super::ast::{DirQualifier, Protocol, Qualifiers, TypeQualifier};
 use super::super::condition::{
     Compare, Condition, PseudoInsn, TAX, TXA, Test, alu_k, alu_x, compare_x, constant_to_a,
-    memory_to_a, memory_to_x, plain_insn, store_a,
+    memory_to_a, memory_to_x, non_branching, store_a,
 };
 use super::load::HeaderBase;
-use super::port::Ports;
+use super::port::PortRange;
 use super::{Code, Generated, Generator, Offset};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType;
@@ -22,62 +22,63 @@ const VXLAN_PORT: u16 = 4789;
 /// Maximum network identifier, of 24 bits.
 const NETWORK_MAX: u32 = 0xff_ffff;
 /// EtherType of an inner Ethernet frame (transparent Ethernet bridging).
-const BRIDGED: u32 = 0x6558;
+const BRIDGED_ETHERNET: u32 = 0x6558;
 /// Length of the UDP header in bytes.
 const UDP_LENGTH: u32 = 8;
 
 /// The scratch words that hold the offsets of an inner frame.
-struct Inner {
+struct InnerWords {
     header: u32,
     protocol: u32,
     payload: u32,
 }
 
 impl Generator<'_> {
-    pub(super) fn geneve(&mut self, network: Option<u32>) -> Generated<Condition> {
+    pub(super) fn test_geneve(&mut self, network: Option<u32>) -> Generated<Condition> {
         if let Some(network) = network {
             self.check_maximum("Geneve VNI", network, NETWORK_MAX)?;
         }
-        let version = |g: &mut Self, base: HeaderBase| g.masked(base.byte(UDP_LENGTH), 0, 0xc0);
-        let found = self.tunnel(GENEVE_PORT, network, &version)?;
-        let start = self.offset_of(HeaderBase::Network)?.constant + UDP_LENGTH;
-        let inner = self.inner()?;
-        let (bridged, done) = (self.label(), self.label());
-        let is_bridged = Compare { op: code::JEQ, with: Some(BRIDGED) };
+        let version =
+            |g: &mut Self, base: HeaderBase| g.test_masked_equal(base.byte(UDP_LENGTH), 0, 0xc0);
+        let found = self.test_tunnel(GENEVE_PORT, network, &version)?;
+        let start = self.base_offset(HeaderBase::Network)?.constant + UDP_LENGTH;
+        let inner = self.allocate_inner_words()?;
+        let (bridged, done) = (self.new_label(), self.new_label());
+        let is_bridged = Compare { op: code::JEQ, with: Some(BRIDGED_ETHERNET) };
         let lines = vec![
             alu_k(code::ADD, start),
             TAX,
             alu_k(code::ADD, 2),
             store_a(inner.protocol),
-            plain_insn(code::LD | code::IND | code::B, 0),
+            non_branching(code::LD | code::IND | code::B, 0),
             alu_k(code::AND, 0x3f),
             alu_k(code::MUL, 4),
             alu_k(code::ADD, 8),
             alu_x(code::ADD),
             store_a(inner.header),
-            plain_insn(code::LD | code::IND | code::H, 2),
+            non_branching(code::LD | code::IND | code::H, 2),
             memory_to_x(inner.header),
             PseudoInsn::Branch { compare: is_bridged, yes: bridged, no: done },
-            PseudoInsn::Place(bridged),
+            PseudoInsn::Bind(bridged),
             TXA,
             alu_k(code::ADD, 12),
             store_a(inner.protocol),
             alu_k(code::ADD, 2),
             TAX,
-            PseudoInsn::Place(done),
-            plain_insn(code::STX, inner.payload),
+            PseudoInsn::Bind(done),
+            non_branching(code::STX, inner.payload),
         ];
         Ok(found.and(self.enter_tunnel(&inner, lines)))
     }
 
-    pub(super) fn vxlan(&mut self, network: Option<u32>) -> Generated<Condition> {
+    pub(super) fn test_vxlan(&mut self, network: Option<u32>) -> Generated<Condition> {
         if let Some(network) = network {
             self.check_maximum("VXLAN VNI", network, NETWORK_MAX)?;
         }
-        let flags = |g: &mut Self, base: HeaderBase| g.equal(base.byte(UDP_LENGTH), 0x08);
-        let found = self.tunnel(VXLAN_PORT, network, &flags)?;
-        let start = self.offset_of(HeaderBase::Network)?.constant + UDP_LENGTH;
-        let inner = self.inner()?;
+        let flags = |g: &mut Self, base: HeaderBase| g.test_equal(base.byte(UDP_LENGTH), 0x08);
+        let found = self.test_tunnel(VXLAN_PORT, network, &flags)?;
+        let start = self.base_offset(HeaderBase::Network)?.constant + UDP_LENGTH;
+        let inner = self.allocate_inner_words()?;
         let lines = vec![
             alu_k(code::ADD, start + 8),
             store_a(inner.header),
@@ -91,7 +92,7 @@ impl Generator<'_> {
 
     /// Tests for a tunnel by its UDP port. Afterwards A holds the offset of the UDP header from the
     /// network header.
-    fn tunnel(
+    fn test_tunnel(
         &mut self,
         port: u16,
         network: Option<u32>,
@@ -102,37 +103,41 @@ impl Generator<'_> {
             direction: Some(DirQualifier::Target),
             kind: Some(TypeQualifier::Port),
         };
-        let ports = Ports(port, port);
-        let over4 = self.tunnel_over(HeaderBase::TransportIp4, q, ports, network, mark)?;
-        let place = self.offset_of(HeaderBase::TransportIp4)?;
+        let ports = PortRange(port, port);
+        let over4 = self.test_tunnel_over(HeaderBase::TransportIp4, q, ports, network, mark)?;
+        let place = self.base_offset(HeaderBase::TransportIp4)?;
         let mut to_udp = self.header_length_to_x(place);
         to_udp.push(TXA);
-        let over4 = over4.and(always(to_udp));
-        let over6 = self.tunnel_over(HeaderBase::TransportIp6, q, ports, network, mark)?;
-        let (mut to_udp, _, moves) = self.base(HeaderBase::TransportIp6)?;
+        let over4 = over4.and(condition_from_code(to_udp));
+        let over6 = self.test_tunnel_over(HeaderBase::TransportIp6, q, ports, network, mark)?;
+        let (mut to_udp, _, moves) = self.load_base(HeaderBase::TransportIp6)?;
         to_udp.push(constant_to_a(40));
         if moves {
             to_udp.push(alu_x(code::ADD));
         }
-        Ok(over4.or(over6.and(always(to_udp))))
+        Ok(over4.or(over6.and(condition_from_code(to_udp))))
     }
 
-    fn tunnel_over(
+    fn test_tunnel_over(
         &mut self,
         base: HeaderBase,
         q: Qualifiers,
-        ports: Ports,
+        ports: PortRange,
         network: Option<u32>,
         mark: &dyn Fn(&mut Self, HeaderBase) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        let carried = self.ports_over(base, q, ports, Some(Protocol::Udp))?;
+        let carried = self.test_ports_over(base, q, ports, Some(Protocol::Udp))?;
         let marked = carried.and(mark(self, base)?);
         let Some(network) = network else { return Ok(marked) };
-        Ok(marked.and(self.masked(base.word(UDP_LENGTH + 4), network << 8, 0xffff_ff00)?))
+        Ok(marked.and(self.test_masked_equal(
+            base.word(UDP_LENGTH + 4),
+            network << 8,
+            0xffff_ff00,
+        )?))
     }
 
-    fn inner(&mut self) -> Generated<Inner> {
-        Ok(Inner {
+    fn allocate_inner_words(&mut self) -> Generated<InnerWords> {
+        Ok(InnerWords {
             header: self.allocate_word()?,
             protocol: self.allocate_word()?,
             payload: self.allocate_word()?,
@@ -141,19 +146,19 @@ impl Generator<'_> {
 
     /// Makes the inner frame the current one, and returns the condition that runs `lines` and
     /// always holds. `lines` computes the offsets of the inner frame from A.
-    fn enter_tunnel(&mut self, inner: &Inner, lines: Code) -> Condition {
+    fn enter_tunnel(&mut self, inner: &InnerWords, lines: Code) -> Condition {
         let offset_of = |word| Offset { constant: 0, word: Some(word) };
-        self.enter(LinkType::EN10MB, offset_of(inner.header));
+        self.enter_header(LinkType::EN10MB, offset_of(inner.header));
         self.protocol = Some(offset_of(inner.protocol));
         self.payload = Some(offset_of(inner.payload));
         self.nl = 0;
-        self.encapsulated = true;
-        always(lines)
+        self.is_in_tunnel = true;
+        condition_from_code(lines)
     }
 
     /// Tests that the tunnel carries a frame with a link header. Without one, the inner frame
     /// begins with its payload.
-    pub(super) fn inner_header_check(&mut self) -> Generated<Condition> {
+    pub(super) fn test_inner_header(&mut self) -> Generated<Condition> {
         let (Some(header), Some(payload)) =
             (self.header.word, self.payload.and_then(|place| place.word))
         else {
@@ -163,6 +168,6 @@ impl Generator<'_> {
     }
 }
 
-fn always(lines: Code) -> Condition {
+fn condition_from_code(lines: Code) -> Condition {
     Condition::Test(Test { lines, compare: None })
 }

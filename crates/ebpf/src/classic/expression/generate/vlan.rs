@@ -5,7 +5,7 @@
 //! words, to which the program adds four for frames with an inline tag.
 
 use super::super::condition::{
-    Compare, Condition, PseudoInsn, alu_k, compare_k, memory_to_a, plain_insn, store_a,
+    Compare, Condition, PseudoInsn, alu_k, compare_k, memory_to_a, non_branching, store_a,
 };
 use super::load::HeaderBase;
 use super::{Code, Generated, Generator};
@@ -13,90 +13,92 @@ use crate::classic::insn::{ANCILLARY, code};
 use crate::classic::link::LinkType as L;
 
 /// Ancillary offset of the tag (`SKF_AD_VLAN_TAG`).
-const TAG: u32 = ANCILLARY + 44;
+const TAG_OFFSET: u32 = ANCILLARY + 44;
 /// Ancillary offset of the tag's presence (`SKF_AD_VLAN_TAG_PRESENT`).
-const TAG_PRESENT: u32 = ANCILLARY + 48;
+const TAG_PRESENT_OFFSET: u32 = ANCILLARY + 48;
 /// Maximum VLAN id.
-const NUMBER_MAX: u32 = 0x0fff;
+const VLAN_ID_MAX: u32 = 0x0fff;
 /// Length of a tag in bytes.
-const LENGTH: u32 = 4;
+const TAG_LENGTH: u32 = 4;
 
 impl Generator<'_> {
-    pub(super) fn vlan(&mut self, number: Option<u32>) -> Generated<Condition> {
+    pub(super) fn test_vlan(&mut self, number: Option<u32>) -> Generated<Condition> {
         if self.mpls_depth > 0 {
-            return Err(self.mistake("no VLAN match after MPLS"));
+            return Err(self.invalid_error("no VLAN match after MPLS"));
         }
         if let Some(number) = number {
-            self.check_maximum("VLAN tag", number, NUMBER_MAX)?;
+            self.check_maximum("VLAN tag", number, VLAN_ID_MAX)?;
         }
         let condition = match self.link {
-            L::EN10MB if self.options.live_metadata && self.vlan_depth == 0 && !self.entered => {
-                self.inline_or_metadata_tag(number)?
+            L::EN10MB
+                if self.options.live_metadata && self.vlan_depth == 0 && !self.has_inner_link =>
+            {
+                self.test_inline_or_metadata_tag(number)?
             }
             link if (link.is_ethernet() || link.is_wlan()) && link != L::PPI => {
-                self.inline_tag(number)?
+                self.test_inline_tag(number)?
             }
-            _ => return Err(self.not_on_this_link("vlan")),
+            _ => return Err(self.unsupported_on_link_error("vlan")),
         };
         self.vlan_depth += 1;
         Ok(condition)
     }
 
-    fn inline_tag(&mut self, number: Option<u32>) -> Generated<Condition> {
-        let mut condition = self.tag_protocol()?;
+    fn test_inline_tag(&mut self, number: Option<u32>) -> Generated<Condition> {
+        let mut condition = self.test_tag_protocol()?;
         if let Some(number) = number {
-            let own = self.masked(HeaderBase::Network.half(0), number, NUMBER_MAX)?;
+            let own = self.test_masked_equal(HeaderBase::Network.half(0), number, VLAN_ID_MAX)?;
             condition = condition.and(own);
         }
-        self.payload = self.payload.map(|place| place.plus(LENGTH));
-        self.protocol = self.protocol.map(|place| place.plus(LENGTH));
+        self.payload = self.payload.map(|place| place.plus(TAG_LENGTH));
+        self.protocol = self.protocol.map(|place| place.plus(TAG_LENGTH));
         Ok(condition)
     }
 
-    fn tag_protocol(&mut self) -> Generated<Condition> {
-        let customer = self.link_protocol(0x8100)?;
-        let service = self.link_protocol(0x88a8)?;
-        Ok(customer.or(service).or(self.link_protocol(0x9100)?))
+    fn test_tag_protocol(&mut self) -> Generated<Condition> {
+        let customer = self.test_link_protocol(0x8100)?;
+        let service = self.test_link_protocol(0x88a8)?;
+        Ok(customer.or(service).or(self.test_link_protocol(0x9100)?))
     }
 
-    fn inline_or_metadata_tag(&mut self, number: Option<u32>) -> Generated<Condition> {
-        let beside = compare_k(vec![present()], code::JEQ, 1);
-        let inside = self.tag_protocol()?;
+    fn test_inline_or_metadata_tag(&mut self, number: Option<u32>) -> Generated<Condition> {
+        let beside = compare_k(vec![load_tag_presence()], code::JEQ, 1);
+        let inside = self.test_tag_protocol()?;
         let own = match number {
-            Some(number) => self.tag_number(number)?,
+            Some(number) => self.test_vlan_id(number)?,
             None => Condition::Always,
         };
         let mut moved = Code::new();
         for place in [HeaderBase::Llc, HeaderBase::Protocol] {
             let word = self.allocate_word()?;
-            moved.extend([memory_to_a(word), alu_k(code::ADD, LENGTH), store_a(word)]);
+            moved.extend([memory_to_a(word), alu_k(code::ADD, TAG_LENGTH), store_a(word)]);
             let place =
                 if place == HeaderBase::Llc { &mut self.payload } else { &mut self.protocol };
             if let Some(place) = place {
                 place.word = Some(word);
             }
         }
-        Ok(beside.or(inside.after(moved)).and(own))
+        Ok(beside.or(inside.with_code_before(moved)).and(own))
     }
 
     /// Tests the VLAN id of the tag, whether inline or in metadata.
-    fn tag_number(&mut self, number: u32) -> Generated<Condition> {
-        let (beside, inside, read) = (self.label(), self.label(), self.label());
+    fn test_vlan_id(&mut self, number: u32) -> Generated<Condition> {
+        let (beside, inside, read) = (self.new_label(), self.new_label(), self.new_label());
         let compare = Compare { op: code::JEQ, with: Some(1) };
         let mut lines = vec![
-            present(),
+            load_tag_presence(),
             PseudoInsn::Branch { compare, yes: beside, no: inside },
-            PseudoInsn::Place(beside),
-            plain_insn(code::LD | code::H | code::ABS, TAG),
+            PseudoInsn::Bind(beside),
+            non_branching(code::LD | code::H | code::ABS, TAG_OFFSET),
             PseudoInsn::Goto(read),
-            PseudoInsn::Place(inside),
+            PseudoInsn::Bind(inside),
         ];
-        lines.extend(self.load(HeaderBase::Network.half(0))?);
-        lines.extend([PseudoInsn::Place(read), alu_k(code::AND, NUMBER_MAX)]);
+        lines.extend(self.load_field(HeaderBase::Network.half(0))?);
+        lines.extend([PseudoInsn::Bind(read), alu_k(code::AND, VLAN_ID_MAX)]);
         Ok(compare_k(lines, code::JEQ, number))
     }
 }
 
-fn present() -> PseudoInsn {
-    plain_insn(code::LD | code::B | code::ABS, TAG_PRESENT)
+fn load_tag_presence() -> PseudoInsn {
+    non_branching(code::LD | code::B | code::ABS, TAG_PRESENT_OFFSET)
 }

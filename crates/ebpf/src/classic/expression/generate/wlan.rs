@@ -7,17 +7,17 @@ use super::load::HeaderBase;
 use super::{Generated, Generator};
 
 /// Type of control frames, in the first byte of a frame.
-const CONTROL: u32 = 0x04;
+const TYPE_CONTROL: u32 = 0x04;
 /// Type of data frames, in the first byte of a frame.
-const DATA: u32 = 0x08;
+const TYPE_DATA: u32 = 0x08;
 /// Mask of the type in the first byte of a frame.
 const TYPE_MASK: u32 = 0x0c;
 /// Mask of the subtype in the first byte of a frame.
 const SUBTYPE_MASK: u32 = 0xf0;
 /// Subtype of CTS frames.
-const CTS: u32 = 0xc0;
+const SUBTYPE_CTS: u32 = 0xc0;
 /// Subtype of ACK frames.
-const ACK: u32 = 0xd0;
+const SUBTYPE_ACK: u32 = 0xd0;
 
 /// Bit of the second byte: the frame is sent to the distribution system.
 const TO_DS: u32 = 0x01;
@@ -35,98 +35,112 @@ const ADDRESS4: u32 = 24;
 
 impl Generator<'_> {
     /// Tests the bits under `mask` in byte `byte`, 0 or 1, of the frame control field.
-    pub(super) fn wlan_field(&mut self, byte: u32, value: u32, mask: u32) -> Generated<Condition> {
+    pub(super) fn test_wlan_field(
+        &mut self,
+        byte: u32,
+        value: u32,
+        mask: u32,
+    ) -> Generated<Condition> {
         if !self.link.is_wlan() {
-            return Err(self.not_on_this_link(if byte == 0 { "type" } else { "dir" }));
+            return Err(self.unsupported_on_link_error(if byte == 0 { "type" } else { "dir" }));
         }
-        self.masked(HeaderBase::Header.byte(byte), value, mask)
+        self.test_masked_equal(HeaderBase::Header.byte(byte), value, mask)
     }
 
-    fn control(&mut self, byte: u32, bit: u32) -> Generated<Condition> {
-        self.any_bit(HeaderBase::Header.byte(byte), bit)
+    fn test_control_bit(&mut self, byte: u32, bit: u32) -> Generated<Condition> {
+        self.test_any_bit(HeaderBase::Header.byte(byte), bit)
     }
 
-    pub(super) fn wlan_multicast(&mut self) -> Generated<Condition> {
-        self.wlan_target(&|g: &mut Self, at| g.group_bit(at))
+    pub(super) fn test_wlan_multicast(&mut self) -> Generated<Condition> {
+        self.test_wlan_target(&|g: &mut Self, at| g.test_group_bit(at))
     }
 
-    pub(super) fn wlan_host(
+    pub(super) fn test_wlan_host(
         &mut self,
         direction: Option<DirQualifier>,
         address: &[u8; 6],
     ) -> Generated<Condition> {
-        let at = |g: &mut Self, place: u32| g.bytes(HeaderBase::Header, place, address);
+        let at = |g: &mut Self, place: u32| g.test_bytes(HeaderBase::Header, place, address);
         match direction {
             Some(DirQualifier::Address1) => at(self, ADDRESS1),
             Some(DirQualifier::Address2) => {
-                let has = self.has_second_address()?;
+                let has = self.test_has_second_address()?;
                 Ok(has.and(at(self, ADDRESS2)?))
             }
             Some(DirQualifier::Address3) => {
-                let has = self.masked(HeaderBase::Header.byte(0), CONTROL, TYPE_MASK)?.not();
+                let has = self
+                    .test_masked_equal(HeaderBase::Header.byte(0), TYPE_CONTROL, TYPE_MASK)?
+                    .not();
                 Ok(has.and(at(self, ADDRESS3)?))
             }
             Some(DirQualifier::Address4) => {
                 let both = TO_DS | FROM_DS;
-                let has = self.masked(HeaderBase::Header.byte(1), both, both)?;
+                let has = self.test_masked_equal(HeaderBase::Header.byte(1), both, both)?;
                 Ok(has.and(at(self, ADDRESS4)?))
             }
             Some(DirQualifier::Receiver) => {
-                let data = self.control(0, DATA)?;
+                let data = self.test_control_bit(0, TYPE_DATA)?;
                 Ok(data.and(at(self, ADDRESS1)?))
             }
             Some(DirQualifier::Transmitter) => {
-                let data = self.control(0, DATA)?;
-                let has = self.has_second_address()?;
+                let data = self.test_control_bit(0, TYPE_DATA)?;
+                let has = self.test_has_second_address()?;
                 Ok(data.and(has).and(at(self, ADDRESS2)?))
             }
-            _ => self.source_or_target(direction, |g| g.wlan_source(&at), |g| g.wlan_target(&at)),
+            _ => self.combine_by_direction(
+                direction,
+                |g| g.test_wlan_source(&at),
+                |g| g.test_wlan_target(&at),
+            ),
         }
     }
 
     /// Tests that the frame has a second address, which two kinds of control frames lack.
-    fn has_second_address(&mut self) -> Generated<Condition> {
-        let other = self.masked(HeaderBase::Header.byte(0), CONTROL, TYPE_MASK)?.not();
-        let cts = self.masked(HeaderBase::Header.byte(0), CTS, SUBTYPE_MASK)?;
-        let ack = self.masked(HeaderBase::Header.byte(0), ACK, SUBTYPE_MASK)?;
+    fn test_has_second_address(&mut self) -> Generated<Condition> {
+        let other =
+            self.test_masked_equal(HeaderBase::Header.byte(0), TYPE_CONTROL, TYPE_MASK)?.not();
+        let cts = self.test_masked_equal(HeaderBase::Header.byte(0), SUBTYPE_CTS, SUBTYPE_MASK)?;
+        let ack = self.test_masked_equal(HeaderBase::Header.byte(0), SUBTYPE_ACK, SUBTYPE_MASK)?;
         Ok(other.or(cts.not().and(ack.not())))
     }
 
     /// Tests the source address: address 2, 3 or 4 of data frames, depending on their direction,
     /// and address 2 of management frames.
-    fn wlan_source(
+    fn test_wlan_source(
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        self.wlan_end(ask, (ADDRESS2, FROM_DS), |g| {
-            let from = g.control(1, FROM_DS)?;
-            let third = g.control(1, TO_DS)?.not().and(ask(g, ADDRESS3)?);
-            let fourth = g.control(1, TO_DS)?.and(ask(g, ADDRESS4)?);
+        self.test_wlan_end(ask, (ADDRESS2, FROM_DS), |g| {
+            let from = g.test_control_bit(1, FROM_DS)?;
+            let third = g.test_control_bit(1, TO_DS)?.not().and(ask(g, ADDRESS3)?);
+            let fourth = g.test_control_bit(1, TO_DS)?.and(ask(g, ADDRESS4)?);
             Ok(from.and(third.or(fourth)))
         })
     }
 
     /// Tests the target address: address 1 or 3 of data frames, depending on their direction, and
     /// address 1 of management frames.
-    fn wlan_target(
+    fn test_wlan_target(
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        self.wlan_end(ask, (ADDRESS1, TO_DS), |g| Ok(g.control(1, TO_DS)?.and(ask(g, ADDRESS3)?)))
+        self.test_wlan_end(ask, (ADDRESS1, TO_DS), |g| {
+            Ok(g.test_control_bit(1, TO_DS)?.and(ask(g, ADDRESS3)?))
+        })
     }
 
     /// Tests the address at `offset_of` in management frames and in data frames without `bit`.
     /// Tests other data frames with `otherwise`.
-    fn wlan_end(
+    fn test_wlan_end(
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
         (place, bit): (u32, u32),
         otherwise: impl FnOnce(&mut Self) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        let not_control = self.control(0, CONTROL)?.not();
-        let management = self.control(0, DATA)?.not().and(ask(self, place)?);
-        let data = self.control(0, DATA)?;
-        let direct = self.control(1, bit)?.not().and(ask(self, place)?);
+        let not_control = self.test_control_bit(0, TYPE_CONTROL)?.not();
+        let management = self.test_control_bit(0, TYPE_DATA)?.not().and(ask(self, place)?);
+        let data = self.test_control_bit(0, TYPE_DATA)?;
+        let direct = self.test_control_bit(1, bit)?.not().and(ask(self, place)?);
         let data = data.and(direct.or(otherwise(self)?));
         Ok(not_control.and(management.or(data)))
     }

@@ -7,7 +7,7 @@
 
 use super::super::ast::{Arithmetic, Primitive};
 use super::super::token::{Keyword, Symbol, Token};
-use super::{Parsed, Parser, mistake};
+use super::{Parsed, Parser, invalid_text_error};
 use crate::insn::{Alu, Cond};
 
 /// Maximum number of operators in a relation.
@@ -16,17 +16,17 @@ const OPERATORS_MAX: usize = 200;
 const RANK_MINUS: u8 = 6;
 
 impl Parser<'_> {
-    pub(super) fn relation(&mut self) -> Parsed<Primitive> {
+    pub(super) fn parse_relation(&mut self) -> Parsed<Primitive> {
         self.operators = 0;
-        let left = self.value(1)?;
-        let Some(op) = self.relation_symbol() else {
-            return Err(self.unexpected("a relation such as `=`, `!=`, `<` or `>`"));
+        let left = self.parse_value(1)?;
+        let Some(op) = self.accept_relation_symbol() else {
+            return Err(self.unexpected_token_error("a relation such as `=`, `!=`, `<` or `>`"));
         };
-        let right = self.value(1)?;
+        let right = self.parse_value(1)?;
         Ok(Primitive::Relation { op, left, right })
     }
 
-    pub(super) fn relation_symbol(&mut self) -> Option<Cond> {
+    pub(super) fn accept_relation_symbol(&mut self) -> Option<Cond> {
         let Token::Symbol(symbol) = self.peek() else { return None };
         let relation = match symbol {
             Symbol::Equal => Cond::Eq,
@@ -42,26 +42,26 @@ impl Parser<'_> {
     }
 
     /// Parses a value in which every operator has at least the precedence `rank`.
-    fn value(&mut self, rank: u8) -> Parsed<Arithmetic> {
+    fn parse_value(&mut self, rank: u8) -> Parsed<Arithmetic> {
         let start = self.at;
-        let mut left = self.operand()?;
+        let mut left = self.parse_operand()?;
         loop {
-            let Some((op, found)) = self.operator() else { return Ok(left) };
+            let Some((op, found)) = self.peek_operator() else { return Ok(left) };
             let right = match found {
                 None => {
                     self.at += 1;
-                    self.nested(|p| p.value(1))?
+                    self.parse_nested(|p| p.parse_value(1))?
                 }
                 Some(found) if found >= rank => {
                     self.at += 1;
-                    self.value(found + 1)?
+                    self.parse_value(found + 1)?
                 }
                 Some(_) => return Ok(left),
             };
             self.operators += 1;
             if self.operators > OPERATORS_MAX {
                 let what = format!("more than {OPERATORS_MAX} operators in one relation");
-                return Err(mistake(self.span_from(start), what, None));
+                return Err(invalid_text_error(self.span_from(start), what, None));
             }
             let span = self.span_from(start);
             left = Arithmetic::Binary { op, left: Box::new(left), right: Box::new(right), span };
@@ -69,7 +69,7 @@ impl Parser<'_> {
     }
 
     /// Returns the next operator, and its precedence if it has one; `None` if no operator follows.
-    fn operator(&self) -> Option<(Alu, Option<u8>)> {
+    fn peek_operator(&self) -> Option<(Alu, Option<u8>)> {
         let Token::Symbol(symbol) = self.peek() else { return None };
         Some(match symbol {
             Symbol::Bar => (Alu::Or, Some(1)),
@@ -86,7 +86,7 @@ impl Parser<'_> {
         })
     }
 
-    fn operand(&mut self) -> Parsed<Arithmetic> {
+    fn parse_operand(&mut self) -> Parsed<Arithmetic> {
         let start = self.at;
         match self.peek() {
             Token::Number(number) => {
@@ -99,25 +99,28 @@ impl Parser<'_> {
             }
             Token::Symbol(Symbol::Minus) => {
                 self.at += 1;
-                let value = self.nested(|p| p.value(RANK_MINUS))?;
+                let value = self.parse_nested(|p| p.parse_value(RANK_MINUS))?;
                 Ok(Arithmetic::Negate(Box::new(value)))
             }
             Token::Symbol(Symbol::Open) => {
                 self.at += 1;
-                let value = self.nested(|p| p.value(1))?;
+                let value = self.parse_nested(|p| p.parse_value(1))?;
                 self.expect_symbol(Symbol::Close, "`)`")?;
                 Ok(value)
             }
             Token::Protocol(protocol) => {
                 self.at += 1;
                 self.expect_symbol(Symbol::BracketOpen, "`[`")?;
-                let offset = Box::new(self.nested(|p| p.value(1))?);
-                let size =
-                    if self.accept_symbol(Symbol::Colon) { self.number("a size")? } else { 1 };
+                let offset = Box::new(self.parse_nested(|p| p.parse_value(1))?);
+                let size = if self.accept_symbol(Symbol::Colon) {
+                    self.parse_number("a size")?
+                } else {
+                    1
+                };
                 self.expect_symbol(Symbol::BracketClose, "`]`")?;
                 Ok(Arithmetic::Index { protocol, offset, size, span: self.span_from(start) })
             }
-            _ => Err(self.unexpected("a value")),
+            _ => Err(self.unexpected_token_error("a value")),
         }
     }
 }

@@ -28,7 +28,7 @@ type Parsed<T> = Result<T, ExpressionError>;
 /// Parses `text`. Returns `None` for an empty text, which stands for an expression that accepts
 /// every frame.
 pub(super) fn parse(text: &str) -> Parsed<Option<Tree>> {
-    let lexemes = lex::lex(text)?;
+    let lexemes = lex::lex_expression(text)?;
     let closing = match_parentheses(&lexemes);
     let mut parser = Parser {
         text,
@@ -42,10 +42,10 @@ pub(super) fn parse(text: &str) -> Parsed<Option<Tree>> {
     if parser.peek() == Token::End {
         return Ok(None);
     }
-    let (tree, _) = parser.expression(None)?;
+    let (tree, _) = parser.parse_expression(None)?;
     match parser.peek() {
         Token::End => Ok(Some(tree)),
-        _ => Err(parser.unexpected("`and`, `or` or the end")),
+        _ => Err(parser.unexpected_token_error("`and`, `or` or the end")),
     }
 }
 
@@ -84,27 +84,27 @@ fn match_parentheses(lexemes: &[Lexeme]) -> Vec<Option<usize>> {
 
 impl<'a> Parser<'a> {
     /// Parses `term (and|or (term|identifier))*`.
-    fn expression(&mut self, before: Option<Qualifiers>) -> Parsed<Term> {
-        let (mut tree, mut qualifiers) = self.term(before)?;
+    fn parse_expression(&mut self, before: Option<Qualifiers>) -> Parsed<Term> {
+        let (mut tree, mut qualifiers) = self.parse_term(before)?;
         loop {
-            let Some(any) = self.conjunction() else { return Ok((tree, qualifiers)) };
+            let Some(any) = self.accept_conjunction() else { return Ok((tree, qualifiers)) };
             let next = if self.is_at_identifier() {
                 let Some(inherited) = qualifiers else {
-                    return Err(self.unqualified());
+                    return Err(self.missing_qualifier_error());
                 };
-                self.identifier(inherited)?
+                self.parse_identifier(inherited)?
             } else {
-                let (next, after) = self.term(qualifiers)?;
+                let (next, after) = self.parse_term(qualifiers)?;
                 qualifiers = after;
                 next
             };
-            tree = self.join(tree, any, next)?;
+            tree = self.join_trees(tree, any, next)?;
         }
     }
 
     /// Parses a conjunction. Returns true for `or` and false for `and`; `None` if the next token is
     /// no conjunction.
-    fn conjunction(&mut self) -> Option<bool> {
+    fn accept_conjunction(&mut self) -> Option<bool> {
         let any = match self.peek() {
             Token::Word(Keyword::And) => false,
             Token::Word(Keyword::Or) => true,
@@ -115,7 +115,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Joins two trees with `or` if `any` is true, otherwise with `and`.
-    fn join(&mut self, left: Tree, any: bool, right: Tree) -> Parsed<Tree> {
+    fn join_trees(&mut self, left: Tree, any: bool, right: Tree) -> Parsed<Tree> {
         match (left, any) {
             (Tree::Any(mut trees), true) => {
                 trees.push(right);
@@ -131,7 +131,7 @@ impl<'a> Parser<'a> {
                     let what = format!(
                         "`and` and `or` follow each other more than {ALTERNATIONS_MAX} times"
                     );
-                    return Err(mistake(self.span_here(), what, None));
+                    return Err(invalid_text_error(self.span_here(), what, None));
                 }
                 let trees = vec![left, right];
                 Ok(if any { Tree::Any(trees) } else { Tree::All(trees) })
@@ -140,58 +140,58 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses `not term`, `(expression)` or a primitive.
-    fn term(&mut self, before: Option<Qualifiers>) -> Parsed<Term> {
+    fn parse_term(&mut self, before: Option<Qualifiers>) -> Parsed<Term> {
         match self.peek() {
             Token::Word(Keyword::Not) => {
                 self.at += 1;
-                let (tree, qualifiers) = self.nested(|p| p.term(before))?;
+                let (tree, qualifiers) = self.parse_nested(|p| p.parse_term(before))?;
                 Ok((Tree::Not(Box::new(tree)), qualifiers))
             }
             Token::Symbol(Symbol::Open) if !self.opens_value(self.at) => {
                 self.at += 1;
-                let (tree, _) = self.nested(|p| p.expression(before))?;
+                let (tree, _) = self.parse_nested(|p| p.parse_expression(before))?;
                 self.expect_symbol(Symbol::Close, "`)`")?;
                 Ok((tree, before))
             }
-            _ => self.primitive(),
+            _ => self.parse_primitive(),
         }
     }
 
     /// Parses the identifiers to which these qualifiers apply: one identifier, a negated one, or
     /// several in parentheses.
-    fn identifier(&mut self, qualifiers: Qualifiers) -> Parsed<Tree> {
+    fn parse_identifier(&mut self, qualifiers: Qualifiers) -> Parsed<Tree> {
         match self.peek() {
             Token::Word(Keyword::Not) => {
                 self.at += 1;
-                let tree = self.nested(|p| p.identifier(qualifiers))?;
+                let tree = self.parse_nested(|p| p.parse_identifier(qualifiers))?;
                 Ok(Tree::Not(Box::new(tree)))
             }
             Token::Symbol(Symbol::Open) => {
                 self.at += 1;
-                let tree = self.nested(|p| p.identifiers(qualifiers))?;
+                let tree = self.parse_nested(|p| p.parse_identifiers(qualifiers))?;
                 self.expect_symbol(Symbol::Close, "`)`")?;
                 Ok(tree)
             }
             _ => {
                 let start = self.at;
-                let id = self.id(qualifiers)?;
+                let id = self.parse_id(qualifiers)?;
                 Ok(Tree::Leaf(super::ast::Primitive::Id(qualifiers, id), self.span_from(start)))
             }
         }
     }
 
     /// Parses `identifier (and|or identifier)*`.
-    fn identifiers(&mut self, qualifiers: Qualifiers) -> Parsed<Tree> {
-        let mut tree = self.identifier(qualifiers)?;
+    fn parse_identifiers(&mut self, qualifiers: Qualifiers) -> Parsed<Tree> {
+        let mut tree = self.parse_identifier(qualifiers)?;
         loop {
-            let Some(any) = self.conjunction() else { return Ok(tree) };
-            let next = self.identifier(qualifiers)?;
-            tree = self.join(tree, any, next)?;
+            let Some(any) = self.accept_conjunction() else { return Ok(tree) };
+            let next = self.parse_identifier(qualifiers)?;
+            tree = self.join_trees(tree, any, next)?;
         }
     }
 
-    fn id(&mut self, qualifiers: Qualifiers) -> Parsed<Id> {
-        let lexeme = self.next();
+    fn parse_id(&mut self, qualifiers: Qualifiers) -> Parsed<Id> {
+        let lexeme = self.next_lexeme();
         Ok(match lexeme.token {
             Token::Name => Id::Name(self.text[lexeme.span].to_owned()),
             Token::Escaped => {
@@ -203,13 +203,16 @@ impl<'a> Parser<'a> {
             Token::Dotted => self.parse_dotted(lexeme.span, qualifiers)?,
             Token::Ip6(address) => {
                 self.check_address_qualifier("IPv6 address", &lexeme.span, qualifiers)?;
-                let length =
-                    if self.accept_symbol(Symbol::Slash) { self.number("a length")? } else { 128 };
+                let length = if self.accept_symbol(Symbol::Slash) {
+                    self.parse_number("a length")?
+                } else {
+                    128
+                };
                 Id::Ip6(address, length)
             }
             _ => {
                 self.at -= 1;
-                return Err(self.unexpected("a name, a number or an address"));
+                return Err(self.unexpected_token_error("a name, a number or an address"));
             }
         })
     }
@@ -218,16 +221,16 @@ impl<'a> Parser<'a> {
         self.check_address_qualifier("IPv4 address", &span, qualifiers)?;
         let text = self.text[span].to_owned();
         if self.accept_symbol(Symbol::Slash) {
-            return Ok(Id::DottedPrefix(text, self.number("the length of the prefix")?));
+            return Ok(Id::DottedPrefix(text, self.parse_number("the length of the prefix")?));
         }
         if self.peek() != Token::Word(Keyword::Mask) {
             return Ok(Id::Dotted(text));
         }
         self.at += 1;
         if self.peek() != Token::Dotted {
-            return Err(self.unexpected("a mask with dots, such as 255.255.0.0"));
+            return Err(self.unexpected_token_error("a mask with dots, such as 255.255.0.0"));
         }
-        let mask = self.next().span;
+        let mask = self.next_lexeme().span;
         Ok(Id::DottedMask(text, self.text[mask].to_owned()))
     }
 
@@ -239,8 +242,12 @@ impl<'a> Parser<'a> {
                 | TypeQualifier::Protocol
                 | TypeQualifier::ProtocolChain),
             ) => {
-                let word = kind.word();
-                Err(mistake(span.clone(), format!("`{word}` applied to an {what}"), None))
+                let word = kind.keyword();
+                Err(invalid_text_error(
+                    span.clone(),
+                    format!("`{word}` applied to an {what}"),
+                    None,
+                ))
             }
             _ => Ok(()),
         }
@@ -249,20 +256,20 @@ impl<'a> Parser<'a> {
     /// Returns true if an identifier follows, which may be negated or in parentheses.
     fn is_at_identifier(&self) -> bool {
         let mut at = self.at;
-        while matches!(self.token(at), Token::Symbol(Symbol::Open) | Token::Word(Keyword::Not)) {
-            if self.token(at) == Token::Symbol(Symbol::Open) && self.opens_value(at) {
+        while matches!(self.token_at(at), Token::Symbol(Symbol::Open) | Token::Word(Keyword::Not)) {
+            if self.token_at(at) == Token::Symbol(Symbol::Open) && self.opens_value(at) {
                 return false;
             }
             at += 1;
         }
-        match self.token(at) {
+        match self.token_at(at) {
             token if token.is_name_or_address() => true,
             Token::Number(_) => {
                 at += 1;
-                while self.token(at) == Token::Symbol(Symbol::Close) {
+                while self.token_at(at) == Token::Symbol(Symbol::Close) {
                     at += 1;
                 }
-                !matches!(self.token(at), Token::Symbol(symbol) if symbol.continues_value())
+                !matches!(self.token_at(at), Token::Symbol(symbol) if symbol.continues_value())
             }
             _ => false,
         }
@@ -272,18 +279,18 @@ impl<'a> Parser<'a> {
     /// matching `)`.
     fn opens_value(&self, at: usize) -> bool {
         let Some(close) = self.closing[at] else { return false };
-        matches!(self.token(close + 1), Token::Symbol(symbol) if symbol.continues_value())
+        matches!(self.token_at(close + 1), Token::Symbol(symbol) if symbol.continues_value())
     }
 
-    fn token(&self, at: usize) -> Token {
+    fn token_at(&self, at: usize) -> Token {
         self.lexemes.get(at).map_or(Token::End, |lexeme| lexeme.token)
     }
 
     fn peek(&self) -> Token {
-        self.token(self.at)
+        self.token_at(self.at)
     }
 
-    fn next(&mut self) -> Lexeme {
+    fn next_lexeme(&mut self) -> Lexeme {
         let lexeme = self.lexemes[self.at.min(self.lexemes.len() - 1)].clone();
         self.at += 1;
         lexeme
@@ -296,23 +303,23 @@ impl<'a> Parser<'a> {
     }
 
     fn expect_symbol(&mut self, symbol: Symbol, what: &str) -> Parsed<()> {
-        if self.accept_symbol(symbol) { Ok(()) } else { Err(self.unexpected(what)) }
+        if self.accept_symbol(symbol) { Ok(()) } else { Err(self.unexpected_token_error(what)) }
     }
 
-    fn number(&mut self, what: &str) -> Parsed<u32> {
+    fn parse_number(&mut self, what: &str) -> Parsed<u32> {
         match self.peek() {
             Token::Number(number) => {
                 self.at += 1;
                 Ok(number)
             }
-            _ => Err(self.unexpected(what)),
+            _ => Err(self.unexpected_token_error(what)),
         }
     }
 
-    fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+    fn parse_nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         if self.depth == NESTING_MAX {
             let what = format!("parentheses and `not` are nested more than {NESTING_MAX} deep");
-            return Err(mistake(self.span_here(), what, None));
+            return Err(invalid_text_error(self.span_here(), what, None));
         }
         self.depth += 1;
         let result = parse(self);
@@ -330,41 +337,41 @@ impl<'a> Parser<'a> {
         first..last.map_or(first, |lexeme| lexeme.span.end)
     }
 
-    fn unexpected(&self, wanted: &str) -> ExpressionError {
+    fn unexpected_token_error(&self, wanted: &str) -> ExpressionError {
         let span = self.span_here();
         let found = match &self.text[span.clone()] {
             "" => "the end".to_owned(),
             text => format!("`{text}`"),
         };
-        let hint = self.suggestion(&self.text[span.clone()]);
-        mistake(span, format!("syntax error: {wanted} is expected, not {found}"), hint)
+        let hint = self.suggest_keyword(&self.text[span.clone()]);
+        invalid_text_error(span, format!("syntax error: {wanted} is expected, not {found}"), hint)
     }
 
-    fn unqualified(&self) -> ExpressionError {
+    fn missing_qualifier_error(&self) -> ExpressionError {
         let span = self.span_here();
         let hint = self
-            .suggestion(&self.text[span.clone()])
+            .suggest_keyword(&self.text[span.clone()])
             .unwrap_or_else(|| "say what it is: `host`, `net`, `port` or `proto`".to_owned());
         let what =
             format!("syntax error: `{}` has no qualifier to take over", &self.text[span.clone()]);
-        mistake(span, what, Some(hint))
+        invalid_text_error(span, what, Some(hint))
     }
 
-    fn suggestion(&self, found: &str) -> Option<String> {
-        let words = super::names::PROTOCOLS.iter().map(|(word, _)| *word);
-        let words = words.chain(super::names::WORDS.iter().map(|(word, _)| *word));
-        super::nearest::nearest(words, found)
+    fn suggest_keyword(&self, found: &str) -> Option<String> {
+        let words = super::names::PROTOCOL_KEYWORDS.iter().map(|(word, _)| *word);
+        let words = words.chain(super::names::KEYWORDS.iter().map(|(word, _)| *word));
+        super::nearest::nearest_word(words, found)
             .filter(|word| *word != found)
             .map(|word| format!("did you mean `{word}`?"))
     }
 }
 
-fn mistake(span: Span, what: String, hint: Option<String>) -> ExpressionError {
-    ExpressionError { span, what, hint, kind: ErrorKind::Mistake }
+fn invalid_text_error(span: Span, what: String, hint: Option<String>) -> ExpressionError {
+    ExpressionError { span, what, hint, kind: ErrorKind::Invalid }
 }
 
 /// Returns the qualifier of a keyword pair such as `src or dst`.
-fn either_or_both(first: Keyword, conjunction: Keyword, second: Keyword) -> Option<DirQualifier> {
+fn pair_qualifier(first: Keyword, conjunction: Keyword, second: Keyword) -> Option<DirQualifier> {
     use DirQualifier::{Source, Target};
     let has_both = matches!(
         (first, second),

@@ -6,33 +6,35 @@ use super::super::ast::{
 use super::super::error::{ErrorKind, ExpressionError};
 use super::super::names;
 use super::super::token::{Keyword, Symbol, Token};
-use super::{Parsed, Parser, Term, either_or_both, mistake};
+use super::{Parsed, Parser, Term, invalid_text_error, pair_qualifier};
 
 impl Parser<'_> {
-    pub(super) fn primitive(&mut self) -> Parsed<Term> {
+    pub(super) fn parse_primitive(&mut self) -> Parsed<Term> {
         let start = self.at;
-        if let Some(qualifiers) = self.qualifiers()? {
-            let tree = self.identifier(qualifiers)?;
+        if let Some(qualifiers) = self.parse_qualifiers()? {
+            let tree = self.parse_identifier(qualifiers)?;
             return Ok((tree, Some(qualifiers)));
         }
         let primitive = match self.peek() {
-            Token::Protocol(protocol) if self.token(self.at + 1) != BRACKET => {
+            Token::Protocol(protocol) if self.token_at(self.at + 1) != OPEN_BRACKET => {
                 self.at += 1;
-                self.after_protocol(Some(protocol))?
+                self.parse_after_protocol(Some(protocol))?
             }
-            Token::Word(word) if word != Keyword::Length => match self.keyword_primitive(word)? {
-                Some(primitive) => primitive,
-                None => self.after_protocol(None)?,
-            },
-            token if token.is_name_or_address() => return Err(self.unqualified()),
-            _ => self.relation()?,
+            Token::Word(word) if word != Keyword::Length => {
+                match self.parse_keyword_primitive(word)? {
+                    Some(primitive) => primitive,
+                    None => self.parse_after_protocol(None)?,
+                }
+            }
+            token if token.is_name_or_address() => return Err(self.missing_qualifier_error()),
+            _ => self.parse_relation()?,
         };
         Ok((Tree::Leaf(primitive, self.span_from(start)), None))
     }
 
     /// Parses `[protocol] [direction] [type]` if an identifier follows. Otherwise consumes nothing
     /// and returns `None`.
-    fn qualifiers(&mut self) -> Parsed<Option<Qualifiers>> {
+    fn parse_qualifiers(&mut self) -> Parsed<Option<Qualifiers>> {
         let start = self.at;
         let protocol = match self.peek() {
             Token::Protocol(protocol) => {
@@ -41,7 +43,7 @@ impl Parser<'_> {
             }
             _ => None,
         };
-        let direction = self.direction();
+        let direction = self.parse_direction();
         let kind = match self.peek() {
             Token::Word(Keyword::Type(
                 TypeQualifier::Gateway | TypeQualifier::Protocol | TypeQualifier::ProtocolChain,
@@ -57,11 +59,11 @@ impl Parser<'_> {
         Ok(Some(Qualifiers { protocol, direction, kind }))
     }
 
-    fn direction(&mut self) -> Option<DirQualifier> {
+    fn parse_direction(&mut self) -> Option<DirQualifier> {
         let Token::Word(first) = self.peek() else { return None };
         if let (Token::Word(conjunction), Token::Word(second)) =
-            (self.token(self.at + 1), self.token(self.at + 2))
-            && let Some(direction) = either_or_both(first, conjunction, second)
+            (self.token_at(self.at + 1), self.token_at(self.at + 2))
+            && let Some(direction) = pair_qualifier(first, conjunction, second)
         {
             self.at += 3;
             return Some(direction);
@@ -72,7 +74,7 @@ impl Parser<'_> {
     }
 
     /// Parses a test that may follow a protocol: broadcast, multicast, or an 802.11 field.
-    fn after_protocol(&mut self, protocol: Option<Protocol>) -> Parsed<Primitive> {
+    fn parse_after_protocol(&mut self, protocol: Option<Protocol>) -> Parsed<Primitive> {
         let word = match self.peek() {
             Token::Word(word) => word,
             _ => Keyword::And,
@@ -86,21 +88,22 @@ impl Parser<'_> {
                 self.at += 1;
                 Ok(Primitive::Multicast(protocol))
             }
-            (Keyword::WlanType, _) => self.wlan_type(),
-            (Keyword::Subtype, _) => self.wlan_subtype(),
+            (Keyword::WlanType, _) => self.parse_wlan_type(),
+            (Keyword::Subtype, _) => self.parse_wlan_subtype(),
             (Keyword::Direction, _) => {
                 self.at += 1;
-                let value = self.named_value("802.11 direction", names::WLAN_DIRECTIONS, 0x03)?;
+                let value =
+                    self.parse_named_value("802.11 direction", names::WLAN_DIRECTIONS, 0x03)?;
                 Ok(Primitive::WlanDirection(value))
             }
             (_, Some(protocol)) => Ok(Primitive::Protocol(protocol)),
-            (_, None) => Err(self.unexpected("a primitive")),
+            (_, None) => Err(self.unexpected_token_error("a primitive")),
         }
     }
 
-    fn wlan_type(&mut self) -> Parsed<Primitive> {
+    fn parse_wlan_type(&mut self) -> Parsed<Primitive> {
         self.at += 1;
-        let kind = self.named_value("802.11 type", names::WLAN_TYPES, 0x0c)?;
+        let kind = self.parse_named_value("802.11 type", names::WLAN_TYPES, 0x0c)?;
         if self.peek() != Token::Word(Keyword::Subtype) {
             return Ok(Primitive::WlanType { value: kind, mask: 0x0c });
         }
@@ -110,75 +113,77 @@ impl Parser<'_> {
             .filter(|(_, value)| value & 0x0c == kind)
             .map(|(name, value)| (*name, value & 0xf0))
             .collect();
-        let subtype = self.named_value("802.11 subtype", &subtypes, 0xf0)?;
+        let subtype = self.parse_named_value("802.11 subtype", &subtypes, 0xf0)?;
         Ok(Primitive::WlanType { value: kind | subtype, mask: 0xfc })
     }
 
-    fn wlan_subtype(&mut self) -> Parsed<Primitive> {
+    fn parse_wlan_subtype(&mut self) -> Parsed<Primitive> {
         self.at += 1;
-        let value = self.table_name("802.11 subtype", names::WLAN_SUBTYPES)?;
+        let value = self.parse_table_name("802.11 subtype", names::WLAN_SUBTYPES)?;
         Ok(Primitive::WlanType { value, mask: 0xfc })
     }
 
     /// Parses a number whose bits are all in `mask`, or a name from `table`. `what` names the value
     /// in errors.
-    fn named_value(&mut self, what: &str, table: &[(&str, u32)], mask: u32) -> Parsed<u32> {
+    fn parse_named_value(&mut self, what: &str, table: &[(&str, u32)], mask: u32) -> Parsed<u32> {
         match self.peek() {
             Token::Number(number) if number & !mask != 0 => {
                 let message = format!("invalid {what} value {number:#x}");
-                Err(mistake(self.span_here(), message, None))
+                Err(invalid_text_error(self.span_here(), message, None))
             }
             Token::Number(number) => {
                 self.at += 1;
                 Ok(number)
             }
-            _ => self.table_name(what, table),
+            _ => self.parse_table_name(what, table),
         }
     }
 
-    fn table_name(&mut self, what: &str, table: &[(&str, u32)]) -> Parsed<u32> {
-        let name = self.plain_name(what)?;
-        names::find(table, &name).ok_or_else(|| {
+    fn parse_table_name(&mut self, what: &str, table: &[(&str, u32)]) -> Parsed<u32> {
+        let name = self.parse_unescaped_name(what)?;
+        names::find_word(table, &name).ok_or_else(|| {
             self.at -= 1;
             let nearest =
-                super::super::nearest::nearest(table.iter().map(|(name, _)| *name), &name);
+                super::super::nearest::nearest_word(table.iter().map(|(name, _)| *name), &name);
             let hint = nearest.map(|word| format!("did you mean `{word}`?"));
-            mistake(self.span_here(), format!("unknown {what} `{name}`"), hint)
+            invalid_text_error(self.span_here(), format!("unknown {what} `{name}`"), hint)
         })
     }
 
-    fn plain_name(&mut self, what: &str) -> Parsed<String> {
+    fn parse_unescaped_name(&mut self, what: &str) -> Parsed<String> {
         match self.peek() {
             Token::Name => {
-                let span = self.next().span;
+                let span = self.next_lexeme().span;
                 Ok(self.text[span].to_owned())
             }
             Token::Escaped => {
-                let span = self.next().span;
+                let span = self.next_lexeme().span;
                 Ok(self.text[span.start + 1..span.end].to_owned())
             }
-            _ => Err(self.unexpected(&format!("the name of an {what}"))),
+            _ => Err(self.unexpected_token_error(&format!("the name of an {what}"))),
         }
     }
 
     /// Parses a primitive that begins with a special keyword; returns `None` for any other keyword.
-    fn keyword_primitive(&mut self, word: Keyword) -> Parsed<Option<Primitive>> {
+    fn parse_keyword_primitive(&mut self, word: Keyword) -> Parsed<Option<Primitive>> {
         let start = self.at;
         self.at += 1;
         let primitive = match word {
-            Keyword::Less => Primitive::Less(self.number("a length")?),
-            Keyword::Greater => Primitive::Greater(self.number("a length")?),
-            Keyword::Byte => self.byte()?,
+            Keyword::Less => Primitive::Less(self.parse_number("a length")?),
+            Keyword::Greater => Primitive::Greater(self.parse_number("a length")?),
+            Keyword::Byte => self.parse_byte_test()?,
             Keyword::Inbound => Primitive::Direction { outbound: false },
             Keyword::Outbound => Primitive::Direction { outbound: true },
-            Keyword::IfIndex => Primitive::Interface(self.number("the number of an interface")?),
-            Keyword::Llc => Primitive::Llc(self.llc()?),
+            Keyword::IfIndex => {
+                Primitive::Interface(self.parse_number("the number of an interface")?)
+            }
+            Keyword::Llc => Primitive::Llc(self.parse_llc()?),
             Keyword::Foreign => return Err(self.foreign_word_error(start)),
             Keyword::Encapsulation(found @ Encapsulation::PppoeDiscovery) => {
                 Primitive::Encapsulation(found, None)
             }
             Keyword::Encapsulation(found) => {
-                Primitive::Encapsulation(found, self.optional_number()?)
+                Primitive::Encapsulation(found, self.parse_optional_number()?)
             }
             _ => {
                 self.at = start;
@@ -188,33 +193,33 @@ impl Parser<'_> {
         Ok(Some(primitive))
     }
 
-    fn byte(&mut self) -> Parsed<Primitive> {
-        let offset = self.number("the place of a byte")?;
+    fn parse_byte_test(&mut self) -> Parsed<Primitive> {
+        let offset = self.parse_number("the place of a byte")?;
         let op = match self.peek() {
             Token::Symbol(Symbol::Equal) => ByteOp::Equal,
             Token::Symbol(Symbol::Less) => ByteOp::Less,
             Token::Symbol(Symbol::Greater) => ByteOp::Greater,
             Token::Symbol(Symbol::Ampersand) => ByteOp::And,
             Token::Symbol(Symbol::Bar) => ByteOp::Or,
-            _ => return Err(self.unexpected("one of = < > & |")),
+            _ => return Err(self.unexpected_token_error("one of = < > & |")),
         };
         self.at += 1;
-        Ok(Primitive::Byte { offset, op, value: self.number("a byte")? })
+        Ok(Primitive::Byte { offset, op, value: self.parse_number("a byte")? })
     }
 
-    fn llc(&mut self) -> Parsed<Llc> {
+    fn parse_llc(&mut self) -> Parsed<Llc> {
         if self.peek() == Token::Word(Keyword::Foreign)
             && self.text[self.span_here()].eq_ignore_ascii_case("rnr")
         {
             self.at += 1;
-            return Ok(Llc::Supervisory(names::find(names::LLC_SUPERVISORY, "rnr")));
+            return Ok(Llc::Supervisory(names::find_word(names::LLC_SUPERVISORY, "rnr")));
         }
         if !matches!(self.peek(), Token::Name | Token::Escaped) {
             return Ok(Llc::Any);
         }
-        let name = self.plain_name("LLC type")?;
-        let supervisory = names::find(names::LLC_SUPERVISORY, &name);
-        let unnumbered = names::find(names::LLC_UNNUMBERED, &name);
+        let name = self.parse_unescaped_name("LLC type")?;
+        let supervisory = names::find_word(names::LLC_SUPERVISORY, &name);
+        let unnumbered = names::find_word(names::LLC_UNNUMBERED, &name);
         match name.to_ascii_lowercase().as_str() {
             "i" => Ok(Llc::Information),
             "s" => Ok(Llc::Supervisory(None)),
@@ -223,13 +228,17 @@ impl Parser<'_> {
             _ if unnumbered.is_some() => Ok(Llc::Unnumbered(unnumbered)),
             _ => {
                 self.at -= 1;
-                Err(mistake(self.span_here(), format!("unknown LLC type `{name}`"), None))
+                Err(invalid_text_error(
+                    self.span_here(),
+                    format!("unknown LLC type `{name}`"),
+                    None,
+                ))
             }
         }
     }
 
     /// Parses a number, possibly in parentheses; returns `None` if none follows.
-    fn optional_number(&mut self) -> Parsed<Option<u32>> {
+    fn parse_optional_number(&mut self) -> Parsed<Option<u32>> {
         match self.peek() {
             Token::Number(number) => {
                 self.at += 1;
@@ -237,9 +246,9 @@ impl Parser<'_> {
             }
             Token::Symbol(Symbol::Open) => {
                 self.at += 1;
-                let number = self.nested(Self::optional_number)?;
+                let number = self.parse_nested(Self::parse_optional_number)?;
                 if number.is_none() {
-                    return Err(self.unexpected("a number"));
+                    return Err(self.unexpected_token_error("a number"));
                 }
                 self.expect_symbol(Symbol::Close, "`)`")?;
                 Ok(number)
@@ -253,8 +262,8 @@ impl Parser<'_> {
     fn foreign_word_error(&self, at: usize) -> ExpressionError {
         let span = self.lexemes[at].span.clone();
         let what = format!("`{}` is compiled by libpcap alone", &self.text[span.clone()]);
-        ExpressionError { span, what, hint: None, kind: ErrorKind::Unknown }
+        ExpressionError { span, what, hint: None, kind: ErrorKind::Unsupported }
     }
 }
 
-const BRACKET: Token = Token::Symbol(Symbol::BracketOpen);
+const OPEN_BRACKET: Token = Token::Symbol(Symbol::BracketOpen);
