@@ -1,9 +1,9 @@
 //! Disassembler for eBPF, which annotates instructions with the filters of the request.
 //!
 //! Input: instructions or a [`Program`]. Output: text in the dialect of the verifier log and of
-//! llvm-objdump, one line per instruction. [`list_program`] adds slot numbers and filters. Golden files
-//! and `explain` contain such listings. A slot that cannot be decoded is printed as `.insn`, so
-//! disassembly never fails.
+//! llvm-objdump, one line per instruction. [`list_program`] adds slot numbers and filters. Golden
+//! files and `explain` contain such listings. A slot that cannot be decoded is printed as `.insn`,
+//! so disassembly never fails.
 
 use std::fmt::Write;
 
