@@ -7,7 +7,7 @@ use testkit::Captures;
 /// Calls `examine` for each capture. Returns the results that are not `None`, in the order of the
 /// captures' names. Setting the variable `CASES` selects the captures whose name contains its
 /// value.
-pub(crate) fn examine_all<T: Send>(
+pub(crate) fn examine_captures<T: Send>(
     captures: &Captures,
     examine: impl Fn(&Path) -> Option<T> + Sync,
 ) -> Vec<(String, T)> {

@@ -22,7 +22,7 @@ const COLLECT: Description = Description {
 };
 
 thread_local! {
-    static OBSERVED: RefCell<Vec<CollectedBlock>> = const { RefCell::new(Vec::new()) };
+    static COLLECTED_BLOCKS: RefCell<Vec<CollectedBlock>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A collected block.
@@ -74,7 +74,7 @@ struct Collect;
 
 impl Lanes for Collect {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
-        OBSERVED.with_borrow_mut(|observed| {
+        COLLECTED_BLOCKS.with_borrow_mut(|observed| {
             observed.extend(batch.blocks().map(|(_, block)| CollectedBlock::from_block(&block)));
         });
     }
@@ -85,8 +85,8 @@ impl Lanes for Collect {
 pub(crate) fn run_and_collect(
     line: &PlannedRequest,
 ) -> Result<(Vec<CollectedBlock>, Outcome), String> {
-    OBSERVED.take();
+    COLLECTED_BLOCKS.take();
     let outcome = line.run_sequential().map_err(|error| error.to_string())?;
     assert_eq!(outcome.ledger.imbalances(), [], "{}", line.text);
-    Ok((OBSERVED.take(), outcome))
+    Ok((COLLECTED_BLOCKS.take(), outcome))
 }

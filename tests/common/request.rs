@@ -34,7 +34,7 @@ impl PlannedRequest {
         text: impl Into<String>,
         filters: &'static [&'static Description],
     ) -> Self {
-        let (text, catalogue) = (text.into(), CatalogWith(filters));
+        let (text, catalogue) = (text.into(), ExtendedCatalog(filters));
         let (graph, mistakes) = pipeline::read_request(&text, &catalogue);
         // Warnings are expected here.
         let wrong = mistakes.iter().any(|mistake| mistake.is_error());
@@ -57,12 +57,12 @@ impl PlannedRequest {
     }
 
     /// Returns the number of replicas of the replicated chain, or 1 if no chain is replicated.
-    pub(crate) fn replicas(&self) -> usize {
+    pub(crate) fn replica_count(&self) -> usize {
         self.plan.replicas.iter().map(|copied| copied.spaces.len()).sum()
     }
 
     /// Returns the number of spaces.
-    pub(crate) fn spaces(&self) -> usize {
+    pub(crate) fn space_count(&self) -> usize {
         self.plan.spaces.len()
     }
 
@@ -72,9 +72,9 @@ impl PlannedRequest {
 }
 
 /// The built-in catalog, preceded by the given filters.
-struct CatalogWith(&'static [&'static Description]);
+struct ExtendedCatalog(&'static [&'static Description]);
 
-impl Registry for CatalogWith {
+impl Registry for ExtendedCatalog {
     fn find(&self, name: &str) -> Option<&'static Description> {
         let own = self.0.iter().copied().find(|entry| entry.name == name);
         own.or_else(|| engine::registry::MachineRegistry::Local.find(name))

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// tshark options for complete reassembly: HTTP chunks are joined and content codings decoded.
-const THOROUGH: [&str; 7] = [
+/// tshark options for complete reassembly: tshark joins HTTP chunks and decodes content codings.
+const REASSEMBLY_OPTIONS: [&str; 7] = [
     "tcp.desegment_tcp_streams:TRUE",
     "ip.defragment:TRUE",
     "ipv6.defragment:TRUE",
@@ -29,10 +29,10 @@ pub(crate) struct FollowedConnection {
     pub(crate) sides: [Vec<StreamSpan>; 2],
 }
 
-fn command(capture: &Path) -> Command {
+fn tshark_command(capture: &Path) -> Command {
     let mut command = Command::new("tshark");
     command.args(["-n", "-q", "-r"]).arg(capture).stdin(Stdio::null()).stderr(Stdio::null());
-    for setting in THOROUGH {
+    for setting in REASSEMBLY_OPTIONS {
         command.args(["-o", setting]);
     }
     command
@@ -40,18 +40,18 @@ fn command(capture: &Path) -> Command {
 
 /// Returns the streams of a capture in the order of their start. Panics if there are fewer than
 /// `expected`.
-pub(crate) fn streams(capture: &Path, expected: usize) -> Vec<FollowedConnection> {
+pub(crate) fn follow_streams(capture: &Path, expected: usize) -> Vec<FollowedConnection> {
     let mut streams = Vec::new();
     let mut to = expected + 8;
     loop {
         let from = streams.len();
-        let mut command = command(capture);
+        let mut command = tshark_command(capture);
         command.args(["-o", "tcp.reassemble_out_of_order:TRUE"]);
         for number in from..to {
             command.args(["-z", &format!("follow,tcp,raw,{number}")]);
         }
         let output = command.output().expect("tshark");
-        let mut found = parse_followed(&String::from_utf8_lossy(&output.stdout));
+        let mut found = parse_follow_output(&String::from_utf8_lossy(&output.stdout));
         streams.extend((from..to).map_while(|number| found.remove(&number)));
         if streams.len() < to {
             return streams;
@@ -62,7 +62,7 @@ pub(crate) fn streams(capture: &Path, expected: usize) -> Vec<FollowedConnection
 }
 
 /// Parses the output of `-z follow,tcp,raw`.
-fn parse_followed(text: &str) -> BTreeMap<usize, FollowedConnection> {
+fn parse_follow_output(text: &str) -> BTreeMap<usize, FollowedConnection> {
     let mut found = BTreeMap::new();
     let (mut number, mut stream) = (None, FollowedConnection::default());
     for line in text.lines() {
@@ -111,14 +111,21 @@ fn decode_hex(text: &str) -> Vec<u8> {
 }
 
 /// Returns the non-empty bodies of the HTTP messages of a capture, using the directory `folder` for
-/// temporary files. If `waits` is true, tshark reorders segments before dissection and dissects
-/// nothing after a gap.
-pub(crate) fn bodies(capture: &Path, folder: &Path, waits: bool) -> Vec<Vec<u8>> {
+/// temporary files. If `waits_for_segments` is true, tshark reorders segments before dissection and
+/// dissects nothing after a gap.
+pub(crate) fn export_http_bodies(
+    capture: &Path,
+    folder: &Path,
+    waits_for_segments: bool,
+) -> Vec<Vec<u8>> {
     std::fs::create_dir_all(folder).expect("a folder");
     let objects = format!("http,{}", folder.display());
-    let waits = format!("tcp.reassemble_out_of_order:{}", if waits { "TRUE" } else { "FALSE" });
-    let mut command = command(capture);
-    command.args(["-o", &waits, "--export-objects", &objects]).stdout(Stdio::null());
+    let waits_for_segments = format!(
+        "tcp.reassemble_out_of_order:{}",
+        if waits_for_segments { "TRUE" } else { "FALSE" }
+    );
+    let mut command = tshark_command(capture);
+    command.args(["-o", &waits_for_segments, "--export-objects", &objects]).stdout(Stdio::null());
     let status = command.status();
     // It fails on a truncated capture; its output until then is valid.
     status.expect("tshark");

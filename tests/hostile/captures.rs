@@ -2,7 +2,7 @@
 //! pass all requests; mutated captures pass the requests with many filters.
 
 use crate::catalog;
-use crate::exam::{Expected, examine, report};
+use crate::exam::{ExpectedPackets, examine_request, format_failure};
 use crate::mutate::{Mutation, MutationCounts, mutations};
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use testkit::{Captures, Random};
 use wire::LinkType;
 
-/// Limit of processor time per megabyte, in ns.
+/// Limit of processor time per megabyte of capture, in ns.
 const NS_PER_MEGABYTE_MAX: u64 = 100_000_000;
 /// Processor time allowed per run in addition, for setup and teardown of memory and files, in ns.
 const NS_PER_RUN: u64 = 10_000_000;
@@ -31,22 +31,22 @@ const OUTPUT_DIRECTORY: &str = "out";
 
 /// A set of requests, and the mutations of the captures that they replay.
 struct Sweep {
-    /// A function that returns the requests for a capture file and an output directory. Every
-    /// capture passes the first `always` requests and a number of `rounds` of the others.
-    lines: fn(&Path, &Path) -> Vec<String>,
-    always: usize,
+    /// Returns the requests for a capture file and an output directory. Every capture passes the
+    /// first `always_run` requests, and `rounds` of the remaining ones in rotation.
+    requests: fn(&Path, &Path) -> Vec<String>,
+    always_run: usize,
     rounds: usize,
-    /// The number of mutations per capture.
+    /// Number of mutations of each capture.
     mutations: MutationCounts,
-    /// True if the processor time is checked. It is not checked where the kernel spends most of it
-    /// on creating files.
+    /// True if the processor time is checked. A sweep that creates many files is not timed, because
+    /// the kernel spends most of the time on them.
     is_timed: bool,
 }
 
 /// A small set of requests and mutations, so that a debug build takes seconds.
 const SMALL_SWEEP: Sweep = Sweep {
-    lines: |_, _| Vec::new(),
-    always: 0,
+    requests: |_, _| Vec::new(),
+    always_run: 0,
     rounds: 2,
     mutations: MutationCounts { truncations: 1, flips: 1 },
     is_timed: true,
@@ -67,11 +67,19 @@ fn assert_captures_pass_every_filter(captures: Captures) {
         let wide = catalog::wide_requests(capture).into_iter();
         wide.chain(catalog::single_filter_requests(capture)).collect()
     };
-    let mutations = match is_soak() {
+    let mutations = match is_soak_run() {
         true => MutationCounts { truncations: usize::MAX, flips: 1000 },
         false => MutationCounts { truncations: 4, flips: 4 },
     };
-    sweep(captures, &Sweep { lines, always: catalog::WIDE, mutations, ..SMALL_SWEEP });
+    run_sweep(
+        captures,
+        &Sweep {
+            requests: lines,
+            always_run: catalog::WIDE_REQUEST_COUNT,
+            mutations,
+            ..SMALL_SWEEP
+        },
+    );
 }
 
 #[test]
@@ -85,7 +93,10 @@ fn corpus_every_capture_passes_a_file_sink() {
 }
 
 fn assert_captures_pass_a_file_sink(captures: Captures) {
-    sweep(captures, &Sweep { lines: catalog::file_sink_requests, is_timed: false, ..SMALL_SWEEP });
+    run_sweep(
+        captures,
+        &Sweep { requests: catalog::file_sink_requests, is_timed: false, ..SMALL_SWEEP },
+    );
 }
 
 /// Runs sinks that write to standard output in a child process. Its standard output is /dev/null,
@@ -115,7 +126,7 @@ fn assert_captures_pass_a_stdout_sink(test: &str, captures: Captures) {
             lines.push(format!("{replay} | (eth | vlan) + (ip | ipproto) | json"));
             lines
         };
-        return sweep(captures, &Sweep { lines, ..SMALL_SWEEP });
+        return run_sweep(captures, &Sweep { requests: lines, ..SMALL_SWEEP });
     }
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     child.args(["--exact", "--nocapture", test]);
@@ -147,35 +158,36 @@ fn assert_captures_pass_typical_requests(captures: Captures) {
         lines.push(format!("{replay} ++ {replay} | eth |all discard"));
         lines
     };
-    sweep(captures, &Sweep { lines, ..SMALL_SWEEP });
+    run_sweep(captures, &Sweep { requests: lines, ..SMALL_SWEEP });
 }
 
-fn is_soak() -> bool {
+fn is_soak_run() -> bool {
     std::env::var_os("STREAMLINE_SOAK").is_some_and(|value| value == "1")
 }
 
 /// Runs every capture through the requests, with a thread per processor.
-fn sweep(captures: Captures, sweep: &Sweep) {
+fn run_sweep(captures: Captures, sweep: &Sweep) {
     let paths = captures.paths;
     let seed = Random::replayable().next();
-    let work = Work { sweep, paths, seed, next: AtomicUsize::new(0), runs: AtomicU64::new(0) };
+    let work =
+        SweepProgress { sweep, paths, seed, next: AtomicUsize::new(0), runs: AtomicU64::new(0) };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let now: Vec<Mutex<String>> = (0..threads).map(|_| Mutex::default()).collect();
     let work = &work;
     let spent = std::thread::scope(|scope| {
         let (ended, watched) = mpsc::channel::<()>();
         scope.spawn(|| abort_on_hang(&now, &work.runs, watched));
-        let worker = |now| scope.spawn(move || Worker::new(work, now).process_captures());
+        let worker = |now| scope.spawn(move || SweepWorker::new(work, now).process_captures());
         let workers: Vec<_> = now.iter().map(worker).collect();
         let shares: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         drop(ended);
-        shares.into_iter().map(|share| share.expect("told above")).reduce(sum)
+        shares.into_iter().map(|share| share.expect("told above")).reduce(sum_costs)
     });
-    judge(&spent.unwrap_or_default(), sweep.is_timed);
+    assert_costs_within_limit(&spent.unwrap_or_default(), sweep.is_timed);
 }
 
 /// The state that all threads of a sweep share.
-struct Work<'s> {
+struct SweepProgress<'s> {
     sweep: &'s Sweep,
     paths: Vec<PathBuf>,
     seed: u64,
@@ -183,20 +195,20 @@ struct Work<'s> {
     runs: AtomicU64,
 }
 
-impl Work<'_> {
+impl SweepProgress<'_> {
     fn next_capture(&self) -> Option<(usize, &Path)> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         Some((index, self.paths.get(index)?))
     }
 }
 
-/// A thread of a sweep, with its own capture file.
-struct Worker<'w> {
-    work: &'w Work<'w>,
+/// A thread of a sweep, with a capture file of its own.
+struct SweepWorker<'w> {
+    work: &'w SweepProgress<'w>,
     now: &'w Mutex<String>,
     file: PathBuf,
-    lines: Vec<PlannedRequest>,
-    spent: Vec<RequestCost>,
+    requests: Vec<PlannedRequest>,
+    costs: Vec<RequestCost>,
     scratch: Scratch,
 }
 
@@ -205,7 +217,7 @@ struct RequestCost {
     line: String,
     ns: u64,
     /// Processor time spent on packets, in ns: the total minus the time of empty runs.
-    own_ns: u64,
+    packet_ns: u64,
     bytes: u64,
     runs: u64,
     /// Processor time of a run over a capture without packets, in ns. Such a run only starts and
@@ -214,101 +226,108 @@ struct RequestCost {
 }
 
 impl RequestCost {
-    fn new(line: &PlannedRequest, scratch: &Scratch, work: &Work<'_>, now: &Mutex<String>) -> Self {
+    fn new(
+        line: &PlannedRequest,
+        scratch: &Scratch,
+        work: &SweepProgress<'_>,
+        now: &Mutex<String>,
+    ) -> Self {
         let header = wire::capture::write::header(LinkType::ETHERNET);
-        let nothing = Expected::read(&header);
+        let nothing = ExpectedPackets::read(&header);
         std::fs::write(scratch.path(CAPTURE_FILE), header).expect("a file");
         *now.lock().unwrap_or_else(PoisonError::into_inner) = format!("it hangs: {}", line.text);
         let cost = |_| {
             let out = scratch.path(OUTPUT_DIRECTORY);
             std::fs::create_dir(&out).expect("a folder for sinks");
-            let cost = examine(line, &nothing);
+            let cost = examine_request(line, &nothing);
             std::fs::remove_dir_all(out).expect("what sinks left");
             work.runs.fetch_add(1, Ordering::Relaxed);
             cost.unwrap_or_else(|why| panic!("{}: {why}", line.text))
         };
         let empty_ns = (0..10).map(cost).min().unwrap_or(0);
         let line = line.text.replace(&scratch.path("").display().to_string(), "");
-        Self { line, ns: 0, own_ns: 0, bytes: 0, runs: 0, empty_ns }
+        Self { line, ns: 0, packet_ns: 0, bytes: 0, runs: 0, empty_ns }
     }
 
-    fn add(&mut self, ns: u64, bytes: u64) {
+    fn add_run(&mut self, ns: u64, bytes: u64) {
         self.ns += ns;
-        self.own_ns += ns.saturating_sub(self.empty_ns);
+        self.packet_ns += ns.saturating_sub(self.empty_ns);
         self.bytes += bytes;
         self.runs += 1;
     }
 }
 
 /// Adds the times of two threads, request by request.
-fn sum(mut one: Vec<RequestCost>, other: Vec<RequestCost>) -> Vec<RequestCost> {
+fn sum_costs(mut one: Vec<RequestCost>, other: Vec<RequestCost>) -> Vec<RequestCost> {
     for (one, other) in one.iter_mut().zip(other) {
         one.ns += other.ns;
-        one.own_ns += other.own_ns;
+        one.packet_ns += other.packet_ns;
         one.bytes += other.bytes;
         one.runs += other.runs;
     }
     one
 }
 
-impl<'w> Worker<'w> {
-    fn new(work: &'w Work<'w>, now: &'w Mutex<String>) -> Self {
+impl<'w> SweepWorker<'w> {
+    fn new(work: &'w SweepProgress<'w>, now: &'w Mutex<String>) -> Self {
         let scratch = Scratch::new();
         let file = scratch.path(CAPTURE_FILE);
-        let texts = (work.sweep.lines)(&file, &scratch.path(OUTPUT_DIRECTORY));
-        let lines: Vec<PlannedRequest> = texts.into_iter().map(PlannedRequest::new).collect();
-        let spent = lines.iter().map(|line| RequestCost::new(line, &scratch, work, now)).collect();
-        Self { work, now, file, lines, spent, scratch }
+        let texts = (work.sweep.requests)(&file, &scratch.path(OUTPUT_DIRECTORY));
+        let requests: Vec<PlannedRequest> = texts.into_iter().map(PlannedRequest::new).collect();
+        let costs =
+            requests.iter().map(|line| RequestCost::new(line, &scratch, work, now)).collect();
+        Self { work, now, file, requests, costs, scratch }
     }
 
     /// Processes captures until none is left.
     fn process_captures(mut self) -> Vec<RequestCost> {
-        let &Sweep { always, rounds, mutations: mutation_counts, .. } = self.work.sweep;
-        let others = self.lines.len() - always;
-        let rounds = if is_soak() { others } else { rounds.min(others) };
+        let &Sweep { always_run: always, rounds, mutations: mutation_counts, .. } = self.work.sweep;
+        let others = self.requests.len() - always;
+        let rounds = if is_soak_run() { others } else { rounds.min(others) };
         while let Some((index, path)) = self.work.next_capture() {
             let bytes = std::fs::read(path).expect("a capture that can be read");
             let interleaved = (0..rounds).map(|round| always + (index * rounds + round) % others);
             for which in (0..always).chain(interleaved) {
-                self.run(path, &bytes, Mutation::Unchanged, which);
+                self.run_mutation(path, &bytes, Mutation::Unchanged, which);
             }
             let mut random = Random::new(self.work.seed.wrapping_add(index as u64));
             let from = if always > 0 { always } else { others };
             for (number, mutation) in
                 mutations(&bytes, mutation_counts, &mut random).into_iter().enumerate()
             {
-                self.run(path, &bytes, mutation, (index + number) % from);
+                self.run_mutation(path, &bytes, mutation, (index + number) % from);
             }
         }
-        self.spent
+        self.costs
     }
 
-    fn run(&mut self, path: &Path, bytes: &[u8], mutation: Mutation, which: usize) {
+    fn run_mutation(&mut self, path: &Path, bytes: &[u8], mutation: Mutation, which: usize) {
         let out = self.scratch.path(OUTPUT_DIRECTORY);
         std::fs::create_dir(&out).expect("a folder for sinks");
         let capture = mutation.apply(bytes);
         std::fs::write(&self.file, &capture).expect("a file");
-        let line = &self.lines[which];
-        let report = |why: &str| report(why, line, path, mutation);
+        let line = &self.requests[which];
+        let report = |why: &str| format_failure(why, line, path, mutation);
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = report("it hangs");
-        let expected = Expected::read(&capture);
-        let cost = || examine(line, &expected).unwrap_or_else(|why| panic!("{}", report(&why)));
+        let expected = ExpectedPackets::read(&capture);
+        let cost =
+            || examine_request(line, &expected).unwrap_or_else(|why| panic!("{}", report(&why)));
         let length = capture.len() as u64;
-        let slow = |cost: &u64| *cost > DEBUG_SLOWDOWN * NS_PER_RUN + ns_allowed(length);
+        let slow = |cost: &u64| *cost > DEBUG_SLOWDOWN * NS_PER_RUN + time_limit_ns(length);
         let mut spent = cost();
         if self.work.sweep.is_timed && slow(&spent) {
             // Repeats a slow run, since the machine may be busy.
             spent = (0..3).map(|_| cost()).min().unwrap_or(spent);
             assert!(!slow(&spent), "{}", report(&format!("it took {spent} ns for {length} bytes")));
         }
-        self.spent[which].add(spent, length);
+        self.costs[which].add_run(spent, length);
         self.work.runs.fetch_add(1, Ordering::Relaxed);
         std::fs::remove_dir_all(&out).expect("what sinks left");
     }
 }
 
 /// Returns the processor time that is allowed for `bytes` bytes, in ns.
-fn ns_allowed(bytes: u64) -> u64 {
+fn time_limit_ns(bytes: u64) -> u64 {
     bytes * NS_PER_MEGABYTE_MAX / 1_000_000 * DEBUG_SLOWDOWN
 }
 
@@ -331,14 +350,14 @@ fn abort_on_hang(now: &[Mutex<String>], runs: &AtomicU64, ended: mpsc::Receiver<
 /// of a run without packets is subtracted, because most captures are small. Requests that processed
 /// less than a megabyte have no limit.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn judge(spent: &[RequestCost], is_timed: bool) {
+fn assert_costs_within_limit(costs: &[RequestCost], is_timed: bool) {
     let mut slow = Vec::new();
     println!("ms/MB; with the costs of a run; runs; MB; line");
-    for &RequestCost { ref line, ns, own_ns, bytes, runs, .. } in spent {
+    for &RequestCost { ref line, ns, packet_ns, bytes, runs, .. } in costs {
         let rate = |ns: u64| ns as f64 / bytes as f64;
-        let (own, all, megabytes) = (rate(own_ns), rate(ns), bytes as f64 / 1e6);
+        let (own, all, megabytes) = (rate(packet_ns), rate(ns), bytes as f64 / 1e6);
         println!("{own:8.1} {all:8.1} {runs:7} {megabytes:8.1}  {line}");
-        if is_timed && bytes > 1_000_000 && own_ns > ns_allowed(bytes) {
+        if is_timed && bytes > 1_000_000 && packet_ns > time_limit_ns(bytes) {
             slow.push(line);
         }
     }

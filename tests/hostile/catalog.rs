@@ -10,16 +10,16 @@ use std::path::Path;
 use std::sync::Once;
 
 /// Number of requests that [`wide_requests`] returns.
-pub(crate) const WIDE: usize = 4;
+pub(crate) const WIDE_REQUEST_COUNT: usize = 4;
 
 /// Returns the requests in which as many filters as possible receive every packet of `capture`:
 /// observers in a chain, observers and editors in a chain, all filters in parallel, and all
 /// classifiers as one Boolean section.
-pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE] {
-    let replay = &Sources::of(capture).replay;
+pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE_REQUEST_COUNT] {
+    let replay = &Sources::replaying(capture).replay;
     let framed = |d: &&&Description| d.input_forms.has(Form::Frame);
     let uses = |wanted: fn(&Description) -> bool| -> Vec<String> {
-        FILTERS.iter().filter(framed).filter(|d| wanted(d)).map(|d| example(d)).collect()
+        FILTERS.iter().filter(framed).filter(|d| wanted(d)).map(|d| example_text(d)).collect()
     };
     let answers = uses(|d| d.kind.only_sets_class());
     let either: Vec<_> =
@@ -27,11 +27,11 @@ pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE] {
     [
         format!(
             "{replay} |all {} |all discard",
-            chain(|d| d.kind < FilterKind::Editing).join(" |all ")
+            longest_chain(|d| d.kind < FilterKind::Editing).join(" |all ")
         ),
         format!(
             "{replay} |all {} |all discard",
-            chain(|d| d.kind >= FilterKind::Editing).join(" |all ")
+            longest_chain(|d| d.kind >= FilterKind::Editing).join(" |all ")
         ),
         format!(
             "{replay} |all ({}) |all discard",
@@ -44,14 +44,14 @@ pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE] {
 /// Returns a request for every filter with the arguments of its example, and a request for every
 /// keyword of each parameter.
 pub(crate) fn single_filter_requests(capture: &Path) -> Vec<String> {
-    let sources = Sources::of(capture);
-    FILTERS.iter().flat_map(|d| single(d, &sources)).collect()
+    let sources = Sources::replaying(capture);
+    FILTERS.iter().flat_map(|d| requests_for_filter(d, &sources)).collect()
 }
 
 /// Returns a request for every sink that writes to a given file or directory, once after frames and
 /// once after bytes.
 pub(crate) fn file_sink_requests(capture: &Path, folder: &Path) -> Vec<String> {
-    sink_lines(capture, |d| d.parameters.iter().any(|p| p.kind == Type::Path), Some(folder))
+    sink_requests(capture, |d| d.parameters.iter().any(|p| p.kind == Type::Path), Some(folder))
 }
 
 /// Returns a request for every sink that writes to standard output. Two kinds of sinks are omitted:
@@ -60,14 +60,14 @@ pub(crate) fn file_sink_requests(capture: &Path, folder: &Path) -> Vec<String> {
 pub(crate) fn stdout_sink_requests(capture: &Path) -> Vec<String> {
     let needs_path = |p: &Parameter| p.kind == Type::Path || p.default.is_none() && !p.optional;
     let leaves = |d: &Description| ["name", "interface"].iter().any(|p| d.parameter(p).is_some());
-    sink_lines(capture, |d| !leaves(d) && !d.parameters.iter().any(needs_path), None)
+    sink_requests(capture, |d| !leaves(d) && !d.parameters.iter().any(needs_path), None)
 }
 
-/// Returns a filter or sink with the arguments of the example in its description.
+/// Returns a filter or sink with the arguments of its example.
 pub(crate) fn example_node(d: &Description) -> FilterTerm {
     let (request, mistakes) = pipeline::parse(d.example);
     assert!(mistakes.is_empty(), "the example of `{}`: {mistakes:?}", d.name);
-    let found = request.pipelines.iter().find_map(|term| find(term, d.name));
+    let found = request.pipelines.iter().find_map(|term| find_filter_term(term, d.name));
     let found = found.unwrap_or_else(|| panic!("`{}` is not in its own example", d.name));
     let mut node = found.clone();
     for argument in &mut node.arguments {
@@ -75,24 +75,24 @@ pub(crate) fn example_node(d: &Description) -> FilterTerm {
         let is_file = d.parameter(name).is_some_and(|known| known.kind == Type::Path);
         // A file that a filter reads is a key.
         if d.user.is_some() && is_file {
-            (argument.value.bytes, argument.value.quoted) = (key().into(), true);
+            (argument.value.bytes, argument.value.quoted) = (key_file().into(), true);
         }
     }
     node
 }
 
 /// Returns the path of a key file, created on the first call.
-fn key() -> &'static str {
-    const KEY: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/hostile.key");
+fn key_file() -> &'static str {
+    const KEY_PATH: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/hostile.key");
     static CREATED: Once = Once::new();
     CREATED.call_once(|| {
         // Another process may be reading it: it is replaced atomically.
-        let made = format!("{KEY}.{}", std::process::id());
+        let made = format!("{KEY_PATH}.{}", std::process::id());
         fs::write(&made, "00112233445566778899aabbccddeeff").expect("a file");
         fs::set_permissions(&made, Permissions::from_mode(0o600)).expect("its mode");
-        fs::rename(&made, KEY).expect("its name");
+        fs::rename(&made, KEY_PATH).expect("its name");
     });
-    KEY
+    KEY_PATH
 }
 
 struct Sources {
@@ -101,54 +101,54 @@ struct Sources {
 }
 
 impl Sources {
-    fn of(capture: &Path) -> Self {
+    fn replaying(capture: &Path) -> Self {
         let file = format!("'{}'", capture.display());
         let others = [format!("read {file} block=1500"), format!("read {file} lines=yes")];
         Self { replay: format!("replay {file}"), others }
     }
 }
 
-fn single(d: &Description, sources: &Sources) -> Vec<String> {
+fn requests_for_filter(d: &Description, sources: &Sources) -> Vec<String> {
     let mut heads = Vec::new();
     if d.input_forms.has(Form::Frame) {
         heads.push(sources.replay.clone());
     } else {
         let feeds = |f: &&&Description| {
             f.input_forms.has(Form::Frame)
-                && d.input_forms.has(after(f, Form::Frame))
+                && d.input_forms.has(output_form(f, Form::Frame))
                 && f.name != d.name
         };
         let feeder = FILTERS.iter().find(feeds);
         let feeder = feeder.unwrap_or_else(|| panic!("no filter of frames feeds `{}`", d.name));
-        heads.push(format!("{} |all {}", sources.replay, example(feeder)));
+        heads.push(format!("{} |all {}", sources.replay, example_text(feeder)));
     }
     if d.input_forms.has(Form::Bytes) {
         heads.extend(sources.others.iter().cloned());
     }
-    let uses = variants(d);
+    let uses = filter_variants(d);
     let line = |head: &String, used: &String| format!("{head} |all {used} |all discard");
     heads.iter().flat_map(|head| uses.iter().map(|used| line(head, used))).collect()
 }
 
 /// Returns a chain of as many filters as their forms permit, in catalog order.
-fn chain(wanted: fn(&Description) -> bool) -> Vec<String> {
+fn longest_chain(wanted: fn(&Description) -> bool) -> Vec<String> {
     let mut form = Form::Frame;
     let mut uses = Vec::new();
     for d in FILTERS.iter().filter(|d| wanted(d)) {
         if d.input_forms.has(form) {
-            form = after(d, form);
-            uses.push(example(d));
+            form = output_form(d, form);
+            uses.push(example_text(d));
         }
     }
     uses
 }
 
-fn sink_lines(
+fn sink_requests(
     capture: &Path,
     wanted: impl Fn(&Description) -> bool,
     folder: Option<&Path>,
 ) -> Vec<String> {
-    let sources = Sources::of(capture);
+    let sources = Sources::replaying(capture);
     let sinks = endpoint::catalog::SINKS.iter().map(|entry| entry.description);
     let mut lines = Vec::new();
     for d in sinks.filter(|d| wanted(d)) {
@@ -168,7 +168,7 @@ fn sink_lines(
 }
 
 /// Returns the filter with the arguments of its example, and with each keyword of each parameter.
-fn variants(d: &Description) -> Vec<String> {
+fn filter_variants(d: &Description) -> Vec<String> {
     let node = example_node(d);
     let needed = |key: &str| d.parameter(key).is_some_and(|p| p.default.is_none() && !p.optional);
     let stays = |key: Option<&str>| key.is_none_or(needed);
@@ -197,24 +197,24 @@ fn argument_variants(d: &Description) -> Vec<String> {
     all
 }
 
-fn example(d: &Description) -> String {
+fn example_text(d: &Description) -> String {
     example_node(d).to_string()
 }
 
-fn after(d: &Description, form: Form) -> Form {
+fn output_form(d: &Description, form: Form) -> Form {
     match d.output_form {
         OutputForm::Form(given) => given,
         OutputForm::Same | OutputForm::Nothing => form,
     }
 }
 
-fn find<'t>(term: &'t Term, name: &str) -> Option<&'t FilterTerm> {
+fn find_filter_term<'t>(term: &'t Term, name: &str) -> Option<&'t FilterTerm> {
     match term {
         Term::Hole(_) => None,
         Term::Filter(node) => (node.name.text == name).then_some(node),
-        Term::Not(not) => find(&not.term, name),
-        Term::Group(group) => group.branches.iter().find_map(|b| find(&b.term, name)),
-        Term::Pipeline(pipeline) => find(&pipeline.first, name)
-            .or_else(|| pipeline.rest.iter().find_map(|stage| find(&stage.term, name))),
+        Term::Not(not) => find_filter_term(&not.term, name),
+        Term::Group(group) => group.branches.iter().find_map(|b| find_filter_term(&b.term, name)),
+        Term::Pipeline(pipeline) => find_filter_term(&pipeline.first, name)
+            .or_else(|| pipeline.rest.iter().find_map(|stage| find_filter_term(&stage.term, name))),
     }
 }

@@ -11,19 +11,19 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The packets that a capture contains according to the capture reader.
-pub(crate) struct Expected {
+pub(crate) struct ExpectedPackets {
     /// Number of readable packets.
     packets: u64,
     /// The reader's error after the readable packets; `None` if the whole file is readable.
     fault: Option<String>,
     /// True if the capture has several link types, which a pcap file cannot represent.
-    mixed: bool,
+    has_mixed_link_types: bool,
 }
 
-impl Expected {
+impl ExpectedPackets {
     /// Reads a capture from memory.
     pub(crate) fn read(capture: &[u8]) -> Self {
-        let mut expected = Self { packets: 0, fault: None, mixed: false };
+        let mut expected = Self { packets: 0, fault: None, has_mixed_link_types: false };
         let mut links = BTreeSet::new();
         for packet in wire::capture::packets(capture) {
             match packet {
@@ -37,14 +37,17 @@ impl Expected {
         if capture.is_empty() {
             expected.fault = Some("it is empty".to_owned());
         }
-        expected.mixed = links.len() > 1;
+        expected.has_mixed_link_types = links.len() > 1;
         expected
     }
 }
 
 /// Runs a request over the capture file; returns the processor time in ns, or a description of the
 /// violated invariant.
-pub(crate) fn examine(line: &PlannedRequest, expected: &Expected) -> Result<u64, String> {
+pub(crate) fn examine_request(
+    line: &PlannedRequest,
+    expected: &ExpectedPackets,
+) -> Result<u64, String> {
     let begin = sys::clock::thread();
     let outcome = line.run_sequential();
     let spent = sys::clock::thread().saturating_sub(begin);
@@ -59,20 +62,24 @@ pub(crate) fn examine(line: &PlannedRequest, expected: &Expected) -> Result<u64,
     Ok(spent)
 }
 
-/// Checks that a request was refused only because the capture's header is broken.
-fn check_refusal(why: &str, expected: &Expected) -> Result<(), String> {
+/// Checks that a refusal of the request has the capture's broken header as its only reason.
+fn check_refusal(why: &str, expected: &ExpectedPackets) -> Result<(), String> {
     match &expected.fault {
         Some(fault) if expected.packets == 0 && why.contains(fault) => Ok(()),
         fault => Err(format!("refused: {why}; a reader says {fault:?} after {}", expected.packets)),
     }
 }
 
-fn check_outcome(outcome: &Outcome, replays: bool, expected: &Expected) -> Result<(), String> {
+fn check_outcome(
+    outcome: &Outcome,
+    replays: bool,
+    expected: &ExpectedPackets,
+) -> Result<(), String> {
     if let Some(imbalance) = outcome.ledger.imbalances().first() {
         return Err(format!("the ledger: {imbalance}"));
     }
     let unexpected = |failure: &&PathFailure| match &failure.cause {
-        Cause::Endpoint(_) if failure.node == "pcap" => !expected.mixed,
+        Cause::Endpoint(_) if failure.node == "pcap" => !expected.has_mixed_link_types,
         Cause::Endpoint(_) => !replays || failure.node != "replay" || expected.fault.is_none(),
         Cause::Ring(_)
         | Cause::Panic { .. }
@@ -107,6 +114,11 @@ fn check_outcome(outcome: &Outcome, replays: bool, expected: &Expected) -> Resul
 }
 
 /// Formats a failure with everything needed to reproduce it.
-pub(crate) fn report(why: &str, line: &PlannedRequest, path: &Path, mutation: Mutation) -> String {
+pub(crate) fn format_failure(
+    why: &str,
+    line: &PlannedRequest,
+    path: &Path,
+    mutation: Mutation,
+) -> String {
     format!("{}\n  of {}, {mutation}:\n  {why}", line.text, path.display())
 }

@@ -4,7 +4,7 @@
 //!
 //! For any input, only a body's own assertions may panic, and no input may take longer than 100 ms.
 
-use bodies::Body;
+use bodies::FuzzBody;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use testkit::Random;
 
@@ -23,42 +23,42 @@ const DEBUG_SLOWDOWN: u64 = if cfg!(debug_assertions) { 5 } else { 1 };
 const LENGTH_MAX: usize = 2048;
 
 /// All fuzz bodies.
-const BODIES: &[Body] = &[
-    bodies::LANGUAGE,
-    bodies::REQUEST,
-    programs::EXPRESSION,
-    programs::CLASSIC,
-    programs::INTERPRETER,
-    frames::CAPTURE,
-    frames::DISSECT,
-    frames::FILTERS,
-    http::HEAD,
-    http::CONNECTION,
-    messages::DNS,
-    messages::HELLO,
-    bodies::RESOLVE,
-    records::RECORD,
+const FUZZ_BODIES: &[FuzzBody] = &[
+    bodies::LANGUAGE_BODY,
+    bodies::REQUEST_BODY,
+    programs::EXPRESSION_BODY,
+    programs::CLASSIC_BODY,
+    programs::INTERPRETER_BODY,
+    frames::CAPTURE_BODY,
+    frames::DISSECT_BODY,
+    frames::FILTERS_BODY,
+    http::HEAD_BODY,
+    http::CONNECTION_BODY,
+    messages::DNS_BODY,
+    messages::HELLO_BODY,
+    bodies::RESOLVE_BODY,
+    records::RECORD_BODY,
 ];
 
-/// A body with a planted bug: it panics if an input begins with a certain byte, as every eighth
-/// random input does, so a smoke run must find the bug.
-const CANARY: Body = Body {
+/// A fuzz body that panics if an input begins with a certain byte, as one random input in eight
+/// does. A smoke run that does not find the panic is broken.
+const RANDOM_INPUT_CANARY: FuzzBody = FuzzBody {
     name: "canary",
     corpus: Vec::new,
     rounds: 1000,
     run: |bytes| assert!(bytes.first().is_none_or(|first| first % 8 != 3), "the canary sang"),
 };
 
-/// A body with a planted bug that an input of its corpus triggers.
-const CORPUS_CANARY: Body = Body {
+/// A fuzz body that panics on an input of its corpus.
+const CORPUS_INPUT_CANARY: FuzzBody = FuzzBody {
     name: "corpus canary",
     corpus: || vec![b"harmless".to_vec(), b"not this".to_vec()],
     rounds: 0,
     run: |bytes| assert!(bytes != b"not this", "the canary sang"),
 };
 
-/// A body that exceeds the time limit.
-const SLOW_BODY: Body = Body {
+/// A fuzz body that exceeds the time limit.
+const SLOW_BODY: FuzzBody = FuzzBody {
     name: "slug",
     corpus: || vec![vec![0]],
     rounds: 0,
@@ -71,9 +71,9 @@ const SLOW_BODY: Body = Body {
 #[test]
 fn fuzz_bodies_pass_a_smoke_run() {
     let mut random = Random::replayable();
-    for body in BODIES {
+    for body in FUZZ_BODIES {
         let begin = sys::clock::thread();
-        let inputs = smoke(body, &mut random).unwrap_or_else(|why| panic!("{why}"));
+        let inputs = run_smoke(body, &mut random).unwrap_or_else(|why| panic!("{why}"));
         let spent = (sys::clock::thread() - begin) / 1_000_000;
         println!("{inputs:7} inputs in {spent:6} ms: {}", body.name);
     }
@@ -83,38 +83,38 @@ fn fuzz_bodies_pass_a_smoke_run() {
 fn fuzz_smoke_finds_a_planted_bug() {
     let mut random = Random::replayable();
     for (body, message) in [
-        (&CANARY, "the canary sang"),
-        (&CORPUS_CANARY, "6e 6f 74 20 74 68 69 73"),
+        (&RANDOM_INPUT_CANARY, "the canary sang"),
+        (&CORPUS_INPUT_CANARY, "6e 6f 74 20 74 68 69 73"),
         (&SLOW_BODY, "ms for one input"),
     ] {
-        let why = smoke(body, &mut random).expect_err(body.name);
+        let why = run_smoke(body, &mut random).expect_err(body.name);
         assert!(why.contains(message) && why.contains(body.name), "{why}");
     }
 }
 
 /// Calls a body with its corpus, then with random and mutated bytes; returns the number of inputs,
 /// or a description of the first failure. `ROUNDS=` multiplies the number of random inputs.
-fn smoke(body: &Body, random: &mut Random) -> Result<usize, String> {
+fn run_smoke(body: &FuzzBody, random: &mut Random) -> Result<usize, String> {
     let corpus = (body.corpus)();
     let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let rounds = body.rounds * factor;
     for input in &corpus {
-        call(body, input)?;
+        run_body(body, input)?;
     }
     for round in 0..rounds {
         let input = match corpus.as_slice() {
-            [_, ..] if round % 4 != 0 => mutated(&corpus, random),
+            [_, ..] if round % 4 != 0 => mutate_inputs(&corpus, random),
             _ => {
                 let length = random.within(0..LENGTH_MAX);
                 random.bytes(length)
             }
         };
-        call(body, &input)?;
+        run_body(body, &input)?;
     }
     Ok(corpus.len() + rounds)
 }
 
-fn call(body: &Body, input: &[u8]) -> Result<(), String> {
+fn run_body(body: &FuzzBody, input: &[u8]) -> Result<(), String> {
     let hex = || input.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
     let mut spent = 0;
     // Repeats a slow run, since the machine may be busy.
@@ -136,7 +136,7 @@ fn call(body: &Body, input: &[u8]) -> Result<(), String> {
 
 /// Returns an input derived from two corpus inputs: mixed word by word or spliced, then truncated,
 /// repeated, or with changed bytes.
-fn mutated(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
+fn mutate_inputs(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut bytes = random.pick(corpus).clone();
     let other = random.pick(corpus);
     match random.below(4) {
@@ -144,7 +144,7 @@ fn mutated(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
             bytes.truncate(random.within(0..bytes.len() + 1));
             bytes.extend_from_slice(&other[random.within(0..other.len() + 1)..]);
         }
-        1 => bytes = with_words(&bytes, other, random),
+        1 => bytes = replace_word(&bytes, other, random),
         _ => {}
     }
     for _ in 0..random.below(3) {
@@ -165,7 +165,7 @@ fn mutated(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
 }
 
 /// Replaces a word by some words of `other`.
-fn with_words(bytes: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
+fn replace_word(bytes: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut words: Vec<&[u8]> = bytes.split(|byte| *byte == b' ').collect();
     let others: Vec<&[u8]> = other.split(|byte| *byte == b' ').collect();
     let from = random.within(0..others.len());

@@ -11,8 +11,8 @@ pub(crate) enum Mutation {
     Unchanged,
     /// Truncation to this many bytes.
     Truncate(usize),
-    /// Bit flips at positions derived from this seed.
-    Flip(u64),
+    /// Bits flipped at positions derived from this seed.
+    FlipBits(u64),
 }
 
 impl fmt::Display for Mutation {
@@ -20,7 +20,7 @@ impl fmt::Display for Mutation {
         match self {
             Self::Unchanged => f.write_str("untouched"),
             Self::Truncate(length) => write!(f, "cut to {length} bytes"),
-            Self::Flip(seed) => write!(f, "bits flipped by seed {seed}"),
+            Self::FlipBits(seed) => write!(f, "bits flipped by seed {seed}"),
         }
     }
 }
@@ -32,7 +32,7 @@ impl Mutation {
         match self {
             Self::Unchanged => {}
             Self::Truncate(length) => bytes.truncate(length),
-            Self::Flip(seed) => {
+            Self::FlipBits(seed) => {
                 let mut random = Random::new(seed);
                 // One bit or a few; in half of the cases within the file's headers.
                 let flips = 1 + random.below(16) as usize;
@@ -50,7 +50,7 @@ pub(crate) struct MutationCounts {
     /// Maximum number of truncations. With `usize::MAX`, captures are truncated at the start of
     /// every record and within every record.
     pub(crate) truncations: usize,
-    /// Number of copies of the capture with flipped bits.
+    /// Number of copies of the capture in which bits are flipped.
     pub(crate) flips: usize,
 }
 
@@ -66,7 +66,8 @@ pub(crate) fn mutations(
         lengths.truncate(counts.truncations);
     }
     let lengths = lengths.into_iter().map(Mutation::Truncate);
-    let flips: Vec<Mutation> = (0..counts.flips).map(|_| Mutation::Flip(random.next())).collect();
+    let flips: Vec<Mutation> =
+        (0..counts.flips).map(|_| Mutation::FlipBits(random.next())).collect();
     lengths.chain(flips).collect()
 }
 

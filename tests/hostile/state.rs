@@ -39,7 +39,7 @@ const BOUNDARY_VALUES: [u64; 9] = [
 ];
 
 /// Returns the argument lists with which a filter is tested.
-fn arguments(d: &'static Description) -> Vec<Vec<String>> {
+fn argument_lists(d: &'static Description) -> Vec<Vec<String>> {
     let mut sets = vec![example_words(d)];
     if !sets[0].is_empty() && Node::new(d, &[]).is_ok() {
         sets.push(Vec::new());
@@ -48,7 +48,7 @@ fn arguments(d: &'static Description) -> Vec<Vec<String>> {
 }
 
 /// Returns frames of connections with gaps and reordering, mixed with frames of every shape.
-fn frames(random: &mut Random, count: usize) -> Vec<Frame> {
+fn mixed_frames(random: &mut Random, count: usize) -> Vec<Frame> {
     let texts: [&[u8]; 6] = [
         b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsome",
@@ -102,7 +102,7 @@ struct FilterUnderTest {
     taken: u64,
     passed: u64,
     /// Number of held blocks in the loaded state.
-    loaded: u64,
+    loaded_blocks: u64,
 }
 
 impl FilterUnderTest {
@@ -112,11 +112,11 @@ impl FilterUnderTest {
         let before =
             (!d.input_forms.has(Form::Frame)).then(|| Node::new(tcp, &[]).expect("it is plain"));
         let node = Node::new(d, &words).unwrap_or_else(|mistake| panic!("{}: {mistake}", d.name));
-        Self { before, node, taken: 0, passed: 0, loaded: 0 }
+        Self { before, node, taken: 0, passed: 0, loaded_blocks: 0 }
     }
 
     /// Sends frames through the filters, with random sessions.
-    fn round<'a>(&mut self, frames: &[Frame], space: &mut Space<'a>, random: &mut Random) {
+    fn send_round<'a>(&mut self, frames: &[Frame], space: &mut Space<'a>, random: &mut Random) {
         let now = frames.last().map_or(0, |frame| frame.time);
         let mut batch = space.batch(frames);
         for l in filter::lanes(batch.live()) {
@@ -131,12 +131,12 @@ impl FilterUnderTest {
         for batch in batches {
             let came = u64::from(batch.live().count_ones());
             self.taken += came;
-            self.step(came, |node, space| node.pass(batch, space, now), space);
+            self.call_filter(came, |node, space| node.pass(batch, space, now), space);
         }
     }
 
     /// Calls the filter, and checks that it stays within its limits.
-    fn step<'a>(
+    fn call_filter<'a>(
         &mut self,
         came: u64,
         call: impl FnOnce(&mut Node, &mut Space<'a>) -> Vec<Batch<'a>>,
@@ -155,13 +155,13 @@ impl FilterUnderTest {
         let may = u64::from(self.node.description.state.held_max).max(held);
         assert!(counts.held.blocks <= may, "{} blocks are held", counts.held.blocks);
         self.passed += left;
-        let came = self.taken + counts.made.blocks + self.loaded;
+        let came = self.taken + counts.made.blocks + self.loaded_blocks;
         assert_eq!(came, self.passed + consumed_or_held(counts), "its ledger: {counts:?}");
     }
 
     /// Advances the time to `now`, and flushes the filter.
     fn tick(&mut self, now: Time, space: &mut Space<'_>) {
-        self.step(0, |node, space| node.tick(space, now), space);
+        self.call_filter(0, |node, space| node.tick(space, now), space);
         if let Some((whose, _)) = self.node.description.published() {
             let state = self.node.filter.state().expect("what shows keeps");
             state.publish(whose, true, &mut |_, _| ());
@@ -178,7 +178,7 @@ fn consumed_or_held(counts: &Counts) -> u64 {
 }
 
 /// Overwrites a session with forged state.
-fn forge(moved: &mut MovedSession, space: &mut Space<'_>, random: &mut Random) {
+fn forge_session(moved: &mut MovedSession, space: &mut Space<'_>, random: &mut Random) {
     let length = moved.bytes.len();
     match random.within(0..8) {
         0 => random.flip_bits(&mut moved.bytes, 1),
@@ -237,19 +237,19 @@ fn forge(moved: &mut MovedSession, space: &mut Space<'_>, random: &mut Random) {
 }
 
 /// Tests one filter with one forged state.
-fn round(d: &'static Description, words: &[String], random: &mut Random) {
+fn test_forged_state(d: &'static Description, words: &[String], random: &mut Random) {
     let arena = Arena::new(4000);
     let mut space = Space::new(&arena);
-    let frames = frames(random, 60);
+    let frames = mixed_frames(random, 60);
     let (early, late) = frames.split_at(random.within(1..frames.len()));
     let mut leaves = FilterUnderTest::new(d, words);
     for frames in early.chunks(LANES) {
-        leaves.round(frames, &mut space, random);
+        leaves.send_round(frames, &mut space, random);
     }
     let mut saved = leaves.node.save();
     for moved in &mut saved {
         if !random.one_in(4) {
-            forge(moved, &mut space, random);
+            forge_session(moved, &mut space, random);
         }
         if moved.key != PRIVATE && random.one_in(8) {
             moved.key = random.pick(&BOUNDARY_VALUES).wrapping_sub(random.below(3));
@@ -272,9 +272,9 @@ fn round(d: &'static Description, words: &[String], random: &mut Random) {
     }
     let mut comes = FilterUnderTest::new(d, words);
     comes.node.restore(saved).expect("the form is that of the filter");
-    comes.loaded = comes.node.counts.held.blocks;
+    comes.loaded_blocks = comes.node.counts.held.blocks;
     for frames in late.chunks(random.within(1..LANES)) {
-        comes.round(frames, &mut space, random);
+        comes.send_round(frames, &mut space, random);
         let now = frames.last().map_or(0, |frame| frame.time);
         if random.one_in(4) {
             comes.tick(now, &mut space);
@@ -283,7 +283,7 @@ fn round(d: &'static Description, words: &[String], random: &mut Random) {
     // Its deadline may be long past, or never come.
     let now = *random.pick(&[0, late.last().map_or(0, |frame| frame.time), 1 << 50]);
     comes.tick(now, &mut space);
-    comes.step(0, |node, space| node.finish(space, now), &mut space);
+    comes.call_filter(0, |node, space| node.finish(space, now), &mut space);
     comes.node.save();
 }
 
@@ -296,10 +296,11 @@ fn v18_forged_state_makes_no_filter_panic_or_exceed_bounds() {
     let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let (mut found, mut stateful) = (Vec::new(), 0);
     for d in FILTERS.iter().filter(keeps) {
-        for words in arguments(d) {
+        for words in argument_lists(d) {
             for number in 0..ROUNDS * factor {
                 let mut its = Random::new(random.next());
-                let done = catch_unwind(AssertUnwindSafe(|| round(d, &words, &mut its)));
+                let done =
+                    catch_unwind(AssertUnwindSafe(|| test_forged_state(d, &words, &mut its)));
                 if done.is_err() {
                     found.push(format!("{} {words:?}, round {number}", d.name));
                     break;

@@ -37,7 +37,12 @@ fn number_from_environment(name: &str, otherwise: u64) -> u64 {
 }
 
 /// Compares the classic interpreter, the eBPF interpreter and the kernel on one program and target.
-fn judge(name: &str, program: &ClassicProgram, target: Target, frames: &[Vec<u8>]) -> Tally {
+fn compare_judges(
+    name: &str,
+    program: &ClassicProgram,
+    target: Target,
+    frames: &[Vec<u8>],
+) -> Tally {
     let made = emit_classic(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
     let (mut classic, mut interpreter) =
         (ClassicJudge(program, target.hook), Interpreter::new(&made));
@@ -49,9 +54,14 @@ fn judge(name: &str, program: &ClassicProgram, target: Target, frames: &[Vec<u8>
     })
 }
 
-/// Compares all programs, each for one of the targets in rotation, on frames generated for each
-/// program.
-fn judge_all(test: &str, all: &[(String, ClassicProgram)], captured: &[Frame], frames: usize) {
+/// Compares all programs on frames generated for each of them; the target of each program is chosen
+/// in rotation.
+fn compare_programs(
+    test: &str,
+    all: &[(String, ClassicProgram)],
+    captured: &[Frame],
+    frames: usize,
+) {
     let (seed, rounds) = (
         number_from_environment("SEED", 20_261_121),
         number_from_environment("ROUNDS", 1) as usize,
@@ -65,7 +75,7 @@ fn judge_all(test: &str, all: &[(String, ClassicProgram)], captured: &[Frame], f
         let mut random = Random(seed ^ (index as u64) << 32);
         let mut made = frames_for(program, captured, frames * rounds, &mut random);
         made.retain(|frame| frame.len() < TEST_RUN_MAX);
-        let tally = judge(name, program, TARGETS[index % TARGETS.len()], &made);
+        let tally = compare_judges(name, program, TARGETS[index % TARGETS.len()], &made);
         loaded += 1;
         sum.packets += tally.packets;
         sum.answered += tally.answered;
@@ -91,7 +101,7 @@ fn corpus_libpcap_programs_match_the_kernel() {
     let Some(folder) = folder(test) else { return };
     let captured = all_frames(&folder).into_iter().filter(|(link, _)| *link == LinkType::EN10MB);
     let captured: Vec<Frame> = captured.map(|(_, frame)| frame).collect();
-    judge_all(test, &programs(&folder), &captured, 40);
+    compare_programs(test, &programs(&folder), &captured, 40);
 }
 
 #[test]
@@ -106,7 +116,7 @@ fn catalog_expressions_match_the_kernel() {
         .iter()
         .flat_map(|_| options.iter().flat_map(|o| EXPRESSIONS.iter().map(move |e| of(e, o))))
         .collect();
-    judge_all("catalog_expressions_match_the_kernel", &all, &[], 100);
+    compare_programs("catalog_expressions_match_the_kernel", &all, &[], 100);
 }
 
 #[test]
@@ -115,5 +125,5 @@ fn random_programs_match_the_kernel() {
     let mut random = Random(number_from_environment("SEED", 20_261_121));
     let all: Vec<_> =
         (0..500).map(|_| ("random_program".to_owned(), random_program(&mut random))).collect();
-    judge_all("random_programs_match_the_kernel", &all, &[], 20);
+    compare_programs("random_programs_match_the_kernel", &all, &[], 20);
 }

@@ -2,7 +2,7 @@
 //! machine, but it runs on any machine. Each line of its report begins with `row: `.
 
 use super::judge::Kernel;
-use super::{at_every_target, need};
+use super::{for_every_target, need};
 use filter::testing::twins::{chains, fitting_program, request};
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const TRIPLES_STEP: usize = 199;
 #[ignore = "for old kernels: `cargo xtask kernels`"]
 fn every_generated_program_loads() {
     let Some(()) = need::require_bpf() else { return };
-    let tried = at_every_target(|target| {
+    let tried = for_every_target(|target| {
         let all = chains(3).into_iter().enumerate();
         let all = all.filter(|(number, chain)| chain.len() < 3 || number % TRIPLES_STEP == 0);
         let (mut loaded, mut refused) = (0, BTreeMap::<String, Vec<String>>::new());

@@ -12,17 +12,17 @@ use sys::net::RouteSocket;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE, wait_until};
 
-const USER: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
-const TRUSTED: CapabilitySet = USER.union(CapabilitySet::PERFMON);
+const USER_CAPABILITIES: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
+const TRUSTED_CAPABILITIES: CapabilitySet = USER_CAPABILITIES.union(CapabilitySet::PERFMON);
 
 /// A program and its maps before loading.
-struct Prepared {
+struct PreparedProgram {
     program: Program,
     maps: Vec<Map>,
     code: Vec<u8>,
 }
 
-impl Prepared {
+impl PreparedProgram {
     /// Builds the program of a chain; returns `None` if the chain edits frames, which the target
     /// does not allow.
     fn new(chain: &Chain, target: Target) -> Option<Self> {
@@ -46,15 +46,17 @@ fn o9_programs_load_without_perfmon_and_errors_name_the_right() {
     for chain in chains(1) {
         for place in [Hook::Tc, Hook::Xdp, Hook::Socket] {
             let what = format!("`{}` at {place:?}", request(&chain));
-            let Some(hardened) = Prepared::new(&chain, Target::hardened(place)) else { continue };
-            for rights in [USER, TRUSTED] {
+            let Some(hardened) = PreparedProgram::new(&chain, Target::hardened(place)) else {
+                continue;
+            };
+            for rights in [USER_CAPABILITIES, TRUSTED_CAPABILITIES] {
                 let loaded = with_capabilities(rights, || hardened.load("hardened"));
                 assert!(loaded.is_ok(), "{what}, {rights:?}: {loaded:?}");
             }
-            let Some(trusted) = Prepared::new(&chain, place.into()) else { continue };
-            let loaded = with_capabilities(TRUSTED, || trusted.load("trusted"));
+            let Some(trusted) = PreparedProgram::new(&chain, place.into()) else { continue };
+            let loaded = with_capabilities(TRUSTED_CAPABILITIES, || trusted.load("trusted"));
             assert!(loaded.is_ok(), "{what}: {loaded:?}");
-            if let Err(refused) = with_capabilities(USER, || trusted.load("trusted")) {
+            if let Err(refused) = with_capabilities(USER_CAPABILITIES, || trusted.load("trusted")) {
                 minded += 1;
                 assert!(refused.to_string().ends_with("(without CAP_PERFMON)"), "{refused}");
             }
@@ -80,7 +82,7 @@ fn o9_programs_load_without_perfmon_and_errors_name_the_right() {
 /// afterwards.
 #[test]
 fn o9_thousand_program_loads_leak_nothing() {
-    const LOADS: usize = 1_000;
+    const LOAD_COUNT: usize = 1_000;
     let Some(()) = need::require_bpf() else { return };
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
@@ -96,9 +98,9 @@ fn o9_thousand_program_loads_leak_nothing() {
     let mut made = Vec::new();
     pair.server.run_inside(|| {
         let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
-        for round in 0..LOADS {
+        for round in 0..LOAD_COUNT {
             let (chain, target) = &all[round % all.len()];
-            let prepared = Prepared::new(chain, *target).unwrap();
+            let prepared = PreparedProgram::new(chain, *target).unwrap();
             let loaded = prepared.load(&name).unwrap();
             made.push((ObjectKind::Programs, loaded.info().unwrap().id));
             let maps = prepared.maps.iter().map(|map| (ObjectKind::Maps, map.info().unwrap().id));
@@ -113,7 +115,7 @@ fn o9_thousand_program_loads_leak_nothing() {
         assert!(tcx_chain(index, Side::Egress).unwrap().members.is_empty());
         assert_eq!(RouteSocket::open().unwrap().by_index(index).unwrap().xdp, None);
     });
-    assert!(made.len() > 2 * LOADS, "{} things were made", made.len());
+    assert!(made.len() > 2 * LOAD_COUNT, "{} things were made", made.len());
     // The kernel frees them after a grace period.
     wait_until("nothing is left", || {
         let left = |of| ids(of).unwrap();

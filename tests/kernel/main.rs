@@ -43,7 +43,7 @@ const HOOKS: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
 
 /// Runs `work` for every target, in a thread that has the capabilities with which programs for that
 /// target are loaded.
-fn at_every_target<T: Send>(work: impl Fn(Target) -> T + Sync) -> Vec<T> {
+fn for_every_target<T: Send>(work: impl Fn(Target) -> T + Sync) -> Vec<T> {
     let mut done: Vec<T> = HOOKS.map(|place| work(place.into())).into();
     done.extend(without_perfmon(|| HOOKS.map(|place| work(Target::hardened(place)))));
     // Programs at this hook are never trusted.
@@ -69,11 +69,11 @@ fn compare_judges<'a>(
     Some(sat.unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain))))
 }
 
-/// Compares every chain of one or two filters for every target, and one in twenty of the chains of
-/// three filters for one target each. A chain of `n` filters receives one frame in `steps[n - 1]`;
-/// different chains receive different frames.
+/// Compares the judges on chains of filters: every chain of one or two filters for every target,
+/// and one chain of three filters in twenty for one target. A chain of `n` filters receives one
+/// frame in `steps[n - 1]`; different chains receive different frames.
 fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
-    let sat = at_every_target(|target| {
+    let sat = for_every_target(|target| {
         let place = HOOKS.iter().position(|place| *place == target.hook);
         let place = place.unwrap_or(HOOKS.len());
         let target_number = place + if target.hardened { HOOKS.len() } else { 0 };
@@ -110,10 +110,10 @@ fn v4_every_chain_matches_its_filters() {
 }
 
 #[test]
-fn every_twin_handles_frames_cut_at_every_length() {
+fn every_twin_matches_on_frames_truncated_anywhere() {
     let Some(()) = need::require_bpf() else { return };
     let (borders, chains) = (boundary_frames(), chains(1));
-    let tallies = at_every_target(|target| {
+    let tallies = for_every_target(|target| {
         let each = chains.iter().enumerate().filter_map(|(number, chain)| {
             let frames = borders.iter().skip(number).step_by(17);
             let cuts = frames.flat_map(|frame| exam::cuts(frame)).map(Packet::new);
@@ -154,7 +154,7 @@ fn assert_twins_are_sure(captured: corpus::Captured) {
 }
 
 #[test]
-fn every_twin_handles_generated_frames_and_noise() {
+fn every_twin_matches_on_generated_frames_and_noise() {
     let Some(()) = need::require_bpf() else { return };
     let mut random = Random::replayable();
     let traffic = testkit::mixed_traffic(random.next(), 20).frames;

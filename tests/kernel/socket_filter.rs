@@ -86,7 +86,7 @@ fn frames_counted(ring: &PacketRing) -> u64 {
     ring.statistics().expect("they can be read").packets
 }
 
-fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
+fn send_frames(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     let index = device_index(space, device);
     let mut sender =
         space.run_inside(|| PacketSender::open(index, Qdisc::Through)).expect("a way in");
@@ -96,15 +96,15 @@ fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
 }
 
 /// Returns the frame with the given VLAN tags inline.
-fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
+fn with_vlan_tags(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
     let bytes =
         |(protocol, control): &(u16, u16)| [protocol.to_be_bytes(), control.to_be_bytes()].concat();
     [&frame[..12], &tags.iter().flat_map(bytes).collect::<Vec<_>>(), &frame[12..]].concat()
 }
 
-/// Returns frames that a veth pair carries: captured and generated frames, some of them truncated
-/// at headers, each also with VLAN tags.
-fn frames() -> Vec<Vec<u8>> {
+/// Returns frames that a veth pair can carry: captured and generated frames, some of them truncated
+/// within a header, and each frame also with VLAN tags.
+fn test_frames() -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut plain = ethernet(captured(1));
     plain.extend(
@@ -124,13 +124,13 @@ fn frames() -> Vec<Vec<u8>> {
             2 => &[(0x8100, number), (0x8100, 5)],
             _ => &[(0x8100, number)],
         };
-        frames.push(tagged(&frame, tags));
+        frames.push(with_vlan_tags(&frame, tags));
     }
     frames
 }
 
 #[test]
-fn h9_socket_filter_passes_what_bpf_accepts() {
+fn h9_socket_filter_passes_the_frames_bpf_accepts() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let ends = [
         (&pair.client, CLIENT_DEVICE, Direction::Sent, Direction::Received),
@@ -151,8 +151,8 @@ fn h9_socket_filter_passes_what_bpf_accepts() {
         })
     };
     let sockets: Vec<[PacketRing; 2]> = asked.iter().map(sockets).collect();
-    let frames = frames();
-    send(&pair.client, CLIENT_DEVICE, &frames);
+    let frames = test_frames();
+    send_frames(&pair.client, CLIENT_DEVICE, &frames);
     for ring in &all {
         wait_until("all frames have passed", || frames_counted(ring) == frames.len() as u64);
     }
@@ -175,7 +175,7 @@ fn h9_socket_filter_passes_what_bpf_accepts() {
 }
 
 #[test]
-fn loopback_frames_are_observed_once() {
+fn loopback_frames_arrive_once_at_a_packet_socket() {
     let Some(space) = Namespace::new() else { return };
     let udp = arguments(&BPF, &["udp"]).expect("an expression");
     let rings = [Direction::Received, Direction::Sent, Direction::Both].map(|way| {
@@ -185,10 +185,10 @@ fn loopback_frames_are_observed_once() {
     let udp = Frame::ethernet().ipv4("127.0.0.1", "127.0.0.1").udp(1, 2, b"to myself");
     let other = Frame::ethernet().ethertype(0x88b5, &[0; 60]);
     let frames: Vec<Vec<u8>> = (0..20).flat_map(|_| [udp.clone(), other.clone()]).collect();
-    send(&space, "lo", &frames);
+    send_frames(&space, "lo", &frames);
     let found = || rings.each_ref().map(|both| both.each_ref().map(frames_counted));
     wait_until("each has come once", || found() == [[40, 20]; 3]);
-    send(&space, "lo", &frames);
+    send_frames(&space, "lo", &frames);
     wait_until("and once again", || found() == [[80, 40]; 3]);
 }
 
@@ -224,7 +224,7 @@ fn raw_ip_devices_have_their_own_program() {
     });
     let packet = |port| Frame::raw().ipv4("10.1.0.1", "10.1.0.2").udp(9, port, b"");
     let packets: Vec<Vec<u8>> = [53, 54, 55, 53].map(packet).into();
-    send(&space, "over0", &packets);
+    send_frames(&space, "over0", &packets);
     let mut tunnel = holder.stdin.take().expect("it is ours");
     for packet in &packets[..3] {
         let hex: String = packet.iter().map(|byte| format!("{byte:02x}")).collect();

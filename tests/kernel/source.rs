@@ -1,5 +1,5 @@
 //! Test that the verifier's log refers to the request: if a program with one mutation is rejected,
-//! the log names the filter that contains the mutation.
+//! the log names the filter whose code was mutated.
 
 use std::os::fd::{AsFd, AsRawFd};
 

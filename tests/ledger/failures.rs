@@ -1,6 +1,6 @@
 //! Tests of paths that end before their sources: blocks in transit are reported as missing.
 
-use crate::probes::{PANICS_AT, PROBES, arrived_numbers, blocks_missing, blocks_sent};
+use crate::probes::{PANICKING_BLOCK, PROBES, arrived_numbers, blocks_missing, blocks_sent};
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
 use engine::build::Settings;
@@ -45,11 +45,11 @@ fn panicking_filter_counts_blocks_after_it_as_lost() {
         );
         let outcome = run(&text);
         let arrived = assert_prefix_arrived(&outcome, &file);
-        assert!(arrived <= PANICS_AT, "{text}: {arrived}");
+        assert!(arrived <= PANICKING_BLOCK, "{text}: {arrived}");
         let Cause::Panic { block: Some(block), .. } = &outcome.failures[0].cause else {
             panic!("{text}: {}", outcome.failures[0]);
         };
-        assert_eq!(block.bytes[42..50], PANICS_AT.to_be_bytes(), "{text}");
+        assert_eq!(block.bytes[42..50], PANICKING_BLOCK.to_be_bytes(), "{text}");
     }
 }
 

@@ -20,7 +20,7 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, wait_unt
 use testkit::{Frame, need};
 
 /// Environment variable that names the kind of edge that loses a block.
-const LOSE: &str = "STREAMLINE_LOSE";
+const LOSE_VARIABLE: &str = "STREAMLINE_LOSE";
 
 /// A request with calls, a back edge and a ring.
 const RING_AND_CYCLE: &str = "generate@thread0 count=5000 seq=yes \
@@ -29,11 +29,12 @@ const RING_AND_CYCLE: &str = "generate@thread0 count=5000 seq=yes \
 /// A request with a filter of three replicas.
 const REPLICATED: &str = "--parallel=3 generate count=5000 seq=yes | match hex=07 |all discard";
 
-/// Entry point of the child processes that the other tests start. Each process loses one block.
+/// Entry point of the child processes that lose one block on the kind of edge that
+/// [`LOSE_VARIABLE`] names.
 #[test]
 #[ignore = "asks the environment what to lose"]
-fn ledger_finds_lost_blocks() {
-    let lost = std::env::var(LOSE).expect("what to lose");
+fn child_loses_one_block() {
+    let lost = std::env::var(LOSE_VARIABLE).expect("what to lose");
     let copies = [EdgeKind::Dispatch, EdgeKind::Join];
     let (text, kinds) = match copies.iter().any(|kind| kind.name() == lost) {
         true => (REPLICATED, copies.to_vec()),
@@ -43,11 +44,11 @@ fn ledger_finds_lost_blocks() {
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     let present = |kind| outcome.ledger.edges.iter().any(|edge| edge.kind == kind);
     assert!(kinds.into_iter().all(present), "all kinds of edges are in the line");
-    assert_found(&outcome.ledger.imbalances(), &lost, &lost);
+    assert_loss_found(&outcome.ledger.imbalances(), &lost, &lost);
 }
 
 /// Asserts that exactly one block is missing on this kind of edge, or none if none was lost.
-fn assert_found(found: &[Imbalance], lost: &str, kind: &str) {
+fn assert_loss_found(found: &[Imbalance], lost: &str, kind: &str) {
     if lost == "nothing" {
         assert_eq!(found, []);
         return;
@@ -57,12 +58,13 @@ fn assert_found(found: &[Imbalance], lost: &str, kind: &str) {
     assert_eq!(found[0].left - found[0].right, 1, "{}", found[0]);
 }
 
-/// Entry point of the child processes whose request begins in the kernel.
+/// Entry point of the child processes that lose blocks between the kernel and the reader of its
+/// ring.
 #[test]
 #[ignore = "asks the environment what to lose"]
-fn ledger_finds_losses_between_kernel_and_process() {
+fn child_loses_blocks_after_the_kernel() {
     const FRAMES: u64 = 300;
-    let lost = std::env::var(LOSE).expect("what to lose");
+    let lost = std::env::var(LOSE_VARIABLE).expect("what to lose");
     let pair = Pair::new(Cable { addresses: false, ..Cable::default() }).expect("a cable");
     let text = format!("rx {SERVER_DEVICE} | udp | dport |53 pcap /dev/null");
     let points = Points::default();
@@ -103,20 +105,21 @@ fn ledger_finds_losses_between_kernel_and_process() {
         assert_eq!((found[0].left, found[0].right), (put, 0), "nothing has come");
         return;
     }
-    assert_found(&found, &lost, "ring");
+    assert_loss_found(&found, &lost, "ring");
 }
 
 /// A kernel edge to a node that does not exist, so that all its blocks are lost.
 const MISDIRECTED_EDGE: &str = "kernel way";
 
-/// The losses are in the ring, between the source and its reader, and of all blocks.
+/// A block that the kernel's ring or a call loses is missing in the ring; on a misdirected edge,
+/// all blocks are missing.
 #[test]
 fn ledger_finds_each_loss_between_kernel_and_process() {
     if need::require_bpf().is_none() {
         return;
     }
     for lost in ["kernel ring", "call", MISDIRECTED_EDGE, "nothing"] {
-        run_in_child("ledger_finds_losses_between_kernel_and_process", lost);
+        run_in_child("child_loses_blocks_after_the_kernel", lost);
     }
 }
 
@@ -125,14 +128,14 @@ fn v2_ledger_finds_a_block_lost_on_every_kind_of_edge() {
     use EdgeKind::{Back, Call, Dispatch, Join, Ring};
     let kinds = [Call, Ring, Back, Dispatch, Join].map(EdgeKind::name);
     for lost in kinds.into_iter().chain(["nothing"]) {
-        run_in_child("ledger_finds_lost_blocks", lost);
+        run_in_child("child_loses_one_block", lost);
     }
 }
 
 /// Runs one of the tests above in a child process with the given loss.
 fn run_in_child(test: &str, lost: &str) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", "--ignored", test]).env(LOSE, lost);
+    command.args(["--exact", "--ignored", test]).env(LOSE_VARIABLE, lost);
     let output = command.output().expect("this program again");
     let message = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && message.contains("1 passed"), "{lost}: {message}");

@@ -8,19 +8,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// All test filters.
-pub(crate) const PROBES: &[&Description] = &[&WATCH, &THIRD, &EVEN, &FEW, &HOARD, &BREAKS];
+pub(crate) const PROBES: &[&Description] =
+    &[&REPORT_NUMBERS, &DROP_EVERY_THIRD, &CLASSIFY_EVEN, &HOLD_FEW, &HOLD_ALL, &PANIC_AT_BLOCK];
 
 /// Returns the number of a generated frame.
-fn number(block: &Block<'_>) -> u64 {
+fn block_number(block: &Block<'_>) -> u64 {
     let bytes = block.frame.get(42..50).and_then(|bytes| bytes.try_into().ok());
     bytes.map_or(u64::MAX, u64::from_be_bytes)
 }
 
-/// The numbers of the blocks that a filter received, each with its count.
+/// The numbers of the blocks that a filter received, each with the number of blocks that have it.
 #[derive(Default)]
-struct Numbers(BTreeMap<u64, u64>);
+struct NumberCounts(BTreeMap<u64, u64>);
 
-impl Numbers {
+impl NumberCounts {
     fn add(&mut self, number: u64) {
         *self.0.entry(number).or_default() += 1;
     }
@@ -34,15 +35,18 @@ impl Numbers {
 const PROBE: Description = Description { reports: true, ..Description::EMPTY };
 
 /// A filter that passes all blocks, and reports their numbers.
-const WATCH: Description =
-    Description { name: "watch", user: Some(|_| Ok(Filter::lanes(Watch::default()))), ..PROBE };
+const REPORT_NUMBERS: Description = Description {
+    name: "watch",
+    user: Some(|_| Ok(Filter::lanes(ReportNumbers::default()))),
+    ..PROBE
+};
 
 #[derive(Default)]
-struct Watch(Numbers);
+struct ReportNumbers(NumberCounts);
 
-impl Lanes for Watch {
+impl Lanes for ReportNumbers {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
-        batch.blocks().for_each(|(_, block)| self.0.add(number(&block)));
+        batch.blocks().for_each(|(_, block)| self.0.add(block_number(&block)));
     }
 
     fn report(&self) -> Report {
@@ -51,25 +55,25 @@ impl Lanes for Watch {
 }
 
 /// A filter that drops every third block, and reports its number.
-const THIRD: Description = Description {
+const DROP_EVERY_THIRD: Description = Description {
     name: "third",
     kind: FilterKind::Classification,
     reasons: &["third"],
-    user: Some(|_| Ok(Filter::lanes(Third::default()))),
+    user: Some(|_| Ok(Filter::lanes(DropEveryThird::default()))),
     ..PROBE
 };
-const DROPPED: Reason = THIRD.reason("third");
+const THIRD_BLOCK: Reason = DROP_EVERY_THIRD.reason("third");
 
 #[derive(Default)]
-struct Third(Numbers);
+struct DropEveryThird(NumberCounts);
 
-impl Lanes for Third {
+impl Lanes for DropEveryThird {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for lane in lanes(batch.live()) {
-            let number = number(&batch.block(lane));
+            let number = block_number(&batch.block(lane));
             if number.is_multiple_of(3) {
                 self.0.add(number);
-                cx.drop(batch, lane, DROPPED);
+                cx.drop(batch, lane, THIRD_BLOCK);
             }
         }
     }
@@ -79,29 +83,29 @@ impl Lanes for Third {
     }
 }
 
-/// A filter that classifies even numbers, and reports the odd numbers, which a plain pipe does not
+/// A filter that classifies even numbers, and reports the odd numbers, which a plain arc does not
 /// select.
-const EVEN: Description = Description {
+const CLASSIFY_EVEN: Description = Description {
     name: "even",
     kind: FilterKind::Classification,
     classes: Classes::YesNo,
     reasons: &["odd"],
-    user: Some(|_| Ok(Filter::classify(Even::default()))),
+    user: Some(|_| Ok(Filter::classify(ClassifyEven::default()))),
     ..PROBE
 };
-const ODD: Reason = EVEN.reason("odd");
+const ODD_NUMBER: Reason = CLASSIFY_EVEN.reason("odd");
 
 #[derive(Default)]
-struct Even(Numbers);
+struct ClassifyEven(NumberCounts);
 
-impl Classify for Even {
+impl Classify for ClassifyEven {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let number = number(block);
+        let number = block_number(block);
         if number.is_multiple_of(2) {
             return Class::YES;
         }
         self.0.add(number);
-        cx.absent(ODD)
+        cx.absent(ODD_NUMBER)
     }
 
     fn report(&self) -> Report {
@@ -111,32 +115,32 @@ impl Classify for Even {
 
 /// A filter that holds blocks, up to a small limit, until the end, and reports the numbers of
 /// evicted blocks.
-const FEW: Description = Description {
+const HOLD_FEW: Description = Description {
     name: "few",
-    state: HOARD.state.held(100),
-    user: Some(|_| Ok(Filter::stream(Held::default()))),
-    ..HOARD
+    state: HOLD_ALL.state.held(100),
+    user: Some(|_| Ok(Filter::stream(HoldBlocks::default()))),
+    ..HOLD_ALL
 };
 
 /// A filter that holds all blocks until the end.
-const HOARD: Description = Description {
+const HOLD_ALL: Description = Description {
     name: "hoard",
     kind: FilterKind::Reordering,
     state: StateFacts::pinned("a list of its own").held(100_000),
-    user: Some(|_| Ok(Filter::stream(Held::default()))),
+    user: Some(|_| Ok(Filter::stream(HoldBlocks::default()))),
     ..PROBE
 };
 
 #[derive(Default)]
-struct Held {
+struct HoldBlocks {
     list: HeldList,
-    evicted: Numbers,
+    evicted: NumberCounts,
 }
 
-impl Stream for Held {
+impl Stream for HoldBlocks {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         if !cx.hold(&mut self.list, &block, 0) {
-            self.evicted.add(number(&block));
+            self.evicted.add(block_number(&block));
         }
     }
 
@@ -152,21 +156,21 @@ impl Stream for Held {
 }
 
 /// The number at which the probe `breaks` panics.
-pub(crate) const PANICS_AT: u64 = 5000;
+pub(crate) const PANICKING_BLOCK: u64 = 5000;
 
-/// A filter that panics at block [`PANICS_AT`].
-const BREAKS: Description = Description {
+/// A filter that panics at block [`PANICKING_BLOCK`].
+const PANIC_AT_BLOCK: Description = Description {
     name: "breaks",
     kind: FilterKind::Classification,
-    user: Some(|_| Ok(Filter::classify(Breaks))),
+    user: Some(|_| Ok(Filter::classify(PanicAtBlock))),
     ..Description::EMPTY
 };
 
-struct Breaks;
+struct PanicAtBlock;
 
-impl Classify for Breaks {
+impl Classify for PanicAtBlock {
     fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
-        assert!(number(block) != PANICS_AT, "a bug on purpose");
+        assert!(block_number(block) != PANICKING_BLOCK, "a bug on purpose");
         Class::YES
     }
 }
@@ -186,8 +190,8 @@ pub(crate) fn reported_numbers(outcome: &Outcome, probe: &str) -> BTreeMap<u64, 
 pub(crate) fn arrived_numbers(capture: &Path) -> Vec<u64> {
     let bytes = std::fs::read(capture).expect("what the sink wrote");
     let frames = wire::capture::packets(&bytes).map_while(Result::ok);
-    let number = |frame: &[u8]| u64::from_be_bytes(frame[42..50].try_into().expect("8 bytes"));
-    frames.map(|(_, frame)| number(frame)).collect()
+    let number_of = |frame: &[u8]| u64::from_be_bytes(frame[42..50].try_into().expect("8 bytes"));
+    frames.map(|(_, frame)| number_of(frame)).collect()
 }
 
 /// Returns the number of blocks from all sources.
@@ -212,7 +216,7 @@ pub(crate) fn dropped_on_edges(outcome: &Outcome, reason: &str) -> u64 {
 }
 
 /// Asserts that the numbers are distinct, and returns them as a set.
-pub(crate) fn distinct(numbers: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
+pub(crate) fn distinct_numbers(numbers: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
     let numbers: Vec<u64> = numbers.into_iter().collect();
     let set: BTreeSet<u64> = numbers.iter().copied().collect();
     assert_eq!(set.len(), numbers.len(), "a number came twice");

@@ -1,7 +1,7 @@
 //! Tests of requests that run to their end.
 
 use crate::probes::{
-    PROBES, arrived_numbers, blocks_missing, blocks_sent, distinct, dropped_on_edges,
+    PROBES, arrived_numbers, blocks_missing, blocks_sent, distinct_numbers, dropped_on_edges,
     reported_numbers,
 };
 use crate::request::PlannedRequest;
@@ -24,13 +24,13 @@ fn run(text: &str, settings: Settings) -> Outcome {
 /// Runs a request without branches that ends in a capture. Asserts that the arrived numbers and the
 /// numbers that probes report as dropped together are exactly the sent numbers, and that the ledger
 /// agrees.
-fn assert_every_number_accounted(behind: &str, sent: u64) {
+fn assert_every_number_accounted_for(behind: &str, sent: u64) {
     let scratch = Scratch::new();
     let file = scratch.path("arrived.pcap");
     let text = format!("generate count={sent} seq=yes{behind} | pcap '{}'", file.display());
     let outcome = run(&text, Settings::default());
-    let arrived = distinct(arrived_numbers(&file));
-    let lost = distinct(
+    let arrived = distinct_numbers(arrived_numbers(&file));
+    let lost = distinct_numbers(
         DROPPING_PROBES.iter().flat_map(|probe| reported_numbers(&outcome, probe).into_keys()),
     );
     let all: BTreeSet<u64> = arrived.union(&lost).copied().collect();
@@ -46,12 +46,12 @@ fn assert_every_number_accounted(behind: &str, sent: u64) {
 
 #[test]
 fn v2_blocks_dropped_by_filters_are_reported_by_number() {
-    assert_every_number_accounted("", 20_000);
-    assert_every_number_accounted(" | third", 20_000);
-    assert_every_number_accounted(" | even", 20_000);
-    assert_every_number_accounted(" | few", 20_000);
-    assert_every_number_accounted(" | hoard", 20_000);
-    assert_every_number_accounted(" | third@thread0 | even@thread1 | few@thread2", 20_000);
+    assert_every_number_accounted_for("", 20_000);
+    assert_every_number_accounted_for(" | third", 20_000);
+    assert_every_number_accounted_for(" | even", 20_000);
+    assert_every_number_accounted_for(" | few", 20_000);
+    assert_every_number_accounted_for(" | hoard", 20_000);
+    assert_every_number_accounted_for(" | third@thread0 | even@thread1 | few@thread2", 20_000);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn random_requests_account_for_every_number() {
         if arc != "|" {
             behind += &format!(" {arc} watch@thread{space}");
         }
-        assert_every_number_accounted(&behind, random.below(3000) + 1);
+        assert_every_number_accounted_for(&behind, random.below(3000) + 1);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Tests of adaptation, which moves filters between the kernel and a thread as the traffic changes.
 //! Every frame has a number, and must arrive once and in order.
 
-use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
+use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;
-use crate::send::{frames_of, send_all};
+use crate::send::{parse_capture, send_all};
 use crate::shared_program::quiet_pair;
 use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::Points;
@@ -18,9 +18,9 @@ use testkit::net::{Pair, SERVER_DEVICE, wait_until};
 
 /// Timeout of one operation, longer than any machine needs for it.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Assumed cost of leaving the kernel in ns, so high that measured costs do not matter. In the
-/// kernel a frame costs [`TWIN_NS`], plus [`KERNEL_EXIT_NS`] if it is for port 9. In a thread,
-/// every frame costs [`KERNEL_EXIT_NS`].
+/// Assumed cost of moving a frame from the kernel to a thread in ns, so high that measured costs do
+/// not matter. In the kernel a frame costs [`TWIN_NS`], plus [`KERNEL_EXIT_NS`] if it is for port
+/// 9. In a thread, every frame costs [`KERNEL_EXIT_NS`].
 const KERNEL_EXIT_NS: f64 = 1e8;
 /// Assumed cost of a frame in a twin, in ns.
 const TWIN_NS: f64 = 5e7;
@@ -41,7 +41,7 @@ fn machine_with_assumed_costs() -> Machine {
 }
 
 /// Returns a batch of frames numbered from `from`; one frame in `one_of` is for port 9.
-fn batch(from: u64, one_of: u64) -> Vec<Vec<u8>> {
+fn numbered_batch(from: u64, one_of: u64) -> Vec<Vec<u8>> {
     let other = || testkit::Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(7, 10, &[0; 22]);
     let numbered = numbered_frames(from..from + BATCH_FRAMES / one_of, FRAME_LENGTH);
     let others = (1..one_of).map(|_| other());
@@ -57,20 +57,21 @@ struct AdaptiveRun<'p> {
 }
 
 impl AdaptiveRun<'_> {
-    /// Sends batches, each after the previous one has arrived, until `holds` returns true.
+    /// Sends batches until `holds` returns true; each batch is sent after the previous one has
+    /// arrived.
     fn send_until(&mut self, one_of: u64, what: &str, holds: impl Fn(&Live) -> bool) {
         wait_until(what, || {
-            send_all(self.pair, &batch(self.sent, one_of));
+            send_all(self.pair, &numbered_batch(self.sent, one_of));
             self.sent += BATCH_FRAMES / one_of;
             wait_until("a burst has arrived", || {
-                self.live.is_ended() || self.frames_taken() >= self.sent
+                self.live.is_ended() || self.frames_received() >= self.sent
             });
             assert!(!self.live.is_ended(), "{what}: it ended: {:?}", self.live.adapted());
             holds(&self.live)
         });
     }
 
-    fn frames_taken(&self) -> u64 {
+    fn frames_received(&self) -> u64 {
         let ledger = self.live.counters(OPERATION_TIMEOUT).ledger;
         let sink = ledger.filters.iter().find(|node| node.name == "pcap");
         sink.map_or(0, |node| node.taken.blocks)
@@ -86,7 +87,10 @@ fn runs_in_kernel(live: &Live) -> bool {
 
 /// Runs a request with this option while `act` sends to it; asserts that all frames for port 9
 /// arrive once and in order. Returns `None` if the machine cannot run the test.
-fn run_adaptive(option: &str, act: impl FnOnce(&mut AdaptiveRun<'_>)) -> Option<Outcome> {
+fn assert_frames_arrive_in_order(
+    option: &str,
+    act: impl FnOnce(&mut AdaptiveRun<'_>),
+) -> Option<Outcome> {
     let (outcome, sent, numbers) = run_request(option, "dport |9", act)?;
     assert!(numbers.into_iter().eq(0..sent), "each once, in order: {:?}", outcome.adapted);
     Some(outcome)
@@ -144,8 +148,8 @@ fn run_request(
     for told in outcome.adapted.iter().filter(|told| told.contains("switched at block")) {
         assert!(told.contains("lost 0, duplicated 0, reordered 0"), "{told}");
     }
-    let frames = frames_of(&std::fs::read(file).expect("a capture"));
-    Some((outcome, sent, frames.iter().map(|frame| number(frame)).collect()))
+    let frames = parse_capture(&std::fs::read(file).expect("a capture"));
+    Some((outcome, sent, frames.iter().map(|frame| frame_number(frame)).collect()))
 }
 
 /// Stops a path on drop, even if a test fails.
@@ -159,7 +163,7 @@ impl Drop for StopOnDrop {
 
 #[test]
 fn v6_o8_filter_moves_when_the_share_of_matches_changes() {
-    let outcome = run_adaptive("--adapt", |line| {
+    let outcome = assert_frames_arrive_in_order("--adapt", |line| {
         line.send_until(32, "few match: into the kernel", runs_in_kernel);
         line.send_until(1, "all match: out of it", |live| !runs_in_kernel(live));
         line.send_until(32, "few match again", runs_in_kernel);
@@ -173,7 +177,7 @@ fn v6_o8_filter_moves_when_the_share_of_matches_changes() {
 
 #[test]
 fn v6_filter_with_equal_costs_does_not_move() {
-    let outcome = run_adaptive("--adapt", |line| {
+    let outcome = assert_frames_arrive_in_order("--adapt", |line| {
         // Half of the frames: equal cost inside and outside.
         line.send_until(2, "it has looked often", |live| live.observations() > 15);
         assert!(!runs_in_kernel(&line.live));
@@ -184,7 +188,7 @@ fn v6_filter_with_equal_costs_does_not_move() {
 
 #[test]
 fn v6_wrong_placement_is_corrected_in_the_first_seconds() {
-    let outcome = run_adaptive("", |line| {
+    let outcome = assert_frames_arrive_in_order("", |line| {
         line.send_until(32, "few match: into the kernel", runs_in_kernel);
         // Two looks agreed on it, of twenty that the period has.
         assert!(line.live.observations() >= 2);
@@ -197,7 +201,7 @@ fn v6_wrong_placement_is_corrected_in_the_first_seconds() {
 
 #[test]
 fn v6_placement_stays_after_the_first_seconds() {
-    let outcome = run_adaptive("", |line| {
+    let outcome = assert_frames_arrive_in_order("", |line| {
         let begin = sys::clock::monotonic();
         // All match, as the planner assumed.
         line.send_until(1, "the period is over", |_| {
@@ -217,7 +221,7 @@ fn v6_placement_stays_after_the_first_seconds() {
 
 #[test]
 fn v6_no_adapt_keeps_the_placement() {
-    let outcome = run_adaptive("--no-adapt", |line| {
+    let outcome = assert_frames_arrive_in_order("--no-adapt", |line| {
         let begin = sys::clock::monotonic();
         line.send_until(32, "few match", |_| sys::clock::monotonic() - begin > 3_000_000_000);
         assert!(!runs_in_kernel(&line.live));
@@ -230,9 +234,10 @@ fn v6_no_adapt_keeps_the_placement() {
 #[test]
 fn v6_short_run_ends_without_the_observer() {
     // It waits for traffic that never comes; then for the end of its period.
-    let Some(outcome) = run_adaptive("", |_| {}) else { return };
+    let Some(outcome) = assert_frames_arrive_in_order("", |_| {}) else { return };
     assert_eq!(outcome.adapted, Vec::<String>::new());
-    let outcome = run_adaptive("", |line| line.send_until(1, "one burst", |_| true));
+    let outcome =
+        assert_frames_arrive_in_order("", |line| line.send_until(1, "one burst", |_| true));
     assert_eq!(outcome.expect("it can run").adapted, Vec::<String>::new());
 }
 
@@ -241,17 +246,17 @@ fn v6_rate_holds_while_the_filter_moves_into_the_kernel() {
     const RATE: f64 = 500.0;
     let ran = run_request("", "ratelimit 500 burst=20 |", |line| {
         let send = |line: &mut AdaptiveRun<'_>| {
-            send_all(line.pair, &batch(line.sent, 1));
+            send_all(line.pair, &numbered_batch(line.sent, 1));
             line.sent += BATCH_FRAMES;
         };
         wait_until("few pass: into the kernel", || {
             send(line);
             runs_in_kernel(&line.live)
         });
-        let before = line.frames_taken();
+        let before = line.frames_received();
         wait_until("some pass there", || {
             send(line);
-            line.frames_taken() > before + 100
+            line.frames_received() > before + 100
         });
     });
     let Some((outcome, sent, numbers)) = ran else { return };

@@ -10,7 +10,7 @@
 use crate::frames::tagged_frames;
 use crate::observer::Observer;
 use crate::scratch::Scratch;
-use crate::send::{frames_of, send, write_capture};
+use crate::send::{parse_capture, send_frames, write_capture};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use testkit::{Frame, need};
 const LAST_ETHERTYPE: u16 = 0x9999;
 
 /// Returns frames of many kinds, followed by the last frame.
-fn frames() -> Vec<Vec<u8>> {
+fn frames_of_many_kinds() -> Vec<Vec<u8>> {
     let mut frames = tagged_frames();
     frames.extend(testkit::web_capture().frames.into_iter().map(|(_, frame)| frame));
     frames.push(Frame::ethernet().padded_to(60).ethertype(LAST_ETHERTYPE, b"the last"));
@@ -86,27 +86,27 @@ impl Tcpdump {
         Self { child, folder }
     }
 
-    fn path(&self) -> PathBuf {
+    fn capture_path(&self) -> PathBuf {
         self.folder.path("seen.pcap")
     }
 
     /// Waits until `count` frames have been captured, stops tcpdump, and returns the frames.
     fn stop(mut self, count: usize) -> Vec<Vec<u8>> {
         wait_until("tcpdump takes as many", || {
-            let capture = std::fs::read(self.path()).unwrap_or_default();
-            frames_of(&capture).len() >= count
+            let capture = std::fs::read(self.capture_path()).unwrap_or_default();
+            parse_capture(&capture).len() >= count
         });
         let process = self.child.id().to_string();
         let sent = Command::new("kill").args(["-INT", &process]).status();
         assert!(sent.expect("kill").success());
         self.child.wait().expect("a child");
-        frames_of(&std::fs::read(self.path()).expect("a capture"))
+        parse_capture(&std::fs::read(self.capture_path()).expect("a capture"))
     }
 }
 
 /// Returns true if a capture contains the last frame.
 fn has_last_frame(path: &Path) -> bool {
-    let frames = frames_of(&std::fs::read(path).unwrap_or_default());
+    let frames = parse_capture(&std::fs::read(path).unwrap_or_default());
     frames.last().is_some_and(|frame| frame[12..14] == LAST_ETHERTYPE.to_be_bytes())
 }
 
@@ -116,10 +116,10 @@ fn select_from_capture(capture: &Path, expression: &str) -> Vec<Vec<u8>> {
     command.args(["-n", "-w", "-", "-r"]).arg(capture).arg(expression);
     let output = command.output().expect("tcpdump");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    frames_of(&output.stdout)
+    parse_capture(&output.stdout)
 }
 
-fn assert_same(ours: &[Vec<u8>], theirs: &[Vec<u8>], told: &str) {
+fn assert_same_frames(ours: &[Vec<u8>], theirs: &[Vec<u8>], told: &str) {
     let missing = |of: &[Vec<u8>], in_these: &[Vec<u8>]| {
         of.iter().filter(|frame| !in_these.contains(frame)).cloned().collect::<Vec<_>>()
     };
@@ -129,10 +129,10 @@ fn assert_same(ours: &[Vec<u8>], theirs: &[Vec<u8>], told: &str) {
 }
 
 #[test]
-fn kernel_rejects_exactly_what_bpf_rejects() {
+fn kernel_rejects_exactly_the_frames_bpf_rejects() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let Some(_) = need::require_command("tcpdump") else { return };
-    let frames = frames();
+    let frames = frames_of_many_kinds();
     let folder = Scratch::new();
     let file = write_capture(&folder, "all.pcap", &frames);
     let all = frames.len() as u64;
@@ -148,7 +148,7 @@ fn kernel_rejects_exactly_what_bpf_rejects() {
                 format!("rx@thread0 {SERVER_DEVICE} {between} | bpf \"{wanted}\" | pcap seen.pcap");
             Observer::start(&pair.server, &line)
         });
-        send(&pair.client, CLIENT_DEVICE, &frames);
+        send_frames(&pair.client, CLIENT_DEVICE, &frames);
         for observer in [&pushed, &kept] {
             wait_until("the last frame is written", || has_last_frame(&observer.path("seen.pcap")));
         }
@@ -158,11 +158,11 @@ fn kernel_rejects_exactly_what_bpf_rejects() {
         assert_eq!(kept.source().given, all, "{expression}");
         left_out += all - pushed.source().given;
         let (mut pushed, kept) = (pushed.frames("seen.pcap"), kept.frames("seen.pcap"));
-        assert_same(&pushed, &kept, expression);
-        assert_same(&pushed, &select_from_capture(&file, &wanted), expression);
+        assert_same_frames(&pushed, &kept, expression);
+        assert_same_frames(&pushed, &select_from_capture(&file, &wanted), expression);
         if let Some(tcpdump) = tcpdump {
             pushed.pop();
-            assert_same(&pushed, &tcpdump.stop(pushed.len()), expression);
+            assert_same_frames(&pushed, &tcpdump.stop(pushed.len()), expression);
         }
     }
     assert!(left_out > 0, "nothing was left to the kernel");
@@ -171,12 +171,12 @@ fn kernel_rejects_exactly_what_bpf_rejects() {
 #[test]
 fn new_ring_receives_no_unfiltered_frame() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let frames = frames();
+    let frames = frames_of_many_kinds();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let flood = || {
             while !done.load(Ordering::Relaxed) {
-                send(&pair.client, CLIENT_DEVICE, &frames);
+                send_frames(&pair.client, CLIENT_DEVICE, &frames);
             }
         };
         scope.spawn(flood);

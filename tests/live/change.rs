@@ -1,9 +1,9 @@
 //! Tests of changes of a path whose first filters run in the kernel. The programs stay, and every
 //! delivered frame passes either the old or the new graph, in order.
 
-use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
+use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;
-use crate::send::{frames_of, send_all};
+use crate::send::{parse_capture, send_all};
 use crate::shared_program::{program_ids, quiet_pair};
 use engine::build::{Settings, build};
 use engine::change::{SwitchReport, change};
@@ -17,11 +17,11 @@ use std::time::Duration;
 use testkit::net::{Pair, SERVER_DEVICE};
 
 /// Number of frames sent between two changes.
-const FRAMES: u64 = 200;
+const FRAMES_BETWEEN_CHANGES: u64 = 200;
 /// Timeout of one operation, longer than any machine needs for it.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) fn set(live: &Live, words: &str) -> SwitchReport {
+pub(crate) fn change_request(live: &Live, words: &str) -> SwitchReport {
     let words: Vec<&str> = words.split(' ').collect();
     let edit = Edit::parse(&words).expect("an edit");
     let switched = change(live, &edit, &engine::machine::inspect(), OPERATION_TIMEOUT);
@@ -60,19 +60,19 @@ fn v3_filters_after_the_kernel_change_under_traffic() {
     ];
     let mut sent = 0;
     for words in edits {
-        send_all(&pair, &numbered_frames(sent..sent + FRAMES, FRAME_LENGTH));
-        sent += FRAMES;
-        set(&live, words);
+        send_all(&pair, &numbered_frames(sent..sent + FRAMES_BETWEEN_CHANGES, FRAME_LENGTH));
+        sent += FRAMES_BETWEEN_CHANGES;
+        change_request(&live, words);
     }
-    send_all(&pair, &numbered_frames(sent..sent + FRAMES, FRAME_LENGTH));
-    sent += FRAMES;
+    send_all(&pair, &numbered_frames(sent..sent + FRAMES_BETWEEN_CHANGES, FRAME_LENGTH));
+    sent += FRAMES_BETWEEN_CHANGES;
     assert_eq!(program_ids(&pair), programs, "the program is the same");
     live.stop();
     let outcome = runs.join().expect("a run");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
-    let frames = frames_of(&std::fs::read(file).expect("a capture"));
-    let all = frames.iter().map(|frame| number(frame)).eq(0..sent);
+    let frames = parse_capture(&std::fs::read(file).expect("a capture"));
+    let all = frames.iter().map(|frame| frame_number(frame)).eq(0..sent);
     assert!(all, "each once, in order: {:#?}", outcome.ledger);
 }
 
@@ -98,19 +98,19 @@ fn v6_i5_o8_filters_move_in_and_out_of_the_kernel_under_traffic() {
     ];
     let mut sent = 0;
     for (words, inside) in edits {
-        send_all(&pair, &numbered_frames(sent..sent + FRAMES, FRAME_LENGTH));
-        sent += FRAMES;
-        let switched = set(&line.live, words);
+        send_all(&pair, &numbered_frames(sent..sent + FRAMES_BETWEEN_CHANGES, FRAME_LENGTH));
+        sent += FRAMES_BETWEEN_CHANGES;
+        let switched = change_request(&line.live, words);
         eprintln!("{words}: {switched}");
         assert_eq!(line.kernel_filters().len(), inside, "{words}: {:?}", line.kernel_filters());
         assert_eq!(program_ids(&pair).len(), 1, "{words}");
     }
-    send_all(&pair, &numbered_frames(sent..sent + FRAMES, FRAME_LENGTH));
-    sent += FRAMES;
+    send_all(&pair, &numbered_frames(sent..sent + FRAMES_BETWEEN_CHANGES, FRAME_LENGTH));
+    sent += FRAMES_BETWEEN_CHANGES;
     let outcome = line.stop();
     assert!(program_ids(&pair).is_empty(), "nothing stays");
-    let frames = frames_of(&std::fs::read(file).expect("a capture"));
-    let all = frames.iter().map(|frame| number(frame)).eq(0..sent);
+    let frames = parse_capture(&std::fs::read(file).expect("a capture"));
+    let all = frames.iter().map(|frame| frame_number(frame)).eq(0..sent);
     assert!(all, "each once, in order: {:#?}", outcome.ledger);
 }
 
@@ -125,18 +125,20 @@ fn v3_argument_of_a_filter_in_the_kernel_is_set_under_traffic() {
     let mut wanted = Vec::new();
     for (round, every) in [3, 7, 2].into_iter().enumerate() {
         if round > 0 {
-            let switched = set(&line.live, &format!("arg sample every={every}"));
+            let switched = change_request(&line.live, &format!("arg sample every={every}"));
             assert!(switched.text.contains(&format!("| sample@kernel {every} |")));
         }
         assert_eq!(line.kernel_filters(), ["sample"]);
-        let from = round as u64 * FRAMES;
-        send_all(&pair, &numbered_frames(from..from + FRAMES, FRAME_LENGTH));
-        wanted.extend((from..from + FRAMES).filter(|number| number.is_multiple_of(every)));
+        let from = round as u64 * FRAMES_BETWEEN_CHANGES;
+        send_all(&pair, &numbered_frames(from..from + FRAMES_BETWEEN_CHANGES, FRAME_LENGTH));
+        wanted.extend(
+            (from..from + FRAMES_BETWEEN_CHANGES).filter(|number| number.is_multiple_of(every)),
+        );
     }
     line.stop();
     assert!(program_ids(&pair).is_empty(), "nothing stays");
-    let frames = frames_of(&std::fs::read(file).expect("a capture"));
-    assert!(frames.iter().map(|frame| number(frame)).eq(wanted));
+    let frames = parse_capture(&std::fs::read(file).expect("a capture"));
+    assert!(frames.iter().map(|frame| frame_number(frame)).eq(wanted));
 }
 
 /// A running request.
@@ -175,6 +177,7 @@ impl LiveRequest {
         ledger.filters.iter().map(|node| node.taken.blocks).sum()
     }
 
+    /// Stops the request, waits for its end, and returns its outcome.
     pub(crate) fn stop(self) -> Outcome {
         self.live.stop();
         let outcome = self.thread.join().expect("a run");

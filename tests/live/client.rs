@@ -15,7 +15,7 @@ use testkit::Random;
 use testkit::net::{LIMIT, Namespace, SERVER, SERVER6, wait_until};
 
 /// Number of concurrent connections.
-const CONNECTIONS: usize = 8;
+const CONCURRENT_CONNECTIONS: usize = 8;
 /// Maximum requests per second, low enough for an unoptimized observer.
 const REQUESTS_PER_SECOND_MAX: u32 = 4_000;
 /// The part of each second in which requests are started, in ms.
@@ -28,13 +28,15 @@ pub(crate) struct SentRequests {
     pub(crate) across_second_boundaries: Vec<String>,
 }
 
-/// Sends `count` requests over [`CONNECTIONS`] concurrent connections, and waits for all responses.
+/// Sends `count` requests over [`CONCURRENT_CONNECTIONS`] concurrent connections, and waits for all
+/// responses.
 pub(crate) fn send_requests(space: &Namespace, count: usize) -> SentRequests {
     let begin = Instant::now();
     let next = AtomicUsize::new(0);
     let sent = Mutex::new(SentRequests::default());
     let work = &|seed| {
-        let mut client = Client { random: Random::new(seed), sent: SentRequests::default(), begin };
+        let mut client =
+            HttpClient { random: Random::new(seed), sent: SentRequests::default(), begin };
         loop {
             // A persistent connection, and then as many requests on their own connections.
             let many = 2 * (1 + client.random.within(0..20));
@@ -52,7 +54,7 @@ pub(crate) fn send_requests(space: &Namespace, count: usize) -> SentRequests {
     };
     space.run_inside(|| {
         std::thread::scope(|scope| {
-            for seed in 0..CONNECTIONS as u64 {
+            for seed in 0..CONCURRENT_CONNECTIONS as u64 {
                 scope.spawn(move || work(seed));
             }
         });
@@ -60,13 +62,13 @@ pub(crate) fn send_requests(space: &Namespace, count: usize) -> SentRequests {
     sent.into_inner().expect("no thread panics")
 }
 
-struct Client {
+struct HttpClient {
     random: Random,
     sent: SentRequests,
     begin: Instant,
 }
 
-impl Client {
+impl HttpClient {
     /// Sends the first half of the requests on one connection, the others on a connection each.
     fn send_requests(&mut self, numbers: Range<usize>) {
         let middle = numbers.start + numbers.len() / 2;
@@ -78,9 +80,9 @@ impl Client {
             let begin = self.wait_until_due(number);
             let mut connection = match persistent.take() {
                 Some(connection) if !close => connection,
-                _ => connect(server),
+                _ => connect_to_server(server),
             };
-            request.exchange(&mut connection);
+            request.send_and_read_response(&mut connection);
             if !close {
                 persistent = Some(connection);
             }
@@ -103,7 +105,7 @@ impl Client {
     }
 }
 
-fn connect(server: &str) -> TcpStream {
+fn connect_to_server(server: &str) -> TcpStream {
     let connection = TcpStream::connect((server, 80)).expect("the server listens");
     connection.set_read_timeout(Some(LIMIT)).expect("a time");
     connection.set_nodelay(true).expect("a flag");
@@ -129,12 +131,12 @@ const USER_AGENTS: &[&[u8]] = &[
     b"says \"hello\" and \\",
     b"\xe9t\xe9 \x7f",
 ];
-const PATHS: &[&str] =
+const REQUEST_PATHS: &[&str] =
     &["text", "text", "text", "small", "small", "page", "large", "none", "moved", "gone"];
 
 impl Request {
     fn new(random: &mut Random, number: usize, close: bool) -> Self {
-        let directory = random.pick(PATHS);
+        let directory = random.pick(REQUEST_PATHS);
         let path = format!("/{directory}/{number}?{:x}", random.next());
         let method = if random.one_in(10) { "HEAD" } else { "GET" };
         let mut bytes = format!("{method} {path} HTTP/1.1\r\nHost: server\r\n").into_bytes();
@@ -154,7 +156,7 @@ impl Request {
     }
 
     /// Sends the request, and reads the whole response.
-    fn exchange(&self, connection: &mut TcpStream) {
+    fn send_and_read_response(&self, connection: &mut TcpStream) {
         connection.write_all(&self.bytes).expect("the server reads");
         let mut response = Vec::new();
         let mut part = [0; 16_384];

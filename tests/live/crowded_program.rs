@@ -2,25 +2,27 @@
 //! second program, and the results of all requests are complete.
 
 use crate::send::send_all;
-use crate::shared_program::{Running, datagrams, program_ids, quiet_pair, reports};
+use crate::shared_program::{
+    RunningRequest, datagrams, program_ids, quiet_pair, reports_by_filter,
+};
 use engine::kernel::point::Points;
 use engine::run::Outcome;
 use testkit::net::{Pair, SERVER_DEVICE};
 
 /// Number of requests, more than fit into one program. A program has at most 64 maps: two of its
-/// own, one for each owner, and three for each request of this test.
-const REQUESTS: usize = 24;
+/// own, one for each owner of a request, and three for each request of this test.
+const REQUEST_COUNT: usize = 24;
 /// Number of requests that fit into one program.
 const REQUESTS_PER_PROGRAM: usize = 20;
 /// Number of frames sent; one in four goes to port 53.
-const FRAMES: usize = 80;
+const FRAMES_SENT: usize = 80;
 
-fn start(pair: &Pair, points: &Points) -> Running {
-    Running::start(pair, points, &format!("rx {SERVER_DEVICE} | ip | udp | dport |53 count"))
+fn start_request(pair: &Pair, points: &Points) -> RunningRequest {
+    RunningRequest::start(pair, points, &format!("rx {SERVER_DEVICE} | ip | udp | dport |53 count"))
 }
 
 fn frames_counted(outcome: &Outcome) -> u64 {
-    reports(outcome)["count"][0].1
+    reports_by_filter(outcome)["count"][0].1
 }
 
 /// Returns the number of requests in each program, in ascending order.
@@ -34,11 +36,12 @@ fn requests_per_program(points: &Points) -> Vec<usize> {
 fn o6_requests_beyond_a_full_program_get_another() {
     let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
-    let each = (FRAMES / 4) as u64;
-    let mut running: Vec<Running> = (0..REQUESTS).map(|_| start(&pair, &points)).collect();
+    let each = (FRAMES_SENT / 4) as u64;
+    let mut running: Vec<RunningRequest> =
+        (0..REQUEST_COUNT).map(|_| start_request(&pair, &points)).collect();
     assert_eq!(
         requests_per_program(&points),
-        [REQUESTS - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM]
+        [REQUEST_COUNT - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM]
     );
     assert_eq!(program_ids(&pair).len(), 2, "two programs, one after the other");
     let program = points.status();
@@ -48,8 +51,8 @@ fn o6_requests_beyond_a_full_program_get_another() {
         .collect();
     numbers.sort_unstable();
     numbers.dedup();
-    assert_eq!(numbers.len(), REQUESTS, "each has a number of its own: {program:?}");
-    send_all(&pair, &datagrams(FRAMES));
+    assert_eq!(numbers.len(), REQUEST_COUNT, "each has a number of its own: {program:?}");
+    send_all(&pair, &datagrams(FRAMES_SENT));
     // The earliest requests end, and make room in the first program.
     let rest = running.split_off(REQUESTS_PER_PROGRAM / 2);
     for line in running {
@@ -57,16 +60,16 @@ fn o6_requests_beyond_a_full_program_get_another() {
     }
     assert_eq!(
         requests_per_program(&points),
-        [REQUESTS - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM / 2]
+        [REQUEST_COUNT - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM / 2]
     );
-    let late: Vec<Running> = (0..3).map(|_| start(&pair, &points)).collect();
+    let late: Vec<RunningRequest> = (0..3).map(|_| start_request(&pair, &points)).collect();
     assert_eq!(
         requests_per_program(&points),
-        [REQUESTS - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM / 2 + 3],
+        [REQUEST_COUNT - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM / 2 + 3],
         "where there is room again"
     );
     assert_eq!(program_ids(&pair).len(), 2);
-    send_all(&pair, &datagrams(FRAMES));
+    send_all(&pair, &datagrams(FRAMES_SENT));
     for line in rest {
         assert_eq!(frames_counted(&line.stop()), 2 * each, "every frame once");
     }

@@ -2,7 +2,7 @@
 //! permits some users to observe the interface.
 
 use crate::observer::Observer;
-use crate::privilege::copy_for_every_user;
+use crate::privilege::copy_program_for_every_user;
 use crate::scratch::Scratch;
 use crate::shared_program::program_ids;
 use member::client::Client;
@@ -16,10 +16,10 @@ use testkit::need;
 use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::resources::{KernelObjects, Resources};
 
-pub(crate) const ALICE: u32 = 41_101;
-pub(crate) const BOB: u32 = 41_102;
-pub(crate) const CAROL: u32 = 41_103;
-pub(crate) const DAVE: u32 = 41_104;
+pub(crate) const ALICE_UID: u32 = 41_101;
+pub(crate) const BOB_UID: u32 = 41_102;
+pub(crate) const CAROL_UID: u32 = 41_103;
+pub(crate) const DAVE_UID: u32 = 41_104;
 /// Bob's group.
 pub(crate) const WATCHERS_GID: u32 = 41_200;
 
@@ -36,14 +36,14 @@ interfaces = [\"server0\"]
 rings = 4
 ";
 /// The directory in which the daemon persists users' files.
-const STATE: &str = "state";
+const STATE_DIRECTORY: &str = "state";
 /// A shell script that requests a page from the server.
-const REQUEST: &str = "exec 3<>/dev/tcp/$0/80
+const REQUEST_SCRIPT: &str = "exec 3<>/dev/tcp/$0/80
 head='GET /small HTTP/1.1\\r\\nHost: x\\r\\nX-Mark: %s\\r\\nConnection: close\\r\\n\\r\\n'
 printf \"$head\" \"$1\" >&3
 cat <&3 >/dev/null";
 
-/// A daemon at the server's end of a veth pair, with a given policy.
+/// Fixture of a daemon with a given policy, at the server's end of a veth pair.
 pub(crate) struct DaemonFixture {
     pub(crate) pair: Pair,
     folder: Scratch,
@@ -73,10 +73,10 @@ impl DaemonFixture {
         let pair = Pair::new(Cable::default())?;
         let folder = Scratch::new();
         fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).expect("our folder");
-        let program = copy_for_every_user(&folder);
-        fs::create_dir(folder.path(STATE)).expect("a folder");
+        let program = copy_program_for_every_user(&folder);
+        fs::create_dir(folder.path(STATE_DIRECTORY)).expect("a folder");
         let everybody = Permissions::from_mode(0o1777);
-        fs::set_permissions(folder.path(STATE), everybody).expect("our folder");
+        fs::set_permissions(folder.path(STATE_DIRECTORY), everybody).expect("our folder");
         let file = folder.path("policy.toml");
         fs::write(&file, policy).expect("a file");
         let child = start(&pair.server, &folder.path(""), &daemon_arguments(&program, &folder));
@@ -92,7 +92,7 @@ impl DaemonFixture {
 
     /// Replaces the daemon's process.
     pub(crate) fn replace_daemon(&self, daemon: Child) {
-        *self.daemon() = daemon;
+        *self.lock_daemon() = daemon;
     }
 
     /// Replaces the daemon's process, and waits until the new one answers.
@@ -103,12 +103,12 @@ impl DaemonFixture {
 
     /// Sends the daemon a signal, and waits for its exit.
     pub(crate) fn kill_and_wait(&self, signal: &str) {
-        let process = self.daemon().id().to_string();
+        let process = self.lock_daemon().id().to_string();
         assert!(Command::new("kill").args([signal, &process]).status().expect("kill").success());
-        wait_until("the daemon ends", || self.daemon().try_wait().expect("a child").is_some());
+        wait_until("the daemon ends", || self.lock_daemon().try_wait().expect("a child").is_some());
     }
 
-    fn daemon(&self) -> MutexGuard<'_, Child> {
+    fn lock_daemon(&self) -> MutexGuard<'_, Child> {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -118,7 +118,7 @@ impl DaemonFixture {
 
     /// Returns the `streamline` command run by a user at the server's end of the veth pair.
     pub(crate) fn command(&self, uid: u32) -> Command {
-        self.command_with_group(uid, if uid == BOB { WATCHERS_GID } else { uid })
+        self.command_with_group(uid, if uid == BOB_UID { WATCHERS_GID } else { uid })
     }
 
     /// Returns the `streamline` command run by a user with the given group.
@@ -128,7 +128,7 @@ impl DaemonFixture {
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
         command.args(["--clear-groups", "--inh-caps=-all"]).arg(&self.program);
         command.env("STREAMLINE_DAEMON", self.daemon_directory());
-        command.env("XDG_STATE_HOME", self.folder.path(STATE));
+        command.env("XDG_STATE_HOME", self.folder.path(STATE_DIRECTORY));
         command
     }
 
@@ -167,7 +167,7 @@ impl DaemonFixture {
         let mut command =
             self.pair.server.command(need::require_command("setpriv").expect("setpriv"));
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}"));
-        command.args(["--clear-groups", "bash", "-c", REQUEST, SERVER, mark]);
+        command.args(["--clear-groups", "bash", "-c", REQUEST_SCRIPT, SERVER, mark]);
         let output = command.output().expect("a shell");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
@@ -183,14 +183,14 @@ impl DaemonFixture {
     /// programs at the interface, the entries of the fixture's directory (persisted files count as
     /// one), and users' files in public directories.
     pub(crate) fn resources(&self) -> Resources {
-        let users = [ALICE, BOB, CAROL, DAVE];
-        let daemon = Resources::of(self.daemon().id()).with_programs_at(&self.pair);
+        let users = [ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID];
+        let daemon = Resources::of(self.lock_daemon().id()).with_programs_at(&self.pair);
         daemon.with_files_in(&self.folder.path("")).with_files_of_users(&users)
     }
 
     /// Returns the kernel objects with ids (maps, programs, links) that the daemon holds.
     pub(crate) fn kernel_objects(&self) -> KernelObjects {
-        KernelObjects::of(self.daemon().id())
+        KernelObjects::of(self.lock_daemon().id())
     }
 
     /// Waits until the resources are the same as before the users' requests, and none of the given
@@ -216,16 +216,16 @@ impl DaemonFixture {
     }
 
     pub(crate) fn kill(&mut self) {
-        self.daemon().kill().expect("a child");
-        self.daemon().wait().expect("a child");
+        self.lock_daemon().kill().expect("a child");
+        self.lock_daemon().wait().expect("a child");
     }
 
     /// Stops the daemon; asserts that it leaves nothing behind, except the next id while a process
     /// still has ids.
     pub(crate) fn stop(&mut self) {
-        let process = self.daemon().id().to_string();
+        let process = self.lock_daemon().id().to_string();
         assert!(Command::new("kill").arg(process).status().expect("kill").success());
-        wait_until("the daemon ends", || self.daemon().try_wait().expect("a child").is_some());
+        wait_until("the daemon ends", || self.lock_daemon().try_wait().expect("a child").is_some());
         let remains = fs::read_dir(self.daemon_directory()).into_iter().flatten();
         let remains: Vec<_> = remains.map(|entry| entry.expect("an entry").file_name()).collect();
         assert!(remains.is_empty() || remains == ["ids"], "{remains:?}");
@@ -245,7 +245,7 @@ fn daemon_arguments(program: &Path, folder: &Scratch) -> Vec<String> {
 impl Drop for DaemonFixture {
     fn drop(&mut self) {
         // It has ended already if the test succeeded.
-        let _ = self.daemon().kill();
-        let _ = self.daemon().wait();
+        let _ = self.lock_daemon().kill();
+        let _ = self.lock_daemon().wait();
     }
 }

@@ -2,8 +2,10 @@
 //! holds links, programs and rings, so that no frame is missed, and the next daemon adopts them.
 //! (RELIABILITY T10)
 
-use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY};
-use crate::shared_changes::{StopSenderOnDrop, assert_each_once, is_busy, is_lossless};
+use crate::daemon_fixture::{ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID, DaemonFixture, POLICY};
+use crate::shared_changes::{
+    StopSenderOnDrop, assert_each_once, reports_no_loss, reports_no_processor_time,
+};
 use crate::shared_program::{program_ids, send_until};
 use member::client::Client;
 use std::net::UdpSocket;
@@ -22,13 +24,13 @@ fn managed_fixture() -> Option<(Manager, DaemonFixture)> {
     let mut manager = None;
     let fixture =
         DaemonFixture::with(POLICY, |space: &Namespace, folder: &Path, words: &[String]| {
-            start(manager.insert(Manager::new(folder)), space, words)
+            start_daemon(manager.insert(Manager::new(folder)), space, words)
         });
     Some((manager?, fixture?))
 }
 
 /// Starts a daemon with all descriptors that the manager stored for the previous one.
-fn start(manager: &Manager, space: &Namespace, words: &[String]) -> Child {
+fn start_daemon(manager: &Manager, space: &Namespace, words: &[String]) -> Child {
     let shell = space.command("bash");
     manager.run_service(shell, words, |command: &mut Command| {
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).spawn().expect("a daemon")
@@ -37,7 +39,7 @@ fn start(manager: &Manager, space: &Namespace, words: &[String]) -> Child {
 
 #[test]
 fn t10_kernel_requests_survive_a_killed_daemon() {
-    if !can_run() {
+    if !has_privileges() {
         return;
     }
     // In a process of its own: inherited descriptors must not be other tests'.
@@ -48,8 +50,8 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
     let Some((manager, fixture)) = managed_fixture() else { return };
     let line =
         format!("rx {SERVER_DEVICE} ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap");
-    let alice = fixture.run(ALICE, &line);
-    let bob = fixture.run(BOB, &line);
+    let alice = fixture.run(ALICE_UID, &line);
+    let bob = fixture.run(BOB_UID, &line);
     let stop = AtomicBool::new(false);
     let mut dave = None;
     let given = |fixture: &DaemonFixture, uid: u32| -> u64 {
@@ -62,18 +64,20 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
         let _ends = StopSenderOnDrop(&stop);
         let sender = scope.spawn(|| send_until(&fixture.pair, 500, &stop));
         let _registered = [&alice, &bob].map(|user| fixture.path_id(user));
-        wait_until("frames come", || given(&fixture, ALICE) > 0 && given(&fixture, BOB) > 0);
+        wait_until("frames come", || {
+            given(&fixture, ALICE_UID) > 0 && given(&fixture, BOB_UID) > 0
+        });
         for (round, signal) in ["-KILL", "-TERM", "-KILL"].into_iter().enumerate() {
             wait_until("both connections are kept", || kept("line-") == 2 + usize::from(round > 0));
             let (before, had) =
-                (fixture.shared_program(), [ALICE, BOB].map(|uid| given(&fixture, uid)));
+                (fixture.shared_program(), [ALICE_UID, BOB_UID].map(|uid| given(&fixture, uid)));
             fixture.kill_and_wait(signal);
             assert_eq!(
                 program_ids(&fixture.pair),
                 [before.program],
                 "{signal}: it runs without a daemon"
             );
-            let daemon = start(&manager, &fixture.pair.server, &fixture.daemon_arguments());
+            let daemon = start_daemon(&manager, &fixture.pair.server, &fixture.daemon_arguments());
             fixture.replace_and_wait(daemon);
             let after = fixture.shared_program();
             assert_eq!(after.program, before.program, "{signal}: the same program");
@@ -81,13 +85,13 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
                 (after.lines.len(), after.rings.len()),
                 (before.lines.len(), before.rings.len())
             );
-            let told = [ALICE, BOB].map(|uid| given(&fixture, uid));
+            let told = [ALICE_UID, BOB_UID].map(|uid| given(&fixture, uid));
             assert!(
                 told.iter().zip(had).all(|(now, had)| *now >= had),
                 "{signal}: counts go on: {had:?}, {told:?}"
             );
             wait_until("more is given", || {
-                [ALICE, BOB]
+                [ALICE_UID, BOB_UID]
                     .map(|uid| given(&fixture, uid))
                     .iter()
                     .zip(told)
@@ -95,13 +99,17 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
             });
             if round == 0 {
                 // The next daemon's work: another request starts, and one is changed.
-                dave = Some(fixture.run(DAVE, &line));
+                dave = Some(fixture.run(DAVE_UID, &line));
                 let number = fixture.path_id(&alice);
-                fixture.assert_change_succeeds(ALICE, number, "insert ip before udp");
+                fixture.assert_change_succeeds(ALICE_UID, number, "insert ip before udp");
                 assert!(fixture.shared_program().replaced >= after.replaced + 2);
             }
             if round == 1 {
-                fixture.assert_change_succeeds(BOB, fixture.path_id(&bob), "move dport process");
+                fixture.assert_change_succeeds(
+                    BOB_UID,
+                    fixture.path_id(&bob),
+                    "move dport process",
+                );
             }
         }
         stop.store(true, Ordering::Relaxed);
@@ -120,7 +128,7 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
 
 #[test]
 fn p7_own_traffic_request_survives_a_restarted_daemon() {
-    if !can_run() {
+    if !has_privileges() {
         return;
     }
     let name = "daemon_restart::p7_own_traffic_request_survives_a_restarted_daemon";
@@ -129,7 +137,7 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
     }
     let Some((manager, fixture)) = managed_fixture() else { return };
     let line = "rx own=yes ring=1MB | udp @kernel | dport @kernel |9 pcap all.pcap";
-    let (carol, dave) = (fixture.run(CAROL, line), fixture.run(DAVE, line));
+    let (carol, dave) = (fixture.run(CAROL_UID, line), fixture.run(DAVE_UID, line));
     let path = fixture.path_id(&carol);
     let send_datagrams = |uid: u32, count: usize| {
         fixture.pair.server.run_inside(|| {
@@ -151,22 +159,22 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
             |what: &str| manager.stored_names().iter().filter(|name| name.contains(what)).count();
         wait_until("both connections are kept", || stored("line-") == 2);
         assert_eq!((stored("-link"), stored("-seats")), (4, 2), "{:?}", manager.stored_names());
-        send_datagrams(CAROL, 20);
+        send_datagrams(CAROL_UID, 20);
         let before = programs(&fixture);
         fixture.kill_and_wait(signal);
         // Without a daemon everything is still observed.
-        [CAROL, DAVE].into_iter().for_each(|uid| send_datagrams(uid, 30));
-        fixture.replace_and_wait(start(
+        [CAROL_UID, DAVE_UID].into_iter().for_each(|uid| send_datagrams(uid, 30));
+        fixture.replace_and_wait(start_daemon(
             &manager,
             &fixture.pair.server,
             &fixture.daemon_arguments(),
         ));
         assert_eq!(programs(&fixture), before, "{signal}: the same programs");
-        send_datagrams(CAROL, 50);
+        send_datagrams(CAROL_UID, 50);
         sent += 100;
         // What the next daemon does with it.
         let words = if sent == 200 { "remove ip" } else { "insert ip before udp" };
-        fixture.assert_change_succeeds(CAROL, path, words);
+        fixture.assert_change_succeeds(CAROL_UID, path, words);
     }
     for (user, sent) in [(carol, sent), (dave, 90)] {
         let ran = user.stop();
@@ -185,7 +193,7 @@ fn send_to_self(fixture: &DaemonFixture, sent_count: &AtomicU64, stop: &AtomicBo
     fixture.pair.server.run_inside(|| {
         let [from, to] = ["127.0.0.1:0", "127.0.0.1:9"].map(|address| {
             let socket = UdpSocket::bind(address).expect("a socket");
-            let own = rustix::process::Uid::from_raw(CAROL);
+            let own = rustix::process::Uid::from_raw(CAROL_UID);
             rustix::fs::fchown(&socket, Some(own), None).expect("root may");
             socket
         });
@@ -212,12 +220,12 @@ fn program_of(link: &OwnedFd) -> u32 {
 #[test]
 fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
     let name = "daemon_restart::v3_p7_daemon_killed_between_two_links_finishes_the_change";
-    if !can_run() || !testkit::runs_alone(name) {
+    if !has_privileges() || !testkit::runs_alone(name) {
         return;
     }
     let Some((manager, fixture)) = managed_fixture() else { return };
     let line = "rx own=yes ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap";
-    let carol = fixture.run(CAROL, line);
+    let carol = fixture.run(CAROL_UID, line);
     let path = fixture.path_id(&carol);
     let links = || -> Vec<u32> { manager.duplicates("-link").iter().map(program_of).collect() };
     let (sent_count, stop) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -235,13 +243,13 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
         fixture.kill_and_wait("-KILL");
         let mut words = fixture.daemon_arguments();
         words.push("--fault=stop=the second link follows the first".to_owned());
-        let daemon = start(&manager, &fixture.pair.server, &words);
+        let daemon = start_daemon(&manager, &fixture.pair.server, &words);
         let process = daemon.id();
         fixture.replace_and_wait(daemon);
         let old = links();
         assert!(old.len() == 2 && old[0] == old[1], "{old:?}");
         let change =
-            scope.spawn(|| fixture.assert_change_succeeds(CAROL, path, "insert ip before udp"));
+            scope.spawn(|| fixture.assert_change_succeeds(CAROL_UID, path, "insert ip before udp"));
         wait_until("the daemon stands between both", || {
             assert!(!change.is_finished(), "it was changed, and stood nowhere");
             is_stopped(process)
@@ -252,7 +260,7 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
         more("she speaks while the daemon stands");
         fixture.kill_and_wait("-KILL");
         more("she speaks while there is none");
-        fixture.replace_and_wait(start(
+        fixture.replace_and_wait(start_daemon(
             &manager,
             &fixture.pair.server,
             &fixture.daemon_arguments(),
@@ -286,7 +294,7 @@ fn is_stopped(process: u32) -> bool {
 #[test]
 fn v3_daemon_killed_at_some_steps_of_a_change_keeps_one_request() {
     let name = "daemon_restart::v3_daemon_killed_at_some_steps_of_a_change_keeps_one_request";
-    if can_run() && testkit::runs_alone(name) {
+    if has_privileges() && testkit::runs_alone(name) {
         kill_at_every_nth_step(3);
     }
 }
@@ -295,27 +303,27 @@ fn v3_daemon_killed_at_some_steps_of_a_change_keeps_one_request() {
 #[ignore = "minutes: cargo test -p streamline-tests --test live -- --ignored at_any_step"]
 fn v3_daemon_killed_at_any_step_of_a_change_keeps_one_request() {
     let name = "daemon_restart::v3_daemon_killed_at_any_step_of_a_change_keeps_one_request";
-    if can_run() && testkit::runs_alone(name) {
+    if has_privileges() && testkit::runs_alone(name) {
         kill_at_every_nth_step(1);
     }
 }
 
-fn can_run() -> bool {
+fn has_privileges() -> bool {
     need::require_command("bash").is_some() && need::require_command("setpriv").is_some()
 }
 
 /// A trial: the daemon is killed before one step of a user's request, and restarted.
-struct Trial {
+struct KillTrial {
     manager: Manager,
     fixture: DaemonFixture,
 }
 
-impl Trial {
+impl KillTrial {
     /// Starts the next daemon; with `fault`, the daemon stops before the step of this number.
     fn start_daemon(&self, fault: Option<u32>) -> Child {
         let fault = fault.map(|step| format!("--fault=stop={step}"));
         let words: Vec<String> = self.fixture.daemon_arguments().into_iter().chain(fault).collect();
-        start(&self.manager, &self.fixture.pair.server, &words)
+        start_daemon(&self.manager, &self.fixture.pair.server, &words)
     }
 
     /// Replaces the running daemon by a daemon that stops before `step`, and runs `work`. Then
@@ -364,11 +372,11 @@ impl Trial {
 
 fn kill_at_every_nth_step(every: u32) {
     let Some((manager, fixture)) = managed_fixture() else { return };
-    let trial = Trial { manager, fixture };
+    let trial = KillTrial { manager, fixture };
     let fixture = &trial.fixture;
     let line =
         format!("rx {SERVER_DEVICE} ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap");
-    let (alice, bob) = (fixture.run(ALICE, &line), fixture.run(BOB, &line));
+    let (alice, bob) = (fixture.run(ALICE_UID, &line), fixture.run(BOB_UID, &line));
     let [path, _] = [&alice, &bob].map(|user| fixture.path_id(user));
     let stop = AtomicBool::new(false);
     let now = || {
@@ -397,7 +405,8 @@ fn kill_at_every_nth_step(every: u32) {
         for step in (0..).step_by(every as usize) {
             let before = now();
             let words = if before.contains("ip |") { "remove ip" } else { "insert ip before udp" };
-            let Some(told) = trial.with_fault_at(step, || fixture.change_path(ALICE, path, words))
+            let Some(told) =
+                trial.with_fault_at(step, || fixture.change_path(ALICE_UID, path, words))
             else {
                 break;
             };
@@ -407,21 +416,25 @@ fn kill_at_every_nth_step(every: u32) {
             // killed daemon had not made is requested from the next one.
             assert_eq!(done, now() != before, "{step}: {before}, {}: {sent_count}", now());
             assert!(
-                if done { is_lossless(&sent_count) } else { is_busy(&sent_count) },
+                if done {
+                    reports_no_loss(&sent_count)
+                } else {
+                    reports_no_processor_time(&sent_count)
+                },
                 "{step}: {sent_count}"
             );
             *(if done { &mut changed } else { &mut busy }) += 1;
             assert_eq!(fixture.shared_program().lines.len(), 2, "{step}");
-            let had = [ALICE, BOB].map(given);
+            let had = [ALICE_UID, BOB_UID].map(given);
             wait_until("more is given", || {
-                [ALICE, BOB].map(given).iter().zip(had).all(|(n, h)| *n > h)
+                [ALICE_UID, BOB_UID].map(given).iter().zip(had).all(|(n, h)| *n > h)
             });
         }
         // Ending requests receive their counts from whichever daemon runs. That takes a few steps.
         for step in first.unwrap_or(0).saturating_sub(every - 1).. {
-            let dave = fixture.run(DAVE, &line);
+            let dave = fixture.run(DAVE_UID, &line);
             fixture.path_id(&dave);
-            wait_until("frames come", || given(DAVE) > 0);
+            wait_until("frames come", || given(DAVE_UID) > 0);
             let mut dave = Some(dave);
             let left = trial.with_fault_at(step, || dave.take().expect("he runs").stop());
             if let Some(Some(ran)) = &left {

@@ -3,7 +3,7 @@
 //! (CONTRACT 21, 25; RELIABILITY T2, T17, T19)
 
 use crate::judge::without_perfmon;
-use crate::send::{frames_of, send_all};
+use crate::send::{parse_capture, send_all};
 use crate::shared_program::{program_ids, program_status, quiet_pair};
 use endpoint::source::kernel::Attachment;
 use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build_with};
@@ -26,8 +26,8 @@ use sys::process::{self, OVERFLOW_ID};
 use testkit::net::{LIMIT, Pair, SERVER_DEVICE};
 use testkit::{Frame, need};
 
-const ALICE: u32 = OVERFLOW_ID;
-const BOB: u32 = OVERFLOW_ID - 1;
+const ALICE_UID: u32 = OVERFLOW_ID;
+const BOB_UID: u32 = OVERFLOW_ID - 1;
 
 /// Parses a request as the daemon does.
 fn parse_as_daemon(text: &str) -> Graph {
@@ -71,7 +71,7 @@ fn attach_here(points: &Points, text: &str, owner: u32) -> (DelegatedProgram, De
 }
 
 /// Returns `count` frames to a port. The payload of each consists of a repeated mark.
-fn marked(port: u16, mark: &[u8], count: usize) -> Vec<Vec<u8>> {
+fn marked_frames(port: u16, mark: &[u8], count: usize) -> Vec<Vec<u8>> {
     let payload = mark.repeat(1000 / mark.len());
     let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(4000, port, &payload);
     vec![frame; count]
@@ -96,9 +96,9 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
         let (handout, running) = attach(&pair, &points, &line(port), owner);
         (handout.open().expect("what it says").0, running)
     };
-    let (alice, hers) = open(53, ALICE);
-    let (bob, his) = open(80, BOB);
-    let (again, hers_too) = open(53, ALICE);
+    let (alice, hers) = open(53, ALICE_UID);
+    let (bob, his) = open(80, BOB_UID);
+    let (again, hers_too) = open(53, ALICE_UID);
     let now = program_status(&points);
     assert_eq!((now.lines, now.owners, program_ids(&pair).len()), (3, 2, 1));
     let number = |rings: &Rings| rings.records().map().info().expect("a map").id;
@@ -108,7 +108,7 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     let shape = alice.shape();
     let count = 3 * shape.bytes as usize * shape.cpus as usize / 1000;
     let frames: Vec<Vec<u8>> =
-        MARKS.iter().flat_map(|(port, mark)| marked(*port, mark, count)).collect();
+        MARKS.iter().flat_map(|(port, mark)| marked_frames(*port, mark, count)).collect();
     send_all(&pair, &frames);
     for (rings, own) in [(&alice, 0), (&bob, 1)] {
         let written: u64 = (0..rings.shape().cpus)
@@ -122,7 +122,7 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     }
     // Bob's memory returns to the kernel, and Carol's comes from there.
     drop((bob, his));
-    let (carol, hers_as_well) = open(443, BOB - 1);
+    let (carol, hers_as_well) = open(443, BOB_UID - 1);
     for (_, mark) in MARKS {
         assert!(!contains_mark(carol.records(), mark) && !contains_mark(&carol, mark), "{mark:?}");
     }
@@ -143,7 +143,7 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
     let points = Points::default();
     let mut lines = Vec::new();
     for port in 1..=REQUESTS {
-        let owner = ALICE - u32::from(port % 5);
+        let owner = ALICE_UID - u32::from(port % 5);
         let text =
             format!("rx {SERVER_DEVICE} ring=512KB | ip | udp | dport |{port} pcap /dev/null");
         let here = || without_perfmon(|| attach_here(&points, &text, owner));
@@ -151,8 +151,9 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
     }
     let now = program_status(&points);
     assert_eq!((now.lines, now.owners, program_ids(&pair).len()), (10, 5, 1));
-    let mut frames: Vec<Vec<u8>> = (1..=REQUESTS).flat_map(|p| marked(p, b"x", p.into())).collect();
-    frames.extend(marked(REQUESTS + 1, b"nobody's", 20));
+    let mut frames: Vec<Vec<u8>> =
+        (1..=REQUESTS).flat_map(|p| marked_frames(p, b"x", p.into())).collect();
+    frames.extend(marked_frames(REQUESTS + 1, b"nobody's", 20));
     send_all(&pair, &frames);
     let now = program_status(&points);
     let all = frames.len() as u64;
@@ -184,7 +185,7 @@ fn t17_delegated_layout_that_was_not_planned_is_refused() {
             points.attach_if(
                 (&graph, &part),
                 &machine,
-                Owner { uid: ALICE, about: "" },
+                Owner { uid: ALICE_UID, about: "" },
                 &|_| Ok(()),
             )
         });
@@ -193,10 +194,10 @@ fn t17_delegated_layout_that_was_not_planned_is_refused() {
     assert!(program_ids(&pair).is_empty());
 }
 
-const CHILD: &str = "STREAMLINE_LIVE_HANDOUT";
-const LINE: &str = "| ip | udp | dport |53 ( count + pcap - )";
+const REQUEST_VARIABLE: &str = "STREAMLINE_LIVE_HANDOUT";
+const CHILD_REQUEST: &str = "| ip | udp | dport |53 ( count + pcap - )";
 /// Number of frames, few enough to fit into a pipe that is not read.
-const FRAMES: usize = 40;
+const CHILD_FRAMES: usize = 40;
 
 /// Returns the next message of the peer, with its descriptors. Panics if none arrives within the
 /// timeout of tests.
@@ -209,7 +210,7 @@ fn receive_message(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
 }
 
 /// Serves the requests of the process at the other end of a socket until that process ends.
-fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &dyn Fn()) {
+fn serve_peer(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &dyn Fn()) {
     let mut held = None;
     loop {
         let (told, _) = receive_message(socket, "the other user's process");
@@ -223,7 +224,7 @@ fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &d
                     points.attach_if(
                         (&graph, &part),
                         &machine,
-                        Owner { uid: ALICE, about: "" },
+                        Owner { uid: ALICE_UID, about: "" },
                         &|_| Ok(()),
                     )
                 });
@@ -250,12 +251,12 @@ fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &d
 fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
     let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
-    let text = format!("rx {SERVER_DEVICE} {LINE}");
+    let text = format!("rx {SERVER_DEVICE} {CHILD_REQUEST}");
     let (here, there) = descriptor::pair().expect("a pair of sockets");
     let Some(child) = pair.server.run_inside(|| start(there, &text)) else { return };
-    let mut frames = marked(53, b"hers", FRAMES);
-    frames.extend(marked(80, b"others'", FRAMES));
-    serve(&pair, &points, &text, &here, &|| {
+    let mut frames = marked_frames(53, b"hers", CHILD_FRAMES);
+    frames.extend(marked_frames(80, b"others'", CHILD_FRAMES));
+    serve_peer(&pair, &points, &text, &here, &|| {
         assert_eq!(program_status(&points).lines, 1);
         send_all(&pair, &frames);
     });
@@ -265,9 +266,12 @@ fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
     let begin = output.stdout.windows(4).position(|at| at == [0xd4, 0xc3, 0xb2, 0xa1]);
     let begin =
         begin.or_else(|| output.stdout.windows(4).position(|at| at == [0x4d, 0x3c, 0xb2, 0xa1]));
-    let captured = frames_of(&output.stdout[begin.unwrap_or_else(|| panic!("{said}"))..]);
-    assert!(captured.len() >= FRAMES && captured[..FRAMES] == frames[..FRAMES], "{said}");
-    for word in ["balanced", &format!("counted {FRAMES}"), "refused 4"] {
+    let captured = parse_capture(&output.stdout[begin.unwrap_or_else(|| panic!("{said}"))..]);
+    assert!(
+        captured.len() >= CHILD_FRAMES && captured[..CHILD_FRAMES] == frames[..CHILD_FRAMES],
+        "{said}"
+    );
+    for word in ["balanced", &format!("counted {CHILD_FRAMES}"), "refused 4"] {
         assert!(said.contains(word), "{word}: {said}");
     }
     assert!(program_ids(&pair).is_empty());
@@ -276,8 +280,10 @@ fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
 /// Starts this executable again as another user in this namespace, with the socket as standard
 /// input. Returns `None` if that user cannot execute it.
 fn start(socket: OwnedFd, text: &str) -> Option<Child> {
-    let mut command = process::reexec_as(ALICE, socket).expect("this executable");
-    command.args(["delegated::child", "--exact", "--nocapture", "--quiet"]).env(CHILD, text);
+    let mut command = process::reexec_as(ALICE_UID, socket).expect("this executable");
+    command
+        .args(["delegated::child", "--exact", "--nocapture", "--quiet"])
+        .env(REQUEST_VARIABLE, text);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let why = "needs to become another user, who may enter the build folder";
     process::spawn(&mut command).ok().or_else(|| need::report_skip(why))
@@ -304,7 +310,7 @@ impl Host for RemoteKernel {
             exchange(&format!("part:{}", KernelPart::extract(asked).to_text()));
         let [records, pointers, bell] = descriptors.try_into().expect("three descriptors");
         let layout = DelegatedLayout::from_text(&layout).expect("a layout");
-        try_to_write(&layout, [&records, &pointers, &bell]);
+        assert_writes_are_refused(&layout, [&records, &pointers, &bell]);
         let handout = DelegatedProgram { layout, records, pointers, bell };
         Ok(handout.into_attachment(Arc::new(RemoteRequest::default()))?)
     }
@@ -326,7 +332,7 @@ impl AttachmentHandle for RemoteRequest {
 
 /// Asserts that every attempt to write to the maps is refused, and that a map which was exchanged
 /// for another is refused.
-fn try_to_write(layout: &DelegatedLayout, [records, pointers, bell]: [&OwnedFd; 3]) {
+fn assert_writes_are_refused(layout: &DelegatedLayout, [records, pointers, bell]: [&OwnedFd; 3]) {
     let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let mut refused = 0;
     for fd in [records, pointers] {
@@ -345,9 +351,9 @@ fn try_to_write(layout: &DelegatedLayout, [records, pointers, bell]: [&OwnedFd; 
 
 /// Entry point of the client process; its request is in an environment variable.
 #[test]
-fn child() {
-    let Ok(text) = std::env::var(CHILD) else { return };
-    assert_eq!(process::identity(), (ALICE, ALICE));
+fn child_runs_request() {
+    let Ok(text) = std::env::var(REQUEST_VARIABLE) else { return };
+    assert_eq!(process::identity(), (ALICE_UID, ALICE_UID));
     let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
     // The kernel is the serving process's.
     let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: true };

@@ -1,8 +1,8 @@
 //! Tests of a capturing request while devices and namespaces change.
 
-use crate::numbers::{FRAME_LENGTH, numbered_frames, numbers};
-use crate::observer::{Observer, program};
-use crate::send::{capture_length, send};
+use crate::numbers::{FRAME_LENGTH, frame_numbers, numbered_frames};
+use crate::observer::{Observer, streamline_program};
+use crate::send::{capture_length, send_frames};
 use std::net::UdpSocket;
 use std::process::Command;
 use testkit::net::{
@@ -15,8 +15,8 @@ fn short_frames(range: std::ops::Range<u64>) -> Vec<Vec<u8>> {
     numbered_frames(range, FRAME_LENGTH)
 }
 
-/// Returns a veth pair that carries only the test's traffic, or `None` without the privileges for
-/// it.
+/// Returns a veth pair without addresses, so that it carries only the test's traffic; `None`
+/// without the privileges to create it.
 fn quiet_pair() -> Option<Pair> {
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
@@ -27,15 +27,15 @@ fn vanished_device_ends_the_run_with_captured_frames() {
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     let frames = short_frames(0..1000);
-    send(&pair.client, CLIENT_DEVICE, &frames);
+    send_frames(&pair.client, CLIENT_DEVICE, &frames);
     observer.wait_until_written("seen.pcap", capture_length(&frames));
-    send(&pair.client, CLIENT_DEVICE, &short_frames(1000..1010));
+    send_frames(&pair.client, CLIENT_DEVICE, &short_frames(1000..1010));
     pair.server.run_ip(&format!("link delete dev {SERVER_DEVICE}"));
     let ran = observer.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}", ran.ledger);
     assert!(ran.err.contains(SERVER_DEVICE), "{}", ran.err);
-    assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..1010), "{}", ran.ledger);
+    assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..1010), "{}", ran.ledger);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn vanished_device_is_reported_with_all_its_frames() {
         };
         let mut frames = vec![datagram(53); 9];
         frames.push(datagram(80));
-        send(&pair.client, CLIENT_DEVICE, &frames);
+        send_frames(&pair.client, CLIENT_DEVICE, &frames);
         observer.wait_until_written("seen.pcap", capture_length(&frames[9..]));
         pair.server.run_ip(&format!("link delete dev {SERVER_DEVICE}"));
         let ran = observer.wait();
@@ -71,13 +71,13 @@ fn renamed_device_continues_under_its_new_name() {
     let Some(pair) = quiet_pair() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
-    send(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
+    send_frames(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} name other0"));
-    send(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
+    send_frames(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
     observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..20)));
     let ran = observer.stop();
     ran.assert_lossless();
-    assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
+    assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
     assert!(format!("{}{}", ran.err, ran.ledger).contains("other0"), "{}{}", ran.err, ran.ledger);
 }
 
@@ -86,7 +86,7 @@ fn device_that_goes_down_and_up_continues() {
     let Some(pair) = quiet_pair() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} | pcap seen.pcap"));
-    send(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
+    send_frames(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} down"));
     wait_until("it sees nothing", || packet_sockets(&pair.server).is_empty());
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} up"));
@@ -94,11 +94,11 @@ fn device_that_goes_down_and_up_continues() {
     pair.server.wait_until_up(SERVER_DEVICE);
     wait_until("it sees frames again", || packet_sockets(&pair.server).len() == 1);
     observer.assert_running();
-    send(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
+    send_frames(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
     observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..20)));
     let ran = observer.stop();
     ran.assert_lossless();
-    assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
+    assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
 }
 
 #[test]
@@ -115,11 +115,11 @@ fn namespace_is_found_by_name_path_and_process() {
         let line = format!("rx {SERVER_DEVICE} netns={named} | pcap seen.pcap");
         let mut observer =
             Observer::start_by_command(&pair.server, |program| Command::new(program), &line);
-        send(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
+        send_frames(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
         observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..10)));
         let ran = observer.stop();
         ran.assert_lossless();
-        assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..10), "{named}");
+        assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..10), "{named}");
     }
     inside.kill().expect("our child");
     inside.wait().expect("our child");
@@ -145,12 +145,12 @@ fn loopback_packets_arrive_once() {
         observer.wait_until_written("seen.pcap", capture_length(&frames));
         let ran = observer.stop();
         ran.assert_lossless();
-        assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..100), "{source}");
+        assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..100), "{source}");
     }
 }
 
 #[test]
-fn a10_union_delivers_a_doubly_named_frame_once() {
+fn a10_frame_selected_by_two_sources_arrives_once() {
     let Some(pair) = quiet_pair() else { return };
     let rx = format!("rx {SERVER_DEVICE}");
     let frames = short_frames(0..1000);
@@ -160,11 +160,11 @@ fn a10_union_delivers_a_doubly_named_frame_once() {
         format!("({rx} | !udp) ++ ({rx} | ip |udp udp)"),
     ] {
         let mut observer = Observer::start(&pair.server, &format!("{union} | pcap seen.pcap"));
-        send(&pair.client, CLIENT_DEVICE, &frames);
+        send_frames(&pair.client, CLIENT_DEVICE, &frames);
         observer.wait_until_written("seen.pcap", capture_length(&frames));
         let ran = observer.stop();
         ran.assert_lossless();
-        assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..1000), "{union}");
+        assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..1000), "{union}");
     }
 }
 
@@ -192,8 +192,8 @@ fn h2_directions_match_the_host() {
     send_datagrams(&pair, 2);
     // Even numbers are received, odd ones sent.
     let (came, went, all) = (|n: &u64| n.is_multiple_of(2), |n: &u64| n % 2 == 1, |_: &u64| true);
-    type Wanted = fn(&u64) -> bool;
-    let lines: [(&str, Wanted); 5] = [
+    type NumberPredicate = fn(&u64) -> bool;
+    let lines: [(&str, NumberPredicate); 5] = [
         ("rx server0", came),
         ("tx server0", went),
         ("rx server0 both=yes", all),
@@ -214,7 +214,7 @@ fn h2_directions_match_the_host() {
         );
         let ran = observer.stop();
         ran.assert_lossless();
-        assert_eq!(numbers(&ran.frames("seen.pcap")), expected, "{source}");
+        assert_eq!(frame_numbers(&ran.frames("seen.pcap")), expected, "{source}");
     }
 }
 
@@ -223,20 +223,20 @@ fn h2_frames_sent_by_the_last_filter_arrive() {
     let Some(pair) = quiet_pair() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
-    let sender = pair.client.command(program());
+    let sender = pair.client.command(streamline_program());
     let line = format!("generate count=5000 seq=yes | tx {CLIENT_DEVICE}");
     let sent = Observer::spawn(sender, &line).wait();
     sent.assert_lossless();
     observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..5000)));
     let ran = observer.stop();
     ran.assert_lossless();
-    assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..5000));
+    assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..5000));
 }
 
 #[test]
 fn missing_device_error_lists_existing_devices() {
     let Some(pair) = quiet_pair() else { return };
-    let observer = pair.server.command(program());
+    let observer = pair.server.command(streamline_program());
     let ran = Observer::spawn(observer, "rx server1 | count").wait();
     assert!(ran.status.is_some_and(|status| status != 0), "{}", ran.err);
     assert!(ran.err.contains("server1") && ran.err.contains(SERVER_DEVICE), "{}", ran.err);
@@ -267,7 +267,7 @@ fn frames_have_their_receive_time() {
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     let frames = short_frames(0..1000);
     let begin = sys::clock::real();
-    send(&pair.client, CLIENT_DEVICE, &frames);
+    send_frames(&pair.client, CLIENT_DEVICE, &frames);
     let end = sys::clock::real();
     observer.wait_until_written("seen.pcap", capture_length(&frames));
     let ran = observer.stop();

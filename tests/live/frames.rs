@@ -3,7 +3,7 @@
 //! receives, with its tag inline (CONTRACT 3).
 
 use crate::observer::{Observer, ObserverResult};
-use crate::send::{capture_length, send};
+use crate::send::{capture_length, send_frames};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE};
@@ -16,7 +16,7 @@ const TCP_OFFSET: usize = 14 + 20;
 const TRANSFER_LENGTH: usize = 3 << 20;
 
 /// Sends bytes to the server; returns the bytes that the server received.
-fn transfer(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
+fn send_over_tcp(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
     let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 7)).expect("a port"));
     std::thread::scope(|scope| {
         let taken = scope.spawn(|| {
@@ -48,7 +48,7 @@ fn observe_transfer(pair: &Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
     let source = format!("rx {SERVER_DEVICE} ring=32MB | bpf \"ip and tcp port 7\"");
     let streams = Observer::start(&pair.server, &format!("{source} | tcp | files streams"));
     let frames = Observer::start(&pair.server, &format!("{source} | pcap seen.pcap"));
-    assert!(transfer(pair, bytes) == bytes, "TCP carries");
+    assert!(send_over_tcp(pair, bytes) == bytes, "TCP carries");
     let (streams, frames) = (streams.stop(), frames.stop());
     streams.assert_lossless();
     frames.assert_lossless();
@@ -67,7 +67,7 @@ fn only_stream(ran: &ObserverResult) -> Vec<u8> {
 }
 
 /// Asserts that every frame is as long as its IP header states.
-fn assert_frames_are_whole(frames: &[Vec<u8>]) {
+fn assert_lengths_match_ip_headers(frames: &[Vec<u8>]) {
     for frame in frames {
         let length = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
         assert_eq!(frame.len(), 14 + length, "{:x?}", &frame[..54]);
@@ -81,11 +81,11 @@ fn has_valid_checksum(frame: &[u8]) -> bool {
 }
 
 #[test]
-fn merged_frames_without_checksum_are_whole() {
+fn merged_frames_without_checksum_are_complete() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let bytes = Random::replayable().bytes(TRANSFER_LENGTH);
     let frames = observe_transfer(&pair, &bytes);
-    assert_frames_are_whole(&frames);
+    assert_lengths_match_ip_headers(&frames);
     let data = data_frames(&frames);
     let longest = data.iter().map(|frame| frame.len()).max();
     assert!(longest > Some(1514), "frames are joined: {longest:?}");
@@ -93,7 +93,7 @@ fn merged_frames_without_checksum_are_whole() {
 }
 
 #[test]
-fn jumbo_frames_are_whole() {
+fn jumbo_frames_are_complete() {
     let Some(pair) = Pair::new(Cable { mtu: 9000, ..Cable::default() }) else { return };
     for (space, device) in [(&pair.client, CLIENT_DEVICE), (&pair.server, SERVER_DEVICE)] {
         let off = "tso off gso off gro off tx off rx off";
@@ -101,7 +101,7 @@ fn jumbo_frames_are_whole() {
     }
     let bytes = Random::replayable().bytes(TRANSFER_LENGTH);
     let frames = observe_transfer(&pair, &bytes);
-    assert_frames_are_whole(&frames);
+    assert_lengths_match_ip_headers(&frames);
     let data = data_frames(&frames);
     assert_eq!(data.iter().map(|frame| frame.len()).max(), Some(9014));
     assert!(data.iter().all(|frame| has_valid_checksum(frame)), "nothing is left to a device");
@@ -152,7 +152,7 @@ fn tags_removed_by_device_or_driver_are_restored() {
         .iter()
         .map(|(space, source)| Observer::start(space, &format!("{source} | pcap seen.pcap")))
         .collect();
-    send(&pair.client, CLIENT_DEVICE, &frames);
+    send_frames(&pair.client, CLIENT_DEVICE, &frames);
     for observer in &mut started {
         observer.wait_until_written("seen.pcap", capture_length(&frames));
     }

@@ -6,7 +6,7 @@
 
 use crate::observer::Observer;
 use crate::scratch::Scratch;
-use crate::send::{frames_of, write_capture};
+use crate::send::{parse_capture, write_capture};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters};
 use testkit::{Captures, Random, need};
 
@@ -33,7 +33,7 @@ const CAPTURE_DIRECTORIES: &[&str] = &[
 ];
 
 /// Returns the frames of the captures, some of them truncated at random lengths.
-fn frames(captures: &Captures) -> Vec<Vec<u8>> {
+fn hostile_frames(captures: &Captures) -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut frames = Vec::new();
     let mut length = 0;
@@ -46,7 +46,7 @@ fn frames(captures: &Captures) -> Vec<Vec<u8>> {
         if wire::capture::packets(&bytes).next().is_none() {
             continue;
         }
-        for frame in frames_of(&bytes).into_iter().take(300) {
+        for frame in parse_capture(&bytes).into_iter().take(300) {
             if length > BYTES_MAX {
                 break;
             }
@@ -70,18 +70,18 @@ fn is_delivered(frame: &[u8]) -> bool {
 
 #[test]
 fn hostile_traffic_at_full_rate_is_accounted_for() {
-    send_at_full_speed(&testkit::generated_captures());
+    assert_traffic_is_accounted_for(&testkit::generated_captures());
 }
 
 #[test]
 fn corpus_hostile_traffic_at_full_rate_is_accounted_for() {
-    testkit::corpus_captures().iter().for_each(send_at_full_speed);
+    testkit::corpus_captures().iter().for_each(assert_traffic_is_accounted_for);
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn send_at_full_speed(captures: &Captures) {
+fn assert_traffic_is_accounted_for(captures: &Captures) {
     let Some(tcpreplay) = need::require_command("tcpreplay") else { return };
-    let frames = frames(captures);
+    let frames = hostile_frames(captures);
     let cable = Cable { addresses: false, mtu: 9000, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
     let folder = Scratch::new();
@@ -99,7 +99,7 @@ fn send_at_full_speed(captures: &Captures) {
     }
 
     observer.assert_running();
-    let resident = observer.resident_max();
+    let resident = observer.peak_resident_bytes();
     let sent = counters(&pair.server, SERVER_DEVICE).expect("the device").received;
     let ran = observer.stop();
     println!("{} frames, {sent} sent, {} MB, {:?}", frames.len(), resident >> 20, ran.source());

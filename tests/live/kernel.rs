@@ -5,10 +5,12 @@
 //! Every request runs on the same frames with `rx` as the plan places it and with `rx@thread0`.
 
 use crate::frames::tagged_frames;
-use crate::numbers::{FRAME_LENGTH, assert_reported, number, numbered_frames, numbers};
+use crate::numbers::{
+    FRAME_LENGTH, assert_missing_is_reported, frame_number, frame_numbers, numbered_frames,
+};
 use crate::observer::{Observer, ObserverResult};
 use crate::scratch::Scratch;
-use crate::send::{capture_length, frames_of, send_all, write_capture};
+use crate::send::{capture_length, parse_capture, send_all, write_capture};
 use crate::shared_program::program_ids as programs;
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
@@ -32,7 +34,7 @@ fn quiet_pair() -> Option<Pair> {
 }
 
 /// Returns frames of many kinds.
-fn frames() -> Vec<Vec<u8>> {
+fn frames_of_many_kinds() -> Vec<Vec<u8>> {
     let datagram = |port: u16, length: usize| {
         let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1");
         frame.udp(4000, port, &vec![7; length])
@@ -51,23 +53,23 @@ fn run_in_kernel_and_thread(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [O
     send_all(pair, frames);
     let ran = observers.map(Observer::stop);
     ran.iter().for_each(ObserverResult::assert_lossless);
-    assert_eq!(space(&ran[0], "rx"), "kernel", "{behind}: {}", ran[0].err);
-    assert_eq!(space(&ran[1], "rx"), "thread0", "{behind}");
+    assert_eq!(space_of_filter(&ran[0], "rx"), "kernel", "{behind}: {}", ran[0].err);
+    assert_eq!(space_of_filter(&ran[1], "rx"), "thread0", "{behind}");
     ran
 }
 
-fn filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
+fn filter_entry<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     let filters = ran.ledger["filters"].as_array().expect("filters");
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-fn space<'r>(ran: &'r ObserverResult, name: &str) -> &'r str {
-    filter(ran, name)["space"].as_str().expect("a space")
+fn space_of_filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r str {
+    filter_entry(ran, name)["space"].as_str().expect("a space")
 }
 
 /// Returns the counters in the report of a filter.
-fn report(ran: &ObserverResult, name: &str) -> BTreeMap<String, u64> {
-    let rows = filter(ran, name)["report"].as_array().cloned().unwrap_or_default();
+fn report_counters(ran: &ObserverResult, name: &str) -> BTreeMap<String, u64> {
+    let rows = filter_entry(ran, name)["report"].as_array().cloned().unwrap_or_default();
     let row = |row: &Value| {
         (row["what"].as_str().expect("a name").to_owned(), row["value"].as_u64().expect("a number"))
     };
@@ -75,9 +77,9 @@ fn report(ran: &ObserverResult, name: &str) -> BTreeMap<String, u64> {
 }
 
 /// Returns, for each filter, the blocks that it received, passed and did not select.
-fn flow(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
+fn block_counts(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
     let one = |name: &&str| {
-        let filter = filter(ran, name);
+        let filter = filter_entry(ran, name);
         ["taken", "passed", "unselected", "unanswered"].map(|what| filter[what].clone()).to_vec()
     };
     names.iter().flat_map(one).collect()
@@ -94,14 +96,14 @@ fn k1_kernel_neighbors_form_one_program_with_equal_counts() {
         ("| sample 3 | hist length", &["rx", "sample", "hist"]),
         ("| eth | ip |all hist length", &["rx", "eth", "ip", "hist"]),
     ];
-    let frames = frames();
+    let frames = frames_of_many_kinds();
     for (line, names) in lines {
         let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
-        assert_eq!(flow(&inside, names), flow(&outside, names), "{line}");
+        assert_eq!(block_counts(&inside, names), block_counts(&outside, names), "{line}");
         for last in ["count", "hist"].iter().filter(|last| line.contains(**last)) {
-            let told = report(&inside, last);
+            let told = report_counters(&inside, last);
             assert!(told["blocks"] > 0, "{line}: {told:?}");
-            assert_eq!(told, report(&outside, last), "{line}");
+            assert_eq!(told, report_counters(&outside, last), "{line}");
         }
         assert_eq!(inside.source().given, frames.len() as u64, "{line}");
     }
@@ -111,7 +113,7 @@ fn k1_kernel_neighbors_form_one_program_with_equal_counts() {
 fn j1_program_and_packet_socket_deliver_the_same_frames() {
     let Some(pair) = quiet_pair() else { return };
     let Some(_) = need::require_command("tcpdump") else { return };
-    let frames = frames();
+    let frames = frames_of_many_kinds();
     for line in ["udp port 53", "tcp", "vlan", "len > 100"] {
         let [inside, outside] =
             run_in_kernel_and_thread(&pair, &format!("| bpf \"{line}\" | pcap seen.pcap"), &frames);
@@ -122,7 +124,7 @@ fn j1_program_and_packet_socket_deliver_the_same_frames() {
         let mut judge = Command::new("tcpdump");
         judge.arg("-r").arg(all).arg("-w").arg(&some).arg(line);
         assert!(judge.status().expect("tcpdump").success(), "{line}");
-        let judged = frames_of(&fs::read(&some).expect("a capture"));
+        let judged = parse_capture(&fs::read(&some).expect("a capture"));
         assert!(!seen.is_empty() && seen == judged, "{line}: {} of {}", seen.len(), judged.len());
     }
 }
@@ -132,7 +134,7 @@ fn j1_program_and_packet_socket_deliver_the_same_frames() {
 #[test]
 fn k1_chain_of_any_length_runs_in_the_kernel() {
     let Some(pair) = quiet_pair() else { return };
-    let frames = frames();
+    let frames = frames_of_many_kinds();
     let ports = |from: usize| (from..from + 12).map(|port| format!("port {port}"));
     let no = |from| format!("bpf \"not ({})\"", Vec::from_iter(ports(from)).join(" or "));
     let chain: Vec<String> = (0..24).map(|number| no(2000 + 12 * number)).collect();
@@ -153,7 +155,7 @@ fn k1_chain_of_any_length_runs_in_the_kernel() {
 #[test]
 fn j1_several_branches_leave_one_program() {
     let Some(pair) = quiet_pair() else { return };
-    let frames = frames();
+    let frames = frames_of_many_kinds();
     let line = "| ip | ( |udp pcap udp.pcap + |tcp pcap tcp.pcap + |all pcap all.pcap )";
     let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
     for name in ["udp.pcap", "tcp.pcap", "all.pcap"] {
@@ -165,7 +167,7 @@ fn j1_several_branches_leave_one_program() {
 #[test]
 fn v5_refused_filter_runs_in_a_thread_with_a_note() {
     let Some(pair) = quiet_pair() else { return };
-    let frames = frames();
+    let frames = frames_of_many_kinds();
     let mut told = Vec::new();
     for (refuses, node, first) in [
         ("nothing", "rx", "kernel"),
@@ -180,14 +182,14 @@ fn v5_refused_filter_runs_in_a_thread_with_a_note() {
         send_all(&pair, &frames);
         let ran = observer.stop();
         ran.assert_lossless();
-        assert_eq!(space(&ran, "rx"), first, "{refuses}: {}", ran.err);
+        assert_eq!(space_of_filter(&ran, "rx"), first, "{refuses}: {}", ran.err);
         let says = ran.err.contains(&format!("`{node}` runs in thread0"));
         assert_eq!(says, refuses != "nothing", "{refuses}: {}", ran.err);
         let refused = ran.ledger["refused"].as_array().expect("an array");
         let named: Vec<_> = refused.iter().map(|one| (&one["filter"], &one["space"])).collect();
         let wanted = (&Value::from(node), &Value::from("thread0"));
         assert_eq!(named, Vec::from_iter(says.then_some(wanted)), "{refuses}: {}", ran.ledger);
-        told.push(report(&ran, "count"));
+        told.push(report_counters(&ran, "count"));
     }
     assert!(told[0]["blocks"] > 0 && told.iter().all(|one| *one == told[0]), "{told:?}");
 }
@@ -210,16 +212,16 @@ fn v5_fragments_are_reassembled_after_the_kernel() {
     let [inside, outside] = observers.map(Observer::stop);
     for ran in [&inside, &outside] {
         ran.assert_lossless();
-        assert_eq!(report(ran, "count")["blocks"], 4, "{}", ran.ledger);
+        assert_eq!(report_counters(ran, "count")["blocks"], 4, "{}", ran.ledger);
     }
-    assert_eq!(report(&inside, "count"), report(&outside, "count"));
+    assert_eq!(report_counters(&inside, "count"), report_counters(&outside, "count"));
     let edges = inside.ledger["edges"].as_array().expect("edges");
     let unsure_frames = edges.iter().find(|edge| edge["kind"] == "ring" && edge["to"] == "ip");
     // Three and two fragments.
     assert_eq!(unsure_frames.expect("an edge")["taken"]["blocks"], 5, "{}", inside.ledger);
 }
 
-/// The numbers that reach a slow reader, and the numbers that the ledger reports as lapped, are
+/// The numbers that reach a slow reader and the numbers that the ledger reports as lapped are
 /// together exactly the numbers sent.
 #[test]
 fn lapped_ring_is_accounted_for() {
@@ -234,7 +236,7 @@ fn lapped_ring_is_accounted_for() {
     capture.read_exact(&mut [0; 24]).expect("a capture begins");
     let (mut record, mut seen) = (vec![0; 16 + SIZE], Vec::new());
     while capture.read_exact(&mut record).is_ok() {
-        seen.push(number(&record[16..]));
+        seen.push(frame_number(&record[16..]));
     }
     let ran = observer.wait();
     ran.assert_balanced();
@@ -271,14 +273,18 @@ fn frames_of_a_stopped_reader_are_counted() {
     send_all(&pair, &numbered_frames(sent..sent + 100, SIZE));
     let ran = observer.stop();
     ran.assert_balanced();
-    let seen = numbers(&ran.frames("seen.pcap"));
+    let seen = frame_numbers(&ran.frames("seen.pcap"));
     assert!(seen.is_sorted_by(|one, next| one < next), "each once, in order");
     assert!(seen.ends_with(&Vec::from_iter(sent..sent + 100)), "all behind its return");
     if one {
         let edges = ran.ledger["edges"].as_array().expect("edges").iter();
         let mut missing = edges.map(|edge| &edge["missing"]["lapped"]);
         let missing = missing.find(|missing| !missing.is_null()).expect("positions");
-        assert_eq!(assert_reported(&seen, missing, sent + 100).len(), 1, "of one processor");
+        assert_eq!(
+            assert_missing_is_reported(&seen, missing, sent + 100).len(),
+            1,
+            "of one processor"
+        );
         assert!(seen.iter().all(|number| *number >= FRAMES), "nothing was kept for it: {seen:?}");
     }
     let lost = ran.ledger["lost"].as_u64().expect("a number");
@@ -303,7 +309,7 @@ fn program_survives_its_device_going_down_and_up() {
     observer.wait_until_written("seen.pcap", capture_length(&all));
     let ran = observer.stop();
     ran.assert_lossless();
-    assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
+    assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
 }
 
 /// Returns the programs at the server's device.
@@ -338,7 +344,7 @@ fn v17_existing_programs_stay_and_receive_the_same() {
     send_all(&pair, &numbered_frames(0..100, FRAME_LENGTH));
     let ran = observer.stop();
     ran.assert_lossless();
-    assert_eq!(report(&ran, "count")["blocks"], 100);
+    assert_eq!(report_counters(&ran, "count")["blocks"], 100);
     assert_eq!(attached_programs(&pair, Side::Ingress).members, before.members);
     drop(links);
 }

@@ -5,9 +5,9 @@
 
 use crate::frames::tagged_frames;
 use crate::long_requests;
-use crate::numbers::{number, numbered_frames, numbers};
+use crate::numbers::{frame_number, frame_numbers, numbered_frames};
 use crate::observer::{Observer, ObserverResult, has_xdp_program};
-use crate::send::{capture_length, send, send_all};
+use crate::send::{capture_length, send_all, send_frames};
 use serde_json::Value;
 use sys::bpf::{Anchor, Link, Program, ProgramKind, Side};
 use sys::net::RouteSocket;
@@ -25,7 +25,7 @@ fn quiet_pair(mtu: u32) -> Option<Pair> {
 }
 
 /// Returns the number of frames that the server's device received or dropped.
-fn received(pair: &Pair) -> u64 {
+fn frames_received(pair: &Pair) -> u64 {
     let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     counters.received + counters.receive_dropped
 }
@@ -36,7 +36,12 @@ fn send_in_groups(pair: &Pair, frames: &[Vec<u8>]) {
 }
 
 /// Runs a redirecting request with these options over frames.
-fn run(pair: &Pair, options: &[&str], line: &str, frames: &[Vec<u8>]) -> ObserverResult {
+fn run_redirecting(
+    pair: &Pair,
+    options: &[&str],
+    line: &str,
+    frames: &[Vec<u8>],
+) -> ObserverResult {
     let observer =
         Observer::start_redirecting_with_options(&pair.server, SERVER_DEVICE, options, line);
     send_in_groups(pair, frames);
@@ -48,29 +53,30 @@ fn run(pair: &Pair, options: &[&str], line: &str, frames: &[Vec<u8>]) -> Observe
 /// Runs a redirecting request over the same frames twice: as the plan places it, and in a thread.
 fn run_in_kernel_and_thread(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [ObserverResult; 2] {
     [("rx", "kernel"), ("rx@thread0", "thread0")].map(|(rx, place)| {
-        let ran = run(pair, &[], &format!("{rx} {SERVER_DEVICE} take {behind}"), frames);
+        let ran =
+            run_redirecting(pair, &[], &format!("{rx} {SERVER_DEVICE} take {behind}"), frames);
         ran.assert_balanced();
-        assert_eq!(filter(&ran, "rx")["space"], place, "{behind}: {}", ran.err);
+        assert_eq!(filter_entry(&ran, "rx")["space"], place, "{behind}: {}", ran.err);
         let source = ran.source();
         assert_eq!(source.seen, Some(frames.len() as u64), "{behind}: {source:?}");
         ran
     })
 }
 
-fn filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
+fn filter_entry<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     let filters = ran.ledger["filters"].as_array().expect("filters");
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
 /// Returns, for each filter, the blocks that it received, passed, did not select and dropped.
-fn flow(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
+fn block_counts(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
     let what = ["taken", "passed", "unselected", "unanswered", "dropped"];
-    let one = |name: &&str| what.map(|what| filter(ran, name)[what].clone());
+    let one = |name: &&str| what.map(|what| filter_entry(ran, name)[what].clone());
     names.iter().flat_map(one).collect()
 }
 
 /// Returns `count` numbered datagrams, to three ports in rotation.
-fn datagrams(count: u64) -> Vec<Vec<u8>> {
+fn numbered_datagrams(count: u64) -> Vec<Vec<u8>> {
     let one = |number: u64| {
         let port = [53, 80, 443][number as usize % 3];
         let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1");
@@ -83,23 +89,31 @@ fn datagrams(count: u64) -> Vec<Vec<u8>> {
 fn i6_frames_dropped_in_the_kernel_do_not_reach_the_process() {
     const FRAMES: u64 = 6_000;
     let Some(pair) = quiet_pair(1500) else { return };
-    let frames = datagrams(FRAMES);
+    let frames = numbered_datagrams(FRAMES);
     let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
     let line = "| ip | udp | dport | ( |53 drop + |80 pcap seen.pcap )";
     let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
     for ran in [&inside, &outside] {
         let seen = ran.frames("seen.pcap");
         let expected: Vec<u64> = (0..FRAMES).filter(|number| number % 3 == 1).collect();
-        assert_eq!(numbers(&seen), expected, "each once, in order");
-        assert!(seen.iter().all(|frame| *frame == frames[number(frame) as usize]), "as it came");
-        let dropped = &filter(ran, "drop")["dropped"]["by request"]["blocks"];
+        assert_eq!(frame_numbers(&seen), expected, "each once, in order");
+        assert!(
+            seen.iter().all(|frame| *frame == frames[frame_number(frame) as usize]),
+            "as it came"
+        );
+        let dropped = &filter_entry(ran, "drop")["dropped"]["by request"]["blocks"];
         assert_eq!(*dropped, FRAMES / 3, "{}", ran.ledger);
         // Redirected and not selected: the host does not receive it either.
-        assert_eq!(filter(ran, "dport")["unselected"]["blocks"], FRAMES / 3, "{}", ran.ledger);
+        assert_eq!(
+            filter_entry(ran, "dport")["unselected"]["blocks"],
+            FRAMES / 3,
+            "{}",
+            ran.ledger
+        );
     }
     let names = ["rx", "ip", "udp", "dport", "drop"];
-    assert_eq!(flow(&inside, &names), flow(&outside, &names));
-    assert_eq!(filter(&inside, "drop")["space"], "kernel");
+    assert_eq!(block_counts(&inside, &names), block_counts(&outside, &names));
+    assert_eq!(filter_entry(&inside, "drop")["space"], "kernel");
     let host = host.stop();
     host.assert_lossless();
     assert_eq!(host.source().given, 0, "the host got nothing");
@@ -108,7 +122,7 @@ fn i6_frames_dropped_in_the_kernel_do_not_reach_the_process() {
 #[test]
 fn v5_refused_redirect_request_runs_in_a_thread() {
     let Some(pair) = quiet_pair(1500) else { return };
-    let frames = datagrams(300);
+    let frames = numbered_datagrams(300);
     let line = format!("rx {SERVER_DEVICE} take | ip | udp | dport | ( |53 drop + |80 count )");
     let mut told = Vec::new();
     for (refuses, first) in [
@@ -118,11 +132,11 @@ fn v5_refused_redirect_request_runs_in_a_thread() {
         ("udp", "kernel"),
         ("ip", "thread0"),
     ] {
-        let ran = run(&pair, &[&format!("--kernel-refuses={refuses}")], &line, &frames);
+        let ran = run_redirecting(&pair, &[&format!("--kernel-refuses={refuses}")], &line, &frames);
         ran.assert_balanced();
-        assert_eq!(filter(&ran, "rx")["space"], first, "{refuses}: {}", ran.err);
+        assert_eq!(filter_entry(&ran, "rx")["space"], first, "{refuses}: {}", ran.err);
         assert_eq!(ran.err.contains("the kernel refuses it"), refuses != "nothing", "{}", ran.err);
-        told.push(flow(&ran, &["ip", "udp", "dport", "drop", "count"]));
+        told.push(block_counts(&ran, &["ip", "udp", "dport", "drop", "count"]));
     }
     assert!(told.iter().all(|one| *one == told[0]), "{told:?}");
 }
@@ -131,7 +145,7 @@ fn v5_refused_redirect_request_runs_in_a_thread() {
 fn j1_frame_with_several_exits_reaches_each() {
     let Some(pair) = quiet_pair(1500) else { return };
     let mut frames = tagged_frames();
-    frames.extend(datagrams(600));
+    frames.extend(numbered_datagrams(600));
     let line =
         "| ip | ( |udp pcap udp.pcap + |tcp pcap tcp.pcap + |all pcap all.pcap + |udp count )";
     let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
@@ -140,14 +154,14 @@ fn j1_frame_with_several_exits_reaches_each() {
         assert!(seen == outside.frames(name), "{name}: {}", seen.len());
     }
     assert!(inside.frames("all.pcap") == frames);
-    assert_eq!(flow(&inside, &["ip", "count"]), flow(&outside, &["ip", "count"]));
+    assert_eq!(block_counts(&inside, &["ip", "count"]), block_counts(&outside, &["ip", "count"]));
 }
 
 #[test]
 fn k1_editing_twins_match_their_filters() {
     let Some(pair) = quiet_pair(1500) else { return };
     let mut frames = tagged_frames();
-    frames.extend(datagrams(100));
+    frames.extend(numbered_datagrams(100));
     frames.extend(testkit::web_capture().frames.into_iter().map(|(_, frame)| frame));
     for line in [
         "rewrite ttl=9",
@@ -164,7 +178,7 @@ fn k1_editing_twins_match_their_filters() {
         // The type of the link, too.
         assert_eq!(seen[20..24], outside.file("seen.pcap")[20..24], "{line}");
         let changes = line.split([' ', '|']).find(|word| ["rewrite", "strip"].contains(word));
-        let space = &filter(&inside, changes.expect("one of them"))["space"];
+        let space = &filter_entry(&inside, changes.expect("one of them"))["space"];
         assert_eq!(*space, "kernel", "{line}: {}", inside.err);
     }
 }
@@ -176,15 +190,15 @@ fn g1_frames_without_room_are_ring_losses_by_number() {
     let line = format!("rx {SERVER_DEVICE} take ring=512K | ip |udp pcap seen.pcap");
     let observer = Observer::start_redirecting(&pair.server, SERVER_DEVICE, &line);
     observer.signal("STOP");
-    send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..FRAMES, 100));
-    wait_until("all have come", || received(&pair) >= FRAMES);
+    send_frames(&pair.client, CLIENT_DEVICE, &numbered_frames(0..FRAMES, 100));
+    wait_until("all have come", || frames_received(&pair) >= FRAMES);
     observer.signal("CONT");
     let ran = observer.stop();
     ran.assert_balanced();
-    assert_eq!(filter(&ran, "ip")["space"], "kernel", "{}", ran.err);
+    assert_eq!(filter_entry(&ran, "ip")["space"], "kernel", "{}", ran.err);
     let source = ran.source();
     assert_eq!((source.seen, source.given), (Some(FRAMES), FRAMES), "the program saw all");
-    let seen = numbers(&ran.frames("seen.pcap"));
+    let seen = frame_numbers(&ran.frames("seen.pcap"));
     assert_eq!(seen, (0..seen.len() as u64).collect::<Vec<_>>(), "those that came first");
     let edges = ran.ledger["edges"].as_array().expect("edges");
     let lost = edges.iter().filter_map(|edge| edge["dropped"]["ring"]["blocks"].as_u64());
@@ -206,12 +220,12 @@ fn g1_multi_buffer_frames_are_matched_and_arrive_whole() {
     let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
     assert!(inside.frames("seen.pcap") == outside.frames("seen.pcap"));
     assert_eq!(inside.frames("seen.pcap").len(), 202);
-    assert_eq!(flow(&inside, &["udp", "dport"]), flow(&outside, &["udp", "dport"]));
+    assert_eq!(block_counts(&inside, &["udp", "dport"]), block_counts(&outside, &["udp", "dport"]));
 }
 
 /// Code of a program that pushes a VLAN tag: `bpf_skb_vlan_push(skb, htons(ETH_P_8021Q), 7); return
 /// TCX_NEXT`.
-const PUSH: [[u8; 8]; 5] = [
+const PUSH_TAG_CODE: [[u8; 8]; 5] = [
     [0xb7, 2, 0, 0, 0x81, 0, 0, 0],
     [0xb7, 3, 0, 0, 7, 0, 0, 0],
     [0x85, 0, 0, 0, 18, 0, 0, 0],
@@ -220,7 +234,7 @@ const PUSH: [[u8; 8]; 5] = [
 ];
 
 #[test]
-fn g2_frame_with_removed_tag_is_decided_with_it() {
+fn g2_frame_with_removed_tag_is_matched_with_its_tag() {
     if sys::bpf::kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
         need::report_skip::<()>("needs drivers that tell of tags (Linux 6.8)");
         return;
@@ -229,17 +243,18 @@ fn g2_frame_with_removed_tag_is_decided_with_it() {
     let _push = pair.client.run_inside(|| {
         let index = RouteSocket::open().expect("root may ask").by_name(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
-        let program = Program::load(ProgramKind::Tc, "push", &PUSH.concat()).expect("it is right");
+        let program =
+            Program::load(ProgramKind::Tc, "push", &PUSH_TAG_CODE.concat()).expect("it is right");
         Link::tcx(&program, index, Side::Egress, Anchor::Head, None).expect("it is there")
     });
-    let frames = datagrams(90);
+    let frames = numbered_datagrams(90);
     let line = "| vlan | ip | udp | dport |53 pcap seen.pcap";
     let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
     let tagged = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
     let expected: Vec<Vec<u8>> = frames.iter().step_by(3).map(tagged).collect();
     assert!(inside.frames("seen.pcap") == expected && outside.frames("seen.pcap") == expected);
     let names = ["vlan", "ip", "udp", "dport"];
-    assert_eq!(flow(&inside, &names), flow(&outside, &names));
+    assert_eq!(block_counts(&inside, &names), block_counts(&outside, &names));
 }
 
 #[test]
@@ -251,18 +266,18 @@ fn g7_killed_redirect_leaves_nothing_attached() {
     wait_until("it is gone", || !observer.is_running());
     wait_until("nothing is attached", || !has_xdp_program(&pair.server, SERVER_DEVICE));
     let mut host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
-    let frames = datagrams(10);
-    send(&pair.client, CLIENT_DEVICE, &frames);
+    let frames = numbered_datagrams(10);
+    send_frames(&pair.client, CLIENT_DEVICE, &frames);
     host.wait_until_written("out", capture_length(&frames));
     assert!(host.stop().frames("out") == frames, "the host gets them again");
 }
 
 #[test]
-fn program_on_the_default_route_needs_force_too() {
+fn kernel_redirect_on_the_default_route_needs_force() {
     let Some(pair) = need::require_bpf().and_then(|()| Pair::new(Cable::default())) else { return };
     pair.server.run_ip(&format!("route add default dev {SERVER_DEVICE}"));
     let line = format!("rx {SERVER_DEVICE} take | udp | drop");
-    let program = crate::observer::program();
+    let program = crate::observer::streamline_program();
     let output = pair.server.command(program).args(["run", &line]).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
@@ -271,22 +286,23 @@ fn program_on_the_default_route_needs_force_too() {
     let ran =
         Observer::start_redirecting(&pair.server, SERVER_DEVICE, &format!("--force {line}")).stop();
     ran.assert_balanced();
-    assert_eq!(filter(&ran, "rx")["space"], "kernel", "{}", ran.err);
+    assert_eq!(filter_entry(&ran, "rx")["space"], "kernel", "{}", ran.err);
 }
 
-/// A program with the maximum number of filters: any of them may return unsure for a frame, and the
-/// headroom holds the metadata of that exit.
+/// A program may have the maximum number of filters, although each of them may return unsure for a
+/// frame, and the headroom then holds metadata that names the filter.
 #[test]
 fn v5_redirect_of_64_filters_runs_in_the_kernel() {
     let Some(pair) = quiet_pair(1500) else { return };
     let frames = long_requests::mixed_frames();
     let [inside, outside] = ["rx", "rx@thread0"].map(|rx| {
-        let line = long_requests::line(&format!("{rx} {SERVER_DEVICE} take"), "ip", 64);
-        let ran = run(&pair, &["--policy=deepest"], &line, &frames);
+        let line =
+            long_requests::request_with_filters(&format!("{rx} {SERVER_DEVICE} take"), "ip", 64);
+        let ran = run_redirecting(&pair, &["--policy=deepest"], &line, &frames);
         ran.assert_balanced();
         ran
     });
-    assert_eq!(filter(&inside, "dport")["space"], "kernel", "{}", inside.err);
+    assert_eq!(filter_entry(&inside, "dport")["space"], "kernel", "{}", inside.err);
     long_requests::assert_unsure_exits(&inside, "ip");
-    assert_eq!(long_requests::flows(&inside), long_requests::flows(&outside));
+    assert_eq!(long_requests::block_counts(&inside), long_requests::block_counts(&outside));
 }

@@ -3,10 +3,10 @@
 //! is recreated while connections are within messages. Every frame has a number: it arrives once
 //! and in order, or its source counts it as lost.
 
-use crate::change::{LiveRequest, OPERATION_TIMEOUT, set};
-use crate::numbers::number;
+use crate::change::{LiveRequest, OPERATION_TIMEOUT, change_request};
+use crate::numbers::frame_number;
 use crate::scratch::Scratch;
-use crate::send::{frames_of, send};
+use crate::send::{parse_capture, send_frames};
 use crate::shared_program::{quiet_pair, send_until};
 use engine::live::Live;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +67,7 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
     );
     let line = LiveRequest::start(pair, &text);
     for some in message_halves(connections, false).chunks(500) {
-        send(&pair.client, CLIENT_DEVICE, some);
+        send_frames(&pair.client, CLIENT_DEVICE, some);
     }
     let open = u64::from(connections);
     wait_until("all connections are open", || held_blocks(&line.live) == open);
@@ -84,7 +84,7 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
                 // Its exit status has the reason.
                 break;
             }
-            let switched = set(&line.live, words);
+            let switched = change_request(&line.live, words);
             pauses.push(switched.paused_ns / 1000);
             drops += switched.source_drops.iter().map(|(_, _, blocks)| blocks).sum::<u64>();
             assert_eq!(held_blocks(&line.live), open, "{words}: what is held comes along");
@@ -98,14 +98,14 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
         panic!("the path ended after {} changes: {:#?}", pauses.len(), outcome.ledger);
     }
     for some in message_halves(connections, true).chunks(500) {
-        send(&pair.client, CLIENT_DEVICE, some);
+        send_frames(&pair.client, CLIENT_DEVICE, some);
     }
     wait_until("all messages are whole", || held_blocks(&line.live) == 0);
     let outcome = line.stop();
     let count = outcome.reports.iter().find(|report| report.name == "count").expect("a report");
     assert_eq!(count.report.rows[0], ("messages".to_owned(), open), "{count:?}");
-    let frames = frames_of(&std::fs::read(file).expect("a capture"));
-    let numbers: Vec<u64> = frames.iter().map(|frame| number(frame)).collect();
+    let frames = parse_capture(&std::fs::read(file).expect("a capture"));
+    let numbers: Vec<u64> = frames.iter().map(|frame| frame_number(frame)).collect();
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
     let lost = outcome.ledger.lost();
     assert_eq!(numbers.len() as u64 + lost, sent, "{:#?}", outcome.ledger);
@@ -123,7 +123,7 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
     );
 }
 
-/// Ends the sender on drop, even if a test fails.
+/// Stops the sender on drop, even if a test fails.
 struct StopSenderOnDrop<'e>(&'e AtomicBool);
 
 impl Drop for StopSenderOnDrop<'_> {

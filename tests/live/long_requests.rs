@@ -4,7 +4,7 @@
 
 use crate::frames::tagged_frames;
 use crate::observer::{Observer, ObserverResult};
-use crate::program_limits::{filter, quiet_pair, refusals};
+use crate::program_limits::{filter_entry, kernel_refusals, quiet_pair};
 use crate::send::send_all;
 use crate::shared_program::datagrams;
 use serde_json::Value;
@@ -13,11 +13,11 @@ use testkit::Frame;
 use testkit::net::{Pair, SERVER_DEVICE};
 
 /// Number of frames sent; one in four goes to port 53.
-const FRAMES: usize = 80;
-const MATCHING_FRAMES: u64 = FRAMES as u64 / 4;
+const FRAMES_SENT: usize = 80;
+const MATCHING_FRAMES: u64 = FRAMES_SENT as u64 / 4;
 
-const FROM: &str = "198.18.0.1";
-const TO: &str = "198.19.0.1";
+const SOURCE_ADDRESS: &str = "198.18.0.1";
+const DESTINATION_ADDRESS: &str = "198.19.0.1";
 
 /// Number of copies of each frame for which some filter returns unsure.
 const UNSURE_COPIES: usize = 3;
@@ -25,7 +25,7 @@ const UNSURE_COPIES: usize = 3;
 /// Returns a request with `filters` filters in addition to a few fixed filters. Two of the fixed
 /// filters return unsure for some frames: `eth` after the first third, and `network` after the
 /// second.
-pub(crate) fn line(rx: &str, network: &str, filters: usize) -> String {
+pub(crate) fn request_with_filters(rx: &str, network: &str, filters: usize) -> String {
     let third = filters / 3;
     let any = "bpf \"not arp\" | ".repeat(third);
     let udp = "bpf \"udp or ip6\" | ".repeat(third);
@@ -47,9 +47,10 @@ fn datagram_with_many_headers() -> Frame {
 /// which the filter `network` is unsure: a frame with too many extension headers, and both
 /// fragments of a datagram.
 pub(crate) fn unsure_frames() -> Vec<Vec<u8>> {
-    let stack = || Frame::ethernet().tag(1).tag(2).tag(3).ipv4(FROM, TO);
+    let stack = || Frame::ethernet().tag(1).tag(2).tag(3).ipv4(SOURCE_ADDRESS, DESTINATION_ADDRESS);
     let piece = |offset, more| {
-        let frame = Frame::ethernet().ipv4(FROM, TO).fragment(offset, more);
+        let frame =
+            Frame::ethernet().ipv4(SOURCE_ADDRESS, DESTINATION_ADDRESS).fragment(offset, more);
         frame.protocol(17, &[0; 64])
     };
     let mut frames = Vec::new();
@@ -66,7 +67,7 @@ pub(crate) fn unsure_frames() -> Vec<Vec<u8>> {
 pub(crate) fn mixed_frames() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut unsure_frames = unsure_frames().into_iter();
-    for some in datagrams(FRAMES).chunks(4) {
+    for some in datagrams(FRAMES_SENT).chunks(4) {
         frames.extend(some.iter().cloned());
         frames.extend(unsure_frames.next());
     }
@@ -89,13 +90,13 @@ pub(crate) fn assert_unsure_exits(ran: &ObserverResult, network: &str) {
 /// Returns, for each filter in order, the blocks that it received, passed, did not select and
 /// dropped. The source and the first filter are omitted because they also count frames that the
 /// host sends by itself.
-pub(crate) fn flows(ran: &ObserverResult) -> Vec<Value> {
+pub(crate) fn block_counts(ran: &ObserverResult) -> Vec<Value> {
     let what = ["name", "taken", "passed", "unselected", "unanswered", "dropped"];
     let filters = ran.ledger["filters"].as_array().expect("filters").iter();
     filters.skip(2).flat_map(|filter| what.map(|what| filter[what].clone())).collect()
 }
 
-fn observed(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
+fn run_over_frames(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
     let observer = Observer::start_with_options(&pair.server, &["--policy=deepest"], line);
     send_all(pair, frames);
     let ran = observer.stop();
@@ -104,64 +105,64 @@ fn observed(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
 }
 
 /// Runs a request with `filters` filters in the kernel and in a thread, and compares the results.
-fn assert_whole_in_kernel(network: &str, filters: usize) {
+fn assert_runs_in_kernel(network: &str, filters: usize) {
     let Some(pair) = quiet_pair() else { return };
     let frames = mixed_frames();
     let [inside, outside] = ["rx", "rx@thread0"].map(|rx| {
-        let line = line(&format!("{rx} {SERVER_DEVICE}"), network, filters);
-        observed(&pair, &line, &frames)
+        let line = request_with_filters(&format!("{rx} {SERVER_DEVICE}"), network, filters);
+        run_over_frames(&pair, &line, &frames)
     });
-    assert_eq!(refusals(&inside), [], "{}", inside.err);
+    assert_eq!(kernel_refusals(&inside), [], "{}", inside.err);
     let spaces = inside.ledger["filters"].as_array().expect("filters").iter();
     let elsewhere = spaces.filter(|filter| filter["space"] != "kernel");
     let elsewhere = elsewhere.filter(|filter| filter["name"] != "discard");
     assert_eq!(elsewhere.collect::<Vec<_>>(), [] as [&Value; 0], "{}", inside.err);
-    assert_eq!(filter(&outside, "dport")["space"], "thread0", "{}", outside.err);
+    assert_eq!(filter_entry(&outside, "dport")["space"], "thread0", "{}", outside.err);
     assert_unsure_exits(&inside, network.split(' ').next().unwrap_or(network));
-    assert_eq!(flows(&inside), flows(&outside));
+    assert_eq!(block_counts(&inside), block_counts(&outside));
 }
 
 #[test]
 fn v5_request_of_64_filters_runs_in_the_kernel() {
-    assert_whole_in_kernel("ipproto |17 ip", 64);
+    assert_runs_in_kernel("ipproto |17 ip", 64);
 }
 
 #[test]
 fn v5_request_of_200_filters_runs_in_the_kernel() {
-    assert_whole_in_kernel("ip", 200);
+    assert_runs_in_kernel("ip", 200);
 }
 
 /// A program has a limited number of exit counters. The filters that fit stay in the kernel.
 #[test]
 fn v5_prefix_of_a_request_with_too_many_exits_stays() {
     let Some(pair) = quiet_pair() else { return };
-    let line = line(&format!("rx {SERVER_DEVICE}"), "ip", 330);
-    let ran = observed(&pair, &line, &datagrams(FRAMES));
-    assert_eq!(filter(&ran, "eth")["space"], "kernel", "{}", ran.err);
-    assert_eq!(filter(&ran, "dport")["space"], "thread0", "{}", ran.err);
+    let line = request_with_filters(&format!("rx {SERVER_DEVICE}"), "ip", 330);
+    let ran = run_over_frames(&pair, &line, &datagrams(FRAMES_SENT));
+    assert_eq!(filter_entry(&ran, "eth")["space"], "kernel", "{}", ran.err);
+    assert_eq!(filter_entry(&ran, "dport")["space"], "thread0", "{}", ran.err);
     let last = ran.ledger["filters"].as_array().and_then(|all| all.last()).expect("filters");
     assert_eq!(last["taken"]["blocks"], MATCHING_FRAMES, "{}", ran.ledger);
-    let [(_, why)] = refusals(&ran)[..] else { panic!("{}", ran.ledger) };
+    let [(_, why)] = kernel_refusals(&ran)[..] else { panic!("{}", ran.ledger) };
     assert!(why.contains("exits from the kernel, and the maximum is 320"), "{why}");
 }
 
-/// A frame that is delivered to many branches needs an exit for each branch. If there are too many,
-/// only the filters before the branches stay in the kernel.
+/// A frame that is delivered to many branches needs an exit for each branch. If there are too many
+/// exits, only the filters before the branches stay in the kernel.
 #[test]
 fn v5_prefix_stays_if_a_frame_has_too_many_exits() {
     let Some(pair) = quiet_pair() else { return };
     let branches = vec!["|all count"; 40].join(" + ");
     let line = format!("rx {SERVER_DEVICE} | ip | udp | ( {branches} )");
-    let ran = observed(&pair, &line, &datagrams(FRAMES));
-    assert_eq!(filter(&ran, "rx")["space"], "kernel", "{}", ran.err);
-    let why = refusals(&ran);
+    let ran = run_over_frames(&pair, &line, &datagrams(FRAMES_SENT));
+    assert_eq!(filter_entry(&ran, "rx")["space"], "kernel", "{}", ran.err);
+    let why = kernel_refusals(&ran);
     assert!(why.iter().any(|(_, why)| why.contains("40 exits from the kernel at once")), "{why:?}");
     let counts = ran.ledger["filters"].as_array().expect("filters").iter();
     let counts: Vec<_> = counts
         .filter(|filter| filter["name"].as_str().is_some_and(|name| name.starts_with("count")))
         .collect();
     assert_eq!(counts.len(), 40);
-    assert!(counts.iter().all(|count| count["taken"]["blocks"] == FRAMES), "{}", ran.ledger);
+    assert!(counts.iter().all(|count| count["taken"]["blocks"] == FRAMES_SENT), "{}", ran.ledger);
 }
 
 /// Ordinary and unsure frames share one ring. Each loss of a slow reader is counted for the edge of
@@ -171,7 +172,9 @@ fn v5_lapped_frames_are_counted_for_their_exit() {
     const LAPPED: u64 = 20_000;
     const SIZE: usize = 400;
     let Some(pair) = quiet_pair() else { return };
-    let sure = |payload: &[u8]| Frame::ethernet().ipv4(FROM, TO).udp(4000, 9, payload);
+    let sure = |payload: &[u8]| {
+        Frame::ethernet().ipv4(SOURCE_ADDRESS, DESTINATION_ADDRESS).udp(4000, 9, payload)
+    };
     let unsure_frames = |payload: &[u8]| datagram_with_many_headers().udp(4000, 9, payload);
     // Offsets of the number, at the start of the payload.
     let at = [sure(&[]).len(), unsure_frames(&[]).len()];

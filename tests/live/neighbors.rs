@@ -1,7 +1,7 @@
 //! Tests of other applications' programs and packet sockets at an interface, as `doctor` and
 //! `explain` list them.
 
-use crate::observer::program;
+use crate::observer::streamline_program;
 use serde_json::Value;
 use std::process::Command;
 use sys::bpf::{Anchor, Link, Program, ProgramKind, Side, XdpMode};
@@ -12,13 +12,13 @@ use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
 /// Programs, a packet socket and a filter of traffic control that belong to the test process, at
 /// the server's device.
-struct Foreign {
+struct ForeignPrograms {
     pair: Pair,
     _links: Vec<Link>,
     _socket: PacketRing,
 }
 
-impl Foreign {
+impl ForeignPrograms {
     fn new() -> Option<Self> {
         need::require_bpf()?;
         need::require_command("tc")?;
@@ -56,8 +56,8 @@ impl Foreign {
     }
 
     /// Returns what a command prints in the namespace.
-    fn prints(&self, arguments: &[&str]) -> String {
-        let mut command: Command = self.pair.server.command(program());
+    fn command_output(&self, arguments: &[&str]) -> String {
+        let mut command: Command = self.pair.server.command(streamline_program());
         let ran = command.args(arguments).env("NO_COLOR", "1").output().expect("the program");
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         String::from_utf8(ran.stdout).expect("text")
@@ -65,7 +65,7 @@ impl Foreign {
 }
 
 /// Asserts that a listing contains every foreign program and socket with its owner.
-fn assert_complete(found: &Value) {
+fn assert_lists_foreign_programs(found: &Value) {
     let all = found["neighbors"].as_array().expect("a list");
     let one = |kind: &str, side: Option<&str>| {
         let is = |one: &&Value| one["kind"] == kind && one["side"].as_str() == side;
@@ -101,14 +101,15 @@ fn assert_complete(found: &Value) {
 
 #[test]
 fn v17_doctor_and_explain_list_foreign_programs_and_sockets() {
-    let Some(foreign) = Foreign::new() else { return };
+    let Some(foreign) = ForeignPrograms::new() else { return };
     let line = format!("rx {SERVER_DEVICE} | count");
-    let doctor: Value = serde_json::from_str(&foreign.prints(&["doctor", "--json"])).expect("json");
-    let explain = foreign.prints(&["explain", "--json", &line]);
+    let doctor: Value =
+        serde_json::from_str(&foreign.command_output(&["doctor", "--json"])).expect("json");
+    let explain = foreign.command_output(&["explain", "--json", &line]);
     let explain: Value = serde_json::from_str(&explain).expect("json");
-    assert_complete(&doctor["others"]);
-    assert_complete(&explain["others"]);
-    for text in [foreign.prints(&["doctor"]), foreign.prints(&["explain", &line])] {
+    assert_lists_foreign_programs(&doctor["others"]);
+    assert_lists_foreign_programs(&explain["others"]);
+    for text in [foreign.command_output(&["doctor"]), foreign.command_output(&["explain", &line])] {
         // Cells of the table may be broken between lines.
         let holder = format!("[{}]", std::process::id());
         let (_, table) = text.split_once("other users of the interfaces").expect("the listing");
@@ -122,28 +123,28 @@ fn v17_doctor_and_explain_list_foreign_programs_and_sockets() {
 
 #[test]
 fn g2_explain_refuses_device_rules_with_the_reason() {
-    let Some(foreign) = Foreign::new() else { return };
+    let Some(foreign) = ForeignPrograms::new() else { return };
     let line = format!("rx {SERVER_DEVICE} take \"udp port 53\" | count");
-    let explain = foreign.prints(&["explain", "--json", &line]);
+    let explain = foreign.command_output(&["explain", "--json", &line]);
     let explain: Value = serde_json::from_str(&explain).expect("json");
     let device = &explain["devices"][0];
     assert_eq!((&device["interface"], &device["rules"]), (&SERVER_DEVICE.into(), &Value::Null));
     let why = device["refused"].as_str().expect("a reason");
     assert!(why.contains("has no rules (ethtool: operation not supported"), "{why}");
-    let text = foreign.prints(&["explain", &line]);
+    let text = foreign.command_output(&["explain", &line]);
     assert!(text.contains(why), "{why}: {text}");
-    let observes = foreign.prints(&["explain", &format!("rx {SERVER_DEVICE} | count")]);
+    let observes = foreign.command_output(&["explain", &format!("rx {SERVER_DEVICE} | count")]);
     assert!(!observes.contains("has no rules"), "{observes}");
 }
 
 #[test]
 fn v17_explain_lists_only_the_interface_of_the_request() {
-    let Some(foreign) = Foreign::new() else { return };
-    let explain = foreign.prints(&["explain", "--json", "rx lo | count"]);
+    let Some(foreign) = ForeignPrograms::new() else { return };
+    let explain = foreign.command_output(&["explain", "--json", "rx lo | count"]);
     let explain: Value = serde_json::from_str(&explain).expect("json");
     let all = explain["others"]["neighbors"].as_array().expect("a list");
     assert!(all.iter().all(|one| one["interface"] != SERVER_DEVICE), "{all:?}");
-    let explain = foreign.prints(&["explain", "--json", "replay /dev/null | count"]);
+    let explain = foreign.command_output(&["explain", "--json", "replay /dev/null | count"]);
     let explain: Value = serde_json::from_str(&explain).expect("json");
     assert_eq!(explain["others"]["neighbors"], serde_json::json!([]));
 }

@@ -19,10 +19,10 @@ impl Nginx {
     pub(crate) fn start(space: &Namespace) -> Option<Self> {
         let program = need::require_command("nginx")?;
         let folder = Scratch::new();
-        for (name, length) in FILES {
+        for (name, length) in SERVED_FILES {
             fs::write(folder.path(name), vec![b'x'; *length]).expect("a file");
         }
-        let settings = SETTINGS.replace("FOLDER", &folder.path("").display().to_string());
+        let settings = CONFIGURATION.replace("FOLDER", &folder.path("").display().to_string());
         fs::write(folder.path("nginx.conf"), settings).expect("a file");
         let mut command = space.command(program);
         command.arg("-e").arg(folder.path("error.log")).arg("-p").arg(folder.path(""));
@@ -53,11 +53,11 @@ impl Drop for Nginx {
 }
 
 /// The files served, and their lengths in bytes.
-const FILES: &[(&str, usize)] = &[("small", 300), ("page", 3_000), ("large", 12_000)];
+const SERVED_FILES: &[(&str, usize)] = &[("small", 300), ("page", 3_000), ("large", 12_000)];
 
 /// The configuration: one process in the foreground, with a log that states the time of the last
 /// wake-up.
-const SETTINGS: &str = "
+const CONFIGURATION: &str = "
 daemon off;
 master_process off;
 worker_processes 1;

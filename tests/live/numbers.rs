@@ -22,14 +22,18 @@ pub(crate) fn numbered_frames(range: std::ops::Range<u64>, length: usize) -> Vec
 }
 
 /// Returns the number of a frame.
-pub(crate) fn number(frame: &[u8]) -> u64 {
+pub(crate) fn frame_number(frame: &[u8]) -> u64 {
     let bytes = frame.get(NUMBER_OFFSET..NUMBER_OFFSET + 8).and_then(|bytes| bytes.try_into().ok());
     bytes.map_or(u64::MAX, u64::from_be_bytes)
 }
 
 /// Asserts that the numbers in `seen`, plus the ranges in the field `missing` of a source or an
 /// edge, are exactly the numbers below `sent`. Returns the processors of the reported ranges.
-pub(crate) fn assert_reported(seen: &[u64], missing: &Value, sent: u64) -> BTreeSet<Option<u64>> {
+pub(crate) fn assert_missing_is_reported(
+    seen: &[u64],
+    missing: &Value,
+    sent: u64,
+) -> BTreeSet<Option<u64>> {
     assert_eq!(missing["more"], 0, "{missing}");
     let ranges = missing["ranges"].as_array().expect("ranges");
     let ends = |range: &Value| ["from", "to"].map(|end| range[end].as_u64().expect("a position"));
@@ -42,6 +46,6 @@ pub(crate) fn assert_reported(seen: &[u64], missing: &Value, sent: u64) -> BTree
 }
 
 /// Returns the numbers of the frames.
-pub(crate) fn numbers(frames: &[Vec<u8>]) -> Vec<u64> {
-    frames.iter().map(|frame| number(frame)).collect()
+pub(crate) fn frame_numbers(frames: &[Vec<u8>]) -> Vec<u64> {
+    frames.iter().map(|frame| frame_number(frame)).collect()
 }

@@ -35,20 +35,20 @@ impl Observer {
     pub(crate) fn start_with_options(space: &Namespace, options: &[&str], line: &str) -> Self {
         let folder = Scratch::new();
         let out = File::create(folder.path("out")).expect("a file");
-        let command = space.command(program());
-        let mut observer = Self::begin_with(command, options, line, (out.into(), folder));
+        let command = space.command(streamline_program());
+        let mut observer = Self::spawn_with_options(command, options, line, (out.into(), folder));
         observer.wait_until_attached(space, line);
         observer
     }
 
-    /// Starts a request with the command that `make` creates from the program's path. Returns when
-    /// the request observes frames in the namespace.
+    /// Starts a request with the command that `make_command` creates from the program's path.
+    /// Returns when the request observes frames in the namespace.
     pub(crate) fn start_by_command(
         space: &Namespace,
-        make: impl FnOnce(&Path) -> Command,
+        make_command: impl FnOnce(&Path) -> Command,
         line: &str,
     ) -> Self {
-        let mut observer = Self::spawn(make(program()), line);
+        let mut observer = Self::spawn(make_command(streamline_program()), line);
         observer.wait_until_attached(space, line);
         observer
     }
@@ -56,7 +56,12 @@ impl Observer {
     /// Starts a request like [`Observer::start`], with standard output in a pipe.
     pub(crate) fn start_piped(space: &Namespace, line: &str) -> (Self, ChildStdout) {
         let folder = Scratch::new();
-        let mut observer = Self::begin(space.command(program()), line, Stdio::piped(), folder);
+        let mut observer = Self::spawn_in_directory(
+            space.command(streamline_program()),
+            line,
+            Stdio::piped(),
+            folder,
+        );
         let out = observer.child.stdout.take().expect("a pipe");
         observer.wait_until_attached(space, line);
         (observer, out)
@@ -76,8 +81,8 @@ impl Observer {
     ) -> Self {
         let folder = Scratch::new();
         let out = File::create(folder.path("out")).expect("a file");
-        let command = space.command(program());
-        let mut observer = Self::begin_with(command, options, line, (out.into(), folder));
+        let command = space.command(streamline_program());
+        let mut observer = Self::spawn_with_options(command, options, line, (out.into(), folder));
         wait_until(line, || {
             observer.assert_running();
             has_xdp_program(space, device)
@@ -96,14 +101,14 @@ impl Observer {
     pub(crate) fn spawn(command: Command, line: &str) -> Self {
         let folder = Scratch::new();
         let out = File::create(folder.path("out")).expect("a file");
-        Self::begin(command, line, out.into(), folder)
+        Self::spawn_in_directory(command, line, out.into(), folder)
     }
 
-    fn begin(command: Command, line: &str, out: Stdio, folder: Scratch) -> Self {
-        Self::begin_with(command, &[], line, (out, folder))
+    fn spawn_in_directory(command: Command, line: &str, out: Stdio, folder: Scratch) -> Self {
+        Self::spawn_with_options(command, &[], line, (out, folder))
     }
 
-    fn begin_with(
+    fn spawn_with_options(
         mut command: Command,
         options: &[&str],
         line: &str,
@@ -150,12 +155,12 @@ impl Observer {
 
     pub(crate) fn assert_running(&mut self) {
         let runs = self.is_running();
-        assert!(runs, "it ended: {}", text(&self.path("err")));
+        assert!(runs, "it ended: {}", read_text(&self.path("err")));
     }
 
     /// Returns the peak resident memory of the process in bytes.
-    pub(crate) fn resident_max(&self) -> u64 {
-        let status = text(Path::new(&format!("/proc/{}/status", self.child.id())));
+    pub(crate) fn peak_resident_bytes(&self) -> u64 {
+        let status = read_text(Path::new(&format!("/proc/{}/status", self.child.id())));
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
         kilobytes.and_then(|number| number.parse::<u64>().ok()).expect("it runs") * 1024
@@ -165,11 +170,15 @@ impl Observer {
     pub(crate) fn has_map(&self, kind: u32) -> bool {
         let folder = fs::read_dir(format!("/proc/{}/fdinfo", self.child.id()));
         let wanted = format!("map_type:\t{kind}\n");
-        folder.into_iter().flatten().flatten().any(|entry| text(&entry.path()).contains(&wanted))
+        folder
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|entry| read_text(&entry.path()).contains(&wanted))
     }
 
     /// Returns the process id.
-    pub(crate) fn process(&self) -> u32 {
+    pub(crate) fn process_id(&self) -> u32 {
         self.child.id()
     }
 
@@ -186,14 +195,14 @@ impl Observer {
         self.wait()
     }
 
-    /// Waits until the process has ended by itself.
+    /// Waits until the process has ended without a signal. Returns its result.
     pub(crate) fn wait(mut self) -> ObserverResult {
         wait_until("the observer ends", || !self.is_running());
         let status = self.child.wait().expect("a child").code();
         let folder = self.folder.take().expect("until it has ended");
         let out = fs::read(folder.path("out")).unwrap_or_default();
-        let err = text(&folder.path("err"));
-        let ledger = serde_json::from_str(&text(&folder.path("report"))).unwrap_or_default();
+        let err = read_text(&folder.path("err"));
+        let ledger = serde_json::from_str(&read_text(&folder.path("report"))).unwrap_or_default();
         ObserverResult { out, err, status, ledger, folder }
     }
 }
@@ -204,7 +213,7 @@ impl Drop for Observer {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(folder) = &self.folder {
-            eprintln!("it wrote: {}", text(&folder.path("err")));
+            eprintln!("it wrote: {}", read_text(&folder.path("err")));
         }
     }
 }
@@ -252,7 +261,7 @@ impl ObserverResult {
 
     /// Returns the frames of a capture that the request wrote, in order.
     pub(crate) fn frames(&self, name: &str) -> Vec<Vec<u8>> {
-        crate::send::frames_of(&self.file(name))
+        crate::send::parse_capture(&self.file(name))
     }
 }
 
@@ -267,7 +276,7 @@ pub(crate) struct SourceReport {
 
 impl SourceReport {
     /// Returns the sum of the reported losses.
-    pub(crate) fn lost(&self) -> u64 {
+    pub(crate) fn total_lost(&self) -> u64 {
         self.dropped.iter().filter_map(|(_, number)| *number).sum()
     }
 
@@ -287,7 +296,7 @@ pub(crate) fn has_xdp_program(space: &Namespace, device: &str) -> bool {
 
 /// Returns the program named by `STREAMLINE_PROGRAM`, or else the program of this test's build,
 /// which is rebuilt first if a source is newer.
-pub(crate) fn program() -> &'static Path {
+pub(crate) fn streamline_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         if let Some(named) = std::env::var_os("STREAMLINE_PROGRAM") {
@@ -297,14 +306,14 @@ pub(crate) fn program() -> &'static Path {
         // target/debug/deps/live-0123.
         let profile = own.ancestors().nth(2).expect("a folder of builds");
         let program = profile.join("streamline");
-        if !is_current(&program) {
-            build(profile);
+        if !is_up_to_date(&program) {
+            build_program(profile);
         }
         program
     })
 }
 
-fn build(profile: &Path) {
+fn build_program(profile: &Path) {
     let name = profile.file_name().expect("a name");
     let name = if name == "debug" { "dev".as_ref() } else { name };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -319,7 +328,7 @@ fn build(profile: &Path) {
 /// the embedded examples. `cargo test --workspace` builds the program first, and the program must
 /// not be rebuilt with other features while tests run. (Cargo's dependency list does not exist if
 /// only tests were built.)
-fn is_current(program: &Path) -> bool {
+fn is_up_to_date(program: &Path) -> bool {
     let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let Some(built) = age(program) else { return false };
     let workspace = testkit::cases::workspace_root();
@@ -339,6 +348,6 @@ fn is_current(program: &Path) -> bool {
 }
 
 /// Returns the contents of a text file; empty if the file does not exist.
-fn text(path: &Path) -> String {
+fn read_text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }

@@ -4,39 +4,39 @@
 //! The reader writes a capture into a pipe, from which the test reads one frame for every ten
 //! frames sent. So the rate of the flood is ten times the reader's rate on any machine.
 
-use crate::numbers::{assert_reported, number, numbered_frames, numbers};
+use crate::numbers::{assert_missing_is_reported, frame_number, frame_numbers, numbered_frames};
 use crate::observer::{Observer, ObserverResult};
-use crate::send::send;
+use crate::send::send_frames;
 use std::io::{BufReader, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, wait_until};
 
 /// Number of frames sent.
-const FRAMES: u64 = 60_000;
-const SIZE: usize = 400;
+const FRAMES_SENT: u64 = 60_000;
+const FRAME_SIZE: usize = 400;
 /// Number of frames sent per frame read.
 const SENT_PER_READ: u64 = 10;
 /// Length of a record header in the capture, in bytes.
-const RECORD_HEADER: usize = 16;
+const RECORD_HEADER_LENGTH: usize = 16;
 
 /// Sends more frames to a request than it can read. Returns its result, and the numbers of the
 /// frames that arrived, in order.
-fn flood(pair: &Pair, behind: &str) -> (ObserverResult, Vec<u64>) {
-    let frames = numbered_frames(0..FRAMES, SIZE);
+fn flood_request(pair: &Pair, behind: &str) -> (ObserverResult, Vec<u64>) {
+    let frames = numbered_frames(0..FRAMES_SENT, FRAME_SIZE);
     let line = format!("rx@thread0 {SERVER_DEVICE} ring=1MB {behind} | pcap -");
     let (observer, out) = Observer::start_piped(&pair.server, &line);
-    let mut capture = BufReader::with_capacity(RECORD_HEADER + SIZE, out);
-    let (mut record, mut numbers) = (vec![0; RECORD_HEADER + SIZE], Vec::new());
+    let mut capture = BufReader::with_capacity(RECORD_HEADER_LENGTH + FRAME_SIZE, out);
+    let (mut record, mut numbers) = (vec![0; RECORD_HEADER_LENGTH + FRAME_SIZE], Vec::new());
     std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send(&pair.client, CLIENT_DEVICE, &frames));
+        let sender = scope.spawn(|| send_frames(&pair.client, CLIENT_DEVICE, &frames));
         wait_until("the flood ends", || {
-            let sent = received(pair);
+            let sent = frames_received(pair);
             if sent > 0 && numbers.is_empty() {
                 capture.read_exact(&mut [0; 24]).expect("a capture begins");
             }
             while (numbers.len() as u64) * SENT_PER_READ < sent {
                 capture.read_exact(&mut record).expect("a record");
-                numbers.push(number(&record[RECORD_HEADER..]));
+                numbers.push(frame_number(&record[RECORD_HEADER_LENGTH..]));
             }
             sender.is_finished()
         });
@@ -44,53 +44,66 @@ fn flood(pair: &Pair, behind: &str) -> (ObserverResult, Vec<u64>) {
     observer.signal("INT");
     // The pipe may be full: reads until the observer closes it.
     while capture.read_exact(&mut record).is_ok() {
-        numbers.push(number(&record[RECORD_HEADER..]));
+        numbers.push(frame_number(&record[RECORD_HEADER_LENGTH..]));
     }
     (observer.wait(), numbers)
 }
 
 /// Returns the number of frames that the device received or dropped.
-fn received(pair: &Pair) -> u64 {
+fn frames_received(pair: &Pair) -> u64 {
     let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     counters.received + counters.receive_dropped
 }
 
-fn assert_accounted(ran: &ObserverResult, numbers: &[u64]) {
+fn assert_accounted_for(ran: &ObserverResult, numbers: &[u64]) {
     ran.assert_balanced();
     let source = ran.source();
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
-    assert!(numbers.last().is_some_and(|last| *last < FRAMES));
+    assert!(numbers.last().is_some_and(|last| *last < FRAMES_SENT));
     let arrived = numbers.len() as u64;
     assert!(source.dropped.iter().all(|(_, number)| number.is_some()), "{source:?}");
-    assert_eq!(source.seen, Some(FRAMES), "{source:?}");
-    assert_eq!(source.given + source.lost(), FRAMES, "{source:?}");
-    assert_eq!(arrived + ran.ledger["lost"].as_u64().expect("a number"), FRAMES, "{}", ran.ledger);
+    assert_eq!(source.seen, Some(FRAMES_SENT), "{source:?}");
+    assert_eq!(source.given + source.total_lost(), FRAMES_SENT, "{source:?}");
+    assert_eq!(
+        arrived + ran.ledger["lost"].as_u64().expect("a number"),
+        FRAMES_SENT,
+        "{}",
+        ran.ledger
+    );
     // Driver and backlog report how many frames they dropped, not which.
-    if source.lost() == source.lost_at("ring").unwrap_or(0) {
+    if source.total_lost() == source.lost_at("ring").unwrap_or(0) {
         let missing = &ran.ledger["sources"][0]["missing"]["ring"];
-        assert_eq!(assert_reported(numbers, missing, FRAMES), [None].into(), "one stream");
+        assert_eq!(
+            assert_missing_is_reported(numbers, missing, FRAMES_SENT),
+            [None].into(),
+            "one stream"
+        );
     }
 }
 
 #[test]
-fn v2_flood_is_accounted_for_number_by_number() {
+fn v2_every_frame_of_a_flood_is_accounted_for() {
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
-    let (ran, numbers) = flood(&pair, "");
-    assert_accounted(&ran, &numbers);
+    let (ran, numbers) = flood_request(&pair, "");
+    assert_accounted_for(&ran, &numbers);
     let source = ran.source();
     // Reader and ring hold some; the rest did not fit.
-    assert!(source.lost() * 2 > FRAMES, "there was no overload: {source:?}");
-    assert!(source.lost_at("ring").is_some_and(|ring| ring * 2 > FRAMES), "{source:?}");
+    assert!(source.total_lost() * 2 > FRAMES_SENT, "there was no overload: {source:?}");
+    assert!(source.lost_at("ring").is_some_and(|ring| ring * 2 > FRAMES_SENT), "{source:?}");
 }
 
 #[test]
 fn flood_through_a_filter_is_accounted_for() {
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
-    let (ran, numbers) = flood(&pair, "| bpf \"udp port 9\"");
-    assert_accounted(&ran, &numbers);
-    assert!(ran.source().lost() * 2 > FRAMES, "there was no overload: {:?}", ran.source());
+    let (ran, numbers) = flood_request(&pair, "| bpf \"udp port 9\"");
+    assert_accounted_for(&ran, &numbers);
+    assert!(
+        ran.source().total_lost() * 2 > FRAMES_SENT,
+        "there was no overload: {:?}",
+        ran.source()
+    );
 }
 
 #[test]
@@ -100,17 +113,17 @@ fn stopped_reader_loses_whole_rings() {
     let observer =
         Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} ring=1MB | count"));
     observer.signal("STOP");
-    send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..20_000, SIZE));
-    wait_until("all have come", || received(&pair) == 20_000);
+    send_frames(&pair.client, CLIENT_DEVICE, &numbered_frames(0..20_000, FRAME_SIZE));
+    wait_until("all have come", || frames_received(&pair) == 20_000);
     observer.signal("CONT");
     let ran = observer.stop();
     ran.assert_balanced();
     let source = ran.source();
     assert_eq!(source.seen, Some(20_000), "{source:?}");
     assert_eq!(source.lost_at("ring"), Some(20_000 - source.given), "{source:?}");
-    assert!(source.given > 0 && source.lost() > 0, "{source:?}");
+    assert!(source.given > 0 && source.total_lost() > 0, "{source:?}");
     let kept: Vec<u64> = (0..source.given).collect();
-    assert_reported(&kept, &ran.ledger["sources"][0]["missing"]["ring"], 20_000);
+    assert_missing_is_reported(&kept, &ran.ledger["sources"][0]["missing"]["ring"], 20_000);
 }
 
 #[test]
@@ -124,8 +137,12 @@ fn stop_during_a_flood_balances_the_ledger() {
         let sender = scope.spawn(|| {
             let mut sent = 0;
             while !ended.load(Ordering::Relaxed) {
-                send(&pair.client, CLIENT_DEVICE, &numbered_frames(sent..sent + FRAMES / 10, SIZE));
-                sent += FRAMES / 10;
+                send_frames(
+                    &pair.client,
+                    CLIENT_DEVICE,
+                    &numbered_frames(sent..sent + FRAMES_SENT / 10, FRAME_SIZE),
+                );
+                sent += FRAMES_SENT / 10;
             }
             sent
         });
@@ -135,9 +152,9 @@ fn stop_during_a_flood_balances_the_ledger() {
         (ran, sender.join().expect("a sender"))
     });
     ran.assert_balanced();
-    let (source, numbers) = (ran.source(), numbers(&ran.frames("seen.pcap")));
+    let (source, numbers) = (ran.source(), frame_numbers(&ran.frames("seen.pcap")));
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
     assert_eq!(numbers.len() as u64, source.given, "{source:?}");
-    assert_eq!(source.seen, Some(source.given + source.lost()), "{source:?}");
+    assert_eq!(source.seen, Some(source.given + source.total_lost()), "{source:?}");
     assert!(numbers.last().is_some_and(|last| *last < sent), "{source:?}");
 }

@@ -5,9 +5,9 @@
 //! are searched for other users' data.
 
 use crate::observer::Observer;
-use crate::privilege::copy_for_every_user;
+use crate::privilege::copy_program_for_every_user;
 use crate::scratch::Scratch;
-use crate::send::frames_of;
+use crate::send::parse_capture;
 use endpoint::source::kernel::reader::Reader;
 use engine::kernel::delegation::{DelegatedProgram, DelegatedRequest, KernelPart, Owner};
 use engine::kernel::point::Points;
@@ -30,8 +30,8 @@ use testkit::net::{
     CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, is_observing, wait_until,
 };
 
-const CAROL: u32 = 51_001;
-const DAVE: u32 = 51_002;
+const CAROL_UID: u32 = 51_001;
+const DAVE_UID: u32 = 51_002;
 
 /// Returns `None`, and reports a skip, if the kernel cannot load a program that reads the owner of
 /// a socket.
@@ -66,7 +66,7 @@ struct UserPacket {
 
 impl Tap {
     /// Attaches a request for a user in a namespace.
-    fn begin(space: &Namespace, points: &Points, user: u32, text: &str) -> Self {
+    fn attach(space: &Namespace, points: &Points, user: u32, text: &str) -> Self {
         let (handout, running): (DelegatedProgram, DelegatedRequest) = space.run_inside(|| {
             let machine = engine::machine::inspect();
             let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
@@ -120,7 +120,7 @@ const CONVERSATION_BYTES: usize = 600_000;
 
 /// Exchanges data over TCP. The server closes its connection first, because a socket in TIME_WAIT
 /// no longer belongs to a user.
-fn converse(listener: &TcpListener, space: &Namespace, user: u32, mark: &[u8]) {
+fn exchange_data(listener: &TcpListener, space: &Namespace, user: u32, mark: &[u8]) {
     let address = listener.local_addr().expect("an address");
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -148,7 +148,7 @@ fn conversation_text(mark: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the bytes that one side sent, reassembled by sequence number; missing bytes are 0.
-fn stream_of(packets: &[Vec<u8>]) -> Vec<u8> {
+fn reassemble_stream(packets: &[Vec<u8>]) -> Vec<u8> {
     let number = |packet: &[u8]| u32::from_be_bytes(*packet[24..].first_chunk().expect("of TCP"));
     let begins = |packet: &&Vec<u8>| packet[33] & 2 != 0;
     let first = number(packets.iter().find(begins).expect("a beginning")).wrapping_add(1);
@@ -164,14 +164,14 @@ fn stream_of(packets: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Returns the port of a socket.
-fn port(address: std::io::Result<SocketAddr>) -> u16 {
+fn port_of(address: std::io::Result<SocketAddr>) -> u16 {
     address.expect("an address").port()
 }
 
 /// Returns the TCP packets from or to a port in an Ethernet capture, without link headers: the
 /// packets that `from` sent, and all others.
-fn packets_of(capture: &[u8], port: u16, from: [u8; 4]) -> [Vec<Vec<u8>>; 2] {
-    let packets = frames_of(capture).into_iter().filter_map(|frame| {
+fn tcp_packets_of_port(capture: &[u8], port: u16, from: [u8; 4]) -> [Vec<Vec<u8>>; 2] {
+    let packets = parse_capture(capture).into_iter().filter_map(|frame| {
         let length = usize::from(u16::from_be_bytes(*frame.get(16..)?.first_chunk()?));
         let packet = frame.get(14..14 + length)?.to_vec();
         let ports = packet.get(20..)?.first_chunk::<4>()?;
@@ -184,7 +184,12 @@ fn packets_of(capture: &[u8], port: u16, from: [u8; 4]) -> [Vec<Vec<u8>>; 2] {
 
 /// Runs tcpdump at the client's device until `work` has returned and a packet that contains `last`
 /// has been captured. Returns the capture, or `None` if tcpdump is not installed.
-fn tcpdump(pair: &Pair, scratch: &Scratch, last: &[u8], work: impl FnOnce()) -> Option<Vec<u8>> {
+fn capture_with_tcpdump(
+    pair: &Pair,
+    scratch: &Scratch,
+    last: &[u8],
+    work: impl FnOnce(),
+) -> Option<Vec<u8>> {
     let tcpdump = need::require_command("tcpdump")?;
     let path = scratch.path("tcpdump");
     let mut command = pair.client.command(tcpdump);
@@ -210,7 +215,7 @@ fn send_datagram(space: &Namespace, user: u32, to: impl Into<SocketAddr>, bytes:
     });
 }
 
-fn address(ip: &str, port: u16) -> SocketAddr {
+fn to_address(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().expect("an address"), port)
 }
 
@@ -222,28 +227,28 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
     let (points, scratch) = (Points::default(), Scratch::new());
     let line = "rx own=yes ring=16MB | pcap /dev/null";
     let small = "rx own=yes ring=512KB | pcap /dev/null";
-    let taps = [CAROL, DAVE].map(|user| Tap::begin(&pair.client, &points, user, line));
-    let small = Tap::begin(&pair.client, &points, CAROL, small);
+    let taps = [CAROL_UID, DAVE_UID].map(|user| Tap::attach(&pair.client, &points, user, line));
+    let small = Tap::attach(&pair.client, &points, CAROL_UID, small);
     let listeners = MARKS
         .map(|_| pair.server.run_inside(|| TcpListener::bind((SERVER, 0)).expect("a listener")));
     let client = &pair.client;
-    let written = tcpdump(&pair, &scratch, b"the last", || {
+    let written = capture_with_tcpdump(&pair, &scratch, b"the last", || {
         std::thread::scope(|scope| {
-            for ((listener, user), mark) in listeners.iter().zip([CAROL, DAVE]).zip(MARKS) {
-                scope.spawn(move || converse(listener, client, user, mark));
+            for ((listener, user), mark) in listeners.iter().zip([CAROL_UID, DAVE_UID]).zip(MARKS) {
+                scope.spawn(move || exchange_data(listener, client, user, mark));
             }
         });
         // After these both ends have been closed.
-        send_datagram(&pair.client, 0, address(SERVER, 9), b"the last");
+        send_datagram(&pair.client, 0, to_address(SERVER, 9), b"the last");
     });
     let Some(written) = written else { return };
     for (at, tap) in taps.iter().enumerate() {
         let all = tap.packets();
-        let port = port(listeners[at].local_addr());
+        let port = port_of(listeners[at].local_addr());
         let (sent, received) = all.iter().partition::<Vec<&UserPacket>, _>(|seen| seen.sent);
         let bytes = |seen: Vec<&UserPacket>| seen.iter().map(|seen| seen.bytes.clone()).collect();
         let ours: [Vec<Vec<u8>>; 2] = [bytes(sent), bytes(received)];
-        let theirs = packets_of(&written, port, [10, 77, 0, 1]);
+        let theirs = tcp_packets_of_port(&written, port, [10, 77, 0, 1]);
         for (ours, theirs) in ours.iter().zip(&theirs) {
             // Two processors may send for one socket in different order at the program and at
             // tcpdump, and tcpdump may lose packets that we do not.
@@ -251,7 +256,7 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
             let missed = theirs.iter().filter(|packet| !ours.contains(packet)).count();
             assert_eq!(missed, 0, "of {} that tcpdump saw, {} here", theirs.len(), ours.len());
             assert!(
-                stream_of(ours) == conversation_text(MARKS[at]),
+                reassemble_stream(ours) == conversation_text(MARKS[at]),
                 "what was said, byte for byte"
             );
         }
@@ -271,48 +276,46 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
     assert!(points.status().is_empty());
 }
 
-/// Packets that a program could attribute to the wrong user, and packets that reach no socket, do
-/// not appear in a user's memory.
+/// A user's memory contains neither packets that a program could attribute to the wrong user, nor
+/// packets that reach no socket.
 #[test]
 fn p7_v7_user_memory_contains_no_foreign_bytes() {
     let Some(()) = skip_unless_loadable() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let points = Points::default();
-    let carol = Tap::begin(&pair.client, &points, CAROL, "rx own=yes | pcap /dev/null");
+    let carol = Tap::attach(&pair.client, &points, CAROL_UID, "rx own=yes | pcap /dev/null");
     let here = &pair.client;
     // Dave sends to himself on loopback, and to root.
-    let daves = as_user(here, DAVE, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
-    send_datagram(here, DAVE, address("127.0.0.1", port(daves.local_addr())), b"dave to dave");
+    let daves = as_user(here, DAVE_UID, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+    let daves_address = to_address("127.0.0.1", port_of(daves.local_addr()));
+    send_datagram(here, DAVE_UID, daves_address, b"dave to dave");
     let roots = here.run_inside(|| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
-    send_datagram(here, DAVE, address("127.0.0.1", port(roots.local_addr())), b"dave to root");
+    let roots_address = to_address("127.0.0.1", port_of(roots.local_addr()));
+    send_datagram(here, DAVE_UID, roots_address, b"dave to root");
     // Packets for no socket, and the kernel's replies.
-    send_datagram(&pair.server, DAVE, address(CLIENT, 9), b"for no socket");
-    send_datagram(here, DAVE, address(SERVER, 9), b"dave to nobody");
+    send_datagram(&pair.server, DAVE_UID, to_address(CLIENT, 9), b"for no socket");
+    send_datagram(here, DAVE_UID, to_address(SERVER, 9), b"dave to no listener");
     pair.server.run_inside(|| TcpStream::connect((CLIENT, 9)).expect_err("nobody listens"));
     // A raw socket receives others' packets, whoever owns it; a plain one that Carol was given is
     // hers.
     let raw = here.run_inside(|| {
         socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::UDP)).expect("a raw socket")
     });
-    let her = (Some(Uid::from_raw(CAROL)), Some(Gid::from_raw(CAROL)));
+    let her = (Some(Uid::from_raw(CAROL_UID)), Some(Gid::from_raw(CAROL_UID)));
     fchown(&raw, her.0, her.1).expect("root gives it away");
-    send_datagram(&pair.server, DAVE, address(CLIENT, 7), b"what raw sockets hear");
+    send_datagram(&pair.server, DAVE_UID, to_address(CLIENT, 7), b"what raw sockets hear");
     let given = here.run_inside(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
-    send_datagram(
-        &pair.server,
-        DAVE,
-        address(CLIENT, port(given.local_addr())),
-        b"before it was hers",
-    );
+    let given_address = to_address(CLIENT, port_of(given.local_addr()));
+    send_datagram(&pair.server, DAVE_UID, given_address, b"before it was hers");
     fchown(&given, her.0, her.1).expect("root gives it away");
-    send_datagram(&pair.server, DAVE, address(CLIENT, port(given.local_addr())), b"dave to carol");
+    send_datagram(&pair.server, DAVE_UID, given_address, b"dave to carol");
     // A process with her uid in another user namespace.
     let foreign_user = Command::new("unshare")
-        .args(["--user", "--net", &format!("--map-user={CAROL}"), "--keep-caps", "bash", "-c"])
+        .args(["--user", "--net", &format!("--map-user={CAROL_UID}"), "--keep-caps", "bash", "-c"])
         .arg("ip link set lo up && echo -n a stranger > /dev/udp/127.0.0.1/9 && id -u")
         .output();
     // Her packet, after all others.
-    send_datagram(here, CAROL, address(SERVER, 9), b"the last of hers");
+    send_datagram(here, CAROL_UID, to_address(SERVER, 9), b"the last of hers");
     wait_until("hers has come", || carol.contains_mark(b"the last of hers"));
     let said = |mark: &[u8]| carol.contains_mark(mark);
     assert!(said(b"dave to carol"), "what her socket receives is hers, whoever sent it");
@@ -320,7 +323,7 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
         &b"dave to dave"[..],
         b"dave to root",
         b"for no socket",
-        b"dave to nobody",
+        b"dave to no listener",
         b"what raw sockets hear",
         b"before it was hers",
         b"a stranger",
@@ -328,7 +331,7 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
         assert!(!said(mark), "{}", String::from_utf8_lossy(mark));
     }
     match foreign_user {
-        Ok(output) if output.stdout == format!("{CAROL}\n").as_bytes() => {}
+        Ok(output) if output.stdout == format!("{CAROL_UID}\n").as_bytes() => {}
         other => println!("skipped: another user namespace: {other:?}"),
     }
     let seen = carol.packets();
@@ -352,15 +355,15 @@ fn p7_nested_packets_are_whole_and_counted() {
     let Some(()) = skip_unless_loadable() else { return };
     let Some(space) = Namespace::new() else { return };
     let points = Points::default();
-    let carol = Tap::begin(&space, &points, CAROL, "rx own=yes ring=64MB | pcap /dev/null");
-    let sink = as_user(&space, CAROL, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+    let carol = Tap::attach(&space, &points, CAROL_UID, "rx own=yes ring=64MB | pcap /dev/null");
+    let sink = as_user(&space, CAROL_UID, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
     let to = sink.local_addr().expect("an address");
     let sent = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for sender in 0..SENDERS {
             let (space, sent) = (&space, &sent);
             scope.spawn(move || {
-                as_user(space, CAROL, || {
+                as_user(space, CAROL_UID, || {
                     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
                     for number in sender * DATAGRAMS_PER_SENDER..(sender + 1) * DATAGRAMS_PER_SENDER
                     {
@@ -417,7 +420,7 @@ fn p7_killed_process_leaves_nothing_attached() {
         };
         texts.filter_map(number).collect::<Vec<u32>>()
     };
-    let mut command = space.command(crate::observer::program());
+    let mut command = space.command(crate::observer::streamline_program());
     command.args(["run", "rx own=yes | count"]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("it starts");
     wait_until("its programs are attached", || {
@@ -442,7 +445,7 @@ fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
     let Some(space) = Namespace::new() else { return };
     let folder = Scratch::new();
     fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).expect("our folder");
-    let (program, place) = (copy_for_every_user(&folder), folder.path("daemon"));
+    let (program, place) = (copy_program_for_every_user(&folder), folder.path("daemon"));
     let policy = folder.path("policy.toml");
     fs::write(&policy, "").expect("a file");
     let mut command = space.command(&program);
@@ -451,7 +454,7 @@ fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
     let daemon = KillOnDrop(daemon);
     let carols = |program: &std::path::Path| {
         let mut command = space.command(&setpriv);
-        command.args([format!("--reuid={CAROL}"), format!("--regid={CAROL}")]);
+        command.args([format!("--reuid={CAROL_UID}"), format!("--regid={CAROL_UID}")]);
         command.args(["--clear-groups", "--inh-caps=-all"]).arg(program);
         command.env("STREAMLINE_DAEMON", &place);
         command
@@ -476,11 +479,11 @@ fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
     let mut observer = Observer::spawn(carols(&program), "rx own=yes | pcap out.pcap");
     wait_until("her line has begun", || {
         observer.assert_running();
-        send_datagram(&space, CAROL, address("127.0.0.1", 9), b"carol's own");
+        send_datagram(&space, CAROL_UID, to_address("127.0.0.1", 9), b"carol's own");
         fs::metadata(observer.path("out.pcap")).is_ok_and(|file| file.len() > 24)
     });
-    send_datagram(&space, DAVE, address("127.0.0.1", 9), b"dave's own");
-    send_datagram(&space, CAROL, address("127.0.0.1", 9), b"the last of hers");
+    send_datagram(&space, DAVE_UID, to_address("127.0.0.1", 9), b"dave's own");
+    send_datagram(&space, CAROL_UID, to_address("127.0.0.1", 9), b"the last of hers");
     let capture = || fs::read(observer.path("out.pcap")).unwrap_or_default();
     let contains_mark =
         |bytes: &[u8], mark: &[u8]| bytes.windows(mark.len()).any(|part| part == mark);

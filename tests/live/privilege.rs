@@ -1,18 +1,18 @@
 //! Tests without privileges. The error names the missing capability and the remedy; in a namespace
 //! of the user's own, observation works.
 
-use crate::observer::program;
+use crate::observer::streamline_program;
 use crate::scratch::Scratch;
-use crate::send::frames_of;
+use crate::send::parse_capture;
 use std::path::PathBuf;
 use std::process::Command;
 use testkit::need;
 use testkit::net::Namespace;
 
 /// Copies the program to a path where every user may execute it.
-pub(crate) fn copy_for_every_user(folder: &Scratch) -> PathBuf {
+pub(crate) fn copy_program_for_every_user(folder: &Scratch) -> PathBuf {
     let copy = folder.path("streamline");
-    testkit::copy_program(program(), &copy);
+    testkit::copy_program(streamline_program(), &copy);
     copy
 }
 
@@ -28,7 +28,7 @@ fn missing_privilege_is_named_with_a_remedy() {
     let Some(space) = Namespace::new() else { return };
     let Some(setpriv) = need::require_command("setpriv") else { return };
     let folder = Scratch::new();
-    let program = copy_for_every_user(&folder).display().to_string();
+    let program = copy_program_for_every_user(&folder).display().to_string();
     let output =
         as_overflow_user(space.command(setpriv), &[&program, "run", "rx lo | count"]).output();
     let output = output.expect("setpriv");
@@ -62,7 +62,7 @@ fn any_user_may_observe_in_its_own_namespace() {
         return;
     }
     let folder = Scratch::new();
-    let program = copy_for_every_user(&folder).display().to_string();
+    let program = copy_program_for_every_user(&folder).display().to_string();
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(folder.path(""), everybody).expect("our folder");
     let words = ["timeout", "30", "unshare", "-Urn", "--", "bash", "-c", OBSERVE_SELF, &program];
@@ -70,7 +70,7 @@ fn any_user_may_observe_in_its_own_namespace() {
         as_overflow_user(space.command(setpriv), &words).current_dir(folder.path("")).output();
     let output = output.expect("setpriv");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let seen = frames_of(&std::fs::read(folder.path("seen.pcap")).expect("a capture"));
+    let seen = parse_capture(&std::fs::read(folder.path("seen.pcap")).expect("a capture"));
     assert_eq!(seen.len(), 3);
     assert!(seen.iter().all(|frame| frame.ends_with(b"datagram\n")), "{seen:x?}");
 }

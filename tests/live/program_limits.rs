@@ -2,7 +2,7 @@
 //! requests that do not fit into one program.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
-use crate::observer::{Observer, ObserverResult, program};
+use crate::observer::{Observer, ObserverResult, streamline_program};
 use crate::scratch::Scratch;
 use crate::send::send_all;
 use serde_json::Value;
@@ -18,16 +18,16 @@ pub(crate) fn quiet_pair() -> Option<Pair> {
 }
 
 /// Sends `number` datagrams to port 9, and waits until they have arrived.
-fn send_some(pair: &Pair, number: u64) {
+fn send_datagrams(pair: &Pair, number: u64) {
     send_all(pair, &numbered_frames(0..number, FRAME_LENGTH));
 }
 
-pub(crate) fn filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
+pub(crate) fn filter_entry<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     let filters = ran.ledger["filters"].as_array().expect("filters");
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-pub(crate) fn refusals(ran: &ObserverResult) -> Vec<(&str, &str)> {
+pub(crate) fn kernel_refusals(ran: &ObserverResult) -> Vec<(&str, &str)> {
     let refused = ran.ledger["refused"].as_array().expect("an array");
     refused
         .iter()
@@ -40,7 +40,7 @@ fn v1_analysis_reports_program_time_and_notifications() {
     let Some(pair) = quiet_pair() else { return };
     let folder = Scratch::new();
     let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | print");
-    let mut command = pair.server.command(program());
+    let mut command = pair.server.command(streamline_program());
     command.args(["explain", "--analyze", &line]).current_dir(folder.path(""));
     command.env("XDG_STATE_HOME", folder.path("state")).env("NO_COLOR", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -49,7 +49,7 @@ fn v1_analysis_reports_program_time_and_notifications() {
         assert!(child.try_wait().expect("a child").is_none(), "it ended");
         is_observing(&pair.server, child.id())
     });
-    send_some(&pair, 500);
+    send_datagrams(&pair, 500);
     let process = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &process]).status().expect("kill").success());
     let output = child.wait_with_output().expect("it ends");
@@ -75,7 +75,7 @@ fn ledger_counts_program_frames_and_notifications() {
     let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | pcap seen.pcap");
     let observer = Observer::start(&pair.server, &line);
-    send_some(&pair, 200);
+    send_datagrams(&pair, 200);
     let ran = observer.stop();
     ran.assert_lossless();
     let programs = ran.ledger["programs"].as_array().expect("an array");
@@ -93,13 +93,13 @@ fn v5_block_limit_is_counted_after_the_kernel() {
     let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} | ip | udp | count");
     let observer = Observer::start_with_options(&pair.server, &["--count=5"], &line);
-    send_some(&pair, 40);
+    send_datagrams(&pair, 40);
     let ran = observer.wait();
     ran.assert_balanced();
-    assert_eq!(filter(&ran, "udp")["space"], "kernel", "{}", ran.err);
-    assert_eq!(filter(&ran, "count")["space"], "thread0", "{}", ran.err);
-    assert_eq!(filter(&ran, "count")["passed"]["blocks"], 5, "{}", ran.ledger);
-    let [(name, why)] = refusals(&ran)[..] else { panic!("{}", ran.ledger) };
+    assert_eq!(filter_entry(&ran, "udp")["space"], "kernel", "{}", ran.err);
+    assert_eq!(filter_entry(&ran, "count")["space"], "thread0", "{}", ran.err);
+    assert_eq!(filter_entry(&ran, "count")["passed"]["blocks"], 5, "{}", ran.ledger);
+    let [(name, why)] = kernel_refusals(&ran)[..] else { panic!("{}", ran.ledger) };
     assert_eq!((name, why.contains("`-c`")), ("count", true), "{why}");
     assert!(ran.err.contains("`count` runs in thread0: a number of blocks"), "{}", ran.err);
 }
@@ -111,10 +111,10 @@ fn run_forked(pair: &Pair, way: impl Fn(usize) -> String) -> ObserverResult {
         (0..40).map(|file| format!("|{} pcap {file}.pcap", way(file))).collect();
     let line = format!("rx {SERVER_DEVICE} | dport | ( {} )", ways.join(" + "));
     let observer = Observer::start_with_options(&pair.server, &["--policy=deepest"], &line);
-    send_some(pair, 30);
+    send_datagrams(pair, 30);
     let ran = observer.stop();
     ran.assert_lossless();
-    assert_eq!(filter(&ran, "rx")["space"], "kernel", "{}", ran.err);
+    assert_eq!(filter_entry(&ran, "rx")["space"], "kernel", "{}", ran.err);
     assert_eq!(ran.frames("0.pcap").len(), 30);
     ran
 }
@@ -124,8 +124,8 @@ fn run_forked(pair: &Pair, way: impl Fn(usize) -> String) -> ObserverResult {
 fn v5_exclusive_exits_fit_the_limit_of_a_program() {
     let Some(pair) = quiet_pair() else { return };
     let ran = run_forked(&pair, |file| (9 + file).to_string());
-    assert_eq!(filter(&ran, "dport")["space"], "kernel", "{}", ran.err);
-    assert_eq!(refusals(&ran), []);
+    assert_eq!(filter_entry(&ran, "dport")["space"], "kernel", "{}", ran.err);
+    assert_eq!(kernel_refusals(&ran), []);
     assert_eq!(ran.frames("1.pcap").len(), 0);
 }
 
@@ -135,9 +135,9 @@ fn v5_exclusive_exits_fit_the_limit_of_a_program() {
 fn v5_filter_with_too_many_exits_runs_in_a_thread() {
     let Some(pair) = quiet_pair() else { return };
     let ran = run_forked(&pair, |_| "all".to_owned());
-    assert_eq!(filter(&ran, "dport")["space"], "thread0", "{}", ran.err);
+    assert_eq!(filter_entry(&ran, "dport")["space"], "thread0", "{}", ran.err);
     assert_eq!(ran.frames("39.pcap").len(), 30);
-    let [(name, why)] = refusals(&ran)[..] else { panic!("{}", ran.ledger) };
+    let [(name, why)] = kernel_refusals(&ran)[..] else { panic!("{}", ran.ledger) };
     assert_eq!(name, "dport");
     assert!(why.contains("40 exits from the kernel at once") && why.contains("31"), "{why}");
     assert!(ran.err.contains(why), "{}", ran.err);

@@ -1,7 +1,7 @@
 //! Tests of limits for the users of a daemon: processor time in the kernel, and sockets that were
 //! opened by a program of another user. (CONTRACT 22, 25; RELIABILITY T12)
 
-use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY};
+use crate::daemon_fixture::{ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID, DaemonFixture, POLICY};
 use crate::observer::Observer;
 use crate::shared_program::{program_ids, send_until};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -19,8 +19,8 @@ fn t12_request_over_its_kernel_quota_ends_alone() {
         return;
     }
     let line = format!("rx {SERVER_DEVICE} ring=1MB | udp | dport |9 pcap /dev/null");
-    let mut alice = fixture.run(ALICE, &line);
-    let bob = fixture.run(BOB, &line);
+    let mut alice = fixture.run(ALICE_UID, &line);
+    let bob = fixture.run(BOB_UID, &line);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _ends = StopSenderOnDrop(&stop);
@@ -31,7 +31,7 @@ fn t12_request_over_its_kernel_quota_ends_alone() {
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("ns per second in the kernel"), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
-    assert_eq!((fixture.running_requests(ALICE), fixture.running_requests(BOB)), (0, 1));
+    assert_eq!((fixture.running_requests(ALICE_UID), fixture.running_requests(BOB_UID)), (0, 1));
     assert_eq!(program_ids(&fixture.pair).len(), 1);
     let ran = bob.stop();
     ran.assert_balanced();
@@ -48,16 +48,16 @@ fn t12_daemon_does_not_lend_its_right_to_send() {
     let sent = || counters(&fixture.pair.server, "lo").expect("it is there").sent;
     let before = sent();
     let line = format!("rx {SERVER_DEVICE} | udp | dport |9 redirect lo");
-    let refused = Observer::spawn(fixture.command(ALICE), &line).wait();
+    let refused = Observer::spawn(fixture.command(ALICE_UID), &line).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in ["redirect lo", "CAP_NET_RAW"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    assert_eq!((fixture.running_requests(ALICE), program_ids(&fixture.pair)), (0, vec![]));
+    assert_eq!((fixture.running_requests(ALICE_UID), program_ids(&fixture.pair)), (0, vec![]));
     // Nor may the rest of the request as long as it ends so; observing requests may.
     let line = format!("rx {SERVER_DEVICE} ring=1MB | udp | dport |9 pcap /dev/null");
-    let watches = fixture.run(ALICE, &line);
+    let watches = fixture.run(ALICE_UID, &line);
     fixture.pair.client.run_inside(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..20 {
@@ -71,7 +71,7 @@ fn t12_daemon_does_not_lend_its_right_to_send() {
     fixture.stop();
 }
 
-/// Ends the sender on drop, even if a test fails.
+/// Stops the sender on drop, even if a test fails.
 struct StopSenderOnDrop<'e>(&'e AtomicBool);
 
 impl Drop for StopSenderOnDrop<'_> {
@@ -80,9 +80,13 @@ impl Drop for StopSenderOnDrop<'_> {
     }
 }
 
-/// Returns the captures of the packets that Carol and Dave receive while `action` runs.
-fn frames_while(fixture: &mut DaemonFixture, action: impl FnOnce(&DaemonFixture)) -> [Vec<u8>; 2] {
-    let taps = [CAROL, DAVE].map(|uid| fixture.run(uid, "rx own=yes ring=1MB | pcap own.pcap"));
+/// Returns the captures of the packets that the users Carol and Dave receive while `action` runs.
+fn captures_during(
+    fixture: &mut DaemonFixture,
+    action: impl FnOnce(&DaemonFixture),
+) -> [Vec<u8>; 2] {
+    let taps =
+        [CAROL_UID, DAVE_UID].map(|uid| fixture.run(uid, "rx own=yes ring=1MB | pcap own.pcap"));
     action(fixture);
     let seen = taps.map(|tap: Observer| {
         let ran = tap.stop();
@@ -99,12 +103,13 @@ fn contains_mark(bytes: &[u8], mark: &str) -> bool {
 
 #[test]
 fn p7_multicast_reaches_users_whose_sockets_joined() {
-    const GROUPS: [(u32, u16, &str); 2] = [(CAROL, 5001, "<carol's>"), (DAVE, 5002, "<dave's>")];
+    const GROUPS: [(u32, u16, &str); 2] =
+        [(CAROL_UID, 5001, "<carol's>"), (DAVE_UID, 5002, "<dave's>")];
     let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
     if need::require_command("setpriv").is_none() {
         return;
     }
-    let seen = frames_while(&mut fixture, |fixture| {
+    let seen = captures_during(&mut fixture, |fixture| {
         fixture.pair.client.run_ip(&format!("route add 224.0.0.0/4 dev {CLIENT_DEVICE}"));
         for (uid, port, mark) in GROUPS {
             let group = Ipv4Addr::new(239, 1, 1, port.to_be_bytes()[1]);
@@ -139,11 +144,11 @@ fn p7_sockets_of_a_setuid_program_belong_to_its_uid() {
         return;
     }
     // Like a set-user-id program of Dave's that Carol starts.
-    let [carol, dave] = frames_while(&mut fixture, |fixture| {
+    let [carol, dave] = captures_during(&mut fixture, |fixture| {
         let mut command =
             fixture.pair.server.command(need::require_command("setpriv").expect("setpriv"));
-        command.args([&format!("--ruid={CAROL}"), &format!("--euid={DAVE}")]);
-        command.args([&format!("--regid={CAROL}"), "--clear-groups", "bash", "-p", "-c"]);
+        command.args([&format!("--ruid={CAROL_UID}"), &format!("--euid={DAVE_UID}")]);
+        command.args([&format!("--regid={CAROL_UID}"), "--clear-groups", "bash", "-p", "-c"]);
         command.arg("echo '<as dave>' > /dev/udp/127.0.0.1/9");
         let output = command.output().expect("a shell");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -2,13 +2,13 @@
 //! user on another machine would replay it, and the outputs must be identical.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
-use crate::observer::{Observer, program};
+use crate::observer::{Observer, streamline_program};
 use crate::send::send_all;
 use std::process::Command;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
-/// The output of the request depends on time, so a second live run over the same frames would
-/// differ.
+/// The output of the request depends on time, so the replay is compared with the recorded run and
+/// not with another live run.
 #[test]
 fn v10_recorded_live_path_replays_identically() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
@@ -22,7 +22,7 @@ fn v10_recorded_live_path_replays_identically() {
     let seen = ran.file("seen.pcap");
     let frames = ran.frames("seen.pcap").len();
     assert!((1..1000).contains(&frames), "{frames} passed: {}", ran.ledger);
-    let mut again = Command::new(program());
+    let mut again = Command::new(streamline_program());
     again.args(["run", "--embedded", "--replay", "r.pcapng", "--into=again"]);
     let again = again.current_dir(ran.path("")).output().expect("it runs");
     let said = String::from_utf8_lossy(&again.stderr);
@@ -30,7 +30,7 @@ fn v10_recorded_live_path_replays_identically() {
     assert!(ran.file("again/seen.pcap") == seen, "bit for bit");
     // The kernel's part would be missing from a record, which is reported.
     let inside = format!("rx@kernel {SERVER_DEVICE} | udp | count");
-    let mut refused = pair.server.command(program());
+    let mut refused = pair.server.command(streamline_program());
     refused.args(["run", "--embedded", "--record=k.pcapng", &inside]);
     let refused = refused.current_dir(ran.path("")).output().expect("it runs");
     let said = String::from_utf8_lossy(&refused.stderr);

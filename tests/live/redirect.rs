@@ -2,9 +2,9 @@
 //! interface or, with `take`, the frames themselves. The other end receives the same frames, and a
 //! thread sends frames that cannot be sent in the kernel. [SL §5.5, §6.1; CONTRACT 2, 25]
 
-use crate::numbers::{number, numbers};
+use crate::numbers::{frame_number, frame_numbers};
 use crate::observer::{Observer, ObserverResult};
-use crate::send::{capture_length, send};
+use crate::send::{capture_length, send_frames};
 use serde_json::Value;
 use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, counters, wait_until};
 use testkit::{Frame, need};
@@ -45,14 +45,14 @@ impl TwoLinks {
         };
         for bunch in frames.chunks(100) {
             let before = came();
-            send(&self.pair.client, CLIENT_DEVICE, bunch);
+            send_frames(&self.pair.client, CLIENT_DEVICE, bunch);
             wait_until("they have come", || came() >= before + bunch.len() as u64);
         }
     }
 }
 
 /// Returns `count` numbered datagrams, to three ports in rotation.
-fn datagrams(count: u64) -> Vec<Vec<u8>> {
+fn numbered_datagrams(count: u64) -> Vec<Vec<u8>> {
     let one = |number: u64| {
         let port = [53, 80, 443][number as usize % 3];
         let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1");
@@ -61,13 +61,13 @@ fn datagrams(count: u64) -> Vec<Vec<u8>> {
     (0..count).map(one).collect()
 }
 
-fn filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
+fn filter_entry<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     let filters = ran.ledger["filters"].as_array().expect("filters");
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
 /// Runs a request over frames; returns the frames that reach the third host, and the result.
-fn run(
+fn run_redirecting(
     line: &TwoLinks,
     text: &str,
     takes: bool,
@@ -88,8 +88,8 @@ fn run(
     far.assert_lossless();
     let came = far.frames("far.pcap");
     let wanted: Vec<u64> = (0..frames.len() as u64).step_by(3).collect();
-    assert_eq!(numbers(&came), wanted, "each once, in order: {text}");
-    assert!(came.iter().all(|frame| *frame == frames[number(frame) as usize]), "as it came");
+    assert_eq!(frame_numbers(&came), wanted, "each once, in order: {text}");
+    assert!(came.iter().all(|frame| *frame == frames[frame_number(frame) as usize]), "as it came");
     (came, ran)
 }
 
@@ -97,13 +97,13 @@ fn run(
 fn redirect_sends_copies_and_the_host_receives_the_frames() {
     const FRAMES: u64 = 900;
     let Some(line) = TwoLinks::new() else { return };
-    let frames = datagrams(FRAMES);
+    let frames = numbered_datagrams(FRAMES);
     let host = Observer::start(&line.pair.server, &format!("rx {SERVER_DEVICE} | pcap host.pcap"));
     let behind = format!("| ip | udp | dport | ( |53 redirect {OUT_DEVICE} + |53 pcap seen.pcap )");
     for (rx, place) in [("rx", "kernel"), ("rx@thread0", "thread0")] {
         let text = format!("{rx} {SERVER_DEVICE} {behind}");
-        let (came, ran) = run(&line, &text, false, &frames);
-        let redirect = filter(&ran, "redirect");
+        let (came, ran) = run_redirecting(&line, &text, false, &frames);
+        let redirect = filter_entry(&ran, "redirect");
         assert_eq!(redirect["space"], place, "{}", ran.err);
         assert_eq!(redirect["taken"]["blocks"], came.len() as u64, "{}", ran.ledger);
         assert_eq!(redirect["passed"]["blocks"], came.len() as u64, "{}", ran.ledger);
@@ -126,30 +126,30 @@ fn redirect_with_take_leaves_no_frame_for_the_host() {
     if need::require_command("ethtool").is_none() {
         return;
     }
-    let frames = datagrams(FRAMES);
+    let frames = numbered_datagrams(FRAMES);
     let text = format!(
         "rx {SERVER_DEVICE} take | udp | dport | ( |53 redirect {OUT_DEVICE} + |80 count )"
     );
     // The far end accepts no redirected frames: the request reports so and sends them from a
     // thread.
-    let (_, ran) = run(&line, &text, true, &frames);
-    assert_eq!(filter(&ran, "redirect")["space"], "thread0", "{}", ran.err);
+    let (_, ran) = run_redirecting(&line, &text, true, &frames);
+    assert_eq!(filter_entry(&ran, "redirect")["space"], "thread0", "{}", ran.err);
     assert!(ran.err.contains("takes no frames from programs of XDP now"), "{}", ran.err);
-    assert_eq!(filter(&ran, "udp")["space"], "kernel", "{}", ran.err);
+    assert_eq!(filter_entry(&ran, "udp")["space"], "kernel", "{}", ran.err);
     // With receive offload the far end takes them up.
     line.far.run_program("ethtool", &format!("-K {FAR_DEVICE} gro on"));
-    let (came, ran) = run(&line, &text, true, &frames);
-    let redirect = filter(&ran, "redirect");
+    let (came, ran) = run_redirecting(&line, &text, true, &frames);
+    let redirect = filter_entry(&ran, "redirect");
     assert_eq!(redirect["space"], "kernel", "{}", ran.err);
     assert_eq!(redirect["passed"]["blocks"], came.len() as u64, "{}", ran.ledger);
-    assert_eq!(filter(&ran, "count")["taken"]["blocks"], FRAMES / 3, "{}", ran.ledger);
+    assert_eq!(filter_entry(&ran, "count")["taken"]["blocks"], FRAMES / 3, "{}", ran.ledger);
 }
 
 #[test]
 fn redirect_loops_are_refused_and_explain_names_the_exit() {
     let Some(line) = TwoLinks::new() else { return };
     let server = &line.pair.server;
-    let program = crate::observer::program();
+    let program = crate::observer::streamline_program();
     let explained = |text: &str| {
         let output = server.command(program).args(["explain", text]).output().expect("it runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -2,20 +2,20 @@
 //! the ledger accounts for each of them, and existing programs stay attached. [FEATURES G1, G3, G5,
 //! G7, V17; CONTRACT 2, 3]
 
-use crate::numbers::{numbered_frames, numbers};
-use crate::observer::{Observer, has_xdp_program, program};
-use crate::send::{capture_length, send};
+use crate::numbers::{frame_numbers, numbered_frames};
+use crate::observer::{Observer, has_xdp_program, streamline_program};
+use crate::send::{capture_length, send_frames};
 use std::net::UdpSocket;
 use sys::bpf::{Anchor, Link, LinkTarget, Program, ProgramKind, Side, XdpMode};
 use sys::net::RouteSocket;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, counters, wait_until};
 use testkit::{Frame, need};
 
-const SIZE: usize = 100;
+const FRAME_SIZE: usize = 100;
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if XDP programs cannot be
 /// attached.
-fn pair(cable: Cable) -> Option<Pair> {
+fn quiet_pair_over(cable: Cable) -> Option<Pair> {
     need::require_bpf()?;
     let pair = Pair::new(cable)?;
     let probe = pair.server.run_inside(sys::probe::xdp_socket);
@@ -24,7 +24,7 @@ fn pair(cable: Cable) -> Option<Pair> {
 }
 
 fn quiet_pair() -> Option<Pair> {
-    pair(Cable { addresses: false, ..Cable::default() })
+    quiet_pair_over(Cable { addresses: false, ..Cable::default() })
 }
 
 fn start_redirecting(pair: &Pair, line: &str) -> Observer {
@@ -32,7 +32,7 @@ fn start_redirecting(pair: &Pair, line: &str) -> Observer {
 }
 
 /// Returns the number of frames that the server's device received or dropped.
-fn received(pair: &Pair) -> u64 {
+fn frames_received(pair: &Pair) -> u64 {
     let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     counters.received + counters.receive_dropped
 }
@@ -48,7 +48,7 @@ fn redirect_in_groups(
     let mut redirecting = start_redirecting(pair, &format!("{line} | pcap -"));
     let mut written = capture_length(&[]);
     for bunch in frames.chunks(bunch) {
-        send(&pair.client, CLIENT_DEVICE, bunch);
+        send_frames(&pair.client, CLIENT_DEVICE, bunch);
         written += capture_length(bunch) - capture_length(&[]);
         redirecting.wait_until_written("out", written);
     }
@@ -58,7 +58,7 @@ fn redirect_in_groups(
 #[test]
 fn g1_redirected_frames_do_not_reach_the_host() {
     let Some(pair) = quiet_pair() else { return };
-    let frames = numbered_frames(0..20_000, SIZE);
+    let frames = numbered_frames(0..20_000, FRAME_SIZE);
     let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     let ran = redirect_in_groups(&pair, &format!("rx {SERVER_DEVICE} take"), &frames, 500);
     ran.assert_lossless();
@@ -67,9 +67,9 @@ fn g1_redirected_frames_do_not_reach_the_host() {
     assert_eq!((source.seen, source.given), (Some(20_000), 20_000), "{source:?}");
     assert!(!has_xdp_program(&pair.server, SERVER_DEVICE), "nothing is left there");
     // The host receives later frames again.
-    let after = numbered_frames(20_000..20_010, SIZE);
-    send(&pair.client, CLIENT_DEVICE, &after);
-    wait_until("they have come", || received(&pair) == 20_010);
+    let after = numbered_frames(20_000..20_010, FRAME_SIZE);
+    send_frames(&pair.client, CLIENT_DEVICE, &after);
+    wait_until("they have come", || frames_received(&pair) == 20_010);
     let host = host.stop();
     host.assert_lossless();
     assert!(host.frames("seen.pcap") == after, "of the others it saw none");
@@ -82,7 +82,7 @@ fn g1_frames_have_their_receive_time() {
     let ran = redirect_in_groups(
         &pair,
         &format!("rx {SERVER_DEVICE} take"),
-        &numbered_frames(0..50, SIZE),
+        &numbered_frames(0..50, FRAME_SIZE),
         10,
     );
     let after = sys::clock::real();
@@ -101,8 +101,8 @@ fn g1_frames_without_room_are_ring_losses() {
     let line = format!("rx {SERVER_DEVICE} take ring=512K | pcap seen.pcap");
     let observer = start_redirecting(&pair, &line);
     observer.signal("STOP");
-    send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..20_000, SIZE));
-    wait_until("all have come", || received(&pair) >= 20_000);
+    send_frames(&pair.client, CLIENT_DEVICE, &numbered_frames(0..20_000, FRAME_SIZE));
+    wait_until("all have come", || frames_received(&pair) >= 20_000);
     observer.signal("CONT");
     let ran = observer.stop();
     ran.assert_balanced();
@@ -111,13 +111,13 @@ fn g1_frames_without_room_are_ring_losses() {
     assert_eq!(source.lost_at("ring"), Some(20_000 - source.given), "{source:?}");
     // 128 frames are lent at a time.
     assert!((1..20_000).contains(&source.given), "{source:?}");
-    let numbers = numbers(&ran.frames("seen.pcap"));
+    let numbers = frame_numbers(&ran.frames("seen.pcap"));
     assert_eq!(numbers, (0..source.given).collect::<Vec<_>>(), "those that came first");
 }
 
 #[test]
 fn g3_each_queue_has_its_own_ring() {
-    let Some(pair) = pair(Cable { queues: 4, ..Cable::default() }) else { return };
+    let Some(pair) = quiet_pair_over(Cable { queues: 4, ..Cable::default() }) else { return };
     let Some(_) = need::require_command("ethtool") else { return };
     let told = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mac = told.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -151,7 +151,9 @@ fn g3_each_queue_has_its_own_ring() {
 
 #[test]
 fn g1_frames_longer_than_a_buffer_arrive_whole() {
-    let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
+    let Some(pair) = quiet_pair_over(Cable { mtu: 9000, addresses: false, queues: 1 }) else {
+        return;
+    };
     let payload = |length: usize| (0..length).map(|at| (at * 7) as u8).collect::<Vec<u8>>();
     let lengths = [46, 3_826, 3_827, 4_082, 7_700, 8_986, 60, 9_000, 1_500];
     let frame = |length: &usize| Frame::ethernet().ethertype(0x88b5, &payload(*length));
@@ -162,7 +164,7 @@ fn g1_frames_longer_than_a_buffer_arrive_whole() {
 }
 
 /// A Python program that sends one datagram that the device must segment.
-const SEGMENTS: &str = "
+const SEGMENTED_SENDER_SCRIPT: &str = "
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(17, 103, 1400)
@@ -171,7 +173,7 @@ s.sendto(bytes(i * 7 % 256 for i in range(60000)), (sys.argv[1], 9))
 
 #[test]
 fn g1_unsegmented_frames_arrive_complete() {
-    let Some(pair) = pair(Cable::default()) else { return };
+    let Some(pair) = quiet_pair_over(Cable::default()) else { return };
     let Some(python) = need::require_command("python3") else { return };
     let told = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mac = told.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -181,7 +183,7 @@ fn g1_unsegmented_frames_arrive_complete() {
     let observer =
         start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | bpf \"udp port 9\" | pcap -"));
     let mut observer = observer;
-    let sent = pair.client.command(python).args(["-c", SEGMENTS, SERVER]).status();
+    let sent = pair.client.command(python).args(["-c", SEGMENTED_SENDER_SCRIPT, SERVER]).status();
     if !sent.expect("python").success() {
         need::report_skip::<()>("needs a kernel that cuts datagrams (UDP_SEGMENT)");
         return;
@@ -202,7 +204,7 @@ fn g1_unsegmented_frames_arrive_complete() {
 
 /// Code of a program that pushes a VLAN tag: `bpf_skb_vlan_push(skb, htons(ETH_P_8021Q), 7); return
 /// TCX_NEXT`.
-const PUSH: [[u8; 8]; 5] = [
+const PUSH_TAG_CODE: [[u8; 8]; 5] = [
     [0xb7, 2, 0, 0, 0x81, 0, 0, 0],
     [0xb7, 3, 0, 0, 7, 0, 0, 0],
     [0x85, 0, 0, 0, 18, 0, 0, 0],
@@ -212,7 +214,9 @@ const PUSH: [[u8; 8]; 5] = [
 
 #[test]
 fn g2_tags_are_inline_wherever_the_driver_puts_them() {
-    let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
+    let Some(pair) = quiet_pair_over(Cable { mtu: 9000, addresses: false, queues: 1 }) else {
+        return;
+    };
     let inside = crate::frames::tagged_frames();
     let ran = redirect_in_groups(&pair, &format!("rx {SERVER_DEVICE} take"), &inside, 10);
     ran.assert_lossless();
@@ -224,17 +228,21 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
     let _push = pair.client.run_inside(|| {
         let index = RouteSocket::open().expect("root may ask").by_name(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
-        let program = Program::load(ProgramKind::Tc, "push", &PUSH.concat()).expect("it is right");
+        let program =
+            Program::load(ProgramKind::Tc, "push", &PUSH_TAG_CODE.concat()).expect("it is right");
         Link::tcx(&program, index, Side::Egress, Anchor::Head, None).expect("it is there")
     });
     // One of them is longer than a buffer.
-    let plain =
-        [numbered_frames(0..5, SIZE), numbered_frames(5..7, 8_000), numbered_frames(7..9, 3_840)]
-            .concat();
+    let plain = [
+        numbered_frames(0..5, FRAME_SIZE),
+        numbered_frames(5..7, 8_000),
+        numbered_frames(7..9, 3_840),
+    ]
+    .concat();
     let tagged = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
     let expected: Vec<Vec<u8>> = plain.iter().map(tagged).collect();
     let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
-    send(&pair.client, CLIENT_DEVICE, &plain);
+    send_frames(&pair.client, CLIENT_DEVICE, &plain);
     observer.wait_until_written("out", capture_length(&expected));
     let ran = observer.stop();
     ran.assert_lossless();
@@ -244,9 +252,9 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
 }
 
 /// Code of a program that passes every frame: `return XDP_PASS`.
-const PASS: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+const PASS_CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
-fn index(pair: &Pair) -> u32 {
+fn device_index(pair: &Pair) -> u32 {
     pair.server.run_inside(|| {
         let links = RouteSocket::open().expect("root may ask");
         links.by_name(SERVER_DEVICE).expect("it is there").index
@@ -256,13 +264,13 @@ fn index(pair: &Pair) -> u32 {
 #[test]
 fn v17_existing_program_stays_and_is_named() {
     let Some(pair) = quiet_pair() else { return };
-    let index = index(&pair);
+    let index = device_index(&pair);
     let link = pair.server.run_inside(|| {
-        let foreign = Program::load(ProgramKind::Xdp, "somebody_else", &PASS).unwrap();
+        let foreign = Program::load(ProgramKind::Xdp, "somebody_else", &PASS_CODE).unwrap();
         Link::xdp(&foreign, index, XdpMode::Native).unwrap()
     });
     let line = format!("rx {SERVER_DEVICE} take | count");
-    let output = pair.server.command(program()).args(["run", &line]).output().unwrap();
+    let output = pair.server.command(streamline_program()).args(["run", &line]).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
     for word in ["cannot take from server0", "`somebody_else`", "is kept", "without `take`"] {
@@ -271,8 +279,8 @@ fn v17_existing_program_stays_and_is_named() {
     assert_eq!(link.info().unwrap().target, LinkTarget::Xdp(index), "it is where it was");
     // Observation continues beside it.
     let watch = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | count"));
-    send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..3, SIZE));
-    wait_until("they have come", || received(&pair) == 3);
+    send_frames(&pair.client, CLIENT_DEVICE, &numbered_frames(0..3, FRAME_SIZE));
+    wait_until("they have come", || frames_received(&pair) == 3);
     let ran = watch.stop();
     ran.assert_lossless();
     assert_eq!(ran.source().given, 3);
@@ -283,14 +291,14 @@ fn g7_killed_receiver_leaves_nothing_attached() {
     let Some(pair) = quiet_pair() else { return };
     for _ in 0..3 {
         let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | count"));
-        send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..10, SIZE));
+        send_frames(&pair.client, CLIENT_DEVICE, &numbered_frames(0..10, FRAME_SIZE));
         observer.signal("KILL");
         wait_until("it is gone", || !observer.is_running());
         wait_until("nothing is attached", || !has_xdp_program(&pair.server, SERVER_DEVICE));
     }
     let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
-    let frames = numbered_frames(0..10, SIZE);
-    send(&pair.client, CLIENT_DEVICE, &frames);
+    let frames = numbered_frames(0..10, FRAME_SIZE);
+    send_frames(&pair.client, CLIENT_DEVICE, &frames);
     let mut host = host;
     host.wait_until_written("out", capture_length(&frames));
     let ran = host.stop();
@@ -300,10 +308,10 @@ fn g7_killed_receiver_leaves_nothing_attached() {
 
 #[test]
 fn g7_default_route_interface_needs_force() {
-    let Some(pair) = pair(Cable::default()) else { return };
+    let Some(pair) = quiet_pair_over(Cable::default()) else { return };
     pair.server.run_ip(&format!("route add default dev {SERVER_DEVICE}"));
     let line = format!("rx {SERVER_DEVICE} take | count");
-    let output = pair.server.command(program()).args(["run", &line]).output().unwrap();
+    let output = pair.server.command(streamline_program()).args(["run", &line]).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("default route") && told.contains("--force"), "{told}");
@@ -315,7 +323,8 @@ fn g7_default_route_interface_needs_force() {
 fn refused_interfaces_are_reported() {
     let Some(pair) = quiet_pair() else { return };
     let refused = |line: &str| {
-        let output = pair.server.command(program()).args(["run", line]).output().unwrap();
+        let output =
+            pair.server.command(streamline_program()).args(["run", line]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{line}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
@@ -330,9 +339,9 @@ fn refused_interfaces_are_reported() {
 #[test]
 fn vanished_interface_ends_the_path_with_a_balanced_ledger() {
     let Some(pair) = quiet_pair() else { return };
-    let frames = numbered_frames(0..10, SIZE);
+    let frames = numbered_frames(0..10, FRAME_SIZE);
     let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
-    send(&pair.client, CLIENT_DEVICE, &frames);
+    send_frames(&pair.client, CLIENT_DEVICE, &frames);
     observer.wait_until_written("out", capture_length(&frames));
     pair.client.run_ip(&format!("link delete dev {CLIENT_DEVICE}"));
     let ran = observer.wait();
@@ -362,7 +371,7 @@ fn add_return_link(pair: &Pair) {
 
 /// Sends frames over one veth pair while a request forwards them to the other. Returns the
 /// request's result and the forwarded frames.
-fn forward(
+fn run_forwarding(
     pair: &Pair,
     line: &str,
     back: bool,
@@ -376,7 +385,7 @@ fn forward(
     let middle = Observer::start_redirecting(&pair.server, taken, line);
     let mut written = capture_length(&[]);
     for bunch in frames.chunks(250) {
-        send(&pair.client, near, bunch);
+        send_frames(&pair.client, near, bunch);
         written += capture_length(bunch) - capture_length(&[]);
         ear.wait_until_written("out", written);
     }
@@ -390,12 +399,12 @@ fn forward(
 fn g6_descriptors_move_between_interfaces_without_a_copy() {
     let Some(pair) = quiet_pair() else { return };
     add_return_link(&pair);
-    let frames = numbered_frames(0..5_000, SIZE);
+    let frames = numbered_frames(0..5_000, FRAME_SIZE);
     for (line, way) in [
         (format!("rx {SERVER_DEVICE} take | tx back0 qdisc=no"), false),
         (format!("rx back0 take | tx {SERVER_DEVICE} qdisc=no"), true),
     ] {
-        let (ran, arrived) = forward(&pair, &line, way, &frames);
+        let (ran, arrived) = run_forwarding(&pair, &line, way, &frames);
         ran.assert_lossless();
         assert!(arrived == frames, "each once, in order, as it was: {}", arrived.len());
         let told = ["moved by AF_XDP", "copied to AF_XDP"].map(|name| tx_counter(&ran, name));
@@ -405,13 +414,15 @@ fn g6_descriptors_move_between_interfaces_without_a_copy() {
 
 #[test]
 fn g6_changed_or_joined_frames_are_copied() {
-    let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
+    let Some(pair) = quiet_pair_over(Cable { mtu: 9000, addresses: false, queues: 1 }) else {
+        return;
+    };
     add_return_link(&pair);
     pair.server.run_ip("link set dev back0 mtu 9000");
     pair.client.run_ip("link set dev back1 mtu 9000");
-    let frames = numbered_frames(0..500, SIZE);
+    let frames = numbered_frames(0..500, FRAME_SIZE);
     let line = format!("rx {SERVER_DEVICE} take | blank from=50 length=10 | tx back0 qdisc=no");
-    let (ran, arrived) = forward(&pair, &line, false, &frames);
+    let (ran, arrived) = run_forwarding(&pair, &line, false, &frames);
     ran.assert_lossless();
     assert!(arrived.iter().zip(&frames).all(|(one, other)| one[..50] == other[..50]));
     assert!(arrived.iter().all(|frame| frame[50..60] == [0; 10]) && arrived.len() == 500);
@@ -421,7 +432,7 @@ fn g6_changed_or_joined_frames_are_copied() {
     let long = |number| Frame::ethernet().ethertype(0x88b5, &payload(number));
     let frames: Vec<Vec<u8>> = (0..300).map(long).collect();
     let line = format!("rx {SERVER_DEVICE} take | tx back0 qdisc=no");
-    let (ran, arrived) = forward(&pair, &line, false, &frames);
+    let (ran, arrived) = run_forwarding(&pair, &line, false, &frames);
     ran.assert_lossless();
     assert!(arrived == frames, "{}", arrived.len());
     let told = ["moved by AF_XDP", "copied to AF_XDP"].map(|name| tx_counter(&ran, name));

@@ -4,7 +4,7 @@
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
 use crate::observer::{Observer, ObserverResult};
-use crate::privilege::copy_for_every_user;
+use crate::privilege::copy_program_for_every_user;
 use crate::scratch::Scratch;
 use crate::send::send_all;
 use serde_json::Value;
@@ -48,15 +48,15 @@ impl UnprivilegedUser<'_> {
     }
 }
 
-fn filter<'r>(told: &'r Value, name: &str) -> &'r Value {
+fn filter_entry<'r>(told: &'r Value, name: &str) -> &'r Value {
     let filters = told["filters"].as_array().expect("filters");
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
 /// Returns the reason, from `explain --json`, why a filter cannot run in the kernel; `None` if it
 /// can.
-fn refusal(explained: &Value, name: &str) -> Option<String> {
-    let candidates = filter(explained, name)["candidates"].as_array().expect("candidates");
+fn kernel_refusal(explained: &Value, name: &str) -> Option<String> {
+    let candidates = filter_entry(explained, name)["candidates"].as_array().expect("candidates");
     let kernel = candidates.iter().find(|candidate| candidate["space"] == "kernel");
     kernel?["refused"].as_str().map(str::to_owned)
 }
@@ -78,7 +78,7 @@ fn v5_request_runs_with_available_capabilities() {
     let Some(setpriv) = need::require_command("setpriv") else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let folder = Scratch::new();
-    let program = copy_for_every_user(&folder);
+    let program = copy_program_for_every_user(&folder);
     let line = format!("rx {SERVER_DEVICE} | ip | udp | dport |all count");
     for (rights, hardened) in CAPABILITY_SETS {
         let user = UnprivilegedUser { pair: &pair, setpriv: &setpriv, rights };
@@ -86,7 +86,7 @@ fn v5_request_runs_with_available_capabilities() {
         let kernel = &explained["machine"]["kernel"];
         assert_eq!(kernel["open"].as_bool(), Some(hardened.is_some()), "{rights}: {kernel}");
         assert_eq!(kernel["hardened"].as_bool(), hardened, "{rights}: {kernel}");
-        let refused = refusal(&explained, "udp");
+        let refused = kernel_refusal(&explained, "udp");
         assert_eq!(refused.is_none(), hardened.is_some(), "{rights}: {refused:?}");
         if let Some(why) = refused {
             assert!(why.contains("not permitted"), "{rights}: {why}");
@@ -96,12 +96,12 @@ fn v5_request_runs_with_available_capabilities() {
         ran.assert_lossless();
         let space = if hardened.is_some() { "kernel" } else { "thread0" };
         for name in ["rx", "ip", "udp", "dport", "count"] {
-            let filter = filter(&ran.ledger, name);
+            let filter = filter_entry(&ran.ledger, name);
             assert_eq!(filter["space"], space, "{rights}: {name}: {}", ran.err);
             assert_eq!(filter["taken"]["blocks"].as_u64().map_or(0, |n| n % 100), 0, "{filter}");
         }
         assert_eq!(
-            filter(&ran.ledger, "count")["taken"]["blocks"],
+            filter_entry(&ran.ledger, "count")["taken"]["blocks"],
             100,
             "{rights}: {}",
             ran.ledger

@@ -5,31 +5,32 @@
 //! Some of the papers' requests have no source; `rx |` is then added in front. `f`, `a` and `b` of
 //! the papers stand for any filter, and are replaced by `count` and `sample`.
 
-use crate::observer::{Observer, ObserverResult, program};
-use crate::send::{frames_of, send_all};
+use crate::observer::{Observer, ObserverResult, streamline_program};
+use crate::send::{parse_capture, send_all};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, counters, wait_until, wait_until_received};
 
 /// The expected outcome of a request.
-enum Outcome {
-    /// The request runs, loses nothing, and has this result.
+enum ExpectedOutcome {
+    /// The request runs while a program reads the named end. The program receives the bytes that
+    /// the check is called with.
     Runs(fn(&ObserverResult)),
     /// The request runs while a program reads the named end, which receives these bytes.
-    Reads(&'static str, fn(&ObserverResult, &[u8])),
+    RunsWithReader(&'static str, fn(&ObserverResult, &[u8])),
     /// The request runs while a program writes the capture to the named end; its frames arrive at
     /// the other end of the cable.
-    Writes(&'static str, fn(&ObserverResult)),
+    RunsWithWriter(&'static str, fn(&ObserverResult)),
     /// The request is refused with a message that contains this hint.
     Refused(&'static str),
 }
 
-use Outcome::{Reads, Refused, Runs, Writes};
+use ExpectedOutcome::{Refused, Runs, RunsWithReader, RunsWithWriter};
 
 /// The example requests, each as the paper prints it, as the test runs it, and with its expected
 /// outcome.
-const REQUESTS: &[(&str, &str, Outcome)] = &[
+const REQUESTS: &[(&str, &str, ExpectedOutcome)] = &[
     ("rx | tcp | http | files", "rx | tcp | http | files", Runs(assert_sixteen_messages)),
     (
         "tcp | http + ssh + rtsp | inspect",
@@ -44,7 +45,7 @@ const REQUESTS: &[(&str, &str, Outcome)] = &[
     (
         "a --name=X | b | a --name=X",
         "rx | count --name=X | sample 2 | count --name=X",
-        Runs(|ran| assert_eq!(received_blocks(ran, "count#X"), 2 * FRAMES)),
+        Runs(|ran| assert_eq!(received_blocks(ran, "count#X"), 2 * FRAMES_IN_CAPTURE)),
     ),
     (
         "dport |22 ssh",
@@ -61,32 +62,34 @@ const REQUESTS: &[(&str, &str, Outcome)] = &[
     (
         "dport |!80 ids",
         "rx | dport |!80 count",
-        Runs(|ran| assert_eq!(received_blocks(ran, "count"), FRAMES - TO_PORT_80)),
+        Runs(|ran| {
+            assert_eq!(received_blocks(ran, "count"), FRAMES_IN_CAPTURE - FRAMES_TO_PORT_80)
+        }),
     ),
     ("dport |22:23 log", "rx | dport |22:23 log", Refused("`json` writes a line")),
     (
         "dport |22:23 log",
         "rx | dport |80:81 json",
-        Runs(|ran| assert_eq!(lines(&ran.out), TO_PORT_80)),
+        Runs(|ran| assert_eq!(count_lines(&ran.out), FRAMES_TO_PORT_80)),
     ),
     ("dport |ssh:telnet log", "rx | dport |ssh:telnet log", Refused("`json` writes a line")),
     (
         "dport |ssh:telnet log",
         "rx | dport |dns:http json",
-        Runs(|ran| assert!(lines(&ran.out) > TO_PORT_80)),
+        Runs(|ran| assert!(count_lines(&ran.out) > FRAMES_TO_PORT_80)),
     ),
     (
         "rx ++ tx | ip | mpeg +* !http",
         "rx ++ tx | ip | mpeg +* !http",
-        Runs(|ran| assert_eq!(received_blocks(ran, "ip"), FRAMES)),
+        Runs(|ran| assert_eq!(received_blocks(ran, "ip"), FRAMES_IN_CAPTURE)),
     ),
     (
         "split_rr | f + f + .. + f | join",
         "rx | split_rr | count + count + count | join",
         Runs(|ran| {
             let shares = [1, 2, 3].map(|n| received_blocks(ran, &format!("count#{n}")));
-            assert_eq!(shares, [FRAMES / 3; 3]);
-            assert_eq!(received_blocks(ran, "join"), FRAMES);
+            assert_eq!(shares, [FRAMES_IN_CAPTURE / 3; 3]);
+            assert_eq!(received_blocks(ran, "join"), FRAMES_IN_CAPTURE);
         }),
     ),
     (
@@ -97,17 +100,17 @@ const REQUESTS: &[(&str, &str, Outcome)] = &[
     (
         "buffer txport_53 |all tx",
         "buffer txport_53 |all tx",
-        Writes("txport_53", |ran| assert_eq!(ran.source().given, FRAMES)),
+        RunsWithWriter("txport_53", |ran| assert_eq!(ran.source().given, FRAMES_IN_CAPTURE)),
     ),
     (
         "rx + tx | bpf \"tcp\" | user",
         "rx + tx | bpf \"tcp\" | user",
-        Reads("user", |_, read| assert_eq!(read.len(), TCP_BYTES)),
+        RunsWithReader("user", |_, read| assert_eq!(read.len(), TCP_BYTES)),
     ),
     (
         "rx | udp | dport |53 socket export=yes name=rxport_53",
         "rx | udp | dport |53 socket export=yes name=rxport_53",
-        Reads("rxport_53", |_, read| assert_eq!(read.len(), QUESTION_BYTES)),
+        RunsWithReader("rxport_53", |_, read| assert_eq!(read.len(), QUESTION_BYTES)),
     ),
     (
         "cat /pipes/rx/ip/dport/80/untcp/http/get/all | gzip > log.gz",
@@ -122,9 +125,9 @@ const REQUESTS: &[(&str, &str, Outcome)] = &[
 ];
 
 /// Number of frames in `web.pcap`.
-const FRAMES: u64 = 105;
+const FRAMES_IN_CAPTURE: u64 = 105;
 /// Number of frames to port 80.
-const TO_PORT_80: u64 = 39;
+const FRAMES_TO_PORT_80: u64 = 39;
 /// Number of blocks in all TCP streams.
 const STREAM_BLOCKS: u64 = 43;
 /// Number of blocks in all HTTP messages.
@@ -147,7 +150,7 @@ fn received_blocks(ran: &ObserverResult, name: &str) -> u64 {
     named["taken"]["blocks"].as_u64().expect("a number")
 }
 
-fn lines(text: &[u8]) -> u64 {
+fn count_lines(text: &[u8]) -> u64 {
     text.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
@@ -169,7 +172,7 @@ fn assert_connection_captures(ran: &ObserverResult) {
         assert!(entry["session"].as_u64() > Some(0) && entry["src_port"].is_u64(), "{line}");
         let trace = Command::new("zcat").arg(ran.path("files").join(name)).output().expect("zcat");
         assert!(trace.status.success(), "{name}");
-        frames += frames_of(&trace.stdout).len();
+        frames += parse_capture(&trace.stdout).len();
     }
     assert_eq!(frames, DATA_FRAMES);
 }
@@ -198,7 +201,7 @@ fn run_with_reader(
 ) -> (ObserverResult, Vec<u8>) {
     let observer = Observer::start(&pair.server, line);
     wait_for_sockets(pair, name, 1);
-    let mut cat = pair.server.command(program());
+    let mut cat = pair.server.command(streamline_program());
     let cat = cat.args(["cat", name]).stdout(Stdio::piped()).spawn().expect("cat");
     // The doorbell of a reader is a connection to the name.
     wait_for_sockets(pair, name, 2);
@@ -210,14 +213,14 @@ fn run_with_reader(
 
 /// Runs a request while a program writes a capture to its named end. A peer counts the frames.
 fn run_with_writer(pair: &Pair, line: &str, name: &str, capture: &Path) -> ObserverResult {
-    let observer = Observer::spawn(pair.server.command(program()), line);
+    let observer = Observer::spawn(pair.server.command(streamline_program()), line);
     wait_for_sockets(pair, name, 1);
     let before = counters(&pair.client, CLIENT_DEVICE).expect("the device is there").received;
-    let mut cat = pair.server.command(program());
+    let mut cat = pair.server.command(streamline_program());
     let cat = cat.args(["cat", "--write", "--pcap", name]);
     let wrote = cat.stdin(File::open(capture).expect("the example")).status().expect("cat");
     assert!(wrote.success());
-    wait_until_received(&pair.client, CLIENT_DEVICE, before + FRAMES);
+    wait_until_received(&pair.client, CLIENT_DEVICE, before + FRAMES_IN_CAPTURE);
     let ran = observer.stop();
     ran.assert_lossless();
     ran
@@ -236,19 +239,24 @@ fn run_while_sending(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverRes
 fn a1_a5_a9_a15_h10_h18_h19_example_requests_run_or_name_a_filter() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let capture = testkit::cases::workspace_root().join("examples/web.pcap");
-    let frames = frames_of(&std::fs::read(&capture).expect("the example"));
-    assert_eq!(frames.len() as u64, FRAMES);
+    let frames = parse_capture(&std::fs::read(&capture).expect("the example"));
+    assert_eq!(frames.len() as u64, FRAMES_IN_CAPTURE);
     for (paper, line, outcome) in REQUESTS {
         eprintln!("{paper}: {line}");
         match outcome {
             Runs(has_result) => has_result(&run_while_sending(&pair, line, &frames)),
-            Reads(name, has_result) => {
+            RunsWithReader(name, has_result) => {
                 let (ran, bytes) = run_with_reader(&pair, line, name, &frames);
                 has_result(&ran, &bytes);
             }
-            Writes(name, has_result) => has_result(&run_with_writer(&pair, line, name, &capture)),
+            RunsWithWriter(name, has_result) => {
+                has_result(&run_with_writer(&pair, line, name, &capture))
+            }
             Refused(hint) => {
-                let check = Command::new(program()).args(["check", line]).output().expect("runs");
+                let check = Command::new(streamline_program())
+                    .args(["check", line])
+                    .output()
+                    .expect("runs");
                 let said = String::from_utf8_lossy(&check.stderr).into_owned();
                 assert_eq!(check.status.code(), Some(2), "{line}: {said}");
                 assert!(said.contains(hint), "{line}: {said}");

@@ -7,7 +7,7 @@ use testkit::net::{
 };
 
 /// Sends frames from a device in the given order, each once.
-pub(crate) fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
+pub(crate) fn send_frames(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     let told = space.run_ip(&format!("-o link show dev {device}"));
     let index = told.split(':').next().and_then(|number| number.parse().ok()).expect("a number");
     space.run_inside(|| {
@@ -26,12 +26,12 @@ pub(crate) fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
 pub(crate) fn send_all(pair: &Pair, frames: &[Vec<u8>]) {
     let device = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     let before = device.received + device.receive_dropped;
-    send(&pair.client, CLIENT_DEVICE, frames);
+    send_frames(&pair.client, CLIENT_DEVICE, frames);
     wait_until_received(&pair.server, SERVER_DEVICE, before + frames.len() as u64);
 }
 
 /// Returns the frames of a capture, in order.
-pub(crate) fn frames_of(capture: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn parse_capture(capture: &[u8]) -> Vec<Vec<u8>> {
     wire::capture::packets(capture).map_while(Result::ok).map(|(_, frame)| frame.to_vec()).collect()
 }
 

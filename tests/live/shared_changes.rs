@@ -2,8 +2,8 @@
 //! for them. Each frame passes either the old or the new filters, and each change replaces the
 //! shared program once. (CONTRACT 21, 25)
 
-use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY};
-use crate::numbers::numbers;
+use crate::daemon_fixture::{ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID, DaemonFixture, POLICY};
+use crate::numbers::frame_numbers;
 use crate::observer::{Observer, ObserverResult};
 use crate::shared_program::{program_ids, send_until};
 use member::client::Client;
@@ -29,7 +29,7 @@ const BOBS_CHANGES: [&str; 4] =
 impl DaemonFixture {
     /// Waits until a user's process is registered. Returns the number of its path.
     pub(crate) fn path_id(&self, of: &Observer) -> u32 {
-        let process = i32::try_from(of.process()).ok();
+        let process = i32::try_from(of.process_id()).ok();
         let mut number = None;
         wait_until("its path is registered", || {
             let paths =
@@ -54,19 +54,22 @@ impl DaemonFixture {
     pub(crate) fn assert_change_succeeds(&self, uid: u32, path: u32, words: &str) {
         wait_until(words, || {
             let (done, said) = self.change_path(uid, path, words);
-            assert!(if done { is_lossless(&said) } else { is_busy(&said) }, "{words}: {said}");
+            assert!(
+                if done { reports_no_loss(&said) } else { reports_no_processor_time(&said) },
+                "{words}: {said}"
+            );
             done
         });
     }
 }
 
 /// Returns true if the reply reports no loss, duplication or reordering.
-pub(crate) fn is_lossless(said: &str) -> bool {
+pub(crate) fn reports_no_loss(said: &str) -> bool {
     said.contains("lost 0, duplicated 0, reordered 0")
 }
 
 /// Returns true if the reply states that nothing changed because a thread got no processor time.
-pub(crate) fn is_busy(said: &str) -> bool {
+pub(crate) fn reports_no_processor_time(said: &str) -> bool {
     said.contains("did not start the command in time") || said.contains("waits for room in a ring")
 }
 
@@ -78,7 +81,7 @@ fn filters_with_users(program: &KernelProgram) -> Vec<(String, usize)> {
 /// Asserts that each number arrived once and in order, or was lost at the source.
 pub(crate) fn assert_each_once(ran: &ObserverResult, sent: u64) {
     ran.assert_balanced();
-    let numbers = numbers(&ran.frames("all.pcap"));
+    let numbers = frame_numbers(&ran.frames("all.pcap"));
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order: {}", ran.ledger);
     let lost = ran.ledger["lost"].as_u64().expect("a number");
     let first = numbers.first().copied().unwrap_or(sent);
@@ -92,7 +95,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
         return;
     }
     let line = format!("rx {SERVER_DEVICE} ring=16MB | udp | dport |9 pcap all.pcap");
-    let users = [ALICE, BOB, DAVE].map(|uid| fixture.run(uid, &line));
+    let users = [ALICE_UID, BOB_UID, DAVE_UID].map(|uid| fixture.run(uid, &line));
     let [alice, bob, _] = users.each_ref().map(|user| fixture.path_id(user));
     assert_eq!(fixture.shared_program().lines.len(), 3);
     let stop = AtomicBool::new(false);
@@ -106,7 +109,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
         // One after the other: each is one update of the link.
         for words in ALICES_CHANGES {
             let before = fixture.shared_program();
-            fixture.assert_change_succeeds(ALICE, alice, words);
+            fixture.assert_change_succeeds(ALICE_UID, alice, words);
             let after = fixture.shared_program();
             assert_eq!(
                 after.replaced,
@@ -123,12 +126,12 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
             scope.spawn(|| {
                 ALICES_CHANGES
                     .iter()
-                    .for_each(|words| fixture.assert_change_succeeds(ALICE, alice, words))
+                    .for_each(|words| fixture.assert_change_succeeds(ALICE_UID, alice, words))
             });
             scope.spawn(|| {
                 BOBS_CHANGES
                     .iter()
-                    .for_each(|words| fixture.assert_change_succeeds(BOB, bob, words))
+                    .for_each(|words| fixture.assert_change_succeeds(BOB_UID, bob, words))
             });
         });
         let after = fixture.shared_program();
@@ -145,7 +148,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
     fixture.stop();
 }
 
-/// Ends the sender on drop, even if a test fails.
+/// Stops the sender on drop, even if a test fails.
 pub(crate) struct StopSenderOnDrop<'e>(pub(crate) &'e AtomicBool);
 
 impl Drop for StopSenderOnDrop<'_> {
@@ -162,20 +165,20 @@ fn p5_change_cannot_exceed_the_policy() {
         return;
     }
     let line = format!("rx {SERVER_DEVICE} | udp @kernel | dport |9 pcap all.pcap");
-    let alice = fixture.run(ALICE, &line);
+    let alice = fixture.run(ALICE_UID, &line);
     let (path, before) = (fixture.path_id(&alice), fixture.shared_program());
-    let (done, said) = fixture.change_path(ALICE, path, "move dport kernel");
+    let (done, said) = fixture.change_path(ALICE_UID, path, "move dport kernel");
     let single_line = said.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in ["may not run `dport` in the kernel", "policy.toml"] {
         assert!(!done && single_line.contains(part), "{part}: {said}");
     }
     // Nor can it change another user's request.
-    let (done, said) = fixture.change_path(BOB, path, "move udp process");
+    let (done, said) = fixture.change_path(BOB_UID, path, "move udp process");
     assert!(!done, "{said}");
     let after = fixture.shared_program();
     assert_eq!((after.program, after.replaced), (before.program, before.replaced));
-    fixture.assert_change_succeeds(ALICE, path, "insert ip before udp");
-    fixture.assert_change_succeeds(ALICE, path, "move udp process");
+    fixture.assert_change_succeeds(ALICE_UID, path, "insert ip before udp");
+    fixture.assert_change_succeeds(ALICE_UID, path, "move udp process");
     // Root ends the machine's kernel program, and she is informed, whatever was changed before.
     fixture.kill();
     let ran = alice.wait();
@@ -190,12 +193,12 @@ fn v3_user_changes_a_request_on_its_own_sockets() {
     if need::require_command("setpriv").is_none() {
         return;
     }
-    let carol = fixture.run(CAROL, "rx own=yes ring=1MB | udp | dport |9 pcap all.pcap");
+    let carol = fixture.run(CAROL_UID, "rx own=yes ring=1MB | udp | dport |9 pcap all.pcap");
     let path = fixture.path_id(&carol);
     let say = |count: u8| {
         fixture.pair.server.run_inside(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-            let own = rustix::process::Uid::from_raw(CAROL);
+            let own = rustix::process::Uid::from_raw(CAROL_UID);
             rustix::fs::fchown(&socket, Some(own), None).expect("root may");
             (0..count).for_each(|at| {
                 // The port has no listener, which the next call reports.
@@ -205,7 +208,7 @@ fn v3_user_changes_a_request_on_its_own_sockets() {
     };
     say(20);
     for words in ["move dport process", "insert ip before udp", "move dport kernel"] {
-        fixture.assert_change_succeeds(CAROL, path, words);
+        fixture.assert_change_succeeds(CAROL_UID, path, words);
         say(20);
     }
     let ran = carol.stop();
@@ -229,18 +232,18 @@ fn o9_p5_explain_reports_access_denied_by_policy() {
         (output.status.success(), said.split_whitespace().collect::<Vec<_>>().join(" "))
     };
     let line = format!("rx {SERVER_DEVICE} | udp | dport |9 pcap all.pcap");
-    let (done, said) = explain(ALICE, &line);
+    let (done, said) = explain(ALICE_UID, &line);
     assert!(done && said.contains("may not run `dport` in the kernel"), "{said}");
-    let (done, said) = explain(CAROL, &line);
+    let (done, said) = explain(CAROL_UID, &line);
     assert!(
         !done
             && said.contains(&format!(
                 "{} may not watch server0",
-                testkit::user::describe_user(CAROL)
+                testkit::user::describe_user(CAROL_UID)
             )),
         "{said}"
     );
-    let (done, said) = explain(CAROL, "rx own=yes | udp | pcap own.pcap");
+    let (done, said) = explain(CAROL_UID, "rx own=yes | udp | pcap own.pcap");
     assert!(done && !said.contains("may not watch"), "{said}");
     let (done, said) = explain(0, &line);
     assert!(done && !said.contains("may not watch"), "{said}");

@@ -2,9 +2,9 @@
 //! and leave under traffic without affecting other requests, and a failed attachment changes
 //! nothing.
 
-use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
+use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;
-use crate::send::{frames_of, send_all};
+use crate::send::{parse_capture, send_all};
 use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build_with};
 use engine::kernel::point::{PointStatus, Points};
 use engine::live::Live;
@@ -52,12 +52,12 @@ fn build_with_steps(
 }
 
 /// A running request.
-pub(crate) struct Running {
+pub(crate) struct RunningRequest {
     lives: Vec<Live>,
     thread: JoinHandle<Outcome>,
 }
 
-impl Running {
+impl RunningRequest {
     pub(crate) fn start(pair: &Pair, points: &Points, text: &str) -> Self {
         let paths = build_request(pair, points, text).unwrap_or_else(|why| panic!("{text}: {why}"));
         let lives = paths.iter().map(BuiltPath::live).collect();
@@ -75,7 +75,7 @@ impl Running {
 }
 
 /// Returns the reports of a request's filters, by name.
-pub(crate) fn reports(outcome: &Outcome) -> BTreeMap<String, Vec<(String, u64)>> {
+pub(crate) fn reports_by_filter(outcome: &Outcome) -> BTreeMap<String, Vec<(String, u64)>> {
     let reports = outcome.reports.iter();
     reports.map(|report| (report.name.clone(), report.report.rows.clone())).collect()
 }
@@ -124,7 +124,7 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     let points = Points::default();
     let counting = RunStatistics::enable().expect("statistics");
     let inside =
-        Running::start(&pair, &points, &line(&format!("rx {SERVER_DEVICE}"), "inside.pcap"));
+        RunningRequest::start(&pair, &points, &line(&format!("rx {SERVER_DEVICE}"), "inside.pcap"));
     let programs = program_ids(&pair);
     assert_eq!(programs.len(), 1, "three lines, one program");
     let frames = datagrams(FRAMES);
@@ -139,7 +139,7 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     assert_eq!(steps("count"), [&("count".to_owned(), 1, all / 4)], "{now:?}");
     assert_eq!(now.runs, all, "the kernel counts one run for a frame");
     drop(counting);
-    let told = reports(&inside.stop());
+    let told = reports_by_filter(&inside.stop());
     assert!(program_ids(&pair).is_empty(), "nothing stays");
     // The same requests in threads, on the same frames.
     let outside = format!("rx@thread0 {SERVER_DEVICE}");
@@ -154,8 +154,8 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     let thread = std::thread::spawn(|| run(threads, StopConditions::default()).expect("a run"));
     send_all(&pair, &frames);
     lives.iter().for_each(Live::stop);
-    assert_eq!(told, reports(&thread.join().expect("a run")));
-    let captured = |name| frames_of(&std::fs::read(scratch.path(name)).expect("a capture"));
+    assert_eq!(told, reports_by_filter(&thread.join().expect("a run")));
+    let captured = |name| parse_capture(&std::fs::read(scratch.path(name)).expect("a capture"));
     assert_eq!(captured("inside.pcap").len(), FRAMES / 4);
     assert!(captured("inside.pcap") == captured("outside.pcap"));
 }
@@ -166,18 +166,18 @@ fn o6_stateful_filter_is_separate_per_request() {
     let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
     let text = format!("rx {SERVER_DEVICE} | ip | udp | count");
-    let first = Running::start(&pair, &points, &text);
+    let first = RunningRequest::start(&pair, &points, &text);
     send_all(&pair, &datagrams(100));
-    let second = Running::start(&pair, &points, &text);
+    let second = RunningRequest::start(&pair, &points, &text);
     assert_eq!(program_ids(&pair).len(), 1);
     send_all(&pair, &datagrams(100));
     let now = program_status(&points);
     let lines: Vec<_> = now.steps.iter().map(|(name, lines, _)| (name.as_str(), *lines)).collect();
     assert_eq!(lines[..2], [("ip", 2), ("udp", 2)], "{now:?}");
     assert_eq!(lines[2..].iter().filter(|one| **one == ("count", 1)).count(), 2, "{now:?}");
-    let second = reports(&second.stop());
+    let second = reports_by_filter(&second.stop());
     send_all(&pair, &datagrams(100));
-    let first = reports(&first.stop());
+    let first = reports_by_filter(&first.stop());
     let blocks = |told: &BTreeMap<String, Vec<(String, u64)>>| told["count"][0].1;
     assert_eq!((blocks(&first), blocks(&second)), (300, 100));
 }
@@ -193,10 +193,10 @@ fn failed_addition_of_a_request_changes_nothing() {
     let points = Points::default();
     let stays = scratch.path("stays.pcap");
     let first = format!("rx {SERVER_DEVICE} | ip | udp | dport |53 pcap {}", stays.display());
-    let first = Running::start(&pair, &points, &first);
+    let first = RunningRequest::start(&pair, &points, &first);
     let text = format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |80 count");
     let mut failed = 0;
-    let own = descriptors();
+    let own = kernel_object_descriptors();
     for step in 0.. {
         let shows = program_status(&points);
         let steps = Steps::with_fault(InjectedFault::Fail(step));
@@ -211,17 +211,17 @@ fn failed_addition_of_a_request_changes_nothing() {
         assert_eq!(program_status(&points).lines, shows.lines, "{step}");
         // The thread that waits for replaced programs is created once.
         let more = if step == 0 { 0 } else { 2 };
-        wait_until("what was made is gone", || descriptors() <= own + more);
+        wait_until("what was made is gone", || kernel_object_descriptors() <= own + more);
     }
     assert!(failed >= 6, "{failed} steps");
     let outcome = first.stop();
-    let seen = frames_of(&std::fs::read(stays).expect("a capture")).len();
+    let seen = parse_capture(&std::fs::read(stays).expect("a capture")).len();
     assert_eq!(outcome.ledger.sources[0].1.given.blocks, 40 * (failed + 1));
     assert_eq!(seen as u64, 10 * (failed + 1), "every frame");
 }
 
 /// Returns the number of descriptors of kernel objects in this process.
-fn descriptors() -> usize {
+fn kernel_object_descriptors() -> usize {
     let links = std::fs::read_dir("/proc/self/fd").expect("descriptors");
     let link =
         |entry: std::io::Result<std::fs::DirEntry>| std::fs::read_link(entry.ok()?.path()).ok();
@@ -230,8 +230,8 @@ fn descriptors() -> usize {
 
 /// Returns the frame numbers in the capture of a request.
 fn captured_numbers(path: &std::path::Path) -> Vec<u64> {
-    let frames = frames_of(&std::fs::read(path).expect("a capture"));
-    frames.iter().map(|frame| number(frame)).collect()
+    let frames = parse_capture(&std::fs::read(path).expect("a capture"));
+    frames.iter().map(|frame| frame_number(frame)).collect()
 }
 
 /// Sends numbered frames, `apart_us` microseconds apart, until `stop` is set. Returns the number of
@@ -270,7 +270,7 @@ fn join_and_leave(rounds: usize, apart_us: u64) {
     let stays = scratch.path("stays.pcap");
     let behind = format!("ip | udp | dport |9 pcap {}", stays.display());
     let text = format!("rx {SERVER_DEVICE} ring=128MB | {behind}");
-    let first = Running::start(&pair, &points, &text);
+    let first = RunningRequest::start(&pair, &points, &text);
     let (stop, begin) = (AtomicBool::new(false), Instant::now());
     let mut lapped = 0;
     let sent = std::thread::scope(|scope| {
@@ -310,7 +310,7 @@ fn join_and_leave_once(pair: &Pair, points: &Points, scratch: &Scratch, round: u
         format!("bpf \"udp\" | ip | dport |9 pcap {capture}"),
     ];
     let text = format!("rx {SERVER_DEVICE} | {}", behind[round % behind.len()]);
-    let line = Running::start(pair, points, &text);
+    let line = RunningRequest::start(pair, points, &text);
     // Counted by the current program.
     wait_until("it sees frames", || program_status(points).steps[0].2 > 20);
     let lost = line.stop().ledger.lost();

@@ -1,9 +1,9 @@
 //! Tests of a sink whose reader pauses: the sink shares the thread that reads the kernel ring until
 //! a write holds up that thread, and then continues in a thread of its own.
 
-use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
+use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;
-use crate::send::{frames_of, send_all};
+use crate::send::{parse_capture, send_all};
 use crate::shared_program::quiet_pair;
 use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::Points;
@@ -66,12 +66,12 @@ fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcom
     send_all(pair, &numbered_frames(FRAMES..2 * FRAMES, FRAME_LENGTH));
     live.stop();
     let outcome = runs.join().expect("a run");
-    let frames = frames_of(&reader.join().expect("a reader"));
-    (outcome, frames.iter().map(|frame| number(frame)).collect())
+    let frames = parse_capture(&reader.join().expect("a reader"));
+    (outcome, frames.iter().map(|frame| frame_number(frame)).collect())
 }
 
 /// Asserts that all frames arrived in order, except those that the ledger counts as lost.
-fn assert_accounted(outcome: &Outcome, numbers: &[u64]) {
+fn assert_accounted_for(outcome: &Outcome, numbers: &[u64]) {
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
@@ -87,7 +87,7 @@ fn v6_stalled_sink_gets_a_thread_of_its_own() {
     let [told] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
     assert!(told.starts_with("`pcap` to thread1: a write took "), "{told}");
     assert!(told.contains("lost 0, duplicated 0, reordered 0"), "{told}");
-    assert_accounted(&outcome, &numbers);
+    assert_accounted_for(&outcome, &numbers);
 }
 
 #[test]
@@ -97,5 +97,5 @@ fn v6_no_adapt_keeps_a_stalled_sink_with_its_reader() {
         assert_eq!(space_of_sink(live), "thread0");
     });
     assert_eq!(outcome.adapted, Vec::<String>::new());
-    assert_accounted(&outcome, &numbers);
+    assert_accounted_for(&outcome, &numbers);
 }

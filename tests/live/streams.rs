@@ -2,10 +2,10 @@
 //! same frames, and held frames must survive many laps of the ring. Another test has several
 //! senders and several queues.
 
-use crate::numbers::{FRAME_LENGTH, numbered_frames, numbers};
-use crate::observer::{Observer, ObserverResult, program};
+use crate::numbers::{FRAME_LENGTH, frame_numbers, numbered_frames};
+use crate::observer::{Observer, ObserverResult, streamline_program};
 use crate::scratch::Scratch;
-use crate::send::{capture_length, send, write_capture};
+use crate::send::{capture_length, send_frames, write_capture};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
@@ -20,10 +20,10 @@ const FRAME_MAX: usize = 1_514;
 
 /// Path fragments that select the captures to send. The variable `CASES` replaces them; `CASES=/`
 /// selects all captures, which takes half a minute.
-const CAPTURE_PATHS: &[&str] = &["suricata/tcp-", "pcapplusplus/", "zeek/Traces/tcp"];
+const CAPTURE_PATH_PARTS: &[&str] = &["suricata/tcp-", "pcapplusplus/", "zeek/Traces/tcp"];
 
 /// Returns the contents of the files that a request wrote, sorted.
-fn streams(ran: &ObserverResult) -> Vec<Vec<u8>> {
+fn written_files(ran: &ObserverResult) -> Vec<Vec<u8>> {
     let entries = std::fs::read_dir(ran.path("streams")).into_iter().flatten().flatten();
     let files = entries.map(|entry| entry.path());
     let files = files.filter(|path| path.extension().is_none_or(|end| end != "jsonl"));
@@ -39,7 +39,7 @@ fn run_live_and_from_capture(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 
     let line = format!("rx {SERVER_DEVICE} ring=512k | ({LINE}) + pcap seen.pcap");
     let mut observer = Observer::start(&pair.server, &line);
     for (number, part) in frames.chunks(FRAMES_AT_ONCE).enumerate() {
-        send(&pair.client, CLIENT_DEVICE, part);
+        send_frames(&pair.client, CLIENT_DEVICE, part);
         // A sink that has written them has read them from the ring.
         let sent = &frames[..number * FRAMES_AT_ONCE + part.len()];
         observer.wait_until_written("seen.pcap", capture_length(sent));
@@ -49,15 +49,15 @@ fn run_live_and_from_capture(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 
     let folder = Scratch::new();
     let file = write_capture(&folder, "sent.pcap", frames);
     let line = format!("replay {} | {LINE}", file.display());
-    let replayed = Observer::spawn(Command::new(program()), &line).wait();
+    let replayed = Observer::spawn(Command::new(streamline_program()), &line).wait();
     replayed.assert_balanced();
     assert!(live.frames("seen.pcap") == frames, "all frames, in their order");
-    [streams(&live), streams(&replayed)]
+    [written_files(&live), written_files(&replayed)]
 }
 
 /// Returns the frames of an Ethernet capture that are at least `least` bytes long and that the veth
 /// pair carries; `None` if there are none.
-fn frames_of(path: &Path, least: usize) -> Option<Vec<Vec<u8>>> {
+fn sendable_frames(path: &Path, least: usize) -> Option<Vec<Vec<u8>>> {
     let bytes = std::fs::read(path).ok()?;
     let mut frames = Vec::new();
     for (packet, frame) in wire::capture::packets(&bytes).map_while(Result::ok) {
@@ -95,7 +95,8 @@ fn live_captures_reassemble_as_from_a_file() {
         .with_prefixes(&["streams/", "fragments/", "http/"])
         .paths
         .into_iter();
-    let frames: Vec<Vec<u8>> = made.filter_map(|path| frames_of(&path, 1)).flatten().collect();
+    let frames: Vec<Vec<u8>> =
+        made.filter_map(|path| sendable_frames(&path, 1)).flatten().collect();
     let [live, replayed] = run_live_and_from_capture(&pair, &frames);
     assert!(live == replayed, "{} and {}", live.len(), replayed.len());
     assert!(live.len() > 100, "{} streams", live.len());
@@ -106,14 +107,14 @@ fn corpus_live_captures_reassemble_as_from_a_file() {
     let Some(captures) = testkit::capture_paths() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let part = std::env::var("CASES").ok();
-    let parts = part.as_deref().map_or_else(|| CAPTURE_PATHS.to_vec(), |part| vec![part]);
+    let parts = part.as_deref().map_or_else(|| CAPTURE_PATH_PARTS.to_vec(), |part| vec![part]);
     let wanted = |path: &&PathBuf| {
         let name = path.to_string_lossy();
         parts.iter().any(|part| name.contains(part))
     };
     let mut seen = 0;
     for path in captures.iter().filter(wanted) {
-        let Some(frames) = frames_of(path, 60) else { continue };
+        let Some(frames) = sendable_frames(path, 60) else { continue };
         let [live, replayed] = run_live_and_from_capture(&pair, &frames);
         assert!(live == replayed, "{}: {} and {}", path.display(), live.len(), replayed.len());
         seen += 1;
@@ -136,7 +137,7 @@ fn frames_of_several_senders_arrive_once() {
             scope.spawn(move || {
                 // On a machine with one processor they alternate.
                 let _ = sys::process::pin_to(processor);
-                send(&pair.client, CLIENT_DEVICE, part);
+                send_frames(&pair.client, CLIENT_DEVICE, part);
             });
         }
     });
@@ -144,7 +145,7 @@ fn frames_of_several_senders_arrive_once() {
     let ran = observer.stop();
     ran.assert_lossless();
     let (first, second): (Vec<u64>, Vec<u64>) =
-        numbers(&ran.frames("seen.pcap")).into_iter().partition(|number| *number < 20_000);
+        frame_numbers(&ran.frames("seen.pcap")).into_iter().partition(|number| *number < 20_000);
     assert!(first.into_iter().eq(0..20_000), "the first sender's, in their order");
     assert!(second.into_iter().eq(20_000..40_000), "the second sender's, in their order");
 }

@@ -1,10 +1,10 @@
 //! Tests of `rx IF take EXPRESSION`: the request takes the selected flows from the host, and the
 //! host keeps all other traffic.
 
-use crate::daemon_fixture::{ALICE, BOB, DaemonFixture};
-use crate::numbers::{FRAME_LENGTH, numbered_frames, numbers};
-use crate::observer::{Observer, ObserverResult, program};
-use crate::send::{capture_length, send};
+use crate::daemon_fixture::{ALICE_UID, BOB_UID, DaemonFixture};
+use crate::numbers::{FRAME_LENGTH, frame_numbers, numbered_frames};
+use crate::observer::{Observer, ObserverResult, streamline_program};
+use crate::send::{capture_length, send_frames};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use sys::bpf::{Side, tcx_chain};
@@ -26,12 +26,12 @@ fn quiet_pair() -> Option<Pair> {
 
 /// Two sockets that communicate over the veth pair: one of the client, and one of the server at a
 /// port.
-struct Sockets {
+struct SocketPair {
     near: UdpSocket,
     far: UdpSocket,
 }
 
-impl Sockets {
+impl SocketPair {
     fn new(pair: &Pair, port: u16) -> Self {
         let near = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
         let far = pair.server.run_inside(|| UdpSocket::bind((SERVER, port)).expect("a socket"));
@@ -45,7 +45,7 @@ impl Sockets {
     }
 
     /// Receives a datagram, which must contain this text. No earlier datagram may be in transit.
-    fn expect(&self, text: &[u8]) {
+    fn assert_receives(&self, text: &[u8]) {
         let mut bytes = vec![0; 1 << 16];
         let length = self.far.recv(&mut bytes).expect("a datagram");
         assert!(bytes[..length] == *text, "{length} bytes, not {}", text.len());
@@ -53,7 +53,7 @@ impl Sockets {
 }
 
 /// Returns the number of programs at the ingress of the server's device.
-fn programs(pair: &Pair) -> usize {
+fn ingress_program_count(pair: &Pair) -> usize {
     pair.server.run_inside(|| {
         let index = RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("it").index;
         tcx_chain(index, Side::Ingress).expect("a chain").members.len()
@@ -61,12 +61,12 @@ fn programs(pair: &Pair) -> usize {
 }
 
 /// Starts a request that takes flows; returns once its program is attached.
-fn start(pair: &Pair, line: &str) -> Observer {
-    let before = programs(pair);
-    let mut observer = Observer::spawn(pair.server.command(program()), line);
+fn start_taking(pair: &Pair, line: &str) -> Observer {
+    let before = ingress_program_count(pair);
+    let mut observer = Observer::spawn(pair.server.command(streamline_program()), line);
     wait_until(line, || {
         observer.assert_running();
-        programs(pair) > before
+        ingress_program_count(pair) > before
     });
     observer
 }
@@ -77,7 +77,7 @@ fn source_note(ran: &ObserverResult, number: usize) -> String {
 }
 
 /// Sends bytes over TCP to the server. Panics if a byte is missing or wrong.
-fn transfer(pair: &Pair, bytes: usize) {
+fn transfer_over_tcp(pair: &Pair, bytes: usize) {
     let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 7)).expect("a port"));
     let byte = |at: usize| (at % 251) as u8;
     let mut near =
@@ -97,43 +97,43 @@ fn transfer(pair: &Pair, bytes: usize) {
 }
 
 #[test]
-fn g7_taken_flow_is_complete_and_transfer_beside_it_is_whole() {
+fn g7_taken_flow_and_transfer_beside_it_are_complete() {
     const COUNT: u64 = 20_000;
     let Some(pair) = addressed_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} take \"udp port 9\" | pcap taken.pcap");
-    let mut observer = start(&pair, &line);
+    let mut observer = start_taking(&pair, &line);
     let whole = capture_length(&numbered_frames(0..COUNT, FRAME_LENGTH));
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             let line = format!("generate count={COUNT} rate=20000 seq=yes | tx {CLIENT_DEVICE}");
-            let mut command = pair.client.command(program());
+            let mut command = pair.client.command(streamline_program());
             let ran = command.args(["run", &line]).output().expect("the program");
             assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         });
-        transfer(&pair, 64 << 20);
+        transfer_over_tcp(&pair, 64 << 20);
         sender.join().expect("it has sent all");
     });
     observer.wait_until_written("taken.pcap", whole);
     let ran = observer.stop();
     ran.assert_lossless();
-    assert_eq!(numbers(&ran.frames("taken.pcap")), Vec::from_iter(0..COUNT));
+    assert_eq!(frame_numbers(&ran.frames("taken.pcap")), Vec::from_iter(0..COUNT));
     assert_eq!(ran.source().given, COUNT, "{}", ran.ledger);
-    assert_eq!(programs(&pair), 0);
+    assert_eq!(ingress_program_count(&pair), 0);
 }
 
 #[test]
 fn g7_flow_returns_to_the_host_however_the_taker_ends() {
     let Some(pair) = addressed_pair() else { return };
-    let (ours, other) = (Sockets::new(&pair, 5300), Sockets::new(&pair, 5301));
+    let (ours, other) = (SocketPair::new(&pair, 5300), SocketPair::new(&pair, 5301));
     ours.send(b"before");
-    ours.expect(b"before");
+    ours.assert_receives(b"before");
     for end in ["INT", "KILL"] {
         let line = format!("rx {SERVER_DEVICE} take \"udp port 5300\" | count");
-        let observer = start(&pair, &line);
+        let observer = start_taking(&pair, &line);
         for _ in 0..10 {
             ours.send(b"taken");
             other.send(b"left");
-            other.expect(b"left");
+            other.assert_receives(b"left");
         }
         observer.signal(end);
         match end {
@@ -144,30 +144,30 @@ fn g7_flow_returns_to_the_host_however_the_taker_ends() {
             }
             _ => drop(observer.wait()),
         }
-        wait_until("nothing is attached", || programs(&pair) == 0);
+        wait_until("nothing is attached", || ingress_program_count(&pair) == 0);
         ours.send(end.as_bytes());
-        ours.expect(end.as_bytes());
+        ours.assert_receives(end.as_bytes());
     }
 }
 
 #[test]
 fn g7_fragments_stay_with_the_host_and_are_counted() {
     let Some(pair) = addressed_pair() else { return };
-    let sockets = Sockets::new(&pair, 5300);
+    let sockets = SocketPair::new(&pair, 5300);
     let long: Vec<u8> = (0..4000_u32).map(|at| at as u8).collect();
     let line = format!("rx {SERVER_DEVICE} take \"udp port 5300\" | count");
-    let observer = start(&pair, &line);
+    let observer = start_taking(&pair, &line);
     sockets.send(b"short");
     sockets.send(&long);
     // Three fragments, which the host joins.
-    sockets.expect(&long);
+    sockets.assert_receives(&long);
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(ran.source().given, 1, "{}", ran.ledger);
     assert_eq!(source_note(&ran, 0), "3 fragments stayed with the host");
     // An address decides fragments, too.
     let line = format!("rx {SERVER_DEVICE} take \"udp and src host {CLIENT}\" | ip | udp | count");
-    let observer = start(&pair, &line);
+    let observer = start_taking(&pair, &line);
     sockets.send(&long);
     sockets.send(b"short");
     let ran = observer.stop();
@@ -175,7 +175,7 @@ fn g7_fragments_stay_with_the_host_and_are_counted() {
     assert_eq!(ran.source().given, 4, "{}", ran.ledger);
     assert_eq!(source_note(&ran, 0), "");
     sockets.send(b"after");
-    sockets.expect(b"after");
+    sockets.assert_receives(b"after");
 }
 
 /// Returns a datagram to a port.
@@ -195,16 +195,16 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
         takes("udp port 53", "one.pcap"),
         takes("udp portrange 50-60 or udp port 80", "two.pcap")
     );
-    let mut observer = start(&pair, &line);
-    assert_eq!(programs(&pair), 1, "both are one program");
+    let mut observer = start_taking(&pair, &line);
+    assert_eq!(ingress_program_count(&pair), 1, "both are one program");
     let ports: Vec<u16> = (0..300).map(|number| [53, 55, 80, 443][number % 4]).collect();
     let frames: Vec<Vec<u8>> = ports.iter().map(|port| datagram(*port)).collect();
     let of = |wanted: &[u16]| -> Vec<Vec<u8>> {
         ports.iter().filter(|port| wanted.contains(port)).map(|port| datagram(*port)).collect()
     };
     let (first, second, rest) = (of(&[53]), of(&[55, 80]), of(&[443]));
-    let mut host = start(&pair, &format!("rx {SERVER_DEVICE} | pcap all.pcap"));
-    send(&pair.client, CLIENT_DEVICE, &frames);
+    let mut host = start_taking(&pair, &format!("rx {SERVER_DEVICE} | pcap all.pcap"));
+    send_frames(&pair.client, CLIENT_DEVICE, &frames);
     observer.wait_until_written("one.pcap", capture_length(&first));
     observer.wait_until_written("two.pcap", capture_length(&second));
     host.wait_until_written("all.pcap", capture_length(&frames));
@@ -224,10 +224,10 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
 fn g7_takers_in_different_processes_keep_their_order() {
     let Some(pair) = quiet_pair() else { return };
     let line = |file| format!("rx {SERVER_DEVICE} take \"udp port 53\" | pcap {file}");
-    let mut first = start(&pair, &line("first.pcap"));
-    let second = start(&pair, &line("second.pcap"));
+    let mut first = start_taking(&pair, &line("first.pcap"));
+    let second = start_taking(&pair, &line("second.pcap"));
     let frames = vec![datagram(53); 20];
-    send(&pair.client, CLIENT_DEVICE, &frames);
+    send_frames(&pair.client, CLIENT_DEVICE, &frames);
     first.wait_until_written("first.pcap", capture_length(&frames));
     let (first, second) = (first.stop(), second.stop());
     for ran in [&first, &second] {
@@ -240,9 +240,9 @@ fn g7_takers_in_different_processes_keep_their_order() {
 fn g7_filters_behind_a_taken_flow_run_in_the_kernel() {
     let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} take \"udp\" | ip | udp | dport |53 pcap taken.pcap");
-    let mut observer = start(&pair, &line);
+    let mut observer = start_taking(&pair, &line);
     let frames: Vec<Vec<u8>> = (0..40).map(|number| datagram([53, 80][number % 2])).collect();
-    send(&pair.client, CLIENT_DEVICE, &frames);
+    send_frames(&pair.client, CLIENT_DEVICE, &frames);
     let wanted = vec![datagram(53); 20];
     observer.wait_until_written("taken.pcap", capture_length(&wanted));
     let ran = observer.stop();
@@ -256,7 +256,7 @@ fn g7_expression_that_matches_ones_own_connection_is_refused() {
     let Some(pair) = addressed_pair() else { return };
     let run = |options: &[&str], expression: &str| {
         let line = format!("rx {SERVER_DEVICE} take \"{expression}\" | count");
-        let mut command = pair.server.command(program());
+        let mut command = pair.server.command(streamline_program());
         command.env("SSH_CONNECTION", format!("{CLIENT} 50000 {SERVER} 22"));
         let ran = command.args(["run", "--for=100ms"]).args(options).arg(line).output();
         let ran = ran.expect("the program");
@@ -273,8 +273,8 @@ fn g7_expression_that_matches_ones_own_connection_is_refused() {
     }
 }
 
-/// Policy under which Alice may take flows, and Bob only observe.
-const GRANTS: &str = "
+/// Policy under which Alice may take flows, and Bob may only observe.
+const POLICY_FOR_ALICE: &str = "
 [[open]]
 users = [41101]
 interfaces = [\"server0\"]
@@ -286,25 +286,26 @@ interfaces = [\"server0\"]
 
 #[test]
 fn g7_users_take_flows_by_the_daemons_grant_alone() {
-    let Some(fixture) = DaemonFixture::new(GRANTS) else { return };
+    let Some(fixture) = DaemonFixture::new(POLICY_FOR_ALICE) else { return };
     if need::require_command("setpriv").is_none() {
         return;
     }
     let pair = &fixture.pair;
-    let (ours, other) = (Sockets::new(pair, 5300), Sockets::new(pair, 5301));
+    let (ours, other) = (SocketPair::new(pair, 5300), SocketPair::new(pair, 5301));
     let line = |port: u16| format!("rx {SERVER_DEVICE} take \"udp port {port}\" | count");
-    let refused = Observer::spawn(fixture.command(BOB), &line(5301)).wait();
+    let refused = Observer::spawn(fixture.command(BOB_UID), &line(5301)).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in [testkit::user::describe_user(BOB).as_str(), "not take from it", "take = true"] {
+    for part in [testkit::user::describe_user(BOB_UID).as_str(), "not take from it", "take = true"]
+    {
         assert!(said.contains(part), "{part}: {said}");
     }
     for end in ["INT", "KILL"] {
-        let alice = fixture.run(ALICE, &line(5300));
+        let alice = fixture.run(ALICE_UID, &line(5300));
         for _ in 0..10 {
             ours.send(b"taken");
             other.send(b"left");
-            other.expect(b"left");
+            other.assert_receives(b"left");
         }
         alice.signal(end);
         let ran = alice.wait();
@@ -312,8 +313,8 @@ fn g7_users_take_flows_by_the_daemons_grant_alone() {
             ran.assert_lossless();
             assert_eq!(ran.source().given, 10, "{}", ran.ledger);
         }
-        wait_until("nothing is attached", || programs(pair) == 0);
+        wait_until("nothing is attached", || ingress_program_count(pair) == 0);
         ours.send(end.as_bytes());
-        ours.expect(end.as_bytes());
+        ours.assert_receives(end.as_bytes());
     }
 }

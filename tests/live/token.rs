@@ -4,11 +4,11 @@
 //!
 //! Equal frames may be reordered: it does not matter which of them passes.
 
-use crate::change::{LiveRequest, set};
+use crate::change::{LiveRequest, change_request};
 use crate::observer::{Observer, ObserverResult};
-use crate::privilege::copy_for_every_user;
+use crate::privilege::copy_program_for_every_user;
 use crate::scratch::Scratch;
-use crate::send::{capture_length, frames_of, send_all};
+use crate::send::{capture_length, parse_capture, send_all};
 use crate::shared_program::quiet_pair;
 use filter::Key;
 use filter::transport::token::sealed::seal;
@@ -50,7 +50,7 @@ fn datagram_with_token(number: u64) -> Vec<u8> {
 /// Returns the frames to send, the frames that must pass, and the expected counts. One frame in
 /// three is sent twice in a row, and all are repeated at the end. Every fifth is preceded by a
 /// forged frame with the same number, which must not use the number up.
-fn traffic() -> (Vec<Vec<u8>>, Vec<Vec<u8>>, Value) {
+fn token_traffic() -> (Vec<Vec<u8>>, Vec<Vec<u8>>, Value) {
     let mut sent = Vec::new();
     let (mut forged, mut replayed) = (0, 0);
     for number in 1..=DATAGRAMS {
@@ -88,7 +88,7 @@ fn traffic() -> (Vec<Vec<u8>>, Vec<Vec<u8>>, Value) {
     (sent, good, why)
 }
 
-fn filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
+fn filter_entry<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     let filters = ran.ledger["filters"].as_array().expect("filters");
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
@@ -99,22 +99,22 @@ fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let folder = Scratch::new();
     let file = key_file(&folder).display().to_string();
-    let (frames, good, why) = traffic();
+    let (frames, good, why) = token_traffic();
     for (rx, place) in [("rx@kernel", "kernel"), ("rx@thread0", "thread0")] {
         let line = format!("{rx} {SERVER_DEVICE} | ip | token key={file} | pcap good.pcap");
         let mut observer = Observer::start(&pair.server, &line);
-        let shown = fs::read(format!("/proc/{}/cmdline", observer.process())).expect("it runs");
+        let shown = fs::read(format!("/proc/{}/cmdline", observer.process_id())).expect("it runs");
         assert!(!String::from_utf8_lossy(&shown).contains(KEY_HEX));
         send_all(&pair, &frames);
         observer.wait_until_written("good.pcap", capture_length(&good));
         let ran = observer.stop();
         ran.assert_lossless();
-        let token = filter(&ran, "token");
+        let token = filter_entry(&ran, "token");
         assert_eq!(token["space"], place, "{}", ran.err);
         assert_eq!(token["taken"]["blocks"], frames.len() as u64, "{}", ran.ledger);
         assert_eq!(token["passed"]["blocks"], DATAGRAMS, "{}", ran.ledger);
         let mut came = ran.frames("good.pcap");
-        came.sort_unstable_by_key(|frame| crate::numbers::number(frame));
+        came.sort_unstable_by_key(|frame| crate::numbers::frame_number(frame));
         assert_eq!(came, good, "each once, as it was sent: {line}");
         let told: serde_json::Map<String, Value> = {
             let all = token["unanswered"].as_object().expect("reasons");
@@ -136,7 +136,7 @@ fn t2_tokens_pass_alike_in_a_sandbox() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let folder = Scratch::new();
     let file = key_file(&folder).display().to_string();
-    let (frames, good, _) = traffic();
+    let (frames, good, _) = token_traffic();
     let behind = format!("token key={file} untrusted=yes | pcap good.pcap");
     let mut observer =
         Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} | {behind}"));
@@ -144,9 +144,9 @@ fn t2_tokens_pass_alike_in_a_sandbox() {
     observer.wait_until_written("good.pcap", capture_length(&good));
     let ran = observer.stop();
     ran.assert_lossless();
-    assert_eq!(filter(&ran, "token")["space"], "sandbox token", "{}", ran.err);
+    assert_eq!(filter_entry(&ran, "token")["space"], "sandbox token", "{}", ran.err);
     let mut came = ran.frames("good.pcap");
-    came.sort_unstable_by_key(|frame| crate::numbers::number(frame));
+    came.sort_unstable_by_key(|frame| crate::numbers::frame_number(frame));
     assert_eq!(came, good, "each once, as it was sent");
     assert!(!ran.ledger.to_string().contains(KEY_HEX) && !ran.err.contains(KEY_HEX));
 }
@@ -164,19 +164,19 @@ fn m1_filter_leaving_the_kernel_keeps_spent_tokens() {
     let (second, third) = rest.split_at(rest.len() / 2);
     send_all(&pair, first);
     // It is the same filter in another program.
-    set(&line.live, "insert ip before token");
+    change_request(&line.live, "insert ip before token");
     assert_eq!(line.kernel_filters(), ["ip", "token"]);
     send_all(&pair, first);
     send_all(&pair, second);
-    set(&line.live, "move token process");
+    change_request(&line.live, "move token process");
     assert_eq!(line.kernel_filters(), ["ip"]);
     // What passed before does not pass again.
     send_all(&pair, first);
     send_all(&pair, second);
     send_all(&pair, third);
     let outcome = line.stop();
-    let frames = frames_of(&fs::read(out).expect("a capture"));
-    let came: Vec<u64> = frames.iter().map(|frame| crate::numbers::number(frame)).collect();
+    let frames = parse_capture(&fs::read(out).expect("a capture"));
+    let came: Vec<u64> = frames.iter().map(|frame| crate::numbers::frame_number(frame)).collect();
     assert_eq!(came, (1..=DATAGRAMS).collect::<Vec<_>>(), "each once: {:#?}", outcome.ledger);
 }
 
@@ -186,7 +186,7 @@ fn h22_key_is_usable_by_its_owner_only() {
     let folder = Scratch::new();
     fs::set_permissions(folder.path(""), Permissions::from_mode(0o777)).expect("our folder");
     let file = key_file(&folder);
-    let program = copy_for_every_user(&folder);
+    let program = copy_program_for_every_user(&folder);
     let line = format!("replay x.pcap | token key={} | count", file.display());
     let told = |command: &mut Command, what: &str| {
         let ended = command.args([what, &line]).output().expect("it starts");

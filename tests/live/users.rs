@@ -5,11 +5,13 @@
 //! One program observes the interface, with as many rings as there are users. Each user's mapped
 //! memory is searched for other users' data.
 
-use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY, WATCHERS_GID};
+use crate::daemon_fixture::{
+    ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID, DaemonFixture, POLICY, WATCHERS_GID,
+};
 use crate::delegated::kernel_part;
 use crate::nginx::Nginx;
 use crate::observer::Observer;
-use crate::send::frames_of;
+use crate::send::parse_capture;
 use crate::shared_program::program_ids;
 use member::protocol::{Attach, CarriedStep, Replacement};
 use member::varlink::{Call, Reply};
@@ -55,7 +57,7 @@ const DATAGRAMS: usize = 3000;
 
 /// Sends Alice's HTTP requests, Bob's datagrams to port 53, and datagrams that nobody selects, each
 /// with a mark that names its user.
-fn send(pair: &Pair) {
+fn send_traffic_of_all_users(pair: &Pair) {
     pair.client.run_inside(|| {
         for number in 0..REQUESTS {
             let mut server = TcpStream::connect((SERVER, 80)).expect("a server");
@@ -87,18 +89,18 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     }
     let before = fixture.resources();
     let rx = format!("rx {SERVER_DEVICE} ring=1MB");
-    let alice = fixture.run(ALICE, &format!("{rx} {ALICES_REQUEST}"));
-    let bob = fixture.run(BOB, &format!("{rx} {BOBS_REQUEST}"));
+    let alice = fixture.run(ALICE_UID, &format!("{rx} {ALICES_REQUEST}"));
+    let bob = fixture.run(BOB_UID, &format!("{rx} {BOBS_REQUEST}"));
     // Carol may not observe the interface; the error names who, what, why and the remedy.
-    let refused = Observer::spawn(fixture.command(CAROL), &format!("{rx} | count")).wait();
+    let refused = Observer::spawn(fixture.command(CAROL_UID), &format!("{rx} | count")).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
-    let carol = testkit::user::describe_user(CAROL);
+    let carol = testkit::user::describe_user(CAROL_UID);
     for part in [carol.as_str(), "may not watch", SERVER_DEVICE, "[[open]]", "policy.toml"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     // The traffic of her own sockets is hers.
-    let carol = fixture.run(CAROL, "rx own=yes ring=1MB | pcap own.pcap");
+    let carol = fixture.run(CAROL_UID, "rx own=yes ring=1MB | pcap own.pcap");
     // Dave holds everything he can get and reads nothing.
     let held = fixture.pair.server.run_inside(|| request_everything_as_dave(&fixture));
 
@@ -107,9 +109,9 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     assert_eq!(now.rings.len(), 3, "a ring for each of three users: {:?}", now.rings);
     let step = |name: &str| now.steps.iter().find(|step| step.name == name).map(|s| s.lines);
     assert_eq!((step("ip"), step("udp")), (Some(5), Some(4)), "{:?}", now.steps);
-    send(&fixture.pair);
-    fixture.send_request_as(CAROL, "<carol's>");
-    fixture.send_request_as(ALICE, "<alice's>");
+    send_traffic_of_all_users(&fixture.pair);
+    fixture.send_request_as(CAROL_UID, "<carol's>");
+    fixture.send_request_as(ALICE_UID, "<alice's>");
 
     let sent = (DATAGRAMS * 2 / 3) as u64;
     let given = |uid: u32| {
@@ -117,9 +119,9 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
         let ours = lines.into_iter().filter(|line| line.uid == uid);
         ours.filter_map(|line| Some(line.given?.blocks + line.lost?)).sum::<u64>()
     };
-    wait_until("bob was given all", || given(BOB) >= sent);
+    wait_until("bob was given all", || given(BOB_UID) >= sent);
     for (user, own) in [(&alice, "<alice's>"), (&bob, "<bob's>"), (&carol, "<carol's>")] {
-        let memory = mapped_rings(user.process());
+        let memory = mapped_rings(user.process_id());
         assert!(memory.len() > 1 << 20, "{own}: {} bytes are mapped", memory.len());
         for mark in ["<alice's>", "<bob's>", "<carol's>", "<nobody's>"] {
             assert_eq!(contains_mark(&memory, mark), mark == own, "{own}: {mark}");
@@ -127,19 +129,19 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     }
     let now = fixture.shared_program();
     let bytes: u64 =
-        now.lines.iter().filter(|l| l.uid == BOB).map(|l| l.given.unwrap().bytes).sum();
-    let ring = now.rings.iter().find(|ring| ring.uid == Some(BOB)).expect("a ring").bytes;
+        now.lines.iter().filter(|l| l.uid == BOB_UID).map(|l| l.given.unwrap().bytes).sum();
+    let ring = now.rings.iter().find(|ring| ring.uid == Some(BOB_UID)).expect("a ring").bytes;
     assert!(bytes > ring, "places were used again: {bytes} in {ring}");
     for line in &now.lines {
         assert!(line.taken.is_some_and(|taken| taken <= now.frames), "{line:?}: {}", now.frames);
     }
 
     // The daemon holds the same objects as Dave.
-    let users = [&alice, &bob, &carol].map(|user| KernelObjects::of(user.process()));
+    let users = [&alice, &bob, &carol].map(|user| KernelObjects::of(user.process_id()));
     let numbered = users.into_iter().fold(fixture.kernel_objects(), KernelObjects::union);
     assert!(numbered.programs.len() > 1 && numbered.links.len() > 1, "{numbered:?}");
     drop(held);
-    wait_until("dave is gone", || fixture.running_requests(DAVE) == 0);
+    wait_until("dave is gone", || fixture.running_requests(DAVE_UID) == 0);
     let ran = alice.stop();
     ran.assert_lossless();
     let log = String::from_utf8_lossy(&ran.out).into_owned();
@@ -147,7 +149,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     let ran = bob.stop();
     assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
     let capture = fs::read(ran.path("dns.pcap")).expect("a capture");
-    let frames = frames_of(&capture);
+    let frames = parse_capture(&capture);
     assert!(!frames.is_empty() && frames.iter().all(|frame| contains_mark(frame, "<bob's>")));
     let ran = carol.stop();
     ran.assert_lossless();
@@ -168,18 +170,18 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     let machine = engine::machine::inspect();
     let part = kernel_part(&line, &machine).to_text();
     rustix::thread::set_thread_res_gid(
-        Gid::from_raw(DAVE),
-        Gid::from_raw(DAVE),
-        Gid::from_raw(DAVE),
+        Gid::from_raw(DAVE_UID),
+        Gid::from_raw(DAVE_UID),
+        Gid::from_raw(DAVE_UID),
     )
     .expect("root may");
     rustix::thread::set_thread_res_uid(
-        Uid::from_raw(DAVE),
-        Uid::from_raw(DAVE),
-        Uid::from_raw(DAVE),
+        Uid::from_raw(DAVE_UID),
+        Uid::from_raw(DAVE_UID),
+        Uid::from_raw(DAVE_UID),
     )
     .expect("root may");
-    let ours = network();
+    let ours = network_namespace_id();
     let asks = |line: &str, part: &str, network: &str, version: &str| Attach {
         line: line.to_owned(),
         part: part.to_owned(),
@@ -191,10 +193,10 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     let mut held = Vec::new();
     for _ in 0..3 {
         let socket = fixture.socket();
-        let (reply, descriptors) = exchange(&socket, &asks(&line, &part, &ours, own));
+        let (reply, descriptors) = send_and_receive(&socket, &asks(&line, &part, &ours, own));
         assert!(reply.continues && descriptors.len() == 3, "{reply:?}");
         // A second request on the same connection, and the end of another's request.
-        let again = exchange(&socket, &asks(&line, &part, &ours, own)).0;
+        let again = send_and_receive(&socket, &asks(&line, &part, &ours, own)).0;
         assert_eq!(again.error.as_deref(), Some("io.streamline.Refused"), "{again:?}");
         held.push(socket);
         held.extend(descriptors);
@@ -213,7 +215,7 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         (asks(&line, &none, &ours, own), "kernel"),
         (asks(&format!("rx {SERVER_DEVICE} take | drop"), &part, &ours, own), "kernel"),
     ] {
-        let (refused, _) = exchange(&fixture.socket(), &attach);
+        let (refused, _) = send_and_receive(&fixture.socket(), &attach);
         let told = || format!("{by}: {attach:?}: {refused:?}");
         assert_eq!(refused.error.as_deref(), Some("io.streamline.NotInKernel"), "{}", told());
         assert_eq!(refused.parameters["by"], Value::from(by), "{}", told());
@@ -225,7 +227,7 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         let instead =
             Some(Replacement { line: line_of, stays: vec![CarriedStep { was: 0, is: u64::MAX }] });
         let attach = Attach { instead, ..asks(&line, &part, &ours, own) };
-        let (refused, _) = exchange(&fixture.socket(), &attach);
+        let (refused, _) = send_and_receive(&fixture.socket(), &attach);
         let by = refused.parameters["by"].as_str();
         assert!(matches!(by, Some("line" | "quota")), "{line_of}: {refused:?}");
     }
@@ -236,7 +238,7 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         assert_eq!(refused.error.as_deref(), Some("io.streamline.Refused"), "{refused:?}");
     }
     for part in ["", "x", &"9 ".repeat(30_000)] {
-        let (refused, _) = exchange(&fixture.socket(), &asks(&line, part, &ours, own));
+        let (refused, _) = send_and_receive(&fixture.socket(), &asks(&line, part, &ours, own));
         assert!(refused.error.is_some(), "{refused:?}");
     }
     // Requests more than it reads, and disconnects within a message.
@@ -266,7 +268,7 @@ fn request_connection(held: &[OwnedFd]) -> OwnedFd {
 }
 
 /// Sends a message; returns the reply and its descriptors.
-fn exchange(socket: &OwnedFd, attach: &Attach) -> (Reply, Vec<OwnedFd>) {
+fn send_and_receive(socket: &OwnedFd, attach: &Attach) -> (Reply, Vec<OwnedFd>) {
     let call = Call { more: true, ..Call::new("io.streamline.Attach", attach) };
     sys::descriptor::send(socket, &call.to_bytes(), &[]).expect("sent");
     receive_message(socket)
@@ -278,7 +280,7 @@ fn receive_message(socket: &OwnedFd) -> (Reply, Vec<OwnedFd>) {
     (Reply::read(&bytes[..length]).expect("a reply"), descriptors)
 }
 
-fn network() -> String {
+fn network_namespace_id() -> String {
     let about = fs::metadata("/proc/thread-self/ns/net").expect("a namespace");
     format!("{}:{}", about.dev(), about.ino())
 }
@@ -290,14 +292,14 @@ fn t10_killed_users_leave_and_a_lost_daemon_is_reported() {
         return;
     }
     let line = format!("rx {SERVER_DEVICE} {BOBS_REQUEST}");
-    let alice = fixture.run(ALICE, &line);
-    let dave = fixture.run(DAVE, &line);
+    let alice = fixture.run(ALICE_UID, &line);
+    let dave = fixture.run(DAVE_UID, &line);
     assert_eq!(
         (fixture.shared_program().lines.len(), fixture.shared_program().rings.len()),
         (2, 2)
     );
     dave.signal("KILL");
-    wait_until("his line is gone", || fixture.running_requests(DAVE) == 0);
+    wait_until("his line is gone", || fixture.running_requests(DAVE_UID) == 0);
     assert_eq!(fixture.shared_program().rings.len(), 1);
     drop(dave.wait());
     fixture.pair.client.run_inside(|| {
@@ -313,7 +315,7 @@ fn t10_killed_users_leave_and_a_lost_daemon_is_reported() {
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("the daemon has ended"), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
-    let frames = frames_of(&fs::read(ran.path("dns.pcap")).expect("a capture"));
+    let frames = parse_capture(&fs::read(ran.path("dns.pcap")).expect("a capture"));
     assert_eq!(frames.len(), 20, "what had come was handed on");
 }
 
@@ -323,7 +325,7 @@ fn stopped_daemon_reports_its_counts() {
     if need::require_command("setpriv").is_none() {
         return;
     }
-    let alice = fixture.run(ALICE, &format!("rx {SERVER_DEVICE} {BOBS_REQUEST}"));
+    let alice = fixture.run(ALICE_UID, &format!("rx {SERVER_DEVICE} {BOBS_REQUEST}"));
     fixture.pair.client.run_inside(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..20 {
@@ -344,7 +346,7 @@ fn request_with_option(option: &str, port: u16) -> String {
 }
 
 /// Returns the rings at the interface: user, group, and number of requests.
-fn rings(fixture: &DaemonFixture) -> Vec<(Option<u32>, Option<String>, usize)> {
+fn rings_at_interface(fixture: &DaemonFixture) -> Vec<(Option<u32>, Option<String>, usize)> {
     let program = fixture.shared_program();
     let mut rings: Vec<_> =
         program.rings.into_iter().map(|ring| (ring.uid, ring.group, ring.lines)).collect();
@@ -358,13 +360,13 @@ fn p8_world_rings_are_read_by_their_members_only() {
     if need::require_command("setpriv").is_none() {
         return;
     }
-    let alice = fixture.run(ALICE, &request_with_option("--share=world ", 53));
-    let bob = fixture.run(BOB, &request_with_option("--share=world ", 9));
-    let dave = fixture.run(DAVE, &request_with_option("", 9));
-    assert_eq!(rings(&fixture), [(None, None, 2), (Some(DAVE), None, 1)]);
+    let alice = fixture.run(ALICE_UID, &request_with_option("--share=world ", 53));
+    let bob = fixture.run(BOB_UID, &request_with_option("--share=world ", 9));
+    let dave = fixture.run(DAVE_UID, &request_with_option("", 9));
+    assert_eq!(rings_at_interface(&fixture), [(None, None, 2), (Some(DAVE_UID), None, 1)]);
     // Carol's own traffic is shared with no user.
     let own = format!("--share=world rx own=yes | pcap {}", "own.pcap");
-    let refused = Observer::spawn(fixture.command(CAROL), &own).wait();
+    let refused = Observer::spawn(fixture.command(CAROL_UID), &own).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("visible to you alone"), "{}", refused.err);
@@ -379,28 +381,30 @@ fn p3_group_rings_are_shared_by_members_only() {
     }
     let option = format!("--share=group:{WATCHERS_GID} ");
     let line = request_with_option(&option, 53);
-    let alice = fixture.run_command(fixture.command_with_group(ALICE, WATCHERS_GID), ALICE, &line);
-    let bob = fixture.run(BOB, &request_with_option(&option, 9));
+    let alice =
+        fixture.run_command(fixture.command_with_group(ALICE_UID, WATCHERS_GID), ALICE_UID, &line);
+    let bob = fixture.run(BOB_UID, &request_with_option(&option, 9));
     // A non-member gets an error, and runs nothing.
-    let refused = Observer::spawn(fixture.command(DAVE), &line).wait();
+    let refused = Observer::spawn(fixture.command(DAVE_UID), &line).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     assert!(refused.err.contains(&format!("is not in group {WATCHERS_GID}")), "{}", refused.err);
     let unknown = request_with_option("--share=group:no-such-group-here ", 53);
-    let refused = Observer::spawn(fixture.command(DAVE), &unknown).wait();
+    let refused = Observer::spawn(fixture.command(DAVE_UID), &unknown).wait();
     assert!(refused.err.contains("no group is called"), "{}", refused.err);
-    let dave = fixture.run(DAVE, &request_with_option("--share=world ", 9));
+    let dave = fixture.run(DAVE_UID, &request_with_option("--share=world ", 9));
     let group = Some(WATCHERS_GID.to_string());
-    assert_eq!(rings(&fixture), [(None, None, 1), (None, group, 2)]);
+    assert_eq!(rings_at_interface(&fixture), [(None, None, 1), (None, group, 2)]);
     assert_members_share_a_ring(fixture, [alice, bob, dave]);
 }
 
-/// Asserts that users share a ring if both have chosen to share: Alice selects port 53, Bob and
-/// Dave select port 9. The frames of Alice and Bob are in one ring, Dave's frames are in his own.
+/// Asserts that only users who have both chosen to share use one ring: Alice selects port 53, Bob
+/// and Dave select port 9. The frames of Alice and Bob are in one ring, and Dave's frames are in a
+/// ring of his own.
 fn assert_members_share_a_ring(mut fixture: DaemonFixture, [alice, bob, dave]: [Observer; 3]) {
-    const EACH: usize = 30;
+    const FRAMES_PER_USER: usize = 30;
     fixture.pair.client.run_inside(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
-        for _ in 0..EACH {
+        for _ in 0..FRAMES_PER_USER {
             let _ = socket.send_to(&b"<alice's>".repeat(50), (SERVER, 53));
             let _ = socket.send_to(&b"<bob's>".repeat(50), (SERVER, 9));
         }
@@ -410,19 +414,19 @@ fn assert_members_share_a_ring(mut fixture: DaemonFixture, [alice, bob, dave]: [
         let ours = lines.iter().find(|line| line.uid == uid).expect("a line");
         ours.given.expect("root is told").blocks
     };
-    for uid in [ALICE, BOB, DAVE] {
-        wait_until(&format!("{uid} was given all"), || given(uid) == EACH as u64);
+    for uid in [ALICE_UID, BOB_UID, DAVE_UID] {
+        wait_until(&format!("{uid} was given all"), || given(uid) == FRAMES_PER_USER as u64);
     }
     for (user, marks) in [(&alice, [true, true]), (&bob, [true, true]), (&dave, [false, true])] {
-        let memory = mapped_rings(user.process());
+        let memory = mapped_rings(user.process_id());
         assert_eq!(["<alice's>", "<bob's>"].map(|mark| contains_mark(&memory, mark)), marks);
     }
     // Each receives what it selected, whoever leaves first.
     for (user, mark) in [(alice, "<alice's>"), (bob, "<bob's>"), (dave, "<bob's>")] {
         let ran = user.stop();
         ran.assert_lossless();
-        let frames = frames_of(&fs::read(ran.path("all.pcap")).expect("a capture"));
-        assert_eq!(frames.len(), EACH);
+        let frames = parse_capture(&fs::read(ran.path("all.pcap")).expect("a capture"));
+        assert_eq!(frames.len(), FRAMES_PER_USER);
         assert!(frames.iter().all(|frame| contains_mark(frame, mark)), "{mark}");
     }
     fixture.stop();

@@ -10,7 +10,7 @@ const REQUESTS: usize = 20_000;
 
 /// Returns the lines that are in only one of two sorted logs. Lines of our log are marked with `<`,
 /// lines of the server's log with `>`.
-fn differences<'l>(ours: &'l [String], theirs: &'l [String]) -> Vec<String> {
+fn differing_lines<'l>(ours: &'l [String], theirs: &'l [String]) -> Vec<String> {
     let (mut ours, mut theirs) = (ours.iter().peekable(), theirs.iter().peekable());
     let mut found = Vec::new();
     loop {
@@ -67,7 +67,7 @@ fn v22_weblog_equals_the_server_log() {
     assert!(few, "the machine is too busy: {} at a change", sent.across_second_boundaries.len());
     let ours = sorted_lines(&ran.out, &sent.across_second_boundaries);
     let theirs = sorted_lines(expected.as_bytes(), &sent.across_second_boundaries);
-    let differences = differences(&ours, &theirs);
+    let differences = differing_lines(&ours, &theirs);
     assert_eq!(differences, <[String; 0]>::default(), "{}", ran.ledger);
     assert_eq!(ours.len(), REQUESTS);
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 /// A filter that stores the processors on which its replica may run.
-const AFFINITY: Description = Description {
+const REPORT_AFFINITY: Description = Description {
     name: "where",
     summary: "tell where each copy may run",
     user: Some(|arguments| Ok(Filter::lanes(ReportAffinity(arguments.replica_index().0)))),
@@ -16,10 +16,10 @@ const AFFINITY: Description = Description {
 };
 
 /// The processors on which each replica may run, by number of the replica.
-static PROCESSORS_USED: Mutex<BTreeMap<u32, Vec<usize>>> = Mutex::new(BTreeMap::new());
+static PROCESSORS_BY_REPLICA: Mutex<BTreeMap<u32, Vec<usize>>> = Mutex::new(BTreeMap::new());
 
-fn processors_used() -> BTreeMap<u32, Vec<usize>> {
-    PROCESSORS_USED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+fn processors_by_replica() -> BTreeMap<u32, Vec<usize>> {
+    PROCESSORS_BY_REPLICA.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 struct ReportAffinity(u32);
@@ -27,7 +27,7 @@ struct ReportAffinity(u32);
 impl Lanes for ReportAffinity {
     fn process<'a>(&mut self, _: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         let here = sys::process::allowed_processors().expect("this thread runs somewhere");
-        PROCESSORS_USED.lock().unwrap_or_else(PoisonError::into_inner).insert(self.0, here);
+        PROCESSORS_BY_REPLICA.lock().unwrap_or_else(PoisonError::into_inner).insert(self.0, here);
         // Lets other replicas run.
         std::thread::yield_now();
     }
@@ -36,18 +36,18 @@ impl Lanes for ReportAffinity {
 #[test]
 fn j4_each_replica_is_pinned_to_its_own_processor() {
     let all = sys::process::allowed_processors().expect("this process runs somewhere");
-    for copies in [2, 3, 4] {
-        PROCESSORS_USED.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let text = format!("--parallel={copies} generate count=20000 seq=yes | where | discard");
+    for replicas in [2, 3, 4] {
+        PROCESSORS_BY_REPLICA.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let text = format!("--parallel={replicas} generate count=20000 seq=yes | where | discard");
         // A fast replica may leave no blocks to others.
         testkit::wait_until("every copy has got blocks", || {
-            let outcome =
-                PlannedRequest::with(text.as_str(), &[&AFFINITY]).run_threaded(Settings::default());
+            let outcome = PlannedRequest::with(text.as_str(), &[&REPORT_AFFINITY])
+                .run_threaded(Settings::default());
             assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-            processors_used().len() == copies
+            processors_by_replica().len() == replicas
         });
-        let places: Vec<_> = processors_used().into_values().collect();
-        let alone: Vec<_> = all.iter().take(copies).map(|processor| vec![*processor]).collect();
+        let places: Vec<_> = processors_by_replica().into_values().collect();
+        let alone: Vec<_> = all.iter().take(replicas).map(|processor| vec![*processor]).collect();
         assert_eq!(places[..alone.len()], alone, "of {all:?}");
         assert!(places[alone.len()..].iter().all(|place| *place == all), "the others anywhere");
     }

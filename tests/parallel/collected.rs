@@ -12,50 +12,53 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The test filters that these requests use in addition to those of the catalog.
-pub(crate) const TEST_FILTERS: &[&Description] = &[&KEEP, &YIELD, &MULTIPLY, &PANIC];
+pub(crate) const TEST_FILTERS: &[&Description] =
+    &[&KEEP_BLOCKS, &YIELD_PROCESSOR, &MULTIPLY_BLOCKS, &PANIC_AT_BLOCK];
 
-const fn number(name: &'static str, high: u64) -> Parameter {
+const fn number_parameter(name: &'static str, high: u64) -> Parameter {
     Parameter::required(name, Type::Number { low: 0, high }, "a number")
 }
 
 /// A filter that collects its blocks.
-const KEEP: Description = Description {
+const KEEP_BLOCKS: Description = Description {
     name: "keep",
     summary: "keep what goes by for the test",
     state: StateFacts { scope: StateScope::Private, ..StateFacts::NONE },
-    parameters: &[number("id", u64::MAX)],
-    user: Some(|arguments| Ok(Filter::lanes(OldBytes(arguments.number("id").unwrap_or(0))))),
+    parameters: &[number_parameter("id", u64::MAX)],
+    user: Some(|arguments| Ok(Filter::lanes(KeepBlocks(arguments.number("id").unwrap_or(0))))),
     ..Description::EMPTY
 };
 
 /// A filter that yields the processor at random, so that threads interleave differently.
-const YIELD: Description = Description {
+const YIELD_PROCESSOR: Description = Description {
     name: "stumble",
     summary: "let others go first, by chance",
-    parameters: &[number("seed", u64::MAX)],
+    parameters: &[number_parameter("seed", u64::MAX)],
     user: Some(|arguments| {
         let seed =
             arguments.number("seed").unwrap_or(1) ^ u64::from(arguments.replica_index().0) << 40;
-        Ok(Filter::lanes(Yield(testkit::Random::new(seed))))
+        Ok(Filter::lanes(YieldProcessor(testkit::Random::new(seed))))
     }),
     ..Description::EMPTY
 };
 
 /// A filter that emits several blocks for some blocks, and none for others.
-const MULTIPLY: Description = Description {
+const MULTIPLY_BLOCKS: Description = Description {
     name: "times",
     summary: "give each block as often as its number says",
     kind: FilterKind::Reordering,
-    parameters: &[number("most", 255)],
-    user: Some(|arguments| Ok(Filter::stream(Multiply(arguments.number("most").unwrap_or(1))))),
+    parameters: &[number_parameter("most", 255)],
+    user: Some(|arguments| {
+        Ok(Filter::stream(MultiplyBlocks(arguments.number("most").unwrap_or(1))))
+    }),
     ..Description::EMPTY
 };
 
 /// A filter that panics at one block.
-const PANIC: Description = Description {
+const PANIC_AT_BLOCK: Description = Description {
     name: "fails",
     summary: "has a bug that a certain block finds",
-    user: Some(|_| Ok(Filter::lanes(Panic))),
+    user: Some(|_| Ok(Filter::lanes(PanicAtBlock))),
     ..Description::EMPTY
 };
 
@@ -74,9 +77,9 @@ pub(crate) struct KeptBlock {
     pub(crate) record: Vec<u8>,
 }
 
-struct OldBytes(u64);
+struct KeepBlocks(u64);
 
-impl Lanes for OldBytes {
+impl Lanes for KeepBlocks {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         let mut kept = COLLECTED.lock().expect("nobody panics here");
         let kept = kept.get_or_insert_default().entry(self.0).or_default();
@@ -98,9 +101,9 @@ fn low_byte(block: &Block<'_>) -> u8 {
     bytes.get(49).or_else(|| bytes.first()).copied().unwrap_or(1)
 }
 
-struct Yield(testkit::Random);
+struct YieldProcessor(testkit::Random);
 
-impl Lanes for Yield {
+impl Lanes for YieldProcessor {
     fn process<'a>(&mut self, _: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for _ in 0..self.0.below(4) {
             std::thread::yield_now();
@@ -108,9 +111,9 @@ impl Lanes for Yield {
     }
 }
 
-struct Multiply(u64);
+struct MultiplyBlocks(u64);
 
-impl Stream for Multiply {
+impl Stream for MultiplyBlocks {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let last = u64::from(low_byte(&block));
         match last % (self.0 + 1) {
@@ -129,9 +132,9 @@ impl Stream for Multiply {
     }
 }
 
-struct Panic;
+struct PanicAtBlock;
 
-impl Lanes for Panic {
+impl Lanes for PanicAtBlock {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             assert!(low_byte(&block) != 77, "seventy-seven is too much");
@@ -154,7 +157,7 @@ pub(crate) fn collect_staged(text: &str, processors: usize) -> (Vec<KeptBlock>, 
     let outcome = line.run_threaded(Settings::default());
     assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
-    (take(id), line.spaces())
+    (take_collected(id), line.space_count())
 }
 
 fn next_id() -> u64 {
@@ -163,26 +166,27 @@ fn next_id() -> u64 {
 }
 
 /// Returns the blocks that the filter `keep` with this id has collected.
-fn take(id: u64) -> Vec<KeptBlock> {
+fn take_collected(id: u64) -> Vec<KeptBlock> {
     let mut kept = COLLECTED.lock().expect("nobody panics here");
     kept.get_or_insert_default().remove(&id).unwrap_or_default()
 }
 
-/// Runs a request with `keep` and `copies` replicas; returns the collected blocks and the outcome.
-pub(crate) fn run(text: &str, copies: usize) -> (Vec<KeptBlock>, Outcome) {
+/// Runs a request with `keep` and `replicas` replicas; returns the collected blocks and the
+/// outcome.
+pub(crate) fn run_replicated(text: &str, replicas: usize) -> (Vec<KeptBlock>, Outcome) {
     let id = next_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));
-    let text = format!("--parallel={copies} {text}");
+    let text = format!("--parallel={replicas} {text}");
     let line = PlannedRequest::with(&text, TEST_FILTERS);
-    assert_eq!(line.replicas(), if copies > 1 { copies } else { 0 }, "{text}");
+    assert_eq!(line.replica_count(), if replicas > 1 { replicas } else { 0 }, "{text}");
     let outcome = line.run_threaded(Settings::default());
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
-    (take(id), outcome)
+    (take_collected(id), outcome)
 }
 
 /// Runs a request, which must succeed; returns the collected blocks.
-pub(crate) fn collect(text: &str, copies: usize) -> Vec<KeptBlock> {
-    let (seen, outcome) = run(text, copies);
-    assert!(outcome.failures.is_empty(), "{text}, {copies} copies: {:?}", outcome.failures);
+pub(crate) fn collect(text: &str, replicas: usize) -> Vec<KeptBlock> {
+    let (seen, outcome) = run_replicated(text, replicas);
+    assert!(outcome.failures.is_empty(), "{text}, {replicas} copies: {:?}", outcome.failures);
     seen
 }

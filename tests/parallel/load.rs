@@ -1,6 +1,6 @@
 //! Tests of replicated stateless filters. Complete batches are dispatched to the replicas by load.
 
-use crate::collected::{KeptBlock, collect, run};
+use crate::collected::{KeptBlock, collect, run_replicated};
 use testkit::Random;
 
 /// Clears the fields that depend on the time of the run.
@@ -9,7 +9,7 @@ fn without_times(seen: Vec<KeptBlock>) -> Vec<KeptBlock> {
 }
 
 /// Returns a random chain of stateless filters, and the arc after it.
-fn chain(random: &mut Random) -> String {
+fn random_chain(random: &mut Random) -> String {
     let mut filters = Vec::new();
     for _ in 0..random.within(1..4) {
         let seed = random.below(1 << 30);
@@ -41,15 +41,15 @@ fn n1_n9_v13_replicas_by_load_keep_output_and_order() {
             random.within(1..3000),
             random.within(1..9),
             random.within(64..300),
-            chain(&mut random)
+            random_chain(&mut random)
         );
         let one = without_times(collect(&text, 1));
-        for copies in 2..=4 {
-            let several = without_times(collect(&text, copies));
+        for replicas in 2..=4 {
+            let several = without_times(collect(&text, replicas));
             let first = one.iter().zip(&several).position(|(one, other)| one != other);
             let differ = first.map(|at| (at, &one[at], &several[at]));
-            assert_eq!(differ, None, "{text}: {copies} copies");
-            assert_eq!(one.len(), several.len(), "{text}: {copies} copies");
+            assert_eq!(differ, None, "{text}: {replicas} copies");
+            assert_eq!(one.len(), several.len(), "{text}: {replicas} copies");
         }
     }
 }
@@ -57,8 +57,8 @@ fn n1_n9_v13_replicas_by_load_keep_output_and_order() {
 #[test]
 fn n1_replicated_filter_is_one_line_of_the_ledger() {
     let text = "generate count=5000 seq=yes flows=3 | match hex=07 | count | KEEP | discard";
-    let (_, one) = run(text, 1);
-    let (_, several) = run(text, 3);
+    let (_, one) = run_replicated(text, 1);
+    let (_, several) = run_replicated(text, 3);
     let line = |outcome: &engine::run::Outcome, name: &str| {
         let mut of = outcome.ledger.filters.iter().filter(|filter| filter.name == name);
         let filter = of.next().expect("it is there").clone();

@@ -1,6 +1,6 @@
 //! Tests of replicated filters with sessions. Both directions of a session stay with one replica.
 
-use crate::collected::{KeptBlock, collect, run};
+use crate::collected::{KeptBlock, collect, run_replicated};
 use crate::scratch::Scratch;
 use std::collections::HashMap;
 
@@ -39,12 +39,12 @@ fn n2_n9_v13_replicas_by_session_keep_output_and_order() {
             let pipe = if chain.ends_with("|all") { "" } else { "| " };
             let text = format!("replay '{file}' | {chain} {pipe}KEEP | discard");
             let one = renumber_sessions(collect(&text, 1));
-            for copies in 2..=4 {
-                let several = renumber_sessions(collect(&text, copies));
+            for replicas in 2..=4 {
+                let several = renumber_sessions(collect(&text, replicas));
                 let first = one.iter().zip(&several).position(|(one, other)| one != other);
                 let differ = first.map(|at| (at, &one[at], &several[at]));
-                assert_eq!(differ, None, "{text}: {copies} copies");
-                assert_eq!(one.len(), several.len(), "{text}: {copies} copies");
+                assert_eq!(differ, None, "{text}: {replicas} copies");
+                assert_eq!(one.len(), several.len(), "{text}: {replicas} copies");
             }
         }
     }
@@ -74,18 +74,18 @@ fn n2_v13_open_sessions_end_in_single_instance_order() {
         std::fs::write(&file, capture.to_pcap()).expect("a capture");
         for chain in ["tcp |", "tcp | http |all", "tcp |all tls |all", "tcp |all dns |all"] {
             let text = format!("replay '{}' | {chain} KEEP | discard", file.display());
-            let (one, _) = run(&text, 1);
+            let (one, _) = run_replicated(&text, 1);
             let one = renumber_sessions(one);
-            for copies in 2..=4 {
-                let (several, outcome) = run(&text, copies);
+            for replicas in 2..=4 {
+                let (several, outcome) = run_replicated(&text, replicas);
                 let several = renumber_sessions(several);
                 let first = one.iter().zip(&several).position(|(one, other)| one != other);
                 let differ = first.map(|at| (at, one.len(), &one[at], &several[at]));
-                assert_eq!(differ, None, "{text}: {copies} copies");
-                assert_eq!(one.len(), several.len(), "{text}: {copies} copies");
+                assert_eq!(differ, None, "{text}: {replicas} copies");
+                assert_eq!(one.len(), several.len(), "{text}: {replicas} copies");
                 let rows = outcome.ledger.filters.iter();
                 let late = rows.flat_map(|row| &row.counters).find(|(name, _)| name == "late");
-                assert_eq!(late, None, "{text}: {copies} copies");
+                assert_eq!(late, None, "{text}: {replicas} copies");
             }
         }
     }

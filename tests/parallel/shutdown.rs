@@ -1,16 +1,16 @@
 //! Tests of the end of requests with replicas: by a panic in one replica, and by a block limit.
 
-use crate::collected::{TEST_FILTERS, run};
+use crate::collected::{TEST_FILTERS, run_replicated};
 use crate::request::PlannedRequest;
 use engine::build::Settings;
 
 #[test]
 fn n9_panicking_replica_ends_the_request_without_hanging() {
-    for copies in [1, 2, 3, 4] {
+    for replicas in [1, 2, 3, 4] {
         let text = "generate count=200000 seq=yes | fails | KEEP | discard";
-        let (seen, outcome) = run(text, copies);
+        let (seen, outcome) = run_replicated(text, replicas);
         let told: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
-        assert!(!told.is_empty() && told.len() <= copies, "{told:?}");
+        assert!(!told.is_empty() && told.len() <= replicas, "{told:?}");
         assert!(told.iter().all(|told| told.contains("seventy-seven")), "{told:?}");
         assert!(seen.len() < 200_000);
     }
@@ -18,8 +18,8 @@ fn n9_panicking_replica_ends_the_request_without_hanging() {
 
 #[test]
 fn n9_block_limit_ends_a_replicated_request() {
-    for copies in [2, 4] {
-        let text = format!("--parallel={copies} generate seq=yes | match hex=00 |all discard");
+    for replicas in [2, 4] {
+        let text = format!("--parallel={replicas} generate seq=yes | match hex=00 |all discard");
         let settings = Settings { count: Some(1234), ..Settings::default() };
         let outcome = PlannedRequest::with(text, TEST_FILTERS).run_threaded(settings);
         assert_eq!(outcome.ledger.imbalances(), []);

@@ -1,5 +1,5 @@
-//! Tests of stages: branches and stages of one line that run in several threads give the same
-//! output as in one thread, in the same order.
+//! Tests of stages: a request whose branches or consecutive filters run in several threads has the
+//! same output as in one thread, in the same order.
 
 use crate::collected::{KeptBlock, collect, collect_staged};
 use crate::scratch::Scratch;
@@ -11,7 +11,7 @@ fn without_times(seen: Vec<KeptBlock>) -> Vec<KeptBlock> {
 }
 
 /// Asserts that the blocks equal those of a run in one thread, in the same order.
-fn assert_same(one: &[KeptBlock], several: &[KeptBlock], text: &str) {
+fn assert_same_blocks(one: &[KeptBlock], several: &[KeptBlock], text: &str) {
     let first = one.iter().zip(several).position(|(one, other)| one != other);
     let differ = first.map(|at| (at, &one[at], &several[at]));
     assert_eq!(differ, None, "{text}");
@@ -43,7 +43,7 @@ fn n4_v13_stages_keep_output_and_order() {
             let (several, threads) = collect_staged(&text, processors);
             // Branches that meet again stay together, so a short chain may have nothing to divide.
             assert!((1..=processors).contains(&threads), "{text}: {threads} threads");
-            assert_same(&one, &without_times(several), &text);
+            assert_same_blocks(&one, &without_times(several), &text);
             most = most.max(threads);
         }
     }
@@ -64,7 +64,7 @@ fn n4_v13_sessions_that_are_open_at_the_end_end_as_in_one_thread() {
             let text = format!("replay '{}' | {chain} KEEP | discard", file.display());
             let (several, threads) = collect_staged(&text, 2);
             assert_eq!(threads, 2, "{text}");
-            assert_same(&collect(&text, 1), &several, &text);
+            assert_same_blocks(&collect(&text, 1), &several, &text);
         }
     }
 }

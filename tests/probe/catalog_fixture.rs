@@ -7,9 +7,9 @@ use pipeline::Registry;
 use pipeline::plan::{Machine, plan};
 
 /// The built-in catalog, preceded by the given filters.
-pub(crate) struct CatalogWith(pub(crate) &'static [&'static Description]);
+pub(crate) struct ExtendedCatalog(pub(crate) &'static [&'static Description]);
 
-impl Registry for CatalogWith {
+impl Registry for ExtendedCatalog {
     fn find(&self, name: &str) -> Option<&'static Description> {
         let own = self.0.iter().copied().find(|entry| entry.name == name);
         own.or_else(|| engine::registry::MachineRegistry::Local.find(name))
@@ -39,7 +39,7 @@ impl Registry for CatalogWith {
 
 /// Runs a request to its end; asserts that its ledger balances and nothing failed.
 pub(crate) fn run_request(text: &str, filters: &'static [&'static Description]) -> Outcome {
-    let catalogue = CatalogWith(filters);
+    let catalogue = ExtendedCatalog(filters);
     let (graph, mistakes) = pipeline::read_request(text, &catalogue);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &catalogue, &Machine::example()).expect("a plan");

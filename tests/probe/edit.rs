@@ -5,22 +5,22 @@ use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
 
 /// A filter that sums the payload bytes and counts the blocks.
-const TOTAL: Description = Description {
+const SUM_PAYLOADS: Description = Description {
     name: "total",
     summary: "adds up bytes",
     kind: FilterKind::Inspection,
     reports: true,
-    user: Some(|_| Ok(Filter::lanes(Total::default()))),
+    user: Some(|_| Ok(Filter::lanes(SumPayloads::default()))),
     ..Description::EMPTY
 };
 
 #[derive(Default)]
-struct Total {
+struct SumPayloads {
     bytes: u64,
     sum: u64,
 }
 
-impl Lanes for Total {
+impl Lanes for SumPayloads {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             self.bytes += u64::from(block.length());
@@ -34,17 +34,17 @@ impl Lanes for Total {
 }
 
 /// A filter that overwrites every byte in view.
-const WIPE: Description = Description {
+const WIPE_BYTES: Description = Description {
     name: "wipe",
     summary: "overwrites bytes",
     kind: FilterKind::Editing,
-    user: Some(|_| Ok(Filter::lanes(Wipe))),
+    user: Some(|_| Ok(Filter::lanes(WipeBytes))),
     ..Description::EMPTY
 };
 
-struct Wipe;
+struct WipeBytes;
 
-impl Lanes for Wipe {
+impl Lanes for WipeBytes {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
             cx.edit(batch, l, OldBytes::Discard, |bytes| bytes.fill(0xff));
@@ -53,11 +53,13 @@ impl Lanes for Wipe {
 }
 
 const FRAMES: u64 = 3000;
-const SIZE: u64 = 700;
+const FRAME_SIZE: u64 = 700;
 
 fn payload_sum() -> u64 {
-    let outcome =
-        run_request(&format!("generate count={FRAMES} size={SIZE} seq=yes | total"), &[&TOTAL]);
+    let outcome = run_request(
+        &format!("generate count={FRAMES} size={FRAME_SIZE} seq=yes | total"),
+        &[&SUM_PAYLOADS],
+    );
     reported_counter(&outcome, "total", "sum")
 }
 
@@ -65,16 +67,20 @@ fn payload_sum() -> u64 {
 fn sibling_branch_receives_unedited_blocks() {
     for (editor, back) in [("wipe", ""), ("compress", "| decompress ")] {
         let text = format!(
-            "generate count={FRAMES} size={SIZE} seq=yes | {editor} {back}| count + total | discard"
+            "generate count={FRAMES} size={FRAME_SIZE} seq=yes | {editor} {back}| count + total \
+             | discard"
         );
         // The editor and its sibling, called in both orders.
         let text = text.replace(
-            &format!("| {editor} {back}| count + total | discard"),
+            &format!(
+                "| {editor} {back}| count + total \
+             | discard"
+            ),
             &format!("| ({editor} {back}| discard) + total"),
         );
         for text in [text.clone(), reverse_branches(&text, editor, back)] {
-            let outcome = run_request(&text, &[&TOTAL, &WIPE]);
-            assert_eq!(reported_counter(&outcome, "total", "bytes"), FRAMES * SIZE, "{text}");
+            let outcome = run_request(&text, &[&SUM_PAYLOADS, &WIPE_BYTES]);
+            assert_eq!(reported_counter(&outcome, "total", "bytes"), FRAMES * FRAME_SIZE, "{text}");
             assert_eq!(reported_counter(&outcome, "total", "sum"), payload_sum(), "{text}");
         }
     }
@@ -89,11 +95,12 @@ fn reverse_branches(text: &str, editor: &str, back: &str) -> String {
 
 #[test]
 fn edit_is_visible_downstream() {
-    let text =
-        format!("generate count={FRAMES} size={SIZE} seq=yes | compress | decompress | total");
-    let outcome = run_request(&text, &[&TOTAL]);
+    let text = format!(
+        "generate count={FRAMES} size={FRAME_SIZE} seq=yes | compress | decompress | total"
+    );
+    let outcome = run_request(&text, &[&SUM_PAYLOADS]);
     assert_eq!(reported_counter(&outcome, "total", "sum"), payload_sum());
-    let text = format!("generate count={FRAMES} size={SIZE} seq=yes | wipe | total");
-    let outcome = run_request(&text, &[&TOTAL, &WIPE]);
-    assert_eq!(reported_counter(&outcome, "total", "sum"), FRAMES * SIZE * 255);
+    let text = format!("generate count={FRAMES} size={FRAME_SIZE} seq=yes | wipe | total");
+    let outcome = run_request(&text, &[&SUM_PAYLOADS, &WIPE_BYTES]);
+    assert_eq!(reported_counter(&outcome, "total", "sum"), FRAMES * FRAME_SIZE * 255);
 }

@@ -7,30 +7,30 @@ use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
 use std::collections::BTreeSet;
 
-const PER_MESSAGE: u64 = 5;
+const BLOCKS_PER_MESSAGE: u64 = 5;
 
 /// A filter that combines five consecutive blocks into a message.
-const COMBINE: Description = Description {
+const COMBINE_BLOCKS: Description = Description {
     name: "five",
     summary: "five datagrams are a message",
     kind: FilterKind::Reordering,
     input_forms: Forms::of(&[Form::Frame]),
     output_form: OutputForm::Form(Form::Message),
-    user: Some(|_| Ok(Filter::stream(Combine(0)))),
+    user: Some(|_| Ok(Filter::stream(CombineBlocks(0)))),
     ..Description::EMPTY
 };
 
-struct Combine(u64);
+struct CombineBlocks(u64);
 
-impl Stream for Combine {
+impl Stream for CombineBlocks {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let mut fragment = block.narrow(42, block.length() - 42);
-        let place = self.0 % PER_MESSAGE;
-        fragment.context.session = u32::try_from(self.0 / PER_MESSAGE).unwrap() + 1;
+        let place = self.0 % BLOCKS_PER_MESSAGE;
+        fragment.context.session = u32::try_from(self.0 / BLOCKS_PER_MESSAGE).unwrap() + 1;
         if place == 0 {
             fragment.context.flags = fragment.context.flags.with(Flags::FIRST);
         }
-        if place == PER_MESSAGE - 1 {
+        if place == BLOCKS_PER_MESSAGE - 1 {
             fragment.context.flags = fragment.context.flags.with(Flags::LAST);
         }
         self.0 += 1;
@@ -38,19 +38,20 @@ impl Stream for Combine {
     }
 }
 
-/// A filter that consumes messages fragment by fragment, and keeps a sum but no bytes.
-const SUM: Description = Description {
+/// A filter that consumes messages fragment by fragment, and stores a sum of the bytes but no
+/// bytes.
+const SUM_FRAGMENTS: Description = Description {
     name: "sum",
     summary: "adds up the numbers in messages",
     kind: FilterKind::Inspection,
     input_forms: Forms::of(&[Form::Message]),
     reports: true,
-    user: Some(|_| Ok(Filter::stream(Sum::default()))),
+    user: Some(|_| Ok(Filter::stream(SumFragments::default()))),
     ..Description::EMPTY
 };
 
 #[derive(Default)]
-struct Sum {
+struct SumFragments {
     open: Option<(u32, u64)>,
     messages: u64,
     total: u64,
@@ -58,7 +59,7 @@ struct Sum {
     torn: u64,
 }
 
-impl Stream for Sum {
+impl Stream for SumFragments {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let flags = block.context.flags;
         if flags.has(Flags::FIRST) {
@@ -93,8 +94,10 @@ impl Stream for Sum {
 
 #[test]
 fn message_of_five_blocks_is_consumed_in_place() {
-    let outcome =
-        run_request("generate count=10000 seq=yes size=200 | five | sum", &[&COMBINE, &SUM]);
+    let outcome = run_request(
+        "generate count=10000 seq=yes size=200 | five | sum",
+        &[&COMBINE_BLOCKS, &SUM_FRAGMENTS],
+    );
     assert_eq!(reported_counter(&outcome, "sum", "messages"), 2000);
     assert_eq!(reported_counter(&outcome, "sum", "total"), (0..10_000u64).sum::<u64>());
     assert_eq!(reported_counter(&outcome, "sum", "torn"), 0);

@@ -9,11 +9,11 @@ use filter::prelude::*;
 use testkit::{Frame, Segment};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-const PAYLOAD: usize = 1000;
-const SEGMENTS: u32 = 64_000;
+const PAYLOAD_LENGTH: usize = 1000;
+const SEGMENT_COUNT: u32 = 64_000;
 
 /// A filter that reassembles by holding rich pointers. The session is the source port.
-const REORDER: Description = Description {
+const REASSEMBLE: Description = Description {
     name: "reorder",
     summary: "holds segments until the ones before them have come",
     kind: FilterKind::Reordering,
@@ -21,11 +21,11 @@ const REORDER: Description = Description {
     output_form: OutputForm::Form(Form::Stream),
     reasons: &["not tcp", "old"],
     state: StateFacts { scope: StateScope::Sessions, held_max: 8192, ..StateFacts::NONE },
-    user: Some(|_| Ok(Filter::stream(Reorder::default()))),
+    user: Some(|_| Ok(Filter::stream(Reassemble::default()))),
     ..Description::EMPTY
 };
-const NOT_TCP: Reason = REORDER.reason("not tcp");
-const OLD: Reason = REORDER.reason("old");
+const NOT_TCP: Reason = REASSEMBLE.reason("not tcp");
+const OLD_SEGMENT: Reason = REASSEMBLE.reason("old");
 
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
@@ -41,11 +41,11 @@ impl Session for Connection {
 }
 
 #[derive(Default)]
-struct Reorder {
+struct Reassemble {
     connections: Sessions<Connection>,
 }
 
-impl Stream for Reorder {
+impl Stream for Reassemble {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let layers = wire::layers(LinkType(block.marks.link), block.frame);
         let (Some(l4), Some(payload)) = (layers.l4, layers.payload) else {
@@ -63,7 +63,7 @@ impl Stream for Reorder {
         } else if sequence > connection.next {
             cx.hold(&mut connection.early, &view, sequence);
         } else {
-            cx.drop(&block, OLD);
+            cx.drop(&block, OLD_SEGMENT);
         }
         while cx.front(&connection.early).is_some_and(|(key, _)| key == connection.next) {
             cx.release(&mut connection.early, |held| {
@@ -79,27 +79,27 @@ impl Stream for Reorder {
 }
 
 /// A filter that compares every byte with the sent byte.
-const VERIFY: Description = Description {
+const VERIFY_PAYLOAD: Description = Description {
     name: "verify",
     summary: "compares streams with the pattern",
     kind: FilterKind::Inspection,
     input_forms: Forms::of(&[Form::Stream]),
     reports: true,
-    user: Some(|_| Ok(Filter::lanes(Verify::default()))),
+    user: Some(|_| Ok(Filter::lanes(VerifyPayload::default()))),
     ..Description::EMPTY
 };
 
 #[derive(Default)]
-struct Verify {
+struct VerifyPayload {
     at: std::collections::BTreeMap<u32, u32>,
     wrong: u64,
 }
 
-impl Lanes for Verify {
+impl Lanes for VerifyPayload {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             let at = self.at.entry(block.context.session).or_default();
-            let expected = payload(block.context.session as u16, *at / PAYLOAD as u32);
+            let expected = payload(block.context.session as u16, *at / PAYLOAD_LENGTH as u32);
             self.wrong += u64::from(block.bytes() != expected);
             *at += block.length();
         }
@@ -115,14 +115,16 @@ impl Lanes for Verify {
 
 fn payload(port: u16, number: u32) -> Vec<u8> {
     let seed = u32::from(port).wrapping_mul(2_654_435_761).wrapping_add(number);
-    (0..PAYLOAD as u32).map(|i| (seed.wrapping_add(i).wrapping_mul(40_503) >> 8) as u8).collect()
+    (0..PAYLOAD_LENGTH as u32)
+        .map(|i| (seed.wrapping_add(i).wrapping_mul(40_503) >> 8) as u8)
+        .collect()
 }
 
 fn segment(port: u16, number: u32) -> Vec<u8> {
     let header = Segment {
         source: port,
         target: 80,
-        sequence: number * PAYLOAD as u32,
+        sequence: number * PAYLOAD_LENGTH as u32,
         ..Segment::default()
     };
     Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").tcp(&header, &payload(port, number))
@@ -131,7 +133,7 @@ fn segment(port: u16, number: u32) -> Vec<u8> {
 #[test]
 fn h6_held_blocks_survive_laps_of_their_pool() {
     let mut random = testkit::Random::replayable();
-    let mut numbers: Vec<u32> = (0..SEGMENTS).collect();
+    let mut numbers: Vec<u32> = (0..SEGMENT_COUNT).collect();
     for window in numbers.chunks_mut(64) {
         random.shuffle(window);
     }
@@ -150,9 +152,12 @@ fn h6_held_blocks_survive_laps_of_their_pool() {
     }
     std::fs::write(&file, &capture).unwrap();
     let text = format!("replay '{}' | reorder | verify", file.display());
-    let outcome = run_request(&text, &[&REORDER, &VERIFY]);
+    let outcome = run_request(&text, &[&REASSEMBLE, &VERIFY_PAYLOAD]);
     std::fs::remove_file(&file).unwrap();
     assert_eq!(reported_counter(&outcome, "verify", "wrong"), 0);
-    assert_eq!(reported_counter(&outcome, "verify", "1"), u64::from(SEGMENTS) * PAYLOAD as u64);
-    assert_eq!(reported_counter(&outcome, "verify", "2"), 2 * PAYLOAD as u64);
+    assert_eq!(
+        reported_counter(&outcome, "verify", "1"),
+        u64::from(SEGMENT_COUNT) * PAYLOAD_LENGTH as u64
+    );
+    assert_eq!(reported_counter(&outcome, "verify", "2"), 2 * PAYLOAD_LENGTH as u64);
 }

@@ -4,23 +4,23 @@ use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
 
 /// A filter that asserts that sequence numbers never decrease.
-const ORDERED: Description = Description {
+const ASSERT_ORDER: Description = Description {
     name: "ordered",
     summary: "counts numbers that come too late",
     kind: FilterKind::Inspection,
     reports: true,
-    user: Some(|_| Ok(Filter::lanes(Ordered::default()))),
+    user: Some(|_| Ok(Filter::lanes(AssertOrder::default()))),
     ..Description::EMPTY
 };
 
 #[derive(Default)]
-struct Ordered {
+struct AssertOrder {
     last: u64,
     late: u64,
     blocks: u64,
 }
 
-impl Lanes for Ordered {
+impl Lanes for AssertOrder {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             let number = block.frame.get(42..50).and_then(|b| b.try_into().ok());
@@ -37,18 +37,18 @@ impl Lanes for Ordered {
 }
 
 /// A filter that classifies even numbers as 1 and odd numbers as 2.
-const EVEN: Description = Description {
+const CLASSIFY_EVEN: Description = Description {
     name: "even",
     summary: "tells even numbers from odd ones",
     kind: FilterKind::Classification,
     classes: Classes::Number { what: "parity", range: ValueRange { low: 1, high: 2 }, names: &[] },
-    user: Some(|_| Ok(Filter::classify(Even))),
+    user: Some(|_| Ok(Filter::classify(ClassifyEven))),
     ..Description::EMPTY
 };
 
-struct Even;
+struct ClassifyEven;
 
-impl Classify for Even {
+impl Classify for ClassifyEven {
     fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         Class(if block.frame.get(49).is_some_and(|b| b % 2 == 0) { 1 } else { 2 })
     }
@@ -57,7 +57,7 @@ impl Classify for Even {
 #[test]
 fn n9_joined_branches_keep_the_input_order() {
     let text = "generate count=100000 seq=yes | even | ((|1 count | inspect) + |2 count) | ordered";
-    let outcome = run_request(text, &[&ORDERED, &EVEN]);
+    let outcome = run_request(text, &[&ASSERT_ORDER, &CLASSIFY_EVEN]);
     assert_eq!(reported_counter(&outcome, "ordered", "late"), 0);
     assert_eq!(reported_counter(&outcome, "ordered", "blocks"), 100_000);
 }

@@ -9,7 +9,7 @@ use filter::{Batch, Description, MovedSession, StateScope};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-const CHILD: &str = "STREAMLINE_PROBE_STATE";
+const CHILD_VARIABLE: &str = "STREAMLINE_PROBE_STATE";
 const FRAMES: usize = 640;
 /// Number of flows: less than half of the number of frames, so that each flow occurs in both
 /// halves.
@@ -23,7 +23,7 @@ fn movable_filters() -> Vec<&'static Description> {
     filter::catalog::FILTERS.iter().filter(keeps).filter(plain).copied().collect()
 }
 
-fn frames(range: std::ops::Range<usize>) -> Vec<Frame> {
+fn flow_frames(range: std::ops::Range<usize>) -> Vec<Frame> {
     let frame = |i: usize| {
         let payload = vec![u8::try_from(i % 251).unwrap(); 1 + i % 300];
         Frame::udp(u16::try_from(1 + i % FLOWS).unwrap(), 53, &payload).at(i as u64 * 1_000)
@@ -32,11 +32,11 @@ fn frames(range: std::ops::Range<usize>) -> Vec<Frame> {
 }
 
 /// Feeds frames; returns the class and session of each block that left the filter.
-fn feed(node: &mut Node, range: std::ops::Range<usize>) -> Vec<(u32, u32)> {
+fn feed_frames(node: &mut Node, range: std::ops::Range<usize>) -> Vec<(u32, u32)> {
     let arena = Arena::new(FRAMES + 1);
     let mut space = Space::new(&arena);
     let mut said = Vec::new();
-    for some in frames(range).chunks(32) {
+    for some in flow_frames(range).chunks(32) {
         let batch: Batch<'_> = space.batch(some);
         let now = 0;
         for batch in node.pass(batch, &mut space, now) {
@@ -52,7 +52,7 @@ fn final_report(node: &Node, said: &[(u32, u32)]) -> String {
     format!("{:?} {said:?}", node.report())
 }
 
-fn to_bytes(saved: &[MovedSession]) -> Vec<u8> {
+fn encode_sessions(saved: &[MovedSession]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for moved in saved {
         assert!(moved.held.iter().all(Vec::is_empty), "nothing is held between these turns");
@@ -64,7 +64,7 @@ fn to_bytes(saved: &[MovedSession]) -> Vec<u8> {
     bytes
 }
 
-fn from_bytes(mut bytes: &[u8]) -> Vec<MovedSession> {
+fn decode_sessions(mut bytes: &[u8]) -> Vec<MovedSession> {
     let mut saved = Vec::new();
     while let Some((head, rest)) = bytes.split_at_checked(24) {
         let word = |i: usize| u64::from_le_bytes(head[i * 8..i * 8 + 8].try_into().unwrap());
@@ -76,33 +76,33 @@ fn from_bytes(mut bytes: &[u8]) -> Vec<MovedSession> {
     saved
 }
 
-/// Entry point of the other process. It reads a state from standard input, receives the second half
-/// of the traffic, and prints its report.
+/// Entry point of the second process. It reads a state from standard input, receives the second
+/// half of the traffic, and prints its report.
 #[test]
-fn child_continues() {
-    let Ok(name) = std::env::var(CHILD) else { return };
+fn child_continues_from_state() {
+    let Ok(name) = std::env::var(CHILD_VARIABLE) else { return };
     let mut state = Vec::new();
     std::io::stdin().read_to_end(&mut state).unwrap();
     let description = filter::catalog::find(&name).unwrap();
     let mut node = Node::new(description, &[]).unwrap();
-    node.restore(from_bytes(&state)).unwrap();
-    let said = feed(&mut node, FRAMES / 2..FRAMES);
-    println!("{CHILD}{}", final_report(&node, &said));
+    node.restore(decode_sessions(&state)).unwrap();
+    let said = feed_frames(&mut node, FRAMES / 2..FRAMES);
+    println!("{CHILD_VARIABLE}{}", final_report(&node, &said));
 }
 
 fn report_of_child(description: &Description, saved: &[MovedSession]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["state::child_continues", "--exact", "--nocapture"])
-        .env(CHILD, description.name)
+        .env(CHILD_VARIABLE, description.name)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(&to_bytes(saved)).unwrap();
+    child.stdin.take().unwrap().write_all(&encode_sessions(saved)).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
-    let line = text.lines().find_map(|line| Some(line.split_once(CHILD)?.1.to_owned()));
+    let line = text.lines().find_map(|line| Some(line.split_once(CHILD_VARIABLE)?.1.to_owned()));
     line.expect("the report of the other process")
 }
 
@@ -112,16 +112,16 @@ fn m1_m4_v18_state_continues_in_another_process() {
     let mut needed = Vec::new();
     for description in filters {
         let mut whole = Node::new(description, &[]).unwrap();
-        feed(&mut whole, 0..FRAMES / 2);
-        let said = feed(&mut whole, FRAMES / 2..FRAMES);
+        feed_frames(&mut whole, 0..FRAMES / 2);
+        let said = feed_frames(&mut whole, FRAMES / 2..FRAMES);
         let mut first = Node::new(description, &[]).unwrap();
-        feed(&mut first, 0..FRAMES / 2);
+        feed_frames(&mut first, 0..FRAMES / 2);
         let there = report_of_child(description, &first.save());
         let (name, here) = (description.name, final_report(&whole, &said));
         assert_eq!(there, here, "{name}");
         // The state matters: without the first half the result differs.
         let mut late = Node::new(description, &[]).unwrap();
-        let said = feed(&mut late, FRAMES / 2..FRAMES);
+        let said = feed_frames(&mut late, FRAMES / 2..FRAMES);
         if final_report(&late, &said) != here {
             needed.push(name);
         }

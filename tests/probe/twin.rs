@@ -19,7 +19,7 @@ use filter::testing::twins::{Chain, Examined, User, program};
 use std::collections::BTreeMap;
 use testkit::{Random, need};
 
-fn dport() -> Chain {
+fn dport_chain() -> Chain {
     vec![Examined::plain(&filter::transport::dport::DPORT)]
 }
 
@@ -32,10 +32,10 @@ const TARGETS: [Target; 4] = [
 
 /// Permission to load programs: the result of [`need::require_bpf`], which prints the reason if it
 /// is missing.
-type Permission = Option<()>;
+type LoadPermission = Option<()>;
 
 /// Loads the program as in production.
-fn load(allowed: Permission, program: &Program) -> Option<Kernel> {
+fn load_if_permitted(allowed: LoadPermission, program: &Program) -> Option<Kernel> {
     allowed.map(|()| match program.hardened {
         true => without_perfmon(|| Kernel::load(program, "dport")),
         false => Kernel::load(program, "dport"),
@@ -44,13 +44,14 @@ fn load(allowed: Permission, program: &Program) -> Option<Kernel> {
 
 /// Compares the answers of all available judges on every frame.
 fn compare_judges<'a>(
-    allowed: Permission,
+    allowed: LoadPermission,
     target: Target,
     frames: impl IntoIterator<Item = &'a [u8]>,
 ) -> Tally {
-    let program = program(&dport(), target).expect("`dport` has a twin");
-    let (mut user, mut interpreter) = (User::new(&dport(), &program), Interpreter::new(&program));
-    let mut kernel = load(allowed, &program);
+    let program = program(&dport_chain(), target).expect("`dport` has a twin");
+    let (mut user, mut interpreter) =
+        (User::new(&dport_chain(), &program), Interpreter::new(&program));
+    let mut kernel = load_if_permitted(allowed, &program);
     let mut judges: Vec<&mut dyn Judge> = vec![&mut user, &mut interpreter];
     judges.extend(kernel.iter_mut().map(|kernel| -> &mut dyn Judge { kernel }));
     let tally = exam::compare(&mut judges, frames.into_iter().map(Packet::new));
@@ -70,17 +71,17 @@ fn generated_frames() -> Vec<Vec<u8>> {
     testkit::mixed_traffic(seed, 40).frames.into_iter().map(|(_, bytes)| bytes).collect()
 }
 
-fn slices(frames: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
+fn as_slices(frames: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
     frames.iter().map(Vec::as_slice)
 }
 
 #[test]
-fn all_judges_are_sure_of_whole_frames() {
+fn all_judges_are_sure_of_complete_frames() {
     let allowed = need::require_bpf();
     let (web, generated) = (captured_frames(), generated_frames());
     for target in TARGETS {
         for frames in [&web, &generated] {
-            let tally = compare_judges(allowed, target, slices(frames));
+            let tally = compare_judges(allowed, target, as_slices(frames));
             assert_eq!(tally.packets, frames.len() as u64);
             assert!(tally.answered * 2 > tally.packets, "{tally:?}");
             assert_eq!((tally.unsure, tally.refused), (0, 0), "of plain traffic");
@@ -89,13 +90,13 @@ fn all_judges_are_sure_of_whole_frames() {
 }
 
 #[test]
-fn all_judges_handle_frames_cut_at_every_length() {
+fn all_judges_agree_on_frames_truncated_anywhere() {
     let allowed = need::require_bpf();
     let (mut frames, mut generated) = (captured_frames(), generated_frames());
     // Beyond the headers length does not matter: the bundled capture has enough long ones.
     generated.retain(|frame| frame.len() < 100);
     frames.extend(generated);
-    let frames_cut = || slices(&frames).flat_map(exam::cuts);
+    let frames_cut = || as_slices(&frames).flat_map(exam::cuts);
     for target in TARGETS {
         let tally = compare_judges(allowed, target, frames_cut());
         assert!(tally.answered > 20_000, "{tally:?}");
@@ -122,7 +123,7 @@ fn assert_mostly_sure(captures: Vec<std::path::PathBuf>) {
     let frames: Vec<Vec<u8>> = frames.map(|frame| frame.bytes).collect();
     for target in TARGETS {
         let tally =
-            compare_judges(allowed, target, slices(&frames).filter(|frame| frame.len() < 2_000));
+            compare_judges(allowed, target, as_slices(&frames).filter(|frame| frame.len() < 2_000));
         assert!(tally.answered > 100, "{tally:?}");
         assert!(tally.unsure * 10 <= tally.packets, "{tally:?}");
     }
@@ -167,9 +168,9 @@ fn unsure_frames() -> Vec<(&'static str, Vec<u8>)> {
 fn twin_is_unsure_in_the_documented_cases_only() {
     let allowed = need::require_bpf();
     for target in TARGETS {
-        let program = program(&dport(), target).expect("`dport` has a twin");
+        let program = program(&dport_chain(), target).expect("`dport` has a twin");
         let mut interpreter = Interpreter::new(&program);
-        let mut kernel = load(allowed, &program);
+        let mut kernel = load_if_permitted(allowed, &program);
         for (what, frame) in unsure_frames() {
             let packet = Packet::new(&frame);
             let said = interpreter.judge(&packet);
@@ -189,19 +190,19 @@ fn twin_is_unsure_in_the_documented_cases_only() {
 }
 
 /// A filter that counts the blocks of each class.
-const CLASSES: Description = Description {
+const COUNT_CLASSES: Description = Description {
     name: "classes",
     summary: "counts blocks by class",
     kind: FilterKind::Inspection,
     reports: true,
-    user: Some(|_| Ok(Filter::lanes(Classes::default()))),
+    user: Some(|_| Ok(Filter::lanes(CountClasses::default()))),
     ..Description::EMPTY
 };
 
 #[derive(Default)]
-struct Classes(BTreeMap<u32, u64>);
+struct CountClasses(BTreeMap<u32, u64>);
 
-impl Lanes for Classes {
+impl Lanes for CountClasses {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             *self.0.entry(block.pointer.class.0).or_default() += 1;
@@ -215,7 +216,7 @@ impl Lanes for Classes {
 
 /// Returns a judge's answers, counted by class.
 fn count_answers(judge: &mut dyn Judge, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
-    let mut classes = Classes::default();
+    let mut classes = CountClasses::default();
     for frame in frames {
         match judge.judge(&Packet::new(frame)) {
             Ruling::Answered { outcome: Outcome::Class(class), .. } => {
@@ -228,22 +229,22 @@ fn count_answers(judge: &mut dyn Judge, frames: &[Vec<u8>]) -> Vec<(String, u64)
 }
 
 #[test]
-fn whole_request_matches_its_twin() {
+fn complete_request_matches_its_twin() {
     let allowed = need::require_bpf();
     let path = testkit::cases::workspace_root().join("examples/web.pcap");
     let text = format!("replay '{}' | dport |all classes", path.display());
-    let outcome = run_request(&text, &[&CLASSES]);
+    let outcome = run_request(&text, &[&COUNT_CLASSES]);
     let reports = outcome.reports.iter().find(|report| report.name == "classes");
     let rows = &reports.expect("a report").report.rows;
     assert!(rows.iter().any(|(class, n)| class == "80" && *n > 10), "{rows:?}");
     for target in TARGETS {
-        let program = program(&dport(), target).expect("`dport` has a twin");
+        let program = program(&dport_chain(), target).expect("`dport` has a twin");
         assert_eq!(
             &count_answers(&mut Interpreter::new(&program), &captured_frames()),
             rows,
             "{target:?}"
         );
-        if let Some(mut kernel) = load(allowed, &program) {
+        if let Some(mut kernel) = load_if_permitted(allowed, &program) {
             assert_eq!(&count_answers(&mut kernel, &captured_frames()), rows, "{target:?}");
         }
     }

@@ -24,14 +24,14 @@ use sys::memory::{Memfd, ReadMapping, Seals};
 use sys::process::{self, OVERFLOW_ID};
 use testkit::{Random, need};
 
-const CHILD: &str = "STREAMLINE_PROBE_STRANGER";
+const ROLE_VARIABLE: &str = "STREAMLINE_PROBE_STRANGER";
 const BLOCKS: u64 = 60;
 const PAGE: u64 = 4096;
 const EPERM: i32 = Errno::PERM.raw_os_error();
 const EACCES: i32 = Errno::ACCESS.raw_os_error();
 
 /// Returns the bytes that the owner writes as block `n`.
-fn block(n: u64) -> Vec<u8> {
+fn block_bytes(n: u64) -> Vec<u8> {
     let mut random = Random::new(n);
     let length = random.within(1..900);
     random.bytes(length)
@@ -60,7 +60,7 @@ impl SharedFile {
     }
 
     /// Opens the same file for writing.
-    fn reopened(&self) -> io::Result<File> {
+    fn reopen_writable(&self) -> io::Result<File> {
         File::options().read(true).write(true).open(self.path())
     }
 
@@ -80,10 +80,12 @@ const WRITE_ATTEMPTS: &[Attempt] = &[
     ("mmap, shared and writable", |part| map_writable(part.file.try_clone()?)),
     ("write", |part| (&part.file).write_all(b"x")),
     ("pwrite", |part| part.file.write_all_at(b"x", 0)),
-    ("fallocate, punching a hole", |part| punch(&part.file, part.length())),
-    ("open for writing, then write", |part| part.reopened()?.write_all(b"x")),
-    ("open for writing, then mmap", |part| map_writable(part.reopened()?)),
-    ("open for writing, then punch a hole", |part| punch(&part.reopened()?, part.length())),
+    ("fallocate, punching a hole", |part| punch_hole(&part.file, part.length())),
+    ("open for writing, then write", |part| part.reopen_writable()?.write_all(b"x")),
+    ("open for writing, then mmap", |part| map_writable(part.reopen_writable()?)),
+    ("open for writing, then punch a hole", |part| {
+        punch_hole(&part.reopen_writable()?, part.length())
+    }),
 ];
 
 /// Attempts to change the size or the seals.
@@ -107,7 +109,7 @@ fn map_writable(file: File) -> io::Result<()> {
     Ok(Memfd::from_fd(file.into())?.map().map(drop)?)
 }
 
-fn punch(file: &File, length: u64) -> io::Result<()> {
+fn punch_hole(file: &File, length: u64) -> io::Result<()> {
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(rustix::fs::fallocate(file, mode, 0, length)?)
 }
@@ -119,7 +121,7 @@ fn make_all_attempts(who: &str, offer: &RingOffer) -> usize {
     let mut attempt = |part: &SharedFile, attempts: &[Attempt]| {
         for (what, attempt) in attempts {
             let refused = attempt(part).expect_err(what);
-            println!("{CHILD}{who}: {}: {what}: {refused}", part.name);
+            println!("{ROLE_VARIABLE}{who}: {}: {what}: {refused}", part.name);
             tried += 1;
         }
     };
@@ -128,7 +130,7 @@ fn make_all_attempts(who: &str, offer: &RingOffer) -> usize {
         attempt(&part, WRITE_ATTEMPTS);
         attempt(&part, RESIZE_ATTEMPTS);
         assert!(!part.may_become_writable(), "mprotect could make the {name} writable");
-        println!("{CHILD}{who}: {name}: mprotect: the mapping may never be written");
+        println!("{ROLE_VARIABLE}{who}: {name}: mprotect: the mapping may never be written");
     }
     // The reader may write its own page, but not resize it.
     attempt(&SharedFile::new("cursor", cursor).expect("it may be read"), RESIZE_ATTEMPTS);
@@ -140,7 +142,7 @@ fn make_all_attempts(who: &str, offer: &RingOffer) -> usize {
 fn start_with_descriptors(role: &str, offer: &RingOffer) -> Option<Child> {
     let (here, there) = descriptor::pair().expect("a pair of sockets");
     let mut command = process::reexec_as(OVERFLOW_ID, there).expect("this executable");
-    command.args(["untrusted_peer::child", "--exact", "--nocapture"]).env(CHILD, role);
+    command.args(["untrusted_peer::child", "--exact", "--nocapture"]).env(ROLE_VARIABLE, role);
     if role == SECOND_PROCESS {
         command.stdout(Stdio::piped());
     }
@@ -158,8 +160,8 @@ const THIRD_PROCESS: &str = "a third process";
 
 /// Entry point of the other processes, which receive the descriptors over standard input.
 #[test]
-fn child() {
-    let Ok(role) = std::env::var(CHILD) else { return };
+fn child_attempts_to_write() {
+    let Ok(role) = std::env::var(ROLE_VARIABLE) else { return };
     assert_eq!(process::identity(), (OVERFLOW_ID, OVERFLOW_ID));
     let (_, received) = descriptor::receive(io::stdin(), &mut [0; 16]).unwrap();
     let copies: Vec<OwnedFd> = received.iter().map(|fd| fd.try_clone().unwrap()).collect();
@@ -167,7 +169,7 @@ fn child() {
     if role == SECOND_PROCESS {
         let mut visitor = RingOffer::from_descriptors(copies).unwrap().read_blocks().unwrap();
         read_all(&mut visitor, 0..BLOCKS);
-        println!("{CHILD}{role}: read {} blocks", visitor.counts().blocks);
+        println!("{ROLE_VARIABLE}{role}: read {} blocks", visitor.counts().blocks);
         make_all_attempts(&role, &offer);
         let mut third =
             start_with_descriptors(THIRD_PROCESS, &offer).expect("we have reached it ourselves");
@@ -182,13 +184,13 @@ fn read_all(visitor: &mut BlockVisitor, blocks: std::ops::Range<u64>) {
     let mut out = [0; 1024];
     for n in blocks {
         let length = visitor.read(&mut out).unwrap().expect("a block");
-        assert_eq!(&out[..length], block(n), "block {n}");
+        assert_eq!(&out[..length], block_bytes(n), "block {n}");
     }
     assert_eq!(visitor.read(&mut out), Ok(None));
 }
 
 /// Returns all bytes of the shared files, except the reader's own page.
-fn bytes(offer: &RingOffer) -> [Vec<u8>; 2] {
+fn shared_bytes(offer: &RingOffer) -> [Vec<u8>; 2] {
     let [geometry, ring, _] = offer.descriptors();
     [geometry, ring].map(|fd| {
         let file = File::from(fd.try_clone_to_owned().unwrap());
@@ -208,7 +210,7 @@ fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
         let mut own = offers.pop().unwrap().read_blocks().unwrap();
         let theirs = offers.pop().unwrap();
         write_blocks(&mut writer, 0..BLOCKS);
-        let (before, counted) = (bytes(&theirs), writer.counts());
+        let (before, counted) = (shared_bytes(&theirs), writer.counts());
 
         let why = "needs to become user 65534, who may enter the build folder";
         let child =
@@ -217,12 +219,16 @@ fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{said}");
-        let lines: Vec<&str> = said.lines().filter_map(|l| Some(l.split_once(CHILD)?.1)).collect();
+        let lines: Vec<&str> =
+            said.lines().filter_map(|l| Some(l.split_once(ROLE_VARIABLE)?.1)).collect();
         println!("{policy:?}\n  {}", lines.join("\n  "));
         let refused = lines.iter().filter(|line| line.contains("(os error ")).count();
         assert_eq!(refused, 2 * (2 * WRITE_ATTEMPTS.len() + 3 * RESIZE_ATTEMPTS.len()));
 
-        assert!(bytes(&theirs) == before, "a byte of the ring or of its geometry has changed");
+        assert!(
+            shared_bytes(&theirs) == before,
+            "a byte of the ring or of its geometry has changed"
+        );
         assert_eq!(writer.counts(), counted);
         assert_eq!(writer.reader_counts(0).map(|taken| taken.blocks), Some(BLOCKS), "what it read");
         read_all(&mut own, 0..BLOCKS);
@@ -233,12 +239,12 @@ fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
 
 fn write_blocks(writer: &mut BlockWriter, blocks: std::ops::Range<u64>) {
     for n in blocks {
-        assert_eq!(writer.write(&block(n)), Ok(true));
+        assert_eq!(writer.write(&block_bytes(n)), Ok(true));
     }
     writer.publish();
 }
 
-/// Every attempt succeeds on unsealed memory, which shows that the seals prevent it.
+/// On unsealed memory every attempt succeeds, so it is the seals that prevent the attempts.
 #[test]
 fn every_attempt_succeeds_on_unsealed_memory() {
     for (what, attempt) in WRITE_ATTEMPTS.iter().chain(RESIZE_ATTEMPTS) {

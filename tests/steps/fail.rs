@@ -2,7 +2,7 @@
 //! process in which no other test runs.
 
 use crate::scratch::Scratch;
-use crate::shapes::{SHAPES, Shape};
+use crate::shapes::{REQUEST_SHAPES, RequestShape};
 use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::Points;
 use engine::record::{Head, RecordMode, Recording};
@@ -20,20 +20,20 @@ use testkit::{need, wait_until};
 #[test]
 fn a17_o4_failing_step_leaves_the_machine_unchanged() {
     if testkit::runs_alone("fail::a17_o4_failing_step_leaves_the_machine_unchanged") {
-        fail_each_step_of(|shape| shape.always);
+        fail_each_step_of(|shape| shape.in_every_run);
     }
 }
 
 #[test]
 #[ignore = "two minutes: cargo test -p streamline-tests --test steps -- --ignored any_failing_step"]
 fn a17_o4_any_failing_step_of_any_request_changes_nothing() {
-    assert!(SHAPES.len() >= 50, "{} shapes", SHAPES.len());
+    assert!(REQUEST_SHAPES.len() >= 50, "{} shapes", REQUEST_SHAPES.len());
     if testkit::runs_alone("fail::a17_o4_any_failing_step_of_any_request_changes_nothing") {
         fail_each_step_of(|_| true);
     }
 }
 
-fn fail_each_step_of(wanted: impl Fn(&Shape) -> bool) {
+fn fail_each_step_of(wanted: impl Fn(&RequestShape) -> bool) {
     if need::require_bpf().is_none() || need::require_root().is_none() {
         return;
     }
@@ -41,7 +41,7 @@ fn fail_each_step_of(wanted: impl Fn(&Shape) -> bool) {
     let Some(pair) = Pair::new(cable) else { return };
     let mut trial = Trial::new(pair);
     let (mut shapes, mut steps, mut went_on) = (0, 0, 0);
-    for shape in SHAPES.iter().filter(|shape| wanted(shape)) {
+    for shape in REQUEST_SHAPES.iter().filter(|shape| wanted(shape)) {
         let (failed, survived) = trial.try_each_step(shape);
         shapes += 1;
         steps += failed + survived;
@@ -57,7 +57,7 @@ struct Trial {
     folder: Scratch,
     capture: PathBuf,
     /// The resources of this process before any request.
-    base: Resources,
+    initial_resources: Resources,
 }
 
 impl Trial {
@@ -66,7 +66,7 @@ impl Trial {
         fs::create_dir(folder.path("here")).expect("a folder");
         let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/web.pcap");
         let base = Resources::of_this_process(&pair, &folder.path("here"));
-        Self { pair, folder, capture, base }
+        Self { pair, folder, capture, initial_resources: base }
     }
 
     fn working_directory(&self) -> PathBuf {
@@ -75,10 +75,10 @@ impl Trial {
 
     /// Lets each step fail once. Returns the number of steps at which the request failed, and the
     /// number at which it succeeded.
-    fn try_each_step(&mut self, shape: &Shape) -> (u32, u32) {
-        let line = shape.line(&self.working_directory(), &self.capture);
+    fn try_each_step(&mut self, shape: &RequestShape) -> (u32, u32) {
+        let line = shape.text_for(&self.working_directory(), &self.capture);
         // Creates what is created once per process: a timer, a table of types.
-        let kept = self.attempt(shape, &line, &Steps::default());
+        let kept = self.run_with_failing_step(shape, &line, &Steps::default());
         kept.unwrap_or_else(|why| panic!("{line}: {why}"));
         self.remove_files();
         self.record_baseline(&line);
@@ -86,7 +86,7 @@ impl Trial {
         loop {
             let number = failed + survived;
             let steps = Steps::with_fault(InjectedFault::Fail(number));
-            let attempted = self.attempt(shape, &line, &steps);
+            let attempted = self.run_with_failing_step(shape, &line, &steps);
             let taken = steps.announced_steps();
             let Some(step) = taken.get(number as usize) else {
                 attempted.unwrap_or_else(|why| panic!("{line}: {why}"));
@@ -112,7 +112,12 @@ impl Trial {
     }
 
     /// Builds and runs a request. The request ends by itself or is stopped after a short time.
-    fn attempt(&self, shape: &Shape, line: &str, steps: &Steps) -> Result<(), String> {
+    fn run_with_failing_step(
+        &self,
+        shape: &RequestShape,
+        line: &str,
+        steps: &Steps,
+    ) -> Result<(), String> {
         self.pair.server.run_inside(|| {
             let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
             assert!(mistakes.is_empty(), "{}", pipeline::render(line, &mistakes, false));
@@ -160,20 +165,23 @@ impl Trial {
     /// process keeps them for later requests.
     fn record_baseline(&mut self, line: &str) {
         for _ in 0..200 {
-            if self.resources().excess_over(&self.base).is_empty() {
+            if self.resources().excess_over(&self.initial_resources).is_empty() {
                 return;
             }
             std::thread::park_timeout(std::time::Duration::from_millis(1));
         }
         let now = self.resources();
-        eprintln!("kept by the process since {line}: {}", now.excess_over(&self.base).join(", "));
-        self.base = self.base.max(&now);
+        eprintln!(
+            "kept by the process since {line}: {}",
+            now.excess_over(&self.initial_resources).join(", ")
+        );
+        self.initial_resources = self.initial_resources.max(&now);
     }
 
     fn assert_resources_restored(&self, what: &str) {
         let mut looks = 0;
         wait_until(&format!("nothing stays of {what}"), || {
-            let more = self.resources().excess_over(&self.base);
+            let more = self.resources().excess_over(&self.initial_resources);
             looks += 1;
             if looks % 5000 == 0 {
                 eprintln!("{what}: this is still there: {}", more.join(", "));

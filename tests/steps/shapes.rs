@@ -5,38 +5,38 @@ use std::path::Path;
 
 /// A request; `{}` in its text stands for a directory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct RequestShape {
     text: &'static str,
     /// True for the few requests that every run tests.
-    pub(crate) always: bool,
+    pub(crate) in_every_run: bool,
     /// True if the request is also recorded.
     pub(crate) recorded: bool,
 }
 
-impl Shape {
+impl RequestShape {
     /// Returns the request for the given directory and capture.
-    pub(crate) fn line(&self, folder: &Path, capture: &Path) -> String {
+    pub(crate) fn text_for(&self, folder: &Path, capture: &Path) -> String {
         let text = self.text.replace("{}", &folder.display().to_string());
         text.replace("CAPTURE", &capture.display().to_string())
     }
 }
 
-const fn shape(text: &'static str) -> Shape {
-    Shape { text, always: false, recorded: false }
+const fn shape(text: &'static str) -> RequestShape {
+    RequestShape { text, in_every_run: false, recorded: false }
 }
 
-const fn always(text: &'static str) -> Shape {
-    Shape { always: true, ..shape(text) }
+const fn tested_in_every_run(text: &'static str) -> RequestShape {
+    RequestShape { in_every_run: true, ..shape(text) }
 }
 
-const fn recorded(text: &'static str) -> Shape {
-    Shape { recorded: true, ..shape(text) }
+const fn also_recorded(text: &'static str) -> RequestShape {
+    RequestShape { recorded: true, ..shape(text) }
 }
 
 /// All requests.
-pub(crate) const SHAPES: &[Shape] = &[
+pub(crate) const REQUEST_SHAPES: &[RequestShape] = &[
     // From files and from generators.
-    always("generate count=9 | count"),
+    tested_in_every_run("generate count=9 | count"),
     shape("generate count=9 flows=3 seq=yes | dport | (|9 count + |80 discard)"),
     shape("replay CAPTURE | hist length"),
     shape("replay CAPTURE | ip |tcp count ; replay CAPTURE | ip |udp count"),
@@ -47,26 +47,28 @@ pub(crate) const SHAPES: &[Shape] = &[
     shape("read CAPTURE | count"),
     shape("replay CAPTURE | drop"),
     // Files.
-    always("replay CAPTURE | pcap {}/out.pcap"),
-    always("replay CAPTURE | tcp | files {}/files"),
+    tested_in_every_run("replay CAPTURE | pcap {}/out.pcap"),
+    tested_in_every_run("replay CAPTURE | tcp | files {}/files"),
     shape("replay CAPTURE | tcp | http | files {}/messages"),
     shape("replay CAPTURE | tcp | pcap {}/each per=connection"),
     shape("replay CAPTURE | pcap {}/one.pcap ; replay CAPTURE | pcap {}/two.pcap"),
     shape("replay CAPTURE | (bpf \"tcp\" | pcap {}/tcp.pcap) + (!bpf \"tcp\" | pcap {}/rest.pcap)"),
     shape("replay CAPTURE | freeze {}/frozen when=\"port 53\""),
     // Several threads.
-    always("replay CAPTURE | ip @thread1 | count @thread2 | discard"),
+    tested_in_every_run("replay CAPTURE | ip @thread1 | count @thread2 | discard"),
     shape("replay CAPTURE | ip | udp @thread1 | count @thread2 | pcap {}/out.pcap @thread3"),
     shape("generate count=9 | count @thread1 ; generate count=9 | count @thread2"),
     shape(
         "replay CAPTURE | dport | (|dns count @thread1 + |http count @thread2) | discard @thread3",
     ),
     // Copies.
-    always("--parallel=2 replay CAPTURE | bpf \"tcp port 80\" | regex \"a.b\" | pcap {}/out.pcap"),
+    tested_in_every_run(
+        "--parallel=2 replay CAPTURE | bpf \"tcp port 80\" | regex \"a.b\" | pcap {}/out.pcap",
+    ),
     shape("--parallel=2 replay CAPTURE | tcp | http | count"),
     shape("--parallel=3 generate count=99 flows=9 | regex \"a+b\" | discard"),
     // Programs.
-    always("generate count=9 | exec \"cat\" | count"),
+    tested_in_every_run("generate count=9 | exec \"cat\" | count"),
     shape("generate count=9 | exec \"cat > /dev/null\""),
     shape("exec \"echo hello\" | count"),
     shape("generate count=9 | exec \"cat\" | exec \"cat\" | files {}/bytes"),
@@ -75,7 +77,7 @@ pub(crate) const SHAPES: &[Shape] = &[
     // Cycles.
     shape("replay CAPTURE | dport --name=X |53,80 (inspect | dport --name=X) + |all discard"),
     // An interface, read by threads.
-    always("rx@thread0 server0 | count"),
+    tested_in_every_run("rx@thread0 server0 | count"),
     shape("rx@thread0 server0 promisc=yes | bpf \"tcp\" | pcap {}/out.pcap"),
     shape("rx@thread0 server0 both=yes | tcp | files {}/files"),
     shape("rx@thread0 server0 ring=1MB | udp @thread1 | dns | print"),
@@ -86,11 +88,13 @@ pub(crate) const SHAPES: &[Shape] = &[
     shape("generate count=9 | tx server0 by=packet"),
     shape("rx@thread0 | count"),
     // An interface, in the kernel.
-    always("rx server0 | ip | udp | dport |53 count"),
+    tested_in_every_run("rx server0 | ip | udp | dport |53 count"),
     shape("rx server0 | count"),
     shape("rx server0 both=yes | ip | count"),
     shape("tx server0 | ip | udp | dport |53 pcap {}/out.pcap"),
-    always("rx server0 | udp | dport |53 pcap {}/a.pcap ; rx server0 | udp | dport |80 count"),
+    tested_in_every_run(
+        "rx server0 | udp | dport |53 pcap {}/a.pcap ; rx server0 | udp | dport |80 count",
+    ),
     shape("rx server0 | bpf \"tcp port 80\" | hist length"),
     shape("rx server0 ring=1MB | ip | tcp | http | json"),
     shape("rx server0 | ip | udp | dns @thread1 | print @thread2"),
@@ -99,14 +103,14 @@ pub(crate) const SHAPES: &[Shape] = &[
     shape("rx server0 | sample every=3 | count ; tx server0 | sample every=3 | count"),
     shape("rx server0 | count ; rx@thread0 server0 | count"),
     // Redirected from the host.
-    always("rx server0 take | count"),
+    tested_in_every_run("rx server0 take | count"),
     shape("rx server0 take | ip | udp | dport |53 count"),
     shape("rx server0 take promisc=yes | pcap {}/out.pcap"),
     shape("rx server0 take ring=1MB | tx server0"),
     shape("rx@thread0 server0 take | count"),
     shape("rx server0 take | ip | udp | dport | (|53 drop + |80 count)"),
     // Recorded.
-    recorded("replay CAPTURE | tcp | http | count"),
-    recorded("rx@thread0 server0 | count"),
-    recorded("replay CAPTURE | ip @thread1 | pcap {}/out.pcap"),
+    also_recorded("replay CAPTURE | tcp | http | count"),
+    also_recorded("rx@thread0 server0 | count"),
+    also_recorded("replay CAPTURE | ip @thread1 | pcap {}/out.pcap"),
 ];

@@ -6,33 +6,37 @@ use crate::messages;
 use std::path::Path;
 
 /// The texts for which the rules of each case search the response body.
-const NEEDLES: [&[u8]; 2] = [b"EICAR-STANDARD-ANTIVIRUS-TEST-FILE", b"X5O!P%@AP[4"];
+const BODY_TEXTS: [&[u8]; 2] = [b"EICAR-STANDARD-ANTIVIRUS-TEST-FILE", b"X5O!P%@AP[4"];
 
 /// Cases in which we do not emit the body, with the reasons.
-pub(crate) const MISSED: &[(&str, &str)] = &[
-    ("http-evader-116-lzma", "Content-Encoding: lzma, which is registered nowhere"),
-    ("http-evader-268", FOLDED),
-    ("http-evader-274", FOLDED),
-    ("http-evader-453", "304: it ends behind its head whatever the head says (RFC 9112 §6.3)"),
+pub(crate) const MISSED_CASES: &[(&str, &str)] = &[
+    ("http-evader-116-lzma", "Content-Encoding: lzma, which is not registered"),
+    ("http-evader-268", FOLDED_FIELD),
+    ("http-evader-274", FOLDED_FIELD),
+    (
+        "http-evader-453",
+        "304: the response ends after its head whatever the head states (RFC 9112 §6.3)",
+    ),
 ];
 
-const FOLDED: &str = "chunks that only a folded line announces, which is no field (RFC 9112 §5.2)";
+const FOLDED_FIELD: &str =
+    "chunks announced only by a folded line, which is not a field (RFC 9112 §5.2)";
 
 #[test]
 fn corpus_http_evasions_do_not_hide_bodies() {
     let Some(mut captures) = testkit::corpus_captures() else { return };
     captures.paths.retain(|path| path.components().any(|part| part.as_os_str() == "http-evader"));
-    let results = captures::examine_all(&captures, |path| Some(contains_needle(path)));
+    let results = captures::examine_captures(&captures, |path| Some(contains_needle(path)));
     let missed: Vec<&str> = results
         .iter()
         .filter(|(_, found)| !found)
         .filter_map(|(name, _)| name.split('/').nth(2))
         .collect();
-    for (case, why) in MISSED {
+    for (case, why) in MISSED_CASES {
         println!("missed: {case}: {why}");
     }
     println!("{} of {} cases yield the expected body", results.len() - missed.len(), results.len());
-    let listed: Vec<&str> = MISSED.iter().map(|(case, _)| *case).collect();
+    let listed: Vec<&str> = MISSED_CASES.iter().map(|(case, _)| *case).collect();
     assert_eq!(missed, listed);
     assert!(missed.len() * 100 <= results.len() * 2, "98 of 100 yield it");
 }
@@ -40,8 +44,8 @@ fn corpus_http_evasions_do_not_hide_bodies() {
 /// Returns true if a body in the capture contains one of the texts.
 fn contains_needle(path: &Path) -> bool {
     let has = |body: &[u8], word: &[u8]| body.windows(word.len()).any(|part| part == word);
-    let messages = messages::bodies(path).expect("a capture that can be read");
-    messages.iter().any(|(_, body)| NEEDLES.iter().all(|word| has(body, word)))
+    let messages = messages::messages_with_bodies(path).expect("a capture that can be read");
+    messages.iter().any(|(_, body)| BODY_TEXTS.iter().all(|word| has(body, word)))
 }
 
 /// Each body equals the sent body, for any framing, coding and segmentation.
@@ -49,7 +53,7 @@ fn contains_needle(path: &Path) -> bool {
 fn framing_does_not_hide_bodies() {
     let bodies = |name: &str| -> Vec<Vec<u8>> {
         let path = testkit::generated::capture_path(&format!("http/{name}.pcap"));
-        let messages = messages::bodies(&path).expect("a capture that can be read");
+        let messages = messages::messages_with_bodies(&path).expect("a capture that can be read");
         let bodies = messages.into_iter().map(|(_, body)| body);
         bodies.filter(|body| !body.is_empty()).collect()
     };

@@ -54,7 +54,7 @@ const REQUEST: &[u8] = b"GET /it HTTP/1.1\r\nHost: example.org\r\n\r\n";
 
 /// Returns the only response of a capture.
 fn only_response(path: &Path) -> Message {
-    let messages = messages::bodies(path).expect("a capture");
+    let messages = messages::messages_with_bodies(path).expect("a capture");
     let responses = messages.into_iter().filter(|(message, _)| message.class >= 100);
     let mut responses = responses.map(|(message, bytes)| Message { bytes, ..message });
     let only = responses.next().expect("a response");
@@ -142,7 +142,7 @@ fn unwritable_directory_is_refused_by_name() {
     }
 }
 
-/// Writes a body of 100 KB to a file system of 64 KB.
+/// Writes a body of 100 KB to a file system of 64 KB; the lost bytes are counted.
 #[test]
 fn full_disk_is_reported_and_its_losses_counted() {
     if testkit::need::require_root().is_none() {

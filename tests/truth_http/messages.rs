@@ -37,7 +37,7 @@ impl Message {
 
 /// Returns the messages of a capture, each with its decoded body, or the error of reading the
 /// capture.
-pub(crate) fn bodies(capture: &Path) -> Result<Vec<(Message, Vec<u8>)>, String> {
+pub(crate) fn messages_with_bodies(capture: &Path) -> Result<Vec<(Message, Vec<u8>)>, String> {
     let run = |decode: &str| {
         let capture = capture.display();
         let text = format!(

@@ -37,8 +37,9 @@ fn corpus_state_moves_in_mid_capture() {
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn assert_state_moves(captures: &Captures, (sessions, held): (usize, usize)) {
     for chain in CHAINS {
-        let outcomes =
-            captures::examine_all(captures, |path| examine(path, chain, RestoredState::All));
+        let outcomes = captures::examine_captures(captures, |path| {
+            compare_with_state_moves(path, chain, RestoredState::All)
+        });
         let different =
             outcomes.iter().filter_map(|(name, outcomes)| Some((name, outcomes.as_ref().err()?)));
         let different: Vec<_> = different.collect();
@@ -55,29 +56,31 @@ fn assert_state_moves(captures: &Captures, (sessions, held): (usize, usize)) {
     }
 }
 
-/// A filter with state outside its saved data would fail the test above.
+/// A run that restores no state must have another output. Otherwise the comparison would not detect
+/// lost state.
 #[test]
-fn state_left_behind_is_detected() {
+fn lost_state_is_detected() {
     assert_lost_state_is_detected(&testkit::generated_captures());
 }
 
 #[test]
-fn corpus_state_left_behind_is_detected() {
+fn corpus_lost_state_is_detected() {
     testkit::corpus_captures().iter().for_each(assert_lost_state_is_detected);
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn assert_lost_state_is_detected(captures: &Captures) {
     for chain in CHAINS {
-        let outcomes =
-            captures::examine_all(captures, |path| examine(path, chain, RestoredState::Nothing));
+        let outcomes = captures::examine_captures(captures, |path| {
+            compare_with_state_moves(path, chain, RestoredState::Nothing)
+        });
         let different = outcomes.iter().filter(|(_, outcomes)| outcomes.is_err()).count();
         println!("{different} of {} captures are different without it, {chain:?}", outcomes.len());
         assert!(std::env::var_os("CASES").is_some() || different > outcomes.len() / 10);
     }
 }
 
-/// The state with which new instances are restored.
+/// The state that new instances are given.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RestoredState {
     All,
@@ -95,7 +98,7 @@ struct Agreement {
 
 /// Moves the state at several positions of a capture, one at a time, and compares the output; an
 /// `Err` describes a difference. Returns `None` if the capture has no output.
-fn examine(
+fn compare_with_state_moves(
     path: &Path,
     chain: &[FilterWords],
     moves: RestoredState,
@@ -103,7 +106,7 @@ fn examine(
     let bytes = std::fs::read(path).expect("a capture that can be read");
     let mut frames = capture(&bytes);
     frames.truncate(FRAMES_MAX);
-    let (whole, _) = run(chain, &frames, None);
+    let (whole, _) = run_with_state_move(chain, &frames, None);
     if whole.is_empty() {
         return None;
     }
@@ -111,7 +114,7 @@ fn examine(
     let rounds = frames.len().div_ceil(BATCH_BLOCKS);
     for part in 1..=MOVES_PER_CAPTURE {
         let cut = rounds * part / (MOVES_PER_CAPTURE + 1);
-        let (moved, what) = run(chain, &frames, Some((cut, moves)));
+        let (moved, what) = run_with_state_move(chain, &frames, Some((cut, moves)));
         (same.sessions, same.held) = (same.sessions + what.0, same.held + what.1);
         if moved != whole {
             let at = moved.iter().zip(&whole).position(|(one, other)| one != other);
@@ -131,7 +134,7 @@ fn examine(
 
 /// Runs a chain whose state moves to new instances before the batch with index `cut`. Returns the
 /// output, and the numbers of sessions and held blocks that moved.
-fn run(
+fn run_with_state_move(
     chain: &[FilterWords],
     frames: &[Frame],
     cut: Option<(usize, RestoredState)>,
@@ -157,11 +160,11 @@ fn run(
         }
         now = frames.iter().map(|frame| frame.time).fold(now, u64::max);
         tick(&mut nodes, &mut space, now, &mut seen);
-        run_rest(&mut nodes, vec![space.batch(frames)], &mut space, now, &mut seen);
+        run_remaining_filters(&mut nodes, vec![space.batch(frames)], &mut space, now, &mut seen);
     }
     while !nodes.is_empty() {
         let left = nodes[0].finish(&mut space, now);
-        run_rest(&mut nodes[1..], left, &mut space, now, &mut seen);
+        run_remaining_filters(&mut nodes[1..], left, &mut space, now, &mut seen);
         nodes.remove(0);
     }
     (seen, moved)
@@ -179,13 +182,13 @@ fn tick<'a>(nodes: &mut [Node], space: &mut Space<'a>, now: u64, seen: &mut Vec<
         if node.wake.is_some_and(|wake| wake <= now) {
             node.wake = None;
             let woken = node.tick(space, now);
-            run_rest(&mut nodes[index + 1..], woken, space, now, seen);
+            run_remaining_filters(&mut nodes[index + 1..], woken, space, now, seen);
         }
     }
 }
 
 /// Sends batches through the rest of the chain, connected by plain pipes.
-fn run_rest<'a>(
+fn run_remaining_filters<'a>(
     nodes: &mut [Node],
     batches: Vec<Batch<'a>>,
     space: &mut Space<'a>,

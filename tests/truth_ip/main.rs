@@ -22,22 +22,22 @@ use testkit::{Frame, Random, need};
 use wire::LinkType;
 
 /// A filter that compares each payload with the payload determined by its ports.
-const VERIFY: Description = Description {
+const VERIFY_PAYLOAD: Description = Description {
     name: "verify",
     summary: "compares datagrams with their pattern",
     input_forms: Forms::ANY,
     reports: true,
-    user: Some(|_| Ok(Filter::lanes(Verify::default()))),
+    user: Some(|_| Ok(Filter::lanes(VerifyPayload::default()))),
     ..Description::EMPTY
 };
 
 #[derive(Default)]
-struct Verify {
+struct VerifyPayload {
     right: u64,
     wrong: u64,
 }
 
-impl Lanes for Verify {
+impl Lanes for VerifyPayload {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             let is_right = block.bytes() == payload(block.pointer.class.0, block.bytes().len());
@@ -57,33 +57,36 @@ fn payload(port: u32, length: usize) -> Vec<u8> {
     (0..length as u32).map(|i| (start.wrapping_add(i).wrapping_mul(40_503) >> 8) as u8).collect()
 }
 
-/// Returns the frames of a datagram to port `number`, in fragments of at most `most` bytes.
-fn datagram(number: u16, length: usize, most: usize, six: bool) -> Vec<Vec<u8>> {
-    let (source, target) = if six { ("fd00::1", "fd00::2") } else { ("10.0.0.1", "10.0.0.2") };
-    let packet = || match six {
+/// Returns the frames of a datagram to port `number`, in fragments of at most `fragment_length_max`
+/// bytes.
+fn datagram(number: u16, length: usize, fragment_length_max: usize, is_ipv6: bool) -> Vec<Vec<u8>> {
+    let (source, target) = if is_ipv6 { ("fd00::1", "fd00::2") } else { ("10.0.0.1", "10.0.0.2") };
+    let packet = || match is_ipv6 {
         true => Frame::ethernet().ipv6(source, target),
         false => Frame::ethernet().ipv4(source, target),
     };
     let port = 1 + number;
     let whole = packet().udp(5000, port, &payload(port.into(), length));
-    let header = if six { 14 + 40 } else { 14 + 20 };
+    let header = if is_ipv6 { 14 + 40 } else { 14 + 20 };
     let data = &whole[header..];
-    if data.len() <= most {
+    if data.len() <= fragment_length_max {
         return vec![whole];
     }
-    let last = data.len().div_ceil(most) - 1;
-    let pieces = data.chunks(most).enumerate().map(|(at, piece)| {
-        let mut frame = match six {
+    let last = data.len().div_ceil(fragment_length_max) - 1;
+    let pieces = data.chunks(fragment_length_max).enumerate().map(|(at, piece)| {
+        let mut frame = match is_ipv6 {
             true => {
-                let field = (at * most) as u16 | u16::from(at < last);
+                let field = (at * fragment_length_max) as u16 | u16::from(at < last);
                 let [high, low] = field.to_be_bytes();
                 let [id_high, id_low] = number.to_be_bytes();
                 let fragment = [17, 0, high, low, 0, 0, id_high, id_low];
                 packet().protocol(44, &[&fragment, piece].concat())
             }
-            false => packet().fragment((at * most) as u16, at < last).protocol(17, piece),
+            false => {
+                packet().fragment((at * fragment_length_max) as u16, at < last).protocol(17, piece)
+            }
         };
-        if !six {
+        if !is_ipv6 {
             frame[18..20].copy_from_slice(&number.to_be_bytes());
         }
         frame
@@ -91,7 +94,7 @@ fn datagram(number: u16, length: usize, most: usize, six: bool) -> Vec<Vec<u8>> 
     pieces.collect()
 }
 
-fn capture(path: &Path, frames: &[Vec<u8>]) {
+fn write_capture(path: &Path, frames: &[Vec<u8>]) {
     let mut capture = wire::capture::write::header(LinkType::ETHERNET).to_vec();
     for (number, frame) in frames.iter().enumerate() {
         let length = u32::try_from(frame.len()).expect("a frame");
@@ -101,7 +104,7 @@ fn capture(path: &Path, frames: &[Vec<u8>]) {
     fs::write(path, capture).expect("a capture");
 }
 
-fn counter(outcome: &Outcome, name: &str) -> u64 {
+fn verify_counter(outcome: &Outcome, name: &str) -> u64 {
     let reports = outcome.reports.iter().filter(|report| report.name == "verify");
     let rows = reports.flat_map(|report| &report.report.rows);
     rows.filter(|(row, _)| row == name).map(|(_, n)| n).sum()
@@ -116,9 +119,9 @@ fn held_fragments_survive_laps_of_their_pool() {
     let mut cut = 0;
     for number in 0..6000 {
         let length = random.within(1..19_000);
-        let most = 8 * random.within(60..180);
+        let fragment_length_max = 8 * random.within(60..180);
         let fragments = match number % 2 {
-            0 => datagram(number, length, most, number % 4 == 0),
+            0 => datagram(number, length, fragment_length_max, number % 4 == 0),
             _ => datagram(number, length, usize::MAX, false),
         };
         cut += u64::from(fragments.len() > 1);
@@ -129,18 +132,18 @@ fn held_fragments_survive_laps_of_their_pool() {
     }
     let scratch = Scratch::new();
     let file = scratch.path("fragments.pcap");
-    capture(&file, &frames);
+    write_capture(&file, &frames);
     let text = format!("replay '{}' | ip | udp | verify", file.display());
-    let outcome = PlannedRequest::with(text, &[&VERIFY]).run_sequential().expect("a path");
+    let outcome = PlannedRequest::with(text, &[&VERIFY_PAYLOAD]).run_sequential().expect("a path");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), []);
-    assert_eq!((counter(&outcome, "right"), counter(&outcome, "wrong")), (6000, 0));
+    assert_eq!((verify_counter(&outcome, "right"), verify_counter(&outcome, "wrong")), (6000, 0));
     let ip = outcome.ledger.filters.iter().find(|node| node.name == "ip").expect("ip");
     assert_eq!((ip.made.blocks, ip.held.blocks), (cut, 0));
 }
 
-/// tshark finds the same UDP payloads in the output of `ip | pcap` as in the capture itself, which
-/// tshark reassembles, in the same order.
+/// tshark finds the same UDP payloads, in the same order, in the output of `ip | pcap` as in the
+/// capture itself, which tshark reassembles.
 #[test]
 fn h3_reassembled_packets_equal_those_of_tshark() {
     let names = ["many", "reversed", "padded", "twice"];
@@ -175,7 +178,7 @@ fn assert_tshark_agrees(files: &[PathBuf], least: usize) {
         let outcome = PlannedRequest::new(text).run_sequential().expect("a path");
         assert!(outcome.failures.is_empty(), "{name}: {:?}", outcome.failures);
         assert_eq!(outcome.ledger.imbalances(), [], "{name}");
-        let (ours, theirs) = (payloads(&written), payloads(file));
+        let (ours, theirs) = (udp_payloads(&written), udp_payloads(file));
         assert!(ours == theirs, "{name}: {} payloads, tshark {}", ours.len(), theirs.len());
         all += ours.len();
     }
@@ -183,7 +186,7 @@ fn assert_tshark_agrees(files: &[PathBuf], least: usize) {
 }
 
 /// Returns the ports, checksum status and payload of every UDP datagram, as tshark prints them.
-fn payloads(file: &Path) -> Vec<String> {
+fn udp_payloads(file: &Path) -> Vec<String> {
     let mut command = Command::new("tshark");
     command.args(["-n", "-r"]).arg(file).stdin(Stdio::null()).stderr(Stdio::null());
     command.args(["-Y", "udp", "-o", "udp.check_checksum:TRUE", "-E", "occurrence=f"]);

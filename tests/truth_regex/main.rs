@@ -42,12 +42,12 @@ const FIRST_BYTES: &str = concat!(
 /// of a telnet option.
 const STREAM_SPLIT_BY_GREP: &str = "10.56.83.20.23-10.56.83.204.1201";
 
-/// Calls `look` for each capture that is small and contains streams. The arguments of `look` are
-/// the capture's name, the directory of its streams, and a function that returns the names of the
-/// streams that given filters select. Returns `None` if there are no captures.
-fn examine<T>(
+/// Calls `examine` for each capture that is small and contains streams. The arguments of `examine`
+/// are the capture's name, the directory of its streams, and a function that returns the names of
+/// the streams that given filters select. Returns `None` if there are no captures.
+fn examine_streams<T>(
     captures: testkit::Captures,
-    look: impl Fn(&str, &Path, &dyn Fn(&str) -> BTreeSet<String>) -> T,
+    examine: impl Fn(&str, &Path, &dyn Fn(&str) -> BTreeSet<String>) -> T,
 ) -> Option<Vec<(String, T)>> {
     need::require_command("grep")?;
     let small = |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.len() < CAPTURE_MAX);
@@ -64,21 +64,21 @@ fn examine<T>(
         let name = captures.name(capture);
         // Skips files that are no captures or have no streams.
         let streams = run("streams", "").ok()?;
-        streams_in(&streams).next()?;
+        stream_files(&streams).next()?;
         let through = |filters: &str| {
             let folder = run("through", filters).expect("the same capture");
-            let found = streams_in(&folder).map(|path| stream_name(&path)).collect();
+            let found = stream_files(&folder).map(|path| stream_name(&path)).collect();
             fs::remove_dir_all(&folder).expect("a folder of the test");
             found
         };
-        let told = look(&name, &streams, &through);
+        let told = examine(&name, &streams, &through);
         Some((name, told))
     });
     Some(told.collect())
 }
 
 /// Returns the stream files of a directory.
-fn streams_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
+fn stream_files(folder: &Path) -> impl Iterator<Item = PathBuf> {
     let files = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     files.map(|file| file.path()).filter(|path| path.extension().is_none_or(|e| e != "jsonl"))
 }
@@ -91,8 +91,8 @@ fn stream_name(path: &Path) -> String {
 
 /// Returns the streams in which grep finds the pattern. grep ends lines at NUL, which no pattern
 /// contains, so nearly all streams are searched as a whole.
-fn grep(folder: &Path, pattern: &str) -> BTreeSet<String> {
-    let files: Vec<PathBuf> = streams_in(folder).collect();
+fn grep_streams(folder: &Path, pattern: &str) -> BTreeSet<String> {
+    let files: Vec<PathBuf> = stream_files(folder).collect();
     let mut grep = Command::new("grep");
     grep.env("LC_ALL", "C").args(["-lazP", "--", pattern]).args(files);
     let told = grep.output().expect("grep");
@@ -112,13 +112,13 @@ fn corpus_regex_matches_grep_on_the_same_streams() {
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn assert_regex_matches_grep(captures: testkit::Captures) {
-    let told = examine(captures, |name, streams, through| {
+    let told = examine_streams(captures, |name, streams, through| {
         // Each capture is tested with some of the patterns.
         let turn: usize = name.bytes().map(usize::from).sum();
         let patterns = (0..2).map(|n| PATTERNS[(turn + 3 * n) % PATTERNS.len()]);
         let found = patterns.map(|pattern| {
             let ours = through(&format!("| regex '{pattern}' keep=yes"));
-            (pattern, ours, grep(streams, pattern))
+            (pattern, ours, grep_streams(streams, pattern))
         });
         found.collect::<Vec<_>>()
     });
@@ -146,8 +146,8 @@ fn corpus_signatures_match_stream_prefixes() {
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn assert_signatures_match_prefixes(captures: testkit::Captures) {
-    let told = examine(captures, |_, streams, through| {
-        (through("| (ssh ++ rtsp ++ telnet)"), grep(streams, FIRST_BYTES))
+    let told = examine_streams(captures, |_, streams, through| {
+        (through("| (ssh ++ rtsp ++ telnet)"), grep_streams(streams, FIRST_BYTES))
     });
     let Some(told) = told else { return };
     let mut streams = 0;

@@ -19,11 +19,11 @@ use std::path::Path;
 
 /// Captures with differing connections, the number of those connections, and the reason.
 const EXPECTED_DIFFERENCES: &[(&str, usize, &str)] = &[
-    ("suricata/bug-6244-tcp-rst-with-data-02/tcp-rst-with-data.pcap", 1, RESET),
-    ("suricata/bug-6244-tcp-rst-with-data/tcp-rst-with-data.pcap", 1, RESET),
-    ("suricata/tcp-rst-unacked-stream-01-raw/input.pcap", 1, RESET),
-    ("suricata/tcp-rst-unacked-stream-02-raw-ips/input.pcap", 1, RESET),
-    ("suricata/tcp-rst-unacked-stream-04-gap-ips/input.pcap", 1, RESET),
+    ("suricata/bug-6244-tcp-rst-with-data-02/tcp-rst-with-data.pcap", 1, RESET_TEXT),
+    ("suricata/bug-6244-tcp-rst-with-data/tcp-rst-with-data.pcap", 1, RESET_TEXT),
+    ("suricata/tcp-rst-unacked-stream-01-raw/input.pcap", 1, RESET_TEXT),
+    ("suricata/tcp-rst-unacked-stream-02-raw-ips/input.pcap", 1, RESET_TEXT),
+    ("suricata/tcp-rst-unacked-stream-04-gap-ips/input.pcap", 1, RESET_TEXT),
     (
         "suricata/tcp-fastopen-10-syn-data-ignore/input.pcap",
         1,
@@ -39,12 +39,14 @@ const EXPECTED_DIFFERENCES: &[(&str, usize, &str)] = &[
         1,
         "77 segments of 14,902 bytes without a gap between their numbers; tshark loses 137",
     ),
-    ("zeek/Traces/ipv4/fragmented-4.pcap", 1, OVERLAP),
-    ("zeek/Traces/tcp/reassembly.pcap", 1, OVERLAP),
+    ("zeek/Traces/ipv4/fragmented-4.pcap", 1, CONFLICTING_OVERLAP),
+    ("zeek/Traces/tcp/reassembly.pcap", 1, CONFLICTING_OVERLAP),
 ];
 
-const RESET: &str = "the text in a RST says why, and is not in the stream: RFC 9293 §3.5.3";
-const OVERLAP: &str = "parts overlap that say different things: the first counts (`policy=first`)";
+const RESET_TEXT: &str =
+    "the text in a RST gives the reason and is not in the stream: RFC 9293 §3.5.3";
+const CONFLICTING_OVERLAP: &str =
+    "segments overlap with different data: the first is used (`policy=first`)";
 
 /// Captures whose connections are inside a protocol that no filter decapsulates, with the number of
 /// those connections and the protocol.
@@ -82,11 +84,14 @@ fn h5_streams_equal_those_of_tshark() {
         return;
     }
     let kinds = ["streams/", "text/", "tls/", "web"];
-    let told = captures::examine_all(&testkit::generated_captures().with_prefixes(&kinds), compare);
+    let told = captures::examine_captures(
+        &testkit::generated_captures().with_prefixes(&kinds),
+        compare_capture,
+    );
     for (name, told) in &told {
         let why = match name.as_str() {
-            "streams/data-in-reset.pcap" => Some(RESET),
-            "streams/overlap-longer.pcap" => Some(OVERLAP),
+            "streams/data-in-reset.pcap" => Some(RESET_TEXT),
+            "streams/overlap-longer.pcap" => Some(CONFLICTING_OVERLAP),
             _ => None,
         };
         let expected = usize::from(why.is_some());
@@ -103,7 +108,7 @@ fn corpus_streams_equal_those_of_tshark() {
     }
     let Some(mut captures) = testkit::corpus_captures() else { return };
     captures.paths.retain(|path| !path.iter().any(|component| component == "http-evader"));
-    let told = captures::examine_all(&captures, compare);
+    let told = captures::examine_captures(&captures, compare_capture);
     let mut sum = ConnectionCounts::default();
     let mut unexpected = Vec::new();
     for (name, told) in &told {
@@ -144,14 +149,15 @@ struct ConnectionCounts {
 
 /// Compares the connections of a capture. Returns `None` if neither we nor tshark find a connection
 /// with data.
-fn compare(path: &Path) -> Option<ConnectionCounts> {
+fn compare_capture(path: &Path) -> Option<ConnectionCounts> {
     let bytes = std::fs::read(path).expect("a capture that can be read");
     let ours = streams(path, NO_TIMEOUT).ok()?;
     let cut = wire::capture::packets(&bytes)
         .map_while(Result::ok)
         .any(|(packet, data)| (data.len() as u64) < u64::from(packet.wire_length));
     let expected = ours.len();
-    let mut theirs = if has_tcp(&bytes) { tshark::streams(path, expected) } else { Vec::new() };
+    let mut theirs =
+        if has_tcp(&bytes) { tshark::follow_streams(path, expected) } else { Vec::new() };
     let mut told = ConnectionCounts::default();
     for mut stream in ours {
         let ends = |one: &FollowedConnection| {

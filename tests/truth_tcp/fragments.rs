@@ -88,7 +88,11 @@ const GENERATED_CASES: &[(&str, &[Requirement])] = &[
 #[test]
 fn fragments_are_reassembled_or_dropped_with_a_reason() {
     let judged = GENERATED_CASES.iter().flat_map(|(name, wants)| {
-        judge(name, &testkit::generated::capture_path(&format!("fragments/{name}.pcap")), wants)
+        unmet_requirements(
+            name,
+            &testkit::generated::capture_path(&format!("fragments/{name}.pcap")),
+            wants,
+        )
     });
     let wrong: Vec<String> = judged.collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -110,14 +114,14 @@ fn corpus_suricata_agrees_on_fragments() {
         let mut paths = files.map(|file| file.path());
         let capture = paths.find(|path| path.extension().is_some_and(|end| end == "pcap"));
         let capture = capture.unwrap_or_else(|| panic!("{test}: no capture"));
-        wrong.extend(judge(test, &capture, wants));
+        wrong.extend(unmet_requirements(test, &capture, wants));
     }
     println!("{judged} tests of suricata-verify judged, {out} out of scope");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// Returns the requirements that the packets of a capture do not meet.
-fn judge(test: &str, capture: &Path, wants: &[Requirement]) -> Vec<String> {
+fn unmet_requirements(test: &str, capture: &Path, wants: &[Requirement]) -> Vec<String> {
     let text = format!("replay '{}' | ip | collect | discard", capture.display());
     let (seen, outcome) =
         run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS)).expect("a capture");

@@ -7,12 +7,12 @@ use crate::streams::group_into_streams;
 use std::path::{Path, PathBuf};
 use wire::flow::Flow;
 
-fn examples() -> Option<PathBuf> {
+fn examples_directory() -> Option<PathBuf> {
     Some(testkit::case_directory()?.join("pcapplusplus/ExamplesTest"))
 }
 
 /// Returns the blocks that the filters `rest` emit for a capture.
-fn run(capture: &Path, rest: &str) -> Vec<CollectedBlock> {
+fn run_filters(capture: &Path, rest: &str) -> Vec<CollectedBlock> {
     let text = format!("replay '{}' | {rest} | collect | discard", capture.display());
     let (seen, outcome) =
         run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS)).expect("a capture");
@@ -24,8 +24,10 @@ fn run(capture: &Path, rest: &str) -> Vec<CollectedBlock> {
 #[test]
 fn h5_both_directions_of_a_connection_are_exact() {
     let sides = |name: &str| {
-        let seen =
-            run(&testkit::generated::capture_path(&format!("streams/{name}.pcap")), "ip | tcp");
+        let seen = run_filters(
+            &testkit::generated::capture_path(&format!("streams/{name}.pcap")),
+            "ip | tcp",
+        );
         let streams = group_into_streams(&seen);
         let [stream] = &streams[..] else { panic!("{name}: {} connections", streams.len()) };
         let missing = stream.missing(0) + stream.missing(1);
@@ -49,7 +51,7 @@ fn h5_both_directions_of_a_connection_are_exact() {
 /// Reassembled datagrams equal the unfragmented ones.
 #[test]
 fn fragments_reassemble_to_the_sent_packets() {
-    let seen = run(&testkit::generated::capture_path("fragments/many.pcap"), "ip");
+    let seen = run_filters(&testkit::generated::capture_path("fragments/many.pcap"), "ip");
     let (cut, whole): (Vec<&CollectedBlock>, Vec<&CollectedBlock>) =
         seen.iter().partition(|block| block.bytes.len() > 100);
     assert_eq!((cut.len(), whole.len()), (200, 100));
@@ -65,7 +67,7 @@ fn fragments_reassemble_to_the_sent_packets() {
 /// `tcpreassembly_sides`, and both sides in order of arrival in `tcpreassembly_sanity`.
 #[test]
 fn corpus_both_directions_of_a_connection_are_exact() {
-    let Some(examples) = examples() else { return };
+    let Some(examples) = examples_directory() else { return };
     let read = |path: &str| std::fs::read(examples.join("expected_output").join(path));
     let [client, server] = ["172.16.133.54.64370", "23.21.118.18.80"];
     let sides = [
@@ -76,7 +78,7 @@ fn corpus_both_directions_of_a_connection_are_exact() {
     let told = read(&format!("tcpreassembly_sanity/{client}-{server}-metadata.txt"));
     let told = String::from_utf8(told.expect("the numbers")).expect("text");
 
-    let seen = run(&examples.join("pcap_examples/tcp-reassembly.pcap"), "ip | tcp");
+    let seen = run_filters(&examples.join("pcap_examples/tcp-reassembly.pcap"), "ip | tcp");
     let ends = ["172.16.133.54:64370", "23.21.118.18:80"];
     let streams = group_into_streams(&seen);
     let at = streams.iter().position(|stream| stream.ends == ends).expect("the connection");
@@ -107,36 +109,39 @@ fn corpus_both_directions_of_a_connection_are_exact() {
 /// 190 packets from 3,000.
 #[test]
 fn corpus_fragments_reassemble_to_the_sent_packets() {
-    let Some(examples) = examples() else { return };
+    let Some(examples) = examples_directory() else { return };
     for (fragments, whole, joined, others) in [
         ("pcap_examples/frag_http_req.pcap", "expected_output/http_req.pcap", 1, 0),
         ("pcap_examples/ip-frag.pcap", "expected_output/no-ip-frag-all.pcap", 190, 1_137),
     ] {
-        let mut ours = packets(&run(&examples.join(fragments), "ip"));
-        let mut theirs = packets(&run(&examples.join(whole), "ip"));
+        let mut ours = packet_contents(&run_filters(&examples.join(fragments), "ip"));
+        let mut theirs = packet_contents(&run_filters(&examples.join(whole), "ip"));
         assert_eq!(theirs.len(), joined + others, "{whole}");
         ours.sort();
         theirs.sort();
         assert_eq!(ours.len(), theirs.len(), "{fragments}");
         assert!(ours == theirs, "{fragments}");
     }
-    let alone = packets(&run(&examples.join("expected_output/no-ip-frag.pcap"), "ip"));
-    let all = packets(&run(&examples.join("pcap_examples/ip-frag.pcap"), "ip"));
+    let alone =
+        packet_contents(&run_filters(&examples.join("expected_output/no-ip-frag.pcap"), "ip"));
+    let all = packet_contents(&run_filters(&examples.join("pcap_examples/ip-frag.pcap"), "ip"));
     assert_eq!(alone.len(), 190);
     assert!(alone.iter().all(|packet| all.contains(packet)), "the packets that were joined");
 }
 
 /// PcapPlusPlus `IPFragUtil` fragments packets. Reassembly must return the same packets.
 #[test]
-fn corpus_fragments_of_a_tool_reassemble_to_its_packets() {
-    let Some(examples) = examples() else { return };
-    let run = |file: &str| packets(&run(&examples.join("expected_output").join(file), "ip"));
+fn corpus_fragments_of_ipfragutil_reassemble_to_packets() {
+    let Some(examples) = examples_directory() else { return };
+    let run = |file: &str| {
+        packet_contents(&run_filters(&examples.join("expected_output").join(file), "ip"))
+    };
     let (whole, again) = (run("http_req.pcap"), run("http_req_frag.pcap"));
     assert!(!whole.is_empty());
     assert!(whole == again, "{} and {} packets", whole.len(), again.len());
 }
 
 /// Returns the addresses, protocol and data of each packet.
-fn packets(seen: &[CollectedBlock]) -> Vec<(Option<Flow>, u32, Vec<u8>)> {
+fn packet_contents(seen: &[CollectedBlock]) -> Vec<(Option<Flow>, u32, Vec<u8>)> {
     seen.iter().map(|block| (block.flow, block.class, block.bytes.clone())).collect()
 }

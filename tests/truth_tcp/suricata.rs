@@ -24,11 +24,11 @@ use Requirement::{Has, Lacks, Missing, OutOfScope};
 const STREAM_TESTS: &[&str] = &["tcp-", "bug-3286-", "bug-6244-", "eve-overlap-", "eve-payload-"];
 
 /// Reason for an excluded test: Suricata keeps urgent data in the stream.
-const URGENT_INLINE: &str =
-    "urgent data stay where they are in the stream (RFC 6093 §3), as in ours";
+const URGENT_DATA_INLINE: &str = "urgent data stay in the stream (RFC 6093 §3), as they do in ours";
 const IN_ORDER_DATA: &str =
-    "data in order leave at once: a policy speaks of what is held (CONTRACT 4)";
-const INLINE_MODE: &str = "Suricata as a switch that drops packets before the other end sees them";
+    "data in order are emitted at once: a policy concerns held data only (CONTRACT 4)";
+const INLINE_MODE: &str =
+    "Suricata in inline mode, in which it drops packets before the receiver gets them";
 const ABOUT_HEADERS: &str = "about options of a header, not about a stream";
 
 /// The tests, each with its capture, the arguments of `tcp`, and its requirements.
@@ -99,10 +99,10 @@ const CASES: &[(&str, &str, &str, &[Requirement])] = &[
     ("tcp-rst-unacked-stream-08-http-ips", "input.pcap", "", &[Has(1, b"User-Agent: Mozilla")]),
     ("tcp-rst-unacked-stream-09", "", "", &[OutOfScope("by digest of the body: see HTTP")]),
     ("tcp-rst-unacked-stream-11", "", "", &[OutOfScope("by digest of the body: see HTTP")]),
-    ("tcp-urgp-01-oob", "", "", &[OutOfScope(URGENT_INLINE)]),
+    ("tcp-urgp-01-oob", "", "", &[OutOfScope(URGENT_DATA_INLINE)]),
     ("tcp-urgp-02-drop-ips", "", "", &[OutOfScope(INLINE_MODE)]),
-    ("tcp-urgp-03-inline", "", "", &[OutOfScope(URGENT_INLINE)]),
-    ("tcp-urgp-04-2byte-XY", "", "", &[OutOfScope(URGENT_INLINE)]),
+    ("tcp-urgp-03-inline", "", "", &[OutOfScope(URGENT_DATA_INLINE)]),
+    ("tcp-urgp-04-2byte-XY", "", "", &[OutOfScope(URGENT_DATA_INLINE)]),
 ];
 
 /// Generated captures, with the requirements that their generator states.
@@ -127,7 +127,7 @@ const GENERATED_CASES: &[(&str, &str, &[Requirement])] = &[
 #[test]
 fn streams_hold_all_sent_bytes_and_no_others() {
     let judged = GENERATED_CASES.iter().flat_map(|(name, arguments, wants)| {
-        judge(
+        unmet_requirements(
             name,
             &testkit::generated::capture_path(&format!("streams/{name}.pcap")),
             arguments,
@@ -152,14 +152,19 @@ fn corpus_suricata_rules_agree_on_streams() {
         judged += 1;
         let folder = suricata.join(test);
         let path = if capture.is_empty() { only_capture(&folder) } else { folder.join(capture) };
-        wrong.extend(judge(test, &path, arguments, wants));
+        wrong.extend(unmet_requirements(test, &path, arguments, wants));
     }
     println!("{judged} tests of suricata-verify judged, {out} out of scope");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// Returns the requirements that the streams of a capture do not meet.
-fn judge(test: &str, path: &Path, arguments: &str, wants: &[Requirement]) -> Vec<String> {
+fn unmet_requirements(
+    test: &str,
+    path: &Path,
+    arguments: &str,
+    wants: &[Requirement],
+) -> Vec<String> {
     let streams = streams(path, arguments).unwrap_or_else(|why| panic!("{test}: {why}"));
     let sides: Vec<Vec<u8>> =
         streams.iter().flat_map(|stream| [stream.bytes(0), stream.bytes(1)]).collect();

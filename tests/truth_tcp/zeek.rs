@@ -73,9 +73,9 @@ fn corpus_connections_equal_those_of_zeek() {
     let Some(cases) = testkit::case_directory() else { return };
     let zeek = cases.join("zeek");
     let (mut judged, mut tunnelled, mut excluded, mut wrong) = (0, 0, Vec::new(), Vec::new());
-    for test in tests(&zeek) {
+    for test in zeek_tests(&zeek) {
         let log = std::fs::read_to_string(&test.log).expect("a baseline");
-        let lines: Vec<BTreeMap<&str, &str>> = table(&log);
+        let lines: Vec<BTreeMap<&str, &str>> = parse_log(&log);
         let outside = |line: &&BTreeMap<&str, &str>| {
             matches!(line.get("tunnel_parents"), None | Some(&"-" | &"(empty)"))
         };
@@ -88,7 +88,11 @@ fn corpus_connections_equal_those_of_zeek() {
             continue;
         }
         judged += told.len();
-        wrong.extend(judge(&test, &told).into_iter().map(|why| format!("{}: {why}", test.name)));
+        wrong.extend(
+            differences_from_log(&test, &told)
+                .into_iter()
+                .map(|why| format!("{}: {why}", test.name)),
+        );
     }
     for line in excluded.iter().chain(&wrong) {
         println!("{line}");
@@ -105,7 +109,7 @@ struct ZeekTest {
     checksums: bool,
 }
 
-fn tests(zeek: &Path) -> Vec<ZeekTest> {
+fn zeek_tests(zeek: &Path) -> Vec<ZeekTest> {
     let text = std::fs::read_to_string(zeek.join("tests.json")).expect("the list of tests");
     let list: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let list = list.as_array().expect("a list").iter();
@@ -122,7 +126,7 @@ fn tests(zeek: &Path) -> Vec<ZeekTest> {
 }
 
 /// Returns the lines of a log as maps from field name to value.
-fn table(log: &str) -> Vec<BTreeMap<&str, &str>> {
+fn parse_log(log: &str) -> Vec<BTreeMap<&str, &str>> {
     let names: Vec<&str> = log
         .lines()
         .find_map(|line| line.strip_prefix("#fields\t"))
@@ -149,7 +153,7 @@ impl ZeekConnection {
     }
 }
 
-fn judge(test: &ZeekTest, told: &[ZeekConnection]) -> Vec<String> {
+fn differences_from_log(test: &ZeekTest, told: &[ZeekConnection]) -> Vec<String> {
     let replay = format!("replay '{}' | ip", test.trace.display());
     let checksum = if test.checksums { "checksum=yes" } else { "" };
     let run = |rest: &str| {
@@ -158,7 +162,8 @@ fn judge(test: &ZeekTest, told: &[ZeekConnection]) -> Vec<String> {
     };
     let mut streams = group_into_streams(&run(&format!("tcp {checksum} | collect")));
     let frames: Vec<Flow> = run("collect").iter().filter_map(|block| block.flow).collect();
-    let mut wrong: Vec<String> = told.iter().flat_map(|line| line.compare(&mut streams)).collect();
+    let mut wrong: Vec<String> =
+        told.iter().flat_map(|line| line.differences_from(&mut streams)).collect();
     // Zeek may start a connection anew: packets are counted by their endpoints.
     let mut packets: BTreeMap<[&str; 2], u64> = BTreeMap::new();
     for line in told {
@@ -185,7 +190,7 @@ fn is_between(flow: &Flow, ends: [&str; 2]) -> bool {
 impl ZeekConnection {
     /// Returns the differences from Zeek's connection. The matching stream is removed, so that the
     /// next connection with the same endpoints is compared with the next stream.
-    fn compare(&self, streams: &mut Vec<Stream>) -> Vec<String> {
+    fn differences_from(&self, streams: &mut Vec<Stream>) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut differ = |what: &str, ours: u64, theirs: u64| {
             if ours != theirs {

@@ -271,7 +271,7 @@ pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
         _ => return Outcome::Usage("`mutants` takes the name of a filter, or nothing".to_owned()),
     }
     command.args(["test", "--release", "--package", "streamline-tests", "--test", "kernel", "--"]);
-    command.args(["--ignored", "--exact", "mutants::all_mutant_twins_are_caught", "--nocapture"]);
+    command.args(["--ignored", "--exact", "mutants::all_twin_mutants_are_detected", "--nocapture"]);
     print_result(&run_and_count(root, vec![command], true)).into()
 }
 

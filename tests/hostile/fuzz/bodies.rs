@@ -11,7 +11,7 @@ use std::sync::Arc;
 use zerocopy::FromBytes;
 
 /// A fuzz body.
-pub(crate) struct Body {
+pub(crate) struct FuzzBody {
     /// Subject of the body, for reports.
     pub(crate) name: &'static str,
     /// A function that returns well-formed inputs, from which other inputs are derived.
@@ -27,7 +27,7 @@ pub(crate) struct InputReader<'i>(pub(crate) &'i [u8]);
 
 impl<'i> InputReader<'i> {
     /// Returns the next bytes, at most `length`.
-    pub(crate) fn bytes(&mut self, length: usize) -> &'i [u8] {
+    pub(crate) fn read_bytes(&mut self, length: usize) -> &'i [u8] {
         let (bytes, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;
         bytes
@@ -35,35 +35,35 @@ impl<'i> InputReader<'i> {
 
     /// Returns the next eight bytes as a number.
     pub(crate) fn read_u64(&mut self) -> u64 {
-        let bytes = self.bytes(8);
+        let bytes = self.read_bytes(8);
         bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
     /// Returns the next two bytes as a number.
     pub(crate) fn read_u16(&mut self) -> u16 {
-        let bytes = self.bytes(2);
+        let bytes = self.read_bytes(2);
         bytes.iter().fold(0, |number, byte| number << 8 | u16::from(*byte))
     }
 
     /// Returns the next byte.
     pub(crate) fn read_u8(&mut self) -> u8 {
-        self.bytes(1).first().copied().unwrap_or(0)
+        self.read_bytes(1).first().copied().unwrap_or(0)
     }
 }
 
 /// Fuzz body for the parser: any text either parses to a request or yields a list of errors.
-pub(crate) const LANGUAGE: Body = Body {
+pub(crate) const LANGUAGE_BODY: FuzzBody = FuzzBody {
     name: "language",
-    corpus: requests,
+    corpus: request_corpus,
     rounds: 15_000,
     run: pipeline::language::fuzz::language,
 };
 
 /// Fuzz body for the planner: any request is either planned or refused with reasons.
-pub(crate) const REQUEST: Body =
-    Body { name: "request", corpus: requests, rounds: 8000, run: request };
+pub(crate) const REQUEST_BODY: FuzzBody =
+    FuzzBody { name: "request", corpus: request_corpus, rounds: 8000, run: fuzz_request };
 
-fn requests() -> Vec<Vec<u8>> {
+fn request_corpus() -> Vec<Vec<u8>> {
     let examples = MachineRegistry::descriptions().map(|d| d.example);
     let people = [
         "rx ++ tx | ip | mpeg +* !http",
@@ -75,7 +75,7 @@ fn requests() -> Vec<Vec<u8>> {
     examples.chain(people).map(|text| text.as_bytes().to_vec()).collect()
 }
 
-fn request(bytes: &[u8]) {
+fn fuzz_request(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     let rendered = pipeline::render(&text, &mistakes, false);
@@ -92,10 +92,10 @@ fn request(bytes: &[u8]) {
 
 /// Fuzz body for rich pointers: any two words resolve to bytes in the pool or to a fault, and any
 /// ring entry is accepted or refused.
-pub(crate) const RESOLVE: Body =
-    Body { name: "resolve", corpus: Vec::new, rounds: 10_000, run: resolve };
+pub(crate) const RESOLVE_BODY: FuzzBody =
+    FuzzBody { name: "resolve", corpus: Vec::new, rounds: 10_000, run: fuzz_pointers };
 
-fn resolve(bytes: &[u8]) {
+fn fuzz_pointers(bytes: &[u8]) {
     let mut input = InputReader(bytes);
     let id = DbufId::new(7).expect("a small number");
     let mut pool = Pool::new(id, PoolConfig { segment: 1 << 12, segments: 4 }).expect("memory");
@@ -124,7 +124,7 @@ fn resolve(bytes: &[u8]) {
         assert!(pool.lease(place).is_ok() == pool.bytes(place).is_some());
         pool.unpin(SegmentPin::from_word(input.read_u64()));
         let mut entry = [0; size_of::<Entry>()];
-        let rest = input.bytes(size_of::<Entry>() - 16);
+        let rest = input.read_bytes(size_of::<Entry>() - 16);
         entry[..8].copy_from_slice(&pointer.words()[0].to_le_bytes());
         entry[8..16].copy_from_slice(&pointer.words()[1].to_le_bytes());
         entry[16..16 + rest.len()].copy_from_slice(rest);

@@ -1,7 +1,7 @@
 //! Fuzz bodies for the readers of external data: captures, frames, and every filter over blocks
 //! with untrusted marks.
 
-use super::bodies::{Body, InputReader};
+use super::bodies::{FuzzBody, InputReader};
 use crate::catalog::example_node;
 use abi::{BlockMetadata, Class, Flags, Marks};
 use filter::testing::{Arena, Frame, Node, Space, amount};
@@ -14,14 +14,14 @@ use wire::capture::{Packet, Reader, Step};
 
 /// Fuzz body for the capture reader: any bytes can be read as a capture up to the end or an error,
 /// and the result does not depend on how the bytes are split.
-pub(crate) const CAPTURE: Body =
-    Body { name: "capture", corpus: captures, rounds: 60_000, run: capture };
+pub(crate) const CAPTURE_BODY: FuzzBody =
+    FuzzBody { name: "capture", corpus: capture_corpus, rounds: 60_000, run: fuzz_capture };
 
-fn captures() -> Vec<Vec<u8>> {
+fn capture_corpus() -> Vec<Vec<u8>> {
     let bundled = testkit::cases::workspace_root().join("examples/web.pcap");
     let bundled = std::fs::read(bundled).expect("the bundled capture");
     let mut small = wire::capture::write::header(LinkType::ETHERNET).to_vec();
-    for frame in frames() {
+    for frame in frame_corpus() {
         let length = frame.len() as u32;
         small.extend(wire::capture::write::record(1_000_000_007, length, length + 9));
         small.extend(frame);
@@ -37,7 +37,7 @@ fn captures() -> Vec<Vec<u8>> {
     vec![bundled[..1500].to_vec(), small, blocks.concat(), block(3, &packet[12..])]
 }
 
-fn capture(bytes: &[u8]) {
+fn fuzz_capture(bytes: &[u8]) {
     let mut whole = Vec::new();
     let mut end = Ok(());
     for packet in wire::capture::packets(bytes) {
@@ -51,7 +51,7 @@ fn capture(bytes: &[u8]) {
     }
     let step = bytes.first().map_or(1, |byte| 1 + usize::from(*byte % 64));
     let mut taken = whole.iter();
-    let result = in_pieces(bytes, step, |packet, data| {
+    let result = read_in_pieces(bytes, step, |packet, data| {
         let (time, length, link, bytes) = taken.next().expect("as many packets as in one piece");
         assert_eq!((packet.time_ns, packet.wire_length, packet.link), (*time, *length, *link));
         assert_eq!(data, bytes);
@@ -60,7 +60,7 @@ fn capture(bytes: &[u8]) {
     assert!(taken.next().is_none());
 }
 
-fn in_pieces(
+fn read_in_pieces(
     bytes: &[u8],
     step: usize,
     mut see: impl FnMut(&Packet, &[u8]),
@@ -88,10 +88,10 @@ fn in_pieces(
 
 /// Fuzz body for dissection: any frame of any link type is dissected into layers inside the frame,
 /// in ascending order.
-pub(crate) const DISSECT: Body =
-    Body { name: "dissect", corpus: generated_frames, rounds: 200_000, run: dissect };
+pub(crate) const DISSECT_BODY: FuzzBody =
+    FuzzBody { name: "dissect", corpus: generated_frames, rounds: 200_000, run: fuzz_dissection };
 
-fn frames() -> Vec<Vec<u8>> {
+fn frame_corpus() -> Vec<Vec<u8>> {
     let tcp = Segment { source: 4000, target: 80, ..Segment::default() };
     vec![
         Built::ethernet().ipv4("10.0.0.1", "10.0.0.2").tcp(&tcp, b"GET / HTTP/1.1\r\n\r\n"),
@@ -102,10 +102,10 @@ fn frames() -> Vec<Vec<u8>> {
 
 fn generated_frames() -> Vec<Vec<u8>> {
     let link = LinkType::ETHERNET.0.to_be_bytes();
-    frames().into_iter().map(|frame| [&link[..], &frame].concat()).collect()
+    frame_corpus().into_iter().map(|frame| [&link[..], &frame].concat()).collect()
 }
 
-fn dissect(bytes: &[u8]) {
+fn fuzz_dissection(bytes: &[u8]) {
     let mut input = InputReader(bytes);
     let link = LinkType(input.read_u16() % 300);
     let frame = input.0;
@@ -125,14 +125,14 @@ fn dissect(bytes: &[u8]) {
 
 /// Fuzz body for filters: any blocks with arbitrary marks pass through every filter, and each block
 /// is emitted or counted.
-pub(crate) const FILTERS: Body =
-    Body { name: "filters", corpus: generated_frames, rounds: 300, run: filters };
+pub(crate) const FILTERS_BODY: FuzzBody =
+    FuzzBody { name: "filters", corpus: generated_frames, rounds: 300, run: fuzz_filters };
 
-/// Filters that contain automata are slow to construct. They are tested with one input in this
-/// many.
+/// One input in this many is tested with the filters that contain automata, because such filters
+/// are slow to construct.
 const SLOW_FILTER_STEP: u8 = 64;
 
-fn filters(bytes: &[u8]) {
+fn fuzz_filters(bytes: &[u8]) {
     let seldom = bytes.first().is_some_and(|first| first % SLOW_FILTER_STEP == 0);
     for (description, words, costly) in catalog_examples() {
         if *costly && !seldom {
@@ -181,7 +181,7 @@ fn run_node(mut node: Node, bytes: &[u8]) {
             space = space.with_heads(head / 2);
         }
         let count = 1 + usize::from(input.read_u8()) % LANES;
-        let frames: Vec<Frame> = (0..count).map(|_| frame(&mut input)).collect();
+        let frames: Vec<Frame> = (0..count).map(|_| random_frame(&mut input)).collect();
         let mut batch = space.batch(&frames);
         for lane in 0..count {
             let block = with_random_marks(batch.block(lane), &mut input);
@@ -202,12 +202,12 @@ fn run_node(mut node: Node, bytes: &[u8]) {
     assert_eq!(came.blocks + counts.made.blocks, became, "`{name}`: {counts:?}");
 }
 
-fn frame(input: &mut InputReader<'_>) -> Frame {
+fn random_frame(input: &mut InputReader<'_>) -> Frame {
     const LINKS: [u16; 8] = [1, 1, 0, 12, 101, 113, 276, Marks::NO_LINK];
     let (choice, length) = (input.read_u8(), usize::from(input.read_u8()));
     Frame {
         link: LINKS[usize::from(choice % 8)],
-        bytes: input.bytes(length).to_vec(),
+        bytes: input.read_bytes(length).to_vec(),
         wire_length: (choice & 8 != 0).then_some(u32::from(choice) << 12),
         time: u64::from(choice) << 32,
     }

@@ -1,6 +1,6 @@
 //! Fuzz bodies for HTTP/1: heads and chunks separately, and whole connections through the filter.
 
-use super::bodies::{Body, InputReader};
+use super::bodies::{FuzzBody, InputReader};
 use abi::{Flags, Marks, RichPointer};
 use filter::Batch;
 use filter::testing::{Arena, Frame, Node, Space, amount};
@@ -8,13 +8,14 @@ use wire::http::{self, BodyPart, Head, HeadSearch, ParseMode, RequestMethod, Sta
 
 /// Fuzz body for message heads: any bytes parse as a complete head, a prefix of one, or an error.
 /// The body framing derived from a head never reads past the end of the body.
-pub(crate) const HEAD: Body = Body { name: "http head", corpus: texts, rounds: 30_000, run: head };
+pub(crate) const HEAD_BODY: FuzzBody =
+    FuzzBody { name: "http head", corpus: http_corpus, rounds: 30_000, run: fuzz_head };
 
 /// Fuzz body for connections: any bytes are accepted as the two directions of a connection.
-pub(crate) const CONNECTION: Body =
-    Body { name: "http connection", corpus: texts, rounds: 4000, run: connection };
+pub(crate) const CONNECTION_BODY: FuzzBody =
+    FuzzBody { name: "http connection", corpus: http_corpus, rounds: 4000, run: fuzz_connection };
 
-fn texts() -> Vec<Vec<u8>> {
+fn http_corpus() -> Vec<Vec<u8>> {
     let texts: [&[u8]; 8] = [
         b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade , close\r\nUpgrade: x\r\n\r\nrest",
         b"POST /x?y HTTP/1.0\r\nContent-Length: 3\r\nContent-Encoding: gzip, br\r\n\r\nabcGET /\n",
@@ -28,7 +29,7 @@ fn texts() -> Vec<Vec<u8>> {
     texts.map(<[u8]>::to_vec).into()
 }
 
-fn head(bytes: &[u8]) {
+fn fuzz_head(bytes: &[u8]) {
     let _ = http::guess(bytes);
     let mut seek = HeadSearch::default();
     let middle = bytes.len() / 2;
@@ -47,8 +48,8 @@ fn head(bytes: &[u8]) {
             let Ok(body) = body else { continue };
             let rest = &bytes[head.end..];
             let (whole, cut) = (
-                data(body, &[rest]),
-                data(body, &[&rest[..rest.len() / 2], &rest[rest.len() / 2..]]),
+                body_data(body, &[rest]),
+                body_data(body, &[&rest[..rest.len() / 2], &rest[rest.len() / 2..]]),
             );
             assert!(whole.len() <= rest.len());
             assert!(
@@ -59,7 +60,7 @@ fn head(bytes: &[u8]) {
     }
 }
 
-fn data(mut body: http::Body, pieces: &[&[u8]]) -> Vec<u8> {
+fn body_data(mut body: http::Body, pieces: &[&[u8]]) -> Vec<u8> {
     let mut found = Vec::new();
     for piece in pieces {
         let mut rest = *piece;
@@ -82,7 +83,7 @@ fn data(mut body: http::Body, pieces: &[&[u8]]) -> Vec<u8> {
 /// Sends a connection through the filter. Each block of the input begins with two bytes that
 /// determine the properties of the block. Asserts that every message has a description at its
 /// beginning and one end, that no block stays held, and that the ledger balances.
-fn connection(bytes: &[u8]) {
+fn fuzz_connection(bytes: &[u8]) {
     let mut input = InputReader(bytes);
     let words: &[&str] = match input.read_u8() % 4 {
         0 => &["emit=body"],
@@ -97,7 +98,7 @@ fn connection(bytes: &[u8]) {
     let (mut came, mut left) = (0, Vec::new());
     while !input.0.is_empty() {
         let (choice, length) = (input.read_u8(), usize::from(input.read_u8()));
-        let mut block = space.batch(&[Frame::tcp(1, 2, input.bytes(length))]).block(0);
+        let mut block = space.batch(&[Frame::tcp(1, 2, input.read_bytes(length))]).block(0);
         block = block.narrow(54, u32::MAX);
         if choice & 1 != 0 {
             let hole = u32::from(choice);
@@ -118,10 +119,10 @@ fn connection(bytes: &[u8]) {
     let made = came + node.counts.made.blocks;
     let lost = node.counts.evicted.blocks + node.counts.no_room.blocks;
     assert_eq!(made, amount(&left).blocks + node.counts.consumed.blocks + lost);
-    nests(&left);
+    assert_messages_nest(&left);
 }
 
-fn nests(left: &[Batch<'_>]) {
+fn assert_messages_nest(left: &[Batch<'_>]) {
     let mut open = [[false; 2]; 3];
     for batch in left {
         for (_, block) in batch.blocks().filter(|(_, block)| block.pointer.class.answered()) {

@@ -1,14 +1,15 @@
 //! Fuzz bodies for the parsers of DNS messages and TLS hellos.
 
-use super::bodies::Body;
+use super::bodies::FuzzBody;
 use wire::dns::{Entry, LENGTH, Message, NAME_MAX};
 use wire::tls::{BEGIN_MAX, FirstHello, HELLO_MAX, begin};
 
 /// Fuzz body for DNS: any bytes after a DNS header parse as entries within the message, with names
 /// of bounded length, up to the end or a fault.
-pub(crate) const DNS: Body = Body { name: "dns", corpus: responses, rounds: 60_000, run: dns };
+pub(crate) const DNS_BODY: FuzzBody =
+    FuzzBody { name: "dns", corpus: dns_corpus, rounds: 60_000, run: fuzz_dns };
 
-fn responses() -> Vec<Vec<u8>> {
+fn dns_corpus() -> Vec<Vec<u8>> {
     let header = |counts: [u8; 4]| {
         let [questions, answers, authorities, more] = counts;
         vec![7, 7, 0x85, 0x80, 0, questions, 0, answers, 0, authorities, 0, more]
@@ -25,7 +26,7 @@ fn responses() -> Vec<Vec<u8>> {
     ]
 }
 
-fn dns(bytes: &[u8]) {
+fn fuzz_dns(bytes: &[u8]) {
     let Some(message) = Message::parse(bytes) else {
         return assert!(bytes.len() < LENGTH);
     };
@@ -52,9 +53,10 @@ fn dns(bytes: &[u8]) {
 
 /// Fuzz body for TLS hellos: any bytes are recognized as TLS or not, and appended bytes do not
 /// change the result.
-pub(crate) const HELLO: Body = Body { name: "hello", corpus: hellos, rounds: 60_000, run: hello };
+pub(crate) const HELLO_BODY: FuzzBody =
+    FuzzBody { name: "hello", corpus: hello_corpus, rounds: 60_000, run: fuzz_hello };
 
-fn hellos() -> Vec<Vec<u8>> {
+fn hello_corpus() -> Vec<Vec<u8>> {
     let name = b"\0\0\0\x08\0\x06\0\0\x03a.b";
     let versions = b"\0\x2b\0\x03\x02\x03\x04";
     let protocols = b"\0\x10\0\x05\0\x03\x02h2";
@@ -70,7 +72,7 @@ fn hellos() -> Vec<Vec<u8>> {
     vec![record(&message_of), pieces, record(&message(2, &answer)), b"GET / HTTP/1.1".to_vec()]
 }
 
-fn hello(bytes: &[u8]) {
+fn fuzz_hello(bytes: &[u8]) {
     let mut room = Vec::new();
     let whole = read_hello(bytes, &mut room);
     let mut known = false;

@@ -1,7 +1,7 @@
 //! Fuzz bodies for program execution: the expression compiler, classic BPF, and the eBPF
 //! interpreter.
 
-use super::bodies::{Body, InputReader};
+use super::bodies::{FuzzBody, InputReader};
 use ebpf::Hook;
 use ebpf::classic::{ClassicProgram, Instruction, LinkType, Metadata, Options, compile};
 use ebpf::insn::Insn;
@@ -9,10 +9,14 @@ use ebpf::interpret::{Machine, Packet};
 
 /// Fuzz body for the expression compiler: any text compiles to a program that terminates for any
 /// frame, or is rejected with a span.
-pub(crate) const EXPRESSION: Body =
-    Body { name: "expression", corpus: expressions, rounds: 20_000, run: expression };
+pub(crate) const EXPRESSION_BODY: FuzzBody = FuzzBody {
+    name: "expression",
+    corpus: expression_corpus,
+    rounds: 20_000,
+    run: fuzz_expression,
+};
 
-fn expressions() -> Vec<Vec<u8>> {
+fn expression_corpus() -> Vec<Vec<u8>> {
     let lines = [
         "tcp port 80 or 443 and not (src host 10.0.0.1 or dst net 192.168/16)",
         "ip6 and host fe80::1 or ip6 net 2001:db8::/32 and icmp6[icmp6type] = 128",
@@ -23,7 +27,7 @@ fn expressions() -> Vec<Vec<u8>> {
     lines.map(|line| [&[0], line.as_bytes()].concat()).to_vec()
 }
 
-fn expression(bytes: &[u8]) {
+fn fuzz_expression(bytes: &[u8]) {
     const LINKS: [u32; 8] = [0, 1, 12, 101, 105, 113, 127, 276];
     let mut input = InputReader(bytes);
     let choice = input.read_u8();
@@ -43,13 +47,13 @@ fn expression(bytes: &[u8]) {
 }
 
 /// Fuzz body for classic BPF: any instructions are rejected, or terminate for any frame.
-pub(crate) const CLASSIC: Body =
-    Body { name: "classic", corpus: Vec::new, rounds: 20_000, run: classic };
+pub(crate) const CLASSIC_BODY: FuzzBody =
+    FuzzBody { name: "classic", corpus: Vec::new, rounds: 20_000, run: fuzz_classic };
 
-fn classic(bytes: &[u8]) {
+fn fuzz_classic(bytes: &[u8]) {
     let mut input = InputReader(bytes);
     let count = usize::from(input.read_u8() % 64);
-    let mut code: Vec<Instruction> = (0..count).map(|_| instruction(&mut input)).collect();
+    let mut code: Vec<Instruction> = (0..count).map(|_| random_instruction(&mut input)).collect();
     code.push(Instruction::non_branching(0x06, 1));
     let Ok(program) = ClassicProgram::new(code) else { return };
     // A listing omits unused fields, so results are compared instead.
@@ -61,14 +65,14 @@ fn classic(bytes: &[u8]) {
 }
 
 /// Returns a mostly valid classic BPF instruction, with a valid jump target and scratch word.
-fn instruction(input: &mut InputReader<'_>) -> Instruction {
-    const KNOWN: [u16; 16] = [
+fn random_instruction(input: &mut InputReader<'_>) -> Instruction {
+    const KNOWN_OPCODES: [u16; 16] = [
         0x00, 0x01, 0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0x60, 0xb1, 0x02, 0x03, 0x05, 0x15, 0x07,
         0x87,
     ];
     let choice = input.read_u8();
     let code = match choice {
-        0..160 => KNOWN[usize::from(choice % 16)],
+        0..160 => KNOWN_OPCODES[usize::from(choice % 16)],
         160..250 => 0x04 | u16::from(choice & 0x0f) << 4 | u16::from(choice & 0x10) >> 1,
         _ => input.read_u16(),
     };
@@ -83,17 +87,17 @@ fn instruction(input: &mut InputReader<'_>) -> Instruction {
 
 /// Fuzz body for the eBPF interpreter: any code over any packet ends with a value or a fault, and
 /// can be disassembled.
-pub(crate) const INTERPRETER: Body =
-    Body { name: "interpreter", corpus: Vec::new, rounds: 40_000, run: interpreter };
+pub(crate) const INTERPRETER_BODY: FuzzBody =
+    FuzzBody { name: "interpreter", corpus: Vec::new, rounds: 40_000, run: fuzz_interpreter };
 
-fn interpreter(bytes: &[u8]) {
+fn fuzz_interpreter(bytes: &[u8]) {
     let mut input = InputReader(bytes);
     let count = usize::from(input.read_u8() % 64);
     let places = [Hook::Xdp, Hook::Tc, Hook::Socket];
     let place = places[usize::from(input.read_u8()) % places.len()];
     let linear = usize::from(input.read_u16());
-    let mut code = if input.read_u8() % 4 == 0 { Vec::new() } else { prologue() };
-    code.extend((0..count).map(|_| insn(&mut input)));
+    let mut code = if input.read_u8() % 4 == 0 { Vec::new() } else { prologue_code() };
+    code.extend((0..count).map(|_| random_insn(&mut input)));
     code.push(Insn { code: 0x95, dst: 0, src: 0, off: 0, imm: 0 });
     assert_eq!(ebpf::insn::decode(&ebpf::insn::encode(&code)), Some(code.clone()));
     let packet = Packet::new(input.0).split_at(linear).tagged(7, 0x8100);
@@ -111,7 +115,7 @@ fn interpreter(bytes: &[u8]) {
 /// Returns code that initializes every register and the stack, so that the random code after it
 /// runs for a while. Register r6 holds the context, r7 a map value, and r8 and r9 the start and the
 /// end of the packet if the hook provides them.
-fn prologue() -> Vec<Insn> {
+fn prologue_code() -> Vec<Insn> {
     let insn = |code, dst, src, off, imm| Insn { code, dst, src, off, imm };
     let mut code = vec![insn(0xbf, 6, 1, 0, 0), insn(0x18, 7, 2, 0, 1), insn(0, 0, 0, 0, 0)];
     code.extend([8, 9, 0, 2, 3, 4, 5].map(|reg| insn(0xb7, reg, 0, 0, 40 + i32::from(reg))));
@@ -121,8 +125,8 @@ fn prologue() -> Vec<Insn> {
 
 /// Returns a random eBPF instruction, usually a valid one with valid registers and short jump
 /// distances.
-fn insn(input: &mut InputReader<'_>) -> Insn {
-    const KNOWN: [u8; 32] = [
+fn random_insn(input: &mut InputReader<'_>) -> Insn {
+    const KNOWN_OPCODES: [u8; 32] = [
         0xb7, 0xb4, 0xbf, 0xbc, 0x07, 0x0f, 0x1f, 0x27, 0x37, 0x3f, 0x47, 0x5f, 0x67, 0x77, 0x87,
         0x97, 0xdc, 0xd4, 0xd7, 0xaf, 0x15, 0x2d, 0x55, 0xa5, 0x61, 0x69, 0x71, 0x79, 0x7b, 0x63,
         0xdb, 0x85,
@@ -134,7 +138,7 @@ fn insn(input: &mut InputReader<'_>) -> Insn {
         let off = imm as i16;
         return Insn { code: low, dst: dst & 0x0f, src: src & 0x0f, off, imm: (imm >> 16) as i32 };
     }
-    let code = KNOWN[usize::from(choice) % KNOWN.len()];
+    let code = KNOWN_OPCODES[usize::from(choice) % KNOWN_OPCODES.len()];
     let (dst, src) = (dst % 10, if code & 7 == 1 && low & 1 == 0 { 10 } else { src % 11 });
     let off = match (code & 7, low % 4) {
         // Loads and stores: mostly on the stack.

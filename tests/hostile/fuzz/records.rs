@@ -1,6 +1,6 @@
 //! Fuzz body for records: an untrusted file is opened, planned and replayed.
 
-use super::bodies::Body;
+use super::bodies::FuzzBody;
 use crate::scratch::Scratch;
 use engine::build::{PathOptions, Settings, build_with};
 use engine::change::change;
@@ -16,15 +16,15 @@ use std::time::Duration;
 
 /// Fuzz body for records: any bytes are either rejected with a message, or replayed to the end: the
 /// spaces run the recorded passes, and the counts balance.
-pub(crate) const RECORD: Body =
-    Body { name: "record", corpus: records, rounds: 150, run: replay_untrusted };
+pub(crate) const RECORD_BODY: FuzzBody =
+    FuzzBody { name: "record", corpus: record_corpus, rounds: 150, run: fuzz_record };
 
 /// Timeout of a change, longer than any machine needs for it.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Returns valid records: of one space, of two spaces, of a path that was changed while it was
 /// recorded, and of the first format version.
-fn records() -> Vec<Vec<u8>> {
+fn record_corpus() -> Vec<Vec<u8>> {
     let lines: [(&str, &[&str]); 3] = [
         ("generate count=4 size=60 seq=yes | udp | print", &[]),
         ("generate count=9 size=70 seq=yes | (tcp gap=1ms + udp | count@thread1) | discard", &[]),
@@ -74,7 +74,7 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
     let bytes = std::fs::read(&file).expect("what was just written");
     let record = Record::open(&file).expect("a record");
     assert_eq!(record.changes.len(), changes.len(), "{line}");
-    assert_eq!(replay(record), Some(0), "{line}");
+    assert_eq!(replay_record(record), Some(0), "{line}");
     bytes
 }
 
@@ -89,7 +89,7 @@ fn plan_request(line: &str) -> Option<(Plan, Machine)> {
 
 /// Replays a record without output; returns the number of failures, or `None` if the request is
 /// planned differently on this machine.
-fn replay(record: Record) -> Option<usize> {
+fn replay_record(record: Record) -> Option<usize> {
     let (plan, _) = plan_request(&record.head.request)?;
     if format_layout(&plan) != record.head.layout {
         return None;
@@ -116,7 +116,7 @@ fn replay(record: Record) -> Option<usize> {
     Some(outcome.failures.len())
 }
 
-fn replay_untrusted(bytes: &[u8]) {
+fn fuzz_record(bytes: &[u8]) {
     let folder = Scratch::new();
     let file = folder.path("any.pcapng");
     std::fs::write(&file, bytes).expect("a file");
@@ -124,7 +124,7 @@ fn replay_untrusted(bytes: &[u8]) {
         Err(broken) => assert!(broken.to_string().contains("any.pcapng"), "{broken}"),
         Ok(record) => {
             assert!(engine::record::read::is_record(&file).expect("a file"));
-            replay(record);
+            replay_record(record);
         }
     }
 }

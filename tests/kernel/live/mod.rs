@@ -23,18 +23,17 @@ use testkit::net::{CLIENT_DEVICE, SERVER_DEVICE, wait_until};
 use traffic::Network;
 use wire::checksum::Sum;
 
-/// Each chain receives one corpus frame in this many, and different chains receive different
-/// frames.
+/// Each chain receives one corpus frame in this many. Different chains receive different frames.
 const FRAMES_STEP: usize = 29;
-/// Sampling of chains: one in the first number of the chains of two filters is tested, and one in
-/// the second number of the chains of three filters.
-const CHAINS_STEP: [usize; 2] = [11, 151];
+/// Steps of the sampling of chains: one chain of two filters in the first number is tested, and one
+/// chain of three filters in the second number.
+const CHAIN_STEPS: [usize; 2] = [11, 151];
 
 /// Number of frames sent before the test waits for the last of them.
 const FRAMES_IN_FLIGHT: usize = 64;
 
 /// The packets of one run, with the verdicts on them.
-struct Run {
+struct TwinRun {
     chain: Chain,
     hardened: bool,
     records: Vec<Record>,
@@ -42,7 +41,13 @@ struct Run {
 }
 
 /// Attaches a chain, sends the traffic, and collects the verdicts of all judges.
-fn run(net: &Network, point: AttachPoint, hardened: bool, chain: Chain, frames: &[&[u8]]) -> Run {
+fn run_chain(
+    net: &Network,
+    point: AttachPoint,
+    hardened: bool,
+    chain: Chain,
+    frames: &[&[u8]],
+) -> TwinRun {
     let target = Target { hook: point.hook(), hardened, takes: false, single: false };
     let program = program(&chain, target).unwrap_or_else(|unfit| panic!("{unfit}"));
     let (space, device) = match point {
@@ -74,18 +79,18 @@ fn run(net: &Network, point: AttachPoint, hardened: bool, chain: Chain, frames: 
     let missing = sent.iter().find(|frame| !went.any(|seen| seen == **frame));
     assert_eq!(missing, None, "a frame went by unseen");
     let (mut user, mut interpreter) = (User::new(&chain, &program), Interpreter::new(&program));
-    let mut seen = stage.judge(&records);
+    let mut seen = stage.recorded_verdicts(&records);
     let packets = records.iter().map(Record::packet);
     let tally = exam::compare(&mut [&mut user, &mut interpreter, &mut seen], packets);
     let tally = tally.unwrap_or_else(|differ| {
         panic!("`{}` at {point:?}, hardened {hardened}: {differ}", request(&chain))
     });
-    Run { chain, hardened, records, tally }
+    TwinRun { chain, hardened, records, tally }
 }
 
-/// Returns the chains that do not change frames, each with the flag `hardened` of its target. Every
-/// twin alone is tested for both targets, and some chains of two and three filters for one target
-/// each.
+/// Returns the chains that do not change frames, each with the flag `hardened` of its target. Each
+/// twin by itself is tested for both targets, and some chains of two and three filters for one
+/// target each.
 fn chains_under_test() -> Vec<(Chain, bool)> {
     let mut all: Vec<(Chain, bool)> = Vec::new();
     // The witness records the frame after the chain, which must leave it whole.
@@ -93,7 +98,7 @@ fn chains_under_test() -> Vec<(Chain, bool)> {
     for (number, chain) in chains.enumerate() {
         match chain.len() {
             1 => all.extend([(chain.clone(), false), (chain, true)]),
-            length if number % CHAINS_STEP[length - 2] == 0 => all.push((chain, number % 2 == 0)),
+            length if number % CHAIN_STEPS[length - 2] == 0 => all.push((chain, number % 2 == 0)),
             _ => {}
         }
     }
@@ -101,7 +106,7 @@ fn chains_under_test() -> Vec<(Chain, bool)> {
 }
 
 /// Runs all chains at one hook; returns `None` if the machine does not support them.
-fn run_all(point: AttachPoint) -> Option<Vec<Run>> {
+fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
     need::require_bpf()?;
     if matches!(point, AttachPoint::Tcx(_)) && sys::probe::tcx().is_err() {
         return need::report_skip("needs TCX (Linux 6.6)");
@@ -115,9 +120,9 @@ fn run_all(point: AttachPoint) -> Option<Vec<Run>> {
     let all = chains_under_test().into_iter().enumerate().map(|(number, (chain, hardened))| {
         let frames = frames.iter().skip(number % FRAMES_STEP).step_by(FRAMES_STEP);
         let frames: Vec<&[u8]> = frames.map(Vec::as_slice).collect();
-        run(&net, point, hardened, chain, &frames)
+        run_chain(&net, point, hardened, chain, &frames)
     });
-    let all: Vec<Run> = all.collect();
+    let all: Vec<TwinRun> = all.collect();
     for run in &all {
         let (chain, tally) = (request(&run.chain), run.tally);
         println!("`{chain}`, hardened {}: {tally:?}", run.hardened);
@@ -130,7 +135,7 @@ fn run_all(point: AttachPoint) -> Option<Vec<Run>> {
 }
 
 /// Returns the number of packets in these runs for which `such` returns true.
-fn count(runs: &[Run], such: impl Fn(&Record) -> bool) -> usize {
+fn count_packets(runs: &[TwinRun], such: impl Fn(&Record) -> bool) -> usize {
     runs.iter().flat_map(|run| &run.records).filter(|record| such(record)).count()
 }
 
@@ -140,11 +145,11 @@ fn is_merged(record: &Record) -> bool {
 }
 
 fn is_fragmented(record: &Record) -> bool {
-    record.linear < record.frame.len()
+    record.linear_length < record.frame.len()
 }
 
 /// Returns true if most of the frame is in page fragments of a file.
-fn is_from_file(record: &Record) -> bool {
+fn is_in_file_pages(record: &Record) -> bool {
     is_fragmented(record) && record.frame.iter().filter(|byte| **byte == b'f').count() > 1_000
 }
 
@@ -173,35 +178,38 @@ fn has_two_tags(record: &Record) -> bool {
     is_tagged(record) && matches!(record.frame.get(12..14), Some([0x81, 0] | [0x88, 0xa8]))
 }
 
-fn tcx(side: Side) {
-    let Some(runs) = run_all(AttachPoint::Tcx(side)) else { return };
+fn assert_twins_match_at_tcx(side: Side) {
+    let Some(runs) = run_all_chains(AttachPoint::Tcx(side)) else { return };
     let found = [
-        ("joined", count(&runs, is_merged)),
-        ("in pieces", count(&runs, is_fragmented)),
-        ("of a file", count(&runs, is_from_file)),
-        ("unfilled", count(&runs, has_partial_checksum)),
-        ("tagged", count(&runs, is_tagged)),
-        ("stacked", count(&runs, has_two_tags)),
+        ("merged", count_packets(&runs, is_merged)),
+        ("fragmented", count_packets(&runs, is_fragmented)),
+        ("in file pages", count_packets(&runs, is_in_file_pages)),
+        ("with partial checksum", count_packets(&runs, has_partial_checksum)),
+        ("tagged", count_packets(&runs, is_tagged)),
+        ("with two tags", count_packets(&runs, has_two_tags)),
     ];
     println!("{} runs: {found:?}", runs.len());
-    assert!(found.iter().all(|(_, found)| *found >= runs.len()), "hardly any: {found:?}");
+    assert!(found.iter().all(|(_, found)| *found >= runs.len()), "too few of a kind: {found:?}");
 }
 
 #[test]
 fn v4_twins_at_tcx_ingress_match_their_filters() {
-    tcx(Side::Ingress);
+    assert_twins_match_at_tcx(Side::Ingress);
 }
 
 #[test]
 fn v4_twins_at_tcx_egress_match_their_filters() {
-    tcx(Side::Egress);
+    assert_twins_match_at_tcx(Side::Egress);
 }
 
 #[test]
 fn v4_twins_at_xdp_match_their_filters() {
-    let Some(runs) = run_all(AttachPoint::Xdp) else { return };
-    let several = count(&runs, is_fragmented);
-    println!("of several buffers: {several}, of a file: {}", count(&runs, is_from_file));
+    let Some(runs) = run_all_chains(AttachPoint::Xdp) else { return };
+    let several = count_packets(&runs, is_fragmented);
+    println!(
+        "of several buffers: {several}, of a file: {}",
+        count_packets(&runs, is_in_file_pages)
+    );
     assert!(several >= runs.len(), "hardly any frame has several buffers: {several}");
 }
 
@@ -214,8 +222,8 @@ fn twins_are_unsure_of_bytes_in_a_second_buffer() {
     let Some(net) = Network::new() else { return };
     for hardened in [false, true] {
         let chain = vec![Examined::new(&MATCH, &["at=5000", "hex=66"])];
-        let run = run(&net, AttachPoint::Xdp, hardened, chain, &[]);
+        let run = run_chain(&net, AttachPoint::Xdp, hardened, chain, &[]);
         println!("hardened {hardened}: {:?}", run.tally);
-        assert!(count(&[run], is_from_file) > 10);
+        assert!(count_packets(&[run], is_in_file_pages) > 10);
     }
 }

@@ -27,7 +27,7 @@ const RECORDS_SIZE: u32 = 4 << 20;
 const FRAME_MAX: u32 = 1 << 17;
 
 /// Offsets in the map that holds the records.
-mod witness {
+mod records_map {
     pub(super) const POSITION: i16 = 0;
     pub(super) const LOST: i16 = 8;
     pub(super) const LINEAR: i16 = 16;
@@ -70,7 +70,7 @@ impl AttachPoint {
     }
 }
 
-/// An attached program that records its packets.
+/// An attached program that records the packets it processes.
 pub(super) struct RecordedProgram<'p> {
     program: &'p Program,
     maps: Vec<Map>,
@@ -81,7 +81,7 @@ pub(super) struct RecordedProgram<'p> {
 impl<'p> RecordedProgram<'p> {
     /// Attaches the program to an interface in this thread's namespace.
     pub(super) fn attach(program: &'p Program, device: &str, point: AttachPoint) -> Self {
-        let staged = instrumented(program, point);
+        let staged = instrument(program, point);
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
         let maps: Vec<Map> = staged.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
@@ -100,15 +100,19 @@ impl<'p> RecordedProgram<'p> {
 
     /// Returns the number of bytes that the records fill.
     pub(super) fn filled_bytes(&self) -> usize {
-        self.seen.word(witness::POSITION as usize).unwrap() as usize
+        self.seen.word(records_map::POSITION as usize).unwrap() as usize
     }
 
     /// Returns the records in order.
     pub(super) fn records(&self) -> Vec<Record> {
-        assert_eq!(self.seen.word(witness::LOST as usize), Some(0), "the witness had no room");
-        let (mut at, end) = (witness::RECORDS as usize, self.filled_bytes());
+        assert_eq!(
+            self.seen.word(records_map::LOST as usize),
+            Some(0),
+            "the map of records was full"
+        );
+        let (mut at, end) = (records_map::RECORDS as usize, self.filled_bytes());
         let mut records = Vec::new();
-        while at < witness::RECORDS as usize + end {
+        while at < records_map::RECORDS as usize + end {
             let begin = at;
             let half = |field| self.seen.half(begin + field).unwrap();
             let counters = self.program.counters.len();
@@ -123,7 +127,7 @@ impl<'p> RecordedProgram<'p> {
             let frame = bytes.split_off(counters * 8);
             records.push(Record {
                 outcome: Outcome::of(half(record::CLASS)),
-                linear: half(record::LINEAR) as usize,
+                linear_length: half(record::LINEAR) as usize,
                 tag: (half(record::TAGGED) != 0).then_some(tag),
                 counters: words(&bytes),
                 frame,
@@ -133,7 +137,7 @@ impl<'p> RecordedProgram<'p> {
     }
 
     /// Returns a judge whose verdicts are the recorded results.
-    pub(super) fn judge(&self, records: &[Record]) -> RecordedVerdicts {
+    pub(super) fn recorded_verdicts(&self, records: &[Record]) -> RecordedVerdicts {
         let mut before = vec![0; self.program.counters.len()];
         let mut rulings = Vec::new();
         for record in records {
@@ -154,7 +158,7 @@ impl<'p> RecordedProgram<'p> {
 /// length is even, and 0x88a8 if it is odd.
 pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     /// The helper BPF_FUNC_skb_vlan_push.
-    const PUSH: i32 = 18;
+    const SKB_VLAN_PUSH: i32 = 18;
     let mut a = Asm::new();
     let (service, push, on) = (a.label(), a.label(), a.label());
     a.push(Insn::mov(R6, R1));
@@ -175,7 +179,7 @@ pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     a.bind(push);
     a.push(Insn::mov(R1, R6));
     a.push(Insn::mov(R3, 0xa00f));
-    a.push(Insn { imm: PUSH, ..Insn::call(Helper::CpuId) });
+    a.push(Insn { imm: SKB_VLAN_PUSH, ..Insn::call(Helper::CpuId) });
     a.bind(on);
     a.push(Insn::mov(R0, AttachPoint::Tcx(side).pass_verdict()));
     a.push(Insn::exit());
@@ -190,7 +194,7 @@ pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
 pub(super) struct Record {
     pub(super) outcome: Outcome,
     /// Number of directly readable bytes before the twin ran; at XDP, the number of all bytes.
-    pub(super) linear: usize,
+    pub(super) linear_length: usize,
     pub(super) tag: Option<Tag>,
     pub(super) counters: Vec<u64>,
     pub(super) frame: Vec<u8>,
@@ -207,7 +211,7 @@ impl Record {
     /// Returns the packet in the form that the other judges accept.
     pub(super) fn packet(&self) -> Packet<'_> {
         let packet = Packet { tag: self.tag, ..Packet::new(&self.frame) };
-        packet.split_at(self.linear)
+        packet.split_at(self.linear_length)
     }
 }
 
@@ -233,24 +237,24 @@ impl Judge for RecordedVerdicts {
 }
 
 /// Returns the program with recording code around it. The map of records is the last map.
-fn instrumented(program: &Program, point: AttachPoint) -> Program {
+fn instrument(program: &Program, point: AttachPoint) -> Program {
     let number = u32::try_from(program.maps.len()).unwrap();
-    let mut code = entry_code(number, point);
+    let mut code = recording_entry(number, point);
     let ends = code.len() + program.code.len();
     for insn in &program.code {
         let to_the_end = i16::try_from(ends - code.len() - 1).unwrap();
         code.push(if *insn == Insn::exit() { Insn::jump(to_the_end) } else { *insn });
     }
-    code.extend(exit_code(number, program.counters.len(), point));
+    code.extend(recording_exit(number, program.counters.len(), point));
     let mut maps = program.maps.clone();
-    let value_size = witness::RECORDS as u32 + RECORDS_SIZE + 2 * FRAME_MAX;
+    let value_size = records_map::RECORDS as u32 + RECORDS_SIZE + 2 * FRAME_MAX;
     maps.push(MapSpec::array("witness", value_size));
     Program { code, maps, ..program.clone() }
 }
 
 /// Returns code that passes packets of other processors without recording them, and stores the
 /// length of the linear data.
-fn entry_code(map: u32, point: AttachPoint) -> Vec<Insn> {
+fn recording_entry(map: u32, point: AttachPoint) -> Vec<Insn> {
     let (data, end) = if point == AttachPoint::Xdp { (0, 4) } else { (76, 80) };
     let mut code = vec![
         Insn::mov(R6, R1),
@@ -264,39 +268,39 @@ fn entry_code(map: u32, point: AttachPoint) -> Vec<Insn> {
         Insn::alu(Alu::Sub, R2, R3),
     ];
     code.extend(Insn::load_map_value(R3, map, 0));
-    code.push(Insn::store(Size::DW, R3, witness::LINEAR, R2));
+    code.push(Insn::store(Size::DW, R3, records_map::LINEAR, R2));
     code
 }
 
 /// Returns code that writes a record. Register r0 holds the class, r6 the context.
-fn exit_code(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
+fn recording_exit(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
     let mut a = Asm::new();
     let (lost, on) = (a.label(), a.label());
     a.push(Insn::mov(R9, R0));
     a.push_wide(Insn::load_map_value(R7, map, 0));
-    a.push(Insn::load(Size::DW, R8, R7, witness::POSITION));
+    a.push(Insn::load(Size::DW, R8, R7, records_map::POSITION));
     a.jump_if(Cond::Ge, R8, RECORDS_SIZE as i32, lost);
     // r7: the record, by an index whose bounds the verifier knows.
     a.push(Insn::alu(Alu::Add, R7, R8));
-    header(&mut a, map, point);
+    emit_record_header(&mut a, map, point);
     for counter in 0..counters {
         a.push_wide(Insn::load_map_value(R1, 0, (counter * 8) as u32));
         a.push(Insn::load(Size::DW, R1, R1, 0));
-        a.push(field(Size::DW, record::COUNTERS + counter * 8, R1));
+        a.push(store_field(Size::DW, record::COUNTERS + counter * 8, R1));
     }
     let head = (record::COUNTERS + counters * 8) as i32;
-    frame(&mut a, head, point, lost);
+    emit_frame_copy(&mut a, head, point, lost);
     a.push(Insn::load(Size::DW, R1, R10, -8));
     a.push(Insn::alu(Alu::Add, R1, head + 7));
     a.push(Insn::alu(Alu::And, R1, -8));
     a.push(Insn::alu(Alu::Add, R8, R1));
     a.push_wide(Insn::load_map_value(R1, map, 0));
-    a.push(Insn::store(Size::DW, R1, witness::POSITION, R8));
+    a.push(Insn::store(Size::DW, R1, records_map::POSITION, R8));
     a.jump(on);
     a.bind(lost);
     a.push_wide(Insn::load_map_value(R1, map, 0));
     a.push(Insn::mov(R2, 1));
-    a.push(Insn::atomic(Size::DW, insn::atomic::ADD, R1, witness::LOST, R2));
+    a.push(Insn::atomic(Size::DW, insn::atomic::ADD, R1, records_map::LOST, R2));
     a.bind(on);
     a.push(Insn::mov(R0, point.pass_verdict()));
     a.push(Insn::exit());
@@ -305,11 +309,11 @@ fn exit_code(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
 
 /// Emits code that writes the words before the counters of a record; the frame's length is also
 /// stored at stack offset -8.
-fn header(a: &mut Asm, map: u32, point: AttachPoint) {
-    a.push(field(Size::W, record::CLASS, R9));
+fn emit_record_header(a: &mut Asm, map: u32, point: AttachPoint) {
+    a.push(store_field(Size::W, record::CLASS, R9));
     a.push_wide(Insn::load_map_value(R1, map, 0));
-    a.push(Insn::load(Size::DW, R1, R1, witness::LINEAR));
-    a.push(field(Size::W, record::LINEAR, R1));
+    a.push(Insn::load(Size::DW, R1, R1, records_map::LINEAR));
+    a.push(store_field(Size::W, record::LINEAR, R1));
     if point == AttachPoint::Xdp {
         a.push(Insn::mov(R1, R6));
         a.push(Insn::call(Helper::XdpBuffLen));
@@ -317,28 +321,28 @@ fn header(a: &mut Asm, map: u32, point: AttachPoint) {
         a.push(Insn::load(Size::W, R0, R6, 0));
         for (from, to) in [(20, record::TAGGED), (24, record::TCI), (28, record::PROTOCOL)] {
             a.push(Insn::load(Size::W, R1, R6, from));
-            a.push(field(Size::W, to, R1));
+            a.push(store_field(Size::W, to, R1));
         }
     }
-    a.push(field(Size::W, record::LENGTH, R0));
+    a.push(store_field(Size::W, record::LENGTH, R0));
     a.push(Insn::store(Size::DW, R10, -8, R0));
 }
 
 /// Emits code that copies all bytes of the frame.
-fn frame(a: &mut Asm, head: i32, point: AttachPoint, lost: Label) {
+fn emit_frame_copy(a: &mut Asm, head: i32, point: AttachPoint, lost: Label) {
     a.push(Insn::load(Size::DW, R4, R10, -8));
     a.jump_if(Cond::Gt, R4, FRAME_MAX as i32, lost);
     a.jump_if(Cond::Lt, R4, 1, lost);
     a.push(Insn::mov(R1, R6));
     a.push(Insn::mov(R2, 0));
     a.push(Insn::mov(R3, R7));
-    a.push(Insn::alu(Alu::Add, R3, i32::from(witness::RECORDS) + head));
+    a.push(Insn::alu(Alu::Add, R3, i32::from(records_map::RECORDS) + head));
     let xdp = point == AttachPoint::Xdp;
     a.push(Insn::call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes }));
     a.jump_if(Cond::Ne, R0, 0, lost);
 }
 
 /// Returns the instruction that stores a field of the record at r7.
-fn field(size: Size, at: usize, from: insn::Reg) -> Insn {
-    Insn::store(size, R7, witness::RECORDS + at as i16, from)
+fn store_field(size: Size, at: usize, from: insn::Reg) -> Insn {
+    Insn::store(size, R7, records_map::RECORDS + at as i16, from)
 }

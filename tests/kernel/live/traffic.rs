@@ -11,10 +11,10 @@ use sys::packet::{PacketSender, Qdisc};
 use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, wait_until};
 
 /// Length of a stream in bytes, enough for several frames of maximum size.
-const STREAM: usize = 150_000;
+const STREAM_LENGTH: usize = 150_000;
 /// Minimum length, in bytes, of frames that a packet socket stores as non-linear data: the first 14
 /// bytes are linear, and the rest is in pages.
-pub(super) const FRAGMENTED_FROM: usize = 4_500;
+pub(super) const FRAGMENTED_LENGTH_MIN: usize = 4_500;
 
 /// Pairs of client and server addresses: untagged IPv4 and IPv6, one VLAN tag (IPv4), two tags
 /// (IPv4, IPv6).
@@ -38,8 +38,8 @@ impl Network {
     pub(super) fn new() -> Option<Self> {
         let cable = Cable { mtu: 9000, ..Cable::default() };
         let pair = Pair::new(cable)?;
-        let tags =
-            add_tags(&pair.client, CLIENT_DEVICE, 0) && add_tags(&pair.server, SERVER_DEVICE, 1);
+        let tags = add_vlan_devices(&pair.client, CLIENT_DEVICE, 0)
+            && add_vlan_devices(&pair.server, SERVER_DEVICE, 1);
         if !tags {
             println!("this kernel has no VLAN devices: only a program puts tags beside frames");
         }
@@ -48,38 +48,39 @@ impl Network {
 
     /// Sends streams and datagrams from the client's sockets, with and without tags.
     pub(super) fn send_from_sockets(&self) {
-        for [near, far] in self.ends {
-            stream(&self.pair, near, far);
-            datagrams(&self.pair, near, far);
+        for [client, server] in self.ends {
+            send_stream(&self.pair, client, server);
+            send_datagrams(&self.pair, client, server);
         }
     }
 
     /// Sends each frame twice: unchanged, and padded with zeros so that the kernel stores it in
-    /// fragments. Returns the sent frames.
+    /// page fragments. Returns the sent frames.
     pub(super) fn send_frames(&self, frames: &[&[u8]]) -> Vec<Vec<u8>> {
         let each = frames.iter().flat_map(|frame| {
             let mut long = frame.to_vec();
             // Parity of the length is preserved: the tagger depends on it.
-            long.resize(FRAGMENTED_FROM + frame.len() % 2, 0);
+            long.resize(FRAGMENTED_LENGTH_MIN + frame.len() % 2, 0);
             [frame.to_vec(), long]
         });
         let sent: Vec<Vec<u8>> = each.collect();
         let slices: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
-        send(&self.pair, &slices);
+        send_raw_frames(&self.pair, &slices);
         sent
     }
 
-    /// Sends the last frame of a run, which receivers recognize by its content. Returns the frame.
+    /// Sends the frame that marks the end of a run, which receivers recognize by its content.
+    /// Returns the frame.
     pub(super) fn send_last(&self) -> Vec<u8> {
         let last = [&[0xff; 12][..], &[0x88, 0xb5], b"the last frame, known by its content"];
         let last = last.concat();
-        send(&self.pair, &[&last]);
+        send_raw_frames(&self.pair, &[&last]);
         last
     }
 }
 
 /// Adds devices with one VLAN tag and with two. Returns false if the kernel does not support them.
-fn add_tags(space: &Namespace, device: &str, end: usize) -> bool {
+fn add_vlan_devices(space: &Namespace, device: &str, end: usize) -> bool {
     let add = [
         format!("{device} name one type vlan id 7"),
         format!("{device} name outer type vlan proto 802.1ad id 5"),
@@ -103,11 +104,11 @@ fn add_tags(space: &Namespace, device: &str, end: usize) -> bool {
 
 /// Sends a stream, first from memory, then with `sendfile`, which sends the file's pages without a
 /// copy.
-fn stream(pair: &Pair, near: &str, far: &str) {
-    let listener = pair.server.run_inside(|| TcpListener::bind((far, 80)).unwrap());
+fn send_stream(pair: &Pair, client: &str, server: &str) {
+    let listener = pair.server.run_inside(|| TcpListener::bind((server, 80)).unwrap());
     let receive = || {
         let (mut end, from) = listener.accept().unwrap();
-        assert_eq!(from.ip().to_string(), near);
+        assert_eq!(from.ip().to_string(), client);
         end.set_read_timeout(Some(LIMIT)).unwrap();
         let mut got = Vec::new();
         end.read_to_end(&mut got).unwrap();
@@ -116,20 +117,20 @@ fn stream(pair: &Pair, near: &str, far: &str) {
     std::thread::scope(|scope| {
         let received = scope.spawn(receive);
         pair.client.run_inside(|| {
-            let mut stream = TcpStream::connect((far, 80)).unwrap();
+            let mut stream = TcpStream::connect((server, 80)).unwrap();
             stream.set_write_timeout(Some(LIMIT)).unwrap();
-            stream.write_all(&vec![b'm'; STREAM]).unwrap();
+            stream.write_all(&vec![b'm'; STREAM_LENGTH]).unwrap();
             send_file(&stream);
         });
-        assert_eq!(received.join().unwrap(), 2 * STREAM);
+        assert_eq!(received.join().unwrap(), 2 * STREAM_LENGTH);
     });
 }
 
 fn send_file(stream: &TcpStream) {
     let file = memfd_create("pages", MemfdFlags::CLOEXEC).unwrap();
     let mut file = std::fs::File::from(file);
-    file.write_all(&vec![b'f'; STREAM]).unwrap();
-    let (mut from, mut left) = (0, STREAM);
+    file.write_all(&vec![b'f'; STREAM_LENGTH]).unwrap();
+    let (mut from, mut left) = (0, STREAM_LENGTH);
     while left > 0 {
         let sent = sendfile(stream, &file, Some(&mut from), left).unwrap();
         assert!(sent > 0);
@@ -138,18 +139,18 @@ fn send_file(stream: &TcpStream) {
 }
 
 /// Sends datagrams of various sizes with partial checksums.
-fn datagrams(pair: &Pair, near: &str, far: &str) {
-    let server = pair.server.run_inside(|| UdpSocket::bind((far, 53)).unwrap());
-    server.set_read_timeout(Some(LIMIT)).unwrap();
-    let client = pair.client.run_inside(|| UdpSocket::bind((near, 4000)).unwrap());
+fn send_datagrams(pair: &Pair, client: &str, server: &str) {
+    let receiver = pair.server.run_inside(|| UdpSocket::bind((server, 53)).unwrap());
+    receiver.set_read_timeout(Some(LIMIT)).unwrap();
+    let sender = pair.client.run_inside(|| UdpSocket::bind((client, 4000)).unwrap());
     for size in [0, 1, 18, 1_000, 8_000] {
-        client.send_to(&vec![b'u'; size], (far, 53)).unwrap();
+        sender.send_to(&vec![b'u'; size], (server, 53)).unwrap();
         let mut got = [0; 9_000];
-        assert_eq!(server.recv(&mut got).unwrap(), size);
+        assert_eq!(receiver.recv(&mut got).unwrap(), size);
     }
 }
 
-fn send(pair: &Pair, frames: &[&[u8]]) {
+fn send_raw_frames(pair: &Pair, frames: &[&[u8]]) {
     pair.client.run_inside(|| {
         let index = RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();

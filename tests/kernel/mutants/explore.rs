@@ -18,14 +18,14 @@ use wire::ethernet;
 
 /// A packet that owns its bytes.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Case {
+pub(super) struct OwnedPacket {
     bytes: Vec<u8>,
     linear: usize,
     tag: Option<(u16, u16)>,
     is_unfilled: bool,
 }
 
-impl Case {
+impl OwnedPacket {
     pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         Self { bytes: bytes.to_vec(), linear: usize::MAX, tag: None, is_unfilled: false }
     }
@@ -49,18 +49,18 @@ impl Case {
     }
 }
 
-impl Case {
-    /// Returns the packet truncated at every length, split into linear data and pages at every
-    /// offset, with a tag in metadata, with a partial checksum, and with each of the `numbers`
-    /// written at every offset.
-    pub(super) fn neighbours(&self, place: Hook, reach: usize, numbers: &[u32]) -> Vec<Self> {
+impl OwnedPacket {
+    /// Returns variants of the packet: truncated at every length, split into linear data and pages
+    /// at every offset, with a tag in metadata, with a partial checksum, and with each of the
+    /// `numbers` written at every offset.
+    pub(super) fn variants(&self, place: Hook, reach: usize, numbers: &[u32]) -> Vec<Self> {
         let mut all = self.shapes(place, reach);
         let depth = (reach + 2).min(self.bytes.len());
         for (at, width) in (0..depth).flat_map(|at| [1, 2, 4].map(|width| (at, width))) {
             let Some(most) = u32::MAX.checked_shr(32 - 8 * width as u32) else { continue };
             let fit = numbers.iter().filter(|n| **n <= most && (width == 1 || **n > most >> 16));
             if at + width <= self.bytes.len() {
-                all.extend(fit.map(|number| self.with(at, width, *number)));
+                all.extend(fit.map(|number| self.with_number(at, width, *number)));
             }
         }
         all
@@ -83,8 +83,8 @@ impl Case {
         all
     }
 
-    /// Returns the case with a number written at an offset.
-    fn with(&self, at: usize, width: usize, number: u32) -> Self {
+    /// Returns the packet with a number written at an offset.
+    fn with_number(&self, at: usize, width: usize, number: u32) -> Self {
         let mut case = self.clone();
         let bytes = number.to_be_bytes();
         case.bytes[at..at + width].copy_from_slice(&bytes[4 - width..]);
@@ -105,7 +105,7 @@ impl Case {
                 _ => random(usize::MAX) as u32,
             };
             if at + width <= self.bytes.len() {
-                *self = self.with(at, width, number);
+                *self = self.with_number(at, width, number);
             }
         }
         if random(8) == 0 && self.tag.is_none() {
@@ -115,7 +115,7 @@ impl Case {
     }
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for OwnedPacket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
         if self.linear < self.bytes.len() {
@@ -132,28 +132,33 @@ impl fmt::Display for Case {
 struct Explorer<'p> {
     program: &'p Program,
     /// Remaining number of runs.
-    left: usize,
+    runs_left: usize,
     known: HashSet<u64>,
-    kept: HashSet<Case>,
-    all: Vec<Case>,
-    begin: VecDeque<Case>,
+    kept: HashSet<OwnedPacket>,
+    all: Vec<OwnedPacket>,
+    begin: VecDeque<OwnedPacket>,
 }
 
-/// Returns the cases that were found in at most `runs_max` runs.
-pub(super) fn explore(program: &Program, frames: &[Vec<u8>], runs_max: usize) -> Vec<Case> {
+/// Searches for packets with new results or paths in at most `runs_max` runs, and returns these
+/// packets.
+pub(super) fn explore_paths(
+    program: &Program,
+    frames: &[Vec<u8>],
+    runs_max: usize,
+) -> Vec<OwnedPacket> {
     let mut explorer = Explorer {
         program,
-        left: runs_max,
+        runs_left: runs_max,
         known: HashSet::new(),
         kept: HashSet::new(),
         all: Vec::new(),
         begin: VecDeque::new(),
     };
     for frame in frames {
-        explorer.add_if_new(Case::from_bytes(frame));
+        explorer.add_if_new(OwnedPacket::from_bytes(frame));
     }
-    let constants = constants(program);
-    while let Some(case) = explorer.begin.pop_front().filter(|_| explorer.left > 0) {
+    let constants = compared_constants(program);
+    while let Some(case) = explorer.begin.pop_front().filter(|_| explorer.runs_left > 0) {
         explorer.shapes(&case);
         explorer.try_constants(&case, &constants);
     }
@@ -161,9 +166,9 @@ pub(super) fn explore(program: &Program, frames: &[Vec<u8>], runs_max: usize) ->
 }
 
 impl Explorer<'_> {
-    /// Runs the program on the case; returns a hash of the verdict and of the path taken.
-    fn run_case(&mut self, case: &Case) -> u64 {
-        self.left = self.left.saturating_sub(1);
+    /// Runs the program on the packet; returns a hash of the verdict and of the path taken.
+    fn run_case(&mut self, case: &OwnedPacket) -> u64 {
+        self.runs_left = self.runs_left.saturating_sub(1);
         let mut interpreter = Interpreter::new(self.program);
         let ruling = match interpreter.judge(&case.packet()) {
             Ruling::Answered { outcome: Outcome::Class(class), counted, frame } => {
@@ -177,8 +182,8 @@ impl Explorer<'_> {
         hasher.finish()
     }
 
-    /// Adds the case to the seeds if its path is new.
-    fn add_if_new(&mut self, case: Case) {
+    /// Adds the packet to the seeds if its path is new.
+    fn add_if_new(&mut self, case: OwnedPacket) {
         let way = self.run_case(&case);
         if self.known.insert(way) {
             self.add_seed(case.clone());
@@ -186,14 +191,14 @@ impl Explorer<'_> {
         }
     }
 
-    fn add_seed(&mut self, case: Case) {
+    fn add_seed(&mut self, case: OwnedPacket) {
         if self.kept.insert(case.clone()) {
             self.all.push(case);
         }
     }
 
-    /// For each pair of neighbors between which the result or the path changes, adds both cases.
-    fn add_boundaries(&mut self, row: Vec<Case>) {
+    /// For each pair of neighboring packets with different results or paths, adds both packets.
+    fn add_boundaries(&mut self, row: Vec<OwnedPacket>) {
         let ways: Vec<u64> = row.iter().map(|case| self.run_case(case)).collect();
         for (pair, cases) in ways.windows(2).zip(row.windows(2)) {
             if pair[0] != pair[1] {
@@ -207,36 +212,36 @@ impl Explorer<'_> {
         }
     }
 
-    /// Tries the case truncated at every length and, if the hook can have such packets, not linear,
-    /// with tags in metadata, and with a partial checksum.
-    fn shapes(&mut self, case: &Case) {
+    /// Tries the packet truncated at every length and, if the hook can receive such packets, not
+    /// linear, with tags in metadata, and with a partial checksum.
+    fn shapes(&mut self, case: &OwnedPacket) {
         let depth = (self.program.reach as usize + 4).min(case.bytes.len());
-        let cut = |end| Case { bytes: case.bytes[..end].to_vec(), ..case.clone() };
+        let cut = |end| OwnedPacket { bytes: case.bytes[..end].to_vec(), ..case.clone() };
         // Removing a tag needs a whole header.
         let least = if case.tag.is_some() { ethernet::LENGTH } else { 0 };
         self.add_boundaries((least..=depth).map(cut).collect());
         if self.program.hook == Hook::Tc {
-            let split = |linear| Case { linear, ..case.clone() };
+            let split = |linear| OwnedPacket { linear, ..case.clone() };
             self.add_boundaries((0..=depth).map(split).collect());
         }
         if self.program.hook != Hook::Xdp && case.bytes.len() >= ethernet::LENGTH {
             let tags = [(0, 0x8100), (0, 0x88a8), (0xefff, 0x8100), (1, 0x88a8)];
-            let tagged = tags.map(|tag| Case { tag: Some(tag), ..case.clone() });
+            let tagged = tags.map(|tag| OwnedPacket { tag: Some(tag), ..case.clone() });
             self.add_boundaries([std::slice::from_ref(case), &tagged[..]].concat());
         }
-        let unfilled = Case { is_unfilled: true, ..case.clone() };
+        let unfilled = OwnedPacket { is_unfilled: true, ..case.clone() };
         self.add_boundaries(vec![case.clone(), unfilled]);
     }
 
     /// Tries every constant at every offset.
-    fn try_constants(&mut self, case: &Case, constants: &BTreeSet<u32>) {
+    fn try_constants(&mut self, case: &OwnedPacket, constants: &BTreeSet<u32>) {
         let depth = (self.program.reach as usize + 2).min(case.bytes.len());
         for (at, width) in (0..depth).flat_map(|at| [1, 2, 4].map(|width| (at, width))) {
             let Some(most) = u32::MAX.checked_shr(32 - 8 * width as u32) else { continue };
             let fit = constants
                 .iter()
                 .filter(|number| **number <= most && (width == 1 || **number > most >> 16));
-            if at + width > case.bytes.len() || self.left == 0 {
+            if at + width > case.bytes.len() || self.runs_left == 0 {
                 continue;
             }
             for number in fit {
@@ -254,7 +259,7 @@ impl Explorer<'_> {
 }
 
 /// Returns the constants with which the program compares, masks and adds.
-fn constants(program: &Program) -> BTreeSet<u32> {
+fn compared_constants(program: &Program) -> BTreeSet<u32> {
     let immediate = program.code.iter().filter(|insn| insn.code & SOURCE_REG == 0);
     let used = immediate.filter(|insn| {
         matches!(insn.class(), class::JMP | class::JMP32 | class::ALU | class::ALU64)

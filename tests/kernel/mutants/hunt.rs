@@ -1,16 +1,17 @@
-//! Search for a frame that reveals a mutation, starting from the test frames that reach it.
+//! Search for a frame that reveals a mutation, starting from the test frames that execute the
+//! mutated instruction.
 //!
 //! In: an unmodified program, its mutant, and the cases of the test. Out: a case for which the two
 //! programs have different results or states. Such a case should be added to the corpus of boundary
 //! cases, so that all judges are tested with it. No code here depends on a protocol.
 
-use super::explore::Case;
+use super::explore::OwnedPacket;
 use ebpf::Program;
 use ebpf::exam::{Interpreter, Judge as _, Mutant, Ruling};
 use ebpf::insn::Insn;
 use std::fmt;
 
-/// Maximum number of seed cases.
+/// Maximum number of seed packets.
 const SEEDS_MAX: usize = 12;
 /// Number of runs with random changes.
 const RANDOM_RUNS: usize = 4_000;
@@ -18,36 +19,45 @@ const RANDOM_RUNS: usize = 4_000;
 /// The result of a search.
 #[derive(Default)]
 pub(super) struct SearchResult {
-    /// Number of test cases that execute the mutated instruction.
-    pub(super) reached: usize,
+    /// Number of test packets that execute the mutated instruction.
+    pub(super) executing_packets: usize,
     /// Number of runs.
     pub(super) runs: usize,
-    /// A case that reveals the mutation, if one was found.
-    pub(super) found: Option<Case>,
+    /// A packet that reveals the mutation, if one was found.
+    pub(super) found: Option<OwnedPacket>,
 }
 
 impl fmt::Display for SearchResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.found {
-            Some(case) => write!(f, "shown by {case}"),
-            None => write!(f, "met by {}, {} asked in vain", self.reached, self.runs),
+            Some(case) => write!(f, "revealed by {case}"),
+            None => write!(
+                f,
+                "executed by {} packets, not revealed in {} runs",
+                self.executing_packets, self.runs
+            ),
         }
     }
 }
 
-/// Searches for a case that reveals the mutation.
-pub(super) fn hunt(sound: &Program, mutant: &Mutant, cases: &[Case]) -> SearchResult {
+/// Searches for a packet that reveals the mutation.
+pub(super) fn find_revealing_packet(
+    sound: &Program,
+    mutant: &Mutant,
+    cases: &[OwnedPacket],
+) -> SearchResult {
     let probe = with_fault_at(sound, mutant.at);
-    let comes =
-        |case: &&Case| matches!(Interpreter::new(&probe).judge(&case.packet()), Ruling::Broken(_));
-    let all: Vec<&Case> = cases.iter().filter(comes).collect();
+    let comes = |case: &&OwnedPacket| {
+        matches!(Interpreter::new(&probe).judge(&case.packet()), Ruling::Broken(_))
+    };
+    let all: Vec<&OwnedPacket> = cases.iter().filter(comes).collect();
     let step = all.len().div_ceil(SEEDS_MAX).max(1);
-    let seeds: Vec<&Case> = all.iter().step_by(step).copied().collect();
-    let (reached, mut runs) = (all.len(), 0);
+    let seeds: Vec<&OwnedPacket> = all.iter().step_by(step).copied().collect();
+    let (executing_packets, mut runs) = (all.len(), 0);
     let was = sound.code.get(mutant.at).copied().unwrap_or(mutant.replacement);
-    let numbers = numbers(was, mutant.replacement);
+    let numbers = numbers_to_try(was, mutant.replacement);
     let reach = sound.reach as usize;
-    let near = seeds.iter().flat_map(|seed| seed.neighbours(sound.hook, reach, &numbers));
+    let near = seeds.iter().flat_map(|seed| seed.variants(sound.hook, reach, &numbers));
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let random = (0..if seeds.is_empty() { 0 } else { RANDOM_RUNS }).map(|round| {
         let mut case = seeds[round % seeds.len()].clone();
@@ -56,13 +66,13 @@ pub(super) fn hunt(sound: &Program, mutant: &Mutant, cases: &[Case]) -> SearchRe
     });
     let found = near.chain(random).find(|case| {
         runs += 1;
-        differ(sound, &mutant.program, case)
+        programs_differ(sound, &mutant.program, case)
     });
-    SearchResult { reached, runs, found }
+    SearchResult { executing_packets, runs, found }
 }
 
 /// Returns true if the two programs differ in result or state when this packet is the first.
-pub(super) fn differ(sound: &Program, other: &Program, case: &Case) -> bool {
+pub(super) fn programs_differ(sound: &Program, other: &Program, case: &OwnedPacket) -> bool {
     let (mut one, mut two) = (Interpreter::new(sound), Interpreter::new(other));
     let packet = case.packet();
     one.judge(&packet) != two.judge(&packet) || one.states() != two.states()
@@ -78,7 +88,7 @@ fn with_fault_at(sound: &Program, at: usize) -> Program {
 
 /// Returns the numbers to write into frames: the constants of both instructions, neighbors of these
 /// constants, and limits.
-fn numbers(was: Insn, is: Insn) -> Vec<u32> {
+fn numbers_to_try(was: Insn, is: Insn) -> Vec<u32> {
     let mut numbers = vec![0, 1, 7, 0x7f, 0x80, 0xff, 0xffff, 0x8000, u32::MAX, 0x1234_5678];
     for constant in [was.imm, is.imm].map(i32::cast_unsigned) {
         for number in [constant, constant.swap_bytes(), constant << 4, constant >> 2] {

@@ -20,7 +20,7 @@ use ebpf::exam::{self, Interpreter, Judge as _, Mutant, Ruling};
 use ebpf::insn::{Insn, class};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
-use explore::{Case, explore};
+use explore::{OwnedPacket, explore_paths};
 use filter::testing::twins::{Chain, User, chains, fitting_program, request};
 use hunt::SearchResult;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,14 +45,14 @@ struct Effort {
 }
 
 /// The effort of a sampled run.
-const SAMPLE: Effort =
+const SAMPLED_EFFORT: Effort =
     Effort { twin_step: 7, mutation_step: 5, exploration_runs: 10_000, searches_for_frames: false };
 /// The effort of a complete run.
-const ALL: Effort =
+const COMPLETE_EFFORT: Effort =
     Effort { twin_step: 1, mutation_step: 1, exploration_runs: 60_000, searches_for_frames: true };
 
-/// Number of cases that are run with failing kernel allocations.
-const STARVED_CASES: usize = 100;
+/// Number of packets that are also run with failing kernel allocations.
+const ALLOCATION_FAILURE_PACKETS: usize = 100;
 
 /// A mutation, regardless of the filters after its twin: the index of the instruction, and the
 /// instruction without its jump distance.
@@ -77,14 +77,14 @@ struct MutantResults {
     survivors_by_key: BTreeMap<MutationKey, String>,
 }
 
-/// An unmodified twin with its cases and results.
+/// An unmodified twin with its test packets and results.
 struct OriginalTwin {
     program: Program,
-    cases: Vec<Case>,
+    cases: Vec<OwnedPacket>,
     ruling: Vec<Ruling>,
     kept: Option<Vec<Vec<u8>>>,
     /// Results for some packets with failing kernel allocations.
-    starved: Vec<Ruling>,
+    results_without_memory: Vec<Ruling>,
 }
 
 impl OriginalTwin {
@@ -92,36 +92,37 @@ impl OriginalTwin {
     /// target does not allow.
     fn new(chain: &Chain, target: Target, frames: &[Vec<u8>], effort: Effort) -> Option<Self> {
         let program = fitting_program(chain, target)?;
-        let packets = packets(frames, target);
-        let mut cases: Vec<Case> = packets.iter().map(Case::from_packet).collect();
+        let packets = packets_for_target(frames, target);
+        let mut cases: Vec<OwnedPacket> = packets.iter().map(OwnedPacket::from_packet).collect();
         let few: Vec<Vec<u8>> = frames.iter().step_by(11).cloned().collect();
-        cases.extend(explore(&program, &few, effort.exploration_runs));
+        cases.extend(explore_paths(&program, &few, effort.exploration_runs));
         // Merged frames are longer than those of a test run.
         let joined = [4_095, 4_096, 65_535, 65_536, 65_549].map(|length| vec![0x45; length]);
-        cases.extend(joined.iter().map(|frame| Case::from_bytes(frame)));
+        cases.extend(joined.iter().map(|frame| OwnedPacket::from_bytes(frame)));
         // Check of the sound twin: those frames belong to the exam.
         let (mut user, mut twin) = (User::new(chain, &program), Interpreter::new(&program));
         let differ = |differ| panic!("`{}` for {target:?}: {differ}", request(chain));
-        let all = cases.iter().map(Case::packet);
+        let all = cases.iter().map(OwnedPacket::packet);
         exam::compare(&mut [&mut user, &mut twin], all).unwrap_or_else(differ);
         // With failing allocations it is correct or unsure.
         let (mut user, mut twin) =
             (User::new(chain, &program), Interpreter::new(&program).without_memory());
-        let some = cases.iter().step_by(97).map(Case::packet);
+        let some = cases.iter().step_by(97).map(OwnedPacket::packet);
         exam::compare(&mut [&mut user, &mut twin], some).unwrap_or_else(differ);
         let mut twin = Interpreter::new(&program);
         let ruling = cases.iter().map(|case| twin.judge(&case.packet())).collect();
         let kept = twin.states();
-        let mut sound = Self { program, cases, ruling, kept, starved: Vec::new() };
-        sound.starved = sound.starved_results(&sound.program);
+        let mut sound = Self { program, cases, ruling, kept, results_without_memory: Vec::new() };
+        sound.results_without_memory = sound.results_without_memory(&sound.program);
         Some(sound)
     }
 
     /// Returns the results of a program when the kernel fails to linearize frames or make them
     /// writable.
-    fn starved_results(&self, program: &Program) -> Vec<Ruling> {
+    fn results_without_memory(&self, program: &Program) -> Vec<Ruling> {
         let mut twin = Interpreter::new(program).without_memory();
-        let some = self.cases.iter().step_by(self.cases.len().div_ceil(STARVED_CASES).max(1));
+        let some =
+            self.cases.iter().step_by(self.cases.len().div_ceil(ALLOCATION_FAILURE_PACKETS).max(1));
         some.map(|case| twin.judge(&case.packet())).collect()
     }
 
@@ -131,7 +132,7 @@ impl OriginalTwin {
         let mut both = self.cases.iter().zip(&self.ruling);
         both.any(|(case, ruling)| twin.judge(&case.packet()) != *ruling)
             || twin.states() != self.kept
-            || self.starved_results(mutant) != self.starved
+            || self.results_without_memory(mutant) != self.results_without_memory
     }
 }
 
@@ -146,7 +147,7 @@ fn try_mutations(
     let sound = OriginalTwin::new(twin, target, frames, effort)?;
     let mut results = MutantResults::default();
     let listed_survivors = listed_survivors();
-    let mut found: Vec<Case> = Vec::new();
+    let mut found: Vec<OwnedPacket> = Vec::new();
     for mutant in exam::mutants(&sound.program).into_iter().step_by(effort.mutation_step) {
         results.all += 1;
         if sound.differs(&mutant.program) {
@@ -159,13 +160,14 @@ fn try_mutations(
         }
         let replacement = mutant.describe(&sound.program);
         if effort.searches_for_frames && !listed_survivors.contains_key(&replacement) {
-            let known =
-                found.iter().find(|case| hunt::differ(&sound.program, &mutant.program, case));
+            let known = found
+                .iter()
+                .find(|case| hunt::programs_differ(&sound.program, &mutant.program, case));
             let hunted = match known {
                 Some(known) => {
                     SearchResult { found: Some(known.clone()), ..SearchResult::default() }
                 }
-                None => hunt::hunt(&sound.program, &mutant, &sound.cases),
+                None => hunt::find_revealing_packet(&sound.program, &mutant, &sound.cases),
             };
             println!("  {replacement}, at {} of `{}`: {hunted}", mutant.at, request(twin));
             found.extend(hunted.found);
@@ -222,7 +224,7 @@ fn try_in_pairs(
 
 /// Returns the packets for a target: complete frames, frames truncated at the ends of headers and,
 /// at traffic control, frames that are not linear or have a tag in metadata.
-fn packets(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
+fn packets_for_target(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
     let mut packets = match target.hook {
         Hook::Tc => shapes_of(frames),
         Hook::Xdp | Hook::Socket | Hook::Cgroup => {
@@ -243,7 +245,7 @@ const TARGETS: [Target; 2] = [
     Target::hardened(Hook::Xdp),
 ];
 
-fn run(effort: Effort) -> Vec<MutantResults> {
+fn run_mutations(effort: Effort) -> Vec<MutantResults> {
     let only = std::env::var(ONLY_FILTER).ok();
     let frames = boundary_frames();
     let mut all_results = Vec::new();
@@ -330,9 +332,9 @@ fn assert_detection_rate(all_results: &[MutantResults], least: usize, complete: 
 }
 
 #[test]
-fn sampled_mutant_twins_are_caught() {
+fn sampled_twin_mutants_are_detected() {
     let Some(()) = need::require_bpf() else { return };
-    assert_detection_rate(&run(SAMPLE), SAMPLE_DETECTED_PERCENT_MIN, false);
+    assert_detection_rate(&run_mutations(SAMPLED_EFFORT), SAMPLE_DETECTED_PERCENT_MIN, false);
 }
 
 /// Environment variable that names the only filter to mutate (`cargo xtask mutants FILTER`).
@@ -340,8 +342,12 @@ const ONLY_FILTER: &str = "STREAMLINE_MUTANTS_OF";
 
 #[test]
 #[ignore = "all of them: `cargo xtask mutants`"]
-fn all_mutant_twins_are_caught() {
+fn all_twin_mutants_are_detected() {
     let Some(()) = need::require_bpf() else { return };
     let complete = std::env::var_os(ONLY_FILTER).is_none();
-    assert_detection_rate(&run(ALL), if complete { DETECTED_PERCENT_MIN } else { 0 }, complete);
+    assert_detection_rate(
+        &run_mutations(COMPLETE_EFFORT),
+        if complete { DETECTED_PERCENT_MIN } else { 0 },
+        complete,
+    );
 }

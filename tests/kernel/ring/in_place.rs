@@ -3,7 +3,7 @@
 //! and not in the file. [CONTRACT 29]
 
 use super::scratch::Scratch;
-use super::{Tap, WAKE_POLICY, cpus, numbered, pair, send_frames};
+use super::{Tap, WAKE_POLICY, numbered_frame, processor_count, send_frames, veth_pair};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use endpoint::source::kernel::in_place::FramesInPlace;
 use endpoint::source::kernel::reader::{ExportedFrame, Reader as Walk};
@@ -14,12 +14,12 @@ use std::sync::Arc;
 use sys::bpf::RingsLayout;
 use testkit::net::wait_until;
 
-/// Lengths of the frames in turn: shorter and longer than those that `pcap` copies.
+/// Lengths of the frames in rotation, below and above the length up to which `pcap` copies frames.
 const LENGTHS: [usize; 3] = [40, 300, 1400];
 const ETHERNET: u16 = 1;
 
-fn frame(number: u32) -> Vec<u8> {
-    numbered(number, LENGTHS[number as usize % LENGTHS.len()])
+fn mixed_length_frame(number: u32) -> Vec<u8> {
+    numbered_frame(number, LENGTHS[number as usize % LENGTHS.len()])
 }
 
 fn open_pcap(path: &Path, frames: &Arc<FramesInPlace>) -> Box<dyn Sink> {
@@ -32,7 +32,7 @@ fn open_pcap(path: &Path, frames: &Arc<FramesInPlace>) -> Box<dyn Sink> {
 }
 
 /// Moves at most `most` exported frames into the next batch; returns the batch and its frames.
-fn stage(
+fn next_batch(
     walk: &mut Walk,
     frames: &FramesInPlace,
     most: usize,
@@ -58,12 +58,17 @@ fn read_capture(path: &Path) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn v8_pcap_takes_back_frames_that_were_overwritten() {
-    let Some(pair) = pair(false) else { return };
+fn v8_pcap_omits_and_counts_overwritten_frames() {
+    let Some(pair) = veth_pair(false) else { return };
     // The sender's processor writes: pinned, so that it is always the same.
     let _ = sys::process::pin_to(0);
-    let shape =
-        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 12, bytes: 1 << 17, record_max: 2048 };
+    let shape = RingsLayout {
+        cpus: processor_count(),
+        sinks: 1,
+        pointers: 1 << 12,
+        bytes: 1 << 17,
+        record_max: 2048,
+    };
     let tap = Tap::new(&pair, shape, WAKE_POLICY);
     let frames = Arc::new(FramesInPlace::new(Arc::clone(&tap.rings)).unwrap());
     let mut walk = Walk::new(Arc::clone(&tap.rings), vec![0]);
@@ -72,19 +77,21 @@ fn v8_pcap_takes_back_frames_that_were_overwritten() {
     let mut sink = open_pcap(&path, &frames);
     let mut sent = 0;
     let mut send = |count: u32| {
-        send_frames(&pair, &(sent..sent + count).map(frame).collect::<Vec<_>>());
+        send_frames(&pair, &(sent..sent + count).map(mixed_length_frame).collect::<Vec<_>>());
         sent += count;
-        wait_until("all have been written", || tap.produced() == u64::from(sent));
+        wait_until("all have been written", || tap.frames_produced() == u64::from(sent));
     };
     let mut expected: Vec<Vec<u8>> = Vec::new();
 
     // The first batch goes through the buffer, because the file begins with it.
     for batch in 0..3 {
         send(LANES as u32);
-        let (blocks, all) = stage(&mut walk, &frames, LANES);
+        let (blocks, all) = next_batch(&mut walk, &frames, LANES);
         assert_eq!(all.len(), LANES);
         sink.consume(&blocks, 0).unwrap();
-        expected.extend((0..LANES as u32).map(|number| frame(batch * LANES as u32 + number)));
+        expected.extend(
+            (0..LANES as u32).map(|number| mixed_length_frame(batch * LANES as u32 + number)),
+        );
     }
     sink.on_idle().unwrap();
     assert!(read_capture(&path) == expected, "all frames, in order");
@@ -92,7 +99,7 @@ fn v8_pcap_takes_back_frames_that_were_overwritten() {
     // The writer comes round while a batch is on its way.
     let first = 3 * LANES as u32;
     send(LANES as u32);
-    let (blocks, all) = stage(&mut walk, &frames, LANES);
+    let (blocks, all) = next_batch(&mut walk, &frames, LANES);
     let intact = |at: usize| frames.batch().is_whole(&all[at]);
     let mut later = 0;
     while intact(20) {
@@ -103,7 +110,7 @@ fn v8_pcap_takes_back_frames_that_were_overwritten() {
     let left: Vec<usize> = (0..LANES).filter(|at| intact(*at)).collect();
     sink.consume(&blocks, 0).unwrap();
     sink.on_idle().unwrap();
-    expected.extend(left.iter().map(|at| frame(first + *at as u32)));
+    expected.extend(left.iter().map(|at| mixed_length_frame(first + *at as u32)));
     assert!(read_capture(&path) == expected, "what was left of the batch");
     let lost = (LANES - left.len()) as u64;
     let dropped = sink.drops_by_reason();
@@ -111,10 +118,10 @@ fn v8_pcap_takes_back_frames_that_were_overwritten() {
     assert_eq!(sink.amount_written().unwrap().blocks, expected.len() as u64);
 
     // It goes on behind that.
-    let (blocks, all) = stage(&mut walk, &frames, LANES);
+    let (blocks, all) = next_batch(&mut walk, &frames, LANES);
     sink.consume(&blocks, 0).unwrap();
     let begin = first + LANES as u32;
-    expected.extend((0..all.len() as u32).map(|number| frame(begin + number)));
+    expected.extend((0..all.len() as u32).map(|number| mixed_length_frame(begin + number)));
     sink.finish().unwrap();
     assert!(read_capture(&path) == expected);
     assert_eq!(sink.amount_written().unwrap().blocks, expected.len() as u64);

@@ -30,12 +30,12 @@ use sys::packet::{PacketSender, Qdisc};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::{Frame, Random, need};
 
-const MILLISECOND: u32 = 1_000_000;
+const MILLISECOND_NS: u32 = 1_000_000;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const WAKE_POLICY: WakePolicy = WakePolicy {
     blocks: 32,
-    apart_ns: MILLISECOND,
-    wait_ns: 10 * MILLISECOND,
+    apart_ns: MILLISECOND_NS,
+    wait_ns: 10 * MILLISECOND_NS,
     bytes: 1 << 20,
     most: 1 << 10,
     wakes: Wakeup::Everyone,
@@ -53,7 +53,7 @@ impl Tap {
     fn new(pair: &Pair, shape: RingsLayout, when: WakePolicy) -> Self {
         let rings = Arc::new(Rings::create("ring", shape).unwrap());
         let doorbell = RingBuffer::create("bell", 1 << 16).unwrap();
-        let program = program::load(&rings, &doorbell, when);
+        let program = program::load_tap(&rings, &doorbell, when);
         let link = pair.server.run_inside(|| {
             let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
             Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap()
@@ -61,48 +61,48 @@ impl Tap {
         Self { rings, doorbell, program, _link: link }
     }
 
-    fn sum(&self, one: impl Fn(u32) -> u64) -> u64 {
+    fn sum_rings(&self, one: impl Fn(u32) -> u64) -> u64 {
         (0..self.rings.shape().cpus).map(one).sum()
     }
 
-    fn produced(&self) -> u64 {
-        self.sum(|cpu| self.rings.region(cpu).unwrap().head(0))
+    fn frames_produced(&self) -> u64 {
+        self.sum_rings(|cpu| self.rings.region(cpu).unwrap().head(0))
     }
 
-    fn word(&self, at: u32) -> u64 {
-        self.sum(|cpu| self.rings.region(cpu).unwrap().scratch(at).unwrap())
+    fn sum_of_word(&self, at: u32) -> u64 {
+        self.sum_rings(|cpu| self.rings.region(cpu).unwrap().scratch(at).unwrap())
     }
 
-    fn readers(&self, count: usize, content: Content) -> Vec<Reader> {
+    fn start_readers(&self, count: usize, content: Content) -> Vec<Reader> {
         (0..count).map(|_| Reader::start(&self.rings, &self.doorbell, content)).collect()
     }
 }
 
-fn cpus() -> u32 {
+fn processor_count() -> u32 {
     sys::machine::possible_processors().unwrap() as u32
 }
 
-fn pair(addresses: bool) -> Option<Pair> {
+fn veth_pair(addresses: bool) -> Option<Pair> {
     need::require_bpf()?;
     need::require_root()?;
     Pair::new(Cable { addresses, ..Cable::default() })
 }
 
-/// Returns a frame that contains `number`, and bytes derived from it.
-fn numbered(number: u32, length: usize) -> Vec<u8> {
+/// Returns a frame that contains `number` and bytes derived from it.
+fn numbered_frame(number: u32, length: usize) -> Vec<u8> {
     let fill = (0..length).map(|at| (number as usize + at) as u8);
     let payload = [&number.to_be_bytes()[..], &fill.collect::<Vec<u8>>()].concat();
     Frame::ethernet().ethertype(0x88b5, &payload)
 }
 
 /// Sends `count` frames of mixed lengths.
-fn send(pair: &Pair, count: u32) {
+fn send_numbered_frames(pair: &Pair, count: u32) {
     let mut random = Random::replayable();
     let length = |random: &mut Random| {
         *random.pick(&[10, 42, 60, 98, 200, 700, 1482]) + random.within(0..14)
     };
     let frames: Vec<Vec<u8>> =
-        (0..1_000).map(|number| numbered(number, length(&mut random))).collect();
+        (0..1_000).map(|number| numbered_frame(number, length(&mut random))).collect();
     let mut left = count as usize;
     while left > 0 {
         let bunch = left.min(frames.len());
@@ -132,22 +132,22 @@ fn send_and_check_counts(
     readers: usize,
 ) -> Vec<ReaderCounts> {
     let mut tap = Tap::new(pair, shape, WAKE_POLICY);
-    let running = tap.readers(readers, Content::Numbered);
+    let running = tap.start_readers(readers, Content::Numbered);
     let begin = Instant::now();
-    send(pair, packets);
-    wait_until("all have been written", || tap.produced() == u64::from(packets));
+    send_numbered_frames(pair, packets);
+    wait_until("all have been written", || tap.frames_produced() == u64::from(packets));
     let took = begin.elapsed();
     let seen: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
-    let (doorbells, failed) = (tap.word(NOTIFIED), tap.word(NOTIFIED + 8));
+    let (doorbells, failed) = (tap.sum_of_word(NOTIFIED), tap.sum_of_word(NOTIFIED + 8));
     println!("{shape:?}: {packets} in {took:?}, {doorbells} bells ({failed} failed): {seen:?}");
-    assert_eq!(tap.word(FAILED), 0);
+    assert_eq!(tap.sum_of_word(FAILED), 0);
     for one in &seen {
         assert_eq!(one.got + one.lost, u64::from(packets), "{one:?}");
         assert_eq!(one.torn, 0, "{one:?}");
         assert!(one.got > 0, "{one:?}");
     }
     // By time, by bytes, and once more per CPU.
-    let committed = tap.sum(|cpu| tap.rings.region(cpu).unwrap().committed());
+    let committed = tap.sum_rings(|cpu| tap.rings.region(cpu).unwrap().committed());
     let limit =
         took.as_millis() as u64 + committed / u64::from(WAKE_POLICY.bytes) + u64::from(shape.cpus);
     assert!(doorbells > 0 && doorbells <= limit, "{doorbells} of {limit}");
@@ -157,9 +157,14 @@ fn send_and_check_counts(
 
 #[test]
 fn readers_account_for_every_packet() {
-    let Some(pair) = pair(false) else { return };
-    let roomy =
-        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 16, bytes: 1 << 26, record_max: 2048 };
+    let Some(pair) = veth_pair(false) else { return };
+    let roomy = RingsLayout {
+        cpus: processor_count(),
+        sinks: 1,
+        pointers: 1 << 16,
+        bytes: 1 << 26,
+        record_max: 2048,
+    };
     for one in send_and_check_counts(&pair, roomy, 30_000, 3) {
         assert_eq!(one.lost, 0, "the writer never comes round");
     }
@@ -178,20 +183,25 @@ fn readers_account_for_every_packet() {
 /// A notification wakes a reader only if the reader has drained all earlier notifications.
 #[test]
 fn reader_with_pending_notifications_is_not_woken() {
-    let Some(pair) = pair(false) else { return };
-    let shape =
-        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 10, bytes: 1 << 20, record_max: 2048 };
+    let Some(pair) = veth_pair(false) else { return };
+    let shape = RingsLayout {
+        cpus: processor_count(),
+        sinks: 1,
+        pointers: 1 << 10,
+        bytes: 1 << 20,
+        record_max: 2048,
+    };
     let each = WakePolicy { blocks: 1, apart_ns: 0, wakes: Wakeup::Consumer, ..NO_DOORBELL };
     let mut tap = Tap::new(&pair, shape, each);
     let listener = Listener::new(&[tap.doorbell.as_fd()]).unwrap();
     for _ in 0..3 {
-        send(&pair, 1);
+        send_numbered_frames(&pair, 1);
         assert!(listener.wait(WAIT_MAX), "all was taken out before");
-        send(&pair, 5);
+        send_numbered_frames(&pair, 5);
         assert!(!listener.wait(Duration::ZERO), "it has yet to take the first");
         assert_eq!(tap.doorbell.drain(|_| ()), 6, "each bell is there all the same");
     }
-    assert_eq!((tap.word(NOTIFIED), tap.word(NOTIFIED + 8)), (18, 0));
+    assert_eq!((tap.sum_of_word(NOTIFIED), tap.sum_of_word(NOTIFIED + 8)), (18, 0));
 }
 
 /// Frames without a reader are counted but not copied; once the reader drains a notification,
@@ -199,21 +209,26 @@ fn reader_with_pending_notifications_is_not_woken() {
 #[test]
 fn frames_without_a_reader_are_only_counted() {
     const BATCH_FRAMES: u32 = 1_000;
-    let Some(pair) = pair(false) else { return };
+    let Some(pair) = veth_pair(false) else { return };
     // The sender's processor writes: pinned, so that it is always the same.
     let _ = sys::process::pin_to(0);
-    let shape =
-        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 12, bytes: 1 << 17, record_max: 2048 };
+    let shape = RingsLayout {
+        cpus: processor_count(),
+        sinks: 1,
+        pointers: 1 << 12,
+        bytes: 1 << 17,
+        record_max: 2048,
+    };
     let doorbell = WakePolicy { bytes: shape.bytes / 4, wakes: Wakeup::Consumer, ..WAKE_POLICY };
     let mut tap = Tap::new(&pair, shape, doorbell);
-    let committed = |tap: &Tap| tap.sum(|cpu| tap.rings.region(cpu).unwrap().committed());
+    let committed = |tap: &Tap| tap.sum_rings(|cpu| tap.rings.region(cpu).unwrap().committed());
     let mut sent = 0;
     let mut copies = |tap: &Tap, count: u32| {
         let before = committed(tap);
-        send(&pair, count);
+        send_numbered_frames(&pair, count);
         sent += u64::from(count);
-        wait_until("all have been seen", || tap.produced() == sent);
-        assert_eq!(tap.word(FAILED), 0);
+        wait_until("all have been seen", || tap.frames_produced() == sent);
+        assert_eq!(tap.sum_of_word(FAILED), 0);
         committed(tap) > before
     };
     // While notifications are drained now and then, everything is copied: here 60 rings.
@@ -222,7 +237,7 @@ fn frames_without_a_reader_are_only_counted() {
         assert!(tap.doorbell.drain(|_| ()) > 0);
     }
     wait_until("it copies no more", || !copies(&tap, BATCH_FRAMES));
-    let gone = tap.produced();
+    let gone = tap.frames_produced();
     let mut walk = Walk::new(Arc::clone(&tap.rings), vec![0]);
     let whole = |reader: &mut Walk| {
         let mut numbers = Vec::new();
@@ -247,16 +262,16 @@ fn frames_without_a_reader_are_only_counted() {
 /// A GSO frame of up to 64 KB, which the sender's kernel did not segment, fits into one record.
 #[test]
 fn gso_frames_up_to_64_kb_fit_into_one_record() {
-    let Some(pair) = pair(true) else { return };
+    let Some(pair) = veth_pair(true) else { return };
     let shape = RingsLayout {
-        cpus: cpus(),
+        cpus: processor_count(),
         sinks: 1,
         pointers: 1 << 14,
         bytes: 1 << 26,
         record_max: 66_000,
     };
     let tap = Tap::new(&pair, shape, WAKE_POLICY);
-    let readers = tap.readers(2, Content::Counting);
+    let readers = tap.start_readers(2, Content::Counting);
     let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 7)).unwrap());
     let mut near = pair.client.run_inside(|| TcpStream::connect((SERVER, 7)).unwrap());
     let (mut far, _) = listener.accept().unwrap();
@@ -283,7 +298,7 @@ fn gso_frames_up_to_64_kb_fit_into_one_record() {
 /// Entry point of the child processes that other tests start.
 #[test]
 #[ignore = "is a reader, started by other tests"]
-fn child_reads() {
+fn child_runs_reader() {
     reader::run_reader();
 }
 
@@ -292,9 +307,14 @@ fn child_reads() {
 #[ignore = "a measurement"]
 fn prints_nanoseconds_per_packet() {
     const PACKETS: u32 = 300_000;
-    let Some(pair) = pair(false) else { return };
-    let shape =
-        RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 22, record_max: 2048 };
+    let Some(pair) = veth_pair(false) else { return };
+    let shape = RingsLayout {
+        cpus: processor_count(),
+        sinks: 1,
+        pointers: 1 << 14,
+        bytes: 1 << 22,
+        record_max: 2048,
+    };
     let counting = RunStatistics::enable().unwrap();
     for round in 0..3 {
         for (doorbell, readers) in [
@@ -305,10 +325,10 @@ fn prints_nanoseconds_per_packet() {
             (WAKE_POLICY, 10),
         ] {
             let tap = Tap::new(&pair, shape, doorbell);
-            let running = tap.readers(readers, Content::Numbered);
+            let running = tap.start_readers(readers, Content::Numbered);
             let begin = Instant::now();
-            send(&pair, PACKETS);
-            wait_until("all have been written", || tap.produced() == u64::from(PACKETS));
+            send_numbered_frames(&pair, PACKETS);
+            wait_until("all have been written", || tap.frames_produced() == u64::from(PACKETS));
             let took = begin.elapsed();
             let info = tap.program.info().unwrap();
             let seen: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
@@ -320,7 +340,7 @@ fn prints_nanoseconds_per_packet() {
                 doorbell != NO_DOORBELL,
                 info.ns_per_run().unwrap(),
                 f64::from(PACKETS) / took.as_secs_f64() / 1e3,
-                tap.word(NOTIFIED),
+                tap.sum_of_word(NOTIFIED),
             );
         }
     }
@@ -333,7 +353,7 @@ fn prints_nanoseconds_per_packet() {
 fn prints_nanoseconds_of_test_runs() {
     let Some(()) = need::require_bpf() else { return };
     let shape = RingsLayout {
-        cpus: cpus(),
+        cpus: processor_count(),
         sinks: 1,
         pointers: 1 << 14,
         bytes: 1 << 22,
@@ -343,10 +363,10 @@ fn prints_nanoseconds_of_test_runs() {
     let doorbell = RingBuffer::create("bell", 1 << 16).unwrap();
     let empty = [ebpf::insn::Insn::mov(ebpf::insn::R0, -1), ebpf::insn::Insn::exit()];
     let empty = Program::load(ProgramKind::Tc, "empty", &ebpf::insn::encode(&empty)).unwrap();
-    let silent = program::load(&rings, &doorbell, NO_DOORBELL);
-    let ringing = program::load(&rings, &doorbell, WAKE_POLICY);
+    let silent = program::load_tap(&rings, &doorbell, NO_DOORBELL);
+    let ringing = program::load_tap(&rings, &doorbell, WAKE_POLICY);
     for length in [46, 1482] {
-        let frame = numbered(1, length);
+        let frame = numbered_frame(1, length);
         let mut best = [u32::MAX; 3];
         for _ in 0..9 {
             for (best, program) in best.iter_mut().zip([&empty, &silent, &ringing]) {

@@ -43,7 +43,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Starts a reader: this test executable again, running its ignored test `child_reads`.
+    /// Starts a reader: this test executable again, running its ignored test `child_runs_reader`.
     pub(crate) fn start(rings: &Rings, doorbell: &RingBuffer, content: Content) -> Self {
         let (socket, theirs) = descriptor::pair().unwrap();
         let start = |user: Option<u32>| {
@@ -126,7 +126,7 @@ pub(crate) fn run_reader() {
         seen.doorbells += u64::from(listener.wait(POLL_INTERVAL));
         stop = sys::poll::readable(&[socket.as_fd()], Some(Duration::ZERO)) == [true];
     }
-    seen.lost = walk.lost();
+    seen.lost = walk.lost_frames();
     let ReaderCounts { got, lost, torn, bytes, longest, doorbells } = seen;
     let message: Vec<u8> = [got, lost, torn, bytes, longest, doorbells]
         .iter()
@@ -135,7 +135,7 @@ pub(crate) fn run_reader() {
     descriptor::send(&socket, &message, &[]).unwrap();
 }
 
-/// A checking reader: the ring reader of the product, with checks of the content of all frames.
+/// A reader that uses the ring reader of the product and checks the content of every frame.
 struct CheckingReader {
     reader: reader::Reader,
     content: Content,
@@ -171,7 +171,7 @@ impl CheckingReader {
         count
     }
 
-    fn lost(&self) -> u64 {
+    fn lost_frames(&self) -> u64 {
         self.reader.exit_losses().iter().map(|missing| missing.lost).sum()
     }
 }
