@@ -54,7 +54,7 @@ pub struct Edge {
     pub number: u32,
 }
 
-/// Counter of the bytes that one end of an edge has moved in one way.
+/// Counter of one end of an edge. It counts bytes unless its name says otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EdgeCount {
     /// Bytes that the writer has written into the kernel pipe.
@@ -69,11 +69,19 @@ pub enum EdgeCount {
     CopiedOut,
     /// Bytes that the reader has passed to its own output without reading or copying them.
     PassedOut,
+    /// Size in bytes of the ring, now or when it was closed.
+    RingSize,
+    /// Maximum size in bytes of the ring.
+    RingMost,
+    /// Number of times that the ring has grown.
+    RingGrown,
+    /// Number of times that the ring has shrunk.
+    RingShrunk,
 }
 
 impl EdgeCount {
     /// Size in bytes of the counters of one edge, with one 8-byte word per counter.
-    pub const EDGE_SIZE: usize = 64;
+    pub const EDGE_SIZE: usize = 128;
 
     /// Returns the offset in bytes of this counter of an edge in the shared memory.
     #[must_use]

@@ -88,6 +88,12 @@ impl Scaling {
         Self { together: range, apart: range, remote: 0, low: 25, high: 75 }
     }
 
+    /// Returns the largest size in bytes of a ring within the caches.
+    #[must_use]
+    pub const fn most(&self) -> usize {
+        if self.together.1 > self.apart.1 { self.together.1 } else { self.apart.1 }
+    }
+
     const fn size_range(&self, sides: Sides) -> RangeInclusive<usize> {
         let (least, most) = match sides {
             Sides::Together => self.together,

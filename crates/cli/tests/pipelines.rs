@@ -398,6 +398,79 @@ fn e1_g4_file_crosses_a_pipeline_by_pointer() {
     assert!(edge_counts(&report, "dd read:")[0] > size - start, "{report}");
 }
 
+/// Returns what `-v` reports of the ring of an edge: size and maximum in KB, and the number of times
+/// that it has grown.
+fn ring_size(report: &str, edge: usize) -> [usize; 3] {
+    let begin = format!("edge {edge}, ring: ");
+    let line = report.lines().find_map(|line| line.split_once(&begin));
+    let (_, line) = line.unwrap_or_else(|| panic!("no ring: {report}"));
+    let numbers = line.split(|c: char| !c.is_ascii_digit());
+    let mut numbers = numbers.filter_map(|word| word.parse().ok());
+    [numbers.next().unwrap(), numbers.next().unwrap(), numbers.next().unwrap()]
+}
+
+/// A ring whose reader is always late grows to its maximum; bytes are neither lost nor moved.
+#[test]
+fn f6_rings_of_a_pipeline_grow_with_the_pressure() {
+    let script = "cat $F $F $F $F $F $F $F $F | dd bs=64k conv=ucase status=none | md5sum";
+    assert_same(script);
+    let report = String::from_utf8(run(streamline(&["-v"], script)).stderr).unwrap();
+    let [size, most, grown] = ring_size(&report, 1);
+    assert!(size == most && (most <= 2048 || grown > 0), "{report}");
+}
+
+/// C program that writes to a ring, has the kernel kill it for `fallocate` and `memfd_create` from
+/// then on, and writes many times the ring.
+const RESTRICTED: &str = r"
+    #include <linux/filter.h>
+    #include <linux/seccomp.h>
+    #include <stddef.h>
+    #include <sys/prctl.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    static char block[50000];
+    static int put(int times) {
+        while (times-- > 0)
+            if (write(1, block, sizeof block) != sizeof block) return 0;
+        return 1;
+    }
+    int main(void) {
+        struct sock_filter code[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 1, 0),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        };
+        struct sock_fprog program = { 5, code };
+        if (!put(30)) return 1;
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 2;
+        if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 3;
+        return put(1000) ? 0 : 4;
+    }
+";
+
+/// A program may have itself killed if it asks for memory: its ring then asks for none.
+#[test]
+fn f6_program_that_restricts_its_calls_keeps_the_size_of_its_ring() {
+    let Some(compiler) = need::command("cc") else { return };
+    let path = text().with_extension("restricted");
+    let source = path.with_extension("c");
+    std::fs::write(&source, RESTRICTED).unwrap();
+    let built = Command::new(compiler).arg("-o").args([&path, &source]).status().unwrap();
+    assert!(built.success());
+    let script = format!("{} | dd bs=64k status=none | md5sum", path.display());
+    let ran = run(streamline(&["-v", "--pipefail"], &script));
+    let report = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{report}");
+    let mut plain = Command::new("sh");
+    plain.args(["-c", &script]);
+    assert_eq!(ran.stdout, run(plain).stdout, "{report}");
+    assert_eq!(ring_size(&report, 1)[0], 2048, "{report}");
+    assert!(counts(&report, " wrote:")[0] > 40_000_000, "{report}");
+    [path, source].iter().for_each(|file| std::fs::remove_file(file).unwrap());
+}
+
 /// A reader gets `EIO` for bytes of a file that was truncated before they were read, but never
 /// other bytes or a premature end.
 #[test]

@@ -32,6 +32,13 @@ pub(crate) fn add(edge: &Edge, count: EdgeCount, bytes: usize) {
     }
 }
 
+/// Sets a count of an edge that is a state and not a sum. Without counters there is no effect.
+pub(crate) fn set(edge: &Edge, count: EdgeCount, value: u64) {
+    if let Some(mapping) = COUNTS.get() {
+        mapping.set_word(count.offset(edge.number), value);
+    }
+}
+
 /// Adds the result of a system call to a count of an edge, unless the call failed.
 pub(crate) fn add_result(edge: &Edge, count: EdgeCount, result: isize) {
     add(edge, count, usize::try_from(result).unwrap_or(0));

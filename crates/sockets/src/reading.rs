@@ -158,7 +158,7 @@ impl Reading {
             Self::Requested => {
                 match rendezvous::is_there(edge).then(|| preload::receive(edge.socket))? {
                     Handover::Message(fds) => {
-                        let input = Offer::from_descriptors(fds).ok()?.open().ok()?;
+                        let input = Offer::from_descriptors(fds).ok()?.open_trusting().ok()?;
                         Some(Box::new(RingInput::new(input, *edge)))
                     }
                     Handover::Nothing | Handover::Over => None,
@@ -186,7 +186,7 @@ impl Reading {
             Handover::Nothing => Step::Pipe,
             Handover::Over => self.return_to_pipe(),
             Handover::Message(descriptors) => {
-                match Offer::from_descriptors(descriptors).map(Offer::open) {
+                match Offer::from_descriptors(descriptors).map(Offer::open_trusting) {
                     Ok(Ok(input)) => {
                         *self = Self::Offered(Box::new(RingInput::new(input, *edge)));
                         Step::Again

@@ -17,6 +17,7 @@ use crate::rendezvous;
 use abi::edge::{Edge, EdgeCount};
 use buffer::Fault;
 use buffer::stream::{Config, Output, WaitResult, stream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use sys::preload::{self, Handover};
 
 /// The number of bytes written to the pipe before a ring is offered; shorter streams would gain
@@ -24,11 +25,19 @@ use sys::preload::{self, Handover};
 pub(crate) const PIPE_BYTES_MIN: u64 = 64 << 10;
 /// The number of bytes in the pipe after which a reader most likely requests no ring.
 const PIPE_BYTES_MAX: u64 = 2 << 20;
-/// The capacity of a ring in bytes. Half the capacity is slower on two processors, and equally fast
-/// on one.
+/// The capacity in bytes with which a ring begins. It then follows the pressure, within the memory
+/// that it has from the start: programs may give up the right to get new memory later.
 const RING_BYTES: usize = 2 << 20;
 /// The maximum size of a block in bytes.
 const BLOCK_MAX: usize = 64 << 10;
+
+/// True once the program has restricted its own system calls, or may have.
+static IS_RESTRICTED: AtomicBool = AtomicBool::new(false);
+
+/// Records that the program restricts its system calls: rings keep their size from now on.
+pub(crate) fn record_restriction() {
+    IS_RESTRICTED.store(true, Ordering::Relaxed);
+}
 
 /// The bytes to be written by a call.
 #[derive(Debug)]
@@ -135,8 +144,17 @@ impl Writing {
                         *self = Self::Plain;
                         continue;
                     }
+                    if IS_RESTRICTED.load(Ordering::Relaxed) {
+                        output.fix_size();
+                    }
+                    let before = output.capacity();
                     match write_ring((output, files), edge, number, bytes) {
-                        Ok(count) => return count,
+                        Ok(count) => {
+                            if output.capacity() != before {
+                                show_size(edge, output);
+                            }
+                            return count;
+                        }
                         Err(_) => *self = Self::Plain,
                     }
                 }
@@ -185,11 +203,25 @@ impl Writing {
 
 fn offer_ring(edge: &Edge) -> Option<Output> {
     let id = buffer::ids::fresh()?;
-    let (output, offers) = stream(&Config::new(id).capacity(RING_BYTES)).ok()?;
+    let config = Config::new(id).capacity(RING_BYTES);
+    let is_fixed = IS_RESTRICTED.load(Ordering::Relaxed);
+    let config = if is_fixed { config } else { config.self_sizing_in_place() };
+    let (output, offers) = stream(&config).ok()?;
+    counts::set(edge, EdgeCount::RingMost, config.extent.max(output.capacity()) as u64);
+    show_size(edge, &output);
     let socket = preload::borrow(edge.socket)?;
     let offer = offers.first()?;
     sys::descriptor::send(socket, b"ring", &offer.descriptors()).ok()?;
     Some(output)
+}
+
+/// Shows the size of the ring, and how often it has changed, in the counters of the edge.
+fn show_size(edge: &Edge, output: &Output) {
+    counts::set(edge, EdgeCount::RingSize, output.capacity() as u64);
+    if let Some(scale) = output.scale() {
+        counts::set(edge, EdgeCount::RingGrown, scale.grown);
+        counts::set(edge, EdgeCount::RingShrunk, scale.shrunk);
+    }
 }
 
 fn count_pipe(edge: &Edge, written: isize) -> isize {

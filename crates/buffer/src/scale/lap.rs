@@ -23,7 +23,8 @@ impl Scaler {
         Self {
             scale: Scale::new(scaling),
             was_full: false,
-            decided_at: None,
+            // Before the first block there is nothing to decide on.
+            decided_at: Some(0),
             started: None,
             timing: None,
         }

@@ -69,12 +69,23 @@ impl Config {
     /// such a ring decides which blocks are lost. Detects the sizes of the caches once per process.
     #[must_use]
     pub fn self_sizing(self) -> Self {
-        static CACHES: OnceLock<Vec<usize>> = OnceLock::new();
         if self.ring.policy != Policy::Block {
             return self;
         }
-        let caches = CACHES.get_or_init(|| sys::machine::Machine::detect().caches);
-        self.scaling(Scaling::reallocation(caches))
+        self.scaling(Scaling::reallocation(caches()))
+    }
+
+    /// Lets the writer size the ring as [`Config::self_sizing`] does, within memory that is
+    /// reserved now ([`Config::cut`]), from the given capacity on, or the maximum if that is
+    /// smaller. A reader then notices no change, and no process needs new memory or descriptors.
+    #[must_use]
+    pub fn self_sizing_in_place(self) -> Self {
+        if self.ring.policy != Policy::Block {
+            return self;
+        }
+        let scaling = Scaling::deck_cut(caches());
+        let most = scaling.most();
+        self.capacity(self.ring.capacity.min(most)).cut(most).scaling(scaling)
     }
 
     /// Bounds the time in nanoseconds until a sleeping reader is woken, even if the writer is busy.
@@ -89,6 +100,12 @@ impl Config {
     pub const fn policy(self, policy: Policy) -> Self {
         Self { ring: dbuf::BlockConfig { policy, ..self.ring }, ..self }
     }
+}
+
+/// Returns the sizes of the data caches in bytes, level 1 first. Reads them once per process.
+fn caches() -> &'static [usize] {
+    static CACHES: OnceLock<Vec<usize>> = OnceLock::new();
+    CACHES.get_or_init(|| sys::machine::Machine::detect().caches)
 }
 
 /// Result of [`fix_processor_count`]: true if this process may run on one processor only.

@@ -13,6 +13,12 @@ impl Output {
         self.scaler.as_ref().map(|scaler| &scaler.scale)
     }
 
+    /// Keeps the current size from now on. The writer resizes the ring no more, and makes no system
+    /// call for an earlier resize: for a program that gives up the right to such calls.
+    pub fn fix_size(&mut self) {
+        (self.scaler, self.segments.file) = (None, None);
+    }
+
     /// At the end of a lap, decides on the size by the fill level, and resizes the ring.
     #[cold]
     pub(super) fn end_lap(&mut self) {

@@ -26,7 +26,7 @@ pub(super) struct Segments {
     /// Admission state, or `None` if readers cannot join the running stream.
     joining: Option<Arc<JoinState>>,
     /// File of the ring if its capacity changes in place; otherwise `None`.
-    file: Option<Memfd>,
+    pub(super) file: Option<Memfd>,
 }
 
 impl Segments {

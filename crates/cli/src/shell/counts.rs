@@ -33,8 +33,8 @@ impl EdgeCounts {
         Ok((format!("{}:{inode}", copy.as_raw_fd()), copy))
     }
 
-    /// Describes the bytes that an edge has moved, for its writer and for its reader. Returns an
-    /// empty list if it moved nothing.
+    /// Describes what an edge has moved, for its writer and for its reader, and the size of its
+    /// ring; empty if it moved nothing.
     pub(super) fn describe(&self, at: usize, from: &str, to: &str) -> Vec<String> {
         let Ok(mapping) = self.file.map_read() else { return Vec::new() };
         let edge = u32::try_from(at).unwrap_or(u32::MAX);
@@ -50,7 +50,20 @@ impl EdgeCounts {
         };
         let writer = [EdgeCount::WrittenToPipe, EdgeCount::CopiedIn, EdgeCount::PassedIn];
         let reader = [EdgeCount::ReadFromPipe, EdgeCount::CopiedOut, EdgeCount::PassedOut];
-        let lines = [line(&format!("{from} wrote"), writer), line(&format!("{to} read"), reader)];
+        let ring = {
+            use EdgeCount::{RingGrown, RingMost, RingShrunk, RingSize};
+            let [size, most, grown, shrunk] =
+                [RingSize, RingMost, RingGrown, RingShrunk].map(number);
+            (size > 0).then(|| {
+                let (edge, size, most) = (at + 1, size >> 10, most >> 10);
+                format!(
+                    "edge {edge}, ring: {size} KB at the end, at most {most}; grown {grown} times, \
+                     shrunk {shrunk}"
+                )
+            })
+        };
+        let lines =
+            [line(&format!("{from} wrote"), writer), ring, line(&format!("{to} read"), reader)];
         lines.into_iter().flatten().collect()
     }
 }

@@ -136,6 +136,18 @@ passed!(
     |fd, _, _| { lazy::sync_position(fd); None }
 );
 
+passed!(
+    /// `prctl(2)`: notes that the program restricts its system calls. A program without privilege
+    /// must promise before that it will get none.
+    prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int, c"prctl",
+    |option, _, _, _, _| {
+        if preload::RESTRICTING.contains(&option) {
+            crate::writing::record_restriction();
+        }
+        None
+    }
+);
+
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
 type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;
 

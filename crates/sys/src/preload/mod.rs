@@ -187,6 +187,9 @@ pub fn shut_down(socket: c_int) {
 
 pub use libc::{EAGAIN, EBADF, EINTR, EINVAL, EIO, ENOSYS, F_DUPFD, F_DUPFD_CLOEXEC, FIONREAD};
 
+/// The options of `prctl(2)` with which a program restricts its own system calls, or prepares that.
+pub const RESTRICTING: [i32; 2] = [libc::PR_SET_NO_NEW_PRIVS, libc::PR_SET_SECCOMP];
+
 /// Returns true if the descriptor is open only for writing.
 #[must_use]
 pub fn is_for_writing(number: c_int) -> bool {
