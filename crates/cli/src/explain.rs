@@ -13,7 +13,9 @@ use crate::{line, sharers, terminal};
 use engine::doctor::Refusal;
 use engine::doctor::neighbors::{Neighbors, device_rules};
 use pipeline::explain;
-use pipeline::plan::{Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind};
+use pipeline::plan::{
+    Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind, ThreadPlacement,
+};
 use streamline::privilege::Denial;
 use streamline::report::{Object, json_line, refusals_json, to_object};
 use streamline::{Prepared, analysis};
@@ -196,6 +198,8 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
     to_object(&[
         ("version", &VERSION),
         ("policy", &policy),
+        // Processors to which the threads with which a path begins are confined, or why to none.
+        ("threads", &threads(plan, machine)),
         // Estimated cost of a block that reaches every filter.
         ("cost_ns", &plan.choice.cost_ns),
         // True if the search was exhaustive, so that no cheaper placement exists.
@@ -219,6 +223,15 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
         // Running requests with the same beginning, which run it apart from this one.
         ("alike", &sharers::find_alike(text)),
     ])
+}
+
+fn threads(plan: &Plan, machine: &Machine) -> Object {
+    let count = plan.thread_count();
+    let (near, why) = match machine.near.place(count) {
+        ThreadPlacement::Near(near) => (near, None),
+        ThreadPlacement::Anywhere(why) => (machine.near.allowed.clone(), Some(why)),
+    };
+    object(&[("count", &count), ("processors", &near), ("anywhere", &why)])
 }
 
 fn machine_facts(machine: &Machine) -> Object {

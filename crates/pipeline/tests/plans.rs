@@ -8,7 +8,9 @@ mod common;
 
 use common::fixture::{RX, planner_registry};
 use filter::EndpointFacts;
-use pipeline::plan::{ArcShare, Costs, FilterCost, KernelRefusal, Machine, Plan, SpaceKind, plan};
+use pipeline::plan::{
+    ArcShare, Costs, FilterCost, KernelRefusal, Machine, Plan, Processors, SpaceKind, plan,
+};
 use pipeline::{Registry, explain};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +23,10 @@ fn machine_named(name: &str) -> Machine {
         "costly filters" => costly_machine(2),
         "costly filters, four processors" => costly_machine(4),
         "costly filters, one processor" => costly_machine(1),
+        "two caches" => {
+            let near = Processors { allowed: (0..8).collect(), ..Processors::sharing(4) };
+            Machine { processors: 8, near, ..Machine::example() }
+        }
         "small cache" => Machine { l2: 64 << 10, ..Machine::example() },
         _ => panic!("no machine is called `{name}`"),
     }
@@ -62,7 +68,8 @@ fn costly_machine(processors: usize) -> Machine {
         classes: "!0".to_owned(),
         share: 0.01,
     });
-    Machine { processors, costs, ..Machine::example() }
+    let near = Processors::sharing(processors);
+    Machine { processors, near, costs, ..Machine::example() }
 }
 
 struct PlanCase {

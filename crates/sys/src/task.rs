@@ -17,6 +17,8 @@ pub struct Task {
     pub processor_ns: u64,
     /// CPUs that the task may use.
     pub processors: Vec<usize>,
+    /// CPU on which the task runs, or ran last; for a process, its first thread.
+    pub processor: Option<usize>,
     /// Resident memory of the process in bytes, including shared pages.
     pub resident: u64,
 }
@@ -72,6 +74,8 @@ impl Task {
             _ => RunState::Sleeps,
         };
         let parent = words.next()?.parse().ok()?;
+        // Field 39, after the parent, which is field 4.
+        let processor = words.nth(34).and_then(|word| word.parse().ok());
         let status = text("status")?;
         let of =
             |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -81,6 +85,7 @@ impl Task {
         Some(Self {
             run_state,
             parent,
+            processor,
             processor_ns: ran.unwrap_or_default(),
             processors: of("Cpus_allowed_list:").map(parse_ranges).unwrap_or_default(),
             resident: kilobytes.unwrap_or_default() * 1024,

@@ -238,7 +238,11 @@ fn space_cells(row: &SpaceRow) -> [String; 7] {
     [
         escape_hidden(&space.name),
         is,
-        if space.processors.is_empty() { dash() } else { format_ranges(&space.processors) },
+        match (space.processors.as_slice(), space.processor) {
+            ([], _) => dash(),
+            (all @ [_, _, ..], Some(here)) => format!("{here} of {}", format_ranges(all)),
+            (all, _) => format_ranges(all),
+        },
         escape_hidden(&space.state),
         if runs { rounded_duration(space.processor_ns) } else { dash() },
         space.memory.map_or_else(dash, short_bytes),

@@ -5,7 +5,6 @@
 //! - [`starter`]: the threads of its spaces;
 //! - [`running`]: its current state.
 
-pub(crate) mod near;
 pub(crate) mod origins;
 pub(crate) mod running;
 pub(crate) mod starter;

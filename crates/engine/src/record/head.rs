@@ -1,7 +1,7 @@
 //! The head of a recording: all parameters needed to build the same path again. It does not include
 //! the path's input.
 
-use pipeline::plan::{Costs, Kernel, Machine, Plan};
+use pipeline::plan::{Costs, Kernel, Machine, Plan, Processors};
 use std::fmt::Write as _;
 
 /// The version of the file format. Files of later versions cannot be read.
@@ -95,6 +95,7 @@ impl Head {
         costs.version = u32::try_from(number("costs version")?).map_err(|_| "costs version")?;
         let machine = Machine {
             processors: size("processors")?,
+            near: Processors::default(),
             l1d: size("l1d")?,
             l2: size("l2")?,
             kernel: Kernel::Closed { release, why: String::new() },

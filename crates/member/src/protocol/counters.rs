@@ -112,6 +112,8 @@ pub struct Space {
     pub thread: Option<u32>,
     /// Processors on which the space may run.
     pub processors: Vec<usize>,
+    /// Processor on which the space runs, or ran last.
+    pub processor: Option<usize>,
     /// State of the space, sampled just before the query: `runs`, `sleeps`, `waits`, `stopped` or
     /// `ended`.
     pub state: String,

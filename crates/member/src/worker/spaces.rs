@@ -63,8 +63,8 @@ pub(super) fn worker_status((name, process): (String, u32)) -> Space {
 
 fn task_status(task: Option<&Task>) -> Space {
     let Some(task) = task else { return Space::default() };
-    let (processors, processor_ns) = (task.processors.clone(), task.processor_ns);
-    Space { processors, processor_ns, ..Space::default() }
+    let (processors, processor) = (task.processors.clone(), task.processor);
+    Space { processors, processor, processor_ns: task.processor_ns, ..Space::default() }
 }
 
 fn task_state(task: Option<&Task>, ended: bool) -> &'static str {

@@ -67,6 +67,9 @@ pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
         let called = format!("no ring between spaces leads to `{node}`: nothing has to wake it");
         write_fact(&mut out, "signal", &called);
     }
+    if let Some(threads) = words::threads(plan, machine) {
+        write_fact(&mut out, "threads", &threads);
+    }
     write_choice(&mut out, plan);
     write_runtime_changes(&mut out, plan, machine, &names);
     write_machine_facts(&mut out, machine);
@@ -324,7 +327,7 @@ fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names
 }
 
 fn write_machine_facts(out: &mut String, machine: &Machine) {
-    let Machine { processors, l1d, l2, kernel, costs } = machine;
+    let Machine { processors, l1d, l2, kernel, costs, .. } = machine;
     let processors = format_count(*processors as u64, "processor");
     let caches = format!("caches of {} and {}", bytes(*l1d as u64), bytes(*l2 as u64));
     write_fact(out, "machine", &format!("{processors}, {caches}"));

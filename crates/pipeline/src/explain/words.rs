@@ -5,7 +5,9 @@
 use super::table::COLUMNS;
 use crate::format::{format_count, format_nanoseconds};
 use crate::names::quoted_unless_word;
-use crate::plan::{Delay, Latency, Plan, Policy, Program, Replicas, RingPlan};
+use crate::plan::{
+    Delay, Latency, Machine, Plan, Policy, Program, Replicas, RingPlan, ThreadPlacement,
+};
 use crate::share::Share;
 use filter::sharing::Sharing;
 use filter::{FilterKind, ReadDepth, Side};
@@ -26,6 +28,41 @@ pub(super) fn describe_ring(ring: &RingPlan) -> String {
          ({because})",
         format_nanoseconds(*signal_ns)
     )
+}
+
+/// Describes the processors on which the threads of a plan will run; `None` if there is one thread.
+pub(super) fn threads(plan: &Plan, machine: &Machine) -> Option<String> {
+    let threads = plan.thread_count();
+    if threads < 2 {
+        return None;
+    }
+    Some(match machine.near.place(threads) {
+        ThreadPlacement::Near(near) => format!(
+            "{threads}, on processors {}, which share the last cache with processor {}, where the \
+             line starts; threads added later: anywhere",
+            ranges(&near),
+            machine.near.start
+        ),
+        ThreadPlacement::Anywhere(why) => {
+            format!("{threads}, on any of processors {}: {why}", ranges(&machine.near.allowed))
+        }
+    })
+}
+
+/// Formats ascending numbers as ranges: `0-2, 5`.
+fn ranges(numbers: &[usize]) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *number => *last = *number,
+            _ => ranges.push((*number, *number)),
+        }
+    }
+    let text = |(first, last): &(usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    ranges.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 /// Describes a latency budget and its shares.

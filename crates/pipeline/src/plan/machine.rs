@@ -1,12 +1,15 @@
 //! The machine as a value: its resources and its cost table.
 
 use super::costs::Costs;
+use super::near::Processors;
 
 /// The properties of a machine that planning depends on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
     /// The number of processors.
     pub processors: usize,
+    /// The processors by number, with those that share a cache with the one on which a path starts.
+    pub near: Processors,
     /// The size of the first-level data cache in bytes.
     pub l1d: usize,
     /// The size of the second-level cache in bytes.
@@ -59,6 +62,7 @@ impl Machine {
     pub fn example() -> Self {
         Self {
             processors: 2,
+            near: Processors::sharing(2),
             l1d: 48 << 10,
             l2: 1 << 20,
             kernel: Kernel::Closed {

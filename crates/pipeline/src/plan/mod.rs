@@ -25,6 +25,7 @@ mod latency;
 mod machine;
 mod model;
 mod moves;
+mod near;
 mod persist;
 mod program;
 mod pushdown;
@@ -45,6 +46,7 @@ pub use model::{
     Policy, ReplicaRefusal, Replicas, SpaceKind, Unplaceable,
 };
 pub use moves::{MovePeriod, may_enter_kernel};
+pub use near::{Processors, ThreadPlacement};
 pub use persist::{PersistedNode, PersistedPlan};
 pub use program::{ExitEdge, KernelRing, Program, ProgramStep};
 pub use pushdown::Pushdown;

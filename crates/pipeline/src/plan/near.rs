@@ -1,0 +1,101 @@
+//! Placement of a path's threads on processors that share a cache. [Th §5.2, §5.5], FEATURES K9
+//!
+//! Entries of a ring cross fastest through a cache that both processors share (BASELINES, two
+//! cores), and the kernel's scheduler does not know which threads share rings. The first threads of
+//! a path are therefore confined to the processors that share the last cache with the one on which
+//! the path starts, if each thread gets a processor. The nearest shared cache would be the wrong
+//! choice: processors that share the first or second level are siblings of one core, which also
+//! share its execution units.
+//! Threads that changes or replicas add later may run anywhere.
+
+use super::Plan;
+use super::model::SpaceKind;
+
+/// The processors of a machine as a path finds them when it starts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Processors {
+    /// The processors on which the process may run.
+    pub allowed: Vec<usize>,
+    /// The processor on which the path starts.
+    pub start: usize,
+    /// The processors that share the last shared cache of `start`, itself included; empty if that
+    /// is unknown or no cache is shared.
+    pub sharers: Vec<usize>,
+}
+
+/// The processors on which the first threads of a path run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ThreadPlacement {
+    /// On these processors, which share a cache.
+    Near(Vec<usize>),
+    /// On any allowed processor, for this reason.
+    Anywhere(String),
+}
+
+impl Processors {
+    /// Returns a number of processors that share the last cache, for tests and examples.
+    #[must_use]
+    pub fn sharing(count: usize) -> Self {
+        Self { allowed: (0..count).collect(), start: 0, sharers: (0..count).collect() }
+    }
+
+    /// Returns the processors for a number of threads that begin together.
+    #[must_use]
+    pub fn place(&self, threads: usize) -> ThreadPlacement {
+        let anywhere = |why: &str| ThreadPlacement::Anywhere(why.to_owned());
+        if threads < 2 {
+            return anywhere("one thread shares nothing");
+        }
+        if self.allowed.len() < 2 {
+            return anywhere("there is no other");
+        }
+        let Self { allowed, sharers, .. } = self;
+        let near: Vec<usize> = allowed.iter().copied().filter(|at| sharers.contains(at)).collect();
+        match near.len() {
+            0 => anywhere("the kernel tells of no cache that they share"),
+            some if some == allowed.len() => anywhere("all share the last cache"),
+            some if some < threads => ThreadPlacement::Anywhere(format!(
+                "only {some} share the last cache with processor {}, too few for {threads} threads",
+                self.start
+            )),
+            _ => ThreadPlacement::Near(near),
+        }
+    }
+}
+
+impl Plan {
+    /// Returns the largest number of threads with which a path of this plan begins.
+    #[must_use]
+    pub fn thread_count(&self) -> usize {
+        let threads = self.spaces.iter().filter(|space| space.kind == SpaceKind::Thread);
+        let mut counts = vec![0; self.spaces.len()];
+        threads.for_each(|space| counts[space.component] += 1);
+        counts.into_iter().max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn k9_threads_of_a_path_share_the_last_cache_where_they_fit() {
+        let place = |allowed: &[usize], sharers: &[usize], threads| {
+            let (allowed, sharers) = (allowed.to_vec(), sharers.to_vec());
+            Processors { allowed, start: 2, sharers }.place(threads)
+        };
+        let why = |placed| match placed {
+            ThreadPlacement::Anywhere(why) => why,
+            ThreadPlacement::Near(near) => panic!("{near:?}"),
+        };
+        let (all, half) = ([0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3]);
+        assert_eq!(place(&all, &half, 2), ThreadPlacement::Near(half.to_vec()));
+        let allowed = place(&all[2..], &half, 2);
+        assert_eq!(allowed, ThreadPlacement::Near(vec![2, 3]), "only where the process may run");
+        assert!(why(place(&all, &half, 5)).starts_with("only 4 share the last cache with"));
+        assert_eq!(why(place(&half, &half, 2)), "all share the last cache");
+        assert!(why(place(&all, &[], 2)).contains("no cache"), "nothing is known");
+        assert_eq!(why(place(&[2], &half, 2)), "there is no other");
+        assert_eq!(why(place(&all, &half, 1)), "one thread shares nothing");
+    }
+}
