@@ -43,6 +43,7 @@ mod shared_changes;
 mod shared_program;
 mod stalls;
 mod streams;
+mod taken_changes;
 mod taken_flows;
 mod token;
 mod users;

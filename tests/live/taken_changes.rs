@@ -1,0 +1,86 @@
+//! Tests of changes of a request that takes a flow from the host: every frame of the flow reaches
+//! the request, before, during and after a change, and none the host.
+
+use crate::change::{LiveRequest, OPERATION_TIMEOUT, set};
+use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
+use crate::scratch::Scratch;
+use crate::send::{frames_of, send_all};
+use crate::shared_changes::StopSenderOnDrop;
+use crate::shared_program::{program_ids, quiet_pair, send_until};
+use engine::change::change;
+use pipeline::edit::Edit;
+use std::sync::atomic::AtomicBool;
+use testkit::net::{SERVER_DEVICE, until};
+
+/// The changes, in order: each kind, in the kernel and outside.
+const CHANGES: [&str; 7] = [
+    "insert ip before udp",
+    "move udp process",
+    "insert dport after udp",
+    "upgrade udp",
+    "move udp kernel",
+    "remove ip",
+    "remove dport",
+];
+
+/// A frame that came to the host between two programs would be in no count.
+#[test]
+fn v3_g7_request_that_takes_a_flow_changes_and_no_frame_escapes_it() {
+    let Some(pair) = quiet_pair() else { return };
+    let scratch = Scratch::new();
+    let file = scratch.path("all.pcap");
+    let text = format!(
+        "rx@kernel {SERVER_DEVICE} take \"udp port 9\" ring=64MB | udp | pcap '{}'",
+        file.display()
+    );
+    let line = LiveRequest::start(&pair, &text);
+    let stop = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send_until(&pair, 50, &stop));
+        let ends = StopSenderOnDrop(&stop);
+        for words in CHANGES.iter().cycle().take(3 * CHANGES.len()) {
+            let before = line.blocks_received();
+            until("frames come", || line.live.is_ended() || line.blocks_received() > before);
+            assert!(!line.live.is_ended(), "{words}");
+            set(&line.live, words);
+            assert_eq!(program_ids(&pair).len(), 1, "{words}");
+        }
+        drop(ends);
+        sender.join().expect("a sender")
+    });
+    let outcome = line.stop();
+    let frames = frames_of(&std::fs::read(file).expect("a capture"));
+    let numbers: Vec<u64> = frames.iter().map(|frame| number(frame)).collect();
+    assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
+    let lost = outcome.ledger.lost();
+    assert_eq!(numbers.len() as u64 + lost, sent, "{:#?}", outcome.ledger);
+    assert!(program_ids(&pair).is_empty(), "nothing stays");
+}
+
+/// What a request takes is part of its source, which no change replaces: the refusal leaves it as
+/// it was.
+#[test]
+fn g7_expression_of_a_running_request_stays() {
+    let Some(pair) = quiet_pair() else { return };
+    let scratch = Scratch::new();
+    let file = scratch.path("all.pcap");
+    let text =
+        format!("rx@kernel {SERVER_DEVICE} take \"udp port 9\" | udp | pcap '{}'", file.display());
+    let line = LiveRequest::start(&pair, &text);
+    let programs = program_ids(&pair);
+    let other = format!("replace rx with rx {SERVER_DEVICE} take \"udp\"");
+    for words in [other.as_str(), "arg rx expression=udp"] {
+        let words: Vec<&str> = words.split(' ').collect();
+        let changed = Edit::parse(&words).map_err(|why| why.to_string()).and_then(|edit| {
+            change(&line.live, &edit, &engine::machine::inspect(), OPERATION_TIMEOUT)
+                .map_err(|why| why.to_string())
+        });
+        let why = changed.expect_err("what is taken stays");
+        assert!(why.contains("rx"), "{why}");
+        assert_eq!(program_ids(&pair), programs, "{words:?}");
+    }
+    send_all(&pair, &numbered_frames(0..20, FRAME_LENGTH));
+    until("they come", || line.blocks_received() == 20);
+    let outcome = line.stop();
+    assert_eq!(outcome.ledger.lost(), 0, "{:#?}", outcome.ledger);
+}
