@@ -1,0 +1,107 @@
+//! The traffic of others beside a request that takes one flow: the throughput of a TCP stream over
+//! the same veth pair, with and without taking. FEATURES G7
+//!
+//! The reference is the pair without a program. An empty program at XDP shows the price that taking
+//! there would have: a veth device then segments what it otherwise hands over whole.
+
+use crate::harness::{Candidate, interleave};
+use crate::options::Options;
+use crate::processes::{has_tap, interrupt_and_wait};
+use crate::row::Row;
+use ebpf::insn::{Insn, R0, encode};
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Child, Stdio};
+use std::time::Instant;
+use sys::bpf::{Link, Program, ProgramKind, XdpMode};
+use sys::net::RouteSocket;
+use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, until};
+
+/// Number of bytes per transfer.
+const BYTES: u64 = 1 << 30;
+/// Number of bytes per system call.
+const CALL_BYTES: usize = 1 << 20;
+/// The port of the stream, which nobody takes.
+const PORT: u16 = 7;
+/// The request beside the stream.
+const LINE: &str = "rx server0 take \"udp port 53\" | count";
+/// The value of `XDP_PASS`.
+const PASS: i32 = 2;
+
+pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    let pair = Pair::new(Cable::default())
+        .ok_or("needs root and `ip`: it creates two network namespaces")?;
+    let alone = || transfer(&pair);
+    let beside_tc = || {
+        let child = start(&pair)?;
+        let rate = transfer(&pair);
+        interrupt_and_wait(child, LINE)?;
+        rate
+    };
+    let beside_xdp = || {
+        let _link = attach_empty_program(&pair)?;
+        transfer(&pair)
+    };
+    let candidates = vec![
+        Candidate { name: "nobody takes", measure: Box::new(alone) },
+        Candidate { name: "a flow is taken", measure: Box::new(beside_tc) },
+        Candidate { name: "empty XDP program", measure: Box::new(beside_xdp) },
+    ];
+    interleave(("take", "TCP beside", f64::NAN), "Gbit/s", options.rounds, candidates, &[])
+}
+
+fn start(pair: &Pair) -> Result<Child, String> {
+    let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name("streamline");
+    let mut command = pair.server.command(own);
+    command.args(["run", "--quiet", LINE]).stdout(Stdio::null());
+    let child = command.spawn().map_err(|why| format!("{command:?}: {why}"))?;
+    until(LINE, || has_tap(&pair.server));
+    Ok(child)
+}
+
+/// Attaches a program that passes every frame.
+fn attach_empty_program(pair: &Pair) -> Result<Link, String> {
+    let pass = encode(&[Insn::mov(R0, PASS), Insn::exit()]);
+    pair.server.enter(|| {
+        let index = RouteSocket::open().and_then(|links| links.by_name(SERVER_DEVICE));
+        let index = index.map_err(|why| why.to_string())?.index;
+        let program =
+            Program::load(ProgramKind::Xdp, "pass", &pass).map_err(|why| why.to_string())?;
+        Link::xdp(&program, index, XdpMode::Native).map_err(|why| why.to_string())
+    })
+}
+
+/// Transfers [`BYTES`] over TCP; returns the throughput in Gbit/s.
+#[expect(clippy::cast_precision_loss, reason = "a figure")]
+fn transfer(pair: &Pair) -> Result<f64, String> {
+    let wrong = |why: std::io::Error| why.to_string();
+    let listener = pair.server.enter(|| TcpListener::bind((SERVER, PORT))).map_err(wrong)?;
+    let mut near = pair
+        .client
+        .enter(|| TcpStream::connect((SERVER, PORT)).map_err(|why| format!("{CLIENT}: {why}")))?;
+    let (mut far, _) = listener.accept().map_err(wrong)?;
+    let begin = Instant::now();
+    let received = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let block = vec![0x5a; CALL_BYTES];
+            for _ in 0..BYTES / CALL_BYTES as u64 {
+                if near.write_all(&block).is_err() {
+                    return;
+                }
+            }
+            let _ = near.shutdown(Shutdown::Write);
+        });
+        let (mut room, mut received) = (vec![0; CALL_BYTES], 0);
+        loop {
+            match far.read(&mut room).map_err(wrong)? {
+                0 => return Ok::<u64, String>(received),
+                count => received += count as u64,
+            }
+        }
+    })?;
+    let took = begin.elapsed().as_secs_f64();
+    if received != BYTES {
+        return Err(format!("{received} of {BYTES} bytes arrived"));
+    }
+    Ok(received as f64 * 8.0 / 1e9 / took)
+}
