@@ -88,10 +88,12 @@ impl Scaling {
         Self { together: range, apart: range, remote: 0, low: 25, high: 75 }
     }
 
-    /// Returns the largest size in bytes of a ring within the caches.
+    /// Returns these parameters with no size above `most` bytes.
     #[must_use]
-    pub const fn most(&self) -> usize {
-        if self.together.1 > self.apart.1 { self.together.1 } else { self.apart.1 }
+    pub fn at_most(self, most: usize) -> Self {
+        let within = |(low, high): (usize, usize)| (low.min(most), high.min(most));
+        let (together, apart) = (within(self.together), within(self.apart));
+        Self { together, apart, remote: self.remote.min(most), ..self }
     }
 
     const fn size_range(&self, sides: Sides) -> RangeInclusive<usize> {

@@ -25,8 +25,9 @@ use sys::preload::{self, Handover};
 pub(crate) const PIPE_BYTES_MIN: u64 = 64 << 10;
 /// The number of bytes in the pipe after which a reader most likely requests no ring.
 const PIPE_BYTES_MAX: u64 = 2 << 20;
-/// The capacity in bytes with which a ring begins. It then follows the pressure, within the memory
-/// that it has from the start: programs may give up the right to get new memory later.
+/// The capacity in bytes with which a ring begins, and its maximum: larger rings are slower on one
+/// processor, and equally fast on two. A ring follows the pressure within the memory that it has
+/// from the start: programs may give up the right to get new memory later.
 const RING_BYTES: usize = 2 << 20;
 /// The maximum size of a block in bytes.
 const BLOCK_MAX: usize = 64 << 10;
@@ -273,6 +274,7 @@ fn wait_for_room(output: &mut Output, number: i32, length: usize) -> Result<Opti
     while !output.is_ready(length)? {
         if yields > 0 {
             yields -= 1;
+            output.record_full();
             output.flush();
             std::thread::yield_now();
             continue;

@@ -75,17 +75,16 @@ impl Config {
         self.scaling(Scaling::reallocation(caches()))
     }
 
-    /// Lets the writer size the ring as [`Config::self_sizing`] does, within memory that is
-    /// reserved now ([`Config::cut`]), from the given capacity on, or the maximum if that is
-    /// smaller. A reader then notices no change, and no process needs new memory or descriptors.
+    /// Lets the writer size the ring as [`Config::self_sizing`] does, up to the given capacity and
+    /// within memory that is reserved now ([`Config::cut`]). A reader then notices no change, and
+    /// no process needs new memory or descriptors.
     #[must_use]
     pub fn self_sizing_in_place(self) -> Self {
         if self.ring.policy != Policy::Block {
             return self;
         }
-        let scaling = Scaling::deck_cut(caches());
-        let most = scaling.most();
-        self.capacity(self.ring.capacity.min(most)).cut(most).scaling(scaling)
+        let scaling = Scaling::deck_cut(caches()).at_most(self.ring.capacity);
+        self.cut(self.ring.capacity).scaling(scaling)
     }
 
     /// Bounds the time in nanoseconds until a sleeping reader is woken, even if the writer is busy.

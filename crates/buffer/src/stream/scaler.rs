@@ -13,6 +13,14 @@ impl Output {
         self.scaler.as_ref().map(|scaler| &scaler.scale)
     }
 
+    /// Records that the writer has found the ring full, for a caller that waits for room by other
+    /// means than [`Output::wait`].
+    pub fn record_full(&mut self) {
+        if let Some(scaler) = &mut self.scaler {
+            scaler.record_wait();
+        }
+    }
+
     /// Keeps the current size from now on. The writer resizes the ring no more, and makes no system
     /// call for an earlier resize: for a program that gives up the right to such calls.
     pub fn fix_size(&mut self) {
