@@ -57,8 +57,7 @@ fn v3_g7_request_that_takes_a_flow_changes_and_no_frame_escapes_it() {
     assert!(program_ids(&pair).is_empty(), "nothing stays");
 }
 
-/// What a request takes is part of its source, which no change replaces: the refusal leaves it as
-/// it was.
+/// The expression is part of the source, which no change replaces: a refusal leaves it as it was.
 #[test]
 fn g7_expression_of_a_running_request_stays() {
     let Some(pair) = quiet_pair() else { return };

@@ -398,8 +398,8 @@ fn e1_g4_file_crosses_a_pipeline_by_pointer() {
     assert!(edge_counts(&report, "dd read:")[0] > size - start, "{report}");
 }
 
-/// Returns what `-v` reports of the ring of an edge: size and maximum in KB, and the number of times
-/// that it has grown.
+/// Returns the size of the ring of an edge as `-v` reports it: now and at most, in KB, and the
+/// number of times that it has grown.
 fn ring_size(report: &str, edge: usize) -> [usize; 3] {
     let begin = format!("edge {edge}, ring: ");
     let line = report.lines().find_map(|line| line.split_once(&begin));

@@ -6,8 +6,9 @@
 use crate::calibrate;
 use crate::error::reason_text;
 use crate::kernel::is_trusted;
+use crate::path::near;
 use ebpf::insn::{Insn, R0, encode};
-use pipeline::plan::{Costs, Kernel, Machine, Processors};
+use pipeline::plan::{Costs, Kernel, Machine};
 use sys::bpf::{Program, ProgramKind};
 
 /// Size of the L1 data cache in bytes, if the machine does not report it.
@@ -22,21 +23,11 @@ pub fn inspect() -> Machine {
     let level = |level: usize, otherwise| found.caches.get(level).copied().unwrap_or(otherwise);
     Machine {
         processors: found.processors,
-        near: processors(),
+        near: near::processors(),
         l1d: level(0, L1D_BYTES_DEFAULT),
         l2: level(1, L2_BYTES_DEFAULT),
         kernel: probe_kernel(found.release.clone()),
         costs: cost_table(),
-    }
-}
-
-/// Returns the processors as a path finds them that starts now, in this thread.
-pub(crate) fn processors() -> Processors {
-    let start = sys::machine::current_processor();
-    Processors {
-        allowed: sys::process::allowed_processors().unwrap_or_default(),
-        start,
-        sharers: sys::machine::last_cache_sharers(start),
     }
 }
 

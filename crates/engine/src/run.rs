@@ -12,10 +12,10 @@ use crate::build::BuiltPath;
 use crate::change::ChangeRepeater;
 use crate::kernel::{Kernel, ProgramTotals};
 use crate::live::Live;
+use crate::path::near;
 use crate::path::running::Kernels;
 use crate::path::starter::{EndedSpace, Thread, ThreadStarter};
 use endpoint::SourceCounters;
-use pipeline::plan::ThreadPlacement;
 use runtime::control::Control;
 use runtime::failure::PathFailure;
 use runtime::latency::{Breach, Latency};
@@ -191,7 +191,7 @@ impl SpaceThreads {
             ended: ended.clone(),
             done: Arc::clone(&done),
             running: Arc::clone(&running),
-            near: near_processors(path.spaces.len()).into(),
+            near: near::for_threads(path.spaces.len()).into(),
         };
         let starters: Vec<ThreadStarter> = paths.iter().enumerate().map(starter).collect();
         let of_path = |(starter, path): (&ThreadStarter, &BuiltPath)| {
@@ -204,14 +204,6 @@ impl SpaceThreads {
         };
         let threads = starters.iter().zip(paths).map(of_path).collect::<sys::Result<_>>()?;
         Ok(Self { starters, threads, done, remains, running })
-    }
-}
-
-/// Returns the processors for the threads of a path that begins now; empty: all that are allowed.
-fn near_processors(threads: usize) -> Vec<usize> {
-    match crate::machine::processors().place(threads) {
-        ThreadPlacement::Near(near) => near,
-        ThreadPlacement::Anywhere(_) => Vec::new(),
     }
 }
 

@@ -1,10 +1,12 @@
 //! The types of a built path, shared by the modules that build, change and run it.
 //!
 //! - this file: run settings and observation facilities;
+//! - [`near`]: the processors on which its threads begin;
 //! - [`origins`]: the sources of its blocks;
 //! - [`starter`]: the threads of its spaces;
 //! - [`running`]: its current state.
 
+pub(crate) mod near;
 pub(crate) mod origins;
 pub(crate) mod running;
 pub(crate) mod starter;
