@@ -10,7 +10,7 @@ use crate::shared_program::{program_ids, quiet_pair, send_until};
 use engine::change::change;
 use pipeline::edit::Edit;
 use std::sync::atomic::AtomicBool;
-use testkit::net::{SERVER_DEVICE, until};
+use testkit::net::{SERVER_DEVICE, wait_until};
 
 /// The changes, in order: each kind, in the kernel and outside.
 const CHANGES: [&str; 7] = [
@@ -40,7 +40,7 @@ fn v3_g7_request_that_takes_a_flow_changes_and_no_frame_escapes_it() {
         let ends = StopSenderOnDrop(&stop);
         for words in CHANGES.iter().cycle().take(3 * CHANGES.len()) {
             let before = line.blocks_received();
-            until("frames come", || line.live.is_ended() || line.blocks_received() > before);
+            wait_until("frames come", || line.live.is_ended() || line.blocks_received() > before);
             assert!(!line.live.is_ended(), "{words}");
             set(&line.live, words);
             assert_eq!(program_ids(&pair).len(), 1, "{words}");
@@ -74,12 +74,12 @@ fn g7_expression_of_a_running_request_stays() {
             change(&line.live, &edit, &engine::machine::inspect(), OPERATION_TIMEOUT)
                 .map_err(|why| why.to_string())
         });
-        let why = changed.expect_err("what is taken stays");
+        let why = changed.expect_err("the expression cannot change");
         assert!(why.contains("rx"), "{why}");
         assert_eq!(program_ids(&pair), programs, "{words:?}");
     }
     send_all(&pair, &numbered_frames(0..20, FRAME_LENGTH));
-    until("they come", || line.blocks_received() == 20);
+    wait_until("they come", || line.blocks_received() == 20);
     let outcome = line.stop();
     assert_eq!(outcome.ledger.lost(), 0, "{:#?}", outcome.ledger);
 }

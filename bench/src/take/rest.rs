@@ -15,13 +15,13 @@ use std::process::{Child, Stdio};
 use std::time::Instant;
 use sys::bpf::{Link, Program, ProgramKind, XdpMode};
 use sys::net::RouteSocket;
-use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, until};
+use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
 
 /// Number of bytes per transfer.
 const BYTES: u64 = 1 << 30;
 /// Number of bytes per system call.
 const CALL_BYTES: usize = 1 << 20;
-/// The port of the stream, which nobody takes.
+/// The port of the stream, which no request takes.
 const PORT: u16 = 7;
 /// The request beside the stream.
 const LINE: &str = "rx server0 take \"udp port 53\" | count";
@@ -43,8 +43,8 @@ pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
         transfer(&pair)
     };
     let candidates = vec![
-        Candidate { name: "nobody takes", measure: Box::new(alone) },
-        Candidate { name: "a flow is taken", measure: Box::new(beside_tc) },
+        Candidate { name: "no request", measure: Box::new(alone) },
+        Candidate { name: "a request takes a flow", measure: Box::new(beside_tc) },
         Candidate { name: "empty XDP program", measure: Box::new(beside_xdp) },
     ];
     interleave(("take", "TCP beside", f64::NAN), "Gbit/s", options.rounds, candidates, &[])
@@ -55,14 +55,14 @@ fn start(pair: &Pair) -> Result<Child, String> {
     let mut command = pair.server.command(own);
     command.args(["run", "--quiet", LINE]).stdout(Stdio::null());
     let child = command.spawn().map_err(|why| format!("{command:?}: {why}"))?;
-    until(LINE, || has_tap(&pair.server));
+    wait_until(LINE, || has_tap(&pair.server));
     Ok(child)
 }
 
 /// Attaches a program that passes every frame.
 fn attach_empty_program(pair: &Pair) -> Result<Link, String> {
     let pass = encode(&[Insn::mov(R0, PASS), Insn::exit()]);
-    pair.server.enter(|| {
+    pair.server.run_inside(|| {
         let index = RouteSocket::open().and_then(|links| links.by_name(SERVER_DEVICE));
         let index = index.map_err(|why| why.to_string())?.index;
         let program =
@@ -75,10 +75,10 @@ fn attach_empty_program(pair: &Pair) -> Result<Link, String> {
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
 fn transfer(pair: &Pair) -> Result<f64, String> {
     let wrong = |why: std::io::Error| why.to_string();
-    let listener = pair.server.enter(|| TcpListener::bind((SERVER, PORT))).map_err(wrong)?;
-    let mut near = pair
-        .client
-        .enter(|| TcpStream::connect((SERVER, PORT)).map_err(|why| format!("{CLIENT}: {why}")))?;
+    let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, PORT))).map_err(wrong)?;
+    let mut near = pair.client.run_inside(|| {
+        TcpStream::connect((SERVER, PORT)).map_err(|why| format!("{CLIENT}: {why}"))
+    })?;
     let (mut far, _) = listener.accept().map_err(wrong)?;
     let begin = Instant::now();
     let received = std::thread::scope(|scope| {

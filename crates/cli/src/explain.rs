@@ -231,7 +231,7 @@ fn threads(plan: &Plan, machine: &Machine) -> Object {
         ThreadPlacement::Near(near) => (near, None),
         ThreadPlacement::Anywhere(why) => (machine.near.allowed.clone(), Some(why)),
     };
-    object(&[("count", &count), ("processors", &near), ("anywhere", &why)])
+    to_object(&[("count", &count), ("processors", &near), ("anywhere", &why)])
 }
 
 fn machine_facts(machine: &Machine) -> Object {

@@ -414,7 +414,8 @@ fn ring_size(report: &str, edge: usize) -> [usize; 3] {
 fn f6_ring_of_a_pipeline_that_is_full_keeps_its_size() {
     let script = "cat $F $F $F $F $F $F $F $F | dd bs=64k conv=ucase status=none | md5sum";
     assert_same(script);
-    let report = String::from_utf8(run(streamline(&["-v"], script)).stderr).unwrap();
+    let report =
+        String::from_utf8(run_with_timeout(shell_command(&["-v"], script)).stderr).unwrap();
     let [size, most, _] = ring_size(&report, 1);
     assert!(size == most && size > 0, "{report}");
 }
@@ -423,12 +424,12 @@ fn f6_ring_of_a_pipeline_that_is_full_keeps_its_size() {
 #[test]
 fn f6_ring_of_a_pipeline_whose_reader_keeps_up_shrinks() {
     let Some(program) = CompiledWriter::new("slow") else { return };
-    if need::command("taskset").is_none() {
+    if need::require_command("taskset").is_none() {
         return;
     }
     let script = format!("{} slow | dd bs=64k status=none | md5sum", program.0.display());
     let mut shell = Command::new("sh");
-    let plain = run({
+    let plain = run_with_timeout({
         shell.args(["-c", &script]);
         shell
     });
@@ -436,7 +437,7 @@ fn f6_ring_of_a_pipeline_whose_reader_keeps_up_shrinks() {
     let own = env!("CARGO_BIN_EXE_streamline");
     let processor = sys::process::allowed_processors().unwrap()[0].to_string();
     command.args(["-c", &processor, own, "sh", "-v", "-c", &script]);
-    let ran = run(command);
+    let ran = run_with_timeout(command);
     let report = String::from_utf8(ran.stderr).unwrap();
     assert_eq!(ran.stdout, plain.stdout, "{report}");
     let [size, most, _] = ring_size(&report, 1);
@@ -449,8 +450,8 @@ struct CompiledWriter(PathBuf);
 impl CompiledWriter {
     /// Compiles the program under a name; `None` without a compiler.
     fn new(name: &str) -> Option<Self> {
-        let compiler = need::command("cc")?;
-        let path = text().with_extension(name);
+        let compiler = need::require_command("cc")?;
+        let path = text_file().with_extension(name);
         let source = path.with_extension(format!("{name}.c"));
         std::fs::write(&source, WRITER).unwrap();
         let built = Command::new(compiler).arg("-o").args([&path, &source]).status().unwrap();
@@ -508,14 +509,14 @@ const WRITER: &str = r"
 fn f6_program_that_restricts_its_calls_keeps_the_size_of_its_ring() {
     let Some(program) = CompiledWriter::new("restricted") else { return };
     let script = format!("{} | dd bs=64k status=none | md5sum", program.0.display());
-    let ran = run(streamline(&["-v", "--pipefail"], &script));
+    let ran = run_with_timeout(shell_command(&["-v", "--pipefail"], &script));
     let report = String::from_utf8(ran.stderr).unwrap();
     assert_eq!(ran.status.code(), Some(0), "{report}");
     let mut plain = Command::new("sh");
     plain.args(["-c", &script]);
-    assert_eq!(ran.stdout, run(plain).stdout, "{report}");
+    assert_eq!(ran.stdout, run_with_timeout(plain).stdout, "{report}");
     assert_eq!(ring_size(&report, 1)[0], 2048, "{report}");
-    assert!(counts(&report, " wrote:")[0] > 40_000_000, "{report}");
+    assert!(edge_counts(&report, " wrote:")[0] > 40_000_000, "{report}");
 }
 
 /// A reader gets `EIO` for bytes of a file that was truncated before they were read, but never

@@ -5,17 +5,19 @@ use super::read::is_record;
 use super::write::MissingInput;
 use super::*;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
-use pipeline::plan::Machine;
+use pipeline::plan::{Machine, Processors};
 use runtime::space::events::{EventReader as _, Journal as _, SpaceEvent};
 use std::path::PathBuf;
 use sys::steps::UNLOGGED;
 use testkit::Random;
 
 fn test_head() -> Head {
+    // A recording does not hold the placement of threads.
+    let machine = Machine { near: Processors::default(), ..Machine::with_kernel() };
     Head {
         program: "0.0.0".to_owned(),
         request: "replay - | count\n# two lines".to_owned(),
-        machine: Head::outside_kernel(Machine::with_kernel()),
+        machine: Head::outside_kernel(machine),
         layout: "0 replay in 0".to_owned(),
         seed: 7,
         count: Some(12),

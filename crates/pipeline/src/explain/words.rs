@@ -39,7 +39,7 @@ pub(super) fn threads(plan: &Plan, machine: &Machine) -> Option<String> {
     Some(match machine.near.place(threads) {
         ThreadPlacement::Near(near) => format!(
             "{threads}, on processors {}, which share the last cache with processor {}, where the \
-             line starts; threads added later: anywhere",
+             request starts; threads added later: anywhere",
             ranges(&near),
             machine.near.start
         ),

@@ -47,12 +47,12 @@ impl Processors {
             return anywhere("one thread shares nothing");
         }
         if self.allowed.len() < 2 {
-            return anywhere("there is no other");
+            return anywhere("the process may use one processor only");
         }
         let Self { allowed, sharers, .. } = self;
         let near: Vec<usize> = allowed.iter().copied().filter(|at| sharers.contains(at)).collect();
         match near.len() {
-            0 => anywhere("the kernel tells of no cache that they share"),
+            0 => anywhere("the kernel reports no cache that processors share"),
             some if some == allowed.len() => anywhere("all share the last cache"),
             some if some < threads => ThreadPlacement::Anywhere(format!(
                 "only {some} share the last cache with processor {}, too few for {threads} threads",
@@ -95,7 +95,7 @@ mod tests {
         assert!(why(place(&all, &half, 5)).starts_with("only 4 share the last cache with"));
         assert_eq!(why(place(&half, &half, 2)), "all share the last cache");
         assert!(why(place(&all, &[], 2)).contains("no cache"), "nothing is known");
-        assert_eq!(why(place(&[2], &half, 2)), "there is no other");
+        assert_eq!(why(place(&[2], &half, 2)), "the process may use one processor only");
         assert_eq!(why(place(&all, &half, 1)), "one thread shares nothing");
     }
 }
