@@ -146,8 +146,8 @@ impl Input {
         self.announce(1)
     }
 
-    /// Announces as [`Input::announce_sleep`], for a caller that need not be woken before the writer
-    /// flushes or a quarter of the ring is unread.
+    /// Announces as [`Input::announce_sleep`], for a caller that need not be woken before the
+    /// writer flushes or a quarter of the ring is unread.
     pub fn announce_sleep_until_flush(&mut self) -> Result<bool, Fault> {
         let enough = self.ring.walk().side.capacity / 4;
         self.announce(enough)
