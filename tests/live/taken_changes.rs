@@ -1,10 +1,10 @@
 //! Tests of changes of a request that takes a flow from the host: every frame of the flow reaches
 //! the request, before, during and after a change, and none the host.
 
-use crate::change::{LiveRequest, OPERATION_TIMEOUT, set};
-use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
+use crate::change::{LiveRequest, OPERATION_TIMEOUT, change_request};
+use crate::numbers::{FRAME_LENGTH, frame_numbers, numbered_frames};
 use crate::scratch::Scratch;
-use crate::send::{frames_of, send_all};
+use crate::send::{parse_capture, send_all};
 use crate::shared_changes::StopSenderOnDrop;
 use crate::shared_program::{program_ids, quiet_pair, send_until};
 use engine::change::change;
@@ -42,15 +42,15 @@ fn v3_g7_request_that_takes_a_flow_changes_and_no_frame_escapes_it() {
             let before = line.blocks_received();
             wait_until("frames come", || line.live.is_ended() || line.blocks_received() > before);
             assert!(!line.live.is_ended(), "{words}");
-            set(&line.live, words);
+            change_request(&line.live, words);
             assert_eq!(program_ids(&pair).len(), 1, "{words}");
         }
         drop(ends);
         sender.join().expect("a sender")
     });
     let outcome = line.stop();
-    let frames = frames_of(&std::fs::read(file).expect("a capture"));
-    let numbers: Vec<u64> = frames.iter().map(|frame| number(frame)).collect();
+    let frames = parse_capture(&std::fs::read(file).expect("a capture"));
+    let numbers = frame_numbers(&frames);
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
     let lost = outcome.ledger.lost();
     assert_eq!(numbers.len() as u64 + lost, sent, "{:#?}", outcome.ledger);
