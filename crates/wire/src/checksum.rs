@@ -83,8 +83,8 @@ pub const fn replaced32(checksum: u16, old: u32, new: u32) -> u16 {
     !fold(0xffff + !checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Updates the sum of a pseudo header after a change of a 32-bit word. Such a sum stands in the
-/// checksum field until a device completes the checksum.
+/// Updates the sum of a pseudo header after a change of a 32-bit word. The checksum field holds
+/// such a sum until a device completes the checksum.
 #[must_use]
 pub const fn pseudo_replaced32(sum: u16, old: u32, new: u32) -> u16 {
     fold(sum as u64 + !old as u64 + new as u64)

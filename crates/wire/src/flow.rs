@@ -62,8 +62,8 @@ impl Flow {
         Some(Self { source, target, protocol, ports })
     }
 
-    /// Returns the offset of the TCP or UDP checksum of a frame, which may not have been captured,
-    /// and the sum over the pseudo header; `None` for fragments and other protocols.
+    /// Returns the offset of a frame's TCP or UDP checksum, and the sum over the pseudo header;
+    /// `None` for fragments and other protocols. The checksum itself may not have been captured.
     pub fn checksum(layers: &Layers, frame: &[u8]) -> Option<(usize, Sum)> {
         let offset = match layers.protocol? {
             protocol::TCP => tcp::CHECKSUM,
@@ -87,8 +87,8 @@ impl Flow {
         }
     }
 
-    /// Returns the form shared by both directions, and the direction of this flow relative to that
-    /// form.
+    /// Returns the flow in the direction that both directions share as their normalized form, and
+    /// the direction of this flow.
     #[must_use]
     pub fn normalized(self) -> (Self, Direction) {
         if self.sender() <= self.receiver() {

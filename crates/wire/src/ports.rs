@@ -1,4 +1,4 @@
-//! Ports of TCP, UDP and SCTP, which all place them in the first four bytes of the header.
+//! Ports of TCP, UDP and SCTP, which are always in the first four bytes of the header.
 
 use crate::ip::protocol;
 use crate::read::array;

@@ -1,6 +1,5 @@
 //! Tests of dissection with generated frames: the generator, `etherparse` and `layers` must agree.
-//! For truncated frames and flipped bits, `etherparse` and `layers` must agree on the payload if
-//! both find one.
+//! For damaged frames, `etherparse` and `layers` must agree on the payload if both find one.
 
 use etherparse::{LaxSlicedPacket, TransportSlice};
 use streamline_wire::dissect::Faults;

@@ -118,7 +118,7 @@ impl Reader {
         self.next_uncommon(buffer)
     }
 
-    /// Checks that the capture may end here, where `rest` bytes follow the last consumed byte.
+    /// Checks that the capture may end `rest` bytes after the last consumed byte.
     pub fn finish(&self, rest: usize) -> Result<(), CaptureFault> {
         let between = match &self.state {
             ReaderState::Start => false,

@@ -56,10 +56,15 @@ struct Block<'a> {
     big: bool,
 }
 
+/// Type of a section header, which is the same number in both byte orders.
 const TYPE_SECTION: u32 = 0x0a0d_0d0a;
+/// Type of an interface description.
 const TYPE_INTERFACE: u32 = 1;
+/// Type of an obsolete packet block.
 const TYPE_OBSOLETE: u32 = 2;
+/// Type of a simple packet block.
 const TYPE_SIMPLE: u32 = 3;
+/// Type of an enhanced packet block.
 const TYPE_ENHANCED: u32 = 6;
 
 /// Minimum length in bytes of a block, which consists of two lengths and a type.
@@ -68,9 +73,13 @@ const BLOCK_MIN: u32 = 12;
 const BODY_OFFSET: usize = 8;
 /// Length in bytes of the length field at the end of a block.
 const TRAILER: usize = 4;
+/// [`TRAILER`] as a `u32`.
 const TRAILER_LENGTH: u32 = 4;
+/// Number in a section header that reveals the byte order of the section.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+/// Code of the option with the clock resolution of an interface (`if_tsresol`).
 const OPTION_RESOLUTION: u16 = 9;
+/// Code of the option with the clock offset of an interface in seconds (`if_tsoffset`).
 const OPTION_OFFSET: u16 = 14;
 
 impl Pcapng {

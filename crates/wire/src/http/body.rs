@@ -21,7 +21,7 @@ pub struct Body {
     state: u8,
     /// 1 in the lenient mode, 0 in the strict mode.
     lenient: u8,
-    /// `Content-Length` of a body that was announced as chunked, in six bytes.
+    /// Value of `Content-Length`, in six bytes, in a body that was also announced as chunked.
     spare: [u8; 6],
 }
 
@@ -118,8 +118,8 @@ impl Body {
         }
     }
 
-    /// Returns the body that follows the head of a response to a request with the method `asked`
-    /// (RFC 9112 §6.3).
+    /// Returns the body that follows the head of a response to a request with this method (RFC 9112
+    /// §6.3).
     #[must_use]
     pub fn of_response(head: &Head<'_>, asked: RequestMethod, mode: ParseMode) -> Self {
         let Start::Response { status, .. } = head.start else { return Self::default() };
@@ -192,8 +192,8 @@ impl Body {
         self.state == SWITCHED
     }
 
-    /// If the next `length` bytes are all data of the body, and the body does not end with them,
-    /// consumes these bytes and returns true. Otherwise consumes nothing and returns false.
+    /// Consumes the next `length` bytes and returns true if all of them are data of the body and
+    /// the body does not end with them. Otherwise consumes nothing and returns false.
     #[inline]
     pub const fn continue_within(&mut self, length: u32) -> bool {
         match self.state {
@@ -217,7 +217,7 @@ impl Body {
     }
 
     /// Advances over up to `length` missing bytes, as long as they are data of the body, and
-    /// returns the number of skipped bytes. If the result is less than `length`, bytes of the
+    /// returns the number of bytes skipped. A smaller number than `length` means that bytes of the
     /// framing are missing.
     pub fn miss(&mut self, length: u64) -> u64 {
         match self.state {
@@ -277,8 +277,8 @@ impl Body {
         }
     }
 
-    /// Changes a body that was announced as chunked but has no chunks into a plain body (lenient
-    /// mode).
+    /// Changes a body that was announced as chunked but has no chunks into a body without chunks
+    /// (lenient mode).
     fn reinterpret(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         let [a, b, c, d, e, f] = self.spare;
         let stated = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);

@@ -3,8 +3,8 @@
 use super::fault::HttpFault;
 use super::mode::ParseMode;
 
-/// Values of the known fields in a head. Absent texts are empty, except the two texts that logs
-/// report as absent.
+/// Values of the known fields in a head. Absent texts are empty, except `user_agent` and `referer`,
+/// which logs report as absent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fields<'b> {
     /// Value of `Host`.

@@ -47,8 +47,8 @@ pub(super) fn line(bytes: &[u8], start: usize, mode: ParseMode) -> Result<HeadLi
 /// Incremental search for the end of a head, which examines each byte once. The state is 1 byte of
 /// plain data.
 ///
-/// The search applies the rules of the lenient mode. If the strict rules place the end elsewhere,
-/// the head is invalid by the strict rules.
+/// The search applies the rules of the lenient mode. A head that would end elsewhere by the strict
+/// rules is invalid by the strict rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct HeadSearch(u8);

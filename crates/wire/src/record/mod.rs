@@ -191,7 +191,8 @@ impl<'b> Record<'b> {
         })
     }
 
-    /// Returns the first value of a field; `None` if the record does not contain the field.
+    /// Returns the value of a field's first occurrence; `None` if the record does not contain the
+    /// field.
     #[must_use]
     pub fn text(&self, field: Field) -> Option<&'b [u8]> {
         self.fields().find(|(found, _)| *found == field).map(|(_, value)| value)

@@ -88,7 +88,8 @@ pub const fn is_grease(value: u16) -> bool {
 pub struct RecordHeader {
     /// Content type: 20 to 24.
     pub content: u8,
-    /// Stated version, which has little significance in a hello.
+    /// Version that the record states. In a record with a hello, this version has little
+    /// significance.
     pub version: Version,
     /// Length of the payload in bytes.
     pub length: u16,
@@ -168,17 +169,17 @@ pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
     }
 }
 
-/// Part of a record that may precede a hello.
+/// The part of a record that may precede a hello.
 enum Preamble {
-    /// The entire record.
+    /// The entire record may precede a hello.
     All,
-    /// This many bytes of the payload, after which a hello begins.
+    /// This many bytes of the payload may precede a hello, which begins after them.
     Some(usize),
     /// There are too few bytes to decide; the search needs this many bytes of the record.
     More(usize),
     /// An alert that ends the connection.
     Alert,
-    /// No part: the record cannot precede a hello, or is unreadable.
+    /// No part of the record may precede a hello, or the record is unreadable.
     Other,
 }
 
