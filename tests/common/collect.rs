@@ -49,7 +49,7 @@ impl CollectedBlock {
         let framed = marks.is_frame() && !frame.is_empty();
         let flow = framed.then(|| {
             let layers = wire::dissect::layers(LinkType(marks.link), frame);
-            Flow::of(&layers, frame)
+            Flow::from_frame(&layers, frame)
         });
         Self {
             class: pointer.class.0,

@@ -14,7 +14,7 @@ use wire::ethernet;
 use wire::flow::Flow;
 use wire::ip::{Fragment, protocol};
 use wire::ipv4::Ipv4;
-use wire::ipv6::{self, Ipv6, Upper};
+use wire::ipv6::{self, Ipv6, UpperLayer};
 use wire::link::Network;
 use wire::ports::Ports;
 use wire::tcp::{self, Tcp};
@@ -140,9 +140,11 @@ pub fn packet(block: &mut Block<'_>) -> Result<Packet, HeaderError> {
     let (network, bytes) = (u32::from(network), bytes_from(head(block), network));
     let length = match layers.network {
         Network::Ipv4 => Ipv4::parse(bytes).map(|(ip, _)| u32::from(ip.header_length())),
-        _ => match ipv6::upper(bytes) {
-            Upper::Protocol { offset, .. } | Upper::Fragment { offset, .. } => Some(offset.into()),
-            Upper::TooDeep | Upper::Truncated => None,
+        _ => match ipv6::find_upper_layer(bytes) {
+            UpperLayer::Protocol { offset, .. } | UpperLayer::Fragment { offset, .. } => {
+                Some(offset.into())
+            }
+            UpperLayer::TooDeep | UpperLayer::Truncated => None,
         },
     };
     let data = network + length.ok_or(HeaderError::Truncated)?;
@@ -312,7 +314,7 @@ pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
 /// if they are in another fragment.
 pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, HeaderError> {
     let layers = parse(block);
-    Flow::of(&layers, head(block)).ok_or_else(|| HeaderError::of(&layers))
+    Flow::from_frame(&layers, head(block)).ok_or_else(|| HeaderError::of(&layers))
 }
 
 /// Size of the two port fields in bytes.
@@ -353,9 +355,11 @@ fn marked_transport(block: &Block<'_>) -> Option<Transport> {
         4 => *bytes.get(wire::ipv4::PROTOCOL)?,
         6 => match *bytes.get(ipv6::NEXT_HEADER)? {
             next if !ipv6::is_extension(next) => next,
-            _ => match ipv6::upper(bytes) {
-                Upper::Protocol { protocol, .. } => protocol,
-                Upper::Fragment { .. } | Upper::TooDeep | Upper::Truncated => return None,
+            _ => match ipv6::find_upper_layer(bytes) {
+                UpperLayer::Protocol { protocol, .. } => protocol,
+                UpperLayer::Fragment { .. } | UpperLayer::TooDeep | UpperLayer::Truncated => {
+                    return None;
+                }
             },
         },
         _ => return None,
@@ -412,7 +416,10 @@ fn is_first_fragment(block: &Block<'_>) -> bool {
     match bytes.first().map(|first| first >> 4) {
         Some(4) => Ipv4::parse(bytes).is_some_and(|(ip, _)| ip.fragment() == Fragment::First),
         Some(6) => {
-            matches!(ipv6::upper(bytes), Upper::Protocol { fragment: Fragment::First, .. })
+            matches!(
+                ipv6::find_upper_layer(bytes),
+                UpperLayer::Protocol { fragment: Fragment::First, .. }
+            )
         }
         _ => false,
     }

@@ -139,7 +139,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Yields frames with times in ns. All frames have the given length in bytes or, for 0, the lengths
 /// of the simple IMIX: 7 frames of 64 bytes, 4 of 576 and 1 of 1500.
-fn frames(length: usize) -> impl Iterator<Item = (u64, Vec<u8>)> {
+fn generate_frames(length: usize) -> impl Iterator<Item = (u64, Vec<u8>)> {
     let imix = [64, 576, 64, 64, 576, 64, 1500, 64, 576, 64, 576, 64];
     (0u64..).map(move |number| {
         let length = if length == 0 { imix[number as usize % imix.len()] } else { length };
@@ -151,7 +151,7 @@ fn frames(length: usize) -> impl Iterator<Item = (u64, Vec<u8>)> {
 
 fn build_pcap(length: usize) -> Vec<u8> {
     let mut file = write::header(LinkType::ETHERNET).to_vec();
-    for (time_ns, frame) in frames(length) {
+    for (time_ns, frame) in generate_frames(length) {
         file.extend(write::record(time_ns, frame.len() as u32, frame.len() as u32));
         file.extend(frame);
         if file.len() > CAPTURE_SIZE {
@@ -164,7 +164,7 @@ fn build_pcap(length: usize) -> Vec<u8> {
 fn build_pcapng(length: usize) -> Vec<u8> {
     let mut file = little_endian(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]);
     file.extend(little_endian(&[1, 20, 1, 262_144, 20]));
-    for (time_ns, frame) in frames(length) {
+    for (time_ns, frame) in generate_frames(length) {
         let (micros, captured) = (time_ns / 1_000, frame.len() as u32);
         let total = captured.next_multiple_of(4) + 32;
         let (high, low) = ((micros >> 32) as u32, micros as u32);

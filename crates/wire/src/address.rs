@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mac_is_displayed_in_hex() {
+    fn mac_address_is_displayed_in_hex() {
         assert_eq!(Mac([0, 1, 2, 0xab, 0xcd, 0xef]).to_string(), "00:01:02:ab:cd:ef");
     }
 }

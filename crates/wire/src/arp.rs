@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arp_request_fields() {
+    fn arp_request_fields_are_parsed() {
         let mut bytes = [0u8; 28];
         bytes[..8].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 1]);
         bytes[8..18].copy_from_slice(&[2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);

@@ -42,28 +42,32 @@ impl Sum {
 }
 
 /// Returns the checksum of `bytes`. The result is 0 for a header that contains a valid checksum.
-pub fn of(bytes: &[u8]) -> u16 {
+pub fn compute(bytes: &[u8]) -> u16 {
     Sum::new().with(bytes).checksum()
 }
 
 /// Returns the sum over the pseudo header of a transport protocol (RFC 9293 §3.1, RFC 8200 §8.1);
 /// `None` if the addresses are of different IP versions.
-pub fn pseudo(source: IpAddr, target: IpAddr, protocol: u8, length: u32) -> Option<Sum> {
+pub fn pseudo_header_sum(source: IpAddr, target: IpAddr, protocol: u8, length: u32) -> Option<Sum> {
     match (source, target) {
-        (IpAddr::V4(source), IpAddr::V4(target)) => Some(pseudo4(source, target, protocol, length)),
-        (IpAddr::V6(source), IpAddr::V6(target)) => Some(pseudo6(source, target, protocol, length)),
+        (IpAddr::V4(source), IpAddr::V4(target)) => {
+            Some(pseudo_header_sum4(source, target, protocol, length))
+        }
+        (IpAddr::V6(source), IpAddr::V6(target)) => {
+            Some(pseudo_header_sum6(source, target, protocol, length))
+        }
         _ => None,
     }
 }
 
 /// Sums the IPv4 pseudo header. Its length field has 16 bits, but yields the same sum as a 32-bit
 /// length.
-fn pseudo4(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, length: u32) -> Sum {
+fn pseudo_header_sum4(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, length: u32) -> Sum {
     let sum = Sum::new().with(&source.octets()).with(&target.octets());
     sum.with(&[0, protocol]).with(&length.to_be_bytes())
 }
 
-fn pseudo6(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, length: u32) -> Sum {
+fn pseudo_header_sum6(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, length: u32) -> Sum {
     let sum = Sum::new().with(&source.octets()).with(&target.octets());
     sum.with(&length.to_be_bytes()).with(&[0, 0, 0, protocol])
 }
@@ -72,21 +76,21 @@ fn pseudo6(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, length: u32) -> Sum
 /// 3). Bit-identical to Linux's `csum_replace2`, including the choice between the two
 /// representations of zero.
 #[must_use]
-pub const fn replaced16(checksum: u16, old: u16, new: u16) -> u16 {
+pub const fn update16(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(!checksum as u64 + !old as u64 + new as u64)
 }
 
 /// Updates a checksum after a change of one of the 32-bit words that it covers. Bit-identical to
 /// Linux's `csum_replace4`, which never yields 0xffff.
 #[must_use]
-pub const fn replaced32(checksum: u16, old: u32, new: u32) -> u16 {
+pub const fn update32(checksum: u16, old: u32, new: u32) -> u16 {
     !fold(0xffff + !checksum as u64 + !old as u64 + new as u64)
 }
 
 /// Updates the sum of a pseudo header after a change of a 32-bit word. The checksum field holds
 /// such a sum until a device completes the checksum.
 #[must_use]
-pub const fn pseudo_replaced32(sum: u16, old: u32, new: u32) -> u16 {
+pub const fn update_pseudo32(sum: u16, old: u32, new: u32) -> u16 {
     fold(sum as u64 + !old as u64 + new as u64)
 }
 
@@ -126,10 +130,10 @@ mod tests {
     }
 
     #[test]
-    fn sum_of_the_rfc_1071_example() {
+    fn checksum_of_the_rfc_1071_example_is_correct() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(Sum::new().with(&bytes).folded(), 0xddf2);
-        assert_eq!(of(&[]), 0xffff);
+        assert_eq!(compute(&[]), 0xffff);
     }
 
     proptest::proptest! {
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ones_do_not_overflow() {
+    fn checksum_of_all_ones_does_not_overflow() {
         let bytes = vec![0xff; 1 << 20];
         assert_eq!(Sum::new().with(&bytes).folded(), 0xffff);
     }
@@ -154,8 +158,8 @@ mod tests {
     #[test]
     fn pseudo_header_needs_addresses_of_one_version() {
         let four = "1.2.3.4".parse().unwrap();
-        assert_eq!(pseudo(four, "::1".parse().unwrap(), 6, 20), None);
-        let sum = pseudo(four, "5.6.7.8".parse().unwrap(), 17, 9).unwrap();
+        assert_eq!(pseudo_header_sum(four, "::1".parse().unwrap(), 6, 20), None);
+        let sum = pseudo_header_sum(four, "5.6.7.8".parse().unwrap(), 17, 9).unwrap();
         assert_eq!(sum.folded(), reference_checksum(&[1, 2, 3, 4, 5, 6, 7, 8, 0, 17, 0, 9]));
     }
 }

@@ -40,7 +40,7 @@ mod tests {
             let layers = layers(LinkType::ETHERNET, &frame);
             assert_eq!(layers.payload(&frame).unwrap_or_default(), payload);
             assert_eq!(
-                crate::Flow::of(&layers, &frame).unwrap().to_string(),
+                crate::Flow::from_frame(&layers, &frame).unwrap().to_string(),
                 "10.0.0.1:1234 > 10.0.0.2:53"
             );
             let (ethernet, packet) = Ethernet::parse(&frame).unwrap();
@@ -49,7 +49,8 @@ mod tests {
             let datagram = &packet[ipv4::LENGTH_MIN..];
             let (source, target) = (*ends.0.ip(), *ends.1.ip());
             let length = u32::try_from(datagram.len()).unwrap();
-            let sum = checksum::pseudo(source.into(), target.into(), protocol::UDP, length);
+            let sum =
+                checksum::pseudo_header_sum(source.into(), target.into(), protocol::UDP, length);
             assert_eq!(sum.unwrap().with(datagram).checksum(), 0);
         }
         assert!(udp_frame(hardware, ends, &[0; 65_508]).is_none());

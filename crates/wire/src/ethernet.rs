@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ethernet_header_fields() {
+    fn ethernet_header_fields_are_parsed() {
         let frame = [1, 2, 3, 4, 5, 6, 0xa, 0xb, 0xc, 0xd, 0xe, 0xf, 8, 6, 99];
         let (header, rest) = Ethernet::parse(&frame).unwrap();
         assert_eq!(header.target().to_string(), "01:02:03:04:05:06");

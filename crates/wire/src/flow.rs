@@ -8,7 +8,7 @@
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use crate::checksum::{Sum, pseudo};
+use crate::checksum::{Sum, pseudo_header_sum};
 use crate::dissect::Layers;
 use crate::ip::{Fragment, protocol};
 use crate::ipv4::Ipv4;
@@ -44,7 +44,7 @@ impl Flow {
     /// Returns the flow of a frame; `None` if the frame is not IP or is truncated before the
     /// protocol field.
     #[inline]
-    pub fn of(layers: &Layers, frame: &[u8]) -> Option<Self> {
+    pub fn from_frame(layers: &Layers, frame: &[u8]) -> Option<Self> {
         let packet = layers.packet(frame)?;
         let protocol = layers.protocol?;
         let ports = layers.ports(frame);
@@ -64,16 +64,16 @@ impl Flow {
 
     /// Returns the offset of a frame's TCP or UDP checksum, and the sum over the pseudo header;
     /// `None` for fragments and other protocols. The checksum itself may not have been captured.
-    pub fn checksum(layers: &Layers, frame: &[u8]) -> Option<(usize, Sum)> {
+    pub fn checksum_location(layers: &Layers, frame: &[u8]) -> Option<(usize, Sum)> {
         let offset = match layers.protocol? {
             protocol::TCP => tcp::CHECKSUM,
             protocol::UDP => udp::CHECKSUM,
             _ => return None,
         };
         let l4 = layers.l4.filter(|_| layers.fragment == Fragment::Whole)?;
-        let Self { source, target, protocol, .. } = Self::of(layers, frame)?;
+        let Self { source, target, protocol, .. } = Self::from_frame(layers, frame)?;
         let length = layers.end.checked_sub(u32::from(l4))?;
-        Some((usize::from(l4) + offset, pseudo(source, target, protocol, length)?))
+        Some((usize::from(l4) + offset, pseudo_header_sum(source, target, protocol, length)?))
     }
 
     /// Returns the flow of the opposite direction.

@@ -68,7 +68,7 @@ pub enum Fragment {
 impl Fragment {
     /// Classifies a fragment by its offset and its more-fragments flag.
     #[inline]
-    pub const fn of(offset: u16, more: bool) -> Self {
+    pub const fn classify(offset: u16, more: bool) -> Self {
         match (offset, more) {
             (0, false) => Self::Whole,
             (0, true) => Self::First,

@@ -71,7 +71,7 @@ impl Ipv4 {
             target: target.octets(),
             ..Self::new_zeroed()
         };
-        header.checksum = checksum::of(header.as_bytes()).into();
+        header.checksum = checksum::compute(header.as_bytes()).into();
         Some(header)
     }
 
@@ -127,7 +127,7 @@ impl Ipv4 {
     #[inline]
     pub fn fragment(&self) -> Fragment {
         let field = self.flags_fragment.get();
-        Fragment::of(field & OFFSET_MASK, field & MORE_FRAGMENTS != 0)
+        Fragment::classify(field & OFFSET_MASK, field & MORE_FRAGMENTS != 0)
     }
 
     /// Returns the remaining hop count.
@@ -165,7 +165,7 @@ impl Ipv4 {
 pub fn has_valid_checksum(bytes: &[u8]) -> bool {
     let length = Ipv4::parse(bytes).map(|(header, _)| usize::from(header.header_length()));
     let header = length.filter(|length| *length >= LENGTH_MIN).and_then(|end| bytes.get(..end));
-    header.is_some_and(|header| checksum::of(header) == 0)
+    header.is_some_and(|header| checksum::compute(header) == 0)
 }
 
 const _: () = assert!(size_of::<Ipv4>() == LENGTH_MIN);
@@ -181,7 +181,7 @@ mod tests {
     ];
 
     #[test]
-    fn ipv4_header_fields() {
+    fn ipv4_header_fields_are_parsed() {
         let (ip, rest) = Ipv4::parse(&PACKET).unwrap();
         assert_eq!((ip.version(), ip.header_length(), ip.total_length()), (4, 20, 115));
         assert_eq!((ip.ttl(), ip.protocol(), ip.checksum()), (64, 17, 0xb861));

@@ -1,8 +1,8 @@
 //! IPv6 headers and extension headers (RFC 8200).
 //!
-//! A view covers the fixed 40 bytes. [`upper`] finds the end of the extension headers in at most
-//! [`EXTENSIONS_MAX`] steps. For longer chains it returns [`Upper::TooDeep`] and never guesses,
-//! because a filter that read ports inside the chain could be fed any port.
+//! A view covers the fixed 40 bytes. [`find_upper_layer`] finds the end of the extension headers in
+//! at most [`EXTENSIONS_MAX`] steps. For longer chains it returns [`UpperLayer::TooDeep`] and never
+//! guesses, because a filter that read ports inside the chain could be fed any port.
 
 use core::net::Ipv6Addr;
 
@@ -26,8 +26,8 @@ pub const DST: usize = 24;
 pub const LENGTH: usize = 40;
 /// Length of a fragment header in bytes.
 pub const FRAGMENT_LENGTH: usize = 8;
-/// Maximum number of extension headers that [`upper`] follows. The recommended order in RFC 8200
-/// §4.1 has seven.
+/// Maximum number of extension headers that [`find_upper_layer`] follows. The recommended order in
+/// RFC 8200 §4.1 has seven.
 pub const EXTENSIONS_MAX: usize = 8;
 
 /// A view of the fixed IPv6 header.
@@ -89,7 +89,7 @@ impl Ipv6 {
 
 /// Result of walking the extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Upper {
+pub enum UpperLayer {
     /// An upper-layer header was found.
     Protocol {
         /// Protocol of the header; [`protocol::NONE`] if no header follows.
@@ -117,10 +117,10 @@ pub enum Upper {
 /// fixed header is complete, and passes no bytes after the end of the packet, because the parser
 /// would read padding as headers.
 #[inline]
-pub fn upper(packet: &[u8]) -> Upper {
-    let Some(&next) = packet.get(NEXT_HEADER) else { return Upper::Truncated };
+pub fn find_upper_layer(packet: &[u8]) -> UpperLayer {
+    let Some(&next) = packet.get(NEXT_HEADER) else { return UpperLayer::Truncated };
     if !is_extension(next) {
-        return Upper::Protocol {
+        return UpperLayer::Protocol {
             protocol: next,
             offset: low16(LENGTH),
             fragment: Fragment::Whole,
@@ -149,7 +149,7 @@ pub struct FragmentHeader {
 /// Returns the first fragment header that is not atomic (RFC 6946); `None` if there is none. Later
 /// headers are not inspected, because in a tiny first fragment they may continue in the next
 /// fragment.
-pub fn fragment(packet: &[u8]) -> Option<FragmentHeader> {
+pub fn find_fragment_header(packet: &[u8]) -> Option<FragmentHeader> {
     let (mut announced_at, mut at) = (NEXT_HEADER, LENGTH);
     for _ in 0..EXTENSIONS_MAX {
         let kind = *packet.get(announced_at)?;
@@ -177,21 +177,21 @@ pub fn fragment(packet: &[u8]) -> Option<FragmentHeader> {
     None
 }
 
-/// Returns true if [`upper`] follows this extension header. ESP is excluded, because all bytes
-/// after it are encrypted.
+/// Returns true if [`find_upper_layer`] follows this extension header. ESP is excluded, because all
+/// bytes after it are encrypted.
 #[inline]
 pub const fn is_extension(next: u8) -> bool {
     use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
     matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AH | DESTINATION | MOBILITY | HIP | SHIM6)
 }
 
-fn walk_extensions(packet: &[u8], first: u8) -> Upper {
+fn walk_extensions(packet: &[u8], first: u8) -> UpperLayer {
     let (mut next, mut at, mut fragment) = (first, LENGTH, Fragment::Whole);
     for _ in 0..EXTENSIONS_MAX {
-        let Some([following, length]) = array(packet, at) else { return Upper::Truncated };
+        let Some([following, length]) = array(packet, at) else { return UpperLayer::Truncated };
         if next == protocol::FRAGMENT {
-            let Some(field) = be16(packet, at + 2) else { return Upper::Truncated };
-            let part = Fragment::of(field >> 3, field & 1 == 1);
+            let Some(field) = be16(packet, at + 2) else { return UpperLayer::Truncated };
+            let part = Fragment::classify(field >> 3, field & 1 == 1);
             if part == Fragment::Later {
                 return later_fragment(packet, following, at + FRAGMENT_LENGTH);
             }
@@ -200,14 +200,14 @@ fn walk_extensions(packet: &[u8], first: u8) -> Upper {
         }
         at += extension_length(next, length);
         if at > packet.len() {
-            return Upper::Truncated;
+            return UpperLayer::Truncated;
         }
         next = following;
         if !is_extension(next) {
-            return upper_protocol(next, at, fragment);
+            return protocol_at(next, at, fragment);
         }
     }
-    Upper::TooDeep
+    UpperLayer::TooDeep
 }
 
 /// Returns the length of an extension header in bytes. The length field counts units of 8 bytes
@@ -221,18 +221,18 @@ const fn extension_length(header: u8, length: u8) -> usize {
     }
 }
 
-fn upper_protocol(protocol: u8, at: usize, fragment: Fragment) -> Upper {
+fn protocol_at(protocol: u8, at: usize, fragment: Fragment) -> UpperLayer {
     match u16::try_from(at) {
-        Ok(offset) => Upper::Protocol { protocol, offset, fragment },
-        Err(_) => Upper::TooDeep,
+        Ok(offset) => UpperLayer::Protocol { protocol, offset, fragment },
+        Err(_) => UpperLayer::TooDeep,
     }
 }
 
-fn later_fragment(packet: &[u8], protocol: u8, at: usize) -> Upper {
+fn later_fragment(packet: &[u8], protocol: u8, at: usize) -> UpperLayer {
     match u16::try_from(at) {
-        Ok(offset) if at <= packet.len() => Upper::Fragment { protocol, offset },
-        Ok(_) => Upper::Truncated,
-        Err(_) => Upper::TooDeep,
+        Ok(offset) if at <= packet.len() => UpperLayer::Fragment { protocol, offset },
+        Ok(_) => UpperLayer::Truncated,
+        Err(_) => UpperLayer::TooDeep,
     }
 }
 
@@ -251,12 +251,12 @@ mod tests {
         packet
     }
 
-    fn unfragmented(protocol: u8, offset: u16) -> Upper {
-        Upper::Protocol { protocol, offset, fragment: Fragment::Whole }
+    fn unfragmented(protocol: u8, offset: u16) -> UpperLayer {
+        UpperLayer::Protocol { protocol, offset, fragment: Fragment::Whole }
     }
 
     #[test]
-    fn ipv6_header_fields() {
+    fn ipv6_header_fields_are_parsed() {
         let mut bytes = packet(6, &[]);
         bytes[..8].copy_from_slice(&[0x6a, 0xb1, 0x23, 0x45, 0, 9, 6, 64]);
         bytes[23] = 1;
@@ -269,11 +269,11 @@ mod tests {
     }
 
     #[test]
-    fn packet_without_extension_headers() {
-        assert_eq!(upper(&packet(6, &[])), unfragmented(6, 40));
-        assert_eq!(upper(&packet(59, &[])), unfragmented(59, 40));
-        assert_eq!(upper(&packet(50, &[])), unfragmented(50, 40));
-        assert_eq!(upper(&[]), Upper::Truncated);
+    fn ipv6_packet_without_extension_headers_is_parsed() {
+        assert_eq!(find_upper_layer(&packet(6, &[])), unfragmented(6, 40));
+        assert_eq!(find_upper_layer(&packet(59, &[])), unfragmented(59, 40));
+        assert_eq!(find_upper_layer(&packet(50, &[])), unfragmented(50, 40));
+        assert_eq!(find_upper_layer(&[]), UpperLayer::Truncated);
     }
 
     #[test]
@@ -284,9 +284,9 @@ mod tests {
         rest.extend([0; 14]);
         rest.extend([17, 1]);
         rest.extend([0; 10]);
-        assert_eq!(upper(&packet(0, &rest)), unfragmented(17, 40 + 8 + 16 + 12));
+        assert_eq!(find_upper_layer(&packet(0, &rest)), unfragmented(17, 40 + 8 + 16 + 12));
         for cut in 0..rest.len() {
-            assert_eq!(upper(&packet(0, &rest[..cut])), Upper::Truncated, "{cut}");
+            assert_eq!(find_upper_layer(&packet(0, &rest[..cut])), UpperLayer::Truncated, "{cut}");
         }
     }
 
@@ -294,17 +294,21 @@ mod tests {
     fn fragment_headers_are_classified() {
         let fragment = |field: u16| {
             let [high, low] = field.to_be_bytes();
-            upper(&packet(44, &[6, 0, high, low, 0, 0, 0, 1]))
+            find_upper_layer(&packet(44, &[6, 0, high, low, 0, 0, 0, 1]))
         };
         assert_eq!(fragment(0), unfragmented(6, 48), "atomic, RFC 6946");
-        let first = Upper::Protocol { protocol: 6, offset: 48, fragment: Fragment::First };
+        let first = UpperLayer::Protocol { protocol: 6, offset: 48, fragment: Fragment::First };
         assert_eq!(fragment(1), first);
-        assert_eq!(fragment(8), Upper::Fragment { protocol: 6, offset: 48 });
-        assert_eq!(fragment(9), Upper::Fragment { protocol: 6, offset: 48 });
-        assert_eq!(upper(&packet(44, &[6, 0, 0, 8])), Upper::Truncated);
+        assert_eq!(fragment(8), UpperLayer::Fragment { protocol: 6, offset: 48 });
+        assert_eq!(fragment(9), UpperLayer::Fragment { protocol: 6, offset: 48 });
+        assert_eq!(find_upper_layer(&packet(44, &[6, 0, 0, 8])), UpperLayer::Truncated);
         let both = [44, 0, 0, 1, 0, 0, 0, 1, 6, 0, 0, 0, 0, 0, 0, 1];
-        let first = Upper::Protocol { protocol: 6, offset: 56, fragment: Fragment::First };
-        assert_eq!(upper(&packet(44, &both)), first, "an atomic header behind it hides nothing");
+        let first = UpperLayer::Protocol { protocol: 6, offset: 56, fragment: Fragment::First };
+        assert_eq!(
+            find_upper_layer(&packet(44, &both)),
+            first,
+            "an atomic header behind it hides nothing"
+        );
     }
 
     #[test]
@@ -318,21 +322,27 @@ mod tests {
             more: true,
             identification: 0x0102_0304,
         };
-        assert_eq!(fragment(&packet(44, &header)), Some(found));
+        assert_eq!(find_fragment_header(&packet(44, &header)), Some(found));
         let options = [44, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let after = packet(60, &[&options[..], &header].concat());
-        assert_eq!(fragment(&after), Some(FragmentHeader { at: 56, announced_at: 40, ..found }));
+        assert_eq!(
+            find_fragment_header(&after),
+            Some(FragmentHeader { at: 56, announced_at: 40, ..found })
+        );
         // An atomic fragment is complete by itself.
         let atomic = [44, 0, 0, 0, 9, 9, 9, 9];
         let after = packet(44, &[&atomic[..], &header].concat());
-        assert_eq!(fragment(&after), Some(FragmentHeader { at: 48, announced_at: 40, ..found }));
-        assert_eq!(fragment(&packet(44, &[17, 0, 0, 0, 9, 9, 9, 9])), None);
-        assert_eq!(fragment(&packet(17, &header)), None);
+        assert_eq!(
+            find_fragment_header(&after),
+            Some(FragmentHeader { at: 48, announced_at: 40, ..found })
+        );
+        assert_eq!(find_fragment_header(&packet(44, &[17, 0, 0, 0, 9, 9, 9, 9])), None);
+        assert_eq!(find_fragment_header(&packet(17, &header)), None);
         for cut in 0..8 {
-            assert_eq!(fragment(&packet(44, &header[..cut])), None, "{cut}");
+            assert_eq!(find_fragment_header(&packet(44, &header[..cut])), None, "{cut}");
         }
         // Reserved bits are ignored.
-        let last = fragment(&packet(44, &[17, 0, 0, 8 | 6, 0, 0, 0, 0])).unwrap();
+        let last = find_fragment_header(&packet(44, &[17, 0, 0, 8 | 6, 0, 0, 0, 0])).unwrap();
         assert_eq!((last.offset, last.more), (8, false));
     }
 
@@ -342,9 +352,9 @@ mod tests {
             let mut rest: Vec<u8> = [60, 0, 0, 0, 0, 0, 0, 0].repeat(count);
             let last = rest.len() - 8;
             rest[last] = 6;
-            upper(&packet(60, &rest))
+            find_upper_layer(&packet(60, &rest))
         };
         assert_eq!(chain(EXTENSIONS_MAX), unfragmented(6, 40 + 8 * 8));
-        assert_eq!(chain(EXTENSIONS_MAX + 1), Upper::TooDeep);
+        assert_eq!(chain(EXTENSIONS_MAX + 1), UpperLayer::TooDeep);
     }
 }

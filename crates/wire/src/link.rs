@@ -1,8 +1,8 @@
 //! Link types, and parsers for their link headers.
 //!
-//! From a frame and its link type, [`read`] derives the network protocol, the offset of its header,
-//! and the VLAN tags before that header. Link types have the numbers of the pcap registry
-//! (LINKTYPE_ values), which both capture formats and `print` use.
+//! From a frame and its link type, [`parse_link_header`] derives the network protocol, the offset
+//! of its header, and the VLAN tags before that header. Link types have the numbers of the pcap
+//! registry (LINKTYPE_ values), which both capture formats and `print` use.
 //!
 //! Supported: Ethernet with at most [`vlan::TAGS_MAX`] tags and 802.3 with LLC and SNAP, raw IP,
 //! Linux cooked v1 and v2, BSD loopback in both byte orders, PPP with and without HDLC framing. A
@@ -115,7 +115,7 @@ pub enum Network {
 impl Network {
     /// Returns the network protocol of an ethertype.
     #[inline]
-    pub const fn of(ethertype: u16) -> Self {
+    pub const fn from_ethertype(ethertype: u16) -> Self {
         match ethertype {
             ethertype::IPV4 => Self::Ipv4,
             ethertype::IPV6 => Self::Ipv6,
@@ -160,7 +160,7 @@ impl LinkHeader {
 
 /// Parses the link header of a frame.
 #[inline]
-pub fn read(link: LinkType, frame: &[u8]) -> LinkHeader {
+pub fn parse_link_header(link: LinkType, frame: &[u8]) -> LinkHeader {
     let read = match link {
         LinkType::ETHERNET => read_ethernet(frame),
         other => read_uncommon(other, frame),
@@ -193,7 +193,7 @@ fn read_ethernet(frame: &[u8]) -> Option<LinkHeader> {
 #[inline]
 fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     if ethertype >= ethernet::TYPE_MIN && !vlan::is_tag(ethertype) {
-        return Some(LinkHeader::at(Network::of(ethertype), at));
+        return Some(LinkHeader::at(Network::from_ethertype(ethertype), at));
     }
     follow_tags(frame, ethertype, at)
 }
@@ -202,9 +202,9 @@ fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader>
 /// without tags is short.
 #[inline(never)]
 fn follow_tags(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
-    let (tags, ethertype, at) = vlan::walk(frame, ethertype, at)?;
+    let (tags, ethertype, at) = vlan::follow_tags_from(frame, ethertype, at)?;
     if ethertype >= ethernet::TYPE_MIN {
-        return Some(LinkHeader { tags, ..LinkHeader::at(Network::of(ethertype), at) });
+        return Some(LinkHeader { tags, ..LinkHeader::at(Network::from_ethertype(ethertype), at) });
     }
     let (network, l3) = read_llc(frame, at)?;
     Some(LinkHeader { tags, end: at.checked_add(ethertype), ..LinkHeader::at(network, l3) })
@@ -217,7 +217,7 @@ fn read_llc(frame: &[u8], at: u16) -> Option<(Network, u16)> {
     const IP: [u8; 3] = [0x06, 0x06, 0x03];
     let header = frame.get(usize::from(at)..)?;
     if header.starts_with(&SNAP) {
-        return Some((Network::of(be16(header, SNAP.len())?), at + 8));
+        return Some((Network::from_ethertype(be16(header, SNAP.len())?), at + 8));
     }
     if header.starts_with(&IP) {
         return Some((Network::Ipv4, at + 3));
@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     fn at(link: LinkType, frame: &[u8]) -> (Network, Option<u16>) {
-        let read = read(link, frame);
+        let read = parse_link_header(link, frame);
         (read.network, read.l3)
     }
 
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn frames_of_802_3_with_llc_and_snap_are_parsed() {
         let snap = ether(&[0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0, 0x45]);
-        let read = read(LinkType::ETHERNET, &snap);
+        let read = parse_link_header(LinkType::ETHERNET, &snap);
         assert_eq!((read.network, read.l3, read.end), (Network::Ipv4, Some(22), Some(42)));
         let spanning_tree = ether(&[0, 38, 0x42, 0x42, 3]);
         assert_eq!(at(LinkType::ETHERNET, &spanning_tree), (Network::Unknown, Some(14)));
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn tags_precede_type_or_length() {
         let tagged = ether(&[0x81, 0, 0x20, 7, 0x86, 0xdd]);
-        let read = read(LinkType::ETHERNET, &tagged);
+        let read = parse_link_header(LinkType::ETHERNET, &tagged);
         assert_eq!((read.network, read.l3), (Network::Ipv6, Some(18)));
         assert_eq!(read.tags.iter(&tagged).map(|tag| tag.id()).collect::<Vec<_>>(), [7]);
         let snap = ether(&[0x81, 0, 0, 7, 0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 6]);
@@ -407,7 +407,7 @@ mod tests {
         let mut v2 = [0u8; 24];
         v2[..2].copy_from_slice(&[0x81, 0]);
         v2[20..].copy_from_slice(&[0, 5, 0x86, 0xdd]);
-        let read = read(LinkType::LINUX_SLL2, &v2);
+        let read = parse_link_header(LinkType::LINUX_SLL2, &v2);
         assert_eq!((read.network, read.l3), (Network::Ipv6, Some(24)));
         assert_eq!(read.tags.iter(&v2).map(|tag| tag.id()).collect::<Vec<_>>(), [5]);
         assert_eq!(at(LinkType::LINUX_SLL2, &v2[..19]), (Network::Unknown, None));

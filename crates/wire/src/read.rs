@@ -21,19 +21,19 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> 
 
 /// Decodes a u16 in the byte order of a capture, big endian if `big` is true.
 #[inline]
-pub(crate) const fn order16(big: bool, bytes: [u8; 2]) -> u16 {
+pub(crate) const fn decode16(big: bool, bytes: [u8; 2]) -> u16 {
     if big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) }
 }
 
 /// Decodes a u32 in the byte order of a capture, big endian if `big` is true.
 #[inline]
-pub(crate) const fn order32(big: bool, bytes: [u8; 4]) -> u32 {
+pub(crate) const fn decode32(big: bool, bytes: [u8; 4]) -> u32 {
     if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
 }
 
 /// Decodes a u64 in the byte order of a capture, big endian if `big` is true.
 #[inline]
-pub(crate) const fn order64(big: bool, bytes: [u8; 8]) -> u64 {
+pub(crate) const fn decode64(big: bool, bytes: [u8; 8]) -> u64 {
     if big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
 }
 

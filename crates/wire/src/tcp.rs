@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_header_fields() {
+    fn tcp_header_fields_are_parsed() {
         let bytes = segment(5, b"x");
         let (tcp, rest) = Tcp::parse(&bytes).unwrap();
         assert_eq!((tcp.source(), tcp.target()), (80, 12345));

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::checksum::pseudo;
+use crate::checksum::pseudo_header_sum;
 use crate::ip::protocol;
 
 /// Offset in bytes of the length.
@@ -32,7 +32,7 @@ impl Udp {
         let length = u16::try_from(LENGTH + payload.len()).ok()?;
         let (source, target) = (ends.0.port().into(), ends.1.port().into());
         let mut header = Self { source, target, length: length.into(), checksum: 0.into() };
-        let sum = pseudo(ends.0.ip(), ends.1.ip(), protocol::UDP, length.into())?;
+        let sum = pseudo_header_sum(ends.0.ip(), ends.1.ip(), protocol::UDP, length.into())?;
         let checksum = sum.with(header.as_bytes()).with(payload).checksum();
         header.checksum = if checksum == 0 { u16::MAX } else { checksum }.into();
         Some(header)
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn udp_header_fields() {
+    fn udp_header_fields_are_parsed() {
         let bytes = [0, 53, 0x12, 0x34, 0, 9, 0xab, 0xcd, 7];
         let (udp, rest) = Udp::parse(&bytes).unwrap();
         assert_eq!((udp.source(), udp.target()), (53, 0x1234));

@@ -15,13 +15,13 @@ use streamline_wire::{Flow, Layers, LinkType, checksum, ip, ipv4, layers};
 use testkit::{Captures, Random};
 
 #[test]
-fn captures_read_as_by_another_reader() {
+fn generated_captures_read_as_by_pcap_parser() {
     let (captures, agreed, refused) = compare_with_reference_reader(&testkit::generated_captures());
     assert!(agreed + refused == captures && refused < 10, "{agreed} of {captures}, not {refused}");
 }
 
 #[test]
-fn corpus_captures_read_as_by_another_reader() {
+fn corpus_captures_read_as_by_pcap_parser() {
     let Some(corpus) = testkit::corpus_captures() else { return };
     let (captures, agreed, refused) = compare_with_reference_reader(&corpus);
     assert!(agreed * 10 > captures * 9, "only {agreed} of {captures}");
@@ -35,7 +35,7 @@ fn compare_with_reference_reader(captures: &Captures) -> (usize, usize, usize) {
     let captures = &captures.paths;
     for path in captures {
         let bytes = fs::read(path).unwrap();
-        let (ours, end) = read(&bytes);
+        let (ours, end) = read_capture(&bytes);
         packets += ours.len();
         if let Some(fault) = end {
             refused.push(format!("{}: {fault}", path.display()));
@@ -70,13 +70,14 @@ fn bundled_capture_has_the_expected_fields() {
         let found = layers(packet.link, frame);
         assert_eq!(found.faults, Default::default(), "{found:?}");
         tagged += u32::from(found.tags.count);
-        let Some(flow) = Flow::of(&found, frame) else { continue };
+        let Some(flow) = Flow::from_frame(&found, frame) else { continue };
         if found.network == Network::Ipv4 {
             assert!(ipv4::has_valid_checksum(found.packet(frame).unwrap()));
         }
         let transport = found.transport(frame).unwrap();
         let length = transport.len() as u32;
-        let sum = checksum::pseudo(flow.source, flow.target, flow.protocol, length).unwrap();
+        let sum =
+            checksum::pseudo_header_sum(flow.source, flow.target, flow.protocol, length).unwrap();
         match flow.protocol {
             ip::protocol::TCP => tcp += 1,
             ip::protocol::UDP => udp += 1,
@@ -91,43 +92,43 @@ fn bundled_capture_has_the_expected_fields() {
 }
 
 #[test]
-fn truncation_anywhere_never_panics() {
-    truncate_anywhere(&testkit::generated_captures());
+fn truncated_captures_never_panic() {
+    read_truncated_anywhere(&testkit::generated_captures());
 }
 
 #[test]
-fn corpus_truncation_anywhere_never_panics() {
-    testkit::corpus_captures().iter().for_each(truncate_anywhere);
+fn corpus_truncated_captures_never_panic() {
+    testkit::corpus_captures().iter().for_each(read_truncated_anywhere);
 }
 
-fn truncate_anywhere(captures: &Captures) {
+fn read_truncated_anywhere(captures: &Captures) {
     let mut random = Random::replayable();
     for path in &captures.paths {
         let bytes = fs::read(path).unwrap();
         for _ in 0..4 {
             let cut = random.within(0..bytes.len().min(BYTES_MAX) + 1);
-            read(&bytes[..cut]);
+            read_capture(&bytes[..cut]);
         }
         for packet in capture::packets(&bytes).take(PACKETS_MAX).flatten() {
             let (packet, frame) = packet;
             for cut in 0..frame.len().min(100) {
-                dissect(packet.link, &frame[..cut]);
+                check_dissection(packet.link, &frame[..cut]);
             }
         }
     }
 }
 
 #[test]
-fn flipped_bits_never_panic() {
-    flip_bits(&testkit::generated_captures());
+fn captures_with_flipped_bits_never_panic() {
+    read_with_flipped_bits(&testkit::generated_captures());
 }
 
 #[test]
-fn corpus_flipped_bits_never_panic() {
-    testkit::corpus_captures().iter().for_each(flip_bits);
+fn corpus_captures_with_flipped_bits_never_panic() {
+    testkit::corpus_captures().iter().for_each(read_with_flipped_bits);
 }
 
-fn flip_bits(captures: &Captures) {
+fn read_with_flipped_bits(captures: &Captures) {
     let mut random = Random::replayable();
     for path in &captures.paths {
         let mut bytes = fs::read(path).unwrap();
@@ -135,25 +136,25 @@ fn flip_bits(captures: &Captures) {
         let flips = 1 + bytes.len() / 200;
         random.flip_bits(&mut bytes, flips);
         // A flipped length ends the walk early: continue behind it, as if records began anywhere.
-        read(&bytes);
+        read_capture(&bytes);
         let mut headless = bytes.get(..24).unwrap_or_default().to_vec();
         headless.extend(bytes.get(random.within(0..bytes.len() + 1)..).unwrap_or_default());
-        read(&headless);
+        read_capture(&headless);
         read_in_pieces(&bytes, random.within(1..5_000));
     }
 }
 
 #[test]
-fn layers_of_damaged_frames_lie_inside() {
-    flip_frames(&testkit::generated_captures());
+fn layers_of_damaged_frames_stay_inside_the_frame() {
+    dissect_flipped_frames(&testkit::generated_captures());
 }
 
 #[test]
-fn corpus_layers_of_damaged_frames_lie_inside() {
-    testkit::corpus_captures().iter().for_each(flip_frames);
+fn corpus_layers_of_damaged_frames_stay_inside() {
+    testkit::corpus_captures().iter().for_each(dissect_flipped_frames);
 }
 
-fn flip_frames(captures: &Captures) {
+fn dissect_flipped_frames(captures: &Captures) {
     let mut random = Random::replayable();
     for path in &captures.paths {
         let bytes = fs::read(path).unwrap();
@@ -162,7 +163,7 @@ fn flip_frames(captures: &Captures) {
             let head = frame.len().min(80);
             for _ in 0..20 {
                 random.flip_bits(&mut frame[..head], 2);
-                dissect(packet.link, &frame);
+                check_dissection(packet.link, &frame);
             }
         }
     }
@@ -177,12 +178,12 @@ const PACKETS_MAX: usize = 12;
 type TimedPacket<'a> = (u64, &'a [u8]);
 
 /// Reads and dissects all packets of a capture. Returns the packets and the final fault.
-fn read(bytes: &[u8]) -> (Vec<TimedPacket<'_>>, Option<CaptureFault>) {
+fn read_capture(bytes: &[u8]) -> (Vec<TimedPacket<'_>>, Option<CaptureFault>) {
     let mut all = Vec::new();
     for packet in capture::packets(bytes) {
         match packet {
             Ok((packet, frame)) => {
-                dissect(packet.link, frame);
+                check_dissection(packet.link, frame);
                 all.push((packet.time_ns, frame));
             }
             Err(fault) => {
@@ -217,7 +218,7 @@ fn read_in_pieces(bytes: &[u8], piece: usize) {
 }
 
 /// Dissects a frame and checks the invariants that hold for any bytes.
-fn dissect(link: LinkType, frame: &[u8]) -> Layers {
+fn check_dissection(link: LinkType, frame: &[u8]) -> Layers {
     let found = layers(link, frame);
     assert!(found.end as usize <= frame.len(), "{found:?}");
     let marks = [found.l3, found.l4, found.payload].map(|mark| mark.map(usize::from));
@@ -228,7 +229,7 @@ fn dissect(link: LinkType, frame: &[u8]) -> Layers {
     assert!(l4.is_none() || found.transport(frame).is_some(), "{found:?}");
     assert!(payload.is_none() || found.payload(frame).is_some(), "{found:?}");
     assert_eq!(found.tags.iter(frame).count(), usize::from(found.tags.count), "{found:?}");
-    if let Some(flow) = Flow::of(&found, frame) {
+    if let Some(flow) = Flow::from_frame(&found, frame) {
         assert_eq!(flow.hash(0), flow.reversed().hash(0));
         assert_eq!(flow.normalized().0, flow.reversed().normalized().0);
     }

@@ -57,7 +57,7 @@ fn layers_agree_with_etherparse() {
 }
 
 #[test]
-fn layers_of_broken_frames_agree_with_etherparse() {
+fn layers_of_damaged_frames_agree_with_etherparse() {
     let mut random = Random::replayable();
     let (mut compared, rounds) = (0, 20_000);
     for round in 0..rounds {
@@ -109,7 +109,7 @@ fn generate_frame(random: &mut Random) -> GeneratedFrame {
         1 => Some((8 * random.within(1..1000) as u16, random.one_in(2))),
         _ => None,
     };
-    let part = fragment.map_or(Fragment::Whole, |(offset, more)| Fragment::of(offset, more));
+    let part = fragment.map_or(Fragment::Whole, |(offset, more)| Fragment::classify(offset, more));
     let (frame, l4) = if random.one_in(2) {
         generate_ipv4(random, frame, l3, fragment)
     } else {

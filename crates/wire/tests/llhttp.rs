@@ -52,7 +52,7 @@ struct LlhttpEvents {
 impl LlhttpEvents {
     /// Removes the events on which the parsers may differ. Of a rejected message, only the body
     /// before the fault remains.
-    fn comparable(mut self) -> Self {
+    fn without_tolerated_differences(mut self) -> Self {
         if self.refused {
             self.messages.retain(|message| message.end.is_some() || !message.body.is_empty());
         }
@@ -192,8 +192,8 @@ impl PieceReader<'_> {
         let asked = if self.case.skip_body { RequestMethod::Head } else { RequestMethod::Other };
         let body = match requests {
             true if self.case.skip_body => Ok(Body::default()),
-            true => Body::of_request(&head, ParseMode::Strict),
-            false => Ok(Body::of_response(&head, asked, ParseMode::Strict)),
+            true => Body::after_request_head(&head, ParseMode::Strict),
+            false => Ok(Body::after_response_head(&head, asked, ParseMode::Strict)),
         };
         self.closed |= !head.persists();
         let switches = match head.start {
@@ -259,7 +259,7 @@ fn read_case(case: &Case, cut: usize) -> LlhttpEvents {
 }
 
 #[test]
-fn corpus_agrees_with_llhttp() {
+fn corpus_messages_parse_as_by_llhttp() {
     let Some(folder) = testkit::case_directory() else { return };
     let folder = folder.join("llhttp");
     let (mut run, mut lenient, mut wrong) = (0, 0, Vec::new());
@@ -273,9 +273,9 @@ fn corpus_agrees_with_llhttp() {
             continue;
         }
         run += 1;
-        let wanted = expected_events(&case).comparable();
+        let wanted = expected_events(&case).without_tolerated_differences();
         for cut in 0..=case.input.len() {
-            let found = read_case(&case, cut).comparable();
+            let found = read_case(&case, cut).without_tolerated_differences();
             if found != wanted {
                 let input = String::from_utf8_lossy(&case.input).into_owned();
                 wrong.push(format!(
@@ -296,7 +296,7 @@ fn corpus_agrees_with_llhttp() {
 type SentMessage<'s> = (&'s str, &'s str, &'s str, bool);
 
 /// Builds a case and its expected events.
-fn own_case(kind: &str, messages: &[SentMessage<'_>], rest: &str) -> (Case, LlhttpEvents) {
+fn build_case(kind: &str, messages: &[SentMessage<'_>], rest: &str) -> (Case, LlhttpEvents) {
     let mut input = String::new();
     let mut told = LlhttpEvents::default();
     for (head, sent, body, ended) in messages {
@@ -325,36 +325,44 @@ macro_rules! head {
 }
 
 #[test]
-fn messages_are_the_same_at_any_split() {
+fn http_messages_parse_alike_at_any_split() {
     let get = head!("GET /a HTTP/1.1" "Host: a");
     let chunked = head!("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked");
     let counted = head!("POST / HTTP/1.1" "Host: a" "Content-Length: 5");
     let open = head!("HTTP/1.1 200 OK" "Server: b");
     let five = head!("HTTP/1.1 200 OK" "Content-Length: 5");
     let cases = [
-        own_case("request", &[(get, "", "", true)], ""),
-        own_case("request", &[(get, "", "", true), (get, "", "", true)], ""),
-        own_case("request", &[(counted, "hello", "hello", true), (get, "", "", true)], ""),
-        own_case("request", &[(counted, "hel", "hel", false)], ""),
-        own_case("request", &[(chunked, "5\r\nhello\r\n0\r\n\r\n", "hello", true)], ""),
-        own_case("request", &[(chunked, "2;a=b\r\nhi\r\n0\r\nEnd: 1\r\n\r\n", "hi", true)], ""),
-        own_case("response", &[(five, "hello", "hello", true), (five, "again", "again", true)], ""),
-        own_case("response", &[(open, "all the rest", "all the rest", false)], ""),
-        own_case("response", &[(head!("HTTP/1.1 204 No Content"), "", "", true)], ""),
-        own_case("response", &[(head!("HTTP/1.1 304 X" "Content-Length: 5"), "", "", true)], ""),
-        own_case("response to HEAD", &[(five, "", "", true)], ""),
+        build_case("request", &[(get, "", "", true)], ""),
+        build_case("request", &[(get, "", "", true), (get, "", "", true)], ""),
+        build_case("request", &[(counted, "hello", "hello", true), (get, "", "", true)], ""),
+        build_case("request", &[(counted, "hel", "hel", false)], ""),
+        build_case("request", &[(chunked, "5\r\nhello\r\n0\r\n\r\n", "hello", true)], ""),
+        build_case("request", &[(chunked, "2;a=b\r\nhi\r\n0\r\nEnd: 1\r\n\r\n", "hi", true)], ""),
+        build_case(
+            "response",
+            &[(five, "hello", "hello", true), (five, "again", "again", true)],
+            "",
+        ),
+        build_case("response", &[(open, "all the rest", "all the rest", false)], ""),
+        build_case("response", &[(head!("HTTP/1.1 204 No Content"), "", "", true)], ""),
+        build_case("response", &[(head!("HTTP/1.1 304 X" "Content-Length: 5"), "", "", true)], ""),
+        build_case("response to HEAD", &[(five, "", "", true)], ""),
     ];
     for (case, wanted) in cases {
         for cut in 0..=case.input.len() {
-            let found = read_case(&case, cut).comparable();
+            let found = read_case(&case, cut).without_tolerated_differences();
             let input = String::from_utf8_lossy(&case.input);
-            assert_eq!(found, wanted.clone().comparable(), "cut at {cut}: {input:?}");
+            assert_eq!(
+                found,
+                wanted.clone().without_tolerated_differences(),
+                "cut at {cut}: {input:?}"
+            );
         }
     }
 }
 
 #[test]
-fn invalid_messages_are_rejected_at_any_split() {
+fn invalid_http_messages_are_rejected_at_any_split() {
     let wrong = [
         ("request", head!("GET /a HTTP/1.1" "Host : a")),
         ("request", head!("G\u{1}T /a HTTP/1.1" "Host: a")),
@@ -366,7 +374,7 @@ fn invalid_messages_are_rejected_at_any_split() {
         ("response", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello!\r\n"),
     ];
     for (kind, input) in wrong {
-        let (case, _) = own_case(kind, &[], input);
+        let (case, _) = build_case(kind, &[], input);
         for cut in 0..=case.input.len() {
             assert!(read_case(&case, cut).refused, "cut at {cut}: {input:?}");
         }

@@ -116,7 +116,7 @@ fn fuzz_dissection(bytes: &[u8]) {
     assert!(known.is_sorted(), "{layers:?}");
     assert!(known.iter().all(|at| usize::from(*at) <= frame.len()), "{layers:?}");
     assert!(layers.ports(frame).is_none() || layers.l4.is_some());
-    if let Some(flow) = wire::Flow::of(&layers, frame) {
+    if let Some(flow) = wire::Flow::from_frame(&layers, frame) {
         let (normal, _) = flow.normalized();
         assert_eq!(normal, flow.reversed().normalized().0);
         assert_eq!(flow.hash(1), flow.reversed().hash(1), "sessions hash symmetrically");

@@ -30,7 +30,7 @@ fn http_corpus() -> Vec<Vec<u8>> {
 }
 
 fn fuzz_head(bytes: &[u8]) {
-    let _ = http::guess(bytes);
+    let _ = http::guess_protocol(bytes);
     let mut seek = HeadSearch::default();
     let middle = bytes.len() / 2;
     let ends = seek.ends_in(&bytes[..middle]) | seek.ends_in(&bytes[middle..]);
@@ -40,9 +40,9 @@ fn fuzz_head(bytes: &[u8]) {
             assert!(head.begin < head.end && head.end <= bytes.len());
             assert!(ends || head.version.is_empty(), "an end that the search did not find");
             let body = match head.start {
-                Start::Request { .. } => http::Body::of_request(&head, mode),
+                Start::Request { .. } => http::Body::after_request_head(&head, mode),
                 Start::Response { .. } => {
-                    Ok(http::Body::of_response(&head, RequestMethod::Other, mode))
+                    Ok(http::Body::after_response_head(&head, RequestMethod::Other, mode))
                 }
             };
             let Ok(body) = body else { continue };

@@ -2,7 +2,7 @@
 
 use super::bodies::FuzzBody;
 use wire::dns::{Entry, LENGTH, Message, NAME_MAX};
-use wire::tls::{BEGIN_MAX, FirstHello, HELLO_MAX, begin};
+use wire::tls::{FirstHello, HELLO_MAX, SEARCH_MAX, find_first_hello};
 
 /// Fuzz body for DNS: any bytes after a DNS header parse as entries within the message, with names
 /// of bounded length, up to the end or a fault.
@@ -79,7 +79,7 @@ fn fuzz_hello(bytes: &[u8]) {
     for cut in (0..bytes.len()).step_by(1 + bytes.len() / 64) {
         let (what, need) = read_hello(&bytes[..cut], &mut room);
         match need {
-            Some(need) => assert!(!known && need > cut && need <= 2 * BEGIN_MAX, "{need}"),
+            Some(need) => assert!(!known && need > cut && need <= 2 * SEARCH_MAX, "{need}"),
             None => {
                 assert_eq!((what, need), whole, "what {cut} bytes show holds for all");
                 known = true;
@@ -92,7 +92,7 @@ fn fuzz_hello(bytes: &[u8]) {
 /// Returns the kind of the message and the sum of its readable fields, and the number of bytes that
 /// are still missing; `None` if the message is complete.
 fn read_hello(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) {
-    let what = match begin(bytes, room) {
+    let what = match find_first_hello(bytes, room) {
         FirstHello::Need(need) => return ((0, 0), Some(need)),
         FirstHello::Client(hello) => {
             let lists = hello.ciphers().count() + hello.extensions().count();

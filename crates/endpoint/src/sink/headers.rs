@@ -31,7 +31,7 @@ impl<'a> Headers<'a> {
             return None;
         }
         let layers = layers(LinkType(block.marks.link), block.frame);
-        let flow = Flow::of(&layers, block.frame);
+        let flow = Flow::from_frame(&layers, block.frame);
         Some(Self { frame: block.frame, layers, flow })
     }
 
@@ -43,7 +43,7 @@ impl<'a> Headers<'a> {
             return None;
         }
         let layers = layers(LinkType::RAW, frame);
-        let flow = Flow::of(&layers, frame);
+        let flow = Flow::from_frame(&layers, frame);
         Some(Self { frame, layers, flow })
     }
 

@@ -54,7 +54,7 @@ impl Lanes for Vlan {
 /// Returns the first tag that begins at or after the start of the view, and the offset past it.
 fn next_tag(block: &Block<'_>) -> Option<(Tag, u32)> {
     let head = layers::head(block);
-    let tags = wire::link::read(LinkType(block.marks.link), head).tags;
+    let tags = wire::link::parse_link_header(LinkType(block.marks.link), head).tags;
     let places = (u32::from(tags.at)..).step_by(vlan::LENGTH);
     let (at, tag) = places.zip(tags.iter(head)).find(|(at, _)| *at >= block.marks.view)?;
     Some((tag, at + vlan::LENGTH as u32))

@@ -91,10 +91,10 @@ enum ReaderState {
 }
 
 /// Result of the reader for one format: a packet, or the reason why the buffer yields no packet.
-type ReadResult = Result<Packet, Short>;
+type ReadResult = Result<Packet, NoPacket>;
 
 /// Reason why the buffer yields no packet.
-enum Short {
+enum NoPacket {
     /// The buffer contains no complete record, as in [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },
     /// The record at this offset of the buffer is invalid.
@@ -166,8 +166,8 @@ impl Reader {
     /// Detects the format and reads the file header.
     fn read_file_header(&mut self, buffer: &[u8]) -> Step {
         let found = match buffer.first_chunk::<4>() {
-            None => Err(Short::More { consumed: 0, wanted: 4 }),
-            Some(&pcapng::SECTION) => {
+            None => Err(NoPacket::More { consumed: 0, wanted: 4 }),
+            Some(&pcapng::SECTION_MAGIC) => {
                 let mut pcapng = pcapng::Pcapng::new();
                 let found = pcapng.next(buffer);
                 self.state = ReaderState::Pcapng(pcapng);
@@ -176,7 +176,7 @@ impl Reader {
             Some(_) => match pcap::Pcap::read(buffer) {
                 Err(short) => Err(short),
                 Ok(pcap) => {
-                    let found = pcap.next(buffer, pcap::HEADER);
+                    let found = pcap.next(buffer, pcap::FILE_HEADER_LENGTH);
                     self.state = ReaderState::Pcap(pcap);
                     found
                 }
@@ -193,18 +193,18 @@ impl Reader {
                 self.packets += 1;
                 Step::Packet(packet)
             }
-            Err(short) => self.stop_at(short),
+            Err(short) => self.step_without_packet(short),
         }
     }
 
     #[cold]
-    fn stop_at(&mut self, short: Short) -> Step {
+    fn step_without_packet(&mut self, short: NoPacket) -> Step {
         match short {
-            Short::More { consumed, wanted } => {
+            NoPacket::More { consumed, wanted } => {
                 self.at += consumed as u64;
                 Step::NeedMore { consumed, wanted }
             }
-            Short::Bad { at, why } => {
+            NoPacket::Bad { at, why } => {
                 let fault = self.fault(at, why);
                 self.state = ReaderState::Failed(fault);
                 Step::Error(fault)

@@ -4,12 +4,12 @@
 //! Reading must keep up with memory bandwidth. Per record, the reader makes one bounds check for
 //! the header and one for the data, and writes no state.
 
-use super::{DATA_MAX, FaultKind, Packet, ReadResult, Short};
+use super::{DATA_MAX, FaultKind, NoPacket, Packet, ReadResult};
 use crate::link::LinkType;
-use crate::read::{array, order16, order32};
+use crate::read::{array, decode16, decode32};
 
 /// Length of the file header in bytes.
-pub(super) const HEADER: usize = 24;
+pub(super) const FILE_HEADER_LENGTH: usize = 24;
 
 /// A parsed file header.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Pcap {
     tick_ns: u64,
     /// Length of a record header in bytes: 16, or 24 with Kuznetzov's extension.
     record: usize,
-    lengths: Lengths,
+    lengths: LengthOrder,
     link: LinkType,
     /// Snap length of the file in bytes. Captured bytes beyond this length are hidden, as in
     /// libpcap, because some writers exceed their own limit.
@@ -30,27 +30,27 @@ pub(super) struct Pcap {
 
 /// Order of the two lengths in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Lengths {
+enum LengthOrder {
     /// The captured length comes first.
-    Straight,
+    CapturedFirst,
     /// The wire length comes first, as in versions before 2.3 and in version 543.0.
-    Swapped,
+    WireFirst,
     /// The order is unknown (version 2.3). The smaller length is the captured length.
-    Either,
+    UnknownOrder,
 }
 
 impl Pcap {
     /// Parses the file header.
-    pub(super) fn read(buffer: &[u8]) -> Result<Self, Short> {
-        let bad = |why| Short::Bad { at: 0, why };
-        let magic: [u8; 4] = array(buffer, 0).ok_or(Short::More { consumed: 0, wanted: 4 })?;
+    pub(super) fn read(buffer: &[u8]) -> Result<Self, NoPacket> {
+        let bad = |why| NoPacket::Bad { at: 0, why };
+        let magic: [u8; 4] = array(buffer, 0).ok_or(NoPacket::More { consumed: 0, wanted: 4 })?;
         let (big, tick_ns, record) =
             decode_magic(magic).ok_or_else(|| bad(FaultKind::NotACapture { magic }))?;
-        let Some(header) = buffer.first_chunk::<HEADER>() else {
-            return Err(Short::More { consumed: 0, wanted: HEADER });
+        let Some(header) = buffer.first_chunk::<FILE_HEADER_LENGTH>() else {
+            return Err(NoPacket::More { consumed: 0, wanted: FILE_HEADER_LENGTH });
         };
-        let u16_at = |at| array(header, at).map_or(0, |bytes| order16(big, bytes));
-        let u32_at = |at| array(header, at).map_or(0, |bytes| order32(big, bytes));
+        let u16_at = |at| array(header, at).map_or(0, |bytes| decode16(big, bytes));
+        let u32_at = |at| array(header, at).map_or(0, |bytes| decode32(big, bytes));
         let (major, minor) = (u16_at(4), u16_at(6));
         let lengths = length_order(major, minor)
             .ok_or_else(|| bad(FaultKind::Version { format: "pcap", major, minor }))?;
@@ -75,18 +75,18 @@ impl Pcap {
     /// Reads the record at offset `at` of the buffer.
     #[inline]
     pub(super) fn next(&self, buffer: &[u8], at: usize) -> ReadResult {
-        let short = |wanted| Short::More { consumed: at, wanted };
+        let short = |wanted| NoPacket::More { consumed: at, wanted };
         let Some(header) = buffer.get(at..at + self.record).and_then(<[u8]>::first_chunk::<16>)
         else {
             return Err(short(self.record));
         };
-        let [seconds, fraction, captured, wire] = self.words(header);
+        let [seconds, fraction, captured, wire] = self.header_words(header);
         let (captured, wire) = match self.lengths {
-            Lengths::Straight => (captured, wire),
-            other => in_order(other, captured, wire),
+            LengthOrder::CapturedFirst => (captured, wire),
+            other => order_lengths(other, captured, wire),
         };
         if captured > self.length_max {
-            return Err(Short::Bad {
+            return Err(NoPacket::Bad {
                 at,
                 why: FaultKind::TooLong { length: captured, max: self.length_max },
             });
@@ -107,11 +107,11 @@ impl Pcap {
     }
 
     #[inline]
-    fn words(&self, header: &[u8; 16]) -> [u32; 4] {
+    fn header_words(&self, header: &[u8; 16]) -> [u32; 4] {
         let (words, _) = header.as_chunks::<4>();
         let mut answer = [0u32; 4];
         for (number, word) in answer.iter_mut().zip(words) {
-            *number = order32(self.big, *word);
+            *number = decode32(self.big, *word);
         }
         answer
     }
@@ -132,16 +132,20 @@ fn decode_magic(magic: [u8; 4]) -> Option<(bool, u64, usize)> {
     })
 }
 
-const fn length_order(major: u16, minor: u16) -> Option<Lengths> {
+const fn length_order(major: u16, minor: u16) -> Option<LengthOrder> {
     match (major, minor) {
-        (2, 4) => Some(Lengths::Straight),
-        (2, 3) => Some(Lengths::Either),
-        (2, 0..3) | (543, 0) => Some(Lengths::Swapped),
+        (2, 4) => Some(LengthOrder::CapturedFirst),
+        (2, 3) => Some(LengthOrder::UnknownOrder),
+        (2, 0..3) | (543, 0) => Some(LengthOrder::WireFirst),
         _ => None,
     }
 }
 
 #[cold]
-fn in_order(lengths: Lengths, first: u32, second: u32) -> (u32, u32) {
-    if lengths == Lengths::Swapped || first > second { (second, first) } else { (first, second) }
+fn order_lengths(lengths: LengthOrder, first: u32, second: u32) -> (u32, u32) {
+    if lengths == LengthOrder::WireFirst || first > second {
+        (second, first)
+    } else {
+        (first, second)
+    }
 }

@@ -5,12 +5,12 @@
 //! their order, and packets refer to interfaces by number. Section, interface and packet blocks
 //! must be complete in the buffer; the reader skips other blocks piece by piece.
 
-use super::{BLOCK_MAX, DATA_MAX, FaultKind, Packet, ReadResult, Short};
+use super::{BLOCK_MAX, DATA_MAX, FaultKind, NoPacket, Packet, ReadResult};
 use crate::link::LinkType;
-use crate::read::{array, order16, order32, order64};
+use crate::read::{array, decode16, decode32, decode64};
 
 /// Block type of a section header. Its bytes are the same in both byte orders.
-pub(super) const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+pub(super) const SECTION_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// State of the reader within the current section.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ const TRAILER: usize = 4;
 /// [`TRAILER`] as a `u32`.
 const TRAILER_LENGTH: u32 = 4;
 /// Number in a section header that reveals the byte order of the section.
-const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 /// Code of the option with the clock resolution of an interface (`if_tsresol`).
 const OPTION_RESOLUTION: u16 = 9;
 /// Code of the option with the clock offset of an interface in seconds (`if_tsoffset`).
@@ -110,65 +110,72 @@ impl Pcapng {
                 _ => BLOCK_MIN,
             };
             if length < least || !length.is_multiple_of(4) {
-                return Err(Short::Bad { at, why: FaultKind::BlockLength { kind, length } });
+                return Err(NoPacket::Bad { at, why: FaultKind::BlockLength { kind, length } });
             }
             if least == BLOCK_MIN {
                 self.skipping = Some(Skip { left: length - TRAILER_LENGTH, length });
                 continue;
             }
-            let block = self.block(buffer, at, length)?;
+            let block = self.complete_block(buffer, at, length)?;
             at += length as usize;
             match kind {
                 TYPE_SECTION => self.begin_section(block)?,
                 TYPE_INTERFACE => self.add_interface(block)?,
-                TYPE_ENHANCED => return self.timed_packet(block, block.u32(BODY_OFFSET)),
-                TYPE_OBSOLETE => return self.timed_packet(block, block.u16(BODY_OFFSET).into()),
-                _ => return self.simple_packet(block),
+                TYPE_ENHANCED => return self.read_timed_packet(block, block.u32(BODY_OFFSET)),
+                TYPE_OBSOLETE => {
+                    return self.read_timed_packet(block, block.u16(BODY_OFFSET).into());
+                }
+                _ => return self.read_simple_packet(block),
             }
         }
     }
 
     /// Continues to skip an unwanted block. Returns the offset of the next block.
-    fn continue_skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, Short> {
+    fn continue_skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, NoPacket> {
         let Some(skip) = &mut self.skipping else { return Ok(at) };
         let held = buffer.len() - at;
         let step = held.min(skip.left as usize);
         skip.left -= u32::try_from(step).unwrap_or(skip.left);
         let at = at + step;
         let Some(trailer) = array(buffer, at).filter(|_| skip.left == 0) else {
-            return Err(Short::More { consumed: at, wanted: TRAILER });
+            return Err(NoPacket::More { consumed: at, wanted: TRAILER });
         };
-        let (before, after) = (skip.length, order32(self.big, trailer));
+        let (before, after) = (skip.length, decode32(self.big, trailer));
         if before != after {
-            return Err(Short::Bad { at, why: FaultKind::BlockTrailer { before, after } });
+            return Err(NoPacket::Bad { at, why: FaultKind::BlockTrailer { before, after } });
         }
         self.skipping = None;
         Ok(at + TRAILER)
     }
 
     /// Reads the type and length of the block at `at`. A section header also sets the byte order.
-    fn block_header(&mut self, buffer: &[u8], at: usize) -> Result<(u32, u32), Short> {
+    fn block_header(&mut self, buffer: &[u8], at: usize) -> Result<(u32, u32), NoPacket> {
         let head: [u8; BODY_OFFSET] =
-            array(buffer, at).ok_or(Short::More { consumed: at, wanted: BODY_OFFSET })?;
+            array(buffer, at).ok_or(NoPacket::More { consumed: at, wanted: BODY_OFFSET })?;
         let [a, b, c, d, e, f, g, h] = head;
-        if [a, b, c, d] == SECTION {
+        if [a, b, c, d] == SECTION_MAGIC {
             let magic = array(buffer, at + BODY_OFFSET)
-                .ok_or(Short::More { consumed: at, wanted: BODY_OFFSET + TRAILER })?;
+                .ok_or(NoPacket::More { consumed: at, wanted: BODY_OFFSET + TRAILER })?;
             self.big = match u32::from_be_bytes(magic) {
-                BYTE_ORDER => true,
-                other if other.swap_bytes() == BYTE_ORDER => false,
-                magic => return Err(Short::Bad { at, why: FaultKind::ByteOrder { magic } }),
+                BYTE_ORDER_MAGIC => true,
+                other if other.swap_bytes() == BYTE_ORDER_MAGIC => false,
+                magic => return Err(NoPacket::Bad { at, why: FaultKind::ByteOrder { magic } }),
             };
         }
-        Ok((order32(self.big, [a, b, c, d]), order32(self.big, [e, f, g, h])))
+        Ok((decode32(self.big, [a, b, c, d]), decode32(self.big, [e, f, g, h])))
     }
 
-    fn block<'a>(&self, buffer: &'a [u8], at: usize, length: u32) -> Result<Block<'a>, Short> {
+    fn complete_block<'a>(
+        &self,
+        buffer: &'a [u8],
+        at: usize,
+        length: u32,
+    ) -> Result<Block<'a>, NoPacket> {
         if length > BLOCK_MAX {
-            return Err(Short::Bad { at, why: FaultKind::TooLong { length, max: BLOCK_MAX } });
+            return Err(NoPacket::Bad { at, why: FaultKind::TooLong { length, max: BLOCK_MAX } });
         }
         let wanted = length as usize;
-        let bytes = buffer.get(at..at + wanted).ok_or(Short::More { consumed: at, wanted })?;
+        let bytes = buffer.get(at..at + wanted).ok_or(NoPacket::More { consumed: at, wanted })?;
         let block = Block { bytes, at, big: self.big };
         let after = block.u32(wanted - TRAILER);
         if after != length {
@@ -177,7 +184,7 @@ impl Pcapng {
         Ok(block)
     }
 
-    fn begin_section(&mut self, block: Block<'_>) -> Result<(), Short> {
+    fn begin_section(&mut self, block: Block<'_>) -> Result<(), NoPacket> {
         let (major, minor) = (block.u16(BODY_OFFSET + 4), block.u16(BODY_OFFSET + 6));
         if !matches!((major, minor), (1, 0 | 2)) {
             return Err(block.bad_block(FaultKind::Version { format: "pcapng", major, minor }));
@@ -186,7 +193,7 @@ impl Pcapng {
         Ok(())
     }
 
-    fn add_interface(&mut self, block: Block<'_>) -> Result<(), Short> {
+    fn add_interface(&mut self, block: Block<'_>) -> Result<(), NoPacket> {
         if self.interfaces.len() > usize::from(u16::MAX) {
             return Err(block.bad_block(FaultKind::TooManyInterfaces));
         }
@@ -196,11 +203,13 @@ impl Pcapng {
             resolution: Resolution::Multiply(1_000),
             offset_s: 0,
         };
-        block.options(BODY_OFFSET + 8, |code, value| {
+        block.for_each_option(BODY_OFFSET + 8, |code, value| {
             match (code, value) {
-                (OPTION_RESOLUTION, &[value]) => interface.resolution = Resolution::of(value),
+                (OPTION_RESOLUTION, &[value]) => {
+                    interface.resolution = Resolution::from_option(value)
+                }
                 (OPTION_OFFSET, value) => {
-                    interface.offset_s = order64(block.big, array(value, 0)?) as i64;
+                    interface.offset_s = decode64(block.big, array(value, 0)?) as i64;
                     return (value.len() == 8).then_some(());
                 }
                 (OPTION_RESOLUTION, _) => return None,
@@ -213,23 +222,23 @@ impl Pcapng {
     }
 
     /// Reads an enhanced or obsolete packet block of the interface `number`.
-    fn timed_packet(&self, block: Block<'_>, number: u32) -> ReadResult {
+    fn read_timed_packet(&self, block: Block<'_>, number: u32) -> ReadResult {
         let ticks =
             u64::from(block.u32(BODY_OFFSET + 4)) << 32 | u64::from(block.u32(BODY_OFFSET + 8));
         let lengths = [block.u32(BODY_OFFSET + 12), block.u32(BODY_OFFSET + 16)];
-        self.packet(block, number, Some(ticks), lengths, BODY_OFFSET + 20)
+        self.build_packet(block, number, Some(ticks), lengths, BODY_OFFSET + 20)
     }
 
     /// Reads a simple packet block, which states only the wire length. The captured length is
     /// limited by the snap length of the first interface, where 0 means no limit.
-    fn simple_packet(&self, block: Block<'_>) -> ReadResult {
+    fn read_simple_packet(&self, block: Block<'_>) -> ReadResult {
         let wire = block.u32(BODY_OFFSET);
         let snap_length = self.interfaces.first().map_or(0, |interface| interface.snap_length);
         let captured = if snap_length == 0 { wire } else { wire.min(snap_length) };
-        self.packet(block, 0, None, [captured, wire], BODY_OFFSET + 4)
+        self.build_packet(block, 0, None, [captured, wire], BODY_OFFSET + 4)
     }
 
-    fn packet(
+    fn build_packet(
         &self,
         block: Block<'_>,
         number: u32,
@@ -265,24 +274,24 @@ impl Pcapng {
 
 impl Block<'_> {
     fn u16(&self, at: usize) -> u16 {
-        array(self.bytes, at).map_or(0, |bytes| order16(self.big, bytes))
+        array(self.bytes, at).map_or(0, |bytes| decode16(self.big, bytes))
     }
 
     fn u32(&self, at: usize) -> u32 {
-        array(self.bytes, at).map_or(0, |bytes| order32(self.big, bytes))
+        array(self.bytes, at).map_or(0, |bytes| decode32(self.big, bytes))
     }
 
-    const fn bad_block(&self, why: FaultKind) -> Short {
-        Short::Bad { at: self.at, why }
+    const fn bad_block(&self, why: FaultKind) -> NoPacket {
+        NoPacket::Bad { at: self.at, why }
     }
 
     /// Passes each option from offset `at` up to the trailing length to `accept`, which returns
     /// `None` for an invalid option.
-    fn options(
+    fn for_each_option(
         &self,
         at: usize,
         mut accept: impl FnMut(u16, &[u8]) -> Option<()>,
-    ) -> Result<(), Short> {
+    ) -> Result<(), NoPacket> {
         let mut at = at;
         while at + 2 * TRAILER <= self.bytes.len() {
             let (code, length) = (self.u16(at), self.u16(at + 2));
@@ -317,7 +326,7 @@ impl Interface {
 impl Resolution {
     /// Decodes the option if_tsresol, the negative exponent of a power of ten, or of two if the
     /// high bit is set.
-    fn of(value: u8) -> Self {
+    fn from_option(value: u8) -> Self {
         let power = value & 0x7f;
         if value & 0x80 != 0 {
             return Self::Binary(power);

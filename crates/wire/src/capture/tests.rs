@@ -4,13 +4,13 @@
 use super::*;
 
 /// Builder of captures in one byte order.
-struct Order {
+struct CaptureBuilder {
     big: bool,
 }
 
-const ORDERS: [Order; 2] = [Order { big: false }, Order { big: true }];
+const BUILDERS: [CaptureBuilder; 2] = [CaptureBuilder { big: false }, CaptureBuilder { big: true }];
 
-impl Order {
+impl CaptureBuilder {
     fn u16(&self, value: u16) -> [u8; 2] {
         if self.big { value.to_be_bytes() } else { value.to_le_bytes() }
     }
@@ -20,7 +20,7 @@ impl Order {
         values.iter().flat_map(order).collect()
     }
 
-    fn header(&self, magic: u32, version: (u16, u16), snap_length: u32, link: u32) -> Vec<u8> {
+    fn pcap_header(&self, magic: u32, version: (u16, u16), snap_length: u32, link: u32) -> Vec<u8> {
         let mut bytes = self.u32s(&[magic]);
         bytes.extend(self.u16(version.0));
         bytes.extend(self.u16(version.1));
@@ -28,7 +28,7 @@ impl Order {
         bytes
     }
 
-    fn block(&self, kind: u32, body: &[u8]) -> Vec<u8> {
+    fn complete_block(&self, kind: u32, body: &[u8]) -> Vec<u8> {
         let padded = body.len().next_multiple_of(4);
         let length = padded as u32 + 12;
         let mut bytes = self.u32s(&[kind, length]);
@@ -38,20 +38,20 @@ impl Order {
         bytes
     }
 
-    fn section(&self, version: (u16, u16)) -> Vec<u8> {
+    fn section_block(&self, version: (u16, u16)) -> Vec<u8> {
         let mut body = self.u32s(&[0x1a2b_3c4d]);
         body.extend(self.u16(version.0));
         body.extend(self.u16(version.1));
         body.extend([0xff; 8]);
-        self.block(0x0a0d_0d0a, &body)
+        self.complete_block(0x0a0d_0d0a, &body)
     }
 
-    fn interface(&self, link: u16, snap_length: u32, options: &[u8]) -> Vec<u8> {
+    fn interface_block(&self, link: u16, snap_length: u32, options: &[u8]) -> Vec<u8> {
         let mut body = self.u16(link).to_vec();
         body.extend([0, 0]);
         body.extend(self.u32s(&[snap_length]));
         body.extend(options);
-        self.block(1, &body)
+        self.complete_block(1, &body)
     }
 
     fn option(&self, code: u16, value: &[u8]) -> Vec<u8> {
@@ -62,10 +62,10 @@ impl Order {
         bytes
     }
 
-    fn enhanced(&self, interface: u32, ticks: u64, wire: u32, data: &[u8]) -> Vec<u8> {
+    fn enhanced_packet_block(&self, interface: u32, ticks: u64, wire: u32, data: &[u8]) -> Vec<u8> {
         let length = data.len() as u32;
         let words = [interface, (ticks >> 32) as u32, ticks as u32, length, wire];
-        self.block(6, &[&self.u32s(&words), data].concat())
+        self.complete_block(6, &[&self.u32s(&words), data].concat())
     }
 }
 
@@ -73,7 +73,7 @@ impl Order {
 type PacketRow = (u64, u32, u16, u16, Vec<u8>);
 
 /// Reads all packets of a capture.
-fn read(capture: &[u8]) -> Result<Vec<PacketRow>, CaptureFault> {
+fn read_packets(capture: &[u8]) -> Result<Vec<PacketRow>, CaptureFault> {
     let all = packets(capture).map(|packet| {
         let (packet, data) = packet?;
         Ok((packet.time_ns, packet.wire_length, packet.link.0, packet.interface, data.to_vec()))
@@ -82,56 +82,57 @@ fn read(capture: &[u8]) -> Result<Vec<PacketRow>, CaptureFault> {
 }
 
 fn error_text(capture: &[u8]) -> String {
-    read(capture).unwrap_err().to_string()
+    read_packets(capture).unwrap_err().to_string()
 }
 
 #[test]
 fn pcap_reads_both_byte_orders_and_resolutions() {
-    for order in ORDERS {
+    for order in BUILDERS {
         for (magic, time_ns) in [(0xa1b2_c3d4, 5_000_006_000), (0xa1b2_3c4d, 5_000_000_006)] {
-            let mut capture = order.header(magic, (2, 4), 65_535, 101);
+            let mut capture = order.pcap_header(magic, (2, 4), 65_535, 101);
             capture.extend(order.u32s(&[5, 6, 3, 1500]));
             capture.extend(b"abc");
             capture.extend(order.u32s(&[u32::MAX, 0, 0, 0]));
             let last = u64::from(u32::MAX) * 1_000_000_000;
             let expected =
                 vec![(time_ns, 1500, 101, 0, b"abc".to_vec()), (last, 0, 101, 0, vec![])];
-            assert_eq!(read(&capture), Ok(expected));
+            assert_eq!(read_packets(&capture), Ok(expected));
         }
     }
 }
 
 #[test]
-fn unusual_pcap_variants_are_read() {
-    let order = &ORDERS[0];
-    let mut kuznetzov = order.header(0xa1b2_cd34, (2, 4), 65_535, 1);
+fn swapped_and_extended_pcap_variants_are_read() {
+    let order = &BUILDERS[0];
+    let mut kuznetzov = order.pcap_header(0xa1b2_cd34, (2, 4), 65_535, 1);
     kuznetzov.extend(order.u32s(&[1, 2, 2, 2, 77, 88]));
     kuznetzov.extend(b"ab");
-    assert_eq!(read(&kuznetzov), Ok(vec![(1_000_002_000, 2, 1, 0, b"ab".to_vec())]));
+    assert_eq!(read_packets(&kuznetzov), Ok(vec![(1_000_002_000, 2, 1, 0, b"ab".to_vec())]));
     let swapped = |version, lengths: [u32; 2]| {
-        let mut capture = order.header(0xa1b2_c3d4, version, 65_535, 1);
+        let mut capture = order.pcap_header(0xa1b2_c3d4, version, 65_535, 1);
         capture.extend(order.u32s(&[0, 0, lengths[0], lengths[1]]));
         capture.extend(b"ab");
-        read(&capture).unwrap()[0].1
+        read_packets(&capture).unwrap()[0].1
     };
     assert_eq!(swapped((2, 2), [9, 2]), 9);
     assert_eq!(swapped((543, 0), [9, 2]), 9);
     assert_eq!(swapped((2, 3), [9, 2]), 9);
     assert_eq!(swapped((2, 3), [2, 9]), 9);
-    let with_check_sums = order.header(0xa1b2_c3d4, (2, 4), 65_535, 0x4400_0001);
-    assert_eq!(read(&with_check_sums), Ok(vec![]));
+    let with_check_sums = order.pcap_header(0xa1b2_c3d4, (2, 4), 65_535, 0x4400_0001);
+    assert_eq!(read_packets(&with_check_sums), Ok(vec![]));
 }
 
 #[test]
 fn pcap_data_are_limited_to_the_snap_length() {
-    let order = &ORDERS[0];
+    let order = &BUILDERS[0];
     for (snap_length, captured) in [(2, 2), (0, 4), (u32::MAX, 4)] {
-        let mut capture = order.header(0xa1b2_c3d4, (2, 4), snap_length, 1);
+        let mut capture = order.pcap_header(0xa1b2_c3d4, (2, 4), snap_length, 1);
         capture.extend(order.u32s(&[0, 0, 4, 4]));
         capture.extend(b"abcd");
         capture.extend(order.u32s(&[0, 0, 1, 1]));
         capture.extend(b"e");
-        let lengths: Vec<_> = read(&capture).unwrap().iter().map(|packet| packet.4.len()).collect();
+        let lengths: Vec<_> =
+            read_packets(&capture).unwrap().iter().map(|packet| packet.4.len()).collect();
         assert_eq!(lengths, [captured, 1]);
     }
 }
@@ -140,12 +141,12 @@ fn pcap_data_are_limited_to_the_snap_length() {
 /// words.
 #[test]
 fn captures_that_libpcap_rejects_fail_in_the_same_words() {
-    for order in ORDERS {
-        let reserved = order.header(0xa1b2_c3d4, (2, 4), 65_535, 0x0030_0001);
+    for order in BUILDERS {
+        let reserved = order.pcap_header(0xa1b2_c3d4, (2, 4), 65_535, 0x0030_0001);
         assert_eq!(error_text(&reserved), "savefile linktype reserved field not zero (0x00300000)");
-        let version = order.header(0xa1b2_c3d4, (2, 5), 65_535, 1);
+        let version = order.pcap_header(0xa1b2_c3d4, (2, 5), 65_535, 1);
         assert_eq!(error_text(&version), "unsupported pcap savefile version 2.5");
-        let pcapng = order.section((1, 1));
+        let pcapng = order.section_block((1, 1));
         assert_eq!(error_text(&pcapng), "unsupported pcapng savefile version 1.1");
     }
 }
@@ -165,9 +166,9 @@ fn file_that_is_no_capture_is_rejected() {
 }
 
 #[test]
-fn truncation_is_reported_with_record_and_offset() {
-    let order = &ORDERS[0];
-    let mut capture = order.header(0xa1b2_c3d4, (2, 4), 65_535, 1);
+fn truncated_capture_is_reported_with_record_and_offset() {
+    let order = &BUILDERS[0];
+    let mut capture = order.pcap_header(0xa1b2_c3d4, (2, 4), 65_535, 1);
     for _ in 0..2 {
         capture.extend(order.u32s(&[0, 0, 4, 4]));
         capture.extend(b"abcd");
@@ -186,9 +187,9 @@ fn truncation_is_reported_with_record_and_offset() {
 
 #[test]
 fn oversized_record_is_rejected_with_its_position() {
-    let order = &ORDERS[0];
+    let order = &BUILDERS[0];
     let refused = |link, length| {
-        let mut capture = order.header(0xa1b2_c3d4, (2, 4), 65_535, link);
+        let mut capture = order.pcap_header(0xa1b2_c3d4, (2, 4), 65_535, link);
         capture.extend(order.u32s(&[0, 0, length, length]));
         match Reader::new().next(&capture) {
             Step::Error(fault) => Some(fault.to_string()),
@@ -209,7 +210,7 @@ fn oversized_record_is_rejected_with_its_position() {
 
 #[test]
 fn pcapng_reads_every_kind_of_packet_block() {
-    for order in ORDERS {
+    for order in BUILDERS {
         let name = order.option(2, b"eth0");
         let fine = [order.option(9, &[9]), order.option(0, &[])].concat();
         let mut obsolete = order.u16(1).to_vec();
@@ -218,15 +219,15 @@ fn pcapng_reads_every_kind_of_packet_block() {
         obsolete.extend(b"ob");
         let simple = [&order.u32s(&[9])[..], b"simple.."].concat();
         let capture = [
-            order.section((1, 0)),
-            order.interface(1, 8, &name),
-            order.block(0x0bad, &[7; 4000]),
-            order.interface(101, 0, &fine),
-            order.enhanced(0, 5_000_006, 60, b"abc"),
-            order.enhanced(1, 5_000_006, 4, b"defg"),
-            order.block(2, &obsolete),
-            order.block(3, &simple),
-            order.block(5, &[0; 12]),
+            order.section_block((1, 0)),
+            order.interface_block(1, 8, &name),
+            order.complete_block(0x0bad, &[7; 4000]),
+            order.interface_block(101, 0, &fine),
+            order.enhanced_packet_block(0, 5_000_006, 60, b"abc"),
+            order.enhanced_packet_block(1, 5_000_006, 4, b"defg"),
+            order.complete_block(2, &obsolete),
+            order.complete_block(3, &simple),
+            order.complete_block(5, &[0; 12]),
         ];
         let expected = vec![
             (5_000_006_000, 60, 1, 0, b"abc".to_vec()),
@@ -234,23 +235,23 @@ fn pcapng_reads_every_kind_of_packet_block() {
             (8, 60, 101, 1, b"ob".to_vec()),
             (0, 9, 1, 0, b"simple..".to_vec()),
         ];
-        assert_eq!(read(&capture.concat()), Ok(expected));
+        assert_eq!(read_packets(&capture.concat()), Ok(expected));
     }
 }
 
 #[test]
 fn pcapng_sections_may_differ_in_byte_order() {
-    let [little, big] = ORDERS;
+    let [little, big] = BUILDERS;
     let capture = [
-        little.section((1, 0)),
-        little.interface(1, 0, &[]),
-        little.enhanced(0, 1, 1, b"a"),
-        big.section((1, 2)),
-        big.interface(113, 0, &[]),
-        big.enhanced(0, 2, 1, b"b"),
+        little.section_block((1, 0)),
+        little.interface_block(1, 0, &[]),
+        little.enhanced_packet_block(0, 1, 1, b"a"),
+        big.section_block((1, 2)),
+        big.interface_block(113, 0, &[]),
+        big.enhanced_packet_block(0, 2, 1, b"b"),
     ];
     let expected = vec![(1_000, 1, 1, 0, b"a".to_vec()), (2_000, 1, 113, 0, b"b".to_vec())];
-    assert_eq!(read(&capture.concat()), Ok(expected));
+    assert_eq!(read_packets(&capture.concat()), Ok(expected));
     let forgotten = [&capture[..4], &capture[5..]].concat().concat();
     assert_eq!(
         error_text(&forgotten),
@@ -260,14 +261,14 @@ fn pcapng_sections_may_differ_in_byte_order() {
 
 #[test]
 fn pcapng_times_follow_resolution_and_offset() {
-    let order = &ORDERS[0];
+    let order = &BUILDERS[0];
     let time = |options: &[u8], ticks| {
         let capture = [
-            order.section((1, 0)),
-            order.interface(1, 0, options),
-            order.enhanced(0, ticks, 0, b""),
+            order.section_block((1, 0)),
+            order.interface_block(1, 0, options),
+            order.enhanced_packet_block(0, ticks, 0, b""),
         ];
-        read(&capture.concat()).unwrap()[0].0
+        read_packets(&capture.concat()).unwrap()[0].0
     };
     let resolution = |value| order.option(9, &[value]);
     let offset = |seconds: i64| order.option(14, &seconds.to_le_bytes());
@@ -288,13 +289,13 @@ fn pcapng_times_follow_resolution_and_offset() {
 
 #[test]
 fn malformed_pcapng_blocks_are_rejected() {
-    let order = &ORDERS[0];
-    let start = [order.section((1, 0)), order.interface(1, 0, &[])].concat();
+    let order = &BUILDERS[0];
+    let start = [order.section_block((1, 0)), order.interface_block(1, 0, &[])].concat();
     let after = |block: &[u8]| error_text(&[&start[..], block].concat());
-    let mut trailer = order.enhanced(0, 1, 1, b"abcd");
+    let mut trailer = order.enhanced_packet_block(0, 1, 1, b"abcd");
     *trailer.last_mut().unwrap() = 1;
     assert!(after(&trailer).starts_with("pcapng block with length 36 in front and 16777252 at"));
-    let mut unknown = order.block(0x99, &[0; 8]);
+    let mut unknown = order.complete_block(0x99, &[0; 8]);
     *unknown.last_mut().unwrap() = 1;
     assert!(after(&unknown).starts_with("pcapng block with length 20 in front"));
     for length in [0, 4, 8, 13, 28] {
@@ -303,23 +304,23 @@ fn malformed_pcapng_blocks_are_rejected() {
     }
     let long = order.u32s(&[6, 0x7fff_fff0]);
     assert!(after(&long).starts_with("invalid packet capture length 2147483632"));
-    let overrun = order.block(6, &order.u32s(&[0, 0, 0, 100, 100, 0]));
+    let overrun = order.complete_block(6, &order.u32s(&[0, 0, 0, 100, 100, 0]));
     assert!(after(&overrun).starts_with("packet data of 100 bytes in a block that holds 4"));
-    let simple = order.block(3, &order.u32s(&[100, 0]));
+    let simple = order.complete_block(3, &order.u32s(&[100, 0]));
     assert!(after(&simple).starts_with("packet data of 100 bytes"));
-    let wide = order.enhanced(1 << 16, 1, 1, b"");
+    let wide = order.enhanced_packet_block(1 << 16, 1, 1, b"");
     assert!(after(&wide).starts_with("packet of interface 65536"));
     for option in [order.option(9, &[]), order.option(14, &[1; 7]), [9, 0, 200, 0].to_vec()] {
-        assert!(after(&order.interface(1, 0, &option)).starts_with("pcapng option"));
+        assert!(after(&order.interface_block(1, 0, &option)).starts_with("pcapng option"));
     }
-    let mut order_unknown = order.section((1, 0));
+    let mut order_unknown = order.section_block((1, 0));
     order_unknown[8] ^= 1;
     assert!(after(&order_unknown).starts_with("pcapng section with unknown byte order"));
 }
 
 #[test]
-fn reader_repeats_its_fault() {
-    let capture = ORDERS[0].header(0xa1b2_c3d4, (9, 9), 65_535, 1);
+fn capture_reader_repeats_its_fault() {
+    let capture = BUILDERS[0].pcap_header(0xa1b2_c3d4, (9, 9), 65_535, 1);
     let mut reader = Reader::new();
     let first = reader.next(&capture);
     assert!(matches!(first, Step::Error(_)));
@@ -357,16 +358,21 @@ fn read_in_pieces(capture: &[u8], piece: usize) -> Vec<(u64, Vec<u8>)> {
 
 #[test]
 fn chunk_size_does_not_change_the_packets() {
-    let order = &ORDERS[1];
-    let mut pcap = order.header(0xa1b2_3c4d, (2, 4), 65_535, 1);
+    let order = &BUILDERS[1];
+    let mut pcap = order.pcap_header(0xa1b2_3c4d, (2, 4), 65_535, 1);
     for length in 0..20u32 {
         pcap.extend(order.u32s(&[length, 7, length, length]));
         pcap.extend(std::iter::repeat_n(length as u8, length as usize));
     }
-    let mut pcapng = [order.section((1, 0)), order.interface(1, 0, &[])].concat();
+    let mut pcapng = [order.section_block((1, 0)), order.interface_block(1, 0, &[])].concat();
     for length in 0..20u8 {
-        pcapng.extend(order.block(0x99, &vec![1; usize::from(length)]));
-        pcapng.extend(order.enhanced(0, length.into(), 0, &vec![length; usize::from(length)]));
+        pcapng.extend(order.complete_block(0x99, &vec![1; usize::from(length)]));
+        pcapng.extend(order.enhanced_packet_block(
+            0,
+            length.into(),
+            0,
+            &vec![length; usize::from(length)],
+        ));
     }
     for capture in [&pcap, &pcapng] {
         let whole = read_in_pieces(capture, capture.len());
@@ -378,7 +384,7 @@ fn chunk_size_does_not_change_the_packets() {
 }
 
 #[test]
-fn written_capture_reads_back() {
+fn written_capture_is_read_back_unchanged() {
     let mut capture = write::header(LinkType::LINUX_SLL2).to_vec();
     capture.extend(write::record(1_700_000_000_123_456_789, 3, 1500));
     capture.extend(b"abc");
@@ -386,5 +392,5 @@ fn written_capture_reads_back() {
     let last = u64::from(u32::MAX) * 1_000_000_000 + 999_999_999;
     let expected =
         vec![(1_700_000_000_123_456_789, 1500, 276, 0, b"abc".to_vec()), (last, 0, 276, 0, vec![])];
-    assert_eq!(read(&capture), Ok(expected));
+    assert_eq!(read_packets(&capture), Ok(expected));
 }

@@ -15,7 +15,7 @@
 
 use crate::ip::{Fragment, protocol};
 use crate::ipv4::{self, Ipv4};
-use crate::ipv6::{self, Ipv6, Upper};
+use crate::ipv6::{self, Ipv6, UpperLayer};
 use crate::link::{self, LinkHeader, LinkType, Network};
 use crate::ports::Ports;
 use crate::read::low16;
@@ -104,7 +104,7 @@ impl Layers {
 /// Locates the layers of a frame.
 #[inline]
 pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
-    let found = link::read(link, frame);
+    let found = link::parse_link_header(link, frame);
     let mut layers = Layers {
         link,
         network: found.network,
@@ -134,11 +134,11 @@ fn locate_non_ip(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
         layers.faults.cut = usize::from(end) > frame.len();
         layers.truncate(usize::from(end));
     }
-    layers.faults.cut |= found.l3.is_none() && header_is_known(layers.link);
+    layers.faults.cut |= found.l3.is_none() && has_layer3(layers.link);
 }
 
 /// Returns true if every frame of this link type with a complete link header has a layer 3.
-const fn header_is_known(link: LinkType) -> bool {
+const fn has_layer3(link: LinkType) -> bool {
     matches!(
         link,
         LinkType::ETHERNET
@@ -192,27 +192,27 @@ fn locate_ipv6(layers: &mut Layers, frame: &[u8], l3: u16) {
         layers.truncate(stated);
     }
     let packet = frame.get(start..layers.end as usize).unwrap_or_default();
-    match ipv6::upper(packet) {
-        Upper::Protocol { protocol, offset, fragment } => {
+    match ipv6::find_upper_layer(packet) {
+        UpperLayer::Protocol { protocol, offset, fragment } => {
             layers.protocol = Some(protocol);
             layers.fragment = fragment;
             locate_transport(layers, frame, protocol, l3.saturating_add(offset));
         }
-        Upper::Fragment { protocol, .. } => {
+        UpperLayer::Fragment { protocol, .. } => {
             layers.protocol = Some(protocol);
             layers.fragment = Fragment::Later;
         }
-        Upper::TooDeep => layers.faults.deep = true,
+        UpperLayer::TooDeep => layers.faults.deep = true,
         // Truncated, or the extension headers exceed the packet's stated length.
-        Upper::Truncated if layers.faults.cut => {}
-        Upper::Truncated => layers.faults.malformed = true,
+        UpperLayer::Truncated if layers.faults.cut => {}
+        UpperLayer::Truncated => layers.faults.malformed = true,
     }
 }
 
 #[inline]
 fn locate_transport(layers: &mut Layers, frame: &[u8], protocol: u8, l4: u16) {
     let Some(bytes) = frame.get(usize::from(l4)..layers.end as usize) else {
-        layers.note_short();
+        layers.record_overrun();
         return;
     };
     layers.l4 = Some(l4);
@@ -225,12 +225,12 @@ fn locate_transport(layers: &mut Layers, frame: &[u8], protocol: u8, l4: u16) {
 
 #[inline]
 fn locate_tcp(layers: &mut Layers, bytes: &[u8], l4: u16) {
-    let Some((tcp, _)) = tcp::Tcp::parse(bytes) else { return layers.note_short() };
+    let Some((tcp, _)) = tcp::Tcp::parse(bytes) else { return layers.record_overrun() };
     let header = tcp.header_length();
     if usize::from(header) < tcp::LENGTH_MIN {
         layers.faults.malformed = true;
     } else if usize::from(header) > bytes.len() {
-        layers.note_short();
+        layers.record_overrun();
     } else {
         layers.payload = Some(l4 + u16::from(header));
     }
@@ -238,14 +238,14 @@ fn locate_tcp(layers: &mut Layers, bytes: &[u8], l4: u16) {
 
 #[inline]
 fn locate_udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
-    let Some((udp, _)) = udp::Udp::parse(bytes) else { return layers.note_short() };
+    let Some((udp, _)) = udp::Udp::parse(bytes) else { return layers.record_overrun() };
     let length = usize::from(udp.length());
     if length != 0 && length < udp::LENGTH {
         layers.faults.malformed = true;
         return;
     }
     if length > bytes.len() {
-        layers.note_short();
+        layers.record_overrun();
     } else if length != 0 {
         layers.truncate(usize::from(l4) + length);
     }
@@ -255,7 +255,7 @@ fn locate_udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
 impl Layers {
     /// Records that a header or length extends beyond the end. Counts as truncation if the frame is
     /// truncated or a first fragment, else as malformed.
-    fn note_short(&mut self) {
+    fn record_overrun(&mut self) {
         if !self.faults.cut && self.fragment == Fragment::Whole {
             self.faults.malformed = true;
         }

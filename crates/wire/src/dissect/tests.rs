@@ -47,10 +47,10 @@ fn dissect_ethernet(frame: &[u8]) -> Layers {
     layers(LinkType::ETHERNET, frame)
 }
 
-const CUT: Faults = Faults { cut: true, malformed: false, deep: false };
+const TRUNCATED: Faults = Faults { cut: true, malformed: false, deep: false };
 const MALFORMED: Faults = Faults { cut: false, malformed: true, deep: false };
 const DEEP: Faults = Faults { cut: false, malformed: false, deep: true };
-const FINE: Faults = Faults { cut: false, malformed: false, deep: false };
+const NO_FAULTS: Faults = Faults { cut: false, malformed: false, deep: false };
 
 #[test]
 fn padding_after_tcp_is_not_payload() {
@@ -60,7 +60,7 @@ fn padding_after_tcp_is_not_payload() {
     assert_eq!((found.l3, found.l4, found.payload), (Some(14), Some(34), Some(54)));
     assert_eq!(found.payload(&frame), Some(&b"hi"[..]));
     assert_eq!(found.ports(&frame), Some(Ports { source: 1024, target: 80 }));
-    assert_eq!((found.fragment, found.faults), (Fragment::Whole, FINE));
+    assert_eq!((found.fragment, found.faults), (Fragment::Whole, NO_FAULTS));
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn udp_length_limits_the_payload() {
     let frame = concat_frame(&[&ip4(34, 0, 17), &udp_header(11), b"dns123"]);
     let found = dissect_ethernet(&frame);
     assert_eq!(found.payload(&frame), Some(&b"dns"[..]));
-    assert_eq!(found.faults, FINE);
+    assert_eq!(found.faults, NO_FAULTS);
 }
 
 #[test]
@@ -77,22 +77,22 @@ fn zero_length_extends_to_the_end_of_the_frame() {
     assert_eq!(dissect_ethernet(&frame).payload(&frame), Some(&b"all of it"[..]));
     let six = [&ETHERNET6[..], &ip6(0, 17), &udp_header(0), b"jumbo"].concat();
     assert_eq!(dissect_ethernet(&six).payload(&six), Some(&b"jumbo"[..]));
-    assert_eq!(dissect_ethernet(&six).faults, FINE);
+    assert_eq!(dissect_ethernet(&six).faults, NO_FAULTS);
 }
 
 #[test]
-fn truncation_anywhere_is_reported() {
+fn frame_truncated_anywhere_is_marked_truncated() {
     let frame = concat_frame(&[&ip4(60, 0, 6), &tcp_header(6), &[1, 1, 1, 0], b"sixteen bytes..."]);
     for length in 0..frame.len() {
         let found = dissect_ethernet(&frame[..length]);
-        assert_eq!(found.faults, CUT, "{length}");
+        assert_eq!(found.faults, TRUNCATED, "{length}");
         assert_eq!(found.l3.is_some(), length >= 14, "{length}");
         assert_eq!(found.l4.is_some(), length >= 34, "{length}");
         assert_eq!(found.ports(&frame[..length]).is_some(), length >= 38, "{length}");
         assert_eq!(found.payload.is_some(), length >= 58, "{length}");
         assert_eq!(found.end as usize, length);
     }
-    assert_eq!(dissect_ethernet(&frame).faults, FINE);
+    assert_eq!(dissect_ethernet(&frame).faults, NO_FAULTS);
 }
 
 #[test]
@@ -104,14 +104,14 @@ fn later_fragment_has_no_transport_header() {
     let six = [&ETHERNET6[..], &ip6(16, 44), &[17, 0, 0, 8, 0, 0, 0, 1], &udp_header(8)].concat();
     let found = dissect_ethernet(&six);
     assert_eq!((found.fragment, found.protocol), (Fragment::Later, Some(17)));
-    assert_eq!((found.l4, found.faults), (None, FINE));
+    assert_eq!((found.l4, found.faults), (None, NO_FAULTS));
 }
 
 #[test]
 fn first_fragment_has_a_transport_header() {
     let frame = concat_frame(&[&ip4(36, 0x2000, 17), &udp_header(4000), b"begin..."]);
     let found = dissect_ethernet(&frame);
-    assert_eq!((found.fragment, found.l4, found.faults), (Fragment::First, Some(34), FINE));
+    assert_eq!((found.fragment, found.l4, found.faults), (Fragment::First, Some(34), NO_FAULTS));
     assert_eq!(found.payload(&frame), Some(&b"begin..."[..]));
 }
 
@@ -144,7 +144,7 @@ fn extension_headers_are_followed_to_a_limit() {
     let frame = [&ETHERNET6[..], &ip6(18, 60), &options, &udp_header(10), b"ok"].concat();
     let found = dissect_ethernet(&frame);
     assert_eq!((found.network, found.protocol, found.l4), (Network::Ipv6, Some(17), Some(62)));
-    assert_eq!((found.payload(&frame), found.faults), (Some(&b"ok"[..]), FINE));
+    assert_eq!((found.payload(&frame), found.faults), (Some(&b"ok"[..]), NO_FAULTS));
     let chain = [60, 0, 0, 0, 0, 0, 0, 0].repeat(9);
     let deep = [&ETHERNET6[..], &ip6(72, 60), &chain].concat();
     assert_eq!((dissect_ethernet(&deep).l4, dissect_ethernet(&deep).faults), (None, DEEP));
@@ -161,7 +161,7 @@ fn frames_without_tcp_or_udp_are_dissected() {
     assert_eq!(found.ports(&icmp), None);
     let arp = [&ETHERNET[..12], &[8, 6], &[0; 28][..]].concat();
     assert_eq!((dissect_ethernet(&arp).network, dissect_ethernet(&arp).l4), (Network::Arp, None));
-    assert_eq!(dissect_ethernet(&arp).faults, FINE);
+    assert_eq!(dissect_ethernet(&arp).faults, NO_FAULTS);
     let spanning_tree = [&ETHERNET[..12], &[0, 7], &[0x42, 0x42, 3, 0, 0, 0, 0, 9, 9]].concat();
     let found = dissect_ethernet(&spanning_tree);
     assert_eq!(found.packet(&spanning_tree), Some(&spanning_tree[14..21]));
@@ -171,7 +171,7 @@ fn frames_without_tcp_or_udp_are_dissected() {
         (Network::Other(0x8100), DEEP)
     );
     let unknown = layers(LinkType(105), &icmp);
-    assert_eq!((unknown.l3, unknown.network, unknown.faults), (None, Network::Unknown, FINE));
+    assert_eq!((unknown.l3, unknown.network, unknown.faults), (None, Network::Unknown, NO_FAULTS));
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl<'m> Data<'m> {
                 Some(DataForm::Service(numbers, self.name_at(6)?))
             }
             6 => self.parse_soa(),
-            13 | 16 | 99 => are_strings(bytes).then_some(DataForm::Strings(bytes)),
+            13 | 16 | 99 => is_string_sequence(bytes).then_some(DataForm::Strings(bytes)),
             35 => self.parse_naptr(),
             257 => {
                 let [flags, length] = array(bytes, 0)?;
@@ -150,7 +150,7 @@ impl fmt::Display for Data<'_> {
 }
 
 /// Returns true if the bytes are a sequence of length-prefixed strings.
-fn are_strings(mut bytes: &[u8]) -> bool {
+fn is_string_sequence(mut bytes: &[u8]) -> bool {
     while let Some((length, after)) = bytes.split_first() {
         match after.get(usize::from(*length)..) {
             Some(rest) => bytes = rest,

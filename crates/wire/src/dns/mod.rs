@@ -113,26 +113,26 @@ impl<'m> Message<'m> {
     /// Returns the message id.
     #[must_use]
     pub fn id(&self) -> u16 {
-        self.word(0)
+        self.header_word(0)
     }
 
     /// Returns true if the message is a response.
     #[must_use]
     pub fn is_response(&self) -> bool {
-        self.word(2) & 0x8000 != 0
+        self.header_word(2) & 0x8000 != 0
     }
 
     /// Returns the operation code.
     #[must_use]
     pub fn opcode(&self) -> Opcode {
-        Opcode((self.word(2) >> 11 & 0xf) as u8)
+        Opcode((self.header_word(2) >> 11 & 0xf) as u8)
     }
 
     /// Returns the four bits of the response code in the header. An OPT record may extend them
     /// ([`ResourceRecord::extended_rcode`]).
     #[must_use]
     pub fn rcode(&self) -> Rcode {
-        Rcode(self.word(2) & 0xf)
+        Rcode(self.header_word(2) & 0xf)
     }
 
     /// Iterates over the names of the flags that are set.
@@ -146,23 +146,23 @@ impl<'m> Message<'m> {
             ("ad", 0x0020),
             ("cd", 0x0010),
         ];
-        let word = self.word(2);
+        let word = self.header_word(2);
         NAMES.into_iter().filter(move |(_, bit)| word & bit != 0).map(|(name, _)| name)
     }
 
     /// Returns the number of questions stated in the header.
     #[must_use]
     pub fn questions(&self) -> u16 {
-        self.word(4)
+        self.header_word(4)
     }
 
     /// Returns the number of records that the header states for a section.
     #[must_use]
     pub fn records(&self, section: Section) -> u16 {
         match section {
-            Section::Answer => self.word(6),
-            Section::Authority => self.word(8),
-            Section::Additional => self.word(10),
+            Section::Answer => self.header_word(6),
+            Section::Authority => self.header_word(8),
+            Section::Additional => self.header_word(10),
         }
     }
 
@@ -213,11 +213,12 @@ impl<'m> Message<'m> {
     /// Iterates over the questions, then the records. Ends after the first fault.
     #[must_use]
     pub fn entries(&self) -> Entries<'m> {
-        let left = [self.word(4), self.word(6), self.word(8), self.word(10)];
+        let left =
+            [self.header_word(4), self.header_word(6), self.header_word(8), self.header_word(10)];
         Entries { bytes: self.bytes, at: LENGTH, left }
     }
 
-    fn word(&self, at: usize) -> u16 {
+    fn header_word(&self, at: usize) -> u16 {
         be16(self.bytes, at).unwrap_or(0)
     }
 }
@@ -262,8 +263,8 @@ impl<'m> Iterator for Entries<'m> {
             _ => Some(Section::Additional),
         };
         let read = match section {
-            None => self.question().map(Entry::Question),
-            Some(section) => self.record(section).map(Entry::Record),
+            None => self.parse_question().map(Entry::Question),
+            Some(section) => self.parse_record(section).map(Entry::Record),
         };
         if read.is_err() {
             self.left = [0; 4];
@@ -273,7 +274,7 @@ impl<'m> Iterator for Entries<'m> {
 }
 
 impl<'m> Entries<'m> {
-    fn question(&mut self) -> Result<Question<'m>, DnsFault> {
+    fn parse_question(&mut self) -> Result<Question<'m>, DnsFault> {
         let (name, at) = Name::read(self.bytes, self.at)?;
         let (kind, class) = (be16(self.bytes, at), be16(self.bytes, at + 2));
         let (Some(kind), Some(class)) = (kind, class) else { return Err(DnsFault::Truncated(at)) };
@@ -281,7 +282,7 @@ impl<'m> Entries<'m> {
         Ok(Question { name, kind: RecordType(kind), class: RecordClass(class) })
     }
 
-    fn record(&mut self, section: Section) -> Result<ResourceRecord<'m>, DnsFault> {
+    fn parse_record(&mut self, section: Section) -> Result<ResourceRecord<'m>, DnsFault> {
         let (name, at) = Name::read(self.bytes, self.at)?;
         let fixed = || {
             let (kind, class) = (be16(self.bytes, at)?, be16(self.bytes, at + 2)?);

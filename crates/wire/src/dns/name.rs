@@ -18,7 +18,7 @@ const POINTERS_MAX: usize = 127;
 pub struct Name<'m> {
     message: &'m [u8],
     at: usize,
-    points_ahead: bool,
+    has_forward_pointer: bool,
 }
 
 impl<'m> Name<'m> {
@@ -27,7 +27,7 @@ impl<'m> Name<'m> {
         let mut walk = LabelWalk::new(message, at);
         let mut length = 1;
         loop {
-            match walk.step()? {
+            match walk.next_label()? {
                 Some(label) => {
                     length += label.len() + 1;
                     if length > NAME_MAX {
@@ -35,7 +35,7 @@ impl<'m> Name<'m> {
                     }
                 }
                 None => {
-                    let name = Self { message, at, points_ahead: walk.points_ahead };
+                    let name = Self { message, at, has_forward_pointer: walk.has_forward_pointer };
                     return Ok((name, walk.end.unwrap_or(walk.at)));
                 }
             }
@@ -51,8 +51,8 @@ impl<'m> Name<'m> {
     /// Returns true if a pointer in the name points forward, although RFC 1035 §4.1.4 allows only
     /// "a prior occurrence".
     #[must_use]
-    pub const fn points_ahead(&self) -> bool {
-        self.points_ahead
+    pub const fn has_forward_pointer(&self) -> bool {
+        self.has_forward_pointer
     }
 
     /// Returns true if the name is the root.
@@ -105,7 +105,7 @@ impl<'m> Iterator for Labels<'m> {
     type Item = &'m [u8];
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.step().ok().flatten()
+        self.0.next_label().ok().flatten()
     }
 }
 
@@ -117,7 +117,7 @@ struct LabelWalk<'m> {
     /// Start of the current run of labels. A valid pointer points before this offset.
     begin: usize,
     /// True if a pointer pointed forward.
-    points_ahead: bool,
+    has_forward_pointer: bool,
     /// Offset after the first pointer, where the record continues; `None` before any pointer.
     end: Option<usize>,
     pointers: usize,
@@ -125,11 +125,11 @@ struct LabelWalk<'m> {
 
 impl<'m> LabelWalk<'m> {
     const fn new(message: &'m [u8], at: usize) -> Self {
-        Self { message, at, begin: at, points_ahead: false, end: None, pointers: 0 }
+        Self { message, at, begin: at, has_forward_pointer: false, end: None, pointers: 0 }
     }
 
     /// Returns the next label; `None` at the root.
-    fn step(&mut self) -> Result<Option<&'m [u8]>, DnsFault> {
+    fn next_label(&mut self) -> Result<Option<&'m [u8]>, DnsFault> {
         loop {
             let at = self.at;
             let first = *self.message.get(at).ok_or(DnsFault::Truncated(at))?;
@@ -144,14 +144,14 @@ impl<'m> LabelWalk<'m> {
                     self.at = end;
                     return Ok(Some(label));
                 }
-                0xc0..=0xff => self.jump(at, first)?,
+                0xc0..=0xff => self.follow_pointer(at, first)?,
                 // RFC 6891 §5 withdrew extended label types.
                 _ => return Err(DnsFault::Invalid(at)),
             }
         }
     }
 
-    fn jump(&mut self, at: usize, first: u8) -> Result<(), DnsFault> {
+    fn follow_pointer(&mut self, at: usize, first: u8) -> Result<(), DnsFault> {
         let low = *self.message.get(at + 1).ok_or(DnsFault::Truncated(at))?;
         let target = usize::from(first & 0x3f) << 8 | usize::from(low);
         self.pointers += 1;
@@ -159,7 +159,7 @@ impl<'m> LabelWalk<'m> {
         if self.pointers > POINTERS_MAX {
             return Err(DnsFault::Invalid(at));
         }
-        self.points_ahead |= target >= self.begin;
+        self.has_forward_pointer |= target >= self.begin;
         self.end.get_or_insert(at + 2);
         (self.at, self.begin) = (target, target);
         Ok(())

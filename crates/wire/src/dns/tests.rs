@@ -3,7 +3,7 @@
 use super::*;
 
 /// Builds a response about `www.example.com` with an alias, two addresses and an OPT record.
-fn response() -> Vec<u8> {
+fn build_response() -> Vec<u8> {
     let mut bytes = vec![0x12, 0x34, 0x85, 0x83, 0, 1, 0, 3, 0, 0, 0, 1];
     bytes.extend(b"\x03www\x07example\x03com\0\0\x01\0\x01");
     // www.example.com CNAME web.example.com
@@ -38,7 +38,7 @@ fn format_data(kind: u16, data: &[u8]) -> String {
 
 #[test]
 fn response_is_parsed_to_its_end() {
-    let bytes = response();
+    let bytes = build_response();
     let message = Message::parse(&bytes).unwrap();
     assert_eq!((message.id(), message.opcode(), message.rcode()), (0x1234, Opcode(0), Rcode(3)));
     assert!(message.is_response() && message.is_likely(bytes.len()));
@@ -121,9 +121,9 @@ fn pointer_ends_the_name_in_its_record() {
 fn forward_pointer_is_followed_and_reported() {
     let bytes = b"\x01a\xc0\x06..\x02bc\0";
     let (name, after) = Name::read(bytes, 0).unwrap();
-    assert_eq!((name.to_string().as_str(), after, name.points_ahead()), ("a.bc", 4, true));
+    assert_eq!((name.to_string().as_str(), after, name.has_forward_pointer()), ("a.bc", 4, true));
     let (name, _) = Name::read(b"\x02ab\0\x01c\xc0\0", 4).unwrap();
-    assert!(!name.points_ahead());
+    assert!(!name.has_forward_pointer());
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn likely_messages_are_distinguished_from_other_bytes() {
 
 /// Checks that a message with an unusual header counts as DNS if the bytes are exactly one message.
 #[test]
-fn unusual_header_counts_if_bytes_are_exactly_one_message() {
+fn unusual_header_is_dns_if_bytes_are_one_message() {
     let message = |second: u16, counts: [u16; 4], rest: &[u8]| {
         let words = [[7, second], [counts[0], counts[1]], [counts[2], counts[3]]].concat();
         let header = words.into_iter().flat_map(u16::to_be_bytes);
@@ -197,7 +197,7 @@ fn unusual_header_counts_if_bytes_are_exactly_one_message() {
 }
 
 #[test]
-fn named_numbers_are_sorted_and_displayed() {
+fn dns_number_names_are_sorted_and_displayed() {
     assert!(TYPES.is_sorted_by(|a, b| a.1 < b.1) && RCODES.is_sorted_by(|a, b| a.1 < b.1));
     assert_eq!(format!("{} {}", RecordType(28), RecordType(77)), "AAAA TYPE77");
     assert_eq!(format!("{} {}", Rcode(3), Rcode(4000)), "NXDOMAIN RCODE4000");
@@ -206,7 +206,7 @@ fn named_numbers_are_sorted_and_displayed() {
 
 #[test]
 fn truncated_message_is_reported_as_ending_not_invalid() {
-    let bytes = response();
+    let bytes = build_response();
     let (whole, _) = format_message(&bytes);
     for cut in LENGTH..bytes.len() {
         let (lines, fault) = format_message(&bytes[..cut]);
@@ -216,8 +216,8 @@ fn truncated_message_is_reported_as_ending_not_invalid() {
 }
 
 #[test]
-fn flipped_bits_and_noise_terminate() {
-    let bytes = response();
+fn parser_terminates_on_flipped_bits_and_noise() {
+    let bytes = build_response();
     for at in 0..bytes.len() {
         for bit in 0..8 {
             let mut bytes = bytes.clone();

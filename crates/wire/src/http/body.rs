@@ -3,7 +3,7 @@
 
 use super::fault::HttpFault;
 use super::fields::is_token;
-use super::guess::{Guess, guess};
+use super::guess::{Guess, guess_protocol};
 use super::head::Head;
 use super::mode::ParseMode;
 use super::start::Start;
@@ -22,7 +22,7 @@ pub struct Body {
     /// 1 in the lenient mode, 0 in the strict mode.
     lenient: u8,
     /// Value of `Content-Length`, in six bytes, in a body that was also announced as chunked.
-    spare: [u8; 6],
+    stated_length: [u8; 6],
 }
 
 /// A run of bytes of one kind, as returned by [`Body::take`].
@@ -104,7 +104,7 @@ const VALUE_BLANK: u8 = 26;
 
 impl Body {
     /// Returns the body that follows the head of a request (RFC 9112 §6.3).
-    pub fn of_request(head: &Head<'_>, mode: ParseMode) -> Result<Self, HttpFault> {
+    pub fn after_request_head(head: &Head<'_>, mode: ParseMode) -> Result<Self, HttpFault> {
         let fields = &head.fields;
         match (fields.transfer, fields.chunked, fields.length) {
             (true, true, _) => Ok(Self::chunked(mode)),
@@ -121,7 +121,7 @@ impl Body {
     /// Returns the body that follows the head of a response to a request with this method (RFC 9112
     /// §6.3).
     #[must_use]
-    pub fn of_response(head: &Head<'_>, asked: RequestMethod, mode: ParseMode) -> Self {
+    pub fn after_response_head(head: &Head<'_>, asked: RequestMethod, mode: ParseMode) -> Self {
         let Start::Response { status, .. } = head.start else { return Self::default() };
         let fields = &head.fields;
         let lenient = mode == ParseMode::Lenient;
@@ -135,7 +135,7 @@ impl Body {
             _ => {}
         }
         match (fields.transfer, fields.chunked, fields.length) {
-            (true, true, stated) if lenient => Self::chunked_or_plain(stated.unwrap_or(0)),
+            (true, true, stated) if lenient => Self::chunked_or_unchunked(stated.unwrap_or(0)),
             (true, true, _) => Self::chunked(mode),
             (true, false, _) if !lenient => Self::until_close(),
             (_, _, Some(length)) => Self::length(length),
@@ -168,10 +168,10 @@ impl Body {
 
     /// Returns a body in chunks for the lenient mode. If the first chunk turns out to have no size,
     /// the body instead has `stated` bytes or, if `stated` is 0, ends with its connection.
-    fn chunked_or_plain(stated: u64) -> Self {
+    fn chunked_or_unchunked(stated: u64) -> Self {
         // A length beyond 6 bytes exceeds any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
-        Self { left: 0, state: FIRST_SIZE, lenient: 1, spare: [a, b, c, d, e, f] }
+        Self { left: 0, state: FIRST_SIZE, lenient: 1, stated_length: [a, b, c, d, e, f] }
     }
 
     /// Returns true if the body has ended.
@@ -248,7 +248,7 @@ impl Body {
         let (state, left) = (self.state, self.left);
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
-            let skipped = self.skip(bytes.get(at..).unwrap_or_default());
+            let skipped = self.unchanged_prefix_length(bytes.get(at..).unwrap_or_default());
             if skipped > 0 {
                 at += skipped;
                 continue;
@@ -256,7 +256,7 @@ impl Body {
             if let Err(fault) = self.step(*byte) {
                 // An oversized chunk size is a size nevertheless.
                 let first = state == FIRST_SIZE && self.left >> 60 == 0;
-                return if first { self.reinterpret(bytes) } else { Err(fault) };
+                return if first { self.reinterpret_as_unchunked(bytes) } else { Err(fault) };
             }
             at += 1;
             if matches!(self.state, CHUNK | ENDED) {
@@ -268,7 +268,7 @@ impl Body {
     }
 
     /// Returns the number of bytes at the start of `rest` that leave the state unchanged.
-    fn skip(&self, rest: &[u8]) -> usize {
+    fn unchanged_prefix_length(&self, rest: &[u8]) -> usize {
         match self.state {
             TRAILER_VALUE | SIZE_JUNK if self.lenient != 0 => {
                 memchr(b'\n', rest).unwrap_or(rest.len())
@@ -279,10 +279,10 @@ impl Body {
 
     /// Changes a body that was announced as chunked but has no chunks into a body without chunks
     /// (lenient mode).
-    fn reinterpret(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
-        let [a, b, c, d, e, f] = self.spare;
+    fn reinterpret_as_unchunked(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
+        let [a, b, c, d, e, f] = self.stated_length;
         let stated = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-        *self = match guess(bytes) {
+        *self = match guess_protocol(bytes) {
             Guess::Response => Self::default(),
             _ if stated > 0 => Self::length(stated),
             _ => Self::until_close(),

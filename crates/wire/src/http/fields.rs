@@ -65,7 +65,7 @@ impl Codings {
 
     /// Restores a list of codings from a result of [`Codings::number`].
     #[must_use]
-    pub const fn of(number: u16) -> Self {
+    pub const fn from_number(number: u16) -> Self {
         Self(number)
     }
 
@@ -128,7 +128,7 @@ pub(super) enum KnownField {
 impl KnownField {
     /// Returns the field with this name; `None` if the field is unknown.
     #[inline]
-    pub(super) fn of(name: &[u8]) -> Option<Self> {
+    pub(super) fn from_name(name: &[u8]) -> Option<Self> {
         match name.len() {
             4 if eq_ignore_case(name, b"host") => Some(Self::Host),
             7 if eq_ignore_case(name, b"referer") => Some(Self::Referer),
@@ -148,7 +148,7 @@ impl KnownField {
     /// Returns the field of a well-formed line and the bytes after the colon; `None` if the field
     /// is unknown.
     #[inline]
-    pub(super) fn of_line(line: &[u8]) -> Option<(Self, &[u8])> {
+    pub(super) fn from_line(line: &[u8]) -> Option<(Self, &[u8])> {
         let candidates: &[(&[u8], Self)] = match line.first()? | 0x20 {
             b'h' => &[(b"host", Self::Host)],
             b'u' => &[(b"user-agent", Self::UserAgent), (b"upgrade", Self::Upgrade)],
@@ -172,7 +172,7 @@ impl KnownField {
 
     /// Returns the field with this name after removal of zero bytes; `None` if the field is
     /// unknown.
-    pub(super) fn of_ignoring_zeros(name: &[u8]) -> Option<Self> {
+    pub(super) fn from_name_with_zeros(name: &[u8]) -> Option<Self> {
         /// Maximum length of a known name in bytes.
         const NAME_LENGTH_MAX: usize = 17;
         let mut letters = [0; NAME_LENGTH_MAX];
@@ -181,7 +181,7 @@ impl KnownField {
             *letters.get_mut(used)? = *letter;
             used += 1;
         }
-        Self::of(letters.get(..used)?)
+        Self::from_name(letters.get(..used)?)
     }
 }
 
@@ -195,17 +195,17 @@ impl<'b> Fields<'b> {
         mode: ParseMode,
     ) -> Result<(), HttpFault> {
         match known {
-            KnownField::Host => set_first(&mut self.host, value),
+            KnownField::Host => set_if_empty(&mut self.host, value),
             KnownField::UserAgent => _ = self.user_agent.get_or_insert(value),
             KnownField::Referer => _ = self.referer.get_or_insert(value),
-            KnownField::ContentType => set_first(&mut self.content_type, value),
-            KnownField::Authorization => set_first(&mut self.authorization, value),
+            KnownField::ContentType => set_if_empty(&mut self.content_type, value),
+            KnownField::Authorization => set_if_empty(&mut self.authorization, value),
             KnownField::Upgrade => self.upgrade = true,
             KnownField::Connection => self.add_connection(value),
             KnownField::ContentLength => return self.add_length(value, mode),
             KnownField::TransferEncoding => self.add_transfer(value, mode),
             KnownField::ContentEncoding => {
-                set_first(&mut self.content_encoding, value);
+                set_if_empty(&mut self.content_encoding, value);
                 split_words(value).for_each(|word| self.codings.add(word));
             }
         }
@@ -343,7 +343,7 @@ pub(super) fn eq_ignore_case(word: &[u8], lower: &[u8]) -> bool {
 }
 
 #[inline]
-fn set_first<'b>(place: &mut &'b [u8], value: &'b [u8]) {
+fn set_if_empty<'b>(place: &mut &'b [u8], value: &'b [u8]) {
     if place.is_empty() {
         *place = value;
     }

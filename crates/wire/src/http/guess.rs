@@ -2,7 +2,7 @@
 
 use super::fields::is_token;
 use super::lines::is_blank;
-use super::start::names_http;
+use super::start::begins_with_http;
 
 /// Protocol guessed from the first bytes of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,12 +21,12 @@ pub enum Guess {
     Other,
 }
 
-/// Maximum length in bytes of a word that [`guess`] accepts as a method.
+/// Maximum length in bytes of a word that [`guess_protocol`] accepts as a method.
 const METHOD_MAX: usize = 24;
 
 /// Guesses the protocol from the first bytes of one direction. Skips line ends before a head.
 #[must_use]
-pub fn guess(bytes: &[u8]) -> Guess {
+pub fn guess_protocol(bytes: &[u8]) -> Guess {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
     let begins = |with: &[u8]| {
         let length = with.len().min(bytes.len());
@@ -43,7 +43,7 @@ pub fn guess(bytes: &[u8]) -> Guess {
             true => Guess::TooShort,
             false => Guess::Http2,
         },
-        _ if names_http(rest) => Guess::Response,
+        _ if begins_with_http(rest) => Guess::Response,
         _ => guess_request(rest),
     }
 }

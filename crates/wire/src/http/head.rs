@@ -2,11 +2,12 @@
 
 use super::fault::{HeadError, HttpFault};
 use super::fields::{Fields, KnownField, is_text, is_token, trim, trim_colons, trim_control};
-use super::lines::{HeadLine, is_blank, line};
+use super::lines::{HeadLine, is_blank, split_line};
 use super::mode::ParseMode;
 use super::start::{
-    Start, lenient_request, lenient_response, may_name_http, names_http, persists_by_default,
-    strict_request, strict_response, unfinished_request,
+    Start, begins_with_http, classify_unfinished_request, may_begin_with_http,
+    parse_lenient_request, parse_lenient_response, parse_strict_request, parse_strict_response,
+    persists_by_default,
 };
 use memchr::{memchr, memchr2};
 
@@ -22,7 +23,7 @@ pub struct Head<'b> {
     /// Version as sent, without `HTTP/`. Empty in an HTTP/0.9 request, which has none.
     pub version: &'b [u8],
     /// True if connections persist by default in this version of HTTP.
-    pub modern: bool,
+    pub is_persistent_version: bool,
     /// Parsed fields.
     pub fields: Fields<'b>,
 }
@@ -31,19 +32,28 @@ impl<'b> Head<'b> {
     /// Parses the head of a request, skipping empty lines before it.
     pub fn request(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
         let begin = skip_blank(bytes, mode);
-        let first = match line(bytes, begin, mode) {
-            Err(HeadError::Incomplete) => return Err(unfinished_request(bytes, begin, mode)),
+        let first = match split_line(bytes, begin, mode) {
+            Err(HeadError::Incomplete) => {
+                return Err(classify_unfinished_request(bytes, begin, mode));
+            }
             first => first?,
         };
-        let text = slice(bytes, first);
+        let text = line_text(bytes, first);
         let (start, version) = match mode {
-            ParseMode::Strict => strict_request(text)?,
-            ParseMode::Lenient => lenient_request(text)?,
+            ParseMode::Strict => parse_strict_request(text)?,
+            ParseMode::Lenient => parse_lenient_request(text)?,
         };
         if version.is_empty() && mode == ParseMode::Lenient {
             // HTTP/0.9: a single line.
             let fields = Fields::default();
-            return Ok(Self { begin, end: first.next, start, version, modern: false, fields });
+            return Ok(Self {
+                begin,
+                end: first.next,
+                start,
+                version,
+                is_persistent_version: false,
+                fields,
+            });
         }
         Self::with_fields(bytes, begin, first, start, version, mode)
     }
@@ -52,14 +62,14 @@ impl<'b> Head<'b> {
     pub fn response(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
         let begin = skip_blank(bytes, mode);
         let rest = bytes.get(begin..).unwrap_or_default();
-        if !names_http(rest) && !may_name_http(rest) {
+        if !begins_with_http(rest) && !may_begin_with_http(rest) {
             return Err(HttpFault::Version.into());
         }
-        let first = line(bytes, begin, mode)?;
-        let text = slice(bytes, first);
+        let first = split_line(bytes, begin, mode)?;
+        let text = line_text(bytes, first);
         let (start, version) = match mode {
-            ParseMode::Strict => strict_response(text)?,
-            ParseMode::Lenient => lenient_response(text)?,
+            ParseMode::Strict => parse_strict_response(text)?,
+            ParseMode::Lenient => parse_lenient_response(text)?,
         };
         Self::with_fields(bytes, begin, first, start, version, mode)
     }
@@ -68,7 +78,7 @@ impl<'b> Head<'b> {
     /// §9.3).
     #[must_use]
     pub const fn persists(&self) -> bool {
-        !self.fields.close && (self.modern || self.fields.keep_alive)
+        !self.fields.close && (self.is_persistent_version || self.fields.keep_alive)
     }
 
     /// Returns true if the head is the preface of HTTP/2, which resembles a request (RFC 9113
@@ -100,18 +110,18 @@ impl<'b> Head<'b> {
         mode: ParseMode,
     ) -> Result<Self, HeadError> {
         let (fields, end) = match mode {
-            ParseMode::Strict => strict_fields(bytes, first.next)?,
-            ParseMode::Lenient => lenient_fields(bytes, first.next)?,
+            ParseMode::Strict => parse_strict_fields(bytes, first.next)?,
+            ParseMode::Lenient => parse_lenient_fields(bytes, first.next)?,
         };
         if version.is_empty() && mode == ParseMode::Strict && end > first.next + 2 {
             return Err(HttpFault::Version.into());
         }
-        let modern = persists_by_default(version);
-        Ok(Self { begin, end, start, version, modern, fields })
+        let is_persistent_version = persists_by_default(version);
+        Ok(Self { begin, end, start, version, is_persistent_version, fields })
     }
 }
 
-fn slice(bytes: &[u8], line: HeadLine) -> &[u8] {
+fn line_text(bytes: &[u8], line: HeadLine) -> &[u8] {
     bytes.get(line.start..line.end).unwrap_or_default()
 }
 
@@ -130,38 +140,38 @@ fn skip_blank(bytes: &[u8], mode: ParseMode) -> usize {
 }
 
 /// Parses field lines up to the empty line. Also returns the offset after that line.
-fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
+fn parse_strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
     let mut fields = Fields::default();
     let mut at = from;
     loop {
         if matches!(bytes.get(at), Some(b' ' | b'\t')) {
             return Err(HttpFault::Folded.into());
         }
-        let line = line(bytes, at, ParseMode::Strict)?;
+        let line = split_line(bytes, at, ParseMode::Strict)?;
         at = line.next;
-        let text = slice(bytes, line);
+        let text = line_text(bytes, line);
         if text.is_empty() {
             fields.check(ParseMode::Strict)?;
             return Ok((fields, at));
         }
-        let (name, value) = strict_field(text)?;
-        if let Some(known) = KnownField::of(name) {
+        let (name, value) = split_strict_field(text)?;
+        if let Some(known) = KnownField::from_name(name) {
             fields.take(known, trim(value), ParseMode::Strict)?;
         }
     }
 }
 
-/// Parses field lines like [`strict_fields`], but leniently. A line that begins with white space
-/// continues the previous line, whatever it contains (RFC 9112 §5.2); before the first field it is
-/// skipped (§2.2). A line without a colon is skipped.
-fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
+/// Parses field lines like [`parse_strict_fields`], but leniently. A line that begins with white
+/// space continues the previous line, whatever it contains (RFC 9112 §5.2); before the first field
+/// it is skipped (§2.2). A line without a colon is skipped.
+fn parse_lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
     let mut fields = Fields::default();
     let mut open: Option<HeadLine> = None;
     let mut at = from;
     loop {
-        let line = line(bytes, at, ParseMode::Lenient)?;
+        let line = split_line(bytes, at, ParseMode::Lenient)?;
         at = line.next;
-        let text = slice(bytes, line);
+        let text = line_text(bytes, line);
         let mut end = None;
         if text.is_empty() {
             end = empty_line_end(bytes, line);
@@ -178,7 +188,7 @@ fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Head
             end = Some(line.next);
         }
         if let Some(open) = open.replace(line) {
-            lenient_field(&mut fields, slice(bytes, open))?;
+            store_lenient_field(&mut fields, line_text(bytes, open))?;
         }
         if let Some(end) = end {
             fields.check(ParseMode::Lenient)?;
@@ -213,7 +223,7 @@ fn begins_with_known_field(rest: &[u8]) -> bool {
     }
     let rest = rest.get(..SEARCH_SIZE).unwrap_or(rest);
     let name = memchr(b':', rest).and_then(|colon| rest.get(..colon)).unwrap_or_default();
-    KnownField::of(trim_control(name)).is_some()
+    KnownField::from_name(trim_control(name)).is_some()
 }
 
 /// Returns true if the line is a single space or tab that ends the head. Some clients send such a
@@ -231,7 +241,7 @@ fn is_single_blank_end(bytes: &[u8], line: HeadLine) -> Result<bool, HeadError> 
 
 /// Splits a field line into a name, which is a token, and a value (RFC 9112 §5).
 #[inline]
-fn strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), HttpFault> {
+fn split_strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), HttpFault> {
     let colon = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::FieldName)?;
     let (name, rest) = text.split_at(colon);
     match rest {
@@ -244,8 +254,8 @@ fn strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), HttpFault> {
 }
 
 #[inline]
-fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), HttpFault> {
-    if let Some((known, value)) = KnownField::of_line(text) {
+fn store_lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), HttpFault> {
+    if let Some((known, value)) = KnownField::from_line(text) {
         return fields.take(known, trim_colons(value), ParseMode::Lenient);
     }
     // Most fields are well-formed and unknown.
@@ -264,7 +274,7 @@ fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), Http
     };
     let name = trim_control(text.get(..colon).unwrap_or_default());
     let value = trim_colons(text.get(colon..).unwrap_or_default());
-    match KnownField::of_ignoring_zeros(name) {
+    match KnownField::from_name_with_zeros(name) {
         Some(known) => fields.take(known, value, ParseMode::Lenient),
         None => Ok(()),
     }

@@ -24,7 +24,11 @@ pub(super) const fn is_blank(byte: u8) -> bool {
 /// In the lenient mode a line may also end with LF or CR alone, and several CR before an LF count
 /// as one line end.
 #[inline]
-pub(super) fn line(bytes: &[u8], start: usize, mode: ParseMode) -> Result<HeadLine, HeadError> {
+pub(super) fn split_line(
+    bytes: &[u8],
+    start: usize,
+    mode: ParseMode,
+) -> Result<HeadLine, HeadError> {
     let rest = bytes.get(start..).unwrap_or_default();
     let end = start + memchr2(b'\r', b'\n', rest).ok_or(HeadError::Incomplete)?;
     match (bytes.get(end), bytes.get(end + 1), mode) {
@@ -73,7 +77,7 @@ const BLANK_LINE: u8 = 7;
 impl HeadSearch {
     /// Restores a search from a result of [`HeadSearch::number`].
     #[must_use]
-    pub const fn of(number: u8) -> Self {
+    pub const fn from_number(number: u8) -> Self {
         Self(number)
     }
 

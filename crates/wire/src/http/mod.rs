@@ -26,7 +26,7 @@ mod tests;
 pub use body::{Body, BodyPart, RequestMethod};
 pub use fault::{HeadError, HttpFault};
 pub use fields::{Coding, Codings, Fields};
-pub use guess::{Guess, guess};
+pub use guess::{Guess, guess_protocol};
 pub use head::Head;
 pub use lines::HeadSearch;
 pub use method::{METHODS, OTHER, method_number};

@@ -28,17 +28,17 @@ pub enum Start<'b> {
 }
 
 /// Returns true if the bytes begin with `HTTP/` in upper or lower case.
-pub(super) fn names_http(bytes: &[u8]) -> bool {
+pub(super) fn begins_with_http(bytes: &[u8]) -> bool {
     bytes.get(..5).is_some_and(|word| eq_ignore_case(word, b"http/"))
 }
 
-pub(super) fn may_name_http(bytes: &[u8]) -> bool {
+pub(super) fn may_begin_with_http(bytes: &[u8]) -> bool {
     bytes.len() < 5 && b"http/".get(..bytes.len()).is_some_and(|word| eq_ignore_case(bytes, word))
 }
 
 /// Parses a request line: method, space, target, space, version (RFC 9112 §3). Only an HTTP/0.9
 /// request has no version.
-pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
+pub(super) fn parse_strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let end = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::Method)?;
     let (method, rest) = text.split_at(end);
     let [b' ', rest @ ..] = rest else { return Err(HttpFault::Method) };
@@ -46,7 +46,9 @@ pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFaul
         return Err(HttpFault::Method);
     }
     let (target, version) = match memchr(b' ', rest) {
-        Some(end) => (rest.get(..end), strict_version(rest.get(end + 1..).unwrap_or_default())?),
+        Some(end) => {
+            (rest.get(..end), check_strict_version(rest.get(end + 1..).unwrap_or_default())?)
+        }
         None => (Some(rest), &[][..]),
     };
     let target = target.unwrap_or_default();
@@ -59,11 +61,15 @@ pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFaul
 
 /// Returns a fault if the incomplete line can no longer become a request line, and
 /// [`HeadError::Incomplete`] otherwise.
-pub(super) fn unfinished_request(bytes: &[u8], begin: usize, mode: ParseMode) -> HeadError {
+pub(super) fn classify_unfinished_request(
+    bytes: &[u8],
+    begin: usize,
+    mode: ParseMode,
+) -> HeadError {
     let rest = bytes.get(begin..).unwrap_or_default();
     let version = rest.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
     match version.get(..8) {
-        Some(version) if mode == ParseMode::Strict && strict_version(version).is_err() => {
+        Some(version) if mode == ParseMode::Strict && check_strict_version(version).is_err() => {
             HttpFault::Version.into()
         }
         _ => HeadError::Incomplete,
@@ -72,7 +78,7 @@ pub(super) fn unfinished_request(bytes: &[u8], begin: usize, mode: ParseMode) ->
 
 /// Parses a request line leniently. The target is all text between method and version, including
 /// white space.
-pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
+pub(super) fn parse_lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = trim_control(text);
     let end = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::Method)?;
     let (method, rest) = text.split_at(end);
@@ -84,7 +90,7 @@ pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFau
     let after = last.and_then(|last| rest.get(last + 1..)).unwrap_or_default();
     let number = method_number(method);
     let (target, version) = match last {
-        Some(last) if names_http(after) => {
+        Some(last) if begins_with_http(after) => {
             (trim(rest.get(..last).unwrap_or_default()), after.get(5..).unwrap_or_default())
         }
         None if number == 1 && rest.first() == Some(&b'/') => (rest, &[][..]),
@@ -98,8 +104,8 @@ pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFau
 
 /// Parses a status line: version, space, three digits, and optionally another space and a reason
 /// phrase (RFC 9112 §4).
-pub(super) fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
-    let version = strict_version(text.get(..8).unwrap_or_default())?;
+pub(super) fn parse_strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
+    let version = check_strict_version(text.get(..8).unwrap_or_default())?;
     let [b' ', a, b, c, rest @ ..] = text.get(8..).unwrap_or_default() else {
         return Err(if text.get(8) == Some(&b' ') {
             HttpFault::Status
@@ -124,9 +130,9 @@ pub(super) fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFau
 }
 
 /// Parses a status line leniently. Any control character separates words.
-pub(super) fn lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
+pub(super) fn parse_lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = trim_control(text);
-    if !names_http(text) {
+    if !begins_with_http(text) {
         return Err(HttpFault::Version);
     }
     let rest = text.get(5..).unwrap_or_default();
@@ -144,7 +150,7 @@ pub(super) fn lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFa
 
 /// Accepts the versions of HTTP/1 that are in use (RFC 9112 §2.3), and HTTP/2.0, which confused
 /// gateways send in a start line.
-fn strict_version(text: &[u8]) -> Result<&[u8], HttpFault> {
+fn check_strict_version(text: &[u8]) -> Result<&[u8], HttpFault> {
     match text.strip_prefix(b"HTTP/") {
         Some(version @ (b"1.1" | b"1.0" | b"0.9" | b"2.0")) => Ok(version),
         _ => Err(HttpFault::Version),

@@ -24,7 +24,7 @@ pub use field::{Field, FieldType};
 /// Maximum length in bytes of a text in a field.
 pub const TEXT_MAX: usize = 8192;
 /// Byte that marks the end of a record from which fields were omitted.
-const CUT: u8 = 0xff;
+const OMITTED_MARKER: u8 = 0xff;
 /// Number of bytes before the value of a field: the number of the field, and the length of the
 /// value.
 const FIELD_HEADER_SIZE: usize = 3;
@@ -128,7 +128,7 @@ impl<'r> Writer<'r> {
     pub fn finish(self) -> usize {
         match self.room.get_mut(self.used) {
             Some(mark) if self.cut && self.used > 0 => {
-                *mark = CUT;
+                *mark = OMITTED_MARKER;
                 self.used + 1
             }
             _ => self.used,
@@ -208,15 +208,15 @@ impl<'b> Record<'b> {
     /// Returns true if fields were omitted from the record.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
-        self.fields.last() == Some(&CUT) && self.ends_with_marker()
+        self.fields.last() == Some(&OMITTED_MARKER) && self.ends_with_marker()
     }
 
     fn ends_with_marker(&self) -> bool {
-        let fields: usize = self.lengths().sum();
+        let fields: usize = self.field_lengths().sum();
         fields + 1 == self.fields.len()
     }
 
-    fn lengths(&self) -> impl Iterator<Item = usize> + '_ {
+    fn field_lengths(&self) -> impl Iterator<Item = usize> + '_ {
         let mut rest = self.fields;
         core::iter::from_fn(move || {
             let [_, low, high, after @ ..] = rest else { return None };

@@ -21,7 +21,7 @@ pub mod extension {
 }
 
 /// Random value of a ServerHello that is a HelloRetryRequest (RFC 8446 §4.1.3).
-const RETRY: [u8; 32] = [
+const RETRY_RANDOM: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
@@ -128,7 +128,7 @@ impl<'b> ServerHello<'b> {
         let version = Version(split_u16(&mut rest)?);
         // Drafts 18 to 21 of TLS 1.3 had neither session id nor compression method.
         let draft = matches!(version.0, 0x7f0e..=0x7f15);
-        let is_retry = split_off(&mut rest, 32)? == RETRY;
+        let is_retry = split_off(&mut rest, 32)? == RETRY_RANDOM;
         let session = match draft {
             true => &[],
             false => split_list8(&mut rest).filter(|id| id.len() <= SESSION_MAX)?,

@@ -1,12 +1,12 @@
 //! Parsers for TLS records, ClientHello and ServerHello (RFC 8446 §4.1, §5.1, and earlier versions
 //! down to SSL 3.0).
 //!
-//! [`begin`] finds the first hello of one direction, skipping messages that may precede the hello,
-//! and joining records if necessary. Views return versions, cipher suites and extensions in order,
-//! including GREASE values (RFC 8701). No bytes are decrypted, and bytes after the hello are not
-//! read.
+//! [`find_first_hello`] finds the first hello of one direction, skipping messages that may precede
+//! the hello, and joining records if necessary. Views return versions, cipher suites and extensions
+//! in order, including GREASE values (RFC 8701). No bytes are decrypted, and bytes after the hello
+//! are not read.
 //!
-//! Hostile input: a hello has at most [`HELLO_MAX`] bytes, in records of at most [`BEGIN_MAX`]
+//! Hostile input: a hello has at most [`HELLO_MAX`] bytes, in records of at most [`SEARCH_MAX`]
 //! bytes; every list is walked once. Not supported: SSL 2.0, even as a first message, and DTLS.
 
 mod cipher;
@@ -28,11 +28,11 @@ pub const RECORD_MAX: usize = (1 << 14) + 2048;
 /// Maximum length of a hello in bytes.
 pub const HELLO_MAX: usize = 1 << 15;
 /// Maximum number of bytes examined in search of one hello.
-pub const BEGIN_MAX: usize = 1 << 16;
+pub const SEARCH_MAX: usize = 1 << 16;
 /// Length in bytes of the header of a handshake message: type and length.
 const MESSAGE_HEADER_SIZE: usize = 4;
 /// Content type of ChangeCipherSpec.
-const CHANGE: u8 = 20;
+const CHANGE_CIPHER_SPEC: u8 = 20;
 /// Content type of alerts.
 const ALERT: u8 = 21;
 /// Content type of handshake messages.
@@ -121,7 +121,7 @@ pub enum FirstHello<'b> {
     /// A malformed hello.
     Malformed,
     /// The hello exceeds [`HELLO_MAX`] bytes, or the messages and records before its end exceed
-    /// [`BEGIN_MAX`] bytes.
+    /// [`SEARCH_MAX`] bytes.
     TooLong,
     /// The bytes are TLS, but begin with an alert that ends the connection.
     Alert,
@@ -134,11 +134,11 @@ pub enum FirstHello<'b> {
 /// Examines the first bytes of one direction. Skips messages that may precede a hello: warnings,
 /// empty records, a dummy ChangeCipherSpec (RFC 8446 §5), and HelloRequests (RFC 5246 §7.4.1.1). A
 /// message that spans records is assembled in `room`, whose contents are overwritten.
-pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
+pub fn find_first_hello<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
     let mut at = 0;
     loop {
         let rest = bytes.get(at..).unwrap_or_default();
-        if at > BEGIN_MAX {
+        if at > SEARCH_MAX {
             return FirstHello::TooLong;
         }
         if !could_be_record(rest) {
@@ -161,7 +161,7 @@ pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
             Preamble::Some(before) => before,
         };
         let kind = rest.get(RECORD + before).copied().unwrap_or(0);
-        return match gather(rest, first, before, room) {
+        return match assemble_message(rest, first, before, room) {
             Ok(message) => parse_hello(kind, message),
             Err(FirstHello::Need(need)) => FirstHello::Need(at + need),
             Err(why) => why,
@@ -196,8 +196,8 @@ fn classify_preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
             [WARNING, what] if *what != CLOSE => Preamble::All,
             _ => Preamble::Alert,
         },
-        (CHANGE, []) if length == 1 => Preamble::More(RECORD + 1),
-        (CHANGE, [1]) if length == 1 => Preamble::All,
+        (CHANGE_CIPHER_SPEC, []) if length == 1 => Preamble::More(RECORD + 1),
+        (CHANGE_CIPHER_SPEC, [1]) if length == 1 => Preamble::All,
         (HANDSHAKE, _) => {
             let mut at = 0;
             while payload.get(at..at + MESSAGE_HEADER_SIZE) == Some(&[0; MESSAGE_HEADER_SIZE]) {
@@ -251,7 +251,7 @@ fn could_be_record(bytes: &[u8]) -> bool {
 
 /// Returns the handshake message that begins `before` bytes into the payload of the first record.
 /// The message is either returned in place or assembled in `room`.
-fn gather<'b>(
+fn assemble_message<'b>(
     bytes: &'b [u8],
     first: RecordHeader,
     before: usize,
@@ -267,7 +267,7 @@ fn gather<'b>(
     let mut at = 0;
     loop {
         let wanted = message_length(room);
-        if wanted.is_some_and(|length| length > HELLO_MAX) || at > BEGIN_MAX {
+        if wanted.is_some_and(|length| length > HELLO_MAX) || at > SEARCH_MAX {
             return Err(FirstHello::TooLong);
         }
         let missing = wanted.unwrap_or(MESSAGE_HEADER_SIZE).saturating_sub(room.len());

@@ -21,7 +21,7 @@ fn tls_record(content: u8, payload: &[u8]) -> Vec<u8> {
     [&[content, 3, 1][..], &with_length_prefix(payload)].concat()
 }
 
-fn client_body() -> Vec<u8> {
+fn client_hello_body() -> Vec<u8> {
     let extensions: Vec<u8> = [
         (0x2a2a, vec![]),
         (
@@ -44,7 +44,7 @@ fn client_body() -> Vec<u8> {
     body
 }
 
-fn server_body(random: [u8; 32]) -> Vec<u8> {
+fn server_hello_body(random: [u8; 32]) -> Vec<u8> {
     let mut body = vec![3, 3];
     body.extend(random);
     body.extend([4, 1, 2, 3, 4, 0x13, 0x01, 0]);
@@ -56,10 +56,12 @@ fn server_body(random: [u8; 32]) -> Vec<u8> {
 }
 
 #[test]
-fn client_hello_fields() {
-    let bytes = tls_record(HANDSHAKE, &handshake_message(1, &client_body()));
+fn client_hello_fields_are_parsed() {
+    let bytes = tls_record(HANDSHAKE, &handshake_message(1, &client_hello_body()));
     let mut room = Vec::new();
-    let FirstHello::Client(hello) = begin(&bytes, &mut room) else { panic!("a ClientHello") };
+    let FirstHello::Client(hello) = find_first_hello(&bytes, &mut room) else {
+        panic!("a ClientHello")
+    };
     assert_eq!((hello.version, hello.offered_version()), (Version::TLS12, Version::TLS13));
     assert_eq!(hello.session, [1, 2, 3, 4]);
     assert_eq!(hello.ciphers().collect::<Vec<_>>(), [0x1a1a, 0x1301, 0xc02f]);
@@ -73,10 +75,12 @@ fn client_hello_fields() {
 }
 
 #[test]
-fn server_hello_fields() {
-    let bytes = tls_record(HANDSHAKE, &handshake_message(2, &server_body([9; 32])));
+fn server_hello_fields_are_parsed() {
+    let bytes = tls_record(HANDSHAKE, &handshake_message(2, &server_hello_body([9; 32])));
     let mut room = Vec::new();
-    let FirstHello::Server(hello) = begin(&bytes, &mut room) else { panic!("a ServerHello") };
+    let FirstHello::Server(hello) = find_first_hello(&bytes, &mut room) else {
+        panic!("a ServerHello")
+    };
     assert_eq!((hello.version, hello.negotiated_version()), (Version::TLS12, Version::TLS13));
     assert_eq!(hello.cipher.to_string(), "TLS_AES_128_GCM_SHA256");
     assert_eq!((hello.protocol(), hello.session), (Some(&b"h2"[..]), &[1, 2, 3, 4][..]));
@@ -86,31 +90,33 @@ fn server_hello_fields() {
     for (at, byte) in random.iter_mut().enumerate() {
         *byte = u8::from_str_radix(&retry[2 * at..2 * at + 2], 16).unwrap();
     }
-    let body = server_body(random);
+    let body = server_hello_body(random);
     assert!(ServerHello::parse(&body).unwrap().is_retry);
 }
 
 /// Splits a hello into records in every way, and checks that the result stays the same. If bytes
 /// are missing, the parser must request more bytes, but never more than it needs.
 #[test]
-fn hello_is_gathered_over_records() {
-    let whole = handshake_message(1, &client_body());
+fn hello_split_over_records_is_assembled() {
+    let whole = handshake_message(1, &client_hello_body());
     for step in [1, 2, 3, 4, 5, 7, 50, 100, whole.len() - 1, whole.len(), whole.len() + 9] {
         let bytes: Vec<u8> =
             whole.chunks(step).flat_map(|piece| tls_record(HANDSHAKE, piece)).collect();
         let mut room = Vec::new();
         for here in 0..bytes.len() {
-            match begin(&bytes[..here], &mut room) {
+            match find_first_hello(&bytes[..here], &mut room) {
                 FirstHello::Need(need) => {
                     assert!(here < need && need <= bytes.len(), "{step} {here}")
                 }
                 other => panic!("{step} {here}: {other:?}"),
             }
         }
-        let FirstHello::Client(hello) = begin(&bytes, &mut room) else { panic!("{step}") };
+        let FirstHello::Client(hello) = find_first_hello(&bytes, &mut room) else {
+            panic!("{step}")
+        };
         assert_eq!(hello.server_name(), Some(&b"example.org"[..]));
         let after = [&bytes[..], b"more"].concat();
-        assert!(matches!(begin(&after, &mut room), FirstHello::Client(_)));
+        assert!(matches!(find_first_hello(&after, &mut room), FirstHello::Client(_)));
     }
 }
 
@@ -119,9 +125,9 @@ fn hello_is_gathered_over_records() {
 #[test]
 fn hello_is_found_after_permitted_records() {
     let warning = tls_record(ALERT, &[1, 112]);
-    let (empty, change) = (tls_record(HANDSHAKE, b""), tls_record(CHANGE, &[1]));
+    let (empty, change) = (tls_record(HANDSHAKE, b""), tls_record(CHANGE_CIPHER_SPEC, &[1]));
     let again = handshake_message(0, b"");
-    let hello = handshake_message(2, &server_body([9; 32]));
+    let hello = handshake_message(2, &server_hello_body([9; 32]));
     let whole = tls_record(HANDSHAKE, &hello);
     let in_parts: Vec<u8> =
         hello.chunks(7).flat_map(|piece| tls_record(HANDSHAKE, piece)).collect();
@@ -147,7 +153,7 @@ fn hello_is_found_after_permitted_records() {
     for (number, bytes) in cases.iter().enumerate() {
         let mut found = None;
         for here in 0..=bytes.len() {
-            match begin(&bytes[..here], &mut room) {
+            match find_first_hello(&bytes[..here], &mut room) {
                 FirstHello::Need(need) => {
                     assert!(here < need && need <= bytes.len(), "{number} {here}")
                 }
@@ -163,9 +169,9 @@ fn hello_is_found_after_permitted_records() {
 }
 
 #[test]
-fn other_first_messages_are_distinguished() {
+fn first_messages_other_than_hello_are_distinguished() {
     let mut room = Vec::new();
-    let mut name = |bytes: &[u8]| match begin(bytes, &mut room) {
+    let mut name = |bytes: &[u8]| match find_first_hello(bytes, &mut room) {
         FirstHello::Need(_) => "need",
         FirstHello::Client(_) => "client",
         FirstHello::Server(_) => "server",
@@ -183,14 +189,14 @@ fn other_first_messages_are_distinguished() {
     assert_eq!(name(&tls_record(ALERT, &[1, 0])), "alert", "nothing follows a close");
     assert_eq!(name(&tls_record(ALERT, &[1, 112])), "need", "a hello may follow a warning");
     assert_eq!(name(&tls_record(ALERT, &[9; 26])), "no hello", "encrypted");
-    assert_eq!(name(&tls_record(CHANGE, &[2])), "no hello");
-    assert_eq!(name(&tls_record(CHANGE, &[1]).repeat(20_000)), "too long");
+    assert_eq!(name(&tls_record(CHANGE_CIPHER_SPEC, &[2])), "no hello");
+    assert_eq!(name(&tls_record(CHANGE_CIPHER_SPEC, &[1]).repeat(20_000)), "too long");
     assert_eq!(name(&tls_record(23, b"data")), "no hello");
     assert_eq!(name(&tls_record(HANDSHAKE, &handshake_message(4, b""))), "no hello");
     assert_eq!(name(&[HANDSHAKE, 3, 1, 0, 0, 1]), "not tls");
     assert_eq!(name(&[HANDSHAKE, 3, 1, 0xff, 0xff, 1]), "not tls");
     assert_eq!(
-        name(&tls_record(HANDSHAKE, &handshake_message(1, &client_body()[..60]))),
+        name(&tls_record(HANDSHAKE, &handshake_message(1, &client_hello_body()[..60]))),
         "malformed"
     );
     assert_eq!(name(&tls_record(HANDSHAKE, &[1, 0, 0x80, 1])), "too long");
@@ -205,20 +211,20 @@ fn other_first_messages_are_distinguished() {
 }
 
 #[test]
-fn versions_display_and_negotiate() {
+fn tls_versions_are_displayed_and_negotiated() {
     let shown = |value: u16| Version(value).to_string();
     assert_eq!([shown(0x0300), shown(0x0301), shown(0x0304)], ["SSL 3.0", "1.0", "1.3"]);
     assert_eq!([shown(0x7f1c), shown(0x0a0a)], ["1.3", "0x0a0a"]);
     assert!(is_grease(0x0a0a) && is_grease(0xfafa) && !is_grease(0x0a1a) && !is_grease(0x0b0b));
     // Without the extension at most TLS 1.2 is negotiated.
-    let mut body = client_body();
+    let mut body = client_hello_body();
     body.truncate(2 + 32 + 5 + 8 + 2);
     body[1] = 9;
     assert_eq!(ClientHello::parse(&body).unwrap().offered_version(), Version::TLS12);
 }
 
 #[test]
-fn ciphers_have_names() {
+fn cipher_suites_are_displayed_by_name() {
     assert_eq!(Cipher(0xc02f).to_string(), "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256");
     assert_eq!((Cipher(0x1303).name(), Cipher(0x4a4a).to_string().as_str()), {
         (Some("CHACHA20_POLY1305_SHA256"), "0x4a4a")
@@ -231,7 +237,7 @@ fn ciphers_have_names() {
 
 /// Reads every field of a hello.
 fn read_every_field(bytes: &[u8], room: &mut Vec<u8>) -> usize {
-    match begin(bytes, room) {
+    match find_first_hello(bytes, room) {
         FirstHello::Client(hello) => {
             let lists = hello.ciphers().count() + hello.extensions().count();
             let more = hello.protocols().count() + hello.signature_algorithms().count();
@@ -250,10 +256,12 @@ fn read_every_field(bytes: &[u8], room: &mut Vec<u8>) -> usize {
 }
 
 #[test]
-fn flipped_bits_truncation_and_noise_terminate() {
+fn tls_parser_terminates_on_damaged_hellos() {
     let mut room = Vec::new();
-    for body in [handshake_message(1, &client_body()), handshake_message(2, &server_body([1; 32]))]
-    {
+    for body in [
+        handshake_message(1, &client_hello_body()),
+        handshake_message(2, &server_hello_body([1; 32])),
+    ] {
         let in_two: Vec<u8> =
             body.chunks(90).flat_map(|piece| tls_record(HANDSHAKE, piece)).collect();
         for bytes in [tls_record(HANDSHAKE, &body), in_two] {

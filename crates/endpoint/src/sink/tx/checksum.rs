@@ -15,7 +15,7 @@ pub(super) fn complete_checksum(link: LinkType, frame: &mut [u8]) -> Option<()> 
     if layers.faults != dissect::Faults::default() {
         return None;
     }
-    let (at, pseudo) = Flow::checksum(&layers, frame)?;
+    let (at, pseudo) = Flow::checksum_location(&layers, frame)?;
     frame.get_mut(at..at + 2)?.fill(0);
     let sum = pseudo.with(layers.transport(frame)?).checksum();
     // 0 would mean that there is no checksum (RFC 768); TCP accepts both forms of zero.

@@ -20,9 +20,10 @@ fn flow_and_number(block: &EmittedBlock) -> (u16, u64) {
     let packet = layers.packet(frame).unwrap();
     assert_eq!(packet.len() + IP_OFFSET, frame.len());
     assert!(ipv4::has_valid_checksum(packet));
-    let flow = Flow::of(&layers, frame).unwrap();
+    let flow = Flow::from_frame(&layers, frame).unwrap();
     let udp = layers.transport(frame).unwrap();
-    let pseudo = checksum::pseudo(flow.source, flow.target, protocol::UDP, udp.len() as u32);
+    let pseudo =
+        checksum::pseudo_header_sum(flow.source, flow.target, protocol::UDP, udp.len() as u32);
     assert_eq!(pseudo.unwrap().with(udp).checksum(), 0, "the checksum of UDP holds");
     assert_ne!(udp[6..8], [0, 0], "there is a checksum");
     let number = frame[SEQUENCE..SEQUENCE + 8].try_into().unwrap();

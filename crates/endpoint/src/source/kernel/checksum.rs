@@ -7,7 +7,7 @@ use wire::flow::Flow;
 /// Returns true if the TCP or UDP checksum of the frame has been left to the device. Returns false
 /// for fragments and truncated headers.
 pub(super) fn is_unset(layers: &Layers, frame: &[u8]) -> bool {
-    let Some((at, pseudo)) = Flow::checksum(layers, frame) else { return false };
+    let Some((at, pseudo)) = Flow::checksum_location(layers, frame) else { return false };
     frame.get(at..at + 2) == Some(&pseudo.folded().to_be_bytes())
 }
 

@@ -87,11 +87,11 @@ impl<'m> MessageContents<'m> {
                     return Err(NOT_DNS);
                 }
                 Ok(Entry::Question(question)) => {
-                    found.has_forward_pointer |= question.name.points_ahead();
+                    found.has_forward_pointer |= question.name.has_forward_pointer();
                     found.question.get_or_insert(question);
                 }
                 Ok(Entry::Record(record)) => {
-                    found.has_forward_pointer |= record.name.points_ahead();
+                    found.has_forward_pointer |= record.name.has_forward_pointer();
                     found.owner.get_or_insert(record.name);
                     found.code |= record.extended_rcode().unwrap_or(0);
                     if record.section == Section::Answer {

@@ -6,7 +6,8 @@ use super::state::{HttpDirection, Phase, Protocol};
 use super::walk::Walk;
 use super::why;
 use wire::http::{
-    Body, Fields, Guess, Head, HeadError, HeadSearch, ParseMode, Start, guess, method_number,
+    Body, Fields, Guess, Head, HeadError, HeadSearch, ParseMode, Start, guess_protocol,
+    method_number,
 };
 
 /// Class of a response whose status is not a number from 100 to 999.
@@ -77,7 +78,8 @@ impl Walk<'_, '_, '_> {
         }
         let start = Start::Response { status: 0, reason: &[] };
         let fields = Fields::default();
-        let head = Head { begin: 0, end: 0, start, version: &[], modern: false, fields };
+        let head =
+            Head { begin: 0, end: 0, start, version: &[], is_persistent_version: false, fields };
         self.begin_message(&head, self.at, self.at);
     }
 
@@ -85,7 +87,7 @@ impl Walk<'_, '_, '_> {
     /// direction carries requests. If it returns false, it has emitted the bytes without a class.
     pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {
         let lost = self.direction().phase() == Phase::Lost;
-        match guess(rest) {
+        match guess_protocol(rest) {
             Guess::Request => self.it.flipped = u8::from(self.direction == 1),
             Guess::Response => self.it.flipped = u8::from(self.direction == 0),
             Guess::TooShort if !lost => {}
@@ -151,7 +153,7 @@ impl Walk<'_, '_, '_> {
     /// Continues a head whose earlier pieces are held.
     pub(super) fn continue_head(&mut self) {
         let rest = self.rest();
-        let mut seek = HeadSearch::of(self.direction().seek);
+        let mut seek = HeadSearch::from_number(self.direction().seek);
         let ends = seek.ends_in(rest);
         let undecided =
             self.it.protocol().is_none() && (self.direction().gathered as usize) < GUESS_SIZE;
@@ -211,11 +213,11 @@ impl Walk<'_, '_, '_> {
         }
         let mode = self.options.mode;
         let body = match head.start {
-            Start::Request { .. } => match Body::of_request(head, mode) {
+            Start::Request { .. } => match Body::after_request_head(head, mode) {
                 Ok(body) => body,
                 Err(_) => return self.handle_fault(),
             },
-            Start::Response { .. } => Body::of_response(head, self.request_method(), mode),
+            Start::Response { .. } => Body::after_response_head(head, self.request_method(), mode),
         };
         self.open_message(head, body, false);
         self.emit_head(from, to);
@@ -269,7 +271,7 @@ fn head_class(head: &Head<'_>) -> u32 {
 
 /// Returns true if `rest`, bytes after lost framing, certainly begins with a head.
 pub(super) fn is_certain_start(rest: &[u8]) -> bool {
-    match guess(rest) {
+    match guess_protocol(rest) {
         Guess::Request => {
             let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(0);
             method_number(rest.get(..end).unwrap_or_default()) != method_number(b"")

@@ -278,6 +278,6 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
 
     /// Returns the content codings of the open body.
     pub(super) fn codings(&mut self) -> Codings {
-        Codings::of(self.direction().codings)
+        Codings::from_number(self.direction().codings)
     }
 }

@@ -10,7 +10,7 @@ use crate::application::endpoints::{Endpoints, write_display};
 use crate::prelude::*;
 use wire::record::{Field, Record, RecordKind as About, Writer};
 use wire::tls::{
-    ClientHello, FirstHello, HANDSHAKE, ServerHello, Version, begin, ends_with_a_record,
+    ClientHello, FirstHello, HANDSHAKE, ServerHello, Version, ends_with_a_record, find_first_hello,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -211,7 +211,7 @@ impl TlsConnection {
             blocks.extend_from_slice(cx.complete_block(block)?.bytes());
             blocks
         };
-        Some(match begin(bytes, records) {
+        Some(match find_first_hello(bytes, records) {
             FirstHello::Need(need) => {
                 self.direction(backward).need = u32::try_from(need).unwrap_or(u32::MAX);
                 return None;

@@ -85,7 +85,7 @@ impl IpFragment {
     fn ipv6(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
         let (ip, _) = Ipv6::parse(packet).filter(|(ip, _)| ip.version() == 6)?;
         let stated = ipv6::LENGTH + usize::from(ip.payload_length());
-        let header = ipv6::fragment(packet.get(..stated).unwrap_or(packet))?;
+        let header = ipv6::find_fragment_header(packet.get(..stated).unwrap_or(packet))?;
         let data = u32::from(header.at) + ipv6::FRAGMENT_LENGTH as u32;
         let Some(length) = (stated as u32).checked_sub(data) else {
             return Some(Err(HeaderError::Malformed));
@@ -187,7 +187,7 @@ impl IpHeaders {
             (*flags, *offset) = (*flags & 0xc0, 0);
         }
         write_u16(frame, from + ipv4::CHECKSUM, 0);
-        let sum = checksum::of(frame.get(from..to).unwrap_or_default());
+        let sum = checksum::compute(frame.get(from..to).unwrap_or_default());
         write_u16(frame, from + ipv4::CHECKSUM, sum.into());
     }
 }

@@ -228,7 +228,7 @@ impl RewriteFields {
             if let Some(sum) = &mut header {
                 let old = word(frame, network + ipv4::TTL);
                 let new = u16::from(ttl) << 8 | old & 0xff;
-                sum.value = wire::checksum::replaced16(sum.value, old, new);
+                sum.value = wire::checksum::update16(sum.value, old, new);
                 changes.push(Change::bytes(network + ipv4::TTL, &[ttl]));
             } else {
                 changes.push(Change::bytes(network + ipv6::HOP_LIMIT, &[ttl]));
@@ -239,7 +239,7 @@ impl RewriteFields {
             let old = u32::from(word(frame, network + at)) << 16;
             let old = old | u32::from(word(frame, network + at + 2));
             if let Some(sum) = &mut header {
-                sum.value = wire::checksum::replaced32(sum.value, old, new);
+                sum.value = wire::checksum::update32(sum.value, old, new);
             }
             if let Some(sum) = &mut covered {
                 sum.replace(true, old, new);
@@ -306,12 +306,12 @@ impl ChecksumUpdate {
     /// Updates a transport checksum for the replacement of `old` by `new`, as the kernel does.
     /// `pseudo` is true for a field of the pseudo header.
     fn replace(&mut self, pseudo: bool, old: u32, new: u32) {
-        use wire::checksum::{pseudo_replaced32, replaced32};
+        use wire::checksum::{update_pseudo32, update32};
         let mended = match self.unfilled {
             _ if self.may_be_absent && self.value == 0 => return,
-            true if pseudo => pseudo_replaced32(self.value, old, new),
+            true if pseudo => update_pseudo32(self.value, old, new),
             true => self.value,
-            false => replaced32(self.value, old, new),
+            false => update32(self.value, old, new),
         };
         self.value = if self.may_be_absent && mended == 0 { 0xffff } else { mended };
     }

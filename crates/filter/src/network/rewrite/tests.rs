@@ -4,11 +4,11 @@
 use super::*;
 use crate::testing::{Arena, Frame, Node, Space};
 use testkit::Random;
-use wire::checksum::{self, pseudo};
+use wire::checksum::{self, pseudo_header_sum};
 
 /// Returns the frame with its checksums filled in.
 fn with_valid_checksums(mut frame: Frame) -> Frame {
-    let sum = checksum::of(&frame.bytes[14..34]);
+    let sum = checksum::compute(&frame.bytes[14..34]);
     frame.put(24, &sum.to_be_bytes());
     let at = 34 + if frame.bytes[23] == protocol::TCP { tcp::CHECKSUM } else { udp::CHECKSUM };
     let sum = transport_sum(&frame.bytes);
@@ -23,7 +23,7 @@ fn transport_sum(frame: &[u8]) -> u16 {
     let [source, target] =
         [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());
     let length = frame.len() as u32 - 34;
-    pseudo(source, target, frame[23], length).unwrap().with(&frame[34..]).checksum()
+    pseudo_header_sum(source, target, frame[23], length).unwrap().with(&frame[34..]).checksum()
 }
 
 fn rewritten(words: &[&str], frame: &Frame, flags: Flags) -> (Class, Vec<u8>) {
@@ -61,7 +61,7 @@ fn i6_rewritten_frames_have_right_checksums() {
             (&bytes[30..34], &bytes[34..36]),
             (&address.octets()[..], &port.to_be_bytes()[..])
         );
-        assert_eq!(checksum::of(&bytes[14..34]) % 0xffff, 0, "the header of {bytes:02x?}");
+        assert_eq!(checksum::compute(&bytes[14..34]) % 0xffff, 0, "the header of {bytes:02x?}");
         assert_eq!(transport_sum(&bytes) % 0xffff, 0, "the transport of {bytes:02x?}");
     }
 }
@@ -72,7 +72,7 @@ fn i6_pending_checksum_stays_a_pseudo_header_sum() {
     let sum = |frame: &[u8]| {
         let [source, target] =
             [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());
-        pseudo(source, target, 17, 15).unwrap().folded()
+        pseudo_header_sum(source, target, 17, 15).unwrap().folded()
     };
     let before = sum(&frame.bytes);
     frame.put(40, &before.to_be_bytes());

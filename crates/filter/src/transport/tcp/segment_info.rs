@@ -110,6 +110,6 @@ pub(super) fn has_valid_checksum<'a>(mut block: Block<'a>, cx: &mut StreamContex
     let frame = whole.map(|block| block.frame).unwrap_or_default();
     let Some(bytes) = frame.get(segment.at as usize..segment.end as usize) else { return true };
     let Flow { source, target, .. } = segment.flow;
-    let sum = checksum::pseudo(source, target, protocol::TCP, segment.end - segment.at);
+    let sum = checksum::pseudo_header_sum(source, target, protocol::TCP, segment.end - segment.at);
     sum.is_none_or(|sum| sum.with(bytes).checksum() == 0)
 }
