@@ -82,7 +82,7 @@ struct Section<'o> {
 /// Returns the code, with references to `.bss` replaced by the address of the map's value. Returns
 /// `None` for an unexpected object file.
 fn program_code(object: &[u8], map: i32) -> Option<Vec<u8>> {
-    let sections = sections(object)?;
+    let sections = parse_sections(object)?;
     let named = |name: &[u8]| sections.iter().find(|section| section.name == name);
     let mut code = named(b"program")?.bytes.to_vec();
     let relocations = named(b".relprogram").map_or(&[][..], |section| section.bytes);
@@ -100,7 +100,7 @@ fn program_code(object: &[u8], map: i32) -> Option<Vec<u8>> {
 }
 
 /// Returns the sections of a 64-bit little-endian ELF file.
-fn sections(object: &[u8]) -> Option<Vec<Section<'_>>> {
+fn parse_sections(object: &[u8]) -> Option<Vec<Section<'_>>> {
     let place = |value: u64| usize::try_from(value).ok();
     let table = place(read_number::<8>(object, 0x28)?)?;
     let [size, count, names] =

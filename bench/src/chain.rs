@@ -11,9 +11,9 @@
 
 use crate::harness::{Candidate, Goal, interleave};
 use crate::line::run_request;
-use crate::pipes::{FilterExtent, Pipes};
+use crate::pipes::{FilterExtent, PipedMatcher};
 use crate::row::Row;
-use streamline_bench_loops::{Matcher, first_byte_is_two, indirect_calls, no_byte_is_ff};
+use streamline_bench_loops::{Matcher, count_by_indirect_calls, first_byte_is_two, no_byte_is_ff};
 
 /// Number of blocks in a measurement of blocks that stay in the dbuf.
 const FAST_BLOCKS: u64 = 4_000_000;
@@ -27,10 +27,10 @@ const PIPED_BLOCKS: u64 = 100_000;
 const LOOP_RING_BLOCKS: usize = 1024;
 
 /// Measures all chain lengths.
-pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     // Everything on one processor, as in the paper.
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
-    let pipes = Pipes::compile();
+    let pipes = PipedMatcher::compile();
     if let Err(why) = &pipes {
         eprintln!("left out: pipes: {why}");
     }
@@ -45,7 +45,7 @@ pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
 fn measure_first_byte(
     filters: usize,
     rounds: usize,
-    pipes: Option<&Pipes>,
+    pipes: Option<&PipedMatcher>,
 ) -> Result<Vec<Row>, String> {
     let matches = "| match hex=02 at=0 ".repeat(filters);
     let fast = format!("generate count={FAST_BLOCKS} size=1024 {matches}| discard");
@@ -81,7 +81,7 @@ fn measure_first_byte(
 fn measure_whole_block(
     filters: usize,
     rounds: usize,
-    pipes: Option<&Pipes>,
+    pipes: Option<&PipedMatcher>,
 ) -> Result<Vec<Row>, String> {
     let matches = "match hex=ff |all ".repeat(filters);
     let fast = format!("generate count={WHOLE_BLOCKS} size=1024 | {matches} discard");
@@ -127,7 +127,7 @@ fn measure_loop(filters: usize, blocks: u64, matcher: Matcher) -> f64 {
     let slots: Vec<&[u8]> = memory.chunks_exact(1024).collect();
     let filters = std::hint::black_box(vec![matcher; filters]);
     let begin = sys::clock::monotonic();
-    let passed = indirect_calls(&slots, &filters, blocks / LOOP_RING_BLOCKS as u64);
+    let passed = count_by_indirect_calls(&slots, &filters, blocks / LOOP_RING_BLOCKS as u64);
     let elapsed = sys::clock::monotonic() - begin;
     passed as f64 * 1e3 / elapsed as f64
 }

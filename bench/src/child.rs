@@ -1,5 +1,5 @@
-//! A child process of a bench: this program again (`--reader KIND PROCESSOR BYTES`), which receives
-//! descriptors and requests over a socket as its standard input.
+//! Child processes of a bench. A child is this program again (`--reader KIND PROCESSOR BYTES`), and
+//! receives descriptors and requests over a socket that is its standard input.
 
 use std::io::Stdin;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ pub(crate) struct BenchChild {
 }
 
 impl BenchChild {
-    /// Starts this program with `words` after `--reader`, and sends it the descriptors.
+    /// Starts this program with the arguments `--reader` and `words`, and sends it the descriptors.
     pub(crate) fn start(words: [&str; 3], descriptors: &[BorrowedFd<'_>]) -> Result<Self, String> {
         let (socket, theirs) = sys::descriptor::pair().map_err(|why| why.to_string())?;
         let itself = std::env::current_exe().map_err(|why| why.to_string())?;
@@ -34,7 +34,7 @@ impl BenchChild {
     }
 
     /// Announces the number of bytes that follow.
-    pub(crate) fn announce(&self, bytes: u64) -> Result<(), String> {
+    pub(crate) fn announce_bytes(&self, bytes: u64) -> Result<(), String> {
         self.send(&bytes.to_le_bytes(), &[])
     }
 
@@ -52,7 +52,7 @@ impl BenchChild {
     }
 
     /// Returns the process id.
-    pub(crate) fn id(&self) -> u32 {
+    pub(crate) fn process_id(&self) -> u32 {
         self.process.id()
     }
 }
@@ -66,9 +66,9 @@ impl Drop for BenchChild {
 }
 
 /// The connection of a child process to its parent: the standard input of the child.
-pub(crate) struct Parent(Stdin);
+pub(crate) struct ParentConnection(Stdin);
 
-impl Parent {
+impl ParentConnection {
     /// Pins the process and receives the descriptors.
     pub(crate) fn receive_descriptors(processor: usize) -> Result<(Self, Vec<OwnedFd>), String> {
         sys::process::pin_to(processor).map_err(|why| why.to_string())?;
@@ -78,9 +78,9 @@ impl Parent {
     }
 
     /// Serves the parent's requests to receive a number of bytes, until the parent exits. For each
-    /// request, calls `read` with the number of bytes that remain, which returns the new number,
-    /// until none remain.
-    pub(crate) fn serve(
+    /// request, calls `read` repeatedly with the number of bytes that remain; `read` returns the
+    /// number that then remain, and the request is complete at 0.
+    pub(crate) fn serve_requests(
         &self,
         mut read: impl FnMut(u64) -> Result<u64, String>,
     ) -> Result<(), String> {

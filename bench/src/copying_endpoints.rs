@@ -13,14 +13,14 @@ use filter::{
 };
 
 /// Block size in bytes.
-const BLOCK: usize = 1024;
+const BLOCK_SIZE: usize = 1024;
 
 /// The sources that benches add to the catalog.
-pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry::new(&WRITER, open_source)];
+pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry::new(&COPYING_SOURCE, open_source)];
 /// The sinks that benches add to the catalog.
-pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry::new(&READER, open_sink), DIGEST];
+pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry::new(&COPYING_SINK, open_sink), DIGEST];
 
-const WRITER: Description = Description {
+const COPYING_SOURCE: Description = Description {
     name: "bench_write",
     summary: "writes blocks of 1 KB from a user's buffer",
     kind: FilterKind::Source,
@@ -30,7 +30,7 @@ const WRITER: Description = Description {
     ..Description::EMPTY
 };
 
-const READER: Description = Description {
+const COPYING_SINK: Description = Description {
     name: "bench_read",
     summary: "reads blocks into a user's buffer",
     kind: FilterKind::Sink,
@@ -40,7 +40,7 @@ const READER: Description = Description {
 
 /// A user buffer, aligned to a cache line like that of the pipes' matcher.
 #[repr(align(64))]
-struct UserBuffer([u8; BLOCK]);
+struct UserBuffer([u8; BLOCK_SIZE]);
 
 struct CopyingSource {
     user: Box<UserBuffer>,
@@ -51,7 +51,7 @@ struct CopyingSource {
 fn open_source(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let left = opening.arguments.number("count").unwrap_or(0);
     Ok(Box::new(CopyingSource {
-        user: Box::new(UserBuffer([2; BLOCK])),
+        user: Box::new(UserBuffer([2; BLOCK_SIZE])),
         left,
         given: Amount::default(),
     }))
@@ -60,28 +60,28 @@ fn open_source(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 impl Source for CopyingSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let wanted = self.left.min(intake.room() as u64) as usize;
-        let Some(mut draft) = intake.pool.draft(BLOCK, wanted * BLOCK) else {
+        let Some(mut draft) = intake.pool.draft(BLOCK_SIZE, wanted * BLOCK_SIZE) else {
             return Ok(SourceStatus::Wait { until: None, readable: false });
         };
-        let blocks = draft.len() / BLOCK;
-        for room in draft.as_chunks_mut::<BLOCK>().0 {
+        let blocks = draft.len() / BLOCK_SIZE;
+        for room in draft.as_chunks_mut::<BLOCK_SIZE>().0 {
             room.copy_from_slice(std::hint::black_box(&self.user.0));
         }
-        let written = draft.commit(blocks * BLOCK);
+        let written = draft.commit(blocks * BLOCK_SIZE);
         let dbuf = intake.pool.id();
         let put = intake.put_all((0..blocks).map(|block| {
-            let place = written.within((block * BLOCK) as u32, BLOCK as u32);
+            let place = written.within((block * BLOCK_SIZE) as u32, BLOCK_SIZE as u32);
             let pointer = RichPointer::new(dbuf, place, Class::YES);
-            Entry::new(pointer, BlockMetadata::default(), Marks::bare(BLOCK as u32))
+            Entry::new(pointer, BlockMetadata::default(), Marks::bare(BLOCK_SIZE as u32))
         }));
         self.given.blocks += put as u64;
-        self.given.bytes += (put * BLOCK) as u64;
+        self.given.bytes += (put * BLOCK_SIZE) as u64;
         self.left -= blocks as u64;
         Ok(if self.left == 0 { SourceStatus::End } else { SourceStatus::Blocks })
     }
 
     fn properties(&self) -> SourceProperties {
-        SourceProperties { block_max: BLOCK, ..SourceProperties::default() }
+        SourceProperties { block_max: BLOCK_SIZE, ..SourceProperties::default() }
     }
 
     fn counters(&self) -> SourceCounters {
@@ -95,7 +95,7 @@ struct CopyingSink {
 }
 
 fn open_sink(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::new(CopyingSink { user: Box::new(UserBuffer([0; BLOCK])), blocks: 0 }))
+    Ok(Box::new(CopyingSink { user: Box::new(UserBuffer([0; BLOCK_SIZE])), blocks: 0 }))
 }
 
 impl Sink for CopyingSink {

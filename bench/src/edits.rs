@@ -1,6 +1,6 @@
-//! `bench edits`: a filter that changes eight bytes of every block, in place and in copies of the
-//! frames. The difference is the saving of write isolation for a block without another reader. [Th
-//! §5.3], FEATURES L1, L2
+//! `bench edits`: a filter that changes eight bytes of every block, in place or in copies of the
+//! frames. The difference is the cost that is saved for blocks without another reader. [Th §5.3],
+//! FEATURES L1, L2
 //!
 //! The request runs unchanged, and with every edit forced into a copy. The same request without the
 //! edit shows the cost of generating and counting frames.
@@ -13,7 +13,7 @@ use engine::build::Settings;
 /// Frame lengths in bytes, each with the number of frames to measure.
 const FRAME_LENGTHS: [(u64, u64); 3] = [(64, 400_000), (1500, 200_000), (16_000, 30_000)];
 
-pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for (size, count) in FRAME_LENGTHS {

@@ -21,10 +21,10 @@ use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::packet::{SOURCE, TARGET};
 
 /// Number of frames per system call.
-const BATCH: usize = 64;
+const BATCH_FRAMES: usize = 64;
 /// Number of frames per system call at a given rate: a burst of 160 us at 100,000 per second.
-const PACED_BATCH: usize = 16;
-/// Number of frames of a group. Sending a group takes some milliseconds, long enough for several
+const PACED_BATCH_FRAMES: usize = 16;
+/// Number of frames in a group. Sending a group takes some milliseconds, long enough for several
 /// doorbells.
 pub(crate) const GROUP_FRAMES: usize = 2_500;
 /// Destination port of the wanted frames.
@@ -42,9 +42,9 @@ pub(crate) struct Flood {
     _full: Option<UdpSocket>,
 }
 
-/// Maximum number of frames sent over one veth pair before switching to the other: at most a tenth
-/// of a second of traffic, and more frames than any ring in the benches holds, so that a slow
-/// reader loses frames.
+/// Maximum number of frames that are sent over one veth pair before the other is used. This is at
+/// most a tenth of a second of traffic, and more frames than any ring in the benches holds, so that
+/// a slow reader loses frames.
 const SEND_BATCH: usize = 25_000;
 
 /// Two equal veth pairs.
@@ -62,9 +62,9 @@ pub(crate) struct SendTimes {
     pub(crate) unobserved: u64,
 }
 
-/// The treatment of frames by the receiving host.
+/// The receiving host's treatment of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Host {
+pub(crate) enum ReceivingHost {
     /// The frames are addressed to the host: they pass its whole stack, up to a full socket.
     Receives,
     /// The frames are addressed to another host: the stack drops them at once.
@@ -73,13 +73,17 @@ pub(crate) enum Host {
 
 impl Floods {
     /// Creates two floods with the arguments of [`Flood::new`].
-    pub(crate) fn new(length: usize, one_in: usize, host: Host) -> Result<Self, String> {
+    pub(crate) fn new(length: usize, one_in: usize, host: ReceivingHost) -> Result<Self, String> {
         let flood = || Flood::new(length, one_in, host);
         Ok(Self { observed: flood()?, unobserved: flood()? })
     }
 
     /// Creates two floods with the arguments of [`Flood::to_ports`].
-    pub(crate) fn to_ports(ports: &[u16], length: usize, host: Host) -> Result<Self, String> {
+    pub(crate) fn to_ports(
+        ports: &[u16],
+        length: usize,
+        host: ReceivingHost,
+    ) -> Result<Self, String> {
         let flood = || Flood::to_ports(ports, length, host);
         Ok(Self { observed: flood()?, unobserved: flood()? })
     }
@@ -106,32 +110,36 @@ impl Floods {
 impl Flood {
     /// Creates a veth pair that carries only the flood. Frames have `length` bytes; one in `one_in`
     /// is for [`WANTED_PORT`], the others are for [`OTHER_PORT`].
-    pub(crate) fn new(length: usize, one_in: usize, host: Host) -> Result<Self, String> {
+    pub(crate) fn new(length: usize, one_in: usize, host: ReceivingHost) -> Result<Self, String> {
         let others = std::iter::repeat_n(OTHER_PORT, one_in.saturating_sub(1));
         let ports: Vec<u16> = std::iter::once(WANTED_PORT).chain(others).collect();
         Self::to_ports(&ports, length, host)
     }
 
     /// Creates a veth pair that carries only UDP frames of `length` bytes to `ports` in rotation.
-    pub(crate) fn to_ports(ports: &[u16], length: usize, host: Host) -> Result<Self, String> {
+    pub(crate) fn to_ports(
+        ports: &[u16],
+        length: usize,
+        host: ReceivingHost,
+    ) -> Result<Self, String> {
         let cable = Cable { addresses: false, ..Cable::default() };
         let pair =
             Pair::new(cable).ok_or("needs root and `ip`: it creates two network namespaces")?;
         let (full, address) = match host {
-            Host::Receives => {
+            ReceivingHost::Receives => {
                 pair.server.run_ip(&format!("address add {SERVER}/24 dev {SERVER_DEVICE}"));
                 let socket = pair.server.run_inside(|| UdpSocket::bind((SERVER, WANTED_PORT)));
                 (Some(socket.map_err(|why| why.to_string())?), mac_address(&pair)?)
             }
-            Host::Ignores => (None, TARGET),
+            ReceivingHost::Ignores => (None, TARGET),
         };
         let sender = pair.client.run_inside(|| {
             let index = device_index(CLIENT_DEVICE)?;
             PacketSender::open(index, Qdisc::Bypass).map_err(|why| why.to_string())
         })?;
         // A multiple of both the batch and the number of ports.
-        let ports = ports.iter().cycle().take(BATCH * ports.len());
-        let frames = ports.map(|port| udp_to(address, *port, length)).collect();
+        let ports = ports.iter().cycle().take(BATCH_FRAMES * ports.len());
+        let frames = ports.map(|port| udp_frame_to(address, *port, length)).collect();
         Ok(Self { pair: Arc::new(pair), sender, frames, rate: None, _full: full })
     }
 
@@ -141,7 +149,7 @@ impl Flood {
         // On a machine with one processor it is shared.
         let _ = sys::process::pin_to(0);
         if let Some(rate) = self.rate {
-            return self.send_at(rate, count);
+            return self.send_at_rate(rate, count);
         }
         let begin = clock::thread();
         let mut left = count;
@@ -153,16 +161,16 @@ impl Flood {
         Ok(clock::thread() - begin)
     }
 
-    /// Sends `count` frames at `rate` per second, in batches of [`PACED_BATCH`]; returns the
+    /// Sends `count` frames at `rate` per second, in batches of [`PACED_BATCH_FRAMES`]; returns the
     /// processor time of sending in ns, without the waits.
-    fn send_at(&mut self, rate: f64, count: usize) -> Result<u64, String> {
+    fn send_at_rate(&mut self, rate: f64, count: usize) -> Result<u64, String> {
         let (start, mut busy, mut sent) = (clock::monotonic(), 0, 0);
         while sent < count {
             let due = start + (sent as f64 * 1e9 / rate) as u64;
             while clock::monotonic() < due {
                 std::hint::spin_loop();
             }
-            let batch = PACED_BATCH.min(count - sent).min(self.frames.len());
+            let batch = PACED_BATCH_FRAMES.min(count - sent).min(self.frames.len());
             let begin = clock::thread();
             self.send_range(0..batch)?;
             busy += clock::thread() - begin;
@@ -182,8 +190,8 @@ impl Flood {
     }
 
     fn send_range(&mut self, part: Range<usize>) -> Result<(), String> {
-        for frames in self.frames[part].chunks(BATCH) {
-            let mut batch = [&[][..]; BATCH];
+        for frames in self.frames[part].chunks(BATCH_FRAMES) {
+            let mut batch = [&[][..]; BATCH_FRAMES];
             for (place, frame) in batch.iter_mut().zip(frames) {
                 *place = frame;
             }
@@ -206,11 +214,11 @@ impl Flood {
 }
 
 /// Returns a frame of `length` bytes.
-pub(crate) fn udp(port: u16, length: usize) -> Vec<u8> {
-    udp_to(TARGET, port, length)
+pub(crate) fn udp_frame(port: u16, length: usize) -> Vec<u8> {
+    udp_frame_to(TARGET, port, length)
 }
 
-fn udp_to(address: [u8; 6], port: u16, length: usize) -> Vec<u8> {
+fn udp_frame_to(address: [u8; 6], port: u16, length: usize) -> Vec<u8> {
     const HEADERS: usize = 14 + 20 + 8;
     let payload = vec![0x5a; length.saturating_sub(HEADERS)];
     Frame::ethernet_between(SOURCE, address).ipv4(CLIENT, SERVER).udp(4000, port, &payload)

@@ -20,7 +20,7 @@ pub(crate) fn is_selected(row: &str) -> bool {
     words.is_empty() || words.iter().any(|word| row.contains(word.as_str()))
 }
 
-/// A candidate, with its name and a measurement that returns a larger number for a better result.
+/// A candidate, with its name and a measurement. A larger result is better.
 pub(crate) struct Candidate<'c> {
     pub(crate) name: &'static str,
     pub(crate) measure: Box<dyn FnMut() -> Result<f64, String> + 'c>,
@@ -61,7 +61,7 @@ pub(crate) fn interleave(
         return Ok(Vec::new());
     }
     let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
-    Ok(rows(subject, (unit, Better::More), sentinel_ns, &samples, goals))
+    Ok(rows_of_samples(subject, (unit, Better::More), sentinel_ns, &samples, goals))
 }
 
 /// Measures all candidates `rounds` times, interleaved; returns the round trip of a cache line in
@@ -90,7 +90,7 @@ pub(crate) fn measure_interleaved(
 
 /// Returns the rows for samples taken in rounds: each candidate against the first, each goal
 /// against its reference. A ratio above 1 means that the candidate is better.
-pub(crate) fn rows(
+pub(crate) fn rows_of_samples(
     (bench, row, x): (&'static str, &str, f64),
     (unit, better): (&'static str, Better),
     sentinel_ns: f64,
@@ -167,7 +167,7 @@ mod tests {
     fn lower_cost_has_the_higher_ratio() {
         let samples =
             [("a", 6.0), ("b", 2.0)].map(|(name, value)| Samples { name, values: vec![value; 3] });
-        let rows = rows(("t", "r", 1.0), ("ns", Better::Less), 0.0, &samples, &[]);
+        let rows = rows_of_samples(("t", "r", 1.0), ("ns", Better::Less), 0.0, &samples, &[]);
         assert_eq!(rows.iter().map(|r| r.ratio).collect::<Vec<_>>(), [1.0, 3.0]);
     }
 }

@@ -15,7 +15,7 @@ const BLOCK_SIZES: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 15_000_000;
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for block in BLOCK_SIZES {
@@ -28,7 +28,7 @@ fn measure_block_size(block: usize, rounds: usize) -> Result<Vec<Row>, String> {
     let source = vec![3; block];
     let (mut buffer, mut to) = (vec![0; block], vec![0; block]);
     let copies = || {
-        measure(|| {
+        measure_call_rate(|| {
             buffer.copy_from_slice(black_box(&source));
             to.copy_from_slice(black_box(&buffer));
             black_box(&mut to);
@@ -40,13 +40,13 @@ fn measure_block_size(block: usize, rounds: usize) -> Result<Vec<Row>, String> {
         let mut last = RecentReads::default();
         let mut to = vec![0; block];
         let source = &source;
-        measure(move || {
+        measure_call_rate(move || {
             let lazy = pages.copy_lazily(black_box(source)).map_err(|why| why.to_string())?;
             last.remember(lazy.address(), source);
             if look {
                 black_box(lazy.first().copied());
             }
-            write(&lazy, &last, &mut to);
+            write_lazily(&lazy, &last, &mut to);
             Ok(())
         })
     };
@@ -76,14 +76,14 @@ impl<'a> RecentReads<'a> {
         }
     }
 
-    fn source(&self, address: usize) -> Option<&'a [u8]> {
+    fn source_at(&self, address: usize) -> Option<&'a [u8]> {
         self.line.iter().find(|(other, _)| *other == address).map(|(_, source)| *source)
     }
 }
 
-/// Writes a pointer if the buffer was not touched, else copies its bytes.
-fn write(lazy: &LazyCopy<'_>, last: &RecentReads<'_>, to: &mut [u8]) {
-    match last.source(lazy.address()).filter(|_| lazy.is_untouched()) {
+/// Writes a pointer if the buffer was not accessed since the read; otherwise copies its bytes.
+fn write_lazily(lazy: &LazyCopy<'_>, last: &RecentReads<'_>, to: &mut [u8]) {
+    match last.source_at(lazy.address()).filter(|_| lazy.is_untouched()) {
         Some(source) => {
             black_box((source.as_ptr(), source.len()));
         }
@@ -95,7 +95,7 @@ fn write(lazy: &LazyCopy<'_>, last: &RecentReads<'_>, to: &mut [u8]) {
 }
 
 /// Calls `one` repeatedly; returns thousands of calls per second.
-fn measure(mut one: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+fn measure_call_rate(mut one: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let (mut blocks, begin) = (0_u64, sys::clock::monotonic());
     loop {
         one()?;

@@ -2,7 +2,7 @@
 //! balance after the run.
 
 use crate::copying_endpoints;
-use crate::parallel::WORK;
+use crate::parallel::WORK_FILTER;
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, run_alone};
@@ -17,7 +17,7 @@ impl Registry for BenchCatalog {
     fn find(&self, name: &str) -> Option<&'static Description> {
         let own =
             copying_endpoints::SINKS.iter().map(|entry| entry.description).find(|d| d.name == name);
-        let work = Some(&WORK).filter(|known| known.name == name);
+        let work = Some(&WORK_FILTER).filter(|known| known.name == name);
         own.or(work).or_else(|| MachineRegistry::Local.find(name))
     }
 

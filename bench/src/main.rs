@@ -69,7 +69,7 @@ struct Arguments {
     /// Size of the generated captures in bytes; goals are judged at 1,000,000,000.
     #[arg(long, default_value_t = 1_000_000_000)]
     size: u64,
-    /// Run only rows whose names contain one of these words: `--only 'one core'`.
+    /// Run only the rows whose names contain one of these words: `--only 'one core'`.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
     /// Run this request in one thread instead, and print the time per block.
@@ -78,7 +78,7 @@ struct Arguments {
     /// Write a capture instead: kind, file and size.
     #[arg(long, hide = true, num_args = 3, value_names = ["KIND", "FILE", "SIZE"])]
     capture: Vec<String>,
-    /// Run as the reading process of a bench: kind, processor, and bytes of a block.
+    /// Run as the reading process of a bench: kind, processor, and block size in bytes.
     #[arg(long, hide = true, num_args = 3, value_names = ["KIND", "PROCESSOR", "BLOCK"])]
     reader: Vec<String>,
     /// List the benches.
@@ -96,118 +96,118 @@ struct Bench {
 const BENCHES: &[Bench] = &[
     Bench {
         name: "edits",
-        summary: "bytes changed where they lie against copies of frames [Th 5.3]",
-        run: |options| edits::run(options.rounds),
+        summary: "edits in place against edits in copies of frames [Th 5.3]",
+        run: |options| edits::run_bench(options.rounds),
     },
     Bench {
         name: "moderation",
-        summary: "an event after so many blocks [Th fig. 5.2], goals G8, G9",
-        run: moderation::run,
+        summary: "the cost of a notification per number of blocks [Th fig. 5.2], goals G8, G9",
+        run: moderation::run_bench,
     },
     Bench {
         name: "chain",
-        summary: "filters in a row against pipes and an indirect-call loop [Th fig. 5.1], goal G11",
-        run: |options| chain::run(options.rounds),
+        summary: "a chain of filters against pipes and an indirect-call loop [Th fig. 5.1], G11",
+        run: |options| chain::run_bench(options.rounds),
     },
     Bench {
         name: "walk",
-        summary: "how many blocks are walked at once, block by block to 64 [SL 6.2], goal K2",
-        run: walk::run,
+        summary: "the number of blocks walked at once, from 1 to 64 [SL 6.2], goal K2",
+        run: walk::run_bench,
     },
     Bench {
         name: "replay",
-        summary: "HTTP requests off a capture against tshark, tcpflow, suricata, tcpdump, goal G17",
-        run: replay::run,
+        summary: "HTTP requests in a capture against tshark, tcpflow, suricata, tcpdump, goal G17",
+        run: replay::run_bench,
     },
     Bench {
         name: "take",
-        summary: "frames off a packet socket, a kernel ring, AF_XDP, handed on [SL 5.5], goal G16",
-        run: take::run,
+        summary: "frames by packet socket, kernel ring or AF_XDP, forwarded [SL 5.5], goal G16",
+        run: take::run_bench,
     },
     Bench {
         name: "pipe",
         summary: "bytes between processes, against pipes and other rings, goals G1 to G4",
-        run: pipe::run,
+        run: pipe::run_bench,
     },
     Bench {
         name: "peek",
-        summary: "looking at a block instead of copying it [SL fig. 3], goal G5",
-        run: peek::run,
+        summary: "reading a block in place instead of copying it [SL fig. 3], goal G5",
+        run: peek::run_bench,
     },
     Bench {
         name: "mpipe",
         summary: "one producer, several consumers, against n pipes and tee(2) [SL §5.1]",
-        run: mpipe::run,
+        run: mpipe::run_bench,
     },
     Bench {
         name: "splice",
-        summary: "from a dbuf to an ibuf without touching it [SL fig. 4], goals G6, G7",
-        run: splice::run,
+        summary: "blocks from a dbuf to an ibuf without a copy [SL fig. 4], goals G6, G7",
+        run: splice::run_bench,
     },
     Bench {
         name: "scale",
-        summary: "rings of fixed sizes, and one that finds its size [SL figs. 11, 12], goal G10",
-        run: scale::run,
+        summary: "rings of fixed sizes, and a self-sizing ring [SL figs. 11, 12], goal G10",
+        run: scale::run_bench,
     },
     Bench {
         name: "rounds",
-        summary: "a ring that begins too large, round by round [SL fig. 7]",
-        run: scale::rounds::run,
+        summary: "a ring that starts too large, round by round [SL fig. 7]",
+        run: scale::rounds::run_bench,
     },
     Bench {
         name: "lazy",
-        summary: "reads that copy only when somebody looks [SL 5.3.3]: an experiment",
-        run: lazy::run,
+        summary: "reads that copy on first access only [SL 5.3.3]: an experiment",
+        run: lazy::run_bench,
     },
     Bench {
         name: "file",
-        summary: "cat, grep, wc and dd with the library before them [SL fig. 16], goals G12, G13",
-        run: file::run,
+        summary: "cat, grep, wc and dd with the preloaded library [SL fig. 16], goals G12, G13",
+        run: file::run_bench,
     },
     Bench {
         name: "capture",
         summary: "N readers of one stream against N tcpdumps [SL fig. 15], goal G15; needs root",
-        run: capture::run,
+        run: capture::run_bench,
     },
     Bench {
         name: "readers",
         summary: "ten and one `rx IF | pcap FILE` against tcpdumps, goal G20; needs root",
-        run: readers::run,
+        run: readers::run_bench,
     },
     Bench {
         name: "share",
-        summary: "N users, a line each, against N tcpdumps of the same filters; needs root",
-        run: share::run,
+        summary: "N users with a request each, against N tcpdumps with equal filters; needs root",
+        run: share::run_bench,
     },
     Bench {
         name: "kernel",
-        summary: "a decision, generated, in C by hand, by nftables and by tc; needs root",
-        run: decide::run,
+        summary: "a generated kernel program against C by hand, nftables and tc; needs root",
+        run: decide::run_bench,
     },
     Bench {
         name: "filter",
         summary: "1 % of a flood against tcpdump, AF_XDP and Click; needs root",
-        run: pick::run,
+        run: pick::run_bench,
     },
     Bench {
         name: "placement",
-        summary: "all placements of lines against those that the policies choose; needs root",
-        run: placement::run,
+        summary: "all placements of requests against the choices of the policies; needs root",
+        run: placement::run_bench,
     },
     Bench {
         name: "parallel",
         summary: "one filter on two processors against one, by load and by session [Th §5.4]",
-        run: parallel::run,
+        run: parallel::run_bench,
     },
     Bench {
         name: "rings",
-        summary: "the ring of a line, sizing and signalling itself, against fixed ones [SL §5.4]",
-        run: rings::run,
+        summary: "the self-sizing ring of a request against fixed rings [SL §5.4]",
+        run: rings::run_bench,
     },
     Bench {
         name: "live",
-        summary: "HTTP requests off a cable against suricata, tcpflow, tcpdump; needs root",
-        run: live::run,
+        summary: "HTTP requests on a veth pair against suricata, tcpflow, tcpdump; needs root",
+        run: live::run_bench,
     },
 ];
 
@@ -266,7 +266,7 @@ fn main() -> ExitCode {
             print_line(&if arguments.json { row.to_json() } else { row.to_string() });
         }
         if let Some(folder) = &arguments.plot
-            && let Err(why) = plot::draw(folder, bench.name, &rows)
+            && let Err(why) = plot::draw_chart(folder, bench.name, &rows)
         {
             eprintln!("error: cannot draw into {}: {why}", folder.display());
             return ExitCode::FAILURE;
@@ -282,9 +282,9 @@ fn run_in_thread<T: Send>(
     run: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, String> {
     // As much as the main thread has.
-    const STACK: usize = 8 << 20;
+    const STACK_SIZE: usize = 8 << 20;
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
+        let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_SIZE);
         let running = thread.spawn_scoped(scope, run).map_err(|why| why.to_string())?;
         running.join().unwrap_or_else(|_| Err("it panicked".to_owned()))
     })

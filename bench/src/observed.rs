@@ -9,9 +9,9 @@ use crate::harness::median;
 use crate::processes::wait_until_idle;
 use crate::sentinel::Sentinel;
 
-/// The costs per frame in one sample.
+/// The costs per frame in one sample of a flood.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sample {
+pub(crate) struct ObserverSample {
     /// Processor time of sending over the observed veth pair, in ns per frame.
     pub(crate) sending: f64,
     /// Processor time of sending over the unobserved veth pair, in ns per frame.
@@ -24,9 +24,9 @@ pub(crate) struct Sample {
     pub(crate) doorbells: u64,
 }
 
-impl Sample {
-    /// Computes the costs from the frame count, the sending times, and the processor time of the
-    /// processes.
+impl ObserverSample {
+    /// Computes the costs from the number of frames, the times of sending, and the processor time
+    /// of the processes.
     pub(crate) fn new(frames: usize, took: SendTimes, used_ns: u64) -> Self {
         let each = |ns: u64| ns as f64 / frames as f64;
         let (sending, unobserved, processes) =
@@ -35,17 +35,18 @@ impl Sample {
     }
 
     /// Returns the cost of observing in the kernel, in ns per frame.
-    pub(crate) fn kernel(&self) -> f64 {
+    pub(crate) fn kernel_cost(&self) -> f64 {
         self.sending - self.unobserved
     }
 
-    /// Returns the total cost of observing in ns per frame, at least 1 despite noise.
-    pub(crate) fn cost(&self) -> f64 {
-        (self.kernel() + self.processes).max(1.0)
+    /// Returns the total cost of observing in ns per frame. The result is at least 1, because noise
+    /// could make it negative.
+    pub(crate) fn total_cost(&self) -> f64 {
+        (self.kernel_cost() + self.processes).max(1.0)
     }
 
-    /// Sends warm-up frames and then the sample while the processes observe. Waits until the
-    /// processes are idle.
+    /// Sends frames for warm-up and then the frames of the sample, while the processes observe.
+    /// Waits until the processes are idle.
     pub(crate) fn measure(
         floods: &mut Floods,
         processes: &[u32],
@@ -61,18 +62,19 @@ impl Sample {
 /// The samples of all observers.
 #[derive(Debug)]
 pub(crate) struct ObserverSamples<W> {
-    pub(crate) all: Vec<(W, Vec<Sample>)>,
+    pub(crate) all: Vec<(W, Vec<ObserverSample>)>,
     pub(crate) sentinel_ns: f64,
 }
 
 impl<W: Copy + PartialEq> ObserverSamples<W> {
     /// Measures all observers `rounds` times, interleaved.
-    pub(crate) fn take(
+    pub(crate) fn measure_all(
         rounds: usize,
         all: &[W],
-        mut observe: impl FnMut(W) -> Result<Sample, String>,
+        mut observe: impl FnMut(W) -> Result<ObserverSample, String>,
     ) -> Result<Self, String> {
-        let mut all: Vec<(W, Vec<Sample>)> = all.iter().map(|who| (*who, Vec::new())).collect();
+        let mut all: Vec<(W, Vec<ObserverSample>)> =
+            all.iter().map(|who| (*who, Vec::new())).collect();
         let mut sentinels = Vec::new();
         for round in 0..=rounds {
             sentinels.push(Sentinel::measure());
@@ -89,7 +91,7 @@ impl<W: Copy + PartialEq> ObserverSamples<W> {
 
     /// Returns the results of `value` for each sample of an observer; empty if the observer has no
     /// samples.
-    pub(crate) fn values(&self, who: W, value: impl Fn(&Sample) -> f64) -> Vec<f64> {
+    pub(crate) fn values(&self, who: W, value: impl Fn(&ObserverSample) -> f64) -> Vec<f64> {
         let found = self.all.iter().find(|(observes, _)| *observes == who);
         found.map(|(_, samples)| samples.iter().map(value).collect()).unwrap_or_default()
     }
@@ -102,14 +104,14 @@ mod tests {
     #[test]
     fn cost_of_observing_is_relative_to_no_observer() {
         let mut turn = 0;
-        let taken = ObserverSamples::take(2, &["somebody", "somebody else"], |_| {
+        let taken = ObserverSamples::measure_all(2, &["somebody", "somebody else"], |_| {
             turn += 1;
-            Ok(Sample::new(10, SendTimes { observed: turn * 1000, unobserved: 2500 }, 50))
+            Ok(ObserverSample::new(10, SendTimes { observed: turn * 1000, unobserved: 2500 }, 50))
         });
         let taken = taken.unwrap();
         assert_eq!(taken.values("somebody", |sample| sample.sending), [300.0, 500.0]);
-        assert_eq!(taken.values("somebody", Sample::kernel), [50.0, 250.0]);
-        assert_eq!(taken.values("somebody else", Sample::cost), [155.0, 355.0]);
-        assert_eq!(taken.values("who is not there", Sample::cost), [0.0; 0]);
+        assert_eq!(taken.values("somebody", ObserverSample::kernel_cost), [50.0, 250.0]);
+        assert_eq!(taken.values("somebody else", ObserverSample::total_cost), [155.0, 355.0]);
+        assert_eq!(taken.values("who is not there", ObserverSample::total_cost), [0.0; 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! The options of a run.
+//! Options of a run of the benches.
 
 /// The options of a run, from the command line.
 pub(crate) struct Options {

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Code shared by the peers.
-const COMMON: &str = include_str!("../peers/common.h");
+const COMMON_SOURCE: &str = include_str!("../peers/common.h");
 /// The header of the C library.
-const HEADER: &str = include_str!("../../crates/capi/include/streamline.h");
+const LIBRARY_HEADER: &str = include_str!("../../crates/capi/include/streamline.h");
 /// The file name of the C library as cargo builds it.
-const LIBRARY: &str = "libstreamline_c.so";
+const LIBRARY_FILE: &str = "libstreamline_c.so";
 
 /// A compiled program in a temporary directory.
 pub(crate) struct CompiledPeer {
@@ -39,10 +39,10 @@ impl CompiledPeer {
     /// program.
     pub(crate) fn with_library(name: &str, source: &str) -> Result<Self, String> {
         let own = std::env::current_exe().map_err(|why| why.to_string())?;
-        let built = own.with_file_name(LIBRARY);
+        let built = own.with_file_name(LIBRARY_FILE);
         if !built.is_file() {
             return Err(format!(
-                "`{LIBRARY}` is not beside this program: `cargo build --release -p \
+                "`{LIBRARY_FILE}` is not beside this program: `cargo build --release -p \
                  streamline-capi` builds it"
             ));
         }
@@ -75,9 +75,9 @@ impl CompiledPeer {
         let text = compiled.program.with_extension(extension);
         std::fs::write(&text, source).map_err(|why| why.to_string())?;
         let common = compiled.folder.0.join("common.h");
-        std::fs::write(common, COMMON).map_err(|why| why.to_string())?;
+        std::fs::write(common, COMMON_SOURCE).map_err(|why| why.to_string())?;
         let header = compiled.folder.0.join("streamline.h");
-        std::fs::write(header, HEADER).map_err(|why| why.to_string())?;
+        std::fs::write(header, LIBRARY_HEADER).map_err(|why| why.to_string())?;
         let mut command = Command::new(compiler);
         // The arguments come last: the linker searches a library for symbols missing before it.
         command.arg("-O3").arg("-o").arg(compiled.program()).arg(&text).args(arguments);

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
 /// The matcher, compiled from C.
-pub(crate) struct Pipes(CompiledPeer);
+pub(crate) struct PipedMatcher(CompiledPeer);
 
 /// The part of a block that a filter of the chain reads.
 #[derive(Clone, Copy)]
@@ -14,12 +14,12 @@ pub(crate) enum FilterExtent {
     Whole,
 }
 
-const SOURCE: &str = include_str!("../peers/matcher.c");
+const MATCHER_SOURCE: &str = include_str!("../peers/matcher.c");
 
-impl Pipes {
+impl PipedMatcher {
     /// Compiles the matcher; the error is the reason of a failure.
     pub(crate) fn compile() -> Result<Self, String> {
-        CompiledPeer::new("matcher", SOURCE).map(Self)
+        CompiledPeer::new("matcher", MATCHER_SOURCE).map(Self)
     }
 
     /// Sends `blocks` blocks of 1 KB through `filters` processes between a source and a sink; each

@@ -1,5 +1,6 @@
-//! A chart per bench, with a panel for each unit. If a bench has a variable, every candidate is a
-//! curve over it, with the spread of its samples; otherwise every row is a bar.
+//! Charts of the results: one per bench, with a panel for each unit. If a bench has a variable,
+//! every candidate is a curve over that variable, with the spread of its samples; otherwise every
+//! row is a bar.
 
 use crate::row::Row;
 use plotters::prelude::*;
@@ -7,7 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::Path;
 
 /// The name of the variable of each bench that has one.
-const AXES: &[(&str, &str)] = &[
+const VARIABLE_NAMES: &[(&str, &str)] = &[
     ("capture", "readers of the stream, frames of 64 B"),
     ("chain", "filters in a row"),
     ("edits", "bytes of a frame"),
@@ -35,13 +36,13 @@ const CURVE_LABEL_WIDTH: u32 = 230;
 /// Width of the labels of bars in pixels.
 const BAR_LABEL_WIDTH: u32 = 400;
 /// Ratio of the largest to the smallest value beyond which an axis is logarithmic.
-const LOGARITHMIC_FROM: f64 = 12.0;
+const LOGARITHMIC_RATIO_MIN: f64 = 12.0;
 
 type DrawResult = Result<(), Box<dyn std::error::Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 /// Draws the rows of a bench into `DIR/NAME.svg`.
-pub(crate) fn draw(folder: &Path, bench: &str, rows: &[Row]) -> Result<(), String> {
+pub(crate) fn draw_chart(folder: &Path, bench: &str, rows: &[Row]) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|why| why.to_string())?;
     let panels = panels(rows);
     let height: u32 = panels.iter().map(Panel::height).sum();
@@ -213,7 +214,7 @@ impl Axis {
     fn new(values: impl Iterator<Item = f64> + Clone) -> Self {
         let low = values.clone().fold(f64::INFINITY, f64::min);
         let high = values.fold(f64::NEG_INFINITY, f64::max);
-        Self { logarithmic: low > 0.0 && high / low > LOGARITHMIC_FROM, low, high }
+        Self { logarithmic: low > 0.0 && high / low > LOGARITHMIC_RATIO_MIN, low, high }
     }
 
     fn position(&self, value: f64) -> f64 {
@@ -318,7 +319,7 @@ fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Curve]) -> Draw
     let title = ("sans-serif", 18).into_font().into_text_style(area);
     let centre = Pos::new(HPos::Center, VPos::Top);
     area.draw_text(&format!("{bench}: {unit}"), &title.pos(centre), (middle, 12))?;
-    let axis = AXES.iter().find(|(name, _)| *name == bench).map_or("", |(_, axis)| axis);
+    let axis = VARIABLE_NAMES.iter().find(|(name, _)| *name == bench).map_or("", |(_, axis)| axis);
     area.draw_text(axis, &text.pos(centre), (middle, bottom as i32 + 30))?;
     for (place, Curve { name, points }) in lines.iter().enumerate() {
         let colour = color(place);

@@ -9,10 +9,10 @@ use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
-/// Processor time per [`WINDOW`] below which programs are idle, in ns.
+/// Processor time per [`IDLE_CHECK_INTERVAL`] below which programs are idle, in ns.
 const IDLE_NS: u64 = 3_000_000;
 /// Interval between two checks whether programs are idle.
-const WINDOW: Duration = Duration::from_millis(200);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Returns the numbers of voluntary and of involuntary context switches of a task: `thread-self`,
 /// or a process id for the first thread of that process.
@@ -34,7 +34,7 @@ impl Children {
     }
 
     /// Returns the process ids.
-    pub(crate) fn processes(&self) -> Vec<u32> {
+    pub(crate) fn process_ids(&self) -> Vec<u32> {
         self.0.iter().map(Child::id).collect()
     }
 
@@ -77,7 +77,7 @@ pub(crate) fn start_on_second_processor(
 }
 
 /// Returns the path of our program; prints a message if it is missing.
-pub(crate) fn streamline() -> Option<PathBuf> {
+pub(crate) fn streamline_path() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?.with_file_name("streamline");
     if path.is_file() {
         return Some(path);
@@ -103,7 +103,7 @@ pub(crate) fn wait_until_idle(processes: &[u32]) -> u64 {
     let mut now = all();
     wait_until("all frames are looked at", || {
         // Without descriptors this only waits.
-        sys::poll::readable(&[], Some(WINDOW));
+        sys::poll::readable(&[], Some(IDLE_CHECK_INTERVAL));
         let before = std::mem::replace(&mut now, all());
         now.saturating_sub(before) < IDLE_NS
     });
@@ -111,7 +111,7 @@ pub(crate) fn wait_until_idle(processes: &[u32]) -> u64 {
 }
 
 /// Returns true if a program is attached to the ingress of the server's device.
-pub(crate) fn has_tap(space: &Namespace) -> bool {
+pub(crate) fn has_ingress_program(space: &Namespace) -> bool {
     space.run_inside(|| {
         let index =
             RouteSocket::open().and_then(|links| links.by_name(SERVER_DEVICE)).map(|it| it.index);

@@ -1,5 +1,5 @@
-//! `bench rings`: the ring of a line, as `streamline run` plans it, against fixed ones. [SL §5.4;
-//! Th §5.2.2], FEATURES F6, K5
+//! `bench rings`: the ring between two threads of a request as `streamline run` plans it, compared
+//! with fixed rings. [SL §5.4; Th §5.2.2], FEATURES F6, K5
 //!
 //! The line runs on threads as for a user. Candidates change the plan: the number of entries, which
 //! by default follows the pressure, and T_b, the number of blocks after which a sleeping reader is
@@ -7,7 +7,7 @@
 //! that wakes its reader seldom leaves time to others. The mechanism alone is a bare crossing, in
 //! which batches of 64 pointers pass from one thread to another.
 
-use crate::harness::{Better, Samples, median, rows};
+use crate::harness::{Better, Samples, median, rows_of_samples};
 use crate::line::plan_for_machine;
 use crate::options::Options;
 use crate::row::Row;
@@ -22,29 +22,29 @@ use engine::run::{StopConditions, run as go};
 use pipeline::plan::{Machine, PlannedEdge, RingPlan};
 use std::sync::Arc;
 
-/// A candidate: its name, and the ring of the plan changed to it.
+/// A candidate: its name, and the change that it makes to the planned ring.
 type RingChange = (&'static str, fn(&mut RingPlan));
 
 const CANDIDATES: [RingChange; 5] = [
-    ("fixed 4096, T_b 32", |ring| fix(ring, ring.entries, 32)),
-    ("fixed 256, T_b 32", |ring| fix(ring, ring.entries_min, 32)),
+    ("fixed 4096, T_b 32", |ring| fix_ring(ring, ring.entries, 32)),
+    ("fixed 256, T_b 32", |ring| fix_ring(ring, ring.entries_min, 32)),
     ("fixed 4096, T_b adapts", |ring| ring.entries_min = ring.entries),
     ("fixed 16384, T_b adapts", |ring| (ring.entries, ring.entries_min) = (16_384, 16_384)),
     ("self-sizing, T_b adapts", |_| ()),
 ];
-/// Blocks of one run of a line.
-const BLOCKS: u64 = 4_000_000;
-/// Batches of one run of the mechanism.
-const BATCHES: u64 = 400_000;
+/// Number of blocks per run of a request.
+const BLOCKS_PER_RUN: u64 = 4_000_000;
+/// Number of batches per run of the mechanism.
+const BATCHES_PER_RUN: u64 = 400_000;
 /// Number of blocks per batch of the mechanism, the same as in a request.
-const BATCH: usize = 64;
+const BLOCKS_PER_BATCH: usize = 64;
 
-fn fix(ring: &mut RingPlan, entries: usize, signal_blocks: usize) {
+fn fix_ring(ring: &mut RingPlan, entries: usize, signal_blocks: usize) {
     (ring.entries, ring.entries_min) = (entries, entries);
     (ring.signal_blocks, ring.signal_blocks_max) = (signal_blocks, signal_blocks);
 }
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let allowed = sys::process::allowed_processors().map_err(|why| why.to_string())?;
     let one = allowed.get(..1).unwrap_or_default();
     let mut all = Vec::new();
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         // Threads of the run inherit this.
         sys::process::pin_among(processors).map_err(|why| why.to_string())?;
         for size in [64, 1400] {
-            let blocks = BLOCKS * 64 / (64 + size / 4);
+            let blocks = BLOCKS_PER_RUN * 64 / (64 + size / 4);
             let text = format!(
                 "generate count={blocks} size={size} seq=yes | udp | match \"qqqq\" @thread1 |0 \
                  count @thread1"
@@ -65,9 +65,10 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(all)
 }
 
-/// Measures a line with each candidate: blocks per second, and per second of processor time.
+/// Measures a request with each candidate: blocks per second, and blocks per second of processor
+/// time.
 fn measure_line(name: &str, text: &str, rounds: usize) -> Result<Vec<Row>, String> {
-    let (mut rates, mut costs) = (empty(), empty());
+    let (mut rates, mut costs) = (empty_samples(), empty_samples());
     let mut sentinels = Vec::new();
     for round in 0..=rounds {
         sentinels.push(Sentinel::measure());
@@ -81,9 +82,14 @@ fn measure_line(name: &str, text: &str, rounds: usize) -> Result<Vec<Row>, Strin
         }
     }
     let sentinel = median(&sentinels);
-    let mut all =
-        rows(("rings", name, f64::NAN), ("Mblocks/s", Better::More), sentinel, &rates, &[]);
-    all.extend(rows(
+    let mut all = rows_of_samples(
+        ("rings", name, f64::NAN),
+        ("Mblocks/s", Better::More),
+        sentinel,
+        &rates,
+        &[],
+    );
+    all.extend(rows_of_samples(
         ("rings", name, f64::NAN),
         ("cpu ns/block", Better::Less),
         sentinel,
@@ -93,11 +99,12 @@ fn measure_line(name: &str, text: &str, rounds: usize) -> Result<Vec<Row>, Strin
     Ok(all)
 }
 
-fn empty() -> Vec<Samples> {
+fn empty_samples() -> Vec<Samples> {
     CANDIDATES.iter().map(|(name, _)| Samples { name, values: Vec::new() }).collect()
 }
 
-/// Runs a line; returns its rate in Mblocks/s and its processor time in ns per block.
+/// Runs a request; returns its rate in millions of blocks per second, and its processor time in ns
+/// per block.
 pub(crate) fn run_line(text: &str, change: fn(&mut RingPlan)) -> Result<(f64, f64), String> {
     let mut plan = plan_for_machine(text, &Machine::example())?;
     for edge in &mut plan.edges {
@@ -121,7 +128,8 @@ pub(crate) fn run_line(text: &str, change: fn(&mut RingPlan)) -> Result<(f64, f6
     Ok((given * 1e3 / outcome.elapsed_ns.max(1) as f64, spent as f64 / given))
 }
 
-/// Measures a bare crossing of holes, fixed and self-sizing.
+/// Measures a bare crossing, over which pointers without bytes pass, with a fixed and with a
+/// self-sizing ring.
 fn measure_mechanism(name: &str, rounds: usize) -> Vec<Row> {
     let mut samples: Vec<Samples> =
         ["fixed 4096", "self-sizing"].map(|name| Samples { name, values: Vec::new() }).into();
@@ -136,10 +144,10 @@ fn measure_mechanism(name: &str, rounds: usize) -> Vec<Row> {
         }
     }
     let subject = ("rings", name, f64::NAN);
-    rows(subject, ("Mblocks/s", Better::More), median(&sentinels), &samples, &[])
+    rows_of_samples(subject, ("Mblocks/s", Better::More), median(&sentinels), &samples, &[])
 }
 
-/// Passes batches over a crossing; returns the rate in Mblocks/s.
+/// Passes batches over a crossing; returns the rate in millions of blocks per second.
 fn run_mechanism(scales: bool) -> f64 {
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let entries = if scales { 1024 } else { 4096 };
@@ -160,8 +168,8 @@ fn run_mechanism(scales: bool) -> f64 {
 
 fn write_all(mut writer: CrossingWriter, doorbell: &Doorbell) {
     let entry = Entry { pointer: RichPointer::hole(64), ..Entry::default() };
-    let batch = [entry; BATCH];
-    for _ in 0..BATCHES {
+    let batch = [entry; BLOCKS_PER_BATCH];
+    for _ in 0..BATCHES_PER_RUN {
         let mut rest = batch.as_slice();
         while let Ok(pushed) = writer.push(rest, &[])
             && pushed.put < rest.len()
@@ -181,7 +189,7 @@ fn read_all(mut reader: CrossingReader, doorbell: &Doorbell) -> u64 {
             reader.unread_entries().is_ok_and(|waiting| waiting > 0)
                 || reader.is_finished().unwrap_or(true)
         });
-        let _ = reader.release(BATCH);
+        let _ = reader.release(BLOCKS_PER_BATCH);
     }
     reader.counts().blocks
 }
@@ -191,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn f6_ring_of_a_line_delivers_with_every_candidate() {
+    fn f6_every_candidate_ring_delivers_all_blocks() {
         let text = "generate count=50000 size=64 seq=yes | udp | match \"qqqq\" @thread1 |0 count \
                     @thread1";
         for (name, change) in CANDIDATES {

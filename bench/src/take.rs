@@ -15,10 +15,10 @@
 
 mod rest;
 
-use crate::flood::{Floods, Host};
-use crate::harness::{Better, Goal, Samples, median, rows};
+use crate::flood::{Floods, ReceivingHost};
+use crate::harness::{Better, Goal, Samples, median, rows_of_samples};
 use crate::options::Options;
-use crate::processes::{has_tap, interrupt_and_wait, wait_until_idle};
+use crate::processes::{has_ingress_program, interrupt_and_wait, wait_until_idle};
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use crate::temp_directory::TempDirectory;
@@ -29,7 +29,7 @@ use testkit::net::{Pair, SERVER_DEVICE, is_observing, wait_until};
 const FRAME_LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
 /// Number of frames per sample. Together with the frames for warm-up they fit into a ring of 128
 /// MB, in which AF_XDP has 30,720 frames.
-const FRAMES: usize = 25_000;
+const FRAMES_PER_SAMPLE: usize = 25_000;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
 
@@ -64,19 +64,19 @@ struct TakeSample {
     lost: f64,
 }
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("take").map_err(|why| why.to_string())?;
     // First, because a flood binds this thread to one processor.
-    let mut all = rest::run(options)?;
+    let mut all = rest::run_bench(options)?;
     for (length, name) in FRAME_LENGTHS {
-        let mut floods = Floods::new(length, 1, Host::Ignores)?;
+        let mut floods = Floods::new(length, 1, ReceivingHost::Ignores)?;
         add_second_pair(&floods.observed.pair);
         let mut sentinels = Vec::new();
         let mut taken: Vec<Vec<TakeSample>> = vec![Vec::new(); REQUESTS.len()];
         for round in 0..=options.rounds {
             sentinels.push(Sentinel::measure());
             for ((.., line), samples) in REQUESTS.iter().zip(&mut taken) {
-                let sample = observe(&mut floods, &folder, line)?;
+                let sample = measure_request(&mut floods, &folder, line)?;
                 // The first round is a warm-up.
                 if round > 0 {
                     samples.push(sample);
@@ -98,7 +98,11 @@ fn add_second_pair(pair: &Pair) {
 }
 
 /// Sends a sample while a request runs on the second processor.
-fn observe(floods: &mut Floods, folder: &TempDirectory, line: &str) -> Result<TakeSample, String> {
+fn measure_request(
+    floods: &mut Floods,
+    folder: &TempDirectory,
+    line: &str,
+) -> Result<TakeSample, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name("streamline");
     let report = folder.0.join("report");
     let mut command = floods.observed.pair.server.command("taskset");
@@ -110,18 +114,18 @@ fn observe(floods: &mut Floods, folder: &TempDirectory, line: &str) -> Result<Ta
         true => has_xdp_program(&floods.observed.pair),
         false => {
             let space = &floods.observed.pair.server;
-            is_observing(space, process) || has_tap(space)
+            is_observing(space, process) || has_ingress_program(space)
         }
     });
     floods.send(WARM_UP_FRAMES)?;
     let before = wait_until_idle(&[process]);
-    let took = floods.send(FRAMES)?;
+    let took = floods.send(FRAMES_PER_SAMPLE)?;
     let used = (wait_until_idle(&[process]) - before) as f64;
     interrupt_and_wait(child, line)?;
     let told = std::fs::read_to_string(&report).map_err(|why| why.to_string())?;
     let told: serde_json::Value = serde_json::from_str(&told).map_err(|why| why.to_string())?;
     let given = told["sources"][0]["given"]["blocks"].as_f64().unwrap_or(0.0);
-    let frames = FRAMES as f64;
+    let frames = FRAMES_PER_SAMPLE as f64;
     let lost = 1.0 - given / (frames + WARM_UP_FRAMES as f64);
     let (sending, alone) = (took.observed as f64 / frames, took.unobserved as f64 / frames);
     Ok(TakeSample { sending, alone, process: used / frames, lost })
@@ -147,7 +151,13 @@ fn result_rows(length: &str, taken: &[Vec<TakeSample>], sentinel_ns: f64) -> Vec
         let row = format!("{length}, {subject}");
         let mut add = |unit, values: &[Samples], goals: &[Goal]| {
             let better = (unit, Better::Less);
-            all.extend(rows(("take", &row, f64::NAN), better, sentinel_ns, values, goals));
+            all.extend(rows_of_samples(
+                ("take", &row, f64::NAN),
+                better,
+                sentinel_ns,
+                values,
+                goals,
+            ));
         };
         // Noise may make the difference negative.
         let cost = |sample: &TakeSample| (sample.sending - sample.alone + sample.process).max(1.0);

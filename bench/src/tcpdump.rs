@@ -11,7 +11,7 @@ use testkit::net::{Pair, SERVER_DEVICE, wait_until};
 pub(crate) const TCPDUMP: &str = "tcpdump";
 
 /// Running instances.
-pub(crate) struct Tcpdumps {
+pub(crate) struct RunningTcpdumps {
     children: Children,
     count: usize,
 }
@@ -25,7 +25,7 @@ pub(crate) struct FinalReport {
     pub(crate) lost: u64,
 }
 
-impl Tcpdumps {
+impl RunningTcpdumps {
     /// Starts a tcpdump for each filter, which may be empty, on the second processor, and waits
     /// until each observes frames. Each has a ring of `ring` bytes, captures `keep` bytes of a
     /// frame, and writes to /dev/null.
@@ -76,13 +76,13 @@ impl Tcpdumps {
     }
 
     /// Returns the process ids.
-    pub(crate) fn processes(&self) -> Vec<u32> {
-        self.children.processes()
+    pub(crate) fn process_ids(&self) -> Vec<u32> {
+        self.children.process_ids()
     }
 
     /// Stops all tcpdumps; returns their final reports. Frames in a partly filled block do not
     /// count as lost, because they would have been delivered within a second.
-    pub(crate) fn end(self, folder: &Path) -> Result<Vec<FinalReport>, String> {
+    pub(crate) fn stop(self, folder: &Path) -> Result<Vec<FinalReport>, String> {
         self.children.interrupt_and_wait(TCPDUMP)?;
         Ok((0..self.count)
             .map(|number| parse_report(&read_text(&folder.join(number.to_string()))))

@@ -1,4 +1,4 @@
-//! Hand-written reference loops, each for one job.
+//! Hand-written reference loops, one for each job that a bench compares.
 //!
 //! They are in a separate crate and never inlined, so that the compiler cannot optimize a loop
 //! together with the benchmark that calls it (the workspace has no LTO).
@@ -14,8 +14,8 @@ pub fn first_byte_is_two(block: &[u8]) -> bool {
     block.first() == Some(&2)
 }
 
-/// Returns true if no byte of the block is 0xff. The benchmark's blocks contain none, so every byte
-/// is read.
+/// Returns true if no byte of the block is 0xff. The benchmark's blocks contain no such byte, so
+/// every byte is read.
 #[inline(never)]
 #[must_use]
 pub fn no_byte_is_ff(block: &[u8]) -> bool {
@@ -26,7 +26,7 @@ pub fn no_byte_is_ff(block: &[u8]) -> bool {
 /// all filters.
 #[inline(never)]
 #[must_use]
-pub fn indirect_calls(blocks: &[&[u8]], filters: &[Matcher], rounds: u64) -> u64 {
+pub fn count_by_indirect_calls(blocks: &[&[u8]], filters: &[Matcher], rounds: u64) -> u64 {
     let mut passed = 0;
     for _ in 0..rounds {
         for block in blocks {

@@ -19,14 +19,14 @@
 //! are counted. The same measurement without observers shows its error.
 
 use crate::c_program::{CProgram, CSource};
-use crate::flood::{Floods, Host, SendTimes};
-use crate::harness::{Better, Goal, Samples, median, rows};
-use crate::observed::{ObserverSamples, Sample};
+use crate::flood::{Floods, ReceivingHost, SendTimes};
+use crate::harness::{Better, Goal, Samples, median, rows_of_samples};
+use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::{is_installed, processor_ns};
 use crate::row::Row;
 use crate::tap::{Tap, TapReader, default_policy, default_policy_for_many};
-use crate::tcpdump::{TCPDUMP, Tcpdumps};
+use crate::tcpdump::{RunningTcpdumps, TCPDUMP};
 use crate::temp_directory::TempDirectory;
 use ebpf::emit::tap::UNREAD_LAPS;
 use sys::bpf::ring::region_offset;
@@ -36,13 +36,13 @@ use sys::bpf::{Anchor, Link, ProgramKind, Side};
 const OBSERVER_COUNTS: [(usize, &str); 4] =
     [(1, "1 reader"), (2, "2 readers"), (5, "5 readers"), (10, "10 readers")];
 /// Frame lengths and captured bytes, each pair with its name in rows.
-const SETTINGS: [FrameSetting; 3] = [
+const FRAME_SETTINGS: [FrameSetting; 3] = [
     FrameSetting { length: 64, keep: 2048, name: "64 B" },
     FrameSetting { length: 1500, keep: 96, name: "96 of 1500 B" },
     FrameSetting { length: 1500, keep: 2048, name: "1500 B" },
 ];
 /// Number of frames per sample.
-const FRAMES: usize = 100_000;
+const FRAMES_PER_SAMPLE: usize = 100_000;
 /// Number of frames sent before a sample, for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
 /// Ring size in bytes.
@@ -69,15 +69,15 @@ const C_TAPS: [(u32, bool, &str); 5] = [
 /// Memory that a tap in C uses besides its ring, in bytes: counters, pointers, and the longest
 /// captured frame.
 const C_TAP_OVERHEAD: u32 = 24 + 16 * (1 << 14) + 2048;
-const OURS: &str = "streamline";
-const NO_OBSERVER: &str = "nobody";
-const WITH_ONE: &str = "1 of ours";
-const WITH_TEN: &str = "10 of ours";
-const ONE_TCPDUMP: &str = "1 tcpdump";
-const LIMIT_NAME: &str = "what it may cost";
-/// Limit of the kernel's cost for each additional reader, in ns per frame (G15).
+const OUR_NAME: &str = "streamline";
+const NO_OBSERVER_NAME: &str = "no observer";
+const ONE_READER_NAME: &str = "1 reader";
+const TEN_READERS_NAME: &str = "10 readers";
+const ONE_TCPDUMP_NAME: &str = "1 tcpdump";
+const LIMIT_NAME: &str = "limit";
+/// Limit of the kernel's cost of each additional reader, in ns per frame (G15).
 const ADDED_READER_NS_MAX: f64 = 30.0;
-/// Limit of the kernel's cost for a tap without readers, in ns per frame (G15).
+/// Limit of the kernel's cost of a tap without readers, in ns per frame (G15).
 const UNREAD_TAP_NS_MAX: f64 = 150.0;
 
 #[derive(Clone, Copy, Debug)]
@@ -92,24 +92,26 @@ struct FrameSetting {
 enum CaptureObservers {
     NoObserver,
     /// A tap with the given number of readers, which all wait for one doorbell.
-    Ours(usize),
+    Readers(usize),
     /// A tap with a ring of the given size in bytes, whose doorbells are drained while no frame is
     /// read.
-    Drained(u32),
+    DrainedTap(u32),
     /// A tap without a reader.
-    Unread,
+    UnreadTap,
     Tcpdumps(usize),
     /// A tap in C with an unread ring of the given size in bytes. The flag is true if the tap reads
     /// the clock.
     CTap(u32, bool),
 }
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("capture").map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
-    for setting in SETTINGS {
-        let floods = Floods::new(setting.length, 1, Host::Receives)?;
-        rows.extend(CaptureBench { floods, folder: &folder, setting }.run(options.rounds)?);
+    for setting in FRAME_SETTINGS {
+        let floods = Floods::new(setting.length, 1, ReceivingHost::Receives)?;
+        rows.extend(
+            CaptureBench { floods, folder: &folder, setting }.measure_rows(options.rounds)?,
+        );
     }
     Ok(rows)
 }
@@ -121,46 +123,48 @@ struct CaptureBench<'b> {
 }
 
 impl CaptureBench<'_> {
-    fn run(mut self, rounds: usize) -> Result<Vec<Row>, String> {
-        let mut all = vec![CaptureObservers::NoObserver, CaptureObservers::Unread];
-        all.extend(DRAINED_RINGS.map(|(bytes, _)| CaptureObservers::Drained(bytes)));
-        all.extend(OBSERVER_COUNTS.map(|(count, _)| CaptureObservers::Ours(count)));
+    fn measure_rows(mut self, rounds: usize) -> Result<Vec<Row>, String> {
+        let mut all = vec![CaptureObservers::NoObserver, CaptureObservers::UnreadTap];
+        all.extend(DRAINED_RINGS.map(|(bytes, _)| CaptureObservers::DrainedTap(bytes)));
+        all.extend(OBSERVER_COUNTS.map(|(count, _)| CaptureObservers::Readers(count)));
         if is_installed(TCPDUMP, "tcpdump") {
             all.extend(OBSERVER_COUNTS.map(|(count, _)| CaptureObservers::Tcpdumps(count)));
         }
         if is_installed("clang", "clang") {
             all.extend(C_TAPS.map(|(bytes, clock, _)| CaptureObservers::CTap(bytes, clock)));
         }
-        let taken = ObserverSamples::take(rounds, &all, |observers| self.observe(observers))?;
+        let taken =
+            ObserverSamples::measure_all(rounds, &all, |observers| self.measure_with(observers))?;
         Ok(CaptureSamples { setting: self.setting, taken }.rows())
     }
 
-    /// Measures a sample with the given observers.
-    fn observe(&mut self, observers: CaptureObservers) -> Result<Sample, String> {
+    /// Measures one sample with the given observers.
+    fn measure_with(&mut self, observers: CaptureObservers) -> Result<ObserverSample, String> {
         match observers {
             CaptureObservers::NoObserver => {
                 self.floods.send(WARM_UP_FRAMES)?;
-                Ok(Sample::new(FRAMES, self.floods.send(FRAMES)?, 0))
+                Ok(ObserverSample::new(FRAMES_PER_SAMPLE, self.floods.send(FRAMES_PER_SAMPLE)?, 0))
             }
-            CaptureObservers::Ours(readers) => self.measure_readers(readers),
-            CaptureObservers::Drained(bytes) => self.measure_drained(bytes),
-            CaptureObservers::Unread => self.measure_unread(),
+            CaptureObservers::Readers(readers) => self.measure_readers(readers),
+            CaptureObservers::DrainedTap(bytes) => self.measure_drained(bytes),
+            CaptureObservers::UnreadTap => self.measure_unread(),
             CaptureObservers::Tcpdumps(count) => self.measure_tcpdumps(count),
             CaptureObservers::CTap(bytes, clock) => self.measure_c_tap(bytes, clock),
         }
     }
 
     /// Returns the number of frames that fill `ring` bytes of a ring.
-    fn frames_in(&self, ring: u32) -> usize {
+    fn frames_filling(&self, ring: u32) -> usize {
         let bss_size = self.setting.length.min(self.setting.keep as usize);
         ring as usize / (bss_size + region_offset::HEADER as usize)
     }
 
-    fn measure_drained(&mut self, ring: u32) -> Result<Sample, String> {
+    fn measure_drained(&mut self, ring: u32) -> Result<ObserverSample, String> {
         let mut tap = self.attach_tap(ring)?;
         self.floods.send(WARM_UP_FRAMES)?;
-        let at_once = self.frames_in(RINGS_PER_DRAIN * ring);
-        let (mut took, mut left, doorbells) = (SendTimes::default(), FRAMES, tap.doorbells_sent());
+        let at_once = self.frames_filling(RINGS_PER_DRAIN * ring);
+        let (mut took, mut left, doorbells) =
+            (SendTimes::default(), FRAMES_PER_SAMPLE, tap.doorbells_sent());
         while left > 0 {
             tap.drain_doorbell();
             let sent = self.floods.send(left.min(at_once))?;
@@ -170,21 +174,25 @@ impl CaptureBench<'_> {
             };
             left = left.saturating_sub(at_once);
         }
-        Ok(Sample { doorbells: tap.doorbells_sent() - doorbells, ..Sample::new(FRAMES, took, 0) })
+        Ok(ObserverSample {
+            doorbells: tap.doorbells_sent() - doorbells,
+            ..ObserverSample::new(FRAMES_PER_SAMPLE, took, 0)
+        })
     }
 
-    fn measure_unread(&mut self) -> Result<Sample, String> {
+    fn measure_unread(&mut self) -> Result<ObserverSample, String> {
         let tap = self.attach_tap(RING_SIZE)?;
         // Until it stops copying, and one ring more.
         self.floods
             .observed
-            .send(self.frames_in(RING_SIZE << UNREAD_LAPS) + self.frames_in(RING_SIZE))?;
+            .send(self.frames_filling(RING_SIZE << UNREAD_LAPS) + self.frames_filling(RING_SIZE))?;
         let (doorbells, whole) = (tap.doorbells_sent(), tap.committed_sum());
-        let sample = Sample::new(FRAMES, self.floods.send(FRAMES)?, 0);
+        let sample =
+            ObserverSample::new(FRAMES_PER_SAMPLE, self.floods.send(FRAMES_PER_SAMPLE)?, 0);
         if tap.committed_sum() != whole {
-            return Err("a tap that nobody comes to still copies".to_owned());
+            return Err("a tap without readers still copies".to_owned());
         }
-        Ok(Sample { doorbells: tap.doorbells_sent() - doorbells, ..sample })
+        Ok(ObserverSample { doorbells: tap.doorbells_sent() - doorbells, ..sample })
     }
 
     fn attach_tap(&self, ring: u32) -> Result<Tap, String> {
@@ -193,7 +201,7 @@ impl CaptureBench<'_> {
         Ok(tap)
     }
 
-    fn measure_c_tap(&mut self, bytes: u32, clock: bool) -> Result<Sample, String> {
+    fn measure_c_tap(&mut self, bytes: u32, clock: bool) -> Result<ObserverSample, String> {
         let mut macros = vec![format!("RING={bytes}"), format!("MOST={}", self.setting.keep)];
         macros.extend(clock.then(|| "CLOCK".to_owned()));
         let text = include_str!("../../c/bare_tap.c");
@@ -205,16 +213,16 @@ impl CaptureBench<'_> {
         let _link =
             self.floods.observed.pair.server.run_inside(head).map_err(|why| why.to_string())?;
         self.floods.send(WARM_UP_FRAMES)?;
-        let took = self.floods.send(FRAMES)?;
+        let took = self.floods.send(FRAMES_PER_SAMPLE)?;
         match tap.bss_words() {
-            [_, count] if count == (WARM_UP_FRAMES + FRAMES) as u64 => {
-                Ok(Sample::new(FRAMES, took, 0))
+            [_, count] if count == (WARM_UP_FRAMES + FRAMES_PER_SAMPLE) as u64 => {
+                Ok(ObserverSample::new(FRAMES_PER_SAMPLE, took, 0))
             }
             [_, count] => Err(format!("the tap by hand has seen {count} frames")),
         }
     }
 
-    fn measure_readers(&mut self, count: usize) -> Result<Sample, String> {
+    fn measure_readers(&mut self, count: usize) -> Result<ObserverSample, String> {
         let mut tap = Tap::new(RING_SIZE, self.setting.keep, default_policy_for_many)?;
         let readers: Result<Vec<_>, _> = (0..count).map(|_| TapReader::start(&tap, 1)).collect();
         let readers = readers?;
@@ -224,31 +232,34 @@ impl CaptureBench<'_> {
         for reader in &readers {
             reader.wait_for_records(WARM_UP_FRAMES as u64)?;
         }
-        let used = || readers.iter().map(|reader| processor_ns(reader.process())).sum::<u64>();
+        let used = || readers.iter().map(|reader| processor_ns(reader.process_id())).sum::<u64>();
         let (before, doorbells) = (used(), tap.doorbells_sent());
-        let took = self.floods.send(FRAMES)?;
-        let (mut lost, all) = (0, (WARM_UP_FRAMES + FRAMES) as u64);
+        let took = self.floods.send(FRAMES_PER_SAMPLE)?;
+        let (mut lost, all) = (0, (WARM_UP_FRAMES + FRAMES_PER_SAMPLE) as u64);
         for reader in &readers {
             lost += reader.wait_for_records(all)?.lost;
         }
-        let lost = lost as f64 / (FRAMES * count.max(1)) as f64;
-        let sample = Sample::new(FRAMES, took, used() - before);
-        Ok(Sample { lost, doorbells: tap.doorbells_sent() - doorbells, ..sample })
+        let lost = lost as f64 / (FRAMES_PER_SAMPLE * count.max(1)) as f64;
+        let sample = ObserverSample::new(FRAMES_PER_SAMPLE, took, used() - before);
+        Ok(ObserverSample { lost, doorbells: tap.doorbells_sent() - doorbells, ..sample })
     }
 
-    fn measure_tcpdumps(&mut self, count: usize) -> Result<Sample, String> {
+    fn measure_tcpdumps(&mut self, count: usize) -> Result<ObserverSample, String> {
         let (folder, all) = (&self.folder.0, vec![String::new(); count]);
         let pair = &self.floods.observed.pair;
-        let tcpdumps = Tcpdumps::start(pair, folder, &all, (RING_SIZE, self.setting.keep))?;
-        let sample =
-            Sample::measure(&mut self.floods, &tcpdumps.processes(), (WARM_UP_FRAMES, FRAMES))?;
-        let reports = tcpdumps.end(folder)?;
+        let tcpdumps = RunningTcpdumps::start(pair, folder, &all, (RING_SIZE, self.setting.keep))?;
+        let sample = ObserverSample::measure(
+            &mut self.floods,
+            &tcpdumps.process_ids(),
+            (WARM_UP_FRAMES, FRAMES_PER_SAMPLE),
+        )?;
+        let reports = tcpdumps.stop(folder)?;
         let lost = reports.iter().fold(0_u64, |all, reports| all.saturating_add(reports.lost));
-        Ok(Sample { lost: lost as f64 / (FRAMES * count) as f64, ..sample })
+        Ok(ObserverSample { lost: lost as f64 / (FRAMES_PER_SAMPLE * count) as f64, ..sample })
     }
 }
 
-/// The samples of one frame length, in rounds.
+/// The samples of one frame length, taken in rounds.
 struct CaptureSamples {
     setting: FrameSetting,
     taken: ObserverSamples<CaptureObservers>,
@@ -260,12 +271,14 @@ impl CaptureSamples {
         for (count, name) in OBSERVER_COUNTS {
             let both = [
                 (TCPDUMP, CaptureObservers::Tcpdumps(count)),
-                (OURS, CaptureObservers::Ours(count)),
+                (OUR_NAME, CaptureObservers::Readers(count)),
             ];
-            let cost = |taken: &ObserverSamples<_>, who| taken.values(who, Sample::cost);
+            let cost =
+                |taken: &ObserverSamples<_>, who| taken.values(who, ObserverSample::total_cost);
             all.extend(self.comparison_rows(name, count as f64, "ns CPU/frame", &both, cost));
-            let kernel = |taken: &ObserverSamples<_>, who| taken.values(who, Sample::kernel);
-            let none = (NO_OBSERVER, CaptureObservers::NoObserver);
+            let kernel =
+                |taken: &ObserverSamples<_>, who| taken.values(who, ObserverSample::kernel_cost);
+            let none = (NO_OBSERVER_NAME, CaptureObservers::NoObserver);
             let three = [none, both[0], both[1]];
             let rate =
                 |taken: &ObserverSamples<_>, who| taken.values(who, |sample| 1e6 / sample.sending);
@@ -279,14 +292,15 @@ impl CaptureSamples {
                 all.extend(self.comparison_rows(name, f64::NAN, "% lost", &[one], lost));
             }
         }
-        let kernel = |taken: &ObserverSamples<_>, who| taken.values(who, Sample::kernel);
-        let none = [(NO_OBSERVER, CaptureObservers::NoObserver)];
+        let kernel =
+            |taken: &ObserverSamples<_>, who| taken.values(who, ObserverSample::kernel_cost);
+        let none = [(NO_OBSERVER_NAME, CaptureObservers::NoObserver)];
         all.extend(self.comparison_rows("no observer", f64::NAN, "ns kernel/frame", &none, kernel));
         let doorbells =
             |taken: &ObserverSamples<_>, who| taken.values(who, |sample| sample.doorbells as f64);
-        let taps = DRAINED_RINGS.map(|(bytes, name)| (CaptureObservers::Drained(bytes), name));
-        for (who, name) in taps.into_iter().chain([(CaptureObservers::Unread, "nobody comes")]) {
-            let tap = [(OURS, who)];
+        let taps = DRAINED_RINGS.map(|(bytes, name)| (CaptureObservers::DrainedTap(bytes), name));
+        for (who, name) in taps.into_iter().chain([(CaptureObservers::UnreadTap, "no reader")]) {
+            let tap = [(OUR_NAME, who)];
             all.extend(self.comparison_rows(name, f64::NAN, "bells", &tap, doorbells));
             all.extend(self.comparison_rows(name, f64::NAN, "ns kernel/frame", &tap, kernel));
         }
@@ -300,15 +314,17 @@ impl CaptureSamples {
                 kernel,
             ));
         }
-        all.extend(self.goals());
+        all.extend(self.goal_rows());
         all
     }
 
-    /// Returns the rows of goal G15, and of figure 15's comparison with ten readers.
-    fn goals(&self) -> Vec<Row> {
-        let kernel = |readers| self.taken.values(CaptureObservers::Ours(readers), Sample::kernel);
-        let [left, copied] = [CaptureObservers::Unread, CaptureObservers::Drained(RING_SIZE)]
-            .map(|tap| self.taken.values(tap, Sample::kernel));
+    /// Returns the rows of goal G15, and the rows that compare ten readers with figure 15.
+    fn goal_rows(&self) -> Vec<Row> {
+        let kernel = |readers| {
+            self.taken.values(CaptureObservers::Readers(readers), ObserverSample::kernel_cost)
+        };
+        let [left, copied] = [CaptureObservers::UnreadTap, CaptureObservers::DrainedTap(RING_SIZE)]
+            .map(|tap| self.taken.values(tap, ObserverSample::kernel_cost));
         let [one, ten] = [1, 10].map(kernel);
         let added: Vec<f64> = one.iter().zip(&ten).map(|(one, ten)| (ten - one) / 9.0).collect();
         let mut all = vec![
@@ -317,7 +333,7 @@ impl CaptureSamples {
             self.limit_row("tap without readers, while it copies", copied, UNREAD_TAP_NS_MAX),
         ];
         let sent = |readers| {
-            self.taken.values(CaptureObservers::Ours(readers), |sample| sample.unobserved)
+            self.taken.values(CaptureObservers::Readers(readers), |sample| sample.unobserved)
         };
         let alone = median(&[sent(1), sent(10)].concat());
         // Variation of sending itself does not concern the observers.
@@ -325,22 +341,32 @@ impl CaptureSamples {
             name,
             values: kernel.iter().map(|ns| 1e6 / (alone + ns)).collect(),
         };
-        let rates = [rate(WITH_ONE, &one), rate(WITH_TEN, &ten)];
-        all.extend(self.goal("10 readers", ("kframes/s", Better::More), &rates, 0.9));
-        let theirs = self.taken.values(CaptureObservers::Tcpdumps(1), Sample::cost);
+        let rates = [rate(ONE_READER_NAME, &one), rate(TEN_READERS_NAME, &ten)];
+        all.extend(self.comparison_goal_rows(
+            "10 readers",
+            ("kframes/s", Better::More),
+            &rates,
+            0.9,
+        ));
+        let theirs = self.taken.values(CaptureObservers::Tcpdumps(1), ObserverSample::total_cost);
         if !theirs.is_empty() {
-            let ours = self.taken.values(CaptureObservers::Ours(10), Sample::cost);
+            let ours = self.taken.values(CaptureObservers::Readers(10), ObserverSample::total_cost);
             let costs = [
-                Samples { name: ONE_TCPDUMP, values: theirs },
-                Samples { name: WITH_TEN, values: ours },
+                Samples { name: ONE_TCPDUMP_NAME, values: theirs },
+                Samples { name: TEN_READERS_NAME, values: ours },
             ];
-            all.extend(self.goal("10 readers", ("ns CPU/frame", Better::Less), &costs, 1.0));
+            all.extend(self.comparison_goal_rows(
+                "10 readers",
+                ("ns CPU/frame", Better::Less),
+                &costs,
+                1.0,
+            ));
         }
         all
     }
 
     /// Returns the rows of a goal that compares the second candidate with the first.
-    fn goal(
+    fn comparison_goal_rows(
         &self,
         row: &str,
         unit: (&'static str, Better),
@@ -350,18 +376,28 @@ impl CaptureSamples {
         let [reference, candidate] = [samples[0].name, samples[1].name];
         let goal = Goal { candidate, reference, goal: "G15", target };
         let row = format!("{}, {row}", self.setting.name);
-        let made =
-            rows(("capture", &row, f64::NAN), unit, self.taken.sentinel_ns, samples, &[goal]);
+        let made = rows_of_samples(
+            ("capture", &row, f64::NAN),
+            unit,
+            self.taken.sentinel_ns,
+            samples,
+            &[goal],
+        );
         made.into_iter().filter(|row| row.goal.is_some()).collect()
     }
 
     /// Returns the row of goal G15 that compares a cost with its upper limit in ns.
     fn limit_row(&self, row: &str, values: Vec<f64>, limit: f64) -> Row {
         let row = format!("{}, {row}", self.setting.name);
-        let samples = [Samples { name: OURS, values }];
+        let samples = [Samples { name: OUR_NAME, values }];
         let subject = ("capture", row.as_str(), f64::NAN);
-        let mut made =
-            rows(subject, ("ns/frame", Better::Less), self.taken.sentinel_ns, &samples, &[]);
+        let mut made = rows_of_samples(
+            subject,
+            ("ns/frame", Better::Less),
+            self.taken.sentinel_ns,
+            &samples,
+            &[],
+        );
         let mut row = made.remove(0);
         // Noise may make the difference negative.
         (row.reference, row.ratio) = (LIMIT_NAME, limit / row.value.max(1.0));
@@ -384,7 +420,7 @@ impl CaptureSamples {
         let row = format!("{}, {row}", self.setting.name);
         // One picture: the short frames.
         let x = if self.setting.length < 100 { x } else { f64::NAN };
-        rows(("capture", &row, x), (unit, better), self.taken.sentinel_ns, &samples, &[])
+        rows_of_samples(("capture", &row, x), (unit, better), self.taken.sentinel_ns, &samples, &[])
     }
 }
 
@@ -395,22 +431,22 @@ mod tests {
     fn rows_show_the_cost_of_an_added_reader() {
         let sample = |kernel| {
             let unobserved = 1000.0;
-            Sample {
+            ObserverSample {
                 sending: unobserved + kernel,
                 unobserved,
-                ..Sample::new(1, SendTimes::default(), 10)
+                ..ObserverSample::new(1, SendTimes::default(), 10)
             }
         };
         let all = [
-            (CaptureObservers::Unread, 50.0),
-            (CaptureObservers::Drained(RING_SIZE), 100.0),
-            (CaptureObservers::Ours(1), 110.0),
-            (CaptureObservers::Ours(10), 200.0),
+            (CaptureObservers::UnreadTap, 50.0),
+            (CaptureObservers::DrainedTap(RING_SIZE), 100.0),
+            (CaptureObservers::Readers(1), 110.0),
+            (CaptureObservers::Readers(10), 200.0),
             (CaptureObservers::Tcpdumps(1), 400.0),
         ];
         let all = all.map(|(who, kernel)| (who, vec![sample(kernel); 3])).to_vec();
         let taken = ObserverSamples { all, sentinel_ns: 0.0 };
-        let goals = CaptureSamples { setting: SETTINGS[0], taken }.goals();
+        let goals = CaptureSamples { setting: FRAME_SETTINGS[0], taken }.goal_rows();
         let reports: Vec<_> = goals.iter().map(|row| (row.value, row.ratio, row.target)).collect();
         assert_eq!(reports[0], (10.0, 3.0, Some(1.0)));
         assert_eq!(reports[1], (50.0, 3.0, Some(1.0)));

@@ -1,4 +1,4 @@
-//! `bench kernel`: the cost of a decision in the kernel.
+//! `bench kernel`: the cost of selecting and counting frames in the kernel.
 //!
 //! Compares the program generated for `rx | ip | udp | dport |53 count` with a hand-written program
 //! in C (`bench/c/count_dns.c`, compiled by clang at run time): with BPF_PROG_TEST_RUN, which is
@@ -12,8 +12,8 @@ mod ours;
 mod peers;
 
 use crate::c_program::{CProgram, CSource};
-use crate::flood::{Floods, Host, SendTimes, WANTED_PORT, udp};
-use crate::harness::{Better, Goal, Samples, median, rows};
+use crate::flood::{Floods, ReceivingHost, SendTimes, WANTED_PORT, udp_frame};
+use crate::harness::{Better, Goal, Samples, median, rows_of_samples};
 use crate::options::Options;
 use crate::processes::is_installed;
 use crate::row::Row;
@@ -21,28 +21,28 @@ use crate::sentinel::Sentinel;
 use crate::temp_directory::TempDirectory;
 use ebpf::insn::{self, Insn, R0};
 pub(crate) use ours::Generated;
-use peers::{FilterTool, TOOLS, attach};
+use peers::{FILTER_TOOLS, FilterTool, attach_to_ingress};
 use std::path::Path;
 use sys::bpf::{Program, ProgramKind};
 use testkit::Frame;
 
-const OURS: &str = "streamline";
-const CLANG: &str = "clang";
-const EMPTY: &str = "empty program";
-const NO_DECIDER: &str = "nobody";
+const OUR_NAME: &str = "streamline";
+const CLANG_NAME: &str = "clang";
+const EMPTY_PROGRAM_NAME: &str = "empty program";
+const NO_PROGRAM_NAME: &str = "no program";
 /// Number of runs per call of BPF_PROG_TEST_RUN.
-const REPEAT: u32 = 300_000;
+const TEST_RUN_REPEATS: u32 = 300_000;
 /// Limit of the generated program's cost, as a multiple of the hand-written program's.
 const COST_RATIO_MAX: f64 = 1.2;
 /// Number of frames per sample.
-const FRAMES: usize = 200_000;
+const FRAMES_PER_SAMPLE: usize = 200_000;
 /// One frame in this many is counted.
 const WANTED_ONE_IN: usize = 2;
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
     let folder = TempDirectory::new("kernel").map_err(|why| why.to_string())?;
-    let clang = is_installed(CLANG, "clang");
+    let clang = is_installed(CLANG_NAME, "clang");
     let pair = |kind| -> Result<ProgramPair, String> {
         let by_hand = clang.then(|| load_by_hand(&folder.0, kind)).transpose()?;
         Ok(ProgramPair { ours: Generated::load(kind)?, by_hand, empty: load_empty(kind)?, kind })
@@ -55,17 +55,17 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             all.extend(pair.measure_test_runs(name, &frame, options.rounds)?);
         }
     }
-    let floods = Floods::new(64, WANTED_ONE_IN, Host::Ignores)?;
-    all.extend(DecideBench { floods, tc: &tc }.run(options.rounds)?);
+    let floods = Floods::new(64, WANTED_ONE_IN, ReceivingHost::Ignores)?;
+    all.extend(DecideBench { floods, tc: &tc }.measure_rows(options.rounds)?);
     Ok(all)
 }
 
 /// Returns the measured frames with their names.
 fn measured_frames() -> [(&'static str, Vec<u8>); 3] {
     [
-        ("64 B, counted", udp(WANTED_PORT, 64)),
-        ("64 B, not counted", udp(WANTED_PORT + 1, 64)),
-        ("1500 B, counted", udp(WANTED_PORT, 1500)),
+        ("64 B, counted", udp_frame(WANTED_PORT, 64)),
+        ("64 B, not counted", udp_frame(WANTED_PORT + 1, 64)),
+        ("1500 B, counted", udp_frame(WANTED_PORT, 1500)),
     ]
 }
 
@@ -83,7 +83,7 @@ fn load_empty(kind: ProgramKind) -> Result<Program, String> {
     Program::load(kind, "empty", &code).map_err(|why| why.to_string())
 }
 
-/// The generated and the hand-written program.
+/// The generated and the hand-written program for one hook, and an empty program.
 struct ProgramPair {
     ours: Generated,
     by_hand: Option<CProgram>,
@@ -102,11 +102,11 @@ impl ProgramPair {
                 // A frame that a test run rejects.
                 continue;
             };
-            let totals = [self.ours.totals()?, by_hand.bss_words::<8>().to_vec()];
+            let totals = [self.ours.counters()?, by_hand.bss_words::<8>().to_vec()];
             if ours.value != theirs.value || totals[0] != totals[1] {
                 let [one, other] = [ours.value, theirs.value];
                 return Err(format!(
-                    "the generated program and that by hand differ at {:?}: {one:#x} and \
+                    "the generated and the hand-written program differ at {:?}: {one:#x} and \
                      {other:#x}, {totals:?}, frame {frame:02x?}",
                     self.kind
                 ));
@@ -121,26 +121,33 @@ impl ProgramPair {
         frame: &[u8],
         rounds: usize,
     ) -> Result<Vec<Row>, String> {
-        let by_hand = self.by_hand.as_ref().map(|by_hand| (CLANG, &by_hand.program));
-        let ours = [(OURS, &self.ours.program), (EMPTY, &self.empty)];
+        let by_hand = self.by_hand.as_ref().map(|by_hand| (CLANG_NAME, &by_hand.program));
+        let ours = [(OUR_NAME, &self.ours.program), (EMPTY_PROGRAM_NAME, &self.empty)];
         let programs: Vec<_> = by_hand.into_iter().chain(ours).collect();
         let mut samples: Vec<Samples> =
             programs.iter().map(|(name, _)| Samples { name, values: Vec::new() }).collect();
         for round in 0..=rounds {
             for ((_, program), samples) in programs.iter().zip(&mut samples) {
-                let ran = program.test_run(frame, REPEAT).map_err(|why| why.to_string())?;
+                let ran =
+                    program.test_run(frame, TEST_RUN_REPEATS).map_err(|why| why.to_string())?;
                 // The first round warms up.
                 if round > 0 {
                     samples.values.push(ran.duration_ns.into());
                 }
             }
         }
-        let (candidate, reference) = (OURS, CLANG);
+        let (candidate, reference) = (OUR_NAME, CLANG_NAME);
         let goal = Goal { candidate, reference, goal: "kernel path", target: 1.0 / COST_RATIO_MAX };
         let place = if self.kind == ProgramKind::Xdp { "XDP" } else { "TC" };
         let row = format!("{place}, {name}");
         let subject = ("kernel", row.as_str(), f64::NAN);
-        Ok(rows(subject, ("ns/frame", Better::Less), Sentinel::measure(), &samples, &[goal]))
+        Ok(rows_of_samples(
+            subject,
+            ("ns/frame", Better::Less),
+            Sentinel::measure(),
+            &samples,
+            &[goal],
+        ))
     }
 }
 
@@ -200,14 +207,14 @@ struct DecideBench<'b> {
 }
 
 impl DecideBench<'_> {
-    /// Measures the time that deciding adds to a frame of a flood.
-    fn run(mut self, rounds: usize) -> Result<Vec<Row>, String> {
+    /// Measures the time that each program adds to a frame of a flood.
+    fn measure_rows(mut self, rounds: usize) -> Result<Vec<Row>, String> {
         let space = &self.floods.observed.pair.server;
-        let mut all = vec![(NO_DECIDER, Decider::Unfiltered)];
-        all.push((OURS, Decider::Program(&self.tc.ours.program)));
-        all.extend(self.tc.by_hand.as_ref().map(|it| (CLANG, Decider::Program(&it.program))));
-        all.push((EMPTY, Decider::Program(&self.tc.empty)));
-        let tools = TOOLS.into_iter().filter(|tool| tool.is_usable(space));
+        let mut all = vec![(NO_PROGRAM_NAME, Decider::Unfiltered)];
+        all.push((OUR_NAME, Decider::Program(&self.tc.ours.program)));
+        all.extend(self.tc.by_hand.as_ref().map(|it| (CLANG_NAME, Decider::Program(&it.program))));
+        all.push((EMPTY_PROGRAM_NAME, Decider::Program(&self.tc.empty)));
+        let tools = FILTER_TOOLS.into_iter().filter(|tool| tool.is_usable(space));
         all.extend(tools.map(|tool| (tool.name, Decider::FilterTool(tool))));
         let empty = |(name, _): &(&'static str, Decider<'_>)| (*name, Vec::new());
         let mut sending: Vec<(&'static str, Vec<SendTimes>)> = all.iter().map(empty).collect();
@@ -215,7 +222,7 @@ impl DecideBench<'_> {
         for round in 0..=rounds {
             sentinels.push(Sentinel::measure());
             for ((_, decider), (_, samples)) in all.iter().zip(&mut sending) {
-                let took = self.decide(*decider)?;
+                let took = self.measure_with(*decider)?;
                 // The first round warms up.
                 if round > 0 {
                     samples.push(took);
@@ -225,19 +232,20 @@ impl DecideBench<'_> {
         Ok(comparison_rows(&sending, median(&sentinels)))
     }
 
-    /// Measures sending while a program decides. Fails if the program has not counted all frames.
-    fn decide(&mut self, decider: Decider<'_>) -> Result<SendTimes, String> {
-        let wanted = (FRAMES / WANTED_ONE_IN) as u64;
+    /// Measures sending while a program is attached. Fails if the program has not counted all
+    /// frames.
+    fn measure_with(&mut self, decider: Decider<'_>) -> Result<SendTimes, String> {
+        let wanted = (FRAMES_PER_SAMPLE / WANTED_ONE_IN) as u64;
         let device = self.floods.observed.device()?;
         match decider {
-            Decider::Unfiltered => self.floods.send(FRAMES),
+            Decider::Unfiltered => self.floods.send(FRAMES_PER_SAMPLE),
             Decider::Program(program) => {
-                let _link = attach(program, &self.floods.observed.pair.server, device)?;
-                self.floods.send(FRAMES)
+                let _link = attach_to_ingress(program, &self.floods.observed.pair.server, device)?;
+                self.floods.send(FRAMES_PER_SAMPLE)
             }
             Decider::FilterTool(tool) => {
                 tool.add_rules(&self.floods.observed.pair.server)?;
-                let took = self.floods.send(FRAMES);
+                let took = self.floods.send(FRAMES_PER_SAMPLE);
                 let counted = tool.counted_frames(&self.floods.observed.pair.server);
                 tool.remove_rules(&self.floods.observed.pair.server)?;
                 match counted?.filter(|counted| *counted != wanted) {
@@ -249,29 +257,32 @@ impl DecideBench<'_> {
     }
 }
 
-/// Returns the rows for the rate of each candidate, and for the time that it adds to unobserved
-/// sending.
+/// Returns the rows for the rate of each candidate, and for the time that the candidate adds to
+/// unobserved sending.
 fn comparison_rows(sending: &[(&'static str, Vec<SendTimes>)], sentinel_ns: f64) -> Vec<Row> {
-    const ROW: &str = "flood of 64 B";
-    let subject = ("kernel", ROW, f64::NAN);
+    const ROW_NAME: &str = "flood of 64 B";
+    let subject = ("kernel", ROW_NAME, f64::NAN);
     let each = |value: fn(&SendTimes) -> f64, skip: usize| -> Vec<Samples> {
         let samples = sending.iter().skip(skip);
         let values = |took: &[SendTimes]| took.iter().map(value).collect();
         samples.map(|(name, took)| Samples { name, values: values(took) }).collect()
     };
-    let rates = each(|took| FRAMES as f64 * 1e6 / took.observed as f64, 0);
-    let mut all = rows(subject, ("kframes/s", Better::More), sentinel_ns, &rates, &[]);
+    let rates = each(|took| FRAMES_PER_SAMPLE as f64 * 1e6 / took.observed as f64, 0);
+    let mut all = rows_of_samples(subject, ("kframes/s", Better::More), sentinel_ns, &rates, &[]);
     // Noise may make it less than nothing.
     let added = |took: &SendTimes| {
-        ((took.observed as f64 - took.unobserved as f64) / FRAMES as f64).max(1.0)
+        ((took.observed as f64 - took.unobserved as f64) / FRAMES_PER_SAMPLE as f64).max(1.0)
     };
     let added = each(added, 1);
     let peers = added.iter().map(|samples| samples.name);
-    let goal = |reference| Goal { candidate: OURS, reference, goal: "kernel path", target: 1.0 };
-    let goals: Vec<Goal> =
-        peers.filter(|name| ![OURS, CLANG, EMPTY].contains(name)).map(goal).collect();
+    let goal =
+        |reference| Goal { candidate: OUR_NAME, reference, goal: "kernel path", target: 1.0 };
+    let goals: Vec<Goal> = peers
+        .filter(|name| ![OUR_NAME, CLANG_NAME, EMPTY_PROGRAM_NAME].contains(name))
+        .map(goal)
+        .collect();
     let row = "flood of 64 B, added";
-    all.extend(rows(
+    all.extend(rows_of_samples(
         ("kernel", row, f64::NAN),
         ("ns/frame", Better::Less),
         sentinel_ns,
@@ -288,7 +299,8 @@ mod tests {
     /// The test is skipped if programs cannot be loaded or clang is missing.
     #[test]
     fn generated_program_counts_like_the_hand_written_one() {
-        if testkit::need::require_bpf().is_none() || testkit::need::require_command(CLANG).is_none()
+        if testkit::need::require_bpf().is_none()
+            || testkit::need::require_command(CLANG_NAME).is_none()
         {
             return;
         }
@@ -299,7 +311,7 @@ mod tests {
             let pair = ProgramPair { ours, by_hand, empty: load_empty(kind).unwrap(), kind };
             pair.compare_results().unwrap();
             // The program does count.
-            assert!(pair.ours.totals().unwrap().iter().all(|total| *total > 0));
+            assert!(pair.ours.counters().unwrap().iter().all(|total| *total > 0));
         }
     }
 }

@@ -10,13 +10,13 @@ use testkit::net::Namespace;
 
 /// The port of counted frames.
 const PORT: u32 = crate::flood::WANTED_PORT as u32;
-/// The filters that precede the arc to [`SINK`].
-const CHAIN: [&str; 3] = ["ip", "udp", "dport"];
+/// The filters that precede the arc to [`COUNTING_FILTER`].
+const CHAIN_FILTERS: [&str; 3] = ["ip", "udp", "dport"];
 /// The filter that counts the selected frames.
-const SINK: &str = "count";
+const COUNTING_FILTER: &str = "count";
 /// The drop reasons of the filters: each filter with its reason, in the order of the counters that
 /// follow blocks and bytes.
-const REASONS: [(&str, &str); 6] = [
+const DROP_REASONS: [(&str, &str); 6] = [
     ("ip", "not ip"),
     ("ip", "malformed"),
     ("ip", "cut"),
@@ -50,16 +50,16 @@ impl Generated {
 
     /// Attaches the program to the ingress of a device until the link is dropped.
     pub(crate) fn attach(&self, space: &Namespace, device: u32) -> Result<Link, String> {
-        super::peers::attach(&self.program, space, device)
+        super::peers::attach_to_ingress(&self.program, space, device)
     }
 
     /// Returns the number of counted frames.
-    pub(crate) fn blocks(&self) -> Result<u64, String> {
-        self.totals().map(|totals| totals.first().copied().unwrap_or(0))
+    pub(crate) fn counted_blocks(&self) -> Result<u64, String> {
+        self.counters().map(|totals| totals.first().copied().unwrap_or(0))
     }
 
     /// Returns the counters: blocks, bytes, and the six drop reasons.
-    pub(super) fn totals(&self) -> Result<Vec<u64>, String> {
+    pub(super) fn counters(&self) -> Result<Vec<u64>, String> {
         let of = |which: usize| -> Result<Vec<u64>, String> {
             let map = self.maps.get(which).ok_or("no map")?;
             Ok(ebpf::exam::words(&map.get(0).map_err(|why| why.to_string())?))
@@ -67,7 +67,7 @@ impl Generated {
         let state = self.emitted.maps.iter().position(|map| map.state_of.is_some());
         let (state, counted) = (of(state.ok_or("no state")?)?, of(0)?);
         let mut totals = state.get(..2).ok_or("a state of another form")?.to_vec();
-        for (filter, reason) in REASONS {
+        for (filter, reason) in DROP_REASONS {
             let counters = self.emitted.counters.iter().zip(&counted);
             let same = |word: Option<usize>| {
                 word.and_then(|word| self.emitted.filters.get(word))
@@ -86,18 +86,19 @@ fn emit_program(place: Hook) -> Result<ebpf::Program, String> {
     let target = Target::from(place).single();
     let made = emit::program(target, Finish::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
-        for (at, name) in CHAIN.into_iter().enumerate() {
+        for (at, name) in CHAIN_FILTERS.into_iter().enumerate() {
             let description = find_description(name)?;
             let arguments = Arguments::defaults(description.parameters);
             let word = FilterSpan::new(name, at, 1);
-            answer = s.emit_twin(word, twin(description)?, &arguments, answer.layers, out)?;
+            answer =
+                s.emit_twin(word, twin_emitter(description)?, &arguments, answer.layers, out)?;
         }
         s.only_in(answer.class, PORT, PORT, out);
-        let count = find_description(SINK)?;
+        let count = find_description(COUNTING_FILTER)?;
         let arguments = Arguments::defaults(count.parameters);
         s.emit_twin(
-            FilterSpan::new(SINK, CHAIN.len(), 1),
-            twin(count)?,
+            FilterSpan::new(COUNTING_FILTER, CHAIN_FILTERS.len(), 1),
+            twin_emitter(count)?,
             &arguments,
             answer.layers,
             out,
@@ -111,6 +112,6 @@ fn find_description(name: &str) -> Result<&'static Description, emit::Unfit> {
     found.ok_or_else(|| emit::Unfit::new("no such filter"))
 }
 
-fn twin(description: &Description) -> Result<emit::Emit<Arguments>, emit::Unfit> {
+fn twin_emitter(description: &Description) -> Result<emit::Emit<Arguments>, emit::Unfit> {
     description.kernel.ok_or_else(|| emit::Unfit::new("no twin"))
 }

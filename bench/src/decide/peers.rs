@@ -1,5 +1,5 @@
-//! Peers that make the same decision at a device, one at a time: a program at traffic control,
-//! nftables, tc.
+//! Peers that select and count the same frames at a device, one at a time: a program at traffic
+//! control, nftables, tc.
 
 use crate::processes::{is_installed, number_after};
 use std::process::Command;
@@ -21,7 +21,7 @@ pub(super) struct FilterTool {
 
 /// The known tools. Their commands are split at blanks outside braces; `server0` is
 /// [`testkit::net::SERVER_DEVICE`].
-pub(super) const TOOLS: [FilterTool; 3] = [
+pub(super) const FILTER_TOOLS: [FilterTool; 3] = [
     FilterTool {
         name: "nftables",
         program: "nft",
@@ -79,21 +79,21 @@ impl FilterTool {
 
     /// Adds the rules.
     pub(super) fn add_rules(&self, space: &Namespace) -> Result<(), String> {
-        self.add.iter().try_for_each(|words| self.configure(space, words).map(drop))
+        self.add.iter().try_for_each(|words| self.run_command(space, words).map(drop))
     }
 
     /// Removes the rules.
     pub(super) fn remove_rules(&self, space: &Namespace) -> Result<(), String> {
-        self.configure(space, self.remove).map(drop)
+        self.run_command(space, self.remove).map(drop)
     }
 
     /// Returns the number of counted frames; `None` for a tool that does not count.
     pub(super) fn counted_frames(&self, space: &Namespace) -> Result<Option<u64>, String> {
         let Some((words, before)) = self.count else { return Ok(None) };
-        Ok(Some(number_after(&self.configure(space, words)?, before)))
+        Ok(Some(number_after(&self.run_command(space, words)?, before)))
     }
 
-    fn configure(&self, space: &Namespace, words: &str) -> Result<String, String> {
+    fn run_command(&self, space: &Namespace, words: &str) -> Result<String, String> {
         let (plain, braces) = words.split_at(words.find('{').unwrap_or(words.len()));
         let mut command: Command = space.command(self.program);
         command.args(plain.split_whitespace());
@@ -107,7 +107,11 @@ impl FilterTool {
 }
 
 /// Attaches a program to the ingress of a device until the link is dropped.
-pub(super) fn attach(program: &Program, space: &Namespace, device: u32) -> Result<Link, String> {
+pub(super) fn attach_to_ingress(
+    program: &Program,
+    space: &Namespace,
+    device: u32,
+) -> Result<Link, String> {
     let link = space.run_inside(|| Link::tcx(program, device, Side::Ingress, Anchor::Head, None));
     link.map_err(|why| why.to_string())
 }

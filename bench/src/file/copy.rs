@@ -40,7 +40,7 @@ const SLICE_MAX: usize = 512 << 10;
 
 /// The destination of the copied bytes.
 #[derive(Clone, Copy)]
-enum Target<'p> {
+enum CopyTarget<'p> {
     /// A new file.
     New(&'p Path),
     /// An existing file of the same length, overwritten.
@@ -49,7 +49,7 @@ enum Target<'p> {
     Null,
 }
 
-impl Target<'_> {
+impl CopyTarget<'_> {
     const fn name(&self) -> &'static str {
         match self {
             Self::New(_) => "file",
@@ -66,7 +66,7 @@ impl Target<'_> {
     }
 
     /// Removes the target file if the target is a new file.
-    fn clear(&self) -> Result<(), String> {
+    fn remove_if_new(&self) -> Result<(), String> {
         match self {
             Self::New(path) if path.is_file() => {
                 std::fs::remove_file(path).map_err(|why| format!("{}: {why}", path.display()))
@@ -76,14 +76,14 @@ impl Target<'_> {
     }
 
     fn open(&self) -> Result<File, String> {
-        self.clear()?;
+        self.remove_if_new()?;
         let path = self.path();
         let opened = File::options().write(true).create(true).truncate(false).open(path);
         opened.map_err(|why| format!("{}: {why}", path.display()))
     }
 }
 
-pub(super) fn run(
+pub(super) fn measure_copies(
     streamline: &Path,
     folder: &Path,
     options: &Options,
@@ -97,12 +97,12 @@ pub(super) fn run(
     let sealed = seal_contents(&from)?;
     let mut rows = Vec::new();
     for (label, block) in BLOCK_SIZES {
-        for way in [Target::New(&to), Target::Existing(&to), Target::Null] {
-            let plain = || dd(&mut Command::new("dd"), &from, way, block);
+        for way in [CopyTarget::New(&to), CopyTarget::Existing(&to), CopyTarget::Null] {
+            let plain = || run_dd(&mut Command::new("dd"), &from, way, block);
             let executed = |options: &[&str]| {
                 let mut command = Command::new(streamline);
                 command.arg("exec").args(options).arg("dd");
-                dd(&mut command, &from, way, block)
+                run_dd(&mut command, &from, way, block)
             };
             let (by_default, lazily) = (|| executed(&[]), || executed(&["--lazy"]));
             let kept = || measure_copy(way, |at, to| write_slice(&kept, at, block, to));
@@ -116,8 +116,11 @@ pub(super) fn run(
                 Candidate { name: "sealed, kept", measure: Box::new(sealed) },
                 Candidate { name: "mapped, by hand", measure: Box::new(bare) },
             ];
-            let goals =
-                if matches!(way, Target::Existing(_)) { goals(target, block) } else { Vec::new() };
+            let goals = if matches!(way, CopyTarget::Existing(_)) {
+                copy_goals(target, block)
+            } else {
+                Vec::new()
+            };
             let row = format!("dd {name} to {} {label}", way.name());
             let x = f64::from(u32::try_from(block).unwrap_or(0));
             rows.extend(interleave(("file", &row, x), "GB/s", options.rounds, candidates, &goals)?);
@@ -127,7 +130,7 @@ pub(super) fn run(
 }
 
 /// Returns the goals of a copy over an existing file.
-fn goals(target: f64, block: usize) -> Vec<Goal> {
+fn copy_goals(target: f64, block: usize) -> Vec<Goal> {
     let kept = |candidate| Goal { candidate, reference: "dd", goal: "G12", target };
     let unmodified =
         |candidate, reference, target| Goal { candidate, reference, goal: "G12 with dd", target };
@@ -143,11 +146,16 @@ fn goals(target: f64, block: usize) -> Vec<Goal> {
 const COMPARED_BLOCK: usize = 4096;
 
 /// Runs dd; returns the throughput that it reports, which excludes its start.
-fn dd(command: &mut Command, from: &Path, to: Target<'_>, block: usize) -> Result<f64, String> {
-    to.clear()?;
+fn run_dd(
+    command: &mut Command,
+    from: &Path,
+    to: CopyTarget<'_>,
+    block: usize,
+) -> Result<f64, String> {
+    to.remove_if_new()?;
     command.env("LC_ALL", "C").arg(format!("bs={block}"));
     command.arg(format!("if={}", from.display())).arg(format!("of={}", to.path().display()));
-    if let Target::Existing(_) = to {
+    if let CopyTarget::Existing(_) = to {
         command.arg("conv=notrunc");
     }
     let output = command.output().map_err(|why| why.to_string())?;
@@ -163,7 +171,7 @@ fn dd(command: &mut Command, from: &Path, to: Target<'_>, block: usize) -> Resul
 /// throughput. `send` writes a slice that begins at an offset, and returns its length, or 0 at the
 /// end.
 fn measure_copy(
-    to: Target<'_>,
+    to: CopyTarget<'_>,
     mut send: impl FnMut(u64, &File) -> Result<usize, String>,
 ) -> Result<f64, String> {
     let out = to.open()?;

@@ -30,8 +30,8 @@ const LINES_PER_MATCH: usize = 50;
 /// A directory in a file system in memory.
 const MEMORY_DIRECTORY: &str = "/dev/shm";
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let streamline = program()?;
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
+    let streamline = streamline_path()?;
     let folder = TempDirectory::new("file").map_err(|why| why.to_string())?;
     let text = folder.0.join("text");
     write_text(&text, options.size)?;
@@ -48,13 +48,13 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         [("tmpfs", PathBuf::from(MEMORY_DIRECTORY), 1.4), ("ext4", std::env::temp_dir(), 1.3)]
     {
         let folder = TempDirectory::new_in(&base, "file").map_err(|why| why.to_string())?;
-        rows.extend(copy::run(&streamline, &folder.0, options, (name, target))?);
+        rows.extend(copy::measure_copies(&streamline, &folder.0, options, (name, target))?);
     }
     Ok(rows)
 }
 
 /// Returns the path of the `streamline` command, which must be in the directory of this program.
-pub(crate) fn program() -> Result<PathBuf, String> {
+pub(crate) fn streamline_path() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
     for name in ["streamline", "libstreamline_sockets.so"] {
         if !own.with_file_name(name).is_file() {

@@ -15,8 +15,8 @@ const BLOCK_SIZE: usize = 64 << 10;
 
 /// Returns the number of lines that contain `x`.
 pub(super) fn count_matches(path: &Path) -> Result<u64, String> {
-    let (all, from_cat) = connect(1)?;
-    let (matches, from_grep) = connect(2)?;
+    let (all, from_cat) = create_stream(1)?;
+    let (matches, from_grep) = create_stream(2)?;
     thread::scope(|scope| {
         let cat = scope.spawn(move || copy_file(path, all));
         let grep = scope.spawn(move || copy_matches(from_cat, matches));
@@ -28,19 +28,19 @@ pub(super) fn count_matches(path: &Path) -> Result<u64, String> {
     })
 }
 
-fn connect(id: u32) -> Result<(Output, Offer), String> {
+fn create_stream(id: u32) -> Result<(Output, Offer), String> {
     let id = DbufId::new(id).ok_or("no dbuf has this id")?;
-    let (output, mut offers) = stream(&Config::new(id).capacity(RING_SIZE)).map_err(text)?;
+    let (output, mut offers) = stream(&Config::new(id).capacity(RING_SIZE)).map_err(error_text)?;
     Ok((output, offers.pop().ok_or("no reader")?))
 }
 
-fn text(why: impl std::fmt::Display) -> String {
+fn error_text(why: impl std::fmt::Display) -> String {
     why.to_string()
 }
 
 /// Reads the file into the ring, without a copy in between.
 fn copy_file(path: &Path, mut output: Output) -> Result<(), String> {
-    let mut file = File::open(path).map_err(text)?;
+    let mut file = File::open(path).map_err(error_text)?;
     loop {
         let mut read = Ok(0);
         output
@@ -48,8 +48,8 @@ fn copy_file(path: &Path, mut output: Output) -> Result<(), String> {
                 read = file.read(room);
                 *read.as_ref().unwrap_or(&0)
             })
-            .map_err(text)?;
-        if read.map_err(text)? == 0 {
+            .map_err(error_text)?;
+        if read.map_err(error_text)? == 0 {
             output.flush();
             return Ok(());
         }
@@ -58,7 +58,7 @@ fn copy_file(path: &Path, mut output: Output) -> Result<(), String> {
 
 /// Writes the lines that contain `x`.
 fn copy_matches(offer: Offer, mut output: Output) -> Result<(), String> {
-    let mut input = offer.open().map_err(text)?;
+    let mut input = offer.open().map_err(error_text)?;
     let mut buffer = vec![0; 2 * BLOCK_SIZE];
     // Bytes of an unfinished line.
     let mut kept = 0;
@@ -67,7 +67,7 @@ fn copy_matches(offer: Offer, mut output: Output) -> Result<(), String> {
         if room.is_empty() {
             return Err("a line is too long".to_owned());
         }
-        let count = input.read(room).map_err(text)?;
+        let count = input.read(room).map_err(error_text)?;
         let there = buffer.get(..kept + count).unwrap_or_default();
         let whole = if count == 0 {
             there.len()
@@ -91,18 +91,18 @@ fn write_matches(mut lines: &[u8], output: &mut Output) -> Result<(), String> {
             memchr::memrchr(b'\n', lines.get(..at).unwrap_or_default()).map_or(0, |at| at + 1);
         let rest = lines.get(at..).unwrap_or_default();
         let end = memchr::memchr(b'\n', rest).map_or(lines.len(), |length| at + length + 1);
-        output.write(lines.get(begin..end).unwrap_or_default()).map_err(text)?;
+        output.write(lines.get(begin..end).unwrap_or_default()).map_err(error_text)?;
         lines = lines.get(end..).unwrap_or_default();
     }
     Ok(())
 }
 
 fn count_lines(offer: Offer) -> Result<u64, String> {
-    let mut input: Input = offer.open().map_err(text)?;
+    let mut input: Input = offer.open().map_err(error_text)?;
     let mut buffer = vec![0; BLOCK_SIZE];
     let mut lines = 0;
     loop {
-        match input.read(&mut buffer).map_err(text)? {
+        match input.read(&mut buffer).map_err(error_text)? {
             0 => return Ok(lines),
             count => {
                 let read = buffer.get(..count).unwrap_or_default();

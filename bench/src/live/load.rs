@@ -1,4 +1,4 @@
-//! A capture that is sent at a given rate.
+//! Sending of a capture at a given rate.
 
 use std::io::Result;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use sys::packet::{PacketSender, Qdisc, SendStop};
 use testkit::net::{CLIENT_DEVICE, Pair};
 
 /// Number of frames per system call.
-const BATCH: usize = 16;
+const BATCH_FRAMES: usize = 16;
 
 /// The rate at which frames are sent.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -38,7 +38,7 @@ impl Rate {
 }
 
 /// The frames to send.
-pub(crate) struct Load {
+pub(crate) struct FrameLoad {
     capture: Vec<u8>,
     frames: Vec<Range<usize>>,
     /// Number of requests in these frames.
@@ -62,8 +62,8 @@ impl SendResult {
     }
 }
 
-impl Load {
-    /// Reads a capture that [`crate::replay`] wrote.
+impl FrameLoad {
+    /// Reads a capture that [`crate::replay`] has written.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let requests = crate::replay::requests_in(path)?;
         let capture = std::fs::read(path)?;
@@ -78,11 +78,11 @@ impl Load {
     }
 
     /// Returns the number of frames.
-    pub(crate) fn frames(&self) -> usize {
+    pub(crate) fn frame_count(&self) -> usize {
         self.frames.len()
     }
 
-    /// Sends the first `most` frames, but at least one, from the client's device, on the first
+    /// Sends the first `most` frames, at least one, from the client's device and on the first
     /// processor.
     pub(crate) fn send(
         &self,
@@ -110,10 +110,10 @@ impl Load {
     ) -> std::result::Result<SendResult, String> {
         let begin = clock::monotonic();
         let mut busy_ns = 0;
-        let mut batch: Vec<&[u8]> = Vec::with_capacity(BATCH);
-        for (number, frames) in places.chunks(BATCH).enumerate() {
+        let mut batch: Vec<&[u8]> = Vec::with_capacity(BATCH_FRAMES);
+        for (number, frames) in places.chunks(BATCH_FRAMES).enumerate() {
             if let Rate::PerSecond(rate) = rate {
-                let due = begin + ((number * BATCH) as f64 * 1e9 / rate) as u64;
+                let due = begin + ((number * BATCH_FRAMES) as f64 * 1e9 / rate) as u64;
                 while clock::monotonic() < due {
                     std::hint::spin_loop();
                 }

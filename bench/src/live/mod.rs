@@ -18,32 +18,32 @@ use crate::options::Options;
 use crate::replay;
 use crate::row::Row;
 use crate::temp_directory::TempDirectory;
-use load::{Load, Rate};
-use programs::{LiveProgram, OURS, Observation, Purpose};
+use load::{FrameLoad, Rate};
+use programs::{LiveProgram, OURS, Observation, RunPurpose};
 use std::cell::{Cell, RefCell};
 use testkit::net::{Cable, Pair};
 
 /// Divisor of the capture size that is given for all benches.
 const SIZE_DIVISOR: u64 = 5;
 /// Number of bisection steps in the search for the highest rate.
-const HALVINGS: usize = 6;
+const BISECTION_STEPS: usize = 6;
 /// Number of measurements without observers.
 const UNOBSERVED_ROUNDS: usize = 3;
 /// Approximate maximum duration of a measurement without observers, in s.
 const UNOBSERVED_S_MAX: f64 = 0.3;
 
 /// Measures rates, cost and requests.
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let cable = Cable { addresses: false, ..Cable::default() };
     let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two namespaces")?;
     let folder = TempDirectory::new("live").map_err(|why| why.to_string())?;
     let file = folder.0.join("mixed.pcap");
     let length = replay::generate_capture("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
     let programs = programs::installed_programs(&folder.0, &file)?;
-    let load = Load::read(&file).map_err(|why| why.to_string())?;
+    let load = FrameLoad::read(&file).map_err(|why| why.to_string())?;
     let bench = LiveBench { pair, load, programs: &programs, folder: &folder };
     let row = format!("{} MB of HTTP", length / 1_000_000);
-    let rates = bench.find_rates(&row)?;
+    let rates = bench.find_highest_rates(&row)?;
     let mut rows: Vec<Row> = rates.iter().map(|(_, row)| row.clone()).collect();
     let rates: Vec<Cell<Rate>> = rates.into_iter().map(|(rate, _)| Cell::new(rate)).collect();
     rows.extend(bench.measure_cost(&format!("{row}, each at its rate"), options.rounds, &rates)?);
@@ -59,31 +59,32 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
+/// The bench, with the capture that is sent and the programs that observe it.
 struct LiveBench<'b> {
     pair: Pair,
-    load: Load,
+    load: FrameLoad,
     programs: &'b [LiveProgram],
     folder: &'b TempDirectory,
 }
 
 impl LiveBench<'_> {
     /// Sends the capture while a program observes; returns the program's results.
-    fn observe(
+    fn measure_program(
         &self,
         program: &LiveProgram,
         rate: Rate,
-        purpose: Purpose,
+        purpose: RunPurpose,
     ) -> Result<Observation, String> {
-        program.observe(&self.pair, &self.folder.0, (&self.load, rate), purpose)
+        program.measure_program(&self.pair, &self.folder.0, (&self.load, rate), purpose)
     }
 
     /// Determines, for each program, the highest rate without loss.
-    fn find_rates(&self, row: &str) -> Result<Vec<(Rate, Row)>, String> {
+    fn find_highest_rates(&self, row: &str) -> Result<Vec<(Rate, Row)>, String> {
         let mut found = Vec::new();
         for program in self.programs {
             let (rate, reached) = self.find_highest_rate(program)?;
             eprintln!("{}: {:.0} frames a second without loss", program.name, reached);
-            found.push((rate, single(row, program.name, reached / 1e3, "kframes/s")));
+            found.push((rate, single_sample_row(row, program.name, reached / 1e3, "kframes/s")));
         }
         let ours = found.first().map_or(f64::NAN, |(_, row)| row.value);
         for (_, row) in &mut found {
@@ -94,14 +95,14 @@ impl LiveBench<'_> {
 
     /// Returns the highest rate without loss for a program, and its frames per second.
     fn find_highest_rate(&self, program: &LiveProgram) -> Result<(Rate, f64), String> {
-        let flat_out = self.observe(program, Rate::FlatOut, Purpose::Cost)?;
+        let flat_out = self.measure_program(program, Rate::FlatOut, RunPurpose::Cost)?;
         if flat_out.is_lossless {
             return Ok((Rate::FlatOut, flat_out.sent.rate()));
         }
         let (mut low, mut high, mut reached) = (0.0, flat_out.sent.rate(), 0.0);
-        for _ in 0..HALVINGS {
+        for _ in 0..BISECTION_STEPS {
             let middle = f64::midpoint(low, high);
-            let ran = self.observe(program, Rate::PerSecond(middle), Purpose::Cost)?;
+            let ran = self.measure_program(program, Rate::PerSecond(middle), RunPurpose::Cost)?;
             if ran.is_lossless {
                 (low, reached) = (middle, ran.sent.rate());
             } else {
@@ -125,7 +126,7 @@ impl LiveBench<'_> {
         let shares: Vec<RefCell<Vec<[f64; 2]>>> =
             self.programs.iter().map(|_| RefCell::default()).collect();
         let measure = |number: usize| {
-            let ran = self.observe_without_loss(number, &rates[number], Purpose::Cost)?;
+            let ran = self.observe_without_loss(number, &rates[number], RunPurpose::Cost)?;
             // The additional time of sending; noise may make it negative.
             let kernel_ns = ran.sent.busy_ns as f64 - self.unobserved_ns(rates[number].get())?;
             let frames = ran.sent.frames as f64;
@@ -149,7 +150,7 @@ impl LiveBench<'_> {
                 let row = format!("{row}, {place}");
                 rows.push(Row {
                     n: taken.len(),
-                    ..single(&row, program.name, median(&taken), "ns/frame")
+                    ..single_sample_row(&row, program.name, median(&taken), "ns/frame")
                 });
             }
         }
@@ -162,10 +163,10 @@ impl LiveBench<'_> {
         &self,
         number: usize,
         rate: &Cell<Rate>,
-        purpose: Purpose,
+        purpose: RunPurpose,
     ) -> Result<Observation, String> {
         loop {
-            let ran = self.observe(&self.programs[number], rate.get(), purpose)?;
+            let ran = self.measure_program(&self.programs[number], rate.get(), purpose)?;
             if ran.is_lossless {
                 return Ok(ran);
             }
@@ -184,7 +185,7 @@ impl LiveBench<'_> {
             Ok(sent.busy_ns as f64 / sent.frames.max(1) as f64)
         };
         let took: Result<Vec<f64>, String> = (0..UNOBSERVED_ROUNDS).map(took).collect();
-        Ok(median(&took?) * self.load.frames() as f64)
+        Ok(median(&took?) * self.load.frame_count() as f64)
     }
 
     /// Counts the requests that each program finds at its rate; the first row is the number of
@@ -193,7 +194,7 @@ impl LiveBench<'_> {
         let mut found = vec![("capture", self.load.requests as f64)];
         for (number, rate) in rates.iter().enumerate() {
             if let Some(requests) =
-                self.observe_without_loss(number, rate, Purpose::Requests)?.requests
+                self.observe_without_loss(number, rate, RunPurpose::Requests)?.requests
             {
                 found.push((self.programs[number].name, requests as f64));
             }
@@ -202,13 +203,13 @@ impl LiveBench<'_> {
         let rows = found.into_iter().map(|(candidate, value)| Row {
             ratio: ours / value.max(1.0),
             candidate,
-            ..single(row, OURS, value, "requests")
+            ..single_sample_row(row, OURS, value, "requests")
         });
         Ok(rows.collect())
     }
 }
 
 /// Returns a row with a single sample.
-fn single(row: &str, candidate: &'static str, value: f64, unit: &'static str) -> Row {
+fn single_sample_row(row: &str, candidate: &'static str, value: f64, unit: &'static str) -> Row {
     Row { bench: "live", ..replay::single_sample_row(row.to_owned(), candidate, value, unit) }
 }

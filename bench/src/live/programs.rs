@@ -1,12 +1,12 @@
 //! The measured programs: their arguments, start messages and losses, and the number of requests
 //! that each reports.
 
-use super::load::{Load, Rate, SendResult};
+use super::load::{FrameLoad, Rate, SendResult};
 use crate::processes::{
     interrupt_and_wait, number_after, number_before, processor_ns, read_text,
     start_on_second_processor, wait_until_idle,
 };
-use crate::replay::{EVE, find_program, occurrences};
+use crate::replay::{SURICATA_LOG, count_occurrences, find_program};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,7 @@ pub(super) struct LiveProgram {
     pub(super) name: &'static str,
     path: PathBuf,
     /// Returns the arguments, given a directory for the program's files and the purpose of the run.
-    arguments: fn(&Path, Purpose) -> Vec<String>,
+    arguments: fn(&Path, RunPurpose) -> Vec<String>,
     /// True if the program reports on standard output instead of standard error.
     reports_on_stdout: bool,
     /// The message that the program prints once it observes; empty if it prints none.
@@ -40,7 +40,7 @@ pub(super) struct LiveProgram {
 
 /// The purpose of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Purpose {
+pub(super) enum RunPurpose {
     /// Measure the cost.
     Cost,
     /// Count the requests. Some programs need other arguments to report them.
@@ -70,8 +70,8 @@ pub(super) fn installed_programs(
         let what = "is not here: `cargo build --release -p streamline-cli` builds it";
         return Err(format!("{} {what}", own.display()));
     }
-    let mut programs = vec![LiveProgram { path: own, ..ours() }];
-    for peer in [suricata(), tcpflow(), tcpdump()] {
+    let mut programs = vec![LiveProgram { path: own, ..streamline_program() }];
+    for peer in [suricata_program(), tcpflow_program(), tcpdump_program()] {
         match find_program(peer.name) {
             Some(path) => programs.push(LiveProgram { path, ..peer }.count_expected(capture)?),
             None => eprintln!("left out: {}: it is not installed", peer.name),
@@ -80,14 +80,14 @@ pub(super) fn installed_programs(
     Ok(programs)
 }
 
-fn ours() -> LiveProgram {
+fn streamline_program() -> LiveProgram {
     LiveProgram {
         name: OURS,
         path: PathBuf::new(),
         arguments: |_, purpose| {
             let end = match purpose {
-                Purpose::Cost => "http | count",
-                Purpose::Requests => "http emit=head |request count",
+                RunPurpose::Cost => "http | count",
+                RunPurpose::Requests => "http emit=head |request count",
             };
             let rx = format!("rx {SERVER_DEVICE} ring={RING_MB}MB");
             vec!["run".to_owned(), format!("{rx} | bpf \"tcp port 80\" | tcp | {end}")]
@@ -104,7 +104,7 @@ fn ours() -> LiveProgram {
     }
 }
 
-fn suricata() -> LiveProgram {
+fn suricata_program() -> LiveProgram {
     LiveProgram {
         name: "suricata",
         path: PathBuf::new(),
@@ -120,17 +120,17 @@ fn suricata() -> LiveProgram {
         start_message: "Engine started",
         lost: Some(|told| number_after(told, "drops: ")),
         requests: Some(|_, folder| {
-            let told = fs::read(folder.join(EVE)).unwrap_or_default();
+            let told = fs::read(folder.join(SURICATA_LOG)).unwrap_or_default();
             let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
             // Responses without a request are reported as exchanges.
-            let alone = |line: &&[u8]| occurrences(line, b"request_uri_not_seen") > 0;
+            let alone = |line: &&[u8]| count_occurrences(line, b"request_uri_not_seen") > 0;
             lines.filter(|line| !alone(line)).count() as u64
         }),
         expected_requests: None,
     }
 }
 
-fn tcpflow() -> LiveProgram {
+fn tcpflow_program() -> LiveProgram {
     LiveProgram {
         name: "tcpflow",
         path: PathBuf::new(),
@@ -138,12 +138,12 @@ fn tcpflow() -> LiveProgram {
         reports_on_stdout: false,
         start_message: "listening on",
         lost: None,
-        requests: Some(|told, _| occurrences(told, b" HTTP/1.1\r\n")),
+        requests: Some(|told, _| count_occurrences(told, b" HTTP/1.1\r\n")),
         expected_requests: None,
     }
 }
 
-fn tcpdump() -> LiveProgram {
+fn tcpdump_program() -> LiveProgram {
     LiveProgram {
         name: "tcpdump",
         path: PathBuf::new(),
@@ -166,7 +166,7 @@ fn suricata_configuration() -> String {
 ---
 stats: {{enabled: no}}
 outputs:
-  - eve-log: {{enabled: yes, filetype: regular, filename: {EVE}, types: [http]}}
+  - eve-log: {{enabled: yes, filetype: regular, filename: {SURICATA_LOG}, types: [http]}}
 logging: {{default-log-level: notice, outputs: [{{console: {{enabled: yes}}}}]}}
 app-layer: {{protocols: {{http: {{enabled: yes}}}}}}
 capture: {{disable-offloading: false}}
@@ -202,15 +202,15 @@ impl LiveProgram {
     }
 
     /// Sends the load while the program observes, and stops the program once it is idle.
-    pub(super) fn observe(
+    pub(super) fn measure_program(
         &self,
         pair: &Pair,
         folder: &Path,
-        (load, rate): (&Load, Rate),
-        purpose: Purpose,
+        (load, rate): (&FrameLoad, Rate),
+        purpose: RunPurpose,
     ) -> Result<Observation, String> {
         // Suricata appends to an existing file.
-        let _ = fs::remove_file(folder.join(EVE));
+        let _ = fs::remove_file(folder.join(SURICATA_LOG));
         let (out, err) = (folder.join("out"), folder.join("err"));
         let told = if self.reports_on_stdout { &out } else { &err };
         let child = self.start(pair, folder, [&out, &err], purpose)?;
@@ -234,7 +234,7 @@ impl LiveProgram {
         pair: &Pair,
         folder: &Path,
         [out, err]: [&Path; 2],
-        purpose: Purpose,
+        purpose: RunPurpose,
     ) -> Result<Child, String> {
         let file = |path| File::create(path).map_err(|why| format!("{why}"));
         let mut command = Command::new(&self.path);
@@ -267,12 +267,12 @@ mod tests {
     fn losses_are_read_from_reports_of_programs() {
         let lost = |program: LiveProgram, told| program.lost.map(|lost| lost(told));
         let told = "12 packets received by filter\n7 packets dropped by kernel\n";
-        assert_eq!(lost(tcpdump(), told), Some(7));
+        assert_eq!(lost(tcpdump_program(), told), Some(7));
         let told = "Notice: device: server0: packets: 5, drops: 3 (60.00%), invalid chksum: 0\n";
-        assert_eq!(lost(suricata(), told), Some(3));
-        assert_eq!(lost(suricata(), "it broke"), Some(u64::MAX));
-        assert_eq!(lost(ours(), "5 blocks in 1 s, none lost\n"), Some(0));
-        assert_eq!(lost(ours(), "warning: 5 blocks were lost\n"), Some(1));
-        assert_eq!(lost(tcpflow(), ""), None);
+        assert_eq!(lost(suricata_program(), told), Some(3));
+        assert_eq!(lost(suricata_program(), "it broke"), Some(u64::MAX));
+        assert_eq!(lost(streamline_program(), "5 blocks in 1 s, none lost\n"), Some(0));
+        assert_eq!(lost(streamline_program(), "warning: 5 blocks were lost\n"), Some(1));
+        assert_eq!(lost(tcpflow_program(), ""), None);
     }
 }

@@ -7,15 +7,15 @@
 //! measured too: a doorbell after 32 frames, but at most one in 5 ms.
 
 use super::BLOCKS_PER_NOTIFICATION;
-use crate::flood::{Flood, Host};
+use crate::flood::{Flood, ReceivingHost};
 use crate::harness::{Candidate, interleave};
 use crate::row::Row;
-use crate::tap::{NEVER, Tap, TapReader, WakePolicy, Wakeup, default_policy_for_many};
+use crate::tap::{Tap, TapReader, UNREACHABLE_LIMIT, WakePolicy, Wakeup, default_policy_for_many};
 use std::cell::RefCell;
 use sys::bpf::RingsLayout;
 
 /// Number of frames per sample.
-const FRAMES: usize = 20_000;
+const FRAMES_PER_SAMPLE: usize = 20_000;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 1_000;
 /// Number of frames sent between two drains of the doorbells.
@@ -26,7 +26,7 @@ const RING_SIZE: u32 = 4 << 20;
 const DEFAULT_POLICY_NAME: &str = "T_b 32, 5 ms";
 
 /// A function that returns the wake policy for the layout of rings.
-type PolicyOf = Box<dyn Fn(RingsLayout) -> WakePolicy>;
+type PolicyForLayout = Box<dyn Fn(RingsLayout) -> WakePolicy>;
 
 /// Measures both curves of the figure.
 pub(super) fn measure_figure(rounds: usize, processors: usize) -> Result<Vec<Row>, String> {
@@ -34,34 +34,38 @@ pub(super) fn measure_figure(rounds: usize, processors: usize) -> Result<Vec<Row
         eprintln!("left out: the kernel as producer: it needs root");
         return Ok(Vec::new());
     }
-    let flood = RefCell::new(Flood::new(64, 1, Host::Ignores)?);
+    let flood = RefCell::new(Flood::new(64, 1, ReceivingHost::Ignores)?);
     let mut all = Vec::new();
     for (processor, name) in [(0, "kernel ring, one core"), (1, "kernel ring, two cores")] {
         if processor >= processors {
             continue;
         }
         let flood = &flood;
-        let candidate = move |(name, when): (&'static str, PolicyOf)| Candidate {
+        let candidate = move |(name, when): (&'static str, PolicyForLayout)| Candidate {
             name,
-            measure: Box::new(move || measure(&mut flood.borrow_mut(), processor, &when)),
+            measure: Box::new(move || {
+                measure_frame_rate(&mut flood.borrow_mut(), processor, &when)
+            }),
         };
         let every = BLOCKS_PER_NOTIFICATION.iter().map(|(every, name)| {
-            let blocks = u32::try_from(*every).unwrap_or(NEVER);
-            let (wait_ns, bytes, most, wakes) = (NEVER, NEVER, NEVER, Wakeup::Everyone);
+            let blocks = u32::try_from(*every).unwrap_or(UNREACHABLE_LIMIT);
+            let (wait_ns, bytes, most, wakes) =
+                (UNREACHABLE_LIMIT, UNREACHABLE_LIMIT, UNREACHABLE_LIMIT, Wakeup::Everyone);
             let policy = WakePolicy { blocks, apart_ns: 0, wait_ns, bytes, most, wakes };
-            (*name, Box::new(move |_| policy) as PolicyOf)
+            (*name, Box::new(move |_| policy) as PolicyForLayout)
         });
-        let limited: (_, PolicyOf) = (DEFAULT_POLICY_NAME, Box::new(default_policy_for_many));
+        let limited: (_, PolicyForLayout) =
+            (DEFAULT_POLICY_NAME, Box::new(default_policy_for_many));
         let candidates = every.chain([limited]).map(candidate).collect();
         let subject = ("moderation", name, f64::NAN);
         let rows = interleave(subject, "kframes/s", rounds, candidates, &[])?;
-        all.extend(rows.into_iter().map(|row| to_point(row, name)));
+        all.extend(rows.into_iter().map(|row| curve_point(row, name)));
     }
     Ok(all)
 }
 
 /// Returns the row as a point of a curve.
-fn to_point(row: Row, line: &'static str) -> Row {
+fn curve_point(row: Row, line: &'static str) -> Row {
     let Some((every, name)) =
         BLOCKS_PER_NOTIFICATION.iter().find(|(_, name)| *name == row.candidate)
     else {
@@ -73,7 +77,11 @@ fn to_point(row: Row, line: &'static str) -> Row {
 }
 
 /// Returns thousands of frames per second that were both sent and received.
-fn measure(flood: &mut Flood, processor: usize, when: &PolicyOf) -> Result<f64, String> {
+fn measure_frame_rate(
+    flood: &mut Flood,
+    processor: usize,
+    when: &PolicyForLayout,
+) -> Result<f64, String> {
     let mut tap = Tap::new(RING_SIZE, 2048, when)?;
     let reader = TapReader::start(&tap, processor)?;
     let device = flood.device()?;
@@ -81,15 +89,15 @@ fn measure(flood: &mut Flood, processor: usize, when: &PolicyOf) -> Result<f64, 
     flood.send(WARM_UP_FRAMES)?;
     reader.wait_for_records(WARM_UP_FRAMES as u64)?;
     let mut ns = 0;
-    for _ in 0..FRAMES / FRAMES_PER_DRAIN {
+    for _ in 0..FRAMES_PER_SAMPLE / FRAMES_PER_DRAIN {
         // A doorbell whose records are not drained is not sent any more.
         tap.drain_doorbell();
         ns += flood.send(FRAMES_PER_DRAIN)?;
     }
-    let observed = reader.wait_for_records((WARM_UP_FRAMES + FRAMES) as u64)?;
+    let observed = reader.wait_for_records((WARM_UP_FRAMES + FRAMES_PER_SAMPLE) as u64)?;
     if observed.lost > 0 {
         return Err(format!("{} frames were lost in a ring that never comes round", observed.lost));
     }
     #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
-    Ok(FRAMES as f64 * 1e6 / ns.max(1) as f64)
+    Ok(FRAMES_PER_SAMPLE as f64 * 1e6 / ns.max(1) as f64)
 }

@@ -25,7 +25,9 @@ mod reader;
 
 pub(crate) use reader::serve;
 
-use crate::harness::{Better, Candidate, Goal, Samples, interleave, is_selected, median, rows};
+use crate::harness::{
+    Better, Candidate, Goal, Samples, interleave, is_selected, median, rows_of_samples,
+};
 use crate::options::Options;
 use crate::processes::context_switches;
 use crate::row::Row;
@@ -50,7 +52,7 @@ const BLOCKS_PER_NOTIFICATION: [(usize, &str); 10] = [
 ];
 /// Ring size of the paper's figure in bytes.
 const RING_SIZE: usize = 16 << 20;
-/// Ring sizes of goal G9 in bytes, each with its name in rows.
+/// Ring sizes to which goal G9 applies in bytes, each with its name in rows.
 const SMALL_RING_SIZES: [(usize, &str); 3] =
     [(64 << 10, "64 KB"), (256 << 10, "256 KB"), (1 << 20, "1 MB")];
 /// Maximum ring size in bytes for which G9 states a goal.
@@ -64,14 +66,14 @@ const IDLE_WAIT_NS: u64 = 300_000_000;
 
 /// The mode of notification.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum NotificationMode {
     Strict,
     Unconditional,
     Flag,
     Timed,
 }
 
-impl Mode {
+impl NotificationMode {
     const ALL: [Self; 4] = [Self::Strict, Self::Unconditional, Self::Flag, Self::Timed];
 
     const fn name(self) -> &'static str {
@@ -88,14 +90,15 @@ impl Mode {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let processors = sys::machine::Machine::detect().processors;
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
-    for mode in [Mode::Strict, Mode::Unconditional, Mode::Flag] {
+    for mode in [NotificationMode::Strict, NotificationMode::Unconditional, NotificationMode::Flag]
+    {
         match measure_figure(mode, 0, options.rounds) {
             Ok(more) => rows.extend(more),
-            Err(why) if mode == Mode::Strict => {
+            Err(why) if mode == NotificationMode::Strict => {
                 eprintln!("left out: strict, one core: {why} (it needs CAP_SYS_NICE)");
             }
             Err(why) => return Err(why),
@@ -104,8 +107,8 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     if processors < 2 {
         eprintln!("left out: two cores, this machine has one");
     } else {
-        rows.extend(measure_figure(Mode::Unconditional, 1, options.rounds)?);
-        rows.extend(measure_figure(Mode::Flag, 1, options.rounds)?);
+        rows.extend(measure_figure(NotificationMode::Unconditional, 1, options.rounds)?);
+        rows.extend(measure_figure(NotificationMode::Flag, 1, options.rounds)?);
     }
     rows.extend(kernel::measure_figure(options.rounds, processors)?);
     rows.extend(measure_waits(options.rounds)?);
@@ -114,7 +117,11 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
 }
 
 /// Measures a curve of the figure: a mode with every T_b.
-fn measure_figure(mode: Mode, processor: usize, rounds: usize) -> Result<Vec<Row>, String> {
+fn measure_figure(
+    mode: NotificationMode,
+    processor: usize,
+    rounds: usize,
+) -> Result<Vec<Row>, String> {
     let mut candidates = Vec::new();
     for (every, name) in BLOCKS_PER_NOTIFICATION {
         let mut line = ModeratedStream::new(mode, processor, every, RING_SIZE)?;
@@ -123,9 +130,11 @@ fn measure_figure(mode: Mode, processor: usize, rounds: usize) -> Result<Vec<Row
     let two_cores = processor > 0;
     let goal = |candidate, reference, target| Goal { candidate, reference, goal: "G8", target };
     let goals = match mode {
-        Mode::Strict => vec![goal("T_b 32", "T_b 1", 18.0), goal("T_b 2048", "T_b 1", 60.0)],
-        Mode::Flag if !two_cores => vec![goal("T_b 1", "T_b 2048", 0.85)],
-        Mode::Unconditional if two_cores && Sentinel::measure() < SAME_CACHE_NS => {
+        NotificationMode::Strict => {
+            vec![goal("T_b 32", "T_b 1", 18.0), goal("T_b 2048", "T_b 1", 60.0)]
+        }
+        NotificationMode::Flag if !two_cores => vec![goal("T_b 1", "T_b 2048", 0.85)],
+        NotificationMode::Unconditional if two_cores && Sentinel::measure() < SAME_CACHE_NS => {
             vec![goal("T_b 32", "T_b 1", 5.0)]
         }
         _ => Vec::new(),
@@ -133,25 +142,25 @@ fn measure_figure(mode: Mode, processor: usize, rounds: usize) -> Result<Vec<Row
     let cores = if two_cores { "two cores" } else { "one core" };
     let name = format!("{}, {cores}", mode.name());
     let rows = interleave(("moderation", &name, 0.0), "GB/s", rounds, candidates, &goals)?;
-    Ok(rows.into_iter().map(|row| to_point(row, mode, two_cores)).collect())
+    Ok(rows.into_iter().map(|row| curve_point(row, mode, two_cores)).collect())
 }
 
 /// Returns the row as a point of its mode's curve.
-fn to_point(row: Row, mode: Mode, two_cores: bool) -> Row {
+fn curve_point(row: Row, mode: NotificationMode, two_cores: bool) -> Row {
     let found = BLOCKS_PER_NOTIFICATION.iter().find(|(_, name)| *name == row.candidate);
     let (Some((every, name)), None) = (found, row.goal) else { return row };
     #[expect(clippy::cast_precision_loss, reason = "a small number")]
     let x = *every as f64;
     let line = match (mode, two_cores) {
         (mode, false) => mode.name(),
-        (Mode::Unconditional, true) => "unconditional, two cores",
+        (NotificationMode::Unconditional, true) => "unconditional, two cores",
         (_, true) => "waiter flag, two cores",
     };
     Row { row: format!("{}, {name}", row.row), candidate: line, x, ..row }
 }
 
 /// Measures goal G9: the cost of arming a timer for each wait, and the number of waits. A ring of
-/// 64 KB holds 32 blocks, so with the paper's T_b of 32 there is a wait after each notification.
+/// 64 KB holds 32 blocks, so with the paper's T_b of 32 there is one wait per notification.
 fn measure_waits(rounds: usize) -> Result<Vec<Row>, String> {
     let mut all = Vec::new();
     for (ring, text) in SMALL_RING_SIZES {
@@ -159,21 +168,22 @@ fn measure_waits(rounds: usize) -> Result<Vec<Row>, String> {
         if !is_selected(&name) {
             continue;
         }
-        let mut lines =
-            [Mode::Timed, Mode::Flag].map(|mode| ModeratedStream::new(mode, 0, 32, ring));
+        let mut lines = [NotificationMode::Timed, NotificationMode::Flag]
+            .map(|mode| ModeratedStream::new(mode, 0, 32, ring));
         let samples = |name| Samples { name, values: Vec::new() };
         let both = || ["timed waits", "stream"].map(samples);
         let (mut rates, mut counts, mut sentinels) = (both(), both(), Vec::new());
         for round in 0..=rounds {
             for ((line, rates), counts) in lines.iter_mut().zip(&mut rates).zip(&mut counts) {
                 let line = line.as_mut().map_err(|why| why.clone())?;
-                let (before, moved) = (line.wait_count(), line.moved);
+                let (before, moved) = (line.wait_count(), line.blocks_written);
                 let rate = line.measure()?;
                 // The first round is a warm-up.
                 if round > 0 {
                     rates.values.push(rate);
                     #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
-                    let waits = (line.wait_count() - before) as f64 / (line.moved - moved) as f64;
+                    let waits =
+                        (line.wait_count() - before) as f64 / (line.blocks_written - moved) as f64;
                     counts.values.push(waits * 1e6 / BLOCK_SIZE as f64);
                 }
             }
@@ -184,18 +194,24 @@ fn measure_waits(rounds: usize) -> Result<Vec<Row>, String> {
         let is_short = ring <= GOAL_RING_SIZE_MAX;
         let goal = is_short.then_some(Goal { candidate, reference, goal: "G9", target: 1.8 });
         let (subject, sentinel) = (("moderation", name.as_str(), f64::NAN), median(&sentinels));
-        all.extend(rows(subject, ("GB/s", Better::More), sentinel, &rates, goal.as_slice()));
-        all.extend(rows(subject, ("waits/MB", Better::Less), sentinel, &counts, &[]));
+        all.extend(rows_of_samples(
+            subject,
+            ("GB/s", Better::More),
+            sentinel,
+            &rates,
+            goal.as_slice(),
+        ));
+        all.extend(rows_of_samples(subject, ("waits/MB", Better::Less), sentinel, &counts, &[]));
     }
     Ok(all)
 }
 
 /// Measures goal G9: the processor time of a waiting reader.
 fn measure_idle_cost(rounds: usize) -> Result<Vec<Row>, String> {
-    let line = ModeratedStream::new(Mode::Flag, 0, 32, RING_SIZE)?;
-    line.reader.announce(BLOCK_SIZE as u64)?;
+    let line = ModeratedStream::new(NotificationMode::Flag, 0, 32, RING_SIZE)?;
+    line.reader.announce_bytes(BLOCK_SIZE as u64)?;
     let candidates = vec![
-        Candidate { name: "nobody", measure: Box::new(|| Ok(100.0)) },
+        Candidate { name: "no reader", measure: Box::new(|| Ok(100.0)) },
         Candidate {
             name: "waiting reader",
             measure: Box::new(move || {
@@ -207,31 +223,36 @@ fn measure_idle_cost(rounds: usize) -> Result<Vec<Row>, String> {
             }),
         },
     ];
-    let (candidate, reference) = ("waiting reader", "nobody");
+    let (candidate, reference) = ("waiting reader", "no reader");
     let goal = Goal { candidate, reference, goal: "G9", target: 0.99 };
     interleave(("moderation", "idle", f64::NAN), "% idle", rounds.min(3), candidates, &[goal])
 }
 
-/// A stream between two processes.
+/// A stream between this process and a reading process, in one mode of notification.
 struct ModeratedStream {
     output: Output,
     reader: ModerationReader,
-    mode: Mode,
+    mode: NotificationMode,
     every: usize,
     block: Vec<u8>,
     blocks: u64,
     /// Number of blocks written so far.
-    moved: u64,
+    blocks_written: u64,
 }
 
 impl ModeratedStream {
-    fn new(mode: Mode, processor: usize, every: usize, ring: usize) -> Result<Self, String> {
+    fn new(
+        mode: NotificationMode,
+        processor: usize,
+        every: usize,
+        ring: usize,
+    ) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let mut config = Config::new(id).capacity(ring);
         config.every = match mode {
-            Mode::Flag | Mode::Timed => every,
+            NotificationMode::Flag | NotificationMode::Timed => every,
             // Published by flushes.
-            Mode::Strict | Mode::Unconditional => usize::MAX,
+            NotificationMode::Strict | NotificationMode::Unconditional => usize::MAX,
         };
         let (mut output, offers) = stream(&config).map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
@@ -240,10 +261,18 @@ impl ModeratedStream {
             output.spin(0);
         }
         output.set_waking(WakingOverrides {
-            always: mode == Mode::Unconditional,
-            limit: (mode == Mode::Timed).then_some(reader::WAIT_TIMEOUT),
+            always: mode == NotificationMode::Unconditional,
+            limit: (mode == NotificationMode::Timed).then_some(reader::WAIT_TIMEOUT),
         });
-        Ok(Self { output, reader, mode, every, block: vec![7; BLOCK_SIZE], blocks: 1024, moved: 0 })
+        Ok(Self {
+            output,
+            reader,
+            mode,
+            every,
+            block: vec![7; BLOCK_SIZE],
+            blocks: 1024,
+            blocks_written: 0,
+        })
     }
 
     /// Returns the throughput in GB/s, over enough blocks for the minimum duration.
@@ -261,8 +290,9 @@ impl ModeratedStream {
     }
 
     fn write_blocks(&mut self, blocks: u64) -> Result<(), String> {
-        self.reader.announce(blocks * BLOCK_SIZE as u64)?;
-        let flushes = matches!(self.mode, Mode::Strict | Mode::Unconditional);
+        self.reader.announce_bytes(blocks * BLOCK_SIZE as u64)?;
+        let flushes =
+            matches!(self.mode, NotificationMode::Strict | NotificationMode::Unconditional);
         let mut next = self.every;
         for _ in 0..blocks {
             let block = std::hint::black_box(&self.block);
@@ -276,7 +306,7 @@ impl ModeratedStream {
             }
         }
         self.output.flush();
-        self.moved += blocks;
+        self.blocks_written += blocks;
         self.reader.wait_until_received()
     }
 

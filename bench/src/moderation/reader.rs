@@ -1,7 +1,7 @@
 //! The reading process of `bench moderation`: this program again, which receives descriptors and
 //! requests over a socket as its standard input.
 
-use super::Mode;
+use super::NotificationMode;
 use crate::child::BenchChild;
 use crate::processes::context_switches;
 use buffer::stream::{Input, Offer, WaitResult};
@@ -18,7 +18,7 @@ impl ModerationReader {
     /// Starts the reader on a processor, and waits until it has opened its end. Fails with the
     /// reader's error.
     pub(super) fn start(
-        mode: Mode,
+        mode: NotificationMode,
         processor: usize,
         block: usize,
         offer: &Offer,
@@ -30,8 +30,8 @@ impl ModerationReader {
     }
 
     /// Announces the number of bytes that follow.
-    pub(super) fn announce(&self, bytes: u64) -> Result<(), String> {
-        self.0.announce(bytes)
+    pub(super) fn announce_bytes(&self, bytes: u64) -> Result<(), String> {
+        self.0.announce_bytes(bytes)
     }
 
     /// Blocks until the reader has received the announced bytes.
@@ -41,12 +41,12 @@ impl ModerationReader {
 
     /// Returns the reader's number of waits so far.
     pub(super) fn wait_count(&self) -> u64 {
-        context_switches(&self.0.id().to_string())[0]
+        context_switches(&self.0.process_id().to_string())[0]
     }
 
     /// Returns the reader's processor time so far, in ns.
     pub(super) fn processor_ns(&self) -> Result<u64, String> {
-        let path = format!("/proc/{}/schedstat", self.0.id());
+        let path = format!("/proc/{}/schedstat", self.0.process_id());
         let text = std::fs::read_to_string(&path).map_err(|why| format!("{path}: {why}"))?;
         let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
         first.ok_or_else(|| format!("{path}: no number"))
@@ -56,7 +56,7 @@ impl ModerationReader {
 /// Runs the reading process: `--reader events MODE "PROCESSOR BLOCK"`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let [_, mode, numbers] = words else { return Err("three words".to_owned()) };
-    let mode = Mode::from_name(mode).ok_or("no mode is called so")?;
+    let mode = NotificationMode::from_name(mode).ok_or("no mode is called so")?;
     let mut numbers = numbers.split(' ').map(str::parse::<usize>);
     let (Some(Ok(processor)), Some(Ok(block))) = (numbers.next(), numbers.next()) else {
         return Err("two numbers".to_owned());
@@ -66,7 +66,7 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let (_, descriptors) = received.map_err(|why| why.to_string())?;
     let ready = || -> Result<Input, String> {
         sys::process::pin_to(processor).map_err(|why| why.to_string())?;
-        if mode == Mode::Strict {
+        if mode == NotificationMode::Strict {
             sys::process::set_real_time().map_err(|why| why.to_string())?;
         }
         let offer = Offer::from_descriptors(descriptors).map_err(|why| why.to_string())?;
@@ -93,15 +93,19 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
         }
         let mut left = u64::from_le_bytes(request);
         while left > 0 {
-            left = left.saturating_sub(read(&mut input, mode, &mut out)? as u64);
+            left = left.saturating_sub(read_in_mode(&mut input, mode, &mut out)? as u64);
             std::hint::black_box(&mut out);
         }
     }
 }
 
 #[inline]
-fn read(input: &mut Input, mode: Mode, out: &mut [u8]) -> Result<usize, String> {
-    if mode != Mode::Timed {
+fn read_in_mode(
+    input: &mut Input,
+    mode: NotificationMode,
+    out: &mut [u8],
+) -> Result<usize, String> {
+    if mode != NotificationMode::Timed {
         return input.read(out).map_err(|why| why.to_string());
     }
     loop {

@@ -31,7 +31,7 @@ const RING_SIZE: usize = 1 << 20;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let processor = usize::from(sys::machine::Machine::detect().processors > 1);
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     if processor == 0 {
@@ -55,9 +55,10 @@ fn measure_block_size(
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
     let plain = Config::new(abi::DbufId::new(1).ok_or("no id")?).capacity(RING_SIZE);
-    let written = Measurement::new(WrittenPipes::new(block, consumers, processor)?);
-    let teed = Measurement::new(TeePipes::new(block, consumers, processor)?);
-    let ours = Measurement::new(OurFanOut::new(&plain, block, &vec![true; consumers], processor)?);
+    let written = FanOutMeasurement::new(WrittenPipes::new(block, consumers, processor)?);
+    let teed = FanOutMeasurement::new(TeePipes::new(block, consumers, processor)?);
+    let ours =
+        FanOutMeasurement::new(OurFanOut::new(&plain, block, &vec![true; consumers], processor)?);
     let per_second = vec![
         Candidate { name: "n pipes", measure: Box::new(|| written.throughput()) },
         Candidate { name: "tee(2)", measure: Box::new(|| teed.throughput()) },
@@ -85,8 +86,8 @@ fn measure_stalled_consumer(
 ) -> Result<Vec<Row>, String> {
     let plain = Config::new(abi::DbufId::new(1).ok_or("no id")?).capacity(RING_SIZE);
     let lossy = plain.policy(Policy::Overwrite);
-    let both = Measurement::new(OurFanOut::new(&lossy, block, &[true, true], processor)?);
-    let one = Measurement::new(OurFanOut::new(&lossy, block, &[true, false], processor)?);
+    let both = FanOutMeasurement::new(OurFanOut::new(&lossy, block, &[true, true], processor)?);
+    let one = FanOutMeasurement::new(OurFanOut::new(&lossy, block, &[true, false], processor)?);
     let candidates = vec![
         Candidate { name: "both read", measure: Box::new(|| both.blocks_per_cpu_second()) },
         Candidate { name: "one is stopped", measure: Box::new(|| one.blocks_per_cpu_second()) },
@@ -97,16 +98,16 @@ fn measure_stalled_consumer(
 
 /// A transport of the same blocks to several consumers.
 trait FanOut {
-    fn block(&self) -> usize;
-    /// Moves `blocks` blocks to every consumer, and waits until all have received them. Returns the
-    /// CPU time of the producer in ns.
+    fn block_size(&self) -> usize;
+    /// Moves `blocks` blocks to every consumer, and returns once all consumers have received them.
+    /// Returns the producer's processor time in ns.
     fn transfer(&mut self, blocks: u64) -> Result<u64, String>;
 }
 
 /// A transport under measurement, and its number of blocks per measurement.
-struct Measurement<M>(RefCell<(M, u64)>);
+struct FanOutMeasurement<M>(RefCell<(M, u64)>);
 
-impl<M: FanOut> Measurement<M> {
+impl<M: FanOut> FanOutMeasurement<M> {
     fn new(transport: M) -> Self {
         Self(RefCell::new((transport, 256)))
     }
@@ -114,7 +115,7 @@ impl<M: FanOut> Measurement<M> {
     /// Returns the throughput of each consumer in GB/s.
     fn throughput(&self) -> Result<f64, String> {
         let (blocks, ns, _) = self.measure_once()?;
-        Ok(to_f64(blocks * self.0.borrow().0.block() as u64) / to_f64(ns))
+        Ok(to_f64(blocks * self.0.borrow().0.block_size() as u64) / to_f64(ns))
     }
 
     /// Returns millions of blocks per second of the producer's processor time.
@@ -163,7 +164,7 @@ impl OurFanOut {
         let mut ends = ends.into_iter();
         let writing = ends.next().ok_or("no end")?;
         let lossy = config.ring.policy == Policy::Overwrite;
-        let kind = if lossy { PipeKind::LossyEnd } else { PipeKind::End };
+        let kind = if lossy { PipeKind::OurLossyEnd } else { PipeKind::End };
         let readers: Result<Vec<_>, String> = ends
             .zip(reads)
             .map(|(end, reads)| PipeReader::start(kind, processor, block, &end, *reads))
@@ -177,7 +178,7 @@ impl OurFanOut {
 }
 
 impl FanOut for OurFanOut {
-    fn block(&self) -> usize {
+    fn block_size(&self) -> usize {
         self.block.len()
     }
 

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-/// Creates a pipe, and starts its consumer.
+/// Creates a Linux pipe, and starts the consumer that reads it.
 fn start_consumer(block: usize, processor: usize) -> Result<(OwnedFd, PipeReader), String> {
     let (reading, writing) = sys::descriptor::pipe().map_err(|why| why.to_string())?;
     let reader = PipeReader::start(PipeKind::Pipe, processor, block, &reading, true)?;
@@ -34,7 +34,7 @@ impl WrittenPipes {
 }
 
 impl FanOut for WrittenPipes {
-    fn block(&self) -> usize {
+    fn block_size(&self) -> usize {
         self.block.len()
     }
 
@@ -54,20 +54,20 @@ impl FanOut for WrittenPipes {
 /// duplicates the pages for each consumer, and splice(2) moves them to the last.
 pub(super) struct TeePipes {
     /// The producer's own pipe.
-    first: File,
+    producer_pipe: File,
     /// The stages, one for each consumer.
-    stages: Vec<Stage>,
+    stages: Vec<TeeStage>,
     readers: Vec<PipeReader>,
     block: Vec<u8>,
 }
 
-struct Stage {
+struct TeeStage {
     from: OwnedFd,
     copy: Option<OwnedFd>,
     on: OwnedFd,
 }
 
-/// Number of bytes written before they are passed on: the size of a pipe.
+/// Number of bytes written before they are passed on, equal to the size of a pipe.
 const PIPE_SIZE: usize = 64 << 10;
 
 impl TeePipes {
@@ -81,14 +81,14 @@ impl TeePipes {
             if left == 1 {
                 // The last consumer gets the pages themselves.
                 let copy = None;
-                stages.push(Stage { from, copy, on: pipe });
+                stages.push(TeeStage { from, copy, on: pipe });
                 break;
             }
             let (next, on) = own()?;
-            stages.push(Stage { from, copy: Some(pipe), on });
+            stages.push(TeeStage { from, copy: Some(pipe), on });
             from = next;
         }
-        Ok(Self { first: first.into(), stages, readers, block: vec![7; block] })
+        Ok(Self { producer_pipe: first.into(), stages, readers, block: vec![7; block] })
     }
 
     /// Passes `length` written bytes through all stages to the consumers.
@@ -114,7 +114,7 @@ impl TeePipes {
 }
 
 impl FanOut for TeePipes {
-    fn block(&self) -> usize {
+    fn block_size(&self) -> usize {
         self.block.len()
     }
 
@@ -128,7 +128,7 @@ impl FanOut for TeePipes {
                     held = 0;
                 }
                 let block = std::hint::black_box(&self.block);
-                (&self.first).write_all(block).map_err(|e| e.to_string())?;
+                (&self.producer_pipe).write_all(block).map_err(|e| e.to_string())?;
                 held += self.block.len();
             }
             self.forward(held)

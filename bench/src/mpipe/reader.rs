@@ -1,7 +1,7 @@
 //! A consumer process: this program again, which receives its descriptor and requests over a socket
 //! as its standard input.
 
-use crate::child::{BenchChild, Parent};
+use crate::child::{BenchChild, ParentConnection};
 use buffer::stream::Input;
 use iolite::mpipe;
 use std::fs::File;
@@ -15,7 +15,7 @@ pub(super) enum PipeKind {
     End,
     /// A reading end of an overwriting ring. The last block is marked by its first byte, because
     /// the number of received bytes does not reveal the end.
-    LossyEnd,
+    OurLossyEnd,
     /// A Linux pipe.
     Pipe,
 }
@@ -24,7 +24,7 @@ impl PipeKind {
     const fn word(self) -> &'static str {
         match self {
             Self::End => "mpipe-end",
-            Self::LossyEnd => "mpipe-lossy",
+            Self::OurLossyEnd => "mpipe-lossy",
             Self::Pipe => "mpipe-pipe",
         }
     }
@@ -51,8 +51,8 @@ impl PipeReader {
     }
 
     /// Announces the number of bytes that follow. Does nothing for a consumer that does not read.
-    fn announce(&self, bytes: u64) -> Result<(), String> {
-        if self.reads { self.child.announce(bytes) } else { Ok(()) }
+    fn announce_bytes(&self, bytes: u64) -> Result<(), String> {
+        if self.reads { self.child.announce_bytes(bytes) } else { Ok(()) }
     }
 
     /// Blocks until the consumer has received the announced bytes. Returns at once for a consumer
@@ -69,7 +69,7 @@ pub(super) fn move_to(
     bytes: u64,
     write: impl FnOnce() -> Result<(), String>,
 ) -> Result<u64, String> {
-    readers.iter().try_for_each(|reader| reader.announce(bytes))?;
+    readers.iter().try_for_each(|reader| reader.announce_bytes(bytes))?;
     let begin = sys::clock::thread();
     write()?;
     let own = sys::clock::thread() - begin;
@@ -80,11 +80,11 @@ pub(super) fn move_to(
 /// Runs the consumer process: `--reader KIND PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let (kind, processor, block) = crate::child::parse_arguments(words)?;
-    let (parent, descriptors) = Parent::receive_descriptors(processor)?;
+    let (parent, descriptors) = ParentConnection::receive_descriptors(processor)?;
     let end = descriptors.into_iter().next().ok_or("no end")?;
     let open = |end| -> Result<Box<Input>, String> {
         let input = mpipe::open_read(end).map_err(|why| why.to_string())?;
-        let mut input = input.ok_or("nobody writes")?;
+        let mut input = input.ok_or("the writing end was closed unopened")?;
         // Consumers share this processor: an idle one must yield.
         input.spin(0);
         Ok(Box::new(input))
@@ -95,7 +95,7 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
         _ => PipeInput::Pipe(File::from(end)),
     };
     let mut out = vec![0; block];
-    parent.serve(|left| {
+    parent.serve_requests(|left| {
         let left = from.read(&mut out, left);
         std::hint::black_box(&mut out);
         left

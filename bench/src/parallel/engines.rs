@@ -5,8 +5,8 @@
 //! moment at which all processes run. The bench fails unless every candidate delivers the same
 //! blocks to the sink.
 
-use crate::harness::{Better, Samples, median, rows};
-use crate::processes::streamline;
+use crate::harness::{Better, Samples, median, rows_of_samples};
+use crate::processes::streamline_path;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use crate::temp_directory::TempDirectory;
@@ -22,7 +22,7 @@ const CANDIDATES: [(&str, &str); 4] = [
 ];
 
 /// The beginning of the rows' names.
-pub(super) const NAME: &str = "engines";
+pub(super) const ROW_PREFIX: &str = "engines";
 /// The requests, each with its name in rows and the filters after the source.
 const REQUESTS: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];
 
@@ -31,7 +31,7 @@ pub(super) fn measure_request(
     folder: &TempDirectory,
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
-    let Some(program) = streamline() else { return Ok(Vec::new()) };
+    let Some(program) = streamline_path() else { return Ok(Vec::new()) };
     let report = folder.0.join("report");
     let mut all = Vec::new();
     for (name, behind) in REQUESTS {
@@ -56,7 +56,7 @@ pub(super) fn measure_request(
             each.map(|((_, name), values)| Samples { name, values }).collect();
         let subject = ("parallel", name, f64::NAN);
         let unit = ("Mblocks/s", Better::More);
-        all.extend(rows(subject, unit, median(&sentinels), &samples, &[]));
+        all.extend(rows_of_samples(subject, unit, median(&sentinels), &samples, &[]));
     }
     Ok(all)
 }

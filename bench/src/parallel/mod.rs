@@ -13,7 +13,7 @@ mod engines;
 mod stages;
 mod work;
 
-use crate::harness::{Better, Samples, is_selected, median, rows};
+use crate::harness::{Better, Samples, is_selected, median, rows_of_samples};
 use crate::line::plan_for_machine;
 use crate::options::Options;
 use crate::replay::generate_capture;
@@ -27,7 +27,7 @@ use engine::path::Adapt;
 use engine::run::{Outcome, StopConditions, run as go};
 use pipeline::explain::{Measurements, learn};
 use pipeline::plan::{Costs, Machine, Plan};
-pub(crate) use work::{DIGEST, WORK};
+pub(crate) use work::{DIGEST, WORK_FILTER};
 
 /// The candidates, each with its option of the request, its name in rows, and true if the costs of
 /// an earlier run are known.
@@ -58,12 +58,12 @@ struct RunResult {
     /// Blocks per second from the sources.
     rate: f64,
     /// Number of blocks at the sink, and their order-dependent sum.
-    out: (u64, u64),
+    digest: (u64, u64),
     /// Number of replicas at the end.
     replicas: usize,
 }
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("parallel").map_err(|why| why.to_string())?;
     let capture = folder.0.join("mixed.pcap");
     generate_capture("mixed", &capture, options.size.min(CAPTURE_SIZE_MAX))?;
@@ -89,11 +89,11 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     for line in lines.iter().filter(|line| is_selected(&line.name)) {
         all.extend(measure_request(line, options.rounds)?);
     }
-    if is_selected(stages::NAME) {
-        all.extend(stages::measure(options.rounds)?);
+    if is_selected(stages::ROW_PREFIX) {
+        all.extend(stages::measure_two_stages(options.rounds)?);
         all.extend(stages::measure_request(&folder, options.rounds)?);
     }
-    if is_selected(engines::NAME) {
+    if is_selected(engines::ROW_PREFIX) {
         all.extend(engines::measure_request(&capture, &folder, options.rounds)?);
     }
     Ok(all)
@@ -127,16 +127,16 @@ fn measure_request(line: &NamedRequest, rounds: usize) -> Result<Vec<Row>, Strin
     };
     let subject = ("parallel", line.name.as_str(), line.x);
     let rate = of(&|sample| sample.rate / 1e6);
-    let mut all = rows(subject, ("Mblocks/s", Better::More), sentinel, &rate, &[]);
+    let mut all = rows_of_samples(subject, ("Mblocks/s", Better::More), sentinel, &rate, &[]);
     let chosen = of(&|sample| sample.replicas as f64).split_off(2);
     let nowhere = ("parallel", line.name.as_str(), f64::NAN);
-    all.extend(rows(nowhere, ("copies", Better::More), sentinel, &chosen, &[]));
+    all.extend(rows_of_samples(nowhere, ("copies", Better::More), sentinel, &chosen, &[]));
     Ok(all)
 }
 
 /// Checks that the output and its order do not depend on the number of replicas.
 fn check_outputs_equal(line: &NamedRequest, taken: &[Vec<RunResult>]) -> Result<(), String> {
-    let mut all = taken.iter().flatten().map(|sample| sample.out);
+    let mut all = taken.iter().flatten().map(|sample| sample.digest);
     let Some(first) = all.next() else { return Ok(()) };
     match all.find(|other| *other != first) {
         None if first.0 > 0 => Ok(()),
@@ -151,7 +151,7 @@ fn run_once(text: &str, machine: &Machine) -> Result<RunResult, String> {
     let replicas = plan.replicas.iter().map(|copied| copied.spaces.len()).max().unwrap_or(1);
     let given: u64 = outcome.ledger.sources.iter().map(|(_, observed)| observed.given.blocks).sum();
     let rate = given as f64 * 1e9 / outcome.elapsed_ns.max(1) as f64;
-    Ok(RunResult { rate, out: read_digest(&outcome), replicas })
+    Ok(RunResult { rate, digest: read_digest(&outcome), replicas })
 }
 
 /// Returns the costs measured by a run without replicas.
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn n1_reordered_or_changed_block_changes_the_sum() {
         let line = NamedRequest { name: String::new(), text: "a line".to_owned(), x: 0.0 };
-        let sample = |out| vec![RunResult { rate: 1.0, out, replicas: 1 }];
+        let sample = |digest| vec![RunResult { rate: 1.0, digest, replicas: 1 }];
         assert_eq!(check_outputs_equal(&line, &[sample((3, 7)), sample((3, 7))]), Ok(()));
         assert!(check_outputs_equal(&line, &[sample((3, 7)), sample((3, 8))]).is_err());
         assert!(check_outputs_equal(&line, &[sample((0, 0))]).is_err());
@@ -211,7 +211,7 @@ mod tests {
         let machine = Machine::example();
         let one = run_once(&format!("--parallel=no {line}"), &machine).unwrap();
         let two = run_once(&format!("--parallel=2 {line}"), &machine).unwrap();
-        assert_eq!((one.out, one.replicas, two.replicas), (two.out, 1, 2));
-        assert_eq!(one.out.0, 3000);
+        assert_eq!((one.digest, one.replicas, two.replicas), (two.digest, 1, 2));
+        assert_eq!(one.digest.0, 3000);
     }
 }

@@ -8,18 +8,18 @@
 
 use super::engines::run_once as run_command;
 use super::{RunResult, analyze_costs, read_digest, run_plan};
-use crate::harness::{Better, Samples, median, rows};
+use crate::harness::{Better, Samples, median, rows_of_samples};
 use crate::line::plan_for_machine;
-use crate::processes::streamline;
+use crate::processes::streamline_path;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use crate::temp_directory::TempDirectory;
 use pipeline::plan::{Machine, SpaceKind};
 
 /// The beginning of the rows' names.
-pub(super) const NAME: &str = "two stages";
+pub(super) const ROW_PREFIX: &str = "two stages";
 /// Iterations of `bench_work` that take about 1 µs.
-const MICROSECOND: u64 = 1_000;
+const ITERATIONS_PER_US: u64 = 1_000;
 /// Number of blocks of a run, about 5 s in one thread.
 const BLOCKS: u64 = 2_500_000;
 /// The candidates: option, pin of the second stage, name in rows, and true if the costs of an
@@ -27,23 +27,23 @@ const BLOCKS: u64 = 2_500_000;
 const CANDIDATES: [(&str, &str, &str, bool); 4] = [
     ("--parallel=no ", "", "1 thread", false),
     ("", " @thread1", "by hand", false),
-    ("", "", "by itself", false),
-    ("", "", "by itself, analyzed", true),
+    ("", "", "auto", false),
+    ("", "", "auto, analyzed", true),
 ];
 /// The candidates of the command: option and name in rows.
-const OPTIONS: [(&str, &str); 2] = [("--parallel=no ", "1 thread"), ("", "by itself")];
-/// A request of a user, without its source: two filters that look at all bytes.
-const REQUEST: &str = "compress level=1 |all compress level=1 |all discard";
-/// Number of its blocks, about 5 s in one thread.
-const REQUEST_BLOCKS: u64 = 800_000;
+const COMMAND_CANDIDATES: [(&str, &str); 2] = [("--parallel=no ", "1 thread"), ("", "auto")];
+/// A user's request without its source: two filters that read every byte.
+const USER_REQUEST: &str = "compress level=1 |all compress level=1 |all discard";
+/// Number of blocks of the user's request, about 5 s in one thread.
+const USER_REQUEST_BLOCKS: u64 = 800_000;
 
 /// Measures the chain of two stages.
-pub(super) fn measure(rounds: usize) -> Result<Vec<Row>, String> {
+pub(super) fn measure_two_stages(rounds: usize) -> Result<Vec<Row>, String> {
     let new = Machine::example();
     let text = |pin: &str| {
         format!(
-            "generate count={BLOCKS} seq=yes flows=64 size=1400 | bench_work {MICROSECOND} | \
-             bench_work {MICROSECOND}{pin} | bench_digest{pin}"
+            "generate count={BLOCKS} seq=yes flows=64 size=1400 | bench_work {ITERATIONS_PER_US} | \
+             bench_work {ITERATIONS_PER_US}{pin} | bench_digest{pin}"
         )
     };
     let known = Machine { costs: analyze_costs(&text(""), &new)?, ..new.clone() };
@@ -60,7 +60,7 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Row>, String> {
             }
         }
     }
-    let mut outs = taken.iter().flatten().map(|sample| sample.out);
+    let mut outs = taken.iter().flatten().map(|sample| sample.digest);
     let first = outs.next().ok_or("nothing was measured")?;
     if let Some(other) = outs.find(|other| *other != first) {
         return Err(format!("two stages give {first:?} and {other:?}"));
@@ -76,9 +76,9 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Row>, String> {
     };
     let subject = ("parallel", "two stages of 1 us", f64::NAN);
     let rate = of(&|sample| sample.rate / 1e6);
-    let mut all = rows(subject, ("Mblocks/s", Better::More), sentinel, &rate, &[]);
+    let mut all = rows_of_samples(subject, ("Mblocks/s", Better::More), sentinel, &rate, &[]);
     let threads = of(&|sample| sample.replicas as f64).split_off(1);
-    all.extend(rows(subject, ("threads", Better::More), sentinel, &threads, &[]));
+    all.extend(rows_of_samples(subject, ("threads", Better::More), sentinel, &threads, &[]));
     Ok(all)
 }
 
@@ -92,31 +92,31 @@ fn run_once(text: &str, machine: &Machine) -> Result<RunResult, String> {
     let threads = plan.spaces.iter().filter(|space| space.kind == SpaceKind::Thread).count();
     let given: u64 = outcome.ledger.sources.iter().map(|(_, observed)| observed.given.blocks).sum();
     let rate = given as f64 * 1e9 / outcome.elapsed_ns.max(1) as f64;
-    Ok(RunResult { rate, out: read_digest(&outcome), replicas: threads })
+    Ok(RunResult { rate, digest: read_digest(&outcome), replicas: threads })
 }
 
-/// Measures a request of a user, run by the command.
+/// Measures the user's request, run by the command.
 pub(super) fn measure_request(folder: &TempDirectory, rounds: usize) -> Result<Vec<Row>, String> {
-    let Some(program) = streamline() else { return Ok(Vec::new()) };
+    let Some(program) = streamline_path() else { return Ok(Vec::new()) };
     let report = folder.0.join("stages");
-    let source = format!("generate count={REQUEST_BLOCKS} seq=yes flows=64 size=1400");
-    let mut taken: Vec<Vec<f64>> = vec![Vec::new(); OPTIONS.len()];
+    let source = format!("generate count={USER_REQUEST_BLOCKS} seq=yes flows=64 size=1400");
+    let mut taken: Vec<Vec<f64>> = vec![Vec::new(); COMMAND_CANDIDATES.len()];
     let mut sentinels = Vec::new();
     for round in 0..=rounds {
         sentinels.push(Sentinel::measure());
-        for ((option, _), samples) in OPTIONS.iter().zip(&mut taken) {
-            let line = format!("{option}{source} | {REQUEST}");
+        for ((option, _), samples) in COMMAND_CANDIDATES.iter().zip(&mut taken) {
+            let line = format!("{option}{source} | {USER_REQUEST}");
             let (rate, came) = run_command(&program, &line, &report)?;
-            if came != REQUEST_BLOCKS {
-                return Err(format!("`{line}` took {came} blocks, not {REQUEST_BLOCKS}"));
+            if came != USER_REQUEST_BLOCKS {
+                return Err(format!("`{line}` took {came} blocks, not {USER_REQUEST_BLOCKS}"));
             }
             if round > 0 {
                 samples.push(rate / 1e6);
             }
         }
     }
-    let each = OPTIONS.iter().zip(taken);
+    let each = COMMAND_CANDIDATES.iter().zip(taken);
     let samples: Vec<Samples> = each.map(|((_, name), values)| Samples { name, values }).collect();
     let subject = ("parallel", "two stages, compressed twice, command", f64::NAN);
-    Ok(rows(subject, ("Mblocks/s", Better::More), median(&sentinels), &samples, &[]))
+    Ok(rows_of_samples(subject, ("Mblocks/s", Better::More), median(&sentinels), &samples, &[]))
 }

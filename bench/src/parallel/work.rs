@@ -7,13 +7,13 @@ use filter::{OutputForm, Report, Time};
 /// Name of the sink's counter of blocks.
 pub(super) const BLOCKS_COUNTER: &str = "blocks";
 /// Name of the sink's counter of the order-dependent sum.
-pub(super) const SUM_COUNTER: &str = "sum in their order";
+pub(super) const SUM_COUNTER: &str = "order-dependent sum";
 
 /// Number of bytes of a block that enter the sum: the headers, and the sequence number behind them.
 const SUMMED_BYTES: usize = 64;
 
 /// The filter of configurable cost.
-pub(crate) const WORK: Description = Description {
+pub(crate) const WORK_FILTER: Description = Description {
     name: "bench_work",
     summary: "goes around so many times for each block",
     kind: FilterKind::Inspection,
@@ -45,7 +45,7 @@ impl Classify for Work {
 }
 
 /// The sink that computes the order-dependent sum.
-pub(crate) const DIGEST: SinkEntry = SinkEntry::new(&DIGEST_DESCRIPTION, open);
+pub(crate) const DIGEST: SinkEntry = SinkEntry::new(&DIGEST_DESCRIPTION, open_digest_sink);
 
 const DIGEST_DESCRIPTION: Description = Description {
     name: "bench_digest",
@@ -61,7 +61,7 @@ struct Digest {
     sum: u64,
 }
 
-fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open_digest_sink(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     Ok(Box::<Digest>::default())
 }
 

@@ -19,7 +19,7 @@ pub(crate) use other::serve;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
 use crate::peers::CompiledPeer;
-use crate::pipe::{Ring, compile_plain_ring};
+use crate::pipe::{RunningRing, compile_plain_ring};
 use crate::row::Row;
 use abi::DbufId;
 use abi::access::{AccessList, Credentials};
@@ -41,25 +41,25 @@ use sys::process::identity;
 const BLOCK_SIZES: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 /// Sizes of the ring in bytes.
 const RING_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
-/// Reference rate, in millions of calls per second: 1.5 ns per call.
+/// Reference rate of calls in millions per second, equal to 1.5 ns per call.
 const REFERENCE_RATE: f64 = 1e3 / 1.5;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 12_000_000;
-/// The candidates of the path of a user.
+/// Names of the candidates that use the C library, as a user's program does.
 const C_READ: &str = "from C: read";
 const C_PEEK: &str = "from C: peek";
 
-fn id(number: u32) -> DbufId {
+fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap_or_default()
 }
 
-fn words(why: impl std::fmt::Display) -> String {
+fn error_text(why: impl std::fmt::Display) -> String {
     why.to_string()
 }
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let processors = sys::machine::Machine::detect().processors;
-    sys::process::pin_to(0).map_err(words)?;
+    sys::process::pin_to(0).map_err(error_text)?;
     let mut rows = measure_calls(options.rounds)?;
     for dbuf in RING_SIZES {
         for block in BLOCK_SIZES {
@@ -70,7 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     if let Err(why) = &plain {
         eprintln!("left out: the plain ring in C: {why}");
     }
-    let from_c = CompiledPeer::with_library("streams", STREAMS);
+    let from_c = CompiledPeer::with_library("streams", STREAMS_SOURCE);
     if let Err(why) = &from_c {
         eprintln!("left out: streams from C: {why}");
     }
@@ -97,12 +97,12 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// The source of the program that uses streams from C.
-pub(crate) const STREAMS: &str = include_str!("../../peers/streams.c");
-/// The block size in bytes at which the path of a user is compared with the mechanism.
+/// Source of the C program that uses streams.
+pub(crate) const STREAMS_SOURCE: &str = include_str!("../../peers/streams.c");
+/// Block size in bytes at which C programs over streams are compared with the mechanism alone.
 const COMPARED_BLOCK: usize = 4096;
 
-/// The programs in C, where they could be compiled.
+/// The programs in C, each `None` if it could not be compiled.
 #[derive(Clone, Copy)]
 struct CPrograms<'p> {
     plain: Option<&'p Path>,
@@ -111,37 +111,42 @@ struct CPrograms<'p> {
 
 /// Measures repeated calls of `peek` on the same block.
 fn measure_calls(rounds: usize) -> Result<Vec<Row>, String> {
-    let (mut writer, mut readers) = dbuf::ring(&dbuf::BlockConfig::new(id(1)));
-    writer.write(&[1; 1024]).map_err(words)?;
+    let (mut writer, mut readers) = dbuf::ring(&dbuf::BlockConfig::new(dbuf_id(1)));
+    writer.write(&[1; 1024]).map_err(error_text)?;
     writer.publish();
     let mut reader = readers.pop().ok_or("no reader")?;
-    let grants = GrantServer::open(Creator::new(8)).map_err(words)?;
-    let frozen = Frozen::read(id(2), &[2; 4096][..], 4096).map_err(words)?;
+    let grants = GrantServer::open(Creator::new(8)).map_err(error_text)?;
+    let frozen = Frozen::read(dbuf_id(2), &[2; 4096][..], 4096).map_err(error_text)?;
     let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
-    grants.owner(share).map_err(words)?;
-    let backing = share_dbuf(&grants, id(3), 64 << 10, 4)?;
-    let (mut output, mut offers) = indirect(&Config::new(id(4)), backing).map_err(words)?;
+    grants.owner(share).map_err(error_text)?;
+    let backing = share_dbuf(&grants, dbuf_id(3), 64 << 10, 4)?;
+    let (mut output, mut offers) =
+        indirect(&Config::new(dbuf_id(4)), backing).map_err(error_text)?;
     let space = Space::trusting();
-    space.introduce(grants.introduce(Credentials::from(identity())).map_err(words)?.1);
-    let mut input = Input::open(offers.remove(0), &space).map_err(words)?;
-    output.write(&[3; 1024]).map_err(words)?;
+    space.introduce(grants.introduce(Credentials::from(identity())).map_err(error_text)?.1);
+    let mut input = Input::open(offers.remove(0), &space).map_err(error_text)?;
+    output.write(&[3; 1024]).map_err(error_text)?;
     output.flush();
-    let file = frozen.aggregate().map_err(words)?;
+    let file = frozen.aggregate().map_err(error_text)?;
     let mut held = AggregateBlocks::new(&file, 1024);
     let candidates = vec![
         Candidate { name: "1.5 ns a call", measure: Box::new(|| Ok(REFERENCE_RATE)) },
         Candidate {
             name: "dbuf",
-            measure: Box::new(|| per_call(|| reader.peek().map(|b| b.map(<[u8]>::as_ptr)))),
+            measure: Box::new(|| {
+                measure_call_rate(|| reader.peek().map(|b| b.map(<[u8]>::as_ptr)))
+            }),
         },
         Candidate {
             name: "indirect",
-            measure: Box::new(|| per_call(|| input.peek().map(|b| b.map(<[u8]>::as_ptr)))),
+            measure: Box::new(|| measure_call_rate(|| input.peek().map(|b| b.map(<[u8]>::as_ptr)))),
         },
         Candidate {
             name: "file",
             measure: Box::new(|| {
-                per_call(|| Ok::<_, buffer::Fault>(black_box(&mut held).current_block().as_ptr()))
+                measure_call_rate(|| {
+                    Ok::<_, buffer::Fault>(black_box(&mut held).current_block().as_ptr())
+                })
             }),
         },
     ];
@@ -151,13 +156,13 @@ fn measure_calls(rounds: usize) -> Result<Vec<Row>, String> {
 }
 
 /// Calls `call` repeatedly; returns millions of calls per second.
-fn per_call<T, E: std::fmt::Display>(
+fn measure_call_rate<T, E: std::fmt::Display>(
     mut call: impl FnMut() -> Result<T, E>,
 ) -> Result<f64, String> {
     let (mut count, begin) = (0_u64, sys::clock::monotonic());
     loop {
         for _ in 0..4096 {
-            black_box(call().map_err(words)?);
+            black_box(call().map_err(error_text)?);
         }
         count += 4096;
         let ns = sys::clock::monotonic() - begin;
@@ -171,7 +176,7 @@ fn per_call<T, E: std::fmt::Display>(
 /// Measures how fast one thread empties a full ring by reading and by peeking. The time to fill the
 /// ring is not counted.
 fn measure_rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
-    let config = dbuf::BlockConfig { capacity: dbuf, ..dbuf::BlockConfig::new(id(1)) };
+    let config = dbuf::BlockConfig { capacity: dbuf, ..dbuf::BlockConfig::new(dbuf_id(1)) };
     let (writer, mut readers) = dbuf::ring(&config);
     let reader = readers.pop().ok_or("no reader")?;
     let ring = std::cell::RefCell::new((writer, reader, vec![5; block]));
@@ -179,16 +184,16 @@ fn measure_rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, S
         let (writer, reader, out) = &mut *ring.borrow_mut();
         let (mut count, mut ns) = (0_u64, 0);
         while ns < MEASUREMENT_NS_MIN {
-            while writer.write(out).map_err(words)? {}
+            while writer.write(out).map_err(error_text)? {}
             writer.publish();
             let begin = sys::clock::monotonic();
             if peek {
-                while let Some(block) = reader.next_block().map_err(words)? {
+                while let Some(block) = reader.next_block().map_err(error_text)? {
                     black_box(block.as_ptr());
                     count += 1;
                 }
             } else {
-                while reader.read(out).map_err(words)?.is_some() {
+                while reader.read(out).map_err(error_text)?.is_some() {
                     black_box(&mut *out);
                     count += 1;
                 }
@@ -224,18 +229,18 @@ fn measure_processes(
         Candidate { name: "copy, peek", measure: Box::new(move || peeked.measure()) },
         Candidate { name: "indirect", measure: Box::new(move || indirect.measure()) },
     ];
-    let [copied, looked] = extent.words();
-    let unread = (extent == ReadExtent::First).then_some(("C ring: nobody looks", "none"));
+    let [copied, looked] = extent.ring_arguments();
+    let unread = (extent == ReadExtent::First).then_some(("C ring: unread", "none"));
     let plains = [("C ring: copy, copy", copied), ("C ring: copy, peek", looked)];
     for (name, word) in plains.into_iter().chain(unread) {
         let Some(program) = programs.plain else { continue };
-        let mut ring = Ring::start(program, word, reader + 1, block)?;
+        let mut ring = RunningRing::start(program, word, reader + 1, block)?;
         candidates.push(Candidate { name, measure: Box::new(move || ring.measure()) });
     }
-    let [read, peek] = extent.calls();
+    let [read, peek] = extent.stream_arguments();
     for (name, word) in [(C_READ, read), (C_PEEK, peek)] {
         let Some(program) = programs.streams else { continue };
-        let mut streams = Ring::start(program, word, reader + 1, block)?;
+        let mut streams = RunningRing::start(program, word, reader + 1, block)?;
         candidates.push(Candidate { name, measure: Box::new(move || streams.measure()) });
     }
     let target = match (reader, extent, block) {
@@ -249,7 +254,7 @@ fn measure_processes(
     };
     let ours = goal(["copy, peek", "copy, copy"], "G5");
     let theirs = goal(["C ring: copy, peek", "C ring: copy, copy"], "G5 in C");
-    let most = goal(["C ring: nobody looks", "copy, copy"], "G5, most");
+    let most = goal(["C ring: unread", "copy, copy"], "G5, most");
     let in_c = goal([C_PEEK, C_READ], "G5 from C");
     let as_fast =
         |candidate, reference| Goal { candidate, reference, goal: "G5 from C", target: 0.8 };
@@ -269,7 +274,8 @@ fn share_dbuf(
     segments: usize,
 ) -> Result<Backing, String> {
     let shape = pool::PoolConfig { segment, segments };
-    let pool = AllocationPool::new(id, shape, AccessList::private(identity())).map_err(words)?;
-    grants.owner(|owner| owner.share(&pool)).map_err(words)?;
+    let pool =
+        AllocationPool::new(id, shape, AccessList::private(identity())).map_err(error_text)?;
+    grants.owner(|owner| owner.share(&pool)).map_err(error_text)?;
     Ok(Backing::new(pool))
 }

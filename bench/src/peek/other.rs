@@ -1,7 +1,7 @@
 //! Two processes that trust each other: the writer, and the reader, which is another process of
 //! this program.
 
-use super::{id, share_dbuf, words};
+use super::{dbuf_id, error_text, share_dbuf};
 use crate::child::BenchChild;
 use abi::access::Credentials;
 use buffer::stream;
@@ -39,7 +39,7 @@ impl ReadExtent {
     }
 
     /// Returns the arguments with which the plain ring reads by copy and in place.
-    pub(super) const fn words(self) -> [&'static str; 2] {
+    pub(super) const fn ring_arguments(self) -> [&'static str; 2] {
         match self {
             Self::First => ["copy", "first"],
             Self::All => ["copy-all", "all"],
@@ -47,7 +47,7 @@ impl ReadExtent {
     }
 
     /// Returns the arguments with which the program over the C library reads by copy and in place.
-    pub(super) const fn calls(self) -> [&'static str; 2] {
+    pub(super) const fn stream_arguments(self) -> [&'static str; 2] {
         match self {
             Self::First => ["read", "peek"],
             Self::All => ["read-all", "peek-all"],
@@ -78,8 +78,8 @@ impl WriterEnds {
     ) -> Result<Self, String> {
         let (output, grants, descriptors) = match kind {
             PeekMethod::Stream | PeekMethod::InPlace => {
-                let made = stream::stream(&stream::Config::new(id(1)).capacity(RING_SIZE));
-                let (mut output, mut offers) = made.map_err(words)?;
+                let made = stream::stream(&stream::Config::new(dbuf_id(1)).capacity(RING_SIZE));
+                let (mut output, mut offers) = made.map_err(error_text)?;
                 if reader == 0 {
                     output.spin(0);
                 }
@@ -88,16 +88,16 @@ impl WriterEnds {
                 (output, None, duplicate_descriptors(&offer.descriptors())?)
             }
             PeekMethod::Indirect => {
-                let grants = GrantServer::open(Creator::new(8)).map_err(words)?;
-                let backing = share_dbuf(&grants, id(1), 64 << 10, RING_SIZE >> 16)?;
-                let made = indirect(&Config::new(id(2)), backing);
-                let (mut output, mut offers) = made.map_err(words)?;
+                let grants = GrantServer::open(Creator::new(8)).map_err(error_text)?;
+                let backing = share_dbuf(&grants, dbuf_id(1), 64 << 10, RING_SIZE >> 16)?;
+                let made = indirect(&Config::new(dbuf_id(2)), backing);
+                let (mut output, mut offers) = made.map_err(error_text)?;
                 if reader == 0 {
                     output.spin(0);
                 }
                 let offer = offers.pop().ok_or("no reader")?;
                 let mut all = duplicate_descriptors(&offer.descriptors())?;
-                all.push(grants.introduce(Credentials::from(identity())).map_err(words)?.1);
+                all.push(grants.introduce(Credentials::from(identity())).map_err(error_text)?.1);
                 let output: Box<dyn StreamWriter> = Box::new(output);
                 (output, Some(grants), all)
             }
@@ -121,7 +121,7 @@ impl WriterEnds {
             let order = [bytes, self.block.len() as u64].map(u64::to_le_bytes);
             self.child.send(order.as_flattened(), &[])?;
             for _ in 0..self.blocks {
-                self.output.write(black_box(&self.block)).map_err(words)?;
+                self.output.write(black_box(&self.block)).map_err(error_text)?;
             }
             self.output.flush();
             self.child.wait_until_received()?;
@@ -138,29 +138,29 @@ impl WriterEnds {
 fn duplicate_descriptors(
     descriptors: &[std::os::fd::BorrowedFd<'_>],
 ) -> Result<Vec<OwnedFd>, String> {
-    descriptors.iter().map(|fd| fd.try_clone_to_owned().map_err(words)).collect()
+    descriptors.iter().map(|fd| fd.try_clone_to_owned().map_err(error_text)).collect()
 }
 
 /// Runs the reading process: `--reader peek-KIND PROCESSOR BYTES`.
 pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let (kind, processor, read_length) = crate::child::parse_arguments(arguments)?;
-    sys::process::pin_to(processor).map_err(words)?;
+    sys::process::pin_to(processor).map_err(error_text)?;
     let orders = std::io::stdin();
-    let (_, mut fds) = sys::descriptor::receive(&orders, &mut [0; 8]).map_err(words)?;
+    let (_, mut fds) = sys::descriptor::receive(&orders, &mut [0; 8]).map_err(error_text)?;
     let mut input = match kind {
         "peek-stream" => {
-            let offer = stream::Offer::from_descriptors(fds).map_err(words)?;
-            PeekInput::Stream(Box::new(offer.open().map_err(words)?))
+            let offer = stream::Offer::from_descriptors(fds).map_err(error_text)?;
+            PeekInput::Stream(Box::new(offer.open().map_err(error_text)?))
         }
         "peek-place" => {
-            let offer = stream::Offer::from_descriptors(fds).map_err(words)?;
-            PeekInput::InPlace(Box::new(offer.open_trusting().map_err(words)?))
+            let offer = stream::Offer::from_descriptors(fds).map_err(error_text)?;
+            PeekInput::InPlace(Box::new(offer.open_trusting().map_err(error_text)?))
         }
         _ => {
             let space = Space::trusting();
             space.introduce(fds.pop().ok_or("no socket")?);
-            let offer = indirect::Offer::from_descriptors(fds).map_err(words)?;
-            PeekInput::Indirect(Box::new(indirect::Input::open(offer, &space).map_err(words)?))
+            let offer = indirect::Offer::from_descriptors(fds).map_err(error_text)?;
+            PeekInput::Indirect(Box::new(indirect::Input::open(offer, &space).map_err(error_text)?))
         }
     };
     if processor == 0 {
@@ -168,18 +168,18 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     }
     let mut order = [0; 16];
     loop {
-        if sys::descriptor::receive(&orders, &mut order).map_err(words)?.0 == 0 {
+        if sys::descriptor::receive(&orders, &mut order).map_err(error_text)?.0 == 0 {
             return Ok(());
         }
         let [bytes, block] = [0, 8].map(|at| {
             u64::from_le_bytes(std::array::from_fn(|i| order.get(at + i).copied().unwrap_or(0)))
         });
-        let mut out = vec![0; usize::try_from(block).map_err(words)?];
+        let mut out = vec![0; usize::try_from(block).map_err(error_text)?];
         let mut left = bytes;
         while left > 0 {
-            left = left.saturating_sub(input.block(&mut out, read_length)?);
+            left = left.saturating_sub(input.receive_block(&mut out, read_length)?);
         }
-        sys::descriptor::send(&orders, b"done", &[]).map_err(words)?;
+        sys::descriptor::send(&orders, b"done", &[]).map_err(error_text)?;
     }
 }
 
@@ -199,30 +199,30 @@ impl PeekInput {
 
     /// Receives a block, reads its first `read_length` bytes, and returns its length.
     #[inline]
-    fn block(&mut self, out: &mut [u8], read_length: usize) -> Result<u64, String> {
+    fn receive_block(&mut self, out: &mut [u8], read_length: usize) -> Result<u64, String> {
         match self {
             Self::Stream(input) => {
-                let count = input.read(out).map_err(words)?;
-                black_box(sum(out.get(..read_length.min(count)).unwrap_or_default()));
+                let count = input.read(out).map_err(error_text)?;
+                black_box(sum_bytes(out.get(..read_length.min(count)).unwrap_or_default()));
                 Ok(count as u64)
             }
             Self::InPlace(input) => loop {
-                if let Some(block) = input.peek().map_err(words)? {
+                if let Some(block) = input.peek().map_err(error_text)? {
                     let count = block.len();
-                    black_box(sum(block.get(..read_length.min(count)).unwrap_or_default()));
+                    black_box(sum_bytes(block.get(..read_length.min(count)).unwrap_or_default()));
                     input.take(count);
                     return Ok(count as u64);
                 }
-                input.wait(None).map_err(words)?;
+                input.wait(None).map_err(error_text)?;
             },
             Self::Indirect(input) => loop {
-                if let Some(block) = input.peek().map_err(words)? {
+                if let Some(block) = input.peek().map_err(error_text)? {
                     let count = block.len();
-                    black_box(sum(block.get(..read_length.min(count)).unwrap_or_default()));
+                    black_box(sum_bytes(block.get(..read_length.min(count)).unwrap_or_default()));
                     input.take(count);
                     return Ok(count as u64);
                 }
-                input.wait(None).map_err(words)?;
+                input.wait(None).map_err(error_text)?;
             },
         }
     }
@@ -230,7 +230,7 @@ impl PeekInput {
 
 /// Reads all bytes; returns their sum.
 #[inline]
-fn sum(bytes: &[u8]) -> u64 {
+fn sum_bytes(bytes: &[u8]) -> u64 {
     let (whole, rest) = bytes.as_chunks::<8>();
     let whole = whole.iter().fold(0, |sum: u64, word| sum.wrapping_add(u64::from_le_bytes(*word)));
     rest.iter().fold(whole, |sum, byte| sum.wrapping_add(u64::from(*byte)))

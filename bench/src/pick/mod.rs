@@ -1,5 +1,5 @@
-//! `bench filter`: selection of one frame in a hundred from a flood of short ones, in frames per
-//! second of processor time.
+//! `bench filter`: the selection of one frame in a hundred from a flood of short frames, in frames
+//! per second of processor time.
 //!
 //! All candidates count UDP to port 53 among 64-byte frames that arrive at full rate over a veth
 //! pair. Two candidates are ours: the program generated for `rx | ip | udp | dport |53 count`,
@@ -17,8 +17,8 @@ mod xdp;
 pub(crate) use xdp::serve;
 
 use crate::decide::Generated;
-use crate::flood::{Floods, Host};
-use crate::harness::{Better, Goal, Samples, median, rows};
+use crate::flood::{Floods, ReceivingHost};
+use crate::harness::{Better, Goal, Samples, median, rows_of_samples};
 use crate::options::Options;
 use crate::processes::wait_until_idle;
 use crate::row::Row;
@@ -29,7 +29,7 @@ use tools::PickTool;
 use xdp::SelectingProcess;
 
 /// Number of frames per sample.
-const FRAMES: usize = 200_000;
+const FRAMES_PER_SAMPLE: usize = 200_000;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
 /// One frame in this many is wanted.
@@ -37,10 +37,10 @@ const WANTED_ONE_IN: usize = 100;
 /// Length of all frames in bytes.
 const FRAME_LENGTH: usize = 64;
 
-const NO_SELECTOR: &str = "nobody";
-const KERNEL: &str = "streamline, kernel";
-const XDP: &str = "AF_XDP";
-const ROW: &str = "1 % of 64 B";
+const NO_SELECTOR_NAME: &str = "no selector";
+const KERNEL_NAME: &str = "streamline, kernel";
+const XDP_NAME: &str = "AF_XDP";
+const ROW_NAME: &str = "1 % of 64 B";
 
 /// The programs that select frames.
 enum Selector<'b> {
@@ -56,29 +56,33 @@ struct PickSample {
     /// Processor time of sending while the program selects, in ns per frame.
     sending: f64,
     /// Processor time of sending over the unobserved veth pair, in ns per frame.
-    alone: f64,
+    unobserved: f64,
     /// Processor time of the selecting process, in ns per frame.
     process: f64,
     /// Share of the wanted frames that was counted, from 0 to 1.
     counted: f64,
 }
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
     let folder = TempDirectory::new("filter").map_err(|why| why.to_string())?;
     let generated = Generated::load(ProgramKind::Tc)?;
-    let mut all =
-        vec![(NO_SELECTOR, Selector::Unreceived), (KERNEL, Selector::Program(&generated))];
+    let mut all = vec![
+        (NO_SELECTOR_NAME, Selector::Unreceived),
+        (KERNEL_NAME, Selector::Program(&generated)),
+    ];
     all.extend(tools::installed_tools().into_iter().map(|tool| (tool.name, Selector::Tool(tool))));
-    all.push((XDP, Selector::Xdp));
-    let mut bench =
-        PickBench { floods: Floods::new(FRAME_LENGTH, WANTED_ONE_IN, Host::Ignores)?, folder };
+    all.push((XDP_NAME, Selector::Xdp));
+    let mut bench = PickBench {
+        floods: Floods::new(FRAME_LENGTH, WANTED_ONE_IN, ReceivingHost::Ignores)?,
+        folder,
+    };
     let mut taken: Vec<Vec<PickSample>> = all.iter().map(|_| Vec::new()).collect();
     let mut sentinels = Vec::new();
     for round in 0..=options.rounds {
         sentinels.push(Sentinel::measure());
         for ((_, picks), samples) in all.iter().zip(&mut taken) {
-            let sample = bench.pick(picks)?;
+            let sample = bench.measure_with(picks)?;
             // The first round is a warm-up.
             if round > 0 {
                 samples.push(sample);
@@ -95,45 +99,45 @@ struct PickBench {
 }
 
 impl PickBench {
-    fn pick(&mut self, picks: &Selector<'_>) -> Result<PickSample, String> {
+    fn measure_with(&mut self, picks: &Selector<'_>) -> Result<PickSample, String> {
         let sample = match picks {
             Selector::Unreceived => {
                 self.floods.send(WARM_UP_FRAMES)?;
-                (self.floods.send(FRAMES)?, 0, WARM_UP_FRAMES + FRAMES)
+                (self.floods.send(FRAMES_PER_SAMPLE)?, 0, WARM_UP_FRAMES + FRAMES_PER_SAMPLE)
             }
             Selector::Program(generated) => {
                 let device = self.floods.observed.device()?;
-                let before = generated.blocks()?;
+                let before = generated.counted_blocks()?;
                 let link = generated.attach(&self.floods.observed.pair.server, device)?;
                 self.floods.send(WARM_UP_FRAMES)?;
-                let took = self.floods.send(FRAMES)?;
+                let took = self.floods.send(FRAMES_PER_SAMPLE)?;
                 drop(link);
-                (took, 0, frames_sent_for(generated.blocks()? - before))
+                (took, 0, frames_sent_for(generated.counted_blocks()? - before))
             }
             Selector::Tool(tool) => {
                 let child = tool.start(&self.floods.observed.pair.server, &self.folder.0)?;
                 self.floods.send(WARM_UP_FRAMES)?;
                 let before = wait_until_idle(&[child.id()]);
-                let took = self.floods.send(FRAMES)?;
-                let (used, counted) = tool.end(child, &self.folder.0)?;
+                let took = self.floods.send(FRAMES_PER_SAMPLE)?;
+                let (used, counted) = tool.stop(child, &self.folder.0)?;
                 (took, used - before, frames_sent_for(counted))
             }
             Selector::Xdp => {
                 let picker = SelectingProcess::start(&self.floods.observed.pair.server)?;
                 self.floods.send(WARM_UP_FRAMES)?;
                 let before = wait_until_idle(&[picker.child.id()]);
-                let took = self.floods.send(FRAMES)?;
+                let took = self.floods.send(FRAMES_PER_SAMPLE)?;
                 let used = wait_until_idle(&[picker.child.id()]) - before;
                 (took, used, frames_sent_for(picker.counted()?))
             }
         };
         let (took, used, observed) = sample;
-        let frames = FRAMES as f64;
+        let frames = FRAMES_PER_SAMPLE as f64;
         Ok(PickSample {
             sending: took.observed as f64 / frames,
-            alone: took.unobserved as f64 / frames,
+            unobserved: took.unobserved as f64 / frames,
             process: used as f64 / frames,
-            counted: (observed as f64 / (WARM_UP_FRAMES + FRAMES) as f64).min(1.0),
+            counted: (observed as f64 / (WARM_UP_FRAMES + FRAMES_PER_SAMPLE) as f64).min(1.0),
         })
     }
 }
@@ -151,22 +155,29 @@ fn result_rows(names: &[&'static str], taken: &[Vec<PickSample>], sentinel_ns: f
         named.map(|(name, samples)| Samples { name, values: values(samples) }).collect()
     };
     let rate = |s: &PickSample| s.counted * 1e6 / (s.sending + s.process);
-    let added = |s: &PickSample| (s.sending + s.process - s.alone).max(1.0);
+    let added = |s: &PickSample| (s.sending + s.process - s.unobserved).max(1.0);
     let lost = |s: &PickSample| (1.0 - s.counted) * 100.0;
-    let subject = ("filter", ROW, f64::NAN);
+    let subject = ("filter", ROW_NAME, f64::NAN);
     let goals: Vec<Goal> = names[2..]
         .iter()
-        .map(|reference| Goal { candidate: KERNEL, reference, goal: "filter", target: 1.0 })
+        .map(|reference| Goal { candidate: KERNEL_NAME, reference, goal: "filter", target: 1.0 })
         .collect();
     let rates = each(&rate, 0);
-    let mut all = rows(subject, ("kframes/CPU s", Better::More), sentinel_ns, &rates, &goals);
+    let mut all =
+        rows_of_samples(subject, ("kframes/CPU s", Better::More), sentinel_ns, &rates, &goals);
     let subject = ("filter", "1 % of 64 B, added", f64::NAN);
     let added = each(&added, 1);
-    all.extend(rows(subject, ("ns CPU/frame", Better::Less), sentinel_ns, &added, &[]));
+    all.extend(rows_of_samples(subject, ("ns CPU/frame", Better::Less), sentinel_ns, &added, &[]));
     for samples in each(&lost, 1) {
         // Each alone: 0 divided by 0 is no ratio.
-        let subject = ("filter", ROW, f64::NAN);
-        all.extend(rows(subject, ("% lost", Better::Less), sentinel_ns, &[samples], &[]));
+        let subject = ("filter", ROW_NAME, f64::NAN);
+        all.extend(rows_of_samples(
+            subject,
+            ("% lost", Better::Less),
+            sentinel_ns,
+            &[samples],
+            &[],
+        ));
     }
     all
 }

@@ -2,8 +2,8 @@
 //! counted.
 
 use crate::processes::{
-    has_tap, interrupt_and_wait, is_installed, number_before, read_text, start_on_second_processor,
-    streamline, wait_until_idle,
+    has_ingress_program, interrupt_and_wait, is_installed, number_before, read_text,
+    start_on_second_processor, streamline_path, wait_until_idle,
 };
 use crate::replay::find_program;
 use std::fs::File;
@@ -28,16 +28,16 @@ pub(super) struct PickTool {
 
 /// Returns the installed programs, and prints the names of missing ones.
 pub(super) fn installed_tools() -> Vec<PickTool> {
-    [ours(), tcpdump(), click()].into_iter().flatten().collect()
+    [streamline_tool(), tcpdump_tool(), click_tool()].into_iter().flatten().collect()
 }
 
-fn ours() -> Option<PickTool> {
-    let path = streamline()?;
+fn streamline_tool() -> Option<PickTool> {
+    let path = streamline_path()?;
     let line = format!("rx {SERVER_DEVICE} ring={RING_MB}MB | ip | udp | dport |53 count");
-    Some(PickTool::run(path, &line, count_of_ours))
+    Some(PickTool::with_request(path, &line, parse_our_count))
 }
 
-fn tcpdump() -> Option<PickTool> {
+fn tcpdump_tool() -> Option<PickTool> {
     let path = find_program("tcpdump").filter(|_| is_installed("tcpdump", "tcpdump"))?;
     let words = format!("-n -Z root -B {} -w /dev/null -i {SERVER_DEVICE}", RING_MB * 1024);
     let words = words.split(' ').chain(["udp dst port 53"]).map(str::to_owned);
@@ -46,12 +46,12 @@ fn tcpdump() -> Option<PickTool> {
         path,
         arguments: words.collect(),
         start_message: "listening on",
-        counted: count_of_tcpdump,
+        counted: parse_tcpdump_count,
     })
 }
 
 /// The Click modular router. Debian has a package manager of the same name.
-fn click() -> Option<PickTool> {
+fn click_tool() -> Option<PickTool> {
     let path = find_program("click");
     let router = path.filter(|path| {
         let report = Command::new(path).arg("--version").stdin(Stdio::null()).output();
@@ -76,17 +76,17 @@ fn click() -> Option<PickTool> {
         path,
         arguments: ["-h", "counted.count", "-e", &router].map(str::to_owned).to_vec(),
         start_message: "",
-        counted: count_of_click,
+        counted: parse_click_count,
     })
 }
 
-fn count_of_ours(report: &str) -> u64 {
+fn parse_our_count(report: &str) -> u64 {
     report.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
 }
 
 /// Returns the number of frames that passed tcpdump's filter, including frames that it had not read
 /// from a partly filled block.
-fn count_of_tcpdump(report: &str) -> u64 {
+fn parse_tcpdump_count(report: &str) -> u64 {
     let received = number_before(report, " packets received by filter");
     let dropped = number_before(report, " packets dropped by kernel");
     let known = |number: u64| if number == u64::MAX { 0 } else { number };
@@ -94,13 +94,13 @@ fn count_of_tcpdump(report: &str) -> u64 {
 }
 
 /// Returns the number in Click's output, which is on a line of its own.
-fn count_of_click(report: &str) -> u64 {
+fn parse_click_count(report: &str) -> u64 {
     report.lines().find_map(|line| line.trim().parse().ok()).unwrap_or(0)
 }
 
 impl PickTool {
     /// Returns our program with a request that begins with `rx`.
-    fn run(path: PathBuf, line: &str, counted: fn(&str) -> u64) -> Self {
+    fn with_request(path: PathBuf, line: &str, counted: fn(&str) -> u64) -> Self {
         let arguments = ["run", line].map(str::to_owned).to_vec();
         Self { name: "streamline run", path, arguments, start_message: "", counted }
     }
@@ -116,7 +116,7 @@ impl PickTool {
         wait_until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.start_message {
-                "" => is_observing(space, child.id()) || has_tap(space),
+                "" => is_observing(space, child.id()) || has_ingress_program(space),
                 words => read_text(&folder.join("err")).contains(words),
             };
             begun || ended
@@ -129,7 +129,7 @@ impl PickTool {
 
     /// Stops the program once it is idle; returns its processor time in ns, and the number of
     /// frames counted.
-    pub(super) fn end(&self, child: Child, folder: &Path) -> Result<(u64, u64), String> {
+    pub(super) fn stop(&self, child: Child, folder: &Path) -> Result<(u64, u64), String> {
         let used = wait_until_idle(&[child.id()]);
         interrupt_and_wait(child, self.name)?;
         let report = read_text(&folder.join("out")) + &read_text(&folder.join("err"));
@@ -144,11 +144,11 @@ mod tests {
     #[test]
     fn counts_are_read_from_reports_of_programs() {
         let report = "listening on server0\n12 packets captured\n14 packets received by filter\n";
-        assert_eq!(count_of_tcpdump(report), 14);
-        assert_eq!(count_of_tcpdump("it broke"), 0);
-        assert_eq!(count_of_click("counted.count:\n2020\n\n"), 2020);
-        assert_eq!(count_of_click("2020\n"), 2020);
-        assert_eq!(count_of_click("it broke"), 0);
-        assert_eq!(count_of_ours("2020 blocks, 36360 bytes\n"), 2020);
+        assert_eq!(parse_tcpdump_count(report), 14);
+        assert_eq!(parse_tcpdump_count("it broke"), 0);
+        assert_eq!(parse_click_count("counted.count:\n2020\n\n"), 2020);
+        assert_eq!(parse_click_count("2020\n"), 2020);
+        assert_eq!(parse_click_count("it broke"), 0);
+        assert_eq!(parse_our_count("2020 blocks, 36360 bytes\n"), 2020);
     }
 }

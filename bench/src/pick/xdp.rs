@@ -14,12 +14,12 @@ use sys::xdp::{CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemShape, 
 use testkit::net::{Namespace, SERVER_DEVICE};
 
 /// Number of frames in the shared memory, and number of entries in each ring.
-const FRAMES: u32 = 4096;
+const FRAME_COUNT: u32 = 4096;
 /// Number of frames received per call.
-const BATCH: usize = 64;
+const BATCH_FRAMES: usize = 64;
 /// Number of empty polls before the reader sleeps: a wake-up costs the sender more than these
 /// polls.
-const SPINS: u32 = 1000;
+const POLLS_BEFORE_SLEEP: u32 = 1000;
 /// Interval at which a sleeping reader checks for the end.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -39,7 +39,7 @@ impl SelectingProcess {
         command.args(["--reader", "xdp", "1", "0"]).stdin(Stdio::from(theirs));
         let child = space.run_inside(|| command.spawn().map_err(|why| why.to_string()))?;
         let picker = Self { child, socket };
-        picker.answer()?;
+        picker.receive_reply()?;
         Ok(picker)
     }
 
@@ -47,10 +47,10 @@ impl SelectingProcess {
     pub(super) fn counted(&self) -> Result<u64, String> {
         let sent = descriptor::send(&self.socket, b"tell", &[]);
         sent.map_err(|why| why.to_string())?;
-        self.answer()
+        self.receive_reply()
     }
 
-    fn answer(&self) -> Result<u64, String> {
+    fn receive_reply(&self) -> Result<u64, String> {
         let mut message = [0; 256];
         let received = descriptor::receive(&self.socket, &mut message);
         match received.map_err(|why| why.to_string())? {
@@ -76,7 +76,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let _ = sys::process::pin_to(processor);
     let orders = std::io::stdin();
     let told = match XdpReceiver::new() {
-        Ok(mut taker) => taker.serve(&orders),
+        Ok(mut taker) => taker.serve_requests(&orders),
         Err(why) => Err(why),
     };
     match told {
@@ -97,12 +97,12 @@ impl XdpReceiver {
     fn new() -> Result<Self, String> {
         let text = |why: sys::Error| why.to_string();
         let index = RouteSocket::open().map_err(text)?.by_name(SERVER_DEVICE).map_err(text)?.index;
-        let shape = UmemShape { frame: 2048, frames: FRAMES, headroom: 0 };
+        let shape = UmemShape { frame: 2048, frames: FRAME_COUNT, headroom: 0 };
         let umem = Arc::new(Umem::create("bench_umem", shape).map_err(text)?);
         let settings =
-            SocketSettings { mode: CopyMode::Copy, ..SocketSettings::new(index, 0, FRAMES) };
+            SocketSettings { mode: CopyMode::Copy, ..SocketSettings::new(index, 0, FRAME_COUNT) };
         let mut socket = XdpSocket::open(&umem, settings).map_err(text)?;
-        let frames: Vec<u64> = (0..FRAMES).map(|frame| umem.address(frame)).collect();
+        let frames: Vec<u64> = (0..FRAME_COUNT).map(|frame| umem.address(frame)).collect();
         socket.fill.as_mut().ok_or("no fill ring")?.lend(&frames).map_err(text)?;
         let redirect = Redirect::load("bench_redirect", 1, false).map_err(|why| why.to_string())?;
         redirect.redirect(0, &socket).map_err(text)?;
@@ -110,18 +110,18 @@ impl XdpReceiver {
         Ok(Self { socket, _redirect: (redirect, link), counted: 0, frame: vec![0; 64] })
     }
 
-    fn serve(&mut self, orders: &std::io::Stdin) -> Result<(), String> {
+    fn serve_requests(&mut self, orders: &std::io::Stdin) -> Result<(), String> {
         let report = |number: u64| {
             let message = number.to_ne_bytes();
             descriptor::send(orders, &message, &[]).map_err(|why| why.to_string())
         };
         report(0)?;
-        let mut taken = Vec::with_capacity(BATCH);
-        let mut back = Vec::with_capacity(BATCH);
+        let mut taken = Vec::with_capacity(BATCH_FRAMES);
+        let mut back = Vec::with_capacity(BATCH_FRAMES);
         let mut vain = 0;
         loop {
-            vain = if self.take(&mut taken, &mut back)? > 0 { 0 } else { vain + 1 };
-            if vain < SPINS {
+            vain = if self.receive_frames(&mut taken, &mut back)? > 0 { 0 } else { vain + 1 };
+            if vain < POLLS_BEFORE_SLEEP {
                 continue;
             }
             let waits = [self.socket.as_fd(), orders.as_fd()];
@@ -138,12 +138,16 @@ impl XdpReceiver {
 
     /// Receives the available frames, inspects them, and puts them back into the fill ring; returns
     /// the number of frames.
-    fn take(&mut self, taken: &mut Vec<Descriptor>, back: &mut Vec<u64>) -> Result<usize, String> {
+    fn receive_frames(
+        &mut self,
+        taken: &mut Vec<Descriptor>,
+        back: &mut Vec<u64>,
+    ) -> Result<usize, String> {
         let text = |why: sys::Error| why.to_string();
         taken.clear();
         back.clear();
         let rx = self.socket.rx.as_mut().ok_or("no receive ring")?;
-        let found = rx.take(taken, BATCH).map_err(text)?;
+        let found = rx.take(taken, BATCH_FRAMES).map_err(text)?;
         for Descriptor { address, length, .. } in taken.iter() {
             let length = (*length as usize).min(self.frame.len());
             let place = usize::try_from(*address).unwrap_or(usize::MAX);
@@ -175,8 +179,8 @@ mod tests {
 
     #[test]
     fn wanted_frames_of_the_flood_are_recognized() {
-        assert!(is_wanted(&crate::flood::udp(WANTED_PORT, 64)));
-        assert!(!is_wanted(&crate::flood::udp(WANTED_PORT + 1, 64)));
+        assert!(is_wanted(&crate::flood::udp_frame(WANTED_PORT, 64)));
+        assert!(!is_wanted(&crate::flood::udp_frame(WANTED_PORT + 1, 64)));
         assert!(!is_wanted(&[0; 20]));
     }
 }

@@ -9,7 +9,7 @@ mod other;
 mod rings;
 
 pub(crate) use other::serve;
-pub(crate) use rings::{Ring, compile_plain_ring};
+pub(crate) use rings::{RunningRing, compile_plain_ring};
 
 use crate::child::BenchChild;
 use crate::harness::{Candidate, Goal, interleave, is_selected};
@@ -20,7 +20,7 @@ use crate::sentinel::Sentinel;
 use buffer::dbuf::fixed;
 use buffer::stream::{Config, stream};
 use other::InputKind;
-use rings::{Endpoints, Peer, peers};
+use rings::{Endpoints, PeerRing, available_rings};
 use std::io::{PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -59,10 +59,10 @@ impl Cores {
     }
 
     const fn count(self) -> usize {
-        self.reader() + 1
+        self.reader_processor() + 1
     }
 
-    const fn reader(self) -> usize {
+    const fn reader_processor(self) -> usize {
         match self {
             Self::One => 0,
             Self::Two => 1,
@@ -70,14 +70,14 @@ impl Cores {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let processors = sys::machine::Machine::detect().processors;
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let plain = compile_plain_ring();
     if let Err(why) = &plain {
         eprintln!("left out: the plain ring in C: {why}");
     }
-    let others = (plain.as_ref().map(CompiledPeer::program).ok(), peers());
+    let others = (plain.as_ref().map(CompiledPeer::program).ok(), available_rings());
     let mut rows = Vec::new();
     for cores in [Cores::One, Cores::Two] {
         if cores == Cores::Two && processors < 2 {
@@ -96,7 +96,7 @@ fn measure_block_size(
     cores: Cores,
     block: usize,
     rounds: usize,
-    (plain, peers): &(Option<&Path>, Vec<Peer>),
+    (plain, peers): &(Option<&Path>, Vec<PeerRing>),
 ) -> Result<Vec<Row>, String> {
     let name = format!("{} B, {}", block, cores.name());
     if !is_selected(&name) {
@@ -115,7 +115,7 @@ fn measure_block_size(
         Candidate { name: "memcpy", measure: Box::new(move || measure(&mut copy)) },
     ];
     if let Some(program) = plain {
-        let mut ring = Ring::start(program, "copy", cores.count(), block)?;
+        let mut ring = RunningRing::start(program, "copy", cores.count(), block)?;
         candidates.push(Candidate { name: "C ring", measure: Box::new(move || ring.measure()) });
     }
     for peer in peers {
@@ -127,7 +127,7 @@ fn measure_block_size(
     interleave(("pipe", &name, x), "GB/s", rounds, candidates, &goals(cores, block, peers))
 }
 
-fn goals(cores: Cores, block: usize, peers: &[Peer]) -> Vec<Goal> {
+fn goals(cores: Cores, block: usize, peers: &[PeerRing]) -> Vec<Goal> {
     let at = BLOCK_SIZES.iter().position(|known| *known == block).unwrap_or(0);
     let over_pipe = match cores {
         Cores::One => ("G4", [70.0, 50.0, 20.0, 10.0, 8.0, 6.0]),
@@ -158,31 +158,31 @@ fn goals(cores: Cores, block: usize, peers: &[Peer]) -> Vec<Goal> {
 
 /// A transport of bytes between two processes.
 trait Transport {
-    fn block(&self) -> usize;
+    fn block_size(&self) -> usize;
     /// Sends `blocks` blocks, and returns when all have arrived.
     fn transfer(&mut self, blocks: u64) -> Result<(), String>;
     /// Returns the number of blocks per measurement, which is 0 before the first one.
-    fn blocks(&mut self) -> &mut u64;
+    fn blocks_per_measurement(&mut self) -> &mut u64;
 }
 
 /// Returns the throughput in GB/s, over enough blocks for the minimum duration.
 fn measure(transport: &mut dyn Transport) -> Result<f64, String> {
     loop {
-        let blocks = (*transport.blocks()).max(1024);
+        let blocks = (*transport.blocks_per_measurement()).max(1024);
         let begin = sys::clock::monotonic();
         transport.transfer(blocks)?;
         let ns = sys::clock::monotonic() - begin;
         if ns >= MEASUREMENT_NS_MIN {
-            *transport.blocks() = blocks;
+            *transport.blocks_per_measurement() = blocks;
             #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
-            return Ok(blocks as f64 * transport.block() as f64 / ns as f64);
+            return Ok(blocks as f64 * transport.block_size() as f64 / ns as f64);
         }
-        *transport.blocks() = next_block_count(blocks, ns);
+        *transport.blocks_per_measurement() = next_block_count(blocks, ns);
     }
 }
 
-/// Returns the number of blocks for the next attempt, given that `blocks` took `ns`, which is less
-/// than the minimum duration.
+/// Returns the number of blocks for the next attempt, given that `blocks` blocks took `ns`, which
+/// is less than the minimum duration.
 fn next_block_count(blocks: u64, ns: u64) -> u64 {
     blocks * (MEASUREMENT_NS_MIN * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64)
 }
@@ -204,7 +204,8 @@ impl StreamTransport {
         let made = stream(&Config::new(id).capacity(ring));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
-        let other = other::start(InputKind::Stream, cores.reader(), block, &offer.descriptors())?;
+        let other =
+            other::start(InputKind::Stream, cores.reader_processor(), block, &offer.descriptors())?;
         if cores == Cores::One {
             output.spin(0);
         }
@@ -230,7 +231,8 @@ impl StreamTransport {
         let made = fixed::stream::stream(&config, (NOTIFY_BYTES / block).clamp(1, 32));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
-        let other = other::start(InputKind::Slots, cores.reader(), block, &offer.descriptors())?;
+        let other =
+            other::start(InputKind::Slots, cores.reader_processor(), block, &offer.descriptors())?;
         if cores == Cores::One {
             output.spin(0);
         }
@@ -246,17 +248,17 @@ impl StreamTransport {
 }
 
 impl Transport for StreamTransport {
-    fn block(&self) -> usize {
+    fn block_size(&self) -> usize {
         self.block.len()
     }
 
     fn transfer(&mut self, blocks: u64) -> Result<(), String> {
-        self.other.announce(blocks * self.block.len() as u64)?;
+        self.other.announce_bytes(blocks * self.block.len() as u64)?;
         (self.write)(&self.block, blocks).map_err(|why| why.to_string())?;
         self.other.wait_until_received()
     }
 
-    fn blocks(&mut self) -> &mut u64 {
+    fn blocks_per_measurement(&mut self) -> &mut u64 {
         &mut self.blocks
     }
 }
@@ -272,18 +274,19 @@ struct Pipe {
 impl Pipe {
     fn new(cores: Cores, block: usize) -> Result<Self, String> {
         let (reading, pipe) = std::io::pipe().map_err(|why| why.to_string())?;
-        let other = other::start(InputKind::Pipe, cores.reader(), block, &[reading.as_fd()])?;
+        let other =
+            other::start(InputKind::Pipe, cores.reader_processor(), block, &[reading.as_fd()])?;
         Ok(Self { pipe, other, block: vec![7; block], blocks: 0 })
     }
 }
 
 impl Transport for Pipe {
-    fn block(&self) -> usize {
+    fn block_size(&self) -> usize {
         self.block.len()
     }
 
     fn transfer(&mut self, blocks: u64) -> Result<(), String> {
-        self.other.announce(blocks * self.block.len() as u64)?;
+        self.other.announce_bytes(blocks * self.block.len() as u64)?;
         for _ in 0..blocks {
             self.pipe
                 .write_all(std::hint::black_box(&self.block))
@@ -292,7 +295,7 @@ impl Transport for Pipe {
         self.other.wait_until_received()
     }
 
-    fn blocks(&mut self) -> &mut u64 {
+    fn blocks_per_measurement(&mut self) -> &mut u64 {
         &mut self.blocks
     }
 }
@@ -308,13 +311,13 @@ struct MemoryCopy {
 impl MemoryCopy {
     fn new(block: usize) -> Self {
         // Both together take half of a second-level cache of 1 MB.
-        const HALF: usize = 256 << 10;
-        Self { from: vec![1; HALF], to: vec![2; HALF], block, blocks: 0 }
+        const BUFFER_SIZE: usize = 256 << 10;
+        Self { from: vec![1; BUFFER_SIZE], to: vec![2; BUFFER_SIZE], block, blocks: 0 }
     }
 }
 
 impl Transport for MemoryCopy {
-    fn block(&self) -> usize {
+    fn block_size(&self) -> usize {
         self.block
     }
 
@@ -331,7 +334,7 @@ impl Transport for MemoryCopy {
         Ok(())
     }
 
-    fn blocks(&mut self) -> &mut u64 {
+    fn blocks_per_measurement(&mut self) -> &mut u64 {
         &mut self.blocks
     }
 }

@@ -1,7 +1,7 @@
 //! The reading process, which is this program again and receives descriptors and requests over a
 //! socket as its standard input.
 
-use crate::child::{BenchChild, Parent};
+use crate::child::{BenchChild, ParentConnection};
 use buffer::dbuf::fixed;
 use buffer::stream::{Input, Offer};
 use std::fs::File;
@@ -39,7 +39,7 @@ pub(super) fn start(
 /// Runs the reading process: `--reader KIND PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let (kind, processor, block) = crate::child::parse_arguments(words)?;
-    let (parent, descriptors) = Parent::receive_descriptors(processor)?;
+    let (parent, descriptors) = ParentConnection::receive_descriptors(processor)?;
     let mut from = match kind {
         "stream" => {
             let offer = Offer::from_descriptors(descriptors).map_err(|why| why.to_string())?;
@@ -62,7 +62,7 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
         _ => StreamInput::Pipe(File::from(descriptors.into_iter().next().ok_or("no pipe")?)),
     };
     let mut out = vec![0; block];
-    parent.serve(|left| {
+    parent.serve_requests(|left| {
         let count = from.read(&mut out)?;
         std::hint::black_box(&mut out);
         Ok(left.saturating_sub(count as u64))

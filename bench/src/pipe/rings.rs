@@ -15,7 +15,7 @@ pub(super) enum Endpoints {
 }
 
 /// A third-party ring.
-pub(super) struct Peer {
+pub(super) struct PeerRing {
     pub(super) name: &'static str,
     pub(super) endpoints: Endpoints,
     program: RingProgram,
@@ -26,32 +26,34 @@ enum RingProgram {
     Compiled(CompiledPeer),
 }
 
-impl Peer {
+impl PeerRing {
     /// Starts the ring's processes.
-    pub(super) fn start(&self, processors: usize, block: usize) -> Result<Ring, String> {
+    pub(super) fn start(&self, processors: usize, block: usize) -> Result<RunningRing, String> {
         let program = match &self.program {
             RingProgram::Prebuilt(path) => path,
             RingProgram::Compiled(program) => program.program(),
         };
-        Ring::start(program, self.name, processors, block)
+        RunningRing::start(program, self.name, processors, block)
     }
 }
 
 /// Returns the available rings; prints the names of missing rings, with the reasons.
-pub(super) fn peers() -> Vec<Peer> {
+pub(super) fn available_rings() -> Vec<PeerRing> {
     let mut peers = Vec::new();
     match find_program() {
-        Ok(path) => peers.extend(RINGS.map(|(name, endpoints)| {
+        Ok(path) => peers.extend(PROGRAM_RINGS.map(|(name, endpoints)| {
             let program = RingProgram::Prebuilt(path.clone());
-            Peer { name, endpoints, program }
+            PeerRing { name, endpoints, program }
         })),
-        Err(why) => eprintln!("left out: {}: {why}", RINGS.map(|(name, _)| name).join(", ")),
+        Err(why) => {
+            eprintln!("left out: {}: {why}", PROGRAM_RINGS.map(|(name, _)| name).join(", "))
+        }
     }
     for ring in COMPILED_RINGS {
         let CompiledRing { name, endpoints, .. } = ring;
         match ring.compile() {
             Ok(program) => {
-                peers.push(Peer { name, endpoints, program: RingProgram::Compiled(program) })
+                peers.push(PeerRing { name, endpoints, program: RingProgram::Compiled(program) })
             }
             Err(why) => eprintln!("left out: {name}: {why}"),
         }
@@ -60,7 +62,7 @@ pub(super) fn peers() -> Vec<Peer> {
 }
 
 /// The rings of the program `bench/peers/rings`.
-const RINGS: [(&str, Endpoints); 5] = [
+const PROGRAM_RINGS: [(&str, Endpoints); 5] = [
     ("rtrb", Endpoints::Threads),
     ("ringbuf", Endpoints::Threads),
     ("iceoryx2", Endpoints::Processes),
@@ -94,15 +96,15 @@ struct CompiledRing {
     folder_variable: Option<&'static str>,
     /// Compiler arguments; `@` stands for the directory of the sources.
     arguments: &'static [&'static str],
-    source: Source,
+    source: RingSource,
 }
 
-enum Source {
+enum RingSource {
     C(&'static str),
     Cpp(&'static str),
 }
 
-const THREADS: Source = Source::Cpp(include_str!("../../peers/threads.cpp"));
+const THREADS_SOURCE: RingSource = RingSource::Cpp(include_str!("../../peers/threads.cpp"));
 
 const COMPILED_RINGS: [CompiledRing; 4] = [
     CompiledRing {
@@ -110,21 +112,21 @@ const COMPILED_RINGS: [CompiledRing; 4] = [
         endpoints: Endpoints::Threads,
         folder_variable: None,
         arguments: &["-DBOOST"],
-        source: THREADS,
+        source: THREADS_SOURCE,
     },
     CompiledRing {
         name: "rigtorp",
         endpoints: Endpoints::Threads,
         folder_variable: Some("STREAMLINE_RIGTORP"),
         arguments: &["-DRIGTORP", "-I@/include"],
-        source: THREADS,
+        source: THREADS_SOURCE,
     },
     CompiledRing {
         name: "folly",
         endpoints: Endpoints::Threads,
         folder_variable: Some("STREAMLINE_FOLLY"),
         arguments: &["-DFOLLY", "-DFOLLY_NO_CONFIG", "-I@"],
-        source: THREADS,
+        source: THREADS_SOURCE,
     },
     CompiledRing {
         name: "aeron",
@@ -138,7 +140,7 @@ const COMPILED_RINGS: [CompiledRing; 4] = [
             "-laeron_driver",
             "-laeron",
         ],
-        source: Source::C(include_str!("../../peers/aeron.c")),
+        source: RingSource::C(include_str!("../../peers/aeron.c")),
     },
 ];
 
@@ -154,22 +156,22 @@ impl CompiledRing {
         });
         let arguments: Vec<String> = arguments.collect();
         match self.source {
-            Source::C(source) => CompiledPeer::with_arguments(self.name, source, &arguments),
-            Source::Cpp(source) => CompiledPeer::new_cpp(self.name, source, &arguments),
+            RingSource::C(source) => CompiledPeer::with_arguments(self.name, source, &arguments),
+            RingSource::Cpp(source) => CompiledPeer::new_cpp(self.name, source, &arguments),
         }
     }
 }
 
-const PLAIN: &str = include_str!("../../peers/ring.c");
+const PLAIN_RING_SOURCE: &str = include_str!("../../peers/ring.c");
 
 /// Compiles the plain ring, which checks nothing and wakes no reader. Goals are stated as fractions
 /// of its rate, because only the machine limits that rate.
 pub(crate) fn compile_plain_ring() -> Result<CompiledPeer, String> {
-    CompiledPeer::new("ring", PLAIN)
+    CompiledPeer::new("ring", PLAIN_RING_SOURCE)
 }
 
 /// A running ring with its processes.
-pub(crate) struct Ring {
+pub(crate) struct RunningRing {
     process: Child,
     requests: ChildStdin,
     replies: BufReader<ChildStdout>,
@@ -177,7 +179,7 @@ pub(crate) struct Ring {
     blocks: u64,
 }
 
-impl Ring {
+impl RunningRing {
     /// Starts a program with these arguments: the ring or the reading method, the number of
     /// processors, and the block size in bytes.
     pub(crate) fn start(
@@ -220,7 +222,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for RunningRing {
     fn drop(&mut self) {
         // Its state is not needed any more.
         let _ = self.process.kill();

@@ -1,5 +1,5 @@
-//! Runs of a placement in threads of this program, on the second processor, in the namespace that
-//! receives the flood.
+//! Runs of a placed request in threads of this program, on the second processor, in the namespace
+//! that receives the flood.
 
 use crate::flood::{Flood, GROUP_FRAMES};
 use engine::adapt::measurements;
@@ -17,19 +17,19 @@ use sys::eventfd::EventFd;
 use testkit::net::wait_until;
 
 /// Number of frames per sample; they fit into every ring of the requests.
-const FRAMES: usize = 6 * GROUP_FRAMES;
+const FRAMES_PER_SAMPLE: usize = 6 * GROUP_FRAMES;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 1_000;
 /// Number of frames sent without observers as part of a sample.
 const UNOBSERVED_FRAMES: usize = 2 * GROUP_FRAMES;
-/// Processor time in ns per [`WINDOW`] below which threads are idle. A kernel ring with a few
-/// blocks sends its doorbell within a millisecond.
+/// Processor time in ns per [`IDLE_CHECK_INTERVAL`] below which threads are idle. A kernel ring
+/// with a few blocks sends its doorbell within a millisecond.
 const IDLE_NS: u64 = 50_000;
-/// Time of the flood in ns after which a request keeps its placement: its two seconds of
-/// observation, and a move.
+/// Duration of the flood in ns after which a request keeps its placement: two seconds of
+/// observation and one move.
 const OBSERVED_NS: u64 = 2_500_000_000;
 /// Interval between two checks whether the threads are idle.
-const WINDOW: Duration = Duration::from_millis(6);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(6);
 
 /// Processor times per frame, in ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,7 +43,10 @@ pub(super) struct PlacementSample {
 }
 
 /// Runs a plan under the flood; returns `None` if it lost frames.
-pub(super) fn sample(flood: &mut Flood, plan: &Plan) -> Result<Option<PlacementSample>, String> {
+pub(super) fn measure_sample(
+    flood: &mut Flood,
+    plan: &Plan,
+) -> Result<Option<PlacementSample>, String> {
     let (sample, outcome) = run_under_flood(flood, plan, Settings::default())?;
     let whole = outcome.ledger.lost() == 0 && outcome.failures.is_empty();
     Ok(whole.then_some(sample))
@@ -114,9 +117,10 @@ fn run_under_flood(
         let sent = begun.recv().map_err(|_| "it does not begin".to_owned()).and_then(|()| {
             flood.send(WARM_UP_FRAMES)?;
             let before = wait_until_idle();
-            let sending = flood.median_group_ns(FRAMES)?;
+            let sending = flood.median_group_ns(FRAMES_PER_SAMPLE)?;
             // Both readings include this thread's time, which may have grown in between.
-            let threads = wait_until_idle().saturating_sub(before) as f64 / FRAMES as f64;
+            let threads =
+                wait_until_idle().saturating_sub(before) as f64 / FRAMES_PER_SAMPLE as f64;
             Ok(PlacementSample { unobserved, sending, threads })
         });
         stop.notify();
@@ -151,7 +155,7 @@ fn wait_until_idle() -> u64 {
     let mut now = others();
     wait_until("all frames are looked at", || {
         // Without descriptors this only waits.
-        sys::poll::readable(&[], Some(WINDOW));
+        sys::poll::readable(&[], Some(IDLE_CHECK_INTERVAL));
         let before = std::mem::replace(&mut now, others());
         now.saturating_sub(before) < IDLE_NS
     });

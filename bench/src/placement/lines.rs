@@ -59,11 +59,11 @@ impl Placement {
             return Err(pipeline::render(text, &mistakes, false));
         }
         let plan = plan(graph, &MachineRegistry::Local, machine).map_err(|why| why.to_string())?;
-        Ok(Self::of(plan, nodes(text).len()))
+        Ok(Self::from_plan(plan, split_nodes(text).len()))
     }
 
     /// Returns the placement of the first `count` nodes of a plan: those of the request's text.
-    pub(super) fn of(plan: Plan, count: usize) -> Self {
+    pub(super) fn from_plan(plan: Plan, count: usize) -> Self {
         let placed = plan.placements.iter().take(count);
         let spaces = placed.map(|placed| plan.spaces[placed.space].name.clone()).collect();
         Self { plan, spaces }
@@ -78,8 +78,8 @@ impl Placement {
 
 /// Returns every placement of a request that can be planned: an optional prefix in the kernel, then
 /// one or two threads.
-pub(super) fn placements(line: &str, machine: &Machine) -> Vec<Placement> {
-    let nodes = nodes(line);
+pub(super) fn plan_placements(line: &str, machine: &Machine) -> Vec<Placement> {
+    let nodes = split_nodes(line);
     let count = nodes.len();
     let mut found: Vec<Placement> = Vec::new();
     for kernel in 0..=count {
@@ -94,7 +94,7 @@ pub(super) fn placements(line: &str, machine: &Machine) -> Vec<Placement> {
                 _ => "thread1",
             };
             let spaces: Vec<&str> = (0..count).map(space).collect();
-            let Ok(new) = Placement::plan_pinned(&pinned(&nodes, &spaces), machine) else {
+            let Ok(new) = Placement::plan_pinned(&pin_nodes(&nodes, &spaces), machine) else {
                 continue;
             };
             if found.iter().all(|known| known.spaces != new.spaces) {
@@ -106,11 +106,11 @@ pub(super) fn placements(line: &str, machine: &Machine) -> Vec<Placement> {
 }
 
 /// Returns the nodes of a request without branches, each with the class of the arc to it.
-fn nodes(line: &str) -> Vec<&str> {
+fn split_nodes(line: &str) -> Vec<&str> {
     line.split('|').map(str::trim_end).collect()
 }
 
-fn pinned(nodes: &[&str], spaces: &[&str]) -> String {
+fn pin_nodes(nodes: &[&str], spaces: &[&str]) -> String {
     let pinned: Vec<String> =
         nodes.iter().zip(spaces).map(|(node, space)| format!("{node} @{space}")).collect();
     pinned.join(" |")
@@ -124,9 +124,9 @@ mod tests {
     fn every_request_has_at_least_two_placements() {
         let machine = Machine::with_kernel();
         for line in REQUESTS {
-            assert!(nodes(line).len() > 3, "{line}: three filters behind the source");
+            assert!(split_nodes(line).len() > 3, "{line}: three filters behind the source");
             let line = line.replacen("rx", "rx lo", 1);
-            let all = placements(&line, &machine);
+            let all = plan_placements(&line, &machine);
             let inside = |all: &[Placement]| {
                 all.iter().filter(|placed| placed.spaces.contains(&"kernel".to_owned())).count()
             };
@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn pins_follow_their_nodes() {
-        let nodes = nodes("rx | dport |53 count");
-        let text = pinned(&nodes, &["kernel", "thread0", "thread0"]);
+        let nodes = split_nodes("rx | dport |53 count");
+        let text = pin_nodes(&nodes, &["kernel", "thread0", "thread0"]);
         assert_eq!(text, "rx @kernel | dport @thread0 |53 count @thread0");
     }
 }

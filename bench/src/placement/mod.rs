@@ -24,19 +24,19 @@ mod line;
 mod lines;
 mod verdict;
 
-use crate::flood::{Flood, Host};
-use crate::harness::{Better, Samples, is_selected, median, rows};
+use crate::flood::{Flood, ReceivingHost};
+use crate::harness::{Better, Samples, is_selected, median, rows_of_samples};
 use crate::options::Options;
 use crate::replay;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use engine::calibrate::calibrate;
 use engine::machine;
-use line::{PlacementSample, analyze_costs, plan_after_first_seconds, sample};
-use lines::{Placement, REQUESTS, placements};
+use line::{PlacementSample, analyze_costs, measure_sample, plan_after_first_seconds};
+use lines::{Placement, REQUESTS, plan_placements};
 use pipeline::plan::{COSTS_VERSION, Machine};
 use testkit::net::SERVER_DEVICE;
-use verdict::{CostRatio, Verdict, worst};
+use verdict::{CostRatio, Verdict, worst_comparison};
 
 /// One frame in this many goes to port 53.
 const WANTED_ONE_IN: usize = 2;
@@ -44,11 +44,11 @@ const WANTED_ONE_IN: usize = 2;
 const FRAME_LENGTH: usize = 128;
 /// Number of rounds with all placements.
 const TRIAL_ROUNDS: usize = 2;
-/// Maximum number of placements that reach the final.
+/// Maximum number of placements that run in the final rounds.
 const FINALISTS_MAX: usize = 3;
-/// Number of rounds added to the final at a time.
+/// Number of final rounds that are added at a time.
 const ROUNDS_ADDED: usize = 4;
-/// Maximum number of rounds of the final.
+/// Maximum number of final rounds.
 const ROUNDS_MAX: usize = 81;
 /// Number of attempts for a placement that loses frames.
 const ATTEMPTS_MAX: usize = 3;
@@ -56,16 +56,16 @@ const ATTEMPTS_MAX: usize = 3;
 const COST_RATIO_MAX: f64 = 1.1;
 const RATIO_UNIT: &str = "of the best";
 
-const PLACED: &str = "placed so";
-const BEST: &str = "best of all";
-const COST: &str = "policy cost";
-const SETTLED: &str = "policy cost, after 2 s";
-const ANALYZED: &str = "policy cost, analyzed";
-const DEEPEST: &str = "policy deepest";
-const ONE_THREAD: &str = "all in one thread";
+const PLACEMENT_NAME: &str = "this placement";
+const BEST_NAME: &str = "best placement";
+const COST_NAME: &str = "policy cost";
+const SETTLED_NAME: &str = "policy cost, after 2 s";
+const ANALYZED_NAME: &str = "policy cost, analyzed";
+const DEEPEST_NAME: &str = "policy deepest";
+const ONE_THREAD_NAME: &str = "all in one thread";
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let flood = Flood::new(FRAME_LENGTH, WANTED_ONE_IN, Host::Ignores)?;
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
+    let flood = Flood::new(FRAME_LENGTH, WANTED_ONE_IN, ReceivingHost::Ignores)?;
     let mut machine = machine::inspect();
     // A table that only runs have filled has the built-in costs of all that they did not show.
     if machine.costs.version < COSTS_VERSION || !machine.costs.is_calibrated() {
@@ -79,7 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         all.extend(bench.measure_request(number, line, options.rounds)?);
         lines += 1;
     }
-    let summary = summary(&all, lines);
+    let summary = summary_rows(&all, lines);
     all.extend(summary);
     Ok(all)
 }
@@ -93,9 +93,9 @@ struct PlacementBench {
 #[derive(Clone, Debug, Default)]
 struct FrameCosts {
     /// Time in addition to that of unobserved sending.
-    beyond: Vec<f64>,
+    added_ns: Vec<f64>,
     /// Total time.
-    whole: Vec<f64>,
+    total_ns: Vec<f64>,
 }
 
 impl PlacementBench {
@@ -113,24 +113,24 @@ impl PlacementBench {
         let learned = analyze_costs(&mut self.flood, &first.plan, &self.machine.costs)?;
         let knowing = Machine { costs: learned, ..self.machine.clone() };
         let settled = plan_after_first_seconds(&mut self.flood, &first.plan, &self.machine)?;
-        let settled = Placement::of(settled, first.spaces.len()).spaces;
+        let settled = Placement::from_plan(settled, first.spaces.len()).spaces;
         let (second, cost) = (Placement::plan_pinned(&text, &knowing)?.spaces, first.spaces);
-        let all = placements(&text, &self.machine);
+        let all = plan_placements(&text, &self.machine);
         let one_thread = vec!["thread0".to_owned(); cost.len()];
         let mut tried = vec![Some(FrameCosts::default()); all.len()];
         self.run_rounds(&all, &mut tried, TRIAL_ROUNDS);
         let mut order: Vec<usize> = (0..all.len()).filter(|at| tried[*at].is_some()).collect();
         let least = |at: &usize| {
-            let beyond = tried[*at].iter().flat_map(|taken| taken.beyond.iter().copied());
+            let beyond = tried[*at].iter().flat_map(|taken| taken.added_ns.iter().copied());
             beyond.fold(f64::INFINITY, f64::min)
         };
         order.sort_by(|one, other| least(one).total_cmp(&least(other)));
         let policies = [
-            (COST, cost),
-            (SETTLED, settled),
-            (ANALYZED, second),
-            (DEEPEST, deepest),
-            (ONE_THREAD, one_thread),
+            (COST_NAME, cost),
+            (SETTLED_NAME, settled),
+            (ANALYZED_NAME, second),
+            (DEEPEST_NAME, deepest),
+            (ONE_THREAD_NAME, one_thread),
         ];
         let is_asked = |at: &usize| policies.iter().any(|(_, spaces)| *spaces == all[*at].spaces);
         let (best, rest) = order.split_at(FINALISTS_MAX.min(order.len()));
@@ -141,7 +141,7 @@ impl PlacementBench {
         let mut final_ = vec![Some(FrameCosts::default()); last.len()];
         self.run_rounds(&last, &mut final_, rounds);
         for _ in (rounds..ROUNDS_MAX).step_by(ROUNDS_ADDED) {
-            let open = undecided(&final_, choice);
+            let open = undecided_placements(&final_, choice);
             if open.is_empty() {
                 break;
             }
@@ -188,7 +188,7 @@ impl PlacementBench {
 
     fn try_sample(&mut self, placement: &Placement) -> Option<PlacementSample> {
         for _ in 0..ATTEMPTS_MAX {
-            match sample(&mut self.flood, &placement.plan) {
+            match measure_sample(&mut self.flood, &placement.plan) {
                 Ok(None) => {}
                 Ok(sample) => return sample,
                 Err(why) => {
@@ -205,23 +205,23 @@ impl PlacementBench {
 impl FrameCosts {
     fn add(mut self, sample: PlacementSample, unobserved: f64) -> Self {
         let whole = sample.sending + sample.threads;
-        self.whole.push(whole);
+        self.total_ns.push(whole);
         // Noise may make the difference negative.
-        self.beyond.push((whole - unobserved).max(1.0));
+        self.added_ns.push((whole - unobserved).max(1.0));
         self
     }
 }
 
 /// Returns the indices of the choice and of the placements whose comparison with it needs more
 /// rounds; empty if there are no such placements.
-fn undecided(taken: &[Option<FrameCosts>], choice: Option<usize>) -> Vec<usize> {
+fn undecided_placements(taken: &[Option<FrameCosts>], choice: Option<usize>) -> Vec<usize> {
     let taken_by = |at: usize| taken.get(at)?.as_ref();
     let Some((at, chosen)) = choice.and_then(|at| Some((at, taken_by(at)?))) else {
         return Vec::new();
     };
     let is_open = |other: &usize| {
-        let times =
-            taken_by(*other).and_then(|other| CostRatio::compare(&chosen.beyond, &other.beyond));
+        let times = taken_by(*other)
+            .and_then(|other| CostRatio::compare(&chosen.added_ns, &other.added_ns));
         *other != at && times.is_some_and(|times| !times.is_decided(COST_RATIO_MAX))
     };
     let mut open: Vec<usize> = (0..taken.len()).filter(is_open).collect();
@@ -239,10 +239,10 @@ fn goal_row<'t>(
     others: impl Iterator<Item = &'t FrameCosts>,
     sentinel_ns: f64,
 ) -> Row {
-    let all = others.filter_map(|other| CostRatio::compare(&choice.beyond, &other.beyond));
+    let all = others.filter_map(|other| CostRatio::compare(&choice.added_ns, &other.added_ns));
     // A single placement is the best.
-    let unobserved = CostRatio { median: 1.0, interval: [1.0; 2], rounds: choice.beyond.len() };
-    let times = worst(all, COST_RATIO_MAX).unwrap_or(unobserved);
+    let unobserved = CostRatio { median: 1.0, interval: [1.0; 2], rounds: choice.added_ns.len() };
+    let times = worst_comparison(all, COST_RATIO_MAX).unwrap_or(unobserved);
     Row {
         bench: "placement",
         goal: Some("placement"),
@@ -254,7 +254,7 @@ fn goal_row<'t>(
         sentinel_ns,
         ..replay::single_sample_row(
             format!("{number} {line}, by pairs"),
-            SETTLED,
+            SETTLED_NAME,
             times.median,
             RATIO_UNIT,
         )
@@ -271,9 +271,9 @@ fn placement_rows(
     let taken = all.iter().zip(tried).filter_map(|(placed, taken)| Some((placed, taken.as_ref()?)));
     let row = |(placed, taken): (&Placement, &FrameCosts)| {
         let row = format!("{number} {line} @ {}", placed.summary());
-        let samples = [Samples { name: PLACED, values: taken.beyond.clone() }];
+        let samples = [Samples { name: PLACEMENT_NAME, values: taken.added_ns.clone() }];
         let subject = ("placement", row.as_str(), f64::NAN);
-        rows(subject, ("ns CPU/frame", Better::Less), sentinel, &samples, &[])
+        rows_of_samples(subject, ("ns CPU/frame", Better::Less), sentinel, &samples, &[])
     };
     taken.flat_map(row).collect()
 }
@@ -285,10 +285,10 @@ fn request_rows(
     policies: &[(&'static str, Vec<String>)],
     sentinel: f64,
 ) -> Vec<Row> {
-    let middle = |(_, taken): &&(Placement, FrameCosts)| median(&taken.beyond);
+    let middle = |(_, taken): &&(Placement, FrameCosts)| median(&taken.added_ns);
     let best = all.iter().min_by(|one, other| middle(one).total_cmp(&middle(other)));
     let Some(best) = best else { return Vec::new() };
-    let mut chosen = vec![(BEST, best)];
+    let mut chosen = vec![(BEST_NAME, best)];
     for (name, spaces) in policies {
         match all.iter().find(|(placement, _)| placement.spaces == *spaces) {
             Some(found) => chosen.push((name, found)),
@@ -300,20 +300,19 @@ fn request_rows(
         let each = chosen.iter();
         each.map(|(name, (_, taken))| Samples { name, values: value(taken).clone() }).collect()
     };
-    let mut made = rows(
+    let mut made = rows_of_samples(
         ("placement", "", number as f64),
         ("ns CPU/frame", Better::Less),
         sentinel,
-        &samples(|taken| &taken.beyond),
+        &samples(|taken| &taken.added_ns),
         &[],
     );
-    let rates = samples(|taken| &taken.whole).into_iter().map(|Samples { name, values }| Samples {
-        name,
-        values: values.iter().map(|ns| 1e6 / ns).collect(),
+    let rates = samples(|taken| &taken.total_ns).into_iter().map(|Samples { name, values }| {
+        Samples { name, values: values.iter().map(|ns| 1e6 / ns).collect() }
     });
     let rates: Vec<Samples> = rates.collect();
     let subject = ("placement", "", number as f64);
-    made.extend(rows(subject, ("kframes/CPU s", Better::More), sentinel, &rates, &[]));
+    made.extend(rows_of_samples(subject, ("kframes/CPU s", Better::More), sentinel, &rates, &[]));
     for made in &mut made {
         let who = chosen.iter().find(|(name, _)| *name == made.candidate);
         made.row = row(&who.map(|(_, (placed, _))| placed.summary()).unwrap_or_default());
@@ -322,7 +321,7 @@ fn request_rows(
 }
 
 /// Returns the rows that summarize the verdicts on all requests.
-fn summary(all: &[Row], lines: usize) -> Vec<Row> {
+fn summary_rows(all: &[Row], lines: usize) -> Vec<Row> {
     let of = |who: &str| -> Vec<f64> {
         let costs = |row: &&Row| row.candidate == who && row.unit == "ns CPU/frame";
         let told = all.iter().filter(costs).filter(|row| row.goal.is_none());
@@ -346,15 +345,19 @@ fn summary(all: &[Row], lines: usize) -> Vec<Row> {
         judged.iter().filter(of).count() as f64
     };
     let told = |row: Row| Row { goal: None, target: None, ..row };
-    let certain = row("surely within 1.1x of all", SETTLED, count(Verdict::Holds), "lines");
+    let certain =
+        row("surely within 1.1x of all", SETTLED_NAME, count(Verdict::WithinLimit), "lines");
     vec![
         Row { ratio: certain.value / lines as f64, reference: "all lines", ..certain },
-        told(row("cannot be told", SETTLED, count(Verdict::Unknown), "lines")),
-        told(row("surely more than 1.1x", SETTLED, count(Verdict::Loses), "lines")),
-        told(row("worst choice", COST, worst_of(COST), RATIO_UNIT)),
-        told(row("more than 1.1x the best", COST, lost(COST_RATIO_MAX, COST), "lines")),
-        at_least(row("loses by 1.1x", DEEPEST, lost(COST_RATIO_MAX, DEEPEST), "lines"), 5.0),
-        at_least(row("loses by 1.3x", ONE_THREAD, lost(1.3, ONE_THREAD), "lines"), 5.0),
+        told(row("cannot be told", SETTLED_NAME, count(Verdict::Undecided), "lines")),
+        told(row("surely more than 1.1x", SETTLED_NAME, count(Verdict::BeyondLimit), "lines")),
+        told(row("worst choice", COST_NAME, worst_of(COST_NAME), RATIO_UNIT)),
+        told(row("more than 1.1x the best", COST_NAME, lost(COST_RATIO_MAX, COST_NAME), "lines")),
+        at_least(
+            row("loses by 1.1x", DEEPEST_NAME, lost(COST_RATIO_MAX, DEEPEST_NAME), "lines"),
+            5.0,
+        ),
+        at_least(row("loses by 1.3x", ONE_THREAD_NAME, lost(1.3, ONE_THREAD_NAME), "lines"), 5.0),
     ]
 }
 
@@ -369,18 +372,22 @@ mod tests {
         let kernel = placed("rx lo @kernel | udp @kernel | count @kernel");
         let thread = placed("rx lo @thread0 | udp @thread0 | count @thread0");
         assert_eq!(kernel.summary(), "kernel 3");
-        let taken = |ns| FrameCosts { beyond: vec![ns; 3], whole: vec![1000.0 + ns; 3] };
-        let policies = [(ANALYZED, kernel.spaces.clone()), (DEEPEST, thread.spaces.clone())];
+        let taken = |ns| FrameCosts { added_ns: vec![ns; 3], total_ns: vec![1000.0 + ns; 3] };
+        let policies =
+            [(ANALYZED_NAME, kernel.spaces.clone()), (DEEPEST_NAME, thread.spaces.clone())];
         let all = [(kernel, taken(100.0)), (thread, taken(200.0))];
         let rows = request_rows((1, "rx | udp | count", 2), &all, &policies, 0.0);
         let of: Vec<_> = rows.iter().map(|row| (row.candidate, row.unit, row.ratio)).collect();
         let unit = "ns CPU/frame";
-        assert_eq!(of[..3], [(BEST, unit, 1.0), (ANALYZED, unit, 1.0), (DEEPEST, unit, 0.5)]);
+        assert_eq!(
+            of[..3],
+            [(BEST_NAME, unit, 1.0), (ANALYZED_NAME, unit, 1.0), (DEEPEST_NAME, unit, 0.5)]
+        );
         let mut rows = rows;
         let taken = [50.0, 100.0, 200.0].map(taken);
         rows.push(goal_row((1, "rx | udp | count"), &taken[1], taken[2..].iter(), 0.0));
         rows.push(goal_row((2, "rx | udp | count"), &taken[1], taken[..1].iter(), 0.0));
-        let summary = summary(&rows, 4);
+        let summary = summary_rows(&rows, 4);
         let goals = summary.iter().filter(|row| row.goal.is_some());
         let of: Vec<_> = goals.map(|row| (row.value, row.ratio)).collect();
         assert_eq!(of, [(1.0, 0.25), (1.0, 0.2), (0.0, 0.0)]);
@@ -389,12 +396,13 @@ mod tests {
 
     #[test]
     fn additional_rounds_run_the_undecided_placements_only() {
-        let of = |values: &[f64]| Some(FrameCosts { beyond: values.to_vec(), whole: Vec::new() });
+        let of =
+            |values: &[f64]| Some(FrameCosts { added_ns: values.to_vec(), total_ns: Vec::new() });
         let (choice, near, far) = (of(&[100.0; 9]), of(&[80.0, 100.0, 120.0]), of(&[200.0; 9]));
         let all = [far.clone(), choice, None, near.clone()];
-        assert_eq!(undecided(&all, Some(1)), [1, 3]);
-        assert_eq!(undecided(&all, Some(2)), [0; 0]);
-        assert_eq!(undecided(&all, None), [0; 0]);
-        assert_eq!(undecided(&[far, near], Some(0)), [0; 0]);
+        assert_eq!(undecided_placements(&all, Some(1)), [1, 3]);
+        assert_eq!(undecided_placements(&all, Some(2)), [0; 0]);
+        assert_eq!(undecided_placements(&all, None), [0; 0]);
+        assert_eq!(undecided_placements(&[far, near], Some(0)), [0; 0]);
     }
 }

@@ -29,11 +29,11 @@ pub(super) struct CostRatio {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     /// The cost is within the limit.
-    Holds,
+    WithinLimit,
     /// The cost exceeds the limit.
-    Loses,
+    BeyondLimit,
     /// The limit lies inside the interval.
-    Unknown,
+    Undecided,
 }
 
 impl CostRatio {
@@ -51,9 +51,9 @@ impl CostRatio {
 
     pub(super) fn verdict(&self, limit: f64) -> Verdict {
         match self.interval {
-            [_, high] if high <= limit => Verdict::Holds,
-            [low, _] if low > limit => Verdict::Loses,
-            _ => Verdict::Unknown,
+            [_, high] if high <= limit => Verdict::WithinLimit,
+            [low, _] if low > limit => Verdict::BeyondLimit,
+            _ => Verdict::Undecided,
         }
     }
 
@@ -61,7 +61,7 @@ impl CostRatio {
     /// narrow.
     pub(super) fn is_decided(&self, limit: f64) -> bool {
         let [low, high] = self.interval.map(|end| end / self.median - 1.0);
-        self.verdict(limit) != Verdict::Unknown
+        self.verdict(limit) != Verdict::Undecided
             || (low >= -HALF_WIDTH_MAX && high <= HALF_WIDTH_MAX)
     }
 }
@@ -69,11 +69,14 @@ impl CostRatio {
 /// Returns the least favorable comparison: a certain loss, else a possible loss, else a comparison
 /// within the limit; among equal verdicts, the one with the largest median. Returns `None` without
 /// comparisons.
-pub(super) fn worst(all: impl IntoIterator<Item = CostRatio>, limit: f64) -> Option<CostRatio> {
+pub(super) fn worst_comparison(
+    all: impl IntoIterator<Item = CostRatio>,
+    limit: f64,
+) -> Option<CostRatio> {
     let rank = |times: &CostRatio| match times.verdict(limit) {
-        Verdict::Loses => 2,
-        Verdict::Unknown => 1,
-        Verdict::Holds => 0,
+        Verdict::BeyondLimit => 2,
+        Verdict::Undecided => 1,
+        Verdict::WithinLimit => 0,
     };
     all.into_iter()
         .max_by(|one, other| rank(one).cmp(&rank(other)).then(one.median.total_cmp(&other.median)))
@@ -87,8 +90,11 @@ mod tests {
     fn few_rounds_bound_the_ratio_loosely() {
         let times = CostRatio::compare(&[2.0, 3.0, 4.0], &[2.0; 3]).unwrap();
         assert_eq!(times, CostRatio { median: 1.5, interval: [1.0, 2.0], rounds: 3 });
-        assert_eq!(times.verdict(1.1), Verdict::Unknown);
-        assert_eq!((times.verdict(2.0), times.verdict(0.9)), (Verdict::Holds, Verdict::Loses));
+        assert_eq!(times.verdict(1.1), Verdict::Undecided);
+        assert_eq!(
+            (times.verdict(2.0), times.verdict(0.9)),
+            (Verdict::WithinLimit, Verdict::BeyondLimit)
+        );
         assert!(CostRatio::compare(&[], &[]).is_none());
     }
 
@@ -107,8 +113,8 @@ mod tests {
         let other: Vec<f64> = (1..=41).map(|round| f64::from(round * round)).collect();
         let choice: Vec<f64> = other.iter().map(|ns| 1.05 * ns).collect();
         let times = CostRatio::compare(&choice, &other).unwrap();
-        assert!((times.median - 1.05).abs() < 1e-9 && times.verdict(1.1) == Verdict::Holds);
-        assert_eq!(times.verdict(1.04), Verdict::Loses);
+        assert!((times.median - 1.05).abs() < 1e-9 && times.verdict(1.1) == Verdict::WithinLimit);
+        assert_eq!(times.verdict(1.04), Verdict::BeyondLimit);
     }
 
     #[test]
@@ -116,9 +122,9 @@ mod tests {
         let of =
             |median: f64, by| CostRatio { median, interval: [median - by, median + by], rounds: 9 };
         let all = [of(1.0, 0.0), of(1.2, 0.01), of(1.3, 0.9)];
-        assert_eq!(worst(all, 1.1), Some(all[1]));
-        assert_eq!(worst([all[0], all[2]], 1.1), Some(all[2]));
-        assert_eq!(worst([all[0], of(0.9, 0.0)], 1.1), Some(all[0]));
-        assert_eq!(worst([], 1.1), None);
+        assert_eq!(worst_comparison(all, 1.1), Some(all[1]));
+        assert_eq!(worst_comparison([all[0], all[2]], 1.1), Some(all[2]));
+        assert_eq!(worst_comparison([all[0], of(0.9, 0.0)], 1.1), Some(all[0]));
+        assert_eq!(worst_comparison([], 1.1), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Requests `rx IF | pcap FILE` of one user, with or without a daemon, and their final reports.
 
-use crate::processes::{Children, read_text, start_on_second_processor, streamline};
+use crate::processes::{Children, read_text, start_on_second_processor, streamline_path};
 use crate::share::parse_ledger;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
 /// Start of requests, with or without a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Start {
+pub(super) enum RequestStart {
     /// Each loads a program of its own.
     Alone,
     /// A daemon runs, and loads one program for all.
@@ -20,7 +20,7 @@ pub(super) enum Start {
 }
 
 /// Running requests.
-pub(super) struct Lines {
+pub(super) struct RunningRequests {
     folder: PathBuf,
     program: PathBuf,
     daemon: Children,
@@ -28,23 +28,23 @@ pub(super) struct Lines {
     count: usize,
 }
 
-impl Lines {
+impl RunningRequests {
     /// Starts a request for each file, and waits until each observes frames.
     pub(super) fn start(
         space: &Namespace,
         folder: &Path,
         files: &[String],
-        start: Start,
+        start: RequestStart,
     ) -> Result<Self, String> {
-        let program = streamline().ok_or("there is nothing to measure")?;
+        let program = streamline_path().ok_or("there is nothing to measure")?;
         let (daemon, requests) = (Children::default(), Children::default());
         let folder = folder.to_owned();
         let mut all = Self { folder, program, daemon, requests, count: files.len() };
-        if start == Start::WithDaemon {
+        if start == RequestStart::WithDaemon {
             let mut command = all.command("daemon");
             command.args(["daemon", "--socket"]).arg(all.state_directory());
             all.daemon.add(start_on_second_processor(space, &mut command)?);
-            all.wait("the daemon answers", |all| all.list_paths().is_ok())?;
+            all.wait_for("the daemon answers", |all| all.list_paths().is_ok())?;
         }
         for (number, file) in files.iter().enumerate() {
             let mut command = all.command(&number.to_string());
@@ -56,10 +56,10 @@ impl Lines {
             all.requests.add(start_on_second_processor(space, &mut command)?);
         }
         match start {
-            Start::Alone => all.wait("all have a program", |all| {
+            RequestStart::Alone => all.wait_for("all have a program", |all| {
                 count_programs(space).is_ok_and(|count| count == all.count)
             })?,
-            Start::WithDaemon => all.wait("all are in the program", |all| {
+            RequestStart::WithDaemon => all.wait_for("all are in the program", |all| {
                 all.list_paths().is_ok_and(|listed| has_one_program(&listed, all.count))
             })?,
         }
@@ -67,13 +67,13 @@ impl Lines {
     }
 
     /// Returns the process ids, the daemon's included.
-    pub(super) fn processes(&self) -> Vec<u32> {
-        [self.daemon.processes(), self.requests.processes()].concat()
+    pub(super) fn process_ids(&self) -> Vec<u32> {
+        [self.daemon.process_ids(), self.requests.process_ids()].concat()
     }
 
     /// Stops all requests; returns the number of frames that they lost. Fails if a ledger does not
     /// balance, or `sent` frames were neither written nor lost.
-    pub(super) fn end(self, sent: u64) -> Result<u64, String> {
+    pub(super) fn stop(self, sent: u64) -> Result<u64, String> {
         self.requests.interrupt_and_wait("a request")?;
         self.daemon.interrupt_and_wait("the daemon")?;
         let mut lost = 0;
@@ -100,7 +100,7 @@ impl Lines {
     }
 
     /// Waits for a condition. Fails if a process ends before.
-    fn wait(&mut self, what: &str, met: impl Fn(&Self) -> bool) -> Result<(), String> {
+    fn wait_for(&mut self, what: &str, met: impl Fn(&Self) -> bool) -> Result<(), String> {
         let mut ended = None;
         wait_until(what, || {
             let daemon = self.daemon.first_exited().map(|_| "daemon".to_owned());

@@ -13,34 +13,35 @@
 
 mod lines;
 
-use crate::flood::{Floods, Host, WANTED_PORT};
-use crate::harness::{Better, Goal, Samples, is_selected, rows};
-use crate::observed::{ObserverSamples, Sample};
+use crate::flood::{Floods, ReceivingHost, WANTED_PORT};
+use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
+use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::is_installed;
 use crate::row::Row;
-use crate::tcpdump::{TCPDUMP, Tcpdumps};
+use crate::tcpdump::{RunningTcpdumps, TCPDUMP};
 use crate::temp_directory::TempDirectory;
-use lines::{Lines, Start};
+use lines::{RequestStart, RunningRequests};
 use std::path::Path;
 
 /// Length of all frames in bytes.
 const FRAME_LENGTH: usize = 1400;
 /// Number of frames per sample.
-const FRAMES: usize = 100_000;
+const FRAMES_PER_SAMPLE: usize = 100_000;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
 /// Ring size of a stock tcpdump in bytes, and its maximum captured length.
-const STOCK_TCPDUMP: (u32, u32) = (2 << 20, 262_144);
-/// Goal G20: processor time of ten programs per frame in ns, without the kernel's share.
+const STOCK_RING_AND_SNAPLEN: (u32, u32) = (2 << 20, 262_144);
+/// Limit of the processor time of ten programs in ns per frame, without the kernel's share (goal
+/// G20).
 const TEN_READERS_NS_MAX: f64 = 1_500.0;
 
-const NO_OBSERVER: &str = "nobody";
-const ALONE: &str = "streamline";
-const DAEMON: &str = "with a daemon";
-const LIMIT_NAME: &str = "the limit";
+const NO_OBSERVER_NAME: &str = "no observer";
+const ALONE_NAME: &str = "streamline";
+const DAEMON_NAME: &str = "with a daemon";
+const LIMIT_NAME: &str = "limit";
 
-/// Load and programs of a measurement.
+/// The load of a measurement, and its programs.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     name: &'static str,
@@ -62,16 +63,16 @@ const SETTINGS: [Setting; 3] = [
 enum Observers {
     Nobody,
     Tcpdumps,
-    Lines(Start),
+    Requests(RequestStart),
 }
 
 const CANDIDATES: [(&str, Observers); 3] = [
     (TCPDUMP, Observers::Tcpdumps),
-    (ALONE, Observers::Lines(Start::Alone)),
-    (DAEMON, Observers::Lines(Start::WithDaemon)),
+    (ALONE_NAME, Observers::Requests(RequestStart::Alone)),
+    (DAEMON_NAME, Observers::Requests(RequestStart::WithDaemon)),
 ];
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::require_bpf()
         .ok_or("needs CAP_BPF and CAP_NET_ADMIN: its requests load programs")?;
     let memory = Path::new("/dev/shm");
@@ -79,9 +80,9 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new_in(&base, "readers").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
     for setting in SETTINGS.into_iter().filter(|setting| is_selected(setting.name)) {
-        let mut floods = Floods::to_ports(&[WANTED_PORT], FRAME_LENGTH, Host::Receives)?;
+        let mut floods = Floods::to_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
         floods.set_rate(setting.rate);
-        all.extend(ReadersBench { floods, folder: &folder, setting }.run(options.rounds)?);
+        all.extend(ReadersBench { floods, folder: &folder, setting }.measure_rows(options.rounds)?);
     }
     Ok(all)
 }
@@ -93,17 +94,18 @@ struct ReadersBench<'b> {
 }
 
 impl ReadersBench<'_> {
-    fn run(mut self, rounds: usize) -> Result<Vec<Row>, String> {
+    fn measure_rows(mut self, rounds: usize) -> Result<Vec<Row>, String> {
         let tcpdump = is_installed(TCPDUMP, "tcpdump");
         let wanted = CANDIDATES.map(|(_, who)| who).into_iter();
         let wanted = wanted.filter(|who| tcpdump || *who != Observers::Tcpdumps);
         let all: Vec<Observers> = [Observers::Nobody].into_iter().chain(wanted).collect();
-        let taken = ObserverSamples::take(rounds, &all, |observers| self.observe(observers))?;
+        let taken =
+            ObserverSamples::measure_all(rounds, &all, |observers| self.measure_with(observers))?;
         Ok(result_rows(self.setting, &taken))
     }
 
     /// Measures a sample with the given observers.
-    fn observe(&mut self, observers: Observers) -> Result<Sample, String> {
+    fn measure_with(&mut self, observers: Observers) -> Result<ObserverSample, String> {
         let Setting { programs, to_files, .. } = self.setting;
         let path = |number: usize| match to_files {
             true => self.folder.0.join(format!("{number}.pcap")).display().to_string(),
@@ -111,40 +113,52 @@ impl ReadersBench<'_> {
         };
         let files: Vec<String> = (0..programs).map(path).collect();
         let pair = std::sync::Arc::clone(&self.floods.observed.pair);
-        let frames = (WARM_UP_FRAMES, FRAMES);
+        let frames = (WARM_UP_FRAMES, FRAMES_PER_SAMPLE);
         let (sample, lost) = match observers {
-            Observers::Nobody => (Sample::measure(&mut self.floods, &[], frames)?, 0),
+            Observers::Nobody => (ObserverSample::measure(&mut self.floods, &[], frames)?, 0),
             Observers::Tcpdumps => {
-                let tcpdumps =
-                    Tcpdumps::start_writing(&pair, &self.folder.0, &files, STOCK_TCPDUMP)?;
-                let sample = Sample::measure(&mut self.floods, &tcpdumps.processes(), frames)?;
-                let reports = tcpdumps.end(&self.folder.0)?;
+                let tcpdumps = RunningTcpdumps::start_writing(
+                    &pair,
+                    &self.folder.0,
+                    &files,
+                    STOCK_RING_AND_SNAPLEN,
+                )?;
+                let sample =
+                    ObserverSample::measure(&mut self.floods, &tcpdumps.process_ids(), frames)?;
+                let reports = tcpdumps.stop(&self.folder.0)?;
                 (sample, reports.iter().fold(0_u64, |all, report| all.saturating_add(report.lost)))
             }
-            Observers::Lines(start) => {
-                let lines = Lines::start(&pair.server, &self.folder.0, &files, start)?;
-                let sample = Sample::measure(&mut self.floods, &lines.processes(), frames)?;
-                (sample, lines.end((WARM_UP_FRAMES + FRAMES) as u64)?)
+            Observers::Requests(start) => {
+                let lines = RunningRequests::start(&pair.server, &self.folder.0, &files, start)?;
+                let sample =
+                    ObserverSample::measure(&mut self.floods, &lines.process_ids(), frames)?;
+                (sample, lines.stop((WARM_UP_FRAMES + FRAMES_PER_SAMPLE) as u64)?)
             }
         };
         // The next sample begins without them.
         for file in files.iter().filter(|_| to_files) {
             let _ = std::fs::remove_file(file);
         }
-        Ok(Sample { lost: lost as f64 / (FRAMES * programs) as f64, ..sample })
+        Ok(ObserverSample { lost: lost as f64 / (FRAMES_PER_SAMPLE * programs) as f64, ..sample })
     }
 }
 
-/// Returns the rows of a setting: the sender's rate, all cost, the processes' and the kernel's part
-/// of it, and losses.
+/// Returns the rows of a setting: the sender's rate, the total cost, the costs in processes and in
+/// the kernel, and losses.
 fn result_rows(setting: Setting, taken: &ObserverSamples<Observers>) -> Vec<Row> {
-    let values = |value: &dyn Fn(&Sample) -> f64| -> Vec<Samples> {
+    let values = |value: &dyn Fn(&ObserverSample) -> f64| -> Vec<Samples> {
         let each = CANDIDATES.iter();
         let each = each.map(|(name, who)| Samples { name, values: taken.values(*who, value) });
         each.filter(|samples| !samples.values.is_empty()).collect()
     };
     let made = |unit, better, samples: &[Samples], goals: &[Goal]| {
-        rows(("readers", setting.name, f64::NAN), (unit, better), taken.sentinel_ns, samples, goals)
+        rows_of_samples(
+            ("readers", setting.name, f64::NAN),
+            (unit, better),
+            taken.sentinel_ns,
+            samples,
+            goals,
+        )
     };
     let goal = |candidate, reference, target| Goal { candidate, reference, goal: "G20", target };
     let ten = setting.programs > 1;
@@ -152,21 +166,22 @@ fn result_rows(setting: Setting, taken: &ObserverSamples<Observers>) -> Vec<Row>
     if setting.rate.is_none() {
         let mut rates = values(&|sample| 1e6 / sample.sending);
         // Sending itself varies from one sample to the next, so its own reference counts.
-        let alone = taken.values(Observers::Lines(Start::WithDaemon), |one| 1e6 / one.unobserved);
-        rates.insert(0, Samples { name: NO_OBSERVER, values: alone });
-        let reached = [goal(DAEMON, NO_OBSERVER, 0.9)];
+        let alone =
+            taken.values(Observers::Requests(RequestStart::WithDaemon), |one| 1e6 / one.unobserved);
+        rates.insert(0, Samples { name: NO_OBSERVER_NAME, values: alone });
+        let reached = [goal(DAEMON_NAME, NO_OBSERVER_NAME, 0.9)];
         all.extend(made("kframes/s", Better::More, &rates, &reached));
     }
     let cost: &[Goal] = match (ten, setting.rate) {
-        (true, None) => &[goal(DAEMON, TCPDUMP, 2.5)],
-        (false, _) => &[goal(ALONE, TCPDUMP, 1.0), goal(DAEMON, TCPDUMP, 1.0)],
+        (true, None) => &[goal(DAEMON_NAME, TCPDUMP, 2.5)],
+        (false, _) => &[goal(ALONE_NAME, TCPDUMP, 1.0), goal(DAEMON_NAME, TCPDUMP, 1.0)],
         _ => &[],
     };
-    all.extend(made("ns CPU/frame", Better::Less, &values(&Sample::cost), cost));
+    all.extend(made("ns CPU/frame", Better::Less, &values(&ObserverSample::total_cost), cost));
     let processes = values(&|sample| sample.processes);
     all.extend(made("ns in programs/frame", Better::Less, &processes, &[]));
     if ten && setting.rate.is_some() {
-        let shown = processes.iter().find(|samples| samples.name == DAEMON);
+        let shown = processes.iter().find(|samples| samples.name == DAEMON_NAME);
         all.extend(shown.and_then(|shown| {
             let unit = "ns in programs/frame";
             let mut row = made(unit, Better::Less, std::slice::from_ref(shown), &[]).pop()?;
@@ -176,7 +191,7 @@ fn result_rows(setting: Setting, taken: &ObserverSamples<Observers>) -> Vec<Row>
         }));
     }
     // Each alone: 0 divided by 0 is no ratio.
-    for one in values(&Sample::kernel) {
+    for one in values(&ObserverSample::kernel_cost) {
         all.extend(made("ns kernel/frame", Better::Less, &[one], &[]));
     }
     for one in values(&|sample| sample.lost * 100.0) {
@@ -192,16 +207,16 @@ mod tests {
 
     #[test]
     fn goals_compare_rate_cost_and_time_in_programs() {
-        let sample = |sending, processes| Sample {
+        let sample = |sending, processes| ObserverSample {
             sending,
             unobserved: 2000.0,
-            ..Sample::new(1, SendTimes::default(), processes)
+            ..ObserverSample::new(1, SendTimes::default(), processes)
         };
         let all = [
             (Observers::Nobody, sample(2000.0, 0)),
             (Observers::Tcpdumps, sample(5000.0, 3000)),
-            (Observers::Lines(Start::Alone), sample(4000.0, 1500)),
-            (Observers::Lines(Start::WithDaemon), sample(2500.0, 1000)),
+            (Observers::Requests(RequestStart::Alone), sample(4000.0, 1500)),
+            (Observers::Requests(RequestStart::WithDaemon), sample(2500.0, 1000)),
         ];
         let all = all.map(|(who, sample)| (who, vec![sample; 3])).to_vec();
         let taken = ObserverSamples { all, sentinel_ns: 0.0 };
@@ -209,10 +224,16 @@ mod tests {
             let rows = result_rows(setting, &taken).into_iter().filter(|row| row.goal.is_some());
             rows.map(|row| (row.candidate, row.reference, row.ratio, row.target)).collect()
         };
-        assert_eq!(goals(SETTINGS[0]), [(DAEMON, LIMIT_NAME, 1.5, Some(1.0))]);
-        let full = [(DAEMON, NO_OBSERVER, 0.8, Some(0.9)), (DAEMON, TCPDUMP, 4.0, Some(2.5))];
+        assert_eq!(goals(SETTINGS[0]), [(DAEMON_NAME, LIMIT_NAME, 1.5, Some(1.0))]);
+        let full = [
+            (DAEMON_NAME, NO_OBSERVER_NAME, 0.8, Some(0.9)),
+            (DAEMON_NAME, TCPDUMP, 4.0, Some(2.5)),
+        ];
         assert_eq!(goals(SETTINGS[1]), full);
-        let one = [(ALONE, TCPDUMP, 6000.0 / 3500.0, Some(1.0)), (DAEMON, TCPDUMP, 4.0, Some(1.0))];
+        let one = [
+            (ALONE_NAME, TCPDUMP, 6000.0 / 3500.0, Some(1.0)),
+            (DAEMON_NAME, TCPDUMP, 4.0, Some(1.0)),
+        ];
         assert_eq!(goals(SETTINGS[2]), one);
     }
 }

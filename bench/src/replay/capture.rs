@@ -51,10 +51,10 @@ pub(super) fn write_mixed(path: &Path, size: u64) -> Result<u64> {
             connection.waiting.swap(0, 1);
         }
         if let Some(frame) = connection.waiting.pop_front() {
-            tap.record(&frame)?;
+            tap.write_or_lose(&frame)?;
         }
     }
-    tap.end()
+    tap.finish()
 }
 
 /// Writes a capture of connections that are all open at its end, each within a response; returns
@@ -72,19 +72,19 @@ pub(super) fn write_open(path: &Path, connections: u32) -> Result<u64> {
     for turn in 0..5 {
         for connection in &mut open {
             match turn {
-                3 => connection.send(false, &request(b"GET", 7, b"")),
-                4 => connection.send(true, &head),
+                3 => connection.send_data(false, &request_message(b"GET", 7, b"")),
+                4 => connection.send_data(true, &head),
                 _ => {}
             }
             if let Some(frame) = connection.waiting.pop_front() {
-                tap.write(&frame)?;
+                tap.write_frame(&frame)?;
             }
             if turn > 2 {
                 connection.waiting.clear();
             }
         }
     }
-    tap.end()
+    tap.finish()
 }
 
 /// Returns the number of frames that begin a request in a generated capture, in which every head
@@ -117,11 +117,11 @@ impl CaptureWriter {
     }
 
     /// Writes a frame, or drops it with a small probability.
-    fn record(&mut self, frame: &[u8]) -> Result<()> {
-        if self.random.one_in(LOST_ONE_IN) { Ok(()) } else { self.write(frame) }
+    fn write_or_lose(&mut self, frame: &[u8]) -> Result<()> {
+        if self.random.one_in(LOST_ONE_IN) { Ok(()) } else { self.write_frame(frame) }
     }
 
-    fn write(&mut self, frame: &[u8]) -> Result<()> {
+    fn write_frame(&mut self, frame: &[u8]) -> Result<()> {
         self.now_ns += 8 * frame.len() as u64;
         let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         let record = write::record(self.now_ns, length, length);
@@ -130,7 +130,7 @@ impl CaptureWriter {
         self.file.write_all(frame)
     }
 
-    fn end(mut self) -> Result<u64> {
+    fn finish(mut self) -> Result<u64> {
         self.file.flush()?;
         Ok(self.written)
     }
@@ -172,11 +172,11 @@ impl Connection {
             self.shake_hands();
         } else if self.requests > 0 {
             self.requests -= 1;
-            self.exchange(random, content);
+            self.exchange_message(random, content);
             if self.requests == 0 {
-                self.frame(false, FIN | ACK, &[]);
-                self.frame(true, FIN | ACK, &[]);
-                self.frame(false, ACK, &[]);
+                self.push_frame(false, FIN | ACK, &[]);
+                self.push_frame(true, FIN | ACK, &[]);
+                self.push_frame(false, ACK, &[]);
             }
         }
         !self.waiting.is_empty()
@@ -184,12 +184,12 @@ impl Connection {
 
     fn shake_hands(&mut self) {
         self.begun = true;
-        self.frame(false, SYN, &[]);
-        self.frame(true, SYN | ACK, &[]);
-        self.frame(false, ACK, &[]);
+        self.push_frame(false, SYN, &[]);
+        self.push_frame(true, SYN | ACK, &[]);
+        self.push_frame(false, ACK, &[]);
     }
 
-    fn exchange(&mut self, random: &mut Random, content: &[u8]) {
+    fn exchange_message(&mut self, random: &mut Random, content: &[u8]) {
         let body = |random: &mut Random, most: u64| {
             // 200 bytes, doubled a random number of times, plus a random share.
             let doubled = 200 << random.below(most);
@@ -199,37 +199,37 @@ impl Connection {
         };
         let number = random.below(1_000_000);
         match random.below(20) {
-            0 => self.send(false, &request(b"POST", number, body(random, 5))),
+            0 => self.send_data(false, &request_message(b"POST", number, body(random, 5))),
             1 => {
-                self.send(false, &request(b"HEAD", number, b""));
-                return self.send(true, &response(b"200 OK", 4_711, b""));
+                self.send_data(false, &request_message(b"HEAD", number, b""));
+                return self.send_data(true, &response_message(b"200 OK", 4_711, b""));
             }
             2 => {
-                self.send(false, &request(b"GET", number, b""));
-                return self.send(true, b"HTTP/1.1 304 Not Modified\r\nETag: \"7\"\r\n\r\n");
+                self.send_data(false, &request_message(b"GET", number, b""));
+                return self.send_data(true, b"HTTP/1.1 304 Not Modified\r\nETag: \"7\"\r\n\r\n");
             }
-            _ => self.send(false, &request(b"GET", number, b"")),
+            _ => self.send_data(false, &request_message(b"GET", number, b"")),
         }
         let body = body(random, 9);
         match random.one_in(5) {
-            true => self.send(true, &chunked(body)),
-            false => self.send(true, &response(b"200 OK", body.len(), body)),
+            true => self.send_data(true, &encode_chunks(body)),
+            false => self.send_data(true, &response_message(b"200 OK", body.len(), body)),
         }
     }
 
     /// Sends data in segments; the peer acknowledges every second segment, and the last.
-    fn send(&mut self, backward: bool, data: &[u8]) {
+    fn send_data(&mut self, backward: bool, data: &[u8]) {
         let segments = data.chunks(SEGMENT_MAX).count();
         for (index, segment) in data.chunks(SEGMENT_MAX).enumerate() {
             let last = index + 1 == segments;
-            self.frame(backward, if last { PSH | ACK } else { ACK }, segment);
+            self.push_frame(backward, if last { PSH | ACK } else { ACK }, segment);
             if last || index % 2 == 1 {
-                self.frame(!backward, ACK, &[]);
+                self.push_frame(!backward, ACK, &[]);
             }
         }
     }
 
-    fn frame(&mut self, backward: bool, flags: u8, data: &[u8]) {
+    fn push_frame(&mut self, backward: bool, flags: u8, data: &[u8]) {
         let (mine, theirs) = (usize::from(backward), usize::from(!backward));
         let segment = Segment {
             source: self.ports[mine],
@@ -247,7 +247,7 @@ impl Connection {
     }
 }
 
-fn request(method: &[u8], number: u64, body: &[u8]) -> Vec<u8> {
+fn request_message(method: &[u8], number: u64, body: &[u8]) -> Vec<u8> {
     let method = String::from_utf8_lossy(method);
     let length = match body.len() {
         0 => String::new(),
@@ -260,7 +260,7 @@ fn request(method: &[u8], number: u64, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-fn response(status: &[u8], length: usize, body: &[u8]) -> Vec<u8> {
+fn response_message(status: &[u8], length: usize, body: &[u8]) -> Vec<u8> {
     let status = String::from_utf8_lossy(status);
     let head = format!(
         "HTTP/1.1 {status}\r\nDate: Thu, 01 Jan 2026 00:00:00 GMT\r\nServer: example\r\n\
@@ -269,7 +269,7 @@ fn response(status: &[u8], length: usize, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-fn chunked(body: &[u8]) -> Vec<u8> {
+fn encode_chunks(body: &[u8]) -> Vec<u8> {
     let mut coded = b"HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 2026 00:00:00 GMT\r\n\
         Content-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n"
         .to_vec();

@@ -1,6 +1,6 @@
-//! Measurement of the requests in a capture: `replay FILE | tcp | http | count` compared with
-//! widely used programs, in bytes of the capture per second of processor time (user and system, all
-//! threads), goal G17.
+//! `bench replay`: the search for HTTP requests in a capture. `replay FILE | tcp | http | count` is
+//! compared with widely used programs, in bytes of the capture per second of processor time (user
+//! and system, all threads). Goal G17.
 //!
 //! The capture is generated in a temporary directory ([`capture`]) and stays in the page cache.
 //! While a program is measured, its output goes to /dev/null; the requests that it finds are
@@ -11,7 +11,7 @@ mod capture;
 mod programs;
 
 pub(crate) use capture::count_requests as requests_in;
-pub(crate) use programs::{EVE, find_program, occurrences};
+pub(crate) use programs::{SURICATA_LOG, count_occurrences, find_program};
 
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
@@ -24,13 +24,13 @@ use std::process::Command;
 /// Number of open connections in the measurement of memory.
 const OPEN_CONNECTIONS: u64 = 100_000;
 /// Limit of the peak memory for [`OPEN_CONNECTIONS`] connections, in bytes.
-const MEMORY_MAX: f64 = 256e6;
+const PEAK_MEMORY_MAX: f64 = 256e6;
 /// Capture size in bytes to which the goals refer; smaller runs have no goals.
 const GOAL_CAPTURE_SIZE: u64 = 1_000_000_000;
 
 /// Measures memory, throughput and requests. Memory is measured first, and a child process
 /// generates the captures, because a process inherits its parent's peak memory.
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("replay").map_err(|why| why.to_string())?;
     let programs = programs::installed_programs(&folder.0)?;
     let mut rows = measure_memory(&programs, &folder.0, options.size)?;
@@ -74,7 +74,7 @@ fn measure_throughput<'p>(
     let candidate = |program: &'p ReplayProgram| Candidate {
         name: program.name,
         measure: Box::new(move || {
-            let cost = program.cost(file, folder)?;
+            let cost = program.measure_usage(file, folder)?;
             Ok(length as f64 * 1e3 / cost.processor_ns.max(1) as f64)
         }),
     };
@@ -126,11 +126,11 @@ fn measure_memory(
     generate_capture("open", &file, connections)?;
     let mut rows = Vec::new();
     for program in programs {
-        let peak = program.cost(&file, folder)?.resident_bytes as f64;
+        let peak = program.measure_usage(&file, folder)?.resident_bytes as f64;
         let row = format!("{connections} open connections");
         let mut row = single_sample_row(row, program.name, peak / 1e6, "MB");
         if program.name == OURS {
-            (row.reference, row.ratio) = ("256 MB", MEMORY_MAX / peak.max(1.0));
+            (row.reference, row.ratio) = ("256 MB", PEAK_MEMORY_MAX / peak.max(1.0));
             (row.goal, row.target) = (Some("G17"), Some(1.0));
         }
         rows.push(row);

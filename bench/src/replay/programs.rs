@@ -22,13 +22,13 @@ pub(super) const OURS: &str = "streamline";
 /// Returns the installed programs, ours first, and prints the names of missing ones.
 pub(super) fn installed_programs(folder: &Path) -> Result<Vec<ReplayProgram>, String> {
     let suricata = folder.join("suricata.yaml");
-    std::fs::write(&suricata, SURICATA).map_err(|why| why.to_string())?;
+    std::fs::write(&suricata, SURICATA_CONFIGURATION).map_err(|why| why.to_string())?;
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name(OURS);
     if !own.is_file() {
         let what = "is not here: `cargo build --release -p streamline-cli` builds it";
         return Err(format!("{} {what}", own.display()));
     }
-    let mut programs = vec![ours(own)];
+    let mut programs = vec![streamline_program(own)];
     for peer in peers() {
         match find_program(peer.name) {
             Some(path) => programs.push(ReplayProgram { path, ..peer }),
@@ -38,7 +38,7 @@ pub(super) fn installed_programs(folder: &Path) -> Result<Vec<ReplayProgram>, St
     Ok(programs)
 }
 
-fn ours(path: PathBuf) -> ReplayProgram {
+fn streamline_program(path: PathBuf) -> ReplayProgram {
     let line = |capture: &Path, _: &Path| {
         vec!["run".to_owned(), format!("replay '{}' | tcp | http | count", capture.display())]
     };
@@ -52,15 +52,15 @@ fn peers() -> [ReplayProgram; 4] {
             name: "tshark",
             path: PathBuf::new(),
             arguments: |capture, _| {
-                words("-n -Y http.request -T fields -e frame.number -r", capture, &[])
+                argument_words("-n -Y http.request -T fields -e frame.number -r", capture, &[])
             },
             requests: Some(|told, _| told.iter().filter(|byte| **byte == b'\n').count() as u64),
         },
         ReplayProgram {
             name: "tcpflow",
             path: PathBuf::new(),
-            arguments: |capture, _| words("-c -r", capture, &[]),
-            requests: Some(|told, _| occurrences(told, b" HTTP/1.1\r\n")),
+            arguments: |capture, _| argument_words("-c -r", capture, &[]),
+            requests: Some(|told, _| count_occurrences(told, b" HTTP/1.1\r\n")),
         },
         ReplayProgram {
             name: "suricata",
@@ -68,29 +68,29 @@ fn peers() -> [ReplayProgram; 4] {
             arguments: |capture, folder| {
                 let (folder, settings) = (folder.display(), folder.join("suricata.yaml"));
                 let rest = format!("-l {folder} -c {}", settings.display());
-                words("--runmode single -S /dev/null -r", capture, &[&rest])
+                argument_words("--runmode single -S /dev/null -r", capture, &[&rest])
             },
             requests: Some(|_, folder| {
-                let told = std::fs::read(folder.join(EVE)).unwrap_or_default();
+                let told = std::fs::read(folder.join(SURICATA_LOG)).unwrap_or_default();
                 let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
                 // Responses without a request are reported as exchanges.
-                let alone = |line: &&[u8]| occurrences(line, b"request_uri_not_seen") > 0;
+                let alone = |line: &&[u8]| count_occurrences(line, b"request_uri_not_seen") > 0;
                 lines.filter(|line| !alone(line)).count() as u64
             }),
         },
         ReplayProgram {
             name: "tcpdump",
             path: PathBuf::new(),
-            arguments: |capture, _| words("-n -w /dev/null -r", capture, &["tcp port 80"]),
+            arguments: |capture, _| argument_words("-n -w /dev/null -r", capture, &["tcp port 80"]),
             requests: None,
         },
     ]
 }
 
 /// The file name of Suricata's log.
-pub(crate) const EVE: &str = "eve.json";
+pub(crate) const SURICATA_LOG: &str = "eve.json";
 /// A configuration of Suricata that logs HTTP transactions only.
-const SURICATA: &str = "%YAML 1.1
+const SURICATA_CONFIGURATION: &str = "%YAML 1.1
 ---
 stats: {enabled: no}
 outputs:
@@ -101,28 +101,28 @@ app-layer: {protocols: {http: {enabled: yes}}}
 
 impl ReplayProgram {
     /// Runs the program over a capture without output; returns its resource usage.
-    pub(super) fn cost(&self, capture: &Path, folder: &Path) -> Result<Usage, String> {
-        self.run(self.command(capture, folder).stdout(Stdio::null()))
+    pub(super) fn measure_usage(&self, capture: &Path, folder: &Path) -> Result<Usage, String> {
+        self.run_command(self.command(capture, folder).stdout(Stdio::null()))
     }
 
     /// Returns the number of requests found; `None` if the program does not look for requests.
     pub(super) fn requests(&self, capture: &Path, folder: &Path) -> Result<Option<u64>, String> {
         if self.name == OURS {
-            return self.own_requests(capture).map(Some);
+            return self.requests_of_our_filters(capture).map(Some);
         }
         let Some(count) = self.requests else { return Ok(None) };
         // Suricata appends to an existing file.
-        let _ = std::fs::remove_file(folder.join(EVE));
+        let _ = std::fs::remove_file(folder.join(SURICATA_LOG));
         let told = folder.join("told");
         let file = File::create(&told).map_err(|why| why.to_string())?;
-        self.run(self.command(capture, folder).stdout(file))?;
+        self.run_command(self.command(capture, folder).stdout(file))?;
         let told = std::fs::read(told).map_err(|why| why.to_string())?;
         Ok(Some(count(&told, folder)))
     }
 
     /// Counts the requests that our filters find. `count` prints one number per class, and the
     /// first is that of messages.
-    fn own_requests(&self, capture: &Path) -> Result<u64, String> {
+    fn requests_of_our_filters(&self, capture: &Path) -> Result<u64, String> {
         let line = format!("replay '{}' | tcp | http emit=head |request count", capture.display());
         let output = Command::new(&self.path).args(["run", &line]).output();
         let output = output.map_err(|why| why.to_string())?;
@@ -137,14 +137,14 @@ impl ReplayProgram {
         command
     }
 
-    fn run(&self, command: &mut Command) -> Result<Usage, String> {
+    fn run_command(&self, command: &mut Command) -> Result<Usage, String> {
         let child = command.stderr(Stdio::null()).spawn().map_err(|why| why.to_string())?;
         let (status, usage) = usage::wait(child).map_err(|why| why.to_string())?;
         if status.success() { Ok(usage) } else { Err(format!("{} ended with {status}", self.name)) }
     }
 }
 
-fn words(before: &str, capture: &Path, behind: &[&str]) -> Vec<String> {
+fn argument_words(before: &str, capture: &Path, behind: &[&str]) -> Vec<String> {
     let mut words: Vec<String> = before.split_whitespace().map(str::to_owned).collect();
     words.push(capture.display().to_string());
     words.extend(behind.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned));
@@ -156,6 +156,6 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-pub(crate) fn occurrences(bytes: &[u8], of: &[u8]) -> u64 {
+pub(crate) fn count_occurrences(bytes: &[u8], of: &[u8]) -> u64 {
     bytes.windows(of.len()).filter(|window| *window == of).count() as u64
 }

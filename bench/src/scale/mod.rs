@@ -44,7 +44,7 @@ const BLOCK_SIZE: usize = 2048;
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;
 /// Maximum amount of data written while waiting for the size of a self-scaling ring to settle, as a
 /// multiple of the largest ring.
-const SETTLING_MAX: usize = 40;
+const SETTLING_RINGS_MAX: usize = 40;
 
 /// The processors of writer and reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Processors {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let machine = sys::machine::Machine::detect();
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
@@ -120,7 +120,7 @@ fn measure_setting(
         .collect::<Result<Vec<_>, _>>()?;
     let scaling = Some(Scaling::reallocation(caches));
     let mut scaled = StreamPair::new(setting, LARGEST_RING_SIZE, scaling, BLOCK_SIZE)?;
-    scaled.settle()?;
+    scaled.write_until_size_settles()?;
     let mut samples: Vec<RingSamples> = fixed.iter().map(|_| RingSamples::default()).collect();
     let (mut own, mut sentinels) = (RingSamples::default(), Vec::new());
     for round in 0..=rounds {
@@ -234,9 +234,9 @@ impl StreamPair {
     }
 
     /// Writes until the ring's size has settled.
-    fn settle(&mut self) -> Result<(), String> {
+    fn write_until_size_settles(&mut self) -> Result<(), String> {
         let (mut before, mut same) = (0, 0);
-        for _ in 0..SETTLING_MAX {
+        for _ in 0..SETTLING_RINGS_MAX {
             self.transfer((LARGEST_RING_SIZE / self.block.len()) as u64)?;
             same = if self.output.capacity() == before { same + 1 } else { 0 };
             if same == 4 {
@@ -280,7 +280,7 @@ impl StreamPair {
                 Ok(())
             }
             ScaleReader::There(other) => {
-                other.announce(blocks * self.block.len() as u64)?;
+                other.announce_bytes(blocks * self.block.len() as u64)?;
                 for _ in 0..blocks {
                     self.output.write(std::hint::black_box(&self.block)).map_err(words)?;
                 }

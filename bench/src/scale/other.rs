@@ -1,7 +1,7 @@
 //! The reading process, which is this program again and receives its stream and requests over a
 //! socket as its standard input.
 
-use crate::child::{BenchChild, Parent};
+use crate::child::{BenchChild, ParentConnection};
 use buffer::stream::Offer;
 
 /// Starts the reader on a processor, and sends it the stream of blocks of `block` bytes.
@@ -13,14 +13,14 @@ pub(super) fn start(processor: usize, offer: &Offer, block: usize) -> Result<Ben
 /// Runs the reading process: `--reader scale PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let (_, processor, block) = crate::child::parse_arguments(words)?;
-    let (parent, descriptors) = Parent::receive_descriptors(processor)?;
+    let (parent, descriptors) = ParentConnection::receive_descriptors(processor)?;
     let offer = Offer::from_descriptors(descriptors).map_err(|why| why.to_string())?;
     let mut input = offer.open().map_err(|why| why.to_string())?;
     if processor == 0 {
         input.spin(0);
     }
     let mut out = vec![0; block];
-    parent.serve(|left| {
+    parent.serve_requests(|left| {
         let count = input.read(&mut out).map_err(|why| why.to_string())?;
         std::hint::black_box(&mut out);
         match count {

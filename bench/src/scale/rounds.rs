@@ -25,7 +25,7 @@ enum RingKind {
     Cut,
 }
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let caches = sys::machine::Machine::detect().caches;
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
@@ -37,7 +37,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             Candidate {
                 name,
                 measure: Box::new(move || {
-                    let (rate, size) = sample(kind, caches, round)?;
+                    let (rate, size) = measure_round(kind, caches, round)?;
                     sizes.borrow_mut()[kind as usize] = size;
                     Ok(rate)
                 }),
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
 }
 
 /// Returns the throughput of a round in GB/s, and the ring's size in that round in bytes.
-fn sample(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64, usize), String> {
+fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64, usize), String> {
     let id = abi::DbufId::new(1).ok_or("no id")?;
     let config = Config::new(id).capacity(INITIAL_SIZE);
     let config = match kind {

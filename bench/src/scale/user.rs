@@ -1,14 +1,16 @@
-//! Goal G10 on the paths of a user: a program in C whose stream sizes itself (capacity 0), against
-//! fixed capacities and against the same stream in Rust; and a line of `streamline run`, whose ring
-//! between threads sizes itself, against `--ring=ENTRIES`.
+//! Goal G10 as users meet it. A C program with a self-sizing stream (capacity 0) is compared with
+//! fixed capacities, and with the same stream in Rust. A request of `streamline run` with a
+//! self-sizing ring between its threads is compared with `--ring=ENTRIES`.
 
 use super::{Processors, StreamPair};
-use crate::file::program as streamline;
-use crate::harness::{Better, Candidate, Goal, Samples, measure_interleaved, median, rows};
+use crate::file::streamline_path;
+use crate::harness::{
+    Better, Candidate, Goal, Samples, measure_interleaved, median, rows_of_samples,
+};
 use crate::options::Options;
-use crate::peek::STREAMS;
+use crate::peek::STREAMS_SOURCE;
 use crate::peers::CompiledPeer;
-use crate::pipe::Ring;
+use crate::pipe::RunningRing;
 use crate::rings::run_line;
 use crate::row::Row;
 use buffer::scale::Scaling;
@@ -24,24 +26,24 @@ const STREAM_SIZES: [(&str, &str); 7] = [
     ("from C, 1 MB", "read:1048576"),
     ("from C, 4 MB", "read:4194304"),
     ("from C, 16 MB", "read:16777216"),
-    (LARGEST, "read:67108864"),
-    (SELF_SIZING, "read:0"),
+    (LARGEST_NAME, "read:67108864"),
+    (SELF_SIZING_NAME, "read:0"),
 ];
-const LARGEST: &str = "from C, 64 MB";
-const SELF_SIZING: &str = "from C, self-sizing";
-const MECHANISM: &str = "self-sizing";
-/// The lines: the candidate's name, and the option of the request.
-const LINE_SIZES: [(&str, &str); 6] = [
+const LARGEST_NAME: &str = "from C, 64 MB";
+const SELF_SIZING_NAME: &str = "from C, self-sizing";
+const MECHANISM_NAME: &str = "self-sizing";
+/// The candidates that run requests: the candidate's name, and the option of the request.
+const REQUEST_SIZES: [(&str, &str); 6] = [
     ("--ring=64", "--ring=64 "),
     ("--ring=256", "--ring=256 "),
     ("--ring=1024", "--ring=1024 "),
     ("--ring=4096", "--ring=4096 "),
     ("--ring=65536", "--ring=65536 "),
-    (LINE, ""),
+    (REQUEST_NAME, ""),
 ];
-const LINE: &str = "line, self-sizing";
-/// Blocks of one run of a line.
-const LINE_BLOCKS: u64 = 6_000_000;
+const REQUEST_NAME: &str = "line, self-sizing";
+/// Number of blocks per run of a request.
+const REQUEST_BLOCKS: u64 = 6_000_000;
 
 /// Measures streams from C, for two processes on one processor or on two.
 pub(super) fn measure_from_c(
@@ -49,7 +51,7 @@ pub(super) fn measure_from_c(
     caches: &[usize],
     options: &Options,
 ) -> Result<Vec<Row>, String> {
-    let program = match CompiledPeer::with_library("streams", STREAMS) {
+    let program = match CompiledPeer::with_library("streams", STREAMS_SOURCE) {
         Ok(program) => program,
         Err(why) => {
             eprintln!("left out: streams from C: {why}");
@@ -59,26 +61,37 @@ pub(super) fn measure_from_c(
     let cores = if setting == Processors::OneCore { 1 } else { 2 };
     let scaling = Some(Scaling::reallocation(caches));
     let mut ours = StreamPair::new(setting, super::LARGEST_RING_SIZE, scaling, BLOCK_SIZE)?;
-    ours.settle()?;
+    ours.write_until_size_settles()?;
     let mechanism = move || ours.measure().map(|(rate, _)| rate);
-    let mut candidates = vec![Candidate { name: MECHANISM, measure: Box::new(mechanism) }];
+    let mut candidates = vec![Candidate { name: MECHANISM_NAME, measure: Box::new(mechanism) }];
     for (name, word) in STREAM_SIZES {
-        let mut ring = Ring::start(program.program(), word, cores, BLOCK_SIZE)?;
+        let mut ring = RunningRing::start(program.program(), word, cores, BLOCK_SIZE)?;
         candidates.push(Candidate { name, measure: Box::new(move || ring.measure()) });
     }
     let (sentinel_ns, samples) = measure_interleaved(options.rounds, candidates)?;
-    let goal =
-        |reference, target| Goal { candidate: SELF_SIZING, reference, goal: "G10 from C", target };
-    let best = best(&samples, |name| name != MECHANISM && name != SELF_SIZING);
-    let goals = [goal(MECHANISM, 0.8), goal(best, 0.9), goal(LARGEST, 3.0)];
+    let goal = |reference, target| Goal {
+        candidate: SELF_SIZING_NAME,
+        reference,
+        goal: "G10 from C",
+        target,
+    };
+    let best =
+        fastest_candidate(&samples, |name| name != MECHANISM_NAME && name != SELF_SIZING_NAME);
+    let goals = [goal(MECHANISM_NAME, 0.8), goal(best, 0.9), goal(LARGEST_NAME, 3.0)];
     let name = format!("{BLOCK_SIZE} B, {}", setting.name());
-    Ok(rows(("scale", &name, f64::NAN), ("GB/s", Better::More), sentinel_ns, &samples, &goals))
+    Ok(rows_of_samples(
+        ("scale", &name, f64::NAN),
+        ("GB/s", Better::More),
+        sentinel_ns,
+        &samples,
+        &goals,
+    ))
 }
 
-/// Measures lines of `streamline run` on the processors of this thread, and the same line without
-/// a process of its own.
+/// Measures requests run by `streamline run` on the processors of this thread, and the same request
+/// run in this process.
 pub(super) fn measure_lines(place: &str, options: &Options) -> Result<Vec<Row>, String> {
-    let streamline = match streamline() {
+    let streamline = match streamline_path() {
         Ok(program) => program,
         Err(why) => {
             eprintln!("left out: lines of `streamline run`: {why}");
@@ -86,24 +99,28 @@ pub(super) fn measure_lines(place: &str, options: &Options) -> Result<Vec<Row>, 
         }
     };
     let text = format!(
-        "generate count={LINE_BLOCKS} size=64 seq=yes | udp | match \"qqqq\" @thread1 |0 count \
+        "generate count={REQUEST_BLOCKS} size=64 seq=yes | udp | match \"qqqq\" @thread1 |0 count \
          @thread1"
     );
     let inside = || run_line(&text, |_| ()).map(|(rate, _)| rate);
-    let mut candidates = vec![Candidate { name: MECHANISM, measure: Box::new(inside) }];
-    for (name, option) in LINE_SIZES {
+    let mut candidates = vec![Candidate { name: MECHANISM_NAME, measure: Box::new(inside) }];
+    for (name, option) in REQUEST_SIZES {
         let mut command = Command::new(&streamline);
         command.args(["run", &format!("{option}{text}")]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         candidates.push(Candidate { name, measure: Box::new(move || time_line(&mut command)) });
     }
     let (sentinel_ns, samples) = measure_interleaved(options.rounds, candidates)?;
-    let goal =
-        |reference, target| Goal { candidate: LINE, reference, goal: "G10 of a line", target };
-    let best = best(&samples, |name| name.starts_with("--ring"));
-    let goals = [goal(MECHANISM, 0.8), goal(best, 0.9)];
+    let goal = |reference, target| Goal {
+        candidate: REQUEST_NAME,
+        reference,
+        goal: "G10 of a line",
+        target,
+    };
+    let best = fastest_candidate(&samples, |name| name.starts_with("--ring"));
+    let goals = [goal(MECHANISM_NAME, 0.8), goal(best, 0.9)];
     let subject = format!("line, {place}");
-    Ok(rows(
+    Ok(rows_of_samples(
         ("scale", &subject, f64::NAN),
         ("Mblocks/s", Better::More),
         sentinel_ns,
@@ -112,7 +129,8 @@ pub(super) fn measure_lines(place: &str, options: &Options) -> Result<Vec<Row>, 
     ))
 }
 
-/// Runs a line; returns millions of blocks per second, start and end of the process included.
+/// Runs a request; returns millions of blocks per second, with the start and the end of the process
+/// included in the time.
 fn time_line(command: &mut Command) -> Result<f64, String> {
     let begin = Instant::now();
     let status = command.status().map_err(|why| why.to_string())?;
@@ -120,11 +138,11 @@ fn time_line(command: &mut Command) -> Result<f64, String> {
         return Err(format!("{command:?} ended with {status}"));
     }
     #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
-    Ok(LINE_BLOCKS as f64 / 1e6 / begin.elapsed().as_secs_f64())
+    Ok(REQUEST_BLOCKS as f64 / 1e6 / begin.elapsed().as_secs_f64())
 }
 
 /// Returns the name of the fastest of these candidates, by their medians.
-fn best(samples: &[Samples], is_fixed: impl Fn(&str) -> bool) -> &'static str {
+fn fastest_candidate(samples: &[Samples], is_fixed: impl Fn(&str) -> bool) -> &'static str {
     let fixed = samples.iter().filter(|of| is_fixed(of.name));
     let fastest = fixed.max_by(|a, b| median(&a.values).total_cmp(&median(&b.values)));
     fastest.map_or("", |of| of.name)

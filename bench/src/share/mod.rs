@@ -19,22 +19,23 @@ mod users;
 
 pub(crate) use users::parse_ledger;
 
-use crate::flood::{Floods, Host, OTHER_PORT, WANTED_PORT};
-use crate::harness::{Better, Samples, is_selected, rows};
-use crate::observed::{ObserverSamples, Sample};
+use crate::flood::{Floods, OTHER_PORT, ReceivingHost, WANTED_PORT};
+use crate::harness::{Better, Samples, is_selected, rows_of_samples};
+use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::is_installed;
 use crate::row::Row;
-use crate::tcpdump::{TCPDUMP, Tcpdumps};
+use crate::tcpdump::{RunningTcpdumps, TCPDUMP};
 use crate::temp_directory::TempDirectory;
 use users::{FrameCounts, SharedDaemon};
 
 /// Numbers of users, each with its name in rows.
-const USERS: [(u16, &str); 4] = [(1, "1 user"), (2, "2 users"), (5, "5 users"), (10, "10 users")];
-const USERS_MAX: u16 = 10;
+const USER_COUNTS: [(u16, &str); 4] =
+    [(1, "1 user"), (2, "2 users"), (5, "5 users"), (10, "10 users")];
+const USER_COUNT_MAX: u16 = 10;
 /// Number of frames per sample.
 const FRAMES: usize = 200_000;
-/// Number of frames for warm-up.
+/// The frames of each user are one in this many of all frames.
 const WARM_UP_FRAMES: usize = 2_000;
 /// For each user, one frame in this many is sent.
 const USER_FRAME_ONE_IN: usize = 20;
@@ -45,9 +46,9 @@ const FRAME_LENGTH: usize = 64;
 /// Ring size in MB.
 const RING_MB: u32 = 4;
 
-const NO_OBSERVER: &str = "nobody";
-const OURS: &str = "streamline";
-const TOGETHER: &str = "one thread";
+const NO_OBSERVER_NAME: &str = "no observer";
+const OUR_NAME: &str = "streamline";
+const ONE_THREAD_NAME: &str = "one thread";
 
 /// The observers of a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,35 +60,37 @@ enum ShareObservers {
     Tcpdumps(u16),
 }
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::require_bpf()
         .ok_or("needs CAP_BPF and CAP_NET_ADMIN: its daemon loads programs")?;
-    let mut prefixes = prefix::run(options)?;
-    if !USERS.iter().any(|(_, name)| is_selected(name)) {
+    let mut prefixes = prefix::run_bench(options)?;
+    if !USER_COUNTS.iter().any(|(_, name)| is_selected(name)) {
         return Ok(prefixes);
     }
     let folder = TempDirectory::new("share").map_err(|why| why.to_string())?;
-    let others = std::iter::repeat_n(OTHER_PORT, USER_FRAME_ONE_IN - usize::from(USERS_MAX));
-    let ports: Vec<u16> = (0..USERS_MAX).map(port).chain(others).collect();
-    let floods = Floods::to_ports(&ports, FRAME_LENGTH, Host::Ignores)?;
-    let daemon = SharedDaemon::start(&floods.observed.pair.server, &folder.0, USERS_MAX)?;
+    let others = std::iter::repeat_n(OTHER_PORT, USER_FRAME_ONE_IN - usize::from(USER_COUNT_MAX));
+    let ports: Vec<u16> = (0..USER_COUNT_MAX).map(port_of_user).chain(others).collect();
+    let floods = Floods::to_ports(&ports, FRAME_LENGTH, ReceivingHost::Ignores)?;
+    let daemon = SharedDaemon::start(&floods.observed.pair.server, &folder.0, USER_COUNT_MAX)?;
     let mut bench = ShareBench { floods, folder: &folder, daemon };
     let mut all = vec![ShareObservers::NoObserver];
-    let wanted = USERS.iter().filter(|(_, name)| is_selected(name)).map(|(count, _)| *count);
+    let wanted = USER_COUNTS.iter().filter(|(_, name)| is_selected(name)).map(|(count, _)| *count);
     let wanted: Vec<u16> = wanted.collect();
     all.extend(wanted.iter().copied().map(ShareObservers::Users));
     all.extend(wanted.iter().copied().map(ShareObservers::Together));
     if is_installed(TCPDUMP, "tcpdump") {
         all.extend(wanted.into_iter().map(ShareObservers::Tcpdumps));
     }
-    let taken = ObserverSamples::take(options.rounds, &all, |observers| bench.observe(observers))?;
-    bench.daemon.end()?;
+    let taken = ObserverSamples::measure_all(options.rounds, &all, |observers| {
+        bench.measure_with(observers)
+    })?;
+    bench.daemon.stop()?;
     prefixes.extend(result_rows(&taken));
     Ok(prefixes)
 }
 
 /// Returns the port that a user selects.
-fn port(user: u16) -> u16 {
+fn port_of_user(user: u16) -> u16 {
     WANTED_PORT + user
 }
 
@@ -99,10 +102,10 @@ struct ShareBench<'b> {
 
 impl ShareBench<'_> {
     /// Measures a sample with the given observers.
-    fn observe(&mut self, observers: ShareObservers) -> Result<Sample, String> {
+    fn measure_with(&mut self, observers: ShareObservers) -> Result<ObserverSample, String> {
         match observers {
             ShareObservers::NoObserver => {
-                Sample::measure(&mut self.floods, &[], (WARM_UP_FRAMES, FRAMES))
+                ObserverSample::measure(&mut self.floods, &[], (WARM_UP_FRAMES, FRAMES))
             }
             ShareObservers::Users(count) => self.measure_users(count, ""),
             ShareObservers::Together(count) => self.measure_users(count, "@thread0"),
@@ -111,25 +114,29 @@ impl ShareBench<'_> {
     }
 
     /// Measures `count` users, whose sinks are pinned by the text `pin`.
-    fn measure_users(&mut self, count: u16, pin: &str) -> Result<Sample, String> {
+    fn measure_users(&mut self, count: u16, pin: &str) -> Result<ObserverSample, String> {
         let users = self.daemon.start_users(&self.floods.observed.pair.server, count, pin)?;
-        let processes = [self.daemon.processes(), users.processes()].concat();
-        let sample = Sample::measure(&mut self.floods, &processes, (WARM_UP_FRAMES, FRAMES))?;
+        let processes = [self.daemon.process_ids(), users.process_ids()].concat();
+        let sample =
+            ObserverSample::measure(&mut self.floods, &processes, (WARM_UP_FRAMES, FRAMES))?;
         // There is still one program, with all requests in it.
         self.daemon.check_shared_program(count)?;
-        let observed = users.end(&self.daemon)?;
+        let observed = users.stop(&self.daemon)?;
         add_losses("a user", &observed, sample)
     }
 
-    fn measure_tcpdumps(&mut self, count: u16) -> Result<Sample, String> {
-        let filters = (0..count).map(|user| format!("udp dst port {}", port(user)));
+    fn measure_tcpdumps(&mut self, count: u16) -> Result<ObserverSample, String> {
+        let filters = (0..count).map(|user| format!("udp dst port {}", port_of_user(user)));
         let filters: Vec<String> = filters.collect();
         let rings = (RING_MB << 20, 2048);
         let tcpdumps =
-            Tcpdumps::start(&self.floods.observed.pair, &self.folder.0, &filters, rings)?;
-        let sample =
-            Sample::measure(&mut self.floods, &tcpdumps.processes(), (WARM_UP_FRAMES, FRAMES))?;
-        let reports = tcpdumps.end(&self.folder.0)?;
+            RunningTcpdumps::start(&self.floods.observed.pair, &self.folder.0, &filters, rings)?;
+        let sample = ObserverSample::measure(
+            &mut self.floods,
+            &tcpdumps.process_ids(),
+            (WARM_UP_FRAMES, FRAMES),
+        )?;
+        let reports = tcpdumps.stop(&self.folder.0)?;
         let observed = reports.iter().map(|report| FrameCounts {
             observed: report.received.saturating_sub(report.lost),
             lost: report.lost,
@@ -140,7 +147,11 @@ impl ShareBench<'_> {
 
 /// Adds the lost share to the sample. Fails unless each observer has received or lost every frame
 /// sent for it.
-fn add_losses(who: &str, all: &[FrameCounts], sample: Sample) -> Result<Sample, String> {
+fn add_losses(
+    who: &str,
+    all: &[FrameCounts],
+    sample: ObserverSample,
+) -> Result<ObserverSample, String> {
     let unexplained =
         all.iter().find(|one| one.observed.saturating_add(one.lost) != FRAMES_PER_USER);
     if let Some(FrameCounts { observed, lost }) = unexplained {
@@ -149,23 +160,26 @@ fn add_losses(who: &str, all: &[FrameCounts], sample: Sample) -> Result<Sample, 
         ));
     }
     let lost: u64 = all.iter().map(|one| one.lost).sum();
-    Ok(Sample { lost: lost as f64 / (FRAMES_PER_USER * all.len().max(1) as u64) as f64, ..sample })
+    Ok(ObserverSample {
+        lost: lost as f64 / (FRAMES_PER_USER * all.len().max(1) as u64) as f64,
+        ..sample
+    })
 }
 
 /// Returns the rows: the rate, the total cost, the kernel's cost, and losses.
 fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
     let made = |row: &str, x, (unit, better), samples: Vec<Samples>| {
         let there: Vec<_> = samples.into_iter().filter(|one| !one.values.is_empty()).collect();
-        rows(("share", row, x), (unit, better), taken.sentinel_ns, &there, &[])
+        rows_of_samples(("share", row, x), (unit, better), taken.sentinel_ns, &there, &[])
     };
     let alone = taken.values(ShareObservers::NoObserver, |sample| 1e6 / sample.sending);
-    let alone = vec![Samples { name: NO_OBSERVER, values: alone }];
+    let alone = vec![Samples { name: NO_OBSERVER_NAME, values: alone }];
     let mut all = made("the sender alone", f64::NAN, ("kframes/CPU s", Better::More), alone);
-    for (count, name) in USERS {
+    for (count, name) in USER_COUNTS {
         let both = [
             (TCPDUMP, ShareObservers::Tcpdumps(count)),
-            (OURS, ShareObservers::Users(count)),
-            (TOGETHER, ShareObservers::Together(count)),
+            (OUR_NAME, ShareObservers::Users(count)),
+            (ONE_THREAD_NAME, ShareObservers::Together(count)),
         ];
         let each = |value: &dyn Fn(ShareObservers) -> Vec<f64>| {
             both.map(|(name, who)| Samples { name, values: value(who) }).into_iter().collect()
@@ -173,9 +187,9 @@ fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
         let x = f64::from(count);
         let frame_rates = each(&|who| frame_rates(taken, who));
         all.extend(made(name, x, ("kframes/CPU s", Better::More), frame_rates));
-        let costs = each(&|who| taken.values(who, Sample::cost));
+        let costs = each(&|who| taken.values(who, ObserverSample::total_cost));
         all.extend(made(name, x, ("ns CPU/frame", Better::Less), costs));
-        let kernel: Vec<Samples> = each(&|who| taken.values(who, Sample::kernel));
+        let kernel: Vec<Samples> = each(&|who| taken.values(who, ObserverSample::kernel_cost));
         let lost: Vec<Samples> = each(&|who| taken.values(who, |sample| sample.lost * 100.0));
         // Each alone: 0 divided by 0 is no ratio.
         for (unit, samples) in [("ns kernel/frame", kernel), ("% lost", lost)] {
@@ -189,7 +203,7 @@ fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
 
 /// Returns thousands of received frames per second of processor time spent on observing.
 fn frame_rates(taken: &ObserverSamples<ShareObservers>, who: ShareObservers) -> Vec<f64> {
-    taken.values(who, |sample| (1.0 - sample.lost) * 1e6 / sample.cost())
+    taken.values(who, |sample| (1.0 - sample.lost) * 1e6 / sample.total_cost())
 }
 
 #[cfg(test)]
@@ -201,7 +215,12 @@ mod tests {
     fn rows_show_frames_per_second_beyond_the_sender() {
         let sample = |sending, lost| {
             let unobserved = 1000.0;
-            Sample { sending, unobserved, lost, ..Sample::new(1, SendTimes::default(), 100) }
+            ObserverSample {
+                sending,
+                unobserved,
+                lost,
+                ..ObserverSample::new(1, SendTimes::default(), 100)
+            }
         };
         let all = [
             (ShareObservers::NoObserver, sample(1000.0, 0.0)),
@@ -215,12 +234,12 @@ mod tests {
             rows.map(|row| (row.row.as_str(), row.candidate, row.value, row.ratio)).collect()
         };
         let frame_rates = [
-            ("the sender alone", NO_OBSERVER, 1000.0, 1.0),
+            ("the sender alone", NO_OBSERVER_NAME, 1000.0, 1.0),
             ("2 users", TCPDUMP, 1250.0, 1.0),
-            ("2 users", OURS, 5000.0, 4.0),
+            ("2 users", OUR_NAME, 5000.0, 4.0),
         ];
         assert_eq!(of("kframes/CPU s"), frame_rates);
-        let costs = [("2 users", TCPDUMP, 400.0, 1.0), ("2 users", OURS, 200.0, 2.0)];
+        let costs = [("2 users", TCPDUMP, 400.0, 1.0), ("2 users", OUR_NAME, 200.0, 2.0)];
         assert_eq!(of("ns CPU/frame"), costs);
         let kernel: Vec<_> = of("ns kernel/frame").iter().map(|row| row.2).collect();
         assert_eq!(kernel, [300.0, 100.0]);
@@ -229,7 +248,7 @@ mod tests {
 
     #[test]
     fn unaccounted_frames_are_an_error() {
-        let sample = Sample::new(1, SendTimes::default(), 0);
+        let sample = ObserverSample::new(1, SendTimes::default(), 0);
         let half = FrameCounts {
             observed: FRAMES_PER_USER / 2,
             lost: FRAMES_PER_USER - FRAMES_PER_USER / 2,

@@ -7,11 +7,11 @@
 //! `PREFIX | discard`, and for each tail what a request with that tail alone costs beyond it. The
 //! bench fails if a request loses a block, or if its tail takes other blocks than it takes alone.
 
-use crate::harness::{Better, Goal, Samples, is_selected, rows};
-use crate::live::load::{Load, Rate};
+use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
+use crate::live::load::{FrameLoad, Rate};
 use crate::options::Options;
 use crate::processes::{
-    Children, read_text, start_on_second_processor, streamline, wait_until_idle,
+    Children, read_text, start_on_second_processor, streamline_path, wait_until_idle,
 };
 use crate::row::Row;
 use crate::sentinel::Sentinel;
@@ -55,7 +55,7 @@ const ONCE: &str = "prefix and tails once";
 const APART: &str = "apart";
 const SHARED: &str = "shared";
 
-pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     if !is_selected(ROW) {
         return Ok(Vec::new());
     }
@@ -64,8 +64,8 @@ pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("prefix").map_err(|why| why.to_string())?;
     let file = folder.0.join("mixed.pcap");
     crate::replay::generate_capture("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
-    let load = Load::read(&file).map_err(|why| why.to_string())?;
-    let bench = PrefixBench { pair, load, folder, program: streamline().ok_or("no program")? };
+    let load = FrameLoad::read(&file).map_err(|why| why.to_string())?;
+    let bench = PrefixBench { pair, load, folder, program: streamline_path().ok_or("no program")? };
     let mut samples = [ONCE, SHARED, APART].map(|name| Samples { name, values: Vec::new() });
     let mut single = Samples { name: "one alone", values: Vec::new() };
     let mut sentinels = Vec::new();
@@ -87,14 +87,20 @@ pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
         goal: "ten at most 1.5 times one and the tails",
         target: 1.0 / 1.5,
     };
-    let mut all = rows(subject, unit, sentinel_ns, &samples, &[goal]);
-    all.extend(rows(("share", "one tail of one user", 1.0), unit, sentinel_ns, &[single], &[]));
+    let mut all = rows_of_samples(subject, unit, sentinel_ns, &samples, &[goal]);
+    all.extend(rows_of_samples(
+        ("share", "one tail of one user", 1.0),
+        unit,
+        sentinel_ns,
+        &[single],
+        &[],
+    ));
     Ok(all)
 }
 
 struct PrefixBench {
     pair: Pair,
-    load: Load,
+    load: FrameLoad,
     folder: TempDirectory,
     program: PathBuf,
 }
@@ -111,16 +117,16 @@ impl PrefixBench {
     /// Returns the costs: of prefix and tails once, of the requests with a shared prefix, of the
     /// requests apart, and of the first request alone.
     fn measure_round(&self) -> Result<[f64; 4], String> {
-        let prefix = self.observe(&[NO_TAIL], "private")?.cost;
+        let prefix = self.measure_with(&[NO_TAIL], "private")?.cost;
         let (mut once, mut alone, mut first) = (prefix, Vec::new(), f64::NAN);
         for tail in TAILS {
-            let run = self.observe(&[tail], "private")?;
+            let run = self.measure_with(&[tail], "private")?;
             once += (run.cost - prefix).max(0.0);
             first = if alone.is_empty() { run.cost } else { first };
             alone.extend(run.taken);
         }
-        let shared = self.observe(&TAILS, "shared")?;
-        let apart = self.observe(&TAILS, "private")?;
+        let shared = self.measure_with(&TAILS, "shared")?;
+        let apart = self.measure_with(&TAILS, "private")?;
         for (who, run) in [(SHARED, &shared), (APART, &apart)] {
             if run.taken != alone {
                 return Err(format!("{who}: tails took {:?}, alone {alone:?}", run.taken));
@@ -130,7 +136,7 @@ impl PrefixBench {
     }
 
     /// Sends the capture while requests with these tails run.
-    fn observe(&self, tails: &[&str], prefix: &str) -> Result<PrefixRun, String> {
+    fn measure_with(&self, tails: &[&str], prefix: &str) -> Result<PrefixRun, String> {
         let folder = self.folder.0.join("run");
         let failed = |why: std::io::Error| format!("{}: {why}", folder.display());
         // Removes the files of an earlier run.
@@ -156,7 +162,7 @@ impl PrefixBench {
             }
         }
         let listed = self.list().unwrap_or_default();
-        let processes = [children.processes(), servers(&listed)].concat();
+        let processes = [children.process_ids(), servers(&listed)].concat();
         let before = wait_until_idle(&processes);
         let sent = self.load.send(&self.pair, Rate::PerSecond(RATE), usize::MAX)?;
         sys::poll::readable(&[], Some(GAP));

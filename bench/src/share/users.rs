@@ -1,8 +1,8 @@
 //! The users of `bench share`: a daemon whose policy permits them to observe the veth pair, and an
 //! unprivileged process for each user, which writes a final report.
 
-use super::{RING_MB, port};
-use crate::processes::{Children, read_text, start_on_second_processor, streamline};
+use super::{RING_MB, port_of_user};
+use crate::processes::{Children, read_text, start_on_second_processor, streamline_path};
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -32,13 +32,13 @@ pub(crate) struct FrameCounts {
 impl SharedDaemon {
     /// Starts a daemon in a namespace for `users` users, and waits until it answers.
     pub(super) fn start(space: &Namespace, folder: &Path, users: u16) -> Result<Self, String> {
-        let program = streamline().ok_or("there is nothing to measure")?;
+        let program = streamline_path().ok_or("there is nothing to measure")?;
         let failed = |why: std::io::Error| format!("{}: {why}", folder.display());
         fs::set_permissions(folder, Permissions::from_mode(0o755)).map_err(failed)?;
         let mut daemon = Self { folder: folder.to_owned(), daemon: Children::default() };
         // Other users may not enter the build directory.
         testkit::copy_program(&program, &daemon.program());
-        fs::write(folder.join("policy.toml"), policy(users)).map_err(failed)?;
+        fs::write(folder.join("policy.toml"), policy_for_users(users)).map_err(failed)?;
         let mut command = Command::new(daemon.program());
         command.args(["daemon", "--socket", "daemon", "--policy", "policy.toml"]);
         command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
@@ -56,8 +56,8 @@ impl SharedDaemon {
     }
 
     /// Returns the daemon's process id as a list.
-    pub(super) fn processes(&self) -> Vec<u32> {
-        self.daemon.processes()
+    pub(super) fn process_ids(&self) -> Vec<u32> {
+        self.daemon.process_ids()
     }
 
     /// Starts a request for each user, in which the sink has the pin `pin`, and waits until all
@@ -67,8 +67,8 @@ impl SharedDaemon {
         space: &Namespace,
         count: u16,
         pin: &str,
-    ) -> Result<Users, String> {
-        let mut users = Users { children: Children::default(), folders: Vec::new() };
+    ) -> Result<RunningUsers, String> {
+        let mut users = RunningUsers { children: Children::default(), folders: Vec::new() };
         for user in 0..count {
             self.start_request(space, user, pin, &mut users)?;
         }
@@ -90,16 +90,16 @@ impl SharedDaemon {
         space: &Namespace,
         user: u16,
         pin: &str,
-        users: &mut Users,
+        users: &mut RunningUsers,
     ) -> Result<(), String> {
-        let (number, folder) = (uid(user), self.folder.join(format!("user{user}")));
+        let (number, folder) = (uid_of_user(user), self.folder.join(format!("user{user}")));
         let failed = |why: std::io::Error| format!("{}: {why}", folder.display());
         // Removes the report of an earlier run.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).map_err(failed)?;
         chown(&folder, Some(number), Some(number)).map_err(failed)?;
         let mut command = Command::new(self.program());
-        command.args(["run", "--json", "--report=report", &line(user, pin)]);
+        command.args(["run", "--json", "--report=report", &request_of_user(user, pin)]);
         // From root, the standard library also drops groups, and with the user all capabilities.
         command.uid(number).gid(number).current_dir(&folder);
         command.env("STREAMLINE_DAEMON", self.state_directory()).env("HOME", &folder);
@@ -128,7 +128,7 @@ impl SharedDaemon {
     }
 
     /// Ends the daemon.
-    pub(super) fn end(self) -> Result<(), String> {
+    pub(super) fn stop(self) -> Result<(), String> {
         self.daemon.interrupt_and_wait("the daemon")
     }
 
@@ -142,19 +142,19 @@ impl SharedDaemon {
 }
 
 /// The users' running requests.
-pub(super) struct Users {
+pub(super) struct RunningUsers {
     children: Children,
     folders: Vec<PathBuf>,
 }
 
-impl Users {
+impl RunningUsers {
     /// Returns the process ids.
-    pub(super) fn processes(&self) -> Vec<u32> {
-        self.children.processes()
+    pub(super) fn process_ids(&self) -> Vec<u32> {
+        self.children.process_ids()
     }
 
     /// Stops all requests, and waits until their program is gone; returns the counts of each user.
-    pub(super) fn end(self, daemon: &SharedDaemon) -> Result<Vec<FrameCounts>, String> {
+    pub(super) fn stop(self, daemon: &SharedDaemon) -> Result<Vec<FrameCounts>, String> {
         self.children.interrupt_and_wait("a user")?;
         wait_until("no program is left", || {
             let listed = daemon.list_paths();
@@ -164,20 +164,20 @@ impl Users {
     }
 }
 
-fn uid(user: u16) -> u32 {
+fn uid_of_user(user: u16) -> u32 {
     FIRST_UID + u32::from(user)
 }
 
 /// Returns a user's request; its sink is placed by the planner, or pinned.
-fn line(user: u16, pin: &str) -> String {
-    let port = port(user);
+fn request_of_user(user: u16, pin: &str) -> String {
+    let port = port_of_user(user);
     format!("rx {SERVER_DEVICE} ring={RING_MB}MB | ip | udp | dport |{port} pcap{pin} /dev/null")
 }
 
 /// Returns a policy that permits the users to observe the interface, without a limit of processor
 /// time.
-fn policy(users: u16) -> String {
-    let numbers: Vec<_> = (0..users).map(|user| uid(user).to_string()).collect();
+fn policy_for_users(users: u16) -> String {
+    let numbers: Vec<_> = (0..users).map(|user| uid_of_user(user).to_string()).collect();
     let numbers = numbers.join(", ");
     format!(
         "[quota]\nkernel-ns = 1_000_000_000\n\n\
@@ -186,7 +186,7 @@ fn policy(users: u16) -> String {
 }
 
 fn check_one_program(listed: &Value, count: u16) -> Result<(), String> {
-    let users: Vec<u64> = (0..count).map(|user| uid(user).into()).collect();
+    let users: Vec<u64> = (0..count).map(|user| uid_of_user(user).into()).collect();
     let programs = listed["kernel"].as_array().map_or(&[][..], Vec::as_slice);
     let [program] = programs else {
         return Err(format!("there are {} programs for {count} users", programs.len()));
@@ -274,9 +274,12 @@ mod tests {
 
     #[test]
     fn policy_permits_each_user_and_ports_differ() {
-        let policy = policy(2);
+        let policy = policy_for_users(2);
         assert!(policy.contains("users = [41300, 41301]\ninterfaces = [\"server0\"]"), "{policy}");
-        assert_eq!(line(1, ""), "rx server0 ring=4MB | ip | udp | dport |54 pcap /dev/null");
-        assert!(line(0, "@thread0").ends_with("|53 pcap@thread0 /dev/null"));
+        assert_eq!(
+            request_of_user(1, ""),
+            "rx server0 ring=4MB | ip | udp | dport |54 pcap /dev/null"
+        );
+        assert!(request_of_user(0, "@thread0").ends_with("|53 pcap@thread0 /dev/null"));
     }
 }

@@ -1,5 +1,5 @@
-//! `bench splice`: blocks from a dbuf to an ibuf, read and unread. [SL fig. 4], goals G6, G7;
-//! FEATURES E1, E2
+//! `bench splice`: blocks of a dbuf written to an ibuf as pointers, with and without a reader of
+//! their bytes. [SL fig. 4], goals G6, G7; FEATURES E1, E2
 //!
 //! A file in memory (frozen, 256 KB to 64 MB) is read block by block and written to an indirect
 //! stream, in one thread, as a file server does; the stream is drained between measured sections.
@@ -19,9 +19,9 @@ pub(crate) use pointers::serve;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
 use crate::peers::CompiledPeer;
-use crate::pipe::Ring;
+use crate::pipe::RunningRing;
 use crate::row::Row;
-use setup::{Kernel, Setup, SpliceMethod};
+use setup::{KernelPipe, SpliceMethod, SpliceSetup};
 use std::cell::RefCell;
 use std::path::Path;
 
@@ -33,14 +33,14 @@ const DBUF_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 /// Minimum rate in millions of blocks per second, equal to the goal "at most 4 ns per block".
 const RATE_MIN: f64 = 250.0;
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let processors = sys::machine::Machine::detect().processors;
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     if processors < 2 {
         eprintln!("left out: pointers between processes, this machine has one processor");
     } else {
-        rows.extend(pointers::run(options)?);
+        rows.extend(pointers::run_bench(options)?);
     }
     let from_c = CompiledPeer::with_library("splice", include_str!("../../peers/splice.c"));
     if let Err(why) = &from_c {
@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     }
     for dbuf in DBUF_SIZES {
         let program = from_c.as_ref().map(CompiledPeer::program).ok();
-        let setup = RefCell::new(Setup::new(dbuf)?);
+        let setup = RefCell::new(SpliceSetup::new(dbuf)?);
         for block in BLOCK_SIZES {
             rows.extend(measure_block_size(&setup, dbuf, block, (program, options.rounds))?);
         }
@@ -58,12 +58,12 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
 
 /// Measures one block size.
 fn measure_block_size(
-    setup: &RefCell<Setup>,
+    setup: &RefCell<SpliceSetup>,
     dbuf: usize,
     block: usize,
     (from_c, rounds): (Option<&Path>, usize),
 ) -> Result<Vec<Row>, String> {
-    let kernel = RefCell::new(Kernel::new(block)?);
+    let kernel = RefCell::new(KernelPipe::new(block)?);
     let ours = |name: &'static str, way: SpliceMethod, block: usize| Candidate {
         name,
         measure: Box::new(move || setup.borrow_mut().measure(way, block)),
@@ -75,17 +75,20 @@ fn measure_block_size(
         ours("read only", SpliceMethod::Read, block),
         ours("peek + write, spliced", SpliceMethod::PeekSpliced, block),
         ours("splice", SpliceMethod::Splice, block),
-        ours(MANY, SpliceMethod::SpliceMany, block),
+        ours(MANY_BLOCKS_NAME, SpliceMethod::SpliceMany, block),
         ours("peek only", SpliceMethod::Peek, block),
         ours("spliced, 64 B", SpliceMethod::PeekSpliced, 64),
         Candidate { name: "4 ns a block", measure: Box::new(|| Ok(RATE_MIN)) },
-        Candidate { name: "Linux pipe", measure: Box::new(|| kernel.borrow_mut().pipe()) },
-        Candidate { name: "Linux splice", measure: Box::new(|| kernel.borrow_mut().splice()) },
+        Candidate { name: "Linux pipe", measure: Box::new(|| kernel.borrow_mut().measure_pipe()) },
+        Candidate {
+            name: "Linux splice",
+            measure: Box::new(|| kernel.borrow_mut().measure_splice()),
+        },
     ];
     let compared = dbuf == DBUF_SIZES[0];
-    for (name, word) in FROM_C.into_iter().filter(|_| compared) {
+    for (name, word) in C_CANDIDATES.into_iter().filter(|_| compared) {
         let Some(program) = from_c else { continue };
-        let mut ring = Ring::start(program, word, 1, block)?;
+        let mut ring = RunningRing::start(program, word, 1, block)?;
         // The program moves blocks; converted from GB/s.
         let measure = move || Ok(ring.measure()? * 1e3 / block as f64);
         candidates.push(Candidate { name, measure: Box::new(measure) });
@@ -97,14 +100,14 @@ fn measure_block_size(
 }
 
 /// A splice of 64 blocks in one call.
-const MANY: &str = "splice, 64 blocks";
+const MANY_BLOCKS_NAME: &str = "splice, 64 blocks";
 /// The candidates from C: names, and arguments of the program.
-const FROM_C: [(&str, &str); 3] = [
+const C_CANDIDATES: [(&str, &str); 3] = [
     ("from C: read + write", "copy"),
     ("from C: splice", "splice"),
     ("from C: splice, 64 blocks", "splice-64"),
 ];
-/// The block size in bytes at which the path of a user is compared with the mechanism.
+/// Block size in bytes at which the C program is compared with the mechanism alone.
 const COMPARED_BLOCK: usize = 4096;
 
 fn goals(dbuf: usize, block: usize) -> Vec<Goal> {
@@ -119,12 +122,12 @@ fn goals(dbuf: usize, block: usize) -> Vec<Goal> {
     };
     if let (Some(target), true) = (over_copies, dbuf == DBUF_SIZES[0]) {
         goals.push(goal("read + write", target));
-        let [copies, one, many] = FROM_C.map(|(name, _)| name);
+        let [copies, one, many] = C_CANDIDATES.map(|(name, _)| name);
         let in_c =
             |candidate, reference, target| Goal { candidate, reference, goal: "G6 from C", target };
         goals.push(in_c(many, copies, target));
         if block == COMPARED_BLOCK {
-            goals.extend([in_c(one, "splice", 0.8), in_c(many, MANY, 0.8)]);
+            goals.extend([in_c(one, "splice", 0.8), in_c(many, MANY_BLOCKS_NAME, 0.8)]);
         }
     }
     goals

@@ -6,11 +6,11 @@
 //! bytes. The reference is a ring in C that works like DPDK's, compared by the number of bytes
 //! transferred.
 
-use super::setup::{error_text, id};
+use super::setup::{dbuf_id, error_text};
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
 use crate::peers::CompiledPeer;
-use crate::pipe::Ring;
+use crate::pipe::RunningRing;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use abi::access::{AccessList, Credentials};
@@ -27,7 +27,7 @@ use std::process::{Child, Command, Stdio};
 use sys::process::identity;
 
 /// Number of pointers in a batch.
-const BATCH: usize = 32;
+const POINTERS_PER_BATCH: usize = 32;
 /// Ring sizes in bytes: a size that fits the second-level cache of each processor, and the size
 /// that a self-scaling stream reaches on two processors (an eighth of a third-level cache of 32
 /// MB).
@@ -41,7 +41,7 @@ const SAME_CACHE_NS: f64 = 250.0;
 /// size.
 const COPY_LOOP: &str = include_str!("../../peers/burst.c");
 
-pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let copy_loop = CompiledPeer::new("burst", COPY_LOOP);
     if let Err(why) = &copy_loop {
         eprintln!("left out: the ring of bursts in C: {why}");
@@ -59,7 +59,7 @@ fn measure_ring_size(
     copy_loop: Option<&CompiledPeer>,
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
-    let mut sender = Sender::new(ring / size_of::<RichPointer>())?;
+    let mut sender = PointerSender::new(ring / size_of::<RichPointer>())?;
     let target = if Sentinel::measure() < SAME_CACHE_NS { 400.0 } else { 80.0 };
     let mut candidates = vec![
         Candidate { name: "goal", measure: Box::new(move || Ok(target)) },
@@ -67,7 +67,7 @@ fn measure_ring_size(
     ];
     if let Some(copy_loop) = copy_loop {
         let entries = ring / size_of::<u64>();
-        let mut ring = Ring::start(copy_loop.program(), &entries.to_string(), 2, 8)?;
+        let mut ring = RunningRing::start(copy_loop.program(), &entries.to_string(), 2, 8)?;
         // As many bytes, converted to pointers of 16.
         let measure = move || Ok(ring.measure()? * 1e3 / 16.0);
         candidates.push(Candidate { name: "burst of 32 in C", measure: Box::new(measure) });
@@ -78,34 +78,37 @@ fn measure_ring_size(
     interleave(("splice", &name, f64::NAN), "M/s", rounds, candidates, &goals)
 }
 
-struct Sender {
+struct PointerSender {
     output: Output,
     blocks: AllocationPool,
-    batch: [RichPointer; BATCH],
+    batch: [RichPointer; POINTERS_PER_BATCH],
     socket: OwnedFd,
     process: Child,
     _grants: GrantServer,
 }
 
-impl Sender {
+impl PointerSender {
     /// Creates a ring of `entries` pointers, and starts its reader.
     fn new(entries: usize) -> Result<Self, String> {
         let grants = GrantServer::open(Creator::new(8)).map_err(error_text)?;
         let shape = pool::PoolConfig { segment: 64 << 10, segments: 4 };
-        let backing = AllocationPool::new(id(1), shape, AccessList::private(identity()))
+        let backing = AllocationPool::new(dbuf_id(1), shape, AccessList::private(identity()))
             .map_err(error_text)?;
         grants.owner(|owner| owner.share(&backing)).map_err(error_text)?;
         // The pool of the blocks, which the reader requests at the first pointer.
-        let blocks = AllocationPool::new(id(3), shape, AccessList::private(identity()))
+        let blocks = AllocationPool::new(dbuf_id(3), shape, AccessList::private(identity()))
             .map_err(error_text)?;
         grants.owner(|owner| owner.share(&blocks)).map_err(error_text)?;
-        let place = blocks.pool().draft(BATCH * 64, BATCH * 64).map(|d| d.commit(BATCH * 64));
+        let place = blocks
+            .pool()
+            .draft(POINTERS_PER_BATCH * 64, POINTERS_PER_BATCH * 64)
+            .map(|d| d.commit(POINTERS_PER_BATCH * 64));
         let place = place.ok_or("no room for the blocks")?;
         let block = |at: usize| {
             let at = u32::try_from(at * 64).unwrap_or(0);
-            RichPointer::new(id(3), place, Class::YES).within(at, 64)
+            RichPointer::new(dbuf_id(3), place, Class::YES).within(at, 64)
         };
-        let config = Config { entries, ..Config::new(id(2)) };
+        let config = Config { entries, ..Config::new(dbuf_id(2)) };
         let (output, offers) = indirect(&config, Backing::new(backing)).map_err(error_text)?;
         let offer = offers.first().ok_or("no reader")?;
         let (_, grants_socket) =
@@ -129,7 +132,7 @@ impl Sender {
         sys::descriptor::send(&self.socket, &POINTER_COUNT.to_le_bytes(), &[])
             .map_err(error_text)?;
         let begin = sys::clock::monotonic();
-        for _ in 0..POINTER_COUNT / BATCH {
+        for _ in 0..POINTER_COUNT / POINTERS_PER_BATCH {
             let batch = std::hint::black_box(&self.batch);
             self.output.put_all(batch, self.blocks.pool()).map_err(error_text)?;
         }
@@ -144,7 +147,7 @@ impl Sender {
     }
 }
 
-impl Drop for Sender {
+impl Drop for PointerSender {
     fn drop(&mut self) {
         // It may be waiting; its state is not needed any more.
         let _ = self.process.kill();
@@ -162,7 +165,7 @@ pub(crate) fn serve(processor: usize) -> Result<(), String> {
     let mut input =
         Offer::from_descriptors(fds).and_then(|o| Input::open(o, &space)).map_err(error_text)?;
     let mut request = [0; 8];
-    let mut pointers = [RichPointer::default(); BATCH];
+    let mut pointers = [RichPointer::default(); POINTERS_PER_BATCH];
     loop {
         if sys::descriptor::receive(&socket, &mut request).map_err(error_text)?.0 == 0 {
             return Ok(());

@@ -46,7 +46,7 @@ struct StreamEnds {
 }
 
 /// A file in memory, and the streams to which it is written.
-pub(super) struct Setup {
+pub(super) struct SpliceSetup {
     file: Aggregate,
     /// A stream that holds the file's dbuf, so that it passes pointers.
     by_pointer: StreamEnds,
@@ -56,7 +56,7 @@ pub(super) struct Setup {
 }
 
 /// Returns a valid id.
-pub(super) fn id(number: u32) -> DbufId {
+pub(super) fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap_or_default()
 }
 
@@ -65,11 +65,11 @@ pub(super) fn error_text(why: impl std::fmt::Display) -> String {
     why.to_string()
 }
 
-impl Setup {
+impl SpliceSetup {
     pub(super) fn new(dbuf: usize) -> Result<Self, String> {
         let grants = GrantServer::open(Creator::new(8)).map_err(error_text)?;
         let bytes: Vec<u8> = (0..dbuf).map(|at| at as u8).collect();
-        let frozen = Frozen::read(id(1), &bytes[..], dbuf).map_err(error_text)?;
+        let frozen = Frozen::read(dbuf_id(1), &bytes[..], dbuf).map_err(error_text)?;
         let all = AccessList::private(identity());
         grants.owner(|owner| owner.share_frozen(&frozen, all)).map_err(error_text)?;
         let mut by_pointer = StreamEnds::new(&grants, 2)?;
@@ -159,11 +159,11 @@ fn move_block(
 impl StreamEnds {
     fn new(grants: &GrantServer, number: u32) -> Result<Self, String> {
         let shape = pool::PoolConfig { segment: 64 << 10, segments: BACKING_SIZE >> 16 };
-        let pool = AllocationPool::new(id(number), shape, AccessList::private(identity()))
+        let pool = AllocationPool::new(dbuf_id(number), shape, AccessList::private(identity()))
             .map_err(error_text)?;
         grants.owner(|owner| owner.share(&pool)).map_err(error_text)?;
         // Small enough for the first-level cache.
-        let config = Config { entries: 1024, ..Config::new(id(number + 1)) };
+        let config = Config { entries: 1024, ..Config::new(dbuf_id(number + 1)) };
         let (output, mut offers) = indirect(&config, Backing::new(pool)).map_err(error_text)?;
         let space = Space::new();
         let (_, socket) = grants.introduce(Credentials::from(identity())).map_err(error_text)?;
@@ -183,7 +183,7 @@ impl StreamEnds {
 }
 
 /// The Linux pipe, and splice(2).
-pub(super) struct Kernel {
+pub(super) struct KernelPipe {
     file: File,
     sink: File,
     reading: PipeReader,
@@ -191,7 +191,7 @@ pub(super) struct Kernel {
     out: Vec<u8>,
 }
 
-impl Kernel {
+impl KernelPipe {
     pub(super) fn new(block: usize) -> Result<Self, String> {
         let (reading, writing) = std::io::pipe().map_err(error_text)?;
         let file = sys::memory::Memfd::create("streamline-bench", 1 << 20).map_err(error_text)?;
@@ -202,7 +202,7 @@ impl Kernel {
     }
 
     /// Writes a block into the pipe and reads it, in one thread.
-    pub(super) fn pipe(&mut self) -> Result<f64, String> {
+    pub(super) fn measure_pipe(&mut self) -> Result<f64, String> {
         self.measure(|kernel| {
             kernel.writing.write_all(&kernel.out).map_err(error_text)?;
             kernel.reading.read_exact(&mut kernel.out).map_err(error_text)
@@ -210,7 +210,7 @@ impl Kernel {
     }
 
     /// Splices a block of a cached file into the pipe, and on to /dev/null.
-    pub(super) fn splice(&mut self) -> Result<f64, String> {
+    pub(super) fn measure_splice(&mut self) -> Result<f64, String> {
         let mut at = 0;
         self.measure(|kernel| {
             let length = kernel.out.len();

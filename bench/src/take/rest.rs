@@ -6,7 +6,7 @@
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;
-use crate::processes::{has_tap, interrupt_and_wait};
+use crate::processes::{has_ingress_program, interrupt_and_wait};
 use crate::row::Row;
 use ebpf::insn::{Insn, R0, encode};
 use std::io::{Read as _, Write as _};
@@ -28,7 +28,7 @@ const LINE: &str = "rx server0 take \"udp port 53\" | count";
 /// The value of `XDP_PASS`.
 const PASS: i32 = 2;
 
-pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let pair = Pair::new(Cable::default())
         .ok_or("needs root and `ip`: it creates two network namespaces")?;
     let alone = || transfer(&pair);
@@ -55,7 +55,7 @@ fn start(pair: &Pair) -> Result<Child, String> {
     let mut command = pair.server.command(own);
     command.args(["run", "--quiet", LINE]).stdout(Stdio::null());
     let child = command.spawn().map_err(|why| format!("{command:?}: {why}"))?;
-    wait_until(LINE, || has_tap(&pair.server));
+    wait_until(LINE, || has_ingress_program(&pair.server));
     Ok(child)
 }
 

@@ -14,7 +14,7 @@ use sys::bpf::{Anchor, Link, Program, RingBuffer, Rings, RingsLayout, Side};
 use testkit::net::Namespace;
 
 /// A time or number of bytes that a wake policy never reaches.
-pub(crate) const NEVER: u32 = u32::MAX >> 1;
+pub(crate) const UNREACHABLE_LIMIT: u32 = u32::MAX >> 1;
 /// Number of pointers per processor, as in the rings of a request.
 const POINTERS_PER_PROCESSOR: u32 = 1 << 14;
 
@@ -23,7 +23,8 @@ pub(crate) fn default_policy(shape: RingsLayout) -> WakePolicy {
     engine::kernel::doorbell_policy(&KernelRing::default(), shape)
 }
 
-/// Returns the wake policy of such a request for several readers.
+/// Returns the wake policy of a request that sets neither batches nor latency and has several
+/// readers.
 pub(crate) fn default_policy_for_many(shape: RingsLayout) -> WakePolicy {
     WakePolicy { wakes: Wakeup::Everyone, ..default_policy(shape) }
 }
@@ -50,7 +51,7 @@ impl Tap {
             RingsLayout { cpus, sinks: 1, pointers: POINTERS_PER_PROCESSOR, bytes, record_max };
         let rings = Rings::create("bench_ring", shape).map_err(|why| why.to_string())?;
         let bell = RingBuffer::create("bench_bell", 1 << 16).map_err(|why| why.to_string())?;
-        let program = program::load(&rings, &bell, when(shape))?;
+        let program = program::load_program(&rings, &bell, when(shape))?;
         Ok(Self { rings, bell, program, link: None })
     }
 
@@ -70,15 +71,19 @@ impl Tap {
 
     /// Returns the number of doorbells sent.
     pub(crate) fn doorbells_sent(&self) -> u64 {
-        self.sum(|cpu| self.rings.region(cpu).and_then(|r| r.scratch(NOTIFIED)).unwrap_or(0))
+        self.sum_over_processors(|cpu| {
+            self.rings.region(cpu).and_then(|r| r.scratch(NOTIFIED)).unwrap_or(0)
+        })
     }
 
     /// Returns the committed positions of all processors, summed.
     pub(crate) fn committed_sum(&self) -> u64 {
-        self.sum(|cpu| self.rings.region(cpu).map_or(0, |region| region.committed()))
+        self.sum_over_processors(|cpu| {
+            self.rings.region(cpu).map_or(0, |region| region.committed())
+        })
     }
 
-    fn sum(&self, one: impl Fn(u32) -> u64) -> u64 {
+    fn sum_over_processors(&self, one: impl Fn(u32) -> u64) -> u64 {
         (0..self.rings.shape().cpus).map(one).sum()
     }
 

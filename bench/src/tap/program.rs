@@ -11,7 +11,11 @@ use sys::bpf::{Program, ProgramKind, RingBuffer, Rings};
 const DELIVERY: Delivery = Delivery { number: 0, reader: 0, exit: 0, shared: false, failed: None };
 
 /// Loads the program that writes the tap's ring.
-pub(super) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Result<Program, String> {
+pub(super) fn load_program(
+    rings: &Rings,
+    ring: &RingBuffer,
+    bell: WakePolicy,
+) -> Result<Program, String> {
     let shape = rings.shape();
     let layout = Tap {
         cpus: shape.cpus,

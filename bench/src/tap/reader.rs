@@ -18,7 +18,7 @@ const SKIPPED_ONE_IN: u64 = 8;
 /// frame, so each check fetches that cache line from the writer's processor.
 const RECORDS_PER_CHECK: usize = 16;
 /// Number of words in the first message.
-const WORDS: usize = 5;
+const START_MESSAGE_WORDS: usize = 5;
 
 /// Number of records that a reader received and lost, and number of doorbells that woke it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl TapReader {
     }
 
     /// Returns the reader's process id.
-    pub(crate) fn process(&self) -> u32 {
+    pub(crate) fn process_id(&self) -> u32 {
         self.child.id()
     }
 
@@ -97,7 +97,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     // On a machine with one processor it is shared.
     let _ = sys::process::pin_to(processor);
     let socket = std::io::stdin();
-    let mut message = [0; WORDS * 8];
+    let mut message = [0; START_MESSAGE_WORDS * 8];
     let received = descriptor::receive(&socket, &mut message);
     let (_, mut descriptors) = received.map_err(|why| why.to_string())?;
     let [cpus, sinks, pointers, bytes, record_max] =
@@ -187,7 +187,7 @@ impl ReaderState {
             let end = head.min(next + RECORDS_PER_CHECK as u64);
             let mut copied = [None; RECORDS_PER_CHECK];
             for (number, place) in (next..end).zip(&mut copied) {
-                *place = self.copy(region, number, reserved);
+                *place = self.copy_record(region, number, reserved);
             }
             // The checked positions are read after the copies: `reserved` begins with a fence.
             (reserved, newest) = (region.reserved(), region.head(0));
@@ -205,7 +205,7 @@ impl ReaderState {
     }
 
     /// Copies a record; returns its position, or `None` if the writer has lapped it.
-    fn copy(&mut self, region: &Region<'_>, number: u64, reserved: u64) -> Option<u64> {
+    fn copy_record(&mut self, region: &Region<'_>, number: u64, reserved: u64) -> Option<u64> {
         let FramePointer { position, length, .. } = region.pointer(0, number)?;
         // A lapped record is not copied, or the reader would never catch up.
         if self.may_be_lapped(position, reserved) {

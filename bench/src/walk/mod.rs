@@ -1,4 +1,4 @@
-//! `bench walk`: the number of blocks that a thread walks at once. FEATURES K2 [SL §6.2, Th §5.2.1]
+//! `bench walk`: the number of blocks in a batch of a walk. FEATURES K2 [SL §6.2, Th §5.2.1]
 //!
 //! Captures of short and of long blocks are replayed from the page cache through few and through
 //! many filters: cheap filters, which read one byte; different filters, with separate code; filters
@@ -13,7 +13,7 @@
 mod order;
 
 use crate::harness::{
-    Better, Candidate, Goal, Samples, is_selected, measure_interleaved, median, rows,
+    Better, Candidate, Goal, Samples, is_selected, measure_interleaved, median, rows_of_samples,
 };
 use crate::line::run_request;
 use crate::options::Options;
@@ -24,14 +24,14 @@ use std::path::Path;
 
 /// The batch sizes to compare, each as its name in rows and its option of the request.
 const CANDIDATES: [(&str, &str); 5] = [
-    (DEFAULT, ""),
+    (DEFAULT_BATCH_NAME, ""),
     ("32", "--batch=32"),
     ("16", "--batch=16"),
     ("8", "--batch=8"),
     ("1", "--batch=1"),
 ];
 /// Name of the default batch size, a full batch.
-const DEFAULT: &str = "64";
+const DEFAULT_BATCH_NAME: &str = "64";
 /// Block lengths in bytes: the shortest and the longest frames of Ethernet, and longer frames that
 /// a network card has merged.
 const BLOCK_LENGTHS: [u64; 4] = [64, 1_500, 16_000, 64_000];
@@ -67,7 +67,7 @@ const CHAINS: [(&[&str], &str, &[usize]); 3] = [
     (EVERY_BYTE_FILTERS, "every byte", &[2, 8, 32]),
 ];
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     // Everything on one processor, whose caches are measured.
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let folder = TempDirectory::new("walk").map_err(|why| why.to_string())?;
@@ -101,8 +101,8 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             let row = format!("by hand, {filters} {name}, {length} B");
             if is_selected(&row) {
                 let text = repeat_filters(kinds, filters);
-                let by_hand = order::candidates(&text, length)?;
-                all.extend(compare_with_best(&row, DEFAULT, by_hand, options)?);
+                let by_hand = order::batch_size_candidates(&text, length)?;
+                all.extend(compare_with_best(&row, DEFAULT_BATCH_NAME, by_hand, options)?);
             }
         }
     }
@@ -130,7 +130,7 @@ fn measure_request(
         let measure = move || measure_rate(&text).and_then(|_| measure_rate(&text));
         Candidate { name, measure: Box::new(measure) }
     });
-    compare_with_best(row, DEFAULT, candidates.into(), options)
+    compare_with_best(row, DEFAULT_BATCH_NAME, candidates.into(), options)
 }
 
 /// Runs a request; returns millions of blocks per second. Fails unless the first filter receives
@@ -155,13 +155,19 @@ fn compare_with_best(
     options: &Options,
 ) -> Result<Vec<Row>, String> {
     let (sentinel_ns, samples) = measure_interleaved(options.rounds, candidates)?;
-    let goals: Vec<Goal> = goal(&samples, one).into_iter().collect();
-    Ok(rows(("walk", row, f64::NAN), ("Mblocks/s", Better::More), sentinel_ns, &samples, &goals))
+    let goals: Vec<Goal> = goal_within_a_tenth(&samples, one).into_iter().collect();
+    Ok(rows_of_samples(
+        ("walk", row, f64::NAN),
+        ("Mblocks/s", Better::More),
+        sentinel_ns,
+        &samples,
+        &goals,
+    ))
 }
 
 /// Returns the goal that the rate of the candidate `one` is within a tenth of the best of the
 /// others; `None` without other candidates.
-fn goal(samples: &[Samples], one: &str) -> Option<Goal> {
+fn goal_within_a_tenth(samples: &[Samples], one: &str) -> Option<Goal> {
     let judged = samples.iter().find(|samples| samples.name == one)?;
     let others = samples.iter().filter(|samples| samples.name != one);
     let best = others.max_by(|a, b| median(&a.values).total_cmp(&median(&b.values)))?;
@@ -176,10 +182,10 @@ mod tests {
     fn k2_choice_is_judged_against_the_best_candidate() {
         let samples = [("64", 9.0), ("32", 8.0), ("8", 10.0), ("1", 2.0)]
             .map(|(name, value)| Samples { name, values: vec![value; 3] });
-        let goal = goal(&samples, DEFAULT).unwrap();
+        let goal = goal_within_a_tenth(&samples, DEFAULT_BATCH_NAME).unwrap();
         assert_eq!((goal.candidate, goal.reference), ("64", "8"));
         assert_eq!(crate::line::plan_request("generate | discard").unwrap().batch.max, 64);
-        let rows = rows(("walk", "r", 0.0), ("x", Better::More), 0.0, &samples, &[goal]);
+        let rows = rows_of_samples(("walk", "r", 0.0), ("x", Better::More), 0.0, &samples, &[goal]);
         let last = rows.last().unwrap();
         assert_eq!((last.goal, last.ratio), (Some("K2"), 0.9));
         assert!(last.target.unwrap() > 0.9, "a tenth of the best is less than that");

@@ -1,6 +1,7 @@
-//! Measurement of filters that are called directly, each for a number of blocks before the next
-//! filter: for part of a batch, a full batch of 64, and several batches of 256 or 1024 blocks in
-//! total. Without walk, ledger and source, only calls and their memory accesses remain.
+//! Measurement of filters that are called directly. Each filter is called for a number of blocks
+//! before the next filter is called: for part of a batch, a full batch of 64, or several batches of
+//! 256 or 1024 blocks in total. Without walk, ledger and source, only the calls and their memory
+//! accesses remain.
 
 use crate::harness::Candidate;
 use crate::line::plan_request;
@@ -27,7 +28,10 @@ const MEASURED_BLOCKS_MAX: usize = 65_536;
 const MEASURED_BYTES: usize = 256 << 20;
 
 /// Returns the candidates for the given filters over blocks of `length` bytes.
-pub(super) fn candidates(filters: &str, length: u64) -> Result<Vec<Candidate<'static>>, String> {
+pub(super) fn batch_size_candidates(
+    filters: &str,
+    length: u64,
+) -> Result<Vec<Candidate<'static>>, String> {
     let bench = Rc::new(RefCell::new(HandWalk::new(filters, length)?));
     Ok(BATCH_SIZES
         .map(|(blocks, name)| {
@@ -82,13 +86,13 @@ impl HandWalk {
             (MEASURED_BYTES / self.memory.len()).clamp(1, MEASURED_BLOCKS_MAX / BLOCKS_PER_PASS);
         let begin = sys::clock::monotonic();
         for _ in 0..passes {
-            self.pass(at_once)?;
+            self.run_pass(at_once)?;
         }
         let elapsed = sys::clock::monotonic() - begin;
         Ok((passes * BLOCKS_PER_PASS) as f64 * 1e3 / elapsed as f64)
     }
 
-    fn pass(&mut self, at_once: usize) -> Result<(), String> {
+    fn run_pass(&mut self, at_once: usize) -> Result<(), String> {
         let Self { filters, memory, entries, batch_memory } = self;
         let dbuf = entries.first().map(|entry| entry.pointer.dbuf()).ok_or("no blocks")?;
         for group in entries.chunks(at_once) {
@@ -101,7 +105,7 @@ impl HandWalk {
             }
             for (filter, counts) in &mut *filters {
                 for batch in &mut taken {
-                    call(filter, counts, batch)?;
+                    call_filter(filter, counts, batch)?;
                 }
             }
             batch_memory.extend(taken.into_iter().map(Batch::into_memory));
@@ -110,8 +114,12 @@ impl HandWalk {
     }
 }
 
-/// Calls a filter in the way a space does.
-fn call<'a>(filter: &mut Filter, counts: &mut Counts, batch: &mut Batch<'a>) -> Result<(), String> {
+/// Calls a filter as a space does.
+fn call_filter<'a>(
+    filter: &mut Filter,
+    counts: &mut Counts,
+    batch: &mut Batch<'a>,
+) -> Result<(), String> {
     match filter {
         Filter::Statistics(filter) => filter.record(batch.tags(), 0),
         Filter::Lanes(filter) => {
@@ -127,7 +135,8 @@ fn call<'a>(filter: &mut Filter, counts: &mut Counts, batch: &mut Batch<'a>) -> 
     Ok(())
 }
 
-/// A space without functions, in which all bytes are present and no block is held or edited.
+/// A space that provides no services. All bytes are present, and no block is held or
+/// edited.
 struct NullSpace;
 
 impl<'a> Gateway<'a> for NullSpace {
@@ -167,14 +176,14 @@ mod tests {
     fn k2_every_filter_receives_all_blocks_at_any_batch_size() {
         for (at_once, name) in BATCH_SIZES {
             let mut bench = HandWalk::new("ipproto |all hist of=length |all", 64).unwrap();
-            bench.pass(at_once).unwrap();
+            bench.run_pass(at_once).unwrap();
             let [_, (Filter::Statistics(hist), _)] = &mut *bench.filters else {
                 panic!("two filters, the second of which counts")
             };
             let counted = hist.report().rows.first().map(|(_, blocks)| *blocks);
             assert_eq!(counted, Some(BLOCKS_PER_PASS as u64), "{name}");
         }
-        let why = HandWalk::new("tcp |all", 64).unwrap().pass(1).unwrap_err();
+        let why = HandWalk::new("tcp |all", 64).unwrap().run_pass(1).unwrap_err();
         assert!(why.contains("needs more"), "{why}");
     }
 }

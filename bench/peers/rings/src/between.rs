@@ -30,8 +30,8 @@ fn reply(word: &str) -> Result<(), String> {
     writeln!(out, "{word}").and_then(|()| out.flush()).map_err(error_text)
 }
 
-/// The reading process, as the writer handles it; the process ends at the end of its standard
-/// input.
+/// The reading process, from the writer's point of view. The process ends when its standard input
+/// is closed.
 pub(crate) struct ReaderProcess {
     process: Child,
     orders: Option<ChildStdin>,
