@@ -16,6 +16,9 @@ use crate::language::tree::{Branch, FilterTerm, Label, Operator, Request, Term};
 use crate::language::{Diagnostic, Span};
 use crate::registry::Registry;
 
+/// The warning about an arc between two marked nodes that the text repeats.
+pub(crate) const REPEATED_ARC: &str = "this arc is given twice";
+
 /// The graph of a request while the checks complete it.
 pub(super) struct Draft<'t> {
     pub(super) nodes: Vec<DraftNode<'t>>,
@@ -341,7 +344,7 @@ impl<'t> Draft<'t> {
             edge.from == from && edge.to == entry.node && text(edge.arc, &edge.branch) == wanted
         })?;
         self.mistakes.push(
-            Diagnostic::warning(pipe.span, "this arc is given twice")
+            Diagnostic::warning(pipe.span, REPEATED_ARC)
                 .why("equal marks are one node, so blocks pass it once"),
         );
         Some(EdgeId(at))

@@ -1,7 +1,8 @@
 //! Replacement of the entire text. Filters that both texts have in common are found and kept.
 
+use super::kinds::{EditResult, InvalidEdit};
+use super::origins::print_with_origins;
 use super::tree::{filters, parse_tree, without_sandbox};
-use super::{EditResult, InvalidEdit, print_with_origins};
 use crate::language::Request;
 use crate::language::tree::{FilterTerm, Term};
 

@@ -1,9 +1,11 @@
 //! Tests of edits: each applies an edit to a request and checks the resulting request.
 
 use super::*;
+use crate::language::Span;
 use crate::registry::RegistryList;
 use filter::catalog;
 use tree::parse_tree;
+use words::USAGE;
 
 /// A registry of the filters of the catalog.
 const CATALOG: RegistryList<'_> =

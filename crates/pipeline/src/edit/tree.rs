@@ -3,7 +3,7 @@
 //! Inserted terms have the span [`NEW_SPAN`]. All other terms keep their span in the old text,
 //! which identifies them.
 
-use super::InvalidEdit;
+use super::kinds::InvalidEdit;
 use crate::language::tree::{Argument, Branch, Classes, FilterTerm, Group, Label, Name, Pipe};
 use crate::language::tree::{Operator, Pipeline, Stage, Term, Text};
 use crate::language::{Request, Severity, Span, parse};
@@ -19,7 +19,7 @@ pub(super) const FIRST_THREAD: &str = "thread0";
 const SANDBOX_KEYWORD: &str = "sandbox";
 
 /// The span of inserted terms.
-const NEW_SPAN: Span = Span { start: usize::MAX, end: usize::MAX };
+pub(super) const NEW_SPAN: Span = Span { start: usize::MAX, end: usize::MAX };
 
 /// Parses a text. Fails with the first syntax error. In the message, the text is called `what`.
 pub(crate) fn parse_tree(text: &str, what: &str) -> Result<Request, InvalidEdit> {
@@ -90,7 +90,7 @@ pub(crate) fn for_each_filter(term: &mut Term, act: &mut dyn FnMut(&mut FilterTe
     }
 }
 
-fn plain_pipe() -> Pipe {
+pub(super) fn plain_pipe() -> Pipe {
     Pipe { label: None, span: NEW_SPAN }
 }
 

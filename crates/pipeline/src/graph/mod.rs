@@ -49,6 +49,9 @@ pub struct Graph {
     pub joins: Vec<Join>,
     /// The options of the request, checked, without defaults.
     pub options: Arguments,
+    /// True if the nodes are planned as one connected component whatever the edges, so that they
+    /// share threads. A running path is one even if a change leaves nothing between its sources.
+    pub one_component: bool,
 }
 
 /// An index into `Graph::nodes`.

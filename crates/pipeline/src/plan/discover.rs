@@ -162,6 +162,9 @@ fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool
 
 /// Returns the number of each node's connected component, in the order of the text.
 fn find_components(graph: &Graph) -> Vec<usize> {
+    if graph.one_component {
+        return vec![0; graph.nodes.len()];
+    }
     let mut component: Vec<usize> = (0..graph.nodes.len()).collect();
     let joined = graph.edges.iter().map(|e| (e.from.0, e.to.0));
     let inside = graph.ids().filter_map(|(id, node)| Some((id.0, node.inside?.0)));

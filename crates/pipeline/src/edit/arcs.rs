@@ -1,0 +1,301 @@
+//! Edits of arcs: a filter is added beside others, a subtree is removed or moved to another parent,
+//! a node gets a further parent or loses one.
+//!
+//! A node that loses its last output gets the sink `discard`, so that a path does not begin to
+//! print what was read before. The next subtree that is attached replaces it.
+
+use super::attach::{PLACEHOLDER, attach, parse_label, placeholder};
+use super::cut::{cut, incoming_label, isolate, parents, path_to, remove_single_branches};
+use super::cut::{term_at, term_at_mut};
+use super::find::find_filter;
+use super::kinds::{Edit, EditResult, InvalidEdit, NodeOutput};
+use super::marks::{self, FreshMarks, uses};
+use super::origins::{Origins, print_with_origins};
+use super::remove::{node_at, put_back, remove};
+use super::tree::{NEW_SPAN, filters, parse_filter, parse_tree};
+use crate::check::REPEATED_ARC;
+use crate::graph::{Edge, Graph, NodeId, reachable};
+use crate::language::tree::{Branch, FilterTerm, Term};
+use crate::language::{Request, Severity, Span};
+use crate::read::read_request;
+use crate::registry::Registry;
+use filter::FilterKind;
+
+/// Applies an edit of arcs to a request with this text.
+pub(super) fn apply(
+    edit: &Edit,
+    text: &str,
+    mut request: Request,
+    registry: &dyn Registry,
+) -> Result<EditResult, InvalidEdit> {
+    let (origins, old_marks) = (Origins::new(&request), marks::all(&request));
+    let before = read_request(text, registry).0;
+    match edit {
+        Edit::Add { filter, below: None } => request.pipelines.push(parse_filter(filter)?),
+        Edit::Add { filter, below: Some(below) } => {
+            let branch = branch_for(below, parse_filter(filter)?)?;
+            let at = find_filter(&request, &below.node)?;
+            attach(&mut request, at, branch)?;
+        }
+        Edit::RemoveBelow { node, all } => {
+            let at = find_filter(&request, node)?;
+            if !all {
+                refuse_content(node, at, &before)?;
+            }
+            remove(&mut request, at, (&before, &origins))?;
+        }
+        Edit::Reattach { node, from, below } => {
+            reattach(&mut request, (node, from.as_ref(), below), &before)?;
+        }
+        Edit::Join { node, below } => {
+            let at = find_filter(&request, node)?;
+            let parent = find_filter(&request, &below.node)?;
+            let reference = reference_to(&mut request, at, node)?;
+            let branch = branch_for(below, Term::Filter(reference))?;
+            attach(&mut request, parent, branch)?;
+        }
+        Edit::Sever { node, from } => sever(&mut request, node, from)?,
+        _ => return Err(InvalidEdit("it is no edit of arcs".to_owned())),
+    }
+    if request.pipelines.is_empty() {
+        return Err(InvalidEdit("nothing of the request would be left".to_owned()));
+    }
+    request.pipelines.iter_mut().for_each(remove_single_branches);
+    marks::remove_needless(&mut request, &old_marks);
+    let edited = print_with_origins(&request, &origins.of(&request))?;
+    let (after, mistakes) = read_request(&edited.text, registry);
+    if mistakes.iter().any(|mistake| mistake.severity == Severity::Error) {
+        // The caller reports them with their places.
+        return Ok(edited);
+    }
+    if !matches!(edit, Edit::RemoveBelow { .. }) {
+        refuse_losses(&edited, &origins, text)?;
+    }
+    if let Edit::Join { node, below } | Edit::Reattach { node, below, .. } = edit
+        && (has_equal_arcs(&after) || mistakes.iter().any(|known| known.what == REPEATED_ARC))
+    {
+        return Err(InvalidEdit(format!("`{node}` is below `{below}` already")));
+    }
+    end_open_outputs(edited, (&before, &after))
+}
+
+/// Refuses an edit after which a node would have no input: it would be severed from all sources.
+fn refuse_losses(edited: &EditResult, old: &Origins, text: &str) -> Result<(), InvalidEdit> {
+    let kept = |span: &Span| edited.filters.iter().any(|(_, old)| *old == Some(*span));
+    let lost = old.first_uses().find(|(name, span)| *name != PLACEHOLDER && !kept(span));
+    match lost {
+        None => Ok(()),
+        Some((_, span)) => {
+            let node = text.get(span.start..span.end).unwrap_or_default();
+            Err(InvalidEdit(format!("no other source would lead to `{node}`")))
+        }
+    }
+}
+
+/// Returns true if two arcs lead from the same node to the same node for the same classes.
+fn has_equal_arcs(graph: &Graph) -> bool {
+    graph.edges.iter().enumerate().any(|(index, edge)| {
+        let same = |other: &&Edge| {
+            (other.from, other.to, &other.classes) == (edge.from, edge.to, &edge.classes)
+        };
+        graph.edges[..index].iter().any(|other| same(&other))
+    })
+}
+
+/// Returns a term as a branch for an output.
+fn branch_for(output: &NodeOutput, term: Term) -> Result<Branch, InvalidEdit> {
+    let label = output.class.as_deref().map(parse_label).transpose()?;
+    Ok(Branch { label, term, span: NEW_SPAN })
+}
+
+/// Returns a further use of the node at a span, which gets a mark if it has none.
+fn reference_to(request: &mut Request, at: Span, node: &str) -> Result<FilterTerm, InvalidEdit> {
+    let mut fresh = FreshMarks::new(request);
+    let path = path_to(request, at);
+    match path.and_then(|path| term_at_mut(request, &path)) {
+        Some(Term::Filter(found)) => Ok(fresh.reference(found)),
+        _ => Err(InvalidEdit(format!("the request has no `{node}`"))),
+    }
+}
+
+/// Returns the spans of those uses of a node to which an arc leads.
+fn uses_with_parents(request: &Request, at: Span) -> Vec<Span> {
+    let leads = |span: &Span| path_to(request, *span).is_some_and(|p| has_parent(request, &p));
+    uses(request, at).into_iter().filter(leads).collect()
+}
+
+fn has_parent(request: &Request, path: &[usize]) -> bool {
+    (1..path.len()).any(|level| {
+        matches!(term_at(request, &path[..level]), Some(Term::Pipeline(_))) && path[level] > 0
+    })
+}
+
+/// Refuses to remove a node with something below it.
+fn refuse_content(node: &str, at: Span, graph: &Graph) -> Result<(), InvalidEdit> {
+    let Some(id) = node_at(graph, at) else { return Ok(()) };
+    let content = graph.outputs(id).map(|edge| graph.node(edge.to));
+    match content.map(|node| node.name()).find(|name| *name != PLACEHOLDER) {
+        None => Ok(()),
+        Some(below) => Err(InvalidEdit(format!(
+            "`{node}` is not empty: `{below}` is below it (`remove {node} all` removes both)"
+        ))),
+    }
+}
+
+/// Severs a node from one parent, by default the first, and attaches it with everything below it to
+/// another one.
+fn reattach(
+    request: &mut Request,
+    (node, from, below): (&str, Option<&NodeOutput>, &NodeOutput),
+    graph: &Graph,
+) -> Result<(), InvalidEdit> {
+    let at = find_filter(request, node)?;
+    let parent = find_filter(request, &below.node)?;
+    let label = below.class.as_deref().map(parse_label).transpose()?;
+    let Some(first) = uses_with_parents(request, at).first().copied() else {
+        return Err(InvalidEdit(format!("`{node}` is a source: it is below nothing")));
+    };
+    refuse_cycle((node, at), (&below.node, parent), graph)?;
+    let arc = match from {
+        None => isolate_first_parent(request, (node, at), first)?,
+        Some(from) => {
+            let missing = || InvalidEdit(format!("`{node}` is not below `{from}`"));
+            isolate_arc(request, at, from)?.ok_or_else(missing)?
+        }
+    };
+    let subtree = cut(request, arc)?;
+    attach(request, parent, Branch { label, ..subtree })
+}
+
+/// Rewrites the request so that only the first parent of a use leads there. Returns that use.
+fn isolate_first_parent(
+    request: &mut Request,
+    (node, at): (&str, Span),
+    first: Span,
+) -> Result<Span, InvalidEdit> {
+    let from = parents(request, &path_to(request, first).unwrap_or_default());
+    let from: Vec<Option<Span>> = from.iter().map(|from| from.map(|from| from.span)).collect();
+    match from.as_slice() {
+        [] | [_] => Ok(first),
+        [Some(parent), ..] => {
+            let parent = *parent;
+            isolate(request, parent)?;
+            Ok(use_below(request, at, (parent, None)).unwrap_or(first))
+        }
+        [None, ..] => {
+            let why = "is below an expression and below others: give the whole new request";
+            Err(InvalidEdit(format!("`{node}` {why}")))
+        }
+    }
+}
+
+/// Rewrites the request so that only `from` leads to a use of the node. Returns that use; `None` if
+/// there is none.
+fn isolate_arc(
+    request: &mut Request,
+    at: Span,
+    from: &NodeOutput,
+) -> Result<Option<Span>, InvalidEdit> {
+    let parent = find_filter(request, &from.node)?;
+    let label = from.class.as_deref().map(parse_label).transpose()?.map(|label| label.to_string());
+    for parent_at in uses(request, parent) {
+        if use_below(request, at, (parent_at, label.as_deref())).is_some() {
+            isolate(request, parent_at)?;
+            return Ok(use_below(request, at, (parent_at, label.as_deref())));
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses to attach a node to itself or to a node below it.
+fn refuse_cycle(
+    (node, at): (&str, Span),
+    (parent, parent_at): (&str, Span),
+    graph: &Graph,
+) -> Result<(), InvalidEdit> {
+    let (Some(id), Some(to)) = (node_at(graph, at), node_at(graph, parent_at)) else {
+        return Ok(());
+    };
+    let next = |id: NodeId| graph.outputs(id).filter(|e| !e.back).map(|e| e.to).collect::<Vec<_>>();
+    match reachable(&[id], next).contains(&to) {
+        false => Ok(()),
+        true if id == to => Err(InvalidEdit(format!("`{node}` cannot be below itself"))),
+        true => Err(InvalidEdit(format!("`{parent}` is below `{node}`: it would lead to itself"))),
+    }
+}
+
+/// Returns the use of a node to which a use of a parent leads, over an arc with this label if
+/// one is given.
+fn use_below(
+    request: &Request,
+    at: Span,
+    (parent_at, label): (Span, Option<&str>),
+) -> Option<Span> {
+    uses(request, at).into_iter().find(|span| {
+        let path = path_to(request, *span).unwrap_or_default();
+        parents(request, &path).iter().flatten().any(|parent| parent.span == parent_at)
+            && label.is_none_or(|label| incoming_label(request, &path).as_deref() == Some(label))
+    })
+}
+
+/// Severs a node from one of its parents: over arcs of one label, or entirely.
+fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), InvalidEdit> {
+    let mut at = find_filter(request, node)?;
+    let mut severed = false;
+    while let Some(arc) = isolate_arc(request, at, from)? {
+        let others = uses(request, at).into_iter().find(|other| *other != arc);
+        // Without another parent the node would have no input.
+        if uses_with_parents(request, at).len() < 2 {
+            let why = "remove it, or move it below another node";
+            return Err(InvalidEdit(format!("`{from}` is the only parent of `{node}`: {why}")));
+        }
+        let tail = cut(request, arc)?;
+        put_back(request, tail.term);
+        severed = true;
+        at = others.unwrap_or(at);
+    }
+    match severed {
+        true => Ok(()),
+        false => Err(InvalidEdit(format!("`{node}` is not below `{from}`"))),
+    }
+}
+
+/// Adds the sink `discard` behind filters that the edit has left without output, and behind a new
+/// source alone.
+fn end_open_outputs(
+    edited: EditResult,
+    (before, after): (&Graph, &Graph),
+) -> Result<EditResult, InvalidEdit> {
+    let origin = |span: Span| {
+        let found = edited.filters.iter().find(|(new, _)| new.start == span.start);
+        found.map(|(new, old)| (*new, *old))
+    };
+    let mut open = Vec::new();
+    for id in after.ends() {
+        let node = after.node(id);
+        let Some(used) = node.filter() else { continue };
+        let source = node.kind() == Some(FilterKind::Source);
+        let sink = node.kind() == Some(FilterKind::Sink);
+        if sink || used.description.ends_with_report() || node.is_process() && !source {
+            continue;
+        }
+        let Some((here, old)) = origin(node.span) else { continue };
+        let old = old.and_then(|old| node_at(before, old));
+        let lost = old.is_some_and(|old| before.outputs(old).next().is_some());
+        if lost || old.is_none() && source {
+            open.push(here);
+        }
+    }
+    if open.is_empty() {
+        return Ok(edited);
+    }
+    let mut request = parse_tree(&edited.text, "the new request")?;
+    let known: Vec<(Span, Option<Span>)> = edited.filters;
+    for at in open {
+        attach(&mut request, at, Branch { label: None, term: placeholder(), span: NEW_SPAN })?;
+    }
+    let origins: Vec<Option<Span>> = filters(&request)
+        .map(|node| known.iter().find(|(new, _)| *new == node.span).and_then(|(_, old)| *old))
+        .collect();
+    print_with_origins(&request, &origins)
+}

@@ -1,0 +1,111 @@
+//! Attachment of a subtree to an output of a node, beside what is there.
+
+use super::cut::{
+    SPLITTER, from_stages, into_stages, is_followed, is_operand, path_to, term_at_mut,
+};
+use super::kinds::InvalidEdit;
+use super::marks::FreshMarks;
+use super::tree::{NEW_SPAN, parse_tree, plain_pipe};
+use crate::language::tree::{
+    Branch, FilterTerm, Group, Label, Name, Operator, Pipe, Pipeline, Term,
+};
+use crate::language::{Request, Span};
+
+/// The sink at the end of a node that nothing reads.
+pub(super) const PLACEHOLDER: &str = "discard";
+
+/// Parses the classes of an output, such as `80` or `ssh:telnet`.
+pub(super) fn parse_label(classes: &str) -> Result<Label, InvalidEdit> {
+    let invalid = || InvalidEdit(format!("`{classes}` is no class: write `NODE/80` or `NODE/!80`"));
+    let request = parse_tree(&format!("a |{classes} b"), "").map_err(|_| invalid())?;
+    match request.pipelines.into_iter().next() {
+        Some(Term::Pipeline(Pipeline { mut rest, .. })) if rest.len() == 1 => {
+            rest.pop().and_then(|stage| stage.arc.label).ok_or_else(invalid)
+        }
+        _ => Err(invalid()),
+    }
+}
+
+/// Returns the sink for a node that nothing reads.
+pub(super) fn placeholder() -> Term {
+    let name = Name { text: PLACEHOLDER.to_owned(), span: NEW_SPAN };
+    let arguments = Vec::new();
+    Term::Filter(FilterTerm { name, arguments, mark: None, pin: None, span: NEW_SPAN })
+}
+
+fn is_placeholder(stages: &[(Pipe, Term)]) -> bool {
+    match stages {
+        [(Pipe { label: None, .. }, Term::Filter(node))] => {
+            let FilterTerm { name, arguments, mark: None, pin: None, .. } = node else {
+                return false;
+            };
+            name.text == PLACEHOLDER && arguments.is_empty()
+        }
+        _ => false,
+    }
+}
+
+/// Attaches a branch to the output of the filter with this span. A placeholder there is replaced;
+/// everything else stays.
+pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<(), InvalidEdit> {
+    let missing = || InvalidEdit("the filter has left the request".to_owned());
+    let path = path_to(request, at).ok_or_else(missing)?;
+    let (last, parent) = path.split_last().ok_or_else(missing)?;
+    let apart = is_operand(request, &path) || is_followed(request, &path);
+    let mut marks = FreshMarks::new(request);
+    let Some(Term::Filter(node)) = term_at_mut(request, &path) else { return Err(missing()) };
+    let splits = node.name.text == SPLITTER;
+    let why = "deals blocks to its branches: give the whole new request";
+    let refused = || InvalidEdit(format!("`{SPLITTER}` {why}"));
+    if apart {
+        if splits {
+            return Err(refused());
+        }
+        let reference = Term::Filter(marks.reference(node));
+        let arc = Pipe { label: branch.label, span: NEW_SPAN };
+        request.pipelines.push(from_stages(vec![(plain_pipe(), reference), (arc, branch.term)]));
+        return Ok(());
+    }
+    let (place, index) = match term_at_mut(request, parent) {
+        Some(Term::Pipeline(_)) => (parent, *last),
+        _ => (&path[..], 0),
+    };
+    let Some(whole) = term_at_mut(request, place) else { return Err(missing()) };
+    let mut stages = into_stages(whole.clone());
+    let after = stages.split_off(index + 1);
+    if splits && !can_be_dealt(&after, &branch) {
+        return Err(refused());
+    }
+    stages.push(beside(after, branch));
+    *whole = from_stages(stages);
+    Ok(())
+}
+
+/// Returns true if a branch after a splitter only becomes one more of those to which it deals.
+fn can_be_dealt(after: &[(Pipe, Term)], branch: &Branch) -> bool {
+    match after {
+        [(Pipe { label: None, .. }, Term::Group(group))] => {
+            let labelled = group.branches.iter().any(|branch| branch.label.is_some());
+            group.operator == Operator::Parallel && labelled == branch.label.is_some()
+        }
+        _ => false,
+    }
+}
+
+/// Returns the stage that leads to these stages and to a branch.
+fn beside(mut after: Vec<(Pipe, Term)>, branch: Branch) -> (Pipe, Term) {
+    if after.is_empty() || is_placeholder(&after) {
+        return (Pipe { label: branch.label, span: NEW_SPAN }, branch.term);
+    }
+    if let [(Pipe { label: None, .. }, Term::Group(group))] = after.as_mut_slice()
+        && group.operator == Operator::Parallel
+    {
+        group.branches.push(branch);
+        return after.remove(0);
+    }
+    let label = after[0].0.label.take();
+    let old = Branch { label, term: from_stages(after), span: NEW_SPAN };
+    let branches = vec![old, branch];
+    let group = Group { operator: Operator::Parallel, branches, span: NEW_SPAN };
+    (plain_pipe(), Term::Group(group))
+}

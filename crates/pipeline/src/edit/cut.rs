@@ -1,0 +1,324 @@
+//! Removal of a subtree from the tree of a request.
+//!
+//! The subtree of a filter is the filter and the stages after it. Where branches meet behind it,
+//! the common stages get marks, and the subtree refers to them.
+
+use super::kinds::InvalidEdit;
+use super::marks::FreshMarks;
+use super::tree::{NEW_SPAN, plain_pipe};
+use crate::language::tree::{
+    Branch, FilterTerm, Group, Label, Operator, Pipe, Pipeline, Stage, Term,
+};
+use crate::language::{Request, Span};
+
+/// The filter that deals its input to the branches after it.
+pub(super) const SPLITTER: &str = "split_rr";
+
+/// The position of a term: the index of its pipeline, then at each level the index of the stage,
+/// branch or operand.
+pub(super) type TermPath = Vec<usize>;
+
+/// Returns the position of the filter with this span.
+pub(super) fn path_to(request: &Request, at: Span) -> Option<TermPath> {
+    fn within(term: &Term, at: Span, path: &mut TermPath) -> bool {
+        if let Term::Filter(node) = term {
+            return node.span == at;
+        }
+        children(term).into_iter().enumerate().any(|(index, child)| {
+            path.push(index);
+            let found = within(child, at, path);
+            if !found {
+                path.pop();
+            }
+            found
+        })
+    }
+    request.pipelines.iter().enumerate().find_map(|(index, term)| {
+        let mut path = vec![index];
+        within(term, at, &mut path).then_some(path)
+    })
+}
+
+fn children(term: &Term) -> Vec<&Term> {
+    match term {
+        Term::Hole(_) | Term::Filter(_) => Vec::new(),
+        Term::Not(not) => vec![&not.term],
+        Term::Group(group) => group.branches.iter().map(|branch| &branch.term).collect(),
+        Term::Pipeline(Pipeline { first, rest, .. }) => {
+            std::iter::once(&**first).chain(rest.iter().map(|stage| &stage.term)).collect()
+        }
+    }
+}
+
+pub(super) fn term_at<'t>(request: &'t Request, path: &[usize]) -> Option<&'t Term> {
+    let (root, inner) = path.split_first()?;
+    let root = request.pipelines.get(*root)?;
+    inner.iter().try_fold(root, |term, index| children(term).get(*index).copied())
+}
+
+pub(super) fn term_at_mut<'t>(request: &'t mut Request, path: &[usize]) -> Option<&'t mut Term> {
+    let (root, inner) = path.split_first()?;
+    let mut term = request.pipelines.get_mut(*root)?;
+    for index in inner {
+        term = match term {
+            Term::Hole(_) | Term::Filter(_) => return None,
+            Term::Not(not) => &mut not.term,
+            Term::Group(group) => &mut group.branches.get_mut(*index)?.term,
+            Term::Pipeline(pipeline) => match index.checked_sub(1) {
+                None => &mut pipeline.first,
+                Some(index) => &mut pipeline.rest.get_mut(index)?.term,
+            },
+        };
+    }
+    Some(term)
+}
+
+/// Returns the stages of a pipeline with their incoming arcs; of another term, the term alone.
+pub(super) fn into_stages(term: Term) -> Vec<(Pipe, Term)> {
+    match term {
+        Term::Pipeline(Pipeline { first, rest, .. }) => std::iter::once((plain_pipe(), *first))
+            .chain(rest.into_iter().map(|stage| (stage.arc, stage.term)))
+            .collect(),
+        other => vec![(plain_pipe(), other)],
+    }
+}
+
+/// Joins stages to a pipeline. The incoming arc of the first stage is dropped.
+pub(super) fn from_stages(stages: Vec<(Pipe, Term)>) -> Term {
+    let mut flat = Vec::new();
+    for (arc, term) in stages {
+        let mut inner = into_stages(term).into_iter();
+        flat.extend(inner.next().map(|(_, term)| (arc, term)));
+        flat.extend(inner);
+    }
+    let mut flat = flat.into_iter();
+    let Some((_, first)) = flat.next() else { return Term::Hole(NEW_SPAN) };
+    let rest: Vec<Stage> = flat.map(|(arc, term)| Stage { arc, term }).collect();
+    match rest.is_empty() {
+        true => first,
+        false => Term::Pipeline(Pipeline { first: Box::new(first), rest, span: NEW_SPAN }),
+    }
+}
+
+/// Returns true if a filter within a group of branches is followed by what follows the group.
+pub(super) fn is_followed(request: &Request, path: &[usize]) -> bool {
+    followed_level(request, path).is_some()
+}
+
+/// Returns the length of the path to the innermost pipeline that continues behind a group that
+/// contains the filter.
+fn followed_level(request: &Request, path: &[usize]) -> Option<usize> {
+    (1..path.len().saturating_sub(1)).rev().find(|level| {
+        let stages = match term_at(request, &path[..*level]) {
+            Some(Term::Pipeline(pipeline)) => pipeline.rest.len() + 1,
+            _ => return false,
+        };
+        path[*level] + 1 < stages
+    })
+}
+
+/// Returns true if the filter is an operand of `++`, `+*` or `!`.
+pub(super) fn is_operand(request: &Request, path: &[usize]) -> bool {
+    (1..path.len()).any(|level| match term_at(request, &path[..level]) {
+        Some(Term::Not(_)) => true,
+        Some(Term::Group(group)) => group.operator != Operator::Parallel,
+        _ => false,
+    })
+}
+
+/// Rewrites the request without changing its graph, so that nothing follows the groups that contain
+/// the filter.
+pub(super) fn isolate(request: &mut Request, at: Span) -> Result<TermPath, InvalidEdit> {
+    let mut marks = FreshMarks::new(request);
+    loop {
+        let missing = || InvalidEdit("the filter has left the request".to_owned());
+        let path = path_to(request, at).ok_or_else(missing)?;
+        if is_operand(request, &path) {
+            let why = "is an operand of `++`, `+*` or `!`: give the whole new request";
+            return Err(InvalidEdit(format!("`{}` {why}", name_at(request, &path))));
+        }
+        let Some(level) = followed_level(request, &path) else { return Ok(path) };
+        divide(request, (&path[..level], path[level], path[level + 1]), &mut marks)?;
+    }
+}
+
+fn name_at(request: &Request, path: &[usize]) -> String {
+    match term_at(request, path) {
+        Some(Term::Filter(node)) => node.name.text.clone(),
+        _ => String::new(),
+    }
+}
+
+/// Lets one branch of a group lead to the stages after the group by itself. `place` is the
+/// pipeline, the index of the group among its stages, and the index of the branch.
+fn divide(
+    request: &mut Request,
+    (pipeline, group, branch): (&[usize], usize, usize),
+    marks: &mut FreshMarks,
+) -> Result<(), InvalidEdit> {
+    let Some(whole) = term_at_mut(request, pipeline) else { return Ok(()) };
+    let mut stages = into_stages(std::mem::replace(whole, Term::Hole(NEW_SPAN)));
+    let mut after = stages.split_off(group + 1);
+    let Some((arc, Term::Group(mut divided))) = stages.pop() else { return Ok(()) };
+    if let Some((_, Term::Filter(before))) = stages.last()
+        && before.name.text == SPLITTER
+    {
+        let why = "deals blocks to its branches, which meet again: give the whole new request";
+        return Err(InvalidEdit(format!("`{SPLITTER}` {why}")));
+    }
+    let Branch { label, term, span } = divided.branches.remove(branch);
+    let chain = |term: Term, after: Vec<(Pipe, Term)>| {
+        from_stages(std::iter::once((plain_pipe(), term)).chain(after).collect())
+    };
+    let mut branches = Vec::new();
+    if divided.branches.is_empty() {
+        branches.push(Branch { label, term: chain(term, after), span });
+    } else {
+        let Some((joins, next)) = after.first_mut() else { return Ok(()) };
+        let same = vec![(joins.clone(), marks.references(next)?)];
+        let own = Branch { label, term: chain(term, same), span };
+        let others = match divided.branches.len() {
+            1 => divided.branches.remove(0),
+            _ => Branch { label: None, term: Term::Group(divided), span: NEW_SPAN },
+        };
+        let others = Branch { term: chain(others.term, after), ..others };
+        branches.extend(if branch == 0 { [own, others] } else { [others, own] });
+    }
+    let operator = Operator::Parallel;
+    stages.push((arc, Term::Group(Group { operator, branches, span: NEW_SPAN })));
+    *whole = from_stages(stages);
+    Ok(())
+}
+
+/// Cuts off the filter with this span and the stages after it. Returns them with the label of the
+/// arc that led there.
+pub(super) fn cut(request: &mut Request, at: Span) -> Result<Branch, InvalidEdit> {
+    let path = isolate(request, at)?;
+    let Some((last, parent)) = path.split_last() else {
+        return Err(InvalidEdit("the filter has left the request".to_owned()));
+    };
+    let stages = match term_at_mut(request, parent) {
+        Some(whole @ Term::Pipeline(_)) if *last > 0 => {
+            let mut stages = into_stages(std::mem::replace(whole, Term::Hole(NEW_SPAN)));
+            let tail = stages.split_off(*last);
+            *whole = from_stages(stages);
+            tail
+        }
+        Some(whole @ Term::Pipeline(_)) => {
+            let stages = into_stages(whole.clone());
+            let label = remove_term(request, parent);
+            return Ok(Branch { label, term: from_stages(stages), span: NEW_SPAN });
+        }
+        _ => {
+            let term = term_at(request, &path).cloned().unwrap_or(Term::Hole(NEW_SPAN));
+            let label = remove_term(request, &path);
+            return Ok(Branch { label, term, span: NEW_SPAN });
+        }
+    };
+    let label = stages.first().and_then(|(arc, _)| arc.label.clone());
+    Ok(Branch { label, term: from_stages(stages), span: NEW_SPAN })
+}
+
+/// Removes a term with the stages after it, and groups that become empty by that. Returns the label
+/// of the arc that led there.
+fn remove_term(request: &mut Request, path: &[usize]) -> Option<Label> {
+    let (last, parent) = path.split_last()?;
+    if parent.is_empty() {
+        request.pipelines.remove(*last);
+        return None;
+    }
+    match term_at_mut(request, parent)? {
+        Term::Group(group) => {
+            let removed = group.branches.remove(*last);
+            match group.branches.is_empty() {
+                true => {
+                    let above = remove_term(request, parent);
+                    removed.label.or(above)
+                }
+                false => removed.label,
+            }
+        }
+        whole @ Term::Pipeline(_) if *last > 0 => {
+            let mut stages = into_stages(std::mem::replace(whole, Term::Hole(NEW_SPAN)));
+            let removed = stages.split_off(*last);
+            *whole = from_stages(stages);
+            removed.into_iter().next().and_then(|(arc, _)| arc.label)
+        }
+        _ => remove_term(request, parent),
+    }
+}
+
+/// Returns the filters whose output the filter at a position receives; `None` for an expression
+/// with `++`, `+*` or `!`.
+pub(super) fn parents<'t>(request: &'t Request, path: &[usize]) -> Vec<Option<&'t FilterTerm>> {
+    let found = (1..path.len()).rev().find_map(|level| {
+        let Some(Term::Pipeline(pipeline)) = term_at(request, &path[..level]) else { return None };
+        let before = path[level].checked_sub(1)?;
+        match before.checked_sub(1) {
+            None => Some(&*pipeline.first),
+            Some(index) => pipeline.rest.get(index).map(|stage| &stage.term),
+        }
+    });
+    found.map_or_else(Vec::new, exits)
+}
+
+/// Returns the label in front of the filter at a position, with its pipe; `None` for a plain pipe.
+pub(super) fn incoming_label(request: &Request, path: &[usize]) -> Option<String> {
+    let mut found = None;
+    for level in (1..path.len()).rev() {
+        match term_at(request, &path[..level]) {
+            Some(Term::Pipeline(pipeline)) if path[level] > 0 => {
+                let arc =
+                    pipeline.rest.get(path[level] - 1).and_then(|stage| stage.arc.label.as_ref());
+                return found.or_else(|| arc.map(Label::to_string));
+            }
+            Some(Term::Group(group)) => {
+                let label = group.branches.get(path[level]).and_then(|b| b.label.as_ref());
+                found = found.or_else(|| label.map(Label::to_string));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Returns the filters whose output leaves a term.
+fn exits(term: &Term) -> Vec<Option<&FilterTerm>> {
+    match term {
+        Term::Hole(_) | Term::Not(_) => vec![None],
+        Term::Filter(node) => vec![Some(node)],
+        Term::Pipeline(pipeline) => {
+            pipeline.rest.last().map_or_else(Vec::new, |stage| exits(&stage.term))
+        }
+        Term::Group(group) if group.operator == Operator::Parallel => {
+            group.branches.iter().flat_map(|branch| exits(&branch.term)).collect()
+        }
+        Term::Group(_) => vec![None],
+    }
+}
+
+/// Removes the parentheses around single branches.
+pub(super) fn remove_single_branches(term: &mut Term) {
+    match term {
+        Term::Hole(_) | Term::Filter(_) => {}
+        Term::Not(not) => remove_single_branches(&mut not.term),
+        Term::Group(group) => {
+            group.branches.iter_mut().for_each(|branch| remove_single_branches(&mut branch.term));
+            if let [Branch { label: None, term: only, .. }] = group.branches.as_mut_slice() {
+                *term = std::mem::replace(only, Term::Hole(NEW_SPAN));
+            }
+        }
+        Term::Pipeline(pipeline) => {
+            remove_single_branches(&mut pipeline.first);
+            for stage in &mut pipeline.rest {
+                remove_single_branches(&mut stage.term);
+                if let (None, Term::Group(group)) = (&stage.arc.label, &mut stage.term)
+                    && let [Branch { label, term, .. }] = group.branches.as_mut_slice()
+                {
+                    stage.arc.label = label.take();
+                    stage.term = std::mem::replace(term, Term::Hole(NEW_SPAN));
+                }
+            }
+        }
+    }
+}

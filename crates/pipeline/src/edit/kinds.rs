@@ -1,0 +1,151 @@
+//! The edits of a request, and their results.
+
+use crate::language::Span;
+use std::fmt;
+
+/// A change to a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Edit {
+    /// Inserts a filter, or several filters joined by pipes, before, after or beside a node.
+    Insert {
+        /// The new filter, in the syntax of a request.
+        filter: String,
+        /// The position relative to the node.
+        place: Position,
+        /// The node: its name, mark or number, as in `find`.
+        node: String,
+    },
+    /// Removes a filter. If nothing else is in its branch, the branch is removed too.
+    Remove {
+        /// The node to remove.
+        node: String,
+    },
+    /// Replaces a filter by another.
+    Replace {
+        /// The node to replace.
+        node: String,
+        /// The new filter, in the syntax of a request.
+        filter: String,
+    },
+    /// Moves a filter to another space.
+    Move {
+        /// The node to move.
+        node: String,
+        /// The new space.
+        space: String,
+    },
+    /// Restarts a filter, which inherits the state of the old instance.
+    Upgrade {
+        /// The node to upgrade.
+        node: String,
+    },
+    /// Sets arguments of a filter, which keeps its state.
+    Argument {
+        /// The node with the arguments.
+        node: String,
+        /// The new values, each as `NAME=VALUE`, in the syntax of a request.
+        arguments: String,
+    },
+    /// Constructs a filter, or several filters joined by pipes, and connects it to an output of a
+    /// node, beside what is there. Without a node the new filters begin with a source, which
+    /// becomes a further source of the request.
+    Add {
+        /// The new filter, in the syntax of a request.
+        filter: String,
+        /// The output to which the filter is connected; `None` if it begins with a source.
+        below: Option<NodeOutput>,
+    },
+    /// Removes a node with what is below it, as far as nothing else leads there.
+    RemoveBelow {
+        /// The node to remove.
+        node: String,
+        /// True if something may be below the node, which is removed too; if false, the edit is
+        /// refused in that case.
+        all: bool,
+    },
+    /// Severs a node from one parent and attaches it, with everything below it, to another node.
+    /// Other parents stay, and so do filters with their state and open taps.
+    Reattach {
+        /// The node to move.
+        node: String,
+        /// The parent: the first arc from there, or the one with a label of these classes. `None`
+        /// for the parent in front of the first use of the node in the text.
+        from: Option<NodeOutput>,
+        /// The output to which it is attached.
+        below: NodeOutput,
+    },
+    /// Connects a node to the output of a further parent.
+    Join {
+        /// The node that gets a further parent.
+        node: String,
+        /// The output to which it is connected.
+        below: NodeOutput,
+    },
+    /// Severs a node from one of several parents.
+    Sever {
+        /// The node that loses a parent.
+        node: String,
+        /// The parent: all arcs from there, or those with a label of these classes.
+        from: NodeOutput,
+    },
+    /// Replaces the entire text. The longest common subsequence of filters keeps its state.
+    Whole(String),
+}
+
+/// An output of a node: its blocks of some classes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeOutput {
+    /// The node: its name, mark or number, as in `find`.
+    pub node: String,
+    /// The classes, as in a label without its pipe (`80`, `ssh:telnet`, `!80`, `all`); `None` for
+    /// all classes but 0, as over a plain pipe.
+    pub class: Option<String>,
+}
+
+/// A position relative to a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Position {
+    /// Upstream of the node.
+    Before,
+    /// Downstream of the node.
+    After,
+    /// On a branch of its own that receives a copy of the output of the node.
+    At,
+}
+
+impl Position {
+    pub(super) const ALL: [Self; 3] = [Self::Before, Self::After, Self::At];
+
+    /// Returns the keyword of the position.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::After => "after",
+            Self::At => "at",
+        }
+    }
+}
+
+/// An invalid edit, with the reason.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InvalidEdit(pub String);
+
+impl fmt::Display for InvalidEdit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidEdit {}
+
+/// The result of an edit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EditResult {
+    /// The new text.
+    pub text: String,
+    /// Each filter of the new text, with the span that it has in the old text; `None` for a new
+    /// filter.
+    pub filters: Vec<(Span, Option<Span>)>,
+    /// The filter of the new text that is restarted with its old state.
+    pub upgraded: Option<Span>,
+}

@@ -1,0 +1,135 @@
+//! Marks of a request: all uses of one mark are one node.
+
+use super::kinds::InvalidEdit;
+use super::tree::{filters, for_each_filter};
+use crate::language::tree::{Branch, FilterTerm, Group, Name, Operator, Pipeline, Term};
+use crate::language::{Request, Span};
+
+/// Returns the mark of the filter at a span.
+fn mark_at(request: &Request, at: Span) -> Option<String> {
+    let node = filters(request).find(|node| node.span == at)?;
+    node.mark.as_ref().map(|mark| mark.text.clone())
+}
+
+/// Returns true if the filter has this mark.
+pub(super) fn has_mark(node: &FilterTerm, mark: &str) -> bool {
+    node.mark.as_ref().is_some_and(|own| own.text == mark)
+}
+
+/// Returns the spans of all uses of the node at a span, in the order of the text.
+pub(super) fn uses(request: &Request, at: Span) -> Vec<Span> {
+    let Some(mark) = mark_at(request, at) else { return vec![at] };
+    filters(request).filter(|node| has_mark(node, &mark)).map(|node| node.span).collect()
+}
+
+/// Refuses an edit of one place of a node that the text names in several places.
+pub(super) fn refuse_repeated(
+    request: &Request,
+    at: Span,
+    wanted: &str,
+) -> Result<(), InvalidEdit> {
+    match uses(request, at).len() {
+        1 => Ok(()),
+        _ => Err(InvalidEdit(format!(
+            "`{wanted}` has the same mark in several places: give the whole new request"
+        ))),
+    }
+}
+
+/// Returns the span of the use that carries the arguments of the node at a span.
+pub(super) fn use_with_arguments(request: &Request, at: Span) -> Span {
+    let all = uses(request, at);
+    let given = |node: &&FilterTerm| all.contains(&node.span) && !node.arguments.is_empty();
+    filters(request).find(given).map_or(at, |node| node.span)
+}
+
+/// Removes the pins of the other uses of the node at a span.
+pub(super) fn unpin_uses(request: &mut Request, at: Span) {
+    let all = uses(request, at);
+    for term in &mut request.pipelines {
+        for_each_filter(term, &mut |node| {
+            if node.span != at && all.contains(&node.span) {
+                node.pin = None;
+            }
+        });
+    }
+}
+
+/// Removes marks that the old text does not have and that only one filter of the new one has.
+pub(super) fn remove_needless(request: &mut Request, old: &[String]) {
+    let all: Vec<String> = filters(request)
+        .filter_map(|node| node.mark.as_ref().map(|mark| mark.text.clone()))
+        .collect();
+    let needless = |mark: &String| {
+        !old.contains(mark) && all.iter().filter(|other| *other == mark).count() == 1
+    };
+    for term in &mut request.pipelines {
+        for_each_filter(term, &mut |node| {
+            if node.mark.as_ref().is_some_and(|mark| needless(&mark.text)) {
+                node.mark = None;
+            }
+        });
+    }
+}
+
+/// Returns the marks of a request.
+pub(super) fn all(request: &Request) -> Vec<String> {
+    filters(request).filter_map(|node| node.mark.as_ref().map(|mark| mark.text.clone())).collect()
+}
+
+/// A source of new marks, and of spans for the terms that use them.
+pub(super) struct FreshMarks {
+    taken: Vec<String>,
+    next_span: usize,
+}
+
+impl FreshMarks {
+    pub(super) fn new(request: &Request) -> Self {
+        let starts = filters(request).map(|node| node.span.start);
+        let used = starts.filter(|start| *start > usize::MAX / 2 && *start < usize::MAX);
+        Self { taken: all(request), next_span: used.min().unwrap_or(usize::MAX) - 1 }
+    }
+
+    /// Returns a further use of a node: its name and mark, without arguments. Marks the node if it
+    /// has no mark.
+    pub(super) fn reference(&mut self, node: &mut FilterTerm) -> FilterTerm {
+        let mark = match &node.mark {
+            Some(mark) => mark.clone(),
+            None => self.fresh(&node.name.text),
+        };
+        node.mark = Some(mark.clone());
+        let span = Span { start: self.next_span, end: usize::MAX };
+        self.next_span -= 1;
+        let name = Name { text: node.name.text.clone(), span };
+        FilterTerm { name, arguments: Vec::new(), mark: Some(mark), pin: None, span }
+    }
+
+    fn fresh(&mut self, name: &str) -> Name {
+        let numbered = (2..).map(|number| format!("{name}{number}"));
+        let free = |mark: &String| !self.taken.contains(mark);
+        let text = std::iter::once(name.to_owned()).chain(numbered).find(free);
+        let text = text.unwrap_or_default();
+        self.taken.push(text.clone());
+        Name { text, span: Span { start: usize::MAX, end: usize::MAX } }
+    }
+
+    /// Returns a term that leads to the same nodes as a term. Fails if that enters an operand of
+    /// `++`, `+*` or `!`, to which no second arc can lead.
+    pub(super) fn references(&mut self, term: &mut Term) -> Result<Term, InvalidEdit> {
+        match term {
+            Term::Filter(node) => Ok(Term::Filter(self.reference(node))),
+            Term::Pipeline(Pipeline { first, .. }) => self.references(first),
+            Term::Group(Group { operator: Operator::Parallel, branches, span }) => {
+                let mut all = Vec::new();
+                for Branch { label, term, span } in branches {
+                    let term = self.references(term)?;
+                    all.push(Branch { label: label.clone(), term, span: *span });
+                }
+                Ok(Term::Group(Group { operator: Operator::Parallel, branches: all, span: *span }))
+            }
+            other => Err(InvalidEdit(format!(
+                "no second arc can lead to `{other}`: give the whole new request"
+            ))),
+        }
+    }
+}

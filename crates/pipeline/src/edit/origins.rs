@@ -1,0 +1,67 @@
+//! The filters of the old text in the new one.
+
+use super::kinds::{EditResult, InvalidEdit};
+use super::marks::has_mark;
+use super::tree::{filters, parse_tree};
+use crate::language::tree::{FilterTerm, Name};
+use crate::language::{Request, Span};
+
+/// The filters of the old text, by which those of the new one are recognised.
+pub(super) struct Origins {
+    /// The name and span of each filter.
+    filters: Vec<(String, Span)>,
+    /// The span of the first use of each mark.
+    marks: Vec<(String, Span)>,
+    /// The spans of all other uses.
+    repeated: Vec<Span>,
+}
+
+impl Origins {
+    pub(super) fn new(request: &Request) -> Self {
+        let all = filters(request).map(|node| (node.name.text.clone(), node.span)).collect();
+        let (mut marks, mut repeated) = (Vec::<(String, Span)>::new(), Vec::new());
+        for node in filters(request) {
+            let Some(mark) = &node.mark else { continue };
+            match marks.iter().any(|(known, _)| *known == mark.text) {
+                true => repeated.push(node.span),
+                false => marks.push((mark.text.clone(), node.span)),
+            }
+        }
+        Self { filters: all, marks, repeated }
+    }
+
+    /// Returns the name and span of each node: of marked ones, that of the first use.
+    pub(super) fn first_uses(&self) -> impl Iterator<Item = (&str, Span)> {
+        let later = |at: Span| self.repeated.contains(&at);
+        let first = self.filters.iter().filter(move |(_, span)| !later(*span));
+        first.map(|(name, span)| (name.as_str(), *span))
+    }
+
+    /// Returns the origin of each filter of an edited tree. All uses of a mark have one origin: the
+    /// first use in the old text, which stands for the node, or the filter that got the mark.
+    pub(super) fn of(&self, request: &Request) -> Vec<Option<Span>> {
+        let known = |at: Span| self.filters.iter().map(|(_, span)| *span).find(|span| *span == at);
+        let here = |node: &FilterTerm| known(node.span);
+        let origin = |node: &FilterTerm| {
+            let Some(Name { text: mark, .. }) = &node.mark else { return here(node) };
+            let known = self.marks.iter().find(|(known, _)| known == mark).map(|(_, span)| *span);
+            let mut uses = filters(request).filter(|other| has_mark(other, mark));
+            known.or_else(|| uses.find_map(here))
+        };
+        filters(request).map(origin).collect()
+    }
+}
+
+/// Prints a tree and records the old span of each filter.
+pub(super) fn print_with_origins(
+    request: &Request,
+    origins: &[Option<Span>],
+) -> Result<EditResult, InvalidEdit> {
+    // An edited tree need not be in normal form; a parsed one is.
+    let text = parse_tree(&request.to_string(), "the new request")?.to_string();
+    let again = parse_tree(&text, "the new request")?;
+    let spans: Vec<_> =
+        filters(&again).map(|node| node.span).zip(origins.iter().copied()).collect();
+    debug_assert_eq!(filters(&again).count(), origins.len(), "printing keeps filters in order");
+    Ok(EditResult { text, filters: spans, upgraded: None })
+}

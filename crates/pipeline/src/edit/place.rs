@@ -1,0 +1,97 @@
+//! Edits of one filter, or beside it: it is inserted, removed, replaced, moved to another space,
+//! restarted, or gets other arguments.
+
+use super::argument::assign;
+use super::find::find_filter;
+use super::kinds::{Edit, EditResult, InvalidEdit, Position};
+use super::marks;
+use super::origins::{Origins, print_with_origins};
+use super::tree::{
+    KERNEL_KEYWORD, filters, insert_beside, join_with_pipe, move_to, parse_filter, replace_at,
+    unpin_successors,
+};
+use crate::language::tree::Term;
+use crate::language::{Request, Span};
+use crate::registry::Registry;
+
+/// Applies an edit of one filter term.
+pub(super) fn apply_at(
+    edit: &Edit,
+    node: &str,
+    mut request: Request,
+    registry: &dyn Registry,
+) -> Result<EditResult, InvalidEdit> {
+    let old = Origins::new(&request);
+    let at = find_filter(&request, node)?;
+    if !matches!(edit, Edit::Move { .. } | Edit::Upgrade { .. } | Edit::Argument { .. }) {
+        marks::refuse_repeated(&request, at, node)?;
+    }
+    let at = match edit {
+        Edit::Argument { .. } => marks::use_with_arguments(&request, at),
+        _ => at,
+    };
+    let mut act = action(edit, at, &mut request, registry)?;
+    let pipelines = std::mem::take(&mut request.pipelines).into_iter();
+    request.pipelines = pipelines.filter_map(|term| replace_at(term, at, &mut *act)).collect();
+    if request.pipelines.is_empty() {
+        return Err(InvalidEdit(format!("without `{node}` nothing is left")));
+    }
+    let mut edited = print_with_origins(&request, &old.of(&request))?;
+    if matches!(edit, Edit::Upgrade { .. }) {
+        let new = edited.filters.iter().find(|(_, old)| *old == Some(at));
+        edited.upgraded = new.map(|(span, _)| *span);
+    }
+    Ok(edited)
+}
+
+/// The change of one filter term.
+type Action = Box<dyn FnMut(Term) -> Option<Term>>;
+
+/// Returns what the edit does with its filter. Changes other terms of the request as needed.
+fn action(
+    edit: &Edit,
+    at: Span,
+    request: &mut Request,
+    registry: &dyn Registry,
+) -> Result<Action, InvalidEdit> {
+    Ok(match edit {
+        Edit::Insert { filter, place: Position::After, .. } => {
+            let filter = parse_filter(filter)?;
+            Box::new(move |term| Some(join_with_pipe(term, filter.clone())))
+        }
+        Edit::Insert { filter, place: Position::Before, .. } => {
+            let filter = parse_filter(filter)?;
+            Box::new(move |term| Some(join_with_pipe(filter.clone(), term)))
+        }
+        Edit::Insert { filter, place: Position::At, .. } => {
+            insert_beside(request, at, &parse_filter(filter)?)?;
+            Box::new(Some)
+        }
+        Edit::Replace { filter, .. } => {
+            let filter = parse_filter(filter)?;
+            Box::new(move |_| Some(filter.clone()))
+        }
+        Edit::Move { space, .. } => {
+            marks::unpin_uses(request, at);
+            if space != KERNEL_KEYWORD {
+                unpin_successors(request, at);
+            }
+            let space = space.clone();
+            Box::new(move |term| match term {
+                Term::Filter(node) => Some(Term::Filter(move_to(node, &space))),
+                other => Some(other),
+            })
+        }
+        Edit::Argument { arguments, .. } => {
+            let old = filters(request).find(|node| node.span == at).cloned();
+            let set = old.map(|old| {
+                let given = parse_filter(&format!("{} {arguments}", old.name.text))?;
+                assign(old, given, registry).map_err(InvalidEdit)
+            });
+            let set = set.transpose()?.map(Term::Filter);
+            Box::new(move |_| set.clone())
+        }
+        Edit::Remove { .. } => Box::new(|_| None),
+        _ => Box::new(Some),
+    })
+}

@@ -1,0 +1,152 @@
+//! Removal of a node with everything below it. Nodes to which other arcs lead stay, with what is
+//! below them.
+
+use super::cut::{cut, from_stages, into_stages, is_followed, isolate, path_to};
+use super::cut::{term_at, term_at_mut};
+use super::kinds::InvalidEdit;
+use super::marks::{has_mark, uses};
+use super::origins::Origins;
+use super::tree::{NEW_SPAN, filters, for_each_filter, plain_pipe};
+use crate::graph::{Graph, NodeId, reachable};
+use crate::language::tree::{Branch, FilterTerm, Group, Term};
+use crate::language::{Request, Span};
+
+/// Removes a node and what is below it, as far as nothing else leads there.
+pub(super) fn remove(
+    request: &mut Request,
+    at: Span,
+    (graph, origins): (&Graph, &Origins),
+) -> Result<(), InvalidEdit> {
+    let all = uses(request, at);
+    for at in &all {
+        isolate(request, *at)?;
+    }
+    let survivors = surviving_marks(request, at, (graph, origins));
+    let mut gone = Vec::new();
+    loop {
+        while let Some(at) = all.iter().copied().find(|at| path_to(request, *at).is_some()) {
+            gone.push(cut(request, at)?.term);
+        }
+        // A pipeline that continues behind a removed node has lost its input.
+        while let Some(at) = request.pipelines.iter().find_map(|term| dead_head(&survivors, term)) {
+            gone.push(cut(request, at)?.term);
+        }
+        // What comes back may lead to the removed node again.
+        let Some(removed) = gone.pop() else { return Ok(()) };
+        if let Some(shared) = shared_part(&survivors, removed) {
+            put_back(request, shared);
+        }
+    }
+}
+
+/// Returns the marks of the nodes to which sources lead without the node at a span.
+fn surviving_marks(
+    request: &Request,
+    at: Span,
+    (graph, origins): (&Graph, &Origins),
+) -> Vec<String> {
+    let Some(id) = node_at(graph, at) else { return Vec::new() };
+    let heads: Vec<NodeId> = graph.heads().into_iter().filter(|head| *head != id).collect();
+    let next = |from: NodeId| {
+        graph.outputs(from).map(|edge| edge.to).filter(|to| *to != id).collect::<Vec<_>>()
+    };
+    let live: Vec<Span> =
+        reachable(&heads, next).into_iter().map(|id| graph.node(id).span).collect();
+    let with_origins = filters(request).zip(origins.of(request));
+    let survives = |origin: Option<Span>| origin.is_some_and(|origin| live.contains(&origin));
+    let kept = with_origins.filter(|(_, origin)| survives(*origin));
+    kept.filter_map(|(node, _)| node.mark.as_ref().map(|mark| mark.text.clone())).collect()
+}
+
+/// Returns the span of a filter at the head of a term to which nothing leads any more.
+fn dead_head(survivors: &[String], term: &Term) -> Option<Span> {
+    match term {
+        Term::Hole(_) | Term::Not(_) => None,
+        Term::Filter(node) => {
+            let dead = !survivors.contains(&node.mark.as_ref()?.text);
+            dead.then_some(node.span)
+        }
+        Term::Group(group) => group.branches.iter().find_map(|b| dead_head(survivors, &b.term)),
+        Term::Pipeline(pipeline) => dead_head(survivors, &pipeline.first),
+    }
+}
+
+/// Returns what remains of a removed term: the nodes to which other arcs lead, with what follows
+/// them.
+fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
+    match term {
+        Term::Hole(_) | Term::Not(_) => None,
+        Term::Filter(node) => {
+            let shared = survivors.contains(&node.mark.as_ref()?.text);
+            shared.then_some(Term::Filter(node))
+        }
+        Term::Group(group) => {
+            let shared = |branch: Branch| {
+                let term = shared_part(survivors, branch.term)?;
+                Some(Branch { label: None, term, span: NEW_SPAN })
+            };
+            let branches: Vec<Branch> = group.branches.into_iter().filter_map(shared).collect();
+            (!branches.is_empty()).then_some(Term::Group(Group { branches, ..group }))
+        }
+        Term::Pipeline(_) => {
+            let mut stages = into_stages(term).into_iter();
+            let first =
+                stages.find_map(|(arc, term)| Some((arc, shared_part(survivors, term)?)))?;
+            Some(from_stages(std::iter::once(first).chain(stages).collect()))
+        }
+    }
+}
+
+/// Puts a node with the stages after it back at another of its uses. Without one they become a
+/// pipeline of their own, as do several nodes with common stages after them.
+pub(super) fn put_back(request: &mut Request, tail: Term) {
+    let mut stages = into_stages(tail);
+    let rest = stages.split_off(1);
+    let node = match stages.first() {
+        Some((_, Term::Filter(node))) => Some(node.clone()),
+        _ => None,
+    };
+    let mark = node.as_ref().and_then(|node| node.mark.clone());
+    let other = mark.and_then(|mark| {
+        filters(request).find(|other| has_mark(other, &mark.text)).map(|node| node.span)
+    });
+    let (Some(node), Some(at)) = (node, other) else {
+        stages.extend(rest);
+        request.pipelines.push(from_stages(stages));
+        return;
+    };
+    for term in &mut request.pipelines {
+        for_each_filter(term, &mut |other| {
+            if other.span == at && other.arguments.is_empty() {
+                other.arguments.clone_from(&node.arguments);
+                other.pin = other.pin.take().or_else(|| node.pin.clone());
+            }
+        });
+    }
+    if rest.is_empty() {
+        return;
+    }
+    let path = path_to(request, at).unwrap_or_default();
+    let last = path.split_last().is_none_or(|(last, parent)| match term_at(request, parent) {
+        Some(Term::Pipeline(pipeline)) => *last == pipeline.rest.len(),
+        _ => true,
+    });
+    let ends_there = last && !is_followed(request, &path);
+    match term_at_mut(request, &path) {
+        Some(term) if ends_there => {
+            let here = std::mem::replace(term, Term::Hole(NEW_SPAN));
+            *term = from_stages(std::iter::once((plain_pipe(), here)).chain(rest).collect());
+        }
+        _ => {
+            let head = FilterTerm { arguments: Vec::new(), pin: None, ..node };
+            let head = std::iter::once((plain_pipe(), Term::Filter(head)));
+            request.pipelines.push(from_stages(head.chain(rest).collect()));
+        }
+    }
+}
+
+/// Returns the node of the graph of the text whose first use is at this span.
+pub(super) fn node_at(graph: &Graph, at: Span) -> Option<NodeId> {
+    let found = graph.ids().find(|(_, node)| node.span == at);
+    found.map(|(id, _)| id)
+}

@@ -1,0 +1,135 @@
+//! Edits as words of a command line: one parser, and its inverse.
+
+use super::kinds::{Edit, InvalidEdit, NodeOutput, Position};
+use super::tree::{FIRST_THREAD, PROCESS_KEYWORD};
+use std::fmt;
+
+/// The syntax of edits.
+pub(super) const USAGE: &str = "write `insert FILTER before|after|at NODE`, `remove NODE`, \
+     `replace NODE with FILTER`, `move NODE kernel|process|sandbox|SPACE`, `upgrade NODE`, \
+     `arg NODE NAME=VALUE` or `pin SPACE PROCESSOR|any`; for the arcs of the graph \
+     `add FILTER below NODE[/CLASS]`, `add SOURCE`, `remove NODE leaf|all`, \
+     `move NODE [from NODE[/CLASS]] below NODE[/CLASS]`, \
+     `join NODE below NODE[/CLASS]` or `sever NODE from NODE[/CLASS]`";
+
+/// The keyword of the parent of a node.
+const BELOW: &str = "below";
+/// The keyword of `remove` if nothing may be below the node.
+const LEAF: &str = "leaf";
+/// The keyword of `remove` if everything below the node is removed too.
+const ALL: &str = "all";
+
+impl Edit {
+    /// Parses an edit from the words of a command line. A filter may be several words.
+    pub fn parse<W: AsRef<str>>(words: &[W]) -> Result<Self, InvalidEdit> {
+        let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+        let owned = |node: &str| node.to_owned();
+        Ok(match words.as_slice() {
+            ["insert", filter @ .., place, node] if !filter.is_empty() => {
+                let known = Position::ALL.into_iter().find(|known| known.name() == *place);
+                let place = known.ok_or_else(|| InvalidEdit(USAGE.to_owned()))?;
+                Self::Insert { filter: filter.join(" "), place, node: owned(node) }
+            }
+            ["add", filter @ .., BELOW, output] if !filter.is_empty() => {
+                Self::Add { filter: filter.join(" "), below: Some(NodeOutput::parse(output)) }
+            }
+            ["add", filter @ ..] if !filter.is_empty() => {
+                Self::Add { filter: filter.join(" "), below: None }
+            }
+            ["remove", node, what] if [LEAF, ALL].contains(what) => {
+                Self::RemoveBelow { node: owned(node), all: *what == ALL }
+            }
+            ["move", node, BELOW, output] => {
+                Self::Reattach { node: owned(node), from: None, below: NodeOutput::parse(output) }
+            }
+            ["move", node, "from", from, BELOW, output] => Self::Reattach {
+                node: owned(node),
+                from: Some(NodeOutput::parse(from)),
+                below: NodeOutput::parse(output),
+            },
+            ["join", node, BELOW, output] => {
+                Self::Join { node: owned(node), below: NodeOutput::parse(output) }
+            }
+            ["sever", node, "from", output] => {
+                Self::Sever { node: owned(node), from: NodeOutput::parse(output) }
+            }
+            ["remove", node] => Self::Remove { node: owned(node) },
+            ["replace", node, "with", filter @ ..] if !filter.is_empty() => {
+                Self::Replace { node: owned(node), filter: filter.join(" ") }
+            }
+            ["move", node, "to", space] | ["move", node, space] => {
+                let space = if *space == PROCESS_KEYWORD { FIRST_THREAD } else { space };
+                Self::Move { node: owned(node), space: owned(space) }
+            }
+            ["upgrade", node] => Self::Upgrade { node: owned(node) },
+            ["arg", node, arguments @ ..] if !arguments.is_empty() => {
+                Self::Argument { node: owned(node), arguments: arguments.join(" ") }
+            }
+            _ => return Err(InvalidEdit(USAGE.to_owned())),
+        })
+    }
+
+    /// Returns the words that [`Edit::parse`] accepts for this edit; for [`Edit::Whole`], the text.
+    #[must_use]
+    pub fn to_words(&self) -> Vec<String> {
+        let (parent, output);
+        let words: &[&str] = match self {
+            Self::Insert { filter, place, node } => &["insert", filter, place.name(), node],
+            Self::Remove { node } => &["remove", node],
+            Self::Replace { node, filter } => &["replace", node, "with", filter],
+            Self::Move { node, space } => &["move", node, "to", space],
+            Self::Upgrade { node } => &["upgrade", node],
+            Self::Argument { node, arguments } => &["arg", node, arguments],
+            Self::Add { filter, below: None } => &["add", filter],
+            Self::Add { filter, below: Some(below) } => {
+                output = below.to_string();
+                &["add", filter, BELOW, &output]
+            }
+            Self::RemoveBelow { node, all } => &["remove", node, if *all { ALL } else { LEAF }],
+            Self::Reattach { node, from: None, below } => {
+                output = below.to_string();
+                &["move", node, BELOW, &output]
+            }
+            Self::Reattach { node, from: Some(from), below } => {
+                (parent, output) = (from.to_string(), below.to_string());
+                &["move", node, "from", &parent, BELOW, &output]
+            }
+            Self::Join { node, below } => {
+                output = below.to_string();
+                &["join", node, BELOW, &output]
+            }
+            Self::Sever { node, from } => {
+                output = from.to_string();
+                &["sever", node, "from", &output]
+            }
+            Self::Whole(text) => &[text],
+        };
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+}
+
+impl NodeOutput {
+    /// Parses `NODE` or `NODE/CLASS`.
+    fn parse(text: &str) -> Self {
+        let (node, class) = match text.split_once('/') {
+            Some((node, class)) => (node, Some(class.to_owned())),
+            None => (text, None),
+        };
+        Self { node: node.to_owned(), class }
+    }
+}
+
+impl fmt::Display for NodeOutput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.class {
+            Some(class) => write!(f, "{}/{class}", self.node),
+            None => f.write_str(&self.node),
+        }
+    }
+}
+
+impl fmt::Display for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_words().join(" "))
+    }
+}

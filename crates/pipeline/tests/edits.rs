@@ -1,0 +1,257 @@
+//! Tests of edits of arcs. A table shows the text; random edits of random requests are compared
+//! with the same edits of a list of arcs.
+
+mod common;
+
+use common::Random;
+use common::fixture::planner_registry;
+use pipeline::edit::{Edit, EditResult, NodeOutput};
+use pipeline::graph::{Graph, NodeId};
+use std::collections::BTreeSet;
+
+fn edit(text: &str, words: &str) -> Result<String, String> {
+    let words: Vec<&str> = words.split(' ').collect();
+    let edit = Edit::parse(&words).map_err(|why| why.0)?;
+    assert_eq!(Edit::parse(&edit.to_words()), Ok(edit.clone()), "{words:?}: what is told is read");
+    let edited = edit.apply(text, &planner_registry()).map_err(|why| why.0)?;
+    let (_, mistakes) = pipeline::read_request(&edited.text, &planner_registry());
+    assert!(mistakes.is_empty(), "{}", pipeline::render(&edited.text, &mistakes, false));
+    Ok(edited.text)
+}
+
+const WEB: &str = "rx eth0 | tcp | http |get pcap get.pcap";
+
+#[test]
+fn v3_edits_of_arcs_change_the_text() {
+    let mut wrong = false;
+    for (text, words, expected) in [
+        (WEB, "add count below http", "rx eth0 | tcp | http | (|get pcap get.pcap + count)"),
+        (
+            WEB,
+            "add hist | print below http/head",
+            "rx eth0 | tcp | http | (|get pcap get.pcap + |head (hist | print))",
+        ),
+        ("rx eth0 | discard", "add udp | count below rx/all", "rx eth0 |all udp | count"),
+        ("rx eth0", "add count below rx", "rx eth0 | count"),
+        (
+            "rx eth0 | tcp + udp | count",
+            "add print below tcp",
+            "rx eth0 | tcp --name=tcp + udp | count ; tcp --name=tcp | print",
+        ),
+        (WEB, "remove pcap leaf", "rx eth0 | tcp | http | discard"),
+        (WEB, "remove tcp all", "rx eth0 | discard"),
+        (
+            "rx eth0 | tcp | udp | print",
+            "move udp below rx",
+            "rx eth0 | (tcp | discard) + (udp | print)",
+        ),
+        (
+            "rx eth0 | dport | (|22 (count | print) + |80 (hist | print))",
+            "remove hist all",
+            "rx eth0 | dport |22 count | print",
+        ),
+    ] {
+        let edited = edit(text, words);
+        if edited.as_deref() != Ok(expected) {
+            eprintln!("{words}: {edited:?}");
+            wrong = true;
+        }
+    }
+    assert!(!wrong);
+}
+
+#[test]
+fn v3_impossible_edits_of_arcs_name_the_reason() {
+    for (text, words, why) in [
+        (WEB, "move tcp below http", "`http` is below `tcp`: it would lead to itself"),
+        (WEB, "move tcp below tcp", "`tcp` cannot be below itself"),
+        (WEB, "move rx below tcp", "`rx` is a source: it is below nothing"),
+        (
+            WEB,
+            "remove http leaf",
+            "`http` is not empty: `pcap` is below it (`remove http all` removes both)",
+        ),
+        (WEB, "remove rx all", "nothing of the request would be left"),
+        (WEB, "join http below tcp", "`http` is below `tcp` already"),
+        (
+            WEB,
+            "sever http from tcp",
+            "`tcp` is the only parent of `http`: remove it, or move it below another node",
+        ),
+        (WEB, "sever http from rx", "`http` is not below `rx`"),
+        (WEB, "add count below http/|x", "`|x` is no class: write `NODE/80` or `NODE/!80`"),
+        (
+            "rx | !dport | count",
+            "move dport below rx",
+            "`dport` is an operand of `++`, `+*` or `!`: give the whole new request",
+        ),
+        (
+            "rx | split_rr | count + count | print",
+            "move count:1 below rx",
+            "`split_rr` deals blocks to its branches, which meet again: give the whole new request",
+        ),
+        (
+            "rx | split_rr | count + count | print",
+            "add count below split_rr",
+            "`split_rr` deals blocks to its branches: give the whole new request",
+        ),
+    ] {
+        assert_eq!(edit(text, words), Err(why.to_owned()), "{text}: {words}");
+    }
+}
+
+/// A node of the old request, or a new one by name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Id {
+    Old(usize),
+    New(String),
+}
+
+type Arcs = BTreeSet<(Id, Id, Vec<(u32, u32)>)>;
+
+fn read(text: &str) -> Option<Graph> {
+    let (graph, mistakes) = pipeline::read_request(text, &planner_registry());
+    let wrong = mistakes.iter().any(|m| m.severity == pipeline::language::Severity::Error);
+    (!wrong).then_some(graph)
+}
+
+/// Returns the arcs of a graph, without those to placeholders.
+fn arcs(graph: &Graph, id: impl Fn(NodeId) -> Id) -> Arcs {
+    let kept = graph.edges.iter().filter(|edge| graph.node(edge.to).name() != "discard");
+    kept.map(|edge| (id(edge.from), id(edge.to), edge.classes.ranges().to_vec())).collect()
+}
+
+fn new_arcs(edited: &EditResult, old: &Graph, new: &Graph) -> Arcs {
+    arcs(new, |id| {
+        let node = new.node(id);
+        let found = edited.filters.iter().find(|(span, _)| span.start == node.span.start);
+        let before = found.and_then(|(_, before)| *before);
+        let before = before.and_then(|span| old.ids().find(|(_, n)| n.span == span));
+        before.map_or_else(|| Id::New(node.name().to_owned()), |(id, _)| Id::Old(id.0))
+    })
+}
+
+/// Makes the edit in a list of arcs. `None` if the edit should be refused.
+fn expected(edit: &Edit, old: &Graph, (node, parent): (NodeId, NodeId)) -> Option<Arcs> {
+    let mut all = arcs(old, |id| match old.node(id).filter() {
+        Some(_) => Id::Old(id.0),
+        None => Id::New(old.node(id).name().to_owned()),
+    });
+    let classes = |below: &NodeOutput| match below.class.as_deref() {
+        None => pipeline::ClassSet::plain_pipe().ranges().to_vec(),
+        Some("all") => pipeline::ClassSet::all().ranges().to_vec(),
+        Some(class) => {
+            let class = class.parse().expect("a number");
+            vec![(class, class)]
+        }
+    };
+    let (at, to) = (Id::Old(node.0), Id::Old(parent.0));
+    match edit {
+        Edit::Add { below: Some(below), .. } => {
+            all.insert((to, Id::New("hist".to_owned()), classes(below)));
+        }
+        Edit::Reattach { from, below, .. } => {
+            let names = pipeline::explain::unique_names(old);
+            let from = |arc: &&(Id, Id, _)| match (from, &arc.0) {
+                (Some(from), Id::Old(id)) => names[*id] == from.node,
+                (None, _) => true,
+                _ => false,
+            };
+            let arcs = all.iter().filter(|arc| arc.1 == at && from(arc));
+            let found: Vec<_> = arcs.cloned().collect();
+            let [arc] = found.as_slice() else { return None };
+            all.remove(arc);
+            all.insert((to, at, classes(below)));
+        }
+        Edit::Join { below, .. } => {
+            all.insert((to, at, classes(below)));
+        }
+        Edit::Sever { .. } => all.retain(|(from, other, _)| (from, other) != (&to, &at)),
+        Edit::RemoveBelow { .. } => {
+            all.retain(|(from, to, _)| *from != at && *to != at);
+            let heads = old.heads().into_iter().map(|id| Id::Old(id.0));
+            let mut live: Vec<Id> = heads.filter(|head| *head != at).collect();
+            let mut next = 0;
+            while let Some(from) = live.get(next).cloned() {
+                let below = all.iter().filter(|arc| arc.0 == from).map(|arc| arc.1.clone());
+                let new: Vec<Id> = below.filter(|to| !live.contains(to)).collect();
+                live.extend(new);
+                next += 1;
+            }
+            all.retain(|(from, ..)| live.contains(from));
+        }
+        _ => return None,
+    }
+    Some(all)
+}
+
+fn random_edit(random: &mut Random, graph: &Graph) -> (Edit, (NodeId, NodeId)) {
+    let names = pipeline::explain::unique_names(graph);
+    let pick = |random: &mut Random| NodeId(random.below(graph.nodes.len()));
+    let (node, parent) = (pick(random), pick(random));
+    let name = |id: NodeId| names[id.0].clone();
+    let classes: &[Option<&str>] = match graph.node(parent).name() {
+        "dport" | "sport" => &[None, Some("all"), Some("7"), Some("80")],
+        _ => &[None, Some("all")],
+    };
+    let class = classes[random.below(classes.len())].map(str::to_owned);
+    let below = NodeOutput { node: name(parent), class };
+    let edit = match random.below(6) {
+        0 => Edit::Add { filter: "hist".to_owned(), below: Some(below) },
+        1 => Edit::RemoveBelow { node: name(node), all: true },
+        2 => Edit::Reattach { node: name(node), from: None, below },
+        3 => {
+            let parents: Vec<NodeId> = graph.inputs(node).map(|edge| edge.from).collect();
+            let from = parents.get(random.below(parents.len()));
+            let from = from.map(|from| NodeOutput { node: name(*from), class: None });
+            Edit::Reattach { node: name(node), from, below }
+        }
+        4 => Edit::Join { node: name(node), below },
+        _ => {
+            let from = NodeOutput { class: None, ..below };
+            Edit::Sever { node: name(node), from }
+        }
+    };
+    (edit, (node, parent))
+}
+
+const LINES: &[&str] = &[
+    "rx eth0 | dport | (|22 count + |80 hist) | print",
+    "rx eth0 | dport | (|1:99 ipproto + sport) | count + hist | (pcap x + print)",
+    "rx eth0 | dport | ((sport | count) + ipproto + hist) | inspect | print",
+    "(rx eth0 | dport) + (rx eth1 | sport) | count | (ipproto | print + hist)",
+    "rx eth0 | dport --name=x | (count + ipproto) | print ; dport --name=x |7 sport | hist",
+    "rx eth0 | dport |80 (|80 (count + hist) + sport | inspect) | print",
+    "rx eth0 | dport | !sport | count ; rx eth1 | count",
+];
+
+#[test]
+fn v3_random_edits_change_exactly_the_arcs_they_name() {
+    let (mut random, mut made, mut refused) = (Random::from_environment(), 0, BTreeSet::new());
+    for _ in 0..1500 {
+        let mut text = random.pick(LINES).to_owned();
+        for _ in 0..4 {
+            let Some(old) = read(&text) else { panic!("{text}") };
+            let (edit, nodes) = random_edit(&mut random, &old);
+            if [nodes.0, nodes.1].iter().any(|id| old.node(*id).name() == "discard") {
+                continue;
+            }
+            let edited = match edit.apply(&text, &planner_registry()) {
+                Ok(edited) => edited,
+                Err(why) => {
+                    refused.insert(why.0);
+                    continue;
+                }
+            };
+            // The checks refuse what the language does not allow, such as arcs out of sinks.
+            let Some(new) = read(&edited.text) else { continue };
+            let Some(expected) = expected(&edit, &old, nodes) else { continue };
+            let got = new_arcs(&edited, &old, &new);
+            assert_eq!(got, expected, "{text}\n{edit}\n{}", edited.text);
+            made += 1;
+            text = edited.text;
+        }
+    }
+    assert!(made > 1000, "{made}");
+    eprintln!("{made} made; refused: {refused:#?}");
+}
