@@ -17,6 +17,8 @@
 //! also available one by one: [`Prepared::read`], [`Prepared::build`], [`Ready::run`]. The command
 //! line, the C library and the Python module are front ends of these calls.
 //!
+//! [`Running::change`] applies an [`Edit`] to a running request: the edits of `streamline set`.
+//!
 //! A program adds its own filters, sources and sinks in an [`Own`], and exchanges byte streams with
 //! a running request through an [`end`](Own::pipe_from_sink) of a pipe.
 //!
@@ -48,6 +50,7 @@ mod snapshot;
 mod workers;
 
 pub use crash::replace_sources;
+pub use engine::change::{ChangeError, SwitchReport};
 pub use engine::ids;
 pub use error::OpenError;
 pub use member::ids::use_daemon_ids;
@@ -65,6 +68,7 @@ pub use endpoint::named;
 pub use endpoint::{Failure, Sink, SinkEntry, Source, SourceEntry};
 pub use engine::run::StopConditions;
 pub use filter;
+pub use pipeline::edit::{Edit, InvalidEdit, NodeOutput, Position};
 
 /// Reads, plans, builds and registers a request, and runs it on its own threads.
 ///

@@ -5,9 +5,11 @@ use crate::options::Options;
 use crate::ready::{Body, Finished, Ready, Results};
 use crate::snapshot::snapshot;
 use crate::workers::GroupControl;
+use engine::change::{ChangeError, SwitchReport};
 use engine::latency_breach;
 use engine::live::Live;
 use engine::run::{Alarm, StopConditions};
+use pipeline::edit::Edit;
 use pipeline::plan::Plan;
 use runtime::latency::Breach;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -31,6 +33,8 @@ pub struct Running {
     thread: Option<JoinHandle<Result<Finished, OpenError>>>,
 }
 
+/// Maximum wait until the spaces of a path reach a batch boundary.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum wait for the counters of a path.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -83,6 +87,25 @@ impl Running {
     #[must_use]
     pub fn live_handles(&self) -> &[Live] {
         &self.lives
+    }
+
+    /// Applies an edit to the request while it runs, in all connected spaces or in none. Blocks
+    /// until the spaces have stopped between two batches, for at most 10 s.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason if the edit does not fit the request, if the new request has mistakes
+    /// or cannot be planned or built, or if a space does not stop in time. The request then runs as
+    /// before. A request with several connected components, or in worker processes, is refused.
+    pub fn change(&self, edit: &Edit) -> Result<SwitchReport, ChangeError> {
+        let [live] = self.lives.as_slice() else {
+            let why = match self.lives.len() {
+                0 => "worker processes run it: change it through the daemon",
+                _ => "it has several unconnected parts",
+            };
+            return Err(ChangeError::Refused(why.to_owned()));
+        };
+        engine::change::change(live, edit, &engine::machine::inspect(), CHANGE_TIMEOUT)
     }
 
     /// Returns a descriptor that becomes readable when the run has ended.

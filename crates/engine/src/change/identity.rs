@@ -538,8 +538,10 @@ fn old_node(new: &Graph, id: NodeId, edited: &EditResult, old: &Graph) -> Option
     let mut same = old.ids().filter(|(_, other)| other.span.start == before.start);
     let (at, other) = same.nth(nth)?;
     let other = other.filter()?;
+    // An edit of arcs marks a filter to name it twice.
+    let same_mark = [&other.mark, &used.mark].iter().any(|mark| mark.is_none());
     let is_same = other.description.name == used.description.name
         && other.is_same(used)
-        && other.mark == used.mark;
+        && (same_mark || other.mark == used.mark);
     is_same.then_some(at)
 }

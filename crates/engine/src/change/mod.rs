@@ -194,6 +194,7 @@ fn apply_edit(
     let (mut graph, asked) = (graph.clone(), graph.options);
     // A change drops replicas; automatic changes add them again if they pay.
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
+    graph.one_component = state.parts.len() == 1;
     // A log of its own, so that a failure undoes this change alone.
     let extras = PathOptions { steps: steps.clone(), ..whole.extras.clone() };
     let with = (whole.settings, &extras);

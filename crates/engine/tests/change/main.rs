@@ -2,6 +2,7 @@
 //! and the new graph, in order, as the numbers in the blocks show.
 
 mod adapt;
+mod arcs;
 mod argument;
 mod common;
 mod copies;

@@ -1,0 +1,111 @@
+//! Tests of edits of arcs: a filter added beside others, a subtree removed, moved or joined, and
+//! further sources, all under traffic.
+
+use crate::common::{
+    blocks_given, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
+};
+
+const TEXT: &str = "generate rate=20000 seq=yes flows=16 | udp | inspect | pcap@thread0 ";
+
+#[test]
+fn v3_filter_added_below_a_node_receives_a_copy_from_then_on() {
+    let text = format!("{TEXT}below");
+    let ((from, to), outcome) = run_while(&text, |live| {
+        wait_for_blocks(live, 200);
+        let added = edit_losslessly(live, "add inspect | pcap below-2 below udp");
+        assert!(added.text.contains("(inspect | pcap@thread0 below) + (inspect | pcap below-2)"));
+        wait_for_blocks(live, 200);
+        let why = edit(live, "remove inspect#2 leaf").expect_err("not empty").to_string();
+        assert!(why.contains("`inspect#2` is not empty: `pcap` is below it"), "{why}");
+        let removed = edit_losslessly(live, "remove inspect#2 all");
+        assert_eq!(removed.text, text);
+        wait_for_blocks(live, 100);
+        (added.position, removed.position)
+    });
+    assert!(received_numbers("below").into_iter().eq(0..blocks_given(&outcome)));
+    assert!(received_numbers("below-2").into_iter().eq(from..to), "what came meanwhile");
+}
+
+#[test]
+fn v3_removed_last_child_leaves_a_node_that_nothing_reads() {
+    let text = format!("{TEXT}emptied");
+    let (cut, outcome) = run_while(&text, |live| {
+        wait_for_blocks(live, 200);
+        let removed = edit_losslessly(live, "remove inspect all");
+        assert_eq!(removed.text, "generate rate=20000 seq=yes flows=16 | udp | discard");
+        wait_for_blocks(live, 200);
+        let added = edit_losslessly(live, "add pcap refilled below udp");
+        assert!(!added.text.contains("discard"), "{}", added.text);
+        wait_for_blocks(live, 100);
+        (removed.position, added.position)
+    });
+    assert!(received_numbers("emptied").into_iter().eq(0..cut.0));
+    assert!(received_numbers("refilled").into_iter().eq(cut.1..blocks_given(&outcome)));
+}
+
+#[test]
+fn v3_moved_subtree_keeps_its_state_and_every_block() {
+    let text = "generate rate=20000 seq=yes flows=16 | inspect | udp | pcap@thread0 carried";
+    let ((), outcome) = run_while(text, |live| {
+        for _ in 0..3 {
+            wait_for_blocks(live, 200);
+            let away = edit_losslessly(live, "move udp below generate/all");
+            assert!(away.text.contains("inspect + |all (udp | pcap"), "{}", away.text);
+            wait_for_blocks(live, 200);
+            edit_losslessly(live, "move udp below inspect");
+        }
+        wait_for_blocks(live, 100);
+        assert_eq!(live.request_text().as_deref(), Some(text));
+    });
+    assert!(received_numbers("carried").into_iter().eq(0..blocks_given(&outcome)));
+    let udp = outcome.ledger.filters.iter().find(|node| node.name == "udp").expect("a node");
+    assert_eq!(udp.taken.blocks, blocks_given(&outcome), "it goes on counting");
+    let sessions = udp.counters.iter().find(|(name, _)| name == "new sessions").expect("sessions");
+    assert_eq!(sessions.1, 16, "what it knows came along");
+}
+
+#[test]
+fn v3_node_with_a_second_parent_receives_both_until_severed() {
+    let text = "generate rate=20000 seq=yes | inspect | udp | pcap@thread0 two";
+    let ((from, to), outcome) = run_while(text, |live| {
+        wait_for_blocks(live, 200);
+        let joined = edit_losslessly(live, "join udp below generate");
+        assert!(joined.text.contains("inspect | udp --name=udp"), "{}", joined.text);
+        let why = edit(live, "join udp below generate").expect_err("twice").to_string();
+        assert!(why.contains("`udp` is below `generate` already"), "{why}");
+        wait_for_blocks(live, 200);
+        let severed = edit_losslessly(live, "sever udp from generate");
+        assert_eq!(severed.text, text.replace("| udp |", "| udp --name=udp |"));
+        let why = edit(live, "sever udp from inspect").expect_err("the last one").to_string();
+        assert!(why.contains("`inspect` is the only parent of `udp`"), "{why}");
+        wait_for_blocks(live, 100);
+        (joined.position, severed.position)
+    });
+    let twice = |number: u64| if (from..to).contains(&number) { 2 } else { 1 };
+    let wanted = (0..blocks_given(&outcome)).flat_map(|n| std::iter::repeat_n(n, twice(n)));
+    assert!(received_numbers("two").into_iter().eq(wanted), "both copies, in order");
+}
+
+#[test]
+fn v3_source_is_added_to_a_running_path_and_removed() {
+    let text = "generate rate=20000 seq=yes | pcap@thread0 first";
+    let ((), outcome) = run_while(text, |live| {
+        wait_for_blocks(live, 200);
+        let added = edit_losslessly(live, "add generate rate=10000 seq=yes flows=2 | pcap second");
+        assert!(added.text.contains(" ; generate"), "{}", added.text);
+        wait_for_blocks(live, 500);
+        let moved = edit_losslessly(live, "move pcap:1 below generate:2");
+        assert!(moved.text.contains("generate rate=20000 seq=yes | discard"), "{}", moved.text);
+        wait_for_blocks(live, 200);
+        edit_losslessly(live, "move pcap:2 below generate:1");
+        wait_for_blocks(live, 200);
+        edit_losslessly(live, "remove generate:2 all");
+        assert_eq!(live.request_text().as_deref(), Some(text));
+        wait_for_blocks(live, 200);
+    });
+    let second = received_numbers("second");
+    assert!(second.len() > 100);
+    assert!(second.iter().copied().eq(0..second.len() as u64), "each once, in order");
+    let first = received_numbers("first");
+    assert_eq!(first.last().copied(), Some(blocks_given(&outcome) - 1));
+}
