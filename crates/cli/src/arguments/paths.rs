@@ -16,7 +16,7 @@ pub(crate) enum PathCommand {
     Ps(PsArguments),
     /// List the threads, processes and kernel programs in which paths run, with their usage
     Spaces(SpacesArguments),
-    /// Change a running path: insert, remove, replace, move or pin filters, set arguments
+    /// Change a running path: add, remove, replace, move, join or pin filters, set arguments
     Set(SetArguments),
     /// Run a request over the output of a node of a running path, live or from the past
     Tap(TapArguments),
@@ -133,7 +133,9 @@ pub(crate) struct SetArguments {
     pub(crate) path: String,
     /// insert 'FILTER' before|after|at NODE, remove NODE, replace NODE with 'FILTER', move NODE
     /// kernel|process|sandbox|SPACE, upgrade NODE, arg NODE NAME=VALUE, or pin SPACE
-    /// PROCESSOR|any; changes of a recorded path are recorded, too
+    /// PROCESSOR|any; for the graph: add 'FILTER' below NODE[/CLASS], add 'SOURCE | FILTER',
+    /// remove NODE leaf|all, move NODE [from NODE[/CLASS]] below NODE[/CLASS], join NODE below
+    /// NODE[/CLASS], sever NODE from NODE[/CLASS]; changes of a recorded path are recorded, too
     #[arg(value_name = "CHANGE", required = true, trailing_var_arg = true)]
     pub(crate) words: Vec<String>,
 }

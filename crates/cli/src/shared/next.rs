@@ -51,17 +51,25 @@ fn change_words(path: &str, words: &[&str], candidates: &dyn PathCandidates) -> 
     let spaces = || candidates.nodes_and_spaces(path).1;
     let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     match words {
-        [] => owned(&["arg", "insert", "move", "pin", "remove", "replace", "upgrade"]),
-        ["insert"] | ["replace", _, "with"] => {
+        [] => owned(&[
+            "add", "arg", "insert", "join", "move", "pin", "remove", "replace", "sever", "upgrade",
+        ]),
+        ["add" | "insert"] | ["replace", _, "with"] => {
             MachineRegistry::descriptions().map(|known| known.name.to_owned()).collect()
         }
         ["insert", _] => owned(&["after", "at", "before"]),
         ["insert", _, "after" | "at" | "before"] => nodes(),
-        ["remove" | "replace" | "move" | "upgrade" | "arg"] => nodes(),
+        ["add", _] | ["join", _] => owned(&["below"]),
+        ["sever", _] => owned(&["from"]),
+        ["remove", _] => owned(&["all", "leaf"]),
+        ["add" | "join" | "move", _, "below"] | ["sever" | "move", _, "from"] => nodes(),
+        ["move", _, "from", _] => owned(&["below"]),
+        ["move", _, "from", _, "below"] => nodes(),
+        ["remove" | "replace" | "move" | "upgrade" | "arg" | "join" | "sever"] => nodes(),
         ["arg", node, ..] => writable_arguments(node),
         ["replace", _] => owned(&["with"]),
         ["move", _] => {
-            let mut places = owned(&["kernel", "process", "sandbox"]);
+            let mut places = owned(&["below", "from", "kernel", "process", "sandbox"]);
             places.extend(spaces());
             places
         }
@@ -136,6 +144,12 @@ mod tests {
         assert_eq!(all("set web arg ratelimit#a:2"), ["rate=", "per=", "burst="]);
         assert!(all("set web arg count").is_empty());
         assert_eq!(all("set web pin"), ["thread0"]);
-        assert_eq!(all("set web move count"), ["kernel", "process", "sandbox", "thread0"]);
+        assert_eq!(
+            all("set web move count"),
+            ["below", "from", "kernel", "process", "sandbox", "thread0"]
+        );
+        assert_eq!(all("set web move count from rx below"), ["rx", "count"]);
+        assert_eq!(all("set web join count below"), ["rx", "count"]);
+        assert_eq!(all("set web sever count"), ["from"]);
     }
 }
