@@ -87,7 +87,7 @@ pub trait StreamReader: fmt::Debug {
         Ok(None)
     }
 
-    /// Returns true if a lending stream has ended. Does not follow pointers, for which the caller
+    /// Returns true if a lending stream has ended, without following pointers, for which the caller
     /// may lack permission. Returns `None` if the stream does not lend blocks.
     fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
         Ok(None)

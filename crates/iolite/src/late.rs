@@ -26,7 +26,7 @@ use sys::process::identity;
 const LAST_BLOCK: &[u8] = b"published just before the exit";
 const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
 
-fn id(number: u32) -> DbufId {
+fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
@@ -108,9 +108,9 @@ type ReadCall<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
 fn pointer_stream(policy: Policy) -> (indirect::Output, indirect::Input, GrantServer) {
     let server = GrantServer::open(Creator::new(8)).unwrap();
     let shape = pool::PoolConfig { segment: 4096, segments: 4 };
-    let pool = AllocationPool::new(id(2), shape, AccessList::private(identity())).unwrap();
+    let pool = AllocationPool::new(dbuf_id(2), shape, AccessList::private(identity())).unwrap();
     server.owner(|owner| owner.share(&pool)).unwrap();
-    let config = indirect::Config { entries: 16, policy, ..indirect::Config::new(id(1)) };
+    let config = indirect::Config { entries: 16, policy, ..indirect::Config::new(dbuf_id(1)) };
     let (output, mut offers) = indirect(&config, Backing::new(pool)).unwrap();
     let space = Space::new();
     space.introduce(server.introduce(Credentials::from(identity())).unwrap().1);
@@ -168,12 +168,13 @@ fn merged_producer_loses_no_published_block() {
         ];
         for order in orders {
             let mut merged = Merged::new(order());
-            let config = Config::new(id(1)).capacity(4096);
+            let config = Config::new(dbuf_id(1)).capacity(4096);
             let (output, mut offers) = stream::stream(&config).unwrap();
             let mut input = offers.remove(0).open().unwrap();
             arm_writer_end(&mut input.late, output, how);
             let first = merged.join(input);
-            let shape = fixed::SlotConfig { slot: 64, slots: 16, ..fixed::SlotConfig::new(id(2)) };
+            let shape =
+                fixed::SlotConfig { slot: 64, slots: 16, ..fixed::SlotConfig::new(dbuf_id(2)) };
             let (output, mut offers) = fixed::stream::stream(&shape, 1).unwrap();
             let mut input = offers.remove(0).open().unwrap();
             arm_writer_end(&mut input.late, output, how);
@@ -197,7 +198,7 @@ fn merged_producer_loses_no_published_block() {
 #[test]
 fn multiway_pipe_loses_no_published_block() {
     for how in ENDS {
-        let mut ends = mpipe(3, &Config::new(id(1)).capacity(4096)).unwrap();
+        let mut ends = mpipe(3, &Config::new(dbuf_id(1)).capacity(4096)).unwrap();
         let (output, _) = open_write(ends.remove(0)).unwrap();
         let mut input = open_read(ends.remove(0)).unwrap().unwrap();
         arm_writer_end(&mut input.late, output, how);
@@ -215,11 +216,12 @@ fn multiway_pipe_loses_no_published_block() {
 fn aggregate_pipe_loses_no_sent_aggregate() {
     for how in ENDS {
         let shape = pool::PoolConfig { segment: 4096, segments: 4 };
-        let mut pool = AllocationPool::new(id(1), shape, AccessList::private(identity())).unwrap();
+        let mut pool =
+            AllocationPool::new(dbuf_id(1), shape, AccessList::private(identity())).unwrap();
         let mut creator = Creator::new(4);
         creator.share(&pool).unwrap();
         let server = GrantServer::open(creator).unwrap();
-        let (mut sender, offer) = pipe(&server, id(2), Credentials::from(identity())).unwrap();
+        let (mut sender, offer) = pipe(&server, dbuf_id(2), Credentials::from(identity())).unwrap();
         let mut receiver = offer.open().unwrap();
         let sent = pool.copy(LAST_BLOCK).unwrap();
         receiver.late().arm(move || {

@@ -32,7 +32,7 @@ mod stamped;
 
 use source::ProducerEnd;
 pub use source::Source;
-use stamped::Stage;
+use stamped::StagedBlocks;
 pub use stamped::Stamped;
 
 /// Order among blocks of different producers. Blocks of one producer always stay in order.
@@ -94,7 +94,7 @@ struct Producer {
     id: ProducerId,
     input: Box<dyn ProducerEnd>,
     /// Blocks consumed and not yet returned (only in order of timestamps).
-    stage: Stage,
+    stage: StagedBlocks,
     /// `None` while the producer runs. After its end, its fault, if any.
     over: Option<Option<Fault>>,
 }
@@ -127,7 +127,7 @@ impl Merged {
         let input = Box::new(input);
         let id = ProducerId(self.next);
         self.next += 1;
-        self.producers.push(Producer { id, input, stage: Stage::default(), over: None });
+        self.producers.push(Producer { id, input, stage: StagedBlocks::default(), over: None });
         id
     }
 

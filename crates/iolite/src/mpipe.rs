@@ -35,11 +35,11 @@ pub use pointers::{
 /// describes the ring; its number of readers is set to `n - 1`. Fails unless `n` is from 2 to
 /// [`ENDS_MAX`].
 pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
-    share_ends(n, &Shape::new(config, n.saturating_sub(1)))
+    share_ends(n, &PipeShape::new(config, n.saturating_sub(1)))
 }
 
 /// Creates the ends, with the message in the writing end.
-fn share_ends(n: usize, shape: &Shape) -> Result<Vec<OwnedFd>, PipeError> {
+fn share_ends(n: usize, shape: &PipeShape) -> Result<Vec<OwnedFd>, PipeError> {
     if !(2..=ENDS_MAX).contains(&n) {
         return Err(PipeError::Ends(n));
     }
@@ -64,12 +64,12 @@ pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     if !begins_with(&end, &MAGIC.to_ne_bytes())? {
         return Err(PipeError::NoEnd);
     }
-    let mut bytes = [0; size_of::<Shape>()];
+    let mut bytes = [0; size_of::<PipeShape>()];
     let (length, theirs) = descriptor::receive(end, &mut bytes)?;
     if length == 0 {
         return Err(PipeError::Opened);
     }
-    let shape = bytes.get(..length).and_then(|bytes| Shape::read_from_bytes(bytes).ok());
+    let shape = bytes.get(..length).and_then(|bytes| PipeShape::read_from_bytes(bytes).ok());
     let config = shape.and_then(|shape| shape.config()).ok_or(PipeError::NoEnd)?;
     if theirs.len() != config.ring.readers {
         return Err(PipeError::NoEnd);
@@ -102,10 +102,10 @@ fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
     Ok(length == 0 || (length == first.len() && first == *magic))
 }
 
-/// The message that waits in the writing end: the configuration of the ring to be created.
+/// The message in the writing end: the configuration of the ring that opening the end creates.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Shape {
+struct PipeShape {
     magic: u64,
     /// Capacity in bytes, or [`SELF_SIZING`].
     capacity: u64,
@@ -120,7 +120,7 @@ const CAPACITY_MAX: u64 = 1 << 40;
 /// Capacity of a ring that sizes itself.
 const SELF_SIZING: u64 = 0;
 
-impl Shape {
+impl PipeShape {
     fn new(config: &Config, readers: usize) -> Self {
         let policy = config.ring.policy.code();
         Self {

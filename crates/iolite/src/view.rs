@@ -98,25 +98,25 @@ impl Space {
 
     /// Adds an owner, given the socket received from its grant server.
     pub fn introduce(&self, server: OwnedFd) {
-        self.lock().owners.push(Client::new(server));
+        self.lock_owners().owners.push(Client::new(server));
     }
 
     /// Returns true if the dbuf is mapped.
     #[must_use]
     pub fn has(&self, dbuf: DbufId) -> bool {
-        self.lock().views.contains_key(&dbuf)
+        self.lock_owners().views.contains_key(&dbuf)
     }
 
     /// Removes a dbuf. It is unmapped when the last reader drops its translation, and a later
     /// pointer into it causes a new fault. Returns false if the dbuf was not mapped.
     pub fn forget(&self, dbuf: DbufId) -> bool {
-        self.lock().views.remove(&dbuf).is_some()
+        self.lock_owners().views.remove(&dbuf).is_some()
     }
 
     /// Returns the counters of queries.
     #[must_use]
     pub fn faults(&self) -> Faults {
-        self.lock().faults
+        self.lock_owners().faults
     }
 
     /// Returns true if processes of this user could write the memory of this process anyway (V3)
@@ -127,20 +127,20 @@ impl Space {
 
     /// Returns the view of a dbuf, or `None` if the dbuf is not mapped.
     fn mapped(&self, dbuf: DbufId) -> Option<Arc<View>> {
-        self.lock().views.get(&dbuf).cloned()
+        self.lock_owners().views.get(&dbuf).cloned()
     }
 
     /// Returns the view of a dbuf. If the dbuf is not mapped, requests it from the owners and
     /// blocks for the reply.
     fn map(&self, dbuf: DbufId) -> Result<Arc<View>, Fault> {
-        let mut known = self.lock();
+        let mut known = self.lock_owners();
         if let Some(view) = known.views.get(&dbuf) {
             return Ok(view.clone());
         }
         if known.views.len() >= VIEWS_MAX {
             return Err(Fault::UnknownDbuf(dbuf));
         }
-        let asked = self.ask(&mut known, dbuf);
+        let asked = self.query_owners(&mut known, dbuf);
         match asked.and_then(|(grant, trusted)| View::admit(&grant, trusted)) {
             Ok(view) => {
                 let view = Arc::new(view);
@@ -157,13 +157,13 @@ impl Space {
 
     /// Obtains a grant of a dbuf, to pass it on, without mapping the dbuf. Blocks for the reply.
     pub(crate) fn request(&self, dbuf: DbufId) -> Result<Grant, Fault> {
-        let mut known = self.lock();
-        Ok(self.ask(&mut known, dbuf)?.0)
+        let mut known = self.lock_owners();
+        Ok(self.query_owners(&mut known, dbuf)?.0)
     }
 
     /// Queries the owners one after the other. If an owner does not know the dbuf, the next one is
     /// asked; a refusal of access is final. Also returns true if the owner is trusted.
-    fn ask(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<(Grant, bool), Fault> {
+    fn query_owners(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<(Grant, bool), Fault> {
         let mut fault = Fault::UnknownDbuf(dbuf);
         if known.owners.is_empty() {
             return Err(fault);
@@ -194,7 +194,7 @@ impl Space {
         Err(fault)
     }
 
-    fn lock(&self) -> MutexGuard<'_, KnownOwners> {
+    fn lock_owners(&self) -> MutexGuard<'_, KnownOwners> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -363,10 +363,10 @@ impl InPlace {
     /// Returns `length` bytes, starting `done` bytes after the address.
     ///
     /// # Safety
-    /// 1. [`View::locate`] has returned the address for a pointer to `done + length` bytes.
-    /// 2. The view outlives the slice.
-    /// 3. Unless the view is frozen: the ring entry of the pointer is not released while the slice
-    ///    lives, and the writer of that ring is trusted too (V3).
+    /// 1. [`View::locate`] must have returned the address for a pointer to `done + length` bytes.
+    /// 2. The view must outlive the slice.
+    /// 3. Unless the view is frozen, the ring entry of the pointer must not be released while the
+    ///    slice lives, and the writer of that ring must be trusted too (V3).
     #[inline]
     pub(crate) unsafe fn bytes<'a>(self, done: usize, length: usize) -> &'a [u8] {
         let first = self.0.as_ptr().wrapping_add(done);

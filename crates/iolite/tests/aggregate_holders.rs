@@ -251,7 +251,7 @@ fn sent_memory_outlives_its_owner() {
     assert!(window.forget(id(SHARED_DBUF)));
 }
 
-/// The thread of a grant server notices departures by itself and releases the departed client's
+/// The thread of a grant server detects that a client has exited, and releases the client's
 /// segments.
 #[test]
 fn q18_grant_server_notices_killed_client() {

@@ -44,7 +44,7 @@ impl ChecksumCache {
     /// Returns the sum of all bytes, folded to 16 bits and not complemented: the result of `of` for
     /// the same bytes in one piece. Does not read slices whose sum is cached.
     pub fn sum(&mut self, aggregate: &Aggregate, of: impl Fn(&[u8]) -> u16) -> u16 {
-        let mut total = Sum::default();
+        let mut total = SliceSum::default();
         for slice in aggregate.slices() {
             total.add(self.slice_sum(slice, &of), slice.len());
         }
@@ -60,7 +60,7 @@ impl ChecksumCache {
     fn slice_sum(&mut self, slice: &Slice, of: impl Fn(&[u8]) -> u16) -> u16 {
         let (content, length) = (Some(slice.content()), slice.pointer().length());
         self.now += 1;
-        let index = self.set_of(slice.content(), length);
+        let index = self.set_index(slice.content(), length);
         let Some(set) = self.sets.get_mut(index) else { return of(slice.bytes()) };
         let known = set.iter_mut().find(|entry| entry.content == content && entry.length == length);
         if let Some(entry) = known {
@@ -77,11 +77,12 @@ impl ChecksumCache {
     }
 
     /// Returns the index of the set for a slice: a hash over all bits of id and length.
-    fn set_of(&self, content: ContentId, length: u32) -> usize {
-        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    fn set_index(&self, content: ContentId, length: u32) -> usize {
+        const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
         let word = content.position ^ u64::from(length).rotate_left(40);
-        let mixed = (word ^ u64::from(content.dbuf.number()).rotate_left(24)).wrapping_mul(ODD);
-        let index = (mixed ^ mixed >> 32).wrapping_mul(ODD) >> 32;
+        let mixed =
+            (word ^ u64::from(content.dbuf.number()).rotate_left(24)).wrapping_mul(HASH_MULTIPLIER);
+        let index = (mixed ^ mixed >> 32).wrapping_mul(HASH_MULTIPLIER) >> 32;
         usize::try_from(index).unwrap_or(0) & (self.sets.len() - 1)
     }
 }
@@ -89,12 +90,12 @@ impl ChecksumCache {
 /// A sum that is accumulated slice by slice. The sum of a slice at an odd offset is added with its
 /// bytes swapped (RFC 1071, 2 (B)).
 #[derive(Clone, Copy, Default)]
-struct Sum {
+struct SliceSum {
     total: u64,
     is_odd: bool,
 }
 
-impl Sum {
+impl SliceSum {
     fn add(&mut self, part: u16, length: usize) {
         let part = if self.is_odd { part.swap_bytes() } else { part };
         self.total += u64::from(part);

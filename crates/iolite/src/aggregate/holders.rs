@@ -181,7 +181,7 @@ mod tests {
             .unwrap()
     }
 
-    fn segment(pool: &mut AllocationPool) -> Aggregate {
+    fn one_segment_aggregate(pool: &mut AllocationPool) -> Aggregate {
         pool.copy(&[1; SEGMENT]).unwrap()
     }
 
@@ -190,7 +190,7 @@ mod tests {
         let mut pool = pool(4);
         let mut holders = Holders::new(8);
         let [first, second] = [1, 2].map(|user| holders.join(Credentials::new(user, user)));
-        let sent = segment(&mut pool);
+        let sent = one_segment_aggregate(&mut pool);
         let pointer = sent.slices().next().unwrap().pointer();
         for peer in [first, first, second] {
             holders.hold(peer, &sent).unwrap();
@@ -214,7 +214,7 @@ mod tests {
         let peer = holders.join(Credentials::from(identity()));
         let mut sent = Aggregate::new();
         for _ in 0..4 {
-            sent.append(segment(&mut pool)).unwrap();
+            sent.append(one_segment_aggregate(&mut pool)).unwrap();
         }
         assert_eq!(holders.hold(peer, &sent), Err(GrantRefusal::Limit { peer, limit: 3 }));
         assert_eq!(holders.holding(peer), Some(Holding::default()));
@@ -240,7 +240,7 @@ mod tests {
             holders.join(Credentials::from(identity())),
             holders.join(Credentials::from(identity())),
         );
-        let sent: Vec<_> = (0..8).map(|_| segment(&mut pool)).collect();
+        let sent: Vec<_> = (0..8).map(|_| one_segment_aggregate(&mut pool)).collect();
         for aggregate in &sent {
             holders.hold(honest, aggregate).unwrap();
         }

@@ -67,7 +67,8 @@ impl Creator {
         if !file.seals()?.has(Seals::READER) {
             file.seal(Seals::READER)?;
         }
-        let shared = SharedPool { access: pool.access().clone(), file: copy(file.as_fd())? };
+        let shared =
+            SharedPool { access: pool.access().clone(), file: duplicate_descriptor(file.as_fd())? };
         self.pools.insert(dbuf, shared);
         Ok(())
     }
@@ -80,7 +81,7 @@ impl Creator {
     ) -> Result<(), GrantRefusal> {
         let dbuf = frozen.dbuf();
         self.check_id_free(dbuf)?;
-        let file = copy(frozen.descriptor().ok_or(GrantRefusal::NoFile(dbuf))?)?;
+        let file = duplicate_descriptor(frozen.descriptor().ok_or(GrantRefusal::NoFile(dbuf))?)?;
         self.pools.insert(dbuf, SharedPool { access: Arc::new(access), file });
         Ok(())
     }
@@ -93,8 +94,8 @@ impl Creator {
         Ok(())
     }
 
-    /// Makes memory or a file that another owner has granted available for grants by this one.
-    /// Readers validate it themselves, as from any owner.
+    /// Makes memory or a file that another owner has granted available for grants by this owner.
+    /// Readers validate the memory themselves, as they do with any owner.
     pub(crate) fn share_granted(
         &mut self,
         grant: Grant,
@@ -180,11 +181,15 @@ impl Owner for Creator {
             return Ok(Grant { dbuf, file, kind: MemoryKind::File });
         }
         let shared = self.check_readable(dbuf, credentials)?;
-        Ok(Grant { dbuf, file: copy(shared.file.as_fd())?, kind: MemoryKind::Memory })
+        Ok(Grant {
+            dbuf,
+            file: duplicate_descriptor(shared.file.as_fd())?,
+            kind: MemoryKind::Memory,
+        })
     }
 }
 
-fn copy(file: BorrowedFd<'_>) -> sys::Result<OwnedFd> {
+fn duplicate_descriptor(file: BorrowedFd<'_>) -> sys::Result<OwnedFd> {
     let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(0);
     file.try_clone_to_owned().map_err(|e| sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", errno(e)))
 }

@@ -76,7 +76,7 @@ impl PipeOffer {
     /// Opens the receiving end after validating the offer.
     pub fn open(self) -> Result<Receiver, share::Refusal> {
         let input = self.stream.open()?;
-        Ok(Receiver { input, client: Client::new(self.asks), room: vec![0; POINTER_SIZE * 64] })
+        Ok(Receiver { input, client: Client::new(self.asks), buffer: vec![0; POINTER_SIZE * 64] })
     }
 }
 
@@ -152,7 +152,7 @@ pub struct Receiver {
     input: Input,
     client: Client,
     /// Buffer for the messages received.
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl Receiver {
@@ -160,14 +160,14 @@ impl Receiver {
     /// pipe.
     pub fn receive(&mut self) -> Result<Option<ReceivedAggregate>, Fault> {
         loop {
-            match self.input.read_block(&mut self.room) {
+            match self.input.read_block(&mut self.buffer) {
                 Ok(BlockRead::Block(length)) => return self.pointers(length).map(Some),
                 Ok(BlockRead::End) => return Ok(None),
                 Ok(BlockRead::Nothing) => {
                     self.input.wait(None)?;
                 }
                 // At most what the ring allows, which was checked.
-                Err(Fault::TooLong { length, .. }) => self.room.resize(length, 0),
+                Err(Fault::TooLong { length, .. }) => self.buffer.resize(length, 0),
                 Err(fault) => return Err(fault),
             }
         }
@@ -234,7 +234,7 @@ impl Receiver {
 
     /// Decodes the pointers of a received message.
     fn pointers(&self, length: usize) -> Result<ReceivedAggregate, Fault> {
-        let (words, rest) = self.room.get(..length).unwrap_or_default().as_chunks::<8>();
+        let (words, rest) = self.buffer.get(..length).unwrap_or_default().as_chunks::<8>();
         let (pairs, odd) = words.as_chunks::<2>();
         if !rest.is_empty() || !odd.is_empty() || pairs.len() > SLICES_MAX {
             return Err(Fault::Damaged { position: self.input.counts().bytes });
@@ -316,13 +316,14 @@ mod tests {
     use sys::process::identity;
     use testkit::Random;
 
-    fn id(number: u32) -> DbufId {
+    fn dbuf_id(number: u32) -> DbufId {
         DbufId::new(number).unwrap()
     }
 
     fn fixture() -> (AllocationPool, GrantServer) {
         let config = PoolConfig { segment: 4096, segments: 8 };
-        let pool = AllocationPool::new(id(1), config, AccessList::private(identity())).unwrap();
+        let pool =
+            AllocationPool::new(dbuf_id(1), config, AccessList::private(identity())).unwrap();
         let mut creator = Creator::new(4);
         creator.share(&pool).unwrap();
         (pool, GrantServer::open(creator).unwrap())
@@ -331,7 +332,7 @@ mod tests {
     #[test]
     fn q14_aggregate_is_received_by_reference_and_in_parts() {
         let (mut pool, server) = fixture();
-        let (mut sender, offer) = pipe(&server, id(2), Credentials::from(identity())).unwrap();
+        let (mut sender, offer) = pipe(&server, dbuf_id(2), Credentials::from(identity())).unwrap();
         let mut receiver = offer.open().unwrap();
         let mut sent = pool.copy(b"behind").unwrap();
         sent.prepend(pool.copy(b"before and ").unwrap()).unwrap();
@@ -362,7 +363,7 @@ mod tests {
     fn random_pointers_in_the_ring_cause_faults() {
         let (mut pool, server) = fixture();
         let kept = pool.copy(&[7; 4096]).unwrap();
-        let (mut sender, offer) = pipe(&server, id(2), Credentials::from(identity())).unwrap();
+        let (mut sender, offer) = pipe(&server, dbuf_id(2), Credentials::from(identity())).unwrap();
         let mut receiver = offer.open().unwrap();
         let mut random = Random::replayable();
         let good = kept.slices().next().unwrap().pointer().words();

@@ -72,7 +72,7 @@ impl GrantServer {
         let here = UnixStream::from(here);
         here.set_nonblocking(true)
             .map_err(|e| sys::Error::new("ioctl", "FIONBIO", e.raw_os_error().unwrap_or(0)))?;
-        let mut state = lock(&self.state);
+        let mut state = lock_state(&self.state);
         let peer = state.creator.holders_mut().join(credentials);
         state.clients.push((peer, Arc::new(here.into())));
         drop(state);
@@ -84,7 +84,7 @@ impl GrantServer {
     /// process has exited. Never blocks. Returns false if the dbuf was not sent: the client then
     /// requests it.
     pub(crate) fn send_grant(&self, peer: PeerId, dbuf: DbufId) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = lock_state(&self.state);
         let socket =
             state.clients.iter().find(|(of, _)| *of == peer).map(|(_, socket)| socket.clone());
         let Some((socket, grant)) = socket.zip(state.creator.grant(dbuf, peer).ok()) else {
@@ -101,19 +101,19 @@ impl GrantServer {
     /// Calls `work` with the owner, to share pools or lend aggregates. Requests are not handled
     /// until `work` returns. `work` must not call this server.
     pub fn owner<T>(&self, work: impl FnOnce(&mut Creator) -> T) -> T {
-        work(&mut lock(&self.state).creator)
+        work(&mut lock_state(&self.state).creator)
     }
 
     /// Returns the number of slices released so far, plus the number of departed clients.
     #[must_use]
     pub fn returns(&self) -> u64 {
-        lock(&self.state).returns
+        lock_state(&self.state).returns
     }
 
     /// Blocks while [`GrantServer::returns`] still returns `seen`: until a slice is released or a
     /// client departs.
     pub fn wait_for_returns(&self, seen: u64) {
-        let mut state = lock(&self.state);
+        let mut state = lock_state(&self.state);
         while state.returns == seen {
             state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -122,7 +122,7 @@ impl GrantServer {
     /// Evicts a client and releases everything held for it. The client's mappings stay, and will
     /// expose later data of the same pools (T11). Returns false if the client has departed already.
     pub fn evict(&self, peer: PeerId) -> bool {
-        let known = lock(&self.state).leave(peer);
+        let known = lock_state(&self.state).leave(peer);
         self.returned.notify_all();
         self.doorbell.notify();
         known
@@ -131,7 +131,7 @@ impl GrantServer {
 
 impl Drop for GrantServer {
     fn drop(&mut self) {
-        lock(&self.state).is_closing = true;
+        lock_state(&self.state).is_closing = true;
         self.doorbell.notify();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread cannot be reported from here.
@@ -148,14 +148,14 @@ impl ServerState {
     }
 }
 
-fn lock(state: &Mutex<ServerState>) -> MutexGuard<'_, ServerState> {
+fn lock_state(state: &Mutex<ServerState>) -> MutexGuard<'_, ServerState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn serve_clients(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &SocketDoorbell) {
     loop {
         let clients = {
-            let state = lock(state);
+            let state = lock_state(state);
             if state.is_closing {
                 return;
             }
@@ -167,7 +167,7 @@ fn serve_clients(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &Sock
         doorbell.clear();
         for ((peer, socket), _) in clients.iter().zip(ready.iter().skip(1)).filter(|(_, r)| **r) {
             if !answer_message(state, returned, *peer, socket) {
-                lock(state).leave(*peer);
+                lock_state(state).leave(*peer);
                 returned.notify_all();
             }
         }
@@ -194,7 +194,7 @@ fn answer_message(
     match message.kind {
         RELEASE_SLICE => {
             let pointer = RichPointer::from_words(message.words);
-            let mut state = lock(state);
+            let mut state = lock_state(state);
             if state.creator.holders_mut().give_back(peer, pointer) {
                 state.returns += 1;
                 returned.notify_all();
@@ -203,7 +203,7 @@ fn answer_message(
         }
         REQUEST_GRANT => {
             let Some(dbuf) = DbufId::new(message.dbuf) else { return false };
-            let granted = lock(state).creator.grant(dbuf, peer);
+            let granted = lock_state(state).creator.grant(dbuf, peer);
             let (message, grant) = match &granted {
                 Ok(grant) => {
                     let kind = if grant.kind() == MemoryKind::File {

@@ -483,10 +483,10 @@ fn errors_name_a_remedy() {
 }
 
 /// Measures the costs of aggregates. Run with `cargo test -p streamline-iolite --release --
-/// --ignored --nocapture aggregate::tests::cost`.
+/// --ignored --nocapture prints_costs_of_aggregates`.
 #[test]
 #[ignore = "a measurement"]
-fn cost() {
+fn prints_costs_of_aggregates() {
     let config = PoolConfig { segment: 1 << 20, segments: 16 };
     let id = DbufId::new(1).unwrap();
     let mut pool = AllocationPool::new(id, config, AccessList::private(identity())).unwrap();

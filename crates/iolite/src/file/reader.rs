@@ -22,28 +22,34 @@ pub struct FileReader {
     file: CachedFile,
     at: u64,
     /// Bytes copied by [`StreamReader::peek`], and their offset in the file.
-    ahead: Vec<u8>,
+    peeked: Vec<u8>,
     ahead_at: u64,
     /// True if blocks are lent as pointers.
-    lends: bool,
+    lends_pointers: bool,
 }
 
 impl CachedFile {
     /// Returns a reader positioned at the beginning of the file.
     #[must_use]
     pub fn reader(&self) -> FileReader {
-        FileReader { file: self.clone(), at: 0, ahead: Vec::new(), ahead_at: 0, lends: false }
+        FileReader {
+            file: self.clone(),
+            at: 0,
+            peeked: Vec::new(),
+            ahead_at: 0,
+            lends_pointers: false,
+        }
     }
 }
 
 impl FileReader {
-    /// Makes the reader lend pointers into the file to splices, instead of copies. Suitable for
-    /// streams whose readers can request the file
-    /// ([`Creator::share_file`](crate::aggregate::owner::Creator)). Such readers get the contents
-    /// at the time of their access.
+    /// Makes the reader lend pointers into the file, instead of copies, when it is spliced.
+    /// Suitable for streams whose readers can request the file
+    /// ([`Creator::share_file`](crate::aggregate::owner::Creator)). Such readers see the contents
+    /// of the file at the time of their access.
     #[must_use]
     pub const fn by_pointer(mut self) -> Self {
-        self.lends = true;
+        self.lends_pointers = true;
         self
     }
 
@@ -59,9 +65,9 @@ impl FileReader {
     }
 
     /// Returns the peeked bytes that have not been consumed.
-    fn ahead(&self) -> &[u8] {
+    fn peeked_bytes(&self) -> &[u8] {
         let from = self.at.checked_sub(self.ahead_at).and_then(|from| usize::try_from(from).ok());
-        from.and_then(|from| self.ahead.get(from..)).unwrap_or_default()
+        from.and_then(|from| self.peeked.get(from..)).unwrap_or_default()
     }
 
     /// Returns a pointer to the next bytes, at most `max`, without consuming or reading them.
@@ -107,14 +113,14 @@ impl StreamReader for FileReader {
     /// Returns a copy of the next bytes, valid until the next call. A slice of the file cannot be
     /// created.
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
-        if self.ahead().is_empty() {
+        if self.peeked_bytes().is_empty() {
             self.ahead_at = self.at;
-            self.ahead.resize(PEEK_MAX, 0);
-            let read = self.file.read_at(self.at, &mut self.ahead);
-            self.ahead.truncate(*read.as_ref().unwrap_or(&0));
+            self.peeked.resize(PEEK_MAX, 0);
+            let read = self.file.read_at(self.at, &mut self.peeked);
+            self.peeked.truncate(*read.as_ref().unwrap_or(&0));
             read.map_err(|_| self.fault())?;
         }
-        Ok(Some(self.ahead()))
+        Ok(Some(self.peeked_bytes()))
     }
 
     fn take(&mut self, count: usize) {
@@ -122,7 +128,7 @@ impl StreamReader for FileReader {
     }
 
     fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
-        if !self.lends {
+        if !self.lends_pointers {
             return Ok(None);
         }
         let pointer = self.next(max.min(LENT_MAX)).map_err(|_| self.fault())?;

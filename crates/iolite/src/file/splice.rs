@@ -27,9 +27,9 @@ pub enum SpliceCall {
     /// `write` or `writev` of the mapped address: one copy, by the kernel.
     Write,
     /// `vmsplice`: the pipe references the pages.
-    Refer,
+    Vmsplice,
     /// `sendfile`, for files that cannot be mapped.
-    Send,
+    Sendfile,
 }
 
 impl SpliceCall {
@@ -39,8 +39,8 @@ impl SpliceCall {
     #[must_use]
     pub const fn choose(is_mapped: bool, to: FileKind, length: usize) -> Self {
         match to {
-            _ if !is_mapped => Self::Send,
-            FileKind::Pipe if length >= REFER_MIN => Self::Refer,
+            _ if !is_mapped => Self::Sendfile,
+            FileKind::Pipe if length >= VMSPLICE_MIN => Self::Vmsplice,
             _ => Self::Write,
         }
     }
@@ -48,8 +48,8 @@ impl SpliceCall {
 
 /// Minimum number of bytes for references in a pipe. Compared with read and write, 512 B by
 /// reference are 0.4 times as fast, 4 KB 1.2 to 1.5 times, and 16 KB or more 2.3 times
-/// (`examples/splice_ways.rs`).
-const REFER_MIN: usize = 4 << 10;
+/// (`examples/splice_calls.rs`).
+const VMSPLICE_MIN: usize = 4 << 10;
 
 impl CachedFile {
     /// Transfers the bytes of an extent to another descriptor, by the best system call.
@@ -80,7 +80,7 @@ impl CachedFile {
         let Some((at, length)) = clamp_to_file(&view, place) else { return Ok(Sent::End) };
         let sent = match (way, &view.mapping) {
             (SpliceCall::Write, Some(mapping)) => mapping.write_to(at, length, to)?,
-            (SpliceCall::Refer, Some(mapping)) => mapping.splice_to(&[(at, length)], to)?,
+            (SpliceCall::Vmsplice, Some(mapping)) => mapping.splice_to(&[(at, length)], to)?,
             _ => sys::file::send(self.descriptor(), at as u64, length, to)?,
         };
         self.check_present(&view, sent, &[(at, length)])

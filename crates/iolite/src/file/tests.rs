@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use sys::memory::{Memfd, Seals};
 use testkit::Random;
 
-fn id() -> DbufId {
+fn dbuf_id() -> DbufId {
     DbufId::new(9).unwrap()
 }
 
@@ -22,7 +22,7 @@ fn unlinked_file(bytes: &[u8]) -> (File, CachedFile) {
     options.read(true).write(true).create(true).truncate(true);
     let mut file = options.open(&path).unwrap();
     file.write_all(bytes).unwrap();
-    let cached = CachedFile::open(id(), &path).unwrap();
+    let cached = CachedFile::open(dbuf_id(), &path).unwrap();
     std::fs::remove_file(path).unwrap();
     (file, cached)
 }
@@ -48,7 +48,7 @@ fn splice_through_pipe(
     Ok(out)
 }
 
-const CALLS: [SpliceCall; 3] = [SpliceCall::Write, SpliceCall::Refer, SpliceCall::Send];
+const CALLS: [SpliceCall; 3] = [SpliceCall::Write, SpliceCall::Vmsplice, SpliceCall::Sendfile];
 
 #[test]
 fn e5_g4_any_range_transfers_by_copy_and_every_splice() {
@@ -108,7 +108,7 @@ fn truncated_file_is_reported_and_never_faults() {
     let whole = splice_through_pipe(&cached, SpliceCall::Write, all).unwrap();
     assert_eq!(whole, [7; 10 * 4096]);
     cached.populate(all).unwrap();
-    for way in [SpliceCall::Write, SpliceCall::Refer] {
+    for way in [SpliceCall::Write, SpliceCall::Vmsplice] {
         file.set_len(10 * 4096).unwrap();
         cached.refresh_view().unwrap();
         file.set_len(5 * 4096 + 100).unwrap();
@@ -136,14 +136,14 @@ fn truncated_file_is_reported_and_never_faults() {
 
 /// Memory sealed against truncation needs no size check; it may grow.
 #[test]
-fn sealed_file_is_sent_whole_and_may_grow() {
+fn sealed_file_is_sent_completely_and_may_grow() {
     let mut random = Random::replayable();
     let bytes = random.bytes(30_000);
     let memory = Memfd::create("uncut", 20_000).unwrap();
     memory.seal(Seals::SHRINK).unwrap();
     let file = File::from(OwnedFd::from(memory));
     file.write_all_at(&bytes[..20_000], 0).unwrap();
-    let cached = CachedFile::of(id(), file.try_clone().unwrap().into()).unwrap();
+    let cached = CachedFile::of(dbuf_id(), file.try_clone().unwrap().into()).unwrap();
     assert!(
         cached.inner.cannot_be_truncated && file.set_len(19_999).is_err(),
         "the kernel holds the seal"
@@ -162,7 +162,7 @@ fn sealed_file_is_sent_whole_and_may_grow() {
         );
     }
     let unsealed = Memfd::create("cut", 10).unwrap();
-    assert!(!CachedFile::of(id(), unsealed.into()).unwrap().inner.cannot_be_truncated);
+    assert!(!CachedFile::of(dbuf_id(), unsealed.into()).unwrap().inner.cannot_be_truncated);
 }
 
 /// Positions beyond 4 GB do not wrap.
@@ -229,7 +229,7 @@ fn growing_file_is_read_as_a_stream() {
     StreamReader::take(&mut reader, 50);
     assert_eq!(StreamReader::peek(&mut reader).unwrap().unwrap()[..100], bytes[50..150]);
     reader.go_to(0);
-    let config = buffer::stream::Config::new(id()).capacity(1 << 16);
+    let config = buffer::stream::Config::new(dbuf_id()).capacity(1 << 16);
     let (mut output, mut offers) = buffer::stream::stream(&config).unwrap();
     let input = offers.remove(0).open().unwrap();
     let reading = std::thread::spawn(move || {
@@ -251,7 +251,7 @@ fn growing_file_is_read_as_a_stream() {
 /// A file with a reported size of 0 that cannot be mapped is still readable.
 #[test]
 fn unmappable_file_is_copied() {
-    let cached = CachedFile::open(id(), "/proc/self/status").unwrap();
+    let cached = CachedFile::open(dbuf_id(), "/proc/self/status").unwrap();
     let mut text = String::new();
     cached.reader().read_to_string(&mut text).unwrap();
     assert!(text.starts_with("Name:"), "{text}");
@@ -259,19 +259,19 @@ fn unmappable_file_is_copied() {
 
 #[test]
 fn non_regular_files_are_refused() {
-    assert_eq!(CachedFile::open(id(), "/tmp").unwrap_err(), Refusal::NotRegularFile);
-    assert_eq!(CachedFile::open(id(), "/dev/null").unwrap_err(), Refusal::NotRegularFile);
-    assert_eq!(CachedFile::of(id(), pipe().1).unwrap_err(), Refusal::NotRegularFile);
+    assert_eq!(CachedFile::open(dbuf_id(), "/tmp").unwrap_err(), Refusal::NotRegularFile);
+    assert_eq!(CachedFile::open(dbuf_id(), "/dev/null").unwrap_err(), Refusal::NotRegularFile);
+    assert_eq!(CachedFile::of(dbuf_id(), pipe().1).unwrap_err(), Refusal::NotRegularFile);
     let (file, _) = unlinked_file(b"x");
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     let blind = File::options().write(true).open(path).unwrap();
-    assert_eq!(CachedFile::of(id(), blind.into()).unwrap_err(), Refusal::NotReadable);
+    assert_eq!(CachedFile::of(dbuf_id(), blind.into()).unwrap_err(), Refusal::NotReadable);
 }
 
 #[test]
 fn grant_is_read_only_and_follows_file_mode() {
     let (file, _) = unlinked_file(b"secret");
-    let cached = CachedFile::of(id(), file.try_clone().unwrap().into()).unwrap();
+    let cached = CachedFile::of(dbuf_id(), file.try_clone().unwrap().into()).unwrap();
     let owner = Credentials::new(cached_uid(&file), 1);
     let other = Credentials::new(4711, 4711);
     file.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -279,7 +279,7 @@ fn grant_is_read_only_and_follows_file_mode() {
     let granted = File::from(cached.grant(&owner).unwrap());
     assert!(granted.write_at(b"x", 0).is_err() && granted.set_len(0).is_err());
     file.set_permissions(std::fs::Permissions::from_mode(0o604)).unwrap();
-    let received = CachedFile::from_received(id(), cached.grant(&other).unwrap()).unwrap();
+    let received = CachedFile::from_received(dbuf_id(), cached.grant(&other).unwrap()).unwrap();
     let mut out = [0; 6];
     received.copy(Extent::new(0, 6), &mut out).unwrap();
     assert_eq!(&out, b"secret");
@@ -294,8 +294,8 @@ fn splice_call_depends_on_mapping_target_and_length() {
     assert_eq!(SpliceCall::choose(true, FileKind::Regular, 1 << 20), SpliceCall::Write);
     assert_eq!(SpliceCall::choose(true, FileKind::Other, 1 << 20), SpliceCall::Write);
     assert_eq!(SpliceCall::choose(true, FileKind::Pipe, 100), SpliceCall::Write);
-    assert_eq!(SpliceCall::choose(true, FileKind::Pipe, 1 << 20), SpliceCall::Refer);
-    assert_eq!(SpliceCall::choose(false, FileKind::Pipe, 1 << 20), SpliceCall::Send);
+    assert_eq!(SpliceCall::choose(true, FileKind::Pipe, 1 << 20), SpliceCall::Vmsplice);
+    assert_eq!(SpliceCall::choose(false, FileKind::Pipe, 1 << 20), SpliceCall::Sendfile);
 }
 
 /// One thread truncates and extends the file while another transfers it.

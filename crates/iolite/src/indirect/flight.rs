@@ -315,13 +315,13 @@ impl Keeper {
 
 /// The memory held by all writers of this process.
 static FLIGHTS: Mutex<ProcessFlights> =
-    Mutex::new(ProcessFlights { live: Vec::new(), left: Vec::new() });
+    Mutex::new(ProcessFlights { live: Vec::new(), dropped: Vec::new() });
 
 #[derive(Debug)]
 struct ProcessFlights {
     live: Vec<Weak<SharedFlights>>,
     /// Holds of dropped writers (F3).
-    left: Vec<DroppedFlights>,
+    dropped: Vec<DroppedFlights>,
 }
 
 #[derive(Debug)]
@@ -332,27 +332,27 @@ struct DroppedFlights {
 
 /// Releases memory that writers of this process, including dropped writers, hold for readers that
 /// have passed the memory or are gone. Returns the number of dropped writers that still hold
-/// memory. This happens automatically when an output is created, dropped, or short of memory.
-/// Call this function in a process in which none of these events happens for a long time.
+/// memory. This happens automatically when an output is created, dropped, or short of memory. A
+/// process in which none of these events occurs for a long time must call this function.
 pub fn sweep() -> usize {
     let mut all = lock(&FLIGHTS);
     all.live.retain(|live| {
         let live = live.upgrade();
         live.as_deref().inspect(|shared| shared.reap_all_but_last()).is_some()
     });
-    all.left.retain_mut(|left| {
+    all.dropped.retain_mut(|left| {
         left.doorbells.mark_departed();
         let passed = left.flights.shared.passed_position();
         left.flights.reap(passed);
         left.flights.first_release().is_some()
     });
-    all.left.len()
+    all.dropped.len()
 }
 
 /// Hands the memory held by a dropped writer over to [`sweep`].
 pub(super) fn leave_to_sweep(flights: Flights, doorbells: Doorbells) {
     if flights.first_release().is_some() {
-        lock(&FLIGHTS).left.push(DroppedFlights { flights, doorbells });
+        lock(&FLIGHTS).dropped.push(DroppedFlights { flights, doorbells });
     }
     sweep();
 }

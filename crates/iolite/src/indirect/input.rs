@@ -57,13 +57,13 @@ pub struct Input {
     staging: Vec<u8>,
     staged: bool,
     /// Number of passed entries after which they are released: an eighth of the ring.
-    often: u64,
+    release_interval: u64,
     owed_bytes: u64,
     gone: bool,
     spin: Spin,
     /// True if this process may run on one processor only. The writer then runs on the same
     /// processor.
-    alone: bool,
+    is_on_one_processor: bool,
     keeper: Arc<Keeper>,
     #[cfg(test)]
     pub(crate) late: buffer::late::LateEvent,
@@ -116,11 +116,11 @@ impl Input {
             lent: None,
             staging: Vec::new(),
             staged: false,
-            often: (capacity / 8).max(1),
+            release_interval: (capacity / 8).max(1),
             owed_bytes: 0,
             gone: false,
             spin: Spin::default(),
-            alone: buffer::stream::has_single_processor(),
+            is_on_one_processor: buffer::stream::has_single_processor(),
             keeper: Keeper::new(capacity),
             #[cfg(test)]
             late: buffer::late::LateEvent::default(),
@@ -289,7 +289,7 @@ impl Input {
 
     #[inline]
     fn give_back_if_due(&mut self) {
-        if self.owed_bytes >= OWED_BYTES || self.unreleased_blocks() >= self.often {
+        if self.owed_bytes >= OWED_BYTES || self.unreleased_blocks() >= self.release_interval {
             self.give_back();
         }
     }
@@ -376,7 +376,7 @@ impl StreamReader for Input {
 
     fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         let (mut spin, taken) = (self.spin, self.ring.side.next);
-        let found = spin.poll(self.alone, taken, || self.is_readable());
+        let found = spin.poll(self.is_on_one_processor, taken, || self.is_readable());
         self.spin = spin;
         if found? {
             return Ok(WaitResult::Ready);

@@ -20,7 +20,7 @@ const SEGMENT: usize = 4096;
 const RING: u32 = 1;
 const BACKING: u32 = 2;
 
-fn id(number: u32) -> DbufId {
+fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
@@ -37,13 +37,13 @@ impl Fixture {
     fn pool(&self, number: u32, segments: usize) -> AllocationPool {
         let config = pool::PoolConfig { segment: SEGMENT, segments };
         let pool =
-            AllocationPool::new(id(number), config, AccessList::private(identity())).unwrap();
+            AllocationPool::new(dbuf_id(number), config, AccessList::private(identity())).unwrap();
         self.server.owner(|owner| owner.share(&pool)).unwrap();
         pool
     }
 
     fn frozen(&self, number: u32, bytes: &[u8]) -> Frozen {
-        let frozen = Frozen::read(id(number), bytes, bytes.len()).unwrap();
+        let frozen = Frozen::read(dbuf_id(number), bytes, bytes.len()).unwrap();
         let share =
             |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
         self.server.owner(share).unwrap();
@@ -56,21 +56,21 @@ impl Fixture {
         space
     }
 
-    fn stream(&self, config: &Config, segments: usize) -> (Output, Vec<Offer>, Backing) {
+    fn create_stream(&self, config: &Config, segments: usize) -> (Output, Vec<Offer>, Backing) {
         let backing = Backing::new(self.pool(BACKING, segments));
         let (output, offers) = indirect(config, backing.clone()).unwrap();
         (output, offers, backing)
     }
 
-    fn one(&self, config: &Config, segments: usize) -> (Output, Input, Backing) {
-        let (output, mut offers, backing) = self.stream(config, segments);
+    fn stream_with_one_reader(&self, config: &Config, segments: usize) -> (Output, Input, Backing) {
+        let (output, mut offers, backing) = self.create_stream(config, segments);
         let input = Input::open(offers.remove(0), &self.space(Space::new())).unwrap();
         (output, input, backing)
     }
 }
 
 fn config() -> Config {
-    Config { entries: 256, ..Config::new(id(RING)) }
+    Config { entries: 256, ..Config::new(dbuf_id(RING)) }
 }
 
 fn leased_segments(backing: &Backing) -> usize {
@@ -84,7 +84,7 @@ fn assert_balanced(output: &Output, input: &Input, resident: u64) {
 #[test]
 fn d6_pointer_stream_reads_like_a_byte_stream() {
     let fixture = Fixture::new();
-    let (mut output, mut input, backing) = fixture.one(&config(), 4);
+    let (mut output, mut input, backing) = fixture.stream_with_one_reader(&config(), 4);
     assert!(output.write(b"hello").unwrap() && output.write(b"").unwrap());
     assert!(output.write(b", world").unwrap());
     assert_eq!(input.try_read(&mut [0; 9]).unwrap(), None, "not shown yet");
@@ -112,7 +112,7 @@ fn d6_pointer_stream_reads_like_a_byte_stream() {
 #[test]
 fn d4_d5_d7_ring_into_several_dbufs_queries_each_once() {
     let fixture = Fixture::new();
-    let (mut output, mut input, _backing) = fixture.one(&config(), 4);
+    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&config(), 4);
     let pools: Vec<_> = (10..40).map(|number| fixture.pool(number, 2)).collect();
     let mut blocks = Vec::new();
     for pool in &pools {
@@ -146,7 +146,7 @@ fn d7_several_streams_point_into_one_dbuf() {
     let space = fixture.space(Space::new());
     let mut pairs: Vec<_> = (20..24)
         .map(|number| {
-            let config = Config { id: id(number), ..config() };
+            let config = Config { id: dbuf_id(number), ..config() };
             let (output, mut offers) = indirect(&config, backing.clone()).unwrap();
             (output, Input::open(offers.remove(0), &space).unwrap())
         })
@@ -172,11 +172,13 @@ fn d7_several_streams_point_into_one_dbuf() {
 #[test]
 fn e1_segment_is_held_until_every_reader_has_passed() {
     let fixture = Fixture::new();
-    let (mut output, offers, _backing) = fixture.stream(&Config { readers: 2, ..config() }, 4);
+    let (mut output, offers, _backing) =
+        fixture.create_stream(&Config { readers: 2, ..config() }, 4);
     let space = fixture.space(Space::new());
     let mut inputs: Vec<_> =
         offers.into_iter().map(|offer| Input::open(offer, &space).unwrap()).collect();
-    let mut pool = Pool::new(id(9), pool::PoolConfig { segment: SEGMENT, segments: 2 }).unwrap();
+    let mut pool =
+        Pool::new(dbuf_id(9), pool::PoolConfig { segment: SEGMENT, segments: 2 }).unwrap();
     output.register_pool(&pool, 1);
     let (place, bytes) = pool.append(1000, |room| room.iter_mut().map(|b| *b = 5).count()).unwrap();
     output.write(bytes).unwrap();
@@ -191,7 +193,7 @@ fn e1_segment_is_held_until_every_reader_has_passed() {
         assert!(pool.bytes(place).is_some(), "reader {at} has not passed");
         // A reader that leaves without reading holds nothing back.
         if at == 0 {
-            let fault = Fault::UnknownDbuf(id(9));
+            let fault = Fault::UnknownDbuf(dbuf_id(9));
             assert_eq!(inputs[0].read(&mut [0; 4]), Err(fault), "no desk shares it");
             inputs[0].give_back();
         } else {
@@ -224,7 +226,7 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
     ] {
         let fixture = Fixture::new();
         let (mut output, mut input, backing) =
-            fixture.one(&Config { policy, ..config() }, segments);
+            fixture.stream_with_one_reader(&Config { policy, ..config() }, segments);
         let mut written = 0;
         for number in 0..2000u32 {
             written += u32::from(output.write(&number.to_le_bytes().repeat(20)).unwrap());
@@ -260,7 +262,7 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
 fn d11_lapped_reader_loses_blocks_but_reads_none_torn() {
     let fixture = Fixture::new();
     let config = Config { policy: Policy::Overwrite, every: 1, ..config() };
-    let (mut output, mut input, _backing) = fixture.one(&config, 4);
+    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&config, 4);
     let writing = std::thread::spawn(move || {
         for number in 0..200_000u32 {
             output.write(&number.to_le_bytes().repeat(50)).unwrap();
@@ -315,7 +317,7 @@ fn d10_peek_is_in_place_for_frozen_or_trusted_memory() {
 #[test]
 fn blocks_of_dropped_writer_stay_until_read() {
     let fixture = Fixture::new();
-    let (output, mut input, backing) = fixture.one(&config(), 4);
+    let (output, mut input, backing) = fixture.stream_with_one_reader(&config(), 4);
     let mut output = output;
     output.write(&[1; 1000]).unwrap();
     drop(output);
@@ -331,7 +333,7 @@ fn blocks_of_dropped_writer_stay_until_read() {
 #[test]
 fn t10_killed_writer_differs_from_one_that_closed() {
     let fixture = Fixture::new();
-    let (mut output, mut input, _backing) = fixture.one(&config(), 4);
+    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&config(), 4);
     output.write(b"shown").unwrap();
     output.flush();
     output.write(b"not shown").unwrap();
@@ -353,7 +355,7 @@ fn t10_killed_writer_differs_from_one_that_closed() {
 fn fixture_again(fixture: &Fixture) -> (Output, Input, Backing) {
     let backing = Backing::new(fixture.pool(77, 4));
     let (output, mut offers) =
-        indirect(&Config { id: id(78), ..config() }, backing.clone()).unwrap();
+        indirect(&Config { id: dbuf_id(78), ..config() }, backing.clone()).unwrap();
     let input = Input::open(offers.remove(0), &fixture.space(Space::new())).unwrap();
     (output, input, backing)
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct ByteReader {
     input: Input,
     /// Bytes copied by a peek and not yet consumed.
-    ahead: Vec<u8>,
+    peeked: Vec<u8>,
     from: usize,
 }
 
@@ -23,7 +23,7 @@ impl ByteReader {
     /// Wraps the reading end of a stream.
     #[must_use]
     pub const fn new(input: Input) -> Self {
-        Self { input, ahead: Vec::new(), from: 0 }
+        Self { input, peeked: Vec::new(), from: 0 }
     }
 
     /// Returns the stream, for waiting on it. A read from the stream itself misses the bytes that a
@@ -36,7 +36,7 @@ impl ByteReader {
     /// [`Input::locate`]. Works with any writer and any policy. Returns `None` if no bytes are
     /// published, and length 0 at the end of the stream.
     pub fn locate(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
-        match self.ahead() {
+        match self.peeked_bytes() {
             [] => self.input.locate(),
             ahead => Ok(Some((ahead.as_ptr(), ahead.len()))),
         }
@@ -45,25 +45,25 @@ impl ByteReader {
     /// Consumes `count` located bytes, as [`Input::take_checked`]. Returns false if the writer may
     /// have overwritten the bytes since they were located.
     pub fn take_checked(&mut self, count: usize) -> Result<bool, Fault> {
-        if self.ahead().is_empty() {
+        if self.peeked_bytes().is_empty() {
             return self.input.take_checked(count);
         }
         self.take(count);
         Ok(true)
     }
 
-    fn ahead(&self) -> &[u8] {
-        self.ahead.get(self.from..).unwrap_or_default()
+    fn peeked_bytes(&self) -> &[u8] {
+        self.peeked.get(self.from..).unwrap_or_default()
     }
 }
 
 impl StreamReader for ByteReader {
     fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        if self.ahead().is_empty() || out.is_empty() {
+        if self.peeked_bytes().is_empty() || out.is_empty() {
             return self.input.try_read(out);
         }
-        let count = out.len().min(self.ahead().len());
-        if let (Some(to), Some(from)) = (out.get_mut(..count), self.ahead().get(..count)) {
+        let count = out.len().min(self.peeked_bytes().len());
+        if let (Some(to), Some(from)) = (out.get_mut(..count), self.peeked_bytes().get(..count)) {
             to.copy_from_slice(from);
         }
         self.take(count);
@@ -74,21 +74,21 @@ impl StreamReader for ByteReader {
         if self.input.can_peek() {
             return self.input.peek();
         }
-        if self.ahead().is_empty() {
+        if self.peeked_bytes().is_empty() {
             self.from = 0;
-            self.ahead.resize(PEEK_MAX, 0);
-            let read = self.input.try_read(&mut self.ahead);
+            self.peeked.resize(PEEK_MAX, 0);
+            let read = self.input.try_read(&mut self.peeked);
             let count = read.as_ref().map_or(0, |count| count.unwrap_or(0));
-            self.ahead.truncate(count);
+            self.peeked.truncate(count);
             if read?.is_none() {
                 return Ok(None);
             }
         }
-        Ok(Some(self.ahead()))
+        Ok(Some(self.peeked_bytes()))
     }
 
     fn copies(&mut self) -> Result<usize, Fault> {
-        match self.ahead() {
+        match self.peeked_bytes() {
             _ if self.input.can_peek() => Ok(0),
             [] => Ok(self.input.readable()?.min(PEEK_MAX)),
             _ => Ok(0),
@@ -99,11 +99,11 @@ impl StreamReader for ByteReader {
         if self.input.can_peek() {
             return self.input.take(count);
         }
-        self.from = self.from.saturating_add(count).min(self.ahead.len());
+        self.from = self.from.saturating_add(count).min(self.peeked.len());
     }
 
     fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
-        if self.ahead().is_empty() { self.input.wait(limit) } else { Ok(WaitResult::Ready) }
+        if self.peeked_bytes().is_empty() { self.input.wait(limit) } else { Ok(WaitResult::Ready) }
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
             let count = second.1.try_read(&mut out).unwrap().unwrap();
             got.extend_from_slice(&out[..count]);
         }
-        assert_eq!(first.1.ahead.capacity(), 0, "nothing was copied to be looked at");
+        assert_eq!(first.1.peeked.capacity(), 0, "nothing was copied to be looked at");
         drop(first.0);
         let reading = std::thread::spawn(move || {
             let mut rest = Vec::new();

@@ -39,7 +39,7 @@ impl FrozenReader {
         self.length == 0
     }
 
-    /// Continues at this byte; at the end if there are fewer.
+    /// Continues reading at byte `at`, or at the end if there are fewer bytes.
     pub fn seek(&mut self, at: usize) {
         let (mut slice, mut left) = (0, at.min(self.length));
         while let Some(length) = self.slices.get(slice).map(Slice::len).filter(|of| *of <= left) {

@@ -46,7 +46,7 @@ impl fmt::Debug for Stamped {
 
 /// The waiting blocks of one producer.
 #[derive(Debug, Default)]
-pub(super) struct Stage {
+pub(super) struct StagedBlocks {
     blocks: VecDeque<(u64, Vec<u8>)>,
     bytes: usize,
     /// Buffers of returned blocks, kept for reuse.
@@ -55,12 +55,12 @@ pub(super) struct Stage {
 
 /// Maximum number of waiting blocks of one producer. When it is reached, the oldest block is
 /// returned.
-const STAGED_MAX: usize = 4096;
+const STAGED_BLOCKS_MAX: usize = 4096;
 const STAGED_BYTES_MAX: usize = 1 << 20;
 /// Initial buffer size in bytes; longer blocks are rare.
-const ROOM_MIN: usize = 2048;
+const BUFFER_MIN: usize = 2048;
 
-impl Stage {
+impl StagedBlocks {
     pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
@@ -72,7 +72,7 @@ impl Stage {
         let passed = first.zip(last).is_some_and(|((first, _), (last, _))| {
             first.checked_add(window).is_some_and(|end| end <= *last)
         });
-        passed || self.blocks.len() >= STAGED_MAX || self.bytes >= STAGED_BYTES_MAX
+        passed || self.blocks.len() >= STAGED_BLOCKS_MAX || self.bytes >= STAGED_BYTES_MAX
     }
 }
 
@@ -87,7 +87,7 @@ impl Merged {
         for producer in &mut self.producers {
             while !producer.stage.is_due(stamped.window) {
                 let mut room = producer.stage.spare.pop().unwrap_or_default();
-                room.resize(room.capacity().max(ROOM_MIN), 0);
+                room.resize(room.capacity().max(BUFFER_MIN), 0);
                 let taken = match producer.take(&mut room) {
                     // The length claimed by the ring, which was validated there.
                     Err(Fault::TooLong { length, .. }) => {

@@ -8,7 +8,7 @@ use testkit::Random;
 
 const PATIENCE: Duration = Duration::from_millis(200);
 
-fn open(policy: Policy) -> (Output, Input) {
+fn open_stream(policy: Policy) -> (Output, Input) {
     let config = Config::new(DbufId::new(3).unwrap()).capacity(1 << 16).policy(policy);
     let (output, offers) = stream(&config).unwrap();
     let copies =
@@ -17,7 +17,7 @@ fn open(policy: Policy) -> (Output, Input) {
 }
 
 /// Returns a block that contains producer, sequence number and timestamp.
-fn block(who: u64, number: u64, stamp: u64) -> [u8; 24] {
+fn stamped_block(who: u64, number: u64, stamp: u64) -> [u8; 24] {
     let mut block = [0; 24];
     for (word, value) in block.chunks_exact_mut(8).zip([who, number, stamp]) {
         word.copy_from_slice(&value.to_le_bytes());
@@ -25,22 +25,22 @@ fn block(who: u64, number: u64, stamp: u64) -> [u8; 24] {
     block
 }
 
-fn words(block: &[u8]) -> [u64; 3] {
+fn block_words(block: &[u8]) -> [u64; 3] {
     std::array::from_fn(|i| u64::from_le_bytes(block[i * 8..i * 8 + 8].try_into().unwrap()))
 }
 
-fn stamped(window: u64) -> Order {
-    Order::Stamped(Stamped::new(window, PATIENCE, |block| words(block)[2]))
+fn stamped_order(window: u64) -> Order {
+    Order::Stamped(Stamped::new(window, PATIENCE, |block| block_words(block)[2]))
 }
 
 /// Reads all blocks up to the end. Returns producer, sequence number and timestamp of each.
-fn drain(merged: &mut Merged) -> Vec<[u64; 3]> {
+fn read_to_end(merged: &mut Merged) -> Vec<[u64; 3]> {
     let mut out = [0; 100];
     let mut all = Vec::new();
     loop {
         match merged.read(&mut out).unwrap() {
             Next::Block { from, length } => {
-                let block = words(&out[..length]);
+                let block = block_words(&out[..length]);
                 assert_eq!(from, ProducerId(block[0]));
                 all.push(block);
             }
@@ -68,18 +68,18 @@ fn assert_all_delivered(merged: &mut Merged, all: &[[u64; 3]], counts: &[u64]) {
 
 #[test]
 fn merge_keeps_the_order_of_each_producer() {
-    for (order, spins) in [(Order::Fair(8), 0), (Order::Fair(1), 100), (stamped(50), 0)] {
+    for (order, spins) in [(Order::Fair(8), 0), (Order::Fair(1), 100), (stamped_order(50), 0)] {
         let mut merged = Merged::new(order);
         merged.spin(spins);
         let counts = [20_000, 1, 0, 5000];
         let writing: Vec<_> = (0..)
             .zip(counts)
             .map(|(who, count)| {
-                let (mut output, input) = open(Policy::Block);
+                let (mut output, input) = open_stream(Policy::Block);
                 assert_eq!(merged.join(input), ProducerId(who));
                 std::thread::spawn(move || {
                     for number in 0..count {
-                        assert!(output.write(&block(who, number, number)).unwrap());
+                        assert!(output.write(&stamped_block(who, number, number)).unwrap());
                         if number % 1000 == 7 {
                             output.flush();
                             std::thread::yield_now();
@@ -88,7 +88,7 @@ fn merge_keeps_the_order_of_each_producer() {
                 })
             })
             .collect();
-        let all = drain(&mut merged);
+        let all = read_to_end(&mut merged);
         writing.into_iter().for_each(|thread| thread.join().unwrap());
         assert_all_delivered(&mut merged, &all, &counts);
     }
@@ -99,10 +99,11 @@ fn fair_merge_gives_each_producer_its_share() {
     let mut merged = Merged::new(Order::Fair(10));
     let mut outputs = Vec::new();
     for who in 0..3 {
-        let (mut output, input) = open(Policy::Block);
+        let (mut output, input) = open_stream(Policy::Block);
         merged.join(input);
         let count = if who == 2 { 25 } else { 500 };
-        (0..count).for_each(|number| assert!(output.write(&block(who, number, 0)).unwrap()));
+        (0..count)
+            .for_each(|number| assert!(output.write(&stamped_block(who, number, 0)).unwrap()));
         output.flush();
         outputs.push(output);
     }
@@ -110,11 +111,11 @@ fn fair_merge_gives_each_producer_its_share() {
     let mut given = [0; 3];
     for _ in 0..325 {
         let Next::Block { .. } = merged.read(&mut out).unwrap() else { panic!("there is more") };
-        given[usize::try_from(words(&out)[0]).unwrap()] += 1;
+        given[usize::try_from(block_words(&out)[0]).unwrap()] += 1;
     }
     assert_eq!(given, [150, 150, 25]);
     drop(outputs);
-    let rest = drain(&mut merged);
+    let rest = read_to_end(&mut merged);
     assert_eq!(rest.len(), 700);
 }
 
@@ -122,10 +123,10 @@ fn fair_merge_gives_each_producer_its_share() {
 fn stamped_merge_yields_the_oldest_of_all_producers() {
     let mut random = Random::replayable();
     for window in [0, 10, 1000] {
-        let mut merged = Merged::new(stamped(window));
+        let mut merged = Merged::new(stamped_order(window));
         let mut outputs = Vec::new();
         for _ in 0..4 {
-            let (output, input) = open(Policy::Block);
+            let (output, input) = open_stream(Policy::Block);
             merged.join(input);
             outputs.push((output, 0));
         }
@@ -133,13 +134,13 @@ fn stamped_merge_yields_the_oldest_of_all_producers() {
         for stamp in 0..1500 {
             let who = random.within(0..4);
             let (output, number) = &mut outputs[who];
-            assert!(output.write(&block(who as u64, *number, stamp)).unwrap());
+            assert!(output.write(&stamped_block(who as u64, *number, stamp)).unwrap());
             sent.push([who as u64, *number, stamp]);
             *number += 1;
         }
         let counts: Vec<u64> = outputs.iter().map(|(_, number)| *number).collect();
         drop(outputs);
-        let all = drain(&mut merged);
+        let all = read_to_end(&mut merged);
         assert_eq!(merged.late_blocks(), 0);
         assert_eq!(all, sent);
         assert_all_delivered(&mut merged, &all, &counts);
@@ -158,20 +159,20 @@ fn silent_producer_delays_no_other_and_is_late() {
 fn one_of_two_is_silent() -> bool {
     const PATIENCE: Duration = Duration::from_millis(500);
     let begin = std::time::Instant::now();
-    let order = Stamped::new(100, PATIENCE, |block| words(block)[2]);
+    let order = Stamped::new(100, PATIENCE, |block| block_words(block)[2]);
     let mut merged = Merged::new(Order::Stamped(order));
-    let (mut quick, input) = open(Policy::Block);
+    let (mut quick, input) = open_stream(Policy::Block);
     merged.join(input);
-    let (mut slow, input) = open(Policy::Block);
+    let (mut slow, input) = open_stream(Policy::Block);
     merged.join(input);
     for number in 0..50 {
-        assert!(quick.write(&block(0, number, number * 10)).unwrap());
+        assert!(quick.write(&stamped_block(0, number, number * 10)).unwrap());
     }
     quick.flush();
     let mut out = [0; 24];
     let mut stamps = Vec::new();
     while let Next::Block { .. } = merged.try_read(&mut out).unwrap() {
-        stamps.push(words(&out)[2]);
+        stamps.push(block_words(&out)[2]);
     }
     if begin.elapsed() >= PATIENCE {
         return false;
@@ -181,24 +182,24 @@ fn one_of_two_is_silent() -> bool {
     assert!(matches!(merged.read(&mut out).unwrap(), Next::Block { .. }));
     assert!(start.elapsed() >= PATIENCE, "and the rest when it is patient no longer");
     for number in 0..5 {
-        assert!(slow.write(&block(1, number, number)).unwrap());
+        assert!(slow.write(&stamped_block(1, number, number)).unwrap());
     }
     drop((quick, slow));
-    let rest = drain(&mut merged);
+    let rest = read_to_end(&mut merged);
     assert_eq!((rest.len(), merged.late_blocks()), (14, 5));
     true
 }
 
 #[test]
 fn producer_with_old_timestamps_starves_no_other() {
-    let mut merged = Merged::new(stamped(10));
+    let mut merged = Merged::new(stamped_order(10));
     let mut outputs = Vec::new();
     for who in 0..3 {
-        let (mut output, input) = open(Policy::Block);
+        let (mut output, input) = open_stream(Policy::Block);
         merged.join(input);
         for number in 0..300 {
             let stamp = if who == 0 { 0 } else { 1000 + number };
-            assert!(output.write(&block(who, number, stamp)).unwrap());
+            assert!(output.write(&stamped_block(who, number, stamp)).unwrap());
         }
         output.flush();
         outputs.push(output);
@@ -208,19 +209,19 @@ fn producer_with_old_timestamps_starves_no_other() {
     // Timestamp 0 is not late as long as no other block has been returned.
     for _ in 0..700 {
         let Next::Block { .. } = merged.read(&mut out).unwrap() else { panic!("there is more") };
-        given[usize::try_from(words(&out)[0]).unwrap()] += 1;
+        given[usize::try_from(block_words(&out)[0]).unwrap()] += 1;
     }
     assert_eq!(given[0], 300, "first, since nothing says that it lies");
     assert!(given[1] >= 199 && given[2] >= 199, "{given:?}");
     // Again, after later timestamps of others have been returned.
     for number in 300..400 {
-        assert!(outputs[0].write(&block(0, number, 0)).unwrap());
+        assert!(outputs[0].write(&stamped_block(0, number, 0)).unwrap());
     }
     outputs[0].flush();
     let mut given = [0; 3];
     for _ in 0..200 {
         let Next::Block { .. } = merged.read(&mut out).unwrap() else { panic!("there is more") };
-        given[usize::try_from(words(&out)[0]).unwrap()] += 1;
+        given[usize::try_from(block_words(&out)[0]).unwrap()] += 1;
     }
     assert!(given[0] <= 101, "every second turn at most: {given:?}");
 }
@@ -230,13 +231,13 @@ fn producers_join_and_leave_during_reads() {
     let mut merged = Merged::new(Order::Fair(4));
     let mut out = [0; 24];
     assert_eq!(merged.read(&mut out).unwrap(), Next::End, "there is nobody");
-    let (mut one, input) = open(Policy::Block);
+    let (mut one, input) = open_stream(Policy::Block);
     let first = merged.join(input);
     assert_eq!(merged.try_read(&mut out).unwrap(), Next::Nothing);
-    one.write(&block(0, 0, 0)).unwrap();
+    one.write(&stamped_block(0, 0, 0)).unwrap();
     one.flush();
     assert_eq!(merged.read(&mut out).unwrap(), Next::Block { from: first, length: 24 });
-    let (mut two, input) = open(Policy::Overwrite);
+    let (mut two, input) = open_stream(Policy::Overwrite);
     let second = merged.join(input);
     let waker = std::thread::spawn(move || {
         two.write(b"from the second").unwrap();
@@ -253,15 +254,15 @@ fn producers_join_and_leave_during_reads() {
     // The producer notices that its reader has left.
     let mut refused = false;
     for _ in 0..10_000 {
-        refused |= one.write(&block(0, 1, 1)).is_err();
+        refused |= one.write(&stamped_block(0, 1, 1)).is_err();
     }
     assert!(refused);
 }
 
 #[test]
-fn long_block_is_staged_whole() {
-    let mut merged = Merged::new(stamped(10));
-    let (mut output, input) = open(Policy::Block);
+fn long_block_is_staged_in_one_piece() {
+    let mut merged = Merged::new(stamped_order(10));
+    let (mut output, input) = open_stream(Policy::Block);
     merged.join(input);
     let long: Vec<u8> = (0..20_000_u32).map(|at| (at % 250) as u8).collect();
     output.write(&long).unwrap();
@@ -277,10 +278,10 @@ fn long_block_is_staged_whole() {
 #[test]
 fn streams_of_slots_are_merged_with_others() {
     use buffer::dbuf::fixed;
-    for order in [Order::Fair(3), stamped(20)] {
+    for order in [Order::Fair(3), stamped_order(20)] {
         let mut merged = Merged::new(order);
         merged.spin(0);
-        let (mut blocks, input) = open(Policy::Block);
+        let (mut blocks, input) = open_stream(Policy::Block);
         merged.join(input);
         let shape = fixed::SlotConfig {
             slot: 64,
@@ -291,15 +292,15 @@ fn streams_of_slots_are_merged_with_others() {
         merged.join(offers.remove(0).open().unwrap());
         let writing = std::thread::spawn(move || {
             for number in 0..5000 {
-                assert!(blocks.write(&block(0, number, number)).unwrap());
+                assert!(blocks.write(&stamped_block(0, number, number)).unwrap());
             }
         });
         let slotting = std::thread::spawn(move || {
             for number in 0..3000 {
-                assert!(slots.write(&block(1, number, number)).unwrap());
+                assert!(slots.write(&stamped_block(1, number, number)).unwrap());
             }
         });
-        let all = drain(&mut merged);
+        let all = read_to_end(&mut merged);
         writing.join().unwrap();
         slotting.join().unwrap();
         assert_all_delivered(&mut merged, &all, &[5000, 3000]);

@@ -11,7 +11,7 @@
 //! writer has exited. A process that splices the pointers of others obtains each
 //! dbuf once and passes it on; it maps nothing and touches no byte.
 
-use super::{PipeError, Shape, begins_with, share_ends};
+use super::{PipeError, PipeShape, begins_with, share_ends};
 use crate::aggregate::holders::PeerId;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{AllocationPool, GrantRefusal};
@@ -45,7 +45,7 @@ const BYTES_MAX: u64 = 1 << 36;
 /// `bytes` is the size of the memory for bytes that are copied. Fails as
 /// [`mpipe`](super::mpipe()).
 pub fn pointer_pipe(n: usize, config: &Config, bytes: usize) -> Result<Vec<OwnedFd>, PipeError> {
-    let shape = Shape {
+    let shape = PipeShape {
         magic: MAGIC,
         capacity: bytes as u64,
         every: config.every as u64,
@@ -86,12 +86,12 @@ pub fn open_write(
     backing: DbufId,
     grants: &GrantServer,
 ) -> Result<(PointerWriter, usize), PipeError> {
-    let mut bytes = [0; size_of::<Shape>()];
+    let mut bytes = [0; size_of::<PipeShape>()];
     let (length, theirs) = descriptor::receive(end, &mut bytes)?;
     if length == 0 {
         return Err(PipeError::Opened);
     }
-    let shape = bytes.get(..length).and_then(|bytes| Shape::read_from_bytes(bytes).ok());
+    let shape = bytes.get(..length).and_then(|bytes| PipeShape::read_from_bytes(bytes).ok());
     let (config, capacity) = shape.and_then(|shape| config(&shape)).ok_or(PipeError::NoEnd)?;
     if theirs.len() != config.readers {
         return Err(PipeError::NoEnd);
@@ -123,7 +123,7 @@ pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError
     Ok(Some(Input::open(Offer::new(ring, SocketDoorbell::from(end)), space)?))
 }
 
-fn config(shape: &Shape) -> Option<(Config, usize)> {
+fn config(shape: &PipeShape) -> Option<(Config, usize)> {
     let id = DbufId::new(shape.id).filter(|_| shape.magic == MAGIC)?;
     let number = |value: u64| usize::try_from(value).ok();
     let capacity = number(shape.capacity).filter(|_| shape.capacity <= BYTES_MAX)?;

@@ -39,7 +39,8 @@ fn d9_each_read_end_has_its_own_position() {
     }
 }
 
-/// The writing end creates the ring, in another process than the one that configured it.
+/// Opening the writing end creates the ring, possibly in another process than the one that
+/// configured the ring.
 #[test]
 fn f6_pipe_keeps_its_configured_or_its_own_size() {
     for (config, fixed) in [(config(), true), (Config::new(config().ring.id).self_sizing(), false)]

@@ -14,12 +14,12 @@ use testkit::Random;
 
 const SEGMENT: usize = 4096;
 
-fn id(number: u32) -> DbufId {
+fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
 fn pool(number: u32) -> Pool {
-    Pool::new(id(number), PoolConfig { segment: SEGMENT, segments: 4 }).unwrap()
+    Pool::new(dbuf_id(number), PoolConfig { segment: SEGMENT, segments: 4 }).unwrap()
 }
 
 /// Returns the byte expected at a position of a dbuf. Any slice can thus be verified by its
@@ -58,7 +58,7 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     let lease = kept.lease(append_expected(&kept, 50)).unwrap();
     let (mut blocks, mut offers) = share::blocks(&dbuf::BlockConfig {
         policy: Policy::Overwrite,
-        ..dbuf::BlockConfig::new(id(4))
+        ..dbuf::BlockConfig::new(dbuf_id(4))
     })
     .unwrap();
     let mut visitor = offers.remove(0).read_blocks().unwrap();
@@ -71,8 +71,8 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     table.hold(HeldMemory::Pool(&mine));
     table.hold(HeldMemory::Batch(readers[0].peek(8).unwrap()));
     table.hold(HeldMemory::Lease(&lease));
-    table.visit(id(4), &mut visitor);
-    let at = |dbuf, place| RichPointer::new(id(dbuf), place, Class::YES);
+    table.visit(dbuf_id(4), &mut visitor);
+    let at = |dbuf, place| RichPointer::new(dbuf_id(dbuf), place, Class::YES);
     assert!(matches_expected(at(1, place), table.resolve(at(1, place)).unwrap()));
     assert!(matches_expected(entry.pointer, table.resolve(entry.pointer).unwrap()));
     assert!(matches_expected(
@@ -86,8 +86,8 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     assert!(matches_expected(at(1, place.within(0, 30)), &out));
 
     assert_eq!(table.resolve(RichPointer::hole(5)), Err(Fault::Hole));
-    assert_eq!(table.resolve(at(4, foreign)), Err(Fault::UnknownDbuf(id(4))), "never a slice");
-    assert_eq!(table.resolve(at(9, place)), Err(Fault::UnknownDbuf(id(9))));
+    assert_eq!(table.resolve(at(4, foreign)), Err(Fault::UnknownDbuf(dbuf_id(4))), "never a slice");
+    assert_eq!(table.resolve(at(9, place)), Err(Fault::UnknownDbuf(dbuf_id(9))));
     let long = place.within(0, 101);
     assert_eq!(table.resolve(at(1, long)), Err(Fault::OutOfWindow(long)));
     let crossing = place.within(0, SEGMENT as u32 + 1);
@@ -120,7 +120,7 @@ fn forged_pointers_resolve_exactly_or_fail() {
             table.hold(HeldMemory::Pool(pool));
         }
         for _ in 0..500 {
-            let pointer = forge(&mut random, &places);
+            let pointer = forge_pointer(&mut random, &places);
             match table.resolve(pointer) {
                 Ok(bytes) => {
                     good += 1;
@@ -135,7 +135,7 @@ fn forged_pointers_resolve_exactly_or_fail() {
     assert!(good > 5_000 && bad > 20_000, "{good} resolved, {bad} refused");
 }
 
-fn forge(random: &mut Random, places: &[RichPointer]) -> RichPointer {
+fn forge_pointer(random: &mut Random, places: &[RichPointer]) -> RichPointer {
     let base = *random.pick(places);
     let (mut dbuf, mut position) = (base.dbuf().number(), base.place.position());
     let mut length = base.length();
@@ -153,7 +153,7 @@ fn forge(random: &mut Random, places: &[RichPointer]) -> RichPointer {
             return base.within(from, length - from);
         }
     }
-    RichPointer::new(id(dbuf), Extent::new(position, length), Class(random.next() as u32))
+    RichPointer::new(dbuf_id(dbuf), Extent::new(position, length), Class(random.next() as u32))
 }
 
 proptest! {

@@ -18,7 +18,7 @@ use testkit::Random;
 
 const SEGMENT: usize = 4096;
 
-fn id(number: u32) -> DbufId {
+fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
@@ -37,20 +37,20 @@ impl SpliceFixture {
     fn pool(&self, number: u32, segments: usize) -> AllocationPool {
         let config = pool::PoolConfig { segment: SEGMENT, segments };
         let pool =
-            AllocationPool::new(id(number), config, AccessList::private(identity())).unwrap();
+            AllocationPool::new(dbuf_id(number), config, AccessList::private(identity())).unwrap();
         self.server.owner(|owner| owner.share(&pool)).unwrap();
         pool
     }
 
     fn pair(&self, number: u32) -> (Output, Input, Backing) {
         let backing = Backing::new(self.pool(number + 1, 16));
-        let config = Config { entries: 256, every: 1, ..Config::new(id(number)) };
+        let config = Config { entries: 256, every: 1, ..Config::new(dbuf_id(number)) };
         let (output, mut offers) = indirect(&config, backing.clone()).unwrap();
         (output, Input::open(offers.remove(0), &self.space).unwrap(), backing)
     }
 
     fn frozen(&self, number: u32, bytes: &[u8]) -> Frozen {
-        let frozen = Frozen::read(id(number), bytes, bytes.len()).unwrap();
+        let frozen = Frozen::read(dbuf_id(number), bytes, bytes.len()).unwrap();
         let share =
             |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
         self.server.owner(share).unwrap();
@@ -189,14 +189,14 @@ fn e6_every_source_splices_into_every_destination() {
             (output, ByteReader::new(offers.remove(0).open().unwrap()))
         };
         let (mut from, mut read): (Box<dyn StreamWriter>, Box<dyn StreamReader>) = if from_bytes {
-            let (output, input) = direct(id(number));
+            let (output, input) = direct(dbuf_id(number));
             (Box::new(output), Box::new(input))
         } else {
             let (output, input, _) = place.pair(number);
             (Box::new(output), Box::new(input))
         };
         let (mut to, mut out): (Box<dyn StreamWriter>, Box<dyn StreamReader>) = if to_bytes {
-            let (output, input) = direct(id(number + 10));
+            let (output, input) = direct(dbuf_id(number + 10));
             (Box::new(output), Box::new(input))
         } else {
             let (output, input, _) = place.pair(number + 20);

@@ -9,12 +9,12 @@ use abi::{Class, Extent};
 use buffer::pool::PoolConfig;
 use sys::process::identity;
 
-fn id(number: u32) -> DbufId {
+fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
 fn pointer(dbuf: u32, position: u64, length: u32) -> RichPointer {
-    RichPointer::new(id(dbuf), Extent::new(position, length), Class::YES)
+    RichPointer::new(dbuf_id(dbuf), Extent::new(position, length), Class::YES)
 }
 
 fn server(pools: &[AllocationPool]) -> GrantServer {
@@ -27,13 +27,13 @@ fn server(pools: &[AllocationPool]) -> GrantServer {
 
 fn pool(number: u32, mode: u32) -> AllocationPool {
     let config = PoolConfig { segment: 4096, segments: 2 };
-    AllocationPool::new(id(number), config, AccessList::new(0, 0, mode)).unwrap()
+    AllocationPool::new(dbuf_id(number), config, AccessList::new(0, 0, mode)).unwrap()
 }
 
 #[test]
 fn d4_pointer_is_validated_against_its_dbuf() {
     let fixture = server(&[pool(3, 0o644)]);
-    let frozen = Frozen::read(id(4), &[1; 5000][..], 5000).unwrap();
+    let frozen = Frozen::read(dbuf_id(4), &[1; 5000][..], 5000).unwrap();
     let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::new(0, 0, 0o644));
     fixture.owner(share).unwrap();
     let space = Space::new();
@@ -48,7 +48,7 @@ fn d4_pointer_is_validated_against_its_dbuf() {
     assert_eq!(at(pointer(4, 0, 8192)), Ok(0), "whole pages");
     assert_eq!(at(pointer(4, 8192, 1)), Err(Fault::OutOfWindow(Extent::new(8192, 1))));
     let far = Extent::new((1 << 44) - 1, 1 << 19);
-    assert_eq!(at(RichPointer::new(id(4), far, Class::YES)), Err(Fault::OutOfWindow(far)));
+    assert_eq!(at(RichPointer::new(dbuf_id(4), far, Class::YES)), Err(Fault::OutOfWindow(far)));
     assert_eq!(at(RichPointer::hole(5)), Err(Fault::Hole));
     assert_eq!(space.faults(), Faults { mapped: 2, refused: 0 });
 }
@@ -64,14 +64,14 @@ fn d5_owners_are_queried_in_order_until_one_decides() {
     for dbuf in [3, 4, 3, 4] {
         assert_eq!(translation.resolve(pointer(dbuf, 0, 1)).map(|(_, at)| at), Ok(0));
     }
-    let forbidden = Fault::Forbidden { dbuf: id(5), uid: 9 };
+    let forbidden = Fault::Forbidden { dbuf: dbuf_id(5), uid: 9 };
     for _ in 0..1000 {
         assert_eq!(translation.resolve(pointer(5, 0, 1)).map(|_| ()), Err(forbidden));
     }
     let faults = space.faults();
     assert!(faults.mapped == 2 && faults.refused < 12, "E4: {faults:?}");
     // Permission granted later: noticed after the back-off.
-    assert!(other.owner(|owner| owner.withdraw(id(5))));
+    assert!(other.owner(|owner| owner.withdraw(dbuf_id(5))));
     let again = pool(5, 0o644);
     other.owner(|owner| owner.share(&again)).unwrap();
     let found = (0..100_000).any(|_| translation.resolve(pointer(5, 0, 1)).is_ok());
@@ -79,13 +79,13 @@ fn d5_owners_are_queried_in_order_until_one_decides() {
     drop((one, other));
     assert_eq!(
         translation.resolve(pointer(6, 0, 1)).map(|_| ()),
-        Err(Fault::OwnerGone(id(6))),
+        Err(Fault::OwnerGone(dbuf_id(6))),
         "nobody is left"
     );
     assert_eq!(translation.resolve(pointer(3, 0, 1)).map(|(_, at)| at), Ok(0), "mapped stays");
     assert_eq!(
         Translation::new(Space::new()).resolve(pointer(3, 0, 1)).map(|_| ()),
-        Err(Fault::UnknownDbuf(id(3)))
+        Err(Fault::UnknownDbuf(dbuf_id(3)))
     );
 }
 

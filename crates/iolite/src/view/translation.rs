@@ -17,7 +17,7 @@ pub(crate) struct Translation {
     space: Space,
     lines: [TranslationLine; LINE_COUNT],
     /// Back-off during which this reader sends no query to any owner.
-    quiet: BackOff,
+    suspension: BackOff,
 }
 
 const LINE_COUNT: usize = 16;
@@ -74,7 +74,7 @@ const HARMLESS_REFUSALS: u32 = 8;
 
 impl Translation {
     pub(crate) fn new(space: Space) -> Self {
-        Self { space, lines: Default::default(), quiet: BackOff::default() }
+        Self { space, lines: Default::default(), suspension: BackOff::default() }
     }
 
     pub(crate) const fn space(&self) -> &Space {
@@ -132,13 +132,13 @@ impl Translation {
             }
             (again, known) = (*left, *fault);
         }
-        if !self.quiet.next_attempt_due() {
+        if !self.suspension.next_attempt_due() {
             return Err(known);
         }
         match self.space.map(dbuf) {
             Ok(view) => {
                 *line = TranslationLine::Mapped(view);
-                self.quiet.record_success();
+                self.suspension.record_success();
                 Ok(())
             }
             Err(fault) => {
@@ -147,7 +147,7 @@ impl Translation {
                 if !matches!(line, TranslationLine::Mapped(_)) {
                     *line = TranslationLine::Refused(dbuf, fault, again);
                 }
-                self.quiet.record_failure_after(HARMLESS_REFUSALS);
+                self.suspension.record_failure_after(HARMLESS_REFUSALS);
                 Err(fault)
             }
         }

@@ -13,7 +13,7 @@ fn pool(id: u32, access: AccessList) -> AllocationPool {
     AllocationPool::new(DbufId::new(id).unwrap(), config, access).unwrap()
 }
 
-fn read(window: &Window, aggregate: &Aggregate) -> Result<Vec<u8>, Fault> {
+fn read_through_window(window: &Window, aggregate: &Aggregate) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     for slice in aggregate.slices() {
         let mut piece = vec![0; slice.len()];
@@ -88,24 +88,26 @@ fn q5_q6_pool_is_mapped_once_and_read_only() {
     let mut window = Window::new();
     let data = pool.copy(b"needs a grant").unwrap();
     let dbuf = pool.pool().id();
-    assert_eq!(read(&window, &data), Err(Fault::UnknownDbuf(dbuf)));
+    assert_eq!(read_through_window(&window, &data), Err(Fault::UnknownDbuf(dbuf)));
     let grant = owner.grant(dbuf, peer).unwrap();
-    let file = Memfd::from_fd(copy(grant.descriptor()).unwrap()).unwrap();
+    let file = Memfd::from_fd(duplicate_descriptor(grant.descriptor()).unwrap()).unwrap();
     assert!(file.map().is_err(), "sealed against writing");
     assert!(file.map_read().unwrap().into_writable().is_err());
     let file = File::from(OwnedFd::from(file));
     assert!(file.write_at(b"x", 0).is_err() && file.set_len(0).is_err());
-    window.admit(Grant::from_descriptor(dbuf, copy(grant.descriptor()).unwrap())).unwrap();
+    window
+        .admit(Grant::from_descriptor(dbuf, duplicate_descriptor(grant.descriptor()).unwrap()))
+        .unwrap();
     window.admit(grant).unwrap();
-    assert_eq!(read(&window, &data).unwrap(), b"needs a grant");
+    assert_eq!(read_through_window(&window, &data).unwrap(), b"needs a grant");
     // Segments without memory when the file was sealed, and reused segments.
     for round in 0..50u32 {
         let bytes = round.to_le_bytes().repeat(SEGMENT / 3);
         let later = pool.copy(&bytes).unwrap();
-        assert_eq!(read(&window, &later).unwrap(), bytes, "without a grant");
+        assert_eq!(read_through_window(&window, &later).unwrap(), bytes, "without a grant");
     }
     assert!(window.forget(dbuf) && !window.forget(dbuf));
-    assert_eq!(read(&window, &data), Err(Fault::UnknownDbuf(dbuf)));
+    assert_eq!(read_through_window(&window, &data), Err(Fault::UnknownDbuf(dbuf)));
 }
 
 /// Received memory that its sender can still change is copied once.
@@ -149,7 +151,7 @@ fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
         GrantRefusal::Forbidden { dbuf: id, uid: 1001 }
     );
     let grant = owner.grant(id, own).unwrap();
-    let file = Memfd::from_fd(copy(grant.descriptor()).unwrap()).unwrap();
+    let file = Memfd::from_fd(duplicate_descriptor(grant.descriptor()).unwrap()).unwrap();
     assert!(file.map().is_err() && File::from(OwnedFd::from(file)).write_at(b"x", 0).is_err());
     let received = grant.frozen(bytes.len()).unwrap();
     owner.lend(&frozen.aggregate().unwrap(), own).unwrap();
@@ -171,7 +173,7 @@ fn unsealed_file_is_not_frozen() {
     let file = Memfd::create("test", 2 * PAGE).unwrap();
     let writing = file.map().unwrap();
     assert!(file.seal(Seals::FROZEN).is_err(), "somebody can write it");
-    let again = |file: &Memfd| copy(file.as_fd()).unwrap();
+    let again = |file: &Memfd| duplicate_descriptor(file.as_fd()).unwrap();
     for seals in [Seals::NONE, Seals::SIZE.with(Seals::FUTURE_WRITE)] {
         let file = Memfd::create("test", PAGE).unwrap();
         file.seal(seals).unwrap();
@@ -198,7 +200,7 @@ fn unsealed_file_is_not_frozen() {
 }
 
 #[test]
-fn frozen_data_of_every_length_is_whole() {
+fn frozen_data_of_every_length_is_complete() {
     let mut random = testkit::Random::replayable();
     let bytes = random.bytes(3 << 20);
     let lengths = [0, 1, PAGE - 1, PAGE, PAGE + 1, (1 << 19) - 1, 1 << 19, (1 << 19) + 1, 3 << 20];
@@ -206,7 +208,8 @@ fn frozen_data_of_every_length_is_whole() {
         let id = DbufId::new(number as u32 + 1).unwrap();
         let frozen = Frozen::read(id, &bytes[..length], 4 << 20).unwrap();
         assert_eq!((frozen.len(), frozen.is_empty()), (length, length == 0));
-        let file = Memfd::from_fd(copy(frozen.descriptor().unwrap()).unwrap()).unwrap();
+        let file =
+            Memfd::from_fd(duplicate_descriptor(frozen.descriptor().unwrap()).unwrap()).unwrap();
         assert_eq!(file.len(), length.max(1).next_multiple_of(PAGE), "no more than is needed");
         let all = frozen.aggregate().unwrap();
         assert!(all == bytes[..length], "{length}");

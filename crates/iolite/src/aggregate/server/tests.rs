@@ -22,7 +22,7 @@ fn pointers(aggregate: &Aggregate) -> Vec<RichPointer> {
     aggregate.slices().map(super::super::Slice::pointer).collect()
 }
 
-fn references(server: &GrantServer, peer: PeerId) -> Option<u64> {
+fn reference_count(server: &GrantServer, peer: PeerId) -> Option<u64> {
     server.owner(|owner| Some(owner.holders().holding(peer)?.references))
 }
 
@@ -56,14 +56,14 @@ fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
     let short = client.copy(pointer, &mut [0; 5]);
     assert_eq!(short, Err(ResolveError::Fault(Fault::TooLong { length: 13, limit: 5 })));
     client.give_back(pointer).unwrap();
-    wait_until("the slice comes back", || references(&server, peer) == Some(0));
+    wait_until("the slice comes back", || reference_count(&server, peer) == Some(0));
     drop(client);
-    wait_until("the guest is gone", || references(&server, peer).is_none());
+    wait_until("the guest is gone", || reference_count(&server, peer).is_none());
     assert!(!server.evict(peer));
 }
 
 #[test]
-fn q14_aggregate_over_several_pools_is_received_whole() {
+fn q14_aggregate_over_several_pools_is_received_complete() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
     let (mut one, mut two, mut ours) = (pool(1, 0o644), pool(2, 0o644), pool(3, 0o600));
     let mut sent = one.copy(&[1; 6000]).unwrap();
@@ -82,7 +82,7 @@ fn q14_aggregate_over_several_pools_is_received_whole() {
     });
     let (same, _client) = reader.join().unwrap();
     assert!(same);
-    wait_until("all slices come back", || references(&server, peer) == Some(0));
+    wait_until("all slices come back", || reference_count(&server, peer) == Some(0));
     let leased = || one.usage().leased + two.usage().leased;
     assert_eq!(leased(), 0);
 }
@@ -117,7 +117,7 @@ fn misbehaving_client_is_evicted_alone() {
         let (peer, socket) = introduce();
         server.owner(|owner| owner.lend(&sent, peer)).unwrap();
         speak(&socket);
-        wait_until("it is shown out", || references(&server, peer).is_none());
+        wait_until("it is shown out", || reference_count(&server, peer).is_none());
         let mut evicted = Client::new(socket);
         while evicted.ask(id).is_ok() {}
         assert_eq!(evicted.ask(id).unwrap_err(), GrantRefusal::Abandoned);
@@ -150,10 +150,10 @@ fn closing_server_leaves_no_client_waiting() {
 }
 
 /// Measures the costs of grants. Run with `cargo test -p streamline-iolite --release -- --ignored
-/// --nocapture server::tests::cost`.
+/// --nocapture prints_costs_of_grants`.
 #[test]
 #[ignore = "a measurement"]
-fn cost() {
+fn prints_costs_of_grants() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
     let mut pool = pool(1, 0o644);
     server.owner(|owner| owner.share(&pool)).unwrap();

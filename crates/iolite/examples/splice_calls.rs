@@ -2,7 +2,7 @@
 //! is the source of the figures for `file::SpliceCall::choose`. A reader at the other end drains
 //! the pipe.
 //!
-//! cargo run --release -p streamline-iolite --example splice_ways
+//! cargo run --release -p streamline-iolite --example splice_calls
 
 use abi::{DbufId, Extent};
 use std::fs::File;
@@ -25,8 +25,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for block in [512, 4 << 10, 16 << 10, 64 << 10, 256 << 10] {
         let plain = median_time(|pipe| copy_file(&cached, block, &pipe))?;
         let mut line = format!("{block:>8}");
-        for way in [SpliceCall::Write, SpliceCall::Refer, SpliceCall::Send] {
-            let time = median_time(|pipe| splice_file(&cached, way, block, &pipe))?;
+        for call in [SpliceCall::Write, SpliceCall::Vmsplice, SpliceCall::Sendfile] {
+            let time = median_time(|pipe| splice_file(&cached, call, block, &pipe))?;
             line += &format!(" {:>11.2}x", plain.as_secs_f64() / time.as_secs_f64());
         }
         println!("{line}");
@@ -54,11 +54,11 @@ fn median_time(mut round: impl FnMut(OwnedFd) -> Outcome<()>) -> Outcome<Duratio
     Ok(times[ROUNDS / 2])
 }
 
-fn splice_file(cached: &CachedFile, way: SpliceCall, block: usize, pipe: &OwnedFd) -> Outcome<()> {
+fn splice_file(cached: &CachedFile, call: SpliceCall, block: usize, pipe: &OwnedFd) -> Outcome<()> {
     let mut at = 0;
     while at < FILE_SIZE {
         let length = u32::try_from(block)?;
-        match cached.splice_by(way, Extent::new(at as u64, length), pipe)? {
+        match cached.splice_by(call, Extent::new(at as u64, length), pipe)? {
             Sent::Bytes(count) => at += count,
             Sent::End => break,
         }
