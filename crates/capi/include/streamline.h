@@ -94,9 +94,9 @@ typedef struct streamline_config {
      */
     uint32_t readers_of_one_stranger;
     /*
-     Number of blocks after which they are published to readers. 0 or 1: each write at once. A
-     larger value (32) is several times faster for small blocks, but needs streamline_flush()
-     before waiting for a reply.
+     Number of written blocks after which readers are notified of them. 0 or 1: readers are
+     notified of each write at once. A larger value (32) is several times faster for small
+     blocks, but needs streamline_flush() before waiting for a reply.
      */
     uint32_t every;
     /*
@@ -116,7 +116,7 @@ typedef struct streamline_counts {
      */
     uint64_t blocks;
     /*
-     Their bytes.
+     The bytes of these blocks.
      */
     uint64_t bytes;
     /*
@@ -128,17 +128,17 @@ typedef struct streamline_counts {
      */
     uint64_t dropped_bytes;
     /*
-     Blocks written as pointers: their bytes were not touched.
+     Blocks written as pointers, whose bytes were not touched.
      */
     uint64_t by_pointer;
     /*
-     Blocks written by a copy of their bytes.
+     Blocks whose bytes were copied.
      */
     uint64_t copied;
 } streamline_counts;
 
 /*
- Options of a run beside its request. A field that is 0 or null is not set.
+ The options of a run in addition to its request. A field that is 0 or null is not set.
  */
 typedef struct streamline_options {
     /*
@@ -170,9 +170,9 @@ extern "C" {
 
 /*
  Creates a stream and returns its writing end. Readers open it by `name` (letters, digits, dots,
- hyphens and underscores, at most 64) while this end is open, and receive what is written from
- then on. The name belongs to this process and its network namespace, and vanishes with the
- process.
+ hyphens and underscores, at most 64) while this end is open, and receive the blocks that are
+ written after that. The name belongs to this process and its network namespace, and vanishes
+ with the process.
 
  Fails with EEXIST if the name is taken. config may be null.
  */
@@ -180,23 +180,24 @@ int streamline_create(const char *name,
                       const struct streamline_config *config);
 
 /*
- Creates a region of `bytes` bytes, which others open by name. mode: permission bits for readers
- and writers (0600, 0644, 0666, ...). The name vanishes with the process.
+ Creates a region of `bytes` bytes, which other processes open by name. mode: permission bits for
+ readers and writers (0600, 0644, 0666, ...). The name vanishes with the process.
  */
 int streamline_create_region(const char *name,
                              size_t bytes,
                              unsigned int mode);
 
 /*
- Creates an inbox, to which others write by name (STREAMLINE_WRITE). Each writer has a stream of
- its own, which streamline_accept() returns. mode: permission bits for writers (0200, ...).
+ Creates an inbox, to which other processes write by name (STREAMLINE_WRITE). Each writer has a
+ stream of its own, which streamline_accept() returns. mode: permission bits for writers (0200,
+ ...).
  */
 int streamline_create_inbox(const char *name,
                             unsigned int mode);
 
 /*
  Returns the reading end of the next writer's stream of an inbox. Waits at most timeout_ms
- milliseconds, without limit if -1. Fails with EAGAIN if no writer came.
+ milliseconds, without limit if -1. Fails with EAGAIN if no writer has opened the inbox by then.
  */
 int streamline_accept(int inbox,
                       int timeout_ms);
@@ -229,8 +230,8 @@ int streamline_mpipe_with(int *fds,
                           const struct streamline_config *config);
 
 /*
- Reads up to count bytes, like read(2); waits until there are some. Returns 0 at the end of the
- stream. From a ring that overwrites, reads one whole block.
+ Reads up to count bytes, like read(2); waits until there are bytes to read. Returns 0 at the end
+ of the stream. From a ring that overwrites, reads one whole block.
  */
 ptrdiff_t streamline_read(int fd,
                           void *buf,
@@ -261,9 +262,9 @@ ptrdiff_t streamline_pwrite(int fd,
                             uint64_t offset);
 
 /*
- Reads without consuming or copying: sets *data to the next bytes, where they lie in the stream,
- and returns their number, at most count; 0 at the end of the stream. They can be looked at until
- the next call on this end. Consume them with streamline_release().
+ Reads without consuming or copying: sets *data to the next bytes in the memory of the stream,
+ and returns their number, which is at most count, and 0 at the end of the stream. The bytes can
+ be read until the next call on this end. Consume them with streamline_release().
 
  If the policy is STREAMLINE_BLOCK or STREAMLINE_DROP_NEW, the writer keeps the bytes until they
  are released. If it is STREAMLINE_OVERWRITE, the writer may overwrite them at any time: compute
@@ -298,7 +299,7 @@ int streamline_commit(int fd,
                       size_t count);
 
 /*
- Opens the state that a filter of a running line publishes with `state=NAME`: "NAME" of this
+ Opens the state that a filter of a running request publishes with `state=NAME`: "NAME" of this
  user, or "UID/NAME" of another user. It is a table of numbers: columns with names and units, and
  a row per session of the filter. The path is not slowed down, and no daemon is needed.
 
@@ -356,14 +357,14 @@ int streamline_flush(int fd);
 ptrdiff_t streamline_evicted(int fd);
 
 /*
- Moves up to count bytes from one end to another; waits until there are some, and for room.
- Returns 0 at the end of the source. Fails with EAGAIN instead of waiting for an end that is
- STREAMLINE_NONBLOCK.
+ Moves up to count bytes from one end to another; waits until there are bytes to move, and for
+ room. Returns 0 at the end of the source. Fails with EAGAIN instead of waiting for an end that
+ is STREAMLINE_NONBLOCK.
 
  From a pipe of pointers (`pointers` in its configuration) or a file of streamline_open_file() to
  a pipe of pointers, only pointers move: the bytes are neither copied nor touched, and the cost
  of a block does not depend on its size. In all other cases they are copied once.
- streamline_count() tells how many blocks moved in which way.
+ streamline_count() returns the number of blocks moved in each way.
 
  Bytes that moved by pointer stay in the memory to which they were first written until the last
  reader has read them; until then their writer may have to wait for room.
@@ -388,16 +389,16 @@ int streamline_seek(int fd,
                     uint64_t offset);
 
 /*
- Stores the counts of an end of a stream in *counts. What a writer has written is what each of
- its readers has read, has lost, or can still read.
+ Stores the counts of an end of a stream in *counts. Each block that a writer has written is, for
+ each of its readers, either read, lost, or still to be read.
  */
 int streamline_count(int fd,
                      struct streamline_counts *counts);
 
 /*
  Waits until an end can be read (or is at its end) or written, or until the writer of a state is
- gone. Waits at most timeout_ms milliseconds, without limit if -1; for room always without limit.
- Returns 1 if ready, 0 after the timeout.
+ gone. Waits at most timeout_ms milliseconds, without limit if -1; for room, it always waits
+ without limit. Returns 1 if ready, 0 after the timeout.
 
  To wait for several ends: make them STREAMLINE_NONBLOCK, read until EAGAIN, then poll(2) the
  descriptors for POLLIN. A reading end becomes readable only after a call on it returned EAGAIN.
@@ -413,7 +414,7 @@ int streamline_nonblock(int fd,
 
 /*
  Closes an end. Readers drain the stream and then reach its end; a writer no longer waits for
- this reader. Fails with EBADF if it is no open end.
+ this reader. Fails with EBADF if fd is not an open end.
  */
 int streamline_close(int fd);
 
@@ -428,9 +429,9 @@ const char *streamline_error(void);
  PATH`, and runs it in threads of its own. Returns its number, which becomes readable (poll(2))
  when the run has ended; streamline_wait() waits for that, streamline_close() stops it.
 
- Fails with EINVAL if the request has errors; streamline_error() then shows them with their
- places. Installs no signal handler, and prints nothing but the output of sinks. options may be
- null.
+ Fails with EINVAL if the request has errors; streamline_error() then lists the errors with their
+ positions. Installs no signal handler, and prints nothing but the output of sinks. options may
+ be null.
  */
 int streamline_run(const char *request,
                    const struct streamline_options *options);
@@ -447,7 +448,7 @@ int streamline_end(int direction,
                    size_t size);
 
 /*
- Stops the sources of a request; blocks on their way are still processed.
+ Stops the sources of a request; blocks in transit are still processed.
  */
 int streamline_stop(int run);
 

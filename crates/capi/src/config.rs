@@ -17,9 +17,9 @@ pub struct streamline_config {
     pub readers: u32,
     /// Maximum number of readers of any user but the owner; 0: 8.
     pub readers_of_one_stranger: u32,
-    /// Number of blocks after which they are published to readers. 0 or 1: each write at once. A
-    /// larger value (32) is several times faster for small blocks, but needs streamline_flush()
-    /// before waiting for a reply.
+    /// Number of written blocks after which readers are notified of them. 0 or 1: readers are
+    /// notified of each write at once. A larger value (32) is several times faster for small
+    /// blocks, but needs streamline_flush() before waiting for a reply.
     pub every: u32,
     /// 1: the pipe carries pointers to bytes, which streamline_splice() moves without touching the
     /// bytes; `capacity` is the memory for bytes that are written. Only for
@@ -34,19 +34,19 @@ pub struct streamline_config {
 pub struct streamline_counts {
     /// Blocks written or read.
     pub blocks: u64,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub bytes: u64,
     /// Blocks that were dropped because there was no room, or that a reader lost.
     pub dropped: u64,
     /// The bytes of the dropped blocks; 0 for a reader.
     pub dropped_bytes: u64,
-    /// Blocks written as pointers: their bytes were not touched.
+    /// Blocks written as pointers, whose bytes were not touched.
     pub by_pointer: u64,
-    /// Blocks written by a copy of their bytes.
+    /// Blocks whose bytes were copied.
     pub copied: u64,
 }
 
-/// Options of a run beside its request. A field that is 0 or null is not set.
+/// The options of a run in addition to its request. A field that is 0 or null is not set.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(non_camel_case_types, reason = "its name in C")]

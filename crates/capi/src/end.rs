@@ -141,7 +141,7 @@ impl Reader {
     /// Consumes located bytes; if the ring overwrites, consumes the entire block. Fails with
     /// `ESTALE` if the writer may have overwritten the bytes since they were located.
     pub(crate) fn release(&mut self, count: usize) -> Result<(), Failure> {
-        if self.stream().take_checked(count)? { Ok(()) } else { Err(overtaken()) }
+        if self.stream().take_checked(count)? { Ok(()) } else { Err(block_overwritten()) }
     }
 
     /// Returns true if the ring overwrites its oldest blocks.
@@ -241,20 +241,20 @@ impl Writer {
 
 impl Region {
     /// Returns the number of bytes from position `at` to the end, at most `length`.
-    pub(crate) fn span(&self, at: u64, length: usize) -> usize {
+    pub(crate) fn available_length(&self, at: u64, length: usize) -> usize {
         let left = (self.memory.len() as u64).saturating_sub(at);
         usize::try_from(left).unwrap_or(usize::MAX).min(length)
     }
 
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<usize, Failure> {
-        let count = self.span(at, out.len());
+        let count = self.available_length(at, out.len());
         let (out, _) = out.split_at_mut(count);
         self.memory.read_at(at.min(self.memory.len() as u64), out)?;
         Ok(count)
     }
 
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<usize, Failure> {
-        let count = self.span(at, bytes.len());
+        let count = self.available_length(at, bytes.len());
         if count == 0 && !bytes.is_empty() {
             let text = format!("the region ends at {}: nothing fits at {at}", self.memory.len());
             return Err(Failure::new(ENOSPC, text));
@@ -273,7 +273,7 @@ pub(crate) fn no_input() -> Failure {
 }
 
 #[cold]
-fn overtaken() -> Failure {
+fn block_overwritten() -> Failure {
     let text =
         "the writer has overwritten the block since it was looked at: discard what was made of it";
     Failure::new(ESTALE, text)

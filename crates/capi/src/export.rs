@@ -30,9 +30,9 @@ pub const STREAMLINE_WRITE: i32 = 1;
 pub const STREAMLINE_NONBLOCK: i32 = 4;
 
 /// Creates a stream and returns its writing end. Readers open it by `name` (letters, digits, dots,
-/// hyphens and underscores, at most 64) while this end is open, and receive what is written from
-/// then on. The name belongs to this process and its network namespace, and vanishes with the
-/// process.
+/// hyphens and underscores, at most 64) while this end is open, and receive the blocks that are
+/// written after that. The name belongs to this process and its network namespace, and vanishes
+/// with the process.
 ///
 /// Fails with EEXIST if the name is taken. config may be null.
 #[unsafe(no_mangle)]
@@ -47,8 +47,8 @@ pub unsafe extern "C" fn streamline_create(
     })
 }
 
-/// Creates a region of `bytes` bytes, which others open by name. mode: permission bits for readers
-/// and writers (0600, 0644, 0666, ...). The name vanishes with the process.
+/// Creates a region of `bytes` bytes, which other processes open by name. mode: permission bits for
+/// readers and writers (0600, 0644, 0666, ...). The name vanishes with the process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create_region(
     name: *const c_char,
@@ -59,8 +59,9 @@ pub unsafe extern "C" fn streamline_create_region(
     int_result(|| stream_calls::create_region(unsafe { str_from_c(name) }?, bytes, mode))
 }
 
-/// Creates an inbox, to which others write by name (STREAMLINE_WRITE). Each writer has a stream of
-/// its own, which streamline_accept() returns. mode: permission bits for writers (0200, ...).
+/// Creates an inbox, to which other processes write by name (STREAMLINE_WRITE). Each writer has a
+/// stream of its own, which streamline_accept() returns. mode: permission bits for writers (0200,
+/// ...).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create_inbox(name: *const c_char, mode: c_uint) -> c_int {
     // SAFETY: X1.
@@ -68,10 +69,10 @@ pub unsafe extern "C" fn streamline_create_inbox(name: *const c_char, mode: c_ui
 }
 
 /// Returns the reading end of the next writer's stream of an inbox. Waits at most timeout_ms
-/// milliseconds, without limit if -1. Fails with EAGAIN if no writer came.
+/// milliseconds, without limit if -1. Fails with EAGAIN if no writer has opened the inbox by then.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_accept(inbox: c_int, timeout_ms: c_int) -> c_int {
-    int_result(|| stream_calls::accept(inbox, timeout(timeout_ms)))
+    int_result(|| stream_calls::accept(inbox, timeout_from_ms(timeout_ms)))
 }
 
 /// Opens a stream or a region, or an inbox for writing: "NAME" of this user, or "UID/NAME" of
@@ -128,8 +129,8 @@ pub unsafe extern "C" fn streamline_mpipe_with(
     })
 }
 
-/// Reads up to count bytes, like read(2); waits until there are some. Returns 0 at the end of the
-/// stream. From a ring that overwrites, reads one whole block.
+/// Reads up to count bytes, like read(2); waits until there are bytes to read. Returns 0 at the end
+/// of the stream. From a ring that overwrites, reads one whole block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_read(fd: c_int, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: X1.
@@ -168,9 +169,9 @@ pub unsafe extern "C" fn streamline_pwrite(
     size_result(|| stream_calls::write_at(fd, offset, unsafe { slice_from_c(buf, count) }?))
 }
 
-/// Reads without consuming or copying: sets *data to the next bytes, where they lie in the stream,
-/// and returns their number, at most count; 0 at the end of the stream. They can be looked at until
-/// the next call on this end. Consume them with streamline_release().
+/// Reads without consuming or copying: sets *data to the next bytes in the memory of the stream,
+/// and returns their number, which is at most count, and 0 at the end of the stream. The bytes can
+/// be read until the next call on this end. Consume them with streamline_release().
 ///
 /// If the policy is STREAMLINE_BLOCK or STREAMLINE_DROP_NEW, the writer keeps the bytes until they
 /// are released. If it is STREAMLINE_OVERWRITE, the writer may overwrite them at any time: compute
@@ -219,7 +220,7 @@ pub extern "C" fn streamline_commit(fd: c_int, count: usize) -> c_int {
     status_result(|| stream_calls::commit(fd, count))
 }
 
-/// Opens the state that a filter of a running line publishes with `state=NAME`: "NAME" of this
+/// Opens the state that a filter of a running request publishes with `state=NAME`: "NAME" of this
 /// user, or "UID/NAME" of another user. It is a table of numbers: columns with names and units, and
 /// a row per session of the filter. The path is not slowed down, and no daemon is needed.
 ///
@@ -302,14 +303,14 @@ pub extern "C" fn streamline_evicted(fd: c_int) -> isize {
     size_result(|| stream_calls::evicted(fd))
 }
 
-/// Moves up to count bytes from one end to another; waits until there are some, and for room.
-/// Returns 0 at the end of the source. Fails with EAGAIN instead of waiting for an end that is
-/// STREAMLINE_NONBLOCK.
+/// Moves up to count bytes from one end to another; waits until there are bytes to move, and for
+/// room. Returns 0 at the end of the source. Fails with EAGAIN instead of waiting for an end that
+/// is STREAMLINE_NONBLOCK.
 ///
 /// From a pipe of pointers (`pointers` in its configuration) or a file of streamline_open_file() to
 /// a pipe of pointers, only pointers move: the bytes are neither copied nor touched, and the cost
 /// of a block does not depend on its size. In all other cases they are copied once.
-/// streamline_count() tells how many blocks moved in which way.
+/// streamline_count() returns the number of blocks moved in each way.
 ///
 /// Bytes that moved by pointer stay in the memory to which they were first written until the last
 /// reader has read them; until then their writer may have to wait for room.
@@ -334,8 +335,8 @@ pub extern "C" fn streamline_seek(fd: c_int, offset: u64) -> c_int {
     status_result(|| stream_calls::seek(fd, offset))
 }
 
-/// Stores the counts of an end of a stream in *counts. What a writer has written is what each of
-/// its readers has read, has lost, or can still read.
+/// Stores the counts of an end of a stream in *counts. Each block that a writer has written is, for
+/// each of its readers, either read, lost, or still to be read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_count(fd: c_int, counts: *mut streamline_counts) -> c_int {
     status_result(|| {
@@ -350,14 +351,14 @@ pub unsafe extern "C" fn streamline_count(fd: c_int, counts: *mut streamline_cou
 }
 
 /// Waits until an end can be read (or is at its end) or written, or until the writer of a state is
-/// gone. Waits at most timeout_ms milliseconds, without limit if -1; for room always without limit.
-/// Returns 1 if ready, 0 after the timeout.
+/// gone. Waits at most timeout_ms milliseconds, without limit if -1; for room, it always waits
+/// without limit. Returns 1 if ready, 0 after the timeout.
 ///
 /// To wait for several ends: make them STREAMLINE_NONBLOCK, read until EAGAIN, then poll(2) the
 /// descriptors for POLLIN. A reading end becomes readable only after a call on it returned EAGAIN.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_wait(fd: c_int, timeout_ms: c_int) -> c_int {
-    int_result(|| stream_calls::wait(fd, timeout(timeout_ms)).map(c_int::from))
+    int_result(|| stream_calls::wait(fd, timeout_from_ms(timeout_ms)).map(c_int::from))
 }
 
 /// Makes calls on an end wait (0) or fail with EAGAIN (1).
@@ -367,7 +368,7 @@ pub extern "C" fn streamline_nonblock(fd: c_int, on: c_int) -> c_int {
 }
 
 /// Closes an end. Readers drain the stream and then reach its end; a writer no longer waits for
-/// this reader. Fails with EBADF if it is no open end.
+/// this reader. Fails with EBADF if fd is not an open end.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_close(fd: c_int) -> c_int {
     status_result(|| stream_calls::close(fd))
@@ -386,9 +387,9 @@ pub extern "C" fn streamline_error() -> *const c_char {
 /// PATH`, and runs it in threads of its own. Returns its number, which becomes readable (poll(2))
 /// when the run has ended; streamline_wait() waits for that, streamline_close() stops it.
 ///
-/// Fails with EINVAL if the request has errors; streamline_error() then shows them with their
-/// places. Installs no signal handler, and prints nothing but the output of sinks. options may be
-/// null.
+/// Fails with EINVAL if the request has errors; streamline_error() then lists the errors with their
+/// positions. Installs no signal handler, and prints nothing but the output of sinks. options may
+/// be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_run(
     request: *const c_char,
@@ -426,7 +427,7 @@ pub unsafe extern "C" fn streamline_end(direction: c_int, path: *mut c_char, siz
     })
 }
 
-/// Stops the sources of a request; blocks on their way are still processed.
+/// Stops the sources of a request; blocks in transit are still processed.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_stop(run: c_int) -> c_int {
     status_result(|| run::stop(run))
@@ -452,7 +453,8 @@ pub unsafe extern "C" fn streamline_report(run: c_int, out: *mut c_char, size: u
 /// Converts options from C; null selects the defaults. Fails if a string is not UTF-8.
 ///
 /// # Safety
-/// X1: null, or one structure whose pointers are null or terminated strings.
+/// `options` must be null, or point to one structure whose pointers are null or terminated strings
+/// (X1).
 unsafe fn options_from_c(options: *const streamline_options) -> Result<Options, Failure> {
     // SAFETY: the promise of this function.
     let Some(given) = (unsafe { options.as_ref() }) else { return Ok(Options::default()) };
@@ -474,7 +476,7 @@ unsafe fn options_from_c(options: *const streamline_options) -> Result<Options, 
 /// Converts a string from C. Fails if it is null or not UTF-8.
 ///
 /// # Safety
-/// X1: null, or a terminated string.
+/// `name` must be null or a terminated string (X1).
 unsafe fn str_from_c<'a>(name: *const c_char) -> Result<&'a str, Failure> {
     if name.is_null() {
         return Err(null_pointer());
@@ -487,7 +489,7 @@ unsafe fn str_from_c<'a>(name: *const c_char) -> Result<&'a str, Failure> {
 /// Converts a configuration from C; `None` for null.
 ///
 /// # Safety
-/// X1: null, or one configuration.
+/// `config` must be null or point to one configuration (X1).
 unsafe fn config_ref<'a>(config: *const streamline_config) -> Option<&'a streamline_config> {
     // SAFETY: the promise of this function.
     unsafe { config.as_ref() }
@@ -497,7 +499,7 @@ unsafe fn config_ref<'a>(config: *const streamline_config) -> Option<&'a streaml
 /// large.
 ///
 /// # Safety
-/// X1: null, or this many bytes.
+/// `at` must be null or point to `count` bytes (X1).
 #[inline]
 unsafe fn slice_from_c<'a>(at: *const c_void, count: usize) -> Result<&'a [u8], Failure> {
     check_pointer(at, count)?;
@@ -512,7 +514,7 @@ unsafe fn slice_from_c<'a>(at: *const c_void, count: usize) -> Result<&'a [u8], 
 /// too large.
 ///
 /// # Safety
-/// X1: null, or this many bytes that no other code accesses.
+/// `at` must be null or point to `count` bytes that no other code accesses (X1).
 #[inline]
 unsafe fn slice_mut_from_c<'a>(at: *mut c_void, count: usize) -> Result<&'a mut [u8], Failure> {
     check_pointer(at, count)?;
@@ -540,7 +542,7 @@ fn null_pointer() -> Failure {
     Failure::new(EFAULT, "a null pointer where there must be memory")
 }
 
-fn timeout(timeout_ms: c_int) -> Option<Duration> {
+fn timeout_from_ms(timeout_ms: c_int) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
 

@@ -52,7 +52,7 @@ impl Failure {
         // The zero bytes were removed, so this cannot fail.
         let text = CString::new(text).unwrap_or_default();
         // Fails only while the thread exits.
-        let _ = LAST.try_with(|last| last.replace(text));
+        let _ = LAST_MESSAGE.try_with(|last| last.replace(text));
         sys::raw_fd::set_errno(self.errno);
     }
 }
@@ -63,13 +63,13 @@ pub(crate) fn wrong_end(wanted: &str) -> Failure {
 }
 
 thread_local! {
-    static LAST: RefCell<CString> = RefCell::default();
+    static LAST_MESSAGE: RefCell<CString> = RefCell::default();
 }
 
 /// Returns the message of the last failure of this thread, valid until the next failure.
 pub(crate) fn last_message() -> *const c_char {
-    const NOTHING: &CStr = c"";
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(NOTHING.as_ptr())
+    const NO_MESSAGE: &CStr = c"";
+    LAST_MESSAGE.try_with(|last| last.borrow().as_ptr()).unwrap_or(NO_MESSAGE.as_ptr())
 }
 
 impl From<Fault> for Failure {

@@ -1,5 +1,5 @@
-//! The ends of pipes that carry pointers, files in memory, and the memory of this process that
-//! readers in other processes may map. [SL §5.3]
+//! The ends of pipes that carry pointers; files in memory; and the grant server, from which readers
+//! in other processes obtain the memory of this process. [SL §5.3]
 
 use crate::end::no_input;
 use crate::failure::{ENOSPC, Failure, Outcome};
@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::process::identity;
 
-/// The memory that one peer may hold by requests of its own; readers of streams hold none.
+/// Maximum number of segments that one peer may hold by its own requests. Readers of streams hold
+/// none.
 const HELD_MAX: usize = 8;
 
 /// The server that grants the memory of this process, with the process id: a child of fork(2) does
@@ -118,7 +119,8 @@ impl PointerReader {
         Ok(())
     }
 
-    /// Returns true if bytes are there, without following their pointers, or the stream has ended.
+    /// Returns true if a block is available, without following its pointer, or if the stream has
+    /// ended.
     pub(crate) fn is_ready(&mut self) -> Outcome<bool> {
         let ready = self.watch()?;
         self.stream();
@@ -134,7 +136,7 @@ impl PointerReader {
 #[derive(Debug)]
 pub(crate) struct PointerWriter {
     pub(crate) pipe: mpipe::PointerWriter,
-    /// True if every write is published, and readers are woken, at once.
+    /// True if every write is published at once and wakes readers.
     eager: bool,
 }
 
@@ -179,7 +181,7 @@ impl PointerWriter {
         Ok(moved.bytes)
     }
 
-    /// Moves bytes from a stream of bytes: they are copied once.
+    /// Moves bytes from a stream of bytes, which are copied once.
     pub(crate) fn splice_bytes(
         &mut self,
         from: &mut iolite::interface::ByteReader,

@@ -4,7 +4,7 @@
 use crate::end::EndKind;
 use crate::failure::{ECHILD, EINVAL, EIO, ENOTSUP, Failure, Outcome, wrong_end};
 use crate::request::Run;
-use crate::table::{self, add, copy};
+use crate::table::{self, duplicate_descriptor, register_end};
 use engine::build::BuildError;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use streamline::{OpenError, Options, Own};
 use sys::raw_fd;
 
 /// Descriptors of the remote sides of ends that no request has used yet, by path.
-static ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
+static UNUSED_ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
 
 /// Creates an end. Returns the path of the remote side, for use in a request, and the descriptor of
 /// the local side. The local side is for reading if `reads` is true.
@@ -22,11 +22,11 @@ pub(crate) fn create_end(reads: bool) -> Outcome<(String, i32)> {
     let (reading, writing) = sys::descriptor::pipe()?;
     let (near, far) = if reads { (reading, writing) } else { (writing, reading) };
     let path = format!("/proc/self/fd/{}", far.as_raw_fd());
-    ENDS.lock().unwrap_or_else(PoisonError::into_inner).push((path.clone(), far));
+    UNUSED_ENDS.lock().unwrap_or_else(PoisonError::into_inner).push((path.clone(), far));
     Ok((path, raw_fd::give(near)))
 }
 
-/// Opens a request; returns a descriptor number, which becomes readable when the run has ended.
+/// Opens a request and returns a descriptor number, which becomes readable when the run has ended.
 pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
     let mut own = Own::default();
     let is_named = |path: &str| {
@@ -34,14 +34,14 @@ pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
         let mut places = request.match_indices(path);
         places.any(|(at, _)| !behind(at).is_some_and(|c| c.is_ascii_digit()))
     };
-    let mut ends = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ends = UNUSED_ENDS.lock().unwrap_or_else(PoisonError::into_inner);
     for (_, far) in ends.extract_if(.., |(path, _)| is_named(path)) {
         own.add_descriptor(far);
     }
     drop(ends);
     let running = streamline::open(request, Options { own, ..options })?;
-    let ended = copy(&running.end_descriptor())?;
-    add(EndKind::Run(Run::Running(Box::new(running))), Some(ended))
+    let ended = duplicate_descriptor(&running.end_descriptor())?;
+    register_end(EndKind::Run(Run::Running(Box::new(running))), Some(ended))
 }
 
 fn with_object<T>(fd: i32, work: impl FnOnce(&mut Run) -> Outcome<T>) -> Outcome<T> {

@@ -4,14 +4,14 @@
 use crate::end::EndKind;
 use crate::failure::{ENOENT, Failure, Outcome, wrong_end};
 use crate::state_reader::StateReader;
-use crate::table::{self, add, copy};
+use crate::table::{self, duplicate_descriptor, register_end};
 use buffer::state::TableReader;
 
 pub(crate) fn open(name: &str) -> Outcome<i32> {
     let reader = TableReader::open(name)?;
     // Polling the number reports a hang-up when the writer is gone.
-    let host = reader.host().map(|host| copy(&host)).transpose()?;
-    add(EndKind::State(StateReader { reader, last: None }), host)
+    let host = reader.host().map(|host| duplicate_descriptor(&host)).transpose()?;
+    register_end(EndKind::State(StateReader { reader, last: None }), host)
 }
 
 fn with_object<T>(fd: i32, work: impl FnOnce(&mut StateReader) -> Outcome<T>) -> Outcome<T> {

@@ -4,7 +4,7 @@ use crate::config::streamline_config;
 use crate::end::{End, EndKind, Reader, Region, Writer};
 use crate::failure::{Failure, Outcome, wrong_end};
 use crate::pointers::{FileEnd, PointerReader, PointerWriter, fresh_id};
-use crate::table::{self, LockedEntry, add, copy, not_an_end};
+use crate::table::{self, LockedEntry, duplicate_descriptor, not_an_end, register_end};
 use abi::DbufId;
 use abi::access::AccessList;
 use buffer::name::{self, Address, Error, Host, Limits, Opened};
@@ -96,7 +96,7 @@ pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<
     let mode = if mode == 0 { 0o600 } else { mode };
     let shape = with_id(shape)?;
     let output = run_on_host(|host| host.create(name, access_list(mode), &shape, limits))?;
-    add(EndKind::Writer(Writer::new(output, eager)), None)
+    register_end(EndKind::Writer(Writer::new(output, eager)), None)
 }
 
 pub(crate) fn create_region(name: &str, bytes: usize, mode: u32) -> Outcome<i32> {
@@ -104,13 +104,13 @@ pub(crate) fn create_region(name: &str, bytes: usize, mode: u32) -> Outcome<i32>
         return Err(Failure::invalid(format!("a region of {bytes} bytes")));
     }
     let memory = run_on_host(|host| host.create_region(name, access_list(mode), bytes))?;
-    add(EndKind::Region(Region { memory, at: 0 }), None)
+    register_end(EndKind::Region(Region { memory, at: 0 }), None)
 }
 
 pub(crate) fn create_inbox(name: &str, mode: u32) -> Outcome<i32> {
     let inbox = run_on_host(|host| host.create_inbox(name, access_list(mode)))?;
-    let doorbell = copy(&inbox)?;
-    add(EndKind::Inbox(inbox), Some(doorbell))
+    let doorbell = duplicate_descriptor(&inbox)?;
+    register_end(EndKind::Inbox(inbox), Some(doorbell))
 }
 
 pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
@@ -120,7 +120,7 @@ pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
     let EndKind::Inbox(inbox) = kind else { return Err(wrong_end("an inbox")) };
     let arrival = inbox.accept(limit)?;
     match arrival {
-        Some(arrival) => reader(arrival.input),
+        Some(arrival) => register_reader(arrival.input),
         None => Err(Failure::new(crate::failure::EAGAIN, "no program has connected")),
     }
 }
@@ -129,15 +129,15 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
     let (shape, eager) = config_from_c(config)?;
     let address: Address = name.parse().map_err(Failure::from)?;
     match (name::open_address(&address)?, write) {
-        (Opened::Stream(input), false) => reader(*input),
+        (Opened::Stream(input), false) => register_reader(*input),
         (Opened::Region(memory), write) if !write || memory.is_writable() => {
-            add(EndKind::Region(Region { memory, at: 0 }), None)
+            register_end(EndKind::Region(Region { memory, at: 0 }), None)
         }
         (Opened::Region(_), _) => Err(Error::ReadOnly.into()),
         // The inbox was opened for reading; open it again for writing.
         (Opened::Inbox(_), true) => {
             let output = name::open_write(name, &with_id(shape)?)?;
-            add(EndKind::Writer(Writer::new(output, eager)), None)
+            register_end(EndKind::Writer(Writer::new(output, eager)), None)
         }
         (Opened::Inbox(_), false) => Err(wrong_end("to be read: it is an inbox")),
         (Opened::Stream(_), true) => Err(wrong_end("to be written: its creator does that")),
@@ -146,12 +146,12 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
 
 /// Opens a file as a stream of blocks of up to `block` bytes.
 pub(crate) fn open_file(path: &str, block: usize) -> Outcome<i32> {
-    add(EndKind::File(FileEnd::open(path, block)?), None)
+    register_end(EndKind::File(FileEnd::open(path, block)?), None)
 }
 
-fn reader(input: buffer::stream::Input) -> Outcome<i32> {
-    let doorbell = copy(&input)?;
-    add(EndKind::Reader(Reader::new(input)), Some(doorbell))
+fn register_reader(input: buffer::stream::Input) -> Outcome<i32> {
+    let doorbell = duplicate_descriptor(&input)?;
+    register_end(EndKind::Reader(Reader::new(input)), Some(doorbell))
 }
 
 pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outcome<()> {

@@ -13,7 +13,7 @@ const ENTRIES: usize = 1 << 16;
 
 type Entry = Mutex<Option<Box<End>>>;
 
-static ENDS: [Entry; ENTRIES] = [const { Mutex::new(None) }; ENTRIES];
+static END_TABLE: [Entry; ENTRIES] = [const { Mutex::new(None) }; ENTRIES];
 
 /// An entry of the table, locked for one call.
 pub(crate) struct LockedEntry(MutexGuard<'static, Option<Box<End>>>);
@@ -46,7 +46,7 @@ impl LockedEntry {
 /// `EBADF` if the number is out of range.
 #[inline]
 pub(crate) fn lock_entry(number: i32) -> Result<LockedEntry, Failure> {
-    let place = usize::try_from(number).ok().and_then(|at| ENDS.get(at));
+    let place = usize::try_from(number).ok().and_then(|at| END_TABLE.get(at));
     match place.map(Mutex::try_lock) {
         Some(Ok(guard)) => Ok(LockedEntry(guard)),
         // A panic in a call leaves the end consistent.
@@ -56,7 +56,7 @@ pub(crate) fn lock_entry(number: i32) -> Result<LockedEntry, Failure> {
     }
 }
 
-pub(crate) fn copy(of: &impl AsFd) -> Outcome<OwnedFd> {
+pub(crate) fn duplicate_descriptor(of: &impl AsFd) -> Outcome<OwnedFd> {
     let failed =
         |e: std::io::Error| sys::Error::new("dup", "a bell", e.raw_os_error().unwrap_or(0));
     Ok(of.as_fd().try_clone_to_owned().map_err(failed)?)
@@ -64,13 +64,13 @@ pub(crate) fn copy(of: &impl AsFd) -> Outcome<OwnedFd> {
 
 /// Registers an end, and returns its number. This is the number of `descriptor`, which must become
 /// ready with the end, or of a new descriptor if `descriptor` is `None`.
-pub(crate) fn add(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
+pub(crate) fn register_end(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
     let descriptor = match descriptor {
         Some(descriptor) => descriptor,
-        None => copy(&sys::eventfd::EventFd::new()?)?,
+        None => duplicate_descriptor(&sys::eventfd::EventFd::new()?)?,
     };
     let fd = sys::raw_fd::give(descriptor);
-    match enter(fd, End::new(kind)) {
+    match store_end(fd, End::new(kind)) {
         Ok(()) => Ok(fd),
         Err(failure) => {
             sys::raw_fd::close(fd)?;
@@ -80,7 +80,7 @@ pub(crate) fn add(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
 }
 
 /// Stores an end under the number of a descriptor that was just opened.
-fn enter(number: i32, end: End) -> Result<(), Failure> {
+fn store_end(number: i32, end: End) -> Result<(), Failure> {
     if usize::try_from(number).map_or(true, |at| at >= ENTRIES) {
         let text = format!("descriptor {number}: only those below {ENTRIES} can be ends");
         return Err(Failure::new(EMFILE, text));

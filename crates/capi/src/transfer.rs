@@ -1,4 +1,5 @@
-//! Moving bytes from one end to another, by pointer where both ends can, and the counts of an end.
+//! Transfer of bytes from one end to another, by pointer if both ends support it; and the counts of
+//! an end.
 
 use crate::config::streamline_counts;
 use crate::end::{EndKind, Writer, no_room};
@@ -34,18 +35,23 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
         (EndKind::Reader(reader), EndKind::Writer(writer)) => {
             let length =
                 if sink.nonblocking || nonblocking { reader.locate(nonblocking)?.1 } else { 0 };
-            let most = if sink.nonblocking { fitting(writer, length.min(most))? } else { most };
+            let most =
+                if sink.nonblocking { fitting_length(writer, length.min(most))? } else { most };
             splice_bytes(reader.stream(), writer, most)
         }
         (EndKind::PointerReader(reader), EndKind::Writer(writer)) => {
             let length =
                 if sink.nonblocking || nonblocking { reader.locate(nonblocking)?.1 } else { 0 };
-            let most = if sink.nonblocking { fitting(writer, length.min(most))? } else { most };
+            let most =
+                if sink.nonblocking { fitting_length(writer, length.min(most))? } else { most };
             splice_bytes(reader.stream(), writer, most)
         }
         (EndKind::File(file), EndKind::Writer(writer)) => {
-            let most =
-                if sink.nonblocking { fitting(writer, file.locate()?.1.min(most))? } else { most };
+            let most = if sink.nonblocking {
+                fitting_length(writer, file.locate()?.1.min(most))?
+            } else {
+                most
+            };
             splice_bytes(&mut file.reader, writer, most)
         }
         (_, EndKind::Writer(_) | EndKind::PointerWriter(_)) => Err(wrong_end("one to read from")),
@@ -55,7 +61,7 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
 
 /// Returns the number of bytes, at most `length`, of one block for which there is room. Fails with
 /// `EAGAIN` if there is none.
-fn fitting(writer: &mut Writer, length: usize) -> Outcome<usize> {
+fn fitting_length(writer: &mut Writer, length: usize) -> Outcome<usize> {
     let length = length.min(writer.output.block_max());
     if !writer.output.is_ready(length)? {
         writer.output.flush();
@@ -64,7 +70,7 @@ fn fitting(writer: &mut Writer, length: usize) -> Outcome<usize> {
     Ok(length)
 }
 
-/// Moves bytes to a stream of bytes: they are copied once.
+/// Moves bytes to a stream of bytes, to which they are copied once.
 fn splice_bytes<F: StreamReader>(from: &mut F, writer: &mut Writer, most: usize) -> Outcome<usize> {
     let moved = splice::splice(from, &mut writer.output, most)?;
     if writer.eager {

@@ -12,11 +12,11 @@ use std::sync::OnceLock;
 use sys::process::identity;
 use testkit::need;
 
-const PARTS: [&str; 6] = ["arguments", "calls", "region", "inbox", "mpipe", "threads"];
+const EXAM_PARTS: [&str; 6] = ["arguments", "calls", "region", "inbox", "mpipe", "threads"];
 
 /// Returns a directory with a link to the library under its installed name. Cargo puts the library
 /// beside this test.
-fn library() -> PathBuf {
+fn library_directory() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let built = test.parent().unwrap().join("libstreamline_c.so");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
@@ -39,7 +39,7 @@ fn is_installed(program: &str, tests: usize) -> bool {
 
 /// Compiles a C program against the header and the library; returns its path, or `None` if `cc` is
 /// not installed.
-fn compile(source: &str, name: &str) -> Option<PathBuf> {
+fn compile_program(source: &str, name: &str) -> Option<PathBuf> {
     if !is_installed("cc", 1) {
         return None;
     }
@@ -53,9 +53,9 @@ fn compile(source: &str, name: &str) -> Option<PathBuf> {
         .arg("-I")
         .arg(root.join("include"))
         .arg("-L")
-        .arg(library())
+        .arg(library_directory())
         // An RPATH takes precedence over the `LD_LIBRARY_PATH` that cargo sets.
-        .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", library().display()))
+        .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", library_directory().display()))
         .args(["-lstreamline", "-lpthread"])
         .output()
         .unwrap();
@@ -65,7 +65,7 @@ fn compile(source: &str, name: &str) -> Option<PathBuf> {
 
 fn exam_program() -> Option<&'static PathBuf> {
     static EXAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    EXAM.get_or_init(|| compile("tests/c/exam.c", "exam")).as_ref()
+    EXAM.get_or_init(|| compile_program("tests/c/exam.c", "exam")).as_ref()
 }
 
 fn assert_success(output: &Output) {
@@ -73,52 +73,52 @@ fn assert_success(output: &Output) {
     assert!(output.status.success(), "{:?}: {text}", output.status);
 }
 
-fn run_part(name: &str) {
+fn run_exam_part(name: &str) {
     let Some(program) = exam_program() else { return };
     assert_success(&Command::new(program).arg(name).output().unwrap());
 }
 
 #[test]
 fn hostile_arguments_are_errors() {
-    run_part("arguments");
+    run_exam_part("arguments");
 }
 
 #[test]
 fn a19_file_interface_calls_work_within_one_process() {
-    run_part("calls");
+    run_exam_part("calls");
 }
 
 #[test]
 fn d17_c_program_reads_and_writes_a_region() {
-    run_part("region");
+    run_exam_part("region");
 }
 
 #[test]
 fn inbox_accepts_a_writer_in_another_process() {
-    run_part("inbox");
+    run_exam_part("inbox");
 }
 
 #[test]
 fn d9_multiway_pipe_ends_are_inherited_over_fork() {
-    run_part("mpipe");
+    run_exam_part("mpipe");
 }
 
-/// The pointer of `streamline_peek` lies in the writer's memory, from another process and in a ring
-/// that overwrites; a block that was overtaken meanwhile is not released.
+/// `streamline_peek` returns a pointer into the writer's memory, also from another process and in a
+/// ring that overwrites. A block that was overwritten meanwhile cannot be released.
 #[test]
 fn d10_c_program_peeks_in_place_and_learns_of_overtaken_blocks() {
-    run_part("peek");
+    run_exam_part("peek");
 }
 
 /// A reader with a corrupt cursor is evicted; the writer and the other readers lose nothing (T3).
 #[test]
 fn t3_reader_with_a_corrupt_cursor_is_evicted() {
-    run_part("evict");
+    run_exam_part("evict");
 }
 
 #[test]
 fn end_is_used_by_one_thread_at_a_time() {
-    run_part("threads");
+    run_exam_part("threads");
 }
 
 /// Reads published state from C: names, units, values, and the hang-up after the writer has gone.
@@ -148,11 +148,11 @@ fn m3_c_program_reads_published_state() {
     assert_success(&child.wait_with_output().unwrap());
 }
 
-/// Pointers move through three processes without a copy; the last may open its end after the others
-/// have exited. Where one end carries bytes, they are copied.
+/// Pointers move through three processes without a copy. The last process may open its end after
+/// the others have exited. If one of the ends carries bytes, the bytes are copied.
 #[test]
 fn e1_e2_c_program_splices_by_pointer_and_counts_no_copy() {
-    let Some(program) = compile("tests/c/splice.c", "splice") else { return };
+    let Some(program) = compile_program("tests/c/splice.c", "splice") else { return };
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("splice-contents");
     let contents: Vec<u8> = (0..1_200_000_u32).map(|at| (at * 7 / 11) as u8).collect();
     std::fs::write(&path, contents).unwrap();
@@ -161,7 +161,7 @@ fn e1_e2_c_program_splices_by_pointer_and_counts_no_copy() {
 
 #[test]
 fn book_example_compiles_and_runs() {
-    let Some(program) = compile("../../examples/c/count.c", "count") else { return };
+    let Some(program) = compile_program("../../examples/c/count.c", "count") else { return };
     let output = Command::new(program).output().unwrap();
     assert_success(&output);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "the sum is 5000050000\n");
@@ -170,10 +170,10 @@ fn book_example_compiles_and_runs() {
 #[test]
 fn valgrind_reports_no_error() {
     let Some(program) = exam_program() else { return };
-    if !is_installed("valgrind", PARTS.len()) {
+    if !is_installed("valgrind", EXAM_PARTS.len()) {
         return;
     }
-    for part in PARTS {
+    for part in EXAM_PARTS {
         // A child of fork has lost the stacks of other threads, and with them what they kept.
         let forks = ["inbox", "mpipe"].contains(&part);
         let leaks = if forks { "--leak-check=no" } else { "--leak-check=full" };
@@ -193,7 +193,7 @@ fn valgrind_reports_no_error() {
 
 #[test]
 fn h19_program_reads_a_user_and_writes_a_buffer() {
-    let Some(program) = compile("tests/c/named.c", "named") else { return };
+    let Some(program) = compile_program("tests/c/named.c", "named") else { return };
     let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/web.pcap");
     let name = format!("capi-named-{}", std::process::id());
     let output = Command::new(program).arg(capture).arg(name).output().unwrap();

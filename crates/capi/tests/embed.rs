@@ -12,7 +12,7 @@ use testkit::need;
 use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, is_observing};
 use testkit::wait_until;
 
-fn root() -> PathBuf {
+fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -31,7 +31,7 @@ fn installed_library() -> &'static PathBuf {
 }
 
 /// Returns the command of the example for each language whose compiler or interpreter is installed.
-fn programs() -> Vec<Vec<String>> {
+fn example_commands() -> Vec<Vec<String>> {
     let text = |path: PathBuf| path.display().to_string();
     let beside = std::env::current_exe().unwrap();
     let rust = beside.parent().unwrap().parent().unwrap().join("examples/embed");
@@ -43,8 +43,8 @@ fn programs() -> Vec<Vec<String>> {
         let built = Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
             .arg(&program)
-            .arg(root().join("examples/embed.c"))
-            .arg(format!("-I{}", text(root().join("crates/capi/include"))))
+            .arg(repository_root().join("examples/embed.c"))
+            .arg(format!("-I{}", text(repository_root().join("crates/capi/include"))))
             // Before what `LD_LIBRARY_PATH` of cargo finds.
             .args([format!("-L{library}"), format!("-Wl,--disable-new-dtags,-rpath,{library}")])
             .arg("-lstreamline")
@@ -56,7 +56,7 @@ fn programs() -> Vec<Vec<String>> {
         let _: Option<()> = need::report_skip("no `cc`: no program from C");
     }
     if has("python3") {
-        all.push(vec!["python3".to_owned(), text(root().join("examples/embed.py"))]);
+        all.push(vec!["python3".to_owned(), text(repository_root().join("examples/embed.py"))]);
     } else {
         let _: Option<()> = need::report_skip("no `python3`: no program from Python");
     }
@@ -65,7 +65,7 @@ fn programs() -> Vec<Vec<String>> {
 
 /// Returns a command that runs in the network namespace `space`; `None` stands for the namespace of
 /// this process.
-fn command(words: &[String], space: Option<&Namespace>) -> Command {
+fn command_in_namespace(words: &[String], space: Option<&Namespace>) -> Command {
     let mut command = match space {
         Some(space) => space.command(&words[0]),
         None => Command::new(&words[0]),
@@ -73,18 +73,18 @@ fn command(words: &[String], space: Option<&Namespace>) -> Command {
     command.args(&words[1..]).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
         .env("STREAMLINE_LIBRARY", installed_library().join("libstreamline.so"))
-        .env("PYTHONPATH", root().join("crates/capi/python"))
+        .env("PYTHONPATH", repository_root().join("crates/capi/python"))
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }
 
 #[test]
 fn programs_in_three_languages_count_the_urls_of_a_capture() {
-    let capture = root().join("examples/web.pcap");
+    let capture = repository_root().join("examples/web.pcap");
     let source = format!("replay {}", capture.display());
     let mut counts = Vec::new();
-    for words in programs() {
-        let ran = command(&words, None).arg(&source).output().unwrap();
+    for words in example_commands() {
+        let ran = command_in_namespace(&words, None).arg(&source).output().unwrap();
         let message = String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.success(), "{words:?}: {message}");
         counts.push(String::from_utf8(ran.stdout).unwrap());
@@ -92,8 +92,11 @@ fn programs_in_three_languages_count_the_urls_of_a_capture() {
     assert!(counts[0].lines().count() > 1, "{}", counts[0]);
     assert!(counts.iter().all(|count| *count == counts[0]), "{counts:#?}");
     // A mistake is told at its place, and nothing is left running.
-    for words in programs() {
-        let ran = command(&words, None).arg("replay no.pcap | no-such-filter").output().unwrap();
+    for words in example_commands() {
+        let ran = command_in_namespace(&words, None)
+            .arg("replay no.pcap | no-such-filter")
+            .output()
+            .unwrap();
         let message = String::from_utf8_lossy(&ran.stderr);
         assert!(
             !ran.status.success() && message.contains("no-such-filter"),
@@ -103,7 +106,7 @@ fn programs_in_three_languages_count_the_urls_of_a_capture() {
 }
 
 /// Answers `requests` HTTP requests with an empty response.
-fn serve(listener: &TcpListener, requests: usize) {
+fn serve_empty_responses(listener: &TcpListener, requests: usize) {
     for stream in listener.incoming().take(requests) {
         let mut stream = stream.unwrap();
         let lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
@@ -122,16 +125,16 @@ fn request_page(page: &str) {
 }
 
 #[test]
-fn programs_in_three_languages_count_the_urls_of_a_cable() {
+fn programs_in_three_languages_count_the_urls_of_traffic() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
-    for words in programs() {
+    for words in example_commands() {
         let source = format!("rx {SERVER_DEVICE} both=yes");
-        let mut program = command(&words, Some(&pair.server));
+        let mut program = command_in_namespace(&words, Some(&pair.server));
         let program = program.args([&source, "3"]).spawn().unwrap();
         wait_until("the program watches", || is_observing(&pair.server, program.id()));
         let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 80)).unwrap());
         std::thread::scope(|scope| {
-            scope.spawn(|| serve(&listener, 3));
+            scope.spawn(|| serve_empty_responses(&listener, 3));
             pair.client.run_inside(|| ["/one", "/two", "/one"].map(request_page));
         });
         let ran = program.wait_with_output().unwrap();
