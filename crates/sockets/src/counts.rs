@@ -8,7 +8,7 @@ use sys::preload;
 
 static COUNTS: OnceLock<Mapping> = OnceLock::new();
 
-/// Maps the counters, if the launcher gave some. Called once, at start-up.
+/// Maps the counters, if the launcher has passed any. Called once, at start-up.
 pub(crate) fn start() {
     let Ok(variable) = std::env::var(abi::edge::COUNTS_VARIABLE) else { return };
     let Some((number, inode)) = variable.split_once(':') else { return };

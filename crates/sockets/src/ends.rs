@@ -1,11 +1,11 @@
 //! The descriptors of this program that are ends of edges, and the state of each edge.
 //!
 //! The edges are in an environment variable set by the launcher. A descriptor is classified when it
-//! is first used, and again after it is closed and reopened. Descriptors from [`NUMBERS`] on are
-//! never ends.
+//! is first used, and again after it is closed and reopened. Descriptors from [`DESCRIPTORS_MAX`]
+//! on are never ends.
 
 use crate::reading::Reading;
-use crate::rendezvous::is_there;
+use crate::rendezvous::is_open;
 use crate::writing::Writing;
 use abi::edge::{EDGES_MAX, Edge, PipeEnd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -13,19 +13,19 @@ use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 use sys::preload;
 
 /// The number of descriptors that can be ends of edges: 0 to 1023.
-const NUMBERS: usize = 1024;
+const DESCRIPTORS_MAX: usize = 1024;
 /// The mark of a descriptor that has not been classified.
 const UNKNOWN: u8 = 0;
 /// The mark of a descriptor that is not an end of an edge.
 const OTHER: u8 = 1;
-/// The mark of a descriptor of the first edge; the descriptors of further edges have the next
-/// values.
+/// The mark of a descriptor of the first edge. Descriptors of later edges have the following marks.
 const FIRST_EDGE: u8 = 2;
 
 /// The number of yields before a sleep if only one processor is available.
 const YIELDS_MAX: usize = 8;
 
-static KNOWN: [AtomicU8; NUMBERS] = [const { AtomicU8::new(UNKNOWN) }; NUMBERS];
+static DESCRIPTOR_MARKS: [AtomicU8; DESCRIPTORS_MAX] =
+    [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
 static SHARED_EDGES: OnceLock<Vec<SharedEdge>> = OnceLock::new();
 /// False before start-up, without edges, and in a forked child.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -87,7 +87,7 @@ pub(crate) fn shared_edges() -> &'static [SharedEdge] {
 /// Returns the number of yields before a sleep: 0 with several processors. On a single processor
 /// the peer most likely runs next and needs no wakeup (a yield costs 1.25 us, a sleep and a wakeup
 /// 4 us: BASELINES).
-pub(crate) fn yields() -> u32 {
+pub(crate) fn yields_before_sleep() -> u32 {
     static YIELDS: AtomicUsize = AtomicUsize::new(usize::MAX);
     let mut yields = YIELDS.load(Ordering::Relaxed);
     if yields == usize::MAX {
@@ -104,7 +104,7 @@ pub(crate) fn find(number: i32) -> Option<&'static SharedEdge> {
     if !ACTIVE.load(Ordering::Relaxed) {
         return None;
     }
-    let known = KNOWN.get(usize::try_from(number).ok()?)?;
+    let known = DESCRIPTOR_MARKS.get(usize::try_from(number).ok()?)?;
     match known.load(Ordering::Relaxed) {
         OTHER => None,
         UNKNOWN => {
@@ -132,7 +132,7 @@ fn classify(number: i32) -> u8 {
 
 /// Records that `to` is now a duplicate of `from`.
 pub(crate) fn record_duplicate(from: i32, to: i32) {
-    let what = |number: i32| usize::try_from(number).ok().and_then(|at| KNOWN.get(at));
+    let what = |number: i32| usize::try_from(number).ok().and_then(|at| DESCRIPTOR_MARKS.get(at));
     if let Some(to) = what(to) {
         find(from);
         to.store(what(from).map_or(UNKNOWN, |w| w.load(Ordering::Relaxed)), Ordering::Relaxed);
@@ -143,23 +143,23 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
 /// is an end of that edge.
 pub(crate) fn forget(number: i32) -> Option<&'static SharedEdge> {
     let shared_edge = find(number);
-    let known = usize::try_from(number).ok().and_then(|at| KNOWN.get(at))?;
+    let known = usize::try_from(number).ok().and_then(|at| DESCRIPTOR_MARKS.get(at))?;
     let what = known.swap(UNKNOWN, Ordering::Relaxed);
     let shared_edge = shared_edge?;
     let same = |known: &AtomicU8| known.load(Ordering::Relaxed) == what;
-    (!KNOWN.iter().any(same)).then_some(shared_edge)
+    (!DESCRIPTOR_MARKS.iter().any(same)).then_some(shared_edge)
 }
 
 /// Records that a descriptor is no longer an end of an edge.
 pub(crate) fn mark_replaced(number: i32) {
-    if let Some(known) = usize::try_from(number).ok().and_then(|at| KNOWN.get(at)) {
+    if let Some(known) = usize::try_from(number).ok().and_then(|at| DESCRIPTOR_MARKS.get(at)) {
         known.store(OTHER, Ordering::Relaxed);
     }
 }
 
 /// Returns all descriptors that are ends of this edge.
 pub(crate) fn numbers(of: &'static SharedEdge) -> impl Iterator<Item = i32> {
-    (0..i32::try_from(NUMBERS).unwrap_or(i32::MAX))
+    (0..i32::try_from(DESCRIPTORS_MAX).unwrap_or(i32::MAX))
         .filter(move |number| find(*number).is_some_and(|found| std::ptr::eq(found, of)))
 }
 
@@ -175,19 +175,19 @@ impl SharedEdge {
     /// Returns true if the edge is a pipe without a requested or offered ring, or if a signal
     /// interrupted a call on it.
     pub(crate) fn is_pipe(&self) -> bool {
-        self.enter().is_none_or(|locked| locked.is_unchanged())
+        self.lock_for_call().is_none_or(|locked| locked.is_unchanged())
     }
 
     /// Shuts down the rendezvous socket permanently.
     pub(crate) fn shut_rendezvous(&self) {
-        if is_there(&self.edge) {
+        if is_open(&self.edge) {
             preload::shut_down(self.edge.socket);
         }
     }
 
     /// Locks the state for one call. Blocks while another thread holds the lock; returns `None` if
     /// this thread holds it, because a signal interrupted a call.
-    pub(crate) fn enter(&self) -> Option<LockedEdge<'_>> {
+    pub(crate) fn lock_for_call(&self) -> Option<LockedEdge<'_>> {
         let state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(broken)) => broken.into_inner(),
@@ -203,7 +203,7 @@ impl SharedEdge {
     }
 
     /// Locks the state for one call; returns `None` if it is locked, even by another thread.
-    pub(crate) fn try_enter(&self) -> Option<LockedEdge<'_>> {
+    pub(crate) fn try_lock_for_call(&self) -> Option<LockedEdge<'_>> {
         let state = self.state.try_lock().ok()?;
         self.owner.store(this_thread(), Ordering::Relaxed);
         Some(LockedEdge { state, shared_edge: self })

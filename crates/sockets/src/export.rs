@@ -120,7 +120,7 @@ fn real_write(fd: c_int, from: *const c_void, count: usize) -> isize {
 /// `read(2)`.
 ///
 /// # Safety
-/// X2.
+/// `to` must point to `count` writable bytes (X2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize {
     if let Some(shared_edge) = ends::find(fd).filter(|_| !to.is_null()) {
@@ -146,7 +146,7 @@ fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize)
         lazy::restore(to.addr(), count);
         real_read(fd, to, count)
     };
-    let Some(mut locked) = shared_edge.enter() else { return plain() };
+    let Some(mut locked) = shared_edge.lock_for_call() else { return plain() };
     let EdgeState::Reading(reading) = &mut *locked.state else { return plain() };
     let lent = preserving_errno(|| reading.lend(&shared_edge.edge, to.addr(), count));
     if let Some(length) = lent {
@@ -164,7 +164,7 @@ fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize)
 /// `write(2)`.
 ///
 /// # Safety
-/// X2.
+/// `from` must point to `count` readable bytes (X2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> isize {
     let range = catch_panic(|| None, || preserving_errno(|| lazy::range(from.addr(), count)));
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
         return written;
     };
     catch_panic(plain, || {
-        let Some(mut locked) = shared_edge.enter() else { return plain() };
+        let Some(mut locked) = shared_edge.lock_for_call() else { return plain() };
         let EdgeState::Writing(writing) = &mut *locked.state else { return plain() };
         let held = if range.is_none() { forward::find(from.addr(), count) } else { None };
         let bytes = match &range {
@@ -241,7 +241,7 @@ fn restore_errno_on_success(body: impl FnOnce() -> isize) -> isize {
 /// `read(2)` in programs that were built to check buffer sizes.
 ///
 /// # Safety
-/// X2.
+/// `to` must point to `count` writable bytes (X2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __read_chk(
     fd: c_int,
@@ -269,7 +269,7 @@ type Vector = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
 /// `readv(2)`: from an edge, fills only the first non-empty buffer, which POSIX permits.
 ///
 /// # Safety
-/// X2, X3.
+/// `pieces` must point to `count` buffers (X3), all of which must be writable (X2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) -> isize {
     // SAFETY: X3.
@@ -288,7 +288,7 @@ pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) ->
 /// `writev(2)`: to an edge, writes buffer by buffer.
 ///
 /// # Safety
-/// X2, X3.
+/// `pieces` must point to `count` buffers (X3), all of which must be readable (X2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -> isize {
     // SAFETY: X3.
@@ -321,7 +321,7 @@ fn is_filled(piece: &&IoVec) -> bool {
 /// Returns the array as a slice if the descriptor is an end of an edge and the array is not empty.
 ///
 /// # Safety
-/// X3.
+/// `pieces` must point to `count` buffers (X3).
 unsafe fn edge_buffers<'a>(fd: c_int, pieces: *const IoVec, count: c_int) -> Option<&'a [IoVec]> {
     let count = usize::try_from(count).ok().filter(|count| (1..=1024).contains(count))?;
     ends::find(fd).filter(|_| !pieces.is_null())?;

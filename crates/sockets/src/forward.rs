@@ -1,5 +1,5 @@
-//! File ranges that a program reads from one edge and writes to another: buffers stand for them.
-//! [SL §5.3.3: the last sources are known by address; FEATURES E1]
+//! File ranges that a program reads from one edge and writes to another edge, which are forwarded
+//! as pointers. [SL §5.3.3: the last sources are known by address; FEATURES E1]
 //!
 //! `cat` and `dd` get such a range without any copy, in inaccessible pages (`lazy`). `tee` and
 //! `head` read into a buffer on their stack, which cannot be made inaccessible; they get the bytes,
@@ -12,30 +12,31 @@ use std::os::fd::AsRawFd as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The file names of the programs that write what they read, unchanged and out of the buffer into
-/// which they read it.
-const PROGRAMS: &[&str] = &["tee", "head"];
+/// The file names of the programs that write unchanged the buffer into which they read.
+const FORWARDING_PROGRAMS: &[&str] = &["tee", "head"];
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// The last buffer that a program filled from a file range.
-static LAST: Mutex<Option<Copied>> = Mutex::new(None);
+/// The last buffer into which bytes of a file range were copied.
+static LAST_COPY: Mutex<Option<CopiedRange>> = Mutex::new(None);
 /// Files of which ranges were lent. They stay open until the program ends, because a buffer may
-/// stand for a range as long; an edge carries a bounded number.
+/// represent a range until then. The number of files is limited by the number that an edge can
+/// carry.
 static LENT: Mutex<Vec<CachedFile>> = Mutex::new(Vec::new());
 
 /// A buffer that holds a copy of a file range.
 #[derive(Debug)]
-struct Copied {
+struct CopiedRange {
     address: usize,
     range: FileRange,
 }
 
-/// Enables this for the programs of the table, if the launcher allows lazy copies.
+/// Enables forwarding for the programs of [`FORWARDING_PROGRAMS`], if the launcher allows lazy
+/// copies.
 pub(crate) fn start(asked: bool, name: &str) {
-    ENABLED.store(asked && PROGRAMS.contains(&name), Ordering::Release);
+    ENABLED.store(asked && FORWARDING_PROGRAMS.contains(&name), Ordering::Release);
 }
 
-/// Returns true if this program's stdio writes are taken over.
+/// Returns true if this library implements the program's stdio writes.
 pub(crate) fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
@@ -43,27 +44,28 @@ pub(crate) fn is_enabled() -> bool {
 /// Records that the buffer at `address` now holds the bytes of the range.
 pub(crate) fn remember(address: usize, range: FileRange) {
     if is_enabled()
-        && let Ok(mut last) = LAST.try_lock()
+        && let Ok(mut last) = LAST_COPY.try_lock()
     {
-        *last = Some(Copied { address, range });
+        *last = Some(CopiedRange { address, range });
     }
 }
 
-/// Forgets the buffer before a read, which may change it.
+/// Forgets the buffer. Called before a read, which may change the buffer.
 pub(crate) fn forget() {
     if is_enabled()
-        && let Ok(mut last) = LAST.try_lock()
+        && let Ok(mut last) = LAST_COPY.try_lock()
     {
         *last = None;
     }
 }
 
-/// Returns the range that `count` bytes at `from` hold unchanged.
+/// Returns the file range of which the `count` bytes at `from` are an unchanged copy; `None` if
+/// there is no such range.
 pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
     if !is_enabled() {
         return None;
     }
-    let last = LAST.try_lock().ok()?;
+    let last = LAST_COPY.try_lock().ok()?;
     let copied = last.as_ref()?;
     let inside = from.checked_sub(copied.address)?;
     let fits = inside.checked_add(count)? <= copied.range.len;
@@ -74,7 +76,7 @@ pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
     })
 }
 
-/// Keeps a file open of which a range is lent. Returns its descriptor.
+/// Keeps open a file of which a range is lent, and returns its descriptor.
 pub(crate) fn keep(file: &CachedFile) -> Option<usize> {
     let number = file.descriptor().as_raw_fd();
     let mut lent = LENT.try_lock().ok()?;
@@ -85,7 +87,7 @@ pub(crate) fn keep(file: &CachedFile) -> Option<usize> {
 }
 
 /// Returns the lent file with this descriptor.
-pub(crate) fn lent(number: usize) -> Option<CachedFile> {
+pub(crate) fn lent_file(number: usize) -> Option<CachedFile> {
     let lent = LENT.try_lock().ok()?;
     let same = |file: &&CachedFile| usize::try_from(file.descriptor().as_raw_fd()) == Ok(number);
     lent.iter().find(same).cloned()

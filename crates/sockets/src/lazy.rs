@@ -28,9 +28,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use sys::preload::{self, window};
 
-/// The file names of the programs whose reads may be lazy, since they write the bytes that they
-/// read (others: `forward`).
-const PROGRAMS: &[&str] = &["cat", "dd"];
+/// The file names of the programs whose reads may be lazy, because they write the bytes that they
+/// read. (For other programs see `forward`.)
+const LAZY_PROGRAMS: &[&str] = &["cat", "dd"];
 /// The alignment and the minimum size of a lazy read, in bytes; other reads copy.
 const PAGE: usize = 4096;
 /// The minimum size of a file in bytes; smaller files are read as usual.
@@ -51,14 +51,14 @@ static SOURCES: Mutex<Vec<Source>> = Mutex::new(Vec::new());
 /// A file that the program has opened for reading, whose reads may be lazy.
 #[derive(Debug)]
 struct Source {
-    /// The descriptors of the file.
+    /// The descriptors that refer to the file.
     numbers: Vec<i32>,
     file: CachedFile,
-    /// Position in the file as the program knows it.
+    /// Position in the file, as the program knows it.
     at: Arc<AtomicU64>,
     size: u64,
-    /// True if the kernel's position is behind `at`.
-    lags: bool,
+    /// True if the kernel's position is lower than `at`.
+    kernel_lags: bool,
     /// True if the kernel's position may have changed.
     position_stale: bool,
     /// The number of reads so far.
@@ -68,7 +68,7 @@ struct Source {
     /// True if a thread populates the page tables.
     runs_ahead: bool,
     /// Set to true to stop the thread that populates the page tables.
-    over: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
 }
 
 impl Source {
@@ -77,11 +77,12 @@ impl Source {
         usize::try_from(self.file.descriptor().as_raw_fd()).unwrap_or(usize::MAX)
     }
 
-    /// Ends lazy reads of this file: buffers get their bytes, and the kernel its position.
+    /// Ends lazy reads of this file: copies the bytes into buffers that represent them, and sets
+    /// the kernel's position.
     fn stop(&mut self) {
         sync_source_position(self);
         window::restore_all();
-        self.over.store(true, Ordering::Release);
+        self.is_stopped.store(true, Ordering::Release);
     }
 }
 
@@ -107,12 +108,13 @@ pub(crate) fn start() {
     let own = std::env::current_exe().unwrap_or_default();
     let name = own.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     forward::start(asked, name);
-    if asked && PROGRAMS.contains(&name) && window::install_handler() {
+    if asked && LAZY_PROGRAMS.contains(&name) && window::install_handler() {
         ENABLED.store(true, Ordering::Release);
     }
 }
 
-/// Locks the sources; `None` if there are none, or if a signal interrupted their use.
+/// Locks the sources; returns `None` if there are none, or if a signal has interrupted a function
+/// that holds the lock.
 fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
     if !WATCHING.load(Ordering::Relaxed) {
         return None;
@@ -138,19 +140,19 @@ pub(crate) fn record_open(number: i32) {
         file,
         at: Arc::default(),
         size,
-        lags: false,
+        kernel_lags: false,
         position_stale: true,
         reads: 0,
         misses: 0,
         runs_ahead: false,
-        over: Arc::default(),
+        is_stopped: Arc::default(),
     });
     WATCHING.store(true, Ordering::Relaxed);
 }
 
-/// Lets a file be read as usual from now on: its bytes go where a pointer cannot, so that a copy is
-/// faster. Measured: the kernel writes mapped pages of tmpfs at 0.8 of the speed of read and write,
-/// because each page is mapped for a single use (decision 0014).
+/// Ends lazy reads of a file whose bytes are written to a destination that takes no pointers, for
+/// which a copy is faster. Measured: the kernel writes mapped pages of tmpfs at 0.8 of the speed of
+/// read and write, because each page is mapped for a single use (decision 0014).
 pub(crate) fn leave(range: &FileRange) {
     let Some(mut sources) = sources() else { return };
     let number = range.file.descriptor().as_raw_fd();
@@ -223,7 +225,7 @@ fn lend_range(source: &mut Source, number: i32, to: usize, count: usize) -> Opti
         sync_source_position(source);
         return None;
     }
-    source.lags = true;
+    source.kernel_lags = true;
     source.at.store(at + count as u64, Ordering::Release);
     Some(count)
 }
@@ -244,11 +246,11 @@ pub(crate) fn range(from: usize, count: usize) -> Option<FileRange> {
     let (number, at) = window::find(from, count)?;
     let fits = |source: &&Source| source.number() == number;
     let opened = sources().and_then(|all| all.iter().find(fits).map(|found| found.file.clone()));
-    let file = opened.or_else(|| forward::lent(number))?;
+    let file = opened.or_else(|| forward::lent_file(number))?;
     Some(FileRange { file, at, len: count })
 }
 
-/// Makes the buffer stand for the start of a range that an edge carries, without a copy. Returns
+/// Makes the buffer represent the start of a range that an edge carries, without a copy. Returns
 /// the number of bytes, or `None` if they must be copied.
 pub(crate) fn lend_from_edge(range: &FileRange, to: usize, count: usize) -> Option<usize> {
     if !ENABLED.load(Ordering::Relaxed) || !to.is_multiple_of(PAGE) || !count.is_multiple_of(PAGE) {
@@ -317,7 +319,7 @@ pub(crate) fn stop() {
 }
 
 fn sync_source_position(source: &mut Source) {
-    if std::mem::take(&mut source.lags)
+    if std::mem::take(&mut source.kernel_lags)
         && let Some(number) = source.numbers.first()
     {
         preload::seek(*number, source.at.load(Ordering::Relaxed));
@@ -335,7 +337,7 @@ fn run_ahead(range: &FileRange) {
     };
     source.runs_ahead = true;
     let (file, size) = (source.file.clone(), source.size);
-    let (at, over) = (source.at.clone(), source.over.clone());
+    let (at, over) = (source.at.clone(), source.is_stopped.clone());
     let mut next = at.load(Ordering::Relaxed);
     let ahead = move || {
         while next < size && !over.load(Ordering::Acquire) {

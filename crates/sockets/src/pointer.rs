@@ -26,18 +26,19 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::time::Duration;
 use sys::preload::{self, Handover};
 
-/// The maximum number of files that one edge carries pointers into; further files are copied.
+/// The maximum number of files into which the pointers of one edge refer. Ranges of other files are
+/// copied.
 const FILES_MAX: usize = 64;
 /// Room in the ring, in bytes, that suffices for a pointer and its announcement.
-pub(crate) const ROOM: usize = 256;
+pub(crate) const POINTER_ROOM: usize = 256;
 
 /// The files that a writer has sent to its reader.
 #[derive(Debug, Default)]
 pub(crate) struct SentFiles(Vec<CachedFile>);
 
 impl SentFiles {
-    /// Writes a pointer to the range into a ring that has [`ROOM`]. Returns false if the bytes must
-    /// be copied: the file is shorter by now, or it cannot be sent.
+    /// Writes a pointer to the range into a ring that has room for it ([`POINTER_ROOM`]). Returns
+    /// false if the bytes must be copied, because the file has become shorter or cannot be sent.
     pub(crate) fn write(
         &mut self,
         edge: &Edge,
@@ -48,7 +49,7 @@ impl SentFiles {
         if range.file.size().map_or(true, |size| size < end) {
             return Ok(false);
         }
-        let Some(number) = self.number(edge, &range.file) else { return Ok(false) };
+        let Some(number) = self.file_number(edge, &range.file) else { return Ok(false) };
         let words = [number as u64, range.at, range.len as u64];
         output.write(&[])?;
         output.write(words.map(u64::to_le_bytes).as_flattened())?;
@@ -56,14 +57,14 @@ impl SentFiles {
     }
 
     /// Returns the number of a file on this edge; sends its descriptor first if necessary.
-    fn number(&mut self, edge: &Edge, file: &CachedFile) -> Option<usize> {
+    fn file_number(&mut self, edge: &Edge, file: &CachedFile) -> Option<usize> {
         // The list keeps the descriptors open, so a number denotes one file.
         let same =
             |sent: &CachedFile| sent.descriptor().as_raw_fd() == file.descriptor().as_raw_fd();
         if let Some(at) = self.0.iter().position(same) {
             return Some(at);
         }
-        if self.0.len() == FILES_MAX || !rendezvous::is_there(edge) {
+        if self.0.len() == FILES_MAX || !rendezvous::is_open(edge) {
             return None;
         }
         let socket = preload::borrow(edge.socket)?;
@@ -81,11 +82,12 @@ pub(crate) struct RingInput {
     files: Vec<CachedFile>,
     /// True if a pointer was announced and has not been read.
     announced: bool,
-    /// The unread rest of the last pointer's range, joined with the ranges that continue it.
+    /// The unread rest of the last pointer's range, joined with the ranges of later pointers that
+    /// continue it.
     range: Option<FileRange>,
     /// The range of a pointer that was read and does not continue `range`.
     next: Option<FileRange>,
-    /// The fault found behind `range`, due once `range` has been read.
+    /// A fault in the data after `range`, reported once `range` has been read.
     fault: Option<Fault>,
 }
 
@@ -102,8 +104,8 @@ impl RingInput {
         }
     }
 
-    /// Reads as [`Input::try_read`]. Fails with [`Fault::OutOfWindow`] if a file was cut before its
-    /// bytes were read.
+    /// Reads as [`Input::try_read`]. Fails with [`Fault::OutOfWindow`] if a file was truncated
+    /// before its bytes were read.
     pub(crate) fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         loop {
             self.join_following(out.len());
@@ -139,8 +141,8 @@ impl RingInput {
         }
     }
 
-    /// Returns the range of a file that the next read would copy. `None` if the next bytes are in
-    /// the ring, or there are none.
+    /// Returns the file range that the next read would copy. Returns `None` if the next bytes are
+    /// in the ring, or if there are none.
     pub(crate) fn next_range(&mut self) -> Result<Option<&FileRange>, Fault> {
         if self.range.is_none() && self.fault.is_none() {
             self.read_announced()?;
@@ -148,7 +150,7 @@ impl RingInput {
         Ok(self.range.as_ref())
     }
 
-    /// Passes bytes of the range, which the program passes on or has copied.
+    /// Consumes `count` bytes of the range, which the program has copied or forwarded.
     pub(crate) fn advance(&mut self, count: usize) {
         self.range = self.range.take().filter(|range| count < range.len).map(|range| FileRange {
             at: range.at + count as u64,
@@ -160,9 +162,9 @@ impl RingInput {
         }
     }
 
-    /// Joins the ranges of the pointers that continue the current range, until it has `wanted`
-    /// bytes, so that one read of the file serves the program. Not for programs that write what
-    /// they read: their writes become pointers by range.
+    /// Joins the ranges of pointers that continue the current range, until it has `wanted` bytes,
+    /// so that one read of the file serves the program. Must not be called for programs that write
+    /// what they read, because their writes become pointers range by range.
     fn join_following(&mut self, wanted: usize) {
         let is_short = |range: &FileRange| range.len < wanted;
         while !forward::is_enabled()
@@ -211,10 +213,11 @@ impl RingInput {
         Ok(true)
     }
 
-    /// Returns a file by its number on this edge; receives the descriptors sent until then.
+    /// Returns a file by its number on this edge, after receiving the descriptors that have
+    /// arrived.
     fn file(&mut self, number: usize) -> Option<CachedFile> {
         while self.files.len() <= number {
-            if self.files.len() >= FILES_MAX || !rendezvous::is_there(&self.edge) {
+            if self.files.len() >= FILES_MAX || !rendezvous::is_open(&self.edge) {
                 return None;
             }
             let Handover::Message(descriptors) = preload::receive(self.edge.socket) else {
@@ -245,7 +248,7 @@ impl RingInput {
         self.input.as_fd().as_raw_fd()
     }
 
-    /// Returns all descriptors that reading needs.
+    /// Returns all descriptors that the reading end uses.
     pub(crate) fn descriptors(&self) -> Vec<i32> {
         let files = self.files.iter().map(|file| file.descriptor().as_raw_fd());
         files.chain([self.edge.socket, self.doorbell()]).collect()

@@ -29,11 +29,11 @@ pub(crate) enum Reading {
     Pipe { read: u64 },
     /// The end reads the pipe, and has requested a ring.
     Requested,
-    /// Draining the pipe before reading the ring.
+    /// The end drains the pipe before it reads the ring.
     Offered(Box<RingInput>),
-    /// In the ring.
+    /// The end reads the ring.
     Ring(Box<RingInput>),
-    /// In the pipe, permanently.
+    /// The end reads the pipe permanently.
     Plain,
 }
 
@@ -47,7 +47,7 @@ impl Default for Reading {
 enum Step {
     /// The read returns this result to the program.
     Answer(isize),
-    /// The read is passed to the pipe, whose result the program gets.
+    /// The read is passed to the pipe, and the program receives the pipe's result.
     Pipe,
     /// The read is repeated with the new state.
     Again,
@@ -101,9 +101,9 @@ impl Reading {
         }
     }
 
-    /// Reads without a copy, if the next bytes are a range of a file and the program only passes
-    /// them on: the buffer then stands for them. Returns the number of bytes, or `None` if they
-    /// must be copied.
+    /// Reads without a copy, if the next bytes are a file range and the program only forwards them;
+    /// the buffer then represents the range. Returns the number of bytes, or `None` if they must be
+    /// copied.
     pub(crate) fn lend(&mut self, edge: &Edge, to: usize, count: usize) -> Option<usize> {
         let Self::Ring(input) = self else { return None };
         let range = input.next_range().ok().flatten()?;
@@ -113,8 +113,8 @@ impl Reading {
         Some(length)
     }
 
-    /// Records that the buffer at `to` holds the bytes of a file range, if `read`, the read that
-    /// follows, copies such bytes.
+    /// Calls `read`, and records that the buffer at `to` then holds the bytes of a file range, if
+    /// `read` copied such bytes.
     pub(crate) fn remembering(
         &mut self,
         out: &mut [u8],
@@ -142,7 +142,7 @@ impl Reading {
     }
 
     fn request_ring(&mut self, edge: &Edge) {
-        let connected = rendezvous::is_there(edge);
+        let connected = rendezvous::is_open(edge);
         *self = match connected.then(|| preload::send_byte(edge.socket)) {
             Some(Peer::Here) => Self::Requested,
             _ => Self::Plain,
@@ -156,7 +156,7 @@ impl Reading {
             Self::Pipe { .. } | Self::Plain => None,
             Self::Offered(input) | Self::Ring(input) => Some(input),
             Self::Requested => {
-                match rendezvous::is_there(edge).then(|| preload::receive(edge.socket))? {
+                match rendezvous::is_open(edge).then(|| preload::receive(edge.socket))? {
                     Handover::Message(fds) => {
                         let input = Offer::from_descriptors(fds).ok()?.open_trusting().ok()?;
                         Some(Box::new(RingInput::new(input, *edge)))
@@ -204,7 +204,7 @@ impl Reading {
 /// Reads from the ring; blocks while it is empty if the descriptor is blocking. Fails with
 /// `Fault::Abandoned` at its end.
 fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<Step, Fault> {
-    let mut yields = ends::yields();
+    let mut yields = ends::yields_before_sleep();
     loop {
         match input.try_read(out)? {
             // The ring is closed and drained.

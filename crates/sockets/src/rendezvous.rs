@@ -3,8 +3,8 @@
 use abi::edge::Edge;
 use sys::preload;
 
-/// Returns true if the descriptor of the rendezvous socket is still that socket: the program may
-/// have closed it and reused its number.
-pub(crate) fn is_there(edge: &Edge) -> bool {
+/// Returns true if the number of the rendezvous socket still refers to that socket. The program may
+/// have closed the socket and reused the number.
+pub(crate) fn is_open(edge: &Edge) -> bool {
     preload::inode(edge.socket) == Some(edge.inode)
 }

@@ -22,7 +22,7 @@ pub(crate) enum Occasion {
 pub(crate) fn all_edges(why: Occasion) {
     for shared_edge in ends::shared_edges() {
         if why == Occasion::Exec
-            && shared_edge.try_enter().is_some_and(|locked| locked.is_unchanged())
+            && shared_edge.try_lock_for_call().is_some_and(|locked| locked.is_unchanged())
         {
             continue;
         }
@@ -36,7 +36,7 @@ pub(crate) fn edge(shared_edge: &'static SharedEdge, why: Occasion) {
     shared_edge.shut_rendezvous();
     // If another thread is in a call, or a signal handler forks during one, that call owns the
     // state, and the edge stays as it is.
-    let Some(mut locked) = shared_edge.try_enter() else { return };
+    let Some(mut locked) = shared_edge.try_lock_for_call() else { return };
     // Another thread may hold a lock that the adapter would need; and a program that reads in
     // several threads and forks still has a reader.
     if why == Occasion::Fork && locked.has_ring_to_read() && preload::has_threads() {
@@ -67,7 +67,7 @@ pub(crate) fn close(number: i32) {
         return;
     }
     ends::forget(number);
-    let Some(mut locked) = shared_edge.try_enter() else { return };
+    let Some(mut locked) = shared_edge.try_lock_for_call() else { return };
     match &mut *locked.state {
         EdgeState::Writing(writing) => writing.retire(),
         EdgeState::Reading(reading) => drop(reading.retire(&shared_edge.edge)),

@@ -12,7 +12,7 @@ use crate::counts;
 use crate::ends;
 use crate::forward;
 use crate::lazy::FileRange;
-use crate::pointer::{ROOM, SentFiles};
+use crate::pointer::{POINTER_ROOM, SentFiles};
 use crate::rendezvous;
 use abi::edge::{Edge, EdgeCount};
 use buffer::Fault;
@@ -57,7 +57,8 @@ impl Bytes<'_> {
         }
     }
 
-    /// Returns the range of a file to which a pointer can stand for the bytes.
+    /// Returns the file range that contains the bytes, for which a pointer can be written; `None`
+    /// if there is none.
     const fn range(&self) -> Option<&FileRange> {
         match self {
             Self::Memory(_, range) => *range,
@@ -84,11 +85,11 @@ impl Bytes<'_> {
     }
 }
 
-/// The state of a writing end.
+/// The state of the writing end of an edge.
 #[derive(Debug)]
 pub(crate) enum Writing {
-    /// The end writes to the pipe, with the number of bytes so far, and the number at which to
-    /// check for a request.
+    /// The end writes to the pipe. `written` is the number of bytes so far; when it reaches
+    /// `look_at`, the writer checks for a request for a ring.
     Pipe { written: u64, look_at: u64 },
     /// The end writes to the ring.
     Ring {
@@ -163,7 +164,7 @@ impl Writing {
         }
     }
 
-    /// Returns true if pointers pass, or may once there is a ring.
+    /// Returns true if pointers can be written, or may be once there is a ring.
     pub(crate) const fn may_pass_pointers(&self) -> bool {
         match self {
             Self::Pipe { written, .. } => *written < PIPE_BYTES_MAX,
@@ -180,7 +181,7 @@ impl Writing {
     /// Creates a ring and offers it, if a reader has requested one.
     fn switch_to_ring(&mut self, edge: &Edge, number: i32) {
         let request =
-            if rendezvous::is_there(edge) { preload::receive(edge.socket) } else { Handover::Over };
+            if rendezvous::is_open(edge) { preload::receive(edge.socket) } else { Handover::Over };
         match request {
             Handover::Nothing => return,
             Handover::Over => {
@@ -230,8 +231,8 @@ fn count_pipe(edge: &Edge, written: isize) -> isize {
     written
 }
 
-/// Writes all bytes into the ring, or a pointer to them. Blocks for room; a nonblocking descriptor
-/// or a signal ends the call early. Returns the result of write(2).
+/// Writes all bytes into the ring, or a pointer to them. Blocks until there is room; returns early
+/// if the descriptor is nonblocking or a signal arrives. Returns the result of write(2).
 fn write_ring(
     (output, files): (&mut Output, &mut SentFiles),
     edge: &Edge,
@@ -239,7 +240,7 @@ fn write_ring(
     bytes: &Bytes<'_>,
 ) -> Result<isize, Fault> {
     if let Some(range) = bytes.range() {
-        if let Some(errno) = wait_for_room(output, number, ROOM)? {
+        if let Some(errno) = wait_for_room(output, number, POINTER_ROOM)? {
             return Ok(call_result(0, errno));
         }
         if files.write(edge, output, range)? {
@@ -270,7 +271,7 @@ fn write_ring(
 /// Blocks until a block of this length fits into the ring. Returns an error number if a nonblocking
 /// descriptor or a signal ends the wait, and fails if the reader is gone.
 fn wait_for_room(output: &mut Output, number: i32, length: usize) -> Result<Option<i32>, Fault> {
-    let mut yields = ends::yields();
+    let mut yields = ends::yields_before_sleep();
     while !output.is_ready(length)? {
         if yields > 0 {
             yields -= 1;

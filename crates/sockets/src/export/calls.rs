@@ -23,7 +23,8 @@ macro_rules! passed {
         $(#[$doc])*
         ///
         /// # Safety
-        /// Same as for the C library function, which receives the arguments unchanged.
+        /// The arguments must meet the requirements of the C library function, which receives them
+        /// unchanged.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> $answer {
             let before: fn($($type),*) -> Option<c_int> = $before;
@@ -45,16 +46,17 @@ macro_rules! passed {
 
 passed!(
     /// `close(2)`.
-    close(fd: c_int) -> c_int, c"close", |fd| { shut(fd); None }
+    close(fd: c_int) -> c_int, c"close", |fd| { close_descriptor(fd); None }
 );
 passed!(
     /// `fclose(3)`; writes the buffered bytes into the pipe.
-    fclose(file: *mut c_void) -> c_int, c"fclose", |file| { shut(stream_descriptor(file)); None }
+    fclose(file: *mut c_void) -> c_int, c"fclose",
+    |file| { close_descriptor(stream_descriptor(file)); None }
 );
 passed!(
     /// `close_range(2)`.
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, c"close_range",
-    |first, last, _| { shut_range(first, last); None }
+    |first, last, _| { close_range_of_descriptors(first, last); None }
 );
 passed!(
     /// `poll(2)`.
@@ -158,7 +160,7 @@ macro_rules! opens {
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// Those of the function of the C library.
+        /// The arguments must meet the requirements of the C library function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
             let Some(next) = real!($real as $kind) else { return missing() };
@@ -182,10 +184,13 @@ opens! {
 /// `closefrom(3)`.
 ///
 /// # Safety
-/// Those of the function of the C library.
+/// The arguments must meet the requirements of the C library function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    super::catch_panic(|| (), || shut_range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX));
+    super::catch_panic(
+        || (),
+        || close_range_of_descriptors(c_uint::try_from(first).unwrap_or(0), c_uint::MAX),
+    );
     if let Some(next) = real!(c"closefrom" as unsafe extern "C" fn(c_int)) {
         // SAFETY: X1; the argument is the program's.
         unsafe { next(first) }
@@ -195,7 +200,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 /// `freopen(3)`.
 ///
 /// # Safety
-/// Those of the function of the C library.
+/// The arguments must meet the requirements of the C library function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn freopen(
     path: *const c_char,
@@ -203,7 +208,7 @@ pub unsafe extern "C" fn freopen(
     file: *mut c_void,
 ) -> *mut c_void {
     type Next = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void) -> *mut c_void;
-    super::catch_panic(|| (), || shut(stream_descriptor(file)));
+    super::catch_panic(|| (), || close_descriptor(stream_descriptor(file)));
     match real!(c"freopen" as Next) {
         // SAFETY: X1; the arguments are the program's.
         Some(next) => unsafe { next(path, mode, file) },
@@ -243,7 +248,7 @@ pub unsafe extern "C" fn dup(from: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     if from != to {
-        super::catch_panic(|| (), || shut(to));
+        super::catch_panic(|| (), || close_descriptor(to));
     }
     match real!(c"dup2" as unsafe extern "C" fn(c_int, c_int) -> c_int) {
         // SAFETY: X1; dup2(2) takes any numbers.
@@ -259,7 +264,7 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     if from != to {
-        super::catch_panic(|| (), || shut(to));
+        super::catch_panic(|| (), || close_descriptor(to));
     }
     match real!(c"dup3" as unsafe extern "C" fn(c_int, c_int, c_int) -> c_int) {
         // SAFETY: X1; dup3(2) takes any numbers.
@@ -273,7 +278,7 @@ type Control = unsafe extern "C" fn(c_int, c_int, c_ulong) -> c_int;
 /// `fcntl(2)`. The third argument, a number or an address, fits into a word.
 ///
 /// # Safety
-/// Those of the function of the C library.
+/// The arguments must meet the requirements of the C library function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     control(real!(c"fcntl" as Control), fd, command, argument)
@@ -282,7 +287,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> 
 /// `fcntl(2)` with large offsets.
 ///
 /// # Safety
-/// Those of the function of the C library.
+/// The arguments must meet the requirements of the C library function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     control(real!(c"fcntl64" as Control), fd, command, argument)
@@ -311,7 +316,7 @@ pub struct PollFd {
 
 /// Handles a descriptor that is about to be closed or replaced: closes the ring with the last
 /// descriptor of its edge.
-fn shut(fd: c_int) {
+fn close_descriptor(fd: c_int) {
     lazy::forget(fd);
     retire::close(fd);
 }
@@ -359,9 +364,9 @@ fn splice_error(numbers: [c_int; 2]) -> Option<c_int> {
     numbers.into_iter().any(live).then_some(preload::EINVAL)
 }
 
-fn shut_range(first: c_uint, last: c_uint) {
+fn close_range_of_descriptors(first: c_uint, last: c_uint) {
     let end = last.min(1023);
-    (first..=end).for_each(|number| shut(c_int::try_from(number).unwrap_or(-1)));
+    (first..=end).for_each(|number| close_descriptor(c_int::try_from(number).unwrap_or(-1)));
 }
 
 /// Returns the descriptor of a stream of the C library; -1 for null.

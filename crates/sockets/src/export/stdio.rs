@@ -1,7 +1,7 @@
-//! Unbuffered output through stdio. The C library writes it by a call of its own, past any
-//! preloaded
-//! `write`; for the programs of `forward`, which write whole buffers through `fwrite_unlocked`, the
-//! call is taken over, so that it reaches the edge in the order of the program's writes.
+//! Unbuffered output through stdio. The C library writes such output by a call of its own, which
+//! bypasses a preloaded `write`. For the programs of `forward`, which write whole buffers through
+//! `fwrite_unlocked`, this library implements the call, so that the bytes reach the edge in the
+//! order of the program's writes.
 
 use super::missing;
 use crate::ends;
@@ -16,7 +16,7 @@ type Fwrite = unsafe extern "C" fn(*const c_void, usize, usize, *mut c_void) -> 
 /// write(2) does.
 ///
 /// # Safety
-/// Those of the function of the C library.
+/// The arguments must meet the requirements of the C library function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fwrite_unlocked(
     from: *const c_void,
@@ -36,10 +36,10 @@ pub unsafe extern "C" fn fwrite_unlocked(
     }
 }
 
-/// Writes bytes until all are written or a call fails; returns their number.
+/// Writes bytes until all are written or a call fails; returns the number of bytes written.
 ///
 /// # Safety
-/// X2: `length` readable bytes.
+/// `from` must point to `length` readable bytes (X2).
 unsafe fn write_whole(fd: c_int, from: *const c_void, length: usize) -> usize {
     let mut done = 0;
     while done < length {
@@ -54,8 +54,9 @@ unsafe fn write_whole(fd: c_int, from: *const c_void, length: usize) -> usize {
     done
 }
 
-/// Returns the descriptor of a stream if its writes are taken over. If bytes wait in its buffer,
-/// they must go first: the edge becomes a pipe, and the C library writes.
+/// Returns the descriptor of a stream if this library implements the stream's writes. If bytes wait
+/// in the stream's buffer, they must be written first: then the edge becomes a pipe, and the C
+/// library writes.
 fn edge_of(file: *mut c_void) -> Option<c_int> {
     if !forward::is_enabled() || file.is_null() {
         return None;

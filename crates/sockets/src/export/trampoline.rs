@@ -12,7 +12,8 @@ use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicPtr;
 use sys::preload;
 
-/// The names of the functions, each with its occasion, in the order of their trampolines.
+/// The names of the functions, in the order of their trampolines, each with the occasion on which
+/// the edges become pipes.
 const NAMES: [(&CStr, Occasion); 14] = [
     (c"vfork", Occasion::Fork),
     (c"clone", Occasion::Fork),
@@ -63,7 +64,8 @@ macro_rules! trampolines {
         #[doc = concat!("`", $manual, "`, after turning edges into pipes.")]
         ///
         /// # Safety
-        /// Those of the function of the C library, which gets the call unchanged (L1).
+        /// The arguments must meet the requirements of the C library function, which receives them
+        /// unchanged (L1).
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
