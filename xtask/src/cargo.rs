@@ -36,7 +36,11 @@ pub(crate) fn run(command: &mut Command) -> bool {
 /// Runs a command, waits until it ends, and returns true if it succeeded. Prints each line of its
 /// standard output, and passes the line to `line`. If no line arrives for too long, kills the
 /// programs from `target` that the command started.
-pub(crate) fn run_lines(command: &mut Command, target: &Path, mut line: impl FnMut(&str)) -> bool {
+pub(crate) fn run_and_pass_lines(
+    command: &mut Command,
+    target: &Path,
+    mut line: impl FnMut(&str),
+) -> bool {
     print_command(command);
     let mut child = match command.stdout(Stdio::piped()).spawn() {
         Ok(child) => child,

@@ -33,10 +33,10 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
         command.args(["clippy", "--package", "streamline-tests", "--features", "lose"]);
         cargo::run(command.args(["--test", "loses", "--", "-D", "warnings"]))
     });
-    step("build of the loom models", &mut || test::models_build(root));
+    step("build of the loom models", &mut || test::models_compile(root));
     step("tidy", &mut || matches!(tidy::tidy(root, &[]), Outcome::Success));
     step("test", &mut || matches!(test::test(root, arguments), Outcome::Success));
-    step("deny", &mut || deny(root, strict, &mut skipped));
+    step("deny", &mut || check_dependencies(root, strict, &mut skipped));
     println!("\n{}", skips::summary(&cargo::target(root)));
     for line in skipped {
         println!("left out: {line}");
@@ -50,7 +50,7 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
 
 /// Checks licenses, bans, sources and advisories of the dependencies. Downloads the list of
 /// advisories; if the download fails, adds the check of advisories to `skipped`.
-fn deny(root: &Path, strict: bool, skipped: &mut Vec<&str>) -> bool {
+fn check_dependencies(root: &Path, strict: bool, skipped: &mut Vec<&str>) -> bool {
     if !cargo::has_subcommand(root, "deny") {
         skipped.push("deny: `cargo deny` is not here; `cargo install --locked cargo-deny`");
         return !strict;

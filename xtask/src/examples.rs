@@ -17,7 +17,7 @@ struct Example {
 
 /// Checks all requests; returns true if the command accepted all of them.
 pub(crate) fn check(root: &Path) -> bool {
-    let examples = match collect(root) {
+    let examples = match collect_examples(root) {
         Ok(examples) => examples,
         Err(error) => {
             eprintln!("error: cannot read the examples: {error}");
@@ -50,15 +50,15 @@ fn is_accepted(root: &Path, command: &Path, examples: &Example) -> bool {
     }
 }
 
-fn collect(root: &Path) -> std::io::Result<Vec<Example>> {
+fn collect_examples(root: &Path) -> std::io::Result<Vec<Example>> {
     let mut examples = Vec::new();
-    for path in files(&root.join("examples"), "pipe")? {
+    for path in files_with_extension(&root.join("examples"), "pipe")? {
         examples
             .push(Example { location: location(root, &path), request: fs::read_to_string(&path)? });
     }
-    for path in files(&root.join("docs"), "md")? {
+    for path in files_with_extension(&root.join("docs"), "md")? {
         let text = fs::read_to_string(&path)?;
-        let blocks = blocks(&text).into_iter();
+        let blocks = pipe_blocks(&text).into_iter();
         examples.extend(blocks.map(|(line, request)| Example {
             location: format!("{}:{line}", location(root, &path)),
             request,
@@ -68,12 +68,12 @@ fn collect(root: &Path) -> std::io::Result<Vec<Example>> {
 }
 
 /// Returns all files under `folder` that end in `.extension`, sorted.
-fn files(folder: &Path, extension: &str) -> std::io::Result<Vec<PathBuf>> {
+fn files_with_extension(folder: &Path, extension: &str) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
-            found.extend(files(&path, extension)?);
+            found.extend(files_with_extension(&path, extension)?);
         } else if path.extension().is_some_and(|e| e == extension) {
             found.push(path);
         }
@@ -87,7 +87,7 @@ fn location(root: &Path, path: &Path) -> String {
 }
 
 /// Returns the blocks marked `pipe`, with the line numbers at which they begin.
-fn blocks(text: &str) -> Vec<(usize, String)> {
+fn pipe_blocks(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut open: Option<(usize, String)> = None;
     for (number, line) in text.lines().enumerate() {
@@ -112,6 +112,6 @@ mod tests {
     fn only_marked_blocks_are_requests() {
         let text = "a\n```pipe\nreplay f\n| count\n```\n```text\nno\n```\n```pipe\nb\n```\n";
         let wanted = [(3, "replay f\n| count\n".to_owned()), (10, "b\n".to_owned())];
-        assert_eq!(blocks(text), wanted);
+        assert_eq!(pipe_blocks(text), wanted);
     }
 }

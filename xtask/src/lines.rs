@@ -26,7 +26,7 @@ pub(crate) fn lines(root: &Path, arguments: &[String]) -> Outcome {
             return Outcome::Failed;
         }
     };
-    let counts = by_crate(&tree);
+    let counts = counts_by_crate(&tree);
     println!("  files    lines  crate");
     for (name, (files, lines)) in &counts {
         println!("{files:7}  {lines:7}  {name}");
@@ -40,21 +40,21 @@ pub(crate) fn lines(root: &Path, arguments: &[String]) -> Outcome {
 }
 
 /// Returns the number of files and of counted lines of each crate.
-pub(crate) fn by_crate(tree: &Tree) -> BTreeMap<&str, (usize, usize)> {
-    let tests = test_files(tree);
+pub(crate) fn counts_by_crate(tree: &Tree) -> BTreeMap<&str, (usize, usize)> {
+    let tests = uncompiled_files(tree);
     let mut counts = BTreeMap::new();
     for file in tree.rust().filter(|file| !file.is_test() && !tests.contains(&file.path)) {
         let folder = file.path.strip_prefix("crates/").and_then(|path| path.split_once('/'));
         let Some((name, _)) = folder.filter(|(name, _)| *name != "testkit") else { continue };
         let (files, lines) = counts.entry(name).or_insert((0, 0));
         *files += 1;
-        *lines += count(file);
+        *lines += count_code_lines(file);
     }
     counts
 }
 
 /// Returns the number of counted lines of a file.
-fn count(file: &File) -> usize {
+fn count_code_lines(file: &File) -> usize {
     let tokens = tokens(&file.code);
     let mut left_out = BTreeSet::new();
     for gap in disabled_ranges(&tokens) {
@@ -67,7 +67,7 @@ fn count(file: &File) -> usize {
 }
 
 /// Returns the paths of the modules that the default build does not compile.
-pub(crate) fn test_files(tree: &Tree) -> BTreeSet<String> {
+pub(crate) fn uncompiled_files(tree: &Tree) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for file in tree.rust() {
         let tokens = tokens(&file.code);
@@ -75,7 +75,7 @@ pub(crate) fn test_files(tree: &Tree) -> BTreeSet<String> {
             if let [.., key, name, end] = &tokens[gap]
                 && (key.text, end.text) == ("mod", ";")
             {
-                let folder = module_folder(&file.path);
+                let folder = submodule_directory(&file.path);
                 let (plain, inner) =
                     (format!("{folder}{}.rs", name.text), format!("{folder}{}/", name.text));
                 let below = tree.rust().map(|file| &file.path);
@@ -88,7 +88,7 @@ pub(crate) fn test_files(tree: &Tree) -> BTreeSet<String> {
 
 /// Returns the directory that contains the submodules of a file: `a/` for `a/mod.rs`, `a/b/` for
 /// `a/b.rs`.
-pub(crate) fn module_folder(path: &str) -> String {
+pub(crate) fn submodule_directory(path: &str) -> String {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     match name.trim_end_matches(".rs") {
         "mod" | "lib" | "main" => format!("{folder}/"),
@@ -106,13 +106,13 @@ mod tests {
         let tree = PlantedTree::clean();
         let text = "//! A.\n\n/// B.\nfn f() {\n    /* c\n    d */\n    g(\"e\n\n  f\");\n}\n\
                     #[cfg(test)]\nmod models;\n#[cfg(test)]\nmod tests {\n    fn x() {}\n}\n";
-        tree.put("crates/abi/src/a.rs", text.as_bytes());
+        tree.write_file("crates/abi/src/a.rs", text.as_bytes());
         for left_out in ["src/a/models.rs", "src/a/models/b.rs", "src/tests.rs", "tests/c.rs"] {
-            tree.put(&format!("crates/abi/{left_out}"), b"//! C.\nfn f() {}\n");
+            tree.write_file(&format!("crates/abi/{left_out}"), b"//! C.\nfn f() {}\n");
         }
-        tree.put("crates/testkit/src/lib.rs", b"fn f() {}\n");
+        tree.write_file("crates/testkit/src/lib.rs", b"fn f() {}\n");
         // `fn`, `g(`, `f")`, `}`, and the line of lib.rs that forbids.
-        assert_eq!(by_crate(&tree.read())["abi"], (2, 5));
-        assert!(!by_crate(&tree.read()).contains_key("testkit"));
+        assert_eq!(counts_by_crate(&tree.read())["abi"], (2, 5));
+        assert!(!counts_by_crate(&tree.read()).contains_key("testkit"));
     }
 }

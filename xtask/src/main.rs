@@ -125,14 +125,14 @@ const VERBS: &[Verb] = &[
         summary: "runs streamline-bench, built for release, with these arguments",
         run: test::bench,
     },
-    Verb { name: "help", usage: "", summary: "this list", run: help },
+    Verb { name: "help", usage: "", summary: "this list", run: print_help },
 ];
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().unwrap_or_else(|| "help".to_owned());
     let rest: Vec<String> = arguments.collect();
-    let root = root();
+    let root = workspace_root();
     let outcome = match VERBS.iter().find(|verb| verb.name == name) {
         Some(verb) => (verb.run)(&root, &rest),
         None => Outcome::Usage(format!("no verb is called `{name}`")),
@@ -147,7 +147,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn help(_: &Path, _: &[String]) -> Outcome {
+fn print_help(_: &Path, _: &[String]) -> Outcome {
     println!("cargo xtask VERB\n");
     for verb in VERBS {
         println!("  {}\n      {}", format!("{} {}", verb.name, verb.usage).trim(), verb.summary);
@@ -156,7 +156,7 @@ fn help(_: &Path, _: &[String]) -> Outcome {
 }
 
 /// Returns the root of the workspace: the directory above this crate.
-fn root() -> PathBuf {
+fn workspace_root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()
 }

@@ -24,7 +24,7 @@ impl Watchdog {
     /// Watches the programs from `target` that the process `cargo` starts.
     pub(crate) fn new(cargo: u32, target: PathBuf) -> Self {
         let (activity, lines) = mpsc::channel();
-        thread::spawn(move || watch(&lines, cargo, &target, SILENCE_MAX));
+        thread::spawn(move || watch_lines(&lines, cargo, &target, SILENCE_MAX));
         Self(activity)
     }
 
@@ -35,14 +35,17 @@ impl Watchdog {
     }
 }
 
-fn watch(lines: &Receiver<()>, cargo: u32, target: &Path, limit: Duration) {
+fn watch_lines(lines: &Receiver<()>, cargo: u32, target: &Path, limit: Duration) {
     loop {
         match lines.recv_timeout(limit) {
             Ok(()) => {}
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                for program in programs(cargo, target) {
-                    println!("\nerror: nothing printed for {limit:?}: {}", describe(program));
+                for program in running_programs(cargo, target) {
+                    println!(
+                        "\nerror: nothing printed for {limit:?}: {}",
+                        describe_process(program)
+                    );
                     kill_tree(program);
                 }
             }
@@ -51,27 +54,27 @@ fn watch(lines: &Receiver<()>, cargo: u32, target: &Path, limit: Duration) {
 }
 
 /// Returns the ids of the running programs from `target` that `cargo` started.
-fn programs(cargo: u32, target: &Path) -> Vec<u32> {
+fn running_programs(cargo: u32, target: &Path) -> Vec<u32> {
     let built = |pid: &u32| {
         let program = fs::read_link(format!("/proc/{pid}/exe"));
         program.is_ok_and(|program| program.starts_with(target))
     };
-    children(cargo).into_iter().filter(built).collect()
+    child_ids(cargo).into_iter().filter(built).collect()
 }
 
-fn children(of: u32) -> Vec<u32> {
+fn child_ids(of: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
     let texts =
         threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    texts.flat_map(|text| numbers(&text)).collect()
+    texts.flat_map(|text| parse_ids(&text)).collect()
 }
 
-fn numbers(text: &str) -> Vec<u32> {
+fn parse_ids(text: &str) -> Vec<u32> {
     text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
 /// Describes a process: its command line and its threads, which are named after tests.
-fn describe(pid: u32) -> String {
+fn describe_process(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = String::from_utf8_lossy(&line).replace('\0', " ");
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -81,16 +84,16 @@ fn describe(pid: u32) -> String {
         format!("\n    thread {}, in {waits}", read(thread.path().join("comm")))
     });
     let mut text = format!("{pid} {line}{}", names.collect::<String>());
-    for child in children(pid) {
+    for child in child_ids(pid) {
         text.push_str("\n  child ");
-        text.push_str(&describe(child));
+        text.push_str(&describe_process(child));
     }
     text
 }
 
 /// Kills a process and its descendants, parents first, so that they start no new children.
 fn kill_tree(pid: u32) {
-    let started = children(pid);
+    let started = child_ids(pid);
     // The process may have ended by itself in the meantime.
     let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
     started.into_iter().for_each(kill_tree);
@@ -112,13 +115,13 @@ mod tests {
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let program = fs::read_link(format!("/proc/{}/exe", child.id())).unwrap();
         let ours = std::process::id();
-        assert!(programs(ours, Path::new("/nowhere")).is_empty(), "built elsewhere");
-        assert_eq!(programs(ours, &program), [child.id()]);
-        assert!(describe(ours).contains("cat"), "{}", describe(ours));
+        assert!(running_programs(ours, Path::new("/nowhere")).is_empty(), "built elsewhere");
+        assert_eq!(running_programs(ours, &program), [child.id()]);
+        assert!(describe_process(ours).contains("cat"), "{}", describe_process(ours));
         let (activity, lines) = mpsc::channel();
         activity.send(()).unwrap();
         let watching =
-            thread::spawn(move || watch(&lines, ours, &program, Duration::from_millis(1)));
+            thread::spawn(move || watch_lines(&lines, ours, &program, Duration::from_millis(1)));
         assert!(!child.wait().unwrap().success(), "it was ended");
         drop(activity);
         watching.join().unwrap();

@@ -8,14 +8,14 @@ use std::process::Command;
 
 /// Sums of the `test result:` lines of several test programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Counts {
+struct TestCounts {
     programs: u64,
     passed: u64,
     failed: u64,
     ignored: u64,
 }
 
-impl Counts {
+impl TestCounts {
     fn add(&mut self, line: &str) {
         let Some(rest) = line.strip_prefix("test result: ") else { return };
         self.programs += 1;
@@ -41,7 +41,7 @@ struct TestArguments<'a> {
     /// Directory of external captures, if only the tests on these captures are to run.
     corpus: Option<&'a str>,
     /// Arguments to pass to cargo.
-    rest: Vec<&'a str>,
+    cargo_arguments: Vec<&'a str>,
 }
 
 impl<'a> TestArguments<'a> {
@@ -55,7 +55,7 @@ impl<'a> TestArguments<'a> {
                     let folder = words.next().ok_or("`--corpus` needs the folder of the cases")?;
                     arguments.corpus = Some(folder);
                 }
-                _ => arguments.rest.push(word),
+                _ => arguments.cargo_arguments.push(word),
             }
         }
         Ok(arguments)
@@ -77,14 +77,14 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
             }
             Err(error) => Outcome::Usage(format!("the corpus {folder}: {error}")),
         },
-        None if arguments.rest.is_empty() => run_all(root, &arguments).into(),
+        None if arguments.cargo_arguments.is_empty() => run_all(root, &arguments).into(),
         None => {
             let mut command = test_command(root);
             let named = |a: &&str| a.starts_with("-p") || a.starts_with("--package");
-            if !arguments.rest.iter().any(named) {
+            if !arguments.cargo_arguments.iter().any(named) {
                 command.arg("--workspace");
             }
-            command.args(&arguments.rest);
+            command.args(&arguments.cargo_arguments);
             print_result(&run_and_count(root, vec![command], arguments.strict)).into()
         }
     }
@@ -136,11 +136,11 @@ fn default_corpus_directory(root: &Path) -> Option<PathBuf> {
 }
 
 /// Runs the tests on external captures from the given directory.
-fn run_corpus(root: &Path, folder: &Path, arguments: &TestArguments<'_>) -> Run {
+fn run_corpus(root: &Path, folder: &Path, arguments: &TestArguments<'_>) -> TestRun {
     println!("\n== corpus {}", folder.display());
     let mut command = test_command(root);
     command.args(CORPUS_PACKAGES.iter().flat_map(|package| ["--package", package]));
-    command.args(["--lib", "--tests"]).args(&arguments.rest).args(["--", CORPUS_PREFIX]);
+    command.args(["--lib", "--tests"]).args(&arguments.cargo_arguments).args(["--", CORPUS_PREFIX]);
     command.env(CORPUS_VARIABLE, folder);
     run_and_count(root, vec![command], arguments.strict)
 }
@@ -155,7 +155,7 @@ fn test_command(root: &Path) -> Command {
 }
 
 /// Prints the results of a run; returns true if all calls succeeded and at least one test passed.
-fn print_result(run: &Run) -> bool {
+fn print_result(run: &TestRun) -> bool {
     println!("{}", run.summary());
     if run.succeeded && run.counts.passed == 0 {
         println!("no test ran: nothing was tested");
@@ -211,7 +211,7 @@ pub(crate) fn miri(root: &Path, arguments: &[String]) -> Outcome {
 }
 
 /// Returns true if the loom models compile. No other build compiles them.
-pub(crate) fn models_build(root: &Path) -> bool {
+pub(crate) fn models_compile(root: &Path) -> bool {
     let mut command = model_command(root);
     command.args(["check", "--profile", "test", "--package", "streamline-buffer"]);
     command.args(["--lib", "--test", "model_*"]);
@@ -251,13 +251,15 @@ pub(crate) fn fuzz(root: &Path, arguments: &[String]) -> Outcome {
 }
 
 /// Packages whose tests need root.
-const PRIVILEGED: &[&str] = &["streamline-sys", "streamline-endpoint", "streamline-tests"];
+const PRIVILEGED_PACKAGES: &[&str] = &["streamline-sys", "streamline-endpoint", "streamline-tests"];
 
 /// The verb `netns`: runs the tests that need root. A skipped test is a failure.
 pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
     command.args(["test", "--no-fail-fast", "--lib", "--tests"]);
-    command.args(PRIVILEGED.iter().flat_map(|package| ["--package", package])).args(arguments);
+    command
+        .args(PRIVILEGED_PACKAGES.iter().flat_map(|package| ["--package", package]))
+        .args(arguments);
     print_result(&run_and_count(root, vec![command], true)).into()
 }
 
@@ -284,22 +286,22 @@ pub(crate) fn bench(root: &Path, arguments: &[String]) -> Outcome {
 
 /// Results of several calls of cargo.
 #[derive(Debug)]
-struct Run {
-    counts: Counts,
+struct TestRun {
+    counts: TestCounts,
     /// Summary of the skipped tests in one line.
     skipped: String,
     /// True if every call succeeded.
     succeeded: bool,
 }
 
-impl Run {
+impl TestRun {
     const fn is_success(&self) -> bool {
         self.succeeded && self.counts.passed > 0
     }
 
     /// Formats the counts and the summary of skipped tests.
     fn summary(&self) -> String {
-        let Counts { programs, passed, failed, ignored } = self.counts;
+        let TestCounts { programs, passed, failed, ignored } = self.counts;
         let skipped = &self.skipped;
         format!(
             "{passed} passed, {failed} failed, {ignored} ignored in {programs} test programs\n\
@@ -308,18 +310,18 @@ impl Run {
     }
 }
 
-fn run_and_count(root: &Path, commands: Vec<Command>, strict: bool) -> Run {
+fn run_and_count(root: &Path, commands: Vec<Command>, strict: bool) -> TestRun {
     let target = cargo::target(root);
     skips::clear(&target);
-    let mut counts = Counts::default();
+    let mut counts = TestCounts::default();
     let mut succeeded = true;
     for mut command in commands {
         if strict {
             command.env("STREAMLINE_STRICT", "1");
         }
-        succeeded &= cargo::run_lines(&mut command, &target, |line| counts.add(line));
+        succeeded &= cargo::run_and_pass_lines(&mut command, &target, |line| counts.add(line));
     }
-    Run { counts, skipped: skips::summary(&target), succeeded }
+    TestRun { counts, skipped: skips::summary(&target), succeeded }
 }
 
 #[cfg(test)]
@@ -328,11 +330,11 @@ mod tests {
 
     #[test]
     fn result_lines_are_summed() {
-        let mut counts = Counts::default();
+        let mut counts = TestCounts::default();
         counts.add("running 3 tests");
         counts.add("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
         counts.add("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured");
-        assert_eq!(counts, Counts { programs: 2, passed: 15, failed: 2, ignored: 1 });
+        assert_eq!(counts, TestCounts { programs: 2, passed: 15, failed: 2, ignored: 1 });
     }
 
     #[test]
@@ -342,7 +344,7 @@ mod tests {
         let arguments = TestArguments {
             strict: true,
             corpus: Some("/cases"),
-            rest: given[3..].iter().map(String::as_str).collect(),
+            cargo_arguments: given[3..].iter().map(String::as_str).collect(),
         };
         assert_eq!(TestArguments::parse(&given), Ok(arguments));
         assert!(TestArguments::parse(&words("--corpus")).is_err());
@@ -351,7 +353,7 @@ mod tests {
     /// A corpus test in a package outside [`CORPUS_PACKAGES`] would never run.
     #[test]
     fn every_corpus_test_is_in_a_listed_package() {
-        let root = crate::root();
+        let root = crate::workspace_root();
         let mut folders = vec![root.join("crates"), root.join("tests"), root.join("bench")];
         let mut found = 0;
         while let Some(folder) = folders.pop() {

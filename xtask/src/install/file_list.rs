@@ -93,7 +93,7 @@ pub(super) fn all(root: &Path, paths: &InstallPaths, bench: bool) -> io::Result<
         ("zsh", "share/zsh/site-functions/_streamline"),
         ("fish", "share/fish/vendor_completions.d/streamline.fish"),
     ] {
-        let script = output(Command::new(&program).args(["completion", shell]))?;
+        let script = program_output(Command::new(&program).args(["completion", shell]))?;
         files.push(InstallFile::new(to, "completion", script));
     }
     for path in files_in(&root.join("examples"))? {
@@ -135,7 +135,7 @@ fn man_pages(program: &Path, scratch: &Path) -> io::Result<Vec<InstallFile>> {
     if scratch.exists() {
         fs::remove_dir_all(scratch).map_err(|error| in_context(error, "remove", scratch))?;
     }
-    output(Command::new(program).args(["man", "--into"]).arg(scratch))?;
+    program_output(Command::new(program).args(["man", "--into"]).arg(scratch))?;
     let mut files = Vec::new();
     for section in ["man1", "man7"] {
         for path in files_in(&scratch.join(section))? {
@@ -150,7 +150,7 @@ fn man_pages(program: &Path, scratch: &Path) -> io::Result<Vec<InstallFile>> {
 
 /// Runs a program and waits for it; returns its standard output. A failure of the program is an
 /// error.
-fn output(command: &mut Command) -> io::Result<Vec<u8>> {
+fn program_output(command: &mut Command) -> io::Result<Vec<u8>> {
     let program = PathBuf::from(command.get_program());
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| in_context(error, "run", &program))?;

@@ -62,9 +62,9 @@ impl InstallManifest {
     pub(super) fn remove_all(&self, paths: &InstallPaths) -> io::Result<usize> {
         let mut removed = 0;
         for file in &self.files {
-            removed += usize::from(remove(&paths.staged_path(file))?);
+            removed += usize::from(remove_file(&paths.staged_path(file))?);
         }
-        remove(&paths.manifest_path())?;
+        remove_file(&paths.manifest_path())?;
         // In reverse order, so that subdirectories come before their parents.
         for folder in self.folders.iter().rev() {
             // A directory with other files stays.
@@ -75,7 +75,7 @@ impl InstallManifest {
 }
 
 /// Removes a file; returns false if it did not exist.
-pub(super) fn remove(path: &Path) -> io::Result<bool> {
+pub(super) fn remove_file(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -27,7 +27,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// The directory below the prefix that holds the manifest and the examples.
-const SHARE: &str = "share/streamline";
+const SHARE_DIRECTORY: &str = "share/streamline";
 
 /// Directories of an installation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,7 +69,7 @@ impl InstallPaths {
     }
 
     fn manifest_path(&self) -> PathBuf {
-        self.staged_path(&self.prefix.join(SHARE).join("manifest"))
+        self.staged_path(&self.prefix.join(SHARE_DIRECTORY).join("manifest"))
     }
 
     /// Returns true if the prefix is on the default search paths of all users.
@@ -172,7 +172,7 @@ fn write_all(paths: &InstallPaths, files: &[InstallFile]) -> io::Result<()> {
     manifest.files.extend(files.iter().map(|file| paths.prefix.join(&file.to)));
     let folders = manifest.files.iter().filter_map(|file| file.parent()).map(Path::to_owned);
     let mut folders: Vec<PathBuf> = folders.collect();
-    folders.push(paths.prefix.join(SHARE));
+    folders.push(paths.prefix.join(SHARE_DIRECTORY));
     for folder in folders {
         manifest.create_folder(paths, &folder)?;
     }
@@ -182,7 +182,7 @@ fn write_all(paths: &InstallPaths, files: &[InstallFile]) -> io::Result<()> {
         file.write(&paths.staged_path(&paths.prefix.join(&file.to)))?;
     }
     for file in stale {
-        manifest::remove(&paths.staged_path(&file))?;
+        manifest::remove_file(&paths.staged_path(&file))?;
     }
     manifest.write(&path)
 }

@@ -77,7 +77,8 @@ fn prefix_is_parsed_in_both_forms_and_must_be_absolute() {
 
 #[test]
 fn pkg_config_file_contains_the_prefix() {
-    let text = fs::read_to_string(crate::root().join("crates/capi/streamline.pc")).unwrap();
+    let text =
+        fs::read_to_string(crate::workspace_root().join("crates/capi/streamline.pc")).unwrap();
     let own = file_list::with_prefix(&text, Path::new("/opt/own"));
     assert!(
         own.starts_with("prefix=/opt/own\n") && own.contains("libdir=${prefix}/lib\n"),

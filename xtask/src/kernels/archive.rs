@@ -14,31 +14,31 @@ pub(super) struct Archive {
 
 impl Archive {
     /// Adds a directory and its parents.
-    pub(super) fn folder(&mut self, path: &str) {
+    pub(super) fn add_directory(&mut self, path: &str) {
         let mut whole = String::new();
         for part in path.split('/').filter(|part| !part.is_empty()) {
             whole = if whole.is_empty() { part.to_owned() } else { format!("{whole}/{part}") };
             if self.folders.insert(whole.clone()) {
-                self.entry(&whole, 0o040_755, &[]);
+                self.append_entry(&whole, 0o040_755, &[]);
             }
         }
     }
 
     /// Adds an executable file and its parent directories.
-    pub(super) fn file(&mut self, path: &str, bytes: &[u8]) {
+    pub(super) fn add_file(&mut self, path: &str, bytes: &[u8]) {
         if let Some(parent) = Path::new(path).parent() {
-            self.folder(&parent.to_string_lossy());
+            self.add_directory(&parent.to_string_lossy());
         }
-        self.entry(path.trim_start_matches('/'), 0o100_755, bytes);
+        self.append_entry(path.trim_start_matches('/'), 0o100_755, bytes);
     }
 
     /// Appends the trailer, and returns the finished archive.
     pub(super) fn finish(mut self) -> Vec<u8> {
-        self.entry("TRAILER!!!", 0, &[]);
+        self.append_entry("TRAILER!!!", 0, &[]);
         self.bytes
     }
 
-    fn entry(&mut self, name: &str, mode: u32, bytes: &[u8]) {
+    fn append_entry(&mut self, name: &str, mode: u32, bytes: &[u8]) {
         self.entries += 1;
         let length = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         let fields = [
@@ -59,12 +59,12 @@ impl Archive {
         self.bytes.extend(b"070701");
         fields.iter().for_each(|field| self.bytes.extend(format!("{field:08x}").bytes()));
         self.bytes.extend(name.bytes().chain([0]));
-        self.pad();
+        self.pad_to_four();
         self.bytes.extend(bytes);
-        self.pad();
+        self.pad_to_four();
     }
 
-    fn pad(&mut self) {
+    fn pad_to_four(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 }
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn entry_has_a_110_byte_header_and_is_padded_to_four() {
         let mut archive = Archive::default();
-        archive.file("/bin/it", b"five!");
+        archive.add_file("/bin/it", b"five!");
         let bytes = archive.finish();
         assert_eq!(bytes.len() % 4, 0);
         // A folder, the file, the trailer.

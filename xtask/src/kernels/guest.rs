@@ -2,7 +2,7 @@
 //! the guest prints.
 
 use super::archive::Archive;
-use super::{Programs, output, unpack_package};
+use super::{Programs, program_output, unpack_package};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const TIME_LIMIT: Duration = Duration::from_secs(900);
 
 /// Kernel modules in loading order. Modules that are built into a kernel are skipped.
-const MODULES: &[&str] =
+const KERNEL_MODULES: &[&str] =
     &["llc", "stp", "garp", "mrp", "8021q", "veth", "sch_ingress", "cls_bpf", "act_bpf"];
 
 /// Prefix of the output lines of the guest that enter the table of results.
@@ -29,14 +29,14 @@ pub(super) struct Kernel {
 }
 
 /// Result of a boot.
-pub(super) struct Boot {
+pub(super) struct BootResult {
     pub(super) well: bool,
     pub(super) lines: Vec<String>,
 }
 
 impl Kernel {
     /// Returns the newest kernel of a series.
-    pub(super) fn find(home: &Path, series: &str) -> Result<Self, String> {
+    pub(super) fn find_newest(home: &Path, series: &str) -> Result<Self, String> {
         let dots = series.replace('.', r"\.");
         let pattern = format!(r"^linux-image-{dots}\.[0-9].*cloud-amd64-unsigned$");
         let folder = unpack_package(home, series, &pattern)?;
@@ -50,7 +50,7 @@ impl Kernel {
     }
 
     /// Boots the kernel, which runs all programs and powers off.
-    pub(super) fn run(&self, home: &Path, programs: &Programs) -> Result<Boot, String> {
+    pub(super) fn run(&self, home: &Path, programs: &Programs) -> Result<BootResult, String> {
         let system = home.join(format!("{}.cpio", self.version));
         fs::write(&system, self.initial_ramdisk(home, programs)?).map_err(|why| why.to_string())?;
         println!("\n== Linux {}", self.version);
@@ -59,7 +59,7 @@ impl Kernel {
         qemu.arg("-kernel").arg(&self.image).arg("-initrd").arg(&system);
         qemu.args(["-append", "console=ttyS0 quiet panic=-1"]);
         let begin = Instant::now();
-        let mut run = watch(&mut qemu)?;
+        let mut run = run_emulator(&mut qemu)?;
         run.lines.push(format!("{} s in all", begin.elapsed().as_secs()));
         let _ = fs::remove_file(system);
         Ok(run)
@@ -70,30 +70,30 @@ impl Kernel {
         let busybox = unpack_package(home, "busybox", "^busybox-static$")?.join("bin/busybox");
         let mut system = Archive::default();
         for folder in ["dev", "proc", "sys", "run/netns", "tmp", "etc"] {
-            system.folder(folder);
+            system.add_directory(folder);
         }
-        system.file("/bin/busybox", &read(&busybox)?);
-        let ip = output(Command::new("sh").args(["-c", "command -v ip"]))?;
+        system.add_file("/bin/busybox", &read_file(&busybox)?);
+        let ip = program_output(Command::new("sh").args(["-c", "command -v ip"]))?;
         let ip = PathBuf::from(ip.trim());
         let mine = [("/exam", &programs.exam), ("/streamline", &programs.streamline), ("/ip", &ip)];
         for (path, program) in mine {
-            system.file(&format!("/bin{path}"), &strip_program(home, program)?);
-            for library in libraries(program)? {
-                system.file(&library, &read(Path::new(&library))?);
+            system.add_file(&format!("/bin{path}"), &strip_program(home, program)?);
+            for library in linked_libraries(program)? {
+                system.add_file(&library, &read_file(Path::new(&library))?);
             }
         }
-        for name in MODULES {
-            if let Some(module) = self.module(name)? {
-                system.file(&format!("/modules/{name}.ko"), &module);
+        for name in KERNEL_MODULES {
+            if let Some(module) = self.module_bytes(name)? {
+                system.add_file(&format!("/modules/{name}.ko"), &module);
             }
         }
-        system.file("/init", include_bytes!("init.sh"));
+        system.add_file("/init", include_bytes!("init.sh"));
         Ok(system.finish())
     }
 
     /// Returns the bytes of a module, or `None` if it is built into the kernel or missing.
-    fn module(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
-        let found = output(
+    fn module_bytes(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        let found = program_output(
             Command::new("find").arg(&self.modules).args(["-name", &format!("{name}.ko*")]),
         )?;
         let Some(path) = found.lines().next().map(PathBuf::from) else { return Ok(None) };
@@ -101,7 +101,7 @@ impl Kernel {
             let plain = Command::new("xz").arg("-dc").arg(&path).output();
             return Ok(Some(plain.map_err(|why| why.to_string())?.stdout));
         }
-        read(&path).map(Some)
+        read_file(&path).map(Some)
     }
 }
 
@@ -109,25 +109,25 @@ impl Kernel {
 /// the program.
 fn strip_program(home: &Path, program: &Path) -> Result<Vec<u8>, String> {
     let small = home.join("stripped");
-    match output(Command::new("strip").arg("-o").args([&small, program])) {
-        Ok(_) => read(&small),
-        Err(_) => read(program),
+    match program_output(Command::new("strip").arg("-o").args([&small, program])) {
+        Ok(_) => read_file(&small),
+        Err(_) => read_file(program),
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|why| format!("{}: {why}", path.display()))
 }
 
 /// Returns the libraries that a program is linked to, including the loader.
-fn libraries(program: &Path) -> Result<Vec<String>, String> {
-    let row = output(Command::new("ldd").arg(program))?;
+fn linked_libraries(program: &Path) -> Result<Vec<String>, String> {
+    let row = program_output(Command::new("ldd").arg(program))?;
     let words = row.split_whitespace().filter(|word| word.starts_with('/'));
     Ok(words.map(str::to_owned).collect())
 }
 
 /// Runs the emulator and prints the guest's output; kills the emulator after [`TIME_LIMIT`].
-fn watch(qemu: &mut Command) -> Result<Boot, String> {
+fn run_emulator(qemu: &mut Command) -> Result<BootResult, String> {
     let mut child = qemu
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -143,7 +143,7 @@ fn watch(qemu: &mut Command) -> Result<Boot, String> {
         }
     });
     let end = Instant::now() + TIME_LIMIT;
-    let mut run = Boot { well: false, lines: Vec::new() };
+    let mut run = BootResult { well: false, lines: Vec::new() };
     loop {
         match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(line) => {

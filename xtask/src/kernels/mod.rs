@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Kernel series to test, as prefixes of package names.
-const SERIES: &[&str] = &["6.1", "6.12"];
+const KERNEL_SERIES: &[&str] = &["6.1", "6.12"];
 
 /// Programs that the verb requires.
 const REQUIRED_PROGRAMS: &[&str] =
@@ -27,13 +27,16 @@ const REQUIRED_PROGRAMS: &[&str] =
 
 /// The verb `kernels`: boots a kernel of each series, and prints a table of the results.
 pub(crate) fn kernels(root: &Path, arguments: &[String]) -> Outcome {
-    let unknown = arguments.iter().find(|a| *a != "--strict" && !SERIES.contains(&a.as_str()));
+    let unknown =
+        arguments.iter().find(|a| *a != "--strict" && !KERNEL_SERIES.contains(&a.as_str()));
     if let Some(unknown) = unknown {
-        return Outcome::Usage(format!("`kernels` knows {SERIES:?} and --strict, not `{unknown}`"));
+        return Outcome::Usage(format!(
+            "`kernels` knows {KERNEL_SERIES:?} and --strict, not `{unknown}`"
+        ));
     }
     let strict = arguments.iter().any(|argument| argument == "--strict");
     let wanted = |series: &&&str| {
-        let named = arguments.iter().any(|a| SERIES.contains(&a.as_str()));
+        let named = arguments.iter().any(|a| KERNEL_SERIES.contains(&a.as_str()));
         !named || arguments.iter().any(|a| a == **series)
     };
     if let Some(missing) = REQUIRED_PROGRAMS.iter().find(|program| !is_installed(program)) {
@@ -44,8 +47,8 @@ pub(crate) fn kernels(root: &Path, arguments: &[String]) -> Outcome {
     let Some(programs) = build(root) else { return Outcome::Failed };
     let mut table = Vec::new();
     let mut well = true;
-    for series in SERIES.iter().filter(wanted) {
-        match guest::Kernel::find(&home, series) {
+    for series in KERNEL_SERIES.iter().filter(wanted) {
+        match guest::Kernel::find_newest(&home, series) {
             Ok(kernel) => match kernel.run(&home, &programs) {
                 Ok(run) => {
                     well &= run.well;
@@ -107,7 +110,7 @@ fn is_installed(program: &str) -> bool {
 
 /// Runs a program and waits for it; returns its standard output. If the program fails, its error
 /// output is the error.
-pub(super) fn output(command: &mut Command) -> Result<String, String> {
+pub(super) fn program_output(command: &mut Command) -> Result<String, String> {
     let done = command.stdin(Stdio::null()).output();
     let done = done.map_err(|why| format!("{command:?}: {why}"))?;
     if !done.status.success() {
@@ -124,30 +127,30 @@ pub(super) fn unpack_package(home: &Path, folder: &str, pattern: &str) -> Result
     if unpacked.is_dir() {
         return Ok(unpacked);
     }
-    let rows = output(Command::new("apt-cache").args(["search", "--names-only", pattern]))?;
+    let rows = program_output(Command::new("apt-cache").args(["search", "--names-only", pattern]))?;
     let names = rows.lines().filter_map(|line| line.split(' ').next());
-    let newest = names.max_by_key(|name| numbers(name));
+    let newest = names.max_by_key(|name| version_numbers(name));
     let newest = newest.ok_or_else(|| format!("no package is called {pattern}"))?;
     fs::create_dir_all(home).map_err(|why| format!("{}: {why}", home.display()))?;
-    let before = debs(home);
-    output(Command::new("apt-get").args(["download", newest]).current_dir(home))?;
-    let new = debs(home).into_iter().find(|deb| !before.contains(deb));
+    let before = package_files(home);
+    program_output(Command::new("apt-get").args(["download", newest]).current_dir(home))?;
+    let new = package_files(home).into_iter().find(|deb| !before.contains(deb));
     let deb = new.ok_or_else(|| format!("{newest} was not downloaded"))?;
     // Under another name until it is complete.
     let half = home.join(format!("{folder}.half"));
-    output(Command::new("dpkg-deb").arg("-x").args([&deb, &half]))?;
+    program_output(Command::new("dpkg-deb").arg("-x").args([&deb, &half]))?;
     fs::remove_file(&deb).map_err(|why| why.to_string())?;
     fs::rename(&half, &unpacked).map_err(|why| why.to_string())?;
     Ok(unpacked)
 }
 
-fn debs(home: &Path) -> Vec<PathBuf> {
+fn package_files(home: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(home).into_iter().flatten().flatten().map(|entry| entry.path());
     entries.filter(|path| path.extension().is_some_and(|end| end == "deb")).collect()
 }
 
 /// Returns the numbers in a name, as a sort key: 6.1.0-9 sorts before 6.1.0-10.
-fn numbers(name: &str) -> Vec<u64> {
+fn version_numbers(name: &str) -> Vec<u64> {
     let digits = name.split(|letter: char| !letter.is_ascii_digit());
     digits.filter_map(|number| number.parse().ok()).collect()
 }
@@ -158,8 +161,14 @@ mod tests {
 
     #[test]
     fn newest_package_has_the_largest_version() {
-        assert!(numbers("linux-image-6.1.0-47-cloud") > numbers("linux-image-6.1.0-9-cloud"));
-        assert!(numbers("linux-image-6.12.95+deb12") < numbers("linux-image-6.12.117+deb12"));
+        assert!(
+            version_numbers("linux-image-6.1.0-47-cloud")
+                > version_numbers("linux-image-6.1.0-9-cloud")
+        );
+        assert!(
+            version_numbers("linux-image-6.12.95+deb12")
+                < version_numbers("linux-image-6.12.117+deb12")
+        );
     }
 
     #[test]

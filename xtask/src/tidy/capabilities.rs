@@ -12,10 +12,10 @@ use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
 use std::collections::BTreeSet;
 
-const PAGE: &str = "docs/book/capabilities.md";
+const CAPABILITIES_PAGE: &str = "docs/book/capabilities.md";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
-    let Some(page) = tree.file(PAGE) else { return };
+    let Some(page) = tree.file(CAPABILITIES_PAGE) else { return };
     let mut known = Vec::new();
     for (line, text) in (1..).zip(page.text.lines()) {
         let mut cells = text.split('|').map(str::trim).skip(1);
@@ -23,7 +23,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         else {
             continue;
         };
-        if !is_number(number) {
+        if !is_capability_number(number) {
             continue;
         }
         let mut report = |what: String| found.push(Finding::line("capabilities", page, line, what));
@@ -40,46 +40,50 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
                 "{number}: a state other than `no` has paths that show it, `no` has none"
             ));
         } else {
-            let bear =
-                |path: &str| tree.file(path).is_some_and(|f| numbers_of(f).any(|n| n == number));
+            let bear = |path: &str| {
+                tree.file(path).is_some_and(|f| demonstrated_capabilities(f).any(|n| n == number))
+            };
             for path in paths.into_iter().filter(|path| !bear(path)) {
                 report(format!("{number}: nothing in `{path}` bears this number"));
             }
         }
     }
     for file in tree.rust() {
-        let named: BTreeSet<String> = numbers_of(file).chain(mentioned(&file.text)).collect();
+        let named: BTreeSet<String> =
+            demonstrated_capabilities(file).chain(mentioned_capabilities(&file.text)).collect();
         for number in named.iter().filter(|number| !known.contains(&number.as_str())) {
-            let what = format!("{number} is named here, and {PAGE} has no such row");
+            let what = format!("{number} is named here, and {CAPABILITIES_PAGE} has no such row");
             found.push(Finding::file("capabilities", file, what));
         }
     }
 }
 
 /// Returns the numbers of the capabilities that a file demonstrates.
-fn numbers_of(file: &File) -> impl Iterator<Item = String> {
+fn demonstrated_capabilities(file: &File) -> impl Iterator<Item = String> {
     let names = file.code.lines().filter_map(|line| line.trim_start().strip_prefix("fn "));
     let tests = names.flat_map(|name| {
         let parts = name.split('_').map(str::to_uppercase);
-        parts.take_while(|part| is_number(part)).filter(|number| !number.starts_with(['T', 'U']))
+        parts
+            .take_while(|part| is_capability_number(part))
+            .filter(|number| !number.starts_with(['T', 'U']))
     });
     let head = file.text.lines().map_while(|line| line.strip_prefix("//!"));
     let shows = file.is_test() || file.path.starts_with("bench/");
     let head: String = head.filter(|_| shows).collect();
-    tests.chain(mentioned(&head).collect::<Vec<_>>())
+    tests.chain(mentioned_capabilities(&head).collect::<Vec<_>>())
 }
 
 /// Returns the numbers in mentions such as `FEATURES A1, B2` in a text.
-fn mentioned(text: &str) -> impl Iterator<Item = String> {
+fn mentioned_capabilities(text: &str) -> impl Iterator<Item = String> {
     text.split("FEATURES ").skip(1).flat_map(|list| {
         let words = list.split([' ', ',']).filter(|word| !word.is_empty());
         let numbers = words.map(|word| word.trim_end_matches([';', ')', ']', '.']));
-        numbers.take_while(|word| is_number(word)).map(str::to_owned).collect::<Vec<_>>()
+        numbers.take_while(|word| is_capability_number(word)).map(str::to_owned).collect::<Vec<_>>()
     })
 }
 
 /// Returns true for a capital letter followed by one or two digits.
-fn is_number(text: &str) -> bool {
+fn is_capability_number(text: &str) -> bool {
     let digits = text.strip_prefix(|c: char| c.is_ascii_uppercase()).unwrap_or("");
     (1..=2).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())
 }

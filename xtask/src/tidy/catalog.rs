@@ -5,17 +5,17 @@ use super::findings::{Finding, Findings};
 use super::tree::Tree;
 
 /// The directories of filters, sources and sinks, each with the list that must name its entries.
-const LISTS: &[(&str, &str)] = &[
+const CATALOG_LISTS: &[(&str, &str)] = &[
     ("crates/filter/src/", "crates/filter/src/catalog.rs"),
     ("crates/endpoint/src/", "crates/endpoint/src/catalog.rs"),
 ];
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
-    for (folder, list) in LISTS {
+    for (folder, list) in CATALOG_LISTS {
         let list_code = tree.file(list).map_or("", |file| file.code.as_str());
         for file in tree.rust().filter(|file| file.path.starts_with(folder) && !file.is_test()) {
-            for (number, name) in descriptions(&file.code) {
-                let module = module(&file.path);
+            for (number, name) in description_constants(&file.code) {
+                let module = module_name(&file.path);
                 let named = [name, "ENTRY"].map(|name| format!("{module}::{name}"));
                 if !named.iter().any(|named| list_code.contains(named)) {
                     let what = format!("`{module}::{name}` is not in {list}");
@@ -24,11 +24,11 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             }
         }
     }
-    examples(tree, found);
+    check_examples(tree, found);
 }
 
 /// Returns the constants of type `Description`, with their lines.
-fn descriptions(code: &str) -> impl Iterator<Item = (usize, &str)> {
+fn description_constants(code: &str) -> impl Iterator<Item = (usize, &str)> {
     code.lines().enumerate().filter_map(|(number, line)| {
         let rest = line.trim_start().strip_prefix("pub const ")?;
         let (name, kind) = rest.split_once(':')?;
@@ -38,14 +38,14 @@ fn descriptions(code: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// Returns the module name of a file: the file's name, or the directory's name for `mod.rs`.
-fn module(path: &str) -> &str {
+fn module_name(path: &str) -> &str {
     let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
     path.rsplit_once('/').map_or(path, |(_, last)| last)
 }
 
 /// Checks that each example file explains its request in a comment. (`cargo xtask test` checks that
 /// the request is accepted.)
-fn examples(tree: &Tree, found: &mut Findings) {
+fn check_examples(tree: &Tree, found: &mut Findings) {
     for file in tree.files.iter().filter(|file| file.has_extension("pipe")) {
         if !file.text.starts_with("# ") {
             let what = "the first line is not a comment: say what the example shows";

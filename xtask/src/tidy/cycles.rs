@@ -17,7 +17,7 @@ pub(super) struct Component {
 /// Returns the components of more than one file, the largest first.
 pub(super) fn components(dependencies: &FileDependencies) -> Vec<Component> {
     let reached: Vec<Vec<bool>> =
-        (0..dependencies.files.len()).map(|at| reachable(dependencies, at)).collect();
+        (0..dependencies.files.len()).map(|at| reachable_from(dependencies, at)).collect();
     let mut found = Vec::new();
     let mut is_done = vec![false; dependencies.files.len()];
     for at in 0..dependencies.files.len() {
@@ -38,7 +38,7 @@ pub(super) fn components(dependencies: &FileDependencies) -> Vec<Component> {
 }
 
 /// Returns a flag for each file: true if the file `from` depends on it, directly or indirectly.
-fn reachable(dependencies: &FileDependencies, from: usize) -> Vec<bool> {
+fn reachable_from(dependencies: &FileDependencies, from: usize) -> Vec<bool> {
     let mut reached = vec![false; dependencies.files.len()];
     let mut open = vec![from];
     while let Some(at) = open.pop() {
@@ -53,8 +53,12 @@ fn reachable(dependencies: &FileDependencies, from: usize) -> Vec<bool> {
 }
 
 /// Describes a shortest cycle in the component: `a.rs → b.rs (b::B, line 3) → a.rs (A, line 1)`.
-pub(super) fn shortest(dependencies: &FileDependencies, component: &Component) -> String {
-    let cycles = component.files.iter().filter_map(|&file| shortest_through(dependencies, file));
+pub(super) fn describe_shortest_cycle(
+    dependencies: &FileDependencies,
+    component: &Component,
+) -> String {
+    let cycles =
+        component.files.iter().filter_map(|&file| shortest_cycle_through(dependencies, file));
     let Some(cycle) = cycles.min_by_key(Vec::len) else { return String::new() };
     let mut text = dependencies.files[cycle[0]].clone();
     for (step, &from) in cycle.iter().enumerate() {
@@ -66,7 +70,7 @@ pub(super) fn shortest(dependencies: &FileDependencies, component: &Component) -
 }
 
 /// Returns the files of a shortest cycle through `start`, or `None` if there is no cycle.
-fn shortest_through(dependencies: &FileDependencies, start: usize) -> Option<Vec<usize>> {
+fn shortest_cycle_through(dependencies: &FileDependencies, start: usize) -> Option<Vec<usize>> {
     let mut before = vec![None; dependencies.files.len()];
     let mut open = VecDeque::from([start]);
     while let Some(at) = open.pop_front() {

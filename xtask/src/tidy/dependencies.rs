@@ -1,15 +1,16 @@
 //! Dependencies between crates, and the entries that every manifest has.
 
 use super::findings::{Finding, Findings};
-use super::manifest::{self, Dependency, Manifest, Use};
+use super::manifest::{self, Dependency, DependencyUse, Manifest};
 use super::rules::{
-    self, AllowedDependencies, ENTRY_POINTS, LIBC_CRATES, OUTSIDE_PRODUCT, PREFIX, UNPREFIXED,
-    WorkspaceCrate,
+    self, AllowedDependencies, ENTRY_POINTS, LIBC_CRATES, OUTSIDE_PRODUCT, PACKAGE_PREFIX,
+    UNPREFIXED_PACKAGES, WorkspaceCrate,
 };
 use super::tree::{File, Tree};
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
-    let aliases = tree.file("Cargo.toml").map(|f| manifest::aliases(&f.text)).unwrap_or_default();
+    let aliases =
+        tree.file("Cargo.toml").map(|f| manifest::workspace_aliases(&f.text)).unwrap_or_default();
     let alias = |name: &str| {
         let known = aliases.iter().find(|(given, _)| given == name);
         known.map_or_else(|| name.to_owned(), |(_, package)| package.clone())
@@ -30,8 +31,8 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 
 fn check_names(folder: &str, file: &File, manifest: &Manifest, found: &mut Findings) {
     let wanted = match folder {
-        folder if UNPREFIXED.contains(&folder) => folder.to_owned(),
-        folder => format!("{PREFIX}{folder}"),
+        folder if UNPREFIXED_PACKAGES.contains(&folder) => folder.to_owned(),
+        folder => format!("{PACKAGE_PREFIX}{folder}"),
     };
     if manifest.name != wanted {
         let what = format!("the package is called `{}`; call it `{wanted}`", manifest.name);
@@ -67,19 +68,21 @@ fn violation(krate: &WorkspaceCrate, dependency: &Dependency) -> Option<String> 
     match (krate.allowed, dependency.used) {
         (AllowedDependencies::Any, _) => None,
         (AllowedDependencies::Only(allowed), _) if allowed.contains(&name) => None,
-        (_, Use::Tests) if name == "testkit" => None,
-        (_, Use::Tests) if to.layer <= krate.layer && to.layer < ENTRY_POINTS => None,
-        (_, Use::Tests) => Some(format!("tests of `{from}` take `{name}`, which is above it")),
-        (_, Use::Product) if to.layer == OUTSIDE_PRODUCT => {
+        (_, DependencyUse::Tests) if name == "testkit" => None,
+        (_, DependencyUse::Tests) if to.layer <= krate.layer && to.layer < ENTRY_POINTS => None,
+        (_, DependencyUse::Tests) => {
+            Some(format!("tests of `{from}` take `{name}`, which is above it"))
+        }
+        (_, DependencyUse::Product) if to.layer == OUTSIDE_PRODUCT => {
             Some(format!("`{from}` takes `{name}`, which is not part of the product"))
         }
-        (_, Use::Product) if to.layer == ENTRY_POINTS && krate.layer == ENTRY_POINTS => {
+        (_, DependencyUse::Product) if to.layer == ENTRY_POINTS && krate.layer == ENTRY_POINTS => {
             Some(format!("the door `{from}` takes the door `{name}`"))
         }
-        (AllowedDependencies::Only([]), Use::Product) => {
+        (AllowedDependencies::Only([]), DependencyUse::Product) => {
             Some(format!("`{from}` takes `{name}`; it may take no crate of the workspace"))
         }
-        (AllowedDependencies::Only(allowed), Use::Product) => {
+        (AllowedDependencies::Only(allowed), DependencyUse::Product) => {
             Some(format!("`{from}` takes `{name}`; it may take {}", allowed.join(", ")))
         }
     }

@@ -4,7 +4,7 @@
 //! In: the file dependencies of [`super::modules`], and the table [`LAYERS`](rules::LAYERS). Out:
 //! the occurrences that count against the ratchets `cycles` and `upward`.
 
-use super::cycles::{CYCLE_MAX, components, shortest};
+use super::cycles::{CYCLE_MAX, components, describe_shortest_cycle};
 use super::findings::{Findings, Occurrence};
 use super::modules::{FileDependencies, file_dependencies};
 use super::rules;
@@ -26,7 +26,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 fn count_cycles(name: &str, base: &str, dependencies: &FileDependencies, found: &mut Findings) {
     for component in components(dependencies).iter().filter(|c| c.files.len() > CYCLE_MAX) {
         let size = component.files.len();
-        let cycle = shortest(dependencies, component);
+        let cycle = describe_shortest_cycle(dependencies, component);
         found.occurrences.push(Occurrence {
             rule: "cycles",
             key: name.to_owned(),
@@ -51,7 +51,8 @@ fn count_upward_dependencies(
     for (from, edges) in dependencies.edges.iter().enumerate() {
         for (to, (path, line)) in edges {
             let (from, to) = (&dependencies.files[from], &dependencies.files[*to]);
-            let (Some(low), Some(high)) = (layer(layers, from), layer(layers, to)) else {
+            let (Some(low), Some(high)) = (layer_of_file(layers, from), layer_of_file(layers, to))
+            else {
                 continue;
             };
             if low < high {
@@ -70,7 +71,7 @@ fn count_upward_dependencies(
 
 /// Returns the layer of the longest module path in the table that contains the file; `None` if no
 /// path contains it.
-fn layer(layers: &[&[&str]], file: &str) -> Option<usize> {
+fn layer_of_file(layers: &[&[&str]], file: &str) -> Option<usize> {
     let module = file.trim_end_matches(".rs").trim_end_matches("/mod");
     let is_in = |path: &str| {
         module.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -4,7 +4,7 @@
 
 /// The purpose for which a crate uses a dependency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Use {
+pub(super) enum DependencyUse {
     /// Used by the crate itself, or its build script.
     Product,
     /// Used by its tests only.
@@ -16,7 +16,7 @@ pub(super) enum Use {
 pub(super) struct Dependency {
     /// The package name, without the prefix of the workspace.
     pub(super) name: String,
-    pub(super) used: Use,
+    pub(super) used: DependencyUse,
     /// The line number, from 1.
     pub(super) line: usize,
 }
@@ -45,7 +45,7 @@ pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
             // `[dependencies.sys]` is a dependency by its header.
             if let Some((used, name)) = use_of_table(&table).and_then(|(u, rest)| Some((u, rest?)))
             {
-                manifest.add(alias(name), used, number);
+                manifest.add_dependency(alias(name), used, number);
             }
             continue;
         }
@@ -54,8 +54,8 @@ pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
         match use_of_table(&table) {
             Some((used, None)) => {
                 let name = unquote(key.split('.').next().unwrap_or(key));
-                let name = package(value).map_or_else(|| alias(name), str::to_owned);
-                manifest.add(name, used, number);
+                let name = package_key(value).map_or_else(|| alias(name), str::to_owned);
+                manifest.add_dependency(name, used, number);
             }
             Some((_, Some(_))) if key == "package" => {
                 if let Some(last) = manifest.dependencies.last_mut() {
@@ -71,7 +71,7 @@ pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
 }
 
 /// Returns the names of the workspace dependencies, with their packages.
-pub(super) fn aliases(text: &str) -> Vec<(String, String)> {
+pub(super) fn workspace_aliases(text: &str) -> Vec<(String, String)> {
     let mut here = false;
     let mut found = Vec::new();
     for line in text.lines().map(str::trim) {
@@ -79,21 +79,21 @@ pub(super) fn aliases(text: &str) -> Vec<(String, String)> {
             here = line == "[workspace.dependencies]";
         } else if let (true, Some((key, value))) = (here, line.split_once('=')) {
             let name = unquote(key.trim());
-            found.push((name.to_owned(), package(value).unwrap_or(name).to_owned()));
+            found.push((name.to_owned(), package_key(value).unwrap_or(name).to_owned()));
         }
     }
     found
 }
 
 impl Manifest {
-    fn add(&mut self, name: String, used: Use, number: usize) {
+    fn add_dependency(&mut self, name: String, used: DependencyUse, number: usize) {
         let name = without_prefix(&name).to_owned();
         self.dependencies.push(Dependency { name, used, line: number + 1 });
     }
 }
 
 /// Returns the use that a table header declares, and the dependency in the header, if any.
-fn use_of_table(table: &str) -> Option<(Use, Option<&str>)> {
+fn use_of_table(table: &str) -> Option<(DependencyUse, Option<&str>)> {
     let table = match table.strip_prefix("target.") {
         // `target.'cfg(unix)'.dependencies`: the condition does not matter.
         Some(rest) => rest.rsplit_once("'.").map_or(rest, |(_, last)| last),
@@ -101,14 +101,14 @@ fn use_of_table(table: &str) -> Option<(Use, Option<&str>)> {
     };
     let (kind, name) = table.split_once('.').map_or((table, None), |(k, n)| (k, Some(n)));
     match kind {
-        "dependencies" | "build-dependencies" => Some((Use::Product, name.map(unquote))),
-        "dev-dependencies" => Some((Use::Tests, name.map(unquote))),
+        "dependencies" | "build-dependencies" => Some((DependencyUse::Product, name.map(unquote))),
+        "dev-dependencies" => Some((DependencyUse::Tests, name.map(unquote))),
         _ => None,
     }
 }
 
 /// Returns the value of the `package` key of an inline table.
-fn package(value: &str) -> Option<&str> {
+fn package_key(value: &str) -> Option<&str> {
     let at = value.find("package")?;
     let rest = value[at + "package".len()..].trim_start().strip_prefix('=')?;
     rest.trim_start().strip_prefix('"')?.split('"').next().map(without_prefix)
@@ -119,7 +119,7 @@ fn unquote(text: &str) -> &str {
 }
 
 fn without_prefix(package: &str) -> &str {
-    package.strip_prefix(super::rules::PREFIX).unwrap_or(package)
+    package.strip_prefix(super::rules::PACKAGE_PREFIX).unwrap_or(package)
 }
 
 #[cfg(test)]
@@ -145,8 +145,8 @@ mod tests {
         assert_eq!(names, all);
         assert_eq!(manifest.name, "streamline-x");
         assert!(manifest.lints);
-        assert_eq!(manifest.dependencies[7].used, Use::Tests);
-        assert_eq!(manifest.dependencies[8].used, Use::Product);
+        assert_eq!(manifest.dependencies[7].used, DependencyUse::Tests);
+        assert_eq!(manifest.dependencies[8].used, DependencyUse::Product);
         assert_eq!(manifest.dependencies[0].line, 6);
     }
 
@@ -155,7 +155,7 @@ mod tests {
         let text = "[workspace.dependencies]\n\
             abi = { package = \"streamline-abi\", path = \"a\" }\n\
             libc = \"0.2\"\n[profile.dev]\ndebug = 1\n";
-        let found = aliases(text);
+        let found = workspace_aliases(text);
         assert_eq!(found[0], ("abi".to_owned(), "abi".to_owned()));
         assert_eq!(found[1], ("libc".to_owned(), "libc".to_owned()));
         assert_eq!(found.len(), 2);

@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 pub(crate) const CEILINGS: &str = "xtask/ratchets";
 
 /// Rules with ratchets in the order of the table, each with the meaning of its count.
-pub(crate) const RULES: &[(&str, &str)] = &[
+pub(crate) const RATCHETED_RULES: &[(&str, &str)] = &[
     ("cycles", "files in cycles of more than three"),
     ("upward", "arrows between files that point to a higher layer"),
     ("openers", "doc comments that open with a question word, or dodge one"),
@@ -34,7 +34,7 @@ pub(crate) const RULES: &[(&str, &str)] = &[
 
 /// Rule and key of the ceiling for the product's size, which `cargo xtask lines` checks. The
 /// ratchet does not change this ceiling.
-const PRODUCT: (&str, &str) = ("lines", "product");
+const PRODUCT_SIZE_KEY: (&str, &str) = ("lines", "product");
 
 /// Maximum number of occurrences that an error names.
 const OCCURRENCES_MAX: usize = 5;
@@ -43,9 +43,9 @@ type Sums = BTreeMap<(String, String), usize>;
 
 /// Reports every key above its ceiling.
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
-    let ceilings = read(tree);
-    let sums = sums(&found.occurrences);
-    let mut slack = slack(&ceilings, &sums);
+    let ceilings = read_ceilings(tree);
+    let sums = sum_by_key(&found.occurrences);
+    let mut slack = slack_by_rule(&ceilings, &sums);
     for ((rule, key), sum) in &sums {
         let ceiling = ceilings.get(&(rule.clone(), key.clone())).copied().unwrap_or(0);
         let ceiling = ceiling + take_slack(&mut slack, rule, sum.saturating_sub(ceiling));
@@ -60,7 +60,9 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 /// Returns the maximum number of lines of the product, or `None` if the file of ceilings has no
 /// such row.
 pub(crate) fn baseline(tree: &Tree) -> Option<usize> {
-    read(tree).get(&(PRODUCT.0.to_owned(), PRODUCT.1.to_owned())).copied()
+    read_ceilings(tree)
+        .get(&(PRODUCT_SIZE_KEY.0.to_owned(), PRODUCT_SIZE_KEY.1.to_owned()))
+        .copied()
 }
 
 /// Returns the error for a key above its ceiling, which names occurrences; `None` if no occurrence
@@ -74,7 +76,7 @@ fn ceiling_error<'c>(
     let places: Vec<&Occurrence> = occurrences.iter().filter(of_key).collect();
     let first = places.first()?;
     let (rule, key) = (first.rule, &first.key);
-    let name = RULES.iter().find(|(name, _)| *name == rule).map_or("", |(_, what)| what);
+    let name = RATCHETED_RULES.iter().find(|(name, _)| *name == rule).map_or("", |(_, what)| what);
     let mut what = match places.as_slice() {
         [one] => one.what.clone(),
         several if several.len() <= OCCURRENCES_MAX => {
@@ -88,7 +90,7 @@ fn ceiling_error<'c>(
     Some(Finding { rule, path: first.path.clone(), line, what })
 }
 
-fn sums(occurrences: &[Occurrence]) -> Sums {
+fn sum_by_key(occurrences: &[Occurrence]) -> Sums {
     let mut sums = Sums::new();
     for place in occurrences {
         *sums.entry((place.rule.to_owned(), place.key.clone())).or_default() += place.weight;
@@ -97,7 +99,7 @@ fn sums(occurrences: &[Occurrence]) -> Sums {
 }
 
 /// Returns, for each rule, the total amount by which keys are below their ceilings.
-fn slack(ceilings: &Sums, sums: &Sums) -> BTreeMap<String, usize> {
+fn slack_by_rule(ceilings: &Sums, sums: &Sums) -> BTreeMap<String, usize> {
     let mut slack = BTreeMap::new();
     for (key, ceiling) in ceilings {
         let sum = sums.get(key).copied().unwrap_or(0);
@@ -114,7 +116,7 @@ fn take_slack(slack: &mut BTreeMap<String, usize>, rule: &str, wanted: usize) ->
     taken
 }
 
-fn read(tree: &Tree) -> Sums {
+fn read_ceilings(tree: &Tree) -> Sums {
     let text = tree.file(CEILINGS).map_or("", |file| file.text.as_str());
     let rows = text.lines().filter(|line| !line.starts_with('#'));
     rows.filter_map(|line| {
@@ -129,15 +131,15 @@ fn read(tree: &Tree) -> Sums {
 /// slack of other keys, and remains an error if that is not enough; the ceilings of a new rule are
 /// the current sums.
 pub(super) fn lowered_ceilings(tree: &Tree, occurrences: &[Occurrence]) -> String {
-    let ceilings = read(tree);
-    let sums = sums(occurrences);
-    let mut slack = slack(&ceilings, &sums);
+    let ceilings = read_ceilings(tree);
+    let sums = sum_by_key(occurrences);
+    let mut slack = slack_by_rule(&ceilings, &sums);
     let mut text = String::from(
         "# What may only become less: a rule, a crate or file, a number. Nobody edits this file:\n\
          # `cargo xtask tidy --ratchet` lowers the numbers, and lets them follow moved code.\n",
     );
     if let Some(lines) = baseline(tree) {
-        let _ = writeln!(text, "{} {} {lines}", PRODUCT.0, PRODUCT.1);
+        let _ = writeln!(text, "{} {} {lines}", PRODUCT_SIZE_KEY.0, PRODUCT_SIZE_KEY.1);
     }
     for ((rule, key), sum) in &sums {
         let is_new = !ceilings.keys().any(|(known, _)| known == rule);
@@ -155,14 +157,14 @@ pub(super) fn lowered_ceilings(tree: &Tree, occurrences: &[Occurrence]) -> Strin
 
 /// Returns a table of all sums, by crate.
 pub(super) fn report(tree: &Tree, occurrences: &[Occurrence]) -> String {
-    let lines = crate::lines::by_crate(tree);
+    let lines = crate::lines::counts_by_crate(tree);
     let crates = tree.crates();
     let names = crates.iter().map(|(_, name)| name.as_str()).chain([""]);
     let mut text = format!("{:12}{:>8}", "crate", "lines");
-    RULES.iter().for_each(|(rule, _)| text += &format!("{rule:>10}"));
+    RATCHETED_RULES.iter().for_each(|(rule, _)| text += &format!("{rule:>10}"));
     let mut row = |name: &str, lines: usize, of: &dyn Fn(&Occurrence) -> bool| {
         let _ = write!(text, "\n{name:12}{lines:>8}");
-        for (rule, _) in RULES {
+        for (rule, _) in RATCHETED_RULES {
             let here = occurrences.iter().filter(|place| place.rule == *rule && of(place));
             let _ = write!(text, "{:>10}", here.map(|place| place.weight).sum::<usize>());
         }
@@ -173,7 +175,7 @@ pub(super) fn report(tree: &Tree, occurrences: &[Occurrence]) -> String {
     }
     row("in all", lines.values().map(|count| count.1).sum(), &|_| true);
     text += "\n\n";
-    for (rule, what) in RULES {
+    for (rule, what) in RATCHETED_RULES {
         let _ = writeln!(text, "{rule:10}{what}");
     }
     text

@@ -224,9 +224,9 @@ pub(super) fn named(name: &str) -> Option<&'static WorkspaceCrate> {
 }
 
 /// Prefix of package names in the workspace.
-pub(super) const PREFIX: &str = "streamline-";
+pub(super) const PACKAGE_PREFIX: &str = "streamline-";
 /// Packages without the prefix: `xtask`, for which `cargo xtask` is an alias, and the library.
-pub(super) const UNPREFIXED: &[&str] = &["xtask", "streamline"];
+pub(super) const UNPREFIXED_PACKAGES: &[&str] = &["xtask", "streamline"];
 
 /// Crates that may depend on `libc`.
 pub(super) const LIBC_CRATES: &[&str] = &["sys", "testkit", "bench"];

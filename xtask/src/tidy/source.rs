@@ -36,25 +36,27 @@ fn blank_text(text: &str, literals: bool) -> String {
 fn end_of_text(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     match chars[at] {
-        '/' if next == Some('/') => find(chars, at, |rest| rest[0] == '\n'),
-        '/' if next == Some('*') => block_comment(chars, at),
-        '"' => string(chars, at + 1),
-        'r' if !in_word(chars, at) => raw_string(chars, at, at + 1),
-        'b' | 'c' if !in_word(chars, at) && next == Some('r') => raw_string(chars, at, at + 2),
-        '\'' => character(chars, at),
+        '/' if next == Some('/') => find_end(chars, at, |rest| rest[0] == '\n'),
+        '/' if next == Some('*') => end_of_block_comment(chars, at),
+        '"' => end_of_string(chars, at + 1),
+        'r' if !is_inside_word(chars, at) => end_of_raw_string(chars, at, at + 1),
+        'b' | 'c' if !is_inside_word(chars, at) && next == Some('r') => {
+            end_of_raw_string(chars, at, at + 2)
+        }
+        '\'' => end_of_character(chars, at),
         _ => at,
     }
 }
 
-fn find(chars: &[char], from: usize, end: impl Fn(&[char]) -> bool) -> usize {
+fn find_end(chars: &[char], from: usize, end: impl Fn(&[char]) -> bool) -> usize {
     (from..chars.len()).find(|&at| end(&chars[at..])).unwrap_or(chars.len())
 }
 
-fn in_word(chars: &[char], at: usize) -> bool {
-    at > 0 && is_word(chars[at - 1])
+fn is_inside_word(chars: &[char], at: usize) -> bool {
+    at > 0 && is_word_character(chars[at - 1])
 }
 
-fn block_comment(chars: &[char], from: usize) -> usize {
+fn end_of_block_comment(chars: &[char], from: usize) -> usize {
     let (mut at, mut depth) = (from + 2, 1);
     while at < chars.len() && depth > 0 {
         match (chars[at], chars.get(at + 1)) {
@@ -67,7 +69,7 @@ fn block_comment(chars: &[char], from: usize) -> usize {
 }
 
 /// Returns the end of a string literal. `from` is the position after the opening quote.
-fn string(chars: &[char], from: usize) -> usize {
+fn end_of_string(chars: &[char], from: usize) -> usize {
     let mut at = from;
     while at < chars.len() {
         match chars[at] {
@@ -81,7 +83,7 @@ fn string(chars: &[char], from: usize) -> usize {
 
 /// Returns the end of the raw string whose hashes begin at `from`, or `at` if no raw string begins
 /// there (as in `r#type` or `rest`).
-fn raw_string(chars: &[char], at: usize, from: usize) -> usize {
+fn end_of_raw_string(chars: &[char], at: usize, from: usize) -> usize {
     let hashes = chars[from..].iter().take_while(|&&c| c == '#').count();
     if chars.get(from + hashes) != Some(&'"') {
         return at;
@@ -89,19 +91,21 @@ fn raw_string(chars: &[char], at: usize, from: usize) -> usize {
     let closes = |rest: &[char]| {
         rest[0] == '"' && rest.len() > hashes && rest[1..=hashes].iter().all(|&c| c == '#')
     };
-    (find(chars, from + hashes + 1, closes) + 1 + hashes).min(chars.len())
+    (find_end(chars, from + hashes + 1, closes) + 1 + hashes).min(chars.len())
 }
 
 /// Returns the end of a character literal, or `at` for a lifetime.
-fn character(chars: &[char], at: usize) -> usize {
+fn end_of_character(chars: &[char], at: usize) -> usize {
     match (chars.get(at + 1), chars.get(at + 2)) {
-        (Some('\\'), Some(_)) => (find(chars, at + 3, |rest| rest[0] == '\'') + 1).min(chars.len()),
+        (Some('\\'), Some(_)) => {
+            (find_end(chars, at + 3, |rest| rest[0] == '\'') + 1).min(chars.len())
+        }
         (Some(_), Some('\'')) => at + 3,
         _ => at,
     }
 }
 
-fn is_word(c: char) -> bool {
+fn is_word_character(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
@@ -116,7 +120,7 @@ pub(crate) fn count_word(text: &str, word: &str) -> usize {
         .filter(|(at, _)| {
             let before = text[..*at].chars().next_back();
             let after = text[at + word.len()..].chars().next();
-            !before.is_some_and(is_word) && !after.is_some_and(is_word)
+            !before.is_some_and(is_word_character) && !after.is_some_and(is_word_character)
         })
         .count()
 }

@@ -43,19 +43,19 @@ impl PlantedTree {
             );
             tree.add_crate(name, to);
         }
-        tree.put("Cargo.toml", workspace.as_bytes());
+        tree.write_file("Cargo.toml", workspace.as_bytes());
         for (path, _) in SLEEP_EXCEPTIONS {
-            tree.put(path, b"//! Sleeps, as it may.\nfn f() { std::thread::sleep(T) }\n");
+            tree.write_file(path, b"//! Sleeps, as it may.\nfn f() { std::thread::sleep(T) }\n");
         }
         for (path, _) in TIME_EXCEPTIONS {
-            tree.put(path, b"//! Waits, for all others.\n");
+            tree.write_file(path, b"//! Waits, for all others.\n");
         }
         tree
     }
 
     fn add_crate(&self, name: &str, to: &[&str]) {
         let to: String = to.iter().map(|to| format!("{to}.workspace = true\n")).collect();
-        self.put(
+        self.write_file(
             &format!("crates/{name}/Cargo.toml"),
             format!(
                 "[package]\nname = \"streamline-{name}\"\n\n[lints]\nworkspace = true\n\n\
@@ -64,21 +64,21 @@ impl PlantedTree {
             .as_bytes(),
         );
         let word = if name == "buffer" { "deny" } else { "forbid" };
-        self.put(
+        self.write_file(
             &format!("crates/{name}/src/lib.rs"),
             format!("//! The room.\n#![{word}(unsafe_code)]\n").as_bytes(),
         );
     }
 
-    pub(crate) fn put(&self, path: &str, bytes: &[u8]) {
+    pub(crate) fn write_file(&self, path: &str, bytes: &[u8]) {
         let path = self.0.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();
     }
 
-    pub(crate) fn append(&self, path: &str, text: &str) {
+    pub(crate) fn append_text(&self, path: &str, text: &str) {
         let old = fs::read_to_string(self.0.join(path)).unwrap();
-        self.put(path, (old + text).as_bytes());
+        self.write_file(path, (old + text).as_bytes());
     }
 
     pub(crate) fn read(&self) -> Tree {
@@ -125,7 +125,7 @@ fn disallowed_dependency_is_found() {
 fn disallowed_dependency_under_an_alias_is_found() {
     let tree = PlantedTree::clean();
     let line = "bytes = { package = \"streamline-buffer\", path = \"../buffer\" }\n";
-    tree.append("crates/filter/Cargo.toml", line);
+    tree.append_text("crates/filter/Cargo.toml", line);
     tree.assert_found("arrows", "crates/filter/Cargo.toml:9", "`filter` takes `buffer`");
 }
 
@@ -133,7 +133,7 @@ fn disallowed_dependency_under_an_alias_is_found() {
 fn disallowed_dependency_for_one_target_is_found() {
     let tree = PlantedTree::clean();
     let line = "[target.'cfg(unix)'.dependencies]\nengine.workspace = true\n";
-    tree.append("crates/buffer/Cargo.toml", line);
+    tree.append_text("crates/buffer/Cargo.toml", line);
     tree.assert_found("arrows", "crates/buffer/Cargo.toml:10", "`buffer` takes `engine`");
 }
 
@@ -154,9 +154,9 @@ fn entry_point_that_depends_on_another_is_found() {
 #[test]
 fn tests_may_depend_on_lower_layers_only() {
     let tree = PlantedTree::clean();
-    tree.append("crates/engine/Cargo.toml", "[dev-dependencies]\nabi.workspace = true\n");
+    tree.append_text("crates/engine/Cargo.toml", "[dev-dependencies]\nabi.workspace = true\n");
     assert!(tree.check().errors.is_empty());
-    tree.append("crates/buffer/Cargo.toml", "[dev-dependencies]\ncli.workspace = true\n");
+    tree.append_text("crates/buffer/Cargo.toml", "[dev-dependencies]\ncli.workspace = true\n");
     tree.assert_found("arrows", "crates/buffer/Cargo.toml:10", "tests of `buffer` take `cli`");
 }
 
@@ -164,14 +164,17 @@ fn tests_may_depend_on_lower_layers_only() {
 fn product_dependency_on_a_test_crate_is_found() {
     let tree = PlantedTree::clean();
     tree.add_crate("testkit", &[]);
-    tree.append("crates/engine/Cargo.toml", "streamline-testkit = { path = \"../testkit\" }\n");
+    tree.append_text(
+        "crates/engine/Cargo.toml",
+        "streamline-testkit = { path = \"../testkit\" }\n",
+    );
     tree.assert_found("arrows", "crates/engine/Cargo.toml:10", "not part of the product");
 }
 
 #[test]
 fn libc_outside_the_allowed_crates_is_found() {
     let tree = PlantedTree::clean();
-    tree.append("crates/buffer/Cargo.toml", "libc = \"0.2\"\n");
+    tree.append_text("crates/buffer/Cargo.toml", "libc = \"0.2\"\n");
     tree.assert_found("arrows", "crates/buffer/Cargo.toml:9", "takes libc");
 }
 
@@ -185,32 +188,38 @@ fn crate_without_a_row_is_found() {
 #[test]
 fn wrong_names_and_missing_lints_are_found() {
     let tree = PlantedTree::clean();
-    tree.put("crates/abi/Cargo.toml", b"[package]\nname = \"abi\"\n[lints]\nworkspace = true\n");
+    tree.write_file(
+        "crates/abi/Cargo.toml",
+        b"[package]\nname = \"abi\"\n[lints]\nworkspace = true\n",
+    );
     tree.assert_found("names", "crates/abi/Cargo.toml", "call it `streamline-abi`");
-    tree.put("crates/abi/Cargo.toml", b"[package]\nname = \"streamline-abi\"\n");
+    tree.write_file("crates/abi/Cargo.toml", b"[package]\nname = \"streamline-abi\"\n");
     tree.assert_found("names", "crates/abi/Cargo.toml", "lints");
 }
 
 #[test]
 fn root_without_the_unsafe_attribute_is_found() {
     let tree = PlantedTree::clean();
-    tree.put("crates/filter/src/lib.rs", b"//! Says #![forbid(unsafe_code)] in words only.\n");
+    tree.write_file(
+        "crates/filter/src/lib.rs",
+        b"//! Says #![forbid(unsafe_code)] in words only.\n",
+    );
     tree.assert_found("fences", "crates/filter/src/lib.rs", "#![forbid(unsafe_code)]");
 }
 
 #[test]
 fn unsafe_code_outside_allowed_files_is_found() {
     let tree = PlantedTree::clean();
-    tree.put("xtask/ratchets", b"unsafe crates/buffer/src/signal.rs 1\n");
-    tree.put("crates/buffer/src/signal.rs", b"//! A bell.\nfn f() { unsafe { g() } }\n");
+    tree.write_file("xtask/ratchets", b"unsafe crates/buffer/src/signal.rs 1\n");
+    tree.write_file("crates/buffer/src/signal.rs", b"//! A bell.\nfn f() { unsafe { g() } }\n");
     tree.assert_found("fences", "crates/buffer/src/signal.rs:2", "outside the fence");
 }
 
 #[test]
 fn unsafe_code_in_a_test_of_a_safe_crate_is_found() {
     let tree = PlantedTree::clean();
-    tree.put("xtask/ratchets", b"unsafe crates/filter/tests/a.rs 1\n");
-    tree.put("crates/filter/tests/a.rs", b"//! A test.\nunsafe fn f() {}\n");
+    tree.write_file("xtask/ratchets", b"unsafe crates/filter/tests/a.rs 1\n");
+    tree.write_file("crates/filter/tests/a.rs", b"//! A test.\nunsafe fn f() {}\n");
     tree.assert_found("fences", "crates/filter/tests/a.rs:2", "outside the fence");
 }
 
@@ -224,11 +233,11 @@ fn io_in_a_crate_without_io_is_found() {
         "fn f() { println!(); }",
     ] {
         let tree = PlantedTree::clean();
-        tree.put("crates/filter/src/a.rs", format!("//! A.\n{line}\n").as_bytes());
+        tree.write_file("crates/filter/src/a.rs", format!("//! A.\n{line}\n").as_bytes());
         tree.assert_found("silence", "crates/filter/src/a.rs:2", "no I/O");
-        tree.put("crates/engine/src/a.rs", format!("//! A.\n{line}\n").as_bytes());
+        tree.write_file("crates/engine/src/a.rs", format!("//! A.\n{line}\n").as_bytes());
         let tests = format!("//! A.\n#[cfg(test)]\nmod tests {{\n    {line}\n}}\n");
-        tree.put("crates/filter/src/a.rs", tests.as_bytes());
+        tree.write_file("crates/filter/src/a.rs", tests.as_bytes());
         assert!(tree.check().errors.is_empty(), "{line}");
     }
 }
@@ -253,7 +262,7 @@ fn text_that_breaks_a_rule_is_found() {
         ("blanks", "crates/abi/src/a.rs", "//! A."),
     ] {
         let tree = PlantedTree::clean();
-        tree.put(place.split(':').next().unwrap_or(place), text.as_bytes());
+        tree.write_file(place.split(':').next().unwrap_or(place), text.as_bytes());
         tree.assert_found(rule, place, "");
     }
 }
@@ -272,10 +281,10 @@ fn test_that_may_fail_by_chance_is_found() {
         ),
     ] {
         let tree = PlantedTree::clean();
-        tree.put("crates/engine/src/a.rs", module(code).as_bytes());
+        tree.write_file("crates/engine/src/a.rs", module(code).as_bytes());
         tree.assert_found("chance", "crates/engine/src/a.rs:4", what);
-        tree.put("crates/engine/src/a.rs", b"//! A.\n");
-        tree.put("crates/engine/tests/b.rs", format!("//! B.\n{code}\n").as_bytes());
+        tree.write_file("crates/engine/src/a.rs", b"//! A.\n");
+        tree.write_file("crates/engine/tests/b.rs", format!("//! B.\n{code}\n").as_bytes());
         tree.assert_found("chance", "crates/engine/tests/b.rs:2", what);
     }
     for fine in [
@@ -286,22 +295,22 @@ fn test_that_may_fail_by_chance_is_found() {
         "testkit::runs_alone(\"a\");\nlet open = read_dir(\"/proc/self/fd\").unwrap().count();",
     ] {
         let tree = PlantedTree::clean();
-        tree.put("crates/engine/src/a.rs", module(fine).as_bytes());
+        tree.write_file("crates/engine/src/a.rs", module(fine).as_bytes());
         let found = tree.check();
         assert!(found.errors.is_empty(), "{fine}: {found:#?}");
     }
     let tree = PlantedTree::clean();
     let product = b"//! A.\nfn f() { assert!(begin.elapsed() < Duration::from_secs(1)) }\n";
-    tree.put("crates/engine/src/a.rs", product);
+    tree.write_file("crates/engine/src/a.rs", product);
     assert!(tree.check().errors.is_empty(), "the product may be in a hurry");
 }
 
 #[test]
 fn large_binary_is_found() {
     let tree = PlantedTree::clean();
-    tree.put("examples/a.pcap", &[0; 99_000]);
+    tree.write_file("examples/a.pcap", &[0; 99_000]);
     assert!(tree.check().errors.is_empty());
-    tree.put("examples/a.pcap", &[0; 101_000]);
+    tree.write_file("examples/a.pcap", &[0; 101_000]);
     tree.assert_found("binaries", "examples/a.pcap", "101000 bytes");
 }
 
@@ -315,23 +324,23 @@ fn dangling_reference_in_a_document_is_found() {
         ("crates/abi/src/a.rs", "//! Reason: docs/book/decisions/0009-gone.md.\n", "0009-gone"),
     ] {
         let tree = PlantedTree::clean();
-        tree.put(path, text.as_bytes());
+        tree.write_file(path, text.as_bytes());
         tree.assert_found("paths", path, words);
     }
     let tree = PlantedTree::clean();
     let text = "`crates/abi/src/lib.rs`, `abi/src`, `tcp/udp`, `crates/<name>`, `a.rs`\n\
                 ```\n`crates/gone`\n```\n";
-    tree.put("README.md", text.as_bytes());
+    tree.write_file("README.md", text.as_bytes());
     assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
 }
 
 #[test]
 fn page_missing_from_its_index_is_found() {
     let tree = PlantedTree::clean();
-    tree.put("docs/book/SUMMARY.md", b"- [Tour](01-tour.md)\n");
-    tree.put("docs/book/01-tour.md", b"# Tour\n");
+    tree.write_file("docs/book/SUMMARY.md", b"- [Tour](01-tour.md)\n");
+    tree.write_file("docs/book/01-tour.md", b"# Tour\n");
     assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
-    tree.put("docs/book/02-lost.md", b"# Lost\n");
+    tree.write_file("docs/book/02-lost.md", b"# Lost\n");
     tree.assert_found("index", "docs/book/02-lost.md", "does not list");
 }
 
@@ -339,19 +348,22 @@ fn page_missing_from_its_index_is_found() {
 fn filter_missing_from_the_catalog_is_found() {
     let tree = PlantedTree::clean();
     let filter = b"//! `dport`.\npub const DPORT: Description = Description { ..EMPTY };\n";
-    tree.put("crates/filter/src/transport/dport.rs", filter);
-    tree.put("crates/filter/src/catalog.rs", b"//! The list.\n// transport::dport::DPORT\n");
+    tree.write_file("crates/filter/src/transport/dport.rs", filter);
+    tree.write_file("crates/filter/src/catalog.rs", b"//! The list.\n// transport::dport::DPORT\n");
     tree.assert_found("catalog", "crates/filter/src/transport/dport.rs:2", "`dport::DPORT`");
-    tree.append("crates/filter/src/catalog.rs", "const F: &[D] = &[&transport::dport::DPORT];\n");
+    tree.append_text(
+        "crates/filter/src/catalog.rs",
+        "const F: &[D] = &[&transport::dport::DPORT];\n",
+    );
     assert!(tree.check().errors.is_empty());
 }
 
 #[test]
 fn example_without_a_comment_is_found() {
     let tree = PlantedTree::clean();
-    tree.put("examples/a.pipe", b"replay a.pcap | count\n");
+    tree.write_file("examples/a.pipe", b"replay a.pcap | count\n");
     tree.assert_found("examples", "examples/a.pipe:1", "say what the example shows");
-    tree.put("examples/a.pipe", b"# Counts.\n");
+    tree.write_file("examples/a.pipe", b"# Counts.\n");
     tree.assert_found("examples", "examples/a.pipe", "no request");
 }
 
@@ -360,10 +372,10 @@ fn capability_without_a_test_is_found() {
     const PAGE: &str = "docs/book/capabilities.md";
     let page = |rows: &str| {
         let tree = PlantedTree::clean();
-        tree.put("docs/book/SUMMARY.md", b"- [Capabilities](capabilities.md)\n");
-        tree.put("crates/abi/tests/a.rs", b"//! Shows: FEATURES D9, E1; and more.\n");
-        tree.put("crates/abi/tests/b.rs", b"//! Tests.\nfn k4_t10_it_counts() {}\n");
-        tree.put(
+        tree.write_file("docs/book/SUMMARY.md", b"- [Capabilities](capabilities.md)\n");
+        tree.write_file("crates/abi/tests/a.rs", b"//! Shows: FEATURES D9, E1; and more.\n");
+        tree.write_file("crates/abi/tests/b.rs", b"//! Tests.\nfn k4_t10_it_counts() {}\n");
+        tree.write_file(
             PAGE,
             format!("| # | what | state | where |\n|---|---|---|---|\n{rows}").as_bytes(),
         );

@@ -21,7 +21,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             check_local_paths(file, found);
         }
         if file.is_written() {
-            check_blanks(file, found);
+            check_trailing_blanks(file, found);
             check_unfinished(file, found);
         }
         if file.is_rust() {
@@ -46,7 +46,7 @@ fn check_local_paths(file: &File, found: &mut Findings) {
     }
 }
 
-fn check_blanks(file: &File, found: &mut Findings) {
+fn check_trailing_blanks(file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
         if line.ends_with([' ', '\t', '\r']) {
             found.push(Finding::line("blanks", file, number + 1, "blanks at the end of the line"));

@@ -76,7 +76,7 @@ pub(crate) fn disabled_ranges(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
-        match attribute(tokens, at) {
+        match parse_attribute(tokens, at) {
             Some(cfg) if cfg.is_disabled => {
                 let end = match cfg.is_inner {
                     true => end_of_group(tokens, at),
@@ -101,7 +101,7 @@ struct Attribute {
     is_disabled: bool,
 }
 
-fn attribute(tokens: &[Token<'_>], at: usize) -> Option<Attribute> {
+fn parse_attribute(tokens: &[Token<'_>], at: usize) -> Option<Attribute> {
     let text = |at: usize| tokens.get(at).map(|token| token.text);
     let is_inner = text(at + 1) == Some("!");
     let open = at + 1 + usize::from(is_inner);
@@ -109,12 +109,12 @@ fn attribute(tokens: &[Token<'_>], at: usize) -> Option<Attribute> {
         return None;
     }
     let end = closing_index(tokens, open);
-    let is_disabled = text(open + 1) == Some("cfg") && !evaluate(tokens, &mut (open + 3));
+    let is_disabled = text(open + 1) == Some("cfg") && !evaluate_cfg(tokens, &mut (open + 3));
     Some(Attribute { end, is_inner, is_disabled })
 }
 
 /// Evaluates the `cfg` predicate that begins at `at`, and advances `at` past it.
-fn evaluate(tokens: &[Token<'_>], at: &mut usize) -> bool {
+fn evaluate_cfg(tokens: &[Token<'_>], at: &mut usize) -> bool {
     let name = tokens.get(*at).map_or("", |token| token.text);
     *at += 1;
     if tokens.get(*at).is_none_or(|token| token.text != "(") {
@@ -128,7 +128,7 @@ fn evaluate(tokens: &[Token<'_>], at: &mut usize) -> bool {
     *at += 1;
     let mut inner = Vec::new();
     while *at + 1 < end {
-        inner.push(evaluate(tokens, at));
+        inner.push(evaluate_cfg(tokens, at));
         // The comma, or the closing bracket.
         *at += 1;
     }
@@ -170,7 +170,7 @@ fn end_of_group(tokens: &[Token<'_>], mut at: usize) -> usize {
 
 /// Returns the index after the item, statement or field that begins at `at`, with its attributes.
 fn end_of_item(tokens: &[Token<'_>], mut at: usize) -> usize {
-    while let Some(attribute) = attribute(tokens, at) {
+    while let Some(attribute) = parse_attribute(tokens, at) {
         at = attribute.end;
     }
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
@@ -180,14 +180,14 @@ fn end_of_item(tokens: &[Token<'_>], mut at: usize) -> usize {
             at = closing_index(tokens, at);
         }
     }
-    const ITEMS: &[&str] = &[
+    const ITEM_KEYWORDS: &[&str] = &[
         "async", "const", "enum", "extern", "fn", "impl", "let", "mod", "static", "struct",
         "trait", "type", "union", "unsafe", "use",
     ];
     // These end with a semicolon, whatever braces they hold.
     let is_line = ["use", "let", "static", "type"].contains(&text(at))
         || text(at) == "const" && !["fn", "unsafe", "{"].contains(&text(at + 1));
-    let is_item = ITEMS.contains(&text(at));
+    let is_item = ITEM_KEYWORDS.contains(&text(at));
     while at < tokens.len() {
         match text(at) {
             ";" => return at + 1,

@@ -55,7 +55,7 @@ impl Tree {
     /// Reads the tree under `root`.
     pub(crate) fn read(root: &Path) -> io::Result<Self> {
         let mut files = Vec::new();
-        collect(root, "", &mut files)?;
+        collect_files(root, "", &mut files)?;
         files.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(Self { files })
     }
@@ -108,7 +108,7 @@ pub(crate) fn crate_of<'c>(crates: &'c [(String, String)], path: &str) -> &'c st
     within.max_by_key(|(base, _)| base.len()).map_or("", |(_, name)| name)
 }
 
-fn collect(root: &Path, folder: &str, files: &mut Vec<File>) -> io::Result<()> {
+fn collect_files(root: &Path, folder: &str, files: &mut Vec<File>) -> io::Result<()> {
     for entry in fs::read_dir(root.join(folder))? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -116,15 +116,15 @@ fn collect(root: &Path, folder: &str, files: &mut Vec<File>) -> io::Result<()> {
         let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
         let built = name == "target" || folder.is_empty() && name.starts_with(".target-");
         if kind.is_dir() && name != ".git" && !built {
-            collect(root, &path, files)?;
+            collect_files(root, &path, files)?;
         } else if kind.is_file() && name != ".git" {
-            files.push(load(root, path)?);
+            files.push(load_file(root, path)?);
         }
     }
     Ok(())
 }
 
-fn load(root: &Path, path: String) -> io::Result<File> {
+fn load_file(root: &Path, path: String) -> io::Result<File> {
     let bytes = fs::read(root.join(&path))?;
     let length = bytes.len();
     let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));

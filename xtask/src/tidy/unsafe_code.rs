@@ -8,7 +8,7 @@ use super::source::{count_word, has_word, without_tests};
 use super::tree::{File, Tree};
 use std::fmt::Write as _;
 
-const WORD: &str = "unsafe";
+const UNSAFE_KEYWORD: &str = "unsafe";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for (folder, manifest) in tree.manifests() {
@@ -21,7 +21,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             }
         }
     }
-    count(tree, found);
+    count_unsafe(tree, found);
 }
 
 /// Checks that the crate does no I/O and reads no clock.
@@ -87,7 +87,7 @@ fn check_files(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Find
     let mine = |file: &&File| file.path.starts_with(base) && !allowed(file);
     for file in tree.rust().filter(mine) {
         for (number, line) in file.code.lines().enumerate() {
-            if has_word(line, WORD) {
+            if has_word(line, UNSAFE_KEYWORD) {
                 let what = format!("unsafe code outside the fence of `{}`", krate.name);
                 found.push(Finding::line("fences", file, number + 1, what));
             }
@@ -96,11 +96,11 @@ fn check_files(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Find
 }
 
 /// Counts the unsafe code of each file.
-fn count(tree: &Tree, found: &mut Findings) {
+fn count_unsafe(tree: &Tree, found: &mut Findings) {
     for file in tree.rust() {
-        let number = count_word(&file.code, WORD);
+        let number = count_word(&file.code, UNSAFE_KEYWORD);
         if number > 0 {
-            let what = format!("{number} times `{WORD}`");
+            let what = format!("{number} times `{UNSAFE_KEYWORD}`");
             let (key, path) = (file.path.clone(), file.path.clone());
             found.occurrences.push(Occurrence {
                 rule: "unsafe",
@@ -119,7 +119,7 @@ pub(super) fn table(tree: &Tree) -> String {
     let mut text = String::from("blocks  other  of them tests  file\n");
     let mut sum = 0;
     for file in tree.rust() {
-        let all = count_word(&file.code, WORD);
+        let all = count_word(&file.code, UNSAFE_KEYWORD);
         if all == 0 {
             continue;
         }

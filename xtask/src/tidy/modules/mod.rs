@@ -78,7 +78,7 @@ impl Reader<'_> {
         self.dependencies.edges.push(BTreeMap::new());
         let tokens = tokens(&file.code);
         let contents = scan::scan(&product_tokens(&tokens));
-        self.module(contents, index, parent, &crate::lines::module_folder(&file.path))
+        self.module(contents, index, parent, &crate::lines::submodule_directory(&file.path))
     }
 
     fn module(

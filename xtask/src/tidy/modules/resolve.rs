@@ -37,7 +37,7 @@ impl<'m> Resolver<'m> {
         let mut is_inside = false;
         while let Some((first, behind)) = rest.split_first() {
             module = match first.as_str() {
-                "crate" => self.root(module),
+                "crate" => self.crate_root(module),
                 "super" => self.modules[module].parent?,
                 "self" => module,
                 _ => break,
@@ -45,7 +45,7 @@ impl<'m> Resolver<'m> {
             (rest, is_inside) = (behind, true);
         }
         while let Some((name, behind)) = rest.split_first() {
-            match self.name(module, name, !behind.is_empty()) {
+            match self.resolve_name(module, name, !behind.is_empty()) {
                 Some(Target::Module(next)) => module = next,
                 // An item: what follows is a variant, a method or an associated item.
                 Some(found) => return Some(found),
@@ -57,7 +57,7 @@ impl<'m> Resolver<'m> {
         Some(Target::Module(module))
     }
 
-    fn root(&self, mut module: usize) -> usize {
+    fn crate_root(&self, mut module: usize) -> usize {
         while let Some(parent) = self.modules[module].parent {
             module = parent;
         }
@@ -66,7 +66,7 @@ impl<'m> Resolver<'m> {
 
     /// Returns the target of a name in a module: a module if the path continues after the name,
     /// else an item.
-    fn name(&self, at: usize, name: &str, goes_on: bool) -> Option<Target> {
+    fn resolve_name(&self, at: usize, name: &str, goes_on: bool) -> Option<Target> {
         if !self.in_progress.borrow_mut().insert((at, name.to_owned())) {
             return None;
         }
@@ -80,7 +80,7 @@ impl<'m> Resolver<'m> {
         let found = found.or_else(|| self.resolve(at, module.imports.get(name)?)).or_else(|| {
             let globs = module.globs.iter().filter_map(|glob| self.resolve(at, glob));
             let mut inside = globs.filter_map(|target| match target {
-                Target::Module(other) if other != at => self.name(other, name, goes_on),
+                Target::Module(other) if other != at => self.resolve_name(other, name, goes_on),
                 _ => None,
             });
             inside.next()

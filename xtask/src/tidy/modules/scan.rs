@@ -36,7 +36,7 @@ pub(super) struct Reference {
     pub(super) is_use: bool,
 }
 
-const ITEMS: &[&str] =
+const ITEM_KEYWORDS: &[&str] =
     &["struct", "enum", "union", "trait", "type", "fn", "const", "static", "macro_rules"];
 
 /// Scans the tokens of a module.
@@ -86,13 +86,13 @@ fn scan_level(tokens: &[Token<'_>], is_module: bool, contents: &mut ModuleConten
                 scan_level(&tokens[at + 1..end - 1], is_module && is_macro, contents);
                 at = end;
             }
-            word if is_module && ITEMS.contains(&word) => {
+            word if is_module && ITEM_KEYWORDS.contains(&word) => {
                 at += 1;
                 while ["!", "mut"].contains(&text(at)) {
                     at += 1;
                 }
                 if tokens.get(at).is_some_and(|name| name.is_identifier())
-                    && !ITEMS.contains(&text(at))
+                    && !ITEM_KEYWORDS.contains(&text(at))
                 {
                     contents.items.push(text(at).to_owned());
                     at += 1;
@@ -117,7 +117,7 @@ fn scan_path(tokens: &[Token<'_>], at: usize, contents: &mut ModuleContents) -> 
         path.push(text(next + 1).to_owned());
         next += 2;
     }
-    if !is_field && !is_new && is_name(&path, text(next)) {
+    if !is_field && !is_new && may_name_item(&path, text(next)) {
         contents.references.push(Reference { path, line, is_use: false });
     }
     next
@@ -125,7 +125,7 @@ fn scan_path(tokens: &[Token<'_>], at: usize, contents: &mut ModuleContents) -> 
 
 /// Returns true if the path may name an item: it has several segments, or one segment that cannot
 /// be a variable.
-fn is_name(path: &[String], next: &str) -> bool {
+fn may_name_item(path: &[String], next: &str) -> bool {
     let is_upper = path[0].starts_with(char::is_uppercase);
     path.len() > 1 || is_upper && path[0] != "Self" || ["(", "!"].contains(&next)
 }

@@ -8,7 +8,7 @@ use super::file_dependencies;
 fn edges(files: &[(&str, &str)]) -> Vec<String> {
     let tree = PlantedTree::clean();
     for (path, text) in files {
-        tree.put(&format!("crates/engine/src/{path}"), text.as_bytes());
+        tree.write_file(&format!("crates/engine/src/{path}"), text.as_bytes());
     }
     let dependencies = file_dependencies(&tree.read(), "crates/engine/");
     let mut found = Vec::new();

@@ -5,21 +5,21 @@ use super::super::check;
 use super::super::tests::PlantedTree;
 use super::{CEILINGS, baseline, list, lowered_ceilings, report};
 
-const A: &str = "crates/engine/src/a.rs";
+const PLANTED_FILE: &str = "crates/engine/src/a.rs";
 
 /// Plants a file, and asserts exactly one error of `rule`, which contains `words`.
 fn assert_found(rule: &str, path: &str, text: &str, words: &str) {
     let tree = PlantedTree::clean();
-    tree.put("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
-    tree.put(path, text.as_bytes());
+    tree.write_file("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
+    tree.write_file(path, text.as_bytes());
     tree.assert_found(rule, path, words);
 }
 
 /// Plants a file, and asserts that no error is found.
 fn assert_clean(path: &str, text: &str) {
     let tree = PlantedTree::clean();
-    tree.put("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
-    tree.put(path, text.as_bytes());
+    tree.write_file("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
+    tree.write_file(path, text.as_bytes());
     let found = tree.check();
     assert!(found.errors.is_empty(), "{text}: {found:#?}");
 }
@@ -36,78 +36,81 @@ fn doc_comment_that_opens_with_a_question_word_is_counted() {
         "//! A file.\n//!\n//! What follows is text.\n",
         "//! A.\n/// Reads.\n///\n/// ```\n/// a();\n/// ```\n///\n/// Where it ends.\nfn f() {}\n",
     ] {
-        assert_found("openers", A, text, "a doc comment opens with");
+        assert_found("openers", PLANTED_FILE, text, "a doc comment opens with");
     }
     assert_clean(
-        A,
+        PLANTED_FILE,
         "//! A file.\n//! What follows is text.\n\n// What a comment says.\nfn f() {}\n",
     );
     assert_clean(
-        A,
+        PLANTED_FILE,
         "//! A file.\n//!\n//! ```text\n//!\n//! What a block shows.\n//! ```\nfn f() {}\n",
     );
-    assert_clean(A, "//! A file.\n/// `which` of them.\nfn f() {}\n/// Off-hand.\nfn g() {}\n");
+    assert_clean(
+        PLANTED_FILE,
+        "//! A file.\n/// `which` of them.\nfn f() {}\n/// Off-hand.\nfn g() {}\n",
+    );
 }
 
 #[test]
 fn second_type_of_one_name_is_counted() {
     let text = "//! A.\npub struct S;\nmod m {\n    type S = u8;\n}\n";
-    assert_found("doubles", A, text, "`S` is also a type at crates/engine/src/a.rs:2");
+    assert_found("doubles", PLANTED_FILE, text, "`S` is also a type at crates/engine/src/a.rs:2");
     let local = "//! A.\nstruct S;\nimpl T for S {\n    fn f() {\n        struct S;\n    }\n}\n";
-    assert_found("doubles", A, local, "`S` is also a type");
+    assert_found("doubles", PLANTED_FILE, local, "`S` is also a type");
     assert_clean(
-        A,
+        PLANTED_FILE,
         "//! A.\nimpl T for A {\n    type S = u8;\n}\nimpl T for B {\n    type S = u8;\n}\n",
     );
-    assert_clean(A, "//! A.\nstruct S;\n#[cfg(test)]\nmod tests {\n    struct S;\n}\n");
+    assert_clean(PLANTED_FILE, "//! A.\nstruct S;\n#[cfg(test)]\nmod tests {\n    struct S;\n}\n");
 }
 
 #[test]
 fn type_named_like_std_or_vaguely_is_counted() {
-    assert_found("types", A, "//! A.\nstruct Arc;\n", "a name of the standard library");
-    assert_found("types", A, "//! A.\nenum State {}\n", "does not say of what");
-    assert_clean(A, "//! A.\ntype Result<T> = std::result::Result<T, Error>;\n");
+    assert_found("types", PLANTED_FILE, "//! A.\nstruct Arc;\n", "a name of the standard library");
+    assert_found("types", PLANTED_FILE, "//! A.\nenum State {}\n", "does not say of what");
+    assert_clean(PLANTED_FILE, "//! A.\ntype Result<T> = std::result::Result<T, Error>;\n");
 }
 
 #[test]
-fn retired_word_in_an_identifier_is_counted_once_a_crate() {
+fn retired_word_in_an_identifier_counts_once_per_crate() {
     for text in [
         "//! A.\nfn told_by() { told_by() }\n",
         "//! A.\nstruct RowTold;\n",
         "//! A.\nconst IS_TOLD: u8 = 0;\n",
     ] {
-        assert_found("retired", A, text, "says `told`; report (1 of `engine told`");
+        assert_found("retired", PLANTED_FILE, text, "says `told`; report (1 of `engine told`");
     }
     assert_found("retired", "crates/engine/src/told.rs", "//! A.\n", "the file's name says `told`");
-    assert_found("retired", A, "//! A.\nstruct MyOrders;\n", "says `Orders`");
-    assert_found("retired", A, "//! A.\nfn kept() {}\n", "says `=kept`");
-    assert_clean(A, "//! A, told.\nfn f() { stolde(\"told\", byte_orders, kept_by) }\n");
+    assert_found("retired", PLANTED_FILE, "//! A.\nstruct MyOrders;\n", "says `Orders`");
+    assert_found("retired", PLANTED_FILE, "//! A.\nfn kept() {}\n", "says `=kept`");
+    assert_clean(PLANTED_FILE, "//! A, told.\nfn f() { stolde(\"told\", byte_orders, kept_by) }\n");
     assert_clean("crates/cli/src/told.rs", "//! A.\nfn told() {}\n");
 }
 
 #[test]
 fn long_or_question_like_test_name_is_counted() {
     let test = |name: &str| format!("//! A.\n#[test]\n#[ignore = \"x\"]\nfn {name}() {{}}\n");
-    assert_found("tests", A, &test("who_reads_sees_it"), "opens with \"who\"");
-    assert_found("tests", A, &test("k4_t10_what_is_there"), "opens with \"what\"");
-    assert_found("tests", A, &test(&format!("k4_{}", "x".repeat(61))), "61 characters");
-    assert_clean(A, &test(&format!("k4_t10_{}", "x".repeat(60))));
+    assert_found("tests", PLANTED_FILE, &test("who_reads_sees_it"), "opens with \"who\"");
+    assert_found("tests", PLANTED_FILE, &test("k4_t10_what_is_there"), "opens with \"what\"");
+    assert_found("tests", PLANTED_FILE, &test(&format!("k4_{}", "x".repeat(61))), "61 characters");
+    assert_clean(PLANTED_FILE, &test(&format!("k4_t10_{}", "x".repeat(60))));
 }
 
 #[test]
 fn long_files_and_functions_are_counted() {
     let long = "//! Lines.\n".repeat(401);
-    assert_found("files", A, &long, "401 lines without tests");
+    assert_found("files", PLANTED_FILE, &long, "401 lines without tests");
     let function = format!("//! A.\nfn f() {{\n{}}}\n", "    g();\n".repeat(69));
-    assert_found("functions", A, &function, "a function of 71 lines");
+    assert_found("functions", PLANTED_FILE, &function, "a function of 71 lines");
     let tests = format!("//! A.\n#[cfg(test)]\nmod tests {{\n{}}}\n", "    // b\n".repeat(401));
-    assert_clean(A, &tests);
+    assert_clean(PLANTED_FILE, &tests);
 }
 
 #[test]
 fn cycle_of_four_files_is_counted_and_named() {
     let tree = PlantedTree::clean();
-    tree.append("crates/engine/src/lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\n");
+    tree.append_text("crates/engine/src/lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\n");
     for (name, next) in [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")] {
         let next = next.to_uppercase();
         let text = format!(
@@ -115,24 +118,30 @@ fn cycle_of_four_files_is_counted_and_named() {
             next.to_lowercase(),
             name.to_uppercase()
         );
-        tree.put(&format!("crates/engine/src/{name}.rs"), text.as_bytes());
+        tree.write_file(&format!("crates/engine/src/{name}.rs"), text.as_bytes());
     }
     let cycle = "a.rs → b.rs (crate::b::B, line 2) → c.rs (crate::c::C, line 2) → d.rs";
     tree.assert_found("cycles", "crates/engine/src", cycle);
-    tree.put("crates/engine/src/d.rs", b"//! A.\nstruct D;\n");
+    tree.write_file("crates/engine/src/d.rs", b"//! A.\nstruct D;\n");
     assert!(tree.check().errors.is_empty());
 }
 
 #[test]
 fn dependency_on_a_higher_layer_is_counted() {
     let tree = PlantedTree::clean();
-    tree.append("crates/engine/src/lib.rs", "mod record;\nmod kernel;\nmod build;\n");
-    tree.put("crates/engine/src/record.rs", b"//! R.\nstruct R;\n");
-    tree.put("crates/engine/src/kernel/mod.rs", b"//! K.\nmod load;\nuse crate::record::R;\n");
-    tree.put("crates/engine/src/kernel/load.rs", b"//! L.\nstruct L;\n");
-    tree.put("crates/engine/src/build.rs", b"//! B.\nuse crate::kernel::load::L;\nstruct B;\n");
+    tree.append_text("crates/engine/src/lib.rs", "mod record;\nmod kernel;\nmod build;\n");
+    tree.write_file("crates/engine/src/record.rs", b"//! R.\nstruct R;\n");
+    tree.write_file(
+        "crates/engine/src/kernel/mod.rs",
+        b"//! K.\nmod load;\nuse crate::record::R;\n",
+    );
+    tree.write_file("crates/engine/src/kernel/load.rs", b"//! L.\nstruct L;\n");
+    tree.write_file(
+        "crates/engine/src/build.rs",
+        b"//! B.\nuse crate::kernel::load::L;\nstruct B;\n",
+    );
     assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
-    tree.put("crates/engine/src/kernel/load.rs", b"//! L.\nfn f(_: crate::build::B) {}\n");
+    tree.write_file("crates/engine/src/kernel/load.rs", b"//! L.\nfn f(_: crate::build::B) {}\n");
     let path = "crates/engine/src/kernel/load.rs:2";
     tree.assert_found("upward", path, "takes `crate::build::B` of build.rs");
 }
@@ -145,19 +154,22 @@ fn lowering_never_raises_a_ceiling() {
         let tree = tree.read();
         lowered_ceilings(&tree, &check(&tree).occurrences)
     };
-    tree.put(path, b"//! Bytes.\nfn f() { unsafe { g() } }\n// unsafe in words does not count\n");
+    tree.write_file(
+        path,
+        b"//! Bytes.\nfn f() { unsafe { g() } }\n// unsafe in words does not count\n",
+    );
     tree.assert_found("unsafe", path, "where the ceiling is 0");
     assert!(ratchet().ends_with(&format!("unsafe {path} 1\n")), "a new rule starts as it is");
-    tree.put(CEILINGS, format!("unsafe {path} 1\n").as_bytes());
+    tree.write_file(CEILINGS, format!("unsafe {path} 1\n").as_bytes());
     assert!(tree.check().errors.is_empty());
-    tree.append(path, "fn h() { unsafe { g() } }\n");
+    tree.append_text(path, "fn h() { unsafe { g() } }\n");
     tree.assert_found(
         "unsafe",
         path,
         "(2 of `crates/buffer/src/region.rs`, where the ceiling is 1)",
     );
     assert!(ratchet().ends_with(&format!("unsafe {path} 1\n")), "a ratchet does not raise");
-    tree.put(path, b"//! Bytes.\n");
+    tree.write_file(path, b"//! Bytes.\n");
     assert!(tree.check().errors.is_empty(), "nobody has to touch the file");
     assert!(!ratchet().contains(path));
 }
@@ -166,21 +178,21 @@ fn lowering_never_raises_a_ceiling() {
 fn moved_code_keeps_its_ceiling() {
     let tree = PlantedTree::clean();
     let (old, new) = ("crates/buffer/src/region.rs", "crates/buffer/src/pool.rs");
-    tree.put(CEILINGS, format!("unsafe {old} 3\n").as_bytes());
-    tree.put(old, b"//! A.\nfn f() { unsafe { g() } }\n");
-    tree.put(new, b"//! A.\nfn f() { unsafe { g() }; unsafe { g() } }\n");
+    tree.write_file(CEILINGS, format!("unsafe {old} 3\n").as_bytes());
+    tree.write_file(old, b"//! A.\nfn f() { unsafe { g() } }\n");
+    tree.write_file(new, b"//! A.\nfn f() { unsafe { g() }; unsafe { g() } }\n");
     assert!(tree.check().errors.is_empty());
     let read = tree.read();
     let text = lowered_ceilings(&read, &check(&read).occurrences);
     assert!(text.ends_with(&format!("unsafe {new} 2\nunsafe {old} 1\n")), "{text}");
-    tree.append(new, "fn h() { unsafe { g() } }\n");
+    tree.append_text(new, "fn h() { unsafe { g() } }\n");
     tree.assert_found("unsafe", new, "(3 of `crates/buffer/src/pool.rs`, where the ceiling is 2)");
 }
 
 #[test]
 fn report_sums_by_crate_and_list_names_occurrences() {
     let tree = PlantedTree::clean();
-    tree.put(A, b"//! What it is.\nstruct State;\n");
+    tree.write_file(PLANTED_FILE, b"//! What it is.\nstruct State;\n");
     let read = tree.read();
     let counted = check(&read).occurrences;
     let text = report(&read, &counted);
@@ -195,7 +207,7 @@ fn report_sums_by_crate_and_list_names_occurrences() {
 #[test]
 fn lowering_keeps_the_baseline_of_the_product() {
     let tree = PlantedTree::clean();
-    tree.put(CEILINGS, b"lines product 9999\n");
+    tree.write_file(CEILINGS, b"lines product 9999\n");
     let read = tree.read();
     assert_eq!(baseline(&read), Some(9999));
     assert!(lowered_ceilings(&read, &check(&read).occurrences).ends_with("\nlines product 9999\n"));

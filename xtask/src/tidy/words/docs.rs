@@ -5,7 +5,7 @@ use super::super::findings::{Findings, Occurrence};
 use super::super::tree::File;
 
 /// Words with which no paragraph of a doc comment may begin.
-pub(super) const OPENERS: &[&str] = &[
+pub(super) const FORBIDDEN_OPENERS: &[&str] = &[
     "what",
     "whatever",
     "who",
@@ -96,7 +96,7 @@ fn forbidden_opening(text: &str) -> Option<String> {
         let mut parts = opening.split(' ').enumerate();
         parts.all(|(at, part)| words.get(at).is_some_and(|word| word == part))
     };
-    OPENERS
+    FORBIDDEN_OPENERS
         .iter()
         .find(opens)
         .or_else(|| PARAPHRASES.iter().find(opens))

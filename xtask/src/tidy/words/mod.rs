@@ -14,8 +14,8 @@ use super::tree::{Tree, crate_of};
 
 /// Counts the words and names that break a rule.
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
-    let retired = retired::words(tree);
-    let test_files = crate::lines::test_files(tree);
+    let retired = retired::parse_words(tree);
+    let test_files = crate::lines::uncompiled_files(tree);
     let crates = tree.crates();
     let mut types = types::Types::default();
     let mut identifiers = retired::Identifiers::default();

@@ -1,9 +1,9 @@
 //! The rule for retired words, which identifiers and file names no longer contain.
 //!
-//! In: [`LIST`], with a word and its replacement in each line. A lower-case word matches a part of
-//! any identifier (`told` in `told_by`, `ToldRow` and `is_told`), a capitalized word matches a part
-//! of a type name (`Orders`, not `byte_orders`), and a word after `=` matches complete identifiers
-//! only. `!CRATE` after the replacement names a crate that may use the word.
+//! In: [`RETIRED_WORDS_FILE`], with a word and its replacement in each line. A lower-case word
+//! matches a part of any identifier (`told` in `told_by`, `ToldRow` and `is_told`), a capitalized
+//! word matches a part of a type name (`Orders`, not `byte_orders`), and a word after `=` matches
+//! complete identifiers only. `!CRATE` after the replacement names a crate that may use the word.
 
 use super::super::findings::{Findings, Occurrence};
 use super::super::tokens::Token;
@@ -11,11 +11,11 @@ use super::super::tree::{File, Tree};
 use std::collections::BTreeSet;
 
 /// Path of the file that lists the words.
-pub(super) const LIST: &str = "xtask/retired";
+pub(super) const RETIRED_WORDS_FILE: &str = "xtask/retired";
 
 /// A retired word.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Word {
+pub(super) struct RetiredWord {
     word: String,
     instead: String,
     /// The crates that may use the word.
@@ -23,14 +23,18 @@ pub(super) struct Word {
 }
 
 /// Parses the list.
-pub(super) fn words(tree: &Tree) -> Vec<Word> {
-    let text = tree.file(LIST).map_or("", |file| file.text.as_str());
+pub(super) fn parse_words(tree: &Tree) -> Vec<RetiredWord> {
+    let text = tree.file(RETIRED_WORDS_FILE).map_or("", |file| file.text.as_str());
     let rows = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     rows.map(|line| {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let mut parts = rest.split('!').map(str::trim);
         let instead = parts.next().unwrap_or_default().to_owned();
-        Word { word: word.to_owned(), instead, exempt_crates: parts.map(str::to_owned).collect() }
+        RetiredWord {
+            word: word.to_owned(),
+            instead,
+            exempt_crates: parts.map(str::to_owned).collect(),
+        }
     })
     .collect()
 }
@@ -48,7 +52,7 @@ impl Identifiers {
         file: &File,
         name: &str,
         tokens: &[Token<'_>],
-        words: &[Word],
+        words: &[RetiredWord],
         found: &mut Findings,
     ) {
         let path = file.path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
@@ -78,7 +82,7 @@ impl Identifiers {
     }
 }
 
-impl Word {
+impl RetiredWord {
     /// Returns true if the identifier contains the word.
     fn is_in(&self, identifier: &str) -> bool {
         match self.word.strip_prefix('=') {

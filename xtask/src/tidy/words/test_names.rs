@@ -8,12 +8,12 @@ use super::super::tree::File;
 const NAME_MAX: usize = 60;
 
 /// Words that do not name a subject, with which no test name begins.
-const OPENERS: &[&str] = &[
+const FORBIDDEN_OPENERS: &[&str] = &[
     "what", "who", "whoever", "whose", "whom", "where", "which", "how", "why", "whether", "nobody",
     "somebody",
 ];
 
-/// Counts the test names that are too long or begin with one of the [`OPENERS`].
+/// Counts the test names that are too long or begin with one of the [`FORBIDDEN_OPENERS`].
 pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut Findings) {
     for at in 0..tokens.len() {
         let here = |offset: usize| tokens.get(at + offset).map_or("", |token| token.text);
@@ -27,7 +27,7 @@ pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut F
         }
         let mut rest = tokens[next..].iter().skip_while(|token| token.text != "fn").skip(1);
         let Some(test) = rest.next() else { continue };
-        let plain = without_rows(test.text);
+        let plain = without_capability_numbers(test.text);
         let length = plain.chars().count();
         let first = plain.split('_').next().unwrap_or_default();
         let what = if length > NAME_MAX {
@@ -35,7 +35,7 @@ pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut F
                 "the test `{}` has a name of {length} characters, more than {NAME_MAX}",
                 test.text
             )
-        } else if OPENERS.contains(&first) {
+        } else if FORBIDDEN_OPENERS.contains(&first) {
             format!("the test `{}` opens with \"{first}\": name a subject", test.text)
         } else {
             continue;
@@ -45,7 +45,7 @@ pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut F
 }
 
 /// Returns the name without the capability numbers before it (`k4_t10_`).
-fn without_rows(mut name: &str) -> &str {
+fn without_capability_numbers(mut name: &str) -> &str {
     while let Some((row, rest)) = name.split_once('_') {
         let is_row = row.starts_with(|c: char| c.is_ascii_lowercase())
             && row.len() > 1

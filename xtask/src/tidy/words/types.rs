@@ -8,14 +8,14 @@ use super::super::tree::File;
 use std::collections::BTreeMap;
 
 /// Names of types of std. A type of the workspace with such a name would be confusing.
-const STD: &[&str] = &[
+const STD_TYPES: &[&str] = &[
     "Arc", "Box", "BTreeMap", "Cell", "Cow", "Duration", "Future", "HashMap", "HashSet", "Instant",
     "Iterator", "Mutex", "Option", "OsString", "Path", "PathBuf", "Pin", "Range", "Rc", "RefCell",
     "String", "Vec", "Waker", "Weak",
 ];
 
 /// Names that are too vague without a qualifier.
-const VAGUE: &[&str] = &[
+const VAGUE_NAMES: &[&str] = &[
     "Found", "Kind", "Line", "Piece", "Place", "Seen", "State", "Told", "Way", "What", "Which",
     "Who",
 ];
@@ -60,8 +60,8 @@ impl Types {
                 count("doubles", &(path.clone(), *line), what);
             }
             let why = match type_name.as_str() {
-                known if STD.contains(&known) => "is a name of the standard library",
-                known if VAGUE.contains(&known) => "does not say of what it is",
+                known if STD_TYPES.contains(&known) => "is a name of the standard library",
+                known if VAGUE_NAMES.contains(&known) => "does not say of what it is",
                 _ => continue,
             };
             for place in places {
