@@ -114,6 +114,51 @@ fn v6_i5_o8_filters_move_in_and_out_of_the_kernel_under_traffic() {
     assert!(all, "each once, in order: {:#?}", outcome.ledger);
 }
 
+/// Branches are added below filters in the kernel and removed again, and a subtree moves to another
+/// filter there; the sink that stays receives every frame once, in order.
+#[test]
+fn v3_v6_subtrees_change_below_filters_in_the_kernel_under_traffic() {
+    let Some(pair) = quiet_pair() else { return };
+    let scratch = Scratch::new();
+    let (file, added) = (scratch.path("all.pcap"), scratch.path("added.pcap"));
+    let text = format!("rx@kernel {SERVER_DEVICE} | udp | dport |9 pcap '{}'", file.display());
+    let line = LiveRequest::start(&pair, &text);
+    let add = format!("add pcap '{}' below dport/9", added.display());
+    let edits = [
+        (add.as_str(), 2),
+        ("move pcap:1 from dport/9 below udp", 2),
+        ("add count below udp/all", 2),
+        ("move pcap:2 below dport/9", 2),
+        ("join pcap:1 below udp", 2),
+        ("sever pcap:1 from udp", 2),
+        ("remove count all", 2),
+        ("move dport process", 1),
+        ("remove pcap:1 leaf", 1),
+    ];
+    let (mut sent, each) = (0, FRAMES_BETWEEN_CHANGES);
+    for (words, inside) in edits {
+        send_all(&pair, &numbered_frames(sent..sent + each, FRAME_LENGTH));
+        sent += each;
+        let switched = change_request(&line.live, words);
+        eprintln!("{words}: {switched}: {}", switched.text);
+        assert_eq!(line.kernel_filters().len(), inside, "{words}: {:?}", line.kernel_filters());
+    }
+    send_all(&pair, &numbered_frames(sent..sent + each, FRAME_LENGTH));
+    sent += each;
+    let outcome = line.stop();
+    assert!(program_ids(&pair).is_empty(), "nothing stays");
+    let numbers = |file| -> Vec<u64> {
+        let frames = parse_capture(&std::fs::read(file).expect("a capture"));
+        frames.iter().map(|frame| frame_number(frame)).collect()
+    };
+    assert!(numbers(file).into_iter().eq(0..sent), "each once, in order: {:#?}", outcome.ledger);
+    let added = numbers(added);
+    assert_eq!(added[0], each, "from the change on");
+    let twice = |number: u64| if (5 * each..6 * each).contains(&number) { 2 } else { 1 };
+    let wanted = (each..9 * each).flat_map(|n| std::iter::repeat_n(n, twice(n)));
+    assert!(added.into_iter().eq(wanted), "while it was there, twice while it had two parents");
+}
+
 /// The successor of a twin has the new value of the argument, and continues the count.
 #[test]
 fn v3_argument_of_a_filter_in_the_kernel_is_set_under_traffic() {

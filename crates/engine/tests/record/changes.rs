@@ -53,7 +53,7 @@ fn assert_replayed(name: &str, line: &str, changes: &[&str]) {
 
 #[test]
 fn v3_v10_changed_path_is_replayed_identically() {
-    let changes: [&[&str]; 8] = [
+    let changes: [&[&str]; 11] = [
         &["insert ipproto before pcap", "replace ipproto with dport", "remove dport"],
         &["insert pcap guest.pcap at tcp", "remove pcap", "insert pcap again.pcap at tcp"],
         &["move tcp to thread1", "upgrade tcp", "move tcp to thread0", "upgrade http"],
@@ -62,6 +62,9 @@ fn v3_v10_changed_path_is_replayed_identically() {
         &["replace sample with inspect", "insert sample every=2 before tcp", "remove inspect"],
         &["arg sample every=2", "arg tcp gap=3ms timeout=5ms", "arg tcp held=0", "upgrade tcp"],
         &["arg ratelimit rate=300 burst=9", "move count to thread1", "arg ratelimit per=2s"],
+        &["add pcap new.pcap below tcp/all", "add inspect below tcp", "move http below inspect"],
+        &["join count below ratelimit", "sever count from sample", "move count below inject"],
+        &["add generate count=300 | udp | pcap own.pcap", "move udp below inject"],
     ];
     let lines = [
         "udp | pcap all.pcap",
@@ -72,6 +75,9 @@ fn v3_v10_changed_path_is_replayed_identically() {
         "sample every=3 | tcp gap=1ms | files all/ per=connection",
         "sample every=3 | tcp@thread1 gap=1ms | files all/ per=connection",
         "ratelimit 1500 | count | pcap some.pcap",
+        "tcp gap=1ms | http | files got/",
+        "ratelimit 1500 | sample every=3 | count | pcap some.pcap",
+        "tcp gap=1ms | http | files got/",
     ];
     for (number, (line, changes)) in lines.into_iter().zip(changes).enumerate() {
         assert_replayed(&format!("v3-v10-{number}"), line, changes);
@@ -79,7 +85,7 @@ fn v3_v10_changed_path_is_replayed_identically() {
 }
 
 /// Edits from which random changes are drawn. Most of the edits fit the tested requests.
-const EDITS: [&str; 24] = [
+const EDITS: [&str; 32] = [
     "insert ipproto before tcp",
     "insert inspect after tcp",
     "insert count at tcp",
@@ -104,6 +110,14 @@ const EDITS: [&str; 24] = [
     "remove sample",
     "remove inspect",
     "remove count",
+    "add pcap NEW.pcap below tcp",
+    "add count | pcap@thread2 NEW.pcap below inject",
+    "remove count all",
+    "remove inspect leaf",
+    "move tcp below inject",
+    "move inspect below tcp",
+    "join inspect below inject",
+    "sever inspect from inject",
 ];
 
 #[test]
