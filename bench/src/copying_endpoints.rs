@@ -69,7 +69,7 @@ impl Source for CopyingSource {
         }
         let written = draft.commit(blocks * BLOCK_SIZE);
         let dbuf = intake.pool.id();
-        let put = intake.put_all((0..blocks).map(|block| {
+        let put = intake.put_entries((0..blocks).map(|block| {
             let place = written.within((block * BLOCK_SIZE) as u32, BLOCK_SIZE as u32);
             let pointer = RichPointer::new(dbuf, place, Class::YES);
             Entry::new(pointer, BlockMetadata::default(), Marks::bare(BLOCK_SIZE as u32))

@@ -101,7 +101,7 @@ impl Registry for ExtendedCatalog {
         vec!["kernel", "thread*"]
     }
 
-    fn keys(&self) -> Option<std::sync::Arc<dyn filter::Keys>> {
+    fn keys(&self) -> Option<std::sync::Arc<dyn filter::KeyReader>> {
         engine::registry::MachineRegistry::Local.keys()
     }
 }

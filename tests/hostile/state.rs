@@ -7,9 +7,9 @@
 
 use abi::{Flags, RichPointer};
 use filter::catalog::FILTERS;
-use filter::testing::{Arena, Frame, Node, Space, amount, example_words};
+use filter::testing::{Arena, Frame, Node, Space, example_words, total_amount};
 use filter::{
-    Amount, Batch, Counts, Description, Form, Gateway as _, LANES, MovedSession, PRIVATE,
+    Amount, Batch, Counts, Description, Form, Gateway as _, LANES, MovedSession, PRIVATE_KEY,
     StateScope, Time,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -66,12 +66,12 @@ fn mixed_frames(random: &mut Random, count: usize) -> Vec<Frame> {
         let mut frame = match random.within(0..6) {
             0 => {
                 let length = random.within(0..200);
-                Frame::of(*random.pick(&[1, 101, 9999]), &random.bytes(length))
+                Frame::new(*random.pick(&[1, 101, 9999]), &random.bytes(length))
             }
             1 => {
                 let here = testkit::Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2");
                 let (at, more) = (8 * random.below(4) as u16, random.one_in(2));
-                Frame::of(1, &here.fragment(at, more).protocol(17, &random.bytes(32)))
+                Frame::new(1, &here.fragment(at, more).protocol(17, &random.bytes(32)))
             }
             _ => {
                 let ends = ["10.0.0.1", "10.0.0.2"];
@@ -86,7 +86,7 @@ fn mixed_frames(random: &mut Random, count: usize) -> Vec<Frame> {
                 };
                 let gap = if random.one_in(6) { random.below(3000) as u32 } else { 0 };
                 next[flow][back] = next[flow][back].wrapping_add(text.len() as u32 + gap);
-                Frame::of(1, &here.tcp(&segment, text))
+                Frame::new(1, &here.tcp(&segment, text))
             }
         };
         frame.time = time;
@@ -122,7 +122,7 @@ impl FilterUnderTest {
         for l in filter::lanes(batch.live()) {
             let mut block = batch.block(l);
             block.context.session = random.below(5) as u32;
-            batch.set(l, block);
+            batch.set_block(l, block);
         }
         let batches = match &mut self.before {
             None => vec![batch],
@@ -143,9 +143,9 @@ impl FilterUnderTest {
         space: &mut Space<'a>,
     ) {
         let state = self.node.filter.state();
-        let sessions = state.map_or(0, |state| state.sessions().len() as u64);
+        let sessions = state.map_or(0, |state| state.session_keys().len() as u64);
         let (held, begin) = (self.node.counts.held.blocks, sys::clock::thread());
-        let left = amount(&call(&mut self.node, space)).blocks;
+        let left = total_amount(&call(&mut self.node, space)).blocks;
         let spent = sys::clock::thread() - begin;
         assert!(spent < PASS_NS_MAX, "a turn took {} ms", spent / 1_000_000);
         let most =
@@ -162,7 +162,7 @@ impl FilterUnderTest {
     /// Advances the time to `now`, and flushes the filter.
     fn tick(&mut self, now: Time, space: &mut Space<'_>) {
         self.call_filter(0, |node, space| node.tick(space, now), space);
-        if let Some((whose, _)) = self.node.description.published() {
+        if let Some((whose, _)) = self.node.description.published_state() {
             let state = self.node.filter.state().expect("what shows keeps");
             state.publish(whose, true, &mut |_, _| ());
         }
@@ -251,7 +251,7 @@ fn test_forged_state(d: &'static Description, words: &[String], random: &mut Ran
         if !random.one_in(4) {
             forge_session(moved, &mut space, random);
         }
-        if moved.key != PRIVATE && random.one_in(8) {
+        if moved.key != PRIVATE_KEY && random.one_in(8) {
             moved.key = random.pick(&BOUNDARY_VALUES).wrapping_sub(random.below(3));
         }
     }

@@ -5,7 +5,7 @@ use super::judge::{Kernel, program_kind};
 use ebpf::Hook;
 use ebpf::insn::{self, Insn, R0};
 use filter::testing::Frame;
-use filter::testing::twins::{chains, program, request};
+use filter::testing::twins::{chains, emit_program, request_text};
 use sys::bpf;
 use testkit::need;
 
@@ -22,10 +22,10 @@ fn prints_nanoseconds_per_packet_of_each_twin() {
     };
     println!("empty: {} ns", best(&empty));
     for chain in chains(1) {
-        let program = program(&chain, Hook::Tc).unwrap();
+        let program = emit_program(&chain, Hook::Tc).unwrap();
         let loaded = Kernel::load(&program, "twin").loaded;
         let (count, visited) = (program.code.len(), loaded.info().unwrap().visited);
         let ns = best(&loaded);
-        println!("{}: {count} instructions, {visited} visited, {ns} ns", request(&chain));
+        println!("{}: {count} instructions, {visited} visited, {ns} ns", request_text(&chain));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::judge::Kernel;
 use super::{for_every_target, need};
-use filter::testing::twins::{chains, fitting_program, request};
+use filter::testing::twins::{chains, fitting_program, request_text};
 use std::collections::BTreeMap;
 
 /// Sampling step for chains of three filters: one chain in this many is loaded. All chains of one
@@ -28,7 +28,7 @@ fn every_generated_program_loads() {
                 Err(why) => {
                     let last = why.log.lines().rev().find(|line| !line.starts_with("processed"));
                     let why = format!("{}: {}", why.error, last.unwrap_or_default());
-                    refused.entry(why).or_default().push(request(&chain));
+                    refused.entry(why).or_default().push(request_text(&chain));
                 }
             }
         }

@@ -4,7 +4,7 @@
 use super::judge::{program_kind, with_capabilities};
 use ebpf::emit::Target;
 use ebpf::{Hook, MapSpec, Program, insn};
-use filter::testing::twins::{Chain, chains, fitting_program, request};
+use filter::testing::twins::{TwinChain, chains, fitting_program, request_text};
 use rustix::thread::CapabilitySet;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{self, Anchor, Link, LoadError, Map, ObjectKind, Side, XdpMode, ids, tcx_chain};
@@ -25,7 +25,7 @@ struct PreparedProgram {
 impl PreparedProgram {
     /// Builds the program of a chain; returns `None` if the chain edits frames, which the target
     /// does not allow.
-    fn new(chain: &Chain, target: Target) -> Option<Self> {
+    fn new(chain: &TwinChain, target: Target) -> Option<Self> {
         let program = fitting_program(chain, target)?;
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
         let maps: Vec<Map> = program.maps.iter().map(array).collect();
@@ -45,7 +45,7 @@ fn o9_programs_load_without_perfmon_and_errors_name_the_right() {
     let mut minded = 0;
     for chain in chains(1) {
         for place in [Hook::Tc, Hook::Xdp, Hook::Socket] {
-            let what = format!("`{}` at {place:?}", request(&chain));
+            let what = format!("`{}` at {place:?}", request_text(&chain));
             let Some(hardened) = PreparedProgram::new(&chain, Target::hardened(place)) else {
                 continue;
             };
@@ -87,7 +87,7 @@ fn o9_thousand_program_loads_leak_nothing() {
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
     let name = format!("left{}", std::process::id());
-    let all: Vec<(Chain, Target)> = chains(2)
+    let all: Vec<(TwinChain, Target)> = chains(2)
         .into_iter()
         .flat_map(|chain| {
             let targets = [Hook::Tc.into(), Hook::Xdp.into(), Target::hardened(Hook::Tc)];

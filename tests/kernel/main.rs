@@ -27,14 +27,15 @@ mod mutants;
 mod socket_filter;
 mod source;
 
-use corpus::borders::{boundary_frames, ethernet, looks_pending};
+use corpus::borders::{boundary_frames, ethernet_bytes, looks_pending};
 use ebpf::Hook;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Tally};
 use ebpf::interpret::Packet;
 use filter::testing::Frame;
 use filter::testing::twins::{
-    Chain, Examined, User, chains, edits_frames, fitting_program, long_chains, request,
+    Examined, TwinChain, UserJudge, chains, edits_frames, fitting_program, long_chains,
+    request_text,
 };
 use judge::{Kernel, is_refused, without_perfmon};
 use testkit::{Random, need};
@@ -59,20 +60,20 @@ fn compare_judges<'a>(
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Option<Tally> {
     let program = fitting_program(chain, target)?;
-    let (mut user, mut interpreter) = (User::new(chain, &program), Interpreter::new(&program));
+    let (mut user, mut interpreter) = (UserJudge::new(chain, &program), Interpreter::new(&program));
     let mut kernel = Kernel::load(&program, "chain");
     // Stateful filters must all receive the same packets.
     let keeps = program.maps.iter().any(|map| map.state_of.is_some());
     let packets = packets.into_iter().filter_map(|packet| exam::at_hook(&packet, target.hook));
     let packets = packets.filter(|p| !keeps || !is_refused(target.hook, p.bytes));
     let sat = exam::compare(&mut [&mut user, &mut interpreter, &mut kernel], packets);
-    Some(sat.unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain))))
+    Some(sat.unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request_text(chain))))
 }
 
 /// Compares the judges on chains of filters: every chain of one or two filters for every target,
 /// and one chain of three filters in twenty for one target. A chain of `n` filters receives one
 /// frame in `steps[n - 1]`; different chains receive different frames.
-fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
+fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(TwinChain, Tally)> {
     let sat = for_every_target(|target| {
         let place = HOOKS.iter().position(|place| *place == target.hook);
         let place = place.unwrap_or(HOOKS.len());
@@ -91,8 +92,8 @@ fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)
     sat.into_iter().flatten().collect()
 }
 
-fn sum_tallies(tallies: &[(Chain, Tally)]) -> Tally {
-    let add = |sum: Tally, (_, tally): &(Chain, Tally)| Tally {
+fn sum_tallies(tallies: &[(TwinChain, Tally)]) -> Tally {
+    let add = |sum: Tally, (_, tally): &(TwinChain, Tally)| Tally {
         packets: sum.packets + tally.packets,
         answered: sum.answered + tally.answered,
         unsure: sum.unsure + tally.unsure,
@@ -134,14 +135,14 @@ fn twins_are_sure_of_plain_captures() {
 #[test]
 fn corpus_twins_are_sure_of_external_captures() {
     if testkit::corpus_captures().is_some() {
-        assert_twins_are_sure(corpus::external);
+        assert_twins_are_sure(corpus::external_frames);
     }
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn assert_twins_are_sure(captured: corpus::Captured) {
+fn assert_twins_are_sure(captured: corpus::CaptureReader) {
     let Some(()) = need::require_bpf() else { return };
-    let mut captured = ethernet(captured(2));
+    let mut captured = ethernet_bytes(captured(2));
     captured.retain(|frame| frame.len() < 2000);
     let tallies = compare_all_chains(&captured, &[2, 7]);
     println!("{} frames: {:?}", captured.len(), sum_tallies(&tallies));
@@ -149,7 +150,7 @@ fn assert_twins_are_sure(captured: corpus::Captured) {
         // Some external captures contain frames whose checksums the sender's card filled in.
         let most = if edits_frames(chain) { 5 } else { 10 };
         let sure = tally.unsure * most <= tally.packets;
-        assert!(sure, "`{}` is unsure: {tally:?}", request(chain));
+        assert!(sure, "`{}` is unsure: {tally:?}", request_text(chain));
     }
 }
 
@@ -165,9 +166,9 @@ fn every_twin_matches_on_generated_frames_and_noise() {
     let tallies = compare_all_chains(&made, &[2, 13]);
     let plain = sum_tallies(&tallies);
     let unsure = tallies.iter().filter(|(_, tally)| tally.unsure > 0);
-    let unsure: Vec<_> = unsure.map(|(chain, tally)| (request(chain), tally)).collect();
-    let mut noise = ethernet(corpus::noise(&corpus::shapes(), 2_000));
-    noise.extend(ethernet(corpus::noise(&frames, 1_000)));
+    let unsure: Vec<_> = unsure.map(|(chain, tally)| (request_text(chain), tally)).collect();
+    let mut noise = ethernet_bytes(corpus::noise_frames(&corpus::header_cases(), 2_000));
+    noise.extend(ethernet_bytes(corpus::noise_frames(&frames, 1_000)));
     let noisy = sum_tallies(&compare_all_chains(&noise, &[2, 13]));
     println!("{} frames made: {plain:?}; {} of noise: {noisy:?}", made.len(), noise.len());
     assert!(plain.answered > 1_000 && unsure.is_empty(), "{plain:?}: {unsure:?}");
@@ -175,7 +176,7 @@ fn every_twin_matches_on_generated_frames_and_noise() {
 }
 
 fn ethernet_frame(bytes: &[u8]) -> Frame {
-    Frame::of(filter::testing::ETHERNET, bytes)
+    Frame::new(filter::testing::ETHERNET, bytes)
 }
 
 /// Chains of more than forty filters are compiled to several programs connected by tail calls.

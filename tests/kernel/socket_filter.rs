@@ -6,12 +6,12 @@
 //! outermost tag. Another socket, without a filter, was opened first and is therefore served last
 //! by the kernel: when it has counted all frames, all sockets have.
 
-use crate::corpus::borders::{boundary_frames, ethernet};
-use crate::corpus::captured;
+use crate::corpus::borders::{boundary_frames, ethernet_bytes};
+use crate::corpus::generated_frames;
 use ebpf::classic::{ClassicProgram, Metadata};
 use filter::Arguments;
 use filter::general::bpf::{self, BPF, Direction};
-use filter::testing::arguments;
+use filter::testing::parse_arguments;
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
@@ -106,7 +106,7 @@ fn with_vlan_tags(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
 /// within a header, and each frame also with VLAN tags.
 fn test_frames() -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
-    let mut plain = ethernet(captured(1));
+    let mut plain = ethernet_bytes(generated_frames(1));
     plain.extend(
         testkit::mixed_traffic(random.next(), 20).frames.into_iter().map(|(_, frame)| frame),
     );
@@ -144,7 +144,7 @@ fn h9_socket_filter_passes_the_frames_bpf_accepts() {
     let texts: Vec<String> =
         EXPRESSIONS.iter().map(ToString::to_string).chain([expression_with_long_jumps()]).collect();
     let asked: Vec<Arguments> =
-        texts.iter().map(|text| arguments(&BPF, &[text]).expect("an expression")).collect();
+        texts.iter().map(|text| parse_arguments(&BPF, &[text]).expect("an expression")).collect();
     let sockets = |asked| {
         ends.map(|(space, device, way, _)| {
             open_with_filter(&filter(way, Some(asked)), space, device)
@@ -177,7 +177,7 @@ fn h9_socket_filter_passes_the_frames_bpf_accepts() {
 #[test]
 fn loopback_frames_arrive_once_at_a_packet_socket() {
     let Some(space) = Namespace::new() else { return };
-    let udp = arguments(&BPF, &["udp"]).expect("an expression");
+    let udp = parse_arguments(&BPF, &["udp"]).expect("an expression");
     let rings = [Direction::Received, Direction::Sent, Direction::Both].map(|way| {
         [None, Some(&udp)]
             .map(|asked| open_with_filter(&bpf::socket_filter(way, asked).0, &space, "lo"))
@@ -216,7 +216,7 @@ fn raw_ip_devices_have_their_own_program() {
     BufReader::new(stdout).read_line(&mut there).expect("it says something");
     assert_eq!(there, "there\n");
     space.run_ip("link set dev over0 up addrgenmode none");
-    let asked = |text| arguments(&BPF, &[text]).expect("an expression");
+    let asked = |text| parse_arguments(&BPF, &[text]).expect("an expression");
     let [udp, ethernet] = [asked("udp port 53"), asked("ether host 1:2:3:4:5:6")];
     let rings = [Direction::Sent, Direction::Received].map(|way| {
         [None, Some(&udp), Some(&ethernet)]

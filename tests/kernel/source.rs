@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::judge::program_kind;
 use ebpf::insn::{self, Insn, R0, R9};
 use ebpf::{Hook, MapSpec, Program};
-use filter::testing::twins::{chains, program};
+use filter::testing::twins::{chains, emit_program};
 use sys::bpf::{BtfBuilder, FunctionInfo, LineInfo, Load, Map, Program as Loaded, SourceInfo};
 use testkit::need;
 
@@ -43,7 +43,7 @@ fn verifier_log_names_the_refused_filter() {
     let mut tried = 0;
     for chain in plain.filter(|chain| chain.len() == 2).step_by(7) {
         // Not every filter may follow every other.
-        let Ok(program) = program(&chain, Hook::Xdp) else { continue };
+        let Ok(program) = emit_program(&chain, Hook::Xdp) else { continue };
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
         let maps: Vec<Map> = program.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();

@@ -117,7 +117,7 @@ impl Classify for ClassifyEven {
 /// evicted blocks.
 const HOLD_FEW: Description = Description {
     name: "few",
-    state: HOLD_ALL.state.held(100),
+    state: HOLD_ALL.state.with_held_max(100),
     user: Some(|_| Ok(Filter::stream(HoldBlocks::default()))),
     ..HOLD_ALL
 };
@@ -126,7 +126,7 @@ const HOLD_FEW: Description = Description {
 const HOLD_ALL: Description = Description {
     name: "hoard",
     kind: FilterKind::Reordering,
-    state: StateFacts::pinned("a list of its own").held(100_000),
+    state: StateFacts::pinned("a list of its own").with_held_max(100_000),
     user: Some(|_| Ok(Filter::stream(HoldBlocks::default()))),
     ..PROBE
 };
@@ -138,7 +138,7 @@ struct HoldBlocks {
 }
 
 impl Stream for HoldBlocks {
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         if !cx.hold(&mut self.list, &block, 0) {
             self.evicted.add(block_number(&block));
         }
@@ -146,7 +146,7 @@ impl Stream for HoldBlocks {
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         while !self.list.is_empty() {
-            cx.release(&mut self.list, |block| block);
+            cx.release_front(&mut self.list, |block| block);
         }
     }
 

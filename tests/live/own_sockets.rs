@@ -92,14 +92,14 @@ impl Tap {
     /// Returns all packets, ordered by time.
     fn packets(&self) -> Vec<UserPacket> {
         let mut reader = Reader::new(Arc::clone(&self.rings), vec![0]);
-        reader.look();
+        reader.load_positions();
         let mut all = Vec::new();
-        while let Some(handed) = reader.front() {
+        while let Some(handed) = reader.front_frame() {
             let mut bytes = vec![0; handed.header.captured as usize];
-            assert!(reader.copy(&handed, 0, &mut bytes));
+            assert!(reader.copy_bytes(&handed, 0, &mut bytes));
             assert!(reader.is_intact(&handed, reader.reserved_position(handed.cpu)));
             all.push(UserPacket { sent: handed.header.sent, bytes });
-            reader.pass(&handed);
+            reader.pass_frame(&handed);
         }
         assert_eq!(reader.exit_losses()[0].lost, 0, "nothing was overtaken");
         all

@@ -42,7 +42,7 @@ fn datagram_without_token(number: u64) -> Vec<u8> {
 
 fn datagram_with_token(number: u64) -> Vec<u8> {
     let mut frame = datagram_without_token(number);
-    let key = Key::read(KEY_HEX.as_bytes()).expect("digits");
+    let key = Key::parse(KEY_HEX.as_bytes()).expect("digits");
     seal(&mut frame, &key, number, 64);
     frame
 }

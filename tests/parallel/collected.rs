@@ -114,7 +114,7 @@ impl Lanes for YieldProcessor {
 struct MultiplyBlocks(u64);
 
 impl Stream for MultiplyBlocks {
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let last = u64::from(low_byte(&block));
         match last % (self.0 + 1) {
             0 => cx.consume(&block),

@@ -23,7 +23,7 @@ const COMBINE_BLOCKS: Description = Description {
 struct CombineBlocks(u64);
 
 impl Stream for CombineBlocks {
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let mut fragment = block.narrow(42, block.length() - 42);
         let place = self.0 % BLOCKS_PER_MESSAGE;
         fragment.context.session = u32::try_from(self.0 / BLOCKS_PER_MESSAGE).unwrap() + 1;
@@ -60,7 +60,7 @@ struct SumFragments {
 }
 
 impl Stream for SumFragments {
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let flags = block.context.flags;
         if flags.has(Flags::FIRST) {
             self.torn += u64::from(self.open.is_some());

@@ -46,7 +46,7 @@ struct Reassemble {
 }
 
 impl Stream for Reassemble {
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let layers = wire::layers(LinkType(block.marks.link), block.frame);
         let (Some(l4), Some(payload)) = (layers.l4, layers.payload) else {
             return cx.drop(&block, NOT_TCP);
@@ -54,7 +54,7 @@ impl Stream for Reassemble {
         let header = block.frame.get(usize::from(l4)..).and_then(wire::tcp::Tcp::parse);
         let Some((tcp, _)) = header else { return cx.drop(&block, NOT_TCP) };
         let (port, sequence) = (tcp.source(), tcp.sequence());
-        let connection = self.connections.of(u64::from(port));
+        let connection = self.connections.get_or_create(u64::from(port));
         let mut view = block.view_at(u32::from(payload), layers.end - u32::from(payload));
         view.context.session = u32::from(port);
         if sequence == connection.next {
@@ -66,7 +66,7 @@ impl Stream for Reassemble {
             cx.drop(&block, OLD_SEGMENT);
         }
         while cx.front(&connection.early).is_some_and(|(key, _)| key == connection.next) {
-            cx.release(&mut connection.early, |held| {
+            cx.release_front(&mut connection.early, |held| {
                 connection.next += held.length();
                 held
             });

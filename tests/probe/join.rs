@@ -41,7 +41,11 @@ const CLASSIFY_EVEN: Description = Description {
     name: "even",
     summary: "tells even numbers from odd ones",
     kind: FilterKind::Classification,
-    classes: Classes::Number { what: "parity", range: ValueRange { low: 1, high: 2 }, names: &[] },
+    classes: Classes::Number {
+        meaning: "parity",
+        range: ValueRange { low: 1, high: 2 },
+        names: &[],
+    },
     user: Some(|_| Ok(Filter::classify(ClassifyEven))),
     ..Description::EMPTY
 };

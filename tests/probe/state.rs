@@ -26,7 +26,7 @@ fn movable_filters() -> Vec<&'static Description> {
 fn flow_frames(range: std::ops::Range<usize>) -> Vec<Frame> {
     let frame = |i: usize| {
         let payload = vec![u8::try_from(i % 251).unwrap(); 1 + i % 300];
-        Frame::udp(u16::try_from(1 + i % FLOWS).unwrap(), 53, &payload).at(i as u64 * 1_000)
+        Frame::udp(u16::try_from(1 + i % FLOWS).unwrap(), 53, &payload).at_time(i as u64 * 1_000)
     };
     range.map(frame).collect()
 }

@@ -15,12 +15,12 @@ use ebpf::exam::{self, Interpreter, Judge, Ruling, Tally};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::prelude::*;
-use filter::testing::twins::{Chain, Examined, User, program};
+use filter::testing::twins::{Examined, TwinChain, UserJudge, emit_program};
 use std::collections::BTreeMap;
 use testkit::{Random, need};
 
-fn dport_chain() -> Chain {
-    vec![Examined::plain(&filter::transport::dport::DPORT)]
+fn dport_chain() -> TwinChain {
+    vec![Examined::without_arguments(&filter::transport::dport::DPORT)]
 }
 
 const TARGETS: [Target; 4] = [
@@ -48,9 +48,9 @@ fn compare_judges<'a>(
     target: Target,
     frames: impl IntoIterator<Item = &'a [u8]>,
 ) -> Tally {
-    let program = program(&dport_chain(), target).expect("`dport` has a twin");
+    let program = emit_program(&dport_chain(), target).expect("`dport` has a twin");
     let (mut user, mut interpreter) =
-        (User::new(&dport_chain(), &program), Interpreter::new(&program));
+        (UserJudge::new(&dport_chain(), &program), Interpreter::new(&program));
     let mut kernel = load_if_permitted(allowed, &program);
     let mut judges: Vec<&mut dyn Judge> = vec![&mut user, &mut interpreter];
     judges.extend(kernel.iter_mut().map(|kernel| -> &mut dyn Judge { kernel }));
@@ -62,7 +62,7 @@ fn compare_judges<'a>(
 
 fn captured_frames() -> Vec<Vec<u8>> {
     let path = testkit::cases::workspace_root().join("examples/web.pcap");
-    let frames = filter::testing::capture(&std::fs::read(path).expect("the bundled capture"));
+    let frames = filter::testing::read_capture(&std::fs::read(path).expect("the bundled capture"));
     frames.into_iter().map(|frame| frame.bytes).collect()
 }
 
@@ -118,7 +118,7 @@ fn corpus_all_judges_are_mostly_sure_of_captures() {
 fn assert_mostly_sure(captures: Vec<std::path::PathBuf>) {
     let allowed = need::require_bpf();
     let small = captures.iter().filter_map(|path| std::fs::read(path).ok());
-    let packets = small.flat_map(|bytes| filter::testing::capture(&bytes).into_iter().take(4));
+    let packets = small.flat_map(|bytes| filter::testing::read_capture(&bytes).into_iter().take(4));
     let frames = packets.filter(|packet| packet.link == filter::testing::ETHERNET);
     let frames: Vec<Vec<u8>> = frames.map(|frame| frame.bytes).collect();
     for target in TARGETS {
@@ -168,7 +168,7 @@ fn unsure_frames() -> Vec<(&'static str, Vec<u8>)> {
 fn twin_is_unsure_in_the_documented_cases_only() {
     let allowed = need::require_bpf();
     for target in TARGETS {
-        let program = program(&dport_chain(), target).expect("`dport` has a twin");
+        let program = emit_program(&dport_chain(), target).expect("`dport` has a twin");
         let mut interpreter = Interpreter::new(&program);
         let mut kernel = load_if_permitted(allowed, &program);
         for (what, frame) in unsure_frames() {
@@ -238,7 +238,7 @@ fn complete_request_matches_its_twin() {
     let rows = &reports.expect("a report").report.rows;
     assert!(rows.iter().any(|(class, n)| class == "80" && *n > 10), "{rows:?}");
     for target in TARGETS {
-        let program = program(&dport_chain(), target).expect("`dport` has a twin");
+        let program = emit_program(&dport_chain(), target).expect("`dport` has a twin");
         assert_eq!(
             &count_answers(&mut Interpreter::new(&program), &captured_frames()),
             rows,

@@ -29,7 +29,7 @@
 //! use filter::{Block, Stream, StreamContext};
 //! struct Keeps<'k>(&'k [u8]);
 //! impl<'k> Stream for Keeps<'k> {
-//!     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+//!     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
 //!         self.0 = block.frame;
 //!         cx.consume(&block);
 //!     }

@@ -5,7 +5,7 @@
 use crate::captures;
 use crate::collect::CollectedBlock;
 use filter::prelude::*;
-use filter::testing::{Arena, Frame, Node, Space, capture};
+use filter::testing::{Arena, Frame, Node, Space, read_capture};
 use filter::{LANES, catalog};
 use std::path::Path;
 use testkit::Captures;
@@ -104,7 +104,7 @@ fn compare_with_state_moves(
     moves: RestoredState,
 ) -> Option<Result<Agreement, String>> {
     let bytes = std::fs::read(path).expect("a capture that can be read");
-    let mut frames = capture(&bytes);
+    let mut frames = read_capture(&bytes);
     frames.truncate(FRAMES_MAX);
     let (whole, _) = run_with_state_move(chain, &frames, None);
     if whole.is_empty() {
@@ -211,6 +211,6 @@ fn run_remaining_filters<'a>(
 fn passed_blocks(mut batch: Batch<'_>) -> Batch<'_> {
     let answered = |l: &usize| batch.class(*l) != Class::NONE;
     let mask = (0..batch.len().min(LANES)).filter(answered).fold(0, |mask, l| mask | 1 << l);
-    batch.keep(mask);
+    batch.keep_lanes(mask);
     batch
 }

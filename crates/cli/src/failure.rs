@@ -63,7 +63,7 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     match error {
         BuildError::Mistake { node, mistake } => {
             let span = plan.graph.node(*node).span;
-            line::print_mistake(text, span, &mistake.what, mistake.hint.as_deref());
+            line::print_mistake(text, span, &mistake.message, mistake.hint.as_deref());
             Status::Usage
         }
         BuildError::Outside { node, failure } => {
@@ -71,7 +71,7 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
             let what = format!("cannot {} {}: {}", failure.call, failure.target, failure.why);
             let used = plan.graph.node(*node).filter();
             let name = used.map_or("", |used| used.description.name);
-            match Denial::for_call(name, failure.call, failure.needs) {
+            match Denial::for_call(name, failure.call, failure.missing_capability) {
                 Some(denial) => {
                     line::print_mistake(text, span, &what, None);
                     terminal::print_note(&denial.sentence());

@@ -29,7 +29,7 @@ const GROUP_KINDS: &[(&str, &[&str])] = &[
 pub(crate) fn entries_by_group() -> impl Iterator<Item = (&'static str, Vec<Page>)> {
     GROUP_KINDS.iter().map(|(title, kinds)| {
         let there = MachineRegistry::descriptions().filter(|entry| {
-            kinds.contains(&if MachineRegistry::Local.endpoint(entry).process {
+            kinds.contains(&if MachineRegistry::Local.endpoint(entry).is_program {
                 "program"
             } else {
                 entry.kind.name()

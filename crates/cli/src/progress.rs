@@ -86,7 +86,7 @@ fn has_printing_sink(plan: &Plan) -> bool {
         match known.kind {
             kind if kind.is_source() => false,
             _ if used.is_sink() => names_it || ["print", "json"].contains(&known.name),
-            _ => used.endpoint.process && is_end,
+            _ => used.endpoint.is_program && is_end,
         }
     })
 }

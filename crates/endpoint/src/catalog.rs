@@ -36,24 +36,24 @@ pub const SINKS: &[SinkEntry] = &[
     drop::ENTRY,
 ];
 
-/// All programs: a single entry, which runs any command.
+/// All programs. The only entry runs any command.
 pub const PROCESSES: &[ProcessEntry] = &[process::ENTRY];
 
 /// Returns the source with this name; `None` if the catalog has none.
 #[must_use]
-pub fn source(name: &str) -> Option<&'static SourceEntry> {
+pub fn find_source(name: &str) -> Option<&'static SourceEntry> {
     SOURCES.iter().find(|entry| entry.description.name == name)
 }
 
 /// Returns the sink with this name; `None` if the catalog has none.
 #[must_use]
-pub fn sink(name: &str) -> Option<&'static SinkEntry> {
+pub fn find_sink(name: &str) -> Option<&'static SinkEntry> {
     SINKS.iter().find(|entry| entry.description.name == name)
 }
 
 /// Returns the program with this name; `None` if the catalog has none.
 #[must_use]
-pub fn process(name: &str) -> Option<&'static ProcessEntry> {
+pub fn find_process(name: &str) -> Option<&'static ProcessEntry> {
     PROCESSES.iter().find(|entry| entry.description.name == name)
 }
 
@@ -84,7 +84,7 @@ mod tests {
             assert_eq!(entry.description.kind, FilterKind::Sink);
             assert_eq!(entry.description.output_form, OutputForm::Nothing);
             assert_eq!(
-                sink(entry.description.name).unwrap().description.name,
+                find_sink(entry.description.name).unwrap().description.name,
                 entry.description.name
             );
         }
@@ -92,9 +92,9 @@ mod tests {
             assert_entry_complete(entry.description);
             assert_eq!(entry.description.kind, FilterKind::Source);
             assert_eq!(entry.description.input_forms, Forms::NONE);
-            let found = source(entry.description.name).unwrap();
+            let found = find_source(entry.description.name).unwrap();
             assert_eq!(found.description.name, entry.description.name);
         }
-        assert!(sink("replay").is_none() && source("print").is_none());
+        assert!(find_sink("replay").is_none() && find_source("print").is_none());
     }
 }

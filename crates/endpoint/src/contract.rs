@@ -1,5 +1,5 @@
-//! The contract of sources and sinks: the traits that they implement, and the types in the
-//! signatures of these traits.
+//! The contract of sources and sinks: the traits that they implement, and the types used by these
+//! traits.
 
 use crate::drop_reason::DropReason;
 use crate::failure::Failure;
@@ -23,8 +23,8 @@ use sys::steps::{Steps, UNLOGGED};
 
 /// A producer of blocks, driven by the space that owns it.
 pub trait Source: Send {
-    /// Appends blocks until the intake is full or no input is ready. Never blocks; returns
-    /// [`SourceStatus::Wait`] if there is no input. A failure ends the path.
+    /// Appends blocks until the intake is full or no input is ready. Never blocks. Returns
+    /// [`SourceStatus::Wait`] if there is no input. After a failure, the path ends.
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure>;
 
     /// Returns the counters of the device or file for the ledger (CONTRACT 19).
@@ -36,8 +36,8 @@ pub trait Source: Send {
         SourceProperties::default()
     }
 
-    /// Returns the descriptor that becomes readable with new input; `None` if there is nothing to
-    /// poll.
+    /// Returns the descriptor that becomes readable when input arrives; `None` if the source has no
+    /// such descriptor.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -49,12 +49,12 @@ pub trait Source: Send {
         false
     }
 
-    /// Releases resources for which other parties wait. The space calls no other method after this
-    /// one.
+    /// Releases resources for which other processes may wait. The space calls no other method
+    /// afterwards.
     fn close(&mut self) {}
 
-    /// Returns the concrete source, so that the code that created it can downcast it. Returns
-    /// `None` if that code never downcasts.
+    /// Returns the concrete source, so that the code that created it can downcast it; `None` if no
+    /// code needs to downcast it.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
@@ -67,14 +67,15 @@ pub struct SourceProperties {
     pub block_max: usize,
     /// True if block timestamps drive the path's clock (replay) instead of the monotonic clock.
     pub drives_clock: bool,
-    /// True if the return of memory by readers wakes the source while it waits for its descriptor.
+    /// True if the source, while it waits for its descriptor, must also be woken when a reader
+    /// returns memory.
     pub wakes_on_memory: bool,
     /// True if the source selects the arc of its blocks itself ([`Intake::arc`]).
     pub chooses_arc: bool,
     /// Memory that another party fills, such as a packet ring. The space builds a pool over it,
     /// which becomes [`Intake::pool`].
     pub lender: Option<Arc<dyn Lender>>,
-    /// Frames that the source can leave where the kernel put them ([`Intake::arcs_in_place`]).
+    /// Frames that the source need not copy from kernel memory ([`Intake::arcs_in_place`]).
     pub in_place: Option<Arc<FramesInPlace>>,
     /// The child process whose output the source reads.
     pub process: Option<Arc<Process>>,
@@ -99,8 +100,8 @@ impl Default for SourceProperties {
 pub enum SourceStatus {
     /// The call appended at least one block.
     Blocks,
-    /// The call found no input. The space calls `produce` again at `until` on the path's clock or
-    /// when the descriptor becomes readable.
+    /// The call found no input. The space calls `produce` again at time `until` on the path's
+    /// clock, or earlier if the descriptor becomes readable.
     Wait {
         /// Latest time of the next call; `None` means that only the descriptor ends the wait.
         until: Option<Time>,
@@ -112,7 +113,7 @@ pub enum SourceStatus {
 }
 
 impl SourceStatus {
-    /// A wait for the descriptor, without a time limit.
+    /// Waits for the descriptor without a time limit.
     pub const AWAITS_INPUT: Self = Self::Wait { until: None, readable: true };
 
     /// Returns the status of a source that does not wait for its descriptor.
@@ -122,18 +123,18 @@ impl SourceStatus {
     }
 }
 
-/// Counters of a source for the ledger: `observed` equals `given` plus all of `dropped`. A counter
-/// that cannot be read is `None`.
+/// Counters of a source for the ledger. `observed` equals `given` plus the sum of `dropped`. A
+/// counter that cannot be read is `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SourceCounters {
     /// Blocks received by the device or contained in the file.
     pub observed: Option<Amount>,
     /// Blocks appended to batches of the space.
     pub given: Amount,
-    /// Number of lost blocks by location of the loss; `None` if the counter cannot be read.
+    /// Number of lost blocks for each location of the loss; `None` if the counter cannot be read.
     pub dropped: Vec<(DropReason, Option<u64>)>,
-    /// Positions of the lost blocks by location of the loss, if known. A position is an index among
-    /// all blocks that reached that location.
+    /// Positions of the lost blocks for each location of the loss, if known. A position is an index
+    /// among all blocks that reached the location.
     #[serde(deserialize_with = "crate::drop_reason::interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
     /// A note for the user, for example a message that the interface has been renamed.
@@ -144,7 +145,7 @@ pub struct SourceCounters {
     /// Block counts per arc; empty unless the source selects the arc.
     #[serde(skip)]
     pub arrived: Vec<ArcCounts>,
-    /// Counters of the filter that runs in another process and sends its output here.
+    /// Counters of the filter that runs in another process and whose output this source receives.
     #[serde(skip)]
     pub counts: Option<Counts>,
 }
@@ -152,7 +153,7 @@ pub struct SourceCounters {
 /// Frame and block counts of one edge.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ArcCounts {
-    /// Blocks emitted into the space.
+    /// Blocks emitted into the space on this edge.
     pub taken: Amount,
     /// Frames overwritten before they were copied.
     pub lapped: u64,
@@ -185,24 +186,25 @@ pub struct Intake<'s> {
     /// Pool for the bytes of blocks. Shared, so that a source can hold references to its bytes
     /// while it appends blocks.
     pub pool: &'s Pool,
-    /// Pool of the space's own memory, present if `pool` is lent by the source. It stores blocks
-    /// that the lent memory cannot hold.
+    /// Pool of the space's own memory, present if `pool` is lent by the source. It stores the
+    /// blocks for which the lent memory is unsuitable.
     pub general: Option<&'s Pool>,
     columns: &'s mut Columns,
     room: usize,
     /// Time on the path's clock at the start of the current pass of the space.
     pub now: Time,
-    /// Bits of the arcs, by index, behind which only sinks that accepted the
-    /// [`SourceProperties::in_place`] of the source read bytes. It need not copy their frames.
+    /// Bit mask of the arcs, by index, whose blocks are read only by sinks that have accepted the
+    /// source's [`SourceProperties::in_place`]. The source need not copy the frames of these
+    /// blocks.
     pub arcs_in_place: u64,
     /// Set by the source if it has not copied the frames of the appended blocks.
     pub in_place: bool,
-    /// Index of the only arc that the appended blocks take, set by a source that selects arcs
-    /// itself. `None` routes each block by its class.
+    /// Index of the arc that all appended blocks take, set by a source that selects arcs itself. If
+    /// `None`, each block is routed by its class.
     pub arc: Option<usize>,
     /// True if the source's input is empty for now; set by the source. The space then flushes
     /// downstream before it sleeps.
-    pub drained: bool,
+    pub is_drained: bool,
     /// The classes that an arc of the source takes. A source may leave out all other blocks.
     pub taken: TakenClasses<'s>,
 }
@@ -220,7 +222,7 @@ impl<'s> Intake<'s> {
             arcs_in_place: 0,
             in_place: false,
             arc: None,
-            drained: false,
+            is_drained: false,
             taken,
         }
     }
@@ -254,14 +256,14 @@ impl<'s> Intake<'s> {
     /// Appends blocks whose bytes are in the pool until the room is used up; returns the number
     /// appended.
     #[inline]
-    pub fn put_all(&mut self, entries: impl Iterator<Item = Entry>) -> usize {
+    pub fn put_entries(&mut self, entries: impl Iterator<Item = Entry>) -> usize {
         let room = self.room();
         self.columns.extend(&mut entries.take(room))
     }
 
     /// Appends a block whose bytes are in the pool; returns false if there is no room.
     #[inline]
-    pub fn put(&mut self, entry: Entry) -> bool {
+    pub fn put_entry(&mut self, entry: Entry) -> bool {
         self.room() > 0 && self.columns.push(entry)
     }
 }
@@ -272,8 +274,8 @@ pub trait Sink: Send {
     /// unwritten blocks as dropped.
     fn consume(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure>;
 
-    /// Offers the sink to take the frames of a source where they lie, in batches without bytes.
-    /// Returns false if it does not accept; the source then copies them.
+    /// Offers the sink the frames of a source in the kernel ring, without a copy, in batches
+    /// without bytes. Returns false if the sink does not accept; the source then copies the frames.
     fn accepts_in_place(&mut self, frames: &Arc<FramesInPlace>) -> bool {
         let _ = frames;
         false
@@ -287,20 +289,20 @@ pub trait Sink: Send {
     /// Writes all buffered data and returns the sink's report. No block follows.
     fn finish(&mut self) -> Result<Report, Failure>;
 
-    /// Returns the blocks and viewed bytes written so far, from which the ledger computes losses
-    /// after a failure. Returns `None` if the sink does not know.
+    /// Returns the number of blocks and viewed bytes written so far. The ledger computes the losses
+    /// after a failure from this. Returns `None` if the sink does not know.
     fn amount_written(&self) -> Option<Amount> {
         None
     }
 
-    /// Returns the blocks consumed but not written, by reason. The ledger counts blocks absent from
-    /// both this list and `amount_written` as failed.
+    /// Returns the blocks consumed but not written, by reason. The ledger counts as failed those
+    /// consumed blocks that are neither in this list nor in `amount_written`.
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         Vec::new()
     }
 
-    /// Returns the longest wall time of one write to an open file, in ns, since the previous call
-    /// of this method. Returns 0 for a sink that does not measure it.
+    /// Returns the longest time that a single write to an open file has taken, in ns, since the
+    /// previous call of this method. Returns 0 for a sink that does not measure it.
     fn take_longest_write(&mut self) -> u64 {
         0
     }
@@ -325,26 +327,27 @@ pub struct Opening<'o> {
     pub form: Form,
     /// Meaning of incoming classes, as defined by the nearest classifier upstream (sinks only).
     pub classes: Classes,
-    /// Index among the sources of the path, copied into `BlockMetadata::origin` (sources only).
+    /// Index of the source among the sources of the path, copied into `BlockMetadata::origin`
+    /// (sources only).
     pub origin: u16,
-    /// Names of all sources of the path by origin (sinks only). The list may grow while the sink is
-    /// open.
+    /// Names of all sources of the path, by origin (sinks only). The list may grow while the sink
+    /// is open.
     pub origins: Origins,
-    /// Arguments of the first filter downstream, if the planner has delegated that filter's test to
-    /// the kernel (only for sources whose description sets `takes_filter`).
+    /// Arguments of the first filter downstream, if the planner has delegated the test of this
+    /// filter to the kernel (only for sources whose facts set `takes_filter`).
     pub pushed_filter: Option<&'o Arguments>,
-    /// Upper bound on the latency of a block in nanoseconds, if the request sets one (T_t).
+    /// Maximum latency of a block in nanoseconds (T_t); `None` if the request sets no limit.
     pub latency: Option<Time>,
     /// True if the request may use resources that the user needs for other work (`--force`).
     pub force: bool,
     /// Memory lent by the sources of the path, from which blocks may be sent in place (sinks only).
     pub lent: &'o [Arc<dyn Lender>],
-    /// Users who may read every input file (sinks only).
+    /// Users who may read all input files of the path (sinks only).
     pub readers: &'o Readers,
-    /// True once the path has been stopped. A sink that waits for another program then gives up
-    /// soon.
+    /// True once the path has been stopped. A sink that waits for another program must then stop
+    /// waiting soon.
     pub stopped: Arc<AtomicBool>,
-    /// Log of fallible steps and of the actions that undo them after a later failure.
+    /// Log of completed steps, with the actions that undo them after a later failure.
     pub steps: &'o Steps,
 }
 
@@ -370,8 +373,8 @@ impl<'o> Opening<'o> {
     }
 }
 
-/// The two halves of a started program: the sink that writes its input and the source that reads
-/// its output.
+/// The two halves of a started program: the sink that writes the program's input, and the source
+/// that reads its output.
 pub struct StartedProcess {
     /// Sink over the standard input; `None` at the head of a request.
     pub input: Option<Box<dyn Sink>>,

@@ -1,11 +1,11 @@
-//! Reasons for which blocks never reach a sink, as counted in the ledger.
+//! Reasons why blocks do not reach a sink, as counted in the ledger.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// A reason for a drop, or the place of a loss.
+/// A reason for a drop, or the location of a loss.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum DropReason {
     /// The request drops these blocks on purpose.
@@ -14,8 +14,8 @@ pub enum DropReason {
     BeyondCount,
     /// The program had exited, or had closed its standard input.
     ProgramEnded,
-    /// The block is a hole: it stands for stream data that was lost before capture, so there are no
-    /// bytes to write.
+    /// The block is a hole, which stands for stream data that was never captured, so that there are
+    /// no bytes to write.
     Hole,
     /// A source had read the block, but the path ended before the block was processed.
     Unread,
@@ -36,7 +36,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const NAMED: [(Self, &'static str); 11] = [
+    const FIXED_TEXTS: [(Self, &'static str); 11] = [
         (Self::ByRequest, "by request"),
         (Self::BeyondCount, "beyond count"),
         (Self::ProgramEnded, "program ended"),
@@ -56,15 +56,15 @@ impl DropReason {
         if let Self::Named(text) = self {
             return text;
         }
-        let known = Self::NAMED.iter().find(|(reason, _)| *reason == self);
+        let known = Self::FIXED_TEXTS.iter().find(|(reason, _)| *reason == self);
         known.map_or("", |(_, text)| text)
     }
 
     /// Parses the text of a reason from a file or another process. Returns `None` for the text of a
-    /// [`Self::Named`], because only the code that drops the block knows its text.
+    /// [`Self::Named`], which only the code that drops the block knows.
     #[must_use]
-    pub fn read(text: &str) -> Option<Self> {
-        let known = Self::NAMED.iter().find(|(_, known)| *known == text);
+    pub fn from_text(text: &str) -> Option<Self> {
+        let known = Self::FIXED_TEXTS.iter().find(|(_, known)| *known == text);
         known.map(|(reason, _)| *reason)
     }
 
@@ -92,7 +92,7 @@ impl DropReason {
 
 impl From<&'static str> for DropReason {
     fn from(text: &'static str) -> Self {
-        Self::read(text).unwrap_or(Self::Named(text))
+        Self::from_text(text).unwrap_or(Self::Named(text))
     }
 }
 
@@ -108,16 +108,16 @@ impl Serialize for DropReason {
     }
 }
 
-/// Deserializes a reason serialized by another process of Streamline; unknown texts are leaked, see
-/// [`interned_keys`].
+/// Deserializes a reason that another process of Streamline has serialized. Unknown texts are
+/// leaked ([`interned_keys`]).
 impl<'de> Deserialize<'de> for DropReason {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer).map(|text| interned(&text).into())
     }
 }
 
-/// Deserializes pairs whose keys become `&'static str`. Each distinct key is leaked once, so the
-/// input must be written by a process of Streamline.
+/// Deserializes pairs whose keys become `&'static str`. Each distinct key is leaked once. The input
+/// must therefore have been written by a process of Streamline.
 pub fn interned_keys<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<(&'static str, T)>, D::Error> {
@@ -125,8 +125,8 @@ pub fn interned_keys<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     Ok(pairs.into_iter().map(|(text, value)| (interned(&text), value)).collect())
 }
 
-/// Returns a static copy of a text. Each distinct text is leaked once, so the texts must come from
-/// a bounded set, such as those that this program defines.
+/// Returns a static copy of a text. Each distinct text is leaked once. The texts must therefore
+/// come from a bounded set, such as the set of texts that this program defines.
 fn interned(text: &str) -> &'static str {
     static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -38,7 +38,7 @@ impl SourceEntry {
 
     /// Sets the facts for the planner.
     #[must_use]
-    pub const fn with(self, facts: EndpointFacts) -> Self {
+    pub const fn with_facts(self, facts: EndpointFacts) -> Self {
         Self { facts, ..self }
     }
 }
@@ -66,7 +66,7 @@ impl SinkEntry {
 
     /// Sets the facts for the planner.
     #[must_use]
-    pub const fn with(self, facts: EndpointFacts) -> Self {
+    pub const fn with_facts(self, facts: EndpointFacts) -> Self {
         Self { facts, ..self }
     }
 
@@ -74,14 +74,14 @@ impl SinkEntry {
     /// delays no other branch.
     #[must_use]
     pub const fn writing_files(self) -> Self {
-        self.with(EndpointFacts { writes_files: true, ..self.facts })
+        self.with_facts(EndpointFacts { writes_files: true, ..self.facts })
     }
 
     /// Sets the function that returns true if a sink that writes files only appends to one open
-    /// file ([`EndpointFacts::appends`]).
+    /// file ([`EndpointFacts::only_appends`]).
     #[must_use]
     pub const fn appending(self, appends: fn(&Arguments) -> bool) -> Self {
-        self.with(EndpointFacts { appends: Some(appends), ..self.facts })
+        self.with_facts(EndpointFacts { only_appends: Some(appends), ..self.facts })
     }
 }
 
@@ -94,8 +94,8 @@ pub struct ProcessEntry {
     pub head: &'static Description,
     /// Facts for the planner.
     pub facts: EndpointFacts,
-    /// Checks the text of a command; returns the mistake if no shell can run it.
-    pub refuses: fn(&str) -> Option<Mistake>,
+    /// Checks the text of a command. Returns the mistake if no shell can run the command.
+    pub command_error: fn(&str) -> Option<Mistake>,
     /// Starts the program. After a failure no process is running.
     pub start: fn(&Opening<'_>, ProcessRole) -> Result<StartedProcess, Failure>,
 }

@@ -10,17 +10,17 @@ pub struct Failure {
     pub call: &'static str,
     /// Object of the call, such as a file name or an interface.
     pub target: String,
-    /// Reason, as a sentence for the user.
+    /// Reason for the failure, as a sentence for the user.
     pub why: String,
     /// Error number from the kernel; `None` if the kernel did not cause the failure.
     pub errno: Option<i32>,
-    /// Remedy for the user, if one is known.
+    /// Remedy that is suggested to the user, if one is known.
     pub hint: Option<String>,
-    /// True for a closed pipe on a standard stream: its reader has exited on purpose, so no message
-    /// is printed.
-    pub quiet: bool,
-    /// The missing capability (capabilities(7)), if the lack of it is the reason.
-    pub needs: Option<u32>,
+    /// True for a closed pipe on a standard stream. No message is printed, because the reader has
+    /// exited on purpose.
+    pub is_quiet: bool,
+    /// Number of the missing capability (capabilities(7)), if its lack is the reason.
+    pub missing_capability: Option<u32>,
 }
 
 impl Failure {
@@ -32,18 +32,18 @@ impl Failure {
             why: why.to_string(),
             errno: None,
             hint: None,
-            quiet: false,
-            needs: None,
+            is_quiet: false,
+            missing_capability: None,
         }
     }
 
     /// Sets the error number from the kernel.
     #[must_use]
-    pub fn errno(self, errno: Option<i32>) -> Self {
+    pub fn with_errno(self, errno: Option<i32>) -> Self {
         Self { errno, ..self }
     }
 
-    /// Returns true if `open` failed because the file does not exist.
+    /// Returns true if the call `open` failed because the file does not exist.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         let errno = self.errno.filter(|_| self.call == "open");
@@ -52,7 +52,7 @@ impl Failure {
         })
     }
 
-    /// Sets the remedy.
+    /// Sets the remedy that is suggested to the user.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -75,7 +75,7 @@ impl std::error::Error for Failure {}
 /// Creates the failure of `call` on `target`, with a remedy if one is known for the error number.
 pub(crate) fn io_failure(call: &'static str, target: &str, error: &io::Error) -> Failure {
     let errno = error.raw_os_error();
-    let failure = Failure::new(call, target, reason_text(error)).errno(errno);
+    let failure = Failure::new(call, target, reason_text(error)).with_errno(errno);
     let advice = errno.and_then(|errno| sys::Error::new(call, target.to_owned(), errno).advice());
     match advice {
         Some(advice) => failure.hint(advice),

@@ -1,12 +1,12 @@
 //! A bounded history of the most recent frames, for readers that begin in the past. [SL §5.2]
 //!
-//! A history stores copies of the frames of arriving blocks, within a byte limit and a time limit,
-//! and returns them oldest first. Frames are copied because a packet ring would lose packets if its
-//! slots stayed in use for the history.
+//! A history stores copies of the frames of arriving blocks, within a limit on the bytes and a
+//! limit on the age, and returns the oldest frame first. Frames are copied, because a packet ring
+//! would lose packets if the history kept its slots in use.
 //!
-//! Frames within the time limit are not evicted at once when the byte limit is reached. The oldest
-//! bytes are compressed first, so that the same memory holds a longer history. [SL §10], FEATURES
-//! D16
+//! At the byte limit, the oldest frames are first compressed, so that the same memory
+//! holds a longer history. Frames within the time limit are evicted only if this does not suffice.
+//! [SL §10], FEATURES D16
 
 mod cold;
 
@@ -30,15 +30,16 @@ impl HistoryLimits {
     pub const NONE: Self = Self { bytes: 0, time: 0 };
 }
 
-/// A FIFO of frame copies: compressed chunks of the oldest frames, followed by uncompressed frames.
+/// A FIFO of copied frames: compressed chunks of the oldest frames, followed by uncompressed
+/// frames.
 #[derive(Debug)]
 pub struct History {
     limits: HistoryLimits,
     frames: VecDeque<FrameHeader>,
     cold: ColdChunks,
     bytes: VecDeque<u8>,
-    /// Sequence number of the next frame, counted from 0.
-    next: u64,
+    /// Sequence number of the next frame that arrives, counted from 0.
+    next_number: u64,
     newest: Time,
 }
 
@@ -54,8 +55,8 @@ pub struct FrameHeader {
     pub(super) length: usize,
 }
 
-/// Memory per stored frame in addition to the frame's bytes, in bytes.
-const OVERHEAD: usize = size_of::<FrameHeader>();
+/// Memory used per stored frame in addition to the bytes of the frame, in bytes.
+const FRAME_OVERHEAD: usize = size_of::<FrameHeader>();
 
 /// Start position of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,17 +74,17 @@ impl History {
     #[must_use]
     pub fn new(limits: HistoryLimits) -> Self {
         let (frames, cold) = (VecDeque::new(), ColdChunks::new(limits.bytes));
-        Self { limits, frames, cold, bytes: VecDeque::new(), next: 0, newest: 0 }
+        Self { limits, frames, cold, bytes: VecDeque::new(), next_number: 0, newest: 0 }
     }
 
-    /// Copies the frame of a block into the history and evicts frames beyond the limits. A block
-    /// that has no frame, or whose frame exceeds the byte limit, clears the history, because the
-    /// sequence numbers of stored frames must be consecutive.
+    /// Copies the frame of a block into the history, and evicts frames beyond the limits. The
+    /// sequence numbers of stored frames must be consecutive. A block that has no frame, or whose
+    /// frame exceeds the byte limit, therefore clears the history.
     pub fn push(&mut self, block: &Block<'_>) {
-        self.next += 1;
+        self.next_number += 1;
         self.newest = self.newest.max(block.context.time);
         let length = block.frame.len();
-        let fits = block.marks.is_frame() && length + OVERHEAD <= self.limits.bytes;
+        let fits = block.marks.is_frame() && length + FRAME_OVERHEAD <= self.limits.bytes;
         if fits {
             let (time, wire_length) = (block.context.time, block.marks.wire_length);
             let link = LinkType(block.marks.link);
@@ -104,10 +105,10 @@ impl History {
         }
     }
 
-    /// Evicts the oldest frame. A compressed chunk frees its memory with its last frame.
+    /// Evicts the oldest frame. The memory of a compressed chunk is freed with its last frame.
     fn evict_oldest(&mut self) {
         let Some(oldest) = self.frames.pop_front() else { return };
-        if !self.cold.evict(oldest.length) {
+        if !self.cold.evict_oldest_frame(oldest.length) {
             self.bytes.drain(..oldest.length);
         }
     }
@@ -122,16 +123,16 @@ impl History {
     /// Returns the memory in use, in bytes.
     #[must_use]
     pub fn memory_used(&self) -> usize {
-        self.bytes.len() + self.cold.used() + self.frames.len() * OVERHEAD
+        self.bytes.len() + self.cold.compressed_size() + self.frames.len() * FRAME_OVERHEAD
     }
 
-    /// Returns the total size of all stored frames if written as records of a capture, in bytes.
+    /// Returns the size in bytes that all stored frames would have as records of a capture file.
     #[must_use]
     pub fn capture_size(&self) -> usize {
         self.frames.iter().map(|header| header.length + RECORD_HEADER_SIZE).sum()
     }
 
-    /// Returns the number of bytes that have been compressed so far, and their total size after
+    /// Returns the number of bytes that have been compressed so far, and their number after
     /// compression.
     #[must_use]
     pub const fn compressed_totals(&self) -> (u64, u64) {
@@ -141,9 +142,9 @@ impl History {
     /// Returns the number of stored frames and the sequence number of the oldest of them, or of the
     /// next frame if none is stored.
     #[must_use]
-    pub fn numbers(&self) -> (u64, u64) {
+    pub fn count_and_first_number(&self) -> (u64, u64) {
         let stored = self.frames.len() as u64;
-        (stored, self.next - stored)
+        (stored, self.next_number - stored)
     }
 
     /// Returns the time of the newest frame, even if it was not stored; 0 before the first frame.
@@ -159,7 +160,7 @@ impl History {
         from: HistoryStart,
         mut each: impl FnMut(&FrameHeader, &[u8]),
     ) -> u64 {
-        let (_, first) = self.numbers();
+        let (_, first) = self.count_and_first_number();
         let (mut at, mut count) = (0, 0);
         let mut joined = Vec::new();
         let mut cold = self.cold.reader();
@@ -199,8 +200,8 @@ pub const RECORD_HEADER_SIZE: usize = write::RECORD;
 /// Size of a pcap file header in bytes.
 pub const FILE_HEADER_SIZE: usize = write::HEADER;
 
-/// Returns the offset of the first record boundary at or after offset `at`. The first record begins
-/// at offset `first`, which is after the file header if there is one.
+/// Returns the offset of the first record boundary at or after offset `at`. `first` is the offset
+/// of the first record, which is after the file header if there is one.
 #[must_use]
 pub fn record_boundary(records: &[u8], first: usize, at: usize) -> usize {
     let mut end = if at == 0 { 0 } else { first };
@@ -218,7 +219,7 @@ pub fn file_header(link: LinkType) -> [u8; write::HEADER] {
 }
 
 impl FrameHeader {
-    /// Returns the header under which the frame of a block is stored.
+    /// Creates the header under which the frame of a block is stored.
     #[must_use]
     pub fn for_block(block: &Block<'_>) -> Self {
         Self {
@@ -255,7 +256,7 @@ mod tests {
         let stored = stored_frames(&history, HistoryStart::Oldest);
         assert_eq!(stored.len(), 11);
         assert_eq!(stored[0], (89, vec![89; 3]));
-        assert_eq!(history.numbers(), (11, 89));
+        assert_eq!(history.count_and_first_number(), (11, 89));
         assert_eq!(stored_frames(&history, HistoryStart::Time(97)).len(), 3);
         assert_eq!(stored_frames(&history, HistoryStart::Number(98)), stored[9..]);
         assert_eq!(
@@ -265,8 +266,9 @@ mod tests {
         );
     }
 
-    /// Fills a history of 1 MB with text. The history then holds more frames than fit in its memory
-    /// uncompressed, no frame is missing in between, and the bytes of every frame are unchanged.
+    /// Fills a history of 1 MB with text. The history must then contain more frames than its memory
+    /// could hold uncompressed, without a missing frame, and with the bytes of every frame
+    /// unchanged.
     #[test]
     fn d16_cold_frames_are_compressed_within_the_byte_limit() {
         let text =
@@ -301,7 +303,7 @@ mod tests {
             history.push(&block_at(time, &random.bytes(1000)));
         }
         assert_eq!(history.compressed_totals(), (0, 0));
-        assert!(history.numbers().0 > 900, "{:?}", history.numbers());
+        assert!(history.count_and_first_number().0 > 900, "{:?}", history.count_and_first_number());
     }
 
     #[test]
@@ -312,8 +314,8 @@ mod tests {
             history.push(&block_at(5, &vec![7; length]));
             assert!(history.memory_used() <= limits.bytes);
         }
-        assert_eq!(history.numbers(), (1, 401), "behind one that is too long");
+        assert_eq!(history.count_and_first_number(), (1, 401), "behind one that is too long");
         history.push(&bare_block(b"no frame"));
-        assert_eq!(history.numbers(), (0, 403));
+        assert_eq!(history.count_and_first_number(), (0, 403));
     }
 }

@@ -1,4 +1,4 @@
-//! Lookup of network interfaces and namespaces by name, and the failures of that lookup.
+//! Lookup of network interfaces and namespaces by name, and failures of the lookup.
 
 use crate::Failure;
 use crate::failure::reason_text;
@@ -7,7 +7,7 @@ use sys::machine::Capabilities;
 use sys::net::{Interface, Namespace, RouteSocket};
 use wire::link::LinkType;
 
-/// Number of frames that a source had counted when its interface was removed, for the failure
+/// Number of frames that a source has counted until its interface was removed, for the failure
 /// message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameCount {
@@ -46,8 +46,8 @@ pub(crate) fn run_in_namespace<T: Send>(
     let enter = |error| {
         let failure = socket_failure("enter", &format!("namespace {netns}"), &error);
         let hint = "`ip netns list` shows those with a name; a path or a process id also works";
-        match failure.needs {
-            Some(_) => Failure { needs: Some(Capabilities::SYS_ADMIN), ..failure },
+        match failure.missing_capability {
+            Some(_) => Failure { missing_capability: Some(Capabilities::SYS_ADMIN), ..failure },
             None => failure.hint(hint),
         }
     };
@@ -115,9 +115,9 @@ pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Opti
     (!same).then(|| format!("{name} is called {} now", now.name))
 }
 
-/// Returns the reason why `rx` or `tx` with these arguments captures only one direction of this
-/// host's connections: its interface has addresses of its own. `None` for a mirror port, which
-/// receives both directions, for the loopback interface, and if the addresses cannot be read.
+/// Returns the reason why `rx` or `tx` with these arguments captures only one direction of
+/// connections: its interface has addresses of this host. `None` for a mirror port, which receives
+/// both directions, for the loopback interface, and if the addresses cannot be read.
 #[must_use]
 pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<String> {
     let side = match source.name {
@@ -145,8 +145,8 @@ pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<Str
     Some(format!("{place} has the address {address}, and `{}` gives only what {side}", source.name))
 }
 
-/// Converts an error of a packet socket into a failure. The remedy for a missing capability is left
-/// to the caller, who knows how the program was started.
+/// Converts an error of a packet socket to a failure. The caller must add the remedy for a missing
+/// capability, because only the caller knows how the program was started.
 pub(crate) fn socket_failure(call: &'static str, target: &str, error: &sys::Error) -> Failure {
     let why = std::io::Error::from_raw_os_error(error.errno);
     let refused = why.kind() == std::io::ErrorKind::PermissionDenied;
@@ -154,6 +154,6 @@ pub(crate) fn socket_failure(call: &'static str, target: &str, error: &sys::Erro
         "socket" => format!("the kernel refuses a packet socket: {}", reason_text(&why)),
         call => format!("{call}: {}", reason_text(&why)),
     };
-    let failure = Failure::new(call, target, reason_text).errno(Some(error.errno));
-    Failure { needs: refused.then_some(Capabilities::NET_RAW), ..failure }
+    let failure = Failure::new(call, target, reason_text).with_errno(Some(error.errno));
+    Failure { missing_capability: refused.then_some(Capabilities::NET_RAW), ..failure }
 }

@@ -1,9 +1,9 @@
 //! Positions of lost blocks as ranges, in bounded memory.
 //!
 //! Gaps are added in the order of detection. The first and the last ranges are stored, and the
-//! ranges between them are counted. A position counts the blocks of one stream from 0, lost blocks
-//! included, so ranges and received blocks together cover the stream. A range of a per-processor
-//! stream names the processor.
+//! ranges between them are counted. A position is the number of earlier blocks of the stream, lost
+//! blocks included, so that the ranges and the received blocks together cover the stream. If each
+//! processor has a stream of its own, a range names its processor.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -20,8 +20,8 @@ pub struct Gap {
     pub processor: Option<u32>,
 }
 
-/// Ranges of lost blocks in a stream: the first [`Self::STORED`], the last [`Self::STORED`], and
-/// the number of ranges between them.
+/// Ranges of lost blocks in a stream: the first and the last [`Self::STORED_PER_END`] ranges, and the
+/// number of ranges between them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LossRanges {
     first: Vec<Gap>,
@@ -31,7 +31,7 @@ pub struct LossRanges {
 
 impl LossRanges {
     /// Number of ranges stored at each end.
-    pub const STORED: usize = 64;
+    pub const STORED_PER_END: usize = 64;
 
     /// Adds `count` lost blocks, starting at position `from`. If they continue the newest range,
     /// that range is extended.
@@ -45,17 +45,17 @@ impl LossRanges {
             newest.to = to;
             return;
         }
-        self.push(Gap { from, to, processor });
+        self.push_gap(Gap { from, to, processor });
     }
 
     /// Appends a range without merging it; if both ends are full, the oldest of the last ranges is
     /// discarded.
-    pub fn push(&mut self, gap: Gap) {
-        if self.first.len() < Self::STORED {
+    pub fn push_gap(&mut self, gap: Gap) {
+        if self.first.len() < Self::STORED_PER_END {
             self.first.push(gap);
             return;
         }
-        if self.last.len() == Self::STORED {
+        if self.last.len() == Self::STORED_PER_END {
             self.last.pop_front();
             self.more += 1;
         }
@@ -64,7 +64,7 @@ impl LossRanges {
 
     /// Appends the ranges of another stream.
     pub fn append(&mut self, other: &Self) {
-        other.gaps().for_each(|gap| self.push(gap));
+        other.gaps().for_each(|gap| self.push_gap(gap));
         self.more += other.more;
     }
 
@@ -73,8 +73,8 @@ impl LossRanges {
         self.first.iter().chain(&self.last).copied()
     }
 
-    /// Returns the number of discarded ranges. In the stream, these ranges are between the first
-    /// [`Self::stored_first`] stored ranges and the other stored ranges.
+    /// Returns the number of discarded ranges. In the stream, they are located after the first
+    /// [`Self::stored_first`] stored ranges and before the other stored ranges.
     #[must_use]
     pub const fn discarded(&self) -> u64 {
         self.more
@@ -86,7 +86,7 @@ impl LossRanges {
     }
 
     /// Returns the number of stored ranges that precede the discarded ones, at most
-    /// [`Self::STORED`].
+    /// [`Self::STORED_PER_END`].
     #[must_use]
     pub fn stored_first(&self) -> usize {
         self.first.len()
@@ -144,11 +144,11 @@ mod tests {
         let gaps: Vec<Gap> = missing.gaps().collect();
         assert_eq!(
             (gaps.len(), missing.discarded()),
-            (2 * LossRanges::STORED, 1000 - 2 * LossRanges::STORED as u64)
+            (2 * LossRanges::STORED_PER_END, 1000 - 2 * LossRanges::STORED_PER_END as u64)
         );
-        assert_eq!((gaps[0].from, gaps[LossRanges::STORED - 1].from), (0, 630));
+        assert_eq!((gaps[0].from, gaps[LossRanges::STORED_PER_END - 1].from), (0, 630));
         assert_eq!(
-            (gaps[LossRanges::STORED].from, gaps[2 * LossRanges::STORED - 1].to),
+            (gaps[LossRanges::STORED_PER_END].from, gaps[2 * LossRanges::STORED_PER_END - 1].to),
             (9360, 9991)
         );
         let text = missing.to_string();

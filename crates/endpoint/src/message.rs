@@ -1,5 +1,5 @@
-//! Encoding of blocks as messages between processes: the block's entry as it is in memory, followed
-//! by the bytes of its frame.
+//! Encoding of blocks as messages between processes: the entry of the block as it is in memory,
+//! followed by the bytes of its frame.
 //!
 //! Both processes run the same program, so the format has no version. A reader checks every field.
 
@@ -18,7 +18,8 @@ pub const fn message_length(block: &Block<'_>) -> usize {
     HEAD_BYTES + block.frame.len()
 }
 
-/// Writes a block; `room` must be [`message_length`] bytes long. Returns the length.
+/// Writes the message of a block to `room`, which must be [`message_length`] bytes long. Returns
+/// the length.
 pub fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
     let Some((head, frame)) = room.split_at_mut_checked(HEAD_BYTES) else { return 0 };
     let mut entry = block.entry();
@@ -51,10 +52,10 @@ pub enum MessageDefect {
     /// Undefined flags are set.
     #[error("it has flags that do not exist")]
     Flags,
-    /// The origin is a source that the path does not have.
+    /// The origin is not that of a source of the path.
     #[error("it names a source that the path does not have")]
     Origin,
-    /// The captured length differs from the length of the frame or exceeds the length on the wire.
+    /// The captured length differs from the length of the frame, or exceeds the length on the wire.
     #[error("it is longer than its frame was on the wire")]
     Length,
     /// The message is neither a block nor an expected record.
@@ -120,8 +121,8 @@ pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefec
     Ok((Entry { pointer, context, marks }, frame))
 }
 
-/// Checks the block of a message and copies it into an intake. Returns the length of its view;
-/// `None` if the pool has no free memory at the moment.
+/// Checks the block of a message and copies it into an intake. Returns the length of the block's
+/// view, or `None` if the pool has no free memory at the moment.
 pub fn copy_into_intake(
     message: &[u8],
     origins: u16,
@@ -142,7 +143,7 @@ pub fn copy_into_intake(
             None => return Ok(None),
         }
     };
-    Ok(intake.put(entry).then_some(entry.pointer.length()))
+    Ok(intake.put_entry(entry).then_some(entry.pointer.length()))
 }
 
 /// Returns the entry of a block with its frame in this extent of a dbuf.
@@ -167,7 +168,7 @@ const NOT_IN_MEMORY: DbufId = match DbufId::new(1) {
     None => DbufId::HOLE,
 };
 
-/// Returns the entry of a block whose frame is sent or stored separately.
+/// Returns the entry of a block for use without its frame, which is sent or stored separately.
 pub fn entry_without_frame(entry: Entry) -> Entry {
     match entry.pointer.is_hole() {
         true => entry_without_bytes(entry),
@@ -186,11 +187,11 @@ mod tests {
     use super::*;
     use abi::BlockMetadata;
 
-    fn message(entry: Entry, frame: &[u8]) -> Vec<u8> {
+    fn make_message(entry: Entry, frame: &[u8]) -> Vec<u8> {
         [entry.as_bytes(), frame].concat()
     }
 
-    fn entry(view: u32, length: u32, captured: u32) -> Entry {
+    fn make_entry(view: u32, length: u32, captured: u32) -> Entry {
         let dbuf = DbufId::new(9).unwrap();
         let pointer = RichPointer::new(dbuf, Extent::new(77, length), Class(80));
         let mut marks = Marks::frame(1, captured, captured.max(1500));
@@ -204,8 +205,8 @@ mod tests {
 
     #[test]
     fn j5_block_message_decodes_to_the_sent_block() {
-        let honest = entry(14, 20, 60);
-        let bytes = message(honest, &[7; 60]);
+        let honest = make_entry(14, 20, 60);
+        let bytes = make_message(honest, &[7; 60]);
         let (read, frame) = read(&bytes, 1).unwrap();
         assert_eq!((read.context, read.marks, frame), (honest.context, honest.marks, &[7; 60][..]));
         let dbuf = DbufId::new(2).unwrap();
@@ -215,19 +216,19 @@ mod tests {
             (Extent::new(4110, 20), Class(80))
         );
         assert_eq!(placed_entry.frame().place, Extent::new(4096, 60));
-        let gap = Entry { pointer: RichPointer::hole(100), ..entry(0, 0, 0) };
+        let gap = Entry { pointer: RichPointer::hole(100), ..make_entry(0, 0, 0) };
         let (gap, none) = super::read(gap.as_bytes(), 1).unwrap();
         assert_eq!((entry_without_bytes(gap).pointer.length(), none.len()), (100, 0));
     }
 
     #[test]
     fn j5_invalid_block_messages_are_refused() {
-        let lie = |entry: Entry, frame: &[u8]| read(&message(entry, frame), 2).err();
-        let honest = entry(14, 20, 60);
+        let lie = |entry: Entry, frame: &[u8]| read(&make_message(entry, frame), 2).err();
+        let honest = make_entry(14, 20, 60);
         assert_eq!(lie(honest, &[0; 60]), None);
         assert_eq!(read(&honest.as_bytes()[..63], 2).err(), Some(MessageDefect::Short));
         assert_eq!(lie(honest, &[0; 33]), Some(MessageDefect::View));
-        assert_eq!(lie(entry(u32::MAX, 20, 60), &[0; 60]), Some(MessageDefect::View));
+        assert_eq!(lie(make_entry(u32::MAX, 20, 60), &[0; 60]), Some(MessageDefect::View));
         assert_eq!(lie(honest, &[0; 59]), Some(MessageDefect::Length));
         let marks = |change: &dyn Fn(&mut Marks)| {
             let mut lying = honest;

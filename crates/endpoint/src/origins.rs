@@ -1,8 +1,8 @@
 //! Names of the sources of a path, indexed by `BlockMetadata::origin`.
 //!
 //! An origin stays valid for the life of the path. A source that is added while the path runs gets
-//! the next number. The list is append-only and shared with sinks that survive the change, so a
-//! reader sees at least all names that existed when its block was emitted.
+//! the next number. The list is append-only, and is shared with the sinks that survive the change.
+//! A sink therefore finds the name of every source whose block it receives.
 
 use std::sync::{Arc, OnceLock};
 
@@ -29,7 +29,7 @@ impl Origins {
         all
     }
 
-    /// Extends the list to `names`. The current names must be a prefix of `names`; they are not
+    /// Extends the list to `names`. The current names must be a prefix of `names`. They are not
     /// replaced.
     pub fn extend_to(&self, names: &[String]) {
         let mut rest = &*self.0;

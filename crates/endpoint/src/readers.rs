@@ -1,11 +1,11 @@
 //! Permissions of output files: an output file is readable by the users who may read every input
 //! file. [SL §8, fan-in; CONTRACT 21]
 //!
-//! The paths of the input files determine the mode of a new output file, before the umask. The
-//! paper demands that the permissions of joined data "correspond to the union of all inputs"; this
-//! module applies the union of the restrictions, as `cp` preserves the mode of one file. An
-//! existing output file keeps its mode. Inputs other than files, such as interfaces and programs,
-//! impose no restriction.
+//! The permissions of the input files determine the mode of a new output file, before the umask.
+//! The paper demands that the permissions of joined data "correspond to the union of all inputs".
+//! This module applies the union of their restrictions, in the way in which `cp` preserves the mode
+//! of a single file. An existing output file keeps its mode. Inputs other than files, such as
+//! interfaces and programs, impose no restriction.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
@@ -39,7 +39,7 @@ const SET_GROUP: u32 = 0o2000;
 
 impl Readers {
     /// Adds the restrictions of the input file with this path; `-` is standard input. A file that
-    /// cannot be examined adds none, because opening it fails with a message anyway.
+    /// cannot be examined adds no restriction, because opening it fails with a message anyway.
     pub fn add_restrictions_of(&mut self, path: &str) {
         let opened = if path == "-" { Path::new("/dev/stdin") } else { Path::new(path) };
         if let Some(file) = fs::metadata(opened).ok().filter(Metadata::is_file) {
@@ -51,34 +51,37 @@ impl Readers {
         }
     }
 
-    /// Returns the mode, before the umask, for a file to be created in `directory`: `full` without
-    /// the rights of users who may not read some input.
-    pub(crate) fn mode(&self, directory: &Path, full: u32) -> u32 {
+    /// Returns the mode, before the umask, of a file to be created in `directory`. It is `full`
+    /// without the rights of users who may not read all inputs.
+    pub(crate) fn file_mode(&self, directory: &Path, full: u32) -> u32 {
         // An unreadable directory also fails the creation of the file, with the kernel's reason.
         let around = fs::metadata(directory).ok();
         let given = around.filter(|around| around.mode() & SET_GROUP != 0);
         let group = given.map_or_else(|| sys::process::identity().1, |around| around.gid());
-        let others = self.0.iter().all(FilePermissions::is_for_all);
-        let members = self.0.iter().all(|input| input.is_for_all() || input.is_for_group(group));
+        let others = self.0.iter().all(FilePermissions::is_readable_by_all);
+        let members = self
+            .0
+            .iter()
+            .all(|input| input.is_readable_by_all() || input.is_readable_by_group(group));
         let group = if members { 0o070 } else { 0 };
         let others = if others { 0o007 } else { 0 };
         full & (0o700 | group | others)
     }
 
     /// Returns the mode of a file created at this path, before the umask.
-    pub(crate) fn mode_at(&self, file: &Path, full: u32) -> u32 {
+    pub(crate) fn file_mode_at(&self, file: &Path, full: u32) -> u32 {
         let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
-        self.mode(directory.unwrap_or_else(|| Path::new(".")), full)
+        self.file_mode(directory.unwrap_or_else(|| Path::new(".")), full)
     }
 }
 
 impl FilePermissions {
     /// Returns true if both the group and others may read the file.
-    const fn is_for_all(&self) -> bool {
+    const fn is_readable_by_all(&self) -> bool {
         self.mode & (GROUP_READ | OTHERS_READ) == GROUP_READ | OTHERS_READ
     }
 
-    const fn is_for_group(&self, group: u32) -> bool {
+    const fn is_readable_by_group(&self, group: u32) -> bool {
         self.group == group && self.mode & GROUP_READ != 0
     }
 }
@@ -93,7 +96,7 @@ mod tests {
         let here = std::env::temp_dir();
         let mode = |inputs: &[(u32, u32)]| {
             let input = |(group, mode): &(u32, u32)| FilePermissions { group: *group, mode: *mode };
-            Readers(inputs.iter().map(input).collect()).mode(&here, 0o666)
+            Readers(inputs.iter().map(input).collect()).file_mode(&here, 0o666)
         };
         let other = own + 1;
         for (inputs, wanted) in [
@@ -132,6 +135,6 @@ mod tests {
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640, "as if the group might");
         let mut readers = Readers::default();
         readers.add_restrictions_of(&file);
-        assert_eq!(readers.mode_at(Path::new(&file), 0o666), 0o600);
+        assert_eq!(readers.file_mode_at(Path::new(&file), 0o666), 0o600);
     }
 }

@@ -11,7 +11,7 @@ use wire::record::{RecordKind, Writer};
 use crate::readers::{ALL_USERS, FileCreation};
 use crate::{Failure, Intake, Opening, Origins, Source, SourceStatus};
 
-/// Context for creating files in tests, without a log and without restrictions on readers.
+/// Context for creating files in tests. Steps are not logged, and all users may read the inputs.
 pub(crate) static CREATION: FileCreation<'static> = (&UNLOGGED, &ALL_USERS);
 
 /// A temporary directory, removed on drop with its contents.
@@ -43,7 +43,7 @@ impl Drop for TempDir {
 /// The time 2009-02-13 23:31:30.123456789 UTC.
 pub(crate) const TEST_TIME: u64 = 1_234_567_890_123_456_789;
 
-/// Returns a block over these bytes, all of them in view.
+/// Returns a block over these bytes. All of them are in view.
 pub(crate) fn block_over(marks: Marks, bytes: &[u8]) -> Block<'_> {
     let place = Extent::new(4096, u32::try_from(bytes.len()).unwrap());
     Block {
@@ -96,8 +96,8 @@ pub(crate) fn batch_of<'a>(blocks: &[Block<'a>]) -> Batch<'a> {
     batch
 }
 
-/// Returns the arguments of a request, checked as by the parser. An argument is a pair such as
-/// `("file", "x")`.
+/// Returns these arguments, checked as by the parser. An argument is a pair such as `("file",
+/// "x")`.
 pub(crate) fn checked_arguments(description: &Description, given: &[(&str, &str)]) -> Arguments {
     let mut arguments = Arguments::defaults(description.parameters);
     for (name, text) in given {
@@ -144,7 +144,7 @@ pub(crate) fn produce_once(
     Ok((given, emitted))
 }
 
-/// Reads a source that never waits until its end or failure. Returns all blocks and the outcome.
+/// Runs a source that never waits to its end or failure. Returns all blocks and the outcome.
 pub(crate) fn produce_all(
     source: &mut dyn Source,
     pool: &mut Pool,

@@ -1,7 +1,7 @@
 //! Tests of generated and external captures, read by `replay` and written by `pcap`. The packets
-//! must stay the same, in order and with their times. A fault in a capture must be reported with
-//! the capture reader's message, after all packets in front of it. Common tools must be able to
-//! read the output.
+//! must be unchanged, in the same order and with the same times. A fault in a capture must be
+//! reported with the message of the capture reader, after all packets that precede it. Common tools
+//! must be able to read the output.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -51,12 +51,12 @@ fn file_arguments(file: &Path, description: &filter::Description) -> Arguments {
 }
 
 fn open_replay(file: &Path) -> Result<Box<dyn Source>, Failure> {
-    let entry = catalog::source("replay").unwrap();
+    let entry = catalog::find_source("replay").unwrap();
     (entry.open)(&Opening::new(&file_arguments(file, entry.description)))
 }
 
 fn open_pcap(file: &Path) -> Box<dyn Sink> {
-    let entry = catalog::sink("pcap").unwrap();
+    let entry = catalog::find_sink("pcap").unwrap();
     (entry.open)(&Opening::new(&file_arguments(file, entry.description))).unwrap()
 }
 
@@ -82,7 +82,7 @@ fn run_source(
     }
 }
 
-/// A packet of a capture, compared by contents and not by position in memory.
+/// A packet of a capture. Packets are compared by their contents, not by their position in memory.
 #[derive(PartialEq, Debug)]
 struct PacketContents {
     time: u64,

@@ -70,12 +70,12 @@ fn create(directory: &Path, node: &str, extension: &str) -> Result<(PathBuf, Fil
 }
 
 fn failed(call: &'static str, path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(call, path.to_string_lossy(), error).errno(error.raw_os_error())
+    Failure::new(call, path.to_string_lossy(), error).with_errno(error.raw_os_error())
 }
 
 /// Writes the block through the `pcap` sink.
 fn write_capture(captured: &CrashCapture, path: &str) -> Result<(), Failure> {
-    let entry = endpoint::catalog::sink("pcap")
+    let entry = endpoint::catalog::find_sink("pcap")
         .ok_or_else(|| Failure::new("write", path, "this program has no `pcap`"))?;
     let mut arguments = Arguments::default();
     arguments.set("file", Value::Text(path.to_owned()));

@@ -3,7 +3,7 @@
 //! A key must be in a regular file that only its owner may open, because anyone who knows the key
 //! can forge the filter's proofs. Messages never contain bytes of the file.
 
-use filter::{Key, Keys};
+use filter::{Key, KeyReader};
 use std::fs::Metadata;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,8 +17,8 @@ pub struct KeyFiles;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FixedKey;
 
-impl Keys for FixedKey {
-    fn key(&self, _: &str) -> Result<Key, String> {
+impl KeyReader for FixedKey {
+    fn read_key(&self, _: &str) -> Result<Key, String> {
         Ok(Key([7; 16]))
     }
 }
@@ -28,14 +28,14 @@ const BYTES_MAX: u64 = 4096;
 /// Permission bits of group and others, which must be clear on a key file.
 const GROUP_AND_OTHER_BITS: u32 = 0o077;
 
-impl Keys for KeyFiles {
-    fn key(&self, file: &str) -> Result<Key, String> {
+impl KeyReader for KeyFiles {
+    fn read_key(&self, file: &str) -> Result<Key, String> {
         let failed = |error: std::io::Error| format!("the key in {file} cannot be read: {error}");
         let opened = OpenRegular::read().open(file).map_err(failed)?;
         check_file(file, &opened.metadata().map_err(failed)?)?;
         let mut text = Vec::new();
         opened.take(BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
-        Key::read(&text).ok_or_else(|| {
+        Key::parse(&text).ok_or_else(|| {
             format!("{file} holds no key: 32 hexadecimal digits (openssl rand -hex 16)")
         })
     }
@@ -63,7 +63,7 @@ mod tests {
         let asked = |text: &str, mode: u32| {
             fs::write(&path, text).expect("a file");
             fs::set_permissions(&path, Permissions::from_mode(mode)).expect("its mode");
-            KeyFiles.key(name)
+            KeyFiles.read_key(name)
         };
         let digits = "00112233445566778899aabbccddeeff";
         assert!(asked(digits, 0o600).is_ok() && asked(&format!("{digits}\n"), 0o400).is_ok());
@@ -76,8 +76,8 @@ mod tests {
         let long = format!("{digits}{}", " ".repeat(5000));
         assert!(asked(&long, 0o600).is_ok(), "white space is nothing");
         fs::remove_file(&path).expect("it is there");
-        assert!(KeyFiles.key(name).expect_err("none").contains("cannot be read"));
-        let why = KeyFiles.key(folder.to_str().expect("UTF-8")).expect_err("a folder");
+        assert!(KeyFiles.read_key(name).expect_err("none").contains("cannot be read"));
+        let why = KeyFiles.read_key(folder.to_str().expect("UTF-8")).expect_err("a folder");
         assert!(why.ends_with("no regular file"), "{why}");
         fs::remove_dir(&folder).expect("it is empty");
     }

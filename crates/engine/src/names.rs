@@ -2,7 +2,7 @@
 //! up once per request.
 
 use ebpf::classic::Transports;
-use filter::{NameAnswer, NameQuery, Names};
+use filter::{NameAnswer, NameQuery, NameResolver};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use sys::name_service;
@@ -13,8 +13,8 @@ pub(crate) struct MachineNames {
     asked: Mutex<HashMap<(NameQuery, String), Result<NameAnswer, String>>>,
 }
 
-impl Names for MachineNames {
-    fn answer(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
+impl NameResolver for MachineNames {
+    fn resolve(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let found = asked.entry((question, name.to_owned()));
         found.or_insert_with(|| look_up(question, name)).clone()

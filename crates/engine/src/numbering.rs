@@ -124,7 +124,9 @@ impl Numbering {
 
 /// Returns the numbers of the nodes whose filters number sessions.
 fn numbering_nodes<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<Item = usize> + 'g {
-    let gives = |node: &Node| node.filter().is_some_and(|used| used.description.state.numbers);
+    let gives = |node: &Node| {
+        node.filter().is_some_and(|used| used.description.state.writes_session_numbers)
+    };
     let giving = graph.ids().filter(move |(_, node)| gives(node));
     giving.filter_map(|(id, _)| nodes.get(id.0).copied())
 }
@@ -173,7 +175,7 @@ mod tests {
         let numbering = Numbering::for_first_plan(&three, &nodes, false);
         let numbers = [3, 5, 9].map(|node| numbering.numbers(node).first());
         assert_eq!(numbers, [1, 2, 3]);
-        assert_eq!(numbering.numbers(5).after(2), Some(5));
+        assert_eq!(numbering.numbers(5).next_after(2), Some(5));
         let old = Numbering::for_first_plan(&three, &nodes, true);
         assert_eq!(old.numbers(5), SessionNumbers::ALL, "as records of the first forms have it");
     }

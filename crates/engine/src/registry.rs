@@ -5,7 +5,8 @@ use crate::compiler::Libpcap;
 use crate::keys::{FixedKey, KeyFiles};
 use crate::names::MachineNames;
 use filter::{
-    Arguments, Compiler, Description, EndpointFacts, FilterKind, Keys, LinkType, Mistake, Names,
+    Arguments, Compiler, Description, EndpointFacts, FilterKind, KeyReader, LinkType, Mistake,
+    NameResolver,
 };
 use pipeline::Registry;
 use std::sync::Arc;
@@ -63,17 +64,19 @@ impl Registry for MachineRegistry {
     }
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {
-        let program = || Some(endpoint::catalog::process(name)?.head);
-        endpoint::catalog::source(name).map(|entry| entry.description).or_else(program)
+        let program = || Some(endpoint::catalog::find_process(name)?.head);
+        endpoint::catalog::find_source(name).map(|entry| entry.description).or_else(program)
     }
 
     fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
         let facts = match entry.kind {
-            FilterKind::Source => endpoint::catalog::source(entry.name).map(|entry| &entry.facts),
-            FilterKind::Sink => endpoint::catalog::sink(entry.name).map(|entry| &entry.facts),
+            FilterKind::Source => {
+                endpoint::catalog::find_source(entry.name).map(|entry| &entry.facts)
+            }
+            FilterKind::Sink => endpoint::catalog::find_sink(entry.name).map(|entry| &entry.facts),
             _ => None,
         };
-        let program = || endpoint::catalog::process(entry.name).map(|entry| &entry.facts);
+        let program = || endpoint::catalog::find_process(entry.name).map(|entry| &entry.facts);
         facts.or_else(program).unwrap_or(&EndpointFacts::NONE)
     }
 
@@ -93,19 +96,22 @@ impl Registry for MachineRegistry {
 
     fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         let runs_here = *self != Self::Untrusted || entry.kernel.is_some();
-        match endpoint::catalog::process(entry.name) {
+        match endpoint::catalog::find_process(entry.name) {
             Some(program) if *self != Self::Untrusted => {
-                (program.refuses)(arguments.text("command").unwrap_or_default())
+                (program.command_error)(arguments.text("command").unwrap_or_default())
             }
             _ => {
                 let made = entry.user.filter(|_| runs_here).and_then(|make| make(arguments).err());
-                made.or_else(|| entry.analysis.refuses.and_then(|refuses| refuses(arguments)))
+                made.or_else(|| {
+                    entry.analysis.argument_error.and_then(|refuses| refuses(arguments))
+                })
             }
         }
     }
 
     fn source_links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
-        let source = endpoint::catalog::source(source.name).filter(|_| *self == Self::Local)?;
+        let source =
+            endpoint::catalog::find_source(source.name).filter(|_| *self == Self::Local)?;
         (source.links)(arguments)
     }
 
@@ -116,11 +122,11 @@ impl Registry for MachineRegistry {
         }
     }
 
-    fn resolver(&self) -> Option<Arc<dyn Names>> {
+    fn resolver(&self) -> Option<Arc<dyn NameResolver>> {
         (*self == Self::Local).then(|| Arc::new(MachineNames::default()) as _)
     }
 
-    fn keys(&self) -> Option<Arc<dyn Keys>> {
+    fn keys(&self) -> Option<Arc<dyn KeyReader>> {
         match self {
             Self::Local | Self::Recorded => Some(Arc::new(KeyFiles)),
             Self::Untrusted => None,

@@ -117,23 +117,23 @@ impl Classify for Liar {
 }
 
 impl FilterState for Liar {
-    fn number(&self, key: u64) -> u64 {
+    fn session_number(&self, key: u64) -> u64 {
         key
     }
 
-    fn sessions(&self) -> Vec<u64> {
+    fn session_keys(&self) -> Vec<u64> {
         match self.lie.as_str() {
             "many" => (0..1 << 20).collect(),
-            "none" | "false" | "long" | "shape" => vec![PRIVATE],
-            lie if lie.starts_with("taught-") => vec![PRIVATE],
+            "none" | "false" | "long" | "shape" => vec![PRIVATE_KEY],
+            lie if lie.starts_with("taught-") => vec![PRIVATE_KEY],
             _ => {
                 self.deed.perform();
-                vec![PRIVATE]
+                vec![PRIVATE_KEY]
             }
         }
     }
 
-    fn take(&mut self, key: u64, _: &mut Holds) -> Option<MovedSession> {
+    fn take_session(&mut self, key: u64, _: &mut Holds) -> Option<MovedSession> {
         let bytes = match self.lie.as_str() {
             "long" => vec![0; 2 << 20],
             "many" => vec![0; 64 << 10],
@@ -144,7 +144,7 @@ impl FilterState for Liar {
         Some(MovedSession { key, bytes, held: Vec::new() })
     }
 
-    fn put(&mut self, moved: MovedSession, _: &mut Holds) -> Result<(), Mistake> {
+    fn put_session(&mut self, moved: MovedSession, _: &mut Holds) -> Result<(), Mistake> {
         // Accepts its own state back in any form.
         if self.blocks > 0 {
             return Ok(());
@@ -158,7 +158,7 @@ impl FilterState for Liar {
         Ok(())
     }
 
-    fn publish(&mut self, _: PublishedSessions, _: bool, _: &mut Row<'_>) {}
+    fn publish(&mut self, _: PublishedSessions, _: bool, _: &mut RowCallback<'_>) {}
 }
 
 struct Panics(u64);

@@ -309,8 +309,9 @@ fn class_names(graph: &Graph, id: NodeId) -> Classes {
 /// Returns the node that numbers the sessions of a node's output: the node itself or the nearest
 /// node upstream that numbers sessions, else the most upstream node.
 fn numbering_node(graph: &Graph, id: NodeId) -> usize {
-    let numbers =
-        |at: &NodeId| graph.node(*at).filter().is_some_and(|used| used.description.state.numbers);
+    let numbers = |at: &NodeId| {
+        graph.node(*at).filter().is_some_and(|used| used.description.state.writes_session_numbers)
+    };
     let giving = self_and_upstream(graph, id).find(numbers);
     giving.or_else(|| self_and_upstream(graph, id).last()).unwrap_or(id).0
 }

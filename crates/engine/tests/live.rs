@@ -140,7 +140,7 @@ impl Sink for GatedSink {
 
 #[test]
 fn blocked_space_reports_and_skips_a_withdrawn_command() {
-    let pcap = endpoint::catalog::sink("pcap").expect("it is there").description;
+    let pcap = endpoint::catalog::find_sink("pcap").expect("it is there").description;
     let gated = SinkEntry::new(pcap, |_| Ok(Box::new(GatedSink)));
     let settings = Settings { sinks: Box::leak(Box::new([gated])), ..Settings::default() };
     let done = Arc::new(AtomicU32::new(0));

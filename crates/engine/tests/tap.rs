@@ -175,8 +175,8 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
         assert!(last > Some(began.block + 20_000), "something was skipped");
         let told: Vec<(u64, u64)> =
             skips.stats().missing.gaps().map(|gap| (gap.from, gap.to)).collect();
-        // Beyond the first [`LossRanges::STORED`] gaps, the list is not complete.
-        jumps.truncate(LossRanges::STORED);
+        // Beyond the first [`LossRanges::STORED_PER_END`] gaps, the list is not complete.
+        jumps.truncate(LossRanges::STORED_PER_END);
         assert!(!jumps.is_empty() && told.starts_with(&jumps), "{jumps:?} of {told:?}");
         assert_eq!(skips.stats().over, None);
         drop((full, unread));

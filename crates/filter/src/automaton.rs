@@ -1,15 +1,15 @@
 //! Pattern automaton for segmented text. The state between segments is one number.
 //!
-//! Input: patterns, once; then the pieces of a text, each with the [`MatchState`] returned for the
-//! previous piece. Output: the state after the piece, and the lowest index of a pattern with a
-//! match that *ends* in the piece. The result is independent of the segmentation, because a match
-//! may span pieces. All matches count, not only leftmost ones, so that the result does not depend
-//! on earlier matches. [SL §6.1 Table I]
+//! Input: the patterns at creation; then the pieces of a text, each with the [`MatchState`]
+//! returned for the previous piece. Output: the state after the piece, and the lowest index of a
+//! pattern with a match that *ends* in the piece. Since a match may span pieces, the result does
+//! not depend on the segmentation. All matches count, not only leftmost ones, so that the result
+//! does not depend on earlier matches either. [SL §6.1 Table I]
 //!
 //! The automaton is regex-automata's dense DFA. It reports a match one byte late, because
 //! assertions (`$`, `\b`) inspect the next byte, which is not known yet at the end of a piece. A
-//! final step therefore checks whether a match holds for every possible next byte; if not, the
-//! match is reported in the piece with the deciding byte.
+//! final step therefore reports a match that holds for every possible next byte. Any other match is
+//! reported in the piece that contains the deciding byte.
 //!
 //! Patterns match bytes, not UTF-8: `.` and `\xff` match one byte, `(?i)` applies to ASCII.
 
@@ -30,42 +30,42 @@ pub(crate) struct Automaton {
     dfa: dense::DFA<Vec<u32>>,
     begin: StateID,
     after_hole: StateID,
-    /// For each pattern, true if none of its matches depends on the next byte.
-    settled: Vec<bool>,
+    /// For each pattern, true if its matches never depend on the next byte.
+    ignores_next_byte: Vec<bool>,
     skip: Option<LiteralSkip>,
     fingerprint: u32,
     /// The highest-numbered reachable state.
-    last: StateID,
+    last_state: StateID,
 }
 
-/// The state of a search after part of a text. Plain data, valid only for automata with equal
-/// [`Automaton::fingerprint`]s.
+/// The state of a search after part of a text. Plain data, valid only for automata with the same
+/// [`Automaton::fingerprint`].
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(transparent)]
 pub(crate) struct MatchState(u32);
 
 impl MatchState {
     /// The state before the first byte.
-    pub(crate) const BEGIN: Self = Self(0);
+    pub(crate) const START: Self = Self(0);
 }
 
 /// Compilation options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompileOptions {
     /// Maximum size of the automaton in bytes.
-    pub(crate) size: usize,
+    pub(crate) size_max: usize,
     /// True if matches must begin at the first byte of the text.
-    pub(crate) anchored: bool,
+    pub(crate) is_anchored: bool,
 }
 
-/// Prefilter that skips to the next occurrence of a literal while no match is in progress.
+/// Prefilter that skips to the next occurrence of a literal while no match has begun.
 struct LiteralSkip {
     literals: Prefilter,
-    /// Length of the longest proper prefix of a literal, in bytes. This many bytes at the end of a
-    /// piece cannot be skipped.
-    tail: usize,
-    /// States without a match in progress, indexed by the preceding byte.
-    starts: Vec<StateID>,
+    /// Length in bytes of the longest proper prefix of a literal. A literal may begin in this many
+    /// bytes at the end of a piece, which therefore cannot be skipped.
+    tail_length: usize,
+    /// States without a begun match, indexed by the preceding byte.
+    start_states: Vec<StateID>,
 }
 
 impl Automaton {
@@ -73,45 +73,47 @@ impl Automaton {
     ///
     /// # Errors
     ///
-    /// Names the invalid pattern and the position in it.
+    /// Fails with the index of the invalid pattern, and the position of the error in it.
     pub(crate) fn new(patterns: &[&[u8]], options: CompileOptions) -> Result<Self, PatternError> {
         let parsed = patterns.iter().enumerate().map(|(which, pattern)| {
-            parse(pattern).map_err(|wrong| PatternError { which: Some(which), ..wrong })
+            parse_pattern(pattern)
+                .map_err(|wrong| PatternError { pattern_index: Some(which), ..wrong })
         });
         let parsed: Vec<Hir> = parsed.collect::<Result<_, _>>()?;
         let literals = Prefilter::from_hirs_prefix(MatchKind::LeftmostFirst, &parsed)
-            .filter(|found| found.is_fast() && !options.anchored);
-        let dfa = compile(&parsed, options, literals.is_some()).map_err(|wrong| {
-            let alone = |hir: &Hir| compile(std::slice::from_ref(hir), options, false).is_err();
+            .filter(|found| found.is_fast() && !options.is_anchored);
+        let dfa = compile_dfa(&parsed, options, literals.is_some()).map_err(|wrong| {
+            let alone = |hir: &Hir| compile_dfa(std::slice::from_ref(hir), options, false).is_err();
             let which = if parsed.len() == 1 { Some(0) } else { parsed.iter().position(alone) };
-            PatternError { which, ..wrong }
+            PatternError { pattern_index: which, ..wrong }
         })?;
         let from = |before| {
-            let anchored = if options.anchored { Anchored::Yes } else { Anchored::No };
+            let anchored = if options.is_anchored { Anchored::Yes } else { Anchored::No };
             dfa.start_state(&start::Config::new().anchored(anchored).look_behind(before))
         };
-        let from = |before| from(before).map_err(|error| PatternError::of(error.to_string()));
+        let from = |before| from(before).map_err(|error| PatternError::new(error.to_string()));
         // Unseen bytes count as one that neither ends a line nor belongs to a word.
         let (begin, after_hole) = (from(None)?, from(Some(0))?);
         let starts: Vec<StateID> =
             (0..=u8::MAX).map(|byte| from(Some(byte))).collect::<Result<_, _>>()?;
         let skip = literals.map(|literals| {
             let tail = literals.max_needle_len().saturating_sub(1);
-            LiteralSkip { literals, tail, starts: starts.clone() }
+            LiteralSkip { literals, tail_length: tail, start_states: starts.clone() }
         });
-        let settled = parsed.iter().map(is_settled).collect();
+        let ignores_next_byte = parsed.iter().map(ignores_next_byte).collect();
         let fingerprint = fingerprint(&dfa);
         let all = starts.into_iter().chain([begin, after_hole]);
-        let last = last(&dfa, all);
-        Ok(Self { dfa, begin, after_hole, settled, skip, fingerprint, last })
+        let last_state = highest_state(&dfa, all);
+        Ok(Self { dfa, begin, after_hole, ignores_next_byte, skip, fingerprint, last_state })
     }
 
-    /// Returns a hash of the automaton, by which a stored state is matched to it.
+    /// Returns a hash of the automaton. A stored state is valid only for an automaton with the same
+    /// hash.
     pub(crate) const fn fingerprint(&self) -> u32 {
         self.fingerprint
     }
 
-    /// Returns the state after missing bytes. No match is in progress, and anchored patterns cannot
+    /// Returns the state after missing bytes: no match has begun, and anchored patterns cannot
     /// match any more.
     pub(crate) fn after_hole(&self) -> MatchState {
         MatchState(self.after_hole.as_u32() + 1)
@@ -121,7 +123,7 @@ impl Automaton {
     /// below `below` of a pattern with a match that ends in `bytes`. `last` means that the text
     /// ends after `bytes`.
     #[inline]
-    pub(crate) fn read(
+    pub(crate) fn search(
         &self,
         state: MatchState,
         bytes: &[u8],
@@ -129,25 +131,28 @@ impl Automaton {
         below: u32,
     ) -> (MatchState, Option<u32>) {
         let mut id = self.state_id(state);
-        let mut found = FirstMatch { below, first: None };
+        let mut found = LowestMatch { below, first: None };
         match bytes.split_first() {
             Some((byte, rest)) => {
                 let before = id;
                 id = self.dfa.next_state(id, *byte);
                 if self.dfa.is_match_state(id) {
                     // A match that ended with the previous piece, undecided there.
-                    found.record(self, id, |pattern| !self.is_known(before, pattern));
+                    found
+                        .record(self, id, |pattern| !self.matches_before_any_byte(before, pattern));
                 }
-                id = self.run(id, rest, &mut found);
+                id = self.run_states(id, rest, &mut found);
                 let end = self.dfa.next_eoi_state(id);
                 if self.dfa.is_match_state(end) {
-                    found.record(self, end, |pattern| last || self.is_known(id, pattern));
+                    found.record(self, end, |pattern| {
+                        last || self.matches_before_any_byte(id, pattern)
+                    });
                 }
             }
             None if last => {
                 let end = self.dfa.next_eoi_state(id);
                 if self.dfa.is_match_state(end) {
-                    found.record(self, end, |pattern| !self.is_known(id, pattern));
+                    found.record(self, end, |pattern| !self.matches_before_any_byte(id, pattern));
                 }
             }
             None => {}
@@ -167,7 +172,7 @@ impl Automaton {
         let id = state.0.wrapping_sub(1);
         // The stride is a power of two.
         let between = self.dfa.stride() - 1;
-        let is_state = id <= self.last.as_u32() && id as usize & between == 0;
+        let is_state = id <= self.last_state.as_u32() && id as usize & between == 0;
         match StateID::new(id as usize) {
             Ok(id) if is_state => id,
             _ => self.begin,
@@ -175,13 +180,13 @@ impl Automaton {
     }
 
     /// Runs the automaton over `bytes` and returns the new state. Records all matches except those
-    /// that end with the last byte.
+    /// that end at the last byte.
     #[inline]
-    fn run(&self, mut id: StateID, bytes: &[u8], found: &mut FirstMatch) -> StateID {
+    fn run_states(&self, mut id: StateID, bytes: &[u8], found: &mut LowestMatch) -> StateID {
         let dfa = &self.dfa;
         let mut at = 0;
         if dfa.is_start_state(id) {
-            (id, at) = self.skip(id, bytes, at);
+            (id, at) = self.skip_to_match_start(id, bytes, at);
         }
         while let Some(byte) = bytes.get(at) {
             id = dfa.next_state(id, *byte);
@@ -193,9 +198,9 @@ impl Automaton {
                 found.record(self, id, |_| true);
             }
             if dfa.is_start_state(id) && self.skip.is_some() {
-                (id, at) = self.skip(id, bytes, at);
+                (id, at) = self.skip_to_match_start(id, bytes, at);
             } else if dfa.is_accel_state(id) {
-                at = find_any(dfa.accelerator(id), bytes, at);
+                at = find_any_byte(dfa.accelerator(id), bytes, at);
             } else if dfa.is_dead_state(id) {
                 break;
             }
@@ -203,24 +208,25 @@ impl Automaton {
         id
     }
 
-    /// Skips from offset `at` to the next offset at which a match may start.
+    /// Skips from offset `at` to the next offset at which a match may begin. Returns the state and
+    /// the offset.
     #[inline]
-    fn skip(&self, id: StateID, bytes: &[u8], at: usize) -> (StateID, usize) {
+    fn skip_to_match_start(&self, id: StateID, bytes: &[u8], at: usize) -> (StateID, usize) {
         let Some(skip) = &self.skip else { return (id, at) };
-        let tail = bytes.len().saturating_sub(skip.tail);
+        let tail = bytes.len().saturating_sub(skip.tail_length);
         if at >= tail {
             return (id, at);
         }
         let rest = Span { start: at, end: bytes.len() };
         let to = skip.literals.find(bytes, rest).map_or(tail, |found| found.start);
         let before = to.checked_sub(1).filter(|_| to > at).and_then(|before| bytes.get(before));
-        let start = before.and_then(|byte| skip.starts.get(usize::from(*byte)));
+        let start = before.and_then(|byte| skip.start_states.get(usize::from(*byte)));
         (start.copied().unwrap_or(id), to)
     }
 
     /// Returns true if `pattern` matches in state `id` for every possible next byte.
-    fn is_known(&self, id: StateID, pattern: PatternID) -> bool {
-        if self.settled.get(pattern.as_usize()) == Some(&true) {
+    fn matches_before_any_byte(&self, id: StateID, pattern: PatternID) -> bool {
+        if self.ignores_next_byte.get(pattern.as_usize()) == Some(&true) {
             return true;
         }
         let dfa = &self.dfa;
@@ -234,14 +240,15 @@ impl Automaton {
     }
 }
 
-/// The lowest index, below `below`, of a pattern that matched.
-struct FirstMatch {
+/// The lowest index of a pattern that has matched, or `below` if none has.
+struct LowestMatch {
     below: u32,
     first: Option<u32>,
 }
 
-impl FirstMatch {
-    /// Records the lowest pattern of match state `id` that satisfies `counts`.
+impl LowestMatch {
+    /// Records the lowest pattern of match state `id` for which `counts` returns true, if it is
+    /// lower than the recorded one.
     #[inline]
     fn record(&mut self, automaton: &Automaton, id: StateID, counts: impl Fn(PatternID) -> bool) {
         if self.below == 0 {
@@ -261,18 +268,18 @@ impl FirstMatch {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PatternError {
     /// Index of the pattern; `None` if the error concerns all patterns.
-    pub(crate) which: Option<usize>,
+    pub(crate) pattern_index: Option<usize>,
     /// Byte range of the error in the pattern; `None` for the entire pattern.
-    pub(crate) at: Option<Range<usize>>,
+    pub(crate) range: Option<Range<usize>>,
     /// Description of the error.
-    pub(crate) what: String,
+    pub(crate) message: String,
     /// Suggested correction.
     pub(crate) hint: Option<String>,
 }
 
 impl PatternError {
-    fn of(what: impl Into<String>) -> Self {
-        Self { which: None, at: None, what: what.into(), hint: None }
+    fn new(what: impl Into<String>) -> Self {
+        Self { pattern_index: None, range: None, message: what.into(), hint: None }
     }
 
     fn hint(self, hint: impl Into<String>) -> Self {
@@ -280,20 +287,21 @@ impl PatternError {
     }
 
     /// Converts the error to an error in the argument of `parameter`.
-    pub(crate) fn mistake(self, parameter: &'static str) -> Mistake {
-        let Self { which, at, what, hint } = self;
-        let named = which.map(|_| parameter);
-        Mistake { parameter: named, which: which.unwrap_or(0), at, what, hint }
+    pub(crate) fn into_mistake(self, parameter: &'static str) -> Mistake {
+        let Self { pattern_index, range, message, hint } = self;
+        let parameter = pattern_index.map(|_| parameter);
+        let value_index = pattern_index.unwrap_or(0);
+        Mistake { parameter, value_index, range, message, hint }
     }
 }
 
 /// Maximum nesting of groups.
-const NEST_MAX: u32 = 100;
+const NESTING_MAX: u32 = 100;
 
-fn parse(pattern: &[u8]) -> Result<Hir, PatternError> {
+fn parse_pattern(pattern: &[u8]) -> Result<Hir, PatternError> {
     let text = as_text(pattern);
     let mut parser = regex_syntax::ParserBuilder::new();
-    parser.unicode(false).utf8(false).nest_limit(NEST_MAX);
+    parser.unicode(false).utf8(false).nest_limit(NESTING_MAX);
     let parsed = parser.build().parse(&text).map_err(|error| {
         let (what, span) = match &error {
             regex_syntax::Error::Parse(error) => (error.kind().to_string(), Some(error.span())),
@@ -302,21 +310,21 @@ fn parse(pattern: &[u8]) -> Result<Hir, PatternError> {
         };
         let straight = matches!(text, Cow::Borrowed(_));
         let at = span.filter(|_| straight).map(|span| span.start.offset..span.end.offset);
-        PatternError { at, ..PatternError::of(what) }
+        PatternError { range: at, ..PatternError::new(what) }
     })?;
     let properties = parsed.properties();
     match properties.minimum_len() {
-        None => Err(PatternError::of("the pattern can match nothing")),
-        Some(0) => Err(PatternError::of("the pattern may be empty: it would match every block")
+        None => Err(PatternError::new("the pattern can match nothing")),
+        Some(0) => Err(PatternError::new("the pattern may be empty: it would match every block")
             .hint("let it take at least one byte")),
         Some(_) if properties.look_set().contains_word_unicode() => {
-            Err(PatternError::of("word boundaries are those of ASCII").hint("write `(?-u:\\b)`"))
+            Err(PatternError::new("word boundaries are those of ASCII").hint("write `(?-u:\\b)`"))
         }
         Some(_) => Ok(parsed),
     }
 }
 
-/// Converts the pattern to text, with bytes that are not UTF-8 escaped as `\xHH`.
+/// Converts the pattern to text, in which bytes that are not UTF-8 are escaped as `\xHH`.
 fn as_text(pattern: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(pattern) {
         Ok(text) => Cow::Borrowed(text),
@@ -331,13 +339,13 @@ fn as_text(pattern: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Returns true if no match of the pattern depends on the next byte.
-fn is_settled(pattern: &Hir) -> bool {
+/// Returns true if matches of the pattern never depend on the next byte.
+fn ignores_next_byte(pattern: &Hir) -> bool {
     let behind = LookSet::singleton(Look::Start).insert(Look::StartLF);
     pattern.properties().look_set().subtract(behind).is_empty()
 }
 
-fn compile(
+fn compile_dfa(
     parsed: &[Hir],
     options: CompileOptions,
     starts: bool,
@@ -345,29 +353,29 @@ fn compile(
     let nfa = thompson::Config::new()
         .utf8(false)
         .which_captures(WhichCaptures::None)
-        .nfa_size_limit(Some(options.size));
+        .nfa_size_limit(Some(options.size_max));
     let nfa = thompson::Compiler::new().configure(nfa).build_many_from_hir(parsed);
     let nfa = nfa.map_err(|error| match error.size_limit() {
-        Some(_) => size_error(options.size),
-        None => PatternError::of(error.to_string()),
+        Some(_) => size_error(options.size_max),
+        None => PatternError::new(error.to_string()),
     })?;
-    let start = if options.anchored { StartKind::Anchored } else { StartKind::Unanchored };
+    let start = if options.is_anchored { StartKind::Anchored } else { StartKind::Unanchored };
     let config = dense::Config::new()
         .match_kind(MatchKind::All)
         .start_kind(start)
         .specialize_start_states(starts)
-        .dfa_size_limit(Some(options.size))
-        .determinize_size_limit(Some(options.size));
+        .dfa_size_limit(Some(options.size_max))
+        .determinize_size_limit(Some(options.size_max));
     dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|error| {
         match error.is_size_limit_exceeded() {
-            true => size_error(options.size),
-            false => PatternError::of(error.to_string()),
+            true => size_error(options.size_max),
+            false => PatternError::new(error.to_string()),
         }
     })
 }
 
 fn size_error(size: usize) -> PatternError {
-    PatternError::of(format!("the automaton would be larger than {size} bytes")).hint(
+    PatternError::new(format!("the automaton would be larger than {size} bytes")).hint(
         "write repeats as `.*` or with small counts (`.{0,9}`), classes instead of `.`, \
          or allow more with `size=`",
     )
@@ -380,8 +388,8 @@ fn fingerprint(dfa: &dense::DFA<Vec<u32>>) -> u32 {
 }
 
 /// Returns the highest state reachable from any state in `from`. State numbers are multiples of the
-/// stride, so that each multiple up to the result is a state.
-fn last(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> StateID {
+/// stride, so every multiple up to the result is a valid state.
+fn highest_state(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> StateID {
     let bytes: Vec<u8> =
         dfa.byte_classes().representatives(0..=u8::MAX).filter_map(|unit| unit.as_u8()).collect();
     let (mut known, mut open) = (Vec::new(), Vec::new());
@@ -403,10 +411,10 @@ fn last(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> Stat
     last
 }
 
-/// Returns the offset, not less than `at`, of the first byte that equals one of the up to three
-/// bytes in `among`; the length of `bytes` if there is none.
+/// Returns the offset, not less than `at`, of the first byte that is one of the up to three bytes
+/// in `among`. Returns the length of `bytes` if there is none.
 #[inline]
-fn find_any(bytes: &[u8], among: &[u8], at: usize) -> usize {
+fn find_any_byte(bytes: &[u8], among: &[u8], at: usize) -> usize {
     let rest = among.get(at..).unwrap_or_default();
     let found = match *bytes {
         [a] => memchr::memchr(a, rest),

@@ -38,7 +38,7 @@ pub static FILTERS: &[&Description] = &[
     &content::r#match::MATCH,
     &content::regex::REGEX,
     &content::blank::BLANK,
-    &content::trace::TRACE,
+    &content::trace::PCAP_FILTER,
     &content::compress::COMPRESS,
     &content::decompress::DECOMPRESS,
     &stats::count::COUNT,
@@ -60,8 +60,8 @@ mod tests {
     fn v3_copy_of_a_description_is_the_same_entry() {
         for description in FILTERS {
             let copy = Description { ..**description };
-            assert!(copy.is(description));
-            assert_eq!(FILTERS.iter().filter(|other| copy.is(other)).count(), 1);
+            assert!(copy.is_same_entry(description));
+            assert_eq!(FILTERS.iter().filter(|other| copy.is_same_entry(other)).count(), 1);
         }
     }
 }

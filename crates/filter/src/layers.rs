@@ -1,12 +1,12 @@
 //! Access to headers through the marks of a block (CONTRACT 4).
 //!
 //! Input: a block. Output: the offsets and kinds of its network and transport headers. Marks act as
-//! a cache: missing ones are computed by one pass of `wire::layers` and stored in the block, so
-//! that only the first filter of a chain parses.
+//! a cache. Missing marks are computed by one pass of `wire::layers` and stored in the block, so
+//! that only the first filter of a chain parses the headers.
 //!
-//! Only the first [`HEAD`] bytes of a frame are parsed, even if more are present, so that the
+//! Only the first [`HEAD_SIZE`] bytes of a frame are parsed, even if more are present, so that the
 //! result for a whole frame equals the result for its head (CONTRACT 14). Lengths that extend
-//! beyond this head are checked against `marks.captured`, never against the slice.
+//! beyond this limit are checked against `marks.captured`, never against the slice.
 
 use crate::contract::{Block, Reason};
 use abi::Marks;
@@ -23,10 +23,11 @@ use wire::vlan::is_tag;
 use wire::{Layers, LinkType};
 
 /// Number of bytes at the start of a frame that header filters parse: enough for eight tags, the
-/// longest IPv4 and TCP headers, and 300 bytes of IPv6 extension headers. Deeper headers are `cut`.
-pub const HEAD: u16 = 512;
+/// longest IPv4 and TCP headers, and 300 bytes of IPv6 extension headers. A block whose headers
+/// extend further has the reason `cut`.
+pub const HEAD_SIZE: u16 = 512;
 
-/// Reason for a header that cannot be read. In a header filter these reasons come first, in the
+/// Reason for a header that cannot be read. A header filter must list these reasons first, in the
 /// order of [`HeaderError::NAMES`] ([`HeaderError::assert_names`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
@@ -34,7 +35,7 @@ pub enum HeaderError {
     NotIp,
     /// A length or offset in a header is inconsistent.
     Malformed,
-    /// The header was not captured, or lies beyond [`HEAD`].
+    /// The header was not captured, or lies beyond [`HEAD_SIZE`].
     Truncated,
     /// There are too many extension headers or tags.
     TooDeep,
@@ -43,19 +44,19 @@ pub enum HeaderError {
 }
 
 impl HeaderError {
-    /// Names of these reasons in variant order. A filter that never returns `fragment` may omit the
-    /// last name.
+    /// Names of the reasons, in the order of the variants. A filter that never returns `fragment`
+    /// may omit the last name.
     pub const NAMES: [&'static str; 5] = ["not ip", "malformed", "cut", "too deep", "fragment"];
 
-    /// Returns the [`Reason`] for this error, which is valid for every description that passes
+    /// Returns the [`Reason`] for this error. It is valid for every description that passes
     /// [`HeaderError::assert_names`].
     #[must_use]
     pub const fn reason(self) -> Reason {
         Reason(self as u8)
     }
 
-    /// Asserts at compile time that the first `count` reasons of a description are the first
-    /// `count` names.
+    /// Asserts at compile time that a description begins with the first `count` names in its list
+    /// of reasons.
     #[expect(clippy::indexing_slicing, reason = "at build time only: every caller is a constant")]
     pub const fn assert_names(reasons: &[&str], count: usize) {
         let mut i = 0;
@@ -66,7 +67,7 @@ impl HeaderError {
     }
 
     /// Returns the reason why parsing stopped before the last layer.
-    fn of(layers: &Layers) -> Self {
+    fn from_layers(layers: &Layers) -> Self {
         let faults = layers.faults;
         match layers.network {
             _ if faults.deep => Self::TooDeep,
@@ -90,7 +91,7 @@ pub struct Packet {
     pub data: u32,
     /// Offset past the last byte of the packet, even if that byte was not captured.
     pub end: u32,
-    /// The packet's position in a fragmented datagram.
+    /// Position of the packet in a fragmented datagram.
     pub fragment: Fragment,
 }
 
@@ -100,29 +101,29 @@ pub struct Transport {
     /// Protocol number.
     pub protocol: u8,
     /// Offset of the header in the frame.
-    pub at: u32,
+    pub offset: u32,
 }
 
 /// Returns the bytes at the start of the frame that header filters may parse.
 #[inline]
 #[must_use]
-pub fn head<'a>(block: &Block<'a>) -> &'a [u8] {
-    block.frame.get(..usize::from(HEAD)).unwrap_or(block.frame)
+pub fn head_bytes<'a>(block: &Block<'a>) -> &'a [u8] {
+    block.frame.get(..usize::from(HEAD_SIZE)).unwrap_or(block.frame)
 }
 
 /// Parses the layers of the frame and stores their offsets in the marks.
 pub fn parse(block: &mut Block<'_>) -> Layers {
-    let layers = wire::layers(LinkType(block.marks.link), head(block));
-    record(&mut block.marks, &layers);
+    let layers = wire::layers(LinkType(block.marks.link), head_bytes(block));
+    record_layers(&mut block.marks, &layers);
     layers
 }
 
-/// Stores the offsets of parsed layers in the marks, as far as they are within the first [`HEAD`]
-/// bytes of the frame. Sources that parse frames anyway call this, so that no filter parses them
-/// again.
+/// Stores the offsets of parsed layers in the marks, if they are within the first [`HEAD_SIZE`]
+/// bytes of the frame. Sources that parse frames for other purposes call this, so that no filter
+/// needs to parse them again.
 #[inline]
-pub fn record(marks: &mut Marks, layers: &Layers) {
-    let mark = |offset: Option<u16>| offset.filter(|at| *at <= HEAD).unwrap_or(Marks::UNKNOWN);
+pub fn record_layers(marks: &mut Marks, layers: &Layers) {
+    let mark = |offset: Option<u16>| offset.filter(|at| *at <= HEAD_SIZE).unwrap_or(Marks::UNKNOWN);
     marks.network = mark(layers.l3);
     marks.transport = mark(layers.l4);
     marks.payload = mark(layers.payload);
@@ -135,9 +136,9 @@ pub fn packet(block: &mut Block<'_>) -> Result<Packet, HeaderError> {
     }
     let layers = parse(block);
     let (Some(protocol), Some(network)) = (layers.protocol, layers.l3) else {
-        return Err(HeaderError::of(&layers));
+        return Err(HeaderError::from_layers(&layers));
     };
-    let (network, bytes) = (u32::from(network), bytes_from(head(block), network));
+    let (network, bytes) = (u32::from(network), bytes_from(head_bytes(block), network));
     let length = match layers.network {
         Network::Ipv4 => Ipv4::parse(bytes).map(|(ip, _)| u32::from(ip.header_length())),
         _ => match ipv6::find_upper_layer(bytes) {
@@ -164,7 +165,7 @@ pub fn ip_protocol(block: &mut Block<'_>) -> Result<u8, HeaderError> {
         return Ok(marked.protocol);
     }
     let layers = parse(block);
-    layers.protocol.ok_or_else(|| HeaderError::of(&layers))
+    layers.protocol.ok_or_else(|| HeaderError::from_layers(&layers))
 }
 
 /// Returns the transport header of the frame.
@@ -175,15 +176,15 @@ pub fn transport(block: &mut Block<'_>) -> Result<Transport, HeaderError> {
     }
     let layers = parse(block);
     match (layers.protocol, layers.l4) {
-        (Some(protocol), Some(at)) => Ok(Transport { protocol, at: at.into() }),
-        _ => Err(HeaderError::of(&layers)),
+        (Some(protocol), Some(at)) => Ok(Transport { protocol, offset: at.into() }),
+        _ => Err(HeaderError::from_layers(&layers)),
     }
 }
 
 /// Returns the ports of the frame; `Ok(None)` if its transport protocol has none.
 #[inline]
 pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
-    let Transport { protocol, at } = transport(block)?;
+    let Transport { protocol, offset: at } = transport(block)?;
     if !wire::ports::has_ports(protocol) {
         return Ok(None);
     }
@@ -196,7 +197,7 @@ pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
 /// Returns the UDP datagram in the frame: its ports, the offset of its payload, and the offset past
 /// its last byte. Returns `Ok(None)` for another protocol.
 pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, HeaderError> {
-    let Transport { protocol, at } = transport(block)?;
+    let Transport { protocol, offset: at } = transport(block)?;
     if protocol != protocol::UDP {
         return Ok(None);
     }
@@ -232,7 +233,7 @@ pub struct Segment<'a> {
 }
 
 /// Returns the TCP segment in the frame; `Ok(None)` for another protocol. Fails for the first
-/// fragment of a datagram, since it holds only part of a segment.
+/// fragment of a datagram, which contains only part of a segment.
 #[inline]
 pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
     match common_segment(block) {
@@ -241,29 +242,32 @@ pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
     }
 }
 
-/// Returns the segment in a frame of the most common form (fast path): untagged Ethernet, IPv4
-/// without options, unfragmented. Returns `None` for frames of other forms. The result is the same
-/// as that of [`any_segment`].
+/// Returns the segment in a frame of the most common form: untagged Ethernet, IPv4 without options,
+/// not fragmented. Returns `None` for frames of other forms. This is the fast path of
+/// [`any_segment`], and returns the same result.
 #[inline]
 pub(crate) fn common_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
-    const AT: u32 = 34;
-    let head: &[u8; AT as usize + tcp::LENGTH_MIN] = block.frame.first_chunk()?;
-    let fragment = u16::from_be_bytes([head[20], head[21]]) & 0x3fff;
+    const TCP_OFFSET: u32 = 34;
+    let head_bytes: &[u8; TCP_OFFSET as usize + tcp::LENGTH_MIN] = block.frame.first_chunk()?;
+    let fragment = u16::from_be_bytes([head_bytes[20], head_bytes[21]]) & 0x3fff;
     let plain = block.marks.link == LinkType::ETHERNET.0
-        && [head[12], head[13], head[14], head[23]] == [8, 0, 0x45, protocol::TCP]
+        && [head_bytes[12], head_bytes[13], head_bytes[14], head_bytes[23]]
+            == [8, 0, 0x45, protocol::TCP]
         && fragment == 0;
-    let (header, _) = Tcp::parse(head.get(AT as usize..)?).filter(|_| plain)?;
+    let (header, _) = Tcp::parse(head_bytes.get(TCP_OFFSET as usize..)?).filter(|_| plain)?;
     let header_length = header.header_length();
-    let payload = AT + u32::from(header_length);
-    let end = 14 + u32::from(u16::from_be_bytes([head[16], head[17]]));
+    let payload = TCP_OFFSET + u32::from(header_length);
+    let end = 14 + u32::from(u16::from_be_bytes([head_bytes[16], head_bytes[17]]));
     let whole = payload <= end && payload as usize <= block.frame.len();
     if usize::from(header_length) < tcp::LENGTH_MIN || !whole {
         return None;
     }
     block.marks.network = 14;
-    block.marks.transport = AT as u16;
+    block.marks.transport = TCP_OFFSET as u16;
     block.marks.payload = payload as u16;
-    let address = |at: usize| [head[at], head[at + 1], head[at + 2], head[at + 3]].into();
+    let address = |at: usize| {
+        [head_bytes[at], head_bytes[at + 1], head_bytes[at + 2], head_bytes[at + 3]].into()
+    };
     let ports = Ports { source: header.source(), target: header.target() };
     let flow = Flow {
         source: address(26),
@@ -271,11 +275,12 @@ pub(crate) fn common_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
         protocol: protocol::TCP,
         ports: Some(ports),
     };
-    Some(Segment { header, flow, at: AT, payload, end })
+    Some(Segment { header, flow, at: TCP_OFFSET, payload, end })
 }
 
+/// Returns the TCP segment in a frame of any form; `Ok(None)` for another protocol.
 fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
-    let Transport { protocol, at } = transport(block)?;
+    let Transport { protocol, offset: at } = transport(block)?;
     if protocol != protocol::TCP {
         return Ok(None);
     }
@@ -283,7 +288,7 @@ fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
         return Err(HeaderError::Fragment);
     }
     let end = packet_end(block, block.marks.network.into());
-    let bytes = head(block).get(at as usize..).unwrap_or_default();
+    let bytes = head_bytes(block).get(at as usize..).unwrap_or_default();
     let Some((header, _)) = Tcp::parse(bytes).filter(|_| end >= at + tcp::LENGTH_MIN as u32) else {
         return Err(missing_reason(block, at, tcp::LENGTH_MIN as u32));
     };
@@ -301,7 +306,7 @@ fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
 #[inline]
 #[must_use]
 pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
-    let bytes = bytes_from(head(block), block.marks.network);
+    let bytes = bytes_from(head_bytes(block), block.marks.network);
     let (source, target) = match bytes.first()? >> 4 {
         4 => Ipv4::parse(bytes).map(|(ip, _)| (ip.source().into(), ip.target().into()))?,
         6 => Ipv6::parse(bytes).map(|(ip, _)| (ip.source().into(), ip.target().into()))?,
@@ -314,7 +319,7 @@ pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
 /// if they are in another fragment.
 pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, HeaderError> {
     let layers = parse(block);
-    Flow::from_frame(&layers, head(block)).ok_or_else(|| HeaderError::of(&layers))
+    Flow::from_frame(&layers, head_bytes(block)).ok_or_else(|| HeaderError::from_layers(&layers))
 }
 
 /// Size of the two port fields in bytes.
@@ -322,18 +327,18 @@ const PORTS_SIZE: u32 = 4;
 
 /// Returns the bytes from frame offset `at` to the end of the IP packet.
 ///
-/// Filters must read headers through this function, not from `block.frame`, because the frame may
-/// contain padding and trailers after a short packet.
+/// Filters must read headers through this function, not from `block.frame`, because a frame may
+/// contain padding or a trailer after a short packet.
 #[inline]
 #[must_use]
 pub fn packet_bytes<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
-    let bytes = head(block);
+    let bytes = head_bytes(block);
     let end = bytes.len().min(packet_end(block, block.marks.network.into()) as usize);
     bytes.get(at as usize..end).unwrap_or_default()
 }
 
-/// Returns the reason why fewer than `length` bytes follow offset `at`: either the packet ends
-/// there, or the bytes were not captured.
+/// Returns the reason why fewer than `length` bytes follow offset `at`: the packet ends there, or
+/// the bytes were not captured.
 #[cold]
 fn missing_reason(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
     match packet_end(block, block.marks.network.into()) {
@@ -350,7 +355,7 @@ fn marked_transport(block: &Block<'_>) -> Option<Transport> {
     if marks.transport == Marks::UNKNOWN || marks.network == Marks::UNKNOWN {
         return None;
     }
-    let bytes = bytes_from(head(block), marks.network);
+    let bytes = bytes_from(head_bytes(block), marks.network);
     let protocol = match bytes.first()? >> 4 {
         4 => *bytes.get(wire::ipv4::PROTOCOL)?,
         6 => match *bytes.get(ipv6::NEXT_HEADER)? {
@@ -364,16 +369,16 @@ fn marked_transport(block: &Block<'_>) -> Option<Transport> {
         },
         _ => return None,
     };
-    Some(Transport { protocol, at: marks.transport.into() })
+    Some(Transport { protocol, offset: marks.transport.into() })
 }
 
-/// Returns the IP packet at the offset in the marks, if no extension header precedes its payload.
-/// Otherwise returns `None`.
+/// Returns the IP packet at the offset in the marks. Returns `None` if an extension header precedes
+/// its payload.
 #[inline]
 fn marked_packet(block: &Block<'_>) -> Option<Packet> {
     let Transport { protocol, .. } = marked_transport(block)?;
     let network = u32::from(block.marks.network);
-    let bytes = bytes_from(head(block), block.marks.network);
+    let bytes = bytes_from(head_bytes(block), block.marks.network);
     let (header, fragment) = match bytes.first()? >> 4 {
         4 => Ipv4::parse(bytes).map(|(ip, _)| (ip.header_length().into(), ip.fragment()))?,
         6 if *bytes.get(ipv6::NEXT_HEADER)? == protocol => (ipv6::LENGTH as u32, Fragment::Whole),
@@ -387,7 +392,7 @@ fn marked_packet(block: &Block<'_>) -> Option<Packet> {
 /// Returns the EtherType of an untagged Ethernet header whose offset is in the marks; otherwise
 /// `None`.
 #[inline]
-pub(crate) fn marked_type(block: &Block<'_>) -> Option<u16> {
+pub(crate) fn marked_ethertype(block: &Block<'_>) -> Option<u16> {
     let Marks { link, network, .. } = block.marks;
     if link != LinkType::ETHERNET.0 || usize::from(network) != ethernet::LENGTH {
         return None;
@@ -396,10 +401,10 @@ pub(crate) fn marked_type(block: &Block<'_>) -> Option<u16> {
     Some(u16::from_be_bytes(*field)).filter(|kind| *kind >= ethernet::TYPE_MIN && !is_tag(*kind))
 }
 
-/// Returns the offset past the IP packet at `network`, even if its end was not captured. If the
-/// packet states no length (segmentation offload), returns the end of the frame.
+/// Returns the offset past the end of the IP packet at `network`, even if its end was not captured.
+/// If the packet states no length (segmentation offload), returns the end of the frame.
 fn packet_end(block: &Block<'_>, network: u32) -> u32 {
-    let bytes = head(block).get(network as usize..).unwrap_or_default();
+    let bytes = head_bytes(block).get(network as usize..).unwrap_or_default();
     let stated = match bytes.first().map(|first| first >> 4) {
         Some(4) => Ipv4::parse(bytes).map_or(0, |(ip, _)| u32::from(ip.total_length())),
         Some(6) => Ipv6::parse(bytes).map_or(0, |(ip, _)| match ip.payload_length() {
@@ -412,7 +417,7 @@ fn packet_end(block: &Block<'_>, network: u32) -> u32 {
 }
 
 fn is_first_fragment(block: &Block<'_>) -> bool {
-    let bytes = bytes_from(head(block), block.marks.network);
+    let bytes = bytes_from(head_bytes(block), block.marks.network);
     match bytes.first().map(|first| first >> 4) {
         Some(4) => Ipv4::parse(bytes).is_some_and(|(ip, _)| ip.fragment() == Fragment::First),
         Some(6) => {
@@ -452,7 +457,7 @@ mod tests {
             }
             if random.one_in(3) {
                 let length = random.within(0..frame.bytes.len());
-                frame = frame.captured(length);
+                frame = frame.truncated_to(length);
             }
             let arena = Arena::new(1);
             let batch = Space::new(&arena).batch(&[frame]);

@@ -1,7 +1,7 @@
 //! Filters: the contract with the engine, the catalog, and one file per filter.
 //!
-//! Filters are independent of their location: no filter names a ring, a socket, a file or a clock,
-//! so the planner can place it in any space. This crate does no I/O. [SL §6.1], [Th §5.3]
+//! Filters are independent of their location. No filter refers to a ring, a socket, a file or a
+//! clock, so the planner can place it in any space. This crate does no I/O. [SL §6.1], [Th §5.3]
 //!
 //! Read [`contract`] first (blocks, and the rights of a filter), then [`catalog`] (the list), then
 //! [`layers`] (header access), then any filter, in the order of processing: `link`, `network`,
@@ -112,6 +112,6 @@ pub use endpoint::{Attach, EndpointFacts, ObservedSource, Outlet, Side, SourceOv
 /// Common imports of a filter's source file.
 pub mod prelude {
     pub use crate::contract::*;
-    pub use crate::sharing::Sharing;
+    pub use crate::sharing::ShardKey;
     pub use abi::{BlockMetadata, Class, Flags, Marks, RichPointer};
 }

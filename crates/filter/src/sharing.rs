@@ -4,10 +4,10 @@
 //! Input: a block. Output: a number that is the same for all blocks of a session, in both
 //! directions, on every machine. [Par §IV-A], [Th §5.4; CONTRACT 16]
 //!
-//! For a filter that assigns sessions itself, the key is a hash of addresses and ports, or of the
-//! addresses alone if the filter also reassembles fragments, which have no ports. After a filter
-//! that assigned sessions, the key is the session number. Blocks without a session share one
-//! number.
+//! For a filter that assigns sessions itself, the key is a hash of addresses and ports. If the
+//! filter also reassembles fragments, which have no ports, the key is a hash of the addresses
+//! alone. If an earlier filter has assigned sessions, the key is the session number. All blocks
+//! without a session have the same key.
 
 use crate::contract::Block;
 use crate::layers;
@@ -16,9 +16,10 @@ use ebpf::emit::{Cmp, Layers, Num, Scope, Transport, Unfit, Wide, WideVar, be16,
 use wire::flow::Flow;
 use wire::{ipv4, ipv6, ports};
 
-/// The properties that form the key, which all blocks of a session share.
+/// The properties of a block that form its sharding key. All blocks of a session agree in these
+/// properties.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sharing {
+pub enum ShardKey {
     /// The two addresses.
     Addresses,
     /// The two addresses and ports, and the protocol.
@@ -30,11 +31,11 @@ pub enum Sharing {
 /// Constant hash seed, since every process must compute the same number.
 pub(crate) const SEED: u64 = 0;
 
-impl Sharing {
-    /// Returns the sharding key of a block, equal for all blocks of one session.
+impl ShardKey {
+    /// Returns the sharding key of a block. It is the same for all blocks of a session.
     #[inline]
     #[must_use]
-    pub fn number(self, block: &Block<'_>) -> u64 {
+    pub fn hash(self, block: &Block<'_>) -> u64 {
         match self {
             Self::Session => mix_bits(block.context.session.into()),
             Self::Flow => flow(block).map_or(0, |flow| flow.hash(SEED)),
@@ -44,9 +45,9 @@ impl Sharing {
         }
     }
 
-    /// Emits eBPF that computes [`Sharing::number`] for blocks with a flow; other blocks leave by
-    /// `exits`. Not available for session numbers, which the kernel does not have.
-    pub(crate) fn emit_number<'s>(
+    /// Emits eBPF code that computes [`ShardKey::hash`] for blocks with a flow; other blocks leave
+    /// by `exits`. Not available for session numbers, because the kernel does not have them.
+    pub(crate) fn emit_hash<'s>(
         self,
         s: &mut Scope<'s, '_>,
         on: Layers<'s>,
@@ -143,7 +144,7 @@ fn flow(block: &Block<'_>) -> Option<Flow> {
     }
 }
 
-/// Distributes the differences between consecutive numbers over the entire word.
+/// Mixes the bits of a number, so that consecutive numbers differ in the entire word.
 const fn mix_bits(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 32
@@ -154,39 +155,39 @@ mod tests {
     use super::*;
     use crate::testing::{Arena, Frame, Space};
 
-    fn numbers(by: Sharing, frames: &[Frame]) -> Vec<u64> {
+    fn key_hashes(by: ShardKey, frames: &[Frame]) -> Vec<u64> {
         let arena = Arena::new(64);
         let space = Space::new(&arena);
         let batch = space.batch(frames);
-        batch.blocks().map(|(_, block)| by.number(&block)).collect()
+        batch.blocks().map(|(_, block)| by.hash(&block)).collect()
     }
 
     #[test]
-    fn n2_flow_has_one_number_both_ways() {
-        for by in [Sharing::Flow, Sharing::Addresses] {
+    fn n2_flow_has_one_key_both_ways() {
+        for by in [ShardKey::Flow, ShardKey::Addresses] {
             let frames = |swapped: bool| -> Vec<Frame> {
                 let frame = |port: u16| match port % 2 {
                     0 => Frame::udp(port, 53, b"x"),
                     _ => Frame::tcp(port, 80, b"x"),
                 };
                 let back = |port: u16| match port % 2 {
-                    0 => Frame::udp(53, port, b"x").swapped(),
-                    _ => Frame::tcp(80, port, b"x").swapped(),
+                    0 => Frame::udp(53, port, b"x").with_swapped_addresses(),
+                    _ => Frame::tcp(80, port, b"x").with_swapped_addresses(),
                 };
                 (1..60).map(|port| if swapped { back(port) } else { frame(port) }).collect()
             };
-            let there = numbers(by, &frames(false));
-            assert_eq!(there, numbers(by, &frames(true)), "{by:?}");
+            let there = key_hashes(by, &frames(false));
+            assert_eq!(there, key_hashes(by, &frames(true)), "{by:?}");
             let mut different = there;
             different.sort_unstable();
             different.dedup();
-            assert_eq!(different.len(), if by == Sharing::Flow { 59 } else { 1 }, "{by:?}");
+            assert_eq!(different.len(), if by == ShardKey::Flow { 59 } else { 1 }, "{by:?}");
         }
     }
 
     #[test]
-    fn blocks_without_flow_share_a_number() {
+    fn blocks_without_flow_share_a_key() {
         let frames = [Frame::ethernet(&[8, 6, 0]), Frame::ethernet(&[0, 0])];
-        assert_eq!(numbers(Sharing::Flow, &frames), [0, 0]);
+        assert_eq!(key_hashes(ShardKey::Flow, &frames), [0, 0]);
     }
 }

@@ -7,8 +7,8 @@
 
 use crate::contract::{
     Amount, Arguments, Batch, Block, ClassifyContext, Columns, Counts, Description, Fill, Filter,
-    Gateway, Holds, Key, Keys, LaneContext, Mistake, MovedSession, OldBytes, Output, Parameter,
-    PinId, Report, StreamContext, Time, Value,
+    Gateway, Holds, Key, KeyReader, LaneContext, Mistake, MovedSession, OldBytes, Output,
+    Parameter, PinId, Report, StreamContext, Time, Value,
 };
 use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use std::cell::{Cell, OnceCell};
@@ -40,7 +40,7 @@ impl Arena {
     }
 
     /// Stores `bytes`; returns their location, or `None` if all cells are used.
-    pub fn keep(&self, bytes: Vec<u8>) -> Option<(RichPointer, &[u8])> {
+    pub fn store(&self, bytes: Vec<u8>) -> Option<(RichPointer, &[u8])> {
         let number = self.used.get();
         let kept = self.cells.get(number)?.get_or_init(|| bytes);
         self.used.set(number + 1);
@@ -49,7 +49,7 @@ impl Arena {
         Some((RichPointer::new(DbufId::new(1)?, place, Class::YES), kept))
     }
 
-    fn at(&self, pointer: RichPointer) -> &[u8] {
+    fn frame_at(&self, pointer: RichPointer) -> &[u8] {
         let position = usize::try_from(pointer.place.position()).unwrap_or(usize::MAX);
         let (number, from) = (position / (BLOCK_MAX + 1), position % (BLOCK_MAX + 1));
         let cell = self.cells.get(number).and_then(OnceCell::get);
@@ -73,7 +73,8 @@ impl<'a> Space<'a> {
         Self { arena, head: usize::MAX }
     }
 
-    /// Limits the provided frames to their first `head` bytes, as a space over a lossy ring does.
+    /// Limits the present bytes of each frame to the first `head` bytes, as a space over a lossy
+    /// ring does.
     #[must_use]
     pub const fn with_heads(self, head: usize) -> Self {
         Self { head, ..self }
@@ -81,13 +82,12 @@ impl<'a> Space<'a> {
 
     /// Makes a batch of frames, as a source does.
     ///
-    /// # Panics
-    /// Panics if there are more frames than lanes, or the arena is full.
+    /// # Panics Panics if there are more frames than lanes, or if the arena is full.
     #[must_use]
     pub fn batch(&self, frames: &[Frame]) -> Batch<'a> {
         let mut columns = Box::<Columns>::default();
         for frame in frames {
-            let (pointer, bytes) = self.arena.keep(frame.bytes.clone()).expect("a free cell");
+            let (pointer, bytes) = self.arena.store(frame.bytes.clone()).expect("a free cell");
             let captured = bytes.len() as u32;
             let wire_length = frame.wire_length.unwrap_or(captured);
             let marks = Marks::frame(frame.link, captured, wire_length);
@@ -98,7 +98,7 @@ impl<'a> Space<'a> {
     }
 
     fn provided(&self, entry: &Entry) -> &'a [u8] {
-        let whole = self.arena.at(entry.frame());
+        let whole = self.arena.frame_at(entry.frame());
         whole.get(..self.head).unwrap_or(whole)
     }
 }
@@ -109,7 +109,7 @@ impl<'a> Gateway<'a> for Space<'a> {
     }
 
     fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>> {
-        Some(Block { frame: self.arena.at(block.entry().frame()), ..block })
+        Some(Block { frame: self.arena.frame_at(block.entry().frame()), ..block })
     }
 
     fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, PinId)> {
@@ -122,7 +122,7 @@ impl<'a> Gateway<'a> for Space<'a> {
         let mut bytes = vec![0; room.min(BLOCK_MAX)];
         let used = fill(&mut bytes).min(bytes.len());
         bytes.truncate(used);
-        self.arena.keep(bytes)
+        self.arena.store(bytes)
     }
 
     fn edit(
@@ -131,9 +131,9 @@ impl<'a> Gateway<'a> for Space<'a> {
         _: OldBytes,
         write: &mut dyn FnMut(&mut [u8]),
     ) -> Option<(RichPointer, &'a [u8])> {
-        let mut copy = self.arena.at(block.entry().frame()).to_vec();
+        let mut copy = self.arena.frame_at(block.entry().frame()).to_vec();
         write(&mut copy);
-        self.arena.keep(copy)
+        self.arena.store(copy)
     }
 }
 
@@ -163,8 +163,8 @@ impl Node {
         words: &[&str],
         asked: &[(u32, u32)],
     ) -> Result<Self, Mistake> {
-        let arguments = arguments(description, words)?.with_classes(asked.to_vec());
-        let make = description.user.ok_or_else(|| mistake("it has no user implementation"))?;
+        let arguments = parse_arguments(description, words)?.with_classes(asked.to_vec());
+        let make = description.user.ok_or_else(|| make_mistake("it has no user implementation"))?;
         Ok(Self {
             description,
             filter: make(&arguments)?,
@@ -193,25 +193,25 @@ impl Node {
                 lost.into_iter().for_each(|bytes| self.counts.no_room.add(bytes));
             }
             Filter::Stream(_) => {
-                let made = self.stream(space, now, |filter, cx| filter.process(&mut batch, cx));
+                let made = self.run_stream(space, now, |filter, cx| filter.process(&mut batch, cx));
                 return std::iter::once(batch).chain(made).collect();
             }
         }
         vec![batch]
     }
 
-    /// Advances the path's clock to `now`; returns the output.
+    /// Advances the path's clock to `now`, and returns the output of the filter.
     pub fn tick<'a>(&mut self, space: &mut Space<'a>, now: Time) -> Vec<Batch<'a>> {
         match self.filter {
-            Filter::Stream(_) => self.stream(space, now, |filter, cx| filter.tick(cx)),
+            Filter::Stream(_) => self.run_stream(space, now, |filter, cx| filter.tick(cx)),
             Filter::Statistics(_) | Filter::Lanes(_) | Filter::Edit(_) => Vec::new(),
         }
     }
 
-    /// Finishes the filter; returns the output.
+    /// Finishes the filter, and returns its remaining output.
     pub fn finish<'a>(&mut self, space: &mut Space<'a>, now: Time) -> Vec<Batch<'a>> {
         match self.filter {
-            Filter::Stream(_) => self.stream(space, now, |filter, cx| filter.finish(cx)),
+            Filter::Stream(_) => self.run_stream(space, now, |filter, cx| filter.finish(cx)),
             Filter::Statistics(_) | Filter::Lanes(_) | Filter::Edit(_) => Vec::new(),
         }
     }
@@ -225,10 +225,10 @@ impl Node {
     /// Removes all sessions and held blocks from the filter, as for a move to another process.
     pub fn save(&mut self) -> Vec<MovedSession> {
         let Some(state) = self.filter.state() else { return Vec::new() };
-        let keys = state.sessions().into_iter();
+        let keys = state.session_keys().into_iter();
         let saved: Vec<MovedSession> =
-            keys.filter_map(|key| state.take(key, &mut self.holds)).collect();
-        held_lengths(&saved).for_each(|bytes| self.counts.held.take(bytes));
+            keys.filter_map(|key| state.take_session(key, &mut self.holds)).collect();
+        held_lengths(&saved).for_each(|bytes| self.counts.held.subtract(bytes));
         saved
     }
 
@@ -236,15 +236,15 @@ impl Node {
     pub fn restore(&mut self, saved: Vec<MovedSession>) -> Result<(), Mistake> {
         let Some(state) = self.filter.state() else { return Ok(()) };
         held_lengths(&saved).for_each(|bytes| self.counts.held.add(bytes));
-        saved.into_iter().try_for_each(|moved| state.put(moved, &mut self.holds))
+        saved.into_iter().try_for_each(|moved| state.put_session(moved, &mut self.holds))
     }
 
-    /// Yields the reasons for a missing class, with their numbers of blocks.
-    pub fn unanswered(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+    /// Yields each reason for a missing class with its number of blocks.
+    pub fn unanswered_reasons(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.description.reasons.iter().copied().zip(self.counts.unanswered.iter().copied())
     }
 
-    fn stream<'a>(
+    fn run_stream<'a>(
         &mut self,
         space: &mut Space<'a>,
         now: Time,
@@ -255,7 +255,7 @@ impl Node {
         let (counts, holds, wake) = (&mut self.counts, &mut self.holds, &mut self.wake);
         let mut cx = StreamContext::new(now, counts, holds, space, &mut output, wake);
         call(filter.as_mut(), &mut cx);
-        output.take()
+        output.take_batches()
     }
 }
 
@@ -264,7 +264,7 @@ fn held_lengths(saved: &[MovedSession]) -> impl Iterator<Item = u32> + '_ {
     saved.iter().flat_map(|moved| &moved.held).flatten().map(|(_, entry, _)| entry.pointer.length())
 }
 
-/// The result of a filter for one block, with the block's properties.
+/// The output of a filter for one block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// Class of the block.
@@ -280,15 +280,19 @@ pub struct Answer {
     /// Time, session, origin, flags.
     pub context: BlockMetadata,
     /// Reason for a missing class.
-    pub why: Option<&'static str>,
+    pub reason: Option<&'static str>,
 }
 
 /// Runs a filter over single frames; returns an answer for each output block.
 ///
 /// # Panics
 /// Panics if the arguments are wrong.
-pub fn answers(description: &'static Description, words: &[&str], frames: &[Frame]) -> Vec<Answer> {
-    chain(&[(description, words)], frames)
+pub fn answer_frames(
+    description: &'static Description,
+    words: &[&str],
+    frames: &[Frame],
+) -> Vec<Answer> {
+    answer_through_chain(&[(description, words)], frames)
 }
 
 /// Runs a chain of filters over single frames; returns an answer for each output block, with the
@@ -296,7 +300,10 @@ pub fn answers(description: &'static Description, words: &[&str], frames: &[Fram
 ///
 /// # Panics
 /// Panics if any arguments are wrong.
-pub fn chain(filters: &[(&'static Description, &[&str])], frames: &[Frame]) -> Vec<Answer> {
+pub fn answer_through_chain(
+    filters: &[(&'static Description, &[&str])],
+    frames: &[Frame],
+) -> Vec<Answer> {
     let mut nodes: Vec<Node> = filters
         .iter()
         .map(|(description, words)| Node::new(description, words).expect("good arguments"))
@@ -310,22 +317,22 @@ fn run_chain(nodes: &mut [Node], frame: &Frame) -> Vec<Answer> {
     let mut batches = vec![space.batch(std::slice::from_ref(frame))];
     let mut why = None;
     for node in nodes {
-        let before: Vec<_> = node.unanswered().collect();
+        let before: Vec<_> = node.unanswered_reasons().collect();
         let passes = std::mem::take(&mut batches);
         let passes = passes.into_iter().flat_map(|batch| node.pass(batch, &mut space, frame.time));
         batches = passes.collect();
-        let counted = before.into_iter().zip(node.unanswered()).find(|(b, a)| b.1 != a.1);
+        let counted = before.into_iter().zip(node.unanswered_reasons()).find(|(b, a)| b.1 != a.1);
         why = counted.map(|((name, _), _)| name);
     }
     let blocks = batches.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
-    blocks.map(|(_, block)| Answer::of(&block, why)).collect()
+    blocks.map(|(_, block)| Answer::from_block(&block, why)).collect()
 }
 
-/// Runs a filter over these frames in full batches, and returns the rows of its report.
+/// Runs a filter over these frames in full batches, and returns the rows of the filter's report.
 ///
 /// # Panics
 /// Panics if the arguments are wrong.
-pub fn report(
+pub fn report_rows(
     description: &'static Description,
     words: &[&str],
     frames: &[Frame],
@@ -342,9 +349,12 @@ pub fn report(
 
 /// Parses words as arguments: `name=value` if the filter has that parameter, otherwise a positional
 /// value.
-pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Arguments, Mistake> {
-    let keys: Arc<dyn Keys> = Arc::new(FixedKeys);
-    let mut arguments = Arguments::defaults(description.parameters).with_keys(Some(keys));
+pub fn parse_arguments(
+    description: &'static Description,
+    words: &[&str],
+) -> Result<Arguments, Mistake> {
+    let keys: Arc<dyn KeyReader> = Arc::new(FixedKeys);
+    let mut arguments = Arguments::defaults(description.parameters).with_key_reader(Some(keys));
     let mut positional = description.parameters.iter().filter(|p| p.positional);
     let mut last: Option<&Parameter> = None;
     for word in words {
@@ -355,7 +365,7 @@ pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Ar
             Some(named) => named,
             None => {
                 last = positional.next().or_else(|| last.filter(|p| p.repeatable));
-                (last.ok_or_else(|| mistake("one argument too many"))?, *word)
+                (last.ok_or_else(|| make_mistake("one argument too many"))?, *word)
             }
         };
         let value: Value = parameter.parse(text)?;
@@ -374,27 +384,27 @@ pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Ar
     }
 }
 
-/// Key that tests use for every key file; the file name is ignored.
+/// Key that the test key service returns for every file name.
 pub const EXAM_KEY: Key = Key(*b"a key for tests!");
 
-/// A key service without files.
+/// A key service that returns the same key for every file name.
 #[derive(Debug)]
 struct FixedKeys;
 
-impl Keys for FixedKeys {
-    fn key(&self, _: &str) -> Result<Key, String> {
+impl KeyReader for FixedKeys {
+    fn read_key(&self, _: &str) -> Result<Key, String> {
         Ok(EXAM_KEY)
     }
 }
 
-fn mistake(what: &str) -> Mistake {
-    Mistake { parameter: None, which: 0, at: None, what: what.to_owned(), hint: None }
+fn make_mistake(what: &str) -> Mistake {
+    Mistake { parameter: None, value_index: 0, range: None, message: what.to_owned(), hint: None }
 }
 
 impl Answer {
     /// Creates an answer from a block and the reason for a missing class.
     #[must_use]
-    pub fn of(block: &Block<'_>, why: Option<&'static str>) -> Self {
+    pub fn from_block(block: &Block<'_>, why: Option<&'static str>) -> Self {
         Self {
             class: block.pointer.class,
             view: block.marks.view,
@@ -402,14 +412,14 @@ impl Answer {
             bytes: block.bytes().to_vec(),
             marks: block.marks,
             context: block.context,
-            why,
+            reason: why,
         }
     }
 }
 
 /// Reads all packets of a capture file, up to the first error.
 #[must_use]
-pub fn capture(bytes: &[u8]) -> Vec<Frame> {
+pub fn read_capture(bytes: &[u8]) -> Vec<Frame> {
     let packets = wire::capture::packets(bytes).map_while(Result::ok);
     packets
         .map(|(packet, data)| Frame {
@@ -423,7 +433,7 @@ pub fn capture(bytes: &[u8]) -> Vec<Frame> {
 
 /// Returns the number of live blocks in the batches, and their total bytes in view.
 #[must_use]
-pub fn amount(batches: &[Batch<'_>]) -> Amount {
+pub fn total_amount(batches: &[Batch<'_>]) -> Amount {
     let mut sum = Amount::default();
     for batch in batches {
         batch.blocks().for_each(|(_, block)| sum.add(block.length()));

@@ -1,8 +1,9 @@
 //! Position of a block within a text, which is a sequence of blocks that a match may span.
 //!
-//! Input: a block. Output: the position of the block in its text: at the start, in the middle, at
-//! the end, or covering the text. A text is one direction of a connection, a message (its
-//! description, then its fragments), a datagram, or a block without a session.
+//! Input: a block. Output: the position of the block in its text. A block may be at the start, in
+//! the middle or at the end, or be the only block of the text. A text is one direction of a
+//! connection, a message (its description, then its fragments), a datagram, or a block without a
+//! session.
 
 use crate::contract::Block;
 use crate::layers;
@@ -17,29 +18,29 @@ pub(crate) struct TextPiece {
     /// True for the backward direction of the session.
     pub(crate) backward: bool,
     /// True if the text begins with this block.
-    pub(crate) begins: bool,
+    pub(crate) is_first: bool,
     /// True if the text ends with this block.
-    pub(crate) ends: bool,
+    pub(crate) is_last: bool,
     /// True if the block is a hole: its bytes are missing.
-    pub(crate) hole: bool,
+    pub(crate) is_hole: bool,
     /// True if the block is the description of a message, whose bytes follow.
-    pub(crate) described: bool,
+    pub(crate) is_description: bool,
 }
 
 impl TextPiece {
     /// Returns the position of a block in its text.
     #[inline]
-    pub(crate) fn of(block: &Block<'_>) -> Self {
+    pub(crate) fn from_block(block: &Block<'_>) -> Self {
         let flags = block.context.flags;
         let (begins, ends) = (flags.has(Flags::FIRST), is_last(flags));
         let whole = block.context.session == 0 || (begins && ends) || is_datagram(block);
         Self {
             session: (!whole).then_some(block.context.session.into()),
             backward: flags.has(Flags::BACKWARD),
-            begins: begins || whole,
-            ends: ends || whole,
-            hole: block.pointer.is_hole() && block.length() > 0,
-            described: block.marks.link == Marks::DESCRIBED,
+            is_first: begins || whole,
+            is_last: ends || whole,
+            is_hole: block.pointer.is_hole() && block.length() > 0,
+            is_description: block.marks.link == Marks::DESCRIBED,
         }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Input: the layers known from previous twins. Output: handles to the network and transport
 //! headers. Twins parse Ethernet frames. In rare or complex cases a twin is unsure and leaves the
-//! block to the user implementation; its own answers are exact (CONTRACT 18). These cases are
-//! fragments, more than two tags, 802.3 with a length, IP without a length (offload, jumbograms),
-//! truncated options, and IPv6 extension headers other than at most two short hop-by-hop, routing
-//! or destination ones.
+//! block to the user implementation. If a twin answers, its answer is the same as that of the user
+//! implementation (CONTRACT 18). The complex cases are fragments, more than two tags, 802.3 with a
+//! length, IP without a length (offload, jumbograms), truncated options, and IPv6 extension headers
+//! other than at most two short hop-by-hop, routing or destination ones.
 //!
 //! A tag that the kernel stores beside the frame is read as if it were inline (CONTRACT 3).
 
@@ -29,7 +29,7 @@ pub(crate) struct TwinExits<'s> {
 }
 
 impl<'s> TwinExits<'s> {
-    /// Creates the exits. Blocks without a class continue at `out`.
+    /// Creates the exits. Blocks without a class leave by `out`.
     pub(crate) fn new(s: &mut Scope<'s, '_>, out: Exit<'s>) -> Self {
         Self {
             not_ip: s.absent("not ip", out),
@@ -77,8 +77,8 @@ pub(crate) fn link<'s>(
     (s.get(kind), at)
 }
 
-/// Returns the EtherType of a packet without a link header, derived from its version field; 0 for
-/// an unknown version.
+/// Returns the EtherType of a packet without a link header, derived from the version field of its
+/// first byte; 0 for an unknown version.
 fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> {
     let first = s.need::<1>(on.frame, cut);
     let first = s.load(first, byte::<0>());
@@ -101,8 +101,9 @@ pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<
     s.only_one_of(kind, [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED], other);
 }
 
-/// Parses the tag beside the frame, if there is one and no tag was read before; otherwise the tag
-/// at `at`. Returns its control information, the EtherType after it, and the position after it.
+/// Parses the tag that is stored beside the frame, if there is one and no tag was read before, and
+/// otherwise the tag at `at`. Returns the tag's control information, the EtherType after the tag,
+/// and the position after it.
 pub(crate) fn tag<'s>(
     s: &mut Scope<'s, '_>,
     (frame, at): (FramePos<'s>, FramePos<'s>),
@@ -172,8 +173,8 @@ pub(crate) fn packet<'s>(
     (l3, Transport { at, protocol, length })
 }
 
-/// Works as [`packet`], but parses the frame from its first byte: the layer 3 that previous twins
-/// have found may be a tag.
+/// Works like [`packet`], but parses the frame from its first byte, because the network header that
+/// previous twins have found may be a tag.
 pub(crate) fn reparsed_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -214,20 +215,20 @@ pub(crate) fn datagram<'s>(
     exits: TwinExits<'s>,
     not_udp: Exit<'s>,
 ) -> (Window<'s, { udp::LENGTH }>, Num<'s>) {
-    const HEADER: u32 = udp::LENGTH as u32;
+    const HEADER_LENGTH: u32 = udp::LENGTH as u32;
     s.only(l4.protocol, Cmp::Eq, u32::from(protocol::UDP), not_udp);
-    s.only(l4.length, Cmp::Ge, HEADER, exits.malformed);
+    s.only(l4.length, Cmp::Ge, HEADER_LENGTH, exits.malformed);
     let header = s.need::<{ udp::LENGTH }>(l4.at, exits.cut);
     let length = s.load(header, be16::<{ udp::UDP_LENGTH }>());
     let stated = s.var(l4.length);
     s.arm(|t, to_the_end| {
         t.only(length, Cmp::Ne, 0, to_the_end);
-        t.only(length, Cmp::Ge, HEADER, exits.malformed);
+        t.only(length, Cmp::Ge, HEADER_LENGTH, exits.malformed);
         t.only(length, Cmp::Le, l4.length, exits.malformed);
         t.set(stated, length);
     });
     let stated = s.get(stated);
-    (header, s.sub(stated, HEADER))
+    (header, s.sub(stated, HEADER_LENGTH))
 }
 
 /// The port whose number a twin returns as the class.
@@ -238,7 +239,7 @@ pub(crate) enum Port {
 }
 
 /// Emits the twin of `sport` or `dport`.
-pub(crate) fn port<'s>(
+pub(crate) fn emit_port<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
@@ -266,7 +267,7 @@ fn network<'s>(
     network_or(s, on, exits.cut)
 }
 
-/// Works as [`network`], with a separate exit for truncated frames.
+/// Works like [`network`], with a separate exit for truncated frames.
 pub(crate) fn network_or<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,

@@ -1,17 +1,17 @@
 //! Tests of properties that all filters in the catalog share, each as a loop over the catalog
 //! without code for individual filters.
 //!
-//! They cover names and texts; the kind against the filter's effect on blocks; classes and reasons
-//! against the catalog entry; no panic on any bytes; heads against whole frames; marks against a
-//! fresh parse; and state that is saved in the middle of a corpus and continued by another
-//! instance.
+//! They check names and texts, that a filter keeps to the rights of its kind, that classes and
+//! reasons are those of the catalog entry, that no bytes cause a panic, that heads give the same
+//! answers as whole frames, that marks give the same answers as a fresh parse, and that state saved
+//! in the middle of a corpus continues in another instance.
 
 mod corpus;
 
 use abi::{BlockMetadata, Flags};
-use corpus::Captured;
+use corpus::CaptureReader;
 use filter::catalog::FILTERS;
-use filter::testing::{Answer, Arena, ETHERNET, Frame, Node, Space, arguments};
+use filter::testing::{Answer, Arena, ETHERNET, Frame, Node, Space, parse_arguments};
 use filter::{
     Batch, Block, Classes, Counts, Description, Filter, FilterKind, Form, LANES, OutputForm,
     ReadDepth, StateScope, lanes,
@@ -19,15 +19,16 @@ use filter::{
 use std::collections::BTreeSet;
 
 /// Creates the filter with the arguments of the example in its catalog entry.
-fn node(description: &'static Description) -> Node {
+fn example_node(description: &'static Description) -> Node {
     let words = filter::testing::example_words(description);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     Node::new(description, &words)
         .unwrap_or_else(|mistake| panic!("the example of `{}`: {mistake}", description.name))
 }
 
-/// Calls `see` with each block as it was before and after the filter processed its batch.
-fn run(
+/// Runs a filter over batches. After each batch, calls `see` with the filter, its input and its
+/// output.
+fn run_observed(
     node: &mut Node,
     frames: &[Frame],
     head: usize,
@@ -36,7 +37,7 @@ fn run(
     // Held blocks must outlive the pass.
     let arena = Arena::new(4 * frames.len() + LANES);
     let mut space = Space::new(&arena).with_heads(head);
-    for batch in corpus::batches(frames) {
+    for batch in corpus::uneven_batches(frames) {
         let before = space.batch(batch);
         let now = batch.iter().map(|frame| frame.time).max().unwrap_or(0);
         let after = node.pass(before.duplicate(), &mut space, now);
@@ -46,9 +47,9 @@ fn run(
 
 fn all_answers(node: &mut Node, frames: &[Frame], head: usize) -> Vec<Answer> {
     let mut answers = Vec::new();
-    run(node, frames, head, |_, _, after| {
+    run_observed(node, frames, head, |_, _, after| {
         let blocks = after.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
-        answers.extend(blocks.map(|(_, block)| Answer::of(&block, None)));
+        answers.extend(blocks.map(|(_, block)| Answer::from_block(&block, None)));
     });
     answers
 }
@@ -102,15 +103,15 @@ fn parameters_match_the_help() {
             }
         }
         let needed = d.parameters.iter().any(|p| p.default.is_none() && !p.optional);
-        assert_eq!(arguments(d, &[]).is_err(), needed, "`{}` without arguments", d.name);
-        node(d);
+        assert_eq!(parse_arguments(d, &[]).is_err(), needed, "`{}` without arguments", d.name);
+        example_node(d);
     }
 }
 
 #[test]
 fn class_names_map_to_one_number_in_range() {
     for d in FILTERS {
-        let Classes::Number { what, range, names } = d.classes else { continue };
+        let Classes::Number { meaning: what, range, names } = d.classes else { continue };
         assert!(!what.is_empty() && range.low <= range.high, "`{}`", d.name);
         for (number, &(name, value)) in names.iter().enumerate() {
             assert!(is_name(name) && !["all", "zero"].contains(&name), "`{}` |{name}", d.name);
@@ -121,17 +122,17 @@ fn class_names_map_to_one_number_in_range() {
     }
 }
 
-/// Checks the rule at the end of LANGUAGE.md. A class may share the name of a filter only if it
-/// leads to that filter. The filter must then answer most blocks of the class, if it accepts their
-/// form. All filters that return ports share the names of services, so that it suffices if one of
-/// them leads to the filter.
+/// Checks the rule at the end of LANGUAGE.md. A class may have the name of a filter only if it
+/// selects the blocks for that filter. The filter must then answer most blocks of the class whose
+/// form it accepts. All filters that return ports use the same names of services, so that it
+/// suffices if the class of one of them selects the blocks for the filter.
 #[test]
 fn class_named_like_a_filter_leads_to_it() {
-    assert_classes_lead_to_filters(corpus::captured);
+    assert_classes_lead_to_filters(corpus::generated_frames);
 }
 
-fn assert_classes_lead_to_filters(captured: Captured) {
-    let frames = [captured(16), corpus::shapes()].concat();
+fn assert_classes_lead_to_filters(captured: CaptureReader) {
+    let frames = [captured(16), corpus::header_cases()].concat();
     let (mut named, mut leading) = (BTreeSet::new(), BTreeSet::new());
     for d in FILTERS {
         let Classes::Number { names, .. } = d.classes else { continue };
@@ -144,20 +145,20 @@ fn assert_classes_lead_to_filters(captured: Captured) {
             // Held blocks stay in the arena until they leave.
             let arena = Arena::new(4 * frames.len());
             let mut space = Space::new(&arena);
-            let (mut first, mut second, mut there) = (node(d), node(other), 0);
-            for frames in corpus::batches(&frames) {
+            let (mut first, mut second, mut there) = (example_node(d), example_node(other), 0);
+            for frames in corpus::uneven_batches(&frames) {
                 for mut batch in first.pass(space.batch(frames), &mut space, 0) {
-                    batch.keep(batch.select(|class| class.0 == *value));
+                    batch.keep_lanes(batch.lanes_with_class(|class| class.0 == *value));
                     // Ends and holes cannot be recognized.
                     let bytes = batch.blocks().filter(|(_, block)| !block.bytes().is_empty());
                     let bytes = bytes.fold(0, |mask, (l, _)| mask | 1 << l);
-                    batch.keep(bytes);
+                    batch.keep_lanes(bytes);
                     there += u64::from(batch.live().count_ones());
                     second.pass(batch, &mut space, 0);
                 }
             }
             // In one of five captures with port 22, curl requests a page from it.
-            let unanswered: u64 = second.unanswered().map(|(_, n)| n).sum();
+            let unanswered: u64 = second.unanswered_reasons().map(|(_, n)| n).sum();
             named.insert(*name);
             leading.extend((there > 0).then_some(*name));
             assert!(
@@ -170,8 +171,8 @@ fn assert_classes_lead_to_filters(captured: Captured) {
     assert_eq!(named, leading, "a name to which no class leads");
 }
 
-/// The built-in policy of the daemon lets users run a twin unless the twin needs a right. `strip`
-/// is exempt, since it removes headers but changes no field.
+/// The daemon's built-in policy lets users run a twin unless the twin needs a right. `strip` is
+/// exempt, since it removes headers but changes no field.
 #[test]
 fn editing_twin_names_the_right_that_it_needs() {
     let editing = |d: &&Description| d.kernel.is_some() && d.kind == FilterKind::Editing;
@@ -182,13 +183,15 @@ fn editing_twin_names_the_right_that_it_needs() {
 
 #[test]
 fn m5_filters_keep_to_the_rights_of_their_kind() {
-    assert_kinds_keep_rights(corpus::captured);
+    assert_kinds_keep_rights(corpus::generated_frames);
 }
 
-fn assert_kinds_keep_rights(captured: Captured) {
-    let frames = [captured(2), corpus::shapes(), corpus::truncated(&corpus::shapes())].concat();
+fn assert_kinds_keep_rights(captured: CaptureReader) {
+    let frames =
+        [captured(2), corpus::header_cases(), corpus::truncate_everywhere(&corpus::header_cases())]
+            .concat();
     for d in FILTERS {
-        let mut node = node(d);
+        let mut node = example_node(d);
         let fits = match node.filter {
             Filter::Statistics(_) => d.kind == FilterKind::Statistics,
             Filter::Lanes(_) => (FilterKind::Inspection..=FilterKind::Editing).contains(&d.kind),
@@ -205,7 +208,7 @@ fn assert_kinds_keep_rights(captured: Captured) {
         if let Filter::Stream(_) = node.filter {
             continue;
         }
-        run(&mut node, &frames, usize::MAX, |_, before, after| {
+        run_observed(&mut node, &frames, usize::MAX, |_, before, after| {
             let [after] = after else { panic!("`{}` is not a stream", d.name) };
             for l in lanes(after.live()) {
                 assert_rights(d, &before.block(l), &after.block(l));
@@ -214,8 +217,7 @@ fn assert_kinds_keep_rights(captured: Captured) {
     }
 }
 
-/// Asserts that the filter changed only the properties of a block that its kind permits it to
-/// change.
+/// Asserts that the filter changed only properties of a block that its kind permits it to change.
 fn assert_rights(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let name = d.name;
     // A filter that assigns sessions sets the session and direction (CONTRACT 8).
@@ -268,15 +270,17 @@ fn assert_declared_class(d: &Description, before: &Block<'_>, after: &Block<'_>)
 
 #[test]
 fn every_unanswered_block_has_a_reason() {
-    assert_answers_or_reasons(corpus::captured);
+    assert_answers_or_reasons(corpus::generated_frames);
 }
 
-fn assert_answers_or_reasons(captured: Captured) {
-    let frames = [captured(2), corpus::shapes(), corpus::truncated(&corpus::shapes())].concat();
+fn assert_answers_or_reasons(captured: CaptureReader) {
+    let frames =
+        [captured(2), corpus::header_cases(), corpus::truncate_everywhere(&corpus::header_cases())]
+            .concat();
     for d in FILTERS.iter().filter(|d| d.kind >= FilterKind::Classification) {
-        let mut node = node(d);
+        let mut node = example_node(d);
         let (mut unanswered, mut taken, mut passed) = (0, 0, 0);
-        run(&mut node, &frames, usize::MAX, |node, before, after| {
+        run_observed(&mut node, &frames, usize::MAX, |node, before, after| {
             taken += u64::from(before.live().count_ones());
             passed += after.iter().map(|batch| u64::from(batch.live().count_ones())).sum::<u64>();
             assert_eq!(
@@ -288,18 +292,19 @@ fn assert_answers_or_reasons(captured: Captured) {
             let blocks = after.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
             unanswered += blocks.filter(|(_, b)| !b.pointer.class.answered()).count() as u64;
         });
-        let reasons: u64 = node.unanswered().map(|(_, n)| n).sum();
+        let reasons: u64 = node.unanswered_reasons().map(|(_, n)| n).sum();
         assert_eq!(
             reasons,
             unanswered,
             "`{}`: {:?}",
             d.name,
-            node.unanswered().collect::<Vec<_>>()
+            node.unanswered_reasons().collect::<Vec<_>>()
         );
     }
 }
 
-/// Returns the number of blocks that ended in a filter or are held, from its counters.
+/// Returns the number of blocks that have ended in a filter or are held by it, from the filter's
+/// counters.
 fn ended_or_held(counts: &Counts) -> u64 {
     let dropped: u64 = counts.dropped.iter().map(|amount| amount.blocks).sum();
     let lost = counts.evicted.blocks + counts.no_room.blocks;
@@ -308,17 +313,17 @@ fn ended_or_held(counts: &Counts) -> u64 {
 
 #[test]
 fn no_bytes_or_marks_make_a_filter_panic() {
-    assert_no_panic(corpus::captured);
+    assert_no_panic(corpus::generated_frames);
 }
 
-fn assert_no_panic(captured: Captured) {
-    let shapes = [corpus::shapes(), captured(1)].concat();
-    let noise = corpus::noise(&shapes, 4000);
+fn assert_no_panic(captured: CaptureReader) {
+    let shapes = [corpus::header_cases(), captured(1)].concat();
+    let noise = corpus::noise_frames(&shapes, 4000);
     let mut random = testkit::Random::replayable();
     for d in FILTERS {
-        let mut node = node(d);
-        run(&mut node, &noise, usize::MAX, |_, _, _| {});
-        for frames in corpus::batches(&noise[..1000]) {
+        let mut node = example_node(d);
+        run_observed(&mut node, &noise, usize::MAX, |_, _, _| {});
+        for frames in corpus::uneven_batches(&noise[..1000]) {
             let arena = Arena::new(4 * LANES);
             let mut space = Space::new(&arena);
             let mut batch = space.batch(frames);
@@ -328,7 +333,7 @@ fn assert_no_panic(captured: Captured) {
                 block.marks.network = mark();
                 block.marks.transport = mark();
                 block.marks.payload = mark();
-                batch.set(l, block);
+                batch.set_block(l, block);
             }
             node.pass(batch, &mut space, 0);
         }
@@ -336,21 +341,22 @@ fn assert_no_panic(captured: Captured) {
     }
 }
 
-/// Checks CONTRACT 14: a space may provide only a head, and the answer must not depend on it.
+/// Checks CONTRACT 14: a space may provide only the head of a frame, and the answer must not depend
+/// on this.
 #[test]
 fn head_suffices_for_filters_that_read_a_head() {
-    assert_heads_suffice(corpus::captured);
+    assert_heads_suffice(corpus::generated_frames);
 }
 
-fn assert_heads_suffice(captured: Captured) {
-    let frames = [captured(2), corpus::shapes()].concat();
+fn assert_heads_suffice(captured: CaptureReader) {
+    let frames = [captured(2), corpus::header_cases()].concat();
     for d in FILTERS {
         let head = match d.reads {
             ReadDepth::Nothing => 0,
             ReadDepth::Head(head) => usize::from(head),
             ReadDepth::All => continue,
         };
-        let (mut one, mut other) = (node(d), node(d));
+        let (mut one, mut other) = (example_node(d), example_node(d));
         let whole = all_answers(&mut one, &frames, usize::MAX);
         let heads = all_answers(&mut other, &frames, head);
         for ((frame, whole), head) in frames.iter().zip(&whole).zip(&heads) {
@@ -362,21 +368,24 @@ fn assert_heads_suffice(captured: Captured) {
     }
 }
 
-/// Marks left by another filter lead to the same answer as a fresh parse.
+/// Marks left by another filter must lead to the same answer as a fresh parse.
 #[test]
 fn marks_and_a_fresh_parse_agree() {
-    assert_marks_agree(corpus::captured);
+    assert_marks_agree(corpus::generated_frames);
 }
 
-fn assert_marks_agree(captured: Captured) {
-    let frames = [captured(2), corpus::shapes(), corpus::truncated(&corpus::shapes())].concat();
+fn assert_marks_agree(captured: CaptureReader) {
+    let frames =
+        [captured(2), corpus::header_cases(), corpus::truncate_everywhere(&corpus::header_cases())]
+            .concat();
     let marking = filter::catalog::find("ipproto").expect("it is in the catalog");
     for d in FILTERS.iter().filter(|d| d.kind >= FilterKind::Classification) {
-        let (mut first, mut marked, mut fresh) = (node(marking), node(d), node(d));
+        let (mut first, mut marked, mut fresh) =
+            (example_node(marking), example_node(d), example_node(d));
         // Held blocks must outlive the pass.
         let arena = Arena::new(8 * frames.len());
         let mut space = Space::new(&arena);
-        for frames in corpus::batches(&frames) {
+        for frames in corpus::uneven_batches(&frames) {
             let alone = fresh.pass(space.batch(frames), &mut space, 0);
             let between = first.pass(space.batch(frames), &mut space, 0);
             for (batch, alone) in between.into_iter().zip(alone) {
@@ -390,23 +399,24 @@ fn assert_marks_agree(captured: Captured) {
     }
 }
 
-/// A source that parses whole frames records the same marks as a filter that parses a head.
+/// A source that parses whole frames must record the same marks as a filter that parses a head.
 #[test]
 fn marks_of_a_source_agree_with_those_of_a_filter() {
-    assert_recorded_layers_agree(corpus::captured);
+    assert_recorded_layers_agree(corpus::generated_frames);
 }
 
-fn assert_recorded_layers_agree(captured: Captured) {
-    let shapes = corpus::shapes();
+fn assert_recorded_layers_agree(captured: CaptureReader) {
+    let shapes = corpus::header_cases();
     // Options of 248 bytes, repeated, before the transport header.
     let options = [&[30][..], &[0; 246]].concat();
     let deep = |times: usize| {
         let frame = testkit::Frame::ethernet().ipv6("fc00::1", "fc00::2");
         let frame = (0..times).fold(frame, |frame, _| frame.extension(60, &options));
-        Frame::of(ETHERNET, &frame.udp(1, 2, &[7; 300]))
+        Frame::new(ETHERNET, &frame.udp(1, 2, &[7; 300]))
     };
     let long = [deep(0), deep(1), deep(2), deep(4)];
-    let frames = [captured(2), corpus::truncated(&shapes), shapes, long.to_vec()].concat();
+    let frames =
+        [captured(2), corpus::truncate_everywhere(&shapes), shapes, long.to_vec()].concat();
     let (mut beyond, mut found) = (0, 0);
     for one in &frames {
         let arena = Arena::new(4);
@@ -414,10 +424,10 @@ fn assert_recorded_layers_agree(captured: Captured) {
         let fresh = block.marks;
         let layers = wire::layers(wire::LinkType(fresh.link), block.frame);
         let mut marks = fresh;
-        filter::layers::record(&mut marks, &layers);
+        filter::layers::record_layers(&mut marks, &layers);
         filter::layers::parse(&mut block);
         assert_eq!(marks, block.marks, "{one:?}");
-        beyond += usize::from(layers.l4.is_some_and(|at| at > filter::layers::HEAD));
+        beyond += usize::from(layers.l4.is_some_and(|at| at > filter::layers::HEAD_SIZE));
         found += usize::from(marks.payload != abi::Marks::UNKNOWN);
     }
     assert!(beyond > 0 && found > 100, "{beyond} {found}");
@@ -426,8 +436,8 @@ fn assert_recorded_layers_agree(captured: Captured) {
 #[test]
 fn reports_exist_exactly_where_declared() {
     for d in FILTERS {
-        let mut node = node(d);
-        run(&mut node, &corpus::shapes(), usize::MAX, |_, _, _| {});
+        let mut node = example_node(d);
+        run_observed(&mut node, &corpus::header_cases(), usize::MAX, |_, _, _| {});
         assert_eq!(!node.report().rows.is_empty(), d.reports, "`{}`", d.name);
     }
 }
@@ -437,20 +447,20 @@ fn filters_with_writable_parameters_accept_new_values() {
     for d in FILTERS {
         let words = filter::testing::example_words(d);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let given = arguments(d, &words).unwrap();
+        let given = parse_arguments(d, &words).unwrap();
         let writable = d.parameters.iter().any(|parameter| parameter.writable);
-        assert_eq!(node(d).filter.set(&given).is_ok(), writable, "`{}`", d.name);
+        assert_eq!(example_node(d).filter.set(&given).is_ok(), writable, "`{}`", d.name);
     }
 }
 
 #[test]
 fn m1_m4_saved_state_continues_in_another_instance() {
-    assert_saved_state_continues(corpus::captured);
+    assert_saved_state_continues(corpus::generated_frames);
 }
 
-fn assert_saved_state_continues(captured: Captured) {
+fn assert_saved_state_continues(captured: CaptureReader) {
     // Every shape on both sides of the move, so that every filter has state.
-    let (shapes, captured) = (corpus::shapes(), captured(1));
+    let (shapes, captured) = (corpus::header_cases(), captured(1));
     let (early, late) = captured.split_at(captured.len() / 2);
     let mut frames = [&shapes, early, &shapes, late].concat();
     for (number, frame) in frames.iter_mut().enumerate() {
@@ -466,24 +476,26 @@ fn assert_saved_state_continues(captured: Captured) {
             let mut block = batch.block(0);
             // Some blocks have sessions, as behind a filter that assigns them.
             block.context.session = number as u32 % 5;
-            batch.set(0, block);
+            batch.set_block(0, block);
             for batch in node.pass(batch, &mut space, frame.time) {
-                answers.extend(batch.blocks().map(|(_, block)| Answer::of(&block, None)));
+                answers.extend(batch.blocks().map(|(_, block)| Answer::from_block(&block, None)));
             }
         }
         answers
     };
     for d in FILTERS {
-        let mut stays = node(d);
+        let mut stays = example_node(d);
         let mut wanted = all_answers(&mut stays, before);
         wanted.extend(all_answers(&mut stays, behind));
 
-        let mut leaves = node(d);
+        let mut leaves = example_node(d);
         let mut found = all_answers(&mut leaves, before);
-        let keeps = leaves.filter.state().map(|state| state.sessions());
+        let keeps = leaves.filter.state().map(|state| state.session_keys());
         match d.state.scope {
             StateScope::Nothing => assert_eq!(keeps, None, "`{}`", d.name),
-            StateScope::Private => assert_eq!(keeps, Some(vec![filter::PRIVATE]), "`{}`", d.name),
+            StateScope::Private => {
+                assert_eq!(keeps, Some(vec![filter::PRIVATE_KEY]), "`{}`", d.name)
+            }
             StateScope::Sessions => {
                 assert!(keeps.is_some_and(|keys| !keys.is_empty()), "`{}`", d.name)
             }
@@ -491,7 +503,7 @@ fn assert_saved_state_continues(captured: Captured) {
         }
         let saved = leaves.save();
         drop(leaves);
-        let mut comes = node(d);
+        let mut comes = example_node(d);
         comes.restore(saved).unwrap_or_else(|mistake| panic!("`{}`: {mistake}", d.name));
         found.extend(all_answers(&mut comes, behind));
 
@@ -513,7 +525,7 @@ fn corpus_filters_pass_all_exams_on_external_captures() {
         assert_recorded_layers_agree,
         assert_saved_state_continues,
     ] {
-        exam(corpus::external);
+        exam(corpus::external_frames);
     }
 }
 
@@ -521,7 +533,7 @@ fn corpus_filters_pass_all_exams_on_external_captures() {
 fn exam_detects_a_filter_that_exceeds_its_rights() {
     let arena = Arena::new(2);
     let space = Space::new(&arena);
-    let before = space.batch(&[Frame::of(ETHERNET, b"abcdef")]).block(0);
+    let before = space.batch(&[Frame::new(ETHERNET, b"abcdef")]).block(0);
     let count = filter::catalog::find("count").unwrap();
     let moved = before.narrow(1, 2);
     let breaks = std::panic::catch_unwind(|| assert_rights(count, &before, &moved));
@@ -545,14 +557,14 @@ fn groups_are_ranges_of_the_classes() {
     }
 }
 
-/// The published columns are those of the catalog entry, their names are unique, and every row over
-/// a corpus has as many numbers as there are columns.
+/// The published columns must be those of the catalog entry, with unique names, and every row over
+/// a corpus must have as many numbers as there are columns.
 #[test]
 fn m3_published_state_has_the_described_columns() {
-    let frames = corpus::shapes();
+    let frames = corpus::header_cases();
     let mut showing = 0;
     for d in FILTERS {
-        let Some((whose, columns)) = d.published() else { continue };
+        let Some((whose, columns)) = d.published_state() else { continue };
         let names: Vec<String> = columns.iter().flat_map(|column| column.names()).collect();
         for (number, column) in columns.iter().enumerate() {
             assert!(is_name(column.name) && !column.help.is_empty(), "`{}` {column:?}", d.name);
@@ -560,17 +572,17 @@ fn m3_published_state_has_the_described_columns() {
             assert!(!twice, "`{}` shows {} twice", d.name, column.name);
         }
         assert_ne!(d.state.scope, StateScope::Nothing, "`{}` shows what it does not keep", d.name);
-        let mut node = node(d);
-        run(&mut node, &frames, usize::MAX, |_, _, _| {});
+        let mut node = example_node(d);
+        run_observed(&mut node, &frames, usize::MAX, |_, _, _| {});
         let (mut rows, mut sessions) = (0, Vec::new());
         let state = node.filter.state().expect("what shows keeps");
-        sessions.extend(state.sessions());
+        sessions.extend(state.session_keys());
         state.publish(whose, true, &mut |_, row| {
             let Some(row) = row else { return };
             assert_eq!(row.len(), names.len(), "`{}`", d.name);
             rows += 1;
         });
-        let private = sessions.contains(&filter::PRIVATE);
+        let private = sessions.contains(&filter::PRIVATE_KEY);
         let wanted = match whose {
             filter::PublishedSessions::Private => 1,
             filter::PublishedSessions::Sessions => sessions.len() - usize::from(private),

@@ -1,7 +1,7 @@
 //! Tests of `dns` on external captures: its descriptions agree with the output of other tools.
 //!
-//! zeek's `dns.log` has a line per query with its response. suricata's tests count events with
-//! certain fields. Exceptions are listed with their reasons.
+//! zeek's `dns.log` contains a line for each query with its response. suricata's tests count events
+//! with certain fields. Exceptions are listed with their reasons.
 
 mod descriptions;
 
@@ -12,21 +12,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use wire::record::Field;
 
-/// Tests whose captures contain DNS only in traffic that this chain does not examine.
-const ELSEWHERE: &[(&str, &str)] = &[
+/// Tests whose captures contain DNS only in traffic that this chain does not process.
+const EXCLUDED_TESTS: &[(&str, &str)] = &[
     ("core.tunnels.gre-over-udp", "in a tunnel"),
     ("dns-over-http2", "in HTTP/2"),
     ("dns-over-http2-post", "in HTTP/2"),
 ];
 
-fn filter(name: &str) -> &'static Description {
+fn find_filter(name: &str) -> &'static Description {
     find(name).unwrap_or_else(|| panic!("`{name}` is in the catalog"))
 }
 
 /// Returns the descriptions of a capture's datagrams and connections.
 fn dns_messages(path: &Path) -> Vec<DescribedMessage> {
-    let mut messages = FilterChain::new(&[filter("udp"), filter("dns")]).describe(path).to_vec();
-    messages.extend_from_slice(FilterChain::new(&[filter("tcp"), filter("dns")]).describe(path));
+    let mut messages =
+        FilterChain::new(&[find_filter("udp"), find_filter("dns")]).describe(path).to_vec();
+    messages.extend_from_slice(
+        FilterChain::new(&[find_filter("tcp"), find_filter("dns")]).describe(path),
+    );
     messages
 }
 
@@ -36,7 +39,10 @@ fn messages_over_udp_and_tcp_are_described() {
         [Field::Id, Field::Name, Field::Type, Field::RcodeName, Field::Answer, Field::Data];
     let shown = |name: &str| -> Vec<[String; 6]> {
         let messages = dns_messages(&testkit::generated::capture_path(&format!("dns/{name}.pcap")));
-        messages.iter().map(|message| fields.map(|field| message.all(field).join(","))).collect()
+        messages
+            .iter()
+            .map(|message| fields.map(|field| message.all_values(field).join(",")))
+            .collect()
     };
     assert_eq!(
         shown("datagrams"),
@@ -69,7 +75,7 @@ fn corpus_zeek_logs_the_same_queries_and_answers() {
     let mut rows = 0;
     for log in log_paths(&zeek.join("Baseline")) {
         let test = log.parent().and_then(Path::file_name).expect("a folder").to_string_lossy();
-        if ELSEWHERE.iter().any(|(name, _)| *name == test) {
+        if EXCLUDED_TESTS.iter().any(|(name, _)| *name == test) {
             continue;
         }
         let messages = dns_messages(&zeek.join("Traces").join(trace_path(&tests, &test)));
@@ -97,9 +103,9 @@ fn corpus_zeek_logs_the_same_queries_and_answers() {
 /// that a row with a response code must match the response.
 fn is_row<'r>(message: &DescribedMessage, value: impl Fn(&str) -> Option<&'r str>) -> bool {
     let same = |name: &str, field: Field| {
-        value(name).is_none_or(|value| message.text(field).eq_ignore_ascii_case(value))
+        value(name).is_none_or(|value| message.first_value(field).eq_ignore_ascii_case(value))
     };
-    let number = value("qtype").is_none_or(|kind| match message.text(Field::Type) {
+    let number = value("qtype").is_none_or(|kind| match message.first_value(Field::Type) {
         "" => false,
         name => name == value("qtype_name").unwrap_or_default() || name == format!("TYPE{kind}"),
     });
@@ -114,19 +120,19 @@ fn is_row<'r>(message: &DescribedMessage, value: impl Fn(&str) -> Option<&'r str
         .flat_map(|answers| answers.split(','))
         .filter(|answer| answer.parse::<std::net::IpAddr>().is_ok())
         .collect();
-    let data = message.all(Field::Data);
+    let data = message.all_values(Field::Data);
     same("trans_id", Field::Id)
         && same("query", Field::Name)
         && same("rcode_name", Field::RcodeName)
         && same("opcode", Field::Opcode)
         && number
-        && answered == (message.text(Field::Answer) == "1")
+        && answered == (message.first_value(Field::Answer) == "1")
         && [("AA", "aa"), ("TC", "tc"), ("RA", "ra")].iter().all(|(name, word)| flag(name, word))
         && addresses.iter().all(|address| data.contains(address))
 }
 
 fn has_flag(message: &DescribedMessage, word: &str) -> bool {
-    message.text(Field::Flags).split(' ').any(|flag| flag == word)
+    message.first_value(Field::Flags).split(' ').any(|flag| flag == word)
 }
 
 /// Returns the path of the capture that a zeek test reads, from the test list.
@@ -149,11 +155,11 @@ fn corpus_suricata_counts_the_same_messages() {
     let Some(cases) = testkit::case_directory() else { return };
     let (mut counted, mut wrong) = (0, Vec::new());
     for check in checks(&cases.join("suricata"), "dns") {
-        if ELSEWHERE.iter().any(|(name, _)| *name == check.test) {
+        if EXCLUDED_TESTS.iter().any(|(name, _)| *name == check.test) {
             continue;
         }
         let messages = dns_messages(&check.capture);
-        let Some(predicates) = check.fields.iter().map(predicate).collect::<Option<Vec<_>>>()
+        let Some(predicates) = check.fields.iter().map(field_predicate).collect::<Option<Vec<_>>>()
         else {
             continue;
         };
@@ -175,11 +181,11 @@ type MessagePredicate = Box<dyn Fn(&DescribedMessage) -> bool>;
 
 /// Converts a field of an event to a predicate on messages. Returns `None` if descriptions lack the
 /// field.
-fn predicate((name, value): &(String, String)) -> Option<MessagePredicate> {
+fn field_predicate((name, value): &(String, String)) -> Option<MessagePredicate> {
     let value = value.clone();
     let field = |field: Field| -> Option<MessagePredicate> {
         let value = value.clone();
-        Some(Box::new(move |message: &DescribedMessage| message.text(field) == value))
+        Some(Box::new(move |message: &DescribedMessage| message.first_value(field) == value))
     };
     let flag = |word: &'static str| -> Option<MessagePredicate> {
         let value = value == "true";
@@ -188,7 +194,7 @@ fn predicate((name, value): &(String, String)) -> Option<MessagePredicate> {
     match name.strip_prefix("dns.")? {
         "type" => {
             let response = matches!(value.as_str(), "response" | "answer");
-            Some(Box::new(move |message| (message.text(Field::Answer) == "1") == response))
+            Some(Box::new(move |message| (message.first_value(Field::Answer) == "1") == response))
         }
         "id" | "tx_id" if name == "dns.id" => field(Field::Id),
         "queries[0].rrname" => field(Field::Name),

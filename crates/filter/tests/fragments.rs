@@ -1,8 +1,9 @@
 //! Tests of reassembly on external captures, against the results of other tools.
 //!
-//! The reference is tshark for each datagram, byte for byte, in every external capture with
-//! fragments; pcapplusplus for whole frames; suricata for the events of its fragment tests; and
-//! zeek for the anomalies that it reports. Differences are listed with their reasons.
+//! In every external capture with fragments, tshark is the reference for the bytes of each
+//! datagram. The references for other properties are pcapplusplus (whole frames), suricata (the
+//! events of its fragment tests), and zeek (the anomalies that it reports). Differences are listed
+//! with their reasons.
 
 use abi::Class;
 use filter::network::ip::IP;
@@ -18,7 +19,7 @@ use wire::ip::Fragment;
 struct ReassemblyOutput {
     /// Reassembled datagrams, by the number of the completing frame.
     joined: BTreeMap<usize, JoinedDatagram>,
-    /// Counters: drops, missing answers, others.
+    /// Counters by name: drops, blocks without a class, and others.
     counts: BTreeMap<&'static str, u64>,
 }
 
@@ -28,7 +29,7 @@ struct JoinedDatagram {
     data: Vec<u8>,
 }
 
-fn run(frames: &[Frame], words: &[&str]) -> ReassemblyOutput {
+fn run_ip(frames: &[Frame], words: &[&str]) -> ReassemblyOutput {
     let mut node = Node::new(&IP, words).expect("good arguments");
     let arena = Arena::new(2 * frames.len() + 1);
     let mut space = Space::new(&arena);
@@ -58,9 +59,9 @@ fn run(frames: &[Frame], words: &[&str]) -> ReassemblyOutput {
     ReassemblyOutput { joined, counts }
 }
 
-fn read(path: &Path) -> Vec<Frame> {
+fn read_frames(path: &Path) -> Vec<Frame> {
     let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    testing::capture(&bytes)
+    testing::read_capture(&bytes)
 }
 
 fn is_fragment(frame: &Frame) -> bool {
@@ -96,8 +97,8 @@ fn parse_hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).filter_map(digit).collect()
 }
 
-/// Differences to tshark 4.0: capture, number of the completing frame, reason.
-const EXCEPTIONS: [(&str, usize, &str); 8] = [
+/// Differences from tshark 4.0: capture, number of the completing frame, reason.
+const TSHARK_EXCEPTIONS: [(&str, usize, &str); 8] = [
     ("ipv6-malformed-fragments-2/frag-2.pcap", 9, "they overlap: RFC 5722"),
     ("ipv6-malformed-fragments-7/frag-7.pcap", 8, "they overlap: RFC 5722"),
     ("ipv6-malformed-fragments-8/frag-8.pcap", 7, "they overlap: RFC 5722"),
@@ -108,13 +109,15 @@ const EXCEPTIONS: [(&str, usize, &str); 8] = [
     ("ipv6-reassembly-state-leak.pcap", 92, "65,536 bytes with the hop-by-hop header: RFC 8200"),
 ];
 
-/// Differences to tshark 4.0 on generated captures.
-const EXCEPTIONS_GENERATED: [(&str, usize, &str); 1] =
+/// Differences from tshark 4.0 on generated captures.
+const TSHARK_EXCEPTIONS_GENERATED: [(&str, usize, &str); 1] =
     [("fragments/overlap6.pcap", 5, "they overlap: RFC 5722")];
 
 #[test]
 fn tshark_reassembles_the_same_datagrams() {
-    if let Some(same) = compare_with_tshark(testkit::generated_captures(), &EXCEPTIONS_GENERATED) {
+    if let Some(same) =
+        compare_with_tshark(testkit::generated_captures(), &TSHARK_EXCEPTIONS_GENERATED)
+    {
         assert!(same >= 200, "only {same} datagrams were the same");
     }
 }
@@ -122,7 +125,7 @@ fn tshark_reassembles_the_same_datagrams() {
 #[test]
 fn corpus_tshark_reassembles_the_same_datagrams() {
     let Some(corpus) = testkit::corpus_captures() else { return };
-    if let Some(same) = compare_with_tshark(corpus, &EXCEPTIONS) {
+    if let Some(same) = compare_with_tshark(corpus, &TSHARK_EXCEPTIONS) {
         assert!(same >= 297, "only {same} datagrams were the same");
     }
 }
@@ -136,11 +139,11 @@ fn compare_with_tshark(
     testkit::need::require_command("tshark")?;
     let (mut same, mut differs) = (0, BTreeMap::new());
     for path in captures.paths {
-        let frames = read(&path);
+        let frames = read_frames(&path);
         if !frames.iter().any(is_fragment) {
             continue;
         }
-        let (ours, theirs) = (run(&frames, &[]), tshark_datagrams(&path));
+        let (ours, theirs) = (run_ip(&frames, &[]), tshark_datagrams(&path));
         let numbers: BTreeSet<usize> = ours.joined.keys().chain(theirs.keys()).copied().collect();
         for number in numbers {
             // For IPv6 tshark counts extension headers behind the fragment header as data.
@@ -162,7 +165,7 @@ fn compare_with_tshark(
     Some(same)
 }
 
-/// Reassembled frames are, byte for byte, the frames that pcapplusplus wrote.
+/// Reassembled frames must equal, byte for byte, the frames that pcapplusplus has written.
 #[test]
 fn corpus_pcapplusplus_makes_the_same_frames() {
     let Some(cases) = testkit::case_directory() else { return };
@@ -172,9 +175,9 @@ fn corpus_pcapplusplus_makes_the_same_frames() {
         ("pcap_examples/frag_http_req.pcap", "expected_output/http_req.pcap"),
         ("expected_output/http_req_frag.pcap", "expected_output/http_req.pcap"),
     ] {
-        let made = run(&read(&examples.join(fragments)), &[]);
+        let made = run_ip(&read_frames(&examples.join(fragments)), &[]);
         let frames: Vec<Vec<u8>> = made.joined.into_values().map(|joined| joined.frame).collect();
-        let expected = read(&examples.join(whole)).into_iter().map(|frame| frame.bytes);
+        let expected = read_frames(&examples.join(whole)).into_iter().map(|frame| frame.bytes);
         let expected: Vec<Vec<u8>> = expected.collect();
         assert_eq!(frames.len(), expected.len(), "{fragments}: {:?}", made.counts);
         for (number, (frame, expected)) in frames.iter().zip(&expected).enumerate() {
@@ -183,7 +186,7 @@ fn corpus_pcapplusplus_makes_the_same_frames() {
     }
 }
 
-/// For each event about a fragment that suricata expects, `ip` counts the corresponding reason.
+/// For each fragment event that suricata expects, `ip` must count the corresponding reason.
 #[test]
 fn corpus_suricata_reports_the_same_fragment_faults() {
     let Some(cases) = testkit::case_directory() else { return };
@@ -203,7 +206,7 @@ fn corpus_suricata_reports_the_same_fragment_faults() {
             &[("malformed", 1), ("too big", 1), ("fragments missing", 46)],
         ),
     ] {
-        let made = run(&read(&cases.join("suricata").join(&name)), &[]);
+        let made = run_ip(&read_frames(&cases.join("suricata").join(&name)), &[]);
         assert_eq!(made.counts, expected.iter().copied().collect(), "{name}");
     }
     // A SYN in three fragments, behind a VLAN tag and behind PPP: `tcp.flags:S`.
@@ -211,13 +214,16 @@ fn corpus_suricata_reports_the_same_fragment_faults() {
         "bug-6887-defrag-eth-vlan-ipv4-tcp-syn/frag-eth-vlan-ip-tcp-syn.pcap",
         "bug-6887-defrag-ppp-ipv4-tcp-syn/frag-ppp-ip-tcp-syn.pcap",
     ] {
-        let made = run(&read(&cases.join("suricata/defrag").join(name)), &[]);
+        let made = run_ip(&read_frames(&cases.join("suricata/defrag").join(name)), &[]);
         let flags = made.joined.values().map(|joined| (joined.class.0, joined.data[13]));
         assert_eq!(flags.collect::<Vec<_>>(), [(6, 2)], "{name}");
     }
     // One of the rule's packets was whole, the other is reassembled; the test's memory cap and
     // verdicts do not concern a filter.
-    let made = run(&read(&cases.join("suricata/exception-policy-defrag-01/ipv4frags.pcap")), &[]);
+    let made = run_ip(
+        &read_frames(&cases.join("suricata/exception-policy-defrag-01/ipv4frags.pcap")),
+        &[],
+    );
     assert_eq!(made.joined.into_values().map(|joined| joined.class.0).collect::<Vec<_>>(), [1]);
 }
 
@@ -244,8 +250,8 @@ fn corpus_unrelated_suricata_packets_pass_unchanged() {
             0,
         ),
     ] {
-        let frames = read(&cases.join("suricata/ipv6-evasion").join(name));
-        let mut made = run(&frames, &[]);
+        let frames = read_frames(&cases.join("suricata/ipv6-evasion").join(name));
+        let mut made = run_ip(&frames, &[]);
         made.counts.remove("joined datagrams");
         let missing = made.counts.remove("fragments missing").unwrap_or(0);
         assert_eq!(missing, unfinished, "{name}: {why}");
@@ -253,12 +259,13 @@ fn corpus_unrelated_suricata_packets_pass_unchanged() {
     }
 }
 
-/// For each anomaly in zeek's `weird.log`, `ip` counts the corresponding reason.
+/// For each anomaly in zeek's `weird.log`, `ip` must count the corresponding reason.
 #[test]
 fn corpus_zeek_reports_the_same_anomalies() {
     let Some(cases) = testkit::case_directory() else { return };
     let traces = cases.join("zeek/Traces");
-    let counts = |name: &str, words: &[&str]| run(&read(&traces.join(name)), words).counts;
+    let counts =
+        |name: &str, words: &[&str]| run_ip(&read_frames(&traces.join(name)), words).counts;
     // `excessively_small_fragment`, `fragment_size_inconsistency`, `fragment_inconsistency`: 18
     // bytes with others behind them; then a fragment behind the last one.
     let found = counts("ipv4/fragmented-1.pcap", &[]);
@@ -276,7 +283,7 @@ fn corpus_zeek_reports_the_same_anomalies() {
     // `fragment_inconsistency`: an attack whose middle is overwritten; the policy decides the
     // result.
     let attack = |policy: &str| {
-        let made = run(&read(&traces.join("ipv4/fragmented-4.pcap")), &[policy]);
+        let made = run_ip(&read_frames(&traces.join("ipv4/fragmented-4.pcap")), &[policy]);
         let data = made.joined.into_values().map(|joined| joined.data).next();
         String::from_utf8_lossy(&data.unwrap_or_default()).into_owned()
     };
@@ -290,7 +297,7 @@ fn corpus_zeek_reports_the_same_anomalies() {
 }
 
 /// Tests the reassembled datagrams, by the number of the completing frame. Faulty fragments are
-/// only counted by reason.
+/// only counted, under a reason.
 #[test]
 fn fragments_are_joined_or_counted_by_reason() {
     let joined = ("joined datagrams", 1);
@@ -309,28 +316,33 @@ fn fragments_are_joined_or_counted_by_reason() {
         ("too-big4", &[], &[("too big", 1)]),
         ("too-big6", &[], &[("too big", 1)]),
     ] {
-        let made =
-            run(&read(&testkit::generated::capture_path(&format!("fragments/{name}.pcap"))), &[]);
+        let made = run_ip(
+            &read_frames(&testkit::generated::capture_path(&format!("fragments/{name}.pcap"))),
+            &[],
+        );
         assert_eq!(made.joined.keys().copied().collect::<Vec<_>>(), completing, "{name}");
         assert_eq!(made.counts, counts.iter().copied().collect(), "{name}");
     }
-    let many = run(&read(&testkit::generated::capture_path("fragments/many.pcap")), &[]);
+    let many = run_ip(&read_frames(&testkit::generated::capture_path("fragments/many.pcap")), &[]);
     assert_eq!(many.counts, [("joined datagrams", 200)].into());
     // Each holds the original data: a UDP header, then bytes that count in sevens.
     for JoinedDatagram { data, class, .. } in many.joined.values() {
         assert_eq!((data.len(), class.0), (3_008, 17));
         assert!(data[8..].iter().enumerate().all(|(at, byte)| usize::from(*byte) == at * 7 % 251));
     }
-    let syn = run(&read(&testkit::generated::capture_path("fragments/syn-behind-tag.pcap")), &[]);
+    let syn = run_ip(
+        &read_frames(&testkit::generated::capture_path("fragments/syn-behind-tag.pcap")),
+        &[],
+    );
     let flags = syn.joined.values().map(|joined| (joined.class.0, joined.data[13]));
     assert_eq!(flags.collect::<Vec<_>>(), [(6, 2)]);
 }
 
-/// A fragment of 64 bytes overlaps the end of the first fragment, and the start of the second,
-/// which arrives later. The policy decides whose bytes are visible.
+/// A fragment of 64 bytes overlaps the end of the first fragment and the start of the second, which
+/// arrives later. The policy determines which fragment supplies the bytes of each overlap.
 #[test]
 fn overlapping_fragments_follow_the_policy() {
-    let frames = read(&testkit::generated::capture_path("fragments/overlap4.pcap"));
+    let frames = read_frames(&testkit::generated::capture_path("fragments/overlap4.pcap"));
     for (policy, seen) in [
         ("first", 56),
         ("windows", 56),
@@ -340,11 +352,11 @@ fn overlapping_fragments_follow_the_policy() {
         // The earlier fragment trims its front, the later one its rest.
         ("linux", 0),
     ] {
-        let made = run(&frames, &[&format!("policy={policy}")]);
+        let made = run_ip(&frames, &[&format!("policy={policy}")]);
         let data = made.joined.into_values().next().expect("a datagram").data;
         let marked = data[992..1056].iter().filter(|byte| **byte == b'!').count();
         let by_chance = (992..1056).filter(|at| (at - 8) * 7 % 251 == usize::from(b'!')).count();
         assert!((seen..=seen + by_chance).contains(&marked), "{policy}: {marked}");
     }
-    assert!(run(&frames, &["policy=drop"]).joined.is_empty());
+    assert!(run_ip(&frames, &["policy=drop"]).joined.is_empty());
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ebpf::Hook;
 use ebpf::disasm::list_program;
-use filter::testing::twins::{chains, program, request};
+use filter::testing::twins::{chains, emit_program, request_text};
 
 #[test]
 fn generated_code_matches_golden_files() {
@@ -14,9 +14,9 @@ fn generated_code_matches_golden_files() {
     let (mut names, mut different) = (Vec::new(), Vec::new());
     for chain in chains(1) {
         // Twins that traffic control cannot run are emitted for XDP.
-        let (program, place) = match program(&chain, Hook::Tc) {
+        let (program, place) = match emit_program(&chain, Hook::Tc) {
             Ok(program) => (program, "tc"),
-            Err(_) => (program(&chain, Hook::Xdp).unwrap(), "xdp"),
+            Err(_) => (emit_program(&chain, Hook::Xdp).unwrap(), "xdp"),
         };
         let filter = chain[0].description.name;
         let variants = names.iter().filter(|(other, _)| *other == filter).count();
@@ -31,7 +31,7 @@ fn generated_code_matches_golden_files() {
             .collect();
         let text = format!(
             "# {}\n# {} instructions, looks {} bytes deep\n# maps: {}; counters: {}\n{}",
-            request(&chain),
+            request_text(&chain),
             program.code.len(),
             program.reach,
             maps.join(", "),

@@ -1,13 +1,13 @@
-//! The metamorphic exam: changes to a frame outside of its packet must not change any answer.
+//! Metamorphic tests: changes to a frame outside of its packet must not change any answer.
 //!
-//! Two implementations that make the same mistake agree with each other, so the twin exam cannot
-//! find it. This exam compares each implementation with itself on changed frames: with padding
-//! after the packet, a snapshot that ends in the padding, an additional tag, the same datagram in
-//! fragments, and the same stream in smaller segments. It is one loop over the catalog. A filter
-//! that by definition depends on such a change is listed in [`EXCEPTIONS`] with the reason.
+//! The comparison of twins with their filters cannot find a mistake that both implementations make.
+//! These tests compare each implementation with itself on changed frames: with padding after the
+//! packet, a snapshot that ends in the padding, an additional tag, the same datagram in fragments,
+//! and the same stream in smaller segments. They loop over the catalog. [`EXCEPTIONS`] lists each
+//! filter that depends on such a change by definition, with the reason.
 //!
-//! Filters of bytes classify their view, so they are examined after `udp` or `ip`, whose views end
-//! with the packet.
+//! Filters that read any bytes classify their view. They are tested after `udp` or `ip`, whose
+//! views end with the packet.
 
 mod corpus;
 
@@ -18,7 +18,7 @@ use ebpf::exam::{Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
 use filter::catalog::{FILTERS, find};
 use filter::prelude::*;
-use filter::testing::twins::{Examined, User, chains, fitting_program, request};
+use filter::testing::twins::{Examined, UserJudge, chains, fitting_program, request_text};
 use filter::testing::{self, Answer, Arena, ETHERNET, Frame, Node, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::LinkType;
@@ -28,7 +28,7 @@ use wire::link::Network;
 /// A change to a frame outside of its packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
-    /// Bytes after the packet: link padding of a short frame, or a trailer.
+    /// Bytes after the packet: the link padding of a short frame, or a trailer.
     Padding(&'static [u8]),
     /// Padding that was not captured.
     Snapshot,
@@ -48,7 +48,8 @@ const CHANGES: [Change; 6] = [
     Change::Fragments,
 ];
 
-/// Prefix of a request, predicate for the changes that may alter its result, and the reason.
+/// An exception: prefix of a request, predicate for the changes that may alter the result of the
+/// request, and the reason.
 type Exception = (&'static str, fn(Change) -> bool, &'static str);
 
 /// Filters whose results depend on a change by definition.
@@ -70,9 +71,9 @@ fn is_exception(request: &str, change: Change) -> bool {
     EXCEPTIONS.iter().any(|(begins, looks, _)| request.starts_with(begins) && looks(change))
 }
 
-/// Returns the offsets of start and end of the IP packet in an Ethernet frame; `None` unless the
-/// packet is complete and states its length.
-fn packet(frame: &Frame) -> Option<(usize, usize)> {
+/// Returns the start and end offsets of the IP packet in an Ethernet frame. Returns `None` unless
+/// the packet is complete and states its length.
+fn packet_range(frame: &Frame) -> Option<(usize, usize)> {
     let whole = frame.wire_length.is_none_or(|length| length as usize == frame.bytes.len());
     let layers = wire::layers(LinkType(frame.link), &frame.bytes);
     let at = usize::from(layers.l3.filter(|_| whole && frame.link == ETHERNET)?);
@@ -88,8 +89,8 @@ fn packet(frame: &Frame) -> Option<(usize, usize)> {
 impl Change {
     /// Returns the original frame, and the changed frames to compare with it. Returns `None` if the
     /// change does not apply.
-    fn of(self, frame: &Frame, number: u16) -> Option<(Frame, Vec<Frame>)> {
-        let (at, end) = packet(frame)?;
+    fn apply(self, frame: &Frame, number: u16) -> Option<(Frame, Vec<Frame>)> {
+        let (at, end) = packet_range(frame)?;
         let mut plain = frame.clone();
         plain.bytes.truncate(end);
         let padded = |padding: &[u8]| {
@@ -98,7 +99,7 @@ impl Change {
         };
         let changed = match self {
             Self::Padding(padding) => vec![padded(padding)],
-            Self::Snapshot => vec![padded(&[7; 18]).captured(end)],
+            Self::Snapshot => vec![padded(&[7; 18]).truncated_to(end)],
             Self::Tag => {
                 let bytes = [&plain.bytes[..12], &[0x81, 0, 0, 100], &plain.bytes[12..]].concat();
                 vec![Frame { bytes, wire_length: None, ..plain.clone() }]
@@ -110,14 +111,14 @@ impl Change {
                 if !fits || end < data + 16 {
                     return None;
                 }
-                plain.put(at + 4, &number.to_be_bytes());
-                plain.put(at + 6, &[0, 0]);
+                plain.overwrite(at + 4, &number.to_be_bytes());
+                plain.overwrite(at + 6, &[0, 0]);
                 let cut = data + ((end - data) / 2).next_multiple_of(8);
                 let piece = |from: usize, to: usize, more: u16| {
                     let bytes = [&plain.bytes[..data], &plain.bytes[from..to]].concat();
                     let mut piece = Frame { bytes, wire_length: None, ..plain.clone() };
-                    piece.put(at + 2, &((20 + to - from) as u16).to_be_bytes());
-                    piece.put(at + 6, &(more | ((from - data) / 8) as u16).to_be_bytes());
+                    piece.overwrite(at + 2, &((20 + to - from) as u16).to_be_bytes());
+                    piece.overwrite(at + 6, &(more | ((from - data) / 8) as u16).to_be_bytes());
                     piece
                 };
                 vec![piece(data, cut, 0x2000), piece(cut, end, 0)]
@@ -136,15 +137,16 @@ struct ChainOutput {
     report: Vec<(String, u64)>,
 }
 
-fn run(chain: &[&'static Description], frames: &[Frame]) -> ChainOutput {
-    let mut nodes = nodes(chain);
-    let blocks = outputs(&mut nodes, frames).into_iter().map(|answer| (answer.class, answer.bytes));
+fn run_chain(chain: &[&'static Description], frames: &[Frame]) -> ChainOutput {
+    let mut nodes = make_nodes(chain);
+    let blocks =
+        run_frames(&mut nodes, frames).into_iter().map(|answer| (answer.class, answer.bytes));
     let blocks = blocks.collect();
     let last = nodes.last().expect("a filter");
     ChainOutput { blocks, unanswered: last.counts.unanswered.clone(), report: last.report().rows }
 }
 
-fn nodes(chain: &[&'static Description]) -> Vec<Node> {
+fn make_nodes(chain: &[&'static Description]) -> Vec<Node> {
     let node = |d: &&'static Description| {
         // A faulty filter has no example.
         let words = if d.example.is_empty() { Vec::new() } else { testing::example_words(d) };
@@ -156,7 +158,7 @@ fn nodes(chain: &[&'static Description]) -> Vec<Node> {
 
 /// Runs the frames through a chain joined by plain pipes, and returns the blocks that leave the
 /// last filter.
-fn outputs(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
+fn run_frames(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
     let arena = Arena::new(64 + 8 * frames.len());
     let mut space = Space::new(&arena);
     let mut answers = Vec::new();
@@ -167,16 +169,19 @@ fn outputs(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
             let before = std::mem::take(&mut batches).into_iter();
             batches = before.flat_map(|b| node.pass(b, &mut space, frame.time)).collect();
             if number + 1 < count {
-                batches.iter_mut().for_each(|batch| batch.keep(batch.select(Class::answered)));
+                batches
+                    .iter_mut()
+                    .for_each(|batch| batch.keep_lanes(batch.lanes_with_class(Class::answered)));
             }
         }
         let blocks = batches.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
-        answers.extend(blocks.map(|(_, block)| Answer::of(&block, None)));
+        answers.extend(blocks.map(|(_, block)| Answer::from_block(&block, None)));
     }
     answers
 }
 
-/// Returns the chains in which a filter is examined, each with the forms of its input and output.
+/// Returns the chains in which a filter is tested, each with the forms of the filter's input and
+/// output.
 fn chains_of(d: &'static Description) -> Vec<(Vec<&'static Description>, Form, Form)> {
     let named = |names: &[&str]| names.iter().map(|name| find(name).expect("known")).collect();
     let before: [(Vec<&'static Description>, Form); 4] = [
@@ -195,7 +200,7 @@ fn chains_of(d: &'static Description) -> Vec<(Vec<&'static Description>, Form, F
 
 /// Returns true if two answers are equal, except that the view of a frame or packet may extend past
 /// the packet.
-fn same(
+fn is_same_answer(
     (class, bytes): &(Class, Vec<u8>),
     changed: &(Class, Vec<u8>),
     form: Form,
@@ -213,7 +218,7 @@ fn same(
 /// Compares the answers of a filter for the original and the changed frames. Returns the number of
 /// blocks compared, or the first difference.
 fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<usize, String> {
-    let pairs = frames.iter().zip(1..).filter_map(|(frame, number)| change.of(frame, number));
+    let pairs = frames.iter().zip(1..).filter_map(|(frame, number)| change.apply(frame, number));
     let (plain, changed): (Vec<Frame>, Vec<Vec<Frame>>) = pairs.unzip();
     let mut compared = 0;
     for (chain, comes, form) in chains_of(d) {
@@ -221,7 +226,7 @@ fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<
         if change == Change::Fragments && !joins {
             continue;
         }
-        let (before, after) = (run(&chain, &plain), run(&chain, &changed.concat()));
+        let (before, after) = (run_chain(&chain, &plain), run_chain(&chain, &changed.concat()));
         let names: Vec<_> = chain.iter().map(|d| d.name).collect();
         let differ =
             |what: String| Err(format!("`{}` under {change:?}: {what}", names.join(" | ")));
@@ -232,7 +237,7 @@ fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<
         for (before, after) in before.blocks.iter().zip(&after.blocks) {
             // Without an answer the view stays.
             let form = if before.0.answered() { form } else { comes };
-            if !same(before, after, form, tag) {
+            if !is_same_answer(before, after, form, tag) {
                 return differ(format!("{before:02x?}, {after:02x?}"));
             }
         }
@@ -248,16 +253,17 @@ fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<
     Ok(compared)
 }
 
-/// Returns IP packets with up to eight bytes of data, a selection of the frames of the other exams,
-/// and frames of captures, all with times.
-fn frames() -> Vec<Frame> {
+/// Returns IP packets with up to eight bytes of data, a selection of the frames of the other tests,
+/// and frames of captures. All frames have a time.
+fn exam_frames() -> Vec<Frame> {
     let empty = [6, 17, 132, 136, 1, 47].into_iter().flat_map(|protocol| {
         let short = (0..9).map(move |length| vec![0; length]);
         short.flat_map(move |data| [Frame::ipv4(protocol, &data), Frame::ipv6(protocol, &data)])
     });
-    let borders = corpus::borders::boundary_frames().into_iter().map(|b| Frame::of(ETHERNET, &b));
-    let mut frames: Vec<Frame> = empty.chain(corpus::shapes()).chain(borders.step_by(7)).collect();
-    frames.extend(corpus::captured(4));
+    let borders = corpus::borders::boundary_frames().into_iter().map(|b| Frame::new(ETHERNET, &b));
+    let mut frames: Vec<Frame> =
+        empty.chain(corpus::header_cases()).chain(borders.step_by(7)).collect();
+    frames.extend(corpus::generated_frames(4));
     for (number, frame) in frames.iter_mut().enumerate() {
         frame.time = number as u64 * 1_000_000;
     }
@@ -266,7 +272,7 @@ fn frames() -> Vec<Frame> {
 
 #[test]
 fn surroundings_of_a_packet_change_no_class() {
-    let frames = frames();
+    let frames = exam_frames();
     for d in FILTERS {
         let (mut compared, mut excused, mut differs) = (0, false, false);
         for change in CHANGES {
@@ -283,15 +289,16 @@ fn surroundings_of_a_packet_change_no_class() {
 }
 
 /// Checks that a twin gives the same answers for the changed frames as for the original frames, and
-/// the same answers for the changed frames as its filter. Returns the number of frames compared, or
-/// the first difference.
+/// as its filter gives for the changed frames. Returns the number of frames compared, or the first
+/// difference.
 fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<usize, String> {
     let mut compared = 0;
     for hook in [Hook::Tc, Hook::Xdp] {
         let Some(program) = fitting_program(chain, hook) else { continue };
-        let mut user = User::new(chain, &program);
+        let mut user = UserJudge::new(chain, &program);
         let (mut twin, mut other) = (Interpreter::new(&program), Interpreter::new(&program));
-        let pairs = frames.iter().zip(1..).filter_map(|(frame, number)| change.of(frame, number));
+        let pairs =
+            frames.iter().zip(1..).filter_map(|(frame, number)| change.apply(frame, number));
         for (plain, changed) in pairs {
             let [changed] = &changed[..] else { continue };
             let class = |ruling| match ruling {
@@ -306,7 +313,7 @@ fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<
                 return Err(format!(
                     "the twin of `{}` at {hook:?} under {change:?}: {before}, {after}; the filter: \
                      {theirs:?}; {:02x?}",
-                    request(chain),
+                    request_text(chain),
                     changed.bytes
                 ));
             }
@@ -318,7 +325,7 @@ fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<
 
 #[test]
 fn surroundings_of_a_packet_change_no_class_of_a_twin() {
-    let frames: Vec<Frame> = frames().into_iter().step_by(2).collect();
+    let frames: Vec<Frame> = exam_frames().into_iter().step_by(2).collect();
     let mut compared = 0;
     for chain in chains(1) {
         let d = chain[0].description;
@@ -330,7 +337,7 @@ fn surroundings_of_a_packet_change_no_class_of_a_twin() {
         for change in CHANGES {
             // Nothing of the padding of a snapshot is there.
             if matches!(change, Change::Fragments | Change::Snapshot)
-                || is_exception(&request(&chain), change)
+                || is_exception(&request_text(&chain), change)
             {
                 continue;
             }
@@ -350,10 +357,10 @@ fn outputs_by_side(
     d: &'static Description,
     frames: &[Frame],
 ) -> BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> {
-    let mut nodes = nodes(&[find("tcp").expect("known"), d]);
+    let mut nodes = make_nodes(&[find("tcp").expect("known"), d]);
     let mut sides: BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> = BTreeMap::new();
     let messages = d.output_form == OutputForm::Form(Form::Message);
-    for answer in outputs(&mut nodes, frames) {
+    for answer in run_frames(&mut nodes, frames) {
         let BlockMetadata { session, flags, .. } = answer.context;
         let side = sides.entry((session, flags.has(Flags::BACKWARD))).or_default();
         if answer.class.answered() {
@@ -366,7 +373,7 @@ fn outputs_by_side(
 
 /// Splits a TCP segment into two.
 fn split_segment(frame: &Frame) -> Option<Vec<Frame>> {
-    let (at, end) = packet(frame)?;
+    let (at, end) = packet_range(frame)?;
     let layers = wire::layers(LinkType(frame.link), &frame.bytes);
     let (tcp, data) = (usize::from(layers.l4?), usize::from(layers.payload?));
     let is_four = layers.protocol == Some(6) && frame.bytes[at] >> 4 == 4;
@@ -377,15 +384,15 @@ fn split_segment(frame: &Frame) -> Option<Vec<Frame>> {
     let cut = data + (end - data) / 2;
     let mut first = frame.clone();
     first.bytes.truncate(cut);
-    first.put(at + 2, &((cut - at) as u16).to_be_bytes());
+    first.overwrite(at + 2, &((cut - at) as u16).to_be_bytes());
     // Neither FIN nor PSH.
     let flags = frame.bytes[tcp + 13];
-    first.put(tcp + 13, &[flags & !9]);
+    first.overwrite(tcp + 13, &[flags & !9]);
     let mut second = frame.clone();
     second.bytes.drain(data..cut);
-    second.put(at + 2, &((end - at - (cut - data)) as u16).to_be_bytes());
+    second.overwrite(at + 2, &((end - at - (cut - data)) as u16).to_be_bytes());
     let sequence = u32::from_be_bytes(frame.bytes[tcp + 4..tcp + 8].try_into().ok()?);
-    second.put(tcp + 4, &sequence.wrapping_add((cut - data) as u32).to_be_bytes());
+    second.overwrite(tcp + 4, &sequence.wrapping_add((cut - data) as u32).to_be_bytes());
     (first.wire_length, second.wire_length) = (None, None);
     Some(vec![first, second])
 }
@@ -397,7 +404,7 @@ fn streams_in_smaller_segments_have_the_same_answers() {
     let mut answered = 0;
     for path in &made.paths {
         let bytes = std::fs::read(path).expect("a capture");
-        let plain: Vec<Frame> = testing::capture(&bytes).into_iter().take(400).collect();
+        let plain: Vec<Frame> = testing::read_capture(&bytes).into_iter().take(400).collect();
         let cut = |frame: &Frame| split_segment(frame).unwrap_or_else(|| vec![frame.clone()]);
         let segmented: Vec<Frame> = plain.iter().flat_map(cut).collect();
         // What takes bytes answers for blocks, and these are others.
@@ -420,7 +427,7 @@ const FAULTY: Description = Description {
     input_forms: Forms::FRAMED,
     reads: ReadDepth::Head(64),
     classes: Classes::Number {
-        what: "a port",
+        meaning: "a port",
         range: ValueRange { low: 0, high: 65_535 },
         names: &[],
     },
@@ -456,11 +463,11 @@ fn emit_faulty<'s>(
 
 #[test]
 fn exam_detects_padding_read_as_a_header() {
-    let frames = frames();
+    let frames = exam_frames();
     let padding = CHANGES[1];
     let found = examine(&FAULTY, padding, &frames).expect_err("padding is no header");
     assert!(found.contains("`faulty` under Padding"), "{found}");
-    let twin = [Examined::plain(&FAULTY)];
+    let twin = [Examined::without_arguments(&FAULTY)];
     // Both implementations agree: only the comparison with itself finds the twin.
     let found = examine_twin(&twin, padding, &frames).expect_err("padding is no header");
     let agrees = found.rsplit_once("; the filter: Some(").is_some();

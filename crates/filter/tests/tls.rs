@@ -1,10 +1,11 @@
 //! Tests of `tls` on external captures. The tests of suricata count connections by server name and
 //! protocols. For some captures, the hellos that `tshark` finds are listed here.
 //!
-//! A manual comparison with `tshark` over all captures found the same hellos over TCP, except for
-//! one in SSL 2.0 format, one after a MySQL greeting, one that is inconsistent, and one of a server
-//! with several initial sequence numbers. JA4 was compared with its authors' values for their
-//! captures: all first hellos agree.
+//! A manual comparison with `tshark` over all captures found the same hellos over TCP, with four
+//! exceptions: a hello in SSL 2.0 format, a hello after a MySQL greeting, an inconsistent hello,
+//! and a hello of a server with several initial sequence numbers. JA4 fingerprints were compared
+//! with the values that the authors of JA4 publish for their captures, and agree for all first
+//! hellos.
 
 mod descriptions;
 
@@ -14,16 +15,16 @@ use filter::catalog::find;
 use std::path::Path;
 use wire::record::Field;
 
-fn filter(name: &str) -> &'static Description {
+fn find_filter(name: &str) -> &'static Description {
     find(name).unwrap_or_else(|| panic!("`{name}` is in the catalog"))
 }
 
 fn hellos(path: &Path) -> Vec<DescribedMessage> {
-    FilterChain::new(&[filter("tcp"), filter("tls")]).describe(path).to_vec()
+    FilterChain::new(&[find_filter("tcp"), find_filter("tls")]).describe(path).to_vec()
 }
 
 fn is_from_server(message: &DescribedMessage) -> bool {
-    !message.text(Field::Cipher).is_empty()
+    !message.first_value(Field::Cipher).is_empty()
 }
 
 #[test]
@@ -33,7 +34,7 @@ fn corpus_suricata_counts_the_same_connections() {
     // Checks without events belong to rules that drop packets.
     for check in checks(&cases.join("suricata"), "tls").into_iter().filter(|c| c.count > 0) {
         let messages = hellos(&check.capture);
-        let Some(predicates) = check.fields.iter().map(predicate).collect::<Option<Vec<_>>>()
+        let Some(predicates) = check.fields.iter().map(field_predicate).collect::<Option<Vec<_>>>()
         else {
             continue;
         };
@@ -41,7 +42,8 @@ fn corpus_suricata_counts_the_same_connections() {
         let mut connections: Vec<Vec<&DescribedMessage>> = Vec::new();
         for message in &messages {
             let ends = |message: &DescribedMessage| {
-                message.text(Field::Client).to_owned() + message.text(Field::ClientPort)
+                message.first_value(Field::Client).to_owned()
+                    + message.first_value(Field::ClientPort)
             };
             match connections.iter_mut().find(|c| c.iter().any(|t| ends(t) == ends(message))) {
                 Some(connection) => connection.push(message),
@@ -65,13 +67,15 @@ type ConnectionPredicate = Box<dyn Fn(&[&DescribedMessage]) -> bool>;
 
 /// Converts a field of an event to a predicate on connections. Returns `None` if descriptions lack
 /// the field.
-fn predicate((name, value): &(String, String)) -> Option<ConnectionPredicate> {
+fn field_predicate((name, value): &(String, String)) -> Option<ConnectionPredicate> {
     let value = value.clone();
     let is = |server: bool, field: Field, place: usize| -> Option<ConnectionPredicate> {
         let value = value.clone();
         Some(Box::new(move |hellos: &[&DescribedMessage]| {
             let hellos = hellos.iter().filter(|message| is_from_server(message) == server);
-            hellos.into_iter().any(|message| message.all(field).get(place) == Some(&value.as_str()))
+            hellos
+                .into_iter()
+                .any(|message| message.all_values(field).get(place) == Some(&value.as_str()))
         }))
     };
     match name.as_str() {
@@ -83,7 +87,7 @@ fn predicate((name, value): &(String, String)) -> Option<ConnectionPredicate> {
             let version = value.strip_prefix("TLS ")?.to_owned();
             Some(Box::new(move |hellos| {
                 hellos.iter().any(|message| {
-                    is_from_server(message) && message.text(Field::TlsVersion) == version
+                    is_from_server(message) && message.first_value(Field::TlsVersion) == version
                 })
             }))
         }
@@ -120,14 +124,14 @@ fn corpus_tshark_finds_the_same_hellos() {
 /// Returns version, server name, protocols and cipher suite of each hello.
 fn hello_rows(messages: &[DescribedMessage]) -> Vec<[String; 4]> {
     let fields = [Field::TlsVersion, Field::ServerName, Field::Alpn, Field::Cipher];
-    messages.iter().map(|message| fields.map(|field| message.all(field).join(","))).collect()
+    messages.iter().map(|message| fields.map(|field| message.all_values(field).join(","))).collect()
 }
 
-type Hellos<'h> = &'h [[&'h str; 4]];
+type HelloRows<'h> = &'h [[&'h str; 4]];
 
-/// Version, server name, protocols and cipher suite of each hello, by capture. A ServerHello is
-/// listed with the client's server name.
-const KNOWN_HELLOS: &[(&str, Hellos<'_>)] = &[
+/// Version, server name, protocols and cipher suite of each hello, for each capture. A ServerHello
+/// is listed with the client's server name.
+const KNOWN_HELLOS: &[(&str, HelloRows<'_>)] = &[
     (
         "ExamplesTest/pcap_examples/tls.pcap",
         &[

@@ -1,34 +1,35 @@
-//! The twin exam. For every filter with a kernel twin, and for every chain of such filters that the
-//! forms allow, the user implementation and the interpreter must agree on every packet, in class
-//! and in counted reasons.
+//! Comparison of twins with their filters. For every filter with a kernel twin, and for every chain
+//! of such filters that the forms allow, the user implementation and the interpreted twin must
+//! agree on every packet, in the class and in the counted reasons.
 //!
-//! The exam is one loop over the catalog, without code for individual filters. A twin may be unsure
-//! about a packet instead of answering, but not about plain traffic.
+//! The comparison is a loop over the catalog, without code for individual filters. A twin may be
+//! unsure about a packet, but not about plain traffic.
 
 mod corpus;
 
 use corpus::borders::{
-    boundary_frames, ethernet, pending_by_chance, pending_checksums, shapes_of,
-    truncated_at_headers,
+    boundary_frames, chance_pending_frames, ethernet_bytes, kernel_layouts,
+    pending_checksum_frames, truncated_at_headers,
 };
 use ebpf::emit::Outcome;
 use ebpf::exam::{self, Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::testing::twins::{
-    Examined, User, chains, edits_frames, fitting_program, long_chains, program, request,
+    Examined, UserJudge, chains, edits_frames, emit_program, fitting_program, long_chains,
+    request_text,
 };
 
-fn examine<'a>(
+fn examine_packets<'a>(
     chain: &[Examined],
     program: &Program,
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Result<exam::Tally, String> {
-    let (mut user, mut interpreter) = (User::new(chain, program), Interpreter::new(program));
+    let (mut user, mut interpreter) = (UserJudge::new(chain, program), Interpreter::new(program));
     let place = program.hook;
     let packets = packets.into_iter().filter_map(|packet| exam::at_hook(&packet, place));
     exam::compare(&mut [&mut user, &mut interpreter], packets)
-        .map_err(|differ| format!("`{}` at {:?}: {differ}", request(chain), program.hook))
+        .map_err(|differ| format!("`{}` at {:?}: {differ}", request_text(chain), program.hook))
 }
 
 const HOOKS: [Hook; 4] = [Hook::Tc, Hook::Xdp, Hook::Socket, Hook::Cgroup];
@@ -36,7 +37,7 @@ const HOOKS: [Hook; 4] = [Hook::Tc, Hook::Xdp, Hook::Socket, Hook::Cgroup];
 #[test]
 fn v4_every_twin_answers_like_its_filter() {
     let borders = boundary_frames();
-    let packets = shapes_of(&borders);
+    let packets = kernel_layouts(&borders);
     let mut answered = 0;
     for (number, chain) in chains(3).iter().enumerate() {
         // There are thousands; their parts are examined separately.
@@ -53,102 +54,112 @@ fn v4_every_twin_answers_like_its_filter() {
                 _ => continue,
             };
             let Some(program) = fitting_program(chain, place) else { continue };
-            let tally = examine(chain, &program, packets.iter().copied().step_by(step));
+            let tally = examine_packets(chain, &program, packets.iter().copied().step_by(step));
             answered += tally.unwrap_or_else(|wrong| panic!("{wrong}")).answered;
         }
     }
     assert!(answered > 10_000, "only {answered} packets were answered");
 }
 
-/// Editing twins are accepted by traffic control or XDP but not by a socket filter. They leave a
-/// frame unchanged if they are unsure or give it no class.
+/// Traffic control and XDP accept an editing twin, but a socket filter does not. A twin must leave
+/// a frame unchanged if it is unsure or gives the frame no class.
 #[test]
 fn i6_editing_twins_edit_all_or_nothing() {
     let borders = boundary_frames();
-    let packets = shapes_of(&borders);
+    let packets = kernel_layouts(&borders);
     for chain in chains(1).into_iter().filter(|chain| edits_frames(chain)) {
-        assert!(program(&chain, Hook::Socket).is_err(), "{}", request(&chain));
+        assert!(emit_program(&chain, Hook::Socket).is_err(), "{}", request_text(&chain));
         let (mut fits, mut unsure) = (0, 0);
         for place in [Hook::Tc, Hook::Xdp] {
-            let Ok(program) = program(&chain, place) else { continue };
+            let Ok(program) = emit_program(&chain, place) else { continue };
             fits += 1;
             let mut interpreter = Interpreter::new(&program);
             for packet in packets.iter().copied().chain(exam::cuts(&borders[0]).map(Packet::new)) {
                 let Ruling::Answered { outcome, frame, .. } = interpreter.judge(&packet) else {
-                    panic!("`{}` at {place:?} is broken", request(&chain))
+                    panic!("`{}` at {place:?} is broken", request_text(&chain))
                 };
                 let before = exam::with_tag_inline(packet.bytes, packet.tag, place);
                 if matches!(outcome, Outcome::Unsure | Outcome::Class(0)) {
                     unsure += 1;
-                    assert_eq!(frame.as_deref(), Some(&before[..]), "`{}`", request(&chain));
+                    assert_eq!(frame.as_deref(), Some(&before[..]), "`{}`", request_text(&chain));
                 }
             }
         }
-        assert!(fits > 0 && unsure > 0, "`{}` fits at {fits} places", request(&chain));
+        assert!(fits > 0 && unsure > 0, "`{}` fits at {fits} places", request_text(&chain));
     }
 }
 
-/// XDP cannot distinguish a pending checksum from a valid one of the same value, so it leaves both
-/// to the user implementation. Traffic control can, and updates the valid one.
+/// XDP cannot distinguish a pending checksum from a valid checksum of the same value, so the twin
+/// leaves both to the user implementation. Traffic control can distinguish them, and the twin
+/// updates the valid checksum.
 #[test]
 fn i6_checksums_that_look_pending_are_updated() {
-    let frames = pending_by_chance();
+    let frames = chance_pending_frames();
     for chain in chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
             let program = fitting_program(&chain, place)?;
             let packets = frames.iter().map(|frame| Packet::new(frame));
-            Some(examine(&chain, &program, packets).unwrap_or_else(|wrong| panic!("{wrong}")))
+            Some(
+                examine_packets(&chain, &program, packets)
+                    .unwrap_or_else(|wrong| panic!("{wrong}")),
+            )
         });
-        let mends = request(&chain).starts_with("rewrite") && request(&chain).contains("port=");
+        let mends =
+            request_text(&chain).starts_with("rewrite") && request_text(&chain).contains("port=");
         if let (true, [Some(tc), Some(xdp)]) = (mends, sat) {
             // Half of them are IPv6, whose addresses are not rewritten.
-            assert_eq!((tc.answered * 2, tc.unsure), (tc.packets, 0), "{}", request(&chain));
-            assert_eq!(xdp.unsure * 2, xdp.packets, "{}", request(&chain));
+            assert_eq!((tc.answered * 2, tc.unsure), (tc.packets, 0), "{}", request_text(&chain));
+            assert_eq!(xdp.unsure * 2, xdp.packets, "{}", request_text(&chain));
         }
     }
 }
 
-/// Traffic control detects pending checksums; XDP leaves such blocks to the user implementation.
+/// Traffic control detects pending checksums. In XDP, the twin leaves such blocks to the user
+/// implementation.
 #[test]
 fn i6_pending_checksums_stay_pending() {
-    let frames = pending_checksums();
+    let frames = pending_checksum_frames();
     let packets = || frames.iter().map(|frame| Packet::new(frame).unfilled());
     for chain in chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
             let program = fitting_program(&chain, place)?;
-            Some(examine(&chain, &program, packets()).unwrap_or_else(|wrong| panic!("{wrong}")))
+            Some(
+                examine_packets(&chain, &program, packets())
+                    .unwrap_or_else(|wrong| panic!("{wrong}")),
+            )
         });
-        let mends = request(&chain).starts_with("rewrite") && request(&chain).contains("port=");
+        let mends =
+            request_text(&chain).starts_with("rewrite") && request_text(&chain).contains("port=");
         if let (true, [Some(tc), Some(xdp)]) = (mends, sat) {
             // Half of them are IPv6, whose addresses are not rewritten.
-            assert_eq!((tc.answered * 2, tc.unsure), (tc.packets, 0), "{}", request(&chain));
-            assert_eq!(xdp.unsure * 2, xdp.packets, "{}", request(&chain));
+            assert_eq!((tc.answered * 2, tc.unsure), (tc.packets, 0), "{}", request_text(&chain));
+            assert_eq!(xdp.unsure * 2, xdp.packets, "{}", request_text(&chain));
         }
     }
 }
 
 #[test]
 fn twins_answer_frames_truncated_to_every_length() {
-    assert_truncated_frames_answered(corpus::captured);
+    assert_truncated_frames_answered(corpus::generated_frames);
 }
 
 #[test]
 fn corpus_twins_answer_truncated_external_frames() {
     if testkit::corpus_captures().is_some() {
-        assert_truncated_frames_answered(corpus::external);
+        assert_truncated_frames_answered(corpus::external_frames);
     }
 }
 
-fn assert_truncated_frames_answered(captured: corpus::Captured) {
+fn assert_truncated_frames_answered(captured: corpus::CaptureReader) {
     let mut borders = boundary_frames();
-    let captured = ethernet(captured(1)).into_iter().filter(|frame| frame.len() < 120);
+    let captured = ethernet_bytes(captured(1)).into_iter().filter(|frame| frame.len() < 120);
     borders.extend(captured.step_by(20));
     for chain in chains(1) {
         for place in [Hook::Xdp, Hook::Tc, Hook::Cgroup] {
             let Some(program) = fitting_program(&chain, place) else { continue };
             let step = if place == Hook::Tc { 29 } else { 11 };
             let cut = borders.iter().step_by(step).flat_map(|frame| exam::cuts(frame));
-            let tally = examine(&chain, &program, cut.map(Packet::new));
+            let tally = examine_packets(&chain, &program, cut.map(Packet::new));
             tally.unwrap_or_else(|wrong| panic!("{wrong}"));
         }
     }
@@ -162,51 +173,51 @@ fn twins_are_sure_of_plain_captures() {
 #[test]
 fn corpus_twins_are_sure_of_external_captures() {
     if testkit::corpus_captures().is_some() {
-        assert_plain_frames_answered(corpus::external);
+        assert_plain_frames_answered(corpus::external_frames);
     }
 }
 
-fn assert_plain_frames_answered(captured: corpus::Captured) {
-    let mut captured = ethernet(captured(3));
+fn assert_plain_frames_answered(captured: corpus::CaptureReader) {
+    let mut captured = ethernet_bytes(captured(3));
     captured.retain(|frame| frame.len() < 2000);
     for (number, chain) in chains(2).iter().enumerate() {
         for place in [Hook::Tc, Hook::Cgroup] {
             let Some(program) = fitting_program(chain, place) else { continue };
             let step = if place == Hook::Tc { 1 } else { 11 };
             let packets = captured.iter().skip(number % step).step_by(step);
-            let tally = examine(chain, &program, packets.map(|frame| Packet::new(frame)));
+            let tally = examine_packets(chain, &program, packets.map(|frame| Packet::new(frame)));
             let tally = tally.unwrap_or_else(|wrong| panic!("{wrong}"));
             let most = tally.unsure * 10 <= tally.packets;
-            assert!(most, "`{}` is unsure at {place:?}: {tally:?}", request(chain));
+            assert!(most, "`{}` is unsure at {place:?}: {tally:?}", request_text(chain));
         }
     }
 }
 
-/// Chains of any length obey CONTRACT 18. A chain that is too long for one program becomes several
-/// programs, whose tail calls the interpreter follows.
+/// Chains of any length must obey CONTRACT 18. A chain that is too long for one program becomes
+/// several programs, whose tail calls the interpreter follows.
 #[test]
 fn i6_long_chains_in_several_programs_answer_alike() {
     let borders = boundary_frames();
-    let packets = shapes_of(&borders);
+    let packets = kernel_layouts(&borders);
     for (number, chain) in long_chains().iter().enumerate() {
         let place = HOOKS[number % 2];
-        let program = program(chain, place).unwrap_or_else(|unfit| panic!("{unfit}"));
+        let program = emit_program(chain, place).unwrap_or_else(|unfit| panic!("{unfit}"));
         assert!(chain.len() >= 40 && !program.tails.is_empty(), "{} parts", program.tails.len());
-        let tally = examine(chain, &program, packets.iter().copied());
+        let tally = examine_packets(chain, &program, packets.iter().copied());
         let tally = tally.unwrap_or_else(|wrong| panic!("{wrong}"));
-        assert!(tally.answered > 20, "`{}`: {tally:?}", request(chain));
+        assert!(tally.answered > 20, "`{}`: {tally:?}", request_text(chain));
     }
 }
 
-/// The exam detects mutations of the generated code. Undetected mutations are equivalent programs
-/// (initial values of variables that are always set, repeated bounds checks, positions for later
-/// filters only), or are visible to the kernel only.
+/// The comparison must detect mutations of the generated code. Undetected mutations are equivalent
+/// programs (initial values of variables that are always set, repeated bounds checks, positions for
+/// later filters only), or are visible only to the kernel.
 #[test]
 fn exam_notices_mutated_twins() {
-    let (borders, unfilled) = (boundary_frames(), pending_checksums());
+    let (borders, unfilled) = (boundary_frames(), pending_checksum_frames());
     let (mut caught, mut all) = (0_u64, 0_u64);
     for chain in chains(1) {
-        let twin = program(&chain, Hook::Xdp).unwrap();
+        let twin = emit_program(&chain, Hook::Xdp).unwrap();
         let whole = || {
             let unfilled = unfilled.iter().map(|frame| Packet::new(frame).unfilled());
             borders.iter().map(|frame| Packet::new(frame)).chain(unfilled)
@@ -214,19 +225,22 @@ fn exam_notices_mutated_twins() {
         let cut = || {
             borders.iter().step_by(5).flat_map(|frame| truncated_at_headers(frame)).map(Packet::new)
         };
-        let sound = examine(&chain, &twin, whole().chain(cut())).unwrap();
+        let sound = examine_packets(&chain, &twin, whole().chain(cut())).unwrap();
         for mutant in exam::mutants(&twin).iter().step_by(17) {
             all += 1;
-            let found = examine(&chain, &mutant.program, whole().chain(cut()));
+            let found = examine_packets(&chain, &mutant.program, whole().chain(cut()));
             if found.map_or(true, |tally| tally.unsure > sound.unsure) {
                 caught += 1;
             } else {
-                println!("survives: `{}`: {}", request(&chain), mutant.describe(&twin));
+                println!("survives: `{}`: {}", request_text(&chain), mutant.describe(&twin));
             }
         }
     }
-    assert!(all > 50 && caught * 100 >= all * CAUGHT_PERCENT, "caught only {caught} of {all}");
+    assert!(
+        all > 50 && caught * 100 >= all * DETECTED_PERCENT_MIN,
+        "caught only {caught} of {all}"
+    );
 }
 
-/// Minimum percentage of detected mutations; may only rise.
-const CAUGHT_PERCENT: u64 = 65;
+/// Minimum percentage of mutations that must be detected. It must never be lowered.
+const DETECTED_PERCENT_MIN: u64 = 65;

@@ -84,8 +84,8 @@ impl DaemonHost {
             }
             let attach = used.attach()?.ok()?;
             let netns = attach.netns.as_deref();
-            let open =
-                attach.own || matches_interface(&bounds.interfaces, &attach.interface, netns);
+            let open = attach.own_sockets
+                || matches_interface(&bounds.interfaces, &attach.interface, netns);
             (!open).then(|| missing.interface_denied(&attach.interface, netns))
         };
         let steps = plan.programs.iter().flat_map(|program| {
@@ -132,7 +132,7 @@ impl DaemonHost {
             through: self.clone(),
             line,
             caller,
-            interface: if attach.own { own() } else { attach.interface.clone() },
+            interface: if attach.own_sockets { own() } else { attach.interface.clone() },
             ended: OnceLock::new(),
             lost: Mutex::new(None),
         });

@@ -4,7 +4,8 @@
 //! spaces.
 
 use filter::{
-    Arguments, Compiler, Description, EndpointFacts, FilterKind, Keys, LinkType, Mistake, Names,
+    Arguments, Compiler, Description, EndpointFacts, FilterKind, KeyReader, LinkType, Mistake,
+    NameResolver,
 };
 use std::sync::Arc;
 
@@ -54,13 +55,13 @@ pub trait Registry {
 
     /// Returns the resolver of names in filter expressions; `None` if names must not be resolved.
     /// All filters of a request share the resolver.
-    fn resolver(&self) -> Option<Arc<dyn Names>> {
+    fn resolver(&self) -> Option<Arc<dyn NameResolver>> {
         self.base()?.resolver()
     }
 
     /// Returns the reader of keys that filters need; `None` if keys must not be read. All filters
     /// of a request share the reader.
-    fn keys(&self) -> Option<Arc<dyn Keys>> {
+    fn keys(&self) -> Option<Arc<dyn KeyReader>> {
         self.base()?.keys()
     }
 
@@ -88,7 +89,7 @@ pub trait Registry {
     /// if the entry accepts the combination.
     fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         let made = entry.user.and_then(|make| make(arguments).err());
-        made.or_else(|| entry.analysis.refuses.and_then(|refuses| refuses(arguments)))
+        made.or_else(|| entry.analysis.argument_error.and_then(|refuses| refuses(arguments)))
     }
 }
 

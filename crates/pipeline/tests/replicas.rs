@@ -4,7 +4,7 @@
 mod common;
 
 use common::fixture;
-use filter::sharing::Sharing;
+use filter::sharing::ShardKey;
 use pipeline::plan::{Costs, FilterCost, Machine, Plan, SpaceKind, plan};
 
 /// The costs of filters on the test machine, in ns.
@@ -56,7 +56,7 @@ fn assert_valid(plan: &Plan, text: &str) {
 
 /// Returns the names of the replicated filters, the number of replicas, and the key by which blocks
 /// are distributed; `None` without replicas.
-fn replicas_of(text: &str, processors: usize) -> Option<(Vec<String>, usize, Option<Sharing>)> {
+fn replicas_of(text: &str, processors: usize) -> Option<(Vec<String>, usize, Option<ShardKey>)> {
     let plan = plan_valid(text, &test_machine(processors));
     let [replicas] = plan.replicas.as_slice() else { return None };
     let names = replicas.nodes.iter().map(|id| plan.graph.node(*id).name().to_owned());
@@ -85,14 +85,14 @@ fn n1_o11_costly_stateless_filters_are_replicated_by_load() {
 #[test]
 fn n2_filters_with_sessions_are_replicated_by_session() {
     let of = |text: &str| replicas_of(text, 2).map(|(names, _, by)| (names.join(" "), by));
-    let flow = Some(Sharing::Flow);
+    let flow = Some(ShardKey::Flow);
     assert_eq!(of("replay a | tcp | http | print"), Some(("tcp http".to_owned(), flow)));
     assert_eq!(of("replay a | tcp | regex x | print"), Some(("tcp regex".to_owned(), flow)));
-    let addresses = Some(Sharing::Addresses);
+    let addresses = Some(ShardKey::Addresses);
     let found = of("replay a | ip | tcp | http | print").expect("copies");
     assert!(found.0.ends_with("tcp http"), "{found:?}");
     assert_eq!(found.1, if found.0.starts_with("ip") { addresses } else { flow });
-    let session = Some(Sharing::Session);
+    let session = Some(ShardKey::Session);
     let found = of("replay a | tcp @thread0 | http | print");
     assert_eq!(found, Some(("http".to_owned(), session)), "the first told them apart");
 }

@@ -193,7 +193,7 @@ impl PathFailure {
     #[must_use]
     pub const fn is_quiet(&self) -> bool {
         match &self.cause {
-            Cause::Endpoint(failure) => failure.quiet,
+            Cause::Endpoint(failure) => failure.is_quiet,
             Cause::Program(bad) => bad.quiet,
             Cause::OtherProcess { quiet, .. } => *quiet,
             Cause::Ring(_) | Cause::ExitUnknown(_) | Cause::Panic { .. } => false,

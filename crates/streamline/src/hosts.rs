@@ -93,9 +93,9 @@ impl Host for Hosts {
 
 /// Returns, for each source of a graph, true if a kernel program can replace it.
 fn replaceable_sources(graph: &Graph) -> impl Iterator<Item = bool> {
-    graph
-        .ids()
-        .filter_map(|(_, node)| Some(node.filter()?.attach()?.is_ok_and(|attach| !attach.takes)))
+    graph.ids().filter_map(|(_, node)| {
+        Some(node.filter()?.attach()?.is_ok_and(|attach| !attach.redirects))
+    })
 }
 
 /// Reason that `explain` prints for a source that [`pin_to_kernel`] has pinned.
@@ -108,7 +108,7 @@ fn pin_to_kernel(graph: &mut Graph) {
     for node in &mut graph.nodes {
         let Step::Filter(used) = &mut node.step else { continue };
         let Some(attach) = used.attach() else { continue };
-        if used.pin.is_none() && attach.is_ok_and(|attach| !attach.takes) {
+        if used.pin.is_none() && attach.is_ok_and(|attach| !attach.redirects) {
             used.pin = Some("kernel".to_owned());
             used.pin_reason = Some(NO_SOCKET_REASON);
         }

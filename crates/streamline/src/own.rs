@@ -86,7 +86,7 @@ impl Own {
             kind: FilterKind::Classification,
             input_forms: Forms::ANY,
             classes: Classes::Number {
-                what: "the answer of this program",
+                meaning: "the answer of this program",
                 range: ValueRange { low: 0, high: u32::MAX },
                 names: &[],
             },

@@ -90,7 +90,7 @@ fn start_prefix(text: &str) -> Result<Started, Failure> {
         // Waits for its end, so that the kernel forgets it.
         let waits = std::thread::Builder::new().name("prefix".to_owned());
         let _ = waits.spawn(move || child.wait());
-        return Ok(Started::Runs);
+        return Ok(Started::Running);
     }
     Ok(Started::Ended(end_message(&mut child)))
 }

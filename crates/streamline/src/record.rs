@@ -172,7 +172,7 @@ fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
         ));
     }
     let used = || graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
-    if used().any(|used| used.endpoint.process) {
+    if used().any(|used| used.endpoint.is_program) {
         notices.raise_note("programs do not run again: their output is in the record");
     }
     let sends = |name: &str| used().any(|used| used.description.name == name);

@@ -4,7 +4,7 @@
 use super::bodies::{FuzzBody, InputReader};
 use crate::catalog::example_node;
 use abi::{BlockMetadata, Class, Flags, Marks};
-use filter::testing::{Arena, Frame, Node, Space, amount};
+use filter::testing::{Arena, Frame, Node, Space, total_amount};
 use filter::{Amount, Batch, Block, Description, LANES};
 use pipeline::language::tree::Argument;
 use std::sync::OnceLock;
@@ -173,7 +173,7 @@ fn run_node(mut node: Node, bytes: &[u8]) {
     let head = usize::from(input.read_u16());
     let mut came = Amount::default();
     let mut went = Amount::default();
-    let tally = |to: &mut Amount, batches: &[Batch<'_>]| to.blocks += amount(batches).blocks;
+    let tally = |to: &mut Amount, batches: &[Batch<'_>]| to.blocks += total_amount(batches).blocks;
     while !input.0.is_empty() {
         let arena = Arena::new(4 * LANES);
         let mut space = Space::new(&arena);
@@ -185,7 +185,7 @@ fn run_node(mut node: Node, bytes: &[u8]) {
         let mut batch = space.batch(&frames);
         for lane in 0..count {
             let block = with_random_marks(batch.block(lane), &mut input);
-            batch.set(lane, block);
+            batch.set_block(lane, block);
         }
         let now = input.read_u64();
         tally(&mut came, std::slice::from_ref(&batch));

@@ -3,7 +3,7 @@
 use super::bodies::{FuzzBody, InputReader};
 use abi::{Flags, Marks, RichPointer};
 use filter::Batch;
-use filter::testing::{Arena, Frame, Node, Space, amount};
+use filter::testing::{Arena, Frame, Node, Space, total_amount};
 use wire::http::{self, BodyPart, Head, HeadSearch, ParseMode, RequestMethod, Start};
 
 /// Fuzz body for message heads: any bytes parse as a complete head, a prefix of one, or an error.
@@ -118,7 +118,7 @@ fn fuzz_connection(bytes: &[u8]) {
     assert_eq!(node.counts.held.blocks, 0);
     let made = came + node.counts.made.blocks;
     let lost = node.counts.evicted.blocks + node.counts.no_room.blocks;
-    assert_eq!(made, amount(&left).blocks + node.counts.consumed.blocks + lost);
+    assert_eq!(made, total_amount(&left).blocks + node.counts.consumed.blocks + lost);
     assert_messages_nest(&left);
 }
 

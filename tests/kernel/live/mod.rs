@@ -15,7 +15,9 @@ use super::corpus::borders::boundary_frames;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Tally};
 use filter::content::r#match::MATCH;
-use filter::testing::twins::{Chain, Examined, User, chains, edits_frames, program, request};
+use filter::testing::twins::{
+    Examined, TwinChain, UserJudge, chains, edits_frames, emit_program, request_text,
+};
 use stage::{AttachPoint, Record, RecordedProgram};
 use sys::bpf::Side;
 use testkit::need;
@@ -34,7 +36,7 @@ const FRAMES_IN_FLIGHT: usize = 64;
 
 /// The packets of one run, with the verdicts on them.
 struct TwinRun {
-    chain: Chain,
+    chain: TwinChain,
     hardened: bool,
     records: Vec<Record>,
     tally: Tally,
@@ -45,11 +47,11 @@ fn run_chain(
     net: &Network,
     point: AttachPoint,
     hardened: bool,
-    chain: Chain,
+    chain: TwinChain,
     frames: &[&[u8]],
 ) -> TwinRun {
     let target = Target { hook: point.hook(), hardened, takes: false, single: false };
-    let program = program(&chain, target).unwrap_or_else(|unfit| panic!("{unfit}"));
+    let program = emit_program(&chain, target).unwrap_or_else(|unfit| panic!("{unfit}"));
     let (space, device) = match point {
         AttachPoint::Tcx(Side::Egress) => (&net.pair.client, CLIENT_DEVICE),
         _ => (&net.pair.server, SERVER_DEVICE),
@@ -78,12 +80,13 @@ fn run_chain(
     let mut went = records.iter().map(Record::frame_with_tag);
     let missing = sent.iter().find(|frame| !went.any(|seen| seen == **frame));
     assert_eq!(missing, None, "a frame went by unseen");
-    let (mut user, mut interpreter) = (User::new(&chain, &program), Interpreter::new(&program));
+    let (mut user, mut interpreter) =
+        (UserJudge::new(&chain, &program), Interpreter::new(&program));
     let mut seen = stage.recorded_verdicts(&records);
     let packets = records.iter().map(Record::packet);
     let tally = exam::compare(&mut [&mut user, &mut interpreter, &mut seen], packets);
     let tally = tally.unwrap_or_else(|differ| {
-        panic!("`{}` at {point:?}, hardened {hardened}: {differ}", request(&chain))
+        panic!("`{}` at {point:?}, hardened {hardened}: {differ}", request_text(&chain))
     });
     TwinRun { chain, hardened, records, tally }
 }
@@ -91,8 +94,8 @@ fn run_chain(
 /// Returns the chains that do not change frames, each with the flag `hardened` of its target. Each
 /// twin by itself is tested for both targets, and some chains of two and three filters for one
 /// target each.
-fn chains_under_test() -> Vec<(Chain, bool)> {
-    let mut all: Vec<(Chain, bool)> = Vec::new();
+fn chains_under_test() -> Vec<(TwinChain, bool)> {
+    let mut all: Vec<(TwinChain, bool)> = Vec::new();
     // The witness records the frame after the chain, which must leave it whole.
     let chains = chains(3).into_iter().filter(|chain| !edits_frames(chain));
     for (number, chain) in chains.enumerate() {
@@ -124,7 +127,7 @@ fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
     });
     let all: Vec<TwinRun> = all.collect();
     for run in &all {
-        let (chain, tally) = (request(&run.chain), run.tally);
+        let (chain, tally) = (request_text(&run.chain), run.tally);
         println!("`{chain}`, hardened {}: {tally:?}", run.hardened);
         // Twins are sure of the traffic of plain sockets.
         let plain = |record: &&Record| record.frame.starts_with(&[0; 12]) || record.tag.is_some();

@@ -13,7 +13,7 @@
 mod explore;
 mod hunt;
 
-use super::corpus::borders::{boundary_frames, shapes_of, truncated_at_headers};
+use super::corpus::borders::{boundary_frames, kernel_layouts, truncated_at_headers};
 use super::judge::Kernel;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Judge as _, Mutant, Ruling};
@@ -21,7 +21,7 @@ use ebpf::insn::{Insn, class};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use explore::{OwnedPacket, explore_paths};
-use filter::testing::twins::{Chain, User, chains, fitting_program, request};
+use filter::testing::twins::{TwinChain, UserJudge, chains, fitting_program, request_text};
 use hunt::SearchResult;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::need;
@@ -90,7 +90,7 @@ struct OriginalTwin {
 impl OriginalTwin {
     /// Prepares a twin for its mutations. Returns `None` if the chain edits frames, which the
     /// target does not allow.
-    fn new(chain: &Chain, target: Target, frames: &[Vec<u8>], effort: Effort) -> Option<Self> {
+    fn new(chain: &TwinChain, target: Target, frames: &[Vec<u8>], effort: Effort) -> Option<Self> {
         let program = fitting_program(chain, target)?;
         let packets = packets_for_target(frames, target);
         let mut cases: Vec<OwnedPacket> = packets.iter().map(OwnedPacket::from_packet).collect();
@@ -100,13 +100,13 @@ impl OriginalTwin {
         let joined = [4_095, 4_096, 65_535, 65_536, 65_549].map(|length| vec![0x45; length]);
         cases.extend(joined.iter().map(|frame| OwnedPacket::from_bytes(frame)));
         // Check of the sound twin: those frames belong to the exam.
-        let (mut user, mut twin) = (User::new(chain, &program), Interpreter::new(&program));
-        let differ = |differ| panic!("`{}` for {target:?}: {differ}", request(chain));
+        let (mut user, mut twin) = (UserJudge::new(chain, &program), Interpreter::new(&program));
+        let differ = |differ| panic!("`{}` for {target:?}: {differ}", request_text(chain));
         let all = cases.iter().map(OwnedPacket::packet);
         exam::compare(&mut [&mut user, &mut twin], all).unwrap_or_else(differ);
         // With failing allocations it is correct or unsure.
         let (mut user, mut twin) =
-            (User::new(chain, &program), Interpreter::new(&program).without_memory());
+            (UserJudge::new(chain, &program), Interpreter::new(&program).without_memory());
         let some = cases.iter().step_by(97).map(OwnedPacket::packet);
         exam::compare(&mut [&mut user, &mut twin], some).unwrap_or_else(differ);
         let mut twin = Interpreter::new(&program);
@@ -139,7 +139,7 @@ impl OriginalTwin {
 /// Tries one in `effort.mutation_step` of a twin's mutations. Returns `None` if the chain does not
 /// fit the target.
 fn try_mutations(
-    twin: &Chain,
+    twin: &TwinChain,
     target: Target,
     frames: &[Vec<u8>],
     effort: Effort,
@@ -169,7 +169,7 @@ fn try_mutations(
                 }
                 None => hunt::find_revealing_packet(&sound.program, &mutant, &sound.cases),
             };
-            println!("  {replacement}, at {} of `{}`: {hunted}", mutant.at, request(twin));
+            println!("  {replacement}, at {} of `{}`: {hunted}", mutant.at, request_text(twin));
             found.extend(hunted.found);
         }
         results.survivors_by_key.insert(mutation_key(&mutant), replacement);
@@ -180,7 +180,7 @@ fn try_mutations(
 /// Tries mutations of the first of two filters that affect its output to the second: mutations of
 /// instructions that are not mutated in the twin alone, and survivors of the twin alone.
 fn try_in_pairs(
-    twin: &Chain,
+    twin: &TwinChain,
     target: Target,
     frames: &[Vec<u8>],
     effort: Effort,
@@ -189,9 +189,9 @@ fn try_in_pairs(
     let Some(alone) = fitting_program(twin, target) else { return };
     let tried: BTreeSet<usize> =
         exam::mutants(&alone).iter().map(|replacement| replacement.at).collect();
-    let begin = request(twin);
+    let begin = request_text(twin);
     let pairs = chains(2).into_iter().filter(|pair| pair.len() == 2);
-    let pairs = pairs.filter(|pair| request(&pair[..1]) == begin);
+    let pairs = pairs.filter(|pair| request_text(&pair[..1]) == begin);
     let mut caught = BTreeSet::new();
     for pair in pairs {
         let few = Effort { exploration_runs: effort.exploration_runs / 25, ..effort };
@@ -226,7 +226,7 @@ fn try_in_pairs(
 /// at traffic control, frames that are not linear or have a tag in metadata.
 fn packets_for_target(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
     let mut packets = match target.hook {
-        Hook::Tc => shapes_of(frames),
+        Hook::Tc => kernel_layouts(frames),
         Hook::Xdp | Hook::Socket | Hook::Cgroup => {
             frames.iter().map(|frame| Packet::new(frame)).collect()
         }
@@ -259,7 +259,7 @@ fn run_mutations(effort: Effort) -> Vec<MutantResults> {
                 try_in_pairs(twin, target, &frames, effort, &mut results);
             }
             let MutantResults { all, answers, longer, verifier, .. } = results;
-            let (name, place) = (request(twin), target.hook);
+            let (name, place) = (request_text(twin), target.hook);
             println!(
                 "`{name}` at {place:?}: {all} slips, {answers} caught by answers, {longer} behind \
                  others, {verifier} by the verifier"

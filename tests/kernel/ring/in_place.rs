@@ -25,7 +25,8 @@ fn mixed_length_frame(number: u32) -> Vec<u8> {
 fn open_pcap(path: &Path, frames: &Arc<FramesInPlace>) -> Box<dyn Sink> {
     let entry = endpoint::SINKS.iter().find(|entry| entry.description.name == "pcap").unwrap();
     let path = path.to_str().unwrap();
-    let arguments: Arguments = filter::testing::arguments(entry.description, &[path]).unwrap();
+    let arguments: Arguments =
+        filter::testing::parse_arguments(entry.description, &[path]).unwrap();
     let mut sink = (entry.open)(&Opening::new(&arguments)).unwrap();
     assert!(sink.accepts_in_place(frames));
     sink
@@ -38,15 +39,15 @@ fn next_batch(
     most: usize,
 ) -> (Batch<'static>, Vec<ExportedFrame>) {
     let (mut memory, mut all) = (BatchMemory::default(), Vec::new());
-    let mut batch = frames.restage();
-    walk.look();
-    while let Some(exported) = walk.front().filter(|_| all.len() < most) {
-        let place = batch.stage(exported);
+    let mut batch = frames.begin_batch();
+    walk.load_positions();
+    while let Some(exported) = walk.front_frame().filter(|_| all.len() < most) {
+        let place = batch.add_frame(exported);
         let marks = Marks::frame(ETHERNET, place.length(), exported.header.length);
         let context = BlockMetadata { time: 1, session: 0, origin: 0, flags: Flags::NONE };
         let pointer = RichPointer::new(frames.id(), place, Class::YES);
         assert!(memory.columns.push(Entry::new(pointer, context, marks)));
-        walk.pass(&exported);
+        walk.pass_frame(&exported);
         all.push(exported);
     }
     (Batch::without_bytes(memory), all)
@@ -100,7 +101,7 @@ fn v8_pcap_omits_and_counts_overwritten_frames() {
     let first = 3 * LANES as u32;
     send(LANES as u32);
     let (blocks, all) = next_batch(&mut walk, &frames, LANES);
-    let intact = |at: usize| frames.batch().is_whole(&all[at]);
+    let intact = |at: usize| frames.batch().is_intact(&all[at]);
     let mut later = 0;
     while intact(20) {
         send(1);

@@ -241,13 +241,13 @@ fn frames_without_a_reader_are_only_counted() {
     let mut walk = Walk::new(Arc::clone(&tap.rings), vec![0]);
     let whole = |reader: &mut Walk| {
         let mut numbers = Vec::new();
-        reader.look();
-        while let Some(handed) = reader.front() {
+        reader.load_positions();
+        while let Some(handed) = reader.front_frame() {
             let mut bytes = [0; 18];
-            assert!(reader.copy(&handed, 0, &mut bytes));
+            assert!(reader.copy_bytes(&handed, 0, &mut bytes));
             assert!(reader.is_intact(&handed, reader.reserved_position(handed.cpu)));
             numbers.push(u32::from_be_bytes(bytes[14..].try_into().unwrap()));
-            reader.pass(&handed);
+            reader.pass_frame(&handed);
         }
         (numbers, reader.exit_losses()[0].lost)
     };

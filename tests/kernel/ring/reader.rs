@@ -151,12 +151,12 @@ impl CheckingReader {
     /// Reads the available frames; returns their number.
     fn read_available(&mut self, seen: &mut ReaderCounts) -> u64 {
         let mut count = 0;
-        self.reader.look();
-        while let Some(handed) = self.reader.front() {
+        self.reader.load_positions();
+        while let Some(handed) = self.reader.front_frame() {
             count += 1;
             let frame = &mut self.frame[..handed.header.captured as usize];
-            let inside = self.reader.copy(&handed, 0, frame);
-            self.reader.pass(&handed);
+            let inside = self.reader.copy_bytes(&handed, 0, frame);
+            self.reader.pass_frame(&handed);
             if !self.reader.is_intact(&handed, self.reader.reserved_position(handed.cpu)) {
                 self.reader.count_passed_as_lost(&handed);
                 continue;

@@ -58,7 +58,7 @@ pub(super) fn losses_by_location(counters: &Counters) -> Vec<(String, u64)> {
 
 /// Returns true if a drop is a loss, that is, not requested. The text of the reason decides.
 fn is_lost(lost: &Loss) -> bool {
-    DropReason::read(&lost.why).is_none_or(DropReason::is_lost)
+    DropReason::from_text(&lost.why).is_none_or(DropReason::is_lost)
 }
 
 /// Describes the latencies that exceed the bound of the request; `None` if there are none.

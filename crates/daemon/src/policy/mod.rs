@@ -117,7 +117,7 @@ const QUOTA_DEFAULT: Quota = Quota {
 fn default_filters() -> Vec<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| {
         let in_kernel =
-            entry.kernel.is_some() || MachineRegistry::Local.endpoint(entry).attaches.is_some();
+            entry.kernel.is_some() || MachineRegistry::Local.endpoint(entry).attach_point.is_some();
         in_kernel && entry.right.is_none()
     });
     entries.map(|entry| entry.name.to_owned()).collect()

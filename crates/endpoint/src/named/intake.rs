@@ -1,8 +1,9 @@
 //! The source `buffer`, to which other programs write by name.
 //!
-//! Each writer creates a ring. The source emits the blocks as written, copied once, because writers
-//! are untrusted. Writers may connect and leave at any time. Each call of `produce` drains one
-//! writer after the other until the batch is full; the next call continues with the same writer.
+//! Each writer creates a ring. The source emits the blocks unchanged. It copies each block once,
+//! because writers are untrusted. Writers may connect and leave at any time. Each call of `produce`
+//! drains one writer after the other until the batch is full; the next call continues with the same
+//! writer.
 
 use super::writers::Writers;
 use super::{access_list, open_failure};
@@ -41,8 +42,11 @@ writer).
 The name belongs to this process and its network namespace, and is removed with it.",
     example: "buffer txport_53 |all tx lo",
     effect: Some(effect),
-    state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not("a name belongs to one process, which reads it", WorkerRule::DEFAULT_HINT)
+    state: StateFacts::NONE.with_worker_rule(|_| {
+        WorkerRule::Differs(
+            "a name belongs to one process, which reads it",
+            WorkerRule::DEFAULT_HINT,
+        )
     }),
     parameters: &[
         Parameter::required("name", Type::Name, "the name to which programs write"),
@@ -91,21 +95,21 @@ struct Buffer {
     writers: Writers,
     link: Option<LinkType>,
     origin: u16,
-    /// True if the input ends when the last writer has left.
+    /// True if the input ends as soon as the last writer has left.
     until_last: bool,
-    /// Memory for a block that has been read from a ring but not yet copied to the pool. `pending`
-    /// is the length of that block.
-    copy: Vec<u8>,
+    /// Memory for a block that has been read from a ring and not yet copied to the pool. The field
+    /// `pending` is the length of this block.
+    pending_copy: Vec<u8>,
     pending: Option<usize>,
     /// Index of the writer to read next.
-    next: usize,
+    next_writer: usize,
     given: Amount,
     too_long: u64,
     unread: u64,
 }
 
 /// Result of reading blocks from one writer.
-enum TakeOutcome {
+enum DrainOutcome {
     /// The ring is empty.
     Nothing,
     /// The batch or the pool is full.
@@ -133,9 +137,9 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         link: link_type(opening.arguments),
         origin: opening.origin,
         until_last: opening.arguments.flag("last"),
-        copy: vec![0; BLOCK_MAX],
+        pending_copy: vec![0; BLOCK_MAX],
         pending: None,
-        next: 0,
+        next_writer: 0,
         given: Amount::default(),
         too_long: 0,
         unread: 0,
@@ -152,17 +156,17 @@ impl Source for Buffer {
         }
         let mut idle = 0;
         while idle < self.writers.list.len() {
-            let at = self.next % self.writers.list.len();
+            let at = self.next_writer % self.writers.list.len();
             match self.drain_writer(at, intake) {
-                TakeOutcome::Full => {
+                DrainOutcome::Full => {
                     let status = SourceStatus::Blocks;
                     return Ok(if self.given.blocks > before { status } else { again });
                 }
-                TakeOutcome::Nothing => {
+                DrainOutcome::Nothing => {
                     idle += 1;
-                    self.next = at + 1;
+                    self.next_writer = at + 1;
                 }
-                TakeOutcome::Ended => drop(self.writers.list.swap_remove(at)),
+                DrainOutcome::Ended => drop(self.writers.list.swap_remove(at)),
             }
         }
         if self.given.blocks > before {
@@ -199,35 +203,35 @@ impl Source for Buffer {
 
 impl Buffer {
     /// Appends blocks of one writer until the writer's ring is empty, the intake is full, or the
-    /// writer is no longer served.
-    fn drain_writer(&mut self, at: usize, intake: &mut Intake<'_>) -> TakeOutcome {
+    /// writer may no longer be served.
+    fn drain_writer(&mut self, at: usize, intake: &mut Intake<'_>) -> DrainOutcome {
         loop {
             if intake.room() == 0 {
-                return TakeOutcome::Full;
+                return DrainOutcome::Full;
             }
-            let Some(input) = self.writers.list.get_mut(at) else { return TakeOutcome::Nothing };
-            match input.read_block(&mut self.copy) {
+            let Some(input) = self.writers.list.get_mut(at) else { return DrainOutcome::Nothing };
+            match input.read_block(&mut self.pending_copy) {
                 Ok(BlockRead::Block(length)) => {
                     self.pending = Some(length);
                     if !self.put_pending(intake) {
-                        return TakeOutcome::Full;
+                        return DrainOutcome::Full;
                     }
                 }
-                Ok(BlockRead::Nothing) => return TakeOutcome::Nothing,
-                Ok(BlockRead::End) | Err(buffer::Fault::Abandoned) => return TakeOutcome::Ended,
+                Ok(BlockRead::Nothing) => return DrainOutcome::Nothing,
+                Ok(BlockRead::End) | Err(buffer::Fault::Abandoned) => return DrainOutcome::Ended,
                 Err(_) => {
                     self.too_long += 1;
-                    return TakeOutcome::Ended;
+                    return DrainOutcome::Ended;
                 }
             }
         }
     }
 
-    /// Appends the pending block, if there is one. Returns false if the pool has no memory until
+    /// Appends the pending block, if there is one. Returns false if the pool has no memory before
     /// the next pass.
     fn put_pending(&mut self, intake: &mut Intake<'_>) -> bool {
         let Some(length) = self.pending else { return true };
-        let bytes = self.copy.get(..length).unwrap_or_default();
+        let bytes = self.pending_copy.get(..length).unwrap_or_default();
         let copied = intake.pool.append(length, |room| {
             room.copy_from_slice(bytes);
             length
@@ -241,7 +245,7 @@ impl Buffer {
         let entry = intake.entry(place, (sys::clock::real(), self.origin), marks);
         self.pending = None;
         self.given.add(length);
-        intake.put(entry)
+        intake.put_entry(entry)
     }
 
     fn failure(&self, error: &sys::Error) -> Failure {
@@ -249,7 +253,7 @@ impl Buffer {
     }
 }
 
-/// Returns the number of unread blocks of a writer, according to the writer's own count of
+/// Returns the number of unread blocks of a writer: the difference to the writer's own count of
 /// published blocks.
 fn count_unread(input: &mut Input) -> u64 {
     input.writer_counts().blocks.saturating_sub(input.counts().blocks)

@@ -37,7 +37,7 @@ const SIZE_PARAMETER: Parameter = Parameter::named(
 /// of the path are removed from it (CONTRACT 21).
 fn access_list(arguments: &Arguments, readers: &Readers) -> AccessList {
     let mode = arguments.text("mode").and_then(|mode| u32::from_str_radix(mode, 8).ok());
-    let mode = readers.mode(Path::new("/"), mode.unwrap_or(0o600));
+    let mode = readers.file_mode(Path::new("/"), mode.unwrap_or(0o600));
     AccessList { mode, ..AccessList::private(sys::process::identity()) }
 }
 

@@ -20,8 +20,8 @@ impl NamedReader {
     ///
     /// # Errors
     ///
-    /// Fails if no path has the name, if this user may not read it, or if the name belongs to
-    /// another kind of object.
+    /// Fails if no path has the name, if this user may not read the endpoint, or if the name
+    /// belongs to another kind of object.
     pub fn open(name: &str) -> Result<Self, Error> {
         Ok(Self { input: name::open_stream(name)?, block: vec![0; 1 << 16] })
     }
@@ -95,7 +95,7 @@ impl NamedWriter {
         }
     }
 
-    /// Returns the maximum length of a block in bytes.
+    /// Returns the maximum length of a block, in bytes.
     #[must_use]
     pub fn block_max(&self) -> usize {
         self.0.block_max()
@@ -106,7 +106,7 @@ impl NamedWriter {
 ///
 /// # Errors
 ///
-/// An item is an error if the capture is damaged at that point.
+/// If the capture is damaged, the item at this position is an error.
 pub fn packets(capture: &[u8]) -> impl Iterator<Item = Result<&[u8], String>> {
     let packets = wire::capture::packets(capture);
     packets.map(|packet| packet.map(|(_, bytes)| bytes).map_err(|error| error.to_string()))

@@ -1,8 +1,8 @@
-//! The sinks `user` and `socket`, whose blocks other programs read by opening a name.
+//! The sinks `user` and `socket`. Other programs open them by name and read their blocks.
 //!
-//! The viewed bytes of each block become one block of the stream. Every reader has its own
-//! position, and starts with the first block written after it opened the name. Blocks without a
-//! reader, or without room in the ring, are dropped and counted.
+//! The viewed bytes of each block become one block of the stream. Every reader has a position of
+//! its own, and starts with the first block that is written after the reader has opened the name.
+//! Blocks without a reader, or without room in the ring, are dropped and counted.
 
 use super::{SIZE_PARAMETER, access_list, open_failure};
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
@@ -34,8 +34,8 @@ dropped and counted (`no reader`), unless `full=wait`. Holes are dropped (`never
 
 The name belongs to this process and its network namespace, and is removed with it.",
     example: "replay web.pcap | bpf \"tcp\" | user name=tcp_frames",
-    state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not(
+    state: StateFacts::NONE.with_worker_rule(|_| {
+        WorkerRule::Differs(
             "a name belongs to one ring, which one process writes",
             WorkerRule::DEFAULT_HINT,
         )
@@ -90,7 +90,7 @@ const TOO_SLOW: DropReason = DropReason::Named("reader too slow");
 
 /// Interval between checks for a stop request while the sink waits for readers.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum wait of a stopped path for a reader that makes no progress.
+/// Maximum time for which a stopped path waits for a reader that makes no progress.
 const STALL_MAX: Duration = Duration::from_secs(1);
 
 /// A sink over a named ring.
@@ -136,7 +136,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     };
     let used_up = || Failure::new("create", name, "all dbuf ids have been used");
     let id = buffer::ids::fresh().ok_or_else(used_up)?;
-    let config = Config::new(id).policy(policy).capacity(arguments.count("size"));
+    let config = Config::new(id).policy(policy).capacity(arguments.usize_number("size"));
     let wrong = |error| open_failure("create", name, &error);
     let address = Address::of_current_user(name).map_err(wrong)?;
     let host = Host::open().map_err(|error| Failure::new("create", name, error))?;
@@ -189,7 +189,7 @@ impl Sink for NamedSink {
         self.output = None;
         let rows = ring_report(self.written, self.readers_max);
         let done = format!("written for the readers of {}", self.address);
-        let mut report = rows.put(self.written.blocks, "block", done);
+        let mut report = rows.with_delivered(self.written.blocks, "block", done);
         if self.overwrites && self.written.blocks > 0 {
             report.remarks.push("slow readers are told what they lost to overwriting".to_owned());
         }

@@ -1,9 +1,9 @@
-//! The writers of a `buffer`, the thread that accepts them, and one descriptor that covers all
-//! their rings.
+//! The writers of a `buffer`: a thread that accepts them, and one descriptor that covers all their
+//! rings.
 //!
-//! A program that connects becomes a writer only when it offers a ring, which may happen later or
-//! never. A thread waits for these offers and passes the rings to the source, so the source itself
-//! never waits for a writer.
+//! A connected program becomes a writer only when it offers a ring, which may happen late or never.
+//! A thread waits for such offers and passes the rings to the source, so that the source never
+//! waits for a writer.
 
 use buffer::name::Inbox;
 use buffer::stream::Input;
@@ -18,8 +18,8 @@ pub(super) struct Writers {
     pub(super) list: Vec<Input>,
     shared: Arc<AcceptedRings>,
     thread: Option<JoinHandle<()>>,
-    /// Epoll instance over the descriptors of all rings and `shared.came`.
-    all: OwnedFd,
+    /// Epoll instance over the descriptors of all rings and `shared.arrival_event`.
+    epoll: OwnedFd,
     /// True once a writer has been accepted.
     had_writer: bool,
     asleep: bool,
@@ -28,7 +28,7 @@ pub(super) struct Writers {
 /// Rings that the thread has accepted and the source has not taken over yet.
 struct AcceptedRings {
     inputs: Mutex<Vec<Input>>,
-    came: EventFd,
+    arrival_event: EventFd,
     stop: EventFd,
 }
 
@@ -38,15 +38,16 @@ impl Writers {
         let all = epoll::create(epoll::CreateFlags::CLOEXEC);
         let all = all.map_err(|e| sys::Error::new("epoll_create1", "", e.raw_os_error()))?;
         let (came, stop) = (EventFd::new()?, EventFd::new()?);
-        let shared = Arc::new(AcceptedRings { inputs: Mutex::default(), came, stop });
-        watch_descriptor(&all, shared.came.as_fd())?;
+        let shared =
+            Arc::new(AcceptedRings { inputs: Mutex::default(), arrival_event: came, stop });
+        watch_descriptor(&all, shared.arrival_event.as_fd())?;
         let of_thread = shared.clone();
         let thread = std::thread::Builder::new().name("writers".to_owned());
         let thread = thread
             .spawn(move || accept_rings(&inbox, &of_thread))
             .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
         let thread = Some(thread);
-        Ok(Self { list: Vec::new(), shared, thread, all, had_writer: false, asleep: false })
+        Ok(Self { list: Vec::new(), shared, thread, epoll: all, had_writer: false, asleep: false })
     }
 
     /// Notifies all writers that the source is awake, and takes over accepted rings. Never waits
@@ -58,12 +59,12 @@ impl Writers {
                 let _ = input.wake(true);
             }
         }
-        if !self.shared.came.clear() {
+        if !self.shared.arrival_event.clear() {
             return Ok(());
         }
         let mut came = self.shared.inputs.lock().unwrap_or_else(PoisonError::into_inner);
         for input in came.drain(..) {
-            watch_descriptor(&self.all, input.as_fd())?;
+            watch_descriptor(&self.epoll, input.as_fd())?;
             self.had_writer = true;
             self.list.push(input);
         }
@@ -88,7 +89,7 @@ impl Writers {
 
     /// Returns the descriptor that becomes readable with new blocks or writers.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.all.as_fd()
+        self.epoll.as_fd()
     }
 
     /// Stops accepting writers; ends the thread and waits until it has exited.
@@ -119,6 +120,6 @@ fn watch_descriptor(all: &OwnedFd, fd: BorrowedFd<'_>) -> sys::Result<()> {
 fn accept_rings(inbox: &Inbox, arrivals: &AcceptedRings) {
     while let Some(arrival) = inbox.accept_until(arrivals.stop.as_fd()) {
         arrivals.inputs.lock().unwrap_or_else(PoisonError::into_inner).push(arrival.input);
-        arrivals.came.notify();
+        arrivals.arrival_event.notify();
     }
 }

@@ -1,4 +1,4 @@
-//! The handle of a child process. The input half, the output half and the path share it.
+//! The handle of a child process, shared by the input half, the output half and the path.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ pub struct Process {
     role: ProcessRole,
     /// True once the program has closed its standard input.
     input_closed: AtomicBool,
-    /// True once the program's output is no longer needed, so that any exit status is accepted.
+    /// True once the output of the program is no longer needed. Any exit status is then accepted.
     released: AtomicBool,
     /// Control of a process that is not an ordinary program, such as a sandbox; `None` for an
     /// ordinary program.
@@ -49,10 +49,10 @@ pub trait ProcessControl: fmt::Debug + Send + Sync {
 pub struct ProcessFailure {
     /// The shell command, or the name of a process that is not an ordinary program.
     pub command: String,
-    /// Exit status or signal.
+    /// Exit status of the program, or the signal that terminated it.
     pub ended: ProcessEnd,
-    /// True if the failure is expected: the program inherited standard output and was killed by
-    /// SIGPIPE because the reader had exited. No message is printed.
+    /// True if no message is printed, because the failure is expected: the program inherited
+    /// standard output, and SIGPIPE terminated it after the reader had exited.
     pub quiet: bool,
     /// Message that replaces the command and the status if the process is not an ordinary program.
     pub message: Option<String>,
@@ -125,9 +125,9 @@ impl Process {
         self.role == ProcessRole::Head
     }
 
-    /// Returns the result of the program without blocking; `None` while the program runs. A process
-    /// that is not an ordinary program always returns `Ok` here, so that the path continues until
-    /// [`Process::finish`].
+    /// Returns the result of the program without blocking; `None` while the program runs. For a
+    /// process that is not an ordinary program, the result is always `Ok`, so that the path
+    /// continues until [`Process::finish`].
     #[must_use]
     pub fn try_wait(&self) -> Option<Result<(), ProcessFailure>> {
         // A failed query is reported by `finish`.
@@ -137,7 +137,7 @@ impl Process {
         Some(self.check_end(ended))
     }
 
-    /// Waits until the program has exited. Blocks. Both halves must have been closed before.
+    /// Waits until the program has exited. Blocks. The caller must have closed both halves before.
     pub fn finish(&self) -> sys::Result<Result<(), ProcessFailure>> {
         if let Some(message) = self.control.as_ref().and_then(|control| control.finish()) {
             let (command, ended) = (self.command.clone(), ProcessEnd::Status(1));
@@ -159,8 +159,8 @@ impl Process {
         self.input_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Requests the end of the program by SIGTERM, after which any exit status is accepted.
-    pub(super) fn release(&self) {
+    /// Requests the end of the program by SIGTERM. Afterwards any exit status is accepted.
+    pub(super) fn request_end(&self) {
         if !self.released.swap(true, Ordering::Relaxed)
             && let Some(group) = self.group()
         {

@@ -1,8 +1,8 @@
 //! The input half of a program: a sink that writes to the program's standard input.
 //!
-//! The viewed bytes of the blocks form one stream, written with one system call per batch and no
-//! copy in this process. A full pipe blocks the space, like a full ring. After the program has
-//! closed its standard input, further blocks are dropped, which is not an error.
+//! The viewed bytes of the blocks form one stream. Each batch is written with one system call,
+//! without a copy in this process. A full pipe blocks the space, as a full ring does. After the
+//! program has closed its standard input, further blocks are dropped, which is not an error.
 
 use super::child::Process;
 use crate::failure::io_failure;
@@ -28,8 +28,8 @@ impl ProgramInput {
         Self { pipe: Some(pipe), process, written, ended, holes }
     }
 
-    /// Writes all bytes; blocks. Returns the number of bytes written before the program closed its
-    /// standard input.
+    /// Writes all bytes. Blocks. Returns the number of bytes that were written, which is less if
+    /// the program has closed its standard input.
     fn write(&mut self, mut rest: &mut [IoSlice<'_>]) -> Result<u64, Failure> {
         let mut written = 0;
         // Removes empty slices at the front, so that an empty list means completion.
@@ -51,8 +51,9 @@ impl ProgramInput {
         Ok(written)
     }
 
-    /// Counts a block of `length` bytes, of which `here` are present. The block counts as a hole if
-    /// bytes are missing, as written if `written` equals `here`, and otherwise as dropped.
+    /// Counts a block of `length` bytes, of which `here` bytes are present. The block counts as a
+    /// hole if any bytes are missing, as written if `written` equals `here`, and otherwise as
+    /// dropped.
     fn count_block(&mut self, length: u32, here: u64, written: u64) {
         if u64::from(length) > here {
             self.holes.add(length);

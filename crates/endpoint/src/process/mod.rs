@@ -78,8 +78,8 @@ const EXEC_AT_HEAD: Description =
 pub const ENTRY: ProcessEntry = ProcessEntry {
     description: &EXEC,
     head: &EXEC_AT_HEAD,
-    facts: EndpointFacts { process: true, ..EndpointFacts::NONE },
-    refuses: check_command,
+    facts: EndpointFacts { is_program: true, ..EndpointFacts::NONE },
+    command_error: check_command,
     start,
 };
 
@@ -98,11 +98,11 @@ fn check_command(command: &str) -> Option<Mistake> {
 /// usually use.
 const IDS_DESCRIPTOR_MIN: i32 = 700;
 
-/// Locked while a descriptor of the counter is inheritable: another program that is started
-/// meanwhile would get it too.
+/// Locked while a descriptor of the counter is inheritable, because any other program that is
+/// started meanwhile would inherit it too.
 static INHERITABLE: Mutex<()> = Mutex::new(());
 
-/// Starts a program. If a half is dropped or a later step fails, the program is killed.
+/// Starts a program. The program is killed if a half is dropped or a later step fails.
 fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Failure> {
     let command = opening.arguments.text("command").unwrap_or_default();
     let pipe_at = |end, otherwise: fn() -> Stdio| {
@@ -120,7 +120,7 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     shell.stdout(pipe_at(ProcessRole::End, Stdio::inherit));
     let refused = |error: sys::Error| {
         let errno = Some(error.errno);
-        Failure::new("start", SHELL, reason_text(&error.into())).errno(errno)
+        Failure::new("start", SHELL, reason_text(&error.into())).with_errno(errno)
     };
     opening.steps.announce(Resource::Thread, command).map_err(refused)?;
     let mut group = ProcessGroup::start(&mut shell).map_err(refused)?;

@@ -50,7 +50,7 @@ impl Source for ProgramOutput {
 
     fn stop(&mut self) -> bool {
         if self.process.is_head() {
-            self.process.release();
+            self.process.request_end();
         }
         !self.ended
     }
@@ -58,7 +58,7 @@ impl Source for ProgramOutput {
     fn close(&mut self) {
         // Released first, so that the failure caused by the closed pipe is not reported.
         if !self.ended {
-            self.process.release();
+            self.process.request_end();
         }
         self.pipe = None;
     }

@@ -23,8 +23,8 @@ Reasons for a drop: `overwritten` (read too slowly), `unread` (in the ring at th
     example: "shared \"rx eth0 | tcp\" | http |get count",
     output_form: OutputForm::Form(Form::Stream),
     classes: transport::tcp::TCP.classes,
-    state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not("each of its readers is one process", WorkerRule::DEFAULT_HINT)
+    state: StateFacts::NONE.with_worker_rule(|_| {
+        WorkerRule::Differs("each of its readers is one process", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[Parameter::required(
         "prefix",

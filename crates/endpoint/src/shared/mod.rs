@@ -1,5 +1,5 @@
-//! Shared prefixes: if several requests of a user begin alike, their common beginning runs only
-//! once, in a process of its own. [SL §7.1: prefix sharing]
+//! Shared prefixes. If several requests of a user begin with the same filters, this common
+//! beginning runs only once, in a process of its own. [SL §7.1: prefix sharing]
 //!
 //! ```text
 //! rx eth0 | tcp | share "rx eth0 | tcp"       one process, which belongs to no request
@@ -10,7 +10,7 @@
 //!
 //! The name of the ring is derived from the text of the prefix, and belongs to the user
 //! ([`buffer::name`]). The first `shared` starts the process ([`Starter`]), which ends after its
-//! last reader has left. A reader gets the sessions that begin after the reader has joined
+//! last reader has left. A reader receives the sessions that begin after the reader has joined
 //! ([`sessions`]). docs/book/decisions/0096-shared-prefixes.md
 
 mod description;
@@ -27,17 +27,17 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::OnceLock;
 use sys::eventfd::EventFd;
 
-/// A function that starts the process that runs a prefix. It waits until the prefix runs or the
-/// process has ended, for example because another process was faster. It fails if no process can be
-/// started.
+/// A function that starts the process that runs a prefix. It waits until the prefix runs, or until
+/// the process has ended, for example because another process has started the prefix first. It
+/// fails if no process can be started.
 pub type Starter = fn(prefix: &str) -> Result<Started, Failure>;
 
 /// Result of an attempt to start the process of a prefix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Started {
     /// The prefix runs in the new process.
-    Runs,
-    /// The process ended before the prefix ran, with this message.
+    Running,
+    /// The process has ended before the prefix ran, with this message.
     Ended(String),
 }
 
@@ -55,7 +55,7 @@ pub fn set_starter(starter: Starter) {
 }
 
 /// Returns a descriptor that becomes readable when a `share last=yes` of this process has lost its
-/// last reader. Fails if the kernel refuses to create an event descriptor.
+/// last reader. Fails if the kernel cannot create the descriptor.
 pub fn vacancy_descriptor() -> sys::Result<BorrowedFd<'static>> {
     if VACANCY_EVENT.get().is_none() {
         // Of two at once, one is dropped.

@@ -46,7 +46,7 @@ struct Shared {
     next: u64,
     /// Number of blocks in the ring after which a stopped source ends; `None` while the source is
     /// not stopped.
-    last: Option<u64>,
+    end_number: Option<u64>,
     is_over: bool,
     given: Amount,
     unbegun: u64,
@@ -66,7 +66,7 @@ enum MessageOutcome {
     Full,
     End,
     /// The process that ran the prefix has ended.
-    Gone,
+    WriterEnded,
 }
 
 /// Opens `shared`.
@@ -84,7 +84,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         deferred: None,
         origin: opening.origin,
         asleep: false,
-        last: None,
+        end_number: None,
         is_over: false,
         given: Amount::default(),
         unbegun: 0,
@@ -127,11 +127,11 @@ impl Source for Shared {
                     self.disconnect();
                     self.is_over = true;
                 }
-                MessageOutcome::Gone if self.last.is_some() => {
+                MessageOutcome::WriterEnded if self.end_number.is_some() => {
                     self.disconnect();
                     self.is_over = true;
                 }
-                MessageOutcome::Gone => {
+                MessageOutcome::WriterEnded => {
                     self.disconnect();
                     self.deaths += 1;
                     let prefix = self.prefix.clone();
@@ -166,15 +166,15 @@ impl Source for Shared {
     }
 
     fn stop(&mut self) -> bool {
-        self.last = self.input.as_ref().map(|input| input.writer_counts().blocks);
-        self.is_over |= self.last.is_none();
+        self.end_number = self.input.as_ref().map(|input| input.writer_counts().blocks);
+        self.is_over |= self.end_number.is_none();
         self.rejoin = None;
         true
     }
 
     fn close(&mut self) {
         if let Some(input) = &self.input {
-            let written = self.last.unwrap_or_else(|| input.writer_counts().blocks);
+            let written = self.end_number.unwrap_or_else(|| input.writer_counts().blocks);
             self.unread = written.saturating_sub(self.next);
         }
     }
@@ -186,7 +186,7 @@ impl Shared {
         let count = self.created.len().min(intake.room());
         for entry in self.created.drain(..count) {
             self.given.add(entry.pointer.length());
-            intake.put(entry);
+            intake.put_entry(entry);
         }
         self.created.is_empty()
     }
@@ -203,8 +203,8 @@ impl Shared {
             };
             return self.emit_deferred(intake, place, &deferred);
         }
-        let Some(input) = &mut self.input else { return Ok(MessageOutcome::Gone) };
-        if self.last.is_some_and(|last| self.next >= last) {
+        let Some(input) = &mut self.input else { return Ok(MessageOutcome::WriterEnded) };
+        if self.end_number.is_some_and(|last| self.next >= last) {
             return Ok(MessageOutcome::End);
         }
         let mut room = RESERVED_BYTES_MIN;
@@ -246,7 +246,7 @@ impl Shared {
                     let place = draft.commit(length);
                     return self.emit_in_order(intake, place, entry);
                 }
-                Ok((BlockRead::Nothing, _)) if self.last.is_some() => {
+                Ok((BlockRead::Nothing, _)) if self.end_number.is_some() => {
                     return Ok(MessageOutcome::End);
                 }
                 Ok((BlockRead::Nothing, _)) => return Ok(MessageOutcome::Nothing),
@@ -255,7 +255,7 @@ impl Shared {
                     drop(draft);
                     room = length.min(STAMP_BYTES + MESSAGE_MAX);
                 }
-                Err(Fault::Abandoned) => return Ok(MessageOutcome::Gone),
+                Err(Fault::Abandoned) => return Ok(MessageOutcome::WriterEnded),
                 Err(fault) => return Err(self.invalid_message(&fault)),
             }
         }
@@ -300,7 +300,7 @@ impl Shared {
         );
         entry.context.origin = self.origin;
         self.given.add(entry.pointer.length());
-        intake.put(entry);
+        intake.put_entry(entry);
         Ok(MessageOutcome::Given)
     }
 

@@ -12,7 +12,8 @@ use std::collections::HashMap;
 
 /// Size of a stamp in a message, in bytes.
 pub(super) const STAMP_BYTES: usize = 16;
-/// Maximum number of missing bytes in one direction of a session. A session with more is ended.
+/// Maximum number of missing bytes in one direction of a session. A session that misses more bytes
+/// is ended.
 const MISSING_MAX: u64 = 32 << 20;
 
 /// The stamp that the writer adds to a block.

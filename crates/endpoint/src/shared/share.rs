@@ -1,4 +1,4 @@
-//! `share`: offers a stream to other requests of the same user, with everything that downstream
+//! `share`: offers a stream to other requests of the same user, with all data that downstream
 //! filters need: frames, classes, sessions, times and marks.
 //!
 //! The sink writes each block as one message to a ring that overwrites its oldest messages, so no
@@ -38,8 +38,8 @@ nothing, and is told what it lost. Without readers, nothing is copied.
 Reasons for a drop: `unread` (no reader; not a loss), `too long` (longer than the ring accepts).",
     example: "rx eth0 | tcp | share \"rx eth0 | tcp\"",
     input_forms: Forms::of(&[Form::Stream, Form::Message]),
-    state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not(
+    state: StateFacts::NONE.with_worker_rule(|_| {
+        WorkerRule::Differs(
             "a name belongs to one ring, which one process writes",
             WorkerRule::DEFAULT_HINT,
         )
@@ -96,7 +96,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);
     let id = DbufId::new(1).ok_or_else(|| wrong(&"no id"))?;
     let config = Config::new(id).policy(Policy::Overwrite);
-    let config = config.capacity(opening.arguments.count("size"));
+    let config = config.capacity(opening.arguments.usize_number("size"));
     let address = Address::of_current_user(&name).map_err(|error| wrong(&error))?;
     let host = Arc::new(Host::open().map_err(|error| wrong(&error))?);
     let access = AccessList::private(sys::process::identity());
@@ -150,7 +150,7 @@ impl Sink for Share {
         // Readers take what is left, and then find the end.
         self.output = None;
         let rows = ring_report(self.written, self.readers_max);
-        Ok(rows.put(self.written.blocks, "block", "shared".to_owned()))
+        Ok(rows.with_delivered(self.written.blocks, "block", "shared".to_owned()))
     }
 
     fn amount_written(&self) -> Option<Amount> {

@@ -9,8 +9,8 @@ fn session_block(session: u32, length: u32, flags: Flags) -> Entry {
     Entry::new(RichPointer::hole(length).with_class(Class(80)), context, Marks::bare(length))
 }
 
-/// Returns the blocks that a reader emits if it misses the blocks with these numbers: session,
-/// length and flags of each.
+/// Returns the blocks that a reader emits if it misses the blocks with these numbers. Each block is
+/// given by its session, length and flags.
 fn read_without(
     written: &[Entry],
     is_missed: impl Fn(usize) -> bool,

@@ -4,14 +4,14 @@ use crate::{Opening, Origins};
 use abi::Class;
 use filter::Classes;
 
-/// Names for the classes and origins in the metadata of blocks.
+/// Names of the classes and origins in the metadata of blocks.
 #[derive(Clone, Debug)]
-pub(crate) struct Names {
+pub(crate) struct ClassNames {
     classes: Classes,
     origins: Origins,
 }
 
-impl Names {
+impl ClassNames {
     /// Copies the names of classes and sources from the arguments of the sink.
     pub(crate) fn new(opening: &Opening<'_>) -> Self {
         Self { classes: opening.classes, origins: opening.origins.clone() }
@@ -22,8 +22,8 @@ impl Names {
         self.origins.distinguishing_name(number)
     }
 
-    /// Returns the value of a class as defined by the filter that assigned it; [`Class::ZERO`] is
-    /// mapped to 0. Returns `None` if no filter has classified the block.
+    /// Returns the value of a class as defined by the filter that assigned it. The value of
+    /// [`Class::ZERO`] is 0. Returns `None` if no filter has classified the block.
     pub(crate) fn class_value(&self, class: Class) -> Option<u32> {
         match (self.classes, class) {
             (_, Class::NONE) | (Classes::Same, Class::YES) => None,
@@ -61,11 +61,11 @@ mod tests {
     #[test]
     fn classes_have_the_names_of_their_classifier() {
         let classes = Classes::Number {
-            what: "the port",
+            meaning: "the port",
             range: ValueRange { low: 0, high: 65_535 },
             names: &[("http", 80), ("reserved", 0)],
         };
-        let names = Names { classes, origins: origins(&["a", "b"]) };
+        let names = ClassNames { classes, origins: origins(&["a", "b"]) };
         assert_eq!(names.class_name(Class(80)), Some("http"));
         assert_eq!(names.class_name(Class(81)), None);
         assert_eq!(
@@ -74,9 +74,9 @@ mod tests {
         );
         assert_eq!(names.class_name(Class::ZERO), Some("reserved"));
         assert_eq!((names.origin_name(1), names.origin_name(2)), (Some("b"), None));
-        let alone = Names { classes: Classes::YesNo, origins: origins(&["a"]) };
+        let alone = ClassNames { classes: Classes::YesNo, origins: origins(&["a"]) };
         assert_eq!((alone.origin_name(0), alone.class_value(Class::YES)), (None, Some(1)));
-        let unnamed = Names { classes: Classes::Same, origins: origins(&[]) };
+        let unnamed = ClassNames { classes: Classes::Same, origins: origins(&[]) };
         assert_eq!(
             (unnamed.class_value(Class::YES), unnamed.class_value(Class(7))),
             (None, Some(7))

@@ -1,4 +1,4 @@
-//! A sink that only counts blocks, used for `discard`, `drop`, and sinks that run in the kernel.
+//! A sink that only counts blocks. Used for `discard`, `drop`, and sinks that run in the kernel.
 
 use crate::source::kernel::in_place::FramesInPlace;
 use crate::{DropReason, Failure, Sink};
@@ -10,8 +10,8 @@ use std::sync::Arc;
 pub(super) struct CountingSink {
     pub(super) consumed: Amount,
     /// True if the counted blocks are reported as dropped by request.
-    pub(super) drops: bool,
-    /// Blocks that the kernel did not send, with the reason.
+    pub(super) counts_as_dropped: bool,
+    /// Blocks that the kernel has not sent, with the reason.
     pub(super) refused: Option<(DropReason, Amount)>,
 }
 
@@ -28,15 +28,15 @@ impl Sink for CountingSink {
     fn finish(&mut self) -> Result<Report, Failure> {
         let Amount { blocks, bytes } = self.consumed;
         let rows = [("blocks", blocks), ("bytes", bytes)];
-        Ok(if self.drops { Report::default() } else { Report::from_rows(rows) })
+        Ok(if self.counts_as_dropped { Report::default() } else { Report::from_rows(rows) })
     }
 
     fn amount_written(&self) -> Option<Amount> {
-        Some(if self.drops { Amount::default() } else { self.consumed })
+        Some(if self.counts_as_dropped { Amount::default() } else { self.consumed })
     }
 
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
-        let by_request = self.drops.then_some((DropReason::ByRequest, self.consumed));
+        let by_request = self.counts_as_dropped.then_some((DropReason::ByRequest, self.consumed));
         by_request.into_iter().chain(self.refused).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! `discard`: consumes and counts blocks, for requests in which only the filters matter.
+//! `discard`: consumes and counts blocks. Used in requests in which only the filters matter.
 
 use super::counting::CountingSink;
 use crate::{Failure, Opening, Sink, SinkEntry};
@@ -35,7 +35,7 @@ mod tests {
         let given = checked_arguments(&DISCARD, &[]);
         let mut sink = open(&sink_opening(&given, &[])).unwrap();
         let mut batch = batch_of(&[bare_block(b"one"), bare_block(b"three"), bare_block(b"")]);
-        batch.keep(0b110);
+        batch.keep_lanes(0b110);
         sink.consume(&batch, 0).unwrap();
         assert_eq!(sink.amount_written(), Some(Amount { blocks: 2, bytes: 5 }));
         let rows = sink.finish().unwrap().rows;

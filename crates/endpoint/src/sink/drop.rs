@@ -1,9 +1,9 @@
 //! `drop`: drops blocks on purpose.
 //!
-//! The sink writes nothing, and the ledger counts every block as dropped by request. A dropped
-//! frame that the source has withheld from the host reaches nobody else, whereas a frame that the
-//! source merely observes still reaches the host (CONTRACT 2). Use `discard` for blocks that have
-//! served their purpose, and `drop` for unwanted blocks.
+//! The sink writes nothing, and the ledger counts every block as dropped by request. If the source
+//! has withheld a dropped frame from the host, no other process receives the frame. If the source
+//! only observes frames, the host still receives it (CONTRACT 2). Use `discard` for blocks that
+//! have served their purpose, and `drop` for unwanted blocks.
 
 use super::counting::CountingSink;
 use super::discard::DISCARD;
@@ -26,7 +26,7 @@ still reach the host. Reads no byte.",
 pub const ENTRY: SinkEntry = SinkEntry::new(&DROP, open);
 
 fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::new(CountingSink { drops: true, ..CountingSink::default() }))
+    Ok(Box::new(CountingSink { counts_as_dropped: true, ..CountingSink::default() }))
 }
 
 #[cfg(test)]
@@ -41,7 +41,7 @@ mod tests {
         let given = checked_arguments(&DROP, &[]);
         let mut sink = open(&sink_opening(&given, &[])).unwrap();
         let mut batch = batch_of(&[bare_block(b"one"), bare_block(b"three"), bare_block(b"")]);
-        batch.keep(0b110);
+        batch.keep_lanes(0b110);
         sink.consume(&batch, 0).unwrap();
         assert_eq!(sink.amount_written(), Some(Amount::default()));
         assert_eq!(

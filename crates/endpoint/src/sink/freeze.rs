@@ -1,11 +1,11 @@
 //! `freeze`: saves the frames around a triggering block to a capture file.
 //!
-//! The sink keeps the most recent frames in memory and writes nothing until a block triggers. It
-//! then creates a file with the frames that arrived up to `before` the trigger, the triggering
-//! frame, and the frames that arrive up to `after` the trigger. Older frames are evicted, so a path
-//! that waits for weeks needs at most `bytes` of memory. Files are readable only by their owner,
-//! and no file is overwritten. At most `files` are created, so that a peer that causes many
-//! triggers cannot fill the disk. (V9)
+//! The sink keeps the most recent frames in memory, and writes nothing until a block triggers it.
+//! It then creates a file with the frames of the period `before` the trigger, the triggering frame,
+//! and the frames of the period `after` the trigger. Older frames are evicted, so a path that waits
+//! for weeks needs at most `bytes` of memory. Files are readable only by their owner, and no file
+//! is overwritten. At most `files` files are created, so that a peer that causes many triggers
+//! cannot fill the disk. (V9)
 
 use crate::history::{self, FrameHeader, History, HistoryLimits, HistoryStart};
 use crate::{Failure, Opening, Sink, SinkEntry};
@@ -39,8 +39,8 @@ has the stored frames and at most `bytes` more. The report counts frames that co
 and the path continues. Times are those of the blocks.",
     example: "replay web.pcap | freeze alert.pcap when=\"tcp port 443\" before=1s after=500ms",
     input_forms: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
-    state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not("it stores recent frames of all sessions", WorkerRule::DEFAULT_HINT)
+    state: StateFacts::NONE.with_worker_rule(|_| {
+        WorkerRule::Differs("it stores recent frames of all sessions", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[
         Parameter::required("into", Type::Path, "the file to write; later ones get a number"),
@@ -78,28 +78,29 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&FREEZE, open).writing_files();
 
 struct Freeze {
     into: PathBuf,
-    /// The expression that selects the trigger; `None` means that any classified block triggers.
-    when: Option<bpf::Matcher>,
+    /// The expression that selects the triggering blocks. If `None`, every block with a class is a
+    /// trigger.
+    trigger: Option<bpf::Matcher>,
     after: Time,
     bytes: usize,
     files_max: u64,
     history: History,
     /// The capture file being written, if any.
-    open: Option<Capture>,
+    capture: Option<Capture>,
     counts: FreezeCounts,
 }
 
-/// Counters of the report.
+/// Counters in the report.
 #[derive(Clone, Copy, Debug, Default)]
 struct FreezeCounts {
     triggers: u64,
     files: u64,
     frames: u64,
-    /// Triggers ignored because the maximum number of files had already been created.
-    ignored: u64,
-    /// Frames that exceed the size limit, or whose link type differs from that of the file's first
-    /// frame.
-    left_out: u64,
+    /// Number of triggers ignored because the maximum number of files had already been created.
+    ignored_triggers: u64,
+    /// Number of frames omitted because they exceed the size limit, or because their link type
+    /// differs from that of the file's first frame.
+    omitted_frames: u64,
     failed: u64,
 }
 
@@ -108,8 +109,8 @@ struct Capture {
     file: File,
     link: LinkType,
     until: Time,
-    /// Remaining capacity in bytes.
-    room: usize,
+    /// Number of bytes that may still be written to the file.
+    room_left: usize,
     buffer: Vec<u8>,
 }
 
@@ -126,12 +127,12 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let bytes = usize::try_from(number("bytes")).unwrap_or(usize::MAX);
     Ok(Box::new(Freeze {
         into,
-        when,
+        trigger: when,
         after: number("after"),
         bytes,
         files_max: number("files"),
         history: History::new(HistoryLimits { bytes, time: number("before") }),
-        open: None,
+        capture: None,
         counts: FreezeCounts::default(),
     }))
 }
@@ -140,7 +141,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 fn compile_trigger(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure> {
     let arguments = Arguments::default().with_link_types(given.link_types().map(Into::into));
     let arguments = arguments.with_compiler(given.compiler().cloned());
-    let mut arguments = arguments.with_names(given.names().cloned());
+    let mut arguments = arguments.with_name_resolver(given.name_resolver().cloned());
     arguments.set("expression", Value::Text(expression.to_owned()));
     bpf::Matcher::new(arguments).map_err(|mistake| {
         Failure::new(
@@ -160,7 +161,7 @@ impl Sink for Freeze {
     }
 
     fn on_idle(&mut self) -> Result<(), Failure> {
-        if let Some(capture) = &mut self.open
+        if let Some(capture) = &mut self.capture
             && capture.flush_buffer().is_err()
         {
             self.abandon_capture();
@@ -170,7 +171,14 @@ impl Sink for Freeze {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         self.close_capture();
-        let FreezeCounts { triggers, files, frames, ignored, left_out, failed } = self.counts;
+        let FreezeCounts {
+            triggers,
+            files,
+            frames,
+            ignored_triggers: ignored,
+            omitted_frames: left_out,
+            failed,
+        } = self.counts;
         let (before, after) = self.history.compressed_totals();
         let always = [("triggers", triggers), ("files", files), ("frames", frames)];
         let others = [
@@ -184,16 +192,18 @@ impl Sink for Freeze {
             0 | 1 => format!("written to {}", self.into.display()),
             _ => format!("written to {files} files, {} the first", self.into.display()),
         };
-        Ok(Report::from_rows(always).with_nonzero_rows(others).put(frames, "frame", done))
+        Ok(Report::from_rows(always)
+            .with_nonzero_rows(others)
+            .with_delivered(frames, "frame", done))
     }
 }
 
 impl Freeze {
     fn add_block(&mut self, block: &Block<'_>) {
-        if self.open.as_ref().is_some_and(|capture| block.context.time > capture.until) {
+        if self.capture.as_ref().is_some_and(|capture| block.context.time > capture.until) {
             self.close_capture();
         }
-        let triggers = match &mut self.when {
+        let triggers = match &mut self.trigger {
             None => block.pointer.class.answered(),
             Some(when) => when.matches(block),
         };
@@ -203,7 +213,7 @@ impl Freeze {
         }
         let until = block.context.time.saturating_add(self.after);
         self.counts.triggers += u64::from(triggers);
-        match &mut self.open {
+        match &mut self.capture {
             Some(capture) => {
                 if triggers {
                     capture.until = until;
@@ -211,7 +221,7 @@ impl Freeze {
                 self.add_frame(&FrameHeader::for_block(block), block.frame);
             }
             None if triggers && self.counts.files + self.counts.failed >= self.files_max => {
-                self.counts.ignored += 1;
+                self.counts.ignored_triggers += 1;
             }
             None if triggers => self.begin_capture(LinkType(block.marks.link), until),
             None => {}
@@ -228,7 +238,7 @@ impl Freeze {
         let buffer = history::file_header(link).to_vec();
         // Room for the history, which may be compressed, and for its limit again.
         let room = self.history.capture_size().saturating_add(self.bytes);
-        self.open = Some(Capture { file, link, until, room, buffer });
+        self.capture = Some(Capture { file, link, until, room_left: room, buffer });
         let remembered = std::mem::replace(&mut self.history, History::new(HistoryLimits::NONE));
         remembered.visit_since(HistoryStart::Oldest, |header, frame| self.add_frame(header, frame));
         self.history = remembered;
@@ -238,13 +248,13 @@ impl Freeze {
 
     /// Appends a frame to the open file.
     fn add_frame(&mut self, header: &FrameHeader, frame: &[u8]) {
-        let Some(capture) = &mut self.open else { return };
+        let Some(capture) = &mut self.capture else { return };
         let needs = frame.len() + history::RECORD_HEADER_SIZE;
-        if capture.link != header.link || needs > capture.room {
-            self.counts.left_out += 1;
+        if capture.link != header.link || needs > capture.room_left {
+            self.counts.omitted_frames += 1;
             return;
         }
-        capture.room -= needs;
+        capture.room_left -= needs;
         history::append_record(header, frame, &mut capture.buffer);
         self.counts.frames += 1;
         if capture.buffer.len() >= FLUSH_SIZE && capture.flush_buffer().is_err() {
@@ -254,18 +264,18 @@ impl Freeze {
 
     /// Writes the buffered frames and closes the file.
     fn close_capture(&mut self) {
-        let flushed = self.open.as_mut().is_none_or(|capture| capture.flush_buffer().is_ok());
-        self.open = None;
+        let flushed = self.capture.as_mut().is_none_or(|capture| capture.flush_buffer().is_ok());
+        self.capture = None;
         self.counts.failed += u64::from(!flushed);
     }
 
     fn abandon_capture(&mut self) {
-        self.open = None;
+        self.capture = None;
         self.counts.failed += 1;
     }
 }
 
-/// Size of the buffer in bytes at which it is written.
+/// Size in bytes at which the buffer is written to the file.
 const FLUSH_SIZE: usize = 256 << 10;
 
 impl Capture {
@@ -283,8 +293,8 @@ impl Capture {
     }
 }
 
-/// Creates a file that only its owner can read: FILE, or the first of FILE.2, FILE.3 … that does
-/// not exist.
+/// Creates a file that only its owner can read. The name is that of `into`, or the first of FILE.2,
+/// FILE.3 … that does not exist.
 fn create_capture(into: &Path, files_max: u64) -> std::io::Result<File> {
     let mut last = Err(ErrorKind::AlreadyExists.into());
     for number in 1..=files_max.saturating_add(1000) {

@@ -1,6 +1,6 @@
-//! A parser for the headers of a block's frame, whatever the block's view.
+//! A parser for the headers of a block's frame. It does not depend on the view of the block.
 //!
-//! [`Headers`] supplies the header fields of a block as values for `json` and `files`, and as a
+//! [`Headers`] provides the header fields of a block as values for `json` and `files`, and as a
 //! phrase for `print`: `vlan 7 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, payload
 //! 120`.
 

@@ -4,7 +4,7 @@
 //! [`JsonLine`] is the schema in version [`VERSION`]. Unknown values are omitted. Within a version,
 //! fields keep their names and types, but new fields may be added.
 
-use super::class_names::Names;
+use super::class_names::ClassNames;
 use super::headers::Headers;
 use super::message::{MessageCounts, MessageRecord};
 use super::object::{add_member, write_line};
@@ -187,12 +187,12 @@ enum PayloadEncoding {
 
 #[derive(Debug)]
 struct Json {
-    names: Names,
+    names: ClassNames,
     form: Form,
     payload: PayloadEncoding,
     described: MessageCounts,
     /// Number of objects written.
-    lines: u64,
+    object_count: u64,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -204,7 +204,7 @@ impl BlockFormatter for Json {
         let record = MessageRecord::of_block(block);
         let hidden = record.is_none() && self.payload == PayloadEncoding::None;
         if !(hidden && self.described.is_counted(block)) {
-            self.lines += 1;
+            self.object_count += 1;
             write_line(out, &JsonLine { json: self, block, record })?;
         }
         self.described.count_block(block);
@@ -212,7 +212,7 @@ impl BlockFormatter for Json {
     }
 
     fn report(&self, out: &Out) -> Report {
-        out.report(self.described.rows(out.written()), self.lines, "line")
+        out.report(self.described.rows(out.written()), self.object_count, "line")
     }
 }
 
@@ -224,7 +224,13 @@ impl Json {
             _ => PayloadEncoding::None,
         };
         let described = MessageCounts::new(opening.form);
-        Self { names: Names::new(opening), form: opening.form, payload, described, lines: 0 }
+        Self {
+            names: ClassNames::new(opening),
+            form: opening.form,
+            payload,
+            described,
+            object_count: 0,
+        }
     }
 }
 
@@ -275,7 +281,7 @@ mod tests {
         );
         let classes = |o: &mut Opening<'_>| {
             let range = ValueRange { low: 0, high: 65_535 };
-            o.classes = Classes::Number { what: "port", range, names: &[("dns", 53)] };
+            o.classes = Classes::Number { meaning: "port", range, names: &[("dns", 53)] };
         };
         let mut block = frame_block(&bytes).with_class(Class(53)).narrow(46, 2);
         block.context.origin = 1;

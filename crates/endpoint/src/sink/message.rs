@@ -1,8 +1,8 @@
 //! The description record of a message (`wire::record`) as JSON and as text.
 //!
-//! The description becomes fields in the objects of `json` and `files`, and a phrase in the output
-//! of `print`: `10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path`. Records are untrusted:
-//! texts are printed without control characters, and malformed fields are omitted.
+//! A description is output as fields in the objects of `json` and `files`, and as a phrase by
+//! `print`: `10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path`. Records are untrusted: texts
+//! are printed without control characters, and malformed fields are omitted.
 
 use crate::clock::Rfc3339;
 use crate::sink::object::add_member;
@@ -24,11 +24,11 @@ pub(crate) struct MessageRecord<'a>(Record<'a>);
 impl<'a> MessageRecord<'a> {
     /// Parses the record of a description block; `None` for other blocks and malformed records.
     pub(crate) fn of_block(block: &Block<'a>) -> Option<Self> {
-        if block.marks.is_description() { Self::read(block.frame) } else { None }
+        if block.marks.is_description() { Self::parse(block.frame) } else { None }
     }
 
     /// Parses a record; `None` if it is malformed.
-    pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         Record::parse(bytes).map(Self)
     }
 
@@ -52,7 +52,8 @@ impl<'a> MessageRecord<'a> {
         self.number(Field::Time)
     }
 
-    /// Returns the time at which the message ended, or for an exchange, its last message.
+    /// Returns the time at which the message ended. For an exchange, this is the end of the later
+    /// message.
     pub(crate) fn end_time(&self) -> Option<Time> {
         self.number(Field::End)
     }
@@ -67,8 +68,8 @@ impl<'a> MessageRecord<'a> {
         self.number(field).and_then(|port| u16::try_from(port).ok())
     }
 
-    /// Returns the sender and the receiver of the message; `backward` exchanges them. The transport
-    /// protocol is 0, because the record does not contain it.
+    /// Returns the addresses and ports of the sender and the receiver; `backward` exchanges the
+    /// two. The transport protocol in the result is 0, because the record does not contain it.
     pub(crate) fn flow(&self, backward: bool) -> Option<Flow> {
         let ports = self.port(Field::ClientPort).zip(self.port(Field::ServerPort));
         let flow = Flow {
@@ -151,8 +152,8 @@ impl Serialize for FieldList<'_> {
     }
 }
 
-/// Untrusted bytes, escaped for a terminal or a log line. Quotes, backslashes and non-printable
-/// bytes become `\x0A` and the like, as in nginx.
+/// Untrusted bytes, escaped for output to a terminal or a log. Quotes, backslashes and
+/// non-printable bytes are written as `\x0A` and the like, as in nginx.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EscapedBytes<'a>(pub(crate) &'a [u8]);
 
@@ -187,28 +188,35 @@ const fn is_unescaped(byte: u8) -> bool {
 /// Counters for messages and their fragments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageCounts {
-    /// True if the blocks of a message follow its description. In a stream, no blocks follow a
-    /// description.
-    followed: bool,
+    /// True if the blocks of a message follow its description. This is false for streams, in which
+    /// no blocks follow a description.
+    has_following_blocks: bool,
     messages: u64,
     fragments: u64,
     /// Session and direction of the last description, until the first fragment of its message
-    /// arrives. That fragment may be the first block of its stream and then has the first flag.
-    open: Option<(u32, Direction)>,
+    /// arrives. This fragment may also be the first block of its stream, and then has the first
+    /// flag too.
+    open_message: Option<(u32, Direction)>,
 }
 
 impl MessageCounts {
     /// Creates counters for blocks of this form.
     pub(crate) const fn new(form: Form) -> Self {
-        Self { followed: matches!(form, Form::Message), messages: 0, fragments: 0, open: None }
+        Self {
+            has_following_blocks: matches!(form, Form::Message),
+            messages: 0,
+            fragments: 0,
+            open_message: None,
+        }
     }
 
     /// Returns true if the block is a fragment of a message that has already been counted. A filter
-    /// describes either all of its messages or none. Without descriptions, the first flag marks a
-    /// new message.
+    /// describes either all of its messages or none of them. If there are no descriptions, the
+    /// first flag marks a new message.
     pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
-        let begins = block.context.flags.has(Flags::FIRST) && self.open != Some(stream_of(block));
-        self.followed && self.messages > 0 && !begins
+        let begins =
+            block.context.flags.has(Flags::FIRST) && self.open_message != Some(stream_of(block));
+        self.has_following_blocks && self.messages > 0 && !begins
     }
 
     /// Counts a block.
@@ -216,10 +224,10 @@ impl MessageCounts {
         if block.marks.is_description() {
             self.messages += 1;
             let alone = block.context.flags.has(Flags::LAST);
-            self.open = (!alone).then(|| stream_of(block));
+            self.open_message = (!alone).then(|| stream_of(block));
         } else if self.is_counted(block) {
             self.fragments += 1;
-            self.open = self.open.filter(|open| *open != stream_of(block));
+            self.open_message = self.open_message.filter(|open| *open != stream_of(block));
         }
     }
 
@@ -307,7 +315,7 @@ fn write_tls(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Res
     write_fields(f, ", ", record, &[Field::Alpn, Field::Cipher, Field::Ja4])
 }
 
-/// Writes those of the `wanted` fields that the record contains, escaped, each preceded by
+/// Writes the fields in `wanted` that the record contains. Each is escaped, and preceded by
 /// `before`.
 fn write_fields(
     f: &mut fmt::Formatter<'_>,
@@ -350,7 +358,7 @@ mod tests {
     }
 
     fn message_phrase(bytes: &[u8], direction: Direction) -> String {
-        Phrase { record: MessageRecord::read(bytes).unwrap(), direction }.to_string()
+        Phrase { record: MessageRecord::parse(bytes).unwrap(), direction }.to_string()
     }
 
     #[test]
@@ -412,7 +420,7 @@ mod tests {
             writer.text(Field::Data, b"x");
             writer.text(Field::Data, b"y");
         });
-        let record = MessageRecord::read(&bytes).unwrap();
+        let record = MessageRecord::parse(&bytes).unwrap();
         let expected = json!({
             "kind": "dns", "end": "2009-02-13T23:31:30.123456789Z", "client": "10.0.0.1",
             "question_class": "IN", "http_version": "1.1", "rcode": 0, "answer": true,
@@ -481,7 +489,7 @@ mod tests {
         let mut writer = record::Writer::new(&mut room, RecordKind::HttpExchange);
         writer.all(&Record::parse(&whole).unwrap());
         let used = writer.finish();
-        let record = MessageRecord::read(&room[..used]).unwrap();
+        let record = MessageRecord::parse(&room[..used]).unwrap();
         let value = object(&record);
         assert_eq!((&value["cut"], &value["method"]), (&json!(true), &json!("GET")));
         assert_eq!(value["status_text"], Value::Null);

@@ -1,4 +1,5 @@
-//! Serialization of JSON objects without hidden characters, such as terminal control sequences.
+//! Serialization of JSON objects in which invisible characters, such as terminal control sequences,
+//! are escaped.
 
 use super::out::Out;
 use crate::Failure;
@@ -26,7 +27,7 @@ pub(crate) fn add_member<M: SerializeMap>(
     value.map_or(Ok(()), |value| map.serialize_entry(name, &value))
 }
 
-/// A compact JSON formatter that writes hidden characters as `\u` escapes.
+/// A compact JSON formatter that writes invisible characters as `\u` escapes.
 #[derive(Debug)]
 struct EscapingFormatter;
 

@@ -1,4 +1,4 @@
-//! Stand-ins for sinks that have run in the kernel. The ledger reads the counters of the stand-ins.
+//! Stand-ins for sinks that have run in the kernel. The ledger reads their counters.
 
 use super::counting::CountingSink;
 use super::drop::DROP;
@@ -6,8 +6,8 @@ use super::redirect::{REDIRECT, REFUSED};
 use crate::Sink;
 use filter::{Amount, Description, Report};
 
-/// Returns a stand-in for the sink of this description: it reports the amount that the kernel has
-/// consumed. `refused` is the amount that the kernel did not send.
+/// Returns a stand-in for the sink with this description. It reports the amount that the kernel has
+/// consumed. `refused` is the amount that the kernel has not sent.
 #[must_use]
 pub fn offloaded_sink(
     description: &Description,
@@ -16,7 +16,7 @@ pub fn offloaded_sink(
 ) -> (Box<dyn Sink>, Report) {
     let mut sink = CountingSink { consumed: taken, ..CountingSink::default() };
     if description.name == DROP.name {
-        sink.drops = true;
+        sink.counts_as_dropped = true;
         return (Box::new(sink), Report::default());
     }
     let sends = description.name == REDIRECT.name;

@@ -2,11 +2,12 @@
 //!
 //! The output collects the bytes of blocks and writes them in pieces of 64 KB, or less on a flush.
 //! After a failure, [`Out::written`] returns the exact number of blocks written completely, which
-//! the ledger needs, and the file contains no partial block. The old contents of a file stay until
-//! the first write. Then a new file takes the name of the old one (`sys::replace`), or, when
-//! appending, an incomplete last line of an earlier run is repaired ([`super::tail`]). A file
-//! created for a request is removed on rollback while it is empty. Regular files are locked while
-//! they are written, so that no request overwrites a capture that another request reads.
+//! the ledger needs, and the file contains no partial block. The old contents of a file are left
+//! unchanged until the first write. Then a new file takes the name of the old file (`sys::replace`)
+//! or, if the output is appended, an incomplete last line of an earlier run is repaired
+//! ([`super::tail`]). An empty file that was created for a request is removed on rollback. Regular
+//! files are locked while they are written, so that no request overwrites a capture that another
+//! request reads.
 
 mod in_place;
 
@@ -27,7 +28,7 @@ use sys::open::{self, Target, WriteMode};
 use sys::replace::{Replacement, must_write_in_place};
 use sys::steps::{Resource, Steps};
 
-/// Size of the buffer in bytes at which it is written.
+/// Size in bytes at which the buffer is written to the file.
 const FLUSH_SIZE: usize = 64 * 1024;
 /// Maximum number of attempts to open a file that other requests keep replacing.
 const OPEN_ATTEMPTS_MAX: u32 = 10;
@@ -37,30 +38,31 @@ const OPEN_ATTEMPTS_MAX: u32 = 10;
 pub(crate) struct Out {
     file: File,
     target: String,
-    /// True for standard output, where a broken pipe means that the reader needs no more output.
-    standard: bool,
-    /// True if the output is a terminal, and therefore flushed after every batch.
-    interactive: bool,
-    /// True if the output is a socket with message boundaries, whose reader merges the output of
-    /// several processes. The first byte of each message is 1 if the message ends a block, and
-    /// otherwise 0.
-    messages: bool,
-    /// Action to perform before the first write.
-    before: OldContents,
-    /// True if this output holds the file lock. If the shell has locked standard output, that lock
-    /// is not released here.
-    locked: bool,
+    /// True for standard output. A broken pipe then means that the reader needs no more output.
+    is_standard: bool,
+    /// True if the output is a terminal. It is then flushed after every batch.
+    is_interactive: bool,
+    /// True if the output is a socket that preserves message boundaries. The reader of the socket
+    /// merges the output of several processes. The first byte of each message is 1 if the message
+    /// ends a block, and otherwise 0.
+    keeps_message_boundaries: bool,
+    /// Treatment of the old contents at the first write.
+    old_contents: OldContents,
+    /// True if this output holds the file lock. If the shell has locked standard output, this
+    /// output does not release the lock.
+    is_locked: bool,
     /// True if several requests append to the file, each with a shared lock.
-    shared: bool,
+    is_shared: bool,
     /// True for /dev/null.
     is_null: bool,
     buffer: Vec<u8>,
-    /// End offset of each unwritten block, with the number of the block's viewed bytes.
-    ends: Vec<(usize, u32)>,
-    /// Number of unwritten bytes that are not in the buffer ([`in_place`]).
-    beside: usize,
+    /// End offset of each unwritten block, with the number of viewed bytes in the block.
+    block_ends: Vec<(usize, u32)>,
+    /// Number of unwritten bytes that are written directly from kernel memory, without the buffer
+    /// ([`in_place`]).
+    bytes_outside_buffer: usize,
     written: Amount,
-    /// Longest wall time of a flush, in ns, since the last [`Out::take_longest_write`].
+    /// Longest duration of a flush, in ns, since the last [`Out::take_longest_write`].
     longest_write: u64,
     /// Notes for the final report.
     remarks: Vec<String>,
@@ -69,13 +71,13 @@ pub(crate) struct Out {
 /// Treatment of the file's old contents at the first write.
 #[derive(Debug)]
 enum OldContents {
-    /// Old contents are left in place, or there are none.
+    /// The old contents stay, or there are none.
     Nothing,
     /// A new file with this name replaces the old one.
     Replace(PathBuf),
     /// Output follows the old contents. An incomplete last line is first removed or terminated
     /// ([`super::tail`]).
-    Mend(LineFormat),
+    RepairLastLine(LineFormat),
 }
 
 impl Out {
@@ -83,7 +85,7 @@ impl Out {
     /// line is repaired first.
     pub(crate) fn stdout_lines() -> Result<Self, Failure> {
         let mut out = Self::stdout()?;
-        out.before = OldContents::Mend(LineFormat::Text);
+        out.old_contents = OldContents::RepairLastLine(LineFormat::Text);
         Ok(out)
     }
 
@@ -97,8 +99,8 @@ impl Out {
             .try_clone_to_owned()
             .map_err(|error| io_failure("open", &target, &error))?;
         let mut out = Self::from_file(File::from(fd), target);
-        (out.interactive, out.standard) = (interactive, true);
-        out.messages = sys::descriptor::is_packet_socket(&stdout);
+        (out.is_interactive, out.is_standard) = (interactive, true);
+        out.keeps_message_boundaries = sys::descriptor::is_packet_socket(&stdout);
         Ok(out)
     }
 
@@ -109,8 +111,8 @@ impl Out {
             return Self::stdout();
         }
         let mut out = Self::open(path, WriteMode::FromStart, making)?;
-        if out.locked && out.length() > 0 {
-            out.before = OldContents::Replace(PathBuf::from(path));
+        if out.is_locked && out.length() > 0 {
+            out.old_contents = OldContents::Replace(PathBuf::from(path));
         }
         Ok(out)
     }
@@ -125,14 +127,14 @@ impl Out {
             return Self::stdout_lines();
         }
         let mut out = Self::open(path, WriteMode::Append, making)?;
-        out.before = OldContents::Mend(lines);
+        out.old_contents = OldContents::RepairLastLine(lines);
         Ok(out)
     }
 
     /// Wraps an open file to which several requests append lines.
     pub(crate) fn append_shared(file: File, target: String, lines: LineFormat) -> Self {
         let mut out = Self::from_file(file, target);
-        (out.before, out.shared) = (OldContents::Mend(lines), true);
+        (out.old_contents, out.is_shared) = (OldContents::RepairLastLine(lines), true);
         out
     }
 
@@ -141,7 +143,7 @@ impl Out {
         writes: WriteMode,
         (steps, readers): FileCreation<'_>,
     ) -> Result<Self, Failure> {
-        let mode = readers.mode_at(Path::new(path), 0o666);
+        let mode = readers.file_mode_at(Path::new(path), 0o666);
         let cannot = |error: io::Error| io_failure("open", path, &error);
         steps.announce(Resource::File, path).map_err(|error| cannot(error.into()))?;
         for _ in 0..OPEN_ATTEMPTS_MAX {
@@ -158,7 +160,7 @@ impl Out {
             // Another request may have replaced the file between open and lock.
             if !regular || is_path_of(path, &file) {
                 let mut out = Self::from_file(file, path.to_owned());
-                out.locked = regular;
+                out.is_locked = regular;
                 return Ok(out);
             }
         }
@@ -170,15 +172,15 @@ impl Out {
             is_null: in_place::is_null(&file),
             file,
             target,
-            standard: false,
-            interactive: false,
-            messages: false,
-            before: OldContents::Nothing,
-            locked: false,
-            shared: false,
+            is_standard: false,
+            is_interactive: false,
+            keeps_message_boundaries: false,
+            old_contents: OldContents::Nothing,
+            is_locked: false,
+            is_shared: false,
             buffer: Vec::new(),
-            ends: Vec::new(),
-            beside: 0,
+            block_ends: Vec::new(),
+            bytes_outside_buffer: 0,
             written: Amount::default(),
             longest_write: 0,
             remarks: Vec::new(),
@@ -191,7 +193,7 @@ impl Out {
 
     /// Returns true if old contents are present and the first write will replace them.
     pub(crate) const fn will_replace_old(&self) -> bool {
-        matches!(self.before, OldContents::Replace(_))
+        matches!(self.old_contents, OldContents::Replace(_))
     }
 
     /// Returns the notes for the final report.
@@ -202,7 +204,7 @@ impl Out {
     /// Returns a report with these rows and the number of items written. `unit` is the name of an
     /// item.
     pub(crate) fn report(&self, rows: Report, count: u64, unit: &str) -> Report {
-        let mut report = rows.put(count, unit, format!("written to {}", self.target));
+        let mut report = rows.with_delivered(count, unit, format!("written to {}", self.target));
         report.remarks.extend(self.remarks.iter().cloned());
         if self.will_replace_old() {
             report
@@ -219,7 +221,7 @@ impl Out {
 
     /// Returns true if standard output is a terminal.
     pub(crate) fn is_interactive(&self) -> bool {
-        self.interactive
+        self.is_interactive
     }
 
     /// Returns the buffer for appending.
@@ -230,22 +232,23 @@ impl Out {
     /// Marks the end of a block of `bytes` viewed bytes in the buffer, and writes the buffer if it
     /// is full.
     pub(crate) fn end_block(&mut self, bytes: u32) -> Result<(), Failure> {
-        self.ends.push((self.buffer.len(), bytes));
-        self.flush_full()
+        self.block_ends.push((self.buffer.len(), bytes));
+        self.flush_if_full()
     }
 
-    /// Writes the buffer and empties it. After a failure, blocks not written completely are lost.
+    /// Writes the buffer and empties it. After a failure, blocks that were not written completely
+    /// are lost.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         self.write_out(|out| match out.prepare_first_write() {
-            Ok(0) if out.messages => write_messages(&mut out.file, &out.buffer),
+            Ok(0) if out.keeps_message_boundaries => write_messages(&mut out.file, &out.buffer),
             Ok(0) => write_all(&mut out.file, &out.buffer),
             Ok(done) => (done, Ok(())),
             Err(error) => (0, Err(error)),
         })
     }
 
-    /// Calls `write`, which returns the number of bytes written and the first error, and accounts
-    /// for the blocks. Empties the buffer.
+    /// Calls `write`, which returns the number of bytes written and the first error. Counts the
+    /// written blocks, and empties the buffer.
     fn write_out(
         &mut self,
         write: impl FnOnce(&mut Self) -> (usize, io::Result<()>),
@@ -255,39 +258,39 @@ impl Out {
         let took = sys::clock::monotonic().saturating_sub(begin);
         self.longest_write = self.longest_write.max(took);
         if outcome.is_err() {
-            let whole = tail::complete_length(done, self.ends.iter().map(|(end, _)| *end));
+            let whole = tail::complete_length(done, self.block_ends.iter().map(|(end, _)| *end));
             // An error of the cut is ignored in favor of the original error.
             let _ = self.with_exclusive_end(|out| tail::truncate_tail(&out.file, done - whole));
         }
-        for (end, bytes) in self.ends.drain(..) {
+        for (end, bytes) in self.block_ends.drain(..) {
             if end <= done {
                 self.written.add(bytes);
             }
         }
         self.buffer.clear();
-        self.beside = 0;
+        self.bytes_outside_buffer = 0;
         outcome.map_err(|error| self.failure(&error))
     }
 
-    /// Returns the longest wall time of a flush since the last call, in ns.
+    /// Returns the longest duration of a flush since the last call, in ns.
     pub(crate) const fn take_longest_write(&mut self) -> u64 {
         std::mem::replace(&mut self.longest_write, 0)
     }
 
-    /// Returns the number and viewed bytes of completely written blocks.
+    /// Returns the number of completely written blocks, and of their viewed bytes.
     pub(crate) fn written(&self) -> Amount {
         self.written
     }
 
     /// Performs the action required before the first write. Returns the number of buffered bytes
-    /// that the action has written, which is all or none.
+    /// that this action has written: all of them, or none.
     fn prepare_first_write(&mut self) -> io::Result<usize> {
         if self.buffer.is_empty() {
             return Ok(0);
         }
-        match &self.before {
+        match &self.old_contents {
             OldContents::Nothing => return Ok(0),
-            OldContents::Mend(lines) if self.standard => {
+            OldContents::RepairLastLine(lines) if self.is_standard => {
                 // Standard output opened for appending by the shell (`>>`).
                 if is_open_for_appending(&self.file) {
                     self.remarks.extend(tail::repair_last_line(
@@ -297,7 +300,7 @@ impl Out {
                     )?);
                 }
             }
-            OldContents::Mend(lines) => {
+            OldContents::RepairLastLine(lines) => {
                 let lines = *lines;
                 let remark = self.with_exclusive_end(|out| {
                     tail::repair_last_line(&mut out.file, &out.target, lines)
@@ -307,7 +310,7 @@ impl Out {
             OldContents::Replace(path) => {
                 if let Some(file) = replace_contents(path, &self.file, &self.buffer)? {
                     let old = std::mem::replace(&mut self.file, file);
-                    self.before = OldContents::Nothing;
+                    self.old_contents = OldContents::Nothing;
                     // Explicitly, see `Drop`.
                     let _ = old.unlock();
                     return Ok(self.buffer.len());
@@ -315,19 +318,19 @@ impl Out {
                 self.file.set_len(0)?;
             }
         }
-        self.before = OldContents::Nothing;
+        self.old_contents = OldContents::Nothing;
         Ok(0)
     }
 
-    /// Runs `change` on the end of the file. Returns `None` without running it if another request
-    /// may be writing there. A file that the shell opened is never changed.
+    /// Runs `change` on the end of the file. If another request may be writing there, returns
+    /// `None` without running it. A file that the shell has opened is never changed.
     fn with_exclusive_end<T>(
         &mut self,
         change: impl FnOnce(&mut Self) -> io::Result<T>,
     ) -> io::Result<Option<T>> {
-        let alone = self.locked || self.shared && self.file.try_lock().is_ok();
+        let alone = self.is_locked || self.is_shared && self.file.try_lock().is_ok();
         let changed = alone.then(|| change(self)).transpose();
-        if self.shared {
+        if self.is_shared {
             // A failure means that another request changes the end right now.
             let _ = self.file.try_lock_shared();
         }
@@ -335,8 +338,8 @@ impl Out {
     }
 
     fn failure(&self, error: &io::Error) -> Failure {
-        let quiet = self.standard && error.kind() == ErrorKind::BrokenPipe;
-        Failure { quiet, ..io_failure("write", &self.target, error) }
+        let quiet = self.is_standard && error.kind() == ErrorKind::BrokenPipe;
+        Failure { is_quiet: quiet, ..io_failure("write", &self.target, error) }
     }
 }
 
@@ -344,7 +347,7 @@ impl Drop for Out {
     /// Unlocks the file explicitly, because a child process between fork and exec still has a copy
     /// of the descriptor, which would hold the lock.
     fn drop(&mut self) {
-        if self.locked || self.shared {
+        if self.is_locked || self.is_shared {
             let _ = self.file.unlock();
         }
     }
@@ -379,8 +382,8 @@ fn is_path_of(path: &str, file: &File) -> bool {
     there.ok().zip(here.ok()).is_some_and(same)
 }
 
-/// Registers the removal of a newly created file on rollback. The file stays if it has been written
-/// to or replaced by then.
+/// Registers the removal of a newly created file on rollback. On rollback, the file stays if it has
+/// been written to or replaced.
 pub(crate) fn remove_on_rollback(file: &File, path: PathBuf, steps: &Steps) -> io::Result<()> {
     let made = file.metadata()?;
     let path = std::path::absolute(path)?;
@@ -407,7 +410,7 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(writer));
         let mut out = Out::from_file(file, "standard output".to_owned());
-        out.standard = true;
+        out.is_standard = true;
         (reader, out)
     }
 
@@ -464,11 +467,11 @@ mod tests {
         drop(reader);
         testkit::wait_until_closed(&out.file);
         append_block(&mut out, b"nobody reads this").unwrap();
-        assert!(out.flush().unwrap_err().quiet);
+        assert!(out.flush().unwrap_err().is_quiet);
         let mut out = Out::create("/dev/full", CREATION).unwrap();
         append_block(&mut out, b"too much").unwrap();
         let failure = out.flush().unwrap_err();
-        assert!(!failure.quiet);
+        assert!(!failure.is_quiet);
         assert!(failure.to_string().starts_with("cannot write /dev/full: no space left"));
         assert_eq!(out.written(), Amount::default());
     }
@@ -490,7 +493,7 @@ mod tests {
         }
         gone.join().unwrap();
         let outcome = outcome.and_then(|()| out.flush());
-        assert!(outcome.unwrap_err().quiet);
+        assert!(outcome.unwrap_err().is_quiet);
         let left = out.written().blocks;
         assert!((10..200).contains(&left), "{left}");
     }
@@ -499,7 +502,7 @@ mod tests {
     fn n7_last_message_of_a_write_is_marked() {
         let (reader, writer) = sys::descriptor::pair().unwrap();
         let mut out = Out::from_file(File::from(writer), "standard output".to_owned());
-        out.messages = true;
+        out.keeps_message_boundaries = true;
         append_block(&mut out, b"one").unwrap();
         append_block(&mut out, b"two").unwrap();
         out.flush().unwrap();

@@ -10,11 +10,11 @@
 //! 09:24:46.123456 10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path, class get, session 1
 //! ```
 //!
-//! A line consists of the time (UTC, so that two machines print the same), the source if the path
-//! has several, the headers of the frame, the length of the view, and the class assigned by the
-//! last filter. Captured text is printed without control characters.
+//! A line contains the time (in UTC, so that all machines print the same), the source if the path
+//! has several sources, the headers of the frame, the length of the view, and the class assigned by
+//! the last filter. Captured text is printed without control characters.
 
-use super::class_names::Names;
+use super::class_names::ClassNames;
 use super::headers::Headers;
 use super::message::{MessageCounts, MessageRecord, Phrase};
 use super::out::Out;
@@ -61,12 +61,12 @@ enum DumpFormat {
 
 #[derive(Debug)]
 struct Print {
-    names: Names,
+    names: ClassNames,
     form: Form,
     payload: DumpFormat,
     described: MessageCounts,
     /// Number of lines printed. A fragment of a described message has no line of its own.
-    printed: u64,
+    printed_lines: u64,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -75,7 +75,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         Some("text") => DumpFormat::Text,
         _ => DumpFormat::None,
     };
-    let formatter = Print::new(Names::new(opening), opening.form, payload);
+    let formatter = Print::new(ClassNames::new(opening), opening.form, payload);
     Ok(Box::new(TextSink { formatter, out: Out::stdout()? }))
 }
 
@@ -92,18 +92,18 @@ impl BlockFormatter for Print {
 
     fn report(&self, out: &Out) -> Report {
         let rows = self.described.rows(out.written());
-        rows.put(self.printed, "block", "printed".to_owned())
+        rows.with_delivered(self.printed_lines, "block", "printed".to_owned())
     }
 }
 
-/// Formats into a buffer in memory, which cannot fail.
+/// Appends formatted text to a buffer in memory, which cannot fail.
 macro_rules! add {
     ($to:expr, $($text:tt)*) => {{ let _ = write!($to, $($text)*); }};
 }
 
 impl Print {
-    const fn new(names: Names, form: Form, payload: DumpFormat) -> Self {
-        Self { names, form, payload, described: MessageCounts::new(form), printed: 0 }
+    const fn new(names: ClassNames, form: Form, payload: DumpFormat) -> Self {
+        Self { names, form, payload, described: MessageCounts::new(form), printed_lines: 0 }
     }
 
     fn append_message(&mut self, block: &Block<'_>, record: MessageRecord<'_>, to: &mut Vec<u8>) {
@@ -114,7 +114,7 @@ impl Print {
     }
 
     fn begin_line(&mut self, block: &Block<'_>, time: Time, to: &mut Vec<u8>) {
-        self.printed += 1;
+        self.printed_lines += 1;
         add!(to, "{} ", TimeOfDay(time));
         if let Some(origin) = self.names.origin_name(block.context.origin) {
             add!(to, "[{}] ", Visible(origin));
@@ -155,7 +155,7 @@ impl Print {
     }
 }
 
-fn append_class(to: &mut Vec<u8>, names: &Names, class: Class) {
+fn append_class(to: &mut Vec<u8>, names: &ClassNames, class: Class) {
     match (names.class_name(class), names.class_value(class)) {
         (Some(name), _) => add!(to, ", class {}", Visible(name)),
         (None, Some(value)) => add!(to, ", class {value}"),
@@ -228,7 +228,7 @@ mod tests {
             stopped: opening.stopped.clone(),
             ..opening
         };
-        let names = Names::new(if opening.origin == 1 { &several } else { &opening });
+        let names = ClassNames::new(if opening.origin == 1 { &several } else { &opening });
         let dir = TempDir::new();
         let out = Out::create(&dir.path("out"), CREATION).unwrap();
         let payload = match payload {
@@ -260,7 +260,7 @@ mod tests {
     fn line_shows_class_session_source_and_truncation() {
         let number = |o: &mut Opening<'_>| {
             let range = ValueRange { low: 0, high: 65_535 };
-            o.classes = Classes::Number { what: "port", range, names: &[("http", 80)] };
+            o.classes = Classes::Number { meaning: "port", range, names: &[("http", 80)] };
             o.form = Form::Bytes;
             o.origin = 1;
         };
@@ -293,7 +293,7 @@ mod tests {
         let given = checked_arguments(&PRINT, &[]);
         let dir = TempDir::new();
         let print = |payload, name: &str| {
-            let names = Names::new(&sink_opening(&given, &[]));
+            let names = ClassNames::new(&sink_opening(&given, &[]));
             let out = Out::create(&dir.path(name), CREATION).unwrap();
             let mut print = TextSink { formatter: Print::new(names, Form::Message, payload), out };
             print.consume(&batch_of(&blocks), 0).unwrap();

@@ -2,9 +2,9 @@
 //! §6.1; CONTRACT 2, 25]
 //!
 //! Each frame is sent once, unmodified, through the interface named in the request. The kernel
-//! program at the source sends it or, if the request runs in a thread, this process sends it like
-//! `tx`. If the source only observes frames, a copy is sent and the host receives the frame too;
-//! after `take`, the frame itself is sent.
+//! program at the source sends the frame. If the request runs in a thread instead, this process
+//! sends the frame as `tx` does. If the source only observes frames, a copy is sent, and the host
+//! receives the frame too. After `take`, the frame itself is sent.
 //!
 //! Deviation: the papers have a single `tx`, since their kernel space calls the driver. In Linux, a
 //! kernel program can neither wait nor queue, so forwarding without flow control has a name of its
@@ -49,7 +49,7 @@ It needs CAP_NET_RAW wherever it runs; `streamline doctor` shows missing rights.
 
 /// The catalog entry of `redirect`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&REDIRECT, open)
-    .with(EndpointFacts { outlet: Some(outlet_of), ..EndpointFacts::NONE });
+    .with_facts(EndpointFacts { outlet: Some(outlet_of), ..EndpointFacts::NONE });
 
 /// Drop reason of frames that were not sent, as printed in the ledger.
 pub(super) const REFUSED: &str = "refused by the kernel";

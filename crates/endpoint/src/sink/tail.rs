@@ -1,10 +1,11 @@
 //! Repair of the last line of a file, which an earlier run may have left incomplete after a kill or
 //! a full disk.
 //!
-//! Before a file is appended to, its end is changed so that it ends with a line terminator. An
-//! incomplete JSON object is removed, because readers expect an object in each line. Other text
-//! gets a line terminator, because even an incomplete line may be useful. A JSON object that lacks
-//! only the terminator gets one too. (docs/book/decisions/0049-replaced-files.md)
+//! Before output is appended to a file, the end of the file is changed so that it is a line
+//! terminator. An incomplete JSON object is removed, because readers expect an object in each line.
+//! After other text, a line terminator is added, because even an incomplete line may be useful. A
+//! line terminator is also added after a JSON object that lacks only the terminator.
+//! (docs/book/decisions/0049-replaced-files.md)
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -20,12 +21,13 @@ pub(crate) enum LineFormat {
     Json,
 }
 
-/// Maximum length, in bytes, of an incomplete line that is removed. A longer line is terminated
+/// Maximum length in bytes of an incomplete line that is removed. A longer line is terminated
 /// instead.
 const LINE_MAX: u64 = 1 << 20;
 
-/// Makes a regular file end with a line terminator. Returns a message that describes the change, or
-/// `None` if there was none. A file that this process cannot read is left unchanged.
+/// Changes a regular file so that it ends with a line terminator. Returns a message that describes
+/// the change, or `None` if no change was needed. A file that this process cannot read is left
+/// unchanged.
 pub(crate) fn repair_last_line(
     file: &mut File,
     target: &str,
@@ -60,8 +62,8 @@ pub(crate) fn repair_last_line(
 /// A JSON object with any members.
 type Object = serde_json::Map<String, serde_json::Value>;
 
-/// Returns the start offset of an unterminated last line and its bytes, or no bytes if it is longer
-/// than [`LINE_MAX`]. `None` if the file ends with a line terminator.
+/// Returns the start offset of an unterminated last line, and the bytes of the line unless it is
+/// longer than [`LINE_MAX`]. Returns `None` if the file ends with a line terminator.
 fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>>)>> {
     const PIECE_SIZE: u64 = 4096;
     let first = length.saturating_sub(LINE_MAX);
@@ -86,7 +88,7 @@ fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>
 }
 
 /// Returns the total length of the blocks that are complete after `done` bytes have been written.
-/// `ends` holds the end offsets of the blocks, ascending.
+/// `ends` contains the end offsets of the blocks, in ascending order.
 pub(crate) fn complete_length(
     done: usize,
     mut ends: impl DoubleEndedIterator<Item = usize>,
@@ -94,7 +96,7 @@ pub(crate) fn complete_length(
     ends.rfind(|end| *end <= done).unwrap_or(0)
 }
 
-/// Removes the last `part` bytes of a regular file. They are the beginning of a block that could
+/// Removes the last `part` bytes of a regular file, which are the beginning of a block that could
 /// not be written completely. Does nothing to other files.
 pub(crate) fn truncate_tail(file: &File, part: usize) -> io::Result<()> {
     let about = file.metadata()?;

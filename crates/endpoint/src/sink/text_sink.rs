@@ -12,7 +12,8 @@ pub(crate) trait BlockFormatter: Send {
     fn report(&self, out: &Out) -> Report;
 }
 
-/// A formatter with its output. Output to a terminal is flushed after every batch.
+/// A sink that consists of a formatter and an output. Output to a terminal is flushed after every
+/// batch.
 #[derive(Debug)]
 pub(crate) struct TextSink<F> {
     pub(crate) formatter: F,

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Write as _};
 /// Maximum payload of a message in bytes.
 pub(super) const MESSAGE_PAYLOAD_MAX: usize = 32 * 1024;
 
-/// Writes all bytes; blocks, even if the descriptor is non-blocking. Returns the number of bytes
+/// Writes all bytes. Blocks, even if the descriptor is non-blocking. Returns the number of bytes
 /// written, and the first error.
 pub(super) fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut done = 0;

@@ -1,11 +1,11 @@
 //! `generate`: emits UDP datagrams for experiments, benchmarks and loss tests.
 //!
 //! The source emits Ethernet frames with IPv4 and UDP and valid checksums, from 198.18.0.1 to
-//! 198.19.0.1 (addresses that RFC 2544 reserves for benchmarks). The payload starts at [`SEQUENCE`]
-//! with a 64-bit big-endian sequence number, followed by a pattern. With `seq=yes` each frame is
-//! written and numbered from 0. Otherwise the pool stores one frame per flow, which is emitted
-//! repeatedly, so that a block costs the source only its entry (as in the benchmark of [Th fig.
-//! 5.1]).
+//! 198.19.0.1 (addresses that RFC 2544 reserves for benchmarks). The payload starts at
+//! [`SEQUENCE_OFFSET`] with a 64-bit big-endian sequence number, followed by a pattern. With `seq=yes` every frame is
+//! written to the pool, and frames are numbered from 0. Otherwise the pool stores one frame per
+//! flow, which is emitted repeatedly, so that each block costs the source only an entry (as in the
+//! benchmark of [Th fig. 5.1]).
 
 use crate::{
     Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceProperties, SourceStatus,
@@ -21,7 +21,7 @@ use wire::link::LinkType;
 use wire::{ethernet, ipv4, udp};
 
 /// Offset of the sequence number in a frame, in bytes.
-pub const SEQUENCE: usize = UDP_OFFSET + udp::LENGTH;
+pub const SEQUENCE_OFFSET: usize = UDP_OFFSET + udp::LENGTH;
 
 /// Description of `generate`, the source of artificial UDP datagrams.
 pub const GENERATE: Description = Description {
@@ -42,7 +42,7 @@ delay.",
         Parameter::optional("count", Type::Number { low: 1, high: u64::MAX }, "number of frames"),
         Parameter::named(
             "size",
-            Type::Number { low: SIZE_MIN, high: SIZE_MAX },
+            Type::Number { low: FRAME_SIZE_MIN, high: FRAME_SIZE_MAX },
             "64",
             "size of a frame in bytes",
         ),
@@ -80,10 +80,10 @@ const FIRST_PORT: u16 = 10_000;
 const IP_OFFSET: usize = ethernet::LENGTH;
 const UDP_OFFSET: usize = IP_OFFSET + ipv4::LENGTH_MIN;
 const UDP_CHECKSUM_OFFSET: usize = UDP_OFFSET + udp::CHECKSUM;
-/// Minimum size of an Ethernet frame without its checksum.
-const SIZE_MIN: u64 = 60;
-/// Size of a frame with the largest IPv4 packet.
-const SIZE_MAX: u64 = 65_549;
+/// Minimum size in bytes of an Ethernet frame without the frame check sequence.
+const FRAME_SIZE_MIN: u64 = 60;
+/// Size in bytes of a frame with the longest possible IPv4 packet.
+const FRAME_SIZE_MAX: u64 = 65_549;
 const SECOND_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
@@ -95,10 +95,10 @@ struct Generate {
     numbered: bool,
     origin: u16,
     /// Time at which the first frame was due.
-    started: Option<Time>,
-    /// One frame per flow, contiguous in the pool, for repeated emission; `None` until they are
-    /// written.
-    ready: Option<Extent>,
+    first_due: Option<Time>,
+    /// One frame per flow, contiguous in the pool, for repeated emission; `None` until these frames
+    /// have been written.
+    flow_frames: Option<Extent>,
     given: Amount,
 }
 
@@ -107,7 +107,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let small = |name, otherwise| {
         number(name).and_then(|value| u16::try_from(value).ok()).unwrap_or(otherwise)
     };
-    let size = number("size").unwrap_or(SIZE_MIN).clamp(SIZE_MIN, SIZE_MAX);
+    let size = number("size").unwrap_or(FRAME_SIZE_MIN).clamp(FRAME_SIZE_MIN, FRAME_SIZE_MAX);
     let size = usize::try_from(size).unwrap_or_default();
     Ok(Box::new(Generate {
         template: FrameTemplate::new(size, small("port", 9)),
@@ -116,8 +116,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         rate: number("rate"),
         numbered: opening.arguments.flag("seq"),
         origin: opening.origin,
-        started: None,
-        ready: None,
+        first_due: None,
+        flow_frames: None,
         given: Amount::default(),
     }))
 }
@@ -162,7 +162,7 @@ impl Source for Generate {
 impl Generate {
     /// Returns the number of frames that are due at `now` and have not been emitted.
     fn frames_due(&mut self, now: Time) -> u64 {
-        let started = *self.started.get_or_insert(now);
+        let started = *self.first_due.get_or_insert(now);
         let Some(rate) = self.rate else { return u64::MAX };
         let passed = u128::from(now.saturating_sub(started)) * u128::from(rate);
         let due = passed / u128::from(SECOND_NS) + 1;
@@ -173,21 +173,21 @@ impl Generate {
     fn due_time(&self, number: u64) -> Time {
         let rate = u128::from(self.rate.unwrap_or(SECOND_NS));
         let distance = (u128::from(number) * u128::from(SECOND_NS)).div_ceil(rate);
-        self.started.unwrap_or(0).saturating_add(u64::try_from(distance).unwrap_or(u64::MAX))
+        self.first_due.unwrap_or(0).saturating_add(u64::try_from(distance).unwrap_or(u64::MAX))
     }
 
-    /// Returns true if frames are emitted repeatedly. For this, frames must be unnumbered, and one
-    /// frame of each flow must fit together in a block of the pool.
+    /// Returns true if frames are emitted repeatedly. This requires that frames have no numbers,
+    /// and that one frame of each flow fits into a single block of the pool.
     fn is_repeated(&self, pool: &Pool) -> bool {
         !self.numbered && usize::from(self.flows) * self.template.stride() <= pool.block_max()
     }
 
     /// Emits `number` prepared frames. Returns false if the pool has no memory to prepare them.
     fn emit_repeated(&mut self, intake: &mut Intake<'_>, number: usize) -> bool {
-        let Some(ready) = self.ready.or_else(|| self.write_flow_frames(intake.pool)) else {
+        let Some(ready) = self.flow_frames.or_else(|| self.write_flow_frames(intake.pool)) else {
             return false;
         };
-        self.ready = Some(ready);
+        self.flow_frames = Some(ready);
         let first = flow_of(self.given.blocks, self.flows);
         self.emit_from_array(intake, ready, (first, self.flows), number);
         true
@@ -227,8 +227,8 @@ impl Generate {
         Ok(true)
     }
 
-    /// Emits `number` frames from the `all` frames at `place`, starting with the frame of index
-    /// `first` and wrapping around.
+    /// Emits `number` frames from the array of `all` frames at `place`, starting with index `first`
+    /// and wrapping around at the end.
     fn emit_from_array(
         &mut self,
         intake: &mut Intake<'_>,
@@ -241,7 +241,7 @@ impl Generate {
         let marks = Marks::frame(LinkType::ETHERNET.0, size, size);
         let mut which = first;
         let whole = intake.entry(place, (intake.now, self.origin), marks);
-        let put = intake.put_all((0..number).map(|_| {
+        let put = intake.put_entries((0..number).map(|_| {
             let at = u32::from(which) * stride;
             which = if which + 1 == all { 0 } else { which + 1 };
             Entry { pointer: whole.pointer.within(at, size), ..whole }
@@ -256,18 +256,18 @@ fn flow_of(number: u64, flows: u16) -> u16 {
     u16::try_from(number % u64::from(flows)).unwrap_or(0)
 }
 
-/// A frame that lacks only its source port and sequence number, with the partial checksum of its
-/// other bytes.
+/// A frame in which only the source port and the sequence number are missing, with the partial
+/// checksum of the other bytes.
 #[derive(Debug)]
 struct FrameTemplate {
     frame: Vec<u8>,
-    /// Sum over all constant bytes, with the pseudo header.
-    sum: Sum,
+    /// Checksum of all constant bytes and the pseudo header.
+    constant_sum: Sum,
 }
 
 impl FrameTemplate {
     fn new(size: usize, port: u16) -> Self {
-        let pattern = (SEQUENCE..size).map(|at| u8::try_from(at % 251).unwrap_or(0));
+        let pattern = (SEQUENCE_OFFSET..size).map(|at| u8::try_from(at % 251).unwrap_or(0));
         let mut payload: Vec<u8> = pattern.collect();
         copy_at(&mut payload, 0, &[0; 8]);
         let ends = (SocketAddrV4::new(SOURCE_ADDRESS, 0), SocketAddrV4::new(TARGET_ADDRESS, port));
@@ -275,19 +275,19 @@ impl FrameTemplate {
         let checksum = frame.get(UDP_CHECKSUM_OFFSET..).and_then(<[u8]>::first_chunk).copied();
         let sum =
             Sum::new().with(&(!u16::from_be_bytes(checksum.unwrap_or_default())).to_be_bytes());
-        Self { frame, sum }
+        Self { frame, constant_sum: sum }
     }
 
-    /// Returns the distance between adjacent frames in bytes.
+    /// Returns the distance between the starts of adjacent frames in bytes.
     fn stride(&self) -> usize {
         self.frame.len().next_multiple_of(16)
     }
 
-    /// Writes the frame of a flow with a sequence number to the start of `room`.
+    /// Writes the frame with this flow and sequence number to the start of `room`.
     fn write(&self, room: &mut [u8], flow: u16, sequence: u64) {
         let port = (FIRST_PORT + flow).to_be_bytes();
         let sequence = sequence.to_be_bytes();
-        let sum = match self.sum.with(&port).with(&sequence).checksum() {
+        let sum = match self.constant_sum.with(&port).with(&sequence).checksum() {
             // Zero would mean that there is no checksum (RFC 768).
             0 => u16::MAX,
             sum => sum,
@@ -295,7 +295,7 @@ impl FrameTemplate {
         copy_at(room, 0, &self.frame);
         copy_at(room, UDP_OFFSET, &port);
         copy_at(room, UDP_CHECKSUM_OFFSET, &sum.to_be_bytes());
-        copy_at(room, SEQUENCE, &sequence);
+        copy_at(room, SEQUENCE_OFFSET, &sequence);
     }
 }
 

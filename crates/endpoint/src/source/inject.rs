@@ -1,5 +1,4 @@
-//! `inject`: a source of frames that the embedding program injects, one per call. [SL §6.1, "a
-//! simple DBuf injection routine for legacy drivers"]
+//! `inject`: a source of frames that the embedding program injects, one per call.
 //!
 //! Any thread can inject frames through an [`Injector`]. The source emits them, copied once, with
 //! the time of injection. The injector never blocks. A frame that exceeds the queue limit is
@@ -26,8 +25,8 @@ Reads frames from the program that embeds Streamline as a library. The program c
 frame. At most `queue` bytes wait; a frame without room is dropped and counted as `queue`. The path
 ends when the injector is dropped. The streamline command itself injects nothing.",
     example: "inject driver0 | dport |53 count",
-    state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not("injected frames arrive in one process", WorkerRule::DEFAULT_HINT)
+    state: StateFacts::NONE.with_worker_rule(|_| {
+        WorkerRule::Differs("injected frames arrive in one process", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[
         Parameter::required("name", Type::Text, "name of the injector"),
@@ -67,7 +66,7 @@ struct Queue {
     frames: VecDeque<QueuedFrame>,
     bytes: u64,
     /// Maximum number of queued bytes, set when the source is opened; 0 while no source is open.
-    room: u64,
+    bytes_max: u64,
     offered: Amount,
     refused: u64,
     ended: bool,
@@ -115,12 +114,12 @@ impl Injector {
     pub fn inject_as(&self, frame: &[u8], link: LinkType, time: Time) -> InjectOutcome {
         let length = frame.len() as u64;
         let mut queue = lock(&self.shared.queue);
-        if queue.room == 0 {
+        if queue.bytes_max == 0 {
             return InjectOutcome::NoPath;
         }
         queue.offered.blocks += 1;
         queue.offered.bytes += length;
-        if queue.bytes + length > queue.room || frame.len() > BLOCK_MAX {
+        if queue.bytes + length > queue.bytes_max || frame.len() > BLOCK_MAX {
             queue.refused += 1;
             return InjectOutcome::Dropped;
         }
@@ -161,11 +160,11 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
             .hint("make the `Injector` before the path is built"));
     };
     let mut queue = lock(&shared.queue);
-    if queue.room > 0 {
+    if queue.bytes_max > 0 {
         let why = "another path has it as its source";
         return Err(Failure::new("open", format!("injector {name}"), why));
     }
-    queue.room = opening.arguments.number("queue").unwrap_or_default();
+    queue.bytes_max = opening.arguments.number("queue").unwrap_or_default();
     drop(queue);
     Ok(Box::new(Inject { shared, origin: opening.origin, given: Amount::default() }))
 }
@@ -181,7 +180,7 @@ impl Source for Inject {
             let Some(entry) = self.copy_to_pool(intake, waiting)? else {
                 return Ok(SourceStatus::retry_at(intake.now));
             };
-            intake.put(entry);
+            intake.put_entry(entry);
             self.given.add(entry.pointer.length());
             queue.bytes -= waiting.bytes.len() as u64;
             queue.frames.pop_front();
@@ -195,7 +194,7 @@ impl Source for Inject {
 
     fn counters(&self) -> SourceCounters {
         let queue = lock(&self.shared.queue);
-        let unread = (queue.room == 0).then_some(queue.frames.len() as u64);
+        let unread = (queue.bytes_max == 0).then_some(queue.frames.len() as u64);
         let mut dropped = vec![("queue".into(), Some(queue.refused))];
         dropped.extend(unread.map(|unread| (crate::DropReason::Unread, Some(unread))));
         SourceCounters {
@@ -210,7 +209,7 @@ impl Source for Inject {
     }
 
     fn close(&mut self) {
-        lock(&self.shared.queue).room = 0;
+        lock(&self.shared.queue).bytes_max = 0;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Non-blocking reads from a file or standard input.
 //!
 //! Regular files are read directly. Pipes, terminals and sockets are polled first, so that a read
-//! never blocks the space; a FIFO is opened without waiting for its writer. A regular file is
+//! never blocks the space. A FIFO is opened without waiting for its writer. A regular file is
 //! locked for reading if possible, so that no sink of Streamline overwrites it meanwhile.
 
 use crate::failure::io_failure;
@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 /// Facts about sources that read a file. They tell the planner that the source observes the file.
 pub(super) const READ_FACTS: EndpointFacts = EndpointFacts {
-    observes: Some(|arguments| {
+    observed_source: Some(|arguments| {
         ObservedSource::File(arguments.text("file").unwrap_or_default().to_owned())
     }),
     ..EndpointFacts::NONE
@@ -28,17 +28,17 @@ pub(crate) struct Input {
     file: File,
     target: String,
     /// True if a read may block. This is the case for every input except regular files.
-    waits: bool,
-    /// True if this input holds the file lock. If the shell has locked standard input, that lock is
-    /// not released here.
-    locked: bool,
+    may_block: bool,
+    /// True if this input holds the file lock. If the shell has locked standard input, this input
+    /// does not release the lock.
+    is_locked: bool,
 }
 
 impl Drop for Input {
     /// Unlocks the file explicitly, because a child process between fork and exec still has a copy
     /// of the descriptor, which would hold the lock.
     fn drop(&mut self) {
-        if self.locked {
+        if self.is_locked {
             let _ = self.file.unlock();
         }
     }
@@ -69,7 +69,7 @@ impl Input {
         let file = opened.map_err(|error| io_failure("open", path, &error))?;
         let mut input = Self::from_file(file, path.to_owned())?;
         // A failed lock is ignored: following a file that is still being written is common.
-        input.locked = !input.waits && input.file.try_lock_shared().is_ok();
+        input.is_locked = !input.may_block && input.file.try_lock_shared().is_ok();
         Ok(input)
     }
 
@@ -80,7 +80,7 @@ impl Input {
             let failure = Failure::new("read", target, "it is a directory");
             return Err(failure.hint("name a file in it"));
         }
-        Ok(Self { file, target, waits: !meta.is_file(), locked: false })
+        Ok(Self { file, target, may_block: !meta.is_file(), is_locked: false })
     }
 
     /// Returns the name of the input for messages.
@@ -90,26 +90,26 @@ impl Input {
 
     /// Returns true if a read may block; false for a regular file.
     pub(crate) const fn may_block(&self) -> bool {
-        self.waits
+        self.may_block
     }
 
     /// Returns the read position in a regular file; `None` for other inputs.
     pub(crate) fn position(&self) -> Option<Position> {
         let mut file = &self.file;
-        let read = file.stream_position().ok().filter(|_| !self.waits)?;
+        let read = file.stream_position().ok().filter(|_| !self.may_block)?;
         let size = self.file.metadata().ok()?.len();
         Some(Position { read, size })
     }
 
     /// Returns the descriptor to poll; `None` for a regular file.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.waits.then(|| self.file.as_fd())
+        self.may_block.then(|| self.file.as_fd())
     }
 
-    /// Copies the first bytes of a regular file without moving the read position. Returns the
-    /// number of bytes copied, which is 0 for other inputs.
+    /// Copies the first bytes of a regular file to `room` without moving the read position. Returns
+    /// the number of bytes copied, which is 0 for other inputs.
     pub(crate) fn peek(&self, room: &mut [u8]) -> Result<usize, Failure> {
-        if self.waits {
+        if self.may_block {
             return Ok(0);
         }
         self.file.read_at(room, 0).map_err(|error| io_failure("read", &self.target, &error))
@@ -118,7 +118,7 @@ impl Input {
     /// Reads available bytes without blocking.
     pub(crate) fn read(&mut self, room: &mut [u8]) -> Result<ReadOutcome, Failure> {
         loop {
-            if self.waits && !self.is_ready() {
+            if self.may_block && !self.is_ready() {
                 return Ok(ReadOutcome::Nothing);
             }
             match self.file.read(room) {

@@ -36,7 +36,7 @@ are not part of a frame, so filters that read headers refuse them.",
 const BLOCK_SIZE_TYPE: Type = Type::Size { low: 1, high: BLOCK_MAX as u64 };
 
 /// The catalog entry of `read`.
-pub const ENTRY: SourceEntry = SourceEntry::new(&READ, open).with(super::input::READ_FACTS);
+pub const ENTRY: SourceEntry = SourceEntry::new(&READ, open).with_facts(super::input::READ_FACTS);
 
 /// Returns the effect of `read` with these arguments: lines are records, fixed blocks are bytes.
 fn effect(arguments: &Arguments) -> Effect {
@@ -59,7 +59,7 @@ pub(crate) struct Read {
 /// Boundaries of the next block, at the start of the unread bytes.
 struct BlockBounds {
     length: u32,
-    /// Bytes to consume: the block and its line terminator.
+    /// Number of bytes to consume, including the line terminator.
     consumed: usize,
     flags: Flags,
 }
@@ -139,7 +139,7 @@ impl Read {
             && let Some(next) = self.next_block(rest, pool.block_max(), ended)
         {
             let place = self.feed.extent_of(0, next.length);
-            intake.put(self.entry(intake, place, next.flags));
+            intake.put_entry(self.entry(intake, place, next.flags));
             self.line_begins = next.flags.has(Flags::LAST);
             self.feed.consume(next.consumed);
             rest = rest.get(next.consumed..).unwrap_or_default();

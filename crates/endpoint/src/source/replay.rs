@@ -1,9 +1,9 @@
 //! `replay`: reads the packets of a capture file, at full speed or with the timing of the capture.
 //!
 //! The source reads pcap or pcapng from a file or standard input in pieces directly into the pool.
-//! It emits one block per packet, in place (without a copy), with the capture's timestamp, link
-//! type and length on the wire. If a capture has a fault, all preceding packets are emitted first,
-//! and then the fault is reported with record number and byte offset. [Th §5.3.2 "Source"]
+//! It emits one block per packet, without a copy, with the timestamp, link type and length on the
+//! wire from the capture. If a capture has a fault, all preceding packets are emitted first. The
+//! fault is then reported with its record number and byte offset. [Th §5.3.2 "Source"]
 
 mod links;
 
@@ -45,7 +45,7 @@ const SPEED_TYPE: Type = Type::Factor { or: "max" };
 /// The catalog entry of `replay`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&REPLAY, open)
     .with_links(links::declared_link_types)
-    .with(super::input::READ_FACTS);
+    .with_facts(super::input::READ_FACTS);
 
 #[derive(Debug)]
 struct Replay {
@@ -54,13 +54,13 @@ struct Replay {
     schedule: ReplaySchedule,
     origin: u16,
     given: Amount,
-    /// The next packet, which has been parsed but is not due yet.
+    /// The next packet, which has been parsed and is not due yet.
     pending: Option<Packet>,
     /// A fault of the capture, which the next `produce` reports.
-    broken: Option<Failure>,
+    fault: Option<Failure>,
     /// Number of bytes that the reader needs for the next record, if the current piece ends within
-    /// that record.
-    wanted: Option<usize>,
+    /// this record.
+    wanted_bytes: Option<usize>,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
@@ -73,7 +73,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 
 impl Source for Replay {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
-        if let Some(failure) = self.broken.take() {
+        if let Some(failure) = self.fault.take() {
             return Err(failure);
         }
         let before = self.given.blocks;
@@ -81,7 +81,7 @@ impl Source for Replay {
         let gave = self.given.blocks > before;
         match outcome {
             Err(failure) if gave => {
-                self.broken = Some(failure);
+                self.fault = Some(failure);
                 Ok(SourceStatus::Blocks)
             }
             Ok(SourceStatus::Wait { .. }) if gave => Ok(SourceStatus::Blocks),
@@ -117,29 +117,29 @@ impl Replay {
             origin,
             given: Amount { blocks: 0, bytes: 0 },
             pending: None,
-            broken: None,
-            wanted: None,
+            fault: None,
+            wanted_bytes: None,
         }
     }
 
     fn emit_packets(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         loop {
-            if let Some(wanted) = self.wanted
+            if let Some(wanted) = self.wanted_bytes
                 && let Some(given) = self.refill(intake, wanted)?
             {
                 return Ok(given);
             }
             let before = self.given.blocks;
-            self.wanted = self.emit_from_piece(intake)?;
-            if self.wanted.is_some() && self.given.blocks == before {
+            self.wanted_bytes = self.emit_from_piece(intake)?;
+            if self.wanted_bytes.is_some() && self.given.blocks == before {
                 continue;
             }
-            if self.wanted.is_some() {
+            if self.wanted_bytes.is_some() {
                 // The next piece may reuse this memory after the pass.
                 self.feed.release_piece(intake.pool);
             }
             return Ok(match &self.pending {
-                Some(packet) if self.wanted.is_none() && intake.room() > 0 => {
+                Some(packet) if self.wanted_bytes.is_none() && intake.room() > 0 => {
                     let until = Some(self.schedule.due_time(packet.time_ns, intake.now));
                     SourceStatus::Wait { until, readable: false }
                 }
@@ -172,7 +172,7 @@ impl Replay {
                 self.pending = Some(packet);
                 break;
             }
-            intake.put(self.entry(intake, &packet));
+            intake.put_entry(self.entry(intake, &packet));
             self.feed.consume(packet.consumed);
             rest = rest.get(packet.consumed..).unwrap_or_default();
         }
@@ -215,7 +215,7 @@ struct ReplaySchedule {
     /// Speed in millionths of the capture's original speed; `None` means that packets are not
     /// delayed.
     factor: Option<u64>,
-    /// Timestamp of the first packet, and the time on the path's clock at which that packet was
+    /// Timestamp of the first packet, and the time on the path's clock at which this packet was
     /// emitted.
     started: Option<(Time, Time)>,
 }
@@ -245,7 +245,8 @@ impl ReplaySchedule {
     }
 }
 
-/// Rejects a file that is not a capture before the source is created.
+/// Checks the beginning of a file, so that a file that is not a capture is rejected before the
+/// source is created.
 fn check_beginning(input: &Input) -> Result<(), Failure> {
     let mut first = [0; 4096];
     let count = input.peek(&mut first)?;
@@ -279,7 +280,8 @@ fn capture_failure(target: &str, fault: &CaptureFault) -> Failure {
     failure.hint(format!("`{program} FILE | streamline 'replay - | …'`"))
 }
 
-/// Guesses the format of a file that is not a capture from its first bytes; `None` if unknown.
+/// Guesses the format of a file that is not a capture from the file's first bytes. Returns `None`
+/// if the format is unknown.
 fn guess_format(first: &[u8]) -> Option<&'static str> {
     const KNOWN_FORMATS: &[(&[u8], &str)] = &[
         (b"\x7fELF", "a program"),

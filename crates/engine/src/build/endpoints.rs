@@ -58,7 +58,7 @@ impl EndpointContext<'_> {
         self.extras.steps.announce(Resource::Descriptor, name)?;
         let own = self.settings.sources.iter().find(|entry| entry.description.name == name);
         let entry = own
-            .or_else(|| endpoint::catalog::source(name))
+            .or_else(|| endpoint::catalog::find_source(name))
             .ok_or_else(|| missing_entry_error("source", name))?;
         let source = (entry.open)(&self.opening_of(id, used)).map_err(failure_at(id))?;
         Ok(Operator::Source(SourceOperator::new(source)))
@@ -75,8 +75,8 @@ impl EndpointContext<'_> {
         if let RecordMode::Play(replay) = &self.extras.record_mode {
             return Ok(recorded_halves(replay, self.ids.nodes[id.0], used, stands));
         }
-        let entry =
-            endpoint::catalog::process(name).ok_or_else(|| missing_entry_error("program", name))?;
+        let entry = endpoint::catalog::find_process(name)
+            .ok_or_else(|| missing_entry_error("program", name))?;
         (entry.start)(&self.opening_of(id, used), stands).map_err(failure_at(id))
     }
 
@@ -126,7 +126,7 @@ impl EndpointContext<'_> {
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
         self.extras.steps.announce(Resource::Descriptor, name)?;
         let entry = own
-            .or_else(|| endpoint::catalog::sink(name))
+            .or_else(|| endpoint::catalog::find_sink(name))
             .ok_or_else(|| missing_entry_error("sink", name))?;
         let sink = (entry.open)(&opening).map_err(failure_at(id))?;
         Ok(Operator::Sink(SinkOperator::new(sink)))

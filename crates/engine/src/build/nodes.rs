@@ -113,7 +113,7 @@ impl Builder<'_> {
                 let arguments =
                     arguments.with_seed(self.extras.record_mode.seed(self.node_number(id)));
                 let arguments = arguments.as_fallback(self.is_in_kernel(id));
-                let arguments = arguments.with_numbers(self.session_numbers(id));
+                let arguments = arguments.with_session_numbers(self.session_numbers(id));
                 let made = make(&match copy {
                     Some((number, of)) => arguments.for_replica(number, of),
                     None => arguments,

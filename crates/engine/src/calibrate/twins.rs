@@ -58,7 +58,7 @@ fn editing_cost(description: &Description) -> Result<f64> {
         &load_program(ProgramKind::Xdp, &[Insn::mov(R0, XDP_PASS), Insn::exit()])?,
         (SINGLE_RUN, SINGLE_RUN_CALLS),
     )?;
-    measure_cost(description, &Attach { takes: true, ..Attach::observing("") })
+    measure_cost(description, &Attach { redirects: true, ..Attach::observing("") })
         .map(|ns| ns - empty_program_ns)
 }
 
@@ -90,14 +90,15 @@ fn min_round_ns(program: &Program, (repeat, min_round_ns): (u32, usize)) -> Resu
 /// this point.
 fn measure_cost(description: &Description, at: &Attach) -> Result<f64> {
     let shown = example_words(description).map(|(_, own)| own.to_owned());
-    let examined = description.examined.iter().map(|given| format!("{} {given}", description.name));
+    let examined =
+        description.twin_test_arguments.iter().map(|given| format!("{} {given}", description.name));
     let mut last = "its example does not show it".to_owned();
     for own in shown.into_iter().chain(examined) {
         match chain_program(
             &[(description, &parse_arguments(description, &own)?)],
             target(at, false),
         ) {
-            Ok(program) => return loaded_program_cost(&program, at.takes),
+            Ok(program) => return loaded_program_cost(&program, at.redirects),
             Err((_, why)) => last = why,
         }
     }

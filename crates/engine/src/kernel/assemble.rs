@@ -140,7 +140,7 @@ impl Emitter<'_> {
             s.arm(|s, next| {
                 s.catch_unsure(|s, _| {
                     s.arm(|s, fragment| {
-                        flows::gate(arguments, s, fragment, next)?;
+                        flows::emit_gate(arguments, s, fragment, next)?;
                         s.arm(|s, elsewhere| {
                             s.only_unmarked(mark, elsewhere);
                             s.mark(mark, true);

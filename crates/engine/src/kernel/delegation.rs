@@ -217,7 +217,7 @@ impl Points {
             return Err(refused(first, why));
         };
         let source = planned.sources.first().copied().unwrap_or(first);
-        if planned.attach.takes {
+        if planned.attach.redirects {
             let why = "taking frames from the host needs a separate program, which the daemon does \
                        not run for other users";
             return Err(refused(source, why.to_owned()));

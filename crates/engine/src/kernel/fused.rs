@@ -488,7 +488,7 @@ pub(super) fn is_same_filter(one: (&Member<'_>, usize), other: (&Member<'_>, usi
 /// Returns true if two requests can share the filter: the filters are identical, and neither has
 /// state through which it would affect the other.
 fn is_shareable(one: &Use, other: &Use) -> bool {
-    let same = one.description.is(other.description);
+    let same = one.description.is_same_entry(other.description);
     // Two requests that send a frame mean two frames.
     let plain = is_stateless(one.description) && one.endpoint.outlet.is_none();
     same && one.arguments == other.arguments && plain

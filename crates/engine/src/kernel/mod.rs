@@ -158,12 +158,12 @@ impl Kernel {
         let asked = wanted.request();
         let place = AttachPoint::find(&planned.attach)
             .map_err(|why| attach_build_error(why, asked.source))?;
-        if planned.attach.flows && !wanted.opening.force {
+        if planned.attach.only_matching_flows && !wanted.opening.force {
             let spared = endpoint::source::rx::take::check_own_connection(wanted.opening.arguments);
             spared.map_err(|failure| BuildError::Outside { node: asked.source, failure })?;
         }
         let timing = timed.then(Timing::enable).flatten();
-        let (handle, gives): AttachedSource = match planned.attach.takes {
+        let (handle, gives): AttachedSource = match planned.attach.redirects {
             true => redirecting::build(wanted, &asked.tree(), (asked.source, &place))?,
             false => wanted.open_source(wanted.host.attach(&asked)?, place.clone(), Vec::new()),
         };
@@ -239,16 +239,16 @@ impl<'p> KernelInputs<'p> {
         let tree = self.request().tree();
         let ways = behind_tag.iter().zip(&tree.exits);
         let edges =
-            ways.map(|(behind_tag, exit)| Edge { behind_tag: *behind_tag, sink: exit.sink });
+            ways.map(|(behind_tag, exit)| Edge { starts_after_tag: *behind_tag, sink: exit.sink });
         let gives = KernelSource::new(KernelSourceParts {
             rings,
             doorbell: bell,
             attachment: Arc::new(RequestHistory { held: Arc::clone(&held), before }),
-            place,
+            attach_point: place,
             edges: edges.collect(),
             origin: self.origin,
             wait_ns: self.planned.ring.signal_ns.min(DOORBELL_NS_MAX),
-            loses: loses_kernel_exit(),
+            loses_frame: loses_kernel_exit(),
         });
         (held, Box::new(gives))
     }
@@ -306,7 +306,7 @@ impl KernelRequest<'_> {
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
         let shape = rings_layout(planned, tree.sink_count(), asked)?;
         let share = Share::of_request(graph);
-        if share != Share::User && planned.attach.own {
+        if share != Share::User && planned.attach.own_sockets {
             let why = format!(
                 "packets of your own sockets are visible to you alone: leave `--share={share}` out"
             );
@@ -416,7 +416,7 @@ fn rings_layout(
     let ring = &planned.ring;
     let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;
     let (seats, part) =
-        if planned.attach.own { (user_sockets::REGIONS_PER_CPU, 2) } else { (1, 1) };
+        if planned.attach.own_sockets { (user_sockets::REGIONS_PER_CPU, 2) } else { (1, 1) };
     let cpus = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(seats);
     let least = 2 * ring.record_max.next_power_of_two();
     let bytes = match asked {

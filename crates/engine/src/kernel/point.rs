@@ -160,7 +160,8 @@ impl Points {
         nth: usize,
     ) -> Result<Arc<Point>, AttachError> {
         let place = AttachPoint::find(attach)?;
-        let sockets = if attach.own { Some(Sockets::open(&place, owner, None)?) } else { None };
+        let sockets =
+            if attach.own_sockets { Some(Sockets::open(&place, owner, None)?) } else { None };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|point| point.strong_count() > 0);
         let here = |point: &Arc<Point>| {

@@ -167,13 +167,13 @@ impl ProgramInputs<'_> {
     }
 
     fn load(&self, making: &LoadArguments<'_>) -> Result<(ebpf::Program, Loaded), KernelRefusal> {
-        let tags = making.asks.map(|asks| asks.function);
+        let tags = making.tag_lookup.map(|asks| asks.function);
         let code = self.assemble(tags)?.program;
         let how = LoadOptions {
             kind: ProgramKind::Xdp,
             license: if tags.is_some() { License::MitOrGpl } else { License::ApacheOrMit },
-            fragments: making.fragments,
-            device: making.asks.map(|asks| asks.interface),
+            fragments: making.accepts_fragments,
+            device: making.tag_lookup.map(|asks| asks.interface),
         };
         // The program has no doorbell; the counters' map fills its slot.
         let given = [self.counters.as_fd(), self.counters.as_fd(), making.sockets.as_fd()];

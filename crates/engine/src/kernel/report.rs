@@ -14,7 +14,7 @@ use crate::described::counts;
 use endpoint::sink::offloaded::offloaded_sink;
 use endpoint::source::kernel::ArcCounts;
 use endpoint::{DropReason, SourceCounters};
-use filter::{Amount, Counts, Filter, FilterKind, Holds, MovedSession, PRIVATE};
+use filter::{Amount, Counts, Filter, FilterKind, Holds, MovedSession, PRIVATE_KEY};
 use pipeline::graph::{NodeId, Use};
 use runtime::counters::{ExitEdge, KernelCounts};
 use runtime::ledger::{Edge, EdgeKind};
@@ -353,9 +353,9 @@ fn format_left_frames(left: [u64; LeftReason::ALL.len()]) -> Option<String> {
 /// Restores a twin's state in the user implementation.
 fn restore_state(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
     if let (Some(bytes), Some(state)) = (kept, filter.state()) {
-        let moved = MovedSession { key: PRIVATE, bytes: bytes.clone(), held: Vec::new() };
+        let moved = MovedSession { key: PRIVATE_KEY, bytes: bytes.clone(), held: Vec::new() };
         // The conformance test of twins ensures that both use one layout.
-        let put = state.put(moved, &mut Holds::new(0, 0));
+        let put = state.put_session(moved, &mut Holds::new(0, 0));
         debug_assert!(put.is_ok(), "{put:?}");
     }
     filter

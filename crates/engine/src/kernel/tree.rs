@@ -68,7 +68,7 @@ impl RequestTree {
     pub(crate) fn new(planned: &Planned, graph: &Graph, ours: impl Fn(NodeId) -> bool) -> Self {
         let mut kept = vec![None; planned.steps.len()];
         let mut sources = planned.sources.iter().copied().filter(|id| ours(*id));
-        let gate = sources.next().filter(|_| planned.attach.flows);
+        let gate = sources.next().filter(|_| planned.attach.only_matching_flows);
         let mut tree = Self { gate, ..Self::default() };
         for (number, step) in planned.steps.iter().enumerate() {
             let nodes: Vec<NodeId> = step.nodes.iter().copied().filter(|id| ours(*id)).collect();

@@ -12,7 +12,7 @@ pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     graph
         .ids()
         .filter_map(|(id, node)| Some((id, node.filter()?)))
-        .filter(|(_, used)| used.description.kind == FilterKind::Source || used.endpoint.process)
+        .filter(|(_, used)| used.description.kind == FilterKind::Source || used.endpoint.is_program)
 }
 
 /// The origins of a path, and the source of each origin.

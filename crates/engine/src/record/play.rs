@@ -160,7 +160,7 @@ const OTHER_LOSS_LOCATIONS: &[&str] = &["socket", "queue", "lapped", "not copied
 
 fn loss_location(place: &str) -> DropReason {
     let known = || OTHER_LOSS_LOCATIONS.iter().find(|known| **known == place).copied();
-    DropReason::read(place).unwrap_or_else(|| known().unwrap_or("elsewhere").into())
+    DropReason::from_text(place).unwrap_or_else(|| known().unwrap_or("elsewhere").into())
 }
 
 /// A stand-in for a source during a replay. Its blocks come from the recording, so it is never

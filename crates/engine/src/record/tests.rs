@@ -140,7 +140,7 @@ fn capture_packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
     let text = format!("replay {} | print", path.display());
     let (graph, _) = pipeline::read_request(&text, &crate::registry::MachineRegistry::Local);
     let used = graph.ids().find_map(|(_, node)| node.filter()).unwrap();
-    let entry = endpoint::catalog::source("replay").unwrap();
+    let entry = endpoint::catalog::find_source("replay").unwrap();
     let form = filter::Form::Bytes;
     let opening = endpoint::Opening { form, ..endpoint::Opening::new(&used.arguments) };
     let mut source = (entry.open)(&opening).unwrap();

@@ -254,7 +254,7 @@ fn write_messages(
 
 fn refused(target: &str, error: &std::io::Error) -> Failure {
     let failure =
-        Failure::new("record into", target, reason_text(error)).errno(error.raw_os_error());
+        Failure::new("record into", target, reason_text(error)).with_errno(error.raw_os_error());
     match error.kind() {
         ErrorKind::AlreadyExists => failure.hint("a record replaces nothing: name a new file"),
         _ => failure,

@@ -180,7 +180,7 @@ fn build_space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), S
     let description = MachineRegistry::Local.find(&wanted.name).ok_or_else(missing)?;
     let make = description.user.ok_or_else(missing)?;
     let arguments = wanted.arguments(description).with_compiler(MachineRegistry::Local.compiler());
-    let arguments = arguments.with_keys(MachineRegistry::Local.keys());
+    let arguments = arguments.with_key_reader(MachineRegistry::Local.keys());
     let filter = make(&arguments).map_err(|mistake| mistake.to_string())?;
     let (nodes, shape) = assemble_space(wanted, description, filter, streams);
     let told = |error: &dyn std::fmt::Display| error.to_string();

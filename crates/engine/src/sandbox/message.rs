@@ -51,7 +51,7 @@ impl FilterSpec {
             }
         }
         let FilterContext { asked, seed, numbers, .. } = &self.about;
-        arguments.with_classes(asked.clone()).with_seed(*seed).with_numbers(*numbers)
+        arguments.with_classes(asked.clone()).with_seed(*seed).with_session_numbers(*numbers)
     }
 }
 

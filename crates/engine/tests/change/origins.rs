@@ -34,7 +34,7 @@ impl Sink for SourceNameSink {
 }
 
 fn test_settings() -> Settings {
-    let description = endpoint::catalog::sink("pcap").expect("it is there").description;
+    let description = endpoint::catalog::find_sink("pcap").expect("it is there").description;
     let entry = SinkEntry::new(description, |opening| {
         let file = opening.arguments.text("file").unwrap_or_default();
         Ok(Box::new(SourceNameSink(file.to_owned(), opening.origins.clone())))

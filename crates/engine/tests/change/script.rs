@@ -54,7 +54,7 @@ impl Source for Script {
             let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
             // A constant time, so that no timeout of a session filter ever expires.
             let context = BlockMetadata { time: 1, ..BlockMetadata::default() };
-            intake.put(Entry::new(pointer, context, Marks::frame(1, length, length)));
+            intake.put_entry(Entry::new(pointer, context, Marks::frame(1, length, length)));
             self.given.add(length);
             self.next += 1;
         }
@@ -134,8 +134,8 @@ pub(crate) fn run_with_act(
     *FRAMES.lock().expect("no panic") = frames;
     GATE_POSITION.store(gate, Ordering::Release);
     OUTPUT.lock().expect("no panic").clear();
-    let source = endpoint::catalog::source("generate").expect("it is there").description;
-    let sink = endpoint::catalog::sink("pcap").expect("it is there").description;
+    let source = endpoint::catalog::find_source("generate").expect("it is there").description;
+    let sink = endpoint::catalog::find_sink("pcap").expect("it is there").description;
     let open: fn(&endpoint::Opening<'_>) -> Result<Box<dyn Source>, Failure> =
         |_| Ok(Box::new(Script { next: 0, given: Amount::default() }));
     let settings = Settings {

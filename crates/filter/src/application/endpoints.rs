@@ -10,7 +10,7 @@ use wire::record::{Field, Writer};
 /// Maximum length of a formatted name or address in bytes. Longer text is truncated.
 const TEXT_MAX: usize = 1024;
 
-/// The two endpoints of a connection or datagram: the client's and the server's address and port.
+/// Addresses and ports of the client and the server of a connection or datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Endpoints {
     client: (IpAddr, u16),
@@ -20,7 +20,7 @@ pub(super) struct Endpoints {
 impl Endpoints {
     /// Reads the endpoints from the headers of a block's frame. `backward` means that the server
     /// sent the frame. Returns `None` for a block without a frame.
-    pub(super) fn of(mut block: Block<'_>, backward: bool) -> Option<Self> {
+    pub(super) fn from_block(mut block: Block<'_>, backward: bool) -> Option<Self> {
         if !block.marks.is_frame() || block.pointer.is_hole() {
             return None;
         }
@@ -34,7 +34,7 @@ impl Endpoints {
         })
     }
 
-    /// Writes addresses and ports.
+    /// Writes the known addresses and ports as fields of a description.
     pub(super) fn write(&self, writer: &mut Writer<'_>) {
         write_address(writer, Field::Client, self.client.0);
         writer.number(Field::ClientPort, self.client.1.into());

@@ -1,14 +1,14 @@
 //! `ssh`, `rtsp`, `mpeg`, `telnet`: recognize the protocol of a connection, message or datagram by
 //! its first bytes.
 //!
-//! Input: the output of `tcp`, `udp` or `http`. Output: the same blocks. The class is yes from the
-//! block that contains the deciding byte on; since nothing is held, earlier blocks have no class
-//! (`undecided`). A match in one direction identifies the connection in both. [SL §4.2, `tcp | http
-//! + ssh + rtsp | inspect`, `mpeg +* !http`]
+//! Input: the output of `tcp`, `udp` or `http`. Output: the same blocks. Blocks have the class yes
+//! from the deciding byte on. Earlier blocks have no class (`undecided`), since the filter holds
+//! nothing. A match in one direction identifies both directions of a connection. [SL §4.2, `tcp |
+//! http + ssh + rtsp | inspect`, `mpeg +* !http`]
 //!
-//! A signature is a list of patterns and the number of bytes to search. The state between blocks is
-//! that of one automaton ([`crate::automaton`]), so that segmentation does not matter. The sources
-//! name these filters but give no signatures.
+//! A signature is a list of patterns and the number of bytes to search. Between blocks the filter
+//! stores the state of an automaton ([`crate::automaton`]), so that the result does not depend on
+//! the segmentation. The papers name these filters but give no signatures.
 
 use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::layers;
@@ -29,7 +29,7 @@ Reasons for no class: `undecided` (too few bytes so far), `not recognised` (anot
 first bytes were not observed).",
     example: "replay web.pcap | tcp | ssh | count",
     user: Some(|arguments| make_filter(arguments, &SSH_SIGNATURE)),
-    ..RECOGNISER
+    ..RECOGNIZER_DEFAULTS
 };
 
 /// Catalog entry of `rtsp`, which recognizes RTSP by its request and status lines.
@@ -45,7 +45,7 @@ Reasons for no class: `undecided` (too few bytes so far), `not recognised` (anot
 first bytes were not observed).",
     example: "replay web.pcap | tcp | rtsp | count",
     user: Some(|arguments| make_filter(arguments, &RTSP_SIGNATURE)),
-    ..RECOGNISER
+    ..RECOGNIZER_DEFAULTS
 };
 
 /// Catalog entry of `mpeg`, which recognizes MPEG transport, program and elementary streams.
@@ -70,7 +70,7 @@ first bytes were not observed).",
         Form::Bytes,
     ]),
     user: Some(|arguments| make_filter(arguments, &MPEG_SIGNATURE)),
-    ..RECOGNISER
+    ..RECOGNIZER_DEFAULTS
 };
 
 /// Catalog entry of `telnet`, which recognizes telnet by its option negotiation.
@@ -87,11 +87,11 @@ Reasons for no class: `undecided` (too few bytes so far), `not recognised` (anot
 first bytes were not observed).",
     example: "replay web.pcap | tcp | telnet | count",
     user: Some(|arguments| make_filter(arguments, &TELNET_SIGNATURE)),
-    ..RECOGNISER
+    ..RECOGNIZER_DEFAULTS
 };
 
 /// Fields common to the four catalog entries.
-const RECOGNISER: Description = Description {
+const RECOGNIZER_DEFAULTS: Description = Description {
     kind: FilterKind::Classification,
     input_forms: Forms::of(&[Form::Stream, Form::Message, Form::Record, Form::Bytes]),
     reads: ReadDepth::All,
@@ -107,25 +107,25 @@ const RECOGNISER: Description = Description {
     ..Description::EMPTY
 };
 
-const UNDECIDED: Reason = RECOGNISER.reason("undecided");
-const NOT_RECOGNISED: Reason = RECOGNISER.reason("not recognised");
-const EVICTED: Counter = RECOGNISER.counter("evicted sessions");
+const UNDECIDED: Reason = RECOGNIZER_DEFAULTS.reason("undecided");
+const NOT_RECOGNIZED: Reason = RECOGNIZER_DEFAULTS.reason("not recognised");
+const EVICTED_SESSIONS: Counter = RECOGNIZER_DEFAULTS.counter("evicted sessions");
 
-/// The signature of a protocol: patterns, and how far they are searched.
+/// The signature of a protocol: patterns, and the number of bytes to search.
 struct Signature {
-    /// Patterns that the first bytes of either end are searched for.
-    first: &'static [&'static str],
-    /// Patterns that only the server's first bytes are searched for.
-    server: &'static [&'static str],
-    /// Number of bytes, from the start of a direction, that are searched.
+    /// Patterns searched for in the first bytes of both ends.
+    either_end: &'static [&'static str],
+    /// Patterns searched for only in the server's first bytes.
+    server_only: &'static [&'static str],
+    /// Number of bytes searched from the start of a direction.
     search_max: u32,
 }
 
 /// The version line of SSH (RFC 4253 §4.2). A server may send other lines first; if one of them
 /// begins like HTTP, the connection is not SSH.
 const SSH_SIGNATURE: Signature = Signature {
-    first: &[r"\ASSH-[12]\.[0-9]{1,2}-[!-~]"],
-    server: &[concat!(
+    either_end: &[r"\ASSH-[12]\.[0-9]{1,2}-[!-~]"],
+    server_only: &[concat!(
         r"\A(?:(?:[^\nHS][^\n]*|H[^\nT][^\n]*|S[^\nS][^\n]*|[HS])?\n)+",
         r"SSH-[12]\.[0-9]{1,2}-[!-~]"
     )],
@@ -135,11 +135,11 @@ const SSH_SIGNATURE: Signature = Signature {
 /// Requests and responses of RTSP (RFC 2326 §6.1, §7.1; RFC 7826 §7.1, §8.1). Leading empty lines
 /// are ignored, as in HTTP.
 const RTSP_SIGNATURE: Signature = Signature {
-    first: &[
+    either_end: &[
         r"\A(?:\r?\n)*[A-Z][A-Z_]{2,31} [^\x00-\x20]+ RTSP/[12]\.[0-9]\r?\n",
         r"\A(?:\r?\n)*RTSP/[12]\.[0-9] [1-6][0-9]{2}[ \r\n]",
     ],
-    server: &[],
+    server_only: &[],
     search_max: 4096,
 };
 
@@ -147,18 +147,18 @@ const RTSP_SIGNATURE: Signature = Signature {
 /// that neither MPEG audio (FF FB) nor UTF-16 (FF FE) is mistaken for a negotiation; a second
 /// command confirms it.
 const TELNET_SIGNATURE: Signature = Signature {
-    first: &[concat!(
+    either_end: &[concat!(
         r"\A[\r\n]*\xff[\xfb-\xfe][\x00-\x31\x8a-\x8c][\x07-\x0d\x1b\x20-\x7e]*",
         r"\xff(?:[\xf0-\xfa]|[\xfb-\xfe][\x00-\x31\x8a-\x8c])"
     )],
-    server: &[],
+    server_only: &[],
     search_max: 512,
 };
 
 /// MPEG packets and packs (ISO/IEC 13818-1), and MPEG start codes (ISO/IEC 11172-2, 13818-2,
 /// 14496-2, 14496-10).
 const MPEG_SIGNATURE: Signature = Signature {
-    first: &[
+    either_end: &[
         concat!(
             r"(?s)\A(?:HTTP/1\.[01] 2[0-9]{2}[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n",
             // The length of the first chunk.
@@ -183,31 +183,32 @@ const MPEG_SIGNATURE: Signature = Signature {
         // Video of MPEG-1 and MPEG-2 in RTP: a header of four bytes, then a start code.
         r"(?s)\A\x80[\x20\xa0].{14}\x00\x00\x01[\x00-\xaf\xb3\xb8]",
     ],
-    server: &[],
+    server_only: &[],
     search_max: 16_384,
 };
 
+/// Compiles the signature and creates the filter.
 fn make_filter(arguments: &Arguments, signature: &'static Signature) -> Result<Filter, Mistake> {
     /// Maximum size of an automaton in bytes; every signature above needs less.
     const SIZE_MAX: usize = 4 << 20;
     let compiled = |patterns: &[&str]| {
         let patterns: Vec<&[u8]> = patterns.iter().map(|pattern| pattern.as_bytes()).collect();
         let automaton =
-            Automaton::new(&patterns, CompileOptions { size: SIZE_MAX, anchored: true });
-        automaton.map_err(|wrong| wrong.mistake("sessions"))
+            Automaton::new(&patterns, CompileOptions { size_max: SIZE_MAX, is_anchored: true });
+        automaton.map_err(|wrong| wrong.into_mistake("sessions"))
     };
-    let Signature { first, server, .. } = signature;
+    let Signature { either_end: first, server_only: server, .. } = signature;
     let own = (!server.is_empty()).then(|| compiled(&[*first, *server].concat()));
-    Ok(Filter::classify(Recogniser {
+    Ok(Filter::classify(Recognizer {
         any: compiled(first)?,
         server: own.transpose()?,
         search_max: signature.search_max,
-        most: arguments.count("sessions"),
+        most: arguments.usize_number("sessions"),
         sessions: Sessions::default(),
     }))
 }
 
-struct Recogniser {
+struct Recognizer {
     any: Automaton,
     /// Automaton for bytes from the server; `None` if both ends use the same patterns.
     server: Option<Automaton>,
@@ -232,19 +233,19 @@ struct SessionVerdicts {
 struct TextVerdict {
     state: MatchState,
     /// Number of bytes searched.
-    seen: u32,
-    /// [`YES`], [`NO`], or 0 while undecided.
+    searched_bytes: u32,
+    /// [`VERDICT_YES`], [`VERDICT_NO`], or 0 while undecided.
     verdict: u16,
     /// Nonzero if the text is a message; its verdict does not apply to the other direction.
-    message: u8,
+    is_message: u8,
     /// Nonzero once the text has ended. Its verdict still applies to the other direction.
-    ended: u8,
+    has_ended: u8,
 }
 
 /// [`TextVerdict::verdict`] of a text that matched the signature.
-const YES: u16 = 1;
+const VERDICT_YES: u16 = 1;
 /// [`TextVerdict::verdict`] of a text that cannot match any more.
-const NO: u16 = 2;
+const VERDICT_NO: u16 = 2;
 
 impl Session for SessionVerdicts {}
 
@@ -255,23 +256,25 @@ impl SessionVerdicts {
     }
 }
 
-impl Classify for Recogniser {
+impl Classify for Recognizer {
     const SETS_MARKS: bool = false;
 
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let piece = TextPiece::of(block);
+        let piece = TextPiece::from_block(block);
         let verdict = match piece.session {
             None => {
                 let mut side = TextVerdict::default();
-                self.search(&mut side, piece, payload(block).bytes());
+                self.search(&mut side, piece, narrow_to_payload(block).bytes());
                 side.verdict
             }
-            Some(session) => self.search_session(session, piece, payload(block).bytes(), cx),
+            Some(session) => {
+                self.search_session(session, piece, narrow_to_payload(block).bytes(), cx)
+            }
         };
         match verdict {
-            YES => Class::YES,
-            NO => cx.absent(NOT_RECOGNISED),
+            VERDICT_YES => Class::YES,
+            VERDICT_NO => cx.absent(NOT_RECOGNIZED),
             _ => cx.absent(UNDECIDED),
         }
     }
@@ -281,10 +284,10 @@ impl Classify for Recogniser {
     }
 }
 
-/// Narrows the view of a block from `ip` from the transport header to the payload after it. Returns
-/// other blocks unchanged.
+/// Returns the payload of a block from `ip`: the part of the view after the transport header.
+/// Returns other blocks unchanged.
 #[inline]
-fn payload<'a>(block: &Block<'a>) -> Block<'a> {
+fn narrow_to_payload<'a>(block: &Block<'a>) -> Block<'a> {
     let Marks { view, transport, .. } = block.marks;
     if !block.marks.is_frame() || transport == Marks::UNKNOWN || view != transport.into() {
         return *block;
@@ -301,8 +304,8 @@ fn payload<'a>(block: &Block<'a>) -> Block<'a> {
     }
 }
 
-impl Recogniser {
-    /// Returns the verdict after this piece of a text of several blocks.
+impl Recognizer {
+    /// Returns the verdict after this piece of a text that spans several blocks.
     fn search_session(
         &mut self,
         session: u64,
@@ -311,52 +314,57 @@ impl Recogniser {
         cx: &mut ClassifyContext<'_>,
     ) -> u16 {
         let evicted = self.sessions.make_room(session, self.most);
-        cx.count(EVICTED, evicted.is_some().into());
-        let mut known = *self.sessions.of(session);
+        cx.count(EVICTED_SESSIONS, evicted.is_some().into());
+        let mut known = *self.sessions.get_or_create(session);
         let fingerprint =
-            self.automaton(true).fingerprint() ^ self.any.fingerprint().rotate_left(1);
+            self.automaton_for(true).fingerprint() ^ self.any.fingerprint().rotate_left(1);
         if known.fingerprint != fingerprint {
             known = SessionVerdicts { fingerprint, ..SessionVerdicts::default() };
         }
         let (side, other) = known.text_verdicts(piece.backward);
-        if piece.begins {
-            *side = TextVerdict { message: piece.described.into(), ..TextVerdict::default() };
+        if piece.is_first {
+            *side =
+                TextVerdict { is_message: piece.is_description.into(), ..TextVerdict::default() };
         }
-        let apart = side.message | other.message != 0;
-        if side.verdict == 0 && (apart || other.verdict != YES) {
+        let apart = side.is_message | other.is_message != 0;
+        if side.verdict == 0 && (apart || other.verdict != VERDICT_YES) {
             self.search(side, piece, bytes);
         }
-        let verdict = if !apart && other.verdict == YES { YES } else { side.verdict };
-        if piece.ends {
+        let verdict =
+            if !apart && other.verdict == VERDICT_YES { VERDICT_YES } else { side.verdict };
+        if piece.is_last {
             let verdict = if apart { 0 } else { side.verdict };
-            *side = TextVerdict { verdict, ended: verdict.min(1) as u8, ..TextVerdict::default() };
+            *side =
+                TextVerdict { verdict, has_ended: verdict.min(1) as u8, ..TextVerdict::default() };
         }
-        if piece.ends && (*other == TextVerdict::default() || other.ended != 0) {
-            self.sessions.end(session);
+        if piece.is_last && (*other == TextVerdict::default() || other.has_ended != 0) {
+            self.sessions.remove(session);
         } else {
-            *self.sessions.of(session) = known;
+            *self.sessions.get_or_create(session) = known;
         }
         verdict
     }
 
     /// Continues the search over the next bytes of an undecided text.
     fn search(&self, side: &mut TextVerdict, piece: TextPiece, bytes: &[u8]) {
-        let automaton = self.automaton(piece.backward);
-        let room = self.search_max.saturating_sub(side.seen) as usize;
+        let automaton = self.automaton_for(piece.backward);
+        let room = self.search_max.saturating_sub(side.searched_bytes) as usize;
         let here = bytes.get(..room).unwrap_or(bytes);
-        let last = piece.ends && here.len() == bytes.len();
-        let (state, found) = automaton.read(side.state, here, last, u32::MAX);
+        let last = piece.is_last && here.len() == bytes.len();
+        let (state, found) = automaton.search(side.state, here, last, u32::MAX);
         side.state = state;
-        side.seen += here.len() as u32;
-        let enough = side.seen >= self.search_max;
+        side.searched_bytes += here.len() as u32;
+        let enough = side.searched_bytes >= self.search_max;
         side.verdict = match found {
-            Some(_) => YES,
-            None if piece.hole || piece.ends || enough || automaton.is_dead(state) => NO,
+            Some(_) => VERDICT_YES,
+            None if piece.is_hole || piece.is_last || enough || automaton.is_dead(state) => {
+                VERDICT_NO
+            }
             None => 0,
         };
     }
 
-    fn automaton(&self, backward: bool) -> &Automaton {
+    fn automaton_for(&self, backward: bool) -> &Automaton {
         self.server.as_ref().filter(|_| backward).unwrap_or(&self.any)
     }
 }

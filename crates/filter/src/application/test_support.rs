@@ -1,43 +1,44 @@
-//! Test support for application filters: feeds blocks one by one as `tcp` emits them, checks that
-//! the ledger balances, and on request moves the filter's state to another instance.
+//! Test support for application filters. It feeds blocks to a filter one by one, as `tcp` emits
+//! them, checks that the ledger balances, and on request moves the filter's state to another
+//! instance.
 
 use crate::prelude::*;
 use crate::testing::{Arena, Frame, Node, Space};
 use wire::record::{Field, Record, TEXT_MAX};
 
-/// A block of a connection.
+/// An input block of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct TestPiece {
     session: u32,
     flags: Flags,
-    /// The bytes of the piece, or the length of the hole in bytes.
+    /// The bytes of the piece; for a hole, its length in bytes.
     bytes: Result<Vec<u8>, u32>,
 }
 
 /// Creates a piece with these bytes from the client, in session 1.
-pub(super) fn sent(bytes: &[u8]) -> TestPiece {
+pub(super) fn from_client(bytes: &[u8]) -> TestPiece {
     TestPiece { session: 1, flags: Flags::NONE, bytes: Ok(bytes.to_vec()) }
 }
 
 /// Creates a hole of `length` bytes in the client's direction of session 1.
-pub(super) fn gap(length: u32) -> TestPiece {
+pub(super) fn hole(length: u32) -> TestPiece {
     TestPiece { session: 1, flags: Flags::NONE, bytes: Err(length) }
 }
 
 impl TestPiece {
     /// Changes the sender of the piece to the server.
-    pub(super) fn back(mut self) -> Self {
+    pub(super) fn from_server(mut self) -> Self {
         self.flags = self.flags.with(Flags::BACKWARD);
         self
     }
 
     /// Changes the session number of the piece.
-    pub(super) fn of(self, session: u32) -> Self {
+    pub(super) fn in_session(self, session: u32) -> Self {
         Self { session, ..self }
     }
 
     /// Marks the piece as the last of its direction.
-    pub(super) fn end(mut self) -> Self {
+    pub(super) fn with_end_flag(mut self) -> Self {
         self.flags = self.flags.with(Flags::END);
         self
     }
@@ -52,11 +53,11 @@ pub(super) struct OutputBlock {
     pub(super) bytes: Vec<u8>,
     pub(super) length: u32,
     /// Fields of the block if it is a description; otherwise `None`.
-    pub(super) described: Option<Vec<(Field, Vec<u8>)>>,
+    pub(super) description_fields: Option<Vec<(Field, Vec<u8>)>>,
 }
 
 impl OutputBlock {
-    fn of(block: &Block<'_>) -> Self {
+    fn from_block(block: &Block<'_>) -> Self {
         let described = block.marks.is_description().then(|| {
             assert_eq!(block.length(), 0, "nothing of a description is in view");
             let record = Record::parse(block.frame).expect("a record");
@@ -69,13 +70,13 @@ impl OutputBlock {
             flags: block.context.flags,
             bytes: block.bytes().to_vec(),
             length: block.length(),
-            described,
+            description_fields: described,
         }
     }
 
     /// Returns the text of this field in the description; list values are separated by commas.
     pub(super) fn text(&self, field: Field) -> String {
-        let fields = self.described.as_deref().unwrap_or_default();
+        let fields = self.description_fields.as_deref().unwrap_or_default();
         let values = fields.iter().filter(|(found, _)| *found == field);
         let values: Vec<_> = values.map(|(_, text)| String::from_utf8_lossy(text)).collect();
         values.join(",")
@@ -83,14 +84,15 @@ impl OutputBlock {
 
     /// Returns the number in this field of the description; `None` if the field is absent.
     pub(super) fn number(&self, field: Field) -> Option<u64> {
-        let fields = self.described.as_deref().unwrap_or_default();
+        let fields = self.description_fields.as_deref().unwrap_or_default();
         let found = fields.iter().find(|(found, _)| *found == field);
         found.and_then(|(_, bytes)| wire::record::number(bytes))
     }
 }
 
-/// Runs the pieces through the filter, one per batch. After `moved` pieces, moves the state to
-/// another instance of the filter. Returns the output and the counted reasons for missing classes.
+/// Runs the pieces through the filter, one per batch. Moves the state to another instance after
+/// `moved` pieces. Returns the output blocks, and the number of blocks without a class for each
+/// reason.
 pub(super) fn run_filter(
     description: &'static Description,
     words: &[&str],
@@ -109,26 +111,30 @@ pub(super) fn run_filter(
             there.restore(saved).expect("the same filter");
             node = there;
         }
-        let batch = batch(piece, number as u64, &space);
+        let batch = make_batch(piece, number as u64, &space);
         let after = node.pass(batch, &mut space, 0);
-        out.extend(after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| OutputBlock::of(&b))));
+        out.extend(
+            after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| OutputBlock::from_block(&b))),
+        );
     }
     let after = node.finish(&mut space, 0);
-    out.extend(after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| OutputBlock::of(&b))));
+    out.extend(
+        after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| OutputBlock::from_block(&b))),
+    );
     assert_balance(&node.counts, pieces.len(), out.len());
-    let unanswered: Vec<_> = node.unanswered().filter(|(_, n)| *n > 0).collect();
+    let unanswered: Vec<_> = node.unanswered_reasons().filter(|(_, n)| *n > 0).collect();
     let silent = out.iter().filter(|out| !out.class.answered()).count() as u64;
     assert_eq!(unanswered.iter().map(|(_, n)| n).sum::<u64>(), silent, "each with its reason");
     (out, unanswered)
 }
 
-fn batch<'a>(piece: &TestPiece, time: u64, space: &Space<'a>) -> Batch<'a> {
+fn make_batch<'a>(piece: &TestPiece, time: u64, space: &Space<'a>) -> Batch<'a> {
     let ports = match piece.flags.has(Flags::BACKWARD) {
         true => (53, 4000),
         false => (4000, 53),
     };
     let bytes = piece.bytes.as_deref().unwrap_or_default();
-    let mut batch = space.batch(&[Frame::tcp(ports.0, ports.1, bytes).at(time)]);
+    let mut batch = space.batch(&[Frame::tcp(ports.0, ports.1, bytes).at_time(time)]);
     let mut block = batch.block(0).view_at(54, u32::MAX);
     block.context.session = piece.session;
     block.context.flags = piece.flags;
@@ -136,12 +142,12 @@ fn batch<'a>(piece: &TestPiece, time: u64, space: &Space<'a>) -> Batch<'a> {
         block.pointer = RichPointer::hole(length);
         (block.marks, block.frame) = (Marks::bare(length), &[]);
     }
-    batch.set(0, block);
+    batch.set_block(0, block);
     batch
 }
 
-/// Asserts that the ledger of the filter balances: each of the `taken` blocks was passed or dropped
-/// for a reason.
+/// Asserts that the ledger of the filter balances: each of the `taken` input blocks was passed, or
+/// was dropped and counted under a reason.
 fn assert_balance(counts: &Counts, taken: usize, passed: usize) {
     let dropped: u64 = counts.dropped.iter().map(|amount| amount.blocks).sum();
     let lost = dropped + counts.evicted.blocks + counts.no_room.blocks;

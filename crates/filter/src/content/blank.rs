@@ -2,8 +2,8 @@
 //!
 //! Input: any blocks. Output: the same block with some bytes overwritten, so that a capture can be
 //! shared without its payload: `rx | ip | tcp | blank | pcap headers.pcap` preserves headers,
-//! lengths and times. Checksums are not updated, so that the change is detectable. Only the range
-//! to overwrite is requested for writing. [SL §6.1, rewriting]
+//! lengths and times. Checksums are not updated, so that the change is detectable. The filter
+//! requests write access to the overwritten range only. [SL §6.1, rewriting]
 
 use crate::prelude::*;
 
@@ -34,13 +34,13 @@ other branches still see the old bytes.",
             "value of the new bytes; 0 if absent",
         ),
     ],
-    user: Some(make),
+    user: Some(make_filter),
     ..Description::EMPTY
 };
 
 const BYTES_MAX: u64 = 1 << 20;
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let number = |name| arguments.number(name).and_then(|n| usize::try_from(n).ok());
     Ok(Filter::edit(Blank {
         from: number("from").unwrap_or(0),
@@ -72,10 +72,10 @@ mod tests {
     use super::*;
     use crate::testing::{Arena, Frame, Node, Space};
 
-    fn blanked(words: &[&str]) -> Vec<u8> {
+    fn run_blank(words: &[&str]) -> Vec<u8> {
         let arena = Arena::new(8);
         let mut space = Space::new(&arena);
-        let batch = space.batch(&[Frame::of(1, b"0123456789")]);
+        let batch = space.batch(&[Frame::new(1, b"0123456789")]);
         let mut node = Node::new(&BLANK, words).expect("arguments");
         let left = node.pass(batch, &mut space, 0);
         left[0].block(0).frame.to_vec()
@@ -83,9 +83,9 @@ mod tests {
 
     #[test]
     fn whole_view_or_a_part_is_overwritten() {
-        assert_eq!(blanked(&[]), [0; 10]);
-        assert_eq!(blanked(&["with=46", "from=8"]), b"01234567..");
-        assert_eq!(blanked(&["with=46", "from=2", "length=3"]), b"01...56789");
-        assert_eq!(blanked(&["from=10"]), b"0123456789", "there is no such byte");
+        assert_eq!(run_blank(&[]), [0; 10]);
+        assert_eq!(run_blank(&["with=46", "from=8"]), b"01234567..");
+        assert_eq!(run_blank(&["with=46", "from=2", "length=3"]), b"01...56789");
+        assert_eq!(run_blank(&["from=10"]), b"0123456789", "there is no such byte");
     }
 }

@@ -27,7 +27,7 @@ pub(super) enum Format {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CodecError {
     /// The input does not begin with a header of the format.
-    Format,
+    OtherFormat,
     /// The input contains an invalid code, length or checksum.
     Corrupt,
     /// The input ends too early.
@@ -35,12 +35,12 @@ pub(super) enum CodecError {
     /// The output would exceed the maximum block length, or the maximum ratio of output to input.
     TooLarge,
     /// Bytes of another format follow the compressed data.
-    Trailing,
+    TrailingBytes,
 }
 
 impl Format {
     /// Returns the format with this name; gzip for any name not in [`FORMATS`].
-    pub(super) fn of(word: Option<&str>) -> Self {
+    pub(super) fn from_name(word: Option<&str>) -> Self {
         match word {
             Some("deflate") => Self::Deflate,
             Some("zlib") => Self::Zlib,
@@ -101,13 +101,13 @@ pub(super) struct Decoder {
     out: Vec<u8>,
 }
 
-/// Output size in bytes below which the ratio of output to input is not checked, since short runs
+/// Output size in bytes up to which the ratio of output to input is not limited. Short runs
 /// compress very well.
-pub(super) const RATIO_FREE: usize = 64 * 1024;
+pub(super) const RATIO_FREE_SIZE: usize = 64 * 1024;
 
 impl Decoder {
-    /// Creates a decoder that limits the output to `ratio` times the input, but to no less than
-    /// [`RATIO_FREE`] and no more than [`BLOCK_MAX`].
+    /// Creates a decoder that limits the output to `ratio` times the input, within the bounds
+    /// [`RATIO_FREE_SIZE`] and [`BLOCK_MAX`].
     pub(super) fn new(format: Format, ratio: usize) -> Self {
         Self { format, ratio, out: Vec::new() }
     }
@@ -115,7 +115,7 @@ impl Decoder {
     /// Decompresses `bytes`. The contents of consecutive gzip members or LZ4 frames are
     /// concatenated, as RFC 1952 §2.2 and the LZ4 frame format specify.
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<&[u8], CodecError> {
-        let limit = bytes.len().saturating_mul(self.ratio).clamp(RATIO_FREE, BLOCK_MAX);
+        let limit = bytes.len().saturating_mul(self.ratio).clamp(RATIO_FREE_SIZE, BLOCK_MAX);
         let (mut rest, mut used) = (bytes, 0);
         loop {
             let (taken, made) = self.decode_member(rest, used, limit)?;
@@ -123,23 +123,27 @@ impl Decoder {
             used = made;
             match self.format {
                 _ if rest.is_empty() => break,
-                Format::Gzip | Format::Lz4 if is_start(self.format, rest) => {}
-                _ => return Err(CodecError::Trailing),
+                Format::Gzip | Format::Lz4 if has_magic_prefix(self.format, rest) => {}
+                _ => return Err(CodecError::TrailingBytes),
             }
         }
         Ok(self.out.get(..used).unwrap_or_default())
     }
 
-    /// Decodes one gzip member or LZ4 frame into the buffer, after the first `used` bytes; returns
-    /// the number of bytes consumed and the new end of the output.
+    /// Decodes one gzip member or LZ4 frame into the buffer, after the first `used` bytes. Returns
+    /// the number of bytes consumed and the new length of the output.
     fn decode_member(
         &mut self,
         bytes: &[u8],
         used: usize,
         limit: usize,
     ) -> Result<(usize, usize), CodecError> {
-        if !is_start(self.format, bytes) {
-            return Err(if bytes.is_empty() { CodecError::Truncated } else { CodecError::Format });
+        if !has_magic_prefix(self.format, bytes) {
+            return Err(if bytes.is_empty() {
+                CodecError::Truncated
+            } else {
+                CodecError::OtherFormat
+            });
         }
         let inflate = match self.format {
             Format::Lz4 => return lz4::decode(bytes, &mut self.out, used, limit),
@@ -157,12 +161,12 @@ impl Decoder {
         used: usize,
         limit: usize,
     ) -> Result<(usize, usize), CodecError> {
-        /// Initial output size in bytes; doubled until the output fits.
-        const FIRST_SIZE: usize = 16 * 1024;
+        /// Initial output size in bytes. It is doubled until the output fits.
+        const INITIAL_OUTPUT_SIZE: usize = 16 * 1024;
         let (mut taken, mut made) = (0, used);
         loop {
             // One byte beyond the limit distinguishes too large from exactly full.
-            let room = (made.max(FIRST_SIZE) * 2).min(limit + 1);
+            let room = (made.max(INITIAL_OUTPUT_SIZE) * 2).min(limit + 1);
             if self.out.len() < room {
                 self.out.resize(room, 0);
             }
@@ -187,14 +191,14 @@ impl Decoder {
 }
 
 /// Returns true if `bytes` begin with the magic number of this format, or with a prefix of it.
-fn is_start(format: Format, bytes: &[u8]) -> bool {
+fn has_magic_prefix(format: Format, bytes: &[u8]) -> bool {
     match (format, bytes) {
         (Format::Gzip, [0x1f, 0x8b, ..] | [0x1f]) => true,
         (Format::Zlib, [cmf, flg, ..]) => {
             cmf & 0x0f == 8 && u16::from_be_bytes([*cmf, *flg]).is_multiple_of(31)
         }
         (Format::Zlib, [cmf]) => cmf & 0x0f == 8,
-        (Format::Lz4, _) => lz4::is_start(bytes),
+        (Format::Lz4, _) => lz4::has_magic_prefix(bytes),
         (Format::Deflate, [_, ..]) => true,
         _ => false,
     }

@@ -1,8 +1,9 @@
 //! `compress`: replaces the view by its compressed form.
 //!
-//! Input: any blocks. Output: bytes, one block per block; of the frame around the view, only the
-//! headers that identify the flow are kept. Each block is a complete gzip member or LZ4 frame, so
-//! that it can be read alone, and their concatenation is a valid file. [SL §4.2], [Par §IV]
+//! Input: any blocks. Output: bytes, one output block per input block. Of the frame around the
+//! view, only the headers that identify the flow are kept. Each block is a complete gzip member or
+//! LZ4 frame, so that it can be read alone, and their concatenation is a valid file. [SL §4.2],
+//! [Par §IV]
 
 use super::codec::{Encoder, FORMATS, Format};
 use crate::prelude::*;
@@ -33,14 +34,14 @@ was).",
         ),
     ],
     reasons: &["too large"],
-    user: Some(make),
+    user: Some(make_filter),
     ..Description::EMPTY
 };
 
 const TOO_LARGE: Reason = COMPRESS.reason("too large");
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let format = Format::of(arguments.text("format"));
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let format = Format::from_name(arguments.text("format"));
     let level = arguments.number("level");
     if format == Format::Lz4 && level.is_some() {
         return Err(Mistake::new("level", "lz4 has no levels").hint("leave `level=` out"));
@@ -73,11 +74,11 @@ impl Lanes for Compress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, Node, answers};
+    use crate::testing::{Frame, Node, answer_frames};
 
     #[test]
     fn h11_block_becomes_a_standard_gzip_member() {
-        let found = answers(&COMPRESS, &[], &[Frame::of(1, &[b'a'; 1000])]);
+        let found = answer_frames(&COMPRESS, &[], &[Frame::new(1, &[b'a'; 1000])]);
         let (class, view) = (found[0].class, found[0].view);
         assert_eq!((class, view, found[0].marks.link), (Class::YES, 0, Marks::NO_LINK));
         let mut text = Vec::new();
@@ -88,10 +89,10 @@ mod tests {
     }
 
     #[test]
-    fn headers_stay_in_front_of_what_is_compressed() {
+    fn headers_stay_in_front_of_compressed_bytes() {
         let frame = Frame::udp(7, 53, b"abc");
         let headers = frame.bytes[14..42].to_vec();
-        let found = &answers(&COMPRESS, &[], &[frame])[0];
+        let found = &answer_frames(&COMPRESS, &[], &[frame])[0];
         let marks = found.marks;
         assert_eq!((marks.link, marks.network, marks.payload), (Marks::NO_LINK, 0, 28));
         assert_eq!((found.view, marks.transport, marks.captured), (28, 20, 28 + found.length));

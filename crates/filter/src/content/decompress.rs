@@ -1,8 +1,8 @@
 //! `decompress`: replaces the view by its decompressed form.
 //!
-//! Input: blocks with complete members of a compressed format in view. Output: bytes, one block per
-//! block. A block that cannot be decompressed passes unchanged and without a class, and the reason
-//! is counted: `decompress |0 files bad/` stores such blocks. [SL §4.2]
+//! Input: blocks with complete members of a compressed format in view. Output: bytes, one output
+//! block per input block. A block that cannot be decompressed passes unchanged and without a class,
+//! and the reason is counted: `decompress |0 files bad/` stores such blocks. [SL §4.2]
 
 use super::codec::{CodecError, Decoder, FORMATS, Format};
 use crate::prelude::*;
@@ -33,13 +33,13 @@ data ends too early), `too large`, `trailing bytes` (of another format).",
         ),
     ],
     reasons: &["other format", "corrupt", "cut", "too large", "trailing bytes"],
-    user: Some(make),
+    user: Some(make_filter),
     ..Description::EMPTY
 };
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let format = Format::of(arguments.text("format"));
-    Ok(Filter::lanes(Decompress { decoder: Decoder::new(format, arguments.count("ratio")) }))
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let format = Format::from_name(arguments.text("format"));
+    Ok(Filter::lanes(Decompress { decoder: Decoder::new(format, arguments.usize_number("ratio")) }))
 }
 
 struct Decompress {
@@ -52,24 +52,24 @@ impl Lanes for Decompress {
             let Some(block) = cx.complete_block(batch, l) else { continue };
             match self.decoder.decode(block.bytes()) {
                 Ok(bytes) => super::replace_block(batch, l, cx, bytes),
-                Err(bad) => batch.set_class(l, cx.common.absent(reason(bad))),
+                Err(bad) => batch.set_class(l, cx.common.absent(codec_reason(bad))),
             }
         }
     }
 }
 
-fn reason(bad: CodecError) -> Reason {
+fn codec_reason(bad: CodecError) -> Reason {
     const FORMAT: Reason = DECOMPRESS.reason("other format");
     const CORRUPT: Reason = DECOMPRESS.reason("corrupt");
     const CUT: Reason = DECOMPRESS.reason("cut");
     const TOO_LARGE: Reason = DECOMPRESS.reason("too large");
     const TRAILING: Reason = DECOMPRESS.reason("trailing bytes");
     match bad {
-        CodecError::Format => FORMAT,
+        CodecError::OtherFormat => FORMAT,
         CodecError::Corrupt => CORRUPT,
         CodecError::Truncated => CUT,
         CodecError::TooLarge => TOO_LARGE,
-        CodecError::Trailing => TRAILING,
+        CodecError::TrailingBytes => TRAILING,
     }
 }
 
@@ -77,18 +77,18 @@ fn reason(bad: CodecError) -> Reason {
 mod tests {
     use super::*;
     use crate::content::compress::COMPRESS;
-    use crate::testing::{Answer, Frame, answers, chain};
+    use crate::testing::{Answer, Frame, answer_frames, answer_through_chain};
 
-    fn packed(format: &str, text: &[u8]) -> Vec<u8> {
-        let mut found = answers(&COMPRESS, &[format], &[Frame::of(1, text)]);
+    fn compressed_bytes(format: &str, text: &[u8]) -> Vec<u8> {
+        let mut found = answer_frames(&COMPRESS, &[format], &[Frame::new(1, text)]);
         found.remove(0).bytes
     }
 
-    fn unpacked(format: &str, bytes: &[u8]) -> Answer {
-        answers(&DECOMPRESS, &[format], &[Frame::of(1, bytes)]).remove(0)
+    fn run_decompress(format: &str, bytes: &[u8]) -> Answer {
+        answer_frames(&DECOMPRESS, &[format], &[Frame::new(1, bytes)]).remove(0)
     }
 
-    fn texts() -> Vec<Vec<u8>> {
+    fn sample_texts() -> Vec<Vec<u8>> {
         let mut noise = 0x9e37_79b9_u32;
         let mut random = || {
             noise ^= noise << 13;
@@ -103,10 +103,11 @@ mod tests {
     #[test]
     fn h11_compressed_text_round_trips() {
         for format in FORMATS {
-            for text in texts() {
-                let frames = [Frame::of(1, &text)];
+            for text in sample_texts() {
+                let frames = [Frame::new(1, &text)];
                 let words: &[&str] = &[format];
-                let back = chain(&[(&COMPRESS, words), (&DECOMPRESS, words)], &frames);
+                let back =
+                    answer_through_chain(&[(&COMPRESS, words), (&DECOMPRESS, words)], &frames);
                 assert_eq!(back[0].class, Class::YES, "{format}");
                 assert!(back[0].bytes == text, "{format}: {} bytes", text.len());
             }
@@ -114,24 +115,29 @@ mod tests {
     }
 
     #[test]
-    fn several_members_are_one_text() {
+    fn consecutive_members_become_one_text() {
         for format in ["gzip", "lz4"] {
-            let two = [packed(format, b"one "), packed(format, b"two")].concat();
-            assert_eq!(unpacked(format, &two).bytes, b"one two", "{format}");
-            let junk = [packed(format, b"one"), b"junk".to_vec()].concat();
-            assert_eq!(unpacked(format, &junk).why, Some("trailing bytes"), "{format}");
+            let two =
+                [compressed_bytes(format, b"one "), compressed_bytes(format, b"two")].concat();
+            assert_eq!(run_decompress(format, &two).bytes, b"one two", "{format}");
+            let junk = [compressed_bytes(format, b"one"), b"junk".to_vec()].concat();
+            assert_eq!(run_decompress(format, &junk).reason, Some("trailing bytes"), "{format}");
         }
-        let junk = [packed("zlib", b"one"), b"junk".to_vec()].concat();
-        assert_eq!(unpacked("zlib", &junk).why, Some("trailing bytes"));
+        let junk = [compressed_bytes("zlib", b"one"), b"junk".to_vec()].concat();
+        assert_eq!(run_decompress("zlib", &junk).reason, Some("trailing bytes"));
     }
 
     #[test]
     fn truncation_is_detected_and_leaves_the_block() {
         for format in FORMATS {
-            let whole = packed(format, &b"to be or not to be ".repeat(40));
+            let whole = compressed_bytes(format, &b"to be or not to be ".repeat(40));
             for cut in 0..whole.len() {
-                let found = unpacked(format, &whole[..cut]);
-                assert_eq!((found.class, found.why), (Class::NONE, Some("cut")), "{format} {cut}");
+                let found = run_decompress(format, &whole[..cut]);
+                assert_eq!(
+                    (found.class, found.reason),
+                    (Class::NONE, Some("cut")),
+                    "{format} {cut}"
+                );
                 assert_eq!(found.bytes, whole[..cut]);
             }
         }
@@ -141,33 +147,41 @@ mod tests {
     fn flipped_bit_is_detected_or_harmless() {
         let text = b"to be or not to be ".repeat(40);
         for format in ["gzip", "zlib", "lz4"] {
-            let whole = packed(format, &text);
+            let whole = compressed_bytes(format, &text);
             for bit in 0..whole.len() * 8 {
                 let mut flipped = whole.clone();
                 flipped[bit / 8] ^= 1 << (bit % 8);
-                let found = unpacked(format, &flipped);
-                assert!(found.why.is_some() || found.bytes == text, "{format} {bit}");
+                let found = run_decompress(format, &flipped);
+                assert!(found.reason.is_some() || found.bytes == text, "{format} {bit}");
             }
         }
     }
 
     #[test]
     fn decompression_bomb_is_refused() {
-        let bomb = packed("gzip", &vec![0; 1_000_000]);
+        let bomb = compressed_bytes("gzip", &vec![0; 1_000_000]);
         assert!(bomb.len() < 2000);
-        assert_eq!(unpacked("gzip", &bomb).why, Some("too large"));
-        let found = answers(&DECOMPRESS, &["gzip", "ratio=1000"], &[Frame::of(1, &bomb)]);
+        assert_eq!(run_decompress("gzip", &bomb).reason, Some("too large"));
+        let found = answer_frames(&DECOMPRESS, &["gzip", "ratio=1000"], &[Frame::new(1, &bomb)]);
         assert_eq!(found[0].length, 1_000_000);
-        let two = [packed("lz4", &vec![0; 600_000]), packed("lz4", &vec![0; 600_000])].concat();
-        let found = answers(&DECOMPRESS, &["lz4", "ratio=100000"], &[Frame::of(1, &two)]);
-        assert_eq!(found[0].why, Some("too large"));
+        let two = [
+            compressed_bytes("lz4", &vec![0; 600_000]),
+            compressed_bytes("lz4", &vec![0; 600_000]),
+        ]
+        .concat();
+        let found = answer_frames(&DECOMPRESS, &["lz4", "ratio=100000"], &[Frame::new(1, &two)]);
+        assert_eq!(found[0].reason, Some("too large"));
     }
 
     #[test]
     fn other_formats_are_reported() {
         for format in ["gzip", "zlib", "lz4"] {
-            assert_eq!(unpacked(format, b"GET / HTTP/1.1").why, Some("other format"), "{format}");
+            assert_eq!(
+                run_decompress(format, b"GET / HTTP/1.1").reason,
+                Some("other format"),
+                "{format}"
+            );
         }
-        assert_eq!(unpacked("deflate", &[0xff; 9]).why, Some("corrupt"));
+        assert_eq!(run_decompress("deflate", &[0xff; 9]).reason, Some("corrupt"));
     }
 }

@@ -1,9 +1,9 @@
 //! The LZ4 frame format, specification 1.6.4.
 //!
-//! Input: one frame at the start of some bytes. Output: its contents, appended to a buffer.
-//! `lz4_flex` decodes the blocks; the frame is parsed here, because that crate's reader allocates
-//! and zeroes up to 8 MB per frame as its header claims, and accepts a frame truncated between two
-//! blocks. Dictionaries, legacy and skippable frames are rejected.
+//! Input: bytes that begin with one frame. Output: the contents of the frame, appended to a buffer.
+//! `lz4_flex` decodes the blocks. The frame is parsed here, because the reader of that crate
+//! allocates and zeroes as much memory as the frame header claims (up to 8 MB), and accepts a frame
+//! truncated between two blocks. Dictionaries, legacy and skippable frames are rejected.
 
 use super::codec::CodecError;
 use lz4_flex::block::{DecompressError, decompress_into_with_dict};
@@ -13,13 +13,13 @@ use std::io::Write;
 use twox_hash::XxHash32;
 
 const MAGIC: [u8; 4] = 0x184d_2204_u32.to_le_bytes();
-/// Maximum match distance, across blocks of a frame.
-const WINDOW: usize = 64 * 1024;
+/// Maximum distance of a match in bytes. A match may begin in an earlier block of the frame.
+const WINDOW_SIZE: usize = 64 * 1024;
 /// Bit in the size field of a block that marks the block as uncompressed.
-const STORED: u32 = 1 << 31;
+const STORED_FLAG: u32 = 1 << 31;
 
 /// Returns true if `bytes` begin with the magic number of a frame, or with a prefix of it.
-pub(super) fn is_start(bytes: &[u8]) -> bool {
+pub(super) fn has_magic_prefix(bytes: &[u8]) -> bool {
     let here = bytes.get(..MAGIC.len()).unwrap_or(bytes);
     !here.is_empty() && MAGIC.starts_with(here)
 }
@@ -42,14 +42,14 @@ pub(super) fn decode(
     limit: usize,
 ) -> Result<(usize, usize), CodecError> {
     let mut at = Reader { bytes, at: 0 };
-    let header = Header::read(&mut at)?;
+    let header = FrameHeader::read(&mut at)?;
     let mut made = used;
     loop {
         let size = at.read_le32()?;
         if size == 0 {
             break;
         }
-        let length = (size & !STORED) as usize;
+        let length = (size & !STORED_FLAG) as usize;
         if length > header.block_max {
             return Err(CodecError::Corrupt);
         }
@@ -62,12 +62,12 @@ pub(super) fn decode(
             out.resize(made + room, 0);
         }
         // A linked block refers back into its own frame, never into a previous one.
-        let reach = if header.linked { (made - used).min(WINDOW) } else { 0 };
+        let reach = if header.linked { (made - used).min(WINDOW_SIZE) } else { 0 };
         let (before, output) = out.split_at_mut(made);
         let dictionary = before.get(made - reach..).unwrap_or_default();
         let output = output.get_mut(..room).unwrap_or_default();
-        made += match size & STORED {
-            0 => unpack(block, output, dictionary, header.block_max)?,
+        made += match size & STORED_FLAG {
+            0 => decode_block(block, output, dictionary, header.block_max)?,
             _ => copy_stored(block, output)?,
         };
     }
@@ -81,7 +81,7 @@ pub(super) fn decode(
     }
 }
 
-fn unpack(
+fn decode_block(
     block: &[u8],
     out: &mut [u8],
     before: &[u8],
@@ -107,7 +107,7 @@ fn hash(bytes: &[u8]) -> u32 {
     hasher.finish() as u32
 }
 
-struct Header {
+struct FrameHeader {
     linked: bool,
     block_checksums: bool,
     content_checksum: bool,
@@ -115,17 +115,17 @@ struct Header {
     block_max: usize,
 }
 
-impl Header {
+impl FrameHeader {
     fn read(at: &mut Reader<'_>) -> Result<Self, CodecError> {
         const VERSION: u8 = 0b0100_0000;
         if at.read_array()? != MAGIC {
-            return Err(CodecError::Format);
+            return Err(CodecError::OtherFormat);
         }
         let from = at.at;
         let [flags, sizes] = at.read_array()?;
         let has = |bit: u8| flags & 1 << bit != 0;
         if flags & 0b1100_0000 != VERSION || has(1) || has(0) || sizes & 0b1000_1111 != 0 {
-            return Err(CodecError::Format);
+            return Err(CodecError::OtherFormat);
         }
         let block_max = match sizes >> 4 {
             4 => 64 * 1024,
@@ -180,7 +180,7 @@ mod tests {
 
     /// Streaming encoders emit blocks with matches in previous blocks of the frame.
     #[test]
-    fn linked_blocks_with_checksums() {
+    fn linked_blocks_with_checksums_are_decoded() {
         let text: Vec<u8> = (0..150_000u32).map(|n| (n % 251) as u8).collect();
         for (mode, checksums) in [(BlockMode::Linked, true), (BlockMode::Independent, false)] {
             let info = FrameInfo::new()

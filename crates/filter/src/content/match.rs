@@ -2,8 +2,8 @@
 //! given offset.
 //!
 //! Input: any blocks, each searched within its view. Output: the same block with the class.
-//! Patterns are bytes, written as text or in hexadecimal; one pass searches for all. [SL §6.1 Table
-//! I], [Th §5.2.1]
+//! Patterns are bytes, written as text or in hexadecimal. One pass over the view searches for all
+//! of them. [SL §6.1 Table I], [Th §5.2.1]
 //!
 //! Matches across two blocks of a stream are not found.
 
@@ -35,24 +35,27 @@ Reasons for no class: `no pattern` (none occurs). For a match across two blocks,
         Parameter::named("nocase", Type::Flag, "no", "ASCII letters match in both cases"),
     ],
     classes: Classes::Number {
-        what: "the number of the pattern",
+        meaning: "the number of the pattern",
         range: ValueRange { low: 1, high: PATTERNS_MAX as u32 },
         names: &[],
     },
     reasons: &["no pattern"],
-    user: Some(make),
-    kernel: Some(emit),
-    examined: &["at=0 hex=4500 hex=45 hex=60", "at=1 nocase=yes \"et \" \"SH-2.0-o\" bcdefgh"],
+    user: Some(make_filter),
+    kernel: Some(emit_twin),
+    twin_test_arguments: &[
+        "at=0 hex=4500 hex=45 hex=60",
+        "at=1 nocase=yes \"et \" \"SH-2.0-o\" bcdefgh",
+    ],
     ..Description::EMPTY
 };
 
 const AT_HELP: &str = "offset in the view at which a pattern must begin";
 const NO_PATTERN: Reason = MATCH.reason("no pattern");
-/// Maximum number of patterns; the longest request has fewer.
+/// Maximum number of patterns, above the number that fits into the longest request.
 const PATTERNS_MAX: usize = 65_535;
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let patterns = patterns(arguments)?;
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let patterns = parse_patterns(arguments)?;
     let nocase = arguments.flag("nocase");
     let at = arguments.number("at").map(|at| at as usize);
     // Each search is a filter type of its own, so that there is no branch per block.
@@ -60,21 +63,22 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
         (Some(at), [one]) if one.len() == 1 && !nocase => {
             Filter::lanes(ByteAtOffset { at, byte: one.first().copied().unwrap_or(0) })
         }
-        (Some(at), _) => Filter::classify(Match(AtOffset { at, patterns, nocase })),
+        (Some(at), _) => Filter::classify(Match(PatternsAtOffset { at, patterns, nocase })),
         (None, [one]) if !nocase => Filter::lanes(OnePattern(Finder::new(one).into_owned())),
         (None, _) => Filter::classify(Match(ManyPatterns::new(&patterns, nocase)?)),
     })
 }
 
 /// Returns the patterns in the order of the request.
-fn patterns(arguments: &Arguments) -> Result<Vec<Vec<u8>>, Mistake> {
+fn parse_patterns(arguments: &Arguments) -> Result<Vec<Vec<u8>>, Mistake> {
     let mut patterns = Vec::new();
     for (name, value) in arguments.iter() {
         match (name, value) {
             ("text", Value::Bytes(text)) => patterns.push((name, text.clone())),
             ("hex", Value::Text(text)) => {
                 let which = patterns.iter().filter(|(n, _)| *n == name).count();
-                let bytes = hex(text).map_err(|mistake| Mistake { which, ..mistake })?;
+                let bytes =
+                    parse_hex(text).map_err(|mistake| Mistake { value_index: which, ..mistake })?;
                 patterns.push((name, bytes));
             }
             _ => {}
@@ -84,7 +88,7 @@ fn patterns(arguments: &Arguments) -> Result<Vec<Vec<u8>>, Mistake> {
         let name = patterns.get(at).map_or("text", |(name, _)| *name);
         let which = patterns.iter().take(at).filter(|(n, _)| *n == name).count();
         let mistake = Mistake::new(name, "a pattern is empty").hint("it would match every block");
-        return Err(Mistake { which, ..mistake });
+        return Err(Mistake { value_index: which, ..mistake });
     }
     let patterns: Vec<_> = patterns.into_iter().map(|(_, pattern)| pattern).collect();
     match patterns.len() {
@@ -95,10 +99,10 @@ fn patterns(arguments: &Arguments) -> Result<Vec<Vec<u8>>, Mistake> {
     }
 }
 
-fn hex(text: &str) -> Result<Vec<u8>, Mistake> {
+fn parse_hex(text: &str) -> Result<Vec<u8>, Mistake> {
     let digits = text.as_bytes();
     let wrong = |at: usize, what: String| Mistake {
-        at: Some(at..digits.len()),
+        range: Some(at..digits.len()),
         ..Mistake::new("hex", what)
     };
     if !digits.len().is_multiple_of(2) {
@@ -115,7 +119,7 @@ fn hex(text: &str) -> Result<Vec<u8>, Mistake> {
 /// A search for patterns in a view.
 trait PatternSearch: Send {
     /// Returns the index of the first pattern in the list that occurs in `bytes`.
-    fn first(&self, bytes: &[u8]) -> Option<usize>;
+    fn first_pattern(&self, bytes: &[u8]) -> Option<usize>;
 }
 
 /// Search for a byte at a fixed offset of the view.
@@ -128,15 +132,15 @@ struct ByteAtOffset {
 struct OnePattern(Finder<'static>);
 
 /// Search for patterns at a fixed offset of the view.
-struct AtOffset {
+struct PatternsAtOffset {
     at: usize,
     patterns: Vec<Vec<u8>>,
     nocase: bool,
 }
 
 /// Search for several patterns at any offset of the view, with two automata. The first is fast on
-/// text without matches and finds the start of the leftmost match; from there the second finds all
-/// matches, because the first pattern of the list may match later than others.
+/// text without matches, and finds the start of the leftmost match. From there the second finds all
+/// matches, since the pattern with the lowest index may match later than others.
 struct ManyPatterns {
     leftmost: AhoCorasick,
     all: AhoCorasick,
@@ -149,7 +153,7 @@ impl<S: PatternSearch> Classify for Match<S> {
 
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        match self.0.first(block.bytes()) {
+        match self.0.first_pattern(block.bytes()) {
             Some(index) => Class(index as u32 + 1),
             None => cx.absent(NO_PATTERN),
         }
@@ -170,8 +174,8 @@ impl Lanes for OnePattern {
     }
 }
 
-impl PatternSearch for AtOffset {
-    fn first(&self, bytes: &[u8]) -> Option<usize> {
+impl PatternSearch for PatternsAtOffset {
+    fn first_pattern(&self, bytes: &[u8]) -> Option<usize> {
         let bytes = bytes.get(self.at..)?;
         let stands = |pattern: &Vec<u8>| match bytes.get(..pattern.len()) {
             Some(here) if self.nocase => here.eq_ignore_ascii_case(pattern),
@@ -193,7 +197,7 @@ impl ManyPatterns {
 }
 
 impl PatternSearch for ManyPatterns {
-    fn first(&self, bytes: &[u8]) -> Option<usize> {
+    fn first_pattern(&self, bytes: &[u8]) -> Option<usize> {
         let found = self.leftmost.find(bytes)?;
         let mut first = found.pattern().as_usize();
         let rest = bytes.get(found.start()..).unwrap_or_default();
@@ -209,8 +213,13 @@ impl PatternSearch for ManyPatterns {
 
 /// Emits the twin, which compares patterns at a fixed offset byte by byte. A search over the entire
 /// view has no bound that the verifier could accept.
-fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    let patterns = patterns(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
+fn emit_twin<'s>(
+    a: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
+    let patterns = parse_patterns(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
     let too_long = || Unfit::new("its patterns are too many or too long");
     let Some(at) = a.number("at") else {
         return Err(Unfit::new("it searches the whole view: say where with `at=`"));
@@ -257,8 +266,8 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
 /// comparison.
 const TWIN_BYTES_MAX: usize = 2048;
 
-/// Splits the next bytes off a pattern for one load of up to four bytes: their number, their value,
-/// and the mask that converts letters to lower case. Returns `None` at the end of the pattern.
+/// Splits the next bytes off a pattern, for one load of up to four bytes. Returns their number,
+/// their value, and the mask that converts letters to lower case; `None` at the end of the pattern.
 fn next_word(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
     let part = [4, 2, 1].into_iter().find(|part| *part <= rest.len())?;
     let (bytes, after) = rest.split_at_checked(part)?;
@@ -271,25 +280,25 @@ fn next_word(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, Node, answers};
+    use crate::testing::{Frame, Node, answer_frames};
 
-    fn classes(words: &[&str], contents: &[&[u8]]) -> Vec<u32> {
-        let frames: Vec<Frame> = contents.iter().map(|bytes| Frame::of(1, bytes)).collect();
-        answers(&MATCH, words, &frames).iter().map(|answer| answer.class.0).collect()
+    fn run_classes(words: &[&str], contents: &[&[u8]]) -> Vec<u32> {
+        let frames: Vec<Frame> = contents.iter().map(|bytes| Frame::new(1, bytes)).collect();
+        answer_frames(&MATCH, words, &frames).iter().map(|answer| answer.class.0).collect()
     }
 
     #[test]
     fn first_pattern_in_the_list_wins() {
-        assert_eq!(classes(&["bc", "ab"], &[b"xabcx", b"xab", b"bx", b""]), [1, 2, 0, 0]);
-        assert_eq!(classes(&["GET "], &[b"..GET /", b"PUT /"]), [1, 0]);
+        assert_eq!(run_classes(&["bc", "ab"], &[b"xabcx", b"xab", b"bx", b""]), [1, 2, 0, 0]);
+        assert_eq!(run_classes(&["GET "], &[b"..GET /", b"PUT /"]), [1, 0]);
     }
 
     #[test]
-    fn hexadecimal_patterns_and_offsets() {
-        assert_eq!(classes(&["hex=00ff", "a"], &[&[1, 0, 255], b"ba", &[0]]), [1, 2, 0]);
-        assert_eq!(classes(&["b", "a", "at=1"], &[b"ab", b"ba", b"b", b"bb"]), [1, 2, 0, 1]);
-        assert_eq!(classes(&["get", "nocase=yes"], &[b"GeT", b"gat"]), [1, 0]);
-        assert_eq!(classes(&["get", "nocase=yes", "at=0"], &[b"GeT", b" get"]), [1, 0]);
+    fn hexadecimal_patterns_match_at_their_offset() {
+        assert_eq!(run_classes(&["hex=00ff", "a"], &[&[1, 0, 255], b"ba", &[0]]), [1, 2, 0]);
+        assert_eq!(run_classes(&["b", "a", "at=1"], &[b"ab", b"ba", b"b", b"bb"]), [1, 2, 0, 1]);
+        assert_eq!(run_classes(&["get", "nocase=yes"], &[b"GeT", b"gat"]), [1, 0]);
+        assert_eq!(run_classes(&["get", "nocase=yes", "at=0"], &[b"GeT", b" get"]), [1, 0]);
     }
 
     #[test]
@@ -298,11 +307,11 @@ mod tests {
             assert!(Node::new(&MATCH, words).is_err(), "{words:?}");
         }
         let wrong = Node::new(&MATCH, &["hex=00fg"]).unwrap_err();
-        assert_eq!((wrong.at, wrong.which), (Some(3..4), 0));
+        assert_eq!((wrong.range, wrong.value_index), (Some(3..4), 0));
         let wrong = Node::new(&MATCH, &["hex=00", "a", "hex=0g"]).unwrap_err();
-        assert_eq!((wrong.at, wrong.which), (Some(1..2), 1));
+        assert_eq!((wrong.range, wrong.value_index), (Some(1..2), 1));
         let wrong = Node::new(&MATCH, &["hex=00", "a", ""]).unwrap_err();
-        assert_eq!((wrong.parameter, wrong.which), (Some("text"), 1));
+        assert_eq!((wrong.parameter, wrong.value_index), (Some("text"), 1));
     }
 
     #[test]
@@ -314,7 +323,7 @@ mod tests {
             let here =
                 |pattern: &&str| text.windows(pattern.len()).any(|w| w == pattern.as_bytes());
             let wanted = patterns.iter().position(here).map_or(0, |index| index as u32 + 1);
-            assert_eq!(classes(&patterns, &[&text]), [wanted], "{text:?}");
+            assert_eq!(run_classes(&patterns, &[&text]), [wanted], "{text:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Content filters: patterns, compression, overwriting.
+//! Content filters: pattern matching, compression, overwriting.
 
 pub mod blank;
 pub mod compress;
@@ -13,14 +13,14 @@ mod lz4;
 use crate::layers;
 use crate::prelude::*;
 
-/// Replaces the view of a lane by `bytes`, and keeps the headers with the addresses. If memory is
-/// lacking, ends the lane and counts the loss.
+/// Replaces the view of a lane by `bytes`, and keeps the headers that contain the addresses. If
+/// memory is lacking, ends the lane and counts the loss.
 fn replace_block<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>, bytes: &[u8]) {
-    batch.set(l, with_headers(batch.block(l)));
+    batch.set_block(l, with_headers(batch.block(l)));
     cx.replace_view(batch, l, bytes);
 }
 
-/// Returns the block with the offsets of its headers set, if the block is part of a frame.
+/// Returns the block with the offsets of its headers in the marks, if the block is part of a frame.
 fn with_headers(mut block: Block<'_>) -> Block<'_> {
     if block.marks.is_frame() && block.marks.payload == Marks::UNKNOWN {
         layers::parse(&mut block);

@@ -2,7 +2,7 @@
 //!
 //! Input: any views into frames. Output: the bytes of one pcap file per session: a file header with
 //! the first frame, then one record for each frame, both directions in one stream. A frame that
-//! arrives repeatedly, as several successive views, is recorded once. At the end of a request
+//! arrives several times in a row, under different views, is recorded once. At the end of a request
 //! `pcap` is the sink, which writes the file. [SL §4.2, `rx | ip | tcp | pcap | compress | files`]
 
 use crate::prelude::*;
@@ -11,7 +11,7 @@ use wire::capture::write;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Catalog entry of `pcap` as a filter, which emits the bytes of a capture file.
-pub const TRACE: Description = Description {
+pub const PCAP_FILTER: Description = Description {
     name: "pcap",
     summary: "convert the frames of each session to a capture file",
     details: "\
@@ -42,53 +42,53 @@ type` than that of the first frame of the session.",
     )],
     reasons: &["another link type"],
     counters: &["not frames", "repeated", "evicted sessions"],
-    state: StateFacts::sessions::<Trace>(),
-    user: Some(make),
+    state: StateFacts::sessions::<SessionCapture>(),
+    user: Some(make_filter),
     ..Description::EMPTY
 };
 
-const OTHER_LINK: Reason = TRACE.reason("another link type");
-const NOT_FRAMES: Counter = TRACE.counter("not frames");
-const REPEATED: Counter = TRACE.counter("repeated");
-const EVICTED: Counter = TRACE.counter("evicted sessions");
+const OTHER_LINK_TYPE: Reason = PCAP_FILTER.reason("another link type");
+const NOT_FRAMES: Counter = PCAP_FILTER.counter("not frames");
+const REPEATED: Counter = PCAP_FILTER.counter("repeated");
+const EVICTED_SESSIONS: Counter = PCAP_FILTER.counter("evicted sessions");
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let most = arguments.count("sessions");
-    Ok(Filter::stream(Tracer { most, traces: Sessions::default() }))
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let most = arguments.usize_number("sessions");
+    Ok(Filter::stream(PcapFilter { most, traces: Sessions::default() }))
 }
 
 /// The state of one session's capture.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
-struct Trace {
+struct SessionCapture {
     /// Pointer to the last recorded frame.
-    last: RichPointer,
+    last_frame: RichPointer,
     /// Link type of the first frame plus 1; 0 until a frame has arrived.
-    link: u32,
+    link_plus_one: u32,
     /// Directions that have ended: bit 0 is forward, bit 1 is backward.
-    ended: u32,
+    ended_directions: u32,
     unused: [u32; 2],
 }
 
-impl Session for Trace {}
+impl Session for SessionCapture {}
 
-struct Tracer {
+struct PcapFilter {
     most: usize,
-    traces: Sessions<Trace>,
+    traces: Sessions<SessionCapture>,
 }
 
-impl Stream for Tracer {
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+impl Stream for PcapFilter {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let key = u64::from(block.context.session);
         if self.traces.make_room(key, self.most).is_some() {
-            cx.count(EVICTED, 1);
+            cx.count(EVICTED_SESSIONS, 1);
         }
-        let trace = self.traces.of(key);
-        let context = trace.context(&block);
+        let trace = self.traces.get_or_create(key);
+        let context = trace.output_metadata(&block);
         let ends = context.flags.has(Flags::END);
         if block.marks.is_frame() {
-            trace.record(&block, context, cx);
-        } else if ends && trace.link != 0 {
+            trace.emit_record(&block, context, cx);
+        } else if ends && trace.link_plus_one != 0 {
             // The block without bytes that ends a connection ends its capture.
             let end = Block { pointer: RichPointer::hole(0), frame: &[], ..block };
             let end = Block { marks: Marks::bare(0), context, ..end };
@@ -99,7 +99,7 @@ impl Stream for Tracer {
             cx.consume(&block);
         }
         if ends {
-            self.traces.end(key);
+            self.traces.remove(key);
         }
     }
 
@@ -108,22 +108,26 @@ impl Stream for Tracer {
     }
 }
 
-impl Trace {
+impl SessionCapture {
     /// Returns the metadata for an output block. All output of a session has one direction, which
     /// begins with the file header and ends when both directions of the session have ended.
-    fn context(&mut self, block: &Block<'_>) -> BlockMetadata {
+    fn output_metadata(&mut self, block: &Block<'_>) -> BlockMetadata {
         let flags = block.context.flags;
         if flags.has(Flags::END) {
-            self.ended |= if flags.has(Flags::BACKWARD) { 2 } else { 1 };
+            self.ended_directions |= if flags.has(Flags::BACKWARD) { 2 } else { 1 };
         }
-        let end = if self.ended == 3 { Flags(flags.0 & Flags::END_MASK.0) } else { Flags::NONE };
-        let first = if self.link == 0 { Flags::FIRST } else { Flags::NONE };
+        let end = if self.ended_directions == 3 {
+            Flags(flags.0 & Flags::END_MASK.0)
+        } else {
+            Flags::NONE
+        };
+        let first = if self.link_plus_one == 0 { Flags::FIRST } else { Flags::NONE };
         BlockMetadata { flags: first.with(end), ..block.context }
     }
 
     /// Emits the capture record of a frame, after the file header if the frame is the first of the
     /// session.
-    fn record<'a>(
+    fn emit_record<'a>(
         &mut self,
         block: &Block<'a>,
         context: BlockMetadata,
@@ -131,22 +135,22 @@ impl Trace {
     ) {
         let link = u32::from(block.marks.link) + 1;
         let frame = block.entry().frame().with_class(Class::NONE);
-        if self.link != 0 && self.link != link {
-            return cx.drop(block, OTHER_LINK);
+        if self.link_plus_one != 0 && self.link_plus_one != link {
+            return cx.drop(block, OTHER_LINK_TYPE);
         }
-        if self.link != 0 && self.last == frame && !context.flags.has(Flags::END) {
+        if self.link_plus_one != 0 && self.last_frame == frame && !context.flags.has(Flags::END) {
             cx.count(REPEATED, 1);
             return cx.consume(block);
         }
         let header = write::header(LinkType(block.marks.link));
-        let header: &[u8] = if self.link == 0 { &header } else { &[] };
+        let header: &[u8] = if self.link_plus_one == 0 { &header } else { &[] };
         let bytes = block.frame;
         let bytes = bytes.get(..write::SNAP_LENGTH as usize).unwrap_or(bytes);
         let captured = bytes.len() as u32;
         let record = write::record(block.context.time, captured, block.marks.wire_length);
-        let record: &[u8] = if self.last == frame { &[] } else { &record };
+        let record: &[u8] = if self.last_frame == frame { &[] } else { &record };
         let bytes: &[u8] = if record.is_empty() { &[] } else { bytes };
-        (self.link, self.last) = (link, frame);
+        (self.link_plus_one, self.last_frame) = (link, frame);
         let block = &super::with_headers(*block);
         cx.append_replacement(block, context, &[header, record, bytes]);
         cx.consume(block);
@@ -156,10 +160,10 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, answers};
+    use crate::testing::{Frame, answer_frames};
 
-    fn captured(frames: &[Frame]) -> Vec<(u64, usize)> {
-        let found = answers(&TRACE, &[], frames);
+    fn run_over_frames(frames: &[Frame]) -> Vec<(u64, usize)> {
+        let found = answer_frames(&PCAP_FILTER, &[], frames);
         let capture: Vec<u8> = found.into_iter().flat_map(|answer| answer.bytes).collect();
         let packets = wire::capture::packets(&capture).map(|packet| packet.expect("a packet"));
         packets.map(|(packet, bytes)| (packet.time_ns, bytes.len())).collect()
@@ -169,13 +173,13 @@ mod tests {
     fn h10_blocks_become_the_records_of_one_capture() {
         let frames = [Frame::udp(1, 2, b"abc"), Frame::tcp(3, 4, b"defg")];
         let lengths: Vec<usize> = frames.iter().map(|frame| frame.bytes.len()).collect();
-        let found = captured(&frames);
+        let found = run_over_frames(&frames);
         assert_eq!(found.iter().map(|(_, length)| *length).collect::<Vec<_>>(), lengths);
     }
 
     #[test]
     fn other_link_type_is_dropped_with_a_reason() {
-        let raw = Frame::of(LinkType::RAW.0, &Frame::udp(1, 2, b"abc").bytes[14..]);
-        assert_eq!(captured(&[Frame::udp(1, 2, b"abc"), raw]).len(), 1);
+        let raw = Frame::new(LinkType::RAW.0, &Frame::udp(1, 2, b"abc").bytes[14..]);
+        assert_eq!(run_over_frames(&[Frame::udp(1, 2, b"abc"), raw]).len(), 1);
     }
 }

@@ -4,30 +4,30 @@
 //! only read the values.
 
 use super::value::{Mistake, Value};
-use super::{Compiler, Key, Keys, Names, Parameter, SessionNumbers};
+use super::{Compiler, Key, KeyReader, NameResolver, Parameter, SessionNumbers};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use wire::LinkType;
 
 /// The arguments of one filter, defaults included, and the services that the filter may use.
-/// Equality compares only the argument values.
+/// Equality compares the argument values only.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
     values: Vec<(&'static str, Value)>,
     compiler: Option<Arc<dyn Compiler>>,
-    keys: Option<Arc<dyn Keys>>,
-    names: Option<Arc<dyn Names>>,
+    keys: Option<Arc<dyn KeyReader>>,
+    names: Option<Arc<dyn NameResolver>>,
     /// Possible link types of the input frames; `None` or empty if unknown.
     links: Option<Arc<[LinkType]>>,
     /// Class ranges that the filter's outgoing arcs select.
-    asked: Vec<(u32, u32)>,
+    selected_classes: Vec<(u32, u32)>,
     /// Seed that replaces the random one, for a reproducible run.
     seed: Option<u64>,
     /// Session numbers reserved for the filter.
-    numbers: SessionNumbers,
+    session_numbers: SessionNumbers,
     /// Index of this replica, from 0, and the number of replicas; `None` for a filter without
     /// replicas.
-    copy: Option<(u32, u32)>,
+    replica: Option<(u32, u32)>,
     /// True if the filter receives only blocks that its twin in the kernel could not decide.
     is_fallback: bool,
 }
@@ -76,8 +76,8 @@ impl Arguments {
         self.values.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
     }
 
-    /// Returns the value of a parameter that is a number, size (bytes), duration (ns) or factor
-    /// (millionths); `None` if it is absent or of another type.
+    /// Returns the value of a parameter of type number, size (in bytes), duration (in ns) or factor
+    /// (in millionths). Returns `None` if the parameter is absent or of another type.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<u64> {
         match self.get(name) {
@@ -86,14 +86,14 @@ impl Arguments {
         }
     }
 
-    /// Returns the value of a number or size parameter as `usize`, saturated if it is too large; 1
-    /// if the parameter is absent or of another type.
+    /// Returns the value of a number or size parameter as `usize`, saturated if it is too large.
+    /// Returns 1 if the parameter is absent or of another type.
     #[must_use]
-    pub fn count(&self, name: &str) -> usize {
+    pub fn usize_number(&self, name: &str) -> usize {
         usize::try_from(self.number(name).unwrap_or(1)).unwrap_or(usize::MAX)
     }
 
-    /// Returns true if this flag is `yes`; false if it is `no` or absent.
+    /// Returns true if the value of this flag is `yes`; false if it is `no` or absent.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.get(name) == Some(&Value::Flag(true))
@@ -130,21 +130,21 @@ impl Arguments {
         self.compiler.as_ref()
     }
 
-    /// Sets the reader of key files; without one, [`Arguments::key`] fails.
+    /// Sets the reader of key files; without one, [`Arguments::read_key`] fails.
     #[must_use]
-    pub fn with_keys(self, keys: Option<Arc<dyn Keys>>) -> Self {
+    pub fn with_key_reader(self, keys: Option<Arc<dyn KeyReader>>) -> Self {
         Self { keys, ..self }
     }
 
     /// Sets the service that resolves user and group names; `None` if there is none.
     #[must_use]
-    pub fn with_names(self, names: Option<Arc<dyn Names>>) -> Self {
+    pub fn with_name_resolver(self, names: Option<Arc<dyn NameResolver>>) -> Self {
         Self { names, ..self }
     }
 
     /// Returns the name resolver, if one was set.
     #[must_use]
-    pub const fn names(&self) -> Option<&Arc<dyn Names>> {
+    pub const fn name_resolver(&self) -> Option<&Arc<dyn NameResolver>> {
         self.names.as_ref()
     }
 
@@ -153,11 +153,11 @@ impl Arguments {
     /// # Errors
     ///
     /// Fails without a reader of keys, and if the file holds no key or cannot be read.
-    pub fn key(&self, name: &'static str) -> Result<Key, Mistake> {
+    pub fn read_key(&self, name: &'static str) -> Result<Key, Mistake> {
         let Some(keys) = &self.keys else {
             return Err(Mistake::new(name, "keys are read by the process of their user alone"));
         };
-        let read = keys.key(self.text(name).unwrap_or_default());
+        let read = keys.read_key(self.text(name).unwrap_or_default());
         read.map_err(|why| Mistake::new(name, why))
     }
 
@@ -168,7 +168,8 @@ impl Arguments {
     }
 
     /// Returns the link types of the input frames; `None` if they are unknown before the first
-    /// frame. Frames of other types are still possible: a capture can declare an interface late.
+    /// frame. Frames of other types are still possible, because a capture file may declare an
+    /// interface after its first frames.
     #[must_use]
     pub fn link_types(&self) -> Option<&[LinkType]> {
         self.links.as_deref().filter(|links| !links.is_empty())
@@ -178,14 +179,14 @@ impl Arguments {
     /// none.
     #[must_use]
     pub fn with_classes(self, asked: Vec<(u32, u32)>) -> Self {
-        Self { asked, ..self }
+        Self { selected_classes: asked, ..self }
     }
 
     /// Returns true if an outgoing arc selects a class range within these bounds. A filter calls
-    /// this before it produces output that is useless unless an arc selects it.
+    /// this to avoid producing output that no arc selects.
     #[must_use]
     pub fn selects_any_class(&self, low: u32, high: u32) -> bool {
-        self.asked.iter().any(|(from, to)| low <= *from && *to <= high)
+        self.selected_classes.iter().any(|(from, to)| low <= *from && *to <= high)
     }
 
     /// Sets the seed of [`Arguments::seed`], for a reproducible run.
@@ -204,30 +205,34 @@ impl Arguments {
 
     /// Sets the session numbers reserved for the filter.
     #[must_use]
-    pub fn with_numbers(self, numbers: SessionNumbers) -> Self {
-        Self { numbers, ..self }
+    pub fn with_session_numbers(self, numbers: SessionNumbers) -> Self {
+        Self { session_numbers: numbers, ..self }
     }
 
-    /// Adapts the arguments to replica `number` of `of`, which receives its share of the session
-    /// numbers.
+    /// Adapts the arguments to replica `number` of `of`. The replica receives its share of the
+    /// session numbers.
     #[must_use]
     pub fn for_replica(self, number: u32, of: u32) -> Self {
         let of = of.max(1);
-        Self { copy: Some((number, of)), numbers: self.numbers.split(number, of), ..self }
+        Self {
+            replica: Some((number, of)),
+            session_numbers: self.session_numbers.split(number, of),
+            ..self
+        }
     }
 
     /// Returns the index of the replica, from 0, and the number of replicas; `(0, 1)` for a filter
     /// without replicas.
     #[must_use]
     pub fn replica_index(&self) -> (u32, u32) {
-        self.copy.unwrap_or((0, 1))
+        self.replica.unwrap_or((0, 1))
     }
 
     /// Returns the session numbers reserved for the filter; no other filter of the request uses
     /// them.
     #[must_use]
-    pub const fn numbers(&self) -> SessionNumbers {
-        self.numbers
+    pub const fn session_numbers(&self) -> SessionNumbers {
+        self.session_numbers
     }
 
     /// Sets whether the filter receives only blocks that its own twin could not decide.

@@ -1,9 +1,9 @@
 //! Interface to a compiler for pcap-filter expressions that the built-in compiler rejects (CONTRACT
 //! 27).
 //!
-//! Loading a compiler is I/O, so the compiler is passed in with a filter's arguments. It comes from
-//! the registry, so that `check`, `explain` and the run use the same one. The engine provides
-//! libpcap.
+//! Loading a compiler is I/O, which filters must not do, so the compiler is passed in with a
+//! filter's arguments. It is taken from the registry, so that `check`, `explain` and the run use
+//! the same compiler. The engine provides libpcap.
 
 use ebpf::classic::{ClassicProgram, LinkType};
 use std::fmt;
@@ -14,7 +14,8 @@ pub trait Compiler: fmt::Debug + Send + Sync {
     fn name(&self) -> String;
 
     /// Compiles an expression into a program that accepts up to `snaplen` bytes of each matching
-    /// frame. Called at most once per expression and link type. May block while it loads a library.
+    /// frame. Called at most once per expression and link type. May block while the compiler loads
+    /// a library.
     ///
     /// # Errors
     ///

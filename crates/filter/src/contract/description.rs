@@ -8,22 +8,22 @@ use super::signature::{
     Classes, Effect, FilterKind, Form, Forms, OutputForm, ReadDepth, Right, ValueRange,
 };
 use super::{
-    Arguments, COMMON, Column, Counter, Filter, Mistake, Parameter, Reason, SESSION, StateScope,
+    Arguments, COMMON_PARAMETERS, Column, Counter, Filter, Mistake, Parameter, Reason,
+    SESSION_COLUMN, StateScope,
 };
 use super::{PublishedSessions, StateFacts, WorkerRule};
 use ebpf::emit::Emit;
 use wire::LinkType;
 
-/// The blocks of one upstream filter that a filter or sink can use. Needed where the form of blocks
-/// is too coarse: a response alone is a message, but a web server's log has no line for it.
+/// The blocks of one upstream filter that a filter or sink can use. Needed where the form alone is
+/// too coarse: a response without its request is a message, but a web server log cannot contain it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsableInput {
     /// Name of the upstream filter.
-    pub giver: &'static str,
-    /// Classes of its usable blocks.
+    pub upstream: &'static str,
+    /// Classes of the usable blocks.
     pub classes: ValueRange,
-    /// True if the upstream filter produces these blocks only for an arc that selects one of the
-    /// classes.
+    /// True if the upstream filter produces these blocks only if an arc selects one of the classes.
     pub on_request: bool,
     /// A valid request, shown to the user as a hint.
     pub hint: &'static str,
@@ -32,34 +32,34 @@ pub struct UsableInput {
 /// Creates a filter from its arguments.
 pub type MakeFilter = fn(&Arguments) -> Result<Filter, Mistake>;
 
-/// Tests if the socket filter of a source can do the work of the filter, before frames reach the
-/// process. Returns a note on frames that bypass the socket filter (`None` if no frame does), or
-/// the reason why it cannot.
+/// Tests if the socket filter of a source can do the work of the filter, so that rejected frames
+/// never reach the process. Returns a note on frames that bypass the socket filter (`None` if no
+/// frame does). Fails with the reason if the socket filter cannot do the work.
 pub type PushdownTest = fn(&Arguments) -> Result<Option<&'static str>, String>;
 
-/// Returns the link types of the filter's output frames. `None` means that they are those of the
-/// input. An empty list means that they are unknown before the first frame, or that the output has
-/// no frames.
+/// Returns the link types of the filter's output frames. `None` means the link types of the input.
+/// An empty list means that the link types are unknown before the first frame, or that the output
+/// has no frames.
 pub type OutputLinks = fn(&Arguments) -> Option<&'static [LinkType]>;
 
-/// Returns a warning for arguments that are valid but match nothing, or less than the user may
-/// expect.
+/// Returns a warning for valid arguments that match nothing, or less than the user may expect.
 pub type ArgumentWarning = fn(&Arguments) -> Option<Mistake>;
 
-/// Returns a parameter and a value to insert into the request, which fix its meaning on every
-/// machine and at every time. Returns `None` if all such parameters are present.
+/// Returns a parameter and a value to insert into the request. With this parameter, the request has
+/// the same meaning on every machine and at every time. Returns `None` if all such parameters are
+/// present.
 pub type FixParameter = fn(&Arguments) -> Option<(&'static str, String)>;
 
 /// Static facts about a filter, source or sink.
 ///
-/// Rarely needed facts are grouped: [`InputNeeds`], [`StateFacts`], [`Analysis`].
+/// Facts that few filters need are grouped: [`InputNeeds`], [`StateFacts`], [`Analysis`].
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
     /// The name in a request: `[a-z][a-z0-9_]*`.
     pub name: &'static str,
-    /// Summary of one line, at most 72 columns.
+    /// Summary in one line of at most 72 columns.
     pub summary: &'static str,
-    /// The full help text: purpose, classes, every reason for a drop.
+    /// The full help text: purpose, classes, and every reason for a drop.
     pub details: &'static str,
     /// An example request.
     pub example: &'static str,
@@ -72,16 +72,16 @@ pub struct Description {
     pub output_form: OutputForm,
     /// The part of a frame that the filter reads, unless `effect` returns another.
     pub reads: ReadDepth,
-    /// Returns kind, output form and read depth for given arguments; `None` if they do not depend
-    /// on the arguments. Callers use [`Description::effect_of`]. The kind of a source or sink is
-    /// always [`Description::kind`].
+    /// Returns kind, output form and read depth for given arguments. `None` if they do not depend
+    /// on the arguments. Callers use [`Description::effect_of`] instead. The kind of a source or
+    /// sink is always [`Description::kind`].
     pub effect: Option<fn(&Arguments) -> Effect>,
     /// Restrictions on the input beyond its form.
     pub needs: InputNeeds,
 
-    /// Parameters of the filter, positional ones in their order.
+    /// Parameters of the filter. Positional parameters are assigned in this order.
     pub parameters: &'static [Parameter],
-    /// Classes that the filter gives to blocks.
+    /// Classes that the filter assigns to blocks.
     pub classes: Classes,
     /// Names for ranges of classes, which an arc can select: `|request`.
     pub groups: &'static [(&'static str, ValueRange)],
@@ -104,34 +104,35 @@ pub struct Description {
     /// Emits the filter's twin as eBPF, for Ethernet frames (CONTRACT 18); `None` if the filter has
     /// no twin.
     pub kernel: Option<Emit<Arguments>>,
-    /// Right that an unprivileged user needs to run the filter in the kernel; `None` if no right is
+    /// Right that an unprivileged user needs to run the twin in the kernel; `None` if no right is
     /// needed.
     pub right: Option<Right>,
-    /// Argument texts for the tests of the twin, each as written after the filter's name in a
+    /// Arguments for the tests of the twin, each entry as written after the filter's name in a
     /// request. If empty, the tests use the arguments of the example.
-    pub examined: &'static [&'static str],
+    pub twin_test_arguments: &'static [&'static str],
 }
 
 /// Restrictions on the input of a filter or sink beyond its form.
 #[derive(Clone, Copy, Debug)]
 pub struct InputNeeds {
-    /// Usable blocks per emitting filter; empty if every block is usable.
-    pub usable: &'static [UsableInput],
+    /// Usable blocks of each upstream filter. Empty if every block is usable.
+    pub usable_inputs: &'static [UsableInput],
     /// Description of the required input, for the warning that no usable block arrives. If empty,
-    /// blocks of filters that `usable` does not list are usable too.
-    pub otherwise: &'static str,
-    /// Classes that require both directions of a connection in the input; `None` if no class does.
-    pub both_ways: Option<ValueRange>,
+    /// blocks of filters that are not listed in `usable_inputs` are usable too.
+    pub required_input: &'static str,
+    /// Classes that exist only if the input contains both directions of a connection; `None` if
+    /// there are no such classes.
+    pub two_way_classes: Option<ValueRange>,
 }
 
 impl InputNeeds {
     /// No restriction.
-    pub const NONE: Self = Self { usable: &[], otherwise: "", both_ways: None };
+    pub const NONE: Self = Self { usable_inputs: &[], required_input: "", two_way_classes: None };
 
-    /// Creates the restriction to these blocks.
+    /// Creates the restriction to these blocks of upstream filters.
     #[must_use]
-    pub const fn of(usable: &'static [UsableInput]) -> Self {
-        Self { usable, ..Self::NONE }
+    pub const fn only(usable: &'static [UsableInput]) -> Self {
+        Self { usable_inputs: usable, ..Self::NONE }
     }
 }
 
@@ -139,17 +140,17 @@ impl InputNeeds {
 #[derive(Clone, Copy, Debug)]
 pub struct Analysis {
     /// Tests if the socket filter of a source can do the work of the filter. Set only for filters
-    /// whose class depends on nothing but the frame.
+    /// whose class depends on the frame alone.
     pub pushdown: Option<PushdownTest>,
-    /// Returns the link types of output frames; `None` if they always equal those of the input.
+    /// Returns the link types of output frames. `None` if they always equal those of the input.
     pub output_links: Option<OutputLinks>,
-    /// Returns the value of a machine-dependent parameter for insertion into the request, when the
-    /// request is made.
+    /// Returns a machine-dependent parameter with its value, which is inserted into the request
+    /// when the request is made.
     pub fix_parameter: Option<FixParameter>,
-    /// Returns the mistake in arguments of a source that are valid one by one but not together. A
-    /// filter reports such a mistake when it is created, but a source has no user implementation to
-    /// create.
-    pub refuses: Option<ArgumentWarning>,
+    /// Returns the mistake in arguments of a source that are valid separately but not in
+    /// combination. A filter reports such a mistake when it is created, but a source has no user
+    /// implementation to create.
+    pub argument_error: Option<ArgumentWarning>,
     /// Returns a warning that `check`, `explain` and the start of a run print; `None` if there is
     /// none.
     pub warning: Option<ArgumentWarning>,
@@ -163,17 +164,17 @@ impl Analysis {
         pushdown: None,
         output_links: None,
         fix_parameter: None,
-        refuses: None,
+        argument_error: None,
         warning: None,
         remark: None,
     };
 }
 
 impl Description {
-    /// Returns true if both descriptions are the same catalog entry. Compares names, because each
-    /// use of a constant may have an address of its own.
+    /// Returns true if both descriptions are the same catalog entry. Names are compared rather than
+    /// addresses, because each use of a constant may have its own address.
     #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
+    pub fn is_same_entry(&self, other: &Self) -> bool {
         self.name == other.name && self.kind == other.kind
     }
 
@@ -200,7 +201,7 @@ impl Description {
         user: None,
         kernel: None,
         right: None,
-        examined: &[],
+        twin_test_arguments: &[],
     };
 
     /// Default values for the fields of a sink.
@@ -227,10 +228,11 @@ impl Description {
         Counter::named(self.counters, name)
     }
 
-    /// Returns the rule for running the filter with these arguments in several worker processes.
+    /// Returns the rule that applies if the filter runs with these arguments in several worker
+    /// processes.
     #[must_use]
     pub fn worker_rule(&self, arguments: &Arguments) -> WorkerRule {
-        (self.state.several)(arguments)
+        (self.state.worker_rule)(arguments)
     }
 
     /// Returns the effect of the filter with these arguments (CONTRACT 13).
@@ -241,20 +243,22 @@ impl Description {
     }
 
     /// Returns true if a request that ends with this filter prints the filter's report as its
-    /// output. This holds for a filter that has a report and passes its input unchanged. After
-    /// other filters, the blocks are printed.
+    /// output. This is the case for a filter that has a report and passes its input unchanged.
+    /// After any other filter, the request prints the blocks.
     #[must_use]
     pub const fn ends_with_report(&self) -> bool {
         self.reports && matches!(self.output_form, OutputForm::Same)
     }
 
-    /// Returns which sessions the filter publishes, and the columns of a row; `None` if it
-    /// publishes nothing.
+    /// Returns the kind of sessions that the filter publishes, and the columns of a row. Returns
+    /// `None` if the filter publishes nothing.
     #[must_use]
-    pub fn published(&self) -> Option<(PublishedSessions, Vec<Column>)> {
-        let own = self.state.publishes?();
+    pub fn published_state(&self) -> Option<(PublishedSessions, Vec<Column>)> {
+        let own = self.state.published_columns?();
         Some(match self.state.scope {
-            StateScope::Sessions => (PublishedSessions::Sessions, [vec![SESSION], own].concat()),
+            StateScope::Sessions => {
+                (PublishedSessions::Sessions, [vec![SESSION_COLUMN], own].concat())
+            }
             StateScope::Private | StateScope::Nothing | StateScope::Pinned(_) => {
                 (PublishedSessions::Private, own)
             }
@@ -271,7 +275,7 @@ impl Description {
     /// Returns the parameters of this description, followed, for a filter, by the parameters common
     /// to all filters.
     pub fn all_parameters(&self) -> impl Iterator<Item = &'static Parameter> + Clone {
-        let common: &[Parameter] = if self.user.is_some() { COMMON } else { &[] };
+        let common: &[Parameter] = if self.user.is_some() { COMMON_PARAMETERS } else { &[] };
         self.parameters.iter().chain(common)
     }
 }

@@ -1,8 +1,8 @@
 //! Editing one block at a time, through the gateway. [SL §6.1], [Th §5.3.3, `slblock_writable`]
 //!
-//! An [`Edit`] filter receives an [`Editable`]: one block and nothing else of the batch, so that no
-//! other reference to the bytes exists while they change. The space decides how to satisfy a write;
-//! the filter cannot observe the difference:
+//! An [`Edit`] filter receives an [`Editable`]: a single block, without access to the rest of the
+//! batch, so that no other reference to the bytes exists while they change. The space decides how
+//! to satisfy a write, and the filter cannot observe the difference:
 //!
 //! | other readers | size | action |
 //! |---|---|---|
@@ -27,7 +27,7 @@ use std::ops::Range;
 pub trait Edit: Send {
     /// Inspects a block, changes it if necessary, and returns its class.
     fn edit(&mut self, block: &mut Editable<'_>, cx: &mut ClassifyContext<'_>) -> Class;
-    /// Returns the filter's report. Called on request and when the path stops.
+    /// Returns the filter's report. The engine calls this on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
@@ -43,7 +43,7 @@ pub trait Edit: Send {
 
 /// Services of a space for the block that is being edited. The engine implements it; filters use it
 /// through [`Editable`].
-pub trait Workbench {
+pub trait EditBackend {
     /// Returns the current bytes of the frame.
     fn frame(&mut self) -> &[u8];
     /// Returns this range of the frame for writing. Returns `None` if memory for a copy is lacking.
@@ -61,9 +61,10 @@ pub struct Editable<'e> {
     pub marks: Marks,
     /// Time, session and origin.
     pub context: BlockMetadata,
-    bench: &'e mut (dyn Workbench + 'e),
-    /// Length in bytes of the new block; `None` if the block was not replaced.
-    used: Option<usize>,
+    backend: &'e mut (dyn EditBackend + 'e),
+    /// Length in bytes of the new block that replaces this one; `None` if the block was not
+    /// replaced.
+    new_length: Option<usize>,
     lost: bool,
 }
 
@@ -77,9 +78,9 @@ impl<'e> Editable<'e> {
     /// Creates an editable block over these services.
     pub fn new(
         (pointer, marks, context): (RichPointer, Marks, BlockMetadata),
-        bench: &'e mut (dyn Workbench + 'e),
+        backend: &'e mut (dyn EditBackend + 'e),
     ) -> Self {
-        Self { pointer, marks, context, bench, used: None, lost: false }
+        Self { pointer, marks, context, backend, new_length: None, lost: false }
     }
 
     /// Returns the incoming class, which most editing filters return unchanged.
@@ -97,10 +98,10 @@ impl<'e> Editable<'e> {
     /// Returns the bytes in view, including all changes made so far.
     pub fn bytes(&mut self) -> &[u8] {
         let view = self.view();
-        if let Some(used) = self.used {
-            return self.bench.frame().get(..used).unwrap_or_default();
+        if let Some(used) = self.new_length {
+            return self.backend.frame().get(..used).unwrap_or_default();
         }
-        self.bench.frame().get(view).unwrap_or_default()
+        self.backend.frame().get(view).unwrap_or_default()
     }
 
     /// Returns the bytes in view for writing; `None` after [`Editable::replace`]. If memory for a
@@ -115,38 +116,38 @@ impl<'e> Editable<'e> {
         let view = self.view();
         let from = view.start + from.min(view.len());
         let to = from.saturating_add(length).min(view.end);
-        if self.used.is_some() || self.lost {
+        if self.new_length.is_some() || self.lost {
             return None;
         }
-        let room = self.bench.write(from..to, keep);
+        let room = self.backend.write(from..to, keep);
         self.lost = room.is_none();
         room
     }
 
     /// Returns the entire frame, including headers before the view and all changes made so far.
     pub fn frame(&mut self) -> &[u8] {
-        self.bench.frame()
+        self.backend.frame()
     }
 
     /// Returns part of the frame for writing, inside or outside of the view. Fails as
     /// [`Editable::write`] does.
     pub fn write_frame(&mut self, from: usize, length: usize, keep: OldBytes) -> Option<&mut [u8]> {
-        if self.used.is_some() || self.lost {
+        if self.new_length.is_some() || self.lost {
             return None;
         }
-        let room = self.bench.write(from..from.saturating_add(length), keep);
+        let room = self.backend.write(from..from.saturating_add(length), keep);
         self.lost = room.is_none();
         room
     }
 
-    /// Replaces the block by a new one of at most `room` bytes, without a frame; nothing is copied.
-    /// `fill` writes the bytes and returns their number. If memory is lacking, the block is counted
-    /// as lost, and the result is false.
+    /// Replaces the block by a new block of at most `room` bytes, without a frame. Nothing is
+    /// copied. `fill` writes the bytes and returns their number. If memory is lacking, the block is
+    /// counted as lost, and the result is false.
     pub fn replace(&mut self, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
-        let made = self.bench.replace(room.min(abi::BLOCK_MAX));
+        let made = self.backend.replace(room.min(abi::BLOCK_MAX));
         let used = made.map(|made| fill(made).min(made.len()));
         self.lost |= used.is_none();
-        self.used = used.or(self.used);
+        self.new_length = used.or(self.new_length);
         !self.lost
     }
 
@@ -161,7 +162,7 @@ impl<'e> Editable<'e> {
     /// Returns the length in bytes of the new block; `None` if the block was not replaced.
     #[must_use]
     pub const fn replacement_length(&self) -> Option<usize> {
-        self.used
+        self.new_length
     }
 
     /// Returns true if the block was lost because memory for a change was lacking.

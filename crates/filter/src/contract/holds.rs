@@ -34,20 +34,21 @@ impl HeldList {
     }
 }
 
-/// An event in the life of a block that a section tracks, where the output of the filter does not
-/// show the event. Blocks are named by their tickets ([`abi::Marks::ticket`]).
+/// An event in the life of a block that a section tracks, which the output of the filter does not
+/// reveal. Tickets identify the blocks ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The block was held once more.
     Held(u32),
     /// The block left a hold.
     Left(u32),
-    /// The block was dropped, and counted under a reason.
+    /// The block was dropped and counted under a reason.
     Dropped(u32),
-    /// The first block was merged into the second, which lives on.
+    /// The first block was merged into the second, which lives on in its place.
     Joined(u32, u32),
 }
 
+/// A slot of the table: a held block, linked to the next slot of its list.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     key: u32,
@@ -75,9 +76,9 @@ impl Holds {
         Self { slots: Vec::new(), free: Vec::new(), blocks_max, bytes_max, bytes: 0, fates: None }
     }
 
-    /// Enables or disables the recording of fates. The engine enables it while the filter is an
+    /// Enables or disables the recording of fates. The engine enables it if the filter is an
     /// operand of a section.
-    pub fn track_fates(&mut self, asked: bool) {
+    pub fn set_fate_tracking(&mut self, asked: bool) {
         match asked {
             true => drop(self.fates.get_or_insert_default()),
             false => self.fates = None,
@@ -89,8 +90,8 @@ impl Holds {
         self.fates.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Records the fate of the block with this ticket, if recording is enabled and the ticket is
-    /// not 0, which means untracked.
+    /// Records the fate of the block with this ticket. Does nothing if recording is disabled, or if
+    /// the ticket is 0, which means that the block is not tracked.
     #[inline]
     pub(super) fn record_fate(&mut self, ticket: u32, fate: impl FnOnce(u32) -> Fate) {
         if let Some(fates) = self.fates.as_mut().filter(|_| ticket != 0) {
@@ -122,7 +123,7 @@ impl Holds {
         self.len() < self.blocks_max as usize && self.bytes + u64::from(bytes) <= self.bytes_max
     }
 
-    /// Inserts a block into `list`, after all blocks whose keys are not greater than `key`.
+    /// Inserts a block into `list`, after all blocks with keys not greater than `key`.
     pub fn insert(&mut self, list: &mut HeldList, key: u32, entry: Entry, pin: PinId) {
         self.bytes += u64::from(entry.pointer.length());
         self.record_fate(entry.marks.ticket(), Fate::Held);
@@ -143,7 +144,7 @@ impl Holds {
         list.len += 1;
         let previous = match self.slot(list.tail) {
             Some(tail) if !precedes(key, tail.key) => list.tail,
-            _ => self.last_not_after(list, key),
+            _ => self.last_slot_not_after(list, key),
         };
         if previous == 0 {
             self.set_next(this, list.head);
@@ -216,8 +217,8 @@ impl Holds {
         })
     }
 
-    /// Replaces the location and pin of every held block by the results of `to`. Called when the
-    /// filter moves to another space.
+    /// Passes the location and pin of every held block to `to`, and replaces them by its results.
+    /// Called when the filter moves to another space.
     pub fn relocate(&mut self, mut to: impl FnMut(&Entry, PinId) -> (Entry, PinId)) {
         let mut held = vec![true; self.slots.len()];
         for free in &self.free {
@@ -230,7 +231,9 @@ impl Holds {
         }
     }
 
-    fn last_not_after(&self, list: &HeldList, key: u32) -> u32 {
+    /// Returns the number of the last slot in `list` whose key is not greater than `key`, plus one;
+    /// 0 if there is none.
+    fn last_slot_not_after(&self, list: &HeldList, key: u32) -> u32 {
         let mut previous = 0;
         let mut at = list.head;
         while let Some(slot) = self.slot(at) {

@@ -1,14 +1,14 @@
 //! Generator of one eBPF program for a chain of twins. [SL §5.3, §7.1]
 //!
-//! Input: catalog entries with arguments. Output: a program as plain data; loading it into the
-//! kernel is the caller's task.
+//! Input: catalog entries with arguments. Output: a program as plain data, which the caller loads
+//! into the kernel.
 
 use super::{Arguments, Description};
 use crate::endpoint::Attach;
 use ebpf::emit::{self, Answer, Emit, Finish, Layers, Scope, Target, Unfit};
 use ebpf::{FilterSpan, Hook, Program};
 
-/// The twin of a sink that only counts: all blocks pass with their class.
+/// The twin of a sink that only counts. All blocks pass with their class.
 pub const PASS_THROUGH_TWIN: Emit<Arguments> = pass_through;
 
 fn pass_through<'s>(
@@ -20,22 +20,24 @@ fn pass_through<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// Returns the kind of program for this attach point: for a control group if the program reads the
-/// sockets of the request's user, for XDP if it redirects frames, otherwise for traffic control.
-/// `hardened` restricts it to instructions that are allowed without CAP_PERFMON.
+/// Returns the kind of program for this attach point. It is a program for a control group if it
+/// reads the sockets of the request's user, an XDP program if it redirects frames, and otherwise a
+/// program for traffic control. `hardened` restricts the program to instructions that are allowed
+/// without CAP_PERFMON.
 #[must_use]
 pub const fn target(attach: &Attach, hardened: bool) -> Target {
     let place = match attach {
-        Attach { own: true, .. } => Hook::Cgroup,
-        Attach { takes: true, .. } => Hook::Xdp,
+        Attach { own_sockets: true, .. } => Hook::Cgroup,
+        Attach { redirects: true, .. } => Hook::Xdp,
         _ => Hook::Tc,
     };
     // Programs on control groups read bytes through a helper, which needs no more rights.
-    let hardened = hardened || attach.own;
-    Target { hook: place, hardened, takes: attach.takes, single: false }
+    let hardened = hardened || attach.own_sockets;
+    Target { hook: place, hardened, takes: attach.redirects, single: false }
 }
 
-/// Checks that a program for this target exists for a chain of filters with whole frames as input.
+/// Checks that a chain of filters, whose input is complete frames, can be compiled to a program for
+/// this target.
 ///
 /// # Errors
 ///
@@ -75,17 +77,23 @@ mod tests {
     use super::*;
     use crate::catalog::FILTERS;
 
-    fn named(name: &str) -> &'static Description {
+    fn find_description(name: &str) -> &'static Description {
         FILTERS.iter().find(|d| d.name == name).unwrap()
     }
 
     #[test]
     fn chain_fails_at_the_filter_without_a_twin() {
-        let given = |name: &str| (named(name), Arguments::defaults(named(name).parameters));
+        let given = |name: &str| {
+            (find_description(name), Arguments::defaults(find_description(name).parameters))
+        };
         let fits = |names: &[&str]| {
             let chain: Vec<_> = names.iter().map(|name| given(name)).collect();
             let chain: Vec<_> = chain.iter().map(|(d, a)| (*d, a)).collect();
-            let attach = |takes: bool, own: bool| Attach { takes, own, ..Attach::observing("x") };
+            let attach = |takes: bool, own: bool| Attach {
+                redirects: takes,
+                own_sockets: own,
+                ..Attach::observing("x")
+            };
             let places = [attach(false, false), attach(true, false), attach(false, true)];
             let targets = places.iter().flat_map(|at| [target(at, false), target(at, true)]);
             targets.map(|target| check_chain(&chain, target)).collect::<Vec<_>>()

@@ -1,20 +1,20 @@
 //! Interface to a reader of secret keys, from files named in a request.
 //!
-//! A request contains the path of a key file, never the key, so that no process list, explanation
-//! or record contains the key. Reading a file is I/O, so the reader is passed in with a filter's
-//! arguments. A process that checks or runs another user's request passes no reader: only processes
-//! of the request's owner read a key.
+//! A request contains the path of a key file, never the key, so that the key appears in no process
+//! list, explanation or record. Reading a file is I/O, which filters must not do, so the reader is
+//! passed in with a filter's arguments. A process that checks or runs another user's request passes
+//! no reader, so that only processes of the request's owner read its keys.
 
 use std::fmt;
 
 /// A reader of secret keys.
-pub trait Keys: fmt::Debug + Send + Sync {
+pub trait KeyReader: fmt::Debug + Send + Sync {
     /// Reads the key in this file; may block.
     ///
     /// # Errors
     ///
-    /// Fails with the reason; the message contains nothing of the file's content.
-    fn key(&self, file: &str) -> Result<Key, String>;
+    /// Fails with the reason. The message never contains any part of the file.
+    fn read_key(&self, file: &str) -> Result<Key, String>;
 }
 
 /// A key of 128 bits. `Debug` does not print it.
@@ -25,7 +25,7 @@ impl Key {
     /// Parses a key of 32 hexadecimal digits, with optional surrounding white space; `None` for
     /// anything else.
     #[must_use]
-    pub fn read(text: &[u8]) -> Option<Self> {
+    pub fn parse(text: &[u8]) -> Option<Self> {
         let digits = text.trim_ascii();
         let (pairs, rest) = digits.as_chunks::<2>();
         let mut key = [0; 16];
@@ -52,14 +52,14 @@ mod tests {
 
     #[test]
     fn key_has_32_digits_and_is_never_printed() {
-        let key = Key::read(b" 000102030405060708090a0b0C0D0e0f\n").unwrap();
+        let key = Key::parse(b" 000102030405060708090a0b0C0D0e0f\n").unwrap();
         assert_eq!(key.0, *b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f");
         assert_eq!(format!("{key:?}"), "Key(not shown)");
         let digits = "0".repeat(32);
         for wrong in ["", "00", &digits[1..], &format!("{digits}0"), &format!("{digits}00")] {
-            assert_eq!(Key::read(wrong.as_bytes()), None, "{wrong}");
+            assert_eq!(Key::parse(wrong.as_bytes()), None, "{wrong}");
         }
-        assert_eq!(Key::read(digits.replacen('0', "g", 1).as_bytes()), None);
-        assert_eq!(Key::read(digits.replacen("00", "0 ", 1).as_bytes()), None);
+        assert_eq!(Key::parse(digits.replacen('0', "g", 1).as_bytes()), None);
+        assert_eq!(Key::parse(digits.replacen("00", "0 ", 1).as_bytes()), None);
     }
 }

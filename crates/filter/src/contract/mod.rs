@@ -43,7 +43,9 @@ pub mod traits;
 pub mod value;
 
 pub use arguments::Arguments;
-pub use batch::{Batch, BatchMemory, Block, Columns, LANES, Lane, LaneMask, Tags, lanes, mask_of};
+pub use batch::{
+    Batch, BatchMemory, Block, Columns, LANES, Lane, LaneMask, Tags, lanes, mask_of_first,
+};
 pub use compiler::Compiler;
 pub use context::{
     Amount, ClassifyContext, Counter, Counts, Fill, Gateway, LaneContext, OldBytes, Output, PinId,
@@ -53,19 +55,19 @@ pub use description::{
     Analysis, ArgumentWarning, Description, FixParameter, InputNeeds, MakeFilter, OutputLinks,
     PushdownTest, UsableInput,
 };
-pub use edit::{Edit, Editable, Workbench};
+pub use edit::{Edit, EditBackend, Editable};
 pub use holds::{Fate, HeldList, Holds};
 pub use kernel::{PASS_THROUGH_TWIN, chain_program, check_chain, target};
-pub use keys::{Key, Keys};
-pub use names::{NameAnswer, NameQuery, Names};
+pub use keys::{Key, KeyReader};
+pub use names::{NameAnswer, NameQuery, NameResolver};
 pub use numbers::SessionNumbers;
-pub use parameter::{COMMON, Parameter, STATE, STATE_MODE, Type, UNTRUSTED};
-pub use published::{Column, Field, PublishedSessions, Row, SESSION, Unit};
+pub use parameter::{COMMON_PARAMETERS, Parameter, STATE, STATE_MODE, Type, UNTRUSTED};
+pub use published::{Column, Field, PublishedSessions, RowCallback, SESSION_COLUMN, Unit};
 pub use report::{DeliveredItems, Report};
 pub use signature::{
     Classes, Effect, FilterKind, Form, Forms, OutputForm, ReadDepth, Right, ValueRange,
 };
-pub use state::{FilterState, MovedSession, PRIVATE, Session, Sessions, columns};
+pub use state::{FilterState, MovedSession, PRIVATE_KEY, Session, Sessions, columns};
 pub use state_facts::{StateFacts, StateScope, WorkerRule};
 pub use traits::{Classify, Filter, HoldingLanes, Lanes, Statistics, Stream};
 pub use value::{Mistake, Value};

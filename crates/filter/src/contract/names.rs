@@ -1,8 +1,8 @@
 //! Interface to a resolver of names in filter expressions: hosts, networks, services, protocols.
 //!
-//! A lookup is I/O, so the resolver is passed in with a filter's arguments. Each name is looked up
-//! once per request; the result is written into the request, so that no later run, on any machine,
-//! repeats the lookup.
+//! A lookup is I/O, which filters must not do, so the resolver is passed in with a filter's
+//! arguments. Each name is looked up once per request. The result is written into the request, so
+//! that later runs use the same result on every machine.
 
 use ebpf::classic::Transports;
 use std::fmt;
@@ -21,16 +21,16 @@ pub enum NameAnswer {
     Ethernet([u8; 6]),
     /// The port of a service, and the transport protocols that use it.
     Port(u16, Transports),
-    /// IP protocol number.
+    /// An IP protocol number.
     Protocol(u8),
 }
 
 /// A name resolver.
-pub trait Names: fmt::Debug + Send + Sync {
-    /// Looks up a name. May block until a name server answers.
+pub trait NameResolver: fmt::Debug + Send + Sync {
+    /// Looks up a name. May block until a name server replies.
     ///
     /// # Errors
     ///
     /// Fails with the reason why the name has no meaning of the requested kind.
-    fn answer(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String>;
+    fn resolve(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String>;
 }

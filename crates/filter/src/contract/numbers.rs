@@ -1,25 +1,25 @@
-//! Session numbers, unique within a request: each filter that numbers sessions owns a part of the
-//! numbers (CONTRACT 8).
+//! Session numbers, unique within a request. Each filter that assigns session numbers owns a part
+//! of the number range (CONTRACT 8).
 //!
 //! A part is an arithmetic progression, disjoint from all other parts, and determined by the
-//! indices of the filter, its replica and its process. Filters therefore number sessions without
-//! locks, atomics or messages between threads and processes, and a repeated run uses the same
+//! indices of the filter, its replica and its process. Filters therefore assign numbers without
+//! locks, atomics or messages between threads and processes, and a repeated run assigns the same
 //! numbers.
 //!
 //! ```text
 //! 1 ...                        2^31 - 1 | 2^31 ...                          2^32 - 1
-//! filters that a path begins with:      | filters that come while it runs:
+//! initial filters of a path:           | filters added while it runs:
 //! filter i of n gives i + 1, i + 1 + n, | filter k gives one of 64 ranges of 2^25
 //! ```
 //!
-//! The number of filters added at run time is unknown at the start, so each of them uses a range of
-//! its own, and the parts of the initial filters never change. Rationale:
+//! The number of filters that will be added at run time is unknown at the start. Each of them
+//! therefore uses a range of its own, and the parts of the initial filters never change. Rationale:
 //! docs/book/decisions/0046-session-numbers.md.
 
 use serde::{Deserialize, Serialize};
 
 /// The session numbers of one filter: `first`, `first + step`, and further multiples of `step`, not
-/// above `last`. 0 means no session and is never included.
+/// above `last`. The number 0 means that a block has no session, and is never included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct SessionNumbers {
     first: u32,
@@ -34,12 +34,13 @@ const ADDED_START: u32 = 1 << 31;
 const RANGE_SIZE: u32 = 1 << 25;
 
 impl SessionNumbers {
-    /// All numbers. Used if only one filter of a request numbers sessions.
+    /// All session numbers. Used if a request has a single filter that assigns session numbers.
     pub const ALL: Self = Self { first: 1, step: 1, last: u32::MAX };
     /// Number of filters that can be added at run time before ranges are reused.
     pub const ADDED_FILTERS_MAX: u32 = (u32::MAX - ADDED_START) / RANGE_SIZE + 1;
 
-    /// Returns the numbers of filter `number`, counted from 0, if a path starts with `of` filters.
+    /// Returns the session numbers of filter `number`, counted from 0, of the `of` initial filters
+    /// of a path.
     #[must_use]
     pub const fn initial(number: u32, of: u32) -> Self {
         Self { first: 1, step: 1, last: ADDED_START - 1 }.split(number, of)
@@ -53,8 +54,8 @@ impl SessionNumbers {
         Self { first, step: 1, last: first + (RANGE_SIZE - 1) }
     }
 
-    /// Returns the numbers of one of `of` replicas or processes: every `of`-th number, from the one
-    /// at index `number` on.
+    /// Returns the share of one of `of` replicas or processes: every `of`-th session number,
+    /// beginning with the one at index `number`.
     #[must_use]
     pub const fn split(self, number: u32, of: u32) -> Self {
         let of = if of == 0 { 1 } else { of };
@@ -73,7 +74,7 @@ impl SessionNumbers {
     /// if `given` is the last number.
     #[inline]
     #[must_use]
-    pub const fn after(self, given: u32) -> Option<u32> {
+    pub const fn next_after(self, given: u32) -> Option<u32> {
         if given == 0 {
             return Some(self.first);
         }
@@ -83,21 +84,21 @@ impl SessionNumbers {
         }
     }
 
-    /// Returns true if `given` is 0 or one of these numbers.
+    /// Returns true if `given` is 0 or one of these session numbers.
     #[must_use]
-    pub const fn has(self, given: u32) -> bool {
+    pub const fn contains(self, given: u32) -> bool {
         let within = self.first <= given && given <= self.last;
         given == 0 || within && (given - self.first).is_multiple_of(self.step)
     }
 
-    /// Returns how many numbers there are, at least 1.
+    /// Returns the number of session numbers, at least 1.
     #[must_use]
     pub const fn count(self) -> u32 {
         (self.last - self.first) / self.step + 1
     }
 
     #[cfg(test)]
-    pub(crate) const fn words(self) -> [u32; 3] {
+    pub(crate) const fn to_words(self) -> [u32; 3] {
         [self.first, self.step, self.last]
     }
 
@@ -118,14 +119,15 @@ mod tests {
     use super::*;
     use testkit::Random;
 
-    /// Returns up to `most` of the lowest numbers.
-    fn lowest(numbers: SessionNumbers, most: usize) -> Vec<u32> {
-        let next = |given: &u32| numbers.after(*given);
-        std::iter::successors(numbers.after(0), next).take(most).collect()
+    /// Returns the lowest session numbers, at most `most` of them.
+    fn lowest_numbers(numbers: SessionNumbers, most: usize) -> Vec<u32> {
+        let next = |given: &u32| numbers.next_after(*given);
+        std::iter::successors(numbers.next_after(0), next).take(most).collect()
     }
 
-    fn share_a_number(one: SessionNumbers, other: SessionNumbers) -> bool {
-        let ([a, step, last], [b, other_step, other_last]) = (one.words(), other.words());
+    /// Returns true if any session number is in both sets.
+    fn have_common_number(one: SessionNumbers, other: SessionNumbers) -> bool {
+        let ([a, step, last], [b, other_step, other_last]) = (one.to_words(), other.to_words());
         let mut number = a.max(b);
         // By the Chinese remainder theorem a common number lies within one common step.
         let common = u64::from(step) * u64::from(other_step);
@@ -142,12 +144,12 @@ mod tests {
 
     #[test]
     fn lone_filter_counts_from_1() {
-        assert_eq!(lowest(SessionNumbers::initial(0, 1), 4), [1, 2, 3, 4]);
-        assert_eq!(lowest(SessionNumbers::initial(0, 1).split(1, 2), 3), [2, 4, 6]);
-        assert_eq!(lowest(SessionNumbers::initial(1, 2), 3), [2, 4, 6]);
-        assert_eq!(lowest(SessionNumbers::initial(1, 2).split(1, 3), 3), [4, 10, 16]);
+        assert_eq!(lowest_numbers(SessionNumbers::initial(0, 1), 4), [1, 2, 3, 4]);
+        assert_eq!(lowest_numbers(SessionNumbers::initial(0, 1).split(1, 2), 3), [2, 4, 6]);
+        assert_eq!(lowest_numbers(SessionNumbers::initial(1, 2), 3), [2, 4, 6]);
+        assert_eq!(lowest_numbers(SessionNumbers::initial(1, 2).split(1, 3), 3), [4, 10, 16]);
         assert_eq!(
-            lowest(SessionNumbers::for_added_filter(1), 2),
+            lowest_numbers(SessionNumbers::for_added_filter(1), 2),
             [ADDED_START + RANGE_SIZE, ADDED_START + RANGE_SIZE + 1]
         );
     }
@@ -166,10 +168,10 @@ mod tests {
                 .collect();
             for (at, one) in all.iter().enumerate() {
                 assert_eq!(one.count() as usize, {
-                    let [first, step, last] = one.words();
+                    let [first, step, last] = one.to_words();
                     ((last - first) / step + 1) as usize
                 });
-                let met = all[at + 1..].iter().find(|other| share_a_number(*one, **other));
+                let met = all[at + 1..].iter().find(|other| have_common_number(*one, **other));
                 assert_eq!(met, None, "{one:?}");
             }
         }
@@ -178,16 +180,19 @@ mod tests {
     #[test]
     fn numbers_end_and_are_never_0() {
         for numbers in [SessionNumbers::ALL, SessionNumbers::for_added_filter(63).split(2, 3)] {
-            let [first, step, last] = numbers.words();
+            let [first, step, last] = numbers.to_words();
             let end = first + (last - first) / step * step;
-            assert_eq!((numbers.after(end - step), numbers.after(end)), (Some(end), None));
+            assert_eq!(
+                (numbers.next_after(end - step), numbers.next_after(end)),
+                (Some(end), None)
+            );
             assert!(first > 0 && numbers.count() > 1 << 23);
-            assert!([0, first, end].into_iter().all(|number| numbers.has(number)));
-            assert!(!numbers.has(first - 1) || first == 1);
-            assert!(!numbers.has(first + 1) || step == 1);
+            assert!([0, first, end].into_iter().all(|number| numbers.contains(number)));
+            assert!(!numbers.contains(first - 1) || first == 1);
+            assert!(!numbers.contains(first + 1) || step == 1);
         }
         assert_eq!(SessionNumbers::ADDED_FILTERS_MAX, 64);
         let absurd = SessionNumbers::for_added_filter(0).split(u32::MAX - 1, u32::MAX);
-        assert_eq!((absurd.count(), absurd.after(absurd.first())), (1, None));
+        assert_eq!((absurd.count(), absurd.next_after(absurd.first())), (1, None));
     }
 }

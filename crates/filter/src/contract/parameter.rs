@@ -8,33 +8,34 @@ use super::value::{Mistake, Value};
 /// Type of a parameter's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Type {
-    /// A whole number with bounds.
+    /// An integer with bounds.
     Number {
         /// The smallest allowed value.
         low: u64,
         /// The largest allowed value.
         high: u64,
     },
-    /// A size in bytes with bounds: `4096`, `64k`, `16M`, `1G` (powers of 1,024).
+    /// A size in bytes with bounds, written as `4096`, `64k`, `16M` or `1G` (powers of 1,024).
     Size {
         /// The smallest allowed value.
         low: u64,
         /// The largest allowed value.
         high: u64,
     },
-    /// A duration: `250ns`, `10us`, `1ms`, `2s`, `5m`, `1h`; a bare number is seconds. The value is
-    /// in nanoseconds.
+    /// A duration, written as `250ns`, `10us`, `1ms`, `2s`, `5m` or `1h`. A number without a unit
+    /// is in seconds. The value is in nanoseconds.
     Duration,
-    /// A speed factor: `2`, `0.5`; above 0, with at most six decimals. Stored in millionths.
+    /// A speed factor such as `2` or `0.5`, above 0 and with at most six decimals. The value is in
+    /// millionths.
     Factor {
-        /// A word that is allowed in place of a number. The value is then this word as text.
+        /// A word that is allowed in place of a number. The value is then this word, as text.
         or: &'static str,
     },
     /// `yes` or `no`.
     Flag,
     /// Any text.
     Text,
-    /// Any bytes: text in which, if quoted, `\xHH` stands for one byte.
+    /// Any bytes, written as text. In quoted text, `\xHH` stands for one byte.
     Bytes,
     /// A name that other processes can refer to: 1 to 64 letters, digits, dots, hyphens and
     /// underscores.
@@ -57,10 +58,10 @@ pub struct Parameter {
     pub name: &'static str,
     /// Type of the parameter's values.
     pub kind: Type,
-    /// True if the value may be given without the name; positional values are assigned in the order
+    /// True if the value may be given without the name. Positional values are assigned in the order
     /// of [`Description::parameters`](super::Description::parameters).
     pub positional: bool,
-    /// The value of an absent parameter. With `None`, the parameter is required unless it is
+    /// The value of an absent parameter. If `None`, the parameter is required unless it is
     /// `optional`.
     pub default: Option<&'static str>,
     /// True if the parameter may be absent even though it has no default.
@@ -74,8 +75,9 @@ pub struct Parameter {
     pub help: &'static str,
 }
 
-/// Parameters that every filter has besides its own. Sources, sinks and programs do not have them.
-pub const COMMON: &[Parameter] = &[UNTRUSTED, STATE, STATE_MODE];
+/// Parameters that every filter has in addition to its own. Sources, sinks and programs do not have
+/// them.
+pub const COMMON_PARAMETERS: &[Parameter] = &[UNTRUSTED, STATE, STATE_MODE];
 
 /// The parameter `untrusted`, which runs the filter in a sandboxed process.
 pub const UNTRUSTED: Parameter = Parameter::optional(
@@ -91,7 +93,7 @@ pub const STATE: Parameter = Parameter::optional(
     "publish the state of the filter under this name (`streamline state NAME`)",
 );
 
-/// The parameter that sets the file mode of the published state.
+/// The parameter `state_mode`: the file mode of the published state.
 pub const STATE_MODE: Parameter = Parameter::optional(
     "state_mode",
     Type::OneOf(&["600", "640", "644"]),
@@ -99,7 +101,7 @@ pub const STATE_MODE: Parameter = Parameter::optional(
 );
 
 impl Parameter {
-    /// Creates a required parameter, whose name may be left out.
+    /// Creates a required parameter, which may be given without its name.
     #[must_use]
     pub const fn required(name: &'static str, kind: Type, help: &'static str) -> Self {
         Self { positional: true, optional: false, ..Self::optional(name, kind, help) }
@@ -149,7 +151,7 @@ impl Parameter {
         Self { repeatable: true, ..self }
     }
 
-    /// Permits changes of the value while the filter runs. Nothing else in the plan may depend on
+    /// Permits changes of the value while the filter runs. No other part of the plan may depend on
     /// such a value.
     #[must_use]
     pub const fn writable(self) -> Self {
@@ -160,8 +162,8 @@ impl Parameter {
     ///
     /// # Errors
     ///
-    /// Fails in the same cases as [`Parameter::parse`], and, except for [`Type::Bytes`], if the
-    /// bytes are not UTF-8.
+    /// Fails in the same cases as [`Parameter::parse`]. For types other than [`Type::Bytes`], also
+    /// fails if the bytes are not UTF-8.
     pub fn parse_bytes(&self, bytes: &[u8]) -> Result<Value, Mistake> {
         match (self.kind, std::str::from_utf8(bytes)) {
             (Type::Bytes, _) => Ok(Value::Bytes(bytes.to_vec())),
@@ -178,22 +180,22 @@ impl Parameter {
     pub fn parse(&self, text: &str) -> Result<Value, Mistake> {
         let wrong = |what: String| Err(Mistake::new(self.name, what));
         match self.kind {
-            Type::Number { low, high } => match number(text) {
+            Type::Number { low, high } => match parse_number(text) {
                 Some(n) if (low..=high).contains(&n) => Ok(Value::Number(n)),
                 Some(n) => wrong(format!("{n} is not between {low} and {high}")),
                 None => wrong(format!("`{text}` is not a number")),
             },
-            Type::Size { low, high } => match size(text) {
+            Type::Size { low, high } => match parse_size(text) {
                 Some(n) if (low..=high).contains(&n) => Ok(Value::Number(n)),
                 Some(_) => wrong(format!("{text} is not between {low} and {high} bytes")),
                 None => wrong(format!("`{text}` is not a size; write it as 4096, 64k, 16M or 1G")),
             },
-            Type::Duration => match duration(text) {
+            Type::Duration => match parse_duration(text) {
                 Some(n) => Ok(Value::Number(n)),
                 None => wrong(format!("`{text}` is not a time; write it as 10us, 250ms, 2s or 5m")),
             },
             Type::Factor { or } if text == or => Ok(Value::Text(text.to_owned())),
-            Type::Factor { or } => match millionths(text) {
+            Type::Factor { or } => match parse_millionths(text) {
                 Some(n) if n > 0 => Ok(Value::Number(n)),
                 _ => wrong(format!(
                     "`{text}` is neither `{or}` nor a number above 0; write it as 2 or 0.5"
@@ -221,14 +223,14 @@ fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.chars().all(plain)
 }
 
-fn number(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
     }
 }
 
-fn size(text: &str) -> Option<u64> {
+fn parse_size(text: &str) -> Option<u64> {
     let split = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len();
     let (digits, unit) = text.split_at(split);
     let shift = match unit {
@@ -241,7 +243,7 @@ fn size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-fn duration(text: &str) -> Option<u64> {
+fn parse_duration(text: &str) -> Option<u64> {
     let split = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len();
     let (digits, unit) = text.split_at(split);
     let ns = match unit {
@@ -264,8 +266,8 @@ fn duration(text: &str) -> Option<u64> {
     }
 }
 
-/// Parses a decimal number with at most six decimals; returns millionths.
-fn millionths(text: &str) -> Option<u64> {
+/// Parses a decimal number with at most six decimals, and returns it in millionths.
+fn parse_millionths(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits(whole) || !digits(part) || part.len() > 6 {
@@ -283,7 +285,7 @@ mod tests {
     fn sizes_have_bounds() {
         let size = Parameter::required("size", Type::Size { low: 1, high: 1 << 20 }, "");
         assert_eq!(size.parse("1M"), Ok(Value::Number(1 << 20)));
-        let why = |text| size.parse(text).unwrap_err().what;
+        let why = |text| size.parse(text).unwrap_err().message;
         assert_eq!(why("2M"), "2M is not between 1 and 1048576 bytes");
         assert_eq!(why("0"), "0 is not between 1 and 1048576 bytes");
     }
@@ -295,11 +297,11 @@ mod tests {
         assert_eq!(of(Type::Bytes).parse("é"), Ok(Value::Bytes("é".as_bytes().to_vec())));
         assert_eq!(of(Type::Text).parse_bytes("é".as_bytes()), Ok(Value::Text("é".to_owned())));
         let why = of(Type::Text).parse_bytes(b"a\xff").unwrap_err();
-        assert_eq!(why.what, "the bytes are no text in UTF-8");
+        assert_eq!(why.message, "the bytes are no text in UTF-8");
     }
 
     #[test]
-    fn factors_have_six_digits_behind_the_point() {
+    fn factors_have_at_most_six_decimals() {
         let speed = Parameter::required("speed", Type::Factor { or: "max" }, "");
         assert_eq!(speed.parse("max"), Ok(Value::Text("max".to_owned())));
         let right = [("1", 1_000_000), ("0.5", 500_000), ("12.25", 12_250_000), ("0.000001", 1)];
@@ -308,13 +310,13 @@ mod tests {
         }
         let wrong = "fast 0 0.0 -1 +1 1e3 .5 1. 1.1234567 0.0000001 99999999999999999999 Max";
         for text in wrong.split(' ').chain([""]) {
-            let what = speed.parse(text).unwrap_err().what;
+            let what = speed.parse(text).unwrap_err().message;
             assert!(what.starts_with(&format!("`{text}` is neither `max` nor ")), "{what}");
         }
     }
 
     #[test]
-    fn sizes_and_times_have_units() {
+    fn sizes_and_durations_have_units() {
         let size = Parameter::required("size", Type::SIZE, "");
         assert_eq!(size.parse("64k"), Ok(Value::Number(65_536)));
         assert_eq!(size.parse("4096"), Ok(Value::Number(4096)));

@@ -1,10 +1,10 @@
 //! Published state of a filter (`state=NAME`): numbers with names and units. [Th §5.3.3,
 //! "communicating state"], FEATURES M3
 //!
-//! A session becomes a row of numbers, with one or more numbers per field. The fields are declared
-//! once ([`Session::FIELDS`](super::Session::FIELDS)); help, checks, shared tables and printed
-//! output are derived from this declaration. Other values in a session (seeds, hashes, held blocks)
-//! are never published.
+//! Each session is published as a row of numbers, with one or more numbers per field. The fields
+//! are declared once ([`Session::FIELDS`](super::Session::FIELDS)). Help, checks, shared tables and
+//! printed output are derived from this declaration. Other values in a session (seeds, hashes, held
+//! blocks) are never published.
 
 /// Unit of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,8 +45,8 @@ pub struct Column {
     pub name: &'static str,
     /// Unit of the number.
     pub unit: Unit,
-    /// Number of values. If greater than 1, each value has a column, named `NAME.INDEX`.
-    pub times: usize,
+    /// Number of values. If there are several, each value has a column, named `NAME.INDEX`.
+    pub value_count: usize,
     /// One line for help.
     pub help: &'static str,
 }
@@ -54,17 +54,21 @@ pub struct Column {
 impl Column {
     /// Returns the column headings: the name or, with several values, one name per value.
     pub fn names(self) -> impl Iterator<Item = String> {
-        let name = move |number| match self.times {
+        let name = move |number| match self.value_count {
             1 => self.name.to_owned(),
             _ => format!("{}.{number}", self.name),
         };
-        (0..self.times).map(name)
+        (0..self.value_count).map(name)
     }
 }
 
 /// The column of session numbers, the first column of filters with several sessions.
-pub const SESSION: Column =
-    Column { name: "session", unit: Unit::Number, times: 1, help: "the number of the session" };
+pub const SESSION_COLUMN: Column = Column {
+    name: "session",
+    unit: Unit::Number,
+    value_count: 1,
+    help: "the number of the session",
+};
 
 /// A field of session type `S`, with its accessor.
 #[derive(Debug)]
@@ -82,31 +86,31 @@ impl<S> Field<S> {
         help: &'static str,
         of: fn(&S, usize) -> u64,
     ) -> Self {
-        Self::many(name, unit, 1, help, of)
+        Self::array(name, unit, 1, help, of)
     }
 
-    /// Creates a field with `times` values. `of` is called with the index of a value.
+    /// Creates a field with `value_count` values. The accessor `of` receives the index of a value.
     #[must_use]
-    pub const fn many(
+    pub const fn array(
         name: &'static str,
         unit: Unit,
-        times: usize,
+        value_count: usize,
         help: &'static str,
         of: fn(&S, usize) -> u64,
     ) -> Self {
-        Self { column: Column { name, unit, times, help }, of }
+        Self { column: Column { name, unit, value_count, help }, of }
     }
 }
 
 /// The sessions that a filter publishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishedSessions {
-    /// Only the private session: one row.
+    /// Only the private session, as a single row.
     Private,
-    /// All sessions but the private one, which contains internal data such as seeds.
+    /// All sessions except the private one, which contains internal data such as seeds.
     Sessions,
 }
 
-/// Callback for a changed row. It receives the index of the row, and its numbers or, if the session
-/// has ended, `None`.
-pub type Row<'r> = dyn FnMut(usize, Option<&[u64]>) + 'r;
+/// Callback for a changed row. It receives the index of the row and its numbers, or `None` if the
+/// session has ended.
+pub type RowCallback<'r> = dyn FnMut(usize, Option<&[u64]>) + 'r;

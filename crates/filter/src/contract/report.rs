@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 pub struct Report {
     /// Named values, in the order in which they are printed.
     pub rows: Vec<(String, u64)>,
-    /// Persistent outputs of a sink.
+    /// Files and other persistent output of a sink.
     pub outputs: Vec<DeliveredItems>,
-    /// Remarks for the user that are not about failures.
+    /// Remarks for the user that do not concern failures.
     pub remarks: Vec<String>,
 }
 
-/// A count of delivered items, printed as "6 packets written to x.pcap".
+/// A count of delivered items. Printed, for example, as "6 packets written to x.pcap".
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeliveredItems {
-    /// Number of items.
+    /// Number of delivered items.
     pub count: u64,
-    /// Singular noun for an item: `packet`.
+    /// Singular noun for an item, such as `packet`.
     pub unit: String,
-    /// The action and its target: `written to x.pcap`.
+    /// The action and its target, such as `written to x.pcap`.
     pub done: String,
 }
 
@@ -49,9 +49,9 @@ impl Report {
         self.rows.is_empty() && self.outputs.is_empty() && self.remarks.is_empty()
     }
 
-    /// Adds a count of delivered items, with the noun `unit` and the action `done`.
+    /// Adds a count of delivered items. `unit` is the noun for an item, and `done` is the action.
     #[must_use]
-    pub fn put(mut self, count: u64, unit: &str, done: String) -> Self {
+    pub fn with_delivered(mut self, count: u64, unit: &str, done: String) -> Self {
         self.outputs.push(DeliveredItems { count, unit: unit.to_owned(), done });
         self
     }

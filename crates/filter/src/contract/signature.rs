@@ -1,7 +1,8 @@
-//! The effect of a filter on the stream of blocks: its right, the forms of its input and output,
-//! how deep it reads, and its classes.
+//! The effect of a filter on the stream of blocks: its kind, the forms of its input and output, the
+//! depth to which it reads, and its classes.
 
-/// The strongest right that a filter uses, as in [Th Table 5.1], with `Sink` added.
+/// The strongest right that a filter uses. The kinds are those of [Th Table 5.1], with `Sink`
+/// added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FilterKind {
     /// Reads rich pointers, but no bytes.
@@ -41,14 +42,13 @@ impl FilterKind {
         matches!(self, Self::Source)
     }
 
-    /// Returns true if filters of this kind pass every block at once, with no change but to its
-    /// class.
+    /// Returns true if filters of this kind pass every block at once and change only its class.
     #[must_use]
     pub const fn only_sets_class(self) -> bool {
         matches!(self, Self::Statistics | Self::Inspection | Self::Classification)
     }
 
-    /// Returns true if filters of this kind change no bytes, so that they can be operands of a
+    /// Returns true if filters of this kind change no bytes. Such filters can be operands of a
     /// Boolean section, which passes blocks unchanged (CONTRACT 10).
     #[must_use]
     pub const fn is_read_only(self) -> bool {
@@ -61,7 +61,7 @@ impl FilterKind {
 pub enum ReadDepth {
     /// No bytes.
     Nothing,
-    /// At most this many bytes from the start of the frame.
+    /// At most the given number of bytes from the start of the frame.
     Head(u16),
     /// Any byte of the frame.
     All,
@@ -156,18 +156,18 @@ pub enum OutputForm {
     Nothing,
 }
 
-/// The classes that a filter gives to blocks, by which the checks reject an arc that no block can
-/// take (CONTRACT 9).
+/// The classes that a filter assigns to blocks. With these, the checks reject an arc that no block
+/// can take (CONTRACT 9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Classes {
-    /// The class of the input block, unchanged. Used by statistics and inspection filters.
+    /// The class of the input block. Used by statistics and inspection filters.
     Same,
-    /// 1, or no class.
+    /// Yes (1), or no class.
     YesNo,
-    /// A number; the value 0 is encoded as [`Class::ZERO`](abi::Class::ZERO).
+    /// A number. The value 0 is encoded as [`Class::ZERO`](abi::Class::ZERO).
     Number {
         /// Meaning of the number.
-        what: &'static str,
+        meaning: &'static str,
         /// The possible numbers.
         range: ValueRange,
         /// Names of single numbers, for arcs and for printing.
@@ -189,7 +189,7 @@ impl ValueRange {
     pub const ALL: Self = Self { low: 0, high: u32::MAX };
 }
 
-/// The facts about a filter's effect that can depend on its arguments.
+/// The facts about the effect of a filter that can depend on its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effect {
     /// The strongest right that the filter uses.

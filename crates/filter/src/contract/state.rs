@@ -1,33 +1,33 @@
 //! Movable state: sessions as plain data in a table (CONTRACT 15).
 //!
-//! A filter stores its state in a `Sessions<S>`, with plain data as `S`, so that saving, moving and
-//! restoring are implemented only here. A private state is one session with key 0. The Streamline
-//! thesis swaps a session pointer before each call [Th §5.3.3]. Here, a batch contains blocks of
-//! many sessions, so that the filter looks up the session of each block by its key.
+//! A filter stores its state in a `Sessions<S>`, where `S` is plain data, so that saving, moving
+//! and restoring are implemented only here. A private state is a single session with key 0. In the
+//! Streamline thesis, a session pointer is swapped before each call [Th §5.3.3]. Here, a batch
+//! contains blocks of many sessions, so the filter looks up the session of each block by its key.
 
 use super::context::PinId;
 use super::holds::{HeldList, Holds};
-use super::published::{Column, Field, PublishedSessions, Row};
+use super::published::{Column, Field, PublishedSessions, RowCallback};
 use super::value::Mistake;
 use abi::Entry;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of one session: plain data, so that its bytes are valid in another process. Types that
-/// are looked up for every block should be aligned to cache lines.
+/// The state of one session: plain data, so that its bytes are valid in another process. Types of
+/// sessions that are looked up for every block should be aligned to cache lines.
 pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static {
     /// Returns the session's lists of held blocks, in a fixed order.
     fn held_lists(&mut self) -> Vec<&mut HeldList> {
         Vec::new()
     }
 
-    /// Fields that `state=NAME` publishes; empty if there are none.
+    /// Fields that `state=NAME` publishes.
     const FIELDS: &'static [Field<Self>] = &[];
 
-    /// Returns the session number that the blocks of the session have in their metadata. The
-    /// default is the key.
-    fn number(&self, key: u64) -> u64 {
+    /// Returns the session number in the metadata of the session's blocks. By default, this is the
+    /// key.
+    fn session_number(&self, key: u64) -> u64 {
         key
     }
 }
@@ -39,25 +39,25 @@ pub fn columns<S: Session>() -> Vec<Column> {
 }
 
 /// Key of the private session.
-pub const PRIVATE: u64 = 0;
+pub const PRIVATE_KEY: u64 = 0;
 
 /// All sessions of one filter.
 #[derive(Debug)]
 pub struct Sessions<S> {
-    index: HashMap<u64, u32, BuildHasherDefault<Mix>>,
+    index: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
     states: Vec<S>,
-    /// The keys of the states, by index. Keys, marks and states are separate vectors, so that
-    /// states stay aligned to cache lines.
+    /// The keys of the sessions, by index. Keys, marks and states are stored in separate vectors,
+    /// so that states stay aligned to cache lines.
     keys: Vec<u64>,
-    /// The marks of the states, by index: [`USED`] and [`CHANGED`]. Marks do not move to another
-    /// space with a session.
+    /// The marks of the sessions, by index: combinations of [`USED`] and [`CHANGED`]. When a
+    /// session moves to another space, its marks do not move with it.
     marks: Vec<u8>,
     free: Vec<u32>,
     /// Cache of recently used sessions, indexed by the low bits of the key.
     recent: [RecentKey; RECENT_SIZE],
     /// Index of the session that [`Sessions::evict`] visited last (the hand of the CLOCK
     /// algorithm).
-    hand: usize,
+    clock_hand: usize,
 }
 
 impl<S: Session> Default for Sessions<S> {
@@ -69,41 +69,41 @@ impl<S: Session> Default for Sessions<S> {
             marks: Vec::new(),
             free: Vec::new(),
             recent: std::array::from_fn(|place| RecentKey { key: !(place as u64), number: 0 }),
-            hand: 0,
+            clock_hand: 0,
         }
     }
 }
 
-/// Cache entry: the key and index of a session. An empty entry has a key that does not belong at
-/// its position in the cache.
+/// Cache entry: the key and index of a session. The key of an empty entry is one that would be
+/// cached at another position.
 #[derive(Clone, Copy, Debug)]
 struct RecentKey {
     key: u64,
     number: u32,
 }
 
-/// Mark of a session that was used after its creation, and since [`Sessions::evict`] last visited
-/// it.
+/// Mark of a session that has been used after its creation and since the last visit of
+/// [`Sessions::evict`].
 const USED: u8 = 1;
 /// Mark of a session that was used, created or ended since it was last published
-/// ([`FilterState::publish`]). Set together with [`USED`], so that publication adds no cost to a
-/// lookup.
+/// ([`FilterState::publish`]). Set together with [`USED`], so that publication does not make
+/// lookups slower.
 const CHANGED: u8 = 1 << 1;
 
-/// Number of cache entries, enough for the sessions of a few batches.
+/// Number of cache entries. Enough for the sessions of a few batches.
 const RECENT_SIZE: usize = 256;
 /// Size of a cache line in bytes.
 const CACHE_LINE: usize = 64;
 
 impl<S: Session> Sessions<S> {
-    /// Returns the session with this key, creating it if missing.
-    pub fn of(&mut self, key: u64) -> &mut S {
+    /// Returns the session with this key. Creates it if it does not exist.
+    pub fn get_or_create(&mut self, key: u64) -> &mut S {
         let number = match self.index_of(key) {
             Some(number) => {
                 self.marks[number as usize] = USED | CHANGED;
                 number
             }
-            None => self.make(key),
+            None => self.create(key),
         };
         &mut self.states[number as usize]
     }
@@ -125,7 +125,7 @@ impl<S: Session> Sessions<S> {
     }
 
     /// Prefetches the sessions with these keys. With many sessions, nearly every lookup misses the
-    /// CPU cache; prefetching lets the misses overlap.
+    /// CPU cache, and prefetching makes the misses overlap.
     #[inline]
     pub fn prefetch(&mut self, keys: impl IntoIterator<Item = u64>) {
         let mut seen = 0;
@@ -139,7 +139,7 @@ impl<S: Session> Sessions<S> {
     }
 
     /// Removes the session with this key and returns its state; `None` if there is no such session.
-    pub fn end(&mut self, key: u64) -> Option<S> {
+    pub fn remove(&mut self, key: u64) -> Option<S> {
         let number = self.index.remove(&key)?;
         let recent = self.recent_mut(key);
         if recent.key == key {
@@ -150,26 +150,27 @@ impl<S: Session> Sessions<S> {
         self.states.get_mut(number as usize).map(std::mem::take)
     }
 
-    /// Removes the session that is approximately the least recently used (CLOCK, "second chance"),
-    /// and returns its key and state. Sessions of a single block are evicted before active ones.
-    /// Returns `None` if there is no session but the private one, which is never evicted.
+    /// Removes a session that has not been used recently (CLOCK algorithm, "second chance"), and
+    /// returns its key and state. Sessions of a single block are evicted before active ones. The
+    /// private session is never evicted. Returns `None` if there is no other session.
     pub fn evict(&mut self) -> Option<(u64, S)> {
         for _ in 0..2 * self.states.len() {
-            self.hand = (self.hand + 1) % self.states.len();
-            let key = self.keys[self.hand];
-            let here = self.index.get(&key).is_some_and(|number| *number as usize == self.hand);
-            let was_used = self.marks[self.hand] & USED != 0;
-            if here && key != PRIVATE {
-                self.marks[self.hand] &= !USED;
+            self.clock_hand = (self.clock_hand + 1) % self.states.len();
+            let key = self.keys[self.clock_hand];
+            let here =
+                self.index.get(&key).is_some_and(|number| *number as usize == self.clock_hand);
+            let was_used = self.marks[self.clock_hand] & USED != 0;
+            if here && key != PRIVATE_KEY {
+                self.marks[self.clock_hand] &= !USED;
             }
-            if here && key != PRIVATE && !was_used {
-                return self.end(key).map(|session| (key, session));
+            if here && key != PRIVATE_KEY && !was_used {
+                return self.remove(key).map(|session| (key, session));
             }
         }
         None
     }
 
-    /// Makes room for a session with `key`: if the key is new and there are at least `most`
+    /// Makes room for a session with `key`. If the key is new and there are at least `most`
     /// sessions, evicts a session and returns it. Otherwise returns `None`.
     pub fn make_room(&mut self, key: u64, most: usize) -> Option<S> {
         let full = self.len() >= most && !self.index.contains_key(&key);
@@ -212,7 +213,7 @@ impl<S: Session> Sessions<S> {
         &mut self.recent[key as usize % RECENT_SIZE]
     }
 
-    fn make(&mut self, key: u64) -> u32 {
+    fn create(&mut self, key: u64) -> u32 {
         let number = match self.free.pop() {
             Some(number) => {
                 self.states[number as usize] = S::default();
@@ -233,15 +234,15 @@ impl<S: Session> Sessions<S> {
     }
 }
 
-/// Hasher for session keys: one multiplication whose halves are combined, so that each bit of the
-/// key affects both the bucket index and the tag bits.
+/// Hasher for session keys. It multiplies once and combines the two halves of the product, so that
+/// each bit of the key affects both the bucket index and the tag bits of the hash table.
 ///
-/// Keys are flow hashes with a secret seed or numbers assigned by the filter itself, so that no
-/// protection against collision attacks (SipHash) is needed.
+/// Keys are flow hashes with a secret seed, or numbers assigned by the filter itself. No protection
+/// against collision attacks, such as SipHash, is needed.
 #[derive(Default)]
-struct Mix(u64);
+struct KeyHasher(u64);
 
-impl Hasher for Mix {
+impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -258,53 +259,56 @@ impl Hasher for Mix {
     }
 }
 
-/// A session on its way to another instance of its filter: the session's bytes and held blocks.
+/// A session during its move to another instance of its filter: the session's bytes and held
+/// blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MovedSession {
     /// Key of the session.
     pub key: u64,
-    /// The bytes of the session; the lists in them are rebuilt from `held`.
+    /// The bytes of the session. The lists in these bytes are rebuilt from `held`.
     pub bytes: Vec<u8>,
-    /// The session's held blocks with their keys, one vector per list, in order.
+    /// The session's held blocks with their keys: one vector for each list, in the order of
+    /// [`Session::held_lists`].
     pub held: Vec<Vec<(u32, Entry, PinId)>>,
 }
 
 /// Operations of a space on the state of a filter. Implemented by [`Sessions`], and by filters that
-/// wrap a [`Sessions`] in order to rebuild derived data after a move.
+/// contain a [`Sessions`] and must rebuild derived data after a move.
 pub trait FilterState {
     /// Returns the keys of all sessions, sorted.
-    fn sessions(&self) -> Vec<u64>;
+    fn session_keys(&self) -> Vec<u64>;
     /// Removes a session and its held blocks from this instance; `None` if the key is unknown.
-    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession>;
+    fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession>;
     /// Inserts a session that came from another instance of the filter.
     ///
     /// # Errors
     ///
     /// Fails if the bytes or lists of the session do not match this version of the filter.
-    fn put(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake>;
+    fn put_session(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake>;
     /// Returns the session number in the metadata of blocks, for the session with this key.
-    fn number(&self, key: u64) -> u64;
+    fn session_number(&self, key: u64) -> u64;
     /// Calls `to` for each session that may have changed since the last call, or for all sessions
-    /// if `again` is true. The callback receives a row index, which is constant for the life of the
-    /// session, and the numbers in column order
-    /// ([`Description::published`](super::Description::published)). The private session has index
-    /// 0.
-    fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut Row<'_>);
+    /// if `again` is true. The callback receives the row index, which is constant for the life of
+    /// the session, and the numbers in the order of the columns
+    /// ([`Description::published_state`](super::Description::published_state)). The private session
+    /// has row index 0.
+    fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut RowCallback<'_>);
 }
 
 /// Returns the published numbers of a session, in column order.
-fn values<S: Session>(session: &S) -> impl Iterator<Item = u64> {
-    let all = |field: &'static Field<S>| (0..field.column.times).map(|at| (field.of)(session, at));
+fn published_values<S: Session>(session: &S) -> impl Iterator<Item = u64> {
+    let all =
+        |field: &'static Field<S>| (0..field.column.value_count).map(|at| (field.of)(session, at));
     S::FIELDS.iter().flat_map(all)
 }
 
 impl<S: Session> FilterState for Sessions<S> {
-    fn sessions(&self) -> Vec<u64> {
+    fn session_keys(&self) -> Vec<u64> {
         self.keys()
     }
 
-    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
-        let mut session = self.end(key)?;
+    fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
+        let mut session = self.remove(key)?;
         let held = session
             .held_lists()
             .into_iter()
@@ -313,9 +317,9 @@ impl<S: Session> FilterState for Sessions<S> {
         Some(MovedSession { key, bytes: session.as_bytes().to_vec(), held })
     }
 
-    fn put(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
+    fn put_session(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
         let foreign = |what| {
-            let mistake = Mistake { what, ..Mistake::default() };
+            let mistake = Mistake { message: what, ..Mistake::default() };
             mistake.hint("it was saved by another version of the filter")
         };
         let mut session = S::read_from_bytes(&moved.bytes).map_err(|_| {
@@ -336,21 +340,21 @@ impl<S: Session> FilterState for Sessions<S> {
                 holds.insert(list, key, entry, pin);
             }
         }
-        *self.of(moved.key) = session;
+        *self.get_or_create(moved.key) = session;
         Ok(())
     }
 
-    fn number(&self, key: u64) -> u64 {
-        self.get(key).map_or(key, |session| session.number(key))
+    fn session_number(&self, key: u64) -> u64 {
+        self.get(key).map_or(key, |session| session.session_number(key))
     }
 
-    fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut Row<'_>) {
-        let width: usize = S::FIELDS.iter().map(|field| field.column.times).sum();
+    fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut RowCallback<'_>) {
+        let width: usize = S::FIELDS.iter().map(|field| field.column.value_count).sum();
         let mut row = Vec::with_capacity(width + 1);
-        if whose == PublishedSessions::Private && again && !self.index.contains_key(&PRIVATE) {
+        if whose == PublishedSessions::Private && again && !self.index.contains_key(&PRIVATE_KEY) {
             // The session does not exist yet: report its initial values.
             let fresh = S::default();
-            row.extend(values(&fresh));
+            row.extend(published_values(&fresh));
             to(0, Some(&row));
         }
         for number in 0..self.marks.len() {
@@ -360,7 +364,7 @@ impl<S: Session> FilterState for Sessions<S> {
             }
             self.marks[number] &= !CHANGED;
             let key = self.keys[number];
-            if (key == PRIVATE) != (whose == PublishedSessions::Private) {
+            if (key == PRIVATE_KEY) != (whose == PublishedSessions::Private) {
                 continue;
             }
             let place = if whose == PublishedSessions::Private { 0 } else { number };
@@ -370,8 +374,8 @@ impl<S: Session> FilterState for Sessions<S> {
             }
             let state = &self.states[number];
             row.clear();
-            row.extend((whose == PublishedSessions::Sessions).then(|| state.number(key)));
-            row.extend(values(state));
+            row.extend((whose == PublishedSessions::Sessions).then(|| state.session_number(key)));
+            row.extend(published_values(state));
             to(place, Some(&row));
         }
     }
@@ -384,13 +388,13 @@ mod tests {
 
     #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
     #[repr(C)]
-    struct Counted {
+    struct TestSession {
         blocks: u64,
         held: HeldList,
         spare: u32,
     }
 
-    impl Session for Counted {
+    impl Session for TestSession {
         fn held_lists(&mut self) -> Vec<&mut HeldList> {
             vec![&mut self.held]
         }
@@ -401,48 +405,48 @@ mod tests {
 
     #[test]
     fn m2_unused_session_is_evicted_first() {
-        let mut sessions = Sessions::<Counted>::default();
-        for key in [PRIVATE, 1, 2, 3, 4] {
-            sessions.of(key).blocks = key;
+        let mut sessions = Sessions::<TestSession>::default();
+        for key in [PRIVATE_KEY, 1, 2, 3, 4] {
+            sessions.get_or_create(key).blocks = key;
         }
-        let evicted = |sessions: &mut Sessions<Counted>| sessions.evict().map(|(key, _)| key);
+        let evicted = |sessions: &mut Sessions<TestSession>| sessions.evict().map(|(key, _)| key);
         assert_eq!(evicted(&mut sessions), Some(1), "nobody was asked for: the oldest");
         assert_eq!(sessions.find(2).map(|session| session.blocks), Some(2));
         assert_eq!(evicted(&mut sessions), Some(3));
         assert!(sessions.find(3).is_none());
-        sessions.of(5).blocks = 5;
+        sessions.get_or_create(5).blocks = 5;
         assert_eq!(evicted(&mut sessions), Some(4));
         assert_eq!([(); 3].map(|()| evicted(&mut sessions)), [Some(2), Some(5), None]);
-        assert_eq!(sessions.keys(), [PRIVATE]);
+        assert_eq!(sessions.keys(), [PRIVATE_KEY]);
     }
 
     #[test]
     fn v18_moved_list_names_no_block_of_the_new_space() {
-        let mut sessions = Sessions::<Counted>::default();
+        let mut sessions = Sessions::<TestSession>::default();
         let mut holds = Holds::new(4, 100);
         let mut held = HeldList::default();
         holds.insert(&mut held, 1, Entry::default(), PinId(1));
-        let lying = Counted { blocks: 3, held, spare: 0 };
+        let lying = TestSession { blocks: 3, held, spare: 0 };
         let bytes = lying.as_bytes().to_vec();
         let moved = |held| MovedSession { key: 7, bytes: bytes.clone(), held };
-        sessions.put(moved(Vec::new()), &mut holds).unwrap();
-        assert_eq!(sessions.of(7), &Counted { held: HeldList::default(), ..lying });
-        assert!(sessions.put(moved(vec![Vec::new(); 2]), &mut holds).is_err());
+        sessions.put_session(moved(Vec::new()), &mut holds).unwrap();
+        assert_eq!(sessions.get_or_create(7), &TestSession { held: HeldList::default(), ..lying });
+        assert!(sessions.put_session(moved(vec![Vec::new(); 2]), &mut holds).is_err());
         assert_eq!(holds.pop(&mut held).map(|(key, ..)| key), Some(1), "it is still held here");
     }
 
     #[test]
     fn m3_changed_and_ended_sessions_are_published_once() {
-        let mut sessions = Sessions::<Counted>::default();
-        let published = |sessions: &mut Sessions<Counted>, whose, again| {
+        let mut sessions = Sessions::<TestSession>::default();
+        let published = |sessions: &mut Sessions<TestSession>, whose, again| {
             let mut rows = Vec::new();
             sessions
                 .publish(whose, again, &mut |at, row| rows.push((at, row.map(<[u64]>::to_vec))));
             rows
         };
-        sessions.of(PRIVATE).blocks = 100;
-        sessions.of(7).blocks = 3;
-        sessions.of(9).blocks = 4;
+        sessions.get_or_create(PRIVATE_KEY).blocks = 100;
+        sessions.get_or_create(7).blocks = 3;
+        sessions.get_or_create(9).blocks = 4;
         let (seven, nine) = ((1, Some(vec![7, 3])), (2, Some(vec![9, 4])));
         assert_eq!(
             published(&mut sessions, PublishedSessions::Sessions, false),
@@ -453,11 +457,11 @@ mod tests {
             published(&mut sessions, PublishedSessions::Private, true),
             [(0, Some(vec![100]))]
         );
-        sessions.of(PRIVATE).blocks = 101;
-        sessions.end(7);
+        sessions.get_or_create(PRIVATE_KEY).blocks = 101;
+        sessions.remove(7);
         assert_eq!(published(&mut sessions, PublishedSessions::Sessions, false), [(1, None)]);
         assert_eq!(published(&mut sessions, PublishedSessions::Sessions, true), [(1, None), nine]);
-        sessions.of(8).blocks = 1;
+        sessions.get_or_create(8).blocks = 1;
         let eight = (1, Some(vec![8, 1]));
         assert_eq!(
             published(&mut sessions, PublishedSessions::Sessions, false),
@@ -466,13 +470,16 @@ mod tests {
         );
         sessions.evict();
         sessions.evict();
-        assert!(sessions.get(PRIVATE).is_some() && sessions.len() == 1, "as without being shown");
+        assert!(
+            sessions.get(PRIVATE_KEY).is_some() && sessions.len() == 1,
+            "as without being shown"
+        );
     }
 
     #[test]
-    fn keys_of_every_kind_are_spread() {
+    fn session_keys_spread_over_the_hash_table() {
         let hash = |key: u64| {
-            let mut mix = Mix::default();
+            let mut mix = KeyHasher::default();
             mix.write_u64(key);
             mix.finish()
         };
@@ -490,21 +497,21 @@ mod tests {
     #[test]
     fn m2_m4_session_moves_with_its_held_blocks() {
         let (mut here, mut there) =
-            (Sessions::<Counted>::default(), Sessions::<Counted>::default());
+            (Sessions::<TestSession>::default(), Sessions::<TestSession>::default());
         let (mut holds, mut other) = (Holds::new(8, 1 << 20), Holds::new(8, 1 << 20));
-        here.of(7).blocks = 3;
+        here.get_or_create(7).blocks = 3;
         for key in [2, 1] {
-            let mut list = here.of(7).held;
+            let mut list = here.get_or_create(7).held;
             holds.insert(&mut list, key, Entry::default(), PinId(key.into()));
-            here.of(7).held = list;
+            here.get_or_create(7).held = list;
         }
-        let moved = here.take(7, &mut holds).expect("the session is there");
+        let moved = here.take_session(7, &mut holds).expect("the session is there");
         assert!(here.is_empty() && holds.is_empty());
-        there.put(moved, &mut other).expect("the same filter");
-        assert_eq!(there.of(7).blocks, 3);
-        let list = there.of(7).held;
+        there.put_session(moved, &mut other).expect("the same filter");
+        assert_eq!(there.get_or_create(7).blocks, 3);
+        let list = there.get_or_create(7).held;
         assert_eq!(other.blocks(&list).map(|(key, _, _)| key).collect::<Vec<_>>(), [1, 2]);
         let wrong = MovedSession { key: 1, bytes: vec![0; 3], held: Vec::new() };
-        assert!(there.put(wrong, &mut other).is_err());
+        assert!(there.put_session(wrong, &mut other).is_err());
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Arguments, Column, Session, columns};
 use crate::Time;
-use crate::sharing::Sharing;
+use crate::sharing::ShardKey;
 
 /// Scope of the state that a filter keeps between blocks (CONTRACT 15).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,25 +19,25 @@ pub enum StateScope {
 }
 
 /// Rule for running a filter in several worker processes (`--engines`), each of which processes a
-/// share of the sessions. It says whether their combined results equal the result of a single
+/// share of the sessions. The rule states if their combined results equal the result of a single
 /// process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerRule {
-    /// The scope of the state ([`StateScope`]) decides: the results are equal unless the state
+    /// The scope of the state ([`StateScope`]) decides. The results are equal unless the state
     /// covers all blocks.
     ByScope,
-    /// The results are equal: the state covers all blocks but is only reported, and the reports are
-    /// summed.
-    Sums,
-    /// The results are equal, but each process writes into a directory of its own, beside the
-    /// directory that the named parameter gives.
+    /// The results are equal. The state covers all blocks, but is only used in the report, and the
+    /// reports of the processes are summed.
+    Summed,
+    /// The results are equal, but each process writes to a directory of its own, next to the
+    /// directory in the named parameter.
     Directory(&'static str),
     /// The results differ. The first field is the reason, the second a suggestion for the user.
-    Not(&'static str, &'static str),
+    Differs(&'static str, &'static str),
 }
 
 impl WorkerRule {
-    /// Default suggestion for [`WorkerRule::Not`].
+    /// Default suggestion for [`WorkerRule::Differs`].
     pub const DEFAULT_HINT: &'static str =
         "leave `--engines` out; `--parallel=N` gives copies to what costs most";
 }
@@ -47,24 +47,25 @@ impl WorkerRule {
 pub struct StateFacts {
     /// Scope of the state.
     pub scope: StateScope,
-    /// Scope of the state that the filter keeps for blocks without a session.
+    /// Scope of the state for blocks that have no session.
     pub scope_without_session: StateScope,
-    /// Returns the published columns (`state=NAME`); `None` if the filter publishes nothing.
-    /// Callers use [`Description::published`](super::Description::published), which adds the
-    /// session number.
-    pub publishes: Option<fn() -> Vec<Column>>,
-    /// Returns the rule for several worker processes, given the arguments.
-    pub several: fn(&Arguments) -> WorkerRule,
+    /// Returns the published columns (`state=NAME`) without the session number; `None` if the
+    /// filter publishes nothing. Callers use
+    /// [`Description::published_state`](super::Description::published_state), which adds the session
+    /// number.
+    pub published_columns: Option<fn() -> Vec<Column>>,
+    /// Returns the rule for several worker processes with these arguments.
+    pub worker_rule: fn(&Arguments) -> WorkerRule,
     /// Key by which the filter assigns blocks to sessions; `None` if it does not assign sessions.
-    pub sharing: Option<Sharing>,
+    pub session_key: Option<ShardKey>,
     /// True if the filter writes session numbers into its blocks (CONTRACT 8).
-    pub numbers: bool,
-    /// Maximum number of held blocks, over all sessions.
+    pub writes_session_numbers: bool,
+    /// Maximum number of blocks held at a time, in all sessions together.
     pub held_max: u32,
-    /// Returns the initial state of the twin when the running filter moves into the kernel,
-    /// computed from the arguments and the kernel's clock. `None` if the filter cannot move into
-    /// the kernel while it runs.
-    pub kernel_start: Option<fn(&Arguments, Time) -> Vec<u8>>,
+    /// Returns the initial state of the twin when the running filter moves into the kernel. The
+    /// function receives the arguments and the time on the kernel's clock. `None` if the filter
+    /// cannot move into the kernel while it runs.
+    pub twin_start_state: Option<fn(&Arguments, Time) -> Vec<u8>>,
 }
 
 impl StateFacts {
@@ -72,28 +73,28 @@ impl StateFacts {
     pub const NONE: Self = Self {
         scope: StateScope::Nothing,
         scope_without_session: StateScope::Private,
-        publishes: None,
-        several: |_| WorkerRule::ByScope,
-        sharing: None,
-        numbers: false,
+        published_columns: None,
+        worker_rule: |_| WorkerRule::ByScope,
+        session_key: None,
+        writes_session_numbers: false,
         held_max: 0,
-        kernel_start: None,
+        twin_start_state: None,
     };
 
-    /// Describes a filter with one private session, whose fields are published.
+    /// Describes a filter with one private session, and publishes the session's fields.
     #[must_use]
     pub const fn private<S: Session>() -> Self {
-        Self { scope: StateScope::Private, publishes: columns_of::<S>(), ..Self::NONE }
+        Self { scope: StateScope::Private, published_columns: columns_of::<S>(), ..Self::NONE }
     }
 
-    /// Describes a filter with one session per connection, flow or datagram, whose fields are
-    /// published.
+    /// Describes a filter with one session per connection, flow or datagram, and publishes the
+    /// fields of each session.
     #[must_use]
     pub const fn sessions<S: Session>() -> Self {
-        Self { scope: StateScope::Sessions, publishes: columns_of::<S>(), ..Self::NONE }
+        Self { scope: StateScope::Sessions, published_columns: columns_of::<S>(), ..Self::NONE }
     }
 
-    /// Describes a filter whose state cannot move, with the reason.
+    /// Describes a filter whose state cannot move to another space, for this reason.
     #[must_use]
     pub const fn pinned(why: &'static str) -> Self {
         Self { scope: StateScope::Pinned(why), ..Self::NONE }
@@ -101,29 +102,29 @@ impl StateFacts {
 
     /// Sets the maximum number of held blocks.
     #[must_use]
-    pub const fn held(self, held_max: u32) -> Self {
+    pub const fn with_held_max(self, held_max: u32) -> Self {
         Self { held_max, ..self }
     }
 
-    /// Sets the key by which the filter assigns blocks to sessions, and declares that it writes
-    /// session numbers into its blocks (CONTRACT 8).
+    /// Sets the key by which the filter assigns blocks to sessions, and declares that the filter
+    /// writes session numbers into its blocks (CONTRACT 8).
     #[must_use]
-    pub const fn with_session_key(self, key: Sharing) -> Self {
-        Self { sharing: Some(key), numbers: true, ..self }
+    pub const fn with_session_key(self, key: ShardKey) -> Self {
+        Self { session_key: Some(key), writes_session_numbers: true, ..self }
     }
 
-    /// Sets the function for the initial state of the twin when the running filter moves into the
-    /// kernel. The thread still processes its last blocks after the kernel has processed its first
-    /// ones, so that the initial state must be correct for any state of the thread.
+    /// Sets the function that returns the initial state of the twin when the running filter moves
+    /// into the kernel. The thread may process its last blocks after the kernel has processed its
+    /// first ones, so the initial state must be correct for any state of the thread.
     #[must_use]
     pub const fn with_kernel_start(self, start: fn(&Arguments, Time) -> Vec<u8>) -> Self {
-        Self { kernel_start: Some(start), ..self }
+        Self { twin_start_state: Some(start), ..self }
     }
 
     /// Sets the rule for several worker processes.
     #[must_use]
-    pub const fn several(self, several: fn(&Arguments) -> WorkerRule) -> Self {
-        Self { several, ..self }
+    pub const fn with_worker_rule(self, several: fn(&Arguments) -> WorkerRule) -> Self {
+        Self { worker_rule: several, ..self }
     }
 }
 

@@ -22,7 +22,7 @@ use abi::Class;
 pub trait Statistics: Send {
     /// Receives the live blocks of one batch.
     fn record(&mut self, tags: Tags<'_>, now: Time);
-    /// Returns the filter's report. Called on request and when the path stops.
+    /// Returns the filter's report. The engine calls this on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
@@ -38,14 +38,14 @@ pub trait Statistics: Send {
 
 /// A filter that returns a class for each block.
 pub trait Classify: Send {
-    /// True if the marks that the filter sets are stored for the filters after it. False saves one
+    /// True if the marks that the filter sets must be stored for later filters. False saves one
     /// write per block in a filter that parses no headers.
     const SETS_MARKS: bool = true;
 
     /// Returns the class of this block, or the result of [`ClassifyContext::absent`] if the block
     /// has no class.
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class;
-    /// Returns the filter's report. Called on request and when the path stops.
+    /// Returns the filter's report. The engine calls this on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
@@ -61,9 +61,9 @@ pub trait Classify: Send {
 
 /// A filter that processes a batch per call and keeps each block in its lane.
 pub trait Lanes: Send {
-    /// Inspects, narrows, edits or ends the live lanes.
+    /// Inspects the blocks in the live lanes, and may narrow or edit blocks and end lanes.
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>);
-    /// Returns the filter's report. Called on request and when the path stops.
+    /// Returns the filter's report. The engine calls this on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
@@ -77,19 +77,19 @@ pub trait Lanes: Send {
     }
 }
 
-/// A filter whose output blocks differ from its input blocks.
+/// A filter that may hold, replace, drop and create blocks, and receives one block at a time.
 pub trait Stream: Send {
     /// Prefetches the sessions of a batch
     /// ([`Sessions::prefetch`](super::state::Sessions::prefetch)). Called before the first
-    /// [`Stream::block`] of the batch.
+    /// [`Stream::process_block`] of the batch.
     fn prefetch(&mut self, _tags: Tags<'_>) {}
     /// Processes one block: passes, consumes, holds or drops it, and may emit further blocks.
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>);
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>);
     /// Called when the path's clock has reached the time set by [`StreamContext::wake_at`].
     fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
     /// Releases or ends all held blocks. Called once, after the last block.
     fn finish<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// Returns the filter's report. Called on request and when the path stops.
+    /// Returns the filter's report. The engine calls this on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
@@ -110,14 +110,14 @@ pub trait Stream: Send {
 /// new block through [`StreamContext::replace`]. An adapter turns each [`Stream`] filter into a
 /// filter of this kind.
 pub trait HoldingLanes: Send {
-    /// Inspects, narrows, holds, replaces or ends the live lanes. Blocks that are emitted through
-    /// the context follow the batch.
+    /// Inspects the blocks in the live lanes, and may narrow, hold or replace blocks and end lanes.
+    /// Blocks that are emitted through the context follow the batch.
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>);
     /// Called when the path's clock has reached the time set by [`StreamContext::wake_at`].
     fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
     /// Releases or ends all held blocks. Called once, after the last block.
     fn finish<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// Returns the filter's report. Called on request and when the path stops.
+    /// Returns the filter's report. The engine calls this on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
@@ -131,7 +131,7 @@ pub trait HoldingLanes: Send {
     }
 }
 
-/// A filter in the form in which the engine calls it: once per batch.
+/// A filter as the engine calls it, once per batch.
 pub enum Filter {
     /// A filter that reads rich pointers and metadata, never the bytes of blocks.
     Statistics(Box<dyn Statistics>),
@@ -160,12 +160,12 @@ impl Filter {
         Self::Statistics(Box::new(f))
     }
 
-    /// Wraps a classifier, which is called for each live lane.
+    /// Wraps a classifier. It is called for each live lane.
     pub fn classify(f: impl Classify + 'static) -> Self {
-        Self::Lanes(Box::new(Each(f)))
+        Self::Lanes(Box::new(PerLane(f)))
     }
 
-    /// Wraps an editing filter, which is called for each live lane.
+    /// Wraps an editing filter. It is called for each live lane.
     pub fn edit(f: impl Edit + 'static) -> Self {
         Self::Edit(Box::new(f))
     }
@@ -175,9 +175,9 @@ impl Filter {
         Self::Lanes(Box::new(f))
     }
 
-    /// Wraps a stream filter, which is called for each live lane.
+    /// Wraps a stream filter. It is called for each live lane.
     pub fn stream(f: impl Stream + 'static) -> Self {
-        Self::Stream(Box::new(EachBlock(f)))
+        Self::Stream(Box::new(PerBlock(f)))
     }
 
     /// Wraps a filter that processes batches and may hold blocks.
@@ -221,15 +221,16 @@ impl Filter {
     }
 }
 
-/// Returns the error for a change of a filter without writable parameters.
+/// Returns the error for a change of parameters in a filter without writable parameters.
 pub(super) fn no_writable_parameters() -> Mistake {
     let what = "its arguments stay as they are while it runs".to_owned();
-    Mistake { parameter: None, which: 0, at: None, what, hint: None }
+    Mistake { parameter: None, value_index: 0, range: None, message: what, hint: None }
 }
 
-struct Each<F>(F);
+/// Adapter that calls a classifier for each live lane of a batch.
+struct PerLane<F>(F);
 
-impl<F: Classify> Lanes for Each<F> {
+impl<F: Classify> Lanes for PerLane<F> {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let answer = |block: &mut Block<'a>| self.0.classify(block, &mut cx.common);
         if F::SETS_MARKS {
@@ -252,12 +253,13 @@ impl<F: Classify> Lanes for Each<F> {
     }
 }
 
-struct EachBlock<F>(F);
+/// Adapter that calls a stream filter for each live block of a batch.
+struct PerBlock<F>(F);
 
-impl<F: Stream> HoldingLanes for EachBlock<F> {
+impl<F: Stream> HoldingLanes for PerBlock<F> {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
         self.0.prefetch(batch.tags());
-        cx.for_each_block(batch, |cx, block| self.0.block(block, cx));
+        cx.for_each_block(batch, |cx, block| self.0.process_block(block, cx));
     }
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {

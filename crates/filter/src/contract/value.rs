@@ -21,12 +21,12 @@ pub enum Value {
 pub struct Mistake {
     /// Name of the parameter; `None` if the error does not concern a single parameter.
     pub parameter: Option<&'static str>,
-    /// Index of the value, from 0, if the parameter was given several times.
-    pub which: usize,
+    /// Index of the erroneous value, from 0, if the parameter was given several times.
+    pub value_index: usize,
     /// Byte range in the argument's text; `None` for the entire text.
-    pub at: Option<std::ops::Range<usize>>,
-    /// Description of the error, without a full stop.
-    pub what: String,
+    pub range: Option<std::ops::Range<usize>>,
+    /// Description of the error, without a full stop at the end.
+    pub message: String,
     /// Suggested correction.
     pub hint: Option<String>,
 }
@@ -35,7 +35,7 @@ impl Mistake {
     /// Creates a mistake in the first value of `parameter`.
     #[must_use]
     pub fn new(parameter: &'static str, what: impl Into<String>) -> Self {
-        Self { parameter: Some(parameter), what: what.into(), ..Self::default() }
+        Self { parameter: Some(parameter), message: what.into(), ..Self::default() }
     }
 
     /// Adds a suggestion.
@@ -48,7 +48,7 @@ impl Mistake {
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
+        f.write_str(&self.message)?;
         if let Some(hint) = &self.hint {
             write!(f, "; {hint}")?;
         }

@@ -1,4 +1,4 @@
-//! Facts about sources and sinks that the planner needs, beyond the facts that filters have too.
+//! Facts for the planner that only sources, sinks and programs have.
 //!
 //! Input: arguments. Output: plain data. The crate `endpoint` fills in one [`EndpointFacts`] per
 //! entry of its catalog. `pipeline`, which cannot import that crate, receives the facts through the
@@ -10,51 +10,52 @@ pub use observed::{ObservedSource, SourceOverlap};
 
 use crate::contract::Arguments;
 
-/// Function that returns the attach point of a source, or the reason why the source has none.
+/// Function that returns the attach point of a source. Fails with the reason if the source has
+/// none.
 type FindAttach = fn(&Arguments) -> Result<Attach, String>;
 
 /// Facts about a source, sink or program in addition to its [`Description`](crate::Description).
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointFacts {
-    /// Returns the attach point of a kernel program that can replace the source, or the reason why
-    /// there is none. `None` if the source always reads in a process.
-    pub attaches: Option<FindAttach>,
+    /// Returns the attach point of a kernel program that can replace the source. Fails with the
+    /// reason if there is none. `None` if the source always reads in a process.
+    pub attach_point: Option<FindAttach>,
     /// Returns the interface to which a sink sends frames, so that a kernel program can send them
-    /// instead. `None` for other sinks.
+    /// in place of the sink. `None` for sinks that send no frames.
     pub outlet: Option<fn(&Arguments) -> Outlet>,
-    /// True if a source can install the first filter after it as its socket filter, so that
+    /// True if a source can use the test of the first filter after it as its socket filter, so that
     /// rejected frames never reach the process ([`Analysis::pushdown`](crate::Analysis::pushdown)).
     pub takes_filter: bool,
-    /// Returns the data that a source observes, by which `++` removes duplicates. `None` if no
-    /// other source observes the same data.
-    pub observes: Option<fn(&Arguments) -> ObservedSource>,
+    /// Returns the data that a source observes. By comparing these data, `++` removes duplicates.
+    /// `None` if no other source can observe the same data.
+    pub observed_source: Option<fn(&Arguments) -> ObservedSource>,
     /// True for a sink that writes files, which by default runs in a space of its own (CONTRACT
     /// 27).
     pub writes_files: bool,
     /// Returns true if a sink that writes files only appends to an open file, so that it may run in
-    /// the thread that reads a kernel ring. `None` if it never may.
-    pub appends: Option<fn(&Arguments) -> bool>,
+    /// the thread that reads a kernel ring. `None` if the sink must never run there.
+    pub only_appends: Option<fn(&Arguments) -> bool>,
     /// True for an external program, which always has a space of its own (CONTRACT 27).
-    pub process: bool,
+    pub is_program: bool,
 }
 
 impl EndpointFacts {
-    /// No facts: for filters, and for endpoints without particular properties.
+    /// No facts. Used for filters, and for endpoints without particular properties.
     pub const NONE: Self = Self {
-        attaches: None,
+        attach_point: None,
         outlet: None,
         takes_filter: false,
-        observes: None,
+        observed_source: None,
         writes_files: false,
-        appends: None,
-        process: false,
+        only_appends: None,
+        is_program: false,
     };
 }
 
 /// The attach point of a program that observes a source's frames.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Attach {
-    /// Interface name; empty for none.
+    /// Interface name; empty if the program does not attach to an interface.
     pub interface: String,
     /// Network namespace; `None` for the current one.
     pub netns: Option<String>,
@@ -62,14 +63,14 @@ pub struct Attach {
     pub side: Side,
     /// True if accepted frames are redirected, so that they do not reach the host's network stack
     /// (CONTRACT 2). Otherwise the program only observes.
-    pub takes: bool,
+    pub redirects: bool,
     /// True if only frames that match the source's expression are withheld from the host. If
-    /// `takes` is true, these frames are redirected; otherwise they are copied like observed
-    /// frames, and the originals are dropped.
-    pub flows: bool,
+    /// `redirects` is true, these frames are redirected. Otherwise they are copied and the
+    /// originals are dropped.
+    pub only_matching_flows: bool,
     /// True if the program attaches to the sockets of the request's user, in both directions,
-    /// instead of an interface (CONTRACT 22). Packets then start at layer 3.
-    pub own: bool,
+    /// instead of an interface (CONTRACT 22). Packets then begin at the network header.
+    pub own_sockets: bool,
 }
 
 impl Attach {
@@ -79,7 +80,14 @@ impl Attach {
     pub fn observing(interface: &str) -> Self {
         let (netns, side) = (None, Side::Received);
         let interface = interface.to_owned();
-        Self { interface, netns, side, takes: false, flows: false, own: false }
+        Self {
+            interface,
+            netns,
+            side,
+            redirects: false,
+            only_matching_flows: false,
+            own_sockets: false,
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The data that sources observe. By comparing two sources, `++` detects if both yield the same
-//! blocks (CONTRACT 10).
+//! The data that sources observe. By comparing these data, `++` detects if two sources emit the
+//! same blocks (CONTRACT 10).
 
 /// The data that a source observes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,8 +16,8 @@ pub enum ObservedSource {
         received: bool,
         /// True for sent frames.
         sent: bool,
-        /// True if the packets are those of the user's own sockets, not those of an interface.
-        own: bool,
+        /// True if the packets are those of the user's own sockets, not of an interface.
+        own_sockets: bool,
     },
 }
 
@@ -26,14 +26,14 @@ pub enum ObservedSource {
 pub enum SourceOverlap {
     /// No blocks.
     Nothing,
-    /// Packets on the loopback interface, where one source observes each packet as sent and the
-    /// other as received.
+    /// Packets on the loopback interface. One source observes each packet as sent, the other as
+    /// received.
     Loopback,
     /// Possibly any block.
     Blocks,
 }
 
-/// Name of the loopback interface, which receives the frames that it sends.
+/// Name of the loopback interface, on which every sent frame is also received.
 const LOOPBACK: &str = "lo";
 
 impl ObservedSource {
@@ -43,8 +43,8 @@ impl ObservedSource {
         match (self, other) {
             (Self::File(one), Self::File(other)) if same_path(one, other) => SourceOverlap::Blocks,
             (
-                Self::Frames { interface: a, netns: c, received: e, sent: g, own: i },
-                Self::Frames { interface: b, netns: d, received: f, sent: h, own: j },
+                Self::Frames { interface: a, netns: c, received: e, sent: g, own_sockets: i },
+                Self::Frames { interface: b, netns: d, received: f, sent: h, own_sockets: j },
             ) if c == d && i == j && (a.is_none() || b.is_none() || a == b) => {
                 let lo =
                     |name: &Option<String>| name.as_deref().is_none_or(|name| name == LOOPBACK);
@@ -64,8 +64,8 @@ impl ObservedSource {
         match (self, other) {
             (Self::File(one), Self::File(other)) => same_path(one, other),
             (
-                Self::Frames { interface: a, netns: c, received: e, sent: g, own: i },
-                Self::Frames { interface: b, netns: d, received: f, sent: h, own: j },
+                Self::Frames { interface: a, netns: c, received: e, sent: g, own_sockets: i },
+                Self::Frames { interface: b, netns: d, received: f, sent: h, own_sockets: j },
             ) => c == d && i == j && (a.is_none() || a == b) && e >= f && g >= h,
             _ => false,
         }
@@ -84,15 +84,15 @@ fn same_path(one: &str, other: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn frames(interface: Option<&str>, received: bool, sent: bool) -> ObservedSource {
+    fn frames_source(interface: Option<&str>, received: bool, sent: bool) -> ObservedSource {
         let interface = interface.map(str::to_owned);
-        ObservedSource::Frames { interface, netns: None, received, sent, own: false }
+        ObservedSource::Frames { interface, netns: None, received, sent, own_sockets: false }
     }
 
     #[test]
     fn sources_share_what_both_observe() {
         let (rx, tx, both) = ((true, false), (false, true), (true, true));
-        let of = |name, (received, sent)| frames(name, received, sent);
+        let of = |name, (received, sent)| frames_source(name, received, sent);
         for (one, other, shares) in [
             (of(None, rx), of(Some("a"), rx), SourceOverlap::Blocks),
             (of(Some("a"), rx), of(Some("b"), rx), SourceOverlap::Nothing),

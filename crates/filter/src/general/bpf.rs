@@ -3,11 +3,11 @@
 //! Input: any view into a frame; the expression applies to the whole frame. Output: the same block
 //! with class 1 or no class. [SL §4.2, `rx | bpf "tcp" | user`]
 //!
-//! An expression is compiled per link type: at creation for the known link types of the source, so
-//! that `check` reports errors ([`validate`]), and for any other link type when the first frame of
-//! this type arrives. On link types where no frame can match, blocks have no class. Expressions
-//! that the built-in compiler does not support go to the compiler in the arguments (CONTRACT 27);
-//! [`names`] resolves names.
+//! An expression is compiled separately for each link type. For the known link types of the source
+//! this happens at creation, so that `check` reports errors ([`validate`]). For any other link type
+//! it happens when the first frame of this type arrives. On link types where no frame can match,
+//! blocks have no class. The compiler in the arguments compiles expressions that the built-in
+//! compiler does not support (CONTRACT 27). [`names`] resolves names.
 
 mod compile;
 pub mod flows;
@@ -61,44 +61,44 @@ type can match, or the block is no frame).",
         fix_parameter: Some(record_names),
         warning: Some(match_warning),
         remark: Some(remark),
-        pushdown: Some(pushdown::check),
+        pushdown: Some(pushdown::check_pushdown),
         ..Analysis::NONE
     },
-    user: Some(make),
-    kernel: Some(emit),
+    user: Some(make_filter),
+    kernel: Some(emit_twin),
     ..Description::EMPTY
 };
 
 const NO_MATCH: Reason = BPF.reason("no match");
 const LINK_TYPE: Reason = BPF.reason("link type");
 
-/// Maximum number of link types per expression. No machine has as many; a capture that declares
-/// more would cause unbounded compilation.
+/// Maximum number of link types per expression. No machine has as many. Without the limit, a
+/// capture that declares more would cause unbounded compilation.
 const LINKS_MAX: usize = 64;
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(Matcher::new(arguments.clone())?))
 }
 
 /// Returns true if the text is a valid pcap-filter(7) expression on some link type. Names need not
 /// exist.
 #[must_use]
-pub fn is_expression(text: &str) -> bool {
+pub fn is_valid_expression(text: &str) -> bool {
     !text.trim().is_empty() && classic::name_queries(text).is_ok()
 }
 
-/// A compiled expression, used by the filter `bpf` and by triggers.
+/// A compiled expression, used by the filter `bpf`, by the triggers of `freeze`, and by `why`.
 #[derive(Debug)]
 pub struct Matcher {
     arguments: Arguments,
-    /// Programs by link type; `None` in place of a program that does not exist. Not part of the
-    /// state: the filter recompiles them after a move.
+    /// Programs by link type. An entry is `None` if no frame of the link type can match. Not part
+    /// of the state, since the filter recompiles the programs after a move.
     programs: Programs,
 }
 
 impl Classify for Matcher {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        match self.accepts(block) {
+        match self.verdict(block) {
             None => cx.absent(LINK_TYPE),
             Some(false) => cx.absent(NO_MATCH),
             Some(true) => Class::YES,
@@ -119,19 +119,19 @@ impl Matcher {
 
     /// Returns true if the expression accepts the block's frame; false without a frame.
     pub fn matches(&mut self, block: &Block<'_>) -> bool {
-        block.marks.is_frame() && self.accepts(block) == Some(true)
+        block.marks.is_frame() && self.verdict(block) == Some(true)
     }
 
-    /// Returns the verdict on the block's frame; `None` if the expression has no program for its
-    /// link type.
+    /// Returns true if the expression accepts the block's frame; `None` if it has no program for
+    /// the link type of the frame.
     #[inline]
-    fn accepts(&mut self, block: &Block<'_>) -> Option<bool> {
-        let program = self.program(block.marks.link)?;
+    fn verdict(&mut self, block: &Block<'_>) -> Option<bool> {
+        let program = self.program_for(block.marks.link)?;
         Some(program.run(block.frame, block.marks.wire_length, &METADATA) != 0)
     }
 
     #[inline]
-    fn program(&mut self, link: u16) -> Option<&ClassicProgram> {
+    fn program_for(&mut self, link: u16) -> Option<&ClassicProgram> {
         let at = self.programs.iter().position(|(known, _)| *known == link);
         let at = at.unwrap_or_else(|| self.compile_for(link));
         self.programs.get(at)?.1.as_ref()
@@ -148,7 +148,12 @@ impl Matcher {
 }
 
 /// Emits the twin: the compiled expression for Ethernet frames.
-fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn emit_twin<'s>(
+    a: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
     let link = match s.hook().has_link_header() {
         true if !on.linked => return Err(Unfit::new("the link header is cut off")),
         true => LinkType::ETHERNET,
@@ -169,7 +174,7 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
 mod tests {
     use super::*;
     use crate::network::ip::IP;
-    use crate::testing::{Frame, Node, answers, arguments, chain};
+    use crate::testing::{Frame, Node, answer_frames, answer_through_chain, parse_arguments};
     use ebpf::classic::LinkType;
     use ebpf::classic::insn::{Instruction, code};
     use std::sync::Arc;
@@ -180,9 +185,9 @@ mod tests {
     fn expression_applies_to_the_whole_frame() {
         let frames =
             [Frame::tcp(4000, 80, b"GET"), Frame::tcp(80, 81, b""), Frame::udp(1, 80, b"")];
-        let found = answers(&BPF, &["tcp dst port 80"], &frames);
+        let found = answer_frames(&BPF, &["tcp dst port 80"], &frames);
         assert_eq!(found.iter().map(|a| a.class.0).collect::<Vec<_>>(), [1, 0, 0]);
-        let behind_ip = chain(&[(&IP, &[]), (&BPF, &["tcp port 80"])], &frames);
+        let behind_ip = answer_through_chain(&[(&IP, &[]), (&BPF, &["tcp port 80"])], &frames);
         assert_eq!(behind_ip.iter().map(|a| a.class.0).collect::<Vec<_>>(), [1, 1, 0]);
     }
 
@@ -190,27 +195,27 @@ mod tests {
     fn each_link_type_has_its_program() {
         let udp = Frame::udp(1, 53, b"").bytes;
         let frames = [
-            Frame::of(Link::RAW.0, &udp[14..]),
-            Frame::of(Link::ETHERNET.0, &udp),
-            Frame::of(Marks::NO_LINK, &udp),
+            Frame::new(Link::RAW.0, &udp[14..]),
+            Frame::new(Link::ETHERNET.0, &udp),
+            Frame::new(Marks::NO_LINK, &udp),
         ];
-        let found = answers(&BPF, &["udp port 53"], &frames);
+        let found = answer_frames(&BPF, &["udp port 53"], &frames);
         assert_eq!(found.iter().map(|a| a.class.0).collect::<Vec<_>>(), [1, 1, 0]);
-        assert_eq!(found[2].why, Some("link type"));
-        let found = answers(&BPF, &["ether host 1:2:3:4:5:6"], &frames);
-        let why: Vec<_> = found.iter().map(|a| a.why).collect();
+        assert_eq!(found[2].reason, Some("link type"));
+        let found = answer_frames(&BPF, &["ether host 1:2:3:4:5:6"], &frames);
+        let why: Vec<_> = found.iter().map(|a| a.reason).collect();
         assert_eq!(why, [Some("link type"), Some("no match"), Some("link type")]);
     }
 
-    /// Link type of BACnet MS/TP. The built-in compiler does not know the offset of its protocol
-    /// number.
-    const BACNET: u16 = 165;
-    const WLAN: u16 = 105;
+    /// Link type of BACnet MS/TP. The built-in compiler does not know the offset of the protocol
+    /// number in its frames.
+    const BACNET_LINK: u16 = 165;
+    const WLAN_LINK: u16 = 105;
 
     /// Returns the arguments of a `bpf` filter after a source with these link types.
     fn arguments_for(text: &str, links: &[u16]) -> Arguments {
         let links: Vec<Link> = links.iter().map(|link| Link(*link)).collect();
-        arguments(&BPF, &[text]).unwrap().with_link_types(Some(links.into()))
+        parse_arguments(&BPF, &[text]).unwrap().with_link_types(Some(links.into()))
     }
 
     /// A fake compiler for one link type that accepts frames beginning with 0x55 and counts its
@@ -225,7 +230,7 @@ mod tests {
 
         fn compile(&self, _: &str, link: LinkType, snaplen: u32) -> Result<ClassicProgram, String> {
             self.0.fetch_add(1, Ordering::Relaxed);
-            if link != LinkType(BACNET.into()) {
+            if link != LinkType(BACNET_LINK.into()) {
                 return Err(format!("{link} is strange to me"));
             }
             let equal =
@@ -239,7 +244,7 @@ mod tests {
 
     fn matcher_with(text: &str, other: &Arc<FakeCompiler>) -> Matcher {
         let compiler: Arc<dyn Compiler> = other.clone();
-        let arguments = arguments(&BPF, &[text]).unwrap().with_compiler(Some(compiler));
+        let arguments = parse_arguments(&BPF, &[text]).unwrap().with_compiler(Some(compiler));
         Matcher { arguments, programs: Vec::new() }
     }
 
@@ -248,10 +253,11 @@ mod tests {
         let other = Arc::new(FakeCompiler::default());
         let mut bpf = matcher_with("ip", &other);
         let mut run = |link, frame: &[u8]| {
-            bpf.program(link).map(|program| program.run(frame, frame.len() as u32, &METADATA) > 0)
+            bpf.program_for(link)
+                .map(|program| program.run(frame, frame.len() as u32, &METADATA) > 0)
         };
-        assert_eq!(run(BACNET, b"\x55\xff"), Some(true));
-        assert_eq!(run(BACNET, b"\x54\xff"), Some(false));
+        assert_eq!(run(BACNET_LINK, b"\x55\xff"), Some(true));
+        assert_eq!(run(BACNET_LINK, b"\x54\xff"), Some(false));
         assert_eq!(other.0.load(Ordering::Relaxed), 1, "asked once for a link type");
         assert_eq!(run(9999, b"\x55\xff"), None);
         assert_eq!(run(Link::ETHERNET.0, b""), Some(false));
@@ -259,19 +265,20 @@ mod tests {
     }
 
     #[test]
-    fn other_compiler_is_not_asked_about_mistakes() {
+    fn syntax_error_does_not_reach_the_other_compiler() {
         let other = Arc::new(FakeCompiler::default());
         let compiler: Arc<dyn Compiler> = other.clone();
-        let of = |text| arguments(&BPF, &[text]).unwrap().with_compiler(Some(compiler.clone()));
-        assert!(make(&of("tcp prot 80")).is_err());
-        assert!(make(&of("tcp port 80")).is_ok());
+        let of =
+            |text| parse_arguments(&BPF, &[text]).unwrap().with_compiler(Some(compiler.clone()));
+        assert!(make_filter(&of("tcp prot 80")).is_err());
+        assert!(make_filter(&of("tcp port 80")).is_ok());
         assert_eq!(other.0.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn remark_names_compiler_and_link_type() {
         let compiler: Arc<dyn Compiler> = Arc::new(FakeCompiler::default());
-        let alone = arguments(&BPF, &["ip"]).unwrap();
+        let alone = parse_arguments(&BPF, &["ip"]).unwrap();
         let both = alone.clone().with_compiler(Some(compiler.clone()));
         let own = "compiled by the built-in compiler for EN10MB (Ethernet), 4 instructions; others \
                    at their first frame";
@@ -281,40 +288,40 @@ mod tests {
             remark(&arguments_for("ip", links).with_compiler(Some(compiler.clone())))
         };
         assert_eq!(
-            told(&[WLAN]).unwrap(),
+            told(&[WLAN_LINK]).unwrap(),
             "compiled by the built-in compiler for IEEE802_11 (802.11), 19 instructions"
         );
         assert_eq!(
-            told(&[BACNET, 1]).unwrap(),
+            told(&[BACNET_LINK, 1]).unwrap(),
             "compiled by another for BACNET_MS_TP (BACnet MS/TP), 4 instructions; compiled by the \
              built-in compiler for EN10MB (Ethernet), 4 instructions"
         );
-        let no_resolver = compile(&both, 9999).err().map(|mistake| mistake.what).unwrap();
+        let no_resolver = compile(&both, 9999).err().map(|mistake| mistake.message).unwrap();
         assert!(
             no_resolver.ends_with("; another: link type 9999 is strange to me"),
             "{no_resolver}"
         );
-        let alone = compile(&alone, BACNET).err().map(|mistake| mistake.what).unwrap();
+        let alone = compile(&alone, BACNET_LINK).err().map(|mistake| mistake.message).unwrap();
         assert!(alone.contains("is not known"), "{alone}");
     }
 
     #[test]
     fn expression_is_judged_for_the_links_of_its_source() {
-        let judged = |text: &str, links: &[u16]| make(&arguments_for(text, links)).map(drop);
-        assert_eq!(judged("type mgt", &[WLAN]), Ok(()));
+        let judged = |text: &str, links: &[u16]| make_filter(&arguments_for(text, links)).map(drop);
+        assert_eq!(judged("type mgt", &[WLAN_LINK]), Ok(()));
         let mistake = judged("type mgt", &[1]).unwrap_err();
-        assert_eq!(mistake.what, "`type` is not supported on EN10MB (Ethernet)");
-        assert_eq!(judged("type mgt", &[1, WLAN]), Ok(()), "one of them knows it");
+        assert_eq!(mistake.message, "`type` is not supported on EN10MB (Ethernet)");
+        assert_eq!(judged("type mgt", &[1, WLAN_LINK]), Ok(()), "one of them knows it");
         // Before the first frame the link type is unknown: valid for any one suffices.
-        let anywhere = |text: &str| make(&arguments(&BPF, &[text]).unwrap()).map(drop);
+        let anywhere = |text: &str| make_filter(&parse_arguments(&BPF, &[text]).unwrap()).map(drop);
         assert_eq!(anywhere("type mgt"), Ok(()));
-        assert_eq!(anywhere("tcp prot 80").unwrap_err().at, Some(4..8));
+        assert_eq!(anywhere("tcp prot 80").unwrap_err().range, Some(4..8));
     }
 
     #[test]
     fn expression_that_matches_nothing_warns() {
         let warned = |text: &str, links: &[u16]| {
-            match_warning(&arguments_for(text, links)).map(|warning| warning.what)
+            match_warning(&arguments_for(text, links)).map(|warning| warning.message)
         };
         assert_eq!(warned("arp", &[1]), None);
         let nothing = "no frame of RAW (IP without a link header) can match";
@@ -322,12 +329,12 @@ mod tests {
         assert_eq!(warned("arp", &[1, 101]).as_deref(), Some(nothing));
         let half = "no frame of EN10MB (Ethernet) is let through: `type` is not supported on \
                     EN10MB (Ethernet)";
-        assert_eq!(warned("type mgt", &[1, WLAN]).as_deref(), Some(half));
-        let unknown = |text: &str| match_warning(&arguments(&BPF, &[text]).unwrap());
+        assert_eq!(warned("type mgt", &[1, WLAN_LINK]).as_deref(), Some(half));
+        let unknown = |text: &str| match_warning(&parse_arguments(&BPF, &[text]).unwrap());
         assert_eq!(unknown("arp"), None);
         let nowhere = unknown("ip and arp").unwrap();
-        assert_eq!(nowhere.what, "no frame of EN10MB (Ethernet) can match");
-        assert_eq!(nowhere.at, Some(0..10));
+        assert_eq!(nowhere.message, "no frame of EN10MB (Ethernet) can match");
+        assert_eq!(nowhere.range, Some(0..10));
     }
 
     #[test]
@@ -335,24 +342,24 @@ mod tests {
         let other = Arc::new(FakeCompiler::default());
         let mut bpf = matcher_with("ip", &other);
         for link in 1000..u16::MAX {
-            assert!(bpf.program(link).is_none());
+            assert!(bpf.program_for(link).is_none());
         }
         assert_eq!((bpf.programs.len(), other.0.load(Ordering::Relaxed)), (LINKS_MAX, LINKS_MAX));
-        assert!(bpf.program(Marks::NO_LINK).is_none());
+        assert!(bpf.program_for(Marks::NO_LINK).is_none());
     }
 
     #[test]
-    fn length_is_that_on_the_wire() {
+    fn length_test_uses_the_wire_length() {
         let mut cut = Frame::udp(1, 2, &[0; 400]);
         cut.wire_length = Some(cut.bytes.len() as u32);
         cut.bytes.truncate(60);
-        assert_eq!(answers(&BPF, &["greater 400"], &[cut])[0].class, Class::YES);
+        assert_eq!(answer_frames(&BPF, &["greater 400"], &[cut])[0].class, Class::YES);
     }
 
     #[test]
-    fn mistake_has_a_position() {
+    fn expression_error_has_a_position() {
         let mistake = Node::new(&BPF, &["tcp prot 80"]).unwrap_err();
-        assert_eq!((mistake.parameter, mistake.at), (Some("expression"), Some(4..8)));
+        assert_eq!((mistake.parameter, mistake.range), (Some("expression"), Some(4..8)));
         assert!(Node::new(&BPF, &[]).is_err());
         assert!(Node::new(&BPF, &[""]).is_ok(), "the empty expression matches everything");
     }

@@ -3,9 +3,10 @@
 //! Input: any blocks. Output: the conforming blocks. The state of the generic cell rate algorithm
 //! of ATM (ITU-T I.371) is one number, the time at which the next block is due at an even rate; a
 //! block may arrive earlier by an allowance derived from `burst`. The algorithm is equivalent to a
-//! token bucket, whose state is two numbers, but processors can exchange one number atomically. The
-//! filter uses the path's clock, the twin the kernel's clock. The arrival time of a block is its
-//! timestamp, however long the block waited in a batch. [SL §6.1 Table I; CONTRACT 11]
+//! token bucket. A token bucket needs two numbers as its state, but processors can exchange only
+//! one number atomically. The filter uses the path's clock, the twin the kernel's clock. The
+//! arrival time of a block is its timestamp, no matter how long the block has waited in a batch.
+//! [SL §6.1 Table I; CONTRACT 11]
 
 use crate::prelude::*;
 use crate::twin::Emitted;
@@ -39,39 +40,40 @@ Reasons for no class: `too fast`.",
     ],
     classes: Classes::YesNo,
     reasons: &["too fast"],
-    state: StateFacts::private::<Due>().with_kernel_start(exhausted_state),
-    user: Some(make),
-    kernel: Some(emit),
+    state: StateFacts::private::<DueTime>().with_kernel_start(exhausted_state),
+    user: Some(make_filter),
+    kernel: Some(emit_twin),
     // A day exceeds the duration of a twin test on any clock.
-    examined: &["1 per=1440m burst=20"],
+    twin_test_arguments: &["1 per=1440m burst=20"],
     ..Description::EMPTY
 };
 
 const RATE_HELP: &str = "maximum number of blocks per period";
 const TOO_FAST: Reason = RATELIMIT.reason("too fast");
-/// Tolerance for timestamps that are out of order, in ns.
+/// Largest difference between timestamps, in ns, that is treated as reordering rather than a clock
+/// step.
 const CLOCK_STEP_MAX: u64 = 1_000_000_000;
 /// Maximum period in ns, one day, so that sums never overflow.
 const PERIOD_MAX: u64 = 86_400_000_000_000;
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let rate = RateParameters::new(arguments)?;
     Ok(Filter::classify(RateLimit { rate, kept: Sessions::default() }))
 }
 
-/// Returns an initial state for the twin in which no allowance for bursts is left. Filter and twin
-/// together then never exceed the rate by more than one block, no matter which blocks the filter
-/// has passed until `now`.
+/// Returns an initial state for the twin without any allowance for early blocks. Filter and twin
+/// together then exceed the rate by at most one block, whatever blocks the filter has passed until
+/// `now`.
 fn exhausted_state(arguments: &Arguments, now: Time) -> Vec<u8> {
     let allowance = RateParameters::new(arguments).map_or(0, |rate| rate.allowance);
-    Due { next: now.saturating_add(allowance) }.as_bytes().to_vec()
+    DueTime { next: now.saturating_add(allowance) }.as_bytes().to_vec()
 }
 
 /// Parameters of the rate algorithm, in nanoseconds.
 #[derive(Clone, Copy)]
 struct RateParameters {
     /// Interval between blocks at an even rate.
-    step: u64,
+    interval: u64,
     /// Allowance for early blocks.
     allowance: u64,
 }
@@ -87,15 +89,15 @@ impl RateParameters {
         if step == 0 {
             return Err(Mistake::new("rate", "this is more than one block per nanosecond"));
         }
-        Ok(Self { step, allowance: step.saturating_mul(number("burst").max(1) - 1) })
+        Ok(Self { interval: step, allowance: step.saturating_mul(number("burst").max(1) - 1) })
     }
 
     /// Returns the arrival time of a block with timestamp `stamp`, where `due` is the next due time
-    /// and `now` is the time of the path's clock. The result is at most `now`, and equals `now` if
+    /// and `now` is the time on the path's clock. The result is at most `now`, and equals `now` if
     /// the timestamp is missing or the wall clock was set back. A clock change is recognized by the
     /// distance to `due`, which otherwise never exceeds `step + allowance`.
     fn arrival(self, stamp: u64, due: u64, now: u64) -> u64 {
-        let ahead = self.allowance.saturating_add(self.step).saturating_add(CLOCK_STEP_MAX);
+        let ahead = self.allowance.saturating_add(self.interval).saturating_add(CLOCK_STEP_MAX);
         match stamp == 0 || due > stamp.saturating_add(ahead) {
             true => now,
             false => stamp.min(now),
@@ -105,12 +107,12 @@ impl RateParameters {
 
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Due {
+struct DueTime {
     /// Time at which the next block is due.
     next: u64,
 }
 
-impl Session for Due {
+impl Session for DueTime {
     const FIELDS: &'static [Field<Self>] = &[Field::new(
         "next",
         Unit::Nanoseconds,
@@ -121,19 +123,19 @@ impl Session for Due {
 
 struct RateLimit {
     rate: RateParameters,
-    kept: Sessions<Due>,
+    kept: Sessions<DueTime>,
 }
 
 impl Classify for RateLimit {
     const SETS_MARKS: bool = false;
 
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let due = self.kept.of(PRIVATE);
+        let due = self.kept.get_or_create(PRIVATE_KEY);
         let now = self.rate.arrival(block.context.time, due.next, cx.now);
         if due.next > now.saturating_add(self.rate.allowance) {
             return cx.absent(TOO_FAST);
         }
-        due.next = due.next.max(now).saturating_add(self.rate.step);
+        due.next = due.next.max(now).saturating_add(self.rate.interval);
         Class::YES
     }
 
@@ -147,16 +149,21 @@ impl Classify for RateLimit {
     }
 }
 
-/// Maximum attempts of the twin's compare-and-exchange. If all of them lose the race, the block
-/// goes to the user implementation.
+/// Maximum number of attempts of the twin's compare-and-exchange. If all of them fail, the block is
+/// left to the user implementation.
 const ATTEMPTS_MAX: usize = 4;
 
-fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn emit_twin<'s>(
+    a: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
     let rate =
         RateParameters::new(a).map_err(|mistake| ebpf::emit::Unfit::new(mistake.to_string()))?;
     let (too_fast, unsure) = (s.absent("too fast", out), s.unsure());
-    let due = s.state(size_of::<Due>() as u16);
-    let (now, allowance, step) = (s.now(), s.wide(rate.allowance), s.wide(rate.step));
+    let due = s.state(size_of::<DueTime>() as u16);
+    let (now, allowance, step) = (s.now(), s.wide(rate.allowance), s.wide(rate.interval));
     let latest = s.add_wide(now, allowance);
     s.arm(|t, passed| {
         for _ in 0..ATTEMPTS_MAX {
@@ -177,7 +184,7 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Arena, Frame, Node, Space, arguments};
+    use crate::testing::{Arena, Frame, Node, Space, parse_arguments};
     use ebpf::emit::{self, Finish};
     use ebpf::interpret::{Machine, Packet};
     use ebpf::{FilterSpan, Hook};
@@ -204,20 +211,20 @@ mod tests {
             let arena = Arena::new(1);
             let mut space = Space::new(&arena);
             let batch = node.pass(space.batch(&[Frame::udp(1, 2, b"")]), &mut space, now).remove(0);
-            assert_eq!(batch.select(Class::answered) != 0, conforms, "at {now}");
+            assert_eq!(batch.lanes_with_class(Class::answered) != 0, conforms, "at {now}");
         }
-        assert_eq!(node.unanswered().next(), Some(("too fast", 3)));
+        assert_eq!(node.unanswered_reasons().next(), Some(("too fast", 3)));
     }
 
     #[test]
-    fn v6_kernel_goes_on_with_a_used_up_allowance() {
-        let given = arguments(&RATELIMIT, &["10", "burst=3"]).unwrap();
-        let start = RATELIMIT.state.kernel_start.unwrap()(&given, 1_000 * MS);
-        let due = Due::read_from_bytes(&start).unwrap();
+    fn v6_kernel_starts_with_an_exhausted_allowance() {
+        let given = parse_arguments(&RATELIMIT, &["10", "burst=3"]).unwrap();
+        let start = RATELIMIT.state.twin_start_state.unwrap()(&given, 1_000 * MS);
+        let due = DueTime::read_from_bytes(&start).unwrap();
         let rate = RateParameters::new(&given).unwrap();
         // The first block is due now, the second one step later.
         assert_eq!(due.next, 1_000 * MS + rate.allowance);
-        assert_eq!(rate.allowance, 2 * rate.step);
+        assert_eq!(rate.allowance, 2 * rate.interval);
     }
 
     #[test]
@@ -226,9 +233,9 @@ mod tests {
         let arena = Arena::new(ARRIVALS.len());
         let mut space = Space::new(&arena);
         // Zero means no timestamp.
-        let frames: Vec<_> = ARRIVALS.map(|(at, _)| Frame::udp(1, 2, b"").at(at + 1)).into();
+        let frames: Vec<_> = ARRIVALS.map(|(at, _)| Frame::udp(1, 2, b"").at_time(at + 1)).into();
         let batch = node.pass(space.batch(&frames), &mut space, 1_000 * MS + 1).remove(0);
-        let passed = batch.select(Class::answered);
+        let passed = batch.lanes_with_class(Class::answered);
         let wanted =
             ARRIVALS.iter().enumerate().map(|(lane, (_, passes))| u64::from(*passes) << lane);
         assert_eq!(passed, wanted.sum(), "{passed:b}");
@@ -236,21 +243,21 @@ mod tests {
 
     #[test]
     fn implausible_timestamp_is_ignored() {
-        let rate = RateParameters { step: 100 * MS, allowance: 0 };
+        let rate = RateParameters { interval: 100 * MS, allowance: 0 };
         let (second, now) = (1_000 * MS, 9_000 * MS);
         assert_eq!(rate.arrival(now - MS, now, now), now - MS);
         assert_eq!(rate.arrival(0, 0, now), now, "none");
         assert_eq!(rate.arrival(now + MS, now, now), now, "of the future");
-        let oldest = now - second - rate.step;
+        let oldest = now - second - rate.interval;
         assert_eq!(rate.arrival(oldest, now, now), oldest);
         assert_eq!(rate.arrival(oldest - 1, now, now), now, "the time of day has been set back");
     }
 
     #[test]
     fn twin_uses_the_kernel_clock() {
-        let given = arguments(&RATELIMIT, &["10", "burst=3"]).unwrap();
+        let given = parse_arguments(&RATELIMIT, &["10", "burst=3"]).unwrap();
         let program = emit::program(Hook::Tc, Finish::Answer, |s, on, out| {
-            s.emit_twin(FilterSpan::new("ratelimit", 0, 9), emit, &given, on, out)
+            s.emit_twin(FilterSpan::new("ratelimit", 0, 9), emit_twin, &given, on, out)
         });
         let program = program.unwrap();
         let mut machine = Machine::of(&program);

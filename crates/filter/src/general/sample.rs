@@ -31,19 +31,22 @@ Reasons for no class: `passed over`.",
     classes: Classes::YesNo,
     reasons: &["passed over"],
     state: StateFacts::private::<SampleCount>(),
-    user: Some(make),
-    kernel: Some(emit),
-    examined: &["3"],
+    user: Some(make_filter),
+    kernel: Some(emit_twin),
+    twin_test_arguments: &["3"],
     ..Description::EMPTY
 };
 
 const PASSED_OVER: Reason = SAMPLE.reason("passed over");
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(Filter::classify(Sample { every: every(arguments).into(), seen: Sessions::default() }))
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
+    Ok(Filter::classify(Sample {
+        every: sample_interval(arguments).into(),
+        seen: Sessions::default(),
+    }))
 }
 
-fn every(arguments: &Arguments) -> u32 {
+fn sample_interval(arguments: &Arguments) -> u32 {
     let every = arguments.number("every").and_then(|every| u32::try_from(every).ok());
     every.unwrap_or(1).max(1)
 }
@@ -68,7 +71,7 @@ impl Classify for Sample {
     const SETS_MARKS: bool = false;
 
     fn classify(&mut self, _: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let seen = self.seen.of(PRIVATE);
+        let seen = self.seen.get_or_create(PRIVATE_KEY);
         let number = seen.blocks;
         seen.blocks = number.wrapping_add(1);
         if number.is_multiple_of(self.every) { Class::YES } else { cx.absent(PASSED_OVER) }
@@ -79,17 +82,22 @@ impl Classify for Sample {
     }
 
     fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
-        self.every = every(arguments).into();
+        self.every = sample_interval(arguments).into();
         Ok(())
     }
 }
 
 /// Emits the twin, which counts blocks in one counter for all CPUs.
-fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn emit_twin<'s>(
+    a: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
     let passed_over = s.absent("passed over", out);
     let seen = s.state(size_of::<SampleCount>() as u16);
     let number = s.fetch_add(seen, 0, 1);
-    let rest = s.remainder(number, every(a));
+    let rest = s.remainder(number, sample_interval(a));
     s.only(rest, Cmp::Eq, 0, passed_over);
     Ok(Answer::new(Class::YES.0, on))
 }
@@ -99,29 +107,29 @@ mod tests {
     use super::*;
     use crate::testing::{Arena, Frame, Node, Space};
 
-    fn passed(node: &mut Node, count: usize) -> Vec<usize> {
+    fn passed_blocks(node: &mut Node, count: usize) -> Vec<usize> {
         let arena = Arena::new(count);
         let mut space = Space::new(&arena);
         let frames: Vec<Frame> = (0..count).map(|_| Frame::udp(1, 2, b"")).collect();
         let batch = node.pass(space.batch(&frames), &mut space, 0).remove(0);
-        lanes(batch.select(Class::answered)).collect()
+        lanes(batch.lanes_with_class(Class::answered)).collect()
     }
 
     #[test]
     fn first_of_three_passes_for_any_batch_size() {
         let mut node = Node::new(&SAMPLE, &["3"]).unwrap();
-        assert_eq!(passed(&mut node, 7), [0, 3, 6]);
-        assert_eq!(passed(&mut node, 2), [], "the eighth and the ninth");
+        assert_eq!(passed_blocks(&mut node, 7), [0, 3, 6]);
+        assert_eq!(passed_blocks(&mut node, 2), [], "the eighth and the ninth");
         let saved = node.save();
         let mut moved = Node::new(&SAMPLE, &["3"]).unwrap();
         moved.restore(saved).unwrap();
-        assert_eq!(passed(&mut moved, 4), [0, 3], "it counts on elsewhere");
-        assert_eq!(node.unanswered().next(), Some(("passed over", 6)));
+        assert_eq!(passed_blocks(&mut moved, 4), [0, 3], "it counts on elsewhere");
+        assert_eq!(node.unanswered_reasons().next(), Some(("passed over", 6)));
     }
 
     #[test]
-    fn every_one_passes_all() {
-        assert_eq!(passed(&mut Node::new(&SAMPLE, &["1"]).unwrap(), 5).len(), 5);
+    fn interval_of_one_passes_all_blocks() {
+        assert_eq!(passed_blocks(&mut Node::new(&SAMPLE, &["1"]).unwrap(), 5).len(), 5);
         assert!(Node::new(&SAMPLE, &["0"]).is_err());
     }
 }

@@ -1,15 +1,16 @@
 //! `shard`: passes one of several shares of the flows.
 //!
-//! Input: any blocks. Output: the blocks of one share, with their class. Processes that each read
-//! the whole source and begin with `shard 1 of=2` and `shard 2 of=2` together process every block
-//! once, and all blocks of a session, both ways, in the same process: [`Sharing`] determines the
-//! share. Blocks without a flow belong to the first share. [Par §IV-A], [Par §V-B]
+//! Input: any blocks. Output: the blocks of one share, with their class. Two processes that read
+//! the same source and begin with `shard 1 of=2` and `shard 2 of=2` together process every block
+//! once. All blocks of a session, in both directions, are processed by the same process, because
+//! [`ShardKey`] determines the share. Blocks without a flow belong to the first share. [Par §IV-A],
+//! [Par §V-B]
 //!
 //! The twin computes the same share.
 
-use crate::layers::HEAD;
+use crate::layers::HEAD_SIZE;
 use crate::prelude::*;
-use crate::sharing::Sharing;
+use crate::sharing::ShardKey;
 use crate::twin::{Emitted, TwinExits};
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 
@@ -27,7 +28,7 @@ that runs once per number processes every block once; `--engines` does this.
 Reasons for no class: `another share`.",
     example: "replay web.pcap | shard 1 of=4 | count",
     kind: FilterKind::Classification,
-    reads: ReadDepth::Head(HEAD),
+    reads: ReadDepth::Head(HEAD_SIZE),
     parameters: &[
         Parameter::required(
             "number",
@@ -46,41 +47,41 @@ Reasons for no class: `another share`.",
             "unit that stays in one share",
         ),
     ],
-    reasons: &[REASON],
-    user: Some(make),
-    kernel: Some(emit),
-    examined: &["1 of=2", "2 of=3", "1 of=2 by=addresses", "2 of=2 by=addresses"],
+    reasons: &[ANOTHER_SHARE_TEXT],
+    user: Some(make_filter),
+    kernel: Some(emit_twin),
+    twin_test_arguments: &["1 of=2", "2 of=3", "1 of=2 by=addresses", "2 of=2 by=addresses"],
     ..Description::EMPTY
 };
 
 const SHARES_MAX: u32 = 4096;
-const REASON: &str = "another share";
-const ANOTHER_SHARE: Reason = SHARD.reason(REASON);
+const ANOTHER_SHARE_TEXT: &str = "another share";
+const ANOTHER_SHARE: Reason = SHARD.reason(ANOTHER_SHARE_TEXT);
 
-/// The share that passes, by its number from 1 and the total number of shares.
+/// The share that passes: its number, from 1, and the total number of shares.
 #[derive(Clone, Copy)]
 struct Share {
     number: u32,
     of: u32,
-    by: Sharing,
+    by: ShardKey,
 }
 
 impl Share {
-    fn of(arguments: &Arguments) -> Self {
+    fn from_arguments(arguments: &Arguments) -> Self {
         let number = |name| {
             let given = arguments.number(name).and_then(|number| u32::try_from(number).ok());
             given.unwrap_or(1).max(1)
         };
         let by = match arguments.text("by") {
-            Some("addresses") => Sharing::Addresses,
-            _ => Sharing::Flow,
+            Some("addresses") => ShardKey::Addresses,
+            _ => ShardKey::Flow,
         };
         Self { number: number("number"), of: number("of"), by }
     }
 }
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let share = Share::of(arguments);
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let share = Share::from_arguments(arguments);
     if share.number > share.of {
         let Share { number, of, .. } = share;
         let what = format!("there is no share {number} of {of}");
@@ -91,22 +92,27 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 
 impl Classify for Share {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let own = self.by.number(block) % u64::from(self.of) + 1 == u64::from(self.number);
+        let own = self.by.hash(block) % u64::from(self.of) + 1 == u64::from(self.number);
         if own { block.pointer.class } else { cx.absent(ANOTHER_SHARE) }
     }
 }
 
 /// Emits the twin, which computes the share from the same hash.
-fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    let Share { number, of, by } = Share::of(a);
-    let others = s.absent(REASON, out);
+fn emit_twin<'s>(
+    a: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
+    let Share { number, of, by } = Share::from_arguments(a);
+    let others = s.absent(ANOTHER_SHARE_TEXT, out);
     let unsure = s.unsure();
     let zero = s.wide(0);
     let found = s.wide_var(zero);
     // Without a flow the number is 0.
     s.arm(|t, none| {
         let exits = TwinExits { not_ip: none, malformed: none, cut: none, unsure };
-        by.emit_number(t, on, exits).map(|number| t.set_wide(found, number))
+        by.emit_hash(t, on, exits).map(|number| t.set_wide(found, number))
     })?;
     let found = s.get_wide(found);
     let rest = s.remainder(found, of);
@@ -117,18 +123,20 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, Node, answers};
+    use crate::testing::{Frame, Node, answer_frames};
 
     /// Returns, for each frame, the numbers of the shares that pass it.
-    fn shares(of: usize, by: &str, frames: &[Frame]) -> Vec<Vec<usize>> {
+    fn passing_shares(of: usize, by: &str, frames: &[Frame]) -> Vec<Vec<usize>> {
         let mut found = vec![Vec::new(); frames.len()];
         for number in 1..=of {
             let words = [number.to_string(), format!("of={of}"), format!("by={by}")];
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            for (at, answer) in answers(&SHARD, &words, frames).iter().enumerate() {
+            for (at, answer) in answer_frames(&SHARD, &words, frames).iter().enumerate() {
                 match answer.class {
                     Class::YES => found[at].push(number),
-                    class => assert_eq!((class, answer.why), (Class::NONE, Some(REASON))),
+                    class => {
+                        assert_eq!((class, answer.reason), (Class::NONE, Some(ANOTHER_SHARE_TEXT)))
+                    }
                 }
             }
         }
@@ -138,11 +146,12 @@ mod tests {
     #[test]
     fn n7_flow_belongs_to_one_share_both_ways() {
         let there: Vec<Frame> = (1..100).map(|port| Frame::udp(port, 53, b"x")).collect();
-        let back: Vec<Frame> = (1..100).map(|port| Frame::udp(53, port, b"x").swapped()).collect();
+        let back: Vec<Frame> =
+            (1..100).map(|port| Frame::udp(53, port, b"x").with_swapped_addresses()).collect();
         for by in ["flow", "addresses"] {
-            let found = shares(3, by, &there);
+            let found = passing_shares(3, by, &there);
             assert!(found.iter().all(|of| of.len() == 1), "{by}: {found:?}");
-            assert_eq!(found, shares(3, by, &back), "{by}");
+            assert_eq!(found, passing_shares(3, by, &back), "{by}");
             let mut different = found;
             different.sort_unstable();
             different.dedup();
@@ -153,7 +162,7 @@ mod tests {
     #[test]
     fn n7_blocks_without_flow_are_in_the_first_share() {
         let frames = [Frame::ethernet(&[8, 6, 0]), Frame::ethernet(&[0])];
-        assert_eq!(shares(4, "flow", &frames), [[1], [1]]);
+        assert_eq!(passing_shares(4, "flow", &frames), [[1], [1]]);
         assert!(Node::new(&SHARD, &["3", "of=2"]).is_err() && Node::new(&SHARD, &["1"]).is_err());
     }
 }

@@ -1,15 +1,15 @@
 //! `split`: spreads blocks over several classes, so that filters can share the work.
 //!
 //! Input: any blocks. Output: the same blocks, with a class from 1 to `ways`: `split 2 | (|1 regex
-//! a + |2 regex a)`. By flow, all packets of a connection in both directions have one class, which
-//! is the same on every machine: the hash is that of `wire::flow` without a seed [Par §IV-A]. By
-//! block, classes rotate. [Th §5.4, `split_rr`]
+//! a + |2 regex a)`. If split by flow, all packets of a connection, in both directions, have the
+//! same class, and the class is the same on every machine, because the hash of `wire::flow` is used
+//! without a seed [Par §IV-A]. If split by block, the classes rotate. [Th §5.4, `split_rr`]
 //!
-//! The twin computes the same hash; by block, it has one counter for all CPUs.
+//! The twin computes the same hash. If it splits by block, it uses one counter for all CPUs.
 
-use crate::layers::{self, HEAD, HeaderError};
+use crate::layers::{self, HEAD_SIZE, HeaderError};
 use crate::prelude::*;
-use crate::sharing::{SEED, Sharing};
+use crate::sharing::{SEED, ShardKey};
 use crate::twin::{Emitted, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -26,7 +26,7 @@ fragments have no ports and may have another. With `by=block` the numbers rotate
 Reasons for no class, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
     example: "replay web.pcap | split 4 |1 count",
     kind: FilterKind::Classification,
-    reads: ReadDepth::Head(HEAD),
+    reads: ReadDepth::Head(HEAD_SIZE),
     effect: Some(effect),
     parameters: &[
         Parameter::required(
@@ -40,15 +40,15 @@ Reasons for no class, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
         },
     ],
     classes: Classes::Number {
-        what: "the number of the branch",
+        meaning: "the number of the branch",
         range: ValueRange { low: 1, high: CLASSES_MAX },
         names: &[],
     },
     reasons: &["not ip", "malformed", "cut", "too deep"],
     state: StateFacts::private::<RoundRobin>(),
-    user: Some(make),
-    kernel: Some(emit),
-    examined: &["4", "3 by=block"],
+    user: Some(make_filter),
+    kernel: Some(emit_twin),
+    twin_test_arguments: &["4", "3 by=block"],
     ..Description::EMPTY
 };
 
@@ -72,7 +72,7 @@ Sends each block to one branch of the group after it, in rotation: `split_rr | f
     reasons: &[],
     user: Some(make_round_robin),
     kernel: Some(emit_round_robin),
-    examined: &["3"],
+    twin_test_arguments: &["3"],
     ..SPLIT
 };
 
@@ -80,11 +80,12 @@ const _: () = HeaderError::assert_names(SPLIT.reasons, 4);
 const CLASSES_MAX: u32 = 4096;
 
 fn effect(arguments: &Arguments) -> Effect {
-    let reads = if by_flow(arguments) { ReadDepth::Head(HEAD) } else { ReadDepth::Nothing };
+    let reads =
+        if splits_by_flow(arguments) { ReadDepth::Head(HEAD_SIZE) } else { ReadDepth::Nothing };
     Effect { kind: SPLIT.kind, output_form: SPLIT.output_form, reads }
 }
 
-fn by_flow(arguments: &Arguments) -> bool {
+fn splits_by_flow(arguments: &Arguments) -> bool {
     arguments.text("by") != Some("block")
 }
 
@@ -93,8 +94,8 @@ fn class_count(arguments: &Arguments) -> u32 {
     ways.unwrap_or(1).max(1)
 }
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(make_split(arguments, by_flow(arguments)))
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
+    Ok(make_split(arguments, splits_by_flow(arguments)))
 }
 
 fn make_round_robin(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -104,12 +105,12 @@ fn make_round_robin(arguments: &Arguments) -> Result<Filter, Mistake> {
 fn make_split(arguments: &Arguments, by_flow: bool) -> Filter {
     let ways = class_count(arguments).into();
     let mut given = Sessions::<RoundRobin>::default();
-    given.of(PRIVATE);
+    given.get_or_create(PRIVATE_KEY);
     Filter::classify(Split { ways, by_flow, given })
 }
 
-/// Returns the class from 1 to `ways` for a hash or count.
-fn class(number: u64, ways: u64) -> Class {
+/// Returns the class, from 1 to `ways`, for a hash or count.
+fn class_of_number(number: u64, ways: u64) -> Class {
     Class((number % ways) as u32 + 1)
 }
 
@@ -134,14 +135,14 @@ impl Classify for Split {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         if self.by_flow {
             return match layers::any_flow(block) {
-                Ok(flow) => class(flow.hash(SEED), self.ways),
+                Ok(flow) => class_of_number(flow.hash(SEED), self.ways),
                 Err(why) => cx.absent(why.reason()),
             };
         }
-        let given = self.given.of(PRIVATE);
+        let given = self.given.get_or_create(PRIVATE_KEY);
         let number = given.blocks;
         given.blocks = number.wrapping_add(1);
-        class(number, self.ways)
+        class_of_number(number, self.ways)
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {
@@ -150,12 +151,17 @@ impl Classify for Split {
 }
 
 /// Emits the twin for both modes: by flow and by block.
-fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    if !by_flow(a) {
+fn emit_twin<'s>(
+    a: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
+    if !splits_by_flow(a) {
         return emit_round_robin(a, s, on, out);
     }
     let exits = TwinExits::new(s, out);
-    let number = Sharing::Flow.emit_number(s, on, exits)?;
+    let number = ShardKey::Flow.emit_hash(s, on, exits)?;
     let rest = s.remainder(number, class_count(a));
     Ok(Answer::new(s.add(rest, 1), on))
 }
@@ -176,18 +182,19 @@ fn emit_round_robin<'s>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, Node, answers};
+    use crate::testing::{Frame, Node, answer_frames};
 
-    fn classes(words: &[&str], frames: &[Frame]) -> Vec<u32> {
-        answers(&SPLIT, words, frames).iter().map(|answer| answer.class.0).collect()
+    fn run_classes(words: &[&str], frames: &[Frame]) -> Vec<u32> {
+        answer_frames(&SPLIT, words, frames).iter().map(|answer| answer.class.0).collect()
     }
 
     #[test]
     fn flow_has_one_class_both_ways() {
         let there: Vec<Frame> = (1..100).map(|port| Frame::udp(port, 53, b"x")).collect();
-        let back: Vec<Frame> = (1..100).map(|port| Frame::udp(53, port, b"x").swapped()).collect();
-        let there = classes(&["8"], &there);
-        assert_eq!(there, classes(&["8"], &back));
+        let back: Vec<Frame> =
+            (1..100).map(|port| Frame::udp(53, port, b"x").with_swapped_addresses()).collect();
+        let there = run_classes(&["8"], &there);
+        assert_eq!(there, run_classes(&["8"], &back));
         let mut seen = there.clone();
         seen.sort_unstable();
         seen.dedup();
@@ -195,24 +202,24 @@ mod tests {
     }
 
     #[test]
-    fn h18_split_rr_rotates_through_its_ways() {
+    fn h18_split_rr_rotates_through_its_classes() {
         let frames: Vec<Frame> = (0..5).map(|_| Frame::ethernet(&[0, 0])).collect();
-        let found = answers(&SPLIT_RR, &["2"], &frames);
+        let found = answer_frames(&SPLIT_RR, &["2"], &frames);
         assert_eq!(found.iter().map(|answer| answer.class.0).collect::<Vec<_>>(), [1, 2, 1, 2, 1]);
     }
 
     #[test]
     fn block_without_flow_has_a_reason() {
-        let answer = &answers(&SPLIT, &["2"], &[Frame::ethernet(&[8, 6, 0])])[0];
-        assert_eq!((answer.class, answer.why), (Class::NONE, Some("not ip")));
+        let answer = &answer_frames(&SPLIT, &["2"], &[Frame::ethernet(&[8, 6, 0])])[0];
+        assert_eq!((answer.class, answer.reason), (Class::NONE, Some("not ip")));
         let icmp = [Frame::ipv4(1, &[8, 0, 0, 0])];
-        assert!(classes(&["2"], &icmp)[0] > 0);
+        assert!(run_classes(&["2"], &icmp)[0] > 0);
     }
 
     #[test]
     fn blocks_rotate_through_the_classes() {
         let frames: Vec<Frame> = (0..7).map(|_| Frame::ethernet(&[0, 0])).collect();
-        assert_eq!(classes(&["3", "by=block"], &frames), [1, 2, 3, 1, 2, 3, 1]);
+        assert_eq!(run_classes(&["3", "by=block"], &frames), [1, 2, 3, 1, 2, 3, 1]);
         assert!(Node::new(&SPLIT, &["0"]).is_err() && Node::new(&SPLIT, &["2", "by=x"]).is_err());
     }
 }

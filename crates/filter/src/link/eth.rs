@@ -4,8 +4,8 @@
 //! header or the first VLAN tag. For link types without an EtherType the class is the corresponding
 //! EtherType, so that `eth |ip` means the same on Ethernet, on a tunnel and on loopback. [SL §4.1]
 //!
-//! Deviation: IEEE 802.3 frames with a length and no SNAP header have no EtherType, and no class;
-//! the length is not a substitute.
+//! Deviation: IEEE 802.3 frames with a length field and no SNAP header have no EtherType, and thus
+//! no class.
 
 use crate::layers;
 use crate::prelude::*;
@@ -32,9 +32,9 @@ unknown link type).",
     kind: FilterKind::Reordering,
     input_forms: Forms::of(&[Form::Frame]),
     output_form: OutputForm::Form(Form::Packet),
-    reads: ReadDepth::Head(layers::HEAD),
+    reads: ReadDepth::Head(layers::HEAD_SIZE),
     classes: Classes::Number {
-        what: "the ethertype",
+        meaning: "the ethertype",
         range: ValueRange { low: 0, high: 0xffff },
         names: &[
             ("ip", ethertype::IPV4 as u32),
@@ -57,7 +57,7 @@ unknown link type).",
     },
     reasons: &["cut", "no ethertype"],
     user: Some(|_| Ok(Filter::lanes(Eth))),
-    kernel: Some(emit),
+    kernel: Some(emit_twin),
     ..Description::EMPTY
 };
 
@@ -77,12 +77,12 @@ impl Lanes for Eth {
     }
 }
 
-/// Returns the EtherType from the link header, and the offset past that header.
+/// Returns the EtherType from the link header, and the offset past the header.
 fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
-    /// Offset of the EtherType in a Linux cooked header of version 2. In all other link headers the
-    /// EtherType is the last field.
+    /// Offset of the EtherType in a Linux cooked header of version 2. In every other link header,
+    /// the EtherType is the last field.
     const COOKED2_TYPE: usize = 0;
-    if let Some(ethertype) = layers::marked_type(block) {
+    if let Some(ethertype) = layers::marked_ethertype(block) {
         return Ok((ethertype, block.marks.network));
     }
     let link = layers::parse(block);
@@ -93,8 +93,10 @@ fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
         let at = usize::from(link.tags.at);
         let from =
             if link.link == LinkType::LINUX_SLL2 { COOKED2_TYPE } else { at.saturating_sub(2) };
-        let field =
-            layers::head(block).get(from..).and_then(|rest| rest.first_chunk::<2>()).ok_or(CUT)?;
+        let field = layers::head_bytes(block)
+            .get(from..)
+            .and_then(|rest| rest.first_chunk::<2>())
+            .ok_or(CUT)?;
         return Ok((u16::from_be_bytes(*field), link.tags.at.into()));
     }
     match link.network {
@@ -104,7 +106,12 @@ fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
 }
 
 /// Emits the twin, which reads Ethernet headers only.
-fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn emit_twin<'s>(
+    _: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
     let cut = s.absent("cut", out);
     let unsure = s.unsure();
     let (kind, at) = twin::link(s, Layers { next: None, ..on }, cut);
@@ -124,7 +131,7 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, answers};
+    use crate::testing::{Frame, answer_frames};
 
     #[test]
     fn ethertype_is_answered_and_the_view_moves() {
@@ -134,10 +141,10 @@ mod tests {
             Frame::ethernet(&[0x81, 0, 0, 7, 8, 0, 0x45]),
             Frame::ethernet(&[0, 0, 1]),
             Frame::ethernet(&[8]),
-            Frame::of(LinkType::RAW.0, &[0x45, 0]),
-            Frame::of(LinkType::NULL.0, &[30, 0, 0, 0, 0x60]),
+            Frame::new(LinkType::RAW.0, &[0x45, 0]),
+            Frame::new(LinkType::NULL.0, &[30, 0, 0, 0, 0x60]),
         ];
-        let found = answers(&ETH, &[], &frames);
+        let found = answer_frames(&ETH, &[], &frames);
         let classes: Vec<u32> = found.iter().map(|a| a.class.0).collect();
         assert_eq!(classes, [0x0800, 0x86dd, 0x8100, 0, 0, 0x0800, 0x86dd]);
         let views: Vec<(u32, u32)> = found.iter().map(|a| (a.view, a.length)).collect();
@@ -152,10 +159,10 @@ mod tests {
         cooked2.extend([0; 18]);
         cooked2.extend([0, 7, 8, 0, 0x45]);
         let frames = [
-            Frame::of(LinkType::LINUX_SLL.0, &cooked),
-            Frame::of(LinkType::LINUX_SLL2.0, &cooked2),
+            Frame::new(LinkType::LINUX_SLL.0, &cooked),
+            Frame::new(LinkType::LINUX_SLL2.0, &cooked2),
         ];
-        let found = answers(&ETH, &[], &frames);
+        let found = answer_frames(&ETH, &[], &frames);
         assert_eq!(found.iter().map(|a| a.class.0).collect::<Vec<_>>(), [0x8100, 0x8100]);
         assert_eq!(found.iter().map(|a| a.view).collect::<Vec<_>>(), [16, 20]);
     }

@@ -1,8 +1,8 @@
 //! `strip`: removes headers or leading bytes.
 //!
 //! Input: frames and packets. Output: the same blocks without their link header, without a VLAN
-//! tag, or without their first bytes. Removal only changes offsets, except that removing a tag
-//! moves the link addresses in front of it. [SL §2, header stripping], [Th Table 5.1]
+//! tag, or without their first bytes. Removal only changes offsets. When a tag is removed, the link
+//! addresses in front of it are moved too. [SL §2, header stripping], [Th Table 5.1]
 //!
 //! The twin edits the frame, so it runs only on redirected frames. At the traffic-control hook it
 //! can only remove a tag.
@@ -28,21 +28,21 @@ Reasons for no class: `not ip` (for `strip eth`), `no tag`, `short` (fewer bytes
     kind: FilterKind::Editing,
     input_forms: Forms::of(&[Form::Frame, Form::Packet]),
     output_form: OutputForm::Form(Form::Packet),
-    reads: ReadDepth::Head(crate::layers::HEAD),
+    reads: ReadDepth::Head(crate::layers::HEAD_SIZE),
     effect: Some(effect),
     analysis: Analysis { output_links: Some(output_links), ..Analysis::NONE },
     parameters: &[Parameter::required("what", Type::Text, "`eth`, `vlan`, or a number of bytes")],
     reasons: &["not ip", "no tag", "short"],
-    user: Some(make),
-    kernel: Some(emit),
-    examined: &["eth", "vlan", "5"],
+    user: Some(make_filter),
+    kernel: Some(emit_twin),
+    twin_test_arguments: &["eth", "vlan", "5"],
     ..Description::EMPTY
 };
 
 const NOT_IP: Reason = STRIP.reason("not ip");
 const NO_TAG: Reason = STRIP.reason("no tag");
 const SHORT: Reason = STRIP.reason("short");
-/// Maximum number of bytes to remove, which is more than the length of any header.
+/// Maximum number of bytes to remove, which exceeds the length of every header.
 const BYTES_MAX: u16 = 4096;
 
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ enum StripTarget {
     Bytes(u16),
 }
 
-fn target(arguments: &Arguments) -> Result<StripTarget, Mistake> {
+fn parse_target(arguments: &Arguments) -> Result<StripTarget, Mistake> {
     match arguments.text("what").unwrap_or_default() {
         "eth" => Ok(StripTarget::Link),
         "vlan" => Ok(StripTarget::Tag),
@@ -69,7 +69,7 @@ fn target(arguments: &Arguments) -> Result<StripTarget, Mistake> {
 fn effect(arguments: &Arguments) -> Effect {
     let always =
         Effect { kind: FilterKind::Reordering, output_form: STRIP.output_form, reads: STRIP.reads };
-    match target(arguments) {
+    match parse_target(arguments) {
         Ok(StripTarget::Tag) => {
             Effect { kind: FilterKind::Editing, output_form: OutputForm::Same, ..always }
         }
@@ -83,15 +83,15 @@ fn effect(arguments: &Arguments) -> Effect {
 }
 
 fn output_links(arguments: &Arguments) -> Option<&'static [LinkType]> {
-    match target(arguments) {
+    match parse_target(arguments) {
         Ok(StripTarget::Tag) | Err(_) => None,
         Ok(StripTarget::Link) => Some(&[LinkType::IPV4, LinkType::IPV6]),
         Ok(StripTarget::Bytes(_)) => Some(&[]),
     }
 }
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(Filter::lanes(Strip { target: target(arguments)? }))
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
+    Ok(Filter::lanes(Strip { target: parse_target(arguments)? }))
 }
 
 struct Strip {
@@ -103,23 +103,23 @@ impl Lanes for Strip {
         for l in lanes(batch.live()) {
             let block = batch.block(l);
             let stripped = match self.target {
-                StripTarget::Link => without_link(block),
-                StripTarget::Bytes(bytes) => without_bytes(block, bytes.into()),
+                StripTarget::Link => strip_link(block),
+                StripTarget::Bytes(bytes) => strip_bytes(block, bytes.into()),
                 StripTarget::Tag if has_tag(&block) => {
-                    without_tag(batch, l, cx);
+                    strip_tag(batch, l, cx);
                     continue;
                 }
                 StripTarget::Tag => Err(NO_TAG),
             };
             match stripped {
-                Ok(block) => batch.set(l, block),
+                Ok(block) => batch.set_block(l, block),
                 Err(why) => batch.set_class(l, cx.common.absent(why)),
             }
         }
     }
 }
 
-fn without_link(mut block: Block<'_>) -> Result<Block<'_>, Reason> {
+fn strip_link(mut block: Block<'_>) -> Result<Block<'_>, Reason> {
     let found = crate::layers::parse(&mut block);
     let link = match found.network {
         Network::Ipv4 => LinkType::IPV4,
@@ -131,7 +131,7 @@ fn without_link(mut block: Block<'_>) -> Result<Block<'_>, Reason> {
     Ok(stripped)
 }
 
-fn without_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
+fn strip_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
     if block.marks.captured < bytes {
         return Err(SHORT);
     }
@@ -155,8 +155,8 @@ fn has_tag(block: &Block<'_>) -> bool {
 
 /// Removes the tag in place: moves the link addresses over it, so that the frame starts four bytes
 /// later.
-fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
-    const LENGTH: u32 = vlan::LENGTH as u32;
+fn strip_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
+    const TAG_LENGTH: u32 = vlan::LENGTH as u32;
     let moved = cx.edit_frame(batch, l, OldBytes::Keep, |frame| {
         frame.copy_within(..ETHERTYPE, vlan::LENGTH);
     });
@@ -166,19 +166,24 @@ fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>)
     let block = batch.block(l);
     // A view past the link header stays past it.
     let behind = block.marks.view >= ethernet::LENGTH as u32;
-    let mut stripped = block.without_leading_bytes(LENGTH);
+    let mut stripped = block.without_leading_bytes(TAG_LENGTH);
     let marks = &mut stripped.marks;
     (marks.network, marks.transport, marks.payload) =
         (Marks::UNKNOWN, Marks::UNKNOWN, Marks::UNKNOWN);
     if behind && stripped.marks.view < ethernet::LENGTH as u32 {
         stripped = stripped.view_at(ethernet::LENGTH as u32, u32::MAX);
     }
-    batch.set(l, stripped);
+    batch.set_block(l, stripped);
 }
 
 /// Emits the twin for the chosen kind of removal.
-fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    match target(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
+fn emit_twin<'s>(
+    a: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
+    match parse_target(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
         StripTarget::Link => emit_link(s, on, out),
         StripTarget::Tag => emit_tag(s, on, out),
         StripTarget::Bytes(bytes) => emit_bytes(s, on, out, bytes),
@@ -254,11 +259,11 @@ mod tests {
     use super::*;
     use crate::link::eth::ETH;
     use crate::network::ip::IP;
-    use crate::testing::{Answer, Frame, answers, chain};
+    use crate::testing::{Answer, Frame, answer_frames, answer_through_chain};
 
-    const TAGGED: [u8; 9] = [0x81, 0, 0, 7, 8, 0, 0x45, 1, 2];
+    const TAGGED_BYTES: [u8; 9] = [0x81, 0, 0, 7, 8, 0, 0x45, 1, 2];
 
-    fn views(found: &[Answer]) -> Vec<(u32, u32, u32, u16)> {
+    fn answer_views(found: &[Answer]) -> Vec<(u32, u32, u32, u16)> {
         let of = |a: &Answer| (a.view, a.length, a.marks.captured, a.marks.link);
         found.iter().map(of).collect()
     }
@@ -268,37 +273,40 @@ mod tests {
         let mut tagged = Frame::udp(1, 2, b"xyz");
         tagged.bytes.splice(12..12, [0x81, 0, 0, 7]);
         let frames = [Frame::udp(1, 2, b"xyz"), tagged, Frame::ipv6(17, &[0; 8])];
-        let packets = answers(&STRIP, &["eth"], &frames);
-        assert_eq!(views(&packets), [(0, 31, 31, 228), (0, 31, 31, 228), (0, 48, 48, 229)]);
+        let packets = answer_frames(&STRIP, &["eth"], &frames);
+        assert_eq!(answer_views(&packets), [(0, 31, 31, 228), (0, 31, 31, 228), (0, 48, 48, 229)]);
         assert_eq!(packets[0].bytes, frames[0].bytes[14..]);
         assert_eq!(packets[1].bytes, frames[0].bytes[14..]);
-        let behind = chain(&[(&STRIP, &["eth"]), (&IP, &[])], &frames);
+        let behind = answer_through_chain(&[(&STRIP, &["eth"]), (&IP, &[])], &frames);
         assert_eq!(behind.iter().map(|a| a.class.0).collect::<Vec<_>>(), [17, 17, 17]);
-        let arp = &answers(&STRIP, &["eth"], &[Frame::ethernet(&[8, 6, 0, 1])])[0];
-        assert_eq!((arp.class, arp.why), (Class::NONE, Some("not ip")));
+        let arp = &answer_frames(&STRIP, &["eth"], &[Frame::ethernet(&[8, 6, 0, 1])])[0];
+        assert_eq!((arp.class, arp.reason), (Class::NONE, Some("not ip")));
     }
 
     #[test]
     fn tag_is_removed() {
-        let frames = [Frame::ethernet(&TAGGED), Frame::ethernet(&TAGGED[4..])];
-        let found = answers(&STRIP, &["vlan"], &frames);
+        let frames = [Frame::ethernet(&TAGGED_BYTES), Frame::ethernet(&TAGGED_BYTES[4..])];
+        let found = answer_frames(&STRIP, &["vlan"], &frames);
         assert_eq!(found[0].bytes, frames[1].bytes);
-        assert_eq!((found[1].class, found[1].why), (Class::NONE, Some("no tag")));
-        let behind = chain(&[(&ETH, &[]), (&STRIP, &["vlan"])], &frames[..1]);
-        assert_eq!(views(&behind), [(14, 3, 17, 1)]);
+        assert_eq!((found[1].class, found[1].reason), (Class::NONE, Some("no tag")));
+        let behind = answer_through_chain(&[(&ETH, &[]), (&STRIP, &["vlan"])], &frames[..1]);
+        assert_eq!(answer_views(&behind), [(14, 3, 17, 1)]);
     }
 
     #[test]
     fn leading_bytes_are_removed() {
         let frames = [Frame::ethernet(&[8, 0, 1, 2, 3])];
-        let found = answers(&STRIP, &["15"], &frames);
-        assert_eq!((views(&found), &found[0].bytes[..]), (vec![(0, 2, 2, u16::MAX)], &[2, 3][..]));
-        let viewed = chain(&[(&ETH, &[]), (&STRIP, &["10"])], &frames);
+        let found = answer_frames(&STRIP, &["15"], &frames);
         assert_eq!(
-            (views(&viewed), &viewed[0].bytes[..]),
+            (answer_views(&found), &found[0].bytes[..]),
+            (vec![(0, 2, 2, u16::MAX)], &[2, 3][..])
+        );
+        let viewed = answer_through_chain(&[(&ETH, &[]), (&STRIP, &["10"])], &frames);
+        assert_eq!(
+            (answer_views(&viewed), &viewed[0].bytes[..]),
             (vec![(4, 3, 7, u16::MAX)], &[1, 2, 3][..])
         );
-        assert_eq!(answers(&STRIP, &["18"], &frames)[0].why, Some("short"));
+        assert_eq!(answer_frames(&STRIP, &["18"], &frames)[0].reason, Some("short"));
         for wrong in ["0", "ip", "4097", "-1"] {
             assert!(crate::testing::Node::new(&STRIP, &[wrong]).is_err(), "{wrong}");
         }

@@ -1,8 +1,8 @@
 //! `vlan`: classifies by VLAN id, moves the view past the tag.
 //!
-//! Input: frames, or packets from `eth`. Output: packets, viewed after the first tag at or after
-//! the start of the view; so `vlan | vlan` parses two tags, outer first. Id 0 (priority only) is
-//! class `zero` (CONTRACT 9). At most eight tags are followed.
+//! Input: frames, or packets from `eth`. Output: packets. The new view begins after the first tag
+//! at or after the start of the old view, so that `vlan | vlan` parses two tags, the outer one
+//! first. Id 0 (priority only) is class `zero` (CONTRACT 9). At most eight tags are followed.
 
 use crate::layers;
 use crate::prelude::*;
@@ -24,15 +24,15 @@ Reasons for no class: `no tag`.",
     kind: FilterKind::Reordering,
     input_forms: Forms::of(&[Form::Frame, Form::Packet]),
     output_form: OutputForm::Form(Form::Packet),
-    reads: ReadDepth::Head(layers::HEAD),
+    reads: ReadDepth::Head(layers::HEAD_SIZE),
     classes: Classes::Number {
-        what: "the VLAN id",
+        meaning: "the VLAN id",
         range: ValueRange { low: 0, high: 4095 },
         names: &[],
     },
     reasons: &["no tag"],
     user: Some(|_| Ok(Filter::lanes(Vlan))),
-    kernel: Some(emit),
+    kernel: Some(emit_twin),
     ..Description::EMPTY
 };
 
@@ -53,7 +53,7 @@ impl Lanes for Vlan {
 
 /// Returns the first tag that begins at or after the start of the view, and the offset past it.
 fn next_tag(block: &Block<'_>) -> Option<(Tag, u32)> {
-    let head = layers::head(block);
+    let head = layers::head_bytes(block);
     let tags = wire::link::parse_link_header(LinkType(block.marks.link), head).tags;
     let places = (u32::from(tags.at)..).step_by(vlan::LENGTH);
     let (at, tag) = places.zip(tags.iter(head)).find(|(at, _)| *at >= block.marks.view)?;
@@ -61,7 +61,12 @@ fn next_tag(block: &Block<'_>) -> Option<(Tag, u32)> {
 }
 
 /// Emits the twin, which also reads a tag that the kernel stores beside the frame.
-fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn emit_twin<'s>(
+    _: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
     let no_tag = s.absent("no tag", out);
     let unsure = s.unsure();
     let (kind, at) = twin::link(s, on, no_tag);
@@ -86,23 +91,23 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
 mod tests {
     use super::*;
     use crate::link::eth::ETH;
-    use crate::testing::{Answer, Frame, answers, chain};
+    use crate::testing::{Answer, Frame, answer_frames, answer_through_chain};
 
-    const STACKED: [u8; 11] = [0x88, 0xa8, 0x20, 100, 0x81, 0, 0, 0, 8, 0, 0x45];
+    const STACKED_TAGS: [u8; 11] = [0x88, 0xa8, 0x20, 100, 0x81, 0, 0, 0, 8, 0, 0x45];
 
-    fn views(found: &[Answer]) -> Vec<(u32, u32)> {
+    fn answer_views(found: &[Answer]) -> Vec<(u32, u32)> {
         found.iter().map(|a| (a.class.0, a.view)).collect()
     }
 
     #[test]
     fn tags_are_read_outer_first() {
-        let frames = [Frame::ethernet(&STACKED), Frame::ethernet(&[8, 0, 0x45])];
-        assert_eq!(views(&answers(&VLAN, &[], &frames)), [(100, 18), (0, 0)]);
-        let second = chain(&[(&VLAN, &[]), (&VLAN, &[])], &frames[..1]);
-        assert_eq!(views(&second), [(Class::ZERO.0, 22)]);
-        let behind_eth = chain(&[(&ETH, &[]), (&VLAN, &[])], &frames[..1]);
-        assert_eq!(views(&behind_eth), [(100, 18)]);
-        let third = chain(&[(&VLAN, &[]), (&VLAN, &[]), (&VLAN, &[])], &frames[..1]);
-        assert_eq!(views(&third), [(0, 22)]);
+        let frames = [Frame::ethernet(&STACKED_TAGS), Frame::ethernet(&[8, 0, 0x45])];
+        assert_eq!(answer_views(&answer_frames(&VLAN, &[], &frames)), [(100, 18), (0, 0)]);
+        let second = answer_through_chain(&[(&VLAN, &[]), (&VLAN, &[])], &frames[..1]);
+        assert_eq!(answer_views(&second), [(Class::ZERO.0, 22)]);
+        let behind_eth = answer_through_chain(&[(&ETH, &[]), (&VLAN, &[])], &frames[..1]);
+        assert_eq!(answer_views(&behind_eth), [(100, 18)]);
+        let third = answer_through_chain(&[(&VLAN, &[]), (&VLAN, &[]), (&VLAN, &[])], &frames[..1]);
+        assert_eq!(answer_views(&third), [(0, 22)]);
     }
 }

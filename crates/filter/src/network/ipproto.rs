@@ -1,10 +1,10 @@
 //! `ipproto`: classifies by IP protocol number and changes nothing else.
 //!
 //! Input: any view into a frame; the number is found through the marks. Output: the same block with
-//! the class. Unlike `ip` it does not move the view. [SL §4.1]
+//! the class. Unlike `ip`, the filter does not move the view. [SL §4.1]
 
 use crate::layers::{self, HeaderError};
-use crate::network::PROTOCOLS;
+use crate::network::PROTOCOL_NAMES;
 use crate::prelude::*;
 use crate::twin::{self, Emitted, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
@@ -23,15 +23,15 @@ Reasons for no class: `not ip`, `malformed`, `cut` (not captured, or beyond the 
     example: "replay web.pcap | ipproto |udp count",
     kind: FilterKind::Classification,
     input_forms: Forms::FRAMED,
-    reads: ReadDepth::Head(layers::HEAD),
+    reads: ReadDepth::Head(layers::HEAD_SIZE),
     classes: Classes::Number {
-        what: "the protocol number",
+        meaning: "the protocol number",
         range: ValueRange { low: 0, high: 255 },
-        names: PROTOCOLS,
+        names: PROTOCOL_NAMES,
     },
     reasons: &["not ip", "malformed", "cut", "too deep"],
     user: Some(|_| Ok(Filter::classify(Ipproto))),
-    kernel: Some(emit),
+    kernel: Some(emit_twin),
     ..Description::EMPTY
 };
 
@@ -50,7 +50,12 @@ impl Classify for Ipproto {
 }
 
 /// Emits the twin, which returns the same protocol number.
-fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn emit_twin<'s>(
+    _: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
     let exits = TwinExits::new(s, out);
     let l4 = twin::transport(s, on, exits);
     let class = s.natural(l4.protocol);
@@ -61,7 +66,7 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
 mod tests {
     use super::*;
     use crate::network::ip::IP;
-    use crate::testing::{Frame, answers, chain};
+    use crate::testing::{Frame, answer_frames, answer_through_chain};
 
     #[test]
     fn h3_protocol_is_read_through_the_marks() {
@@ -75,9 +80,10 @@ mod tests {
             later,
         ];
         let wanted = [6, 58, Class::ZERO.0, 0, 17];
-        let alone: Vec<u32> = answers(&IPPROTO, &[], &frames).iter().map(|a| a.class.0).collect();
+        let alone: Vec<u32> =
+            answer_frames(&IPPROTO, &[], &frames).iter().map(|a| a.class.0).collect();
         assert_eq!(alone, wanted);
-        let behind = chain(&[(&IP, &["defragment=no"]), (&IPPROTO, &[])], &frames);
+        let behind = answer_through_chain(&[(&IP, &["defragment=no"]), (&IPPROTO, &[])], &frames);
         assert_eq!(behind.iter().map(|a| a.class.0).collect::<Vec<_>>(), wanted);
     }
 }

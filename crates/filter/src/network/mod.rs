@@ -7,7 +7,7 @@ pub mod rewrite;
 use wire::ip::protocol;
 
 /// Names of IP protocols, for arcs and for printed classes.
-pub(crate) const PROTOCOLS: &[(&str, u32)] = &[
+pub(crate) const PROTOCOL_NAMES: &[(&str, u32)] = &[
     ("icmp", protocol::ICMP as u32),
     ("igmp", 2),
     ("ipip", 4),

@@ -1,7 +1,7 @@
 //! `count`: counts messages, blocks and the bytes in their views.
 //!
-//! Input: any blocks. Output: the same blocks. Reads rich pointers, no bytes: the description of a
-//! message is recognized as a first block with an empty view. The counters are a private session of
+//! Input: any blocks. Output: the same blocks. Reads only rich pointers. A first block with an
+//! empty view is recognized as the description of a message. The counters are a private session of
 //! plain data, which moves with the filter. [SL §6.1 Table I]
 
 use crate::prelude::*;
@@ -21,10 +21,10 @@ Leaves class and view unchanged.",
     example: "replay web.pcap | count | discard",
     kind: FilterKind::Statistics,
     reads: ReadDepth::Nothing,
-    state: StateFacts::private::<Totals>().several(|_| WorkerRule::Sums),
+    state: StateFacts::private::<Totals>().with_worker_rule(|_| WorkerRule::Summed),
     reports: true,
     user: Some(|_| Ok(Filter::statistics(Count::default()))),
-    kernel: Some(emit),
+    kernel: Some(emit_twin),
     ..Description::EMPTY
 };
 
@@ -51,7 +51,7 @@ struct Count {
 
 impl Statistics for Count {
     fn record(&mut self, tags: Tags<'_>, _now: Time) {
-        let seen = self.seen.of(PRIVATE);
+        let seen = self.seen.get_or_create(PRIVATE_KEY);
         for (pointer, context) in tags.blocks() {
             seen.blocks = seen.blocks.wrapping_add(1);
             seen.bytes = seen.bytes.wrapping_add(pointer.length().into());
@@ -61,7 +61,7 @@ impl Statistics for Count {
     }
 
     fn report(&self) -> Report {
-        let seen = self.seen.get(PRIVATE).copied().unwrap_or_default();
+        let seen = self.seen.get(PRIVATE_KEY).copied().unwrap_or_default();
         let messages = Some(("messages", seen.messages)).filter(|(_, n)| *n > 0);
         let rows = [("blocks", seen.blocks), ("bytes", seen.bytes)];
         Report::from_rows(messages.into_iter().chain(rows))
@@ -72,14 +72,14 @@ impl Statistics for Count {
     }
 }
 
-/// Returns true for the description that begins a message: a first block with an empty view that is
-/// not a hole. (An empty hole ends a direction that had no data.)
+/// Returns true for the description that begins a message: a first block that has an empty view and
+/// is not a hole. (An empty hole marks the end of a direction without data.)
 fn is_description(pointer: RichPointer, context: BlockMetadata) -> bool {
     pointer.length() == 0 && !pointer.is_hole() && context.flags.has(Flags::FIRST)
 }
 
 /// Emits the twin. It counts no messages, since frames contain no descriptions.
-fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
+fn emit_twin<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
     let seen = s.state(size_of::<Totals>() as u16);
     s.add_to(seen, offset_of!(Totals, blocks) as u16, 1);
     let length = s.view_length(on);
@@ -90,7 +90,7 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, report};
+    use crate::testing::{Frame, report_rows};
     use abi::{DbufId, Extent};
 
     #[test]
@@ -108,10 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn blocks_and_bytes() {
+    fn blocks_and_bytes_are_counted() {
         let frames: Vec<Frame> = (0..100).map(|n| Frame::udp(1, 2, &vec![0; n])).collect();
-        let rows = report(&COUNT, &[], &frames);
+        let rows = report_rows(&COUNT, &[], &frames);
         assert_eq!(rows, [("blocks".into(), 100), ("bytes".into(), 100 * 42 + 99 * 50)]);
-        assert_eq!(report(&COUNT, &[], &[]), [("blocks".into(), 0), ("bytes".into(), 0)]);
+        assert_eq!(report_rows(&COUNT, &[], &[]), [("blocks".into(), 0), ("bytes".into(), 0)]);
     }
 }

@@ -1,8 +1,8 @@
 //! `hist`: a histogram of the intervals between blocks, or of their lengths.
 //!
-//! Input: any blocks. Output: the same blocks. Reads rich pointers and timestamps, no bytes.
-//! Buckets double in width, so that 65 of them cover nanoseconds to hours; the state is a private
-//! session of plain data. [SL §6.1 Table I]
+//! Input: any blocks. Output: the same blocks. Reads rich pointers and timestamps, no bytes. The
+//! width of the buckets doubles, so that 65 buckets cover all intervals from nanoseconds to hours.
+//! The state is a private session of plain data. [SL §6.1 Table I]
 //!
 //! Intervals are computed from block timestamps, not from the path's clock, so that a replay gives
 //! the capture's histogram at any speed.
@@ -32,23 +32,26 @@ older than the one before is counted as `backwards` and has no interval. Leaves 
         "quantity: the time between blocks, or their length",
     )
     .positional()],
-    state: StateFacts::private::<Histogram>().several(|arguments| match arguments.text("of") {
-        Some("time") => {
-            WorkerRule::Not("it measures the time between any two blocks", WorkerRule::DEFAULT_HINT)
+    state: StateFacts::private::<Histogram>().with_worker_rule(|arguments| {
+        match arguments.text("of") {
+            Some("time") => WorkerRule::Differs(
+                "it measures the time between any two blocks",
+                WorkerRule::DEFAULT_HINT,
+            ),
+            _ => WorkerRule::Summed,
         }
-        _ => WorkerRule::Sums,
     }),
     reports: true,
-    user: Some(make),
-    kernel: Some(emit),
+    user: Some(make_filter),
+    kernel: Some(emit_twin),
     ..Description::EMPTY
 };
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::statistics(Hist { of: Quantity::new(arguments), seen: Sessions::default() }))
 }
 
-/// Number of buckets: one for 0, and one per power of two in 64 bits.
+/// Number of buckets: one for the value 0, and one for each power of two in 64 bits.
 const BUCKETS: usize = 65;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
@@ -72,7 +75,7 @@ impl Session for Histogram {
         Field::new("backwards", Unit::Blocks, "older than the block before", |seen, _| {
             seen.backwards
         }),
-        Field::many("bucket", Unit::Blocks, BUCKETS, BUCKET_HELP, |seen, number| {
+        Field::array("bucket", Unit::Blocks, BUCKETS, BUCKET_HELP, |seen, number| {
             seen.buckets.get(number).copied().unwrap_or(0)
         }),
     ];
@@ -94,23 +97,23 @@ struct Hist {
 
 impl Statistics for Hist {
     fn record(&mut self, tags: Tags<'_>, _now: Time) {
-        let seen = self.seen.of(PRIVATE);
+        let seen = self.seen.get_or_create(PRIVATE_KEY);
         for (pointer, context) in tags.blocks() {
             match self.of {
-                Quantity::Length => seen.add(pointer.length().into()),
-                Quantity::Time => seen.record(context.time),
+                Quantity::Length => seen.add_value(pointer.length().into()),
+                Quantity::Time => seen.record_arrival(context.time),
             }
         }
     }
 
     fn report(&self) -> Report {
-        let seen = self.seen.get(PRIVATE).copied().unwrap_or_default();
+        let seen = self.seen.get(PRIVATE_KEY).copied().unwrap_or_default();
         let mut rows = vec![("blocks".to_owned(), seen.blocks)];
         let filled = |n: &u64| *n > 0;
         let first = seen.buckets.iter().position(filled).unwrap_or(BUCKETS);
         let last = seen.buckets.iter().rposition(filled).map_or(0, |last| last + 1);
         let buckets = seen.buckets.iter().enumerate().take(last).skip(first);
-        rows.extend(buckets.map(|(number, n)| (self.of.label(number), *n)));
+        rows.extend(buckets.map(|(number, n)| (self.of.bucket_label(number), *n)));
         if self.of == Quantity::Time {
             rows.push(("backwards".to_owned(), seen.backwards));
         }
@@ -123,10 +126,10 @@ impl Statistics for Hist {
 }
 
 impl Histogram {
-    fn record(&mut self, time: u64) {
+    fn record_arrival(&mut self, time: u64) {
         match time.checked_sub(self.last) {
             _ if self.blocks == 0 => self.blocks = 1,
-            Some(interval) => self.add(interval),
+            Some(interval) => self.add_value(interval),
             None => {
                 self.backwards = self.backwards.wrapping_add(1);
                 self.blocks = self.blocks.wrapping_add(1);
@@ -135,7 +138,7 @@ impl Histogram {
         self.last = time;
     }
 
-    fn add(&mut self, value: u64) {
+    fn add_value(&mut self, value: u64) {
         self.blocks = self.blocks.wrapping_add(1);
         let number = value.checked_ilog2().map_or(0, |power| power as usize + 1);
         if let Some(bucket) = self.buckets.get_mut(number) {
@@ -150,7 +153,7 @@ impl Quantity {
     }
 
     /// Returns the label of a bucket: its range of values.
-    fn label(self, number: usize) -> String {
+    fn bucket_label(self, number: usize) -> String {
         let low = number.checked_sub(1).map_or(0, |power| 1u64 << power);
         let high = 1u64.checked_shl(number as u32).unwrap_or(u64::MAX);
         match (self, number) {
@@ -162,8 +165,7 @@ impl Quantity {
     }
 }
 
-/// Formats a time in the largest unit in which its value is at least one, with at most three
-/// decimals.
+/// Formats a time in the largest unit in which it is at least one, with at most three decimals.
 fn format_time(ns: u64) -> String {
     let (unit, name) = match ns {
         0..1_000 => return format!("{ns} ns"),
@@ -176,17 +178,17 @@ fn format_time(ns: u64) -> String {
     format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Emits the twin. For intervals it uses the kernel's clock when it processes a block, not the
-/// block's timestamp.
-fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
+/// Emits the twin. The twin measures intervals by the kernel's clock at the time when it processes
+/// a block, not by the block's timestamp.
+fn emit_twin<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
     let seen = s.state(size_of::<Histogram>() as u16);
     match Quantity::new(a) {
         Quantity::Length => {
-            s.add_to(seen, BLOCKS, 1);
+            s.add_to(seen, BLOCKS_OFFSET, 1);
             let length = s.view_length(on);
             let length = s.widen(length);
             let bucket = s.bucket(length);
-            s.add_nth(seen, ROW, bucket, 1);
+            s.add_nth(seen, BUCKETS_ROW, bucket, 1);
         }
         Quantity::Time => emit_arrival(s, seen),
     }
@@ -197,8 +199,8 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -
 /// of this code, the recorded interval is wrong.
 fn emit_arrival<'s>(s: &mut Scope<'s, '_>, seen: TwinState<'s>) {
     let now = s.now();
-    let last = s.exchange(seen, LAST, now);
-    let before = s.fetch_add(seen, BLOCKS, 1);
+    let last = s.exchange(seen, LAST_OFFSET, now);
+    let before = s.fetch_add(seen, BLOCKS_OFFSET, 1);
     let none = s.wide(0);
     s.arm(|t, done| {
         t.only_wide(before, Cmp::Ne, none, done);
@@ -206,35 +208,35 @@ fn emit_arrival<'s>(s: &mut Scope<'s, '_>, seen: TwinState<'s>) {
             u.only_wide(now, Cmp::Ge, last, backwards);
             let interval = u.sub_wide(now, last);
             let bucket = u.bucket(interval);
-            u.add_nth(seen, ROW, bucket, 1);
+            u.add_nth(seen, BUCKETS_ROW, bucket, 1);
             u.leave(done);
         });
-        t.add_to(seen, BACKWARDS, 1);
+        t.add_to(seen, BACKWARDS_OFFSET, 1);
     });
 }
 
-const ROW: (u16, u16) = (offset_of!(Histogram, buckets) as u16, BUCKETS as u16);
-const BLOCKS: u16 = offset_of!(Histogram, blocks) as u16;
-const LAST: u16 = offset_of!(Histogram, last) as u16;
-const BACKWARDS: u16 = offset_of!(Histogram, backwards) as u16;
+const BUCKETS_ROW: (u16, u16) = (offset_of!(Histogram, buckets) as u16, BUCKETS as u16);
+const BLOCKS_OFFSET: u16 = offset_of!(Histogram, blocks) as u16;
+const LAST_OFFSET: u16 = offset_of!(Histogram, last) as u16;
+const BACKWARDS_OFFSET: u16 = offset_of!(Histogram, backwards) as u16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, report};
+    use crate::testing::{Frame, report_rows};
     use ebpf::emit::{self, Finish};
     use ebpf::interpret::{Machine, Packet};
     use ebpf::{FilterSpan, Hook};
 
-    fn rows(rows: &[(&str, u64)]) -> Vec<(String, u64)> {
+    fn owned_rows(rows: &[(&str, u64)]) -> Vec<(String, u64)> {
         rows.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect()
     }
 
     #[test]
     fn intervals_fall_into_doubling_buckets() {
         let times = [1_000, 1_000, 1_003, 2_500, 2_400, 4_000_002_400];
-        let frames: Vec<Frame> = times.map(|time| Frame::udp(1, 2, b"").at(time)).into();
-        let found = report(&HIST, &[], &frames);
+        let frames: Vec<Frame> = times.map(|time| Frame::udp(1, 2, b"").at_time(time)).into();
+        let found = report_rows(&HIST, &[], &frames);
         let named = |name: &str| found.iter().find(|(n, _)| n == name).map(|(_, count)| *count);
         assert_eq!(named("blocks"), Some(6));
         assert_eq!(named("0 ns"), Some(1));
@@ -246,8 +248,8 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_those_of_the_view() {
-        let frames = [0, 1, 1, 20].map(|n| Frame::of(1, &vec![0; n]));
+    fn lengths_of_views_are_counted() {
+        let frames = [0, 1, 1, 20].map(|n| Frame::new(1, &vec![0; n]));
         let wanted = [
             ("blocks", 4),
             ("0 bytes", 1),
@@ -257,15 +259,15 @@ mod tests {
             ("8 to 15 bytes", 0),
             ("16 to 31 bytes", 1),
         ];
-        assert_eq!(report(&HIST, &["of=length"], &frames), rows(&wanted));
-        assert_eq!(report(&HIST, &["length"], &[]), rows(&[("blocks", 0)]));
+        assert_eq!(report_rows(&HIST, &["of=length"], &frames), owned_rows(&wanted));
+        assert_eq!(report_rows(&HIST, &["length"], &[]), owned_rows(&[("blocks", 0)]));
     }
 
     #[test]
     fn twin_counts_intervals_of_the_kernel_clock() {
-        let arguments = crate::testing::arguments(&HIST, &["time"]).unwrap();
+        let arguments = crate::testing::parse_arguments(&HIST, &["time"]).unwrap();
         let program = emit::program(Hook::Xdp, Finish::Answer, |s, on, out| {
-            s.emit_twin(FilterSpan::new("hist", 0, 4), emit, &arguments, on, out)
+            s.emit_twin(FilterSpan::new("hist", 0, 4), emit_twin, &arguments, on, out)
         });
         let program = program.unwrap();
         let mut machine = Machine::of(&program);
@@ -274,13 +276,13 @@ mod tests {
         for time in times {
             machine.now_ns = time;
             machine.run(&program.code, Hook::Xdp, &Packet::new(&[0; 60])).unwrap();
-            seen.record(time);
+            seen.record_arrival(time);
             assert_eq!(machine.maps[0], seen.as_bytes(), "at {time}");
         }
     }
 
     #[test]
     fn last_bucket_has_a_label() {
-        assert_eq!(Quantity::Time.label(64), "9223372036.854 s to 18446744073.709 s");
+        assert_eq!(Quantity::Time.bucket_label(64), "9223372036.854 s to 18446744073.709 s");
     }
 }

@@ -19,15 +19,15 @@ as `bytes not here`. Leaves class and view unchanged.",
     kind: FilterKind::Inspection,
     reads: ReadDepth::All,
     counters: &["bytes not here"],
-    state: StateFacts::private::<ByteCounts>().several(|_| {
-        WorkerRule::Not("its mean and its entropy are of all blocks", WorkerRule::DEFAULT_HINT)
+    state: StateFacts::private::<ByteCounts>().with_worker_rule(|_| {
+        WorkerRule::Differs("its mean and its entropy are of all blocks", WorkerRule::DEFAULT_HINT)
     }),
     reports: true,
     user: Some(|_| Ok(Filter::classify(Inspect::default()))),
     ..Description::EMPTY
 };
 
-const NOT_HERE: Counter = INSPECT.counter("bytes not here");
+const BYTES_NOT_HERE: Counter = INSPECT.counter("bytes not here");
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
@@ -62,16 +62,16 @@ struct Inspect {
 impl Classify for Inspect {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let (bytes, length) = (block.bytes(), block.length());
-        self.seen.of(PRIVATE).add(bytes, length);
+        self.seen.get_or_create(PRIVATE_KEY).add_bytes(bytes, length);
         let missing = u64::from(length) - bytes.len() as u64;
         if missing > 0 {
-            cx.count(NOT_HERE, missing);
+            cx.count(BYTES_NOT_HERE, missing);
         }
         block.pointer.class
     }
 
     fn report(&self) -> Report {
-        let seen = self.seen.get(PRIVATE).copied().unwrap_or_default();
+        let seen = self.seen.get(PRIVATE_KEY).copied().unwrap_or_default();
         let sum = |sum: u64, n: &u64| sum.saturating_add(*n);
         let read = seen.bytes.iter().fold(0, sum);
         let printable = seen.bytes.iter().zip(0..=u8::MAX).filter(|(_, byte)| is_printable(*byte));
@@ -86,7 +86,7 @@ impl Classify for Inspect {
                 "printable, per thousand",
                 printable.saturating_mul(1000).checked_div(read).unwrap_or(0),
             ),
-            ("entropy, thousandths of a bit per byte", millibits(&seen.bytes, read)),
+            ("entropy, thousandths of a bit per byte", entropy_millibits(&seen.bytes, read)),
         ];
         Report::from_rows(rows)
     }
@@ -97,7 +97,7 @@ impl Classify for Inspect {
 }
 
 impl ByteCounts {
-    fn add(&mut self, bytes: &[u8], length: u32) {
+    fn add_bytes(&mut self, bytes: &[u8], length: u32) {
         self.shortest = if self.blocks == 0 { length } else { self.shortest.min(length) };
         self.longest = self.longest.max(length);
         self.blocks = self.blocks.wrapping_add(1);
@@ -114,7 +114,7 @@ const fn is_printable(byte: u8) -> bool {
 }
 
 /// Returns the Shannon entropy per byte, rounded to thousandths of a bit.
-fn millibits(bytes: &[u64; 256], read: u64) -> u64 {
+fn entropy_millibits(bytes: &[u64; 256], read: u64) -> u64 {
     let share = |n: &u64| *n as f64 / read as f64;
     let seen = bytes.iter().filter(|n| **n > 0).map(share);
     let bits: f64 = seen.map(|share| -share * share.log2()).sum();
@@ -124,24 +124,24 @@ fn millibits(bytes: &[u64; 256], read: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, answers, report};
+    use crate::testing::{Frame, answer_frames, report_rows};
 
-    fn values(frames: &[Frame]) -> Vec<u64> {
-        report(&INSPECT, &[], frames).into_iter().map(|(_, n)| n).collect()
+    fn report_values(frames: &[Frame]) -> Vec<u64> {
+        report_rows(&INSPECT, &[], frames).into_iter().map(|(_, n)| n).collect()
     }
 
     #[test]
     fn report_describes_the_contents() {
         let every: Vec<u8> = (0..=255).collect();
-        assert_eq!(values(&[Frame::of(1, &every)]), [1, 256, 256, 256, 256, 382, 8000]);
-        let same = [Frame::of(1, b"aaaa"), Frame::of(1, b"aa"), Frame::of(1, &[])];
-        assert_eq!(values(&same), [3, 6, 0, 2, 4, 1000, 0]);
-        assert_eq!(values(&[]), [0; 7]);
+        assert_eq!(report_values(&[Frame::new(1, &every)]), [1, 256, 256, 256, 256, 382, 8000]);
+        let same = [Frame::new(1, b"aaaa"), Frame::new(1, b"aa"), Frame::new(1, &[])];
+        assert_eq!(report_values(&same), [3, 6, 0, 2, 4, 1000, 0]);
+        assert_eq!(report_values(&[]), [0; 7]);
     }
 
     #[test]
     fn block_stays_unchanged() {
-        let found = answers(&INSPECT, &[], &[Frame::udp(1, 2, b"abc")]);
+        let found = answer_frames(&INSPECT, &[], &[Frame::udp(1, 2, b"abc")]);
         assert_eq!((found[0].class, found[0].view, found[0].length), (Class::YES, 0, 45));
     }
 }

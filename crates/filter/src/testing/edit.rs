@@ -1,7 +1,9 @@
 //! Test harness that runs editing filters over plain memory, block by block, on copies.
 
 use super::Space;
-use crate::contract::{Batch, Block, ClassifyContext, Edit, Editable, OldBytes, Workbench, lanes};
+use crate::contract::{
+    Batch, Block, ClassifyContext, Edit, EditBackend, Editable, OldBytes, lanes,
+};
 use abi::Marks;
 use std::ops::Range;
 
@@ -11,7 +13,7 @@ struct CopiedBlock {
     old: Option<Vec<u8>>,
 }
 
-impl Workbench for CopiedBlock {
+impl EditBackend for CopiedBlock {
     fn frame(&mut self) -> &[u8] {
         &self.frame
     }
@@ -37,26 +39,27 @@ pub(super) fn run_edit<'a>(
     for l in lanes(batch.live()) {
         let block = batch.block(l);
         let mut bench =
-            CopiedBlock { frame: space.arena.at(block.entry().frame()).to_vec(), old: None };
+            CopiedBlock { frame: space.arena.frame_at(block.entry().frame()).to_vec(), old: None };
         let lanes = (block.pointer, block.marks, block.context);
         let mut editable = Editable::new(lanes, &mut bench);
         let class = filter.edit(&mut editable, common);
         let (pointer, marks, context) = (editable.pointer, editable.marks, editable.context);
         let (used, lost) = (editable.replacement_length(), editable.is_lost());
         bench.frame.truncate(used.unwrap_or(usize::MAX));
-        let kept = if lost { None } else { space.arena.keep(bench.frame) };
+        let kept = if lost { None } else { space.arena.store(bench.frame) };
         match (kept, used) {
             (None, _) => {
                 all_lost.push(block.length());
-                batch.keep(!(1 << l));
+                batch.keep_lanes(!(1 << l));
             }
             (Some((made, frame)), Some(_)) => {
                 let marks = Marks::bare(made.length());
-                batch.set(l, Block { pointer: made.with_class(class), frame, marks, context });
+                batch
+                    .set_block(l, Block { pointer: made.with_class(class), frame, marks, context });
             }
             (Some((made, frame)), None) => {
                 let pointer = made.within(marks.view, pointer.length()).with_class(class);
-                batch.set(l, Block { pointer, frame, marks, context });
+                batch.set_block(l, Block { pointer, frame, marks, context });
             }
         }
     }

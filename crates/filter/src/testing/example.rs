@@ -10,22 +10,22 @@ use crate::contract::Description;
 /// Panics if the example does not contain the filter.
 #[must_use]
 pub fn example_words(description: &Description) -> Vec<String> {
-    let stages = stages(description.example);
+    let stages = split_stages(description.example);
     let own = stages.into_iter().find(|stage| stage.first().is_some_and(|w| w == description.name));
     let own = own.unwrap_or_else(|| panic!("`{}` is not in its own example", description.name));
     own.into_iter().skip(1).collect()
 }
 
-/// Returns the argument lists with which the exam runs a twin.
+/// Returns the argument lists with which the twin tests run a twin.
 pub(super) fn examined_words(description: &Description) -> Vec<Vec<String>> {
-    match description.examined {
+    match description.twin_test_arguments {
         [] => vec![example_words(description)],
-        texts => texts.iter().map(|text| stages(text).concat()).collect(),
+        texts => texts.iter().map(|text| split_stages(text).concat()).collect(),
     }
 }
 
 /// Splits a request at its pipes, and each stage into words.
-fn stages(text: &str) -> Vec<Vec<String>> {
+fn split_stages(text: &str) -> Vec<Vec<String>> {
     let mut stages = vec![Vec::new()];
     let mut word: Option<String> = None;
     let mut quoted = false;

@@ -15,14 +15,14 @@ pub struct Fragment {
     pub bytes: Vec<u8>,
     /// Length in bytes of a hole; 0 for a fragment with bytes.
     pub missing: u32,
-    /// True for the description that begins a message, whose bytes are not in view.
-    pub described: bool,
+    /// True for the description that begins a message. Its record is not in view.
+    pub is_description: bool,
 }
 
 impl Fragment {
     /// Makes a fragment with these bytes, from the middle of a session's text.
     #[must_use]
-    pub fn of(session: u32, bytes: &[u8]) -> Self {
+    pub fn new(session: u32, bytes: &[u8]) -> Self {
         Self { session, bytes: bytes.to_vec(), ..Self::default() }
     }
 
@@ -35,13 +35,13 @@ impl Fragment {
     /// Makes a description, which begins a message of the session.
     #[must_use]
     pub fn description(session: u32) -> Self {
-        let piece = Self { described: true, ..Self::of(session, b"a record") };
-        piece.with(Flags::FIRST)
+        let piece = Self { is_description: true, ..Self::new(session, b"a record") };
+        piece.with_flags(Flags::FIRST)
     }
 
     /// Adds flags to the fragment.
     #[must_use]
-    pub fn with(self, flags: Flags) -> Self {
+    pub fn with_flags(self, flags: Flags) -> Self {
         Self { flags: self.flags.with(flags), ..self }
     }
 
@@ -51,7 +51,7 @@ impl Fragment {
         let from = std::iter::once(0).chain(offsets.iter().copied());
         let to = offsets.iter().copied().chain(std::iter::once(text.len()));
         let mut pieces: Vec<Self> =
-            from.zip(to).map(|(from, to)| Self::of(session, &text[from..to])).collect();
+            from.zip(to).map(|(from, to)| Self::new(session, &text[from..to])).collect();
         if let Some(first) = pieces.first_mut() {
             first.flags = first.flags.with(Flags::FIRST);
         }
@@ -69,16 +69,16 @@ impl<'a> Space<'a> {
     ///
     /// Panics if there are more fragments than lanes, or if the arena is full.
     #[must_use]
-    pub fn fragments(&self, pieces: &[Fragment]) -> Batch<'a> {
+    pub fn fragment_batch(&self, pieces: &[Fragment]) -> Batch<'a> {
         let mut columns = Box::<Columns>::default();
         for piece in pieces {
-            let (mut pointer, bytes) = self.arena.keep(piece.bytes.clone()).expect("a free cell");
+            let (mut pointer, bytes) = self.arena.store(piece.bytes.clone()).expect("a free cell");
             let mut length = bytes.len() as u32;
             if piece.missing > 0 {
                 (pointer, length) = (RichPointer::hole(piece.missing), piece.missing);
             }
             let mut marks = Marks::bare(length);
-            if piece.described {
+            if piece.is_description {
                 (pointer, marks) = (pointer.within(0, 0), Marks::described(length));
             }
             let (session, flags) = (piece.session, piece.flags);
@@ -101,7 +101,7 @@ impl<'a> Space<'a> {
 pub fn run_fragments(node: &mut Node, pieces: &[Fragment]) -> Vec<Answer> {
     let arena = Arena::new(pieces.len());
     let mut space = Space::new(&arena);
-    let batches = node.pass(space.fragments(pieces), &mut space, 0);
+    let batches = node.pass(space.fragment_batch(pieces), &mut space, 0);
     let blocks = batches.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
-    blocks.map(|(_, block)| Answer::of(&block, None)).collect()
+    blocks.map(|(_, block)| Answer::from_block(&block, None)).collect()
 }

@@ -10,7 +10,7 @@ pub struct Frame {
     pub link: u16,
     /// Captured bytes.
     pub bytes: Vec<u8>,
-    /// Length on the wire in bytes, if longer than the captured bytes.
+    /// Length on the wire in bytes; `None` if it equals the number of captured bytes.
     pub wire_length: Option<u32>,
     /// Timestamp in ns.
     pub time: u64,
@@ -19,29 +19,29 @@ pub struct Frame {
 impl Frame {
     /// Makes a frame of this link type.
     #[must_use]
-    pub fn of(link: u16, bytes: &[u8]) -> Self {
+    pub fn new(link: u16, bytes: &[u8]) -> Self {
         Self { link, bytes: bytes.to_vec(), wire_length: None, time: 0 }
     }
 
     /// Makes an Ethernet frame with zero addresses; `rest` begins with the EtherType.
     #[must_use]
     pub fn ethernet(rest: &[u8]) -> Self {
-        Self::of(ETHERNET, &[&[0; 12], rest].concat())
+        Self::new(ETHERNET, &[&[0; 12], rest].concat())
     }
 
     /// Makes an IPv4 packet with a 20-byte header; the data is at offset 34.
     #[must_use]
     pub fn ipv4(protocol: u8, data: &[u8]) -> Self {
-        let [high, low] = length(20 + data.len());
+        let [high, low] = length_field(20 + data.len());
         let header = [0x45, 0, high, low, 0, 0, 0, 0, 64, protocol, 0, 0];
         let addresses = [10, 0, 0, 1, 10, 0, 0, 2];
         Self::ethernet(&[&[8, 0], &header[..], &addresses, data].concat())
     }
 
-    /// Makes an IPv6 packet; extension headers and data are at offset 54.
+    /// Makes an IPv6 packet with a 40-byte header. Extension headers and data are at offset 54.
     #[must_use]
     pub fn ipv6(next: u8, data: &[u8]) -> Self {
-        let [high, low] = length(data.len());
+        let [high, low] = length_field(data.len());
         let header = [0x60, 0, 0, 0, high, low, next, 64];
         Self::ethernet(&[&[0x86, 0xdd], &header[..], &[0; 32], data].concat())
     }
@@ -49,7 +49,7 @@ impl Frame {
     /// Makes a UDP datagram over IPv4; the payload is at offset 42.
     #[must_use]
     pub fn udp(source: u16, target: u16, payload: &[u8]) -> Self {
-        let stated = length(8 + payload.len());
+        let stated = length_field(8 + payload.len());
         let ports = [source.to_be_bytes(), target.to_be_bytes()].concat();
         Self::ipv4(protocol::UDP, &[&ports, &stated[..], &[0, 0], payload].concat())
     }
@@ -67,36 +67,36 @@ impl Frame {
     #[must_use]
     pub fn segment(ports: (u16, u16), flags: u8, sequence: u32, payload: &[u8]) -> Self {
         let mut frame = Self::tcp(ports.0, ports.1, payload);
-        frame.put(34 + 4, &sequence.to_be_bytes());
-        frame.put(34 + 13, &[flags]);
+        frame.overwrite(34 + 4, &sequence.to_be_bytes());
+        frame.overwrite(34 + 13, &[flags]);
         frame
     }
 
     /// Sets the ACK flag and the acknowledgement number of an IPv4 segment.
     #[must_use]
     pub fn acknowledging(mut self, number: u32) -> Self {
-        self.put(34 + 8, &number.to_be_bytes());
+        self.overwrite(34 + 8, &number.to_be_bytes());
         let flags = self.bytes[34 + 13];
-        self.put(34 + 13, &[flags | wire::tcp::flag::ACK]);
+        self.overwrite(34 + 13, &[flags | wire::tcp::flag::ACK]);
         self
     }
 
     /// Swaps the addresses of an IPv4 frame.
     #[must_use]
-    pub fn swapped(mut self) -> Self {
+    pub fn with_swapped_addresses(mut self) -> Self {
         let (source, target) = (self.bytes[26..30].to_vec(), self.bytes[30..34].to_vec());
-        self.put(26, &[target, source].concat());
+        self.overwrite(26, &[target, source].concat());
         self
     }
 
     /// Overwrites the bytes from offset `at` on.
-    pub fn put(&mut self, at: usize, bytes: &[u8]) {
+    pub fn overwrite(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Truncates the frame to `length` captured bytes, without changing its length on the wire.
     #[must_use]
-    pub fn captured(mut self, length: usize) -> Self {
+    pub fn truncated_to(mut self, length: usize) -> Self {
         self.wire_length = Some(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
         self.bytes.truncate(length);
         self
@@ -104,12 +104,12 @@ impl Frame {
 
     /// Sets the timestamp of the frame, in ns.
     #[must_use]
-    pub fn at(mut self, time: u64) -> Self {
+    pub fn at_time(mut self, time: u64) -> Self {
         self.time = time;
         self
     }
 }
 
-fn length(bytes: usize) -> [u8; 2] {
+fn length_field(bytes: usize) -> [u8; 2] {
     u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes()
 }

@@ -3,9 +3,11 @@
 //! and the kernel.
 
 use super::example::examined_words;
-use super::{Arena, ETHERNET, Frame, Node, Space, arguments};
+use super::{Arena, ETHERNET, Frame, Node, Space, parse_arguments};
 use crate::catalog::FILTERS;
-use crate::contract::{Description, FilterKind, Form, MovedSession, OutputForm, PRIVATE, lanes};
+use crate::contract::{
+    Description, FilterKind, Form, MovedSession, OutputForm, PRIVATE_KEY, lanes,
+};
 use abi::{Class, Flags};
 use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
 use ebpf::exam::{Judge, Ruling, with_tag_inline};
@@ -13,7 +15,7 @@ use ebpf::interpret::Packet;
 use ebpf::{FilterSpan, Program};
 use wire::LinkType;
 
-/// A filter with a twin, and its arguments in one test.
+/// A test case: a filter with a twin, and the filter's arguments.
 #[derive(Clone, Debug)]
 pub struct Examined {
     /// Catalog entry of the filter.
@@ -24,7 +26,7 @@ pub struct Examined {
 impl Examined {
     /// Creates a test case without arguments.
     #[must_use]
-    pub const fn plain(description: &'static Description) -> Self {
+    pub const fn without_arguments(description: &'static Description) -> Self {
         Self { description, words: Vec::new() }
     }
 
@@ -35,7 +37,7 @@ impl Examined {
     }
 
     /// Returns a test case for each argument list of each filter with a twin.
-    fn all() -> Vec<Self> {
+    fn all_cases() -> Vec<Self> {
         let twins = FILTERS.iter().copied().filter(|d| d.kernel.is_some());
         let each = twins.flat_map(|description| {
             let words = examined_words(description).into_iter();
@@ -44,8 +46,8 @@ impl Examined {
         each.collect()
     }
 
-    fn gives(&self) -> OutputForm {
-        let arguments = arguments(self.description, &self.words()).expect("good arguments");
+    fn output_form(&self) -> OutputForm {
+        let arguments = parse_arguments(self.description, &self.words()).expect("good arguments");
         self.description.effect_of(&arguments).output_form
     }
 
@@ -55,20 +57,20 @@ impl Examined {
 }
 
 /// A chain of consecutive filters, all with twins.
-pub type Chain = Vec<Examined>;
+pub type TwinChain = Vec<Examined>;
 
 /// Returns all chains of at most `length` catalog filters with twins, where each filter accepts the
 /// output form of the previous one.
 #[must_use]
-pub fn chains(length: usize) -> Vec<Chain> {
-    let twins = Examined::all();
-    let mut all: Vec<Chain> = Vec::new();
-    let mut ends: Vec<(Chain, Form)> = vec![(Chain::new(), Form::Frame)];
+pub fn chains(length: usize) -> Vec<TwinChain> {
+    let twins = Examined::all_cases();
+    let mut all: Vec<TwinChain> = Vec::new();
+    let mut ends: Vec<(TwinChain, Form)> = vec![(TwinChain::new(), Form::Frame)];
     for _ in 0..length {
         let mut longer = Vec::new();
         for (chain, form) in &ends {
             for twin in twins.iter().filter(|twin| twin.description.input_forms.has(*form)) {
-                let given = match twin.gives() {
+                let given = match twin.output_form() {
                     OutputForm::Form(given) => given,
                     OutputForm::Same | OutputForm::Nothing => *form,
                 };
@@ -81,9 +83,9 @@ pub fn chains(length: usize) -> Vec<Chain> {
     all
 }
 
-/// Returns chains of more than forty filters, which are too long for one program.
+/// Returns chains of more than forty filters. Each is too long for a single program.
 #[must_use]
-pub fn long_chains() -> Vec<Chain> {
+pub fn long_chains() -> Vec<TwinChain> {
     let twin = |name: &str, words: &[&str]| Examined {
         description: crate::catalog::find(name).expect("a filter of the catalog"),
         words: words.iter().map(|word| (*word).to_owned()).collect(),
@@ -96,12 +98,12 @@ pub fn long_chains() -> Vec<Chain> {
     ];
     let long = |group: &[(&str, &[&str])]| {
         let group = group.iter().map(|(name, words)| twin(name, words));
-        std::iter::repeat_n(group.collect::<Chain>(), 42 / 3).flatten().collect()
+        std::iter::repeat_n(group.collect::<TwinChain>(), 42 / 3).flatten().collect()
     };
     groups.into_iter().map(long).collect()
 }
 
-/// Returns true if a filter of the chain edits frames. Such a chain is not allowed at every hook.
+/// Returns true if a filter of the chain edits frames. Some hooks do not allow such a chain.
 #[must_use]
 pub fn edits_frames(chain: &[Examined]) -> bool {
     chain.iter().any(|twin| twin.description.kind == FilterKind::Editing)
@@ -115,30 +117,31 @@ pub fn edits_frames(chain: &[Examined]) -> bool {
 /// Panics if the target rejects a chain that edits no frame.
 #[must_use]
 pub fn fitting_program(chain: &[Examined], target: impl Into<Target>) -> Option<Program> {
-    match program(chain, target) {
+    match emit_program(chain, target) {
         Ok(program) => Some(program),
         Err(_) if edits_frames(chain) => None,
-        Err(unfit) => panic!("`{}`: {unfit}", request(chain)),
+        Err(unfit) => panic!("`{}`: {unfit}", request_text(chain)),
     }
 }
 
 /// Formats the chain as a request, without quotes.
 #[must_use]
-pub fn request(chain: &[Examined]) -> String {
+pub fn request_text(chain: &[Examined]) -> String {
     let written =
         |twin: &Examined| [&[twin.description.name][..], &twin.words()].concat().join(" ");
     chain.iter().map(written).collect::<Vec<_>>().join(" | ")
 }
 
-/// Emits the chain as one program that returns the class. Filter n of the chain has index n in the
-/// program.
-pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program, Unfit> {
+/// Emits the chain as one program that returns the class. The filter at index n of the chain has
+/// index n in the program too.
+pub fn emit_program(chain: &[Examined], target: impl Into<Target>) -> Result<Program, Unfit> {
     emit::program(target.into().redirecting(), Finish::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
         for (at, twin) in chain.iter().enumerate() {
             let d = twin.description;
             let emit = d.kernel.ok_or_else(|| Unfit::new("no twin"))?;
-            let arguments = arguments(d, &twin.words()).map_err(|m| Unfit::new(m.to_string()))?;
+            let arguments =
+                parse_arguments(d, &twin.words()).map_err(|m| Unfit::new(m.to_string()))?;
             answer = s.link(answer);
             answer =
                 s.emit_twin(FilterSpan::new(d.name, at, 1), emit, &arguments, answer.layers, out)?;
@@ -147,15 +150,15 @@ pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program,
     })
 }
 
-/// A judge that runs the user implementations of a chain. Hook and order of counters are those of
-/// the program.
+/// A judge that runs the user implementations of a chain. It uses the hook and the order of
+/// counters of the program.
 #[derive(Debug)]
-pub struct User<'p> {
+pub struct UserJudge<'p> {
     nodes: Vec<Node>,
     program: &'p Program,
 }
 
-impl<'p> User<'p> {
+impl<'p> UserJudge<'p> {
     /// Creates the judge for `program`.
     ///
     /// # Panics
@@ -170,7 +173,7 @@ impl<'p> User<'p> {
     fn reasons(&self) -> Vec<u64> {
         let counted = self.program.counters.iter().map(|counter| {
             let node = counter.filter.and_then(|word| self.nodes.get(word));
-            let mut reasons = node.into_iter().flat_map(Node::unanswered);
+            let mut reasons = node.into_iter().flat_map(Node::unanswered_reasons);
             let reason = reasons.find(|(name, _)| *name == counter.name);
             reason.unwrap_or_else(|| panic!("no filter has the reason {counter:?}")).1
         });
@@ -178,7 +181,7 @@ impl<'p> User<'p> {
     }
 }
 
-impl Judge for User<'_> {
+impl Judge for UserJudge<'_> {
     fn name(&self) -> &str {
         "user"
     }
@@ -189,11 +192,11 @@ impl Judge for User<'_> {
         let mut space = Space::new(&arena);
         let frame = with_tag_inline(packet.bytes, packet.tag, self.program.hook);
         let link = if self.program.hook.has_link_header() { ETHERNET } else { LinkType::RAW.0 };
-        let mut batch = space.batch(&[Frame::of(link, &frame)]);
+        let mut batch = space.batch(&[Frame::new(link, &frame)]);
         if packet.is_unfilled {
             let mut block = batch.block(0);
             block.context.flags = block.context.flags.with(Flags::CHECKSUM_UNSET);
-            batch.set(0, block);
+            batch.set_block(0, block);
         }
         let (mut class, mut last) = (Class::NONE, None);
         for node in &mut self.nodes {
@@ -201,7 +204,7 @@ impl Judge for User<'_> {
             // A held or ended block has no class.
             class = if batch.live() == 0 { Class::HELD } else { batch.class(0) };
             last = lanes(batch.live()).next().map(|l| batch.block(l).frame.to_vec());
-            batch.keep(batch.select(Class::answered));
+            batch.keep_lanes(batch.lanes_with_class(Class::answered));
             if lanes(batch.live()).count() == 0 {
                 break;
             }
@@ -217,7 +220,7 @@ impl Judge for User<'_> {
             let node = self.nodes.get_mut(word).expect("a filter for each word");
             let saved = node.save();
             // A filter without input has no session yet.
-            let private = saved.iter().find(|moved| moved.key == PRIVATE);
+            let private = saved.iter().find(|moved| moved.key == PRIVATE_KEY);
             let bytes =
                 private.map(|moved| moved.bytes.clone()).unwrap_or_else(|| vec![0; size as usize]);
             node.restore(saved).expect("what was saved here");
@@ -231,7 +234,7 @@ impl Judge for User<'_> {
         for (word, bytes) in words.zip(states) {
             let node = self.nodes.get_mut(word).expect("a filter for each word");
             node.save();
-            let private = MovedSession { key: PRIVATE, bytes, held: Vec::new() };
+            let private = MovedSession { key: PRIVATE_KEY, bytes, held: Vec::new() };
             node.restore(vec![private]).expect("as many bytes as a session has");
         }
     }

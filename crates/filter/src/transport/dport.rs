@@ -6,7 +6,7 @@
 
 use crate::layers::{self, HeaderError};
 use crate::prelude::*;
-use crate::transport::SERVICES;
+use crate::transport::SERVICE_NAMES;
 use crate::twin::{self, Emitted, Port};
 use ebpf::emit::{Exit, Layers, Scope};
 
@@ -23,15 +23,15 @@ captured, or beyond the first 512 bytes), `too deep`, `fragment` (a later one ha
     example: "replay web.pcap | dport |http count",
     kind: FilterKind::Classification,
     input_forms: Forms::FRAMED,
-    reads: ReadDepth::Head(layers::HEAD),
+    reads: ReadDepth::Head(layers::HEAD_SIZE),
     classes: Classes::Number {
-        what: "the destination port",
+        meaning: "the destination port",
         range: ValueRange { low: 0, high: 0xffff },
-        names: SERVICES,
+        names: SERVICE_NAMES,
     },
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "no port"],
-    user: Some(|_| Ok(Filter::classify(PortOf::<false>))),
-    kernel: Some(emit),
+    user: Some(|_| Ok(Filter::classify(PortClassifier::<false>))),
+    kernel: Some(emit_twin),
     ..Description::EMPTY
 };
 
@@ -40,9 +40,9 @@ const NO_PORT: Reason = DPORT.reason("no port");
 
 /// A classifier by port: by source port if `SOURCE` is true, otherwise by destination port. Also
 /// used by `sport`.
-pub(super) struct PortOf<const SOURCE: bool>;
+pub(super) struct PortClassifier<const SOURCE: bool>;
 
-impl<const SOURCE: bool> Classify for PortOf<SOURCE> {
+impl<const SOURCE: bool> Classify for PortClassifier<SOURCE> {
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match layers::ports(block) {
@@ -55,14 +55,19 @@ impl<const SOURCE: bool> Classify for PortOf<SOURCE> {
 }
 
 /// Emits the twin, which returns the destination port.
-fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    twin::port(s, on, out, Port::Target)
+fn emit_twin<'s>(
+    _: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
+    twin::emit_port(s, on, out, Port::Target)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, answers};
+    use crate::testing::{Frame, answer_frames};
     use crate::transport::sport::SPORT;
 
     #[test]
@@ -83,10 +88,10 @@ mod tests {
         for (filter, expected) in
             [(&DPORT, [22, zero, 53, 0, 0, 0]), (&SPORT, [2222, 53, zero, 0, 0, 0])]
         {
-            let found = answers(filter, &[], &frames);
+            let found = answer_frames(filter, &[], &frames);
             let classes: Vec<u32> = found.iter().map(|a| a.class.0).collect();
             assert_eq!(classes, expected, "{}", filter.name);
-            let why: Vec<_> = found.iter().filter_map(|a| a.why).collect();
+            let why: Vec<_> = found.iter().filter_map(|a| a.reason).collect();
             assert_eq!(why, ["no port", "cut", "malformed"], "{}", filter.name);
         }
     }

@@ -10,18 +10,18 @@ pub mod vxlan;
 
 use crate::contract::{UsableInput, ValueRange};
 
-/// Accepts the packets of a transport protocol from the filters that classify by protocol.
-pub(crate) const fn of_protocol(protocol: u8, hint: &'static str) -> [UsableInput; 2] {
+/// Accepts the packets of a transport protocol from each filter that classifies by protocol.
+pub(crate) const fn packets_of_protocol(protocol: u8, hint: &'static str) -> [UsableInput; 2] {
     let classes = ValueRange { low: protocol as u32, high: protocol as u32 };
     [
-        UsableInput { giver: "ip", classes, on_request: false, hint },
-        UsableInput { giver: "ipproto", classes, on_request: false, hint },
+        UsableInput { upstream: "ip", classes, on_request: false, hint },
+        UsableInput { upstream: "ipproto", classes, on_request: false, hint },
     ]
 }
 
 /// Names of well-known ports, for arcs and for printed classes: common services, mostly from the
 /// IANA registry, with `_` instead of `-`.
-pub(crate) const SERVICES: &[(&str, u32)] = &[
+pub(crate) const SERVICE_NAMES: &[(&str, u32)] = &[
     ("ftp_data", 20),
     ("ftp", 21),
     ("ssh", 22),

@@ -2,11 +2,11 @@
 //!
 //! Input: any view into a frame; the port is found through the marks. Output: the same block with
 //! the class: the TCP, UDP or SCTP source port in host order, port 0 as `zero`. Stateless, hence
-//! replicable. [SL §4.2, `dport |22 ssh`] Everything else is as in `dport`.
+//! replicable. In all other respects the filter works like `dport`. [SL §4.2, `dport |22 ssh`]
 
-use super::dport::{DPORT, PortOf};
+use super::dport::{DPORT, PortClassifier};
 use crate::prelude::*;
-use crate::transport::SERVICES;
+use crate::transport::SERVICE_NAMES;
 use crate::twin::{self, Emitted, Port};
 use ebpf::emit::{Exit, Layers, Scope};
 
@@ -22,16 +22,21 @@ Reasons for no class: `no port` (another transport protocol), `not ip`, `malform
 captured, or beyond the first 512 bytes), `too deep`, `fragment` (a later one has no ports).",
     example: "replay web.pcap | sport |http count",
     classes: Classes::Number {
-        what: "the source port",
+        meaning: "the source port",
         range: ValueRange { low: 0, high: 0xffff },
-        names: SERVICES,
+        names: SERVICE_NAMES,
     },
-    user: Some(|_| Ok(Filter::classify(PortOf::<true>))),
-    kernel: Some(emit),
+    user: Some(|_| Ok(Filter::classify(PortClassifier::<true>))),
+    kernel: Some(emit_twin),
     ..DPORT
 };
 
 /// Emits the twin, which returns the source port.
-fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    twin::port(s, on, out, Port::Source)
+fn emit_twin<'s>(
+    _: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
+    twin::emit_port(s, on, out, Port::Source)
 }

@@ -1,17 +1,18 @@
 //! `udp`: validates the UDP header, classifies by destination port, moves the view to the payload,
 //! and identifies flows as sessions.
 //!
-//! Input: any view into a frame. Output: datagrams, viewed from the payload to the end that the
-//! header states. A length of zero means the end of the packet (RFC 2675, and segmentation
-//! offload). The view of a first fragment ends with the fragment; later fragments have no header,
-//! and no class. Checksums are not verified: a sender may leave them to its device.
+//! Input: any view into a frame. Output: datagrams, viewed from the payload to the end according to
+//! the length in the header. A length of zero means that the datagram extends to the end of the
+//! packet (RFC 2675, and segmentation offload). The view of a first fragment ends with the
+//! fragment; later fragments have no header, and no class. Checksums are not verified: a sender may
+//! leave them to its device.
 //!
 //! The twin returns the same class, but assigns no session.
 
 use crate::layers::{self, HeaderError};
 use crate::prelude::*;
-use crate::transport::SERVICES;
-use crate::transport::flows::{Flows, Identity};
+use crate::transport::SERVICE_NAMES;
+use crate::transport::flows::{FlowIdentity, FlowTable};
 use crate::twin::{self, Emitted, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope, be16};
 use wire::ip::protocol;
@@ -35,20 +36,23 @@ header; put `ip` before).",
     example: "replay dns.pcap | udp |dns print",
     kind: FilterKind::Reordering,
     input_forms: Forms::FRAMED,
-    needs: InputNeeds::of(&super::of_protocol(protocol::UDP, "the class of its packets is `|udp`")),
+    needs: InputNeeds::only(&super::packets_of_protocol(
+        protocol::UDP,
+        "the class of its packets is `|udp`",
+    )),
     output_form: OutputForm::Form(Form::Segment),
-    reads: ReadDepth::Head(layers::HEAD),
+    reads: ReadDepth::Head(layers::HEAD_SIZE),
     parameters: &[Parameter::table_size("sessions", "65536", "maximum number of flows in memory")],
     classes: Classes::Number {
-        what: "the destination port",
+        meaning: "the destination port",
         range: ValueRange { low: 0, high: 0xffff },
-        names: SERVICES,
+        names: SERVICE_NAMES,
     },
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "not udp"],
     counters: &["new sessions", "evicted sessions"],
-    state: StateFacts::sessions::<Identity>().with_session_key(Sharing::Flow),
+    state: StateFacts::sessions::<FlowIdentity>().with_session_key(ShardKey::Flow),
     user: Some(make_filter),
-    kernel: Some(emit),
+    kernel: Some(emit_twin),
     ..Description::EMPTY
 };
 
@@ -56,15 +60,19 @@ const _: () = HeaderError::assert_names(UDP.reasons, 5);
 const NOT_UDP: Reason = UDP.reason("not udp");
 
 const NEW_SESSIONS: Counter = UDP.counter("new sessions");
-const EVICTED: Counter = UDP.counter("evicted sessions");
+const EVICTED_SESSIONS: Counter = UDP.counter("evicted sessions");
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let flows = Flows::new(arguments.count("sessions"), arguments.seed(), arguments.numbers());
+    let flows = FlowTable::new(
+        arguments.usize_number("sessions"),
+        arguments.seed(),
+        arguments.session_numbers(),
+    );
     Ok(Filter::lanes(Udp { flows }))
 }
 
 struct Udp {
-    flows: Flows<Identity>,
+    flows: FlowTable<FlowIdentity>,
 }
 
 impl Lanes for Udp {
@@ -73,7 +81,7 @@ impl Lanes for Udp {
         cx.answer_each(batch, |block, common| {
             let datagram = layers::datagram(block).map_err(HeaderError::reason)?;
             let (ports, payload, end) = datagram.ok_or(NOT_UDP)?;
-            self.session(block, ports, seed, common);
+            self.assign_session(block, ports, seed, common);
             let class = Class::natural(ports.target.into());
             *block = block.view_at(payload, end.saturating_sub(payload)).with_class(class);
             Ok(())
@@ -86,7 +94,7 @@ impl Lanes for Udp {
 }
 
 impl Udp {
-    fn session(
+    fn assign_session(
         &mut self,
         block: &mut Block<'_>,
         ports: Ports,
@@ -94,9 +102,9 @@ impl Udp {
         common: &mut ClassifyContext<'_>,
     ) {
         let Some(flow) = layers::flow(block, protocol::UDP, ports) else { return };
-        let found = self.flows.session(&flow, seed);
-        common.count(NEW_SESSIONS, found.new.into());
-        common.count(EVICTED, found.evicted.into());
+        let found = self.flows.assign_session(&flow, seed);
+        common.count(NEW_SESSIONS, found.is_new.into());
+        common.count(EVICTED_SESSIONS, found.has_evicted.into());
         let flags = block.context.flags.without(Flags::BACKWARD);
         let way = if found.backward { Flags::BACKWARD } else { Flags::NONE };
         block.context.session = found.session;
@@ -105,7 +113,12 @@ impl Udp {
 }
 
 /// Emits the twin, which assigns no sessions.
-fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn emit_twin<'s>(
+    _: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
     let exits = TwinExits::new(s, out);
     let not_udp = s.absent("not udp", out);
     let l4 = twin::transport(s, on, exits);
@@ -119,7 +132,7 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Answer, Frame, answers};
+    use crate::testing::{Answer, Frame, answer_frames};
 
     fn payload_views(found: &[Answer]) -> Vec<(u32, u32, u32)> {
         found.iter().map(|a| (a.class.0, a.view, a.length)).collect()
@@ -133,7 +146,7 @@ mod tests {
         unstated.bytes[34 + 5] = 0;
         let frames = [longer, unstated];
         assert_eq!(
-            payload_views(&answers(&UDP, &[], &frames)),
+            payload_views(&answer_frames(&UDP, &[], &frames)),
             [(53, 42, 3), (Class::ZERO.0, 42, 3)]
         );
     }
@@ -148,7 +161,7 @@ mod tests {
         let none = Frame::tcp(1, 2, b"");
         let frames = [query.clone(), answer, six, none, query];
         let sessions = |words: &[&str]| {
-            let found = answers(&UDP, words, &frames);
+            let found = answer_frames(&UDP, words, &frames);
             let way = |a: &Answer| (a.context.session, a.context.flags.has(Flags::BACKWARD));
             found.iter().map(way).collect::<Vec<_>>()
         };
@@ -169,7 +182,8 @@ mod tests {
         later.bytes[14 + 7] = 1;
         let frames =
             [with_length(7), with_length(12), Frame::tcp(1, 2, b""), later, Frame::ipv4(17, &[1])];
-        let why: Vec<_> = answers(&UDP, &[], &frames).iter().filter_map(|a| a.why).collect();
+        let why: Vec<_> =
+            answer_frames(&UDP, &[], &frames).iter().filter_map(|a| a.reason).collect();
         assert_eq!(why, ["malformed", "malformed", "not udp", "fragment", "malformed"]);
     }
 
@@ -178,7 +192,7 @@ mod tests {
         let mut first = Frame::udp(7, 53, b"abc");
         first.bytes[34 + 4] = 3;
         first.bytes[14 + 6] = 0x20;
-        assert_eq!(payload_views(&answers(&UDP, &[], &[first])), [(53, 42, 3)]);
+        assert_eq!(payload_views(&answer_frames(&UDP, &[], &[first])), [(53, 42, 3)]);
     }
 
     #[test]
@@ -186,6 +200,6 @@ mod tests {
         let mut cut = Frame::udp(7, 53, b"abcdefgh");
         cut.wire_length = Some(50);
         cut.bytes.truncate(45);
-        assert_eq!(payload_views(&answers(&UDP, &[], &[cut])), [(53, 42, 3)]);
+        assert_eq!(payload_views(&answer_frames(&UDP, &[], &[cut])), [(53, 42, 3)]);
     }
 }

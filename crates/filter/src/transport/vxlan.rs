@@ -1,8 +1,8 @@
 //! `vxlan`: decapsulates VXLAN, and classifies by network identifier. [RFC 7348 §5]
 //!
 //! Input: frames with a UDP datagram to the VXLAN port. Output: the inner frames, as if captured
-//! inside the tunnel. Nothing is copied: the outer headers stay in memory before the frame. Bits
-//! that RFC 7348 reserves are ignored, because GPE and group policies use them.
+//! inside the tunnel. Nothing is copied, and the outer headers stay in memory in front of the inner
+//! frame. Bits that RFC 7348 reserves are ignored, because GPE and group policies use them.
 
 use crate::layers::{self, HeaderError};
 use crate::prelude::*;
@@ -22,7 +22,7 @@ Reasons for no class: `no vxlan` (another port or protocol, or no VNI), `not ip`
     kind: FilterKind::Editing,
     input_forms: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     output_form: OutputForm::Form(Form::Frame),
-    reads: ReadDepth::Head(layers::HEAD),
+    reads: ReadDepth::Head(layers::HEAD_SIZE),
     effect: Some(|_| Effect {
         kind: FilterKind::Reordering,
         output_form: VXLAN.output_form,
@@ -35,7 +35,7 @@ Reasons for no class: `no vxlan` (another port or protocol, or no VNI), `not ip`
         "the UDP destination port of VXLAN",
     )],
     classes: Classes::Number {
-        what: "the network identifier",
+        meaning: "the network identifier",
         range: ValueRange { low: 0, high: 0xff_ffff },
         names: &[],
     },
@@ -52,7 +52,7 @@ const _: () = HeaderError::assert_names(VXLAN.reasons, 5);
 const NO_VXLAN: Reason = VXLAN.reason("no vxlan");
 
 /// Length in bytes of the VXLAN header.
-const LENGTH: u32 = 8;
+const HEADER_LENGTH: u32 = 8;
 /// Flag in the VXLAN header: the network identifier is valid.
 const HAS_NETWORK: u8 = 0x08;
 
@@ -63,7 +63,7 @@ struct Vxlan {
 impl Lanes for Vxlan {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each(batch, |block, _| {
-            *block = self.inner(*block)?;
+            *block = self.inner_frame(*block)?;
             Ok(())
         });
     }
@@ -71,15 +71,15 @@ impl Lanes for Vxlan {
 
 impl Vxlan {
     /// Returns the block with the inner frame in view, or the reason why the block has none.
-    fn inner<'a>(&self, mut block: Block<'a>) -> Result<Block<'a>, Reason> {
+    fn inner_frame<'a>(&self, mut block: Block<'a>) -> Result<Block<'a>, Reason> {
         let datagram = layers::datagram(&mut block).map_err(HeaderError::reason)?;
         let ours = datagram.filter(|(ports, ..)| u64::from(ports.target) == self.port);
         let (_, at, end) = ours.ok_or(NO_VXLAN)?;
-        let begins = at + LENGTH;
+        let begins = at + HEADER_LENGTH;
         if end < begins {
             return Err(HeaderError::Malformed.reason());
         }
-        let header = layers::packet_bytes(&block, at).first_chunk::<{ LENGTH as usize }>();
+        let header = layers::packet_bytes(&block, at).first_chunk::<{ HEADER_LENGTH as usize }>();
         let [flags, _, _, _, network @ ..] = *header.ok_or(HeaderError::Truncated.reason())?;
         if flags & HAS_NETWORK == 0 {
             return Err(NO_VXLAN);
@@ -96,7 +96,7 @@ impl Vxlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, answers, chain};
+    use crate::testing::{Frame, answer_frames, answer_through_chain};
     use crate::transport::dport::DPORT;
 
     fn encapsulated_frame(flags: u8, network: u8, inner: &Frame) -> Frame {
@@ -110,11 +110,11 @@ mod tests {
         let mut padded = encapsulated_frame(8, 42, &inner);
         padded.bytes.extend([0; 9]);
         let frames = [encapsulated_frame(8, 42, &inner), encapsulated_frame(8, 0, &inner), padded];
-        let found = answers(&VXLAN, &[], &frames);
+        let found = answer_frames(&VXLAN, &[], &frames);
         assert!(found.iter().all(|answer| answer.bytes == inner.bytes && answer.view == 0));
         let classes: Vec<_> = found.iter().map(|answer| answer.class).collect();
         assert_eq!(classes, [Class(42), Class::ZERO, Class(42)]);
-        let behind = chain(&[(&VXLAN, &[]), (&DPORT, &[])], &frames);
+        let behind = answer_through_chain(&[(&VXLAN, &[]), (&DPORT, &[])], &frames);
         assert!(behind.iter().all(|answer| answer.class == Class(80)), "the inner port");
     }
 
@@ -128,13 +128,13 @@ mod tests {
             Frame::udp(4789, 53, b"question"),
             Frame::tcp(1, 4789, b""),
             short,
-            encapsulated_frame(8, 42, &inner).captured(46),
+            encapsulated_frame(8, 42, &inner).truncated_to(46),
             Frame::ethernet(&[8, 6]),
         ];
-        let found = answers(&VXLAN, &[], &frames);
-        let why: Vec<_> = found.iter().filter_map(|answer| answer.why).collect();
+        let found = answer_frames(&VXLAN, &[], &frames);
+        let why: Vec<_> = found.iter().filter_map(|answer| answer.reason).collect();
         assert_eq!(why, ["no vxlan", "no vxlan", "no vxlan", "malformed", "cut", "not ip"]);
-        let elsewhere = answers(&VXLAN, &["port=8472"], &[encapsulated_frame(8, 42, &inner)]);
-        assert_eq!(elsewhere[0].why, Some("no vxlan"));
+        let elsewhere = answer_frames(&VXLAN, &["port=8472"], &[encapsulated_frame(8, 42, &inner)]);
+        assert_eq!(elsewhere[0].reason, Some("no vxlan"));
     }
 }

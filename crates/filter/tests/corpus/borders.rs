@@ -1,13 +1,13 @@
-//! Frames on both sides of the decisions of twins, and the layouts in which the kernel may hold a
-//! frame.
+//! Frames on both sides of each decision that a twin makes, and the layouts in which the kernel may
+//! store a frame.
 
 use ebpf::interpret::Packet;
 use filter::testing::{ETHERNET, EXAM_KEY, Frame};
 use filter::transport::token::sealed::seal;
 use wire::checksum::Sum;
 
-/// Returns the bytes of those frames that have an Ethernet header.
-pub(crate) fn ethernet(frames: Vec<Frame>) -> Vec<Vec<u8>> {
+/// Returns the bytes of the frames that have an Ethernet header.
+pub(crate) fn ethernet_bytes(frames: Vec<Frame>) -> Vec<Vec<u8>> {
     let frames = frames.into_iter().filter(|frame| frame.link == ETHERNET);
     frames.map(|frame| frame.bytes).collect()
 }
@@ -15,7 +15,7 @@ pub(crate) fn ethernet(frames: Vec<Frame>) -> Vec<Vec<u8>> {
 /// Returns frames on both sides of each comparison that a twin makes: tags, extension headers,
 /// lengths.
 pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
-    let mut frames = ethernet(super::shapes());
+    let mut frames = ethernet_bytes(super::header_cases());
     let udp = Frame::udp(4000, 53, b"abcdefgh");
     let mut change = |at: usize, values: &[u8]| {
         for value in values {
@@ -33,7 +33,7 @@ pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
     change(39, &[0, 1, 7, 8, 9, 15, 16, 17]);
     change(38, &[1]);
     let datagram = &udp.bytes[34..];
-    frames.extend(extensions(datagram));
+    frames.extend(extension_packets(datagram));
     // TCP ports and nothing more.
     let mut ports = [&udp.bytes[..34], &[0, 2, 0, 80]].concat();
     (ports[17], ports[23]) = (24, 6);
@@ -67,15 +67,15 @@ pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
         frames.push(tagged);
     }
     frames.extend(pattern_frames());
-    frames.extend(lengths());
+    frames.extend(length_frames());
     frames.extend(token_frames());
-    frames.extend(ports_and_checksum(udp.bytes));
+    frames.extend(late_ports_and_zero_checksum(udp.bytes));
     frames
 }
 
-/// Returns IPv6 packets with up to three extension headers, some before `datagram`, some without
-/// data after them.
-fn extensions(datagram: &[u8]) -> Vec<Vec<u8>> {
+/// Returns IPv6 packets with up to three extension headers in front of `datagram`, and some without
+/// data after the headers.
+fn extension_packets(datagram: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for first in EXTENSIONS {
         for second in [17, 6, 60] {
@@ -106,8 +106,8 @@ fn extensions(datagram: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Returns frames with ports after two extension headers, and a frame whose checksum becomes zero
-/// when the example of `rewrite` is applied.
-fn ports_and_checksum(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
+/// under the example of `rewrite`.
+fn late_ports_and_zero_checksum(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     // Flows with two headers before the ports: a port read one byte early changes the share.
     for port in (0x0101..=0x0808).step_by(0x101) {
@@ -123,11 +123,11 @@ fn ports_and_checksum(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Protocol numbers of IPv6 extension headers, and numbers adjacent to these.
+/// Protocol numbers of IPv6 extension headers, and the adjacent numbers.
 const EXTENSIONS: [u8; 19] =
     [0, 1, 42, 43, 44, 45, 50, 51, 52, 59, 60, 61, 134, 135, 136, 138, 139, 140, 141];
 
-/// Returns frames with headers of maximum length, whose data is truncated to each length that the
+/// Returns frames with headers of maximum length. Each is truncated to every length that the
 /// headers may state.
 fn longest_headers() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
@@ -172,8 +172,8 @@ fn longest_headers() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns frames that contain the patterns of the examined `match` filters, at their offset:
-/// exact, in the other letter case, with one bit wrong in each byte, and truncated.
+/// Returns frames that contain the patterns of the tested `match` filters at the right offset:
+/// unchanged, in the other letter case, with one bit wrong in each byte, and truncated.
 fn pattern_frames() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for pattern in [&b"et "[..], b"SH-2.0-o", b"bcdefgh"] {
@@ -195,14 +195,14 @@ fn pattern_frames() -> Vec<Vec<u8>> {
 }
 
 /// Returns frames with lengths around powers of two.
-fn lengths() -> Vec<Vec<u8>> {
+fn length_frames() -> Vec<Vec<u8>> {
     let with = |length: usize| Frame::udp(4000, 53, &vec![7; length - 42]).bytes;
     [63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024].map(with).into()
 }
 
-/// Returns datagrams with tokens for the exam of `token`. Valid tokens cover data of all lengths
-/// around whole words, and have numbers that are in order, late, repeated, and of all residues.
-/// Invalid tokens have one wrong bit in each covered field.
+/// Returns datagrams with tokens for the tests of `token`. Valid tokens cover data of all lengths
+/// around multiples of a word, and their numbers are in order, late, repeated, and of all residues.
+/// Each invalid token has one wrong bit in a covered field.
 fn token_frames() -> Vec<Vec<u8>> {
     let data: Vec<u8> = (1..=90).map(|n: u8| n.wrapping_mul(0x35)).collect();
     let sealed = |is_six: bool, length: usize, number: u64| {
@@ -242,7 +242,7 @@ fn token_frames() -> Vec<Vec<u8>> {
 }
 
 /// Returns frames with pending transport checksums, which cover only the pseudo header.
-pub(crate) fn pending_checksums() -> Vec<Vec<u8>> {
+pub(crate) fn pending_checksum_frames() -> Vec<Vec<u8>> {
     let mut frames = varied_frames(40);
     for frame in &mut frames {
         let (at, sum) = pseudo_header_sum(frame).expect("TCP or UDP");
@@ -252,7 +252,8 @@ pub(crate) fn pending_checksums() -> Vec<Vec<u8>> {
 }
 
 /// Returns true if the valid transport checksum of a frame happens to equal the sum of its pseudo
-/// header, so that the checksum looks pending. This is true for one in 65,536 frames.
+/// header. The checksum then looks like one that the device has yet to fill in. This is true for
+/// one in 65,536 frames.
 pub(crate) fn looks_pending(frame: &[u8]) -> bool {
     pseudo_header_sum(frame)
         .is_some_and(|(at, sum)| frame.get(at..at + 2) == Some(&sum.to_be_bytes()))
@@ -278,7 +279,7 @@ fn pseudo_header_sum(frame: &[u8]) -> Option<(usize, u16)> {
 
 /// Makes complete TCP and UDP frames over both IP versions whose checksums [look
 /// pending](looks_pending).
-pub(crate) fn pending_by_chance() -> Vec<Vec<u8>> {
+pub(crate) fn chance_pending_frames() -> Vec<Vec<u8>> {
     use testkit::{Frame, Segment};
     let segment = Segment { source: 4000, target: 80, window: 512, ..Segment::default() };
     let four = || Frame::ethernet().ipv4("10.0.0.1", "192.0.2.80");
@@ -295,8 +296,8 @@ pub(crate) fn pending_by_chance() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Makes TCP and UDP frames over both IP versions, with different addresses, ports and checksums,
-/// many of them at byte boundaries.
+/// Makes TCP and UDP frames over both IP versions, with different addresses, ports and checksums.
+/// Many of these values are at byte boundaries.
 fn varied_frames(count: usize) -> Vec<Vec<u8>> {
     let mut state = 7_u32;
     let mut byte = move || {
@@ -325,14 +326,15 @@ fn varied_frames(count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Yields the frame truncated at the end of each header, and one byte earlier.
+/// Yields the frame truncated at the end of each header, and truncated one byte before it.
 pub(crate) fn truncated_at_headers(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = [14, 18, 22, 34, 38, 42, 52, 54, 58, 62, 66, 70];
     ends.into_iter().flat_map(|end| [end - 1, end]).filter_map(|end| frame.get(..end))
 }
 
-/// Returns each frame in all layouts of the kernel: linear, non-linear, and with a tag beside it.
-pub(crate) fn shapes_of(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
+/// Returns each frame in all layouts of the kernel: linear, non-linear, and with the tag stored
+/// beside it.
+pub(crate) fn kernel_layouts(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
     let mut packets = Vec::new();
     for (number, frame) in frames.iter().enumerate() {
         let packet = Packet::new(frame);
@@ -345,7 +347,7 @@ pub(crate) fn shapes_of(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
     packets
 }
 
-/// Returns true if the protocol number is that of an extension header, plus or minus one.
+/// Returns true if the protocol number is that of an extension header, or differs from it by one.
 fn is_near_extension(protocol: u8) -> bool {
     matches!(protocol, 1 | 42 | 45 | 52 | 61 | 134 | 136 | 138 | 141)
 }

@@ -1,4 +1,5 @@
-//! Frames for the exams of all filters: external captures, generated frames, and random bytes.
+//! Frames for tests that run over all filters: external captures, generated frames, and random
+//! bytes.
 
 #![allow(dead_code, reason = "each exam uses its share")]
 
@@ -11,40 +12,41 @@ use std::fs;
 use testkit::Random;
 use wire::LinkType;
 
-/// Maximum size of a capture in bytes; larger ones are skipped, so that an exam takes seconds.
+/// Maximum size of a capture in bytes. Larger captures are skipped, so that a test takes only
+/// seconds.
 const CAPTURE_MAX: u64 = 1 << 20;
 
-/// Function that returns frames from the start of each capture; its argument is the maximum number
-/// per capture.
-pub(crate) type Captured = fn(usize) -> Vec<Frame>;
+/// Function that returns frames from the start of each capture. Its argument is the maximum number
+/// of frames per capture.
+pub(crate) type CaptureReader = fn(usize) -> Vec<Frame>;
 
 /// Returns the first `each` packets of every generated capture.
-pub(crate) fn captured(each: usize) -> Vec<Frame> {
-    first(&testkit::generated_captures(), each)
+pub(crate) fn generated_frames(each: usize) -> Vec<Frame> {
+    first_frames(&testkit::generated_captures(), each)
 }
 
 /// Returns the first `each` packets of every generated capture of valid application traffic, such
 /// as DNS, HTTP and TLS.
 pub(crate) fn application_traffic(each: usize) -> Vec<Frame> {
     let kinds = ["dns/", "http/", "mixed/", "streams/", "text/", "tls/", "web"];
-    first(&testkit::generated_captures().with_prefixes(&kinds), each)
+    first_frames(&testkit::generated_captures().with_prefixes(&kinds), each)
 }
 
 /// Returns the first `each` packets of every external capture.
-pub(crate) fn external(each: usize) -> Vec<Frame> {
-    first(&testkit::corpus_captures().expect("the outside cases are here"), each)
+pub(crate) fn external_frames(each: usize) -> Vec<Frame> {
+    first_frames(&testkit::corpus_captures().expect("the outside cases are here"), each)
 }
 
-fn first(captures: &testkit::Captures, each: usize) -> Vec<Frame> {
+fn first_frames(captures: &testkit::Captures, each: usize) -> Vec<Frame> {
     let small = |path: &&std::path::PathBuf| {
         fs::metadata(path).is_ok_and(|about| about.len() < CAPTURE_MAX)
     };
     let read = captures.paths.iter().filter(small).filter_map(|path| fs::read(path).ok());
-    read.flat_map(|bytes| testing::capture(&bytes).into_iter().take(each)).collect()
+    read.flat_map(|bytes| testing::read_capture(&bytes).into_iter().take(each)).collect()
 }
 
 /// Returns one frame for each case that a header filter distinguishes.
-pub(crate) fn shapes() -> Vec<Frame> {
+pub(crate) fn header_cases() -> Vec<Frame> {
     let mut later = Frame::ipv4(17, &[1, 2, 3, 4]);
     later.bytes[14 + 7] = 9;
     let mut first = Frame::udp(7, 53, b"abc");
@@ -55,7 +57,7 @@ pub(crate) fn shapes() -> Vec<Frame> {
     let mut padded = Frame::udp(68, 67, b"x");
     padded.bytes.extend([0; 17]);
     let tagged = [0x81, 0, 0x20, 7, 0x81, 0, 0, 0, 8, 0, 0x45];
-    let raw = |link: LinkType, at: usize, frame: &Frame| Frame::of(link.0, &frame.bytes[at..]);
+    let raw = |link: LinkType, at: usize, frame: &Frame| Frame::new(link.0, &frame.bytes[at..]);
     let udp = Frame::udp(53, 0, b"answer");
     let cooked = [&[0; 14][..], &udp.bytes[12..]].concat();
     let cooked2 = [&udp.bytes[12..14], &[0; 18], &udp.bytes[14..]].concat();
@@ -78,12 +80,12 @@ pub(crate) fn shapes() -> Vec<Frame> {
         Frame::ethernet(&tagged),
         Frame::ethernet(&[0, 3, 0x42, 0x42, 3]),
         raw(LinkType::RAW, 14, &udp),
-        Frame::of(LinkType::LINUX_SLL.0, &cooked),
-        Frame::of(LinkType::LINUX_SLL2.0, &cooked2),
-        Frame::of(LinkType::NULL.0, &loopback),
-        Frame::of(LinkType::PPP.0, &[&[0, 0x21][..], &udp.bytes[14..]].concat()),
-        Frame::of(abi::Marks::NO_LINK, b"no frame at all"),
-        Frame::of(9999, b"a link type that nobody knows"),
+        Frame::new(LinkType::LINUX_SLL.0, &cooked),
+        Frame::new(LinkType::LINUX_SLL2.0, &cooked2),
+        Frame::new(LinkType::NULL.0, &loopback),
+        Frame::new(LinkType::PPP.0, &[&[0, 0x21][..], &udp.bytes[14..]].concat()),
+        Frame::new(abi::Marks::NO_LINK, b"no frame at all"),
+        Frame::new(9999, b"a link type that nobody knows"),
         later,
         first,
         options,
@@ -94,7 +96,7 @@ pub(crate) fn shapes() -> Vec<Frame> {
 }
 
 /// Returns every frame truncated to every length; the length on the wire stays the same.
-pub(crate) fn truncated(frames: &[Frame]) -> Vec<Frame> {
+pub(crate) fn truncate_everywhere(frames: &[Frame]) -> Vec<Frame> {
     let cut = |frame: &Frame, length: usize| Frame {
         bytes: frame.bytes[..length].to_vec(),
         wire_length: Some(frame.bytes.len() as u32),
@@ -103,8 +105,8 @@ pub(crate) fn truncated(frames: &[Frame]) -> Vec<Frame> {
     frames.iter().flat_map(|frame| (0..frame.bytes.len()).map(|n| cut(frame, n))).collect()
 }
 
-/// Returns frames with some bits flipped, and frames of random bytes, on all link types.
-pub(crate) fn noise(frames: &[Frame], count: usize) -> Vec<Frame> {
+/// Returns frames with flipped bits and frames of random bytes, for all link types.
+pub(crate) fn noise_frames(frames: &[Frame], count: usize) -> Vec<Frame> {
     let mut random = Random::replayable();
     let links = [0, 1, 9, 12, 14, 50, 101, 108, 113, 228, 229, 276, 9999, abi::Marks::NO_LINK];
     let mut noise = Vec::new();
@@ -115,7 +117,7 @@ pub(crate) fn noise(frames: &[Frame], count: usize) -> Vec<Frame> {
             random.flip_bits(&mut frame.bytes, flips);
         } else {
             let length = random.within(0..300);
-            frame = Frame::of(*random.pick(&links), &random.bytes(length));
+            frame = Frame::new(*random.pick(&links), &random.bytes(length));
         }
         frame.time = random.below(1 << 40);
         noise.push(frame);
@@ -124,7 +126,7 @@ pub(crate) fn noise(frames: &[Frame], count: usize) -> Vec<Frame> {
 }
 
 /// Splits frames into batches of unequal sizes: full ones, short ones, single blocks.
-pub(crate) fn batches(frames: &[Frame]) -> impl Iterator<Item = &[Frame]> {
+pub(crate) fn uneven_batches(frames: &[Frame]) -> impl Iterator<Item = &[Frame]> {
     let (mut rest, mut size) = (frames, LANES);
     std::iter::from_fn(move || {
         let (batch, behind) = rest.split_at(size.min(rest.len()));

@@ -1,10 +1,10 @@
-//! Message descriptions that a chain of filters emits for a capture, and the checks of suricata's
-//! tests, which the descriptions must satisfy.
+//! Descriptions that a chain of filters emits for a capture, and the checks in suricata's tests
+//! that they must pass.
 
 #![allow(dead_code, reason = "each test uses its share")]
 
 use abi::Class;
-use filter::testing::{Arena, Node, Space, capture};
+use filter::testing::{Arena, Node, Space, read_capture};
 use filter::{Batch, Description, LANES};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,14 +27,14 @@ impl DescribedMessage {
     }
 
     /// Returns all values of a field.
-    pub(crate) fn all(&self, field: Field) -> Vec<&str> {
+    pub(crate) fn all_values(&self, field: Field) -> Vec<&str> {
         let values = self.fields.iter().filter(|(found, _)| *found == field);
         values.map(|(_, value)| value.as_str()).collect()
     }
 
     /// Returns the first value of a field, or an empty string.
-    pub(crate) fn text(&self, field: Field) -> &str {
-        self.all(field).first().copied().unwrap_or_default()
+    pub(crate) fn first_value(&self, field: Field) -> &str {
+        self.all_values(field).first().copied().unwrap_or_default()
     }
 }
 
@@ -68,7 +68,7 @@ impl FilterChain {
     /// Runs the chain over a capture, and returns the descriptions.
     pub(crate) fn describe(&mut self, path: &Path) -> &[DescribedMessage] {
         let bytes = fs::read(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
-        let frames = capture(&bytes);
+        let frames = read_capture(&bytes);
         let arena = Arena::new(16 * frames.len() + 1024);
         let mut space = Space::new(&arena);
         let mut now = 0;
@@ -105,7 +105,7 @@ impl FilterChain {
         let mut after = Vec::new();
         for mut batch in batches {
             if at > 0 {
-                batch.keep(batch.select(Class::answered));
+                batch.keep_lanes(batch.lanes_with_class(Class::answered));
             }
             after.extend(node.pass(batch, space, now));
         }
@@ -113,7 +113,7 @@ impl FilterChain {
     }
 }
 
-/// A check in a suricata test: how many events have these fields.
+/// A check in a suricata test: the number of events with these fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Check {
     /// Name of the suricata test.
@@ -127,7 +127,8 @@ pub(crate) struct Check {
 }
 
 /// Returns the checks of events of type `event` in all tests whose captures are present. Skips
-/// tests for versions other than 8, which has one event per DNS message.
+/// tests for versions of suricata other than 8, because only version 8 has one event per DNS
+/// message.
 pub(crate) fn checks(suricata: &Path, event: &str) -> Vec<Check> {
     let mut tests = Vec::new();
     find_tests(suricata, &mut tests);
@@ -180,8 +181,8 @@ fn checks_in(path: &Path, event: &str) -> Vec<Check> {
     checks
 }
 
-/// Returns the capture that a test names, or else the only capture in its directory. Returns `None`
-/// if there is no such file.
+/// Returns the capture named by a test, or else the only capture in the test's directory. Returns
+/// `None` if there is no such file.
 fn capture_of(directory: &Path, text: &str) -> Option<PathBuf> {
     let named = text.lines().find_map(|line| line.strip_prefix("pcap:"));
     if let Some(named) = named {

@@ -1,6 +1,6 @@
 //! Matching of a filter's arguments with its parameters.
 
-use filter::{Arguments, COMMON, Description, Mistake, Parameter, Type, Value};
+use filter::{Arguments, COMMON_PARAMETERS, Description, Mistake, Parameter, Type, Value};
 
 use crate::language::label::truncate_word;
 use crate::language::tree::{Argument, FilterTerm, Text};
@@ -49,7 +49,7 @@ pub(crate) fn parse_arguments<'a>(
             None => parameter.default.and_then(|text| parameter.parse(text).ok()),
         };
         // A common parameter that is set to its default `no` is the same as an unset one.
-        let plain = COMMON.iter().any(|common| common.name == parameter.name)
+        let plain = COMMON_PARAMETERS.iter().any(|common| common.name == parameter.name)
             && value == Some(Value::Flag(false));
         if let Some(value) = value.filter(|_| !plain) {
             arguments.set(parameter.name, value);
@@ -83,12 +83,12 @@ impl ArgumentTexts<'_> {
         severity: fn(Span, String) -> Diagnostic,
     ) -> Diagnostic {
         let mut texts = self.texts.iter().filter(|(known, _)| Some(*known) == mistake.parameter);
-        let place = match (texts.nth(mistake.which), &mistake.at) {
+        let place = match (texts.nth(mistake.value_index), &mistake.range) {
             (Some((_, text)), Some(at)) => span_within(text, at.start, at.end),
             (Some((_, text)), None) => text.span,
             (None, _) => self.node.name.span,
         };
-        let what = format!("`{}`: {}", self.entry.name, mistake.what);
+        let what = format!("`{}`: {}", self.entry.name, mistake.message);
         severity(place, what).hint(mistake.hint.unwrap_or_default())
     }
 }
@@ -156,7 +156,7 @@ impl<'a> ArgumentReader<'a> {
             Ok(value) => self.given.push((parameter, text, value)),
             Err(mistake) => {
                 let what =
-                    format!("`{}` of `{}`: {}", parameter.name, self.entry.name, mistake.what);
+                    format!("`{}` of `{}`: {}", parameter.name, self.entry.name, mistake.message);
                 let hint = mistake.hint.unwrap_or_default();
                 self.mistakes.push(Diagnostic::error(text.span, what).hint(hint));
                 // Prevents a second report that the parameter is missing.

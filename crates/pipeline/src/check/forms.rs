@@ -230,7 +230,7 @@ impl FormFlow<'_> {
                     let made_set = FormSet::from_predicate(|form| form == made);
                     let ends = matches!(filter.kind, FilterKind::Source | FilterKind::Sink);
                     if ends
-                        || self.registry.endpoint(filter).process
+                        || self.registry.endpoint(filter).is_program
                         || reached_forms.0 & made_set.0 != 0
                     {
                         continue;

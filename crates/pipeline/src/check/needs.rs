@@ -14,7 +14,8 @@ use filter::{Classes, FilterKind, OutputForm, UsableInput, ValueRange};
 pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (id, node) in graph.ids() {
-        let Some(used) = node.filter().filter(|used| !used.description.needs.usable.is_empty())
+        let Some(used) =
+            node.filter().filter(|used| !used.description.needs.usable_inputs.is_empty())
         else {
             continue;
         };
@@ -30,18 +31,18 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
         let what = format!("`{name}` can use none of its input");
         let hint = match search.last {
             Some((usable, _)) => usable.hint,
-            None => used.description.needs.usable.first().map_or("", |usable| usable.hint),
+            None => used.description.needs.usable_inputs.first().map_or("", |usable| usable.hint),
         };
         let why = match search.last {
             Some((usable, _)) if usable.on_request => format!(
                 "{}, and they are produced only if an arc selects them",
-                used.description.needs.otherwise
+                used.description.needs.required_input
             ),
             Some((usable, edge)) => {
-                let (label, giver) = (arc_label(graph, edge), usable.giver);
+                let (label, giver) = (arc_label(graph, edge), usable.upstream);
                 format!("`|{label}` passes none of it from `{giver}`")
             }
-            None => used.description.needs.otherwise.to_owned(),
+            None => used.description.needs.required_input.to_owned(),
         };
         found.push(Diagnostic::warning(node.span, what).why(why).hint(hint));
     }
@@ -53,7 +54,7 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
 pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
     for (id, node) in graph.ids() {
-        let both = node.filter().and_then(|used| used.description.needs.both_ways);
+        let both = node.filter().and_then(|used| used.description.needs.two_way_classes);
         if !both
             .is_some_and(|classes| graph.outputs(id).any(|edge| has_range_within(edge, classes)))
         {
@@ -108,8 +109,8 @@ impl<'g> UpstreamSearch<'g> {
             let unknown = matches!(self.graph.node(edge.from).step, Step::Unknown);
             return unknown || self.is_reachable(edge.from);
         };
-        let mut wanted = used.description.needs.usable.iter();
-        if let Some(usable) = wanted.find(|one| one.giver == giver.description.name) {
+        let mut wanted = used.description.needs.usable_inputs.iter();
+        if let Some(usable) = wanted.find(|one| one.upstream == giver.description.name) {
             let well = match usable.on_request {
                 true => self.is_requested(edge, usable.classes),
                 false => has_any_class(edge, usable.classes),
@@ -124,7 +125,7 @@ impl<'g> UpstreamSearch<'g> {
             // The output of programs and other sources is unknown.
             (FilterKind::Source, _) => true,
             _ if giver.is_process() => true,
-            (_, true) => used.description.needs.otherwise.is_empty(),
+            (_, true) => used.description.needs.required_input.is_empty(),
             (_, false) => self.is_reachable(edge.from),
         }
     }

@@ -138,7 +138,7 @@ fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
         let given = truncate_word(text);
         return Err(format!("`{given}` is neither auto nor a number from 1 to {WORKERS_MAX}"));
     }
-    option.parse(text).map_err(|mistake| mistake.what)
+    option.parse(text).map_err(|mistake| mistake.message)
 }
 
 /// Reports mistakes in options that name nodes of the graph.

@@ -179,7 +179,7 @@ fn check_operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
     let DraftStep::Filter(uses) = &node.step else { return };
     let (entry, kind) = (used.description, used.effect().kind);
     let is = match kind {
-        _ if used.endpoint.process => "runs in a process of its own",
+        _ if used.endpoint.is_program => "runs in a process of its own",
         FilterKind::Source => "is a source",
         FilterKind::Sink => "is a sink",
         FilterKind::Editing => "changes bytes",
@@ -228,7 +228,7 @@ fn check_ends(draft: &mut Draft<'_>) {
 /// read its input late (CONTRACT 17).
 fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
     let is_program = |node: &usize| {
-        draft.nodes[*node].entry.is_some_and(|entry| registry.endpoint(entry).process)
+        draft.nodes[*node].entry.is_some_and(|entry| registry.endpoint(entry).is_program)
     };
     let programs: Vec<usize> = (0..draft.nodes.len()).filter(is_program).collect();
     if let Some(beyond) = programs.get(PROGRAMS_MAX) {

@@ -29,7 +29,7 @@ pub(super) fn check_published(draft: &mut Draft<'_>, used: &[Option<Use>]) {
         };
         let twice =
             used.iter().take(index).flatten().any(|other| other.published_as() == Some(name));
-        if description.state.publishes.is_none() {
+        if description.state.published_columns.is_none() {
             draft.mistakes.push(refused(match description.state.scope {
                 StateScope::Nothing => "it keeps no state between blocks",
                 _ => "its state has no fields for publication",

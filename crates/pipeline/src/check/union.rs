@@ -29,7 +29,7 @@ impl SourceNumbers {
         request.pipelines.iter().for_each(|term| collect_unions(term, false, &mut nodes));
         for node in nodes {
             let Some(entry) = registry.find_source(&node.name.text) else { continue };
-            if registry.endpoint(entry).observes.is_none() {
+            if registry.endpoint(entry).observed_source.is_none() {
                 continue;
             }
             let none = Arguments::default();
@@ -237,7 +237,7 @@ fn overlap_error(
 ) -> Option<Diagnostic> {
     let observed = |id: NodeId| -> Option<ObservedSource> {
         let used = used[id.0].as_ref()?;
-        used.endpoint.observes.map(|observes| observes(&used.arguments))
+        used.endpoint.observed_source.map(|observes| observes(&used.arguments))
     };
     let (text_a, text_b) = (source_text(draft, a), source_text(draft, b));
     if a == b {

@@ -19,7 +19,7 @@ pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Ve
     let mut used = Vec::with_capacity(draft.nodes.len());
     let mut texts = Vec::with_capacity(draft.nodes.len());
     let none = Arguments::default().with_compiler(registry.compiler());
-    let none = none.with_keys(registry.keys()).with_names(registry.resolver());
+    let none = none.with_key_reader(registry.keys()).with_name_resolver(registry.resolver());
     for node in &draft.nodes {
         let DraftStep::Filter(uses) = &node.step else {
             used.push(None);

@@ -4,8 +4,8 @@ use super::table::{COLUMNS, wrap_text};
 use crate::check::OPTIONS;
 use crate::format::format_count;
 use filter::{
-    COMMON, Classes, Column, Description, EndpointFacts, FilterKind, Form, OutputForm, Parameter,
-    ReadDepth, StateScope, Type, ValueRange,
+    COMMON_PARAMETERS, Classes, Column, Description, EndpointFacts, FilterKind, Form, OutputForm,
+    Parameter, ReadDepth, StateScope, Type, ValueRange,
 };
 use std::fmt::Write as _;
 
@@ -67,7 +67,7 @@ pub const COMMON_TITLE: &str = "Parameters of every filter";
 /// Returns the parameters common to all filters, with their help texts.
 #[must_use]
 pub fn common_parameters() -> Vec<(&'static str, String)> {
-    describe_parameters(COMMON)
+    describe_parameters(COMMON_PARAMETERS)
 }
 
 /// Formats the help of a filter, source or sink for a terminal.
@@ -108,7 +108,9 @@ fn entry_facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static s
         facts.push(("classes", describe_classes(entry)));
         facts.push(("reads", describe_depth(entry.reads)));
         facts.push(("state", describe_memory(entry)));
-        facts.extend(entry.published().map(|(_, columns)| ("published", describe_state(&columns))));
+        facts.extend(
+            entry.published_state().map(|(_, columns)| ("published", describe_state(&columns))),
+        );
     }
     if !entry.reasons.is_empty() {
         facts.push(("reasons", entry.reasons.join(", ")));
@@ -236,7 +238,7 @@ fn describe_state(columns: &[Column]) -> String {
             "" => String::new(),
             unit => format!(", {unit}"),
         };
-        let name = match column.times {
+        let name = match column.value_count {
             1 => column.name.to_owned(),
             times => format!("{0}.0 to {0}.{1}", column.name, times - 1),
         };
@@ -278,7 +280,7 @@ fn describe_classes(entry: &Description) -> String {
     match entry.classes {
         Classes::Same => "unchanged".to_owned(),
         Classes::YesNo => "1 or none".to_owned(),
-        Classes::Number { what, range, names } => {
+        Classes::Number { meaning: what, range, names } => {
             let mut text = format!("{what}, {} to {}", range.low, range.high);
             let names: Vec<String> =
                 names.iter().map(|(name, value)| format!("{name} {value}")).collect();
@@ -319,10 +321,10 @@ fn describe_memory(entry: &Description) -> String {
 }
 
 fn describe_spaces(entry: &Description, endpoint: &EndpointFacts) -> String {
-    if endpoint.process {
+    if endpoint.is_program {
         return "a process of its own".to_owned();
     }
-    let own = match (endpoint.writes_files, endpoint.appends) {
+    let own = match (endpoint.writes_files, endpoint.only_appends) {
         (false, _) => "a thread",
         (true, None) => "a thread of its own",
         (true, Some(_)) => "a thread of its own, or the one that reads the kernel's ring",

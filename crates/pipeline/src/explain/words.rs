@@ -9,7 +9,7 @@ use crate::plan::{
     Delay, Latency, Machine, Plan, Policy, Program, Replicas, RingPlan, ThreadPlacement,
 };
 use crate::share::Share;
-use filter::sharing::Sharing;
+use filter::sharing::ShardKey;
 use filter::{FilterKind, ReadDepth, Side};
 use std::fmt::Write as _;
 
@@ -119,9 +119,9 @@ pub(super) fn describe_replicas(replicas: &Replicas, plan: &Plan, names: &[Strin
     let first = replica_space_names(plan, replicas).into_iter().next().unwrap_or_default();
     let stays = match replicas.sharing {
         None => "a batch goes to the least loaded replica",
-        Some(Sharing::Flow) => "a connection stays with its replica, both ways",
-        Some(Sharing::Addresses) => "packets between two addresses stay with one replica",
-        Some(Sharing::Session) => "a session stays with its replica",
+        Some(ShardKey::Flow) => "a connection stays with its replica, both ways",
+        Some(ShardKey::Addresses) => "packets between two addresses stay with one replica",
+        Some(ShardKey::Session) => "a session stays with its replica",
     };
     format!(
         "{}: {}; distributed in {first}: {stays}; merged in {} in input order; {} to and from each",
@@ -137,7 +137,7 @@ pub(super) fn describe_kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) ->
     let RingPlan { entries, signal_blocks, signal_ns, .. } = ring;
     let because = ring.reasons_text();
     let program = plan.programs.iter().find(|program| program.has_exit(edge));
-    if program.is_some_and(|program| program.attach.takes) {
+    if program.is_some_and(|program| program.attach.redirects) {
         return "the rings of sockets of AF_XDP, one for each queue: frames stay where the driver \
                 put them"
             .to_owned();
@@ -162,17 +162,17 @@ pub(super) fn describe_kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) ->
 /// Describes a program: its attachment, its size and its output.
 pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
     let attach = &program.attach;
-    let way = match (attach.own, attach.side) {
+    let way = match (attach.own_sockets, attach.side) {
         (true, _) => "exchanged by the user's own sockets",
         (false, Side::Received) => "received by",
         (false, Side::Sent) => "sent by",
     };
-    let what = match (attach.takes, attach.flows) {
+    let what = match (attach.redirects, attach.only_matching_flows) {
         (true, _) => "takes",
         (false, true) => "takes some of",
         (false, false) => "observes",
     };
-    let interface = match attach.own {
+    let interface = match attach.own_sockets {
         true => String::new(),
         false => format!(" {}", quoted_unless_word(attach.interface.as_bytes())),
     };
@@ -188,18 +188,18 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
         Some(quoted_unless_word(used.outlet()?.interface.as_bytes()))
     });
     let outlets: Vec<String> = outlets.collect();
-    let frames = if attach.takes { "frames leave" } else { "copies leave" };
+    let frames = if attach.redirects { "frames leave" } else { "copies leave" };
     let sent = match outlets.as_slice() {
         [] => String::new(),
         all => format!("; {frames} by {}", all.join(" and ")),
     };
-    let how = if attach.takes { "redirected to a socket" } else { "copied once" };
+    let how = if attach.redirects { "redirected to a socket" } else { "copied once" };
     let replicas = match program.exits.len() {
         0 => "nothing leaves it".to_owned(),
         1 => format!("what leaves it is {how}, over one edge"),
         n => format!("what leaves it is {how}, over {n} edges"),
     };
-    let why = match attach.flows {
+    let why = match attach.only_matching_flows {
         true => {
             "; it is attached at traffic control, where the frames that it leaves to the host \
              cost nothing more, and drops those that it took: at XDP every frame would have to be \
@@ -226,7 +226,8 @@ fn written_in_place(program: &Program, plan: &Plan) -> Option<String> {
         let sink = plan.graph.node(leaves.to);
         if program.has_exit(edge) {
             let used = sink.filter().filter(|_| sink.kind() == Some(FilterKind::Sink))?;
-            let appends = used.endpoint.appends.is_some_and(|appends| appends(&used.arguments));
+            let appends =
+                used.endpoint.only_appends.is_some_and(|appends| appends(&used.arguments));
             if appends {
                 written.get_or_insert_with(|| format!("`{}`", sink.name()));
             } else if used.effect().reads != ReadDepth::Nothing {
@@ -234,7 +235,7 @@ fn written_in_place(program: &Program, plan: &Plan) -> Option<String> {
             }
         }
     }
-    written.filter(|_| !program.attach.takes)
+    written.filter(|_| !program.attach.redirects)
 }
 
 /// Describes a filter that sources evaluate in the kernel, ahead of the process.

@@ -145,7 +145,7 @@ impl Use {
     /// none can; `None` for a source that no kernel program can replace.
     #[must_use]
     pub fn attach(&self) -> Option<Result<Attach, String>> {
-        self.endpoint.attaches.map(|attaches| attaches(&self.arguments))
+        self.endpoint.attach_point.map(|attaches| attaches(&self.arguments))
     }
 
     /// Returns the interface through which this sink sends frames; `None` for other sinks.
@@ -171,7 +171,8 @@ impl Use {
             };
             used.arguments.iter().filter(|(name, _)| fixed_arguments(name)).collect()
         }
-        self.description.is(other.description) && fixed_arguments(self) == fixed_arguments(other)
+        self.description.is_same_entry(other.description)
+            && fixed_arguments(self) == fixed_arguments(other)
     }
 
     /// Returns true if `other`, which is the same filter, has other values of writable arguments.
@@ -191,7 +192,7 @@ impl Use {
     /// filters.
     #[must_use]
     pub fn is_process(&self) -> bool {
-        self.endpoint.process || self.is_untrusted()
+        self.endpoint.is_program || self.is_untrusted()
     }
 }
 

@@ -222,7 +222,7 @@ impl Costs {
             return ns;
         }
         // The cost of the input is in the figures of its receipt.
-        if used.endpoint.attaches.is_some() {
+        if used.endpoint.attach_point.is_some() {
             return self.call;
         }
         let effect = used.effect();
@@ -322,7 +322,7 @@ impl Costs {
 pub(super) fn is_taken_from_host(graph: &Graph, id: NodeId) -> bool {
     let used = graph.node(id).filter();
     let attach = used.and_then(|used| used.attach()?.ok());
-    attach.is_some_and(|attach| attach.takes)
+    attach.is_some_and(|attach| attach.redirects)
 }
 
 /// Returns the filter's own estimate of the fraction of its blocks on an edge. Only `sample` has an

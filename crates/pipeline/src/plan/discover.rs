@@ -148,14 +148,16 @@ fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool
         let Some(used) = node.filter() else { return true };
         let facts = used.endpoint;
         match node.kind() {
-            Some(FilterKind::Source) => facts.attaches.is_some() && !is_taken_from_host(graph, id),
+            Some(FilterKind::Source) => {
+                facts.attach_point.is_some() && !is_taken_from_host(graph, id)
+            }
             Some(FilterKind::Sink) if facts.writes_files => {
-                facts.appends.is_some_and(|appends| appends(&used.arguments))
+                facts.only_appends.is_some_and(|appends| appends(&used.arguments))
             }
             Some(FilterKind::Sink) => {
                 facts.outlet.is_none() && used.effect().reads == ReadDepth::Nothing
             }
-            _ => !facts.process && !node.is_untrusted(),
+            _ => !facts.is_program && !node.is_untrusted(),
         }
     })
 }
@@ -245,7 +247,7 @@ fn space_verdict(
 fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     let own = machine.costs.thread_cost(graph, id);
     let used = graph.node(id).filter();
-    let attaches = used.is_some_and(|used| used.endpoint.attaches.is_some());
+    let attaches = used.is_some_and(|used| used.endpoint.attach_point.is_some());
     // If the kernel runs no programs, all receipts cost the same and can be omitted.
     if !attaches || !machine.kernel.is_open() {
         return own;

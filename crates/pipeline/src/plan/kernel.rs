@@ -44,7 +44,7 @@ pub(super) fn refusal_reason(
     let chain = route.iter().skip(1).filter_map(|id| graph.node(*id).filter());
     let chain: Vec<_> = chain.map(|used| (used.description, &used.arguments)).collect();
     let attach = route.first().and_then(|head| attachment(graph.node(*head)).ok())?;
-    if attach.takes && route.len() == 1 {
+    if attach.redirects && route.len() == 1 {
         return process_preference(graph, id, machine, refusals);
     }
     let (at, why) = check_chain(&chain, target(&attach, hardened)).err()?;
@@ -55,12 +55,12 @@ pub(super) fn refusal_reason(
 /// Returns the reason why no process can read a source, if only kernel programs receive its frames.
 pub(super) fn kernel_only_reason(node: &Node) -> Option<&'static str> {
     let attach = attachment(node).ok()?;
-    if attach.flows {
+    if attach.only_matching_flows {
         return Some(
             "only a program in the kernel takes some frames and leaves the others to the host",
         );
     }
-    attach.own.then_some(
+    attach.own_sockets.then_some(
         "only a program in the kernel sees what sockets exchange; root's daemon (`sudo streamline \
          daemon`) runs it for other users",
     )
@@ -92,7 +92,7 @@ fn route_from_source(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
     let route = upstream_chain(graph, id);
     let head = route.first().copied().unwrap_or(id);
     let node = graph.node(head);
-    let feeds = node.filter().is_some_and(|used| used.endpoint.attaches.is_some());
+    let feeds = node.filter().is_some_and(|used| used.endpoint.attach_point.is_some());
     if node.kind() != Some(FilterKind::Source) {
         return Err("no source in the kernel".to_owned());
     }
@@ -102,11 +102,11 @@ fn route_from_source(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
     let explain = |at: NodeId, why: String| if at == id { why } else { reason_upstream(graph, at) };
     let attach = attachment(node).map_err(|why| explain(head, why))?;
     for at in route.iter().skip(1) {
-        check_step(graph, *at, attach.takes).map_err(|why| explain(*at, why))?;
+        check_step(graph, *at, attach.redirects).map_err(|why| explain(*at, why))?;
         check_unpublished(graph.node(*at)).map_err(|why| explain(*at, why))?;
         check_sessions(graph, *at).map_err(|why| explain(*at, why))?;
         check_outlet(graph.node(*at), &attach).map_err(|why| explain(*at, why))?;
-        let is_last = is_exclusive(graph.node(*at), attach.takes);
+        let is_last = is_exclusive(graph.node(*at), attach.redirects);
         if is_last && !is_only_receiver(graph, &route, *at, &attach) {
             let why = "acts on a frame that other nodes also receive";
             return Err(explain(*at, why.to_owned()));
@@ -128,7 +128,7 @@ fn check_unpublished(node: &Node) -> Result<(), String> {
 /// not number sessions.
 fn check_sessions(graph: &Graph, id: NodeId) -> Result<(), String> {
     let used = graph.node(id).filter();
-    if !used.is_some_and(|used| used.description.state.numbers) {
+    if !used.is_some_and(|used| used.description.state.writes_session_numbers) {
         return Ok(());
     }
     match downstream(graph, id).into_iter().find(|id| may_read_session(graph.node(*id))) {
@@ -190,7 +190,7 @@ fn is_exclusive(node: &Node, takes: bool) -> bool {
 /// Rejects a sink that sends frames where a program at this attachment cannot.
 fn check_outlet(node: &Node, attach: &Attach) -> Result<(), String> {
     let Some(outlet) = node.filter().and_then(Use::outlet) else { return Ok(()) };
-    if attach.own {
+    if attach.own_sockets {
         return Err("packets of sockets have no link header for sending".to_owned());
     }
     if outlet.netns != attach.netns {

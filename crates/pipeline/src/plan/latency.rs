@@ -123,7 +123,7 @@ fn edge_delays(plan: &Plan, edge: usize) -> u64 {
 fn own_edge_delays(plan: &Plan, edge: usize) -> u64 {
     let program = plan.programs.iter().find(|program| program.has_exit(edge));
     // Frames taken from the host are in the memory of the process, which is woken immediately.
-    let doorbell = u64::from(program.is_some_and(|program| !program.attach.takes));
+    let doorbell = u64::from(program.is_some_and(|program| !program.attach.redirects));
     match plan.edges[edge] {
         PlannedEdge::Ring(_) => 1 + doorbell,
         PlannedEdge::Kernel(_) => doorbell,

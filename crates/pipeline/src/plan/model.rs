@@ -6,7 +6,7 @@ use super::pushdown::Pushdown;
 use super::ring::RingPlan;
 use crate::graph::{Edge, Graph, NodeId};
 use filter::Arguments;
-use filter::sharing::Sharing;
+use filter::sharing::ShardKey;
 use std::fmt;
 
 /// A placed graph.
@@ -223,7 +223,7 @@ pub struct Replicas {
     /// The space that merges the outputs.
     pub join: usize,
     /// The key whose blocks all go to one replica; `None` if blocks are distributed by load.
-    pub sharing: Option<Sharing>,
+    pub sharing: Option<ShardKey>,
     /// The parameters of each ring to or from a replica.
     pub ring: RingPlan,
     /// The expected gain, as text for the user.

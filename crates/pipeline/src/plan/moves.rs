@@ -128,7 +128,7 @@ pub fn may_enter_kernel(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     let stuck = |used: &Use| {
         let state = &used.description.state;
-        state.scope == StateScope::Private && state.kernel_start.is_none()
+        state.scope == StateScope::Private && state.twin_start_state.is_none()
     };
     node.kind() == Some(FilterKind::Statistics) || !node.filter().is_some_and(stuck)
 }

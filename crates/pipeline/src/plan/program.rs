@@ -85,7 +85,8 @@ pub(super) fn build_programs(
         let same = |program: &Program| {
             let first = program.sources.first().and_then(|first| graph.node(*first).filter());
             let both = first.zip(node.filter());
-            !attach.flows || both.is_some_and(|(one, other)| one.arguments == other.arguments)
+            !attach.only_matching_flows
+                || both.is_some_and(|(one, other)| one.arguments == other.arguments)
         };
         let known = programs.iter().position(|one| one.attach == attach && same(one));
         let at = known.unwrap_or_else(|| {
@@ -136,7 +137,7 @@ impl Program {
         let same = |step: &ProgramStep| {
             let first = step.nodes.first().and_then(|first| graph.node(*first).filter());
             let alike = first.zip(graph.node(id).filter()).is_some_and(|(one, other)| {
-                let same = one.description.is(other.description);
+                let same = one.description.is_same_entry(other.description);
                 // Sending a frame twice produces two frames.
                 same && one.arguments == other.arguments && one.endpoint.outlet.is_none()
             });

@@ -102,10 +102,10 @@ fn is_on_request(graph: &Graph, span: Span, filter: &Description, registry: &dyn
     let Some((node, _)) = node_at(graph, span) else { return true };
     let names = registry.names();
     let entries = names.iter().filter_map(|name| registry.find(name));
-    let usable = entries.flat_map(|entry| entry.needs.usable);
-    let usable = usable.filter(|usable| usable.on_request && usable.giver == filter.name);
+    let usable = entries.flat_map(|entry| entry.needs.usable_inputs);
+    let usable = usable.filter(|usable| usable.on_request && usable.upstream == filter.name);
     let made: Vec<ValueRange> =
-        usable.map(|usable| usable.classes).chain(filter.needs.both_ways).collect();
+        usable.map(|usable| usable.classes).chain(filter.needs.two_way_classes).collect();
     let names_one = |edge: &Edge| {
         let mut ranges = edge.classes.ranges().iter();
         ranges.any(|(low, high)| made.iter().any(|made| made.low <= *low && *high <= made.high))

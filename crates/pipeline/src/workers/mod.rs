@@ -17,7 +17,7 @@ pub use rewrite::worker_request;
 use crate::graph::{Graph, Node, NodeId, Step, Use, reachable};
 use crate::language::{Diagnostic, Span};
 use crate::names::is_path;
-use filter::sharing::Sharing;
+use filter::sharing::ShardKey;
 use filter::{FilterKind, Form, OutputForm, STATE, StateScope, WorkerRule};
 
 /// The name of the option.
@@ -70,7 +70,7 @@ struct Ineligible(String, String);
 fn check_node(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), Ineligible> {
     let instead = |why: String| Ineligible(why, WorkerRule::DEFAULT_HINT.to_owned());
     let description = used.description;
-    if let WorkerRule::Not(why, hint) = description.worker_rule(&used.arguments) {
+    if let WorkerRule::Differs(why, hint) = description.worker_rule(&used.arguments) {
         return Err(Ineligible(why.to_owned(), hint.to_owned()));
     }
     if used.arguments.get(STATE.name).is_some() {
@@ -85,7 +85,7 @@ fn check_node(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), 
     match description.kind {
         FilterKind::Source => check_source(graph, id, used, is_input()),
         FilterKind::Sink => check_sink(used),
-        _ if description.worker_rule(&used.arguments) == WorkerRule::Sums => Ok(()),
+        _ if description.worker_rule(&used.arguments) == WorkerRule::Summed => Ok(()),
         _ => match description.state.scope {
             StateScope::Nothing => Ok(()),
             StateScope::Private => {
@@ -108,7 +108,7 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
         let why = "its output has no addresses that identify sessions";
         return Err(Ineligible(why.to_owned(), WorkerRule::DEFAULT_HINT.to_owned()));
     }
-    if takes.is_some_and(|attach| attach.takes || attach.flows) {
+    if takes.is_some_and(|attach| attach.redirects || attach.only_matching_flows) {
         let why = "the first process that takes a packet deprives the others";
         let hint = "observe them (leave `take` out), or leave `--engines` out";
         return Err(Ineligible(why.to_owned(), hint.to_owned()));
@@ -153,10 +153,10 @@ fn check_sink(used: &Use) -> Result<(), Ineligible> {
 /// Checks that all blocks of each session of a filter go to one worker. Fails with the reason.
 fn check_sessions(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> {
     let sessions_of =
-        |id: &NodeId| graph.node(*id).filter().and_then(|used| used.description.state.sharing);
+        |id: &NodeId| graph.node(*id).filter().and_then(|used| used.description.state.session_key);
     let upstream = upstream_nodes(graph, id);
     let Some(description) = node.filter().map(|used| used.description) else { return Ok(()) };
-    if description.state.sharing.is_none() {
+    if description.state.session_key.is_none() {
         let alone = description.state.scope_without_session == StateScope::Nothing;
         return match alone || upstream.iter().any(|id| sessions_of(id).is_some()) {
             true => Ok(()),
@@ -189,10 +189,10 @@ fn upstream_nodes(graph: &Graph, id: NodeId) -> Vec<NodeId> {
 
 /// Returns the key by which blocks are distributed among worker processes.
 #[must_use]
-pub fn session_key(graph: &Graph) -> Sharing {
-    let keys = graph.ids().filter_map(|(_, node)| node.filter()?.description.state.sharing);
-    match keys.into_iter().any(|by| by == Sharing::Addresses) {
-        true => Sharing::Addresses,
-        false => Sharing::Flow,
+pub fn session_key(graph: &Graph) -> ShardKey {
+    let keys = graph.ids().filter_map(|(_, node)| node.filter()?.description.state.session_key);
+    match keys.into_iter().any(|by| by == ShardKey::Addresses) {
+        true => ShardKey::Addresses,
+        false => ShardKey::Flow,
     }
 }

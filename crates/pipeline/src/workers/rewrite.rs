@@ -7,7 +7,7 @@ use crate::edit::{
 use crate::graph::Graph;
 use crate::language::tree::{Pipeline, Term};
 use filter::WorkerRule;
-use filter::sharing::Sharing;
+use filter::sharing::ShardKey;
 
 /// Returns the request of the worker with this number, counted from 1, of `of` workers. Fails if
 /// the text of the graph cannot be edited.
@@ -15,8 +15,8 @@ pub fn worker_request(graph: &Graph, number: u32, of: u32) -> Result<String, Inv
     let mut request = parse_tree(&graph.text, "the request")?;
     request.options.retain(|option| option.key.text != WORKERS_OPTION);
     let by = match session_key(graph) {
-        Sharing::Addresses => "addresses",
-        Sharing::Flow | Sharing::Session => "flow",
+        ShardKey::Addresses => "addresses",
+        ShardKey::Flow | ShardKey::Session => "flow",
     };
     let share = parse_filter(&format!("shard {number} of={of} by={by}"))?;
     for head in graph.heads() {

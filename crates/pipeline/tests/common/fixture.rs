@@ -83,9 +83,9 @@ const CYCLIC: Description =
 fn build_cyclic(_: &Arguments) -> Result<Filter, Mistake> {
     Err(Mistake {
         parameter: None,
-        which: 0,
-        at: None,
-        what: "is never made".to_owned(),
+        value_index: 0,
+        range: None,
+        message: "is never made".to_owned(),
         hint: None,
     })
 }
@@ -126,12 +126,15 @@ impl Registry for PlannerRegistry {
 
 /// The facts about a sink_description that appends to one file.
 const APPENDS: EndpointFacts =
-    EndpointFacts { writes_files: true, appends: Some(|_| true), ..EndpointFacts::NONE };
+    EndpointFacts { writes_files: true, only_appends: Some(|_| true), ..EndpointFacts::NONE };
 
 /// The facts about the sources, sinks and programs of the registry.
 pub(crate) const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
-    ("rx", &EndpointFacts { takes_filter: true, attaches: Some(attach), ..EndpointFacts::NONE }),
-    ("exec", &EndpointFacts { process: true, ..EndpointFacts::NONE }),
+    (
+        "rx",
+        &EndpointFacts { takes_filter: true, attach_point: Some(attach), ..EndpointFacts::NONE },
+    ),
+    ("exec", &EndpointFacts { is_program: true, ..EndpointFacts::NONE }),
     ("pcap", &APPENDS),
 ];
 

@@ -24,7 +24,7 @@ const fn number_classes(
     range: ValueRange,
     names: &'static [(&'static str, u32)],
 ) -> Description {
-    let classes = Classes::Number { what, range, names };
+    let classes = Classes::Number { meaning: what, range, names };
     Description {
         classes,
         ..description(name, FilterKind::Classification, input_forms, OutputForm::Same)
@@ -57,7 +57,7 @@ const TX_SOURCE: Description = Description {
 
 fn observed_source(arguments: &Arguments, received: bool, sent: bool) -> ObservedSource {
     let interface = arguments.text("interface").map(str::to_owned);
-    ObservedSource::Frames { interface, netns: None, received, sent, own: false }
+    ObservedSource::Frames { interface, netns: None, received, sent, own_sockets: false }
 }
 const TX: Description = description(
     "tx",
@@ -105,7 +105,7 @@ const TCP: Description = Description {
 };
 const HTTP: Description = Description {
     classes: Classes::Number {
-        what: "the kind of message",
+        meaning: "the kind of message",
         range: class_range(1, 1999),
         names: &[("get", 1), ("post", 2)],
     },
@@ -161,7 +161,7 @@ fn compile(arguments: &Arguments) -> Result<Filter, Mistake> {
     let text = arguments.text("expression").unwrap_or_default();
     let mut mistake =
         Mistake::new("expression", "`nonsense` is no expression").hint("for instance `tcp`");
-    mistake.at = text.find("nonsense").map(|at| at..at + 8);
+    mistake.range = text.find("nonsense").map(|at| at..at + 8);
     Err(mistake)
 }
 
@@ -170,18 +170,20 @@ const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     (
         "rx",
         &EndpointFacts {
-            observes: Some(|arguments| observed_source(arguments, true, arguments.flag("both"))),
+            observed_source: Some(|arguments| {
+                observed_source(arguments, true, arguments.flag("both"))
+            }),
             ..EndpointFacts::NONE
         },
     ),
     (
         "tx",
         &EndpointFacts {
-            observes: Some(|arguments| observed_source(arguments, false, true)),
+            observed_source: Some(|arguments| observed_source(arguments, false, true)),
             ..EndpointFacts::NONE
         },
     ),
-    ("exec", &EndpointFacts { process: true, ..EndpointFacts::NONE }),
+    ("exec", &EndpointFacts { is_program: true, ..EndpointFacts::NONE }),
 ];
 
 /// The small registry. It calls `compile` only for expressions that contain `nonsense`.

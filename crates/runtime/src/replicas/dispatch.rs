@@ -8,7 +8,7 @@
 //!   sessions spread. (RSS++ migrates sessions later; here a session with private state stays.)
 
 use super::{ReplicaProgress, next_batch_id};
-use filter::sharing::Sharing;
+use filter::sharing::ShardKey;
 use filter::{Batch, LaneMask, lanes};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ const UNASSIGNED: u8 = u8::MAX;
 #[derive(Debug)]
 enum DispatchPolicy {
     Load,
-    Session { what: Sharing, table: Box<[u8]>, dispatched: Vec<u64> },
+    Session { what: ShardKey, table: Box<[u8]>, dispatched: Vec<u64> },
 }
 
 /// A dispatcher of batches to replicas.
@@ -44,7 +44,7 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// Creates a dispatcher by session, or by load if `sharing` is `None`. `here` is the index of
     /// the replica that runs in this space.
-    pub fn new(sharing: Option<Sharing>, progress: Arc<ReplicaProgress>, here: usize) -> Self {
+    pub fn new(sharing: Option<ShardKey>, progress: Arc<ReplicaProgress>, here: usize) -> Self {
         let copies = progress.copies();
         let by = match sharing {
             None => DispatchPolicy::Load,
@@ -125,14 +125,14 @@ fn least_loaded_replica(copies: usize, here: usize, mut load: impl FnMut(usize) 
 }
 
 fn dispatch_by_session(
-    what: Sharing,
+    what: ShardKey,
     table: &mut [u8],
     dispatched: &mut [u64],
     batch: &Batch<'_>,
 ) -> Vec<(usize, LaneMask)> {
     let mut masks = vec![0 as LaneMask; dispatched.len()];
     for l in lanes(batch.live()) {
-        let class = what.number(&batch.block(l)) as usize % table.len();
+        let class = what.hash(&batch.block(l)) as usize % table.len();
         let copy = match table[class] {
             UNASSIGNED => {
                 let idle = (0..dispatched.len()).min_by_key(|copy| dispatched[*copy]).unwrap_or(0);
@@ -170,7 +170,7 @@ mod tests {
             let arena = Arena::new(frames.len());
             let space = Space::new(&arena);
             let batch = space.batch(&frames);
-            let hands = dispatch_by_session(Sharing::Flow, &mut table, &mut dispatched, &batch);
+            let hands = dispatch_by_session(ShardKey::Flow, &mut table, &mut dispatched, &batch);
             let copy = |lane: usize| hands.iter().find(|(_, mask)| mask & 1 << lane != 0);
             (0..ports.len()).map(|lane| copy(lane).expect("somebody").0).collect::<Vec<_>>()
         };

@@ -171,7 +171,7 @@ impl Assembly {
             }
         }
         for (node, asked) in self.nodes.iter_mut().zip(asked) {
-            node.holds.track_fates(asked);
+            node.holds.set_fate_tracking(asked);
         }
         section_of
     }

@@ -41,7 +41,7 @@ impl PublishedState {
         arguments: &Arguments,
     ) -> Result<Option<Self>, name::Error> {
         let Some((name, (whose, columns))) =
-            arguments.text(STATE.name).zip(description.published())
+            arguments.text(STATE.name).zip(description.published_state())
         else {
             return Ok(None);
         };

@@ -50,7 +50,7 @@ impl Space {
         }
         let given = part.source.produce(&mut intake);
         self.graph.pass.in_place = intake.in_place;
-        let (edge, drained) = (intake.arc, intake.drained);
+        let (edge, drained) = (intake.arc, intake.is_drained);
         let came = room.columns.len();
         if let Some(age) = part.age.as_ref().filter(|_| came > 0) {
             age.measure_given(&room.columns, now);

@@ -40,7 +40,7 @@ impl Walk<'_, '_> {
             && let Some(state) = filter.state()
         {
             // State taken from a filter always fits it.
-            let back = state.put(moved, &mut node.holds);
+            let back = state.put_session(moved, &mut node.holds);
             debug_assert!(back.is_ok(), "{back:?}");
         }
         self.call_unprompted(at, true, rank);
@@ -99,8 +99,8 @@ impl Space {
         for node in self.graph.nodes.iter_mut().filter(|node| node.copied) {
             let Operator::Filter(Filter::Stream(filter)) = &mut node.operator else { continue };
             let Some(state) = filter.state() else { continue };
-            let keys = state.sessions().into_iter();
-            live.extend(keys.filter_map(|key| u32::try_from(state.number(key)).ok()));
+            let keys = state.session_keys().into_iter();
+            live.extend(keys.filter_map(|key| u32::try_from(state.session_number(key)).ok()));
         }
         self.graph.pass.births.retain_sessions(live.into_iter());
     }

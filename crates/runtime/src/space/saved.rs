@@ -76,8 +76,8 @@ impl Space {
         let node = &mut self.graph.nodes[at];
         let Operator::Filter(filter) = &mut node.operator else { return None };
         let Some(state) = filter.state() else { return Some(node.wake) };
-        for key in state.sessions() {
-            let Some(moved) = state.take(key, &mut node.holds) else { continue };
+        for key in state.session_keys() {
+            let Some(moved) = state.take_session(key, &mut node.holds) else { continue };
             let block = |(key, entry, _): &(u32, Entry, PinId)| SavedBlock {
                 key: *key,
                 entry: *entry,
@@ -86,7 +86,7 @@ impl Space {
             let lists = moved.held.iter().map(|list| list.iter().map(block).collect()).collect();
             let session = SavedSession { key, bytes: moved.bytes.clone(), lists };
             // State taken from a filter always fits it.
-            let back = state.put(moved, &mut node.holds);
+            let back = state.put_session(moved, &mut node.holds);
             debug_assert!(back.is_ok(), "{back:?}");
             put(session)?;
         }
@@ -114,7 +114,7 @@ impl Space {
                 held.push(blocks);
             }
             let moved = MovedSession { key: session.key, bytes: session.bytes.clone(), held };
-            state.put(moved, &mut node.holds).map_err(|mistake| mistake.to_string())?;
+            state.put_session(moved, &mut node.holds).map_err(|mistake| mistake.to_string())?;
         }
         let held = saved.held_amount();
         // The blocks come from another process, so they count as made here.
@@ -153,8 +153,8 @@ impl Space {
         node.wake = None;
         let Operator::Filter(filter) = &mut node.operator else { return };
         let Some(state) = filter.state() else { return };
-        for key in state.sessions() {
-            let moved = state.take(key, &mut node.holds);
+        for key in state.session_keys() {
+            let moved = state.take_session(key, &mut node.holds);
             let held = moved.into_iter().flat_map(|moved| moved.held).flatten();
             held.for_each(|(_, _, pin)| memory.unpin(pin));
         }

@@ -45,9 +45,9 @@ impl SelectedClasses {
     pub fn select(&self, batch: &Batch<'_>) -> LaneMask {
         match self {
             Self::All => batch.live(),
-            Self::Answered => batch.select(Class::answered),
-            Self::One(value) => batch.select(|c| c.0 == *value),
-            Self::Ranges(ranges) => batch.select(|c| ranges_contain(ranges, c.0)),
+            Self::Answered => batch.lanes_with_class(Class::answered),
+            Self::One(value) => batch.lanes_with_class(|c| c.0 == *value),
+            Self::Ranges(ranges) => batch.lanes_with_class(|c| ranges_contain(ranges, c.0)),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Sessions of the filters of a replica, ordered by their first blocks.
 
 use super::node::{Node, Operator};
-use filter::{Filter, MovedSession, PRIVATE};
+use filter::{Filter, MovedSession, PRIVATE_KEY};
 use std::collections::HashMap;
 
 /// Birth sequence numbers: for each session, the sequence number of its first block.
@@ -58,12 +58,12 @@ impl SessionEnds {
             return Self::default();
         };
         let Some(state) = filter.state() else { return Self::default() };
-        let keys = state.sessions().into_iter().filter(|key| *key != PRIVATE);
+        let keys = state.session_keys().into_iter().filter(|key| *key != PRIVATE_KEY);
         let mut ranked: Vec<(u32, u64)> =
-            keys.map(|key| (births.rank(state.number(key), end), key)).collect();
+            keys.map(|key| (births.rank(state.session_number(key), end), key)).collect();
         ranked.sort_unstable_by(|one, other| other.cmp(one));
         let taken = ranked.into_iter().filter_map(|(rank, key)| {
-            let moved = state.take(key, &mut node.holds)?;
+            let moved = state.take_session(key, &mut node.holds)?;
             Some((rank, moved))
         });
         Self { sessions: taken.collect() }

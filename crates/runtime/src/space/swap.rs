@@ -16,7 +16,7 @@ use super::node::{Node, Operator};
 use super::{INTAKE_GENERAL, ImportCounters, Input, Space};
 use crate::ledger::{DropReason, NodeName};
 use buffer::pool::Pool;
-use filter::{Amount, Arguments, Filter, Gateway, Mistake, MovedSession, PRIVATE};
+use filter::{Amount, Arguments, Filter, Gateway, Mistake, MovedSession, PRIVATE_KEY};
 use std::collections::HashMap;
 
 /// The new graph of a space.
@@ -66,9 +66,9 @@ impl Space {
         if let Some(Node { operator: Operator::Filter(filter), holds, .. }) = node
             && let Some(state) = filter.state()
         {
-            let moved = MovedSession { key: PRIVATE, bytes: bytes.to_vec(), held: Vec::new() };
+            let moved = MovedSession { key: PRIVATE_KEY, bytes: bytes.to_vec(), held: Vec::new() };
             // A layout mismatch is excluded by the tests of kernel implementations.
-            let put = state.put(moved, holds);
+            let put = state.put_session(moved, holds);
             debug_assert!(put.is_ok(), "{put:?}");
         }
     }
@@ -329,26 +329,28 @@ fn carry_counters(
 fn replace_filter(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
     let Operator::Filter(old) = &mut node.operator else { return Ok(()) };
     let holds = &mut node.holds;
-    let sessions = old.state().map(|state| state.sessions()).unwrap_or_default();
+    let sessions = old.state().map(|state| state.session_keys()).unwrap_or_default();
     for (done, key) in sessions.iter().enumerate() {
-        let Some(moved) = old.state().and_then(|state| state.take(*key, holds)) else { continue };
+        let Some(moved) = old.state().and_then(|state| state.take_session(*key, holds)) else {
+            continue;
+        };
         let copy = moved.clone();
         let put = match filter.state() {
-            Some(state) => state.put(moved, holds),
+            Some(state) => state.put_session(moved, holds),
             None => Err(Mistake {
                 parameter: None,
-                which: 0,
-                at: None,
-                what: "the new filter keeps no state".to_owned(),
+                value_index: 0,
+                range: None,
+                message: "the new filter keeps no state".to_owned(),
                 hint: None,
             }),
         };
         let Err(mistake) = put else { continue };
         if let Some(state) = old.state() {
-            let _ = state.put(copy, holds);
+            let _ = state.put_session(copy, holds);
             for key in &sessions[..done] {
-                let back = filter.state().and_then(|new| new.take(*key, holds));
-                back.into_iter().for_each(|back| drop(state.put(back, holds)));
+                let back = filter.state().and_then(|new| new.take_session(*key, holds));
+                back.into_iter().for_each(|back| drop(state.put_session(back, holds)));
             }
         }
         return Err(mistake);

@@ -43,7 +43,7 @@ impl Source for Numbers {
                 return Ok(SourceStatus::Wait { until: None, readable: false });
             };
             let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
-            intake.put(Entry::new(pointer, BlockMetadata::default(), Marks::bare(4)));
+            intake.put_entry(Entry::new(pointer, BlockMetadata::default(), Marks::bare(4)));
             self.given.add(4);
             self.next += 1;
         }
@@ -87,16 +87,16 @@ impl Classify for Multiple {
 struct HoldThree(HeldList);
 
 impl Stream for HoldThree {
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         cx.hold(&mut self.0, &block, block_number(&block));
         if self.0.len() > 3 {
-            cx.release(&mut self.0, |b| b);
+            cx.release_front(&mut self.0, |b| b);
         }
     }
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         while !self.0.is_empty() {
-            cx.release(&mut self.0, |b| b);
+            cx.release_front(&mut self.0, |b| b);
         }
     }
 }
@@ -223,7 +223,7 @@ fn join_keeps_input_order_at_every_batch_size() {
 struct Triple;
 
 impl Stream for Triple {
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         cx.pass(block);
         cx.emit_created(block);
         cx.emit_created(block);
@@ -406,14 +406,14 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
 struct Delay(HeldList);
 
 impl Stream for Delay {
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         cx.hold(&mut self.0, &block, block_number(&block));
         cx.wake_at(cx.now + 1_000_000);
     }
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         while !self.0.is_empty() {
-            cx.release(&mut self.0, |b| b);
+            cx.release_front(&mut self.0, |b| b);
         }
     }
 }

@@ -137,10 +137,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         let came = batch.amount(batch.live());
         self.nodes[at].taken[0] += came;
         if matches!(self.run(at, batch), RunResult::Ended) {
-            batch.keep(0);
+            batch.keep_lanes(0);
             return;
         }
-        let answered = batch.answered();
+        let answered = batch.answered_lanes();
         let yes = batch.amount(answered);
         let flow = &mut self.nodes[at].flow;
         flow.routed += yes;
@@ -189,7 +189,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             return self.walk_released(section, ran);
         }
         let copied = self.nodes[at].copied;
-        for mut batch in output.take() {
+        for mut batch in output.take_batches() {
             if copied {
                 batch.number_all(order);
             }
@@ -271,7 +271,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     fn route_all(&mut self, at: NodeId, mut output: Output<'a>, hops: u8) {
-        for mut made in output.take() {
+        for mut made in output.take_batches() {
             self.route(at, &mut made, hops);
         }
     }
@@ -333,7 +333,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 }
                 let mut cx = StreamContext::new(now, counts, holds, memory, &mut output, wake);
                 let ran = catch_unwind(AssertUnwindSafe(|| f.process(batch, &mut cx)));
-                self.pass.births.add(output.sessions_begun());
+                self.pass.births.add(output.take_session_log());
                 match ran {
                     Ok(()) if output.is_empty() && batch.live() == 0 => return RunResult::Ended,
                     Ok(()) if output.is_empty() => return RunResult::Unchanged,

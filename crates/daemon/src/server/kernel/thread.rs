@@ -354,19 +354,22 @@ impl KernelThread {
         // A user's own sockets need no grant; but only root's names for namespaces are trusted, not
         // paths.
         let is_named = attach.netns.as_ref().is_none_or(|name| !name.contains('/'));
-        if attach.own && !is_named {
+        if attach.own_sockets && !is_named {
             let why =
                 "through the daemon a namespace is named as `ip netns list` does, not by a path";
             return Err((needs.source, why.to_owned()));
         }
-        if !attach.own && !self.policy.may_observe(who, &attach.interface, attach.netns.as_deref())
+        if !attach.own_sockets
+            && !self.policy.may_observe(who, &attach.interface, attach.netns.as_deref())
         {
             return Err((
                 needs.source,
                 words.interface_denied(&attach.interface, attach.netns.as_deref()),
             ));
         }
-        if attach.flows && !self.policy.may_take(who, &attach.interface, attach.netns.as_deref()) {
+        if attach.only_matching_flows
+            && !self.policy.may_take(who, &attach.interface, attach.netns.as_deref())
+        {
             let why = words.taking_denied(&attach.interface, attach.netns.as_deref());
             return Err((needs.source, why));
         }
@@ -452,7 +455,7 @@ const FOREIGN_NAMESPACE: &str = "the daemon is in another network namespace, wit
 
 /// Formats an attach point for display. Programs at sockets are identified by their user.
 fn attach_point(attach: &Watched, user: u32) -> AttachPoint {
-    if attach.own {
+    if attach.own_sockets {
         return (format!("sockets of {user}"), attach.netns.clone(), "both");
     }
     let side = match attach.side {

@@ -1,8 +1,8 @@
 //! The output directory of a file set. It is created if it is missing, and stays open.
 //!
-//! Every file is new, is created relative to the open directory without following links, and has a
-//! generated name of digits, letters, dots, dashes and underscores. Existing files are never
-//! overwritten, because numbering continues after the largest number in the directory.
+//! Files are created relative to the open directory, without following links. Their names are
+//! generated from digits, letters, dots, dashes and underscores. Existing files are never
+//! overwritten, because the numbering continues after the largest number in the directory.
 
 use crate::Failure;
 use crate::failure::io_failure;
@@ -20,7 +20,7 @@ use sys::steps::Resource;
 
 /// Name of the index file.
 pub(crate) const INDEX_NAME: &str = "index.jsonl";
-/// Maximum number of file names to try if other processes create files at the same time.
+/// Maximum number of file names that are tried if other processes create files at the same time.
 const NAME_ATTEMPTS_MAX: u32 = 1000;
 
 /// An open directory.
@@ -29,19 +29,20 @@ pub(super) struct Directory {
     fd: OwnedFd,
     path: String,
     /// Number of the next file.
-    next: u64,
+    next_number: u64,
     /// Mode of new files before the umask.
     mode: u32,
 }
 
-/// Device and inode number of a file, used to detect that another file has taken its name.
+/// Device and inode number of a file. Used to detect that another file has taken the name of the
+/// file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Identity {
+pub(super) struct FileIdentity {
     device: u64,
     inode: u64,
 }
 
-impl Identity {
+impl FileIdentity {
     /// Returns the identity of an open file.
     pub(super) fn of_file(file: &File) -> io::Result<Self> {
         let meta = file.metadata()?;
@@ -58,7 +59,7 @@ impl Directory {
     ) -> Result<(Self, File), Failure> {
         let refused = |error: sys::Error| io_failure("make", path, &error.into());
         steps.announce(Resource::File, path).map_err(refused)?;
-        let mode = readers.mode_at(Path::new(path), 0o777);
+        let mode = readers.file_mode_at(Path::new(path), 0o777);
         let made = match fs::DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
@@ -98,8 +99,8 @@ impl Directory {
             }
         })?;
         let next = first_free_number(path).map_err(|error| io_failure("read", path, &error))?;
-        let mode = readers.mode(Path::new(path), 0o666);
-        let directory = Self { fd, path: path.to_owned(), next, mode };
+        let mode = readers.file_mode(Path::new(path), 0o666);
+        let directory = Self { fd, path: path.to_owned(), next_number: next, mode };
         let cannot = |error: io::Error| io_failure("open", &directory.target(INDEX_NAME), &error);
         steps.announce(Resource::File, INDEX_NAME).map_err(|error| cannot(error.into()))?;
         let index = match directory
@@ -118,16 +119,16 @@ impl Directory {
         Ok((directory, index))
     }
 
-    /// Creates the next file. Its name is its number, followed by `about` and `suffix`.
+    /// Creates the next file. Its name consists of its number, `about` and `suffix`.
     pub(super) fn create(&mut self, about: &str, suffix: &str) -> io::Result<(File, String)> {
         for _ in 0..NAME_ATTEMPTS_MAX {
-            let name = format!("{:06}{}{suffix}", self.next, sanitize(about));
+            let name = format!("{:06}{}{suffix}", self.next_number, sanitize(about));
             let created = self.open_regular(&name, OpenRegular::append().create_new(self.mode));
             match created {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next += 1,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next_number += 1,
                 created => {
                     let file = created?;
-                    self.next += 1;
+                    self.next_number += 1;
                     return Ok((file, name));
                 }
             }
@@ -135,10 +136,10 @@ impl Directory {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Reopens a file that this value created. Fails if the file has been replaced.
-    pub(super) fn reopen(&self, name: &str, identity: Identity) -> io::Result<File> {
+    /// Reopens a file that this value has created. Fails if another file has taken its name.
+    pub(super) fn reopen(&self, name: &str, identity: FileIdentity) -> io::Result<File> {
         let file = self.open_regular(name, OpenRegular::append())?;
-        if Identity::of_file(&file)? != identity {
+        if FileIdentity::of_file(&file)? != identity {
             return Err(io::Error::other("another process has replaced it"));
         }
         Ok(file)
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(directory.create("", "").unwrap().1, "000002");
         // The descriptor stays open, so that the inode number is not reused.
         let (file, name) = directory.create("", "").unwrap();
-        let identity = Identity::of_file(&file).unwrap();
+        let identity = FileIdentity::of_file(&file).unwrap();
         directory.reopen(&name, identity).unwrap().write_all(b"more").unwrap();
         fs::remove_file(dir.path("out/000003")).unwrap();
         link("out/000003").unwrap();

@@ -4,7 +4,7 @@ use super::FilePolicy;
 use super::output_file::OutputFile;
 use crate::Failure;
 use crate::clock::Rfc3339;
-use crate::sink::class_names::Names;
+use crate::sink::class_names::ClassNames;
 use crate::sink::json::VERSION;
 use crate::sink::object::{add_member, write_line};
 use crate::sink::out::Out;
@@ -23,7 +23,7 @@ pub(super) struct Index(Out);
 /// `json`.
 struct IndexLine<'a> {
     file: &'a OutputFile,
-    names: &'a Names,
+    names: &'a ClassNames,
     policy: &'a FilePolicy,
 }
 
@@ -31,8 +31,9 @@ impl Serialize for IndexLine<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { file, names, policy } = self;
         let disk = file.disk.as_ref();
-        let unfilled = if policy.fills && disk.is_some() { file.missing - file.filled } else { 0 };
-        let messages = if policy.single { 0 } else { file.messages };
+        let unfilled =
+            if policy.fills_holes && disk.is_some() { file.missing - file.filled } else { 0 };
+        let messages = if policy.has_single_message { 0 } else { file.messages };
         let counted = |count: u64| (count > 0).then_some(count);
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("version", &VERSION)?;
@@ -43,7 +44,7 @@ impl Serialize for IndexLine<'_> {
         map.serialize_entry("bytes", &file.bytes)?;
         add_member(&mut map, "missing", counted(file.missing))?;
         add_member(&mut map, "unfilled", counted(unfilled))?;
-        map.serialize_entry("complete", &file.is_complete(policy.begun))?;
+        map.serialize_entry("complete", &file.is_complete(policy.needs_beginning))?;
         let digest = disk.and_then(|disk| disk.digest.clone());
         add_member(&mut map, "sha256", digest.map(|digest| format_hex(&digest.finalize())))?;
         add_member(&mut map, "messages", counted(messages))?;
@@ -53,7 +54,7 @@ impl Serialize for IndexLine<'_> {
         add_member(&mut map, "class", names.class_value(file.class))?;
         add_member(&mut map, "class_name", names.class_name(file.class))?;
         file.ends.write(&mut map)?;
-        if let Some(record) = file.description().filter(|_| policy.single) {
+        if let Some(record) = file.description().filter(|_| policy.has_single_message) {
             record.write_fields(&mut map)?;
         }
         map.end()
@@ -75,7 +76,7 @@ impl Index {
     pub(super) fn append(
         &mut self,
         file: &OutputFile,
-        names: &Names,
+        names: &ClassNames,
         policy: &FilePolicy,
     ) -> Result<(), Failure> {
         write_line(&mut self.0, &IndexLine { file, names, policy })?;

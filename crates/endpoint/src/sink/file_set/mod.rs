@@ -1,19 +1,19 @@
 //! A set of output files in one directory, with the state of unfinished files. `files` and `pcap`
 //! use it.
 //!
-//! A file is created when its first byte arrives; if no byte arrives, it only has a line in the
-//! index. The number of open files is bounded: the least recently used file is closed, and reopened
-//! for appending when needed. The number of unfinished files is bounded too. Files are not
-//! synchronized to disk, because there may be many short ones.
+//! A file is created when its first byte arrives. If no byte arrives, the file is listed in the
+//! index only. The number of open files is limited: the least recently used file is closed, and
+//! reopened for appending when needed. The number of unfinished files is limited too. Files are not
+//! synchronized to disk, because there may be many short files.
 
 mod directory;
 mod index;
 mod output_file;
 
-use super::class_names::Names;
+use super::class_names::ClassNames;
 use crate::failure::io_failure;
 use crate::{Failure, Opening};
-use directory::{Directory, Identity};
+use directory::{Directory, FileIdentity};
 use filter::{Parameter, Report, Type};
 use index::Index;
 use output_file::DiskFile;
@@ -24,14 +24,14 @@ use std::fs::File;
 use std::io::{self, Write};
 
 pub(crate) use directory::INDEX_NAME;
-pub(crate) use output_file::{Key, OutputFile};
+pub(crate) use output_file::{FileKey, OutputFile};
 
 /// Maximum number of missing bytes that are written as zeros to one file. The limit keeps peers
 /// with forged sequence numbers from creating huge files.
 pub(crate) const FILL_MAX: u64 = 16 << 20;
 
-/// Maximum memory for the descriptions of messages, in bytes. Peers determine the lengths of
-/// descriptions, so a limit is needed.
+/// Maximum memory for the descriptions of messages, in bytes. A limit is needed because peers
+/// determine the lengths of descriptions.
 const RECORDS_MAX: usize = 64 << 20;
 
 /// The parameter for the maximum number of open files.
@@ -56,14 +56,14 @@ pub(crate) struct FilePolicy {
     /// Suffix of file names.
     pub(crate) suffix: &'static str,
     /// True if the index contains digests.
-    pub(crate) digests: bool,
-    /// True if each file contains one message. The index then contains the description of that
+    pub(crate) has_digests: bool,
+    /// True if each file contains one message. The index then contains the description of the
     /// message.
-    pub(crate) single: bool,
+    pub(crate) has_single_message: bool,
     /// True if a file is complete only if the start of its stream was observed.
-    pub(crate) begun: bool,
-    /// True if missing bytes are written as zeros.
-    pub(crate) fills: bool,
+    pub(crate) needs_beginning: bool,
+    /// True if missing bytes are written to the file as zeros.
+    pub(crate) fills_holes: bool,
 }
 
 /// A directory with its unfinished files.
@@ -71,22 +71,22 @@ pub(crate) struct FilePolicy {
 pub(crate) struct FileSet {
     directory: Directory,
     index: Index,
-    names: Names,
+    names: ClassNames,
     policy: FilePolicy,
     open_max: usize,
     known_max: usize,
-    files: HashMap<Key, OutputFile>,
+    files: HashMap<FileKey, OutputFile>,
     /// Memory used by descriptions, in bytes.
-    records: usize,
-    /// Keys of the unfinished files, by the logical time of their last use.
-    by_use: BTreeMap<u64, Key>,
-    open_by_use: BTreeMap<u64, Key>,
+    description_bytes: usize,
+    /// Keys of the unfinished files, sorted by the logical time of last use.
+    by_use: BTreeMap<u64, FileKey>,
+    open_by_use: BTreeMap<u64, FileKey>,
     uses: u64,
     made: u64,
 }
 
 impl Drop for FileSet {
-    /// Writes the index, even if the sink has failed.
+    /// Writes the buffered index, even if the sink has failed.
     fn drop(&mut self) {
         let _ = self.finish_all();
     }
@@ -103,12 +103,12 @@ impl FileSet {
         Ok(Self {
             index: Index::new(index, directory.target(INDEX_NAME)),
             directory,
-            names: Names::new(opening),
+            names: ClassNames::new(opening),
             policy,
-            open_max: opening.arguments.count(OPEN_PARAMETER.name),
-            known_max: opening.arguments.count(SESSIONS_PARAMETER.name),
+            open_max: opening.arguments.usize_number(OPEN_PARAMETER.name),
+            known_max: opening.arguments.usize_number(SESSIONS_PARAMETER.name),
             files: HashMap::new(),
-            records: 0,
+            description_bytes: 0,
             by_use: BTreeMap::new(),
             open_by_use: BTreeMap::new(),
             uses: 0,
@@ -129,36 +129,36 @@ impl FileSet {
     /// Returns a report with these rows and the number of files.
     pub(crate) fn report(&self, rows: Report) -> Report {
         let done = format!("written to {}", self.target().trim_end_matches('/'));
-        let mut report = rows.put(self.made, "file", done);
+        let mut report = rows.with_delivered(self.made, "file", done);
         report.remarks.extend_from_slice(self.index.remarks());
         report
     }
 
-    /// Takes the file with this key out of the set, so that it can be modified; [`Self::put_back`]
-    /// returns it.
-    pub(crate) fn take_out(&mut self, key: Key) -> Option<OutputFile> {
+    /// Removes the file with this key from the set, so that the caller can modify it.
+    /// [`Self::put_back`] returns the file to the set.
+    pub(crate) fn take_out(&mut self, key: FileKey) -> Option<OutputFile> {
         let file = self.files.remove(&key)?;
-        self.records -= file.record.len();
-        self.by_use.remove(&file.used);
-        self.open_by_use.remove(&file.used);
+        self.description_bytes -= file.record.len();
+        self.by_use.remove(&file.last_use);
+        self.open_by_use.remove(&file.last_use);
         Some(file)
     }
 
     /// Puts a new or modified file into the set, as the most recently used file.
-    pub(crate) fn put_back(&mut self, key: Key, mut file: OutputFile) {
+    pub(crate) fn put_back(&mut self, key: FileKey, mut file: OutputFile) {
         self.uses += 1;
-        file.used = self.uses;
-        self.by_use.insert(file.used, key);
+        file.last_use = self.uses;
+        self.by_use.insert(file.last_use, key);
         if file.disk.as_ref().is_some_and(|disk| disk.open.is_some()) {
-            self.open_by_use.insert(file.used, key);
+            self.open_by_use.insert(file.last_use, key);
         }
-        self.records += file.record.len();
+        self.description_bytes += file.record.len();
         self.files.insert(key, file);
     }
 
     /// Finishes the least recently used files until there is room for one more unfinished file.
     pub(crate) fn make_room(&mut self) -> Result<(), Failure> {
-        while self.files.len() >= self.known_max || self.records > RECORDS_MAX {
+        while self.files.len() >= self.known_max || self.description_bytes > RECORDS_MAX {
             let Some((_, key)) = self.by_use.first_key_value() else { return Ok(()) };
             self.finish_by_key(*key)?;
         }
@@ -177,12 +177,16 @@ impl FileSet {
         if file.disk.is_none() {
             file.disk = Some(self.create_file(&file.name_details())?);
         }
-        self.append_owed(file, bytes)
+        self.append_after_pending_zeros(file, bytes)
     }
 
     /// Appends the zeros that have not been written yet, then these bytes. Does nothing if the file
     /// does not exist.
-    fn append_owed(&mut self, file: &mut OutputFile, bytes: &[u8]) -> Result<(), Failure> {
+    fn append_after_pending_zeros(
+        &mut self,
+        file: &mut OutputFile,
+        bytes: &[u8],
+    ) -> Result<(), Failure> {
         let Some(mut disk) = file.disk.take() else { return Ok(()) };
         let outcome = self.append(&mut disk, file.owed, bytes);
         if outcome.is_ok() {
@@ -192,9 +196,9 @@ impl FileSet {
         outcome
     }
 
-    /// Records `length` missing bytes. If the policy fills holes with zeros, they are filled up to
-    /// the first hole that would make the file exceed [`FILL_MAX`]. Call this before
-    /// [`OutputFile::note_block`].
+    /// Records `length` missing bytes. If the policy fills holes with zeros, holes are filled up to
+    /// the first hole that would make the file exceed [`FILL_MAX`]. The caller must call this
+    /// before [`OutputFile::note_block`].
     pub(crate) fn add_missing_bytes(
         &mut self,
         file: &mut OutputFile,
@@ -202,15 +206,15 @@ impl FileSet {
     ) -> Result<(), Failure> {
         let stands = file.filled + file.owed;
         let in_place = file.missing == stands && stands + length <= FILL_MAX;
-        if !self.policy.fills || length == 0 || !in_place {
+        if !self.policy.fills_holes || length == 0 || !in_place {
             return Ok(());
         }
         file.owed += length;
-        self.append_owed(file, &[])
+        self.append_after_pending_zeros(file, &[])
     }
 
     /// Finishes the file with this key, if there is one.
-    pub(crate) fn finish_by_key(&mut self, key: Key) -> Result<(), Failure> {
+    pub(crate) fn finish_by_key(&mut self, key: FileKey) -> Result<(), Failure> {
         match self.take_out(key) {
             Some(file) => self.finish_file(&file),
             None => Ok(()),
@@ -240,10 +244,10 @@ impl FileSet {
         let (file, name) = self
             .open_with_room(|directory| directory.create(about, suffix))
             .map_err(|error| io_failure("make a file in", &self.target(), &error))?;
-        let identity = Identity::of_file(&file)
+        let identity = FileIdentity::of_file(&file)
             .map_err(|error| io_failure("look at", &self.directory.target(&name), &error))?;
         self.made += 1;
-        let digest = self.policy.digests.then(Sha256::default);
+        let digest = self.policy.has_digests.then(Sha256::default);
         Ok(DiskFile { name, identity, open: Some(file), size: 0, digest })
     }
 

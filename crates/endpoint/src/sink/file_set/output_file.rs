@@ -1,6 +1,6 @@
-//! An unfinished file of a file set, with its key and its data for the index.
+//! An unfinished file of a file set, with its key and the data for its line in the index.
 
-use super::directory::Identity;
+use super::directory::FileIdentity;
 use crate::sink::headers::Headers;
 use crate::sink::json::EndpointFields;
 use crate::sink::json::direction_word;
@@ -16,13 +16,13 @@ use wire::record::Field;
 
 /// The key that identifies the file to which a block belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Key {
+pub(crate) enum FileKey {
     /// A session. `backward` is false if both directions share a file.
     Session { number: u32, backward: bool },
     /// A flow, used if no filter has assigned sessions.
     Flow(Flow),
-    /// All blocks that have neither a session nor a flow.
-    Rest,
+    /// All blocks without a session and without a flow.
+    Unassigned,
 }
 
 /// An unfinished output file.
@@ -30,8 +30,8 @@ pub(crate) enum Key {
 pub(crate) struct OutputFile {
     /// The file on disk; `None` until the first byte has been written.
     pub(super) disk: Option<DiskFile>,
-    /// Logical time of last use; the logical clock counts uses of all files.
-    pub(super) used: u64,
+    /// Logical time of last use. The logical clock counts the uses of all files.
+    pub(super) last_use: u64,
     /// State of each direction, forward first.
     directions: [DirectionState; 2],
     pub(super) first: Time,
@@ -40,7 +40,8 @@ pub(crate) struct OutputFile {
     /// Number of received bytes.
     pub(super) bytes: u64,
     pub(super) missing: u64,
-    /// Number of missing bytes written as zeros so far, and number still to be written.
+    /// Number of missing bytes that have been written as zeros, and number of missing bytes that
+    /// have yet to be written.
     pub(super) filled: u64,
     pub(super) owed: u64,
     pub(super) origin: u16,
@@ -60,7 +61,7 @@ pub(crate) struct OutputFile {
 /// A file on disk.
 pub(super) struct DiskFile {
     pub(super) name: String,
-    pub(super) identity: Identity,
+    pub(super) identity: FileIdentity,
     /// The open descriptor; `None` while the file is closed to limit the number of open files.
     pub(super) open: Option<File>,
     /// Size in bytes.
@@ -76,7 +77,7 @@ impl fmt::Debug for DiskFile {
 }
 
 impl DiskFile {
-    /// Accounts for bytes appended to the file.
+    /// Updates the size and the digest after bytes were appended to the file.
     pub(super) fn note_appended(&mut self, bytes: &[u8]) {
         self.size += bytes.len() as u64;
         if let Some(digest) = &mut self.digest {
@@ -91,7 +92,7 @@ struct DirectionState {
     begun: bool,
     ended: bool,
     /// True if the direction ended because its session was aborted.
-    broken: bool,
+    is_broken: bool,
 }
 
 impl OutputFile {
@@ -127,7 +128,7 @@ impl OutputFile {
         self.missing += u64::from(block.length()).saturating_sub(here);
     }
 
-    /// Copies addresses and ports from the headers of the block, unless an earlier frame has
+    /// Copies addresses and ports from the headers of the block, unless an earlier block has
     /// supplied them.
     pub(crate) fn take_addresses(&mut self, block: &Block<'_>) {
         if self.flow.is_none()
@@ -153,7 +154,7 @@ impl OutputFile {
         let broken = block.context.flags.has(Flags::END_MASK);
         let direction = self.direction_state(block);
         direction.ended = true;
-        direction.broken |= broken;
+        direction.is_broken |= broken;
     }
 
     /// Returns true if the file has received a description but no other block.
@@ -170,7 +171,8 @@ impl OutputFile {
     /// the beginning of each direction must also have been observed.
     pub(super) fn is_complete(&self, begun: bool) -> bool {
         let whole = |direction: &DirectionState| {
-            !direction.came || direction.ended && !direction.broken && (direction.begun || !begun)
+            !direction.came
+                || direction.ended && !direction.is_broken && (direction.begun || !begun)
         };
         let cut = self.messages == 1
             && self
@@ -181,7 +183,7 @@ impl OutputFile {
 
     /// Returns the description of the first message.
     pub(super) fn description(&self) -> Option<MessageRecord<'_>> {
-        MessageRecord::read(&self.record)
+        MessageRecord::parse(&self.record)
     }
 
     /// Returns the part of the file name that contains addresses and ports; empty if they are

@@ -3,11 +3,12 @@
 //! The directory contains files with names such as `000001-10.0.0.1.1234-10.0.0.2.80`, and
 //! `index.jsonl` with one JSON object per finished file (`file_set`).
 //!
-//! Lost bytes become zeros, as in tcpflow and Zeek, so that later data stays at its offset in the
-//! stream; `holes=skip` omits them. The index counts them in either case.
+//! Lost bytes are replaced by zeros, as in tcpflow and Zeek, so that the position of later data in
+//! the file is its offset in the stream. With `holes=skip`, lost bytes are omitted. The index
+//! counts lost bytes in either case.
 
 use super::file_set::{
-    FILL_MAX, FilePolicy, FileSet, Key, OPEN_PARAMETER, OutputFile, SESSIONS_PARAMETER,
+    FILL_MAX, FileKey, FilePolicy, FileSet, OPEN_PARAMETER, OutputFile, SESSIONS_PARAMETER,
 };
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Direction, Flags};
@@ -40,7 +41,7 @@ Lost bytes become zeros in the file (at most 16 MiB; unfilled is the number of t
 or are left out with `holes=skip`. At most `open` files are open and at most `sessions` sessions
 remembered at a time; a session that was forgotten continues in another file.",
     example: "replay web.pcap | tcp | http |get files out/",
-    state: StateFacts::NONE.several(|_| WorkerRule::Directory("dir")),
+    state: StateFacts::NONE.with_worker_rule(|_| WorkerRule::Directory("dir")),
     parameters: &[
         Parameter::named("dir", Type::Path, "files/", "the directory to write into").positional(),
         Parameter::named(
@@ -79,7 +80,7 @@ enum FileUnit {
 struct Files {
     file_set: FileSet,
     per: FileUnit,
-    /// True if blocks without a session can be fragments of a longer unit.
+    /// True if blocks without a session may be fragments of a longer unit.
     has_fragments: bool,
     /// True between the first and the last fragment of a unit without a session.
     in_fragments: bool,
@@ -135,11 +136,11 @@ impl Files {
         };
         let policy = FilePolicy {
             suffix: "",
-            digests: true,
-            single: per == FileUnit::Message,
-            begun: per == FileUnit::Message
+            has_digests: true,
+            has_single_message: per == FileUnit::Message,
+            needs_beginning: per == FileUnit::Message
                 || per != FileUnit::Block && opening.form == Form::Stream,
-            fills: text("holes") != Some("skip"),
+            fills_holes: text("holes") != Some("skip"),
         };
         Ok(Self {
             file_set: FileSet::open(text("dir").unwrap_or("."), policy, opening)?,
@@ -153,18 +154,20 @@ impl Files {
         })
     }
 
-    /// Returns the key of the file to which a block is appended; `None` if the block gets a file of
-    /// its own.
-    fn file_key(&mut self, block: &Block<'_>) -> Option<Key> {
+    /// Returns the key of the file to which a block is appended, or `None` if the block is written
+    /// to a file of its own.
+    fn file_key(&mut self, block: &Block<'_>) -> Option<FileKey> {
         let number = block.context.session;
         let backward = block.context.flags.direction() == Direction::Backward;
         let is_fragment = self.has_fragments && number == 0 && self.is_fragment(block);
         match self.per {
             FileUnit::Message if is_complete_message(block) => None,
-            FileUnit::Message => Some(Key::Session { number, backward }),
-            FileUnit::Session if number != 0 => Some(Key::Session { number, backward }),
-            FileUnit::Connection if number != 0 => Some(Key::Session { number, backward: false }),
-            FileUnit::Session | FileUnit::Connection if is_fragment => Some(Key::Rest),
+            FileUnit::Message => Some(FileKey::Session { number, backward }),
+            FileUnit::Session if number != 0 => Some(FileKey::Session { number, backward }),
+            FileUnit::Connection if number != 0 => {
+                Some(FileKey::Session { number, backward: false })
+            }
+            FileUnit::Session | FileUnit::Connection if is_fragment => Some(FileKey::Unassigned),
             FileUnit::Block | FileUnit::Session | FileUnit::Connection => None,
         }
     }
@@ -190,7 +193,7 @@ impl Files {
     }
 
     /// Appends a block to the file of its session or message.
-    fn append_block(&mut self, key: Key, block: &Block<'_>) -> Result<(), Failure> {
+    fn append_block(&mut self, key: FileKey, block: &Block<'_>) -> Result<(), Failure> {
         let flags = block.context.flags;
         let mut file_of = self.file_set.take_out(key);
         if self.per == FileUnit::Message && flags.has(Flags::FIRST) {
@@ -213,7 +216,10 @@ impl Files {
         let (ended, is_over) = match self.per {
             // The end of a stream also ends an unfinished message.
             FileUnit::Message => (flags.has(Flags::LAST), flags.has(Flags::END)),
-            _ => (flags.has(Flags::END) || key == Key::Rest && flags.has(Flags::LAST), false),
+            _ => (
+                flags.has(Flags::END) || key == FileKey::Unassigned && flags.has(Flags::LAST),
+                false,
+            ),
         };
         if outcome.is_ok() && ended {
             file.end_direction(block);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::fs;
 use wire::record::{self, Field};
 
-/// Returns a sink on `dir` with these arguments, for blocks of this form.
+/// Returns a `files` sink on `dir` with these arguments, for blocks of this form.
 fn files_sink(dir: &str, given: &[(&str, &str)], form: Form) -> Files {
     let given: Vec<_> = [("dir", dir)].iter().chain(given).copied().collect();
     let given = checked_arguments(&FILES, &given);

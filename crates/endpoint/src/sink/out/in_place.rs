@@ -1,7 +1,9 @@
-//! Blocks whose bytes an output writes from where they lie, with one call for a batch.
+//! Writes of frames directly from kernel memory, without a copy in the buffer, and with one system
+//! call for a batch.
 //!
-//! The buffer holds the bytes around them. What may be overwritten while it is written must not
-//! stay in the file, so this is for files that can be shortened, and for /dev/null.
+//! The buffer contains the bytes between the frames. A kernel program may overwrite a frame during
+//! the write, and the written bytes must then be removed from the file. This is possible only for
+//! regular files. It is not needed for /dev/null.
 
 use super::{FLUSH_SIZE, OldContents, Out};
 use crate::Failure;
@@ -14,16 +16,16 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use sys::memory::GatherWrite;
 
-/// The bytes of a frame, behind so many bytes of the buffer.
+/// A frame to be written from kernel memory, after the buffered bytes that precede it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FramePiece {
     pub(crate) frame: ExportedFrame,
-    /// Number of its first bytes that are written.
+    /// Number of bytes to write, from the start of the frame.
     pub(crate) length: usize,
     at: usize,
 }
 
-/// A position in an output between two blocks, to which [`Out::rewind`] returns.
+/// A position between two blocks of an output, to which [`Out::rewind`] returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutMark {
     buffered: usize,
@@ -31,43 +33,44 @@ pub(crate) struct OutMark {
 }
 
 impl Out {
-    /// Writes the buffer if it is full.
-    pub(crate) fn flush_full(&mut self) -> Result<(), Failure> {
+    /// Writes the buffer to the file if it is full.
+    pub(crate) fn flush_if_full(&mut self) -> Result<(), Failure> {
         if self.buffer.len() >= FLUSH_SIZE { self.flush() } else { Ok(()) }
     }
 
-    /// Returns true if blocks can be written from where they lie: what was overwritten meanwhile
-    /// can be taken back.
+    /// Returns true if frames can be written directly from kernel memory: the output can remove
+    /// written bytes again, or is /dev/null.
     pub(crate) fn writes_in_place(&self) -> bool {
-        let begun = matches!(self.before, OldContents::Nothing);
-        begun && !self.shared && (self.locked || self.is_null)
+        let begun = matches!(self.old_contents, OldContents::Nothing);
+        begun && !self.is_shared && (self.is_locked || self.is_null)
     }
 
-    /// Returns the present end of the buffer. Nothing may be written before [`Self::rewind`].
+    /// Returns a mark at the current end of the buffer. The caller must not flush the output before
+    /// [`Self::rewind`].
     pub(crate) const fn mark(&self) -> OutMark {
-        OutMark { buffered: self.buffer.len(), blocks: self.ends.len() }
+        OutMark { buffered: self.buffer.len(), blocks: self.block_ends.len() }
     }
 
-    /// Removes from the buffer what came after the mark.
+    /// Removes everything that was appended to the buffer after the mark.
     pub(crate) fn rewind(&mut self, mark: OutMark) {
         self.buffer.truncate(mark.buffered);
-        self.ends.truncate(mark.blocks);
-        self.beside = 0;
+        self.block_ends.truncate(mark.blocks);
+        self.bytes_outside_buffer = 0;
     }
 
-    /// Marks the end of a block in the buffer, which is not written yet.
-    pub(crate) fn end_buffered(&mut self, bytes: u32) {
-        self.ends.push((self.buffer.len() + self.beside, bytes));
+    /// Marks the end of a block in the buffer, without writing the buffer.
+    pub(crate) fn end_block_unflushed(&mut self, bytes: u32) {
+        self.block_ends.push((self.buffer.len() + self.bytes_outside_buffer, bytes));
     }
 
-    /// Returns a piece that is written behind what is in the buffer now.
-    pub(crate) const fn piece(&mut self, frame: ExportedFrame, length: usize) -> FramePiece {
-        self.beside += length;
+    /// Returns a piece that is written after the bytes that are in the buffer now.
+    pub(crate) const fn frame_piece(&mut self, frame: ExportedFrame, length: usize) -> FramePiece {
+        self.bytes_outside_buffer += length;
         FramePiece { frame, length, at: self.buffer.len() }
     }
 
-    /// Writes the buffer with these pieces between its bytes, and empties it. Fails as
-    /// [`Out::flush`].
+    /// Writes the buffer and the pieces, each at its position between the buffered bytes, and
+    /// empties the buffer. Fails as [`Out::flush`] does.
     pub(crate) fn flush_in_place(
         &mut self,
         batch: &BatchInPlace<'_>,
@@ -79,7 +82,7 @@ impl Out {
             for piece in pieces {
                 gather.push_bytes(out.buffer.get(from..piece.at).unwrap_or_default());
                 from = piece.at;
-                if !batch.gather(&piece.frame, piece.length, &mut gather) {
+                if !batch.gather_frame(&piece.frame, piece.length, &mut gather) {
                     return (0, Err(std::io::ErrorKind::InvalidData.into()));
                 }
             }
@@ -88,15 +91,15 @@ impl Out {
         })
     }
 
-    /// Takes the last `bytes` bytes, which are these blocks, out of the file again.
-    pub(crate) fn take_back(&mut self, bytes: usize, blocks: Amount) -> Result<(), Failure> {
+    /// Removes the last `bytes` bytes, which contain these blocks, from the file.
+    pub(crate) fn retract(&mut self, bytes: usize, blocks: Amount) -> Result<(), Failure> {
         self.written = self.written.saturating_sub(blocks);
         tail::truncate_tail(&self.file, bytes)
             .map_err(|error| io_failure("shorten", &self.target, &error))
     }
 }
 
-/// Returns true for /dev/null, where nothing that is written can be wrong.
+/// Returns true for /dev/null, which discards invalid bytes like all others.
 pub(super) fn is_null(file: &std::fs::File) -> bool {
     let null = rustix::fs::makedev(1, 3);
     file.metadata().is_ok_and(|about| {

@@ -6,21 +6,21 @@ use abi::{Class, RichPointer};
 use filter::{Block, Form, Report};
 use wire::capture::write;
 
-/// Number of recent frames with which a frame is compared. Blocks that view the same frame are
-/// close together, but not always adjacent.
+/// Number of recent frames with which a frame is compared. Blocks that view the same frame arrive
+/// close together, but not always one after the other.
 const RECENT_FRAMES: usize = 16;
 
 /// Deduplication of frames, with counters.
 #[derive(Debug)]
 pub(super) struct FrameDeduplication {
-    /// Ring of the most recent frames; `None` if every block of this form has its own frame.
-    recent: Option<[RichPointer; RECENT_FRAMES]>,
+    /// Ring of the most recent frames. `None` if each block of this form has a frame of its own.
+    recent_frames: Option<[RichPointer; RECENT_FRAMES]>,
     next: usize,
     pub(super) written: u64,
     pub(super) cut: u64,
     repeated: u64,
     /// Number of blocks without a frame.
-    bare: u64,
+    blocks_without_frame: u64,
     made: u64,
 }
 
@@ -29,23 +29,31 @@ impl FrameDeduplication {
     pub(super) fn new(form: Form) -> Self {
         let shared = matches!(form, Form::Stream | Form::Message);
         let recent = shared.then_some([RichPointer::default(); RECENT_FRAMES]);
-        Self { recent, next: 0, written: 0, cut: 0, repeated: 0, bare: 0, made: 0 }
+        Self {
+            recent_frames: recent,
+            next: 0,
+            written: 0,
+            cut: 0,
+            repeated: 0,
+            blocks_without_frame: 0,
+            made: 0,
+        }
     }
 
-    /// Returns true if several blocks may view one frame.
+    /// Returns true if several blocks may view the same frame.
     pub(super) const fn has_shared_frames(&self) -> bool {
-        self.recent.is_some()
+        self.recent_frames.is_some()
     }
 
     /// Returns true if the block has a frame that has not been written yet. Counts all other
     /// blocks.
     pub(super) fn has_new_frame(&mut self, block: &Block<'_>) -> bool {
         if !block.marks.is_frame() {
-            self.bare += 1;
+            self.blocks_without_frame += 1;
             self.made += u64::from(!block.pointer.is_hole());
             return false;
         }
-        let Some(recent) = &mut self.recent else { return true };
+        let Some(recent) = &mut self.recent_frames else { return true };
         let frame = block.entry().frame().with_class(Class::NONE);
         if recent.contains(&frame) {
             self.repeated += 1;
@@ -75,7 +83,7 @@ impl FrameDeduplication {
             return Err(Failure::new("write", target, why).hint(hint));
         }
         let always = [("frames", self.written), ("cut", self.cut)];
-        let others = [("repeated", self.repeated), ("not frames", self.bare)];
+        let others = [("repeated", self.repeated), ("not frames", self.blocks_without_frame)];
         Ok(Report::from_rows(always).with_nonzero_rows(others))
     }
 }

@@ -1,7 +1,7 @@
 //! `pcap`: writes the frames of blocks to a capture file, or to one file per connection.
 //!
 //! The files are classic little-endian pcap with nanoseconds, as read by tcpdump, tshark and
-//! Wireshark. The whole frame is written, whatever the block's view (CONTRACT 4), and only once if
+//! Wireshark. The entire frame is written, not only the block's view (CONTRACT 4), and only once if
 //! several blocks of a stream are views of the same frame. The first frame determines the link type
 //! of a file. A frame with another link type is a failure, because no frame may be lost silently.
 
@@ -44,9 +44,9 @@ is all frames with the same addresses, ports and protocol, including frames with
 `sessions` sessions remembered at a time; a session that was forgotten continues in another file.",
     example: "replay all.pcap | bpf \"udp port 53\" | pcap dns.pcap",
     input_forms: FRAMED_FORMS,
-    state: StateFacts::NONE.several(|arguments| match arguments.text("per") {
+    state: StateFacts::NONE.with_worker_rule(|arguments| match arguments.text("per") {
         Some("connection" | "session") => WorkerRule::Directory("file"),
-        _ => WorkerRule::Not(
+        _ => WorkerRule::Differs(
             "a capture has one header, and all frames in order",
             "write `per=connection`, so that each has files of its own, or leave `--engines` out",
         ),
@@ -69,7 +69,8 @@ is all frames with the same addresses, ports and protocol, including frames with
     ..Description::SINK
 };
 
-/// Forms whose blocks are part of frames. This includes messages, most of whose blocks are.
+/// Forms whose blocks are part of frames. Messages are included, because most of their blocks are
+/// part of frames.
 const FRAMED_FORMS: Forms =
     Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message]);
 
@@ -104,8 +105,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl Sink for Pcap {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        if let Some(frames) = self.in_place.of(batch) {
-            return self.take_in_place(batch, &frames);
+        if let Some(frames) = self.in_place.frames_of(batch) {
+            return self.write_in_place(batch, &frames);
         }
         for (_, block) in batch.blocks() {
             if self.frames.has_new_frame(&block) {
@@ -119,7 +120,7 @@ impl Sink for Pcap {
 
     fn accepts_in_place(&mut self, frames: &Arc<FramesInPlace>) -> bool {
         // A frame that several blocks view would have to be found again.
-        !self.frames.has_shared_frames() && self.in_place.accept(frames)
+        !self.frames.has_shared_frames() && self.in_place.add_source(frames)
     }
 
     fn on_idle(&mut self) -> Result<(), Failure> {
@@ -145,7 +146,7 @@ impl Sink for Pcap {
     }
 
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
-        self.in_place.dropped()
+        self.in_place.drops_by_reason()
     }
 }
 
@@ -196,7 +197,7 @@ pub(crate) mod tests {
         open(&Opening { form, ..sink_opening(&given, &[]) })
     }
 
-    /// Returns a block that is a frame at this position in its dbuf.
+    /// Returns a block that is a frame at this position of its dbuf.
     fn frame_at(position: u64, bytes: &[u8]) -> Block<'_> {
         let frame = frame_block(bytes);
         let place = Extent::new(position, frame.length());

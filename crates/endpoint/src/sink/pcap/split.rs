@@ -1,7 +1,7 @@
 //! `pcap per=connection`: one capture file per connection in a directory.
 
 use super::{FrameDeduplication, link_type_failure};
-use crate::sink::file_set::{FilePolicy, FileSet, Key, OutputFile};
+use crate::sink::file_set::{FileKey, FilePolicy, FileSet, OutputFile};
 use crate::sink::headers::Headers;
 use crate::{Failure, Opening, Sink};
 use abi::{Direction, Flags};
@@ -13,7 +13,7 @@ use wire::link::LinkType;
 #[derive(Debug)]
 pub(super) struct SplitPcap {
     file_set: FileSet,
-    /// True if each direction gets a file of its own.
+    /// True if each direction of a connection has a file of its own.
     one_way: bool,
     frames: FrameDeduplication,
     written: Amount,
@@ -36,30 +36,30 @@ impl SplitPcap {
         }
         let policy = FilePolicy {
             suffix: ".pcap",
-            digests: false,
-            single: false,
-            begun: opening.form == Form::Stream,
-            fills: false,
+            has_digests: false,
+            has_single_message: false,
+            needs_beginning: opening.form == Form::Stream,
+            fills_holes: false,
         };
         let file_set = FileSet::open(path, policy, opening)?;
         Ok(Self { file_set, one_way, frames, written: Amount::default(), record: Vec::new() })
     }
 
-    fn file_key(&self, block: &Block<'_>) -> Key {
+    fn file_key(&self, block: &Block<'_>) -> FileKey {
         let session = block.context.session;
         if session != 0 {
             let backward = block.context.flags.direction() == Direction::Backward;
-            return Key::Session { number: session, backward: backward && self.one_way };
+            return FileKey::Session { number: session, backward: backward && self.one_way };
         }
         match Headers::of_frame(block).and_then(|headers| headers.flow) {
-            Some(flow) if self.one_way => Key::Flow(flow),
-            Some(flow) => Key::Flow(flow.normalized().0),
-            None => Key::Rest,
+            Some(flow) if self.one_way => FileKey::Flow(flow),
+            Some(flow) => FileKey::Flow(flow.normalized().0),
+            None => FileKey::Unassigned,
         }
     }
 
-    /// Writes the block's frame unless it was written before, and updates the state of the block's
-    /// file.
+    /// Writes the block's frame unless it has been written before, and updates the state of the
+    /// block's file.
     fn append_block(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         let is_new = self.frames.has_new_frame(block);
         let key = self.file_key(block);

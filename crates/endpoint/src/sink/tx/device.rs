@@ -1,8 +1,8 @@
-//! The output interface, and the socket used to send.
+//! The output interface, and the socket or ring used to send.
 //!
-//! Only a packet socket can send frames through the host's queueing discipline. Without it
-//! (`qdisc=no`), an AF_XDP ring and a packet socket have the same effect. The final report names
-//! the transmitter in use.
+//! Only a packet socket can send frames through the host's queueing discipline. If frames bypass
+//! the queueing discipline (`qdisc=no`), an AF_XDP ring and a packet socket have the same effect.
+//! The final report names the transmitter in use.
 
 use super::ring::Ring;
 use crate::{Failure, Opening, interface};
@@ -34,8 +34,8 @@ pub(super) enum Transmitter {
 }
 
 impl TxDevice {
-    /// Opens the requested interface. `queued` is true if frames pass the queueing discipline; `by`
-    /// is the kind of socket.
+    /// Opens the requested interface. `queued` is true if frames pass through the queueing
+    /// discipline, and `by` is the kind of socket.
     pub(super) fn open(opening: &Opening<'_>, (queued, by): (bool, &str)) -> Result<Self, Failure> {
         let arguments = opening.arguments;
         let name = arguments.text("interface").unwrap_or_default();
@@ -69,7 +69,7 @@ impl TxDevice {
         })
     }
 
-    /// Sends frames in order until one is rejected.
+    /// Sends frames in order until the kernel rejects one.
     pub(super) fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         match &mut self.transmitter {
             Transmitter::Socket(sender) => sender.send(frames),
@@ -102,8 +102,8 @@ impl TxDevice {
     }
 }
 
-/// Opens a ring on an interface. The ring uses memory lent by a source if that can be shared, which
-/// avoids copies, and otherwise memory of its own.
+/// Opens a ring on an interface. The ring uses memory lent by a source if this memory can be
+/// shared, which avoids copies. Otherwise the ring uses memory of its own.
 fn open_ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Result<Ring> {
     if link != LinkType::ETHERNET {
         let target = format!("interface {}, which has no Ethernet header", found.name);

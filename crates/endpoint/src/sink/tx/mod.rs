@@ -78,8 +78,8 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&TX, open);
 /// Maximum time for which one frame waits for room in the queue.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Shortest pause between two attempts to send; [`PAUSE_MAX`] is the longest. Pauses are needed
-/// because a full queue does not notify when it has room. At 1 Gbit/s, two frames of 1,500 bytes
-/// take this long.
+/// because the kernel does not notify a sender when a full queue has room again. At 1 Gbit/s, two
+/// frames of 1,500 bytes take 25 µs.
 const PAUSE_MIN: Duration = Duration::from_micros(25);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
@@ -89,7 +89,7 @@ const ENETDOWN: i32 = rustix::io::Errno::NETDOWN.raw_os_error();
 const ENXIO: i32 = rustix::io::Errno::NXIO.raw_os_error();
 const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
 
-/// Reason for which a frame was not sent.
+/// Reason why a frame was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum UnsentReason {
     LinkType,
@@ -115,16 +115,17 @@ const UNSENT_REASON_TEXTS: [&str; 7] = [
 #[derive(Debug)]
 struct Tx {
     device: TxDevice,
-    /// True if the sink sends frames, false if it sends packets.
-    frames: bool,
+    /// True if the sink sends frames, and false if it sends packets.
+    sends_frames: bool,
     sent: Amount,
     sent_bytes: u64,
     completed: u64,
     dropped: [Amount; UNSENT_REASON_TEXTS.len()],
     /// Copies of modified frames, until they have been sent.
     copies: Vec<u8>,
-    /// True if the last frame timed out. Later frames then do not wait until a send succeeds again.
-    stuck: bool,
+    /// True if the last frame timed out. Later frames then do not wait until a frame has been sent
+    /// again.
+    has_timed_out: bool,
     /// Maximum time for which one frame waits for room in the queue.
     patience: Duration,
     /// Number of timeouts.
@@ -135,7 +136,7 @@ struct Tx {
 struct TxBatch<'a> {
     /// Bytes of the frames.
     bytes: [&'a [u8]; LANES],
-    /// Number of viewed bytes of each frame, for the ledger.
+    /// Number of viewed bytes in each frame, for the ledger.
     views: [u32; LANES],
     count: usize,
 }
@@ -202,7 +203,7 @@ impl Sink for Tx {
                 .extend(Report::from_rows(others).with_nonzero_rows([("on their way", left)]).rows);
         }
         let sent = format!("sent through {}", self.device.name);
-        Ok(rows.put(self.sent.blocks, "frame", sent))
+        Ok(rows.with_delivered(self.sent.blocks, "frame", sent))
     }
 
     fn amount_written(&self) -> Option<Amount> {
@@ -230,26 +231,27 @@ impl Tx {
     fn new(device: TxDevice, frames: bool) -> Self {
         Self {
             device,
-            frames,
+            sends_frames: frames,
             sent: Amount::default(),
             sent_bytes: 0,
             completed: 0,
             dropped: [Amount::default(); UNSENT_REASON_TEXTS.len()],
             copies: Vec::new(),
-            stuck: false,
+            has_timed_out: false,
             patience: ROOM_WAIT_MAX,
             timeouts: 0,
         }
     }
 
     /// Returns the bytes to send for this block, without copying if possible. If the checksum must
-    /// be completed, a modified copy is appended to `copies` and returned instead.
+    /// be completed, appends a modified copy to `copies` and returns the copy.
     fn sendable_bytes<'a>(
         &mut self,
         block: &Block<'a>,
         copies: &mut Vec<u8>,
     ) -> Result<&'a [u8], UnsentReason> {
-        let bytes = if self.frames { self.entire_frame(block)? } else { viewed_packet(block)? };
+        let bytes =
+            if self.sends_frames { self.entire_frame(block)? } else { viewed_packet(block)? };
         if !block.context.flags.has(Flags::CHECKSUM_UNSET) {
             return Ok(bytes);
         }
@@ -274,8 +276,8 @@ impl Tx {
         if whole { Ok(block.frame) } else { Err(UnsentReason::CutShort) }
     }
 
-    /// Sends the frames of a batch in order; counts and skips those that cannot be sent. Blocks
-    /// while the queue is full. Fails if the interface has been removed.
+    /// Sends the frames of a batch in order, and counts and skips the frames that cannot be sent.
+    /// Blocks while the queue is full. Fails if the interface has been removed.
     fn send_batch(&mut self, leaving: &TxBatch<'_>) -> Result<(), Failure> {
         let frames = leaving.bytes.get(..leaving.count).unwrap_or_default();
         let mut next = 0;
@@ -287,20 +289,20 @@ impl Tx {
                 self.sent_bytes += bytes.len() as u64;
             }
             if went > 0 {
-                self.stuck = false;
+                self.has_timed_out = false;
                 wait = Backoff::default();
             }
             next += went;
             let why = match stopped {
                 None => break,
                 Some(SendStop::Full(_))
-                    if !self.stuck && wait.pause(&self.device, self.patience) =>
+                    if !self.has_timed_out && wait.pause(&self.device, self.patience) =>
                 {
                     continue;
                 }
                 Some(SendStop::Full(_)) => {
-                    self.timeouts += u64::from(!self.stuck);
-                    self.stuck = true;
+                    self.timeouts += u64::from(!self.has_timed_out);
+                    self.has_timed_out = true;
                     UnsentReason::QueueFull
                 }
                 Some(SendStop::Refused(ENXIO | ENODEV)) => return Err(self.removed_failure()),

@@ -1,5 +1,6 @@
-//! Transmission through an AF_XDP ring. Frames that are already in the ring's memory are sent in
-//! place; all others are copied into it. [SL §5.5: the driver's own ring; FEATURES G1, E5]
+//! Transmission through an AF_XDP ring. Frames that are already in the ring's memory are sent
+//! without a copy. All other frames are copied into this memory. [SL §5.5: the driver's own ring;
+//! FEATURES G1, E5]
 //!
 //! Like a packet socket, the ring reports the number of frames that the kernel accepted, and the
 //! reason why it stopped ([`SendReport`]). The sink therefore treats both transmitters alike. A
@@ -13,10 +14,10 @@ use sys::packet::{SendReport, SendStop};
 use sys::xdp::{Frames, SocketSettings, TxPacket, XdpSender};
 
 /// Number of entries of the transmit and completion rings.
-const ENTRIES: u32 = 4096;
+const RING_ENTRIES: u32 = 4096;
 /// Number of frame buffers if no source lends memory.
-const FRAMES: u32 = 1024;
-/// Interval between two reads of the interface's MTU.
+const FRAME_BUFFERS: u32 = 1024;
+/// Interval between two queries of the interface's MTU.
 const MTU_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between two checks for completed transmissions.
 const COMPLETION_INTERVAL: Duration = Duration::from_micros(50);
@@ -44,11 +45,12 @@ pub(super) struct Ring {
     /// Number of frames sent in place, and number of frames copied before they were sent.
     pub(super) sent_in_place: u64,
     pub(super) copied: u64,
-    /// Number of sends repeated because the device had no room.
+    /// Number of sends that were repeated because the device had no room.
     pub(super) retries: u64,
-    /// Number of frames queued in the ring. Unsent frames stay queued between calls.
+    /// Number of frames queued in the ring. Frames that could not be sent stay queued between
+    /// calls.
     queued: usize,
-    /// For each queued frame, true if it is sent in place.
+    /// For each queued frame, true if the frame is sent without a copy.
     in_place: VecDeque<bool>,
 }
 
@@ -61,7 +63,7 @@ impl Ring {
     ) -> sys::Result<Self> {
         // Linux 6.6 or later; such kernels also publish their read position.
         let settings =
-            SocketSettings { fragments: true, ..SocketSettings::new(found.index, 0, ENTRIES) };
+            SocketSettings { fragments: true, ..SocketSettings::new(found.index, 0, RING_ENTRIES) };
         let sender = XdpSender::open(frames, settings)?;
         let (index, mtu) = (found.index, found.mtu as usize);
         let mtu_read_at = Instant::now();
@@ -81,11 +83,11 @@ impl Ring {
 
     /// Opens a transmitter with memory of its own.
     pub(super) fn with_own_memory(found: &Interface, links: RouteSocket) -> sys::Result<Self> {
-        Self::open(&Frames::create("streamline-send", FRAMES)?, found, links)
+        Self::open(&Frames::create("streamline-send", FRAME_BUFFERS)?, found, links)
     }
 
-    /// Sends frames in order until one is rejected. The caller sends the rejected frame again, or
-    /// drops it by [`Ring::skip_rejected`].
+    /// Sends frames in order until the kernel rejects one. The caller must send the rejected frame
+    /// again, or drop it by [`Ring::skip_rejected`].
     pub(super) fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         self.refresh_mtu();
         let mut stopped = None;
@@ -130,8 +132,8 @@ impl Ring {
         }
     }
 
-    /// Drops the frame at which the last call stopped. The frames queued after it are removed too,
-    /// and must be sent again.
+    /// Drops the frame that the last call of `send` could not send. The frames queued after it are
+    /// removed from the ring too, and must be sent again.
     pub(super) fn skip_rejected(&mut self) -> sys::Result<()> {
         self.queued = 0;
         self.in_place.clear();
@@ -139,7 +141,7 @@ impl Ring {
     }
 
     /// Blocks until the kernel has transmitted all accepted frames, for at most [`FINISH_MAX`].
-    /// Returns the number of frames still in transmission.
+    /// Returns the number of frames whose transmission has not been completed.
     pub(super) fn finish(&mut self) -> usize {
         let begin = Instant::now();
         while self.sender.in_flight() > 0
@@ -170,8 +172,8 @@ impl Ring {
         Ok(given)
     }
 
-    /// Returns the maximum length of this frame on the interface. The MTU does not include a VLAN
-    /// tag, as described in packet(7).
+    /// Returns the maximum length of this frame on the interface. A VLAN tag does not count towards
+    /// the MTU, as described in packet(7).
     fn frame_length_max(&self, frame: &[u8]) -> usize {
         let tagged =
             frame.get(12..14).is_some_and(|kind| kind == [0x81, 0] || kind == [0x88, 0xa8]);
@@ -179,7 +181,7 @@ impl Ring {
         most.min(self.sender.packet_max())
     }
 
-    /// Reads the MTU of the interface again if [`MTU_INTERVAL`] has passed.
+    /// Queries the MTU of the interface again if [`MTU_INTERVAL`] has passed.
     fn refresh_mtu(&mut self) {
         if self.mtu_read_at.elapsed() < MTU_INTERVAL {
             return;

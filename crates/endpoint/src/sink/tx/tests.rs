@@ -1,5 +1,5 @@
-//! Tests of `tx` over a veth pair between two network namespaces. Either `rx` at the other end
-//! receives the sent frames, or the sink reports why they were not sent.
+//! Tests of `tx` over a veth pair between two network namespaces. At the other end, `rx` receives
+//! the sent frames; frames that are not sent must be reported with the reason.
 
 use super::*;
 use crate::source::{generate, rx};
@@ -44,7 +44,7 @@ fn open_tx_by(space: &Namespace, form: Form, way: Transmitter) -> Result<Box<dyn
     open(&Opening { form, ..sink_opening(&given, &[]) })
 }
 
-/// Returns the sink on this end as its concrete type.
+/// Opens the sink on this end and returns it as its concrete type.
 fn open_concrete_tx(space: &Namespace, way: Transmitter) -> Tx {
     let words = [&[("interface", CLIENT_DEVICE), ("netns", space.name())], way].concat();
     let given = checked_arguments(&TX, &words);
@@ -68,7 +68,7 @@ fn report_row(sink: &mut dyn Sink, name: &str) -> Option<u64> {
     rows.into_iter().find(|(what, _)| what == name).map(|(_, number)| number)
 }
 
-/// The receiving end: `rx`, with a pool as a space would create it.
+/// The receiving end: an `rx` source, with a pool like that of a space.
 struct Receiver {
     source: Box<dyn Source>,
     pool: Pool,
@@ -106,11 +106,11 @@ impl Receiver {
 }
 
 fn frame_number(frame: &[u8]) -> u64 {
-    let at = generate::SEQUENCE;
+    let at = generate::SEQUENCE_OFFSET;
     u64::from_be_bytes(frame[at..at + 8].try_into().unwrap())
 }
 
-/// Sends frames from `generate` to a sink, like a space. Calls `between` after each batch.
+/// Sends frames from `generate` to a sink, as a space does. Calls `between` after each batch.
 fn drive_generated(
     request: &[(&str, &str)],
     sink: &mut dyn Sink,
@@ -171,8 +171,8 @@ fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
     assert!(counters.dropped.iter().all(|(_, count)| count.unwrap_or(0) == 0), "{counters:?}");
 }
 
-/// The queue holds six frames and passes a thousand per second, so it rejects many frames. Each of
-/// them is sent again until it is accepted.
+/// The queue holds six frames and passes a thousand per second, so it rejects many frames. Each
+/// rejected frame must be sent again until it is accepted.
 #[test]
 fn full_queue_delays_frames_without_loss() {
     let Some(pair) = silent_pair() else { return };
@@ -194,7 +194,8 @@ fn full_queue_delays_frames_without_loss() {
     assert!(!statistics.contains("dropped 0,"), "the queue was never full: {statistics}");
 }
 
-/// A queue that stalls causes only one timeout of a second, and every rejected frame is counted.
+/// A queue that stalls must cause only one timeout of a second, and every rejected frame must be
+/// counted.
 #[test]
 fn stalled_queue_times_out_and_drops_are_counted() {
     let Some(pair) = silent_pair() else { return };
@@ -220,8 +221,8 @@ fn numbered_frames(range: Range<u16>, length: usize) -> Vec<Vec<u8>> {
     range.map(made).collect()
 }
 
-/// The device rejects all frames while the other end is down. When it is up again, all frames are
-/// sent in order.
+/// The device rejects all frames while the other end is down. When the other end is up again, all
+/// frames must be sent in order.
 #[test]
 fn g1_rejected_frames_are_resent_in_order() {
     let Some(pair) = silent_pair() else { return };
@@ -255,8 +256,8 @@ fn g1_rejected_frames_are_resent_in_order() {
     assert!(report_row(&mut sink, "sent again").unwrap() > 3);
 }
 
-/// The other end accepts only shorter frames. Longer frames are dropped after the timeout, and the
-/// others are sent.
+/// The other end accepts only shorter frames. The longer frames must be dropped after the timeout,
+/// and the others must be sent.
 #[test]
 fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
     let Some(pair) = silent_pair() else { return };

@@ -1,7 +1,7 @@
 //! Formatting of an HTTP exchange as an object of the Elastic Common Schema.
 //!
-//! Field names come from the field table (`Field::ecs`); category, duration, outcome and other
-//! derived fields are added here.
+//! Most field names are those of the field table (`Field::ecs`). Category, duration, outcome and
+//! other derived fields are added here.
 
 use crate::clock::Rfc3339;
 use crate::sink::message::MessageRecord;
@@ -12,8 +12,8 @@ use wire::record::{self, Field, FieldType};
 /// Version of the schema.
 const VERSION: &str = "8.11.0";
 
-/// Returns the object for an exchange. `time` is the time of the exchange's block, used if the
-/// record has none.
+/// Returns the object for an exchange. `time` is the time of the exchange's block. It is used if
+/// the record contains no time.
 pub(super) fn exchange_object(record: &MessageRecord<'_>, time: Time) -> Value {
     let mut object = Map::new();
     for (field, value) in record.fields() {
@@ -96,7 +96,7 @@ fn add_url(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     }
 }
 
-/// Adds the total size of each message in bytes.
+/// Adds the total size in bytes of the request and of the response.
 fn add_sizes(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     for (path, head, body) in [
         ("http.request.bytes", Field::RequestHead, Field::RequestBody),

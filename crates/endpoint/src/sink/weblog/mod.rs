@@ -1,7 +1,7 @@
 //! `weblog`: writes HTTP exchanges as a web server log.
 //!
-//! The sink writes exchanges (`http |exchange`) in the combined log format, byte for byte as nginx
-//! does with `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent
+//! The sink writes exchanges (`http |exchange`) either in the combined log format, byte for byte as
+//! nginx does with `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent
 //! "$http_referer" "$http_user_agent"` and its default escapes, or one object of the Elastic Common
 //! Schema per line (`ecs`).
 //!
@@ -45,9 +45,9 @@ are counted in the report.",
     example: "replay web.pcap | tcp | http |exchange weblog access.log",
     input_forms: Forms::of(&[Form::Message]),
     needs: InputNeeds {
-        otherwise: "it writes the exchanges of `http`",
-        ..InputNeeds::of(&[UsableInput {
-            giver: "http",
+        required_input: "it writes the exchanges of `http`",
+        ..InputNeeds::only(&[UsableInput {
+            upstream: "http",
             classes: ValueRange { low: 1000, high: 1999 },
             on_request: true,
             hint: "write `http |exchange weblog`, or `http |1404 weblog` for one status",
@@ -175,7 +175,7 @@ fn append_value(line: &mut Vec<u8>, text: Option<&[u8]>) {
     }
 }
 
-/// Formats into a line in memory, which cannot fail.
+/// Appends formatted text to a line in memory, which cannot fail.
 fn append_formatted(line: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = line.write_fmt(text);
 }

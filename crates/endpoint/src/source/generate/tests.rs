@@ -26,8 +26,8 @@ fn flow_and_number(block: &EmittedBlock) -> (u16, u64) {
         checksum::pseudo_header_sum(flow.source, flow.target, protocol::UDP, udp.len() as u32);
     assert_eq!(pseudo.unwrap().with(udp).checksum(), 0, "the checksum of UDP holds");
     assert_ne!(udp[6..8], [0, 0], "there is a checksum");
-    let number = frame[SEQUENCE..SEQUENCE + 8].try_into().unwrap();
-    assert_eq!(layers.payload, Some(SEQUENCE as u16));
+    let number = frame[SEQUENCE_OFFSET..SEQUENCE_OFFSET + 8].try_into().unwrap();
+    assert_eq!(layers.payload, Some(SEQUENCE_OFFSET as u16));
     (flow.ports.unwrap().source, u64::from_be_bytes(number))
 }
 

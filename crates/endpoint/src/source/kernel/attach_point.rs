@@ -47,7 +47,7 @@ const BUSY_LOSS: &str = "busy";
 const FOREIGN_USER_IDS: &str = "its namespace belongs to another user namespace, where user ids \
                            mean other users";
 
-/// Error for an attach point at which no program can be attached.
+/// Error for an attach point to which no program can be attached.
 #[derive(Debug)]
 pub enum AttachError {
     /// The interface cannot be observed at all.
@@ -59,11 +59,12 @@ pub enum AttachError {
 impl AttachPoint {
     /// Looks up the attach point in its namespace. Fails for interfaces without Ethernet frames.
     pub fn find(attach: &Attach) -> Result<Self, AttachError> {
-        if attach.own {
+        if attach.own_sockets {
             return Ok(Self { attach: attach.clone(), interface: None });
         }
         let (name, side) = (&attach.interface, attach.side);
-        let call = if attach.takes || attach.flows { CALL_TAKE } else { CALL_WATCH };
+        let call =
+            if attach.redirects || attach.only_matching_flows { CALL_TAKE } else { CALL_WATCH };
         let found = interface::run_in_namespace(attach.netns.as_deref(), || {
             let (found, link) = interface::find_by_name(call, name)?;
             let cannot = |error| interface::socket_failure(call, name, &error);
@@ -83,9 +84,9 @@ impl AttachPoint {
         Ok(Self { attach: attach.clone(), interface })
     }
 
-    /// Attaches a program. At an interface, the program precedes the programs that are already
-    /// attached; if it takes flows, it follows those of Streamline. At sockets, it is attached in
-    /// both directions, after all other programs.
+    /// Attaches a program. At an interface, the program is placed in front of the programs that are
+    /// already attached. A program that takes flows is placed after those of Streamline. At
+    /// sockets, the program is attached in both directions, after all other programs.
     pub fn attach(&self, program: &Program) -> Result<Vec<Link>, AttachError> {
         let Some(interface) = &self.interface else {
             let unsupported = |error: sys::Error| AttachError::Unsupported(error.to_string());
@@ -98,8 +99,11 @@ impl AttachPoint {
         };
         let side = self.attach_side();
         let attached = interface::run_in_namespace(self.attach.netns.as_deref(), || {
-            let anchor =
-                if self.attach.flows { anchor_after_ours(interface.index) } else { Anchor::Head };
+            let anchor = if self.attach.only_matching_flows {
+                anchor_after_ours(interface.index)
+            } else {
+                Anchor::Head
+            };
             Ok(Link::tcx(program, interface.index, side, anchor, None))
         });
         let attached = attached.map_err(AttachError::Unobservable)?;
@@ -114,7 +118,7 @@ impl AttachPoint {
     /// Returns the index of another interface in the same namespace, through which the program can
     /// send frames. Fails if that interface does not accept them.
     pub fn outlet_index(&self, name: &str) -> Result<u32, AttachError> {
-        let takes = self.attach.takes;
+        let takes = self.attach.redirects;
         let found = interface::run_in_namespace(self.attach.netns.as_deref(), || {
             let (found, link) = interface::find_by_name(CALL_SEND, name)?;
             Ok((found.index, link, takes.then(|| accepts_xdp_frames(found.index))))
@@ -145,12 +149,12 @@ impl AttachPoint {
     /// Returns the link type of the frames.
     #[must_use]
     pub const fn link(&self) -> LinkType {
-        if self.attach.own { LinkType::RAW } else { LinkType::ETHERNET }
+        if self.attach.own_sockets { LinkType::RAW } else { LinkType::ETHERNET }
     }
 
-    /// Returns the counters of a program that has processed the frames `ran`, with losses in front
-    /// of the program by location. `busy` is the number of packets rejected because too many were
-    /// in progress.
+    /// Returns the counters of a program that has processed the amount `ran`, with the losses in
+    /// front of the program by location. `busy` is the number of packets rejected because too many
+    /// were in progress.
     #[must_use]
     pub fn counters(&self, ran: Amount, busy: u64) -> SourceCounters {
         let dropped = match &self.interface {
@@ -163,7 +167,7 @@ impl AttachPoint {
         SourceCounters { observed, given: ran, dropped, remark, ..SourceCounters::default() }
     }
 
-    /// Returns true if both attach points are at the same interface, and that interface still
+    /// Returns true if both attach points are at the same interface, and the interface still
     /// exists.
     #[must_use]
     pub fn is_same_interface(&self, other: &Self) -> bool {
@@ -171,7 +175,7 @@ impl AttachPoint {
         self.attach == other.attach && index(self) == index(other) && !self.is_gone()
     }
 
-    /// Returns the number of links with which a program is attached here.
+    /// Returns the number of links by which a program is attached here.
     #[must_use]
     pub const fn link_count(&self) -> usize {
         if self.interface.is_some() { 1 } else { 2 }

@@ -1,9 +1,9 @@
-//! Conversion of a program's monotonic timestamps to the time of day.
+//! Conversion of a kernel program's monotonic timestamps to the time of day.
 
 /// Interval between two comparisons of the clocks, in nanoseconds.
 const COMPARE_INTERVAL_NS: u64 = 1_000_000_000;
-/// Drift in nanoseconds up to which the offset is not updated, because a comparison may be wrong by
-/// this much.
+/// Largest drift, in nanoseconds, for which the offset is not updated. A comparison of the clocks
+/// may be wrong by this much.
 const DRIFT_MIN_NS: u64 = 20_000;
 
 /// Offset of the time of day from the monotonic clock.

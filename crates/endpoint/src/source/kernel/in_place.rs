@@ -1,8 +1,10 @@
-//! Frames of a kernel ring that are not copied: a sink writes them from where the program put them.
+//! Frames of a kernel ring that the source does not copy. A sink writes them directly from the
+//! ring.
 //!
-//! A program may overwrite a frame at any time. So a block of such a frame has no bytes, and its
-//! pointer only names an exported frame of the batch that is walked. A sink copies or writes the
-//! bytes, then checks that the frame is still there, as the source does with its own copies.
+//! A kernel program may overwrite a frame in the ring at any time. A block of such a frame
+//! therefore has no bytes, and its pointer only identifies an exported frame of the current batch.
+//! A sink copies or writes the bytes, and then checks that the frame has not been overwritten, as
+//! the source does after its own copies.
 
 use super::reader::{ExportedFrame, RecordHeader, is_intact};
 use abi::{BLOCK_MAX, DbufId, Extent, RichPointer};
@@ -14,12 +16,13 @@ use wire::ethernet;
 
 /// Length of a VLAN tag in bytes.
 pub(super) const TAG_SIZE: usize = 4;
-/// Offset of a VLAN tag in a frame in bytes.
+/// Offset of a VLAN tag in a frame, in bytes.
 const TAG_OFFSET: usize = ethernet::ETHERTYPE;
-/// Distance of the positions of two frames, so that they do not overlap.
-const STRIDE: u64 = (BLOCK_MAX as u64).next_power_of_two();
+/// Distance between the positions of two frames in bytes. It exceeds the length of every frame, so
+/// that frames do not overlap.
+const POSITION_STRIDE: u64 = (BLOCK_MAX as u64).next_power_of_two();
 
-/// The frames of a source that it does not copy.
+/// The frames of a source that are not copied.
 #[derive(Debug)]
 pub struct FramesInPlace {
     id: DbufId,
@@ -27,15 +30,15 @@ pub struct FramesInPlace {
     batch: Mutex<StagedFrames>,
 }
 
-/// The frames of the batch that is walked.
+/// The frames of the current batch.
 #[derive(Debug, Default)]
 struct StagedFrames {
-    /// Number of the first frame.
-    first: u64,
+    /// Number of the first frame of the batch.
+    first_number: u64,
     frames: Vec<ExportedFrame>,
 }
 
-/// Exclusive access to the frames of the batch that is walked.
+/// Exclusive access to the frames of the current batch.
 #[derive(Debug)]
 pub struct BatchInPlace<'f> {
     id: DbufId,
@@ -44,97 +47,103 @@ pub struct BatchInPlace<'f> {
 }
 
 impl FramesInPlace {
-    /// Creates the frames of these rings; `None` if there is no id left for them.
+    /// Creates the frames of these rings. Returns `None` if no dbuf id is left.
     #[must_use]
     pub fn new(rings: Arc<Rings>) -> Option<Self> {
         Some(Self { id: buffer::ids::fresh()?, rings, batch: Mutex::default() })
     }
 
-    /// Returns the id of the dbuf in the pointers of these frames.
+    /// Returns the dbuf id in the pointers to these frames.
     #[must_use]
     pub const fn id(&self) -> DbufId {
         self.id
     }
 
-    /// Returns the frames of the batch that is walked. Never waits: source and sinks share a
-    /// thread.
+    /// Returns the frames of the current batch. Never waits, because the source and the sinks run
+    /// in the same thread.
     #[must_use]
     pub fn batch(&self) -> BatchInPlace<'_> {
         let staged = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
         BatchInPlace { id: self.id, rings: &self.rings, staged }
     }
 
-    /// Begins the next batch.
+    /// Begins the next batch, without frames.
     #[must_use]
-    pub fn restage(&self) -> BatchInPlace<'_> {
+    pub fn begin_batch(&self) -> BatchInPlace<'_> {
         let mut batch = self.batch();
-        batch.staged.first += batch.staged.frames.len() as u64;
+        batch.staged.first_number += batch.staged.frames.len() as u64;
         batch.staged.frames.clear();
         batch
     }
 }
 
 impl<'f> BatchInPlace<'f> {
-    /// Returns the number of frames.
+    /// Returns the number of frames in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.staged.frames.len()
     }
 
-    /// Returns true if there are no frames.
+    /// Returns true if the batch has no frames.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.staged.frames.is_empty()
     }
 
-    /// Adds a frame; returns the extent by which pointers name it.
-    pub fn stage(&mut self, frame: ExportedFrame) -> Extent {
-        let number = self.staged.first + self.staged.frames.len() as u64;
+    /// Adds a frame to the batch. Returns the extent by which pointers identify the frame.
+    pub fn add_frame(&mut self, frame: ExportedFrame) -> Extent {
+        let number = self.staged.first_number + self.staged.frames.len() as u64;
         let length = captured_length(&frame.header) as u32;
         self.staged.frames.push(frame);
-        Extent::new(number.wrapping_mul(STRIDE), length)
+        Extent::new(number.wrapping_mul(POSITION_STRIDE), length)
     }
 
-    /// Returns the exported frame that a pointer names; `None` if it is not in this batch.
+    /// Returns the exported frame that a pointer identifies; `None` if the frame is not in this
+    /// batch.
     #[must_use]
-    pub fn frame(&self, pointer: RichPointer) -> Option<&ExportedFrame> {
+    pub fn find_frame(&self, pointer: RichPointer) -> Option<&ExportedFrame> {
         if pointer.dbuf() != self.id {
             return None;
         }
-        let first = self.staged.first.wrapping_mul(STRIDE);
-        let at = pointer.place.complete(first).wrapping_sub(first) / STRIDE;
+        let first = self.staged.first_number.wrapping_mul(POSITION_STRIDE);
+        let at = pointer.place.complete(first).wrapping_sub(first) / POSITION_STRIDE;
         self.staged.frames.get(usize::try_from(at).ok()?)
     }
 
-    /// Appends the first `length` bytes of a frame, with its tag reinserted. They may be torn: see
-    /// [`Self::is_whole`].
-    pub fn copy(&self, frame: &ExportedFrame, length: usize, to: &mut Vec<u8>) {
+    /// Appends the first `length` bytes of a frame to `to`, with the VLAN tag reinserted. The copy
+    /// is valid only if [`Self::is_intact`] returns true afterwards.
+    pub fn copy_frame(&self, frame: &ExportedFrame, length: usize, to: &mut Vec<u8>) {
         let begin = to.len();
         to.resize(begin + captured_length(&frame.header), 0);
         let _ = copy_frame(self.rings, frame, to.get_mut(begin..).unwrap_or_default());
         to.truncate(begin + length);
     }
 
-    /// Appends the first `length` bytes of a frame without a tag to a write. Returns false if the
-    /// ring holds no such frame.
+    /// Adds the first `length` bytes of a frame without a VLAN tag to a write. Returns false if the
+    /// frame is outside of the ring.
     #[must_use]
-    pub fn gather(&self, frame: &ExportedFrame, length: usize, to: &mut GatherWrite<'f>) -> bool {
+    pub fn gather_frame(
+        &self,
+        frame: &ExportedFrame,
+        length: usize,
+        to: &mut GatherWrite<'f>,
+    ) -> bool {
         let part = (region_offset::HEADER, length);
         let region = self.rings.region(frame.cpu);
         region.is_some_and(|region| region.gather(frame.pointer.position, part, to))
     }
 
-    /// Returns true if no program has written to the place of this frame until now. Call it after
-    /// the bytes were copied or written.
+    /// Returns true if no program has overwritten the frame yet. The caller must call this after it
+    /// has copied or written the bytes.
     #[must_use]
-    pub fn is_whole(&self, frame: &ExportedFrame) -> bool {
+    pub fn is_intact(&self, frame: &ExportedFrame) -> bool {
         let reserved = self.rings.region(frame.cpu).map_or(u64::MAX, |region| region.reserved());
         is_intact(frame, reserved, self.rings.shape().bytes)
     }
 
-    /// Returns true if all these frames are whole, otherwise like [`Self::is_whole`].
+    /// Returns true if [`Self::is_intact`] is true for all of these frames.
     #[must_use]
-    pub fn are_whole<'a>(&self, frames: impl Iterator<Item = &'a ExportedFrame>) -> bool {
+    pub fn are_intact<'a>(&self, frames: impl Iterator<Item = &'a ExportedFrame>) -> bool {
         let bytes = self.rings.shape().bytes;
         let mut known = None;
         for frame in frames {
@@ -151,18 +160,19 @@ impl<'f> BatchInPlace<'f> {
     }
 }
 
-/// Returns the number of captured bytes of a frame, with its tag.
+/// Returns the number of captured bytes of a frame, including its VLAN tag.
 pub(super) const fn captured_length(header: &RecordHeader) -> usize {
     header.captured as usize + if is_tagged(header) { TAG_SIZE } else { 0 }
 }
 
-/// Returns true if a tag has to be inserted into the frame.
+/// Returns true if a VLAN tag must be inserted into the frame.
 pub const fn is_tagged(header: &RecordHeader) -> bool {
     header.tag.is_some() && header.captured as usize >= TAG_OFFSET
 }
 
-/// Copies a frame, with its tag reinserted, to [`captured_length`] bytes. Returns false if it lies
-/// outside the ring. The copy may be torn.
+/// Copies a frame to `to`, with its VLAN tag reinserted. `to` must be [`captured_length`] bytes
+/// long. Returns false if the frame is outside of the ring. The caller must check afterwards that
+/// the frame has not been overwritten.
 #[must_use]
 pub(super) fn copy_frame(rings: &Rings, frame: &ExportedFrame, to: &mut [u8]) -> bool {
     let Some(region) = rings.region(frame.cpu) else { return false };

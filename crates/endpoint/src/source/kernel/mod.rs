@@ -3,15 +3,14 @@
 //!
 //! The source reads the per-processor rings of the programs of one interface ([`reader`]), which
 //! run at an attach point ([`attach_point`]). It emits one block per frame and edge, in order of
-//! time. A frame is copied into the pool of the space once, no matter how many edges it takes.
-//! Metadata is restored: a VLAN tag is reinserted, the timestamp is converted to the time of day,
-//! and a frame with checksum offload is flagged. Since that requires parsing the headers, their
-//! offsets are stored in the marks for downstream filters. Each call of `produce` emits blocks of
-//! one edge only.
+//! time. A frame is copied into the pool of the space once, no matter how many edges it takes. The
+//! source reinserts a VLAN tag, converts the timestamp to the time of day, and flags a frame with
+//! checksum offload. To detect this offload it parses the headers, and it stores their offsets in
+//! the marks for downstream filters. Each call of `produce` emits blocks of one edge only.
 //!
-//! Sleeping: a program notifies the doorbell when it exports a frame and the last notification is
-//! at least T_t old. A reader that finds no frame sleeps for at most T_t, or without limit if no
-//! program has notified it within T_t.
+//! A program notifies the doorbell when it exports a frame, unless the last notification is less
+//! than T_t old. A reader that finds no frame sleeps for at most T_t, or without a limit if no
+//! program has notified the doorbell within T_t.
 //!
 //! Deviation: programs cannot see checksum offload. A frame that is yet to be segmented has no
 //! checksum. For any other frame, the checksum counts as unset if its field contains the sum over
@@ -41,12 +40,12 @@ use sys::bpf::{RingBuffer, Rings};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Edge {
     /// True if the view begins after a VLAN tag. The kernel may store the tag outside the frame.
-    pub behind_tag: bool,
+    pub starts_after_tag: bool,
     /// Index of the edge's sink within each ring.
     pub sink: u32,
 }
 
-/// A set of attached programs, which export frames until the path stops.
+/// The attachment of a set of programs, which export frames until the path stops.
 pub trait Attachment: fmt::Debug + Send + Sync {
     /// Detaches the programs. After the call no frame is exported.
     fn detach(&self);
@@ -57,7 +56,7 @@ pub trait Attachment: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns the failure if the export has ended without a request from this process: the
+    /// Returns the failure if the export has ended and this process has not requested it: the
     /// exporting process has exited or has removed the request.
     fn export_failure(&self) -> Option<Failure> {
         None
@@ -67,23 +66,23 @@ pub trait Attachment: fmt::Debug + Send + Sync {
 /// Components of a [`KernelSource`].
 #[derive(Debug)]
 pub struct KernelSourceParts {
-    /// The rings written by the programs.
+    /// The rings to which the programs write.
     pub rings: Arc<Rings>,
-    /// Doorbell notified by the programs.
+    /// Doorbell that the programs notify.
     pub doorbell: RingBuffer,
     /// The attached programs.
     pub attachment: Arc<dyn Attachment>,
     /// Attach point of the programs.
-    pub place: AttachPoint,
-    /// The edges by exit number.
+    pub attach_point: AttachPoint,
+    /// The edges, indexed by exit number.
     pub edges: Vec<Edge>,
     /// Index of the source among those of its path.
     pub origin: u16,
     /// Maximum interval between notifications while frames are exported, in nanoseconds (T_t).
     pub wait_ns: u64,
-    /// True if one frame is to be lost without being counted, so that tests can check that the
-    /// ledger detects it.
-    pub loses: bool,
+    /// True if the source must lose one frame without counting it, so that a test can check that
+    /// the ledger detects the loss.
+    pub loses_frame: bool,
 }
 
 /// A source of the frames that kernel programs export.
@@ -94,15 +93,15 @@ pub struct KernelSource {
     time: ClockOffset,
     arrived: Vec<ArcCounts>,
     /// Edge of the blocks emitted last.
-    edge: usize,
-    /// The last copied frame: processor, position in its ring, and copy.
-    copied: Option<(u32, u64, FrameCopy)>,
+    last_edge: usize,
+    /// The frame that was copied last: processor, position in the processor's ring, and copy.
+    last_copy: Option<(u32, u64, FrameCopy)>,
     /// Frames that have been copied but not verified yet. Empty between calls of `produce`.
-    staged: Vec<Staged>,
+    staged_blocks: Vec<StagedBlock>,
     /// Frames that are not copied; `None` if there is no id for them.
     in_place: Option<Arc<FramesInPlace>>,
     /// True if the rings were empty after the last emission.
-    drained: bool,
+    is_drained: bool,
     /// Time of the last check of the interface.
     checked_at: Time,
     end: Option<ExportEndReason>,
@@ -130,19 +129,19 @@ const ALLOCATION_RETRY_NS: Time = 1_000_000;
 struct FrameCopy {
     place: abi::Extent,
     /// True if the checksum has been left to the device.
-    unset: bool,
+    is_checksum_unset: bool,
     /// Length of the frame, and offsets of its headers.
     marks: Marks,
 }
 
-/// A copied block that has not been validated yet: the writer may have overwritten the frame during
+/// A copied block that has not been validated yet. The writer may have overwritten the frame during
 /// the copy.
 #[derive(Debug)]
-struct Staged {
+struct StagedBlock {
     handed: ExportedFrame,
     entry: Entry,
     /// True if an earlier block has already verified this copy.
-    known: bool,
+    is_verified: bool,
 }
 
 impl KernelSource {
@@ -159,11 +158,11 @@ impl KernelSource {
             reader,
             time,
             arrived,
-            edge: 0,
-            copied: None,
-            staged: Vec::with_capacity(FRAMES_PER_CHECK),
+            last_edge: 0,
+            last_copy: None,
+            staged_blocks: Vec::with_capacity(FRAMES_PER_CHECK),
             in_place,
-            drained: false,
+            is_drained: false,
             checked_at: 0,
             end: None,
             closed: false,
@@ -174,7 +173,7 @@ impl KernelSource {
     /// blocks.
     fn emit_blocks(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
-        self.drained = false;
+        self.is_drained = false;
         loop {
             let goes_on = self.stage_frames(intake, count > 0);
             count += self.emit_intact_frames(intake);
@@ -184,30 +183,30 @@ impl KernelSource {
         }
     }
 
-    /// Copies at most [`FRAMES_PER_CHECK`] frames of one edge into `staged`. If `given` is true,
-    /// the edge is that of the blocks already emitted in this call. Returns true if more frames of
-    /// the edge may be available.
+    /// Copies at most [`FRAMES_PER_CHECK`] frames of one edge into `staged_blocks`. If `given` is
+    /// true, the edge must be that of the blocks already emitted in this call. Returns true if more
+    /// frames of the edge may be available.
     fn stage_frames(&mut self, intake: &Intake<'_>, given: bool) -> bool {
         let room = intake.room();
-        while self.staged.len() < room.min(FRAMES_PER_CHECK) {
-            let Some(handed) = self.reader.front() else {
-                self.drained = true;
+        while self.staged_blocks.len() < room.min(FRAMES_PER_CHECK) {
+            let Some(handed) = self.reader.front_frame() else {
+                self.is_drained = true;
                 return false;
             };
             let edge = handed.edge as usize;
-            let begun = !self.staged.is_empty();
-            if (given || begun) && edge != self.edge {
+            let begun = !self.staged_blocks.is_empty();
+            if (given || begun) && edge != self.last_edge {
                 // If none of the copies is intact, the next round starts with that edge.
                 return begun;
             }
-            if !std::mem::take(&mut self.parts.loses) {
+            if !std::mem::take(&mut self.parts.loses_frame) {
                 let Some(staged) = self.stage_frame(intake.pool, handed) else { return false };
-                self.edge = edge;
-                self.staged.push(staged);
+                self.last_edge = edge;
+                self.staged_blocks.push(staged);
             }
-            self.reader.pass(&handed);
+            self.reader.pass_frame(&handed);
         }
-        self.staged.len() < room
+        self.staged_blocks.len() < room
     }
 
     /// Emits the staged frames that the writer has not overwritten, and counts the others as lost.
@@ -215,7 +214,7 @@ impl KernelSource {
     fn emit_intact_frames(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
         let mut checked_at = None;
-        for Staged { handed, entry, known } in self.staged.drain(..) {
+        for StagedBlock { handed, entry, is_verified: known } in self.staged_blocks.drain(..) {
             let reserved = match checked_at {
                 Some((cpu, reserved)) if cpu == handed.cpu => reserved,
                 _ => self.reader.reserved_position(handed.cpu),
@@ -225,11 +224,11 @@ impl KernelSource {
                 if let Some(arrived) = self.arrived.get_mut(handed.edge as usize) {
                     arrived.taken.add(entry.pointer.length());
                 }
-                count += usize::from(intake.put(entry));
+                count += usize::from(intake.put_entry(entry));
             } else {
                 self.reader.count_passed_as_lost(&handed);
                 // A damaged copy must not be emitted over another edge either.
-                self.copied = None;
+                self.last_copy = None;
             }
         }
         count
@@ -237,28 +236,33 @@ impl KernelSource {
 
     /// Returns the block for an exported frame. Copies the frame, unless it is the frame that was
     /// copied last. Returns `None` if the pool has no memory.
-    fn stage_frame(&mut self, pool: &Pool, handed: ExportedFrame) -> Option<Staged> {
+    fn stage_frame(&mut self, pool: &Pool, handed: ExportedFrame) -> Option<StagedBlock> {
         let name = (handed.cpu, handed.pointer.position);
-        let before = self.copied.filter(|(cpu, position, _)| (*cpu, *position) == name);
+        let before = self.last_copy.filter(|(cpu, position, _)| (*cpu, *position) == name);
         let before = before.filter(|(.., copied)| pool.bytes(copied.place).is_some());
         // Blocks of the current round share one verification.
-        let together =
-            |last: &Staged| !last.known && (last.handed.cpu, last.handed.pointer.position) == name;
-        let known = before.is_some() && !self.staged.last().is_some_and(together);
+        let together = |last: &StagedBlock| {
+            !last.is_verified && (last.handed.cpu, last.handed.pointer.position) == name
+        };
+        let known = before.is_some() && !self.staged_blocks.last().is_some_and(together);
         let copied = match before {
             Some((.., copied)) => copied,
             None => self.copy_frame(pool, &handed)?,
         };
-        self.copied = Some((name.0, name.1, copied));
-        Some(Staged { handed, entry: self.entry(&handed, pool.id(), copied), known })
+        self.last_copy = Some((name.0, name.1, copied));
+        Some(StagedBlock {
+            handed,
+            entry: self.entry(&handed, pool.id(), copied),
+            is_verified: known,
+        })
     }
 
     /// Returns the entry of an exported frame in this dbuf.
     fn entry(&self, handed: &ExportedFrame, dbuf: DbufId, copied: FrameCopy) -> Entry {
-        let FrameCopy { place, unset, mut marks } = copied;
+        let FrameCopy { place, is_checksum_unset: unset, mut marks } = copied;
         let header = &handed.header;
         let tag = if header.tag.is_some() { TAG_SIZE as u32 } else { 0 };
-        let behind = self.parts.edges.get(handed.edge as usize).is_some_and(|e| e.behind_tag);
+        let behind = self.parts.edges.get(handed.edge as usize).is_some_and(|e| e.starts_after_tag);
         let from = handed.pointer.offset.saturating_add(if behind { tag } else { 0 });
         let from = from.min(place.length());
         let length = handed.pointer.length.min(place.length() - from);
@@ -281,43 +285,44 @@ impl KernelSource {
         let mut draft = pool.draft(length, length)?;
         let bytes = draft.get_mut(..length).unwrap_or_default();
         let _ = in_place::copy_frame(&self.parts.rings, handed, bytes);
-        let layers = wire::layers(self.parts.place.link(), bytes);
-        let unset = header.segment != 0 || checksum::is_unset(&layers, bytes);
+        let layers = wire::layers(self.parts.attach_point.link(), bytes);
+        let unset = header.segment_size != 0 || checksum::is_checksum_unset(&layers, bytes);
         let place = draft.commit(length);
         let mut marks = Marks::frame(layers.link.0, place.length(), wire_length(header));
-        filter::layers::record(&mut marks, &layers);
-        Some(FrameCopy { place, unset, marks })
+        filter::layers::record_layers(&mut marks, &layers);
+        Some(FrameCopy { place, is_checksum_unset: unset, marks })
     }
 
-    /// Emits available blocks without their bytes, as long as they take the same edge; returns
-    /// their number. The frames stay where they are until the next call of `produce`.
+    /// Emits available blocks without their bytes, as long as they take the same edge, and returns
+    /// their number. The frames stay in the ring until the next call of `produce`.
     fn put_in_place(&mut self, frames: &FramesInPlace, intake: &mut Intake<'_>) -> usize {
-        self.drained = false;
+        self.is_drained = false;
         intake.in_place = true;
-        let mut batch = frames.restage();
+        let mut batch = frames.begin_batch();
         while intake.room() > 0 {
-            let Some(handed) = self.reader.front() else {
-                self.drained = true;
+            let Some(handed) = self.reader.front_frame() else {
+                self.is_drained = true;
                 break;
             };
             let edge = handed.edge as usize;
-            if !batch.is_empty() && edge != self.edge {
+            if !batch.is_empty() && edge != self.last_edge {
                 break;
             }
-            self.edge = edge;
-            if !std::mem::take(&mut self.parts.loses) {
-                let link = self.parts.place.link();
+            self.last_edge = edge;
+            if !std::mem::take(&mut self.parts.loses_frame) {
+                let link = self.parts.attach_point.link();
                 let length = in_place::captured_length(&handed.header) as u32;
                 let marks = Marks::frame(link.0, length, wire_length(&handed.header));
-                let unset = handed.header.segment != 0;
-                let frame = FrameCopy { place: batch.stage(handed), unset, marks };
+                let unset = handed.header.segment_size != 0;
+                let frame =
+                    FrameCopy { place: batch.add_frame(handed), is_checksum_unset: unset, marks };
                 let entry = self.entry(&handed, frames.id(), frame);
                 if let Some(arrived) = self.arrived.get_mut(edge) {
                     arrived.taken.add(entry.pointer.length());
                 }
-                intake.put(entry);
+                intake.put_entry(entry);
             }
-            self.reader.pass(&handed);
+            self.reader.pass_frame(&handed);
         }
         batch.len()
     }
@@ -329,9 +334,10 @@ impl KernelSource {
                 ExportEndReason::Stopped => {
                     self.parts.attachment.export_failure().map_or(Ok(SourceStatus::End), Err)
                 }
-                ExportEndReason::Gone => {
-                    Err(self.parts.place.removed_failure(self.parts.attachment.frames_received()))
-                }
+                ExportEndReason::Gone => Err(self
+                    .parts
+                    .attach_point
+                    .removed_failure(self.parts.attachment.frames_received())),
                 ExportEndReason::Lost(failure) => Err(failure.clone()),
             };
         }
@@ -339,7 +345,7 @@ impl KernelSource {
         if looks {
             self.checked_at = now;
         }
-        if looks && self.parts.place.is_gone() {
+        if looks && self.parts.attach_point.is_gone() {
             // Frames exported before the removal are still in the rings.
             self.detach();
             self.end = Some(ExportEndReason::Gone);
@@ -362,7 +368,7 @@ impl KernelSource {
     }
 }
 
-/// Returns the length of a frame on the wire in bytes, with its tag.
+/// Returns the length of a frame on the wire in bytes, including its VLAN tag.
 fn wire_length(header: &RecordHeader) -> u32 {
     header.length.saturating_add(if header.tag.is_some() { TAG_SIZE as u32 } else { 0 })
 }
@@ -371,18 +377,18 @@ impl Source for KernelSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.parts.doorbell.drain(|_| {});
         self.time.update();
-        self.reader.look();
-        let edge = self.reader.front().map(|handed| handed.edge);
+        self.reader.load_positions();
+        let edge = self.reader.front_frame().map(|handed| handed.edge);
         let may = edge.and_then(|edge| intake.arcs_in_place.checked_shr(edge)).unwrap_or(0) & 1 > 0;
         let put = match self.in_place.clone().filter(|_| may) {
             Some(frames) => self.put_in_place(&frames, intake),
             None => self.emit_blocks(intake),
         };
-        (intake.arc, intake.drained) = (Some(self.edge), self.drained);
+        (intake.arc, intake.is_drained) = (Some(self.last_edge), self.is_drained);
         if put > 0 {
             return Ok(SourceStatus::Blocks);
         }
-        if self.reader.front().is_some() {
+        if self.reader.front_frame().is_some() {
             // A frame is available, but no memory.
             return Ok(SourceStatus::retry_at(intake.now + ALLOCATION_RETRY_NS));
         }

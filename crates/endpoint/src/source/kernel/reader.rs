@@ -2,17 +2,17 @@
 //! concurrently. [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
 //!
 //! The reader merges the rings of all processors into one sequence of frames, and counts the exact
-//! number of frames lost per edge. It never waits and never creates a reference into a ring. A copy
-//! is valid if, after it, the writer has reserved at most one lap beyond its start; a pointer is
-//! valid if less than one lap of pointers has been written after it. The writer modifies, for every
-//! frame, the words that a check reads, so each check costs a cache miss. Several frames are
-//! therefore copied per check.
+//! number of frames lost per edge. It never waits, and never creates a reference into a ring. A
+//! copy is valid if, after the copy, the writer has reserved at most one lap beyond the start of
+//! the frame. A pointer is valid if less than one lap of pointers has been written after it. The
+//! writer modifies the words that a check reads for every frame, so that each check costs a cache
+//! miss. Therefore several frames are copied per check.
 //!
-//! Exits share a sink if a frame takes at most one of them. Each pointer of such a sink carries its
-//! exit and the number of earlier frames on that exit, so that a gap is counted for the right exit.
+//! Exits share a sink if a frame takes at most one of them. Each pointer of such a sink contains its
+//! exit and the number of earlier frames on it, so that a gap is counted for the right exit.
 //!
 //! Frames of one processor are emitted in order of execution. Among processors, frames available at
-//! a [`Reader::look`] are emitted in order of time; frames published later are emitted later.
+//! a [`Reader::load_positions`] are emitted in order of time, and before all later frames.
 
 use crate::loss_ranges::LossRanges;
 use std::collections::{HashMap, VecDeque};
@@ -20,17 +20,17 @@ use std::sync::Arc;
 use sys::bpf::ring::region_offset;
 use sys::bpf::{FramePointer, Region, Rings, RingsLayout};
 
-/// Fraction (1/n) of the pointer ring that is skipped in addition to lost pointers, so that the
-/// writer does not overtake the reader again at once.
+/// Divisor for the part of a ring that is skipped after a loss in addition to the lost pointers, so
+/// that the writer does not overtake the reader again at once.
 const MARGIN_DIVISOR: u64 = 8;
 
 /// Maximum number of frames copied per check of the writer's position.
 pub const FRAMES_PER_CHECK: usize = 16;
 
-/// Length of a record's header, which precedes the frame, in bytes.
+/// Length in bytes of a record's header, which precedes the frame.
 const RECORD_HEADER_SIZE: usize = region_offset::HEADER as usize;
 
-/// An exported frame that had not been overwritten when it was last checked.
+/// An exported frame that had not been overwritten at the last check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExportedFrame {
     /// Index of the processor.
@@ -41,13 +41,13 @@ pub struct ExportedFrame {
     pub edge: u32,
     /// Number of earlier frames on this exit and processor.
     pub number: u64,
-    /// The pointer written by the program.
+    /// The pointer to the frame, as written by the program.
     pub pointer: FramePointer,
     /// The record's header.
     pub header: RecordHeader,
 }
 
-/// Numbers of frames of an exit that did not become blocks.
+/// Numbers of frames on an exit that did not become blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExitLosses {
     /// Frames overwritten before they were copied.
@@ -68,8 +68,8 @@ pub struct RecordHeader {
     /// VLAN tag stored outside the frame, as control word and protocol.
     pub tag: Option<(u16, u16)>,
     /// Segment size in bytes if the frame is yet to be segmented, else 0.
-    pub segment: u16,
-    /// True if the host sends the frame.
+    pub segment_size: u16,
+    /// True if the host sends the frame, and false if the host receives it.
     pub sent: bool,
 }
 
@@ -78,16 +78,16 @@ pub struct RecordHeader {
 pub struct Reader {
     rings: Arc<Rings>,
     sinks: Vec<PointerRing>,
-    /// Indices of the sinks that had unread pointers at the last look.
-    filled: Vec<usize>,
+    /// Indices of the sinks that had unread pointers when the positions were last loaded.
+    filled_sinks: Vec<usize>,
     /// Index of the sink of each exit, by exit number.
     exit_sinks: Vec<u32>,
     /// Number of frames lost so far on each exit.
-    lost: Vec<u64>,
+    lost_frames: Vec<u64>,
     /// Positions of the lost frames of each exit.
     gaps: Vec<LossRanges>,
-    /// Number of frames passed, by processor and exit. Counted only for exits that share a sink.
-    passed: Vec<u64>,
+    /// Number of frames passed by the reader, by processor and exit, for exits that share a sink.
+    passed_frames: Vec<u64>,
 }
 
 /// The pointer ring of one processor and sink.
@@ -95,14 +95,14 @@ pub struct Reader {
 struct PointerRing {
     cpu: u32,
     sink: u32,
-    /// The exit of all pointers, if only one exit uses the sink.
-    only: Option<u32>,
+    /// The exit of all pointers, if the sink has only one exit.
+    only_exit: Option<u32>,
     /// Number of the next pointer to read.
-    next: u64,
-    /// Number of published pointers at the last look.
-    head: u64,
-    /// Prefetched frames of the next pointers. `None` stands for an overwritten frame.
-    ahead: VecDeque<Option<ExportedFrame>>,
+    next_pointer: u64,
+    /// Number of published pointers when the positions were last loaded.
+    published: u64,
+    /// Prefetched frames of the next pointers. `None` represents an overwritten frame.
+    prefetched: VecDeque<Option<ExportedFrame>>,
 }
 
 impl Reader {
@@ -119,44 +119,45 @@ impl Reader {
         let sink = |cpu, sink| PointerRing {
             cpu,
             sink,
-            only: only(sink),
-            next: 0,
-            head: 0,
-            ahead: VecDeque::new(),
+            only_exit: only(sink),
+            next_pointer: 0,
+            published: 0,
+            prefetched: VecDeque::new(),
         };
         let all = (0..cpus).flat_map(|cpu| (0..sinks).map(move |number| (cpu, number)));
         let sinks = all.map(|(cpu, number)| sink(cpu, number)).collect();
-        let (lost, passed) = (vec![0; exit_sinks.len()], vec![0; exit_sinks.len() * cpus as usize]);
+        let lost_frames = vec![0; exit_sinks.len()];
+        let passed_frames = vec![0; exit_sinks.len() * cpus as usize];
         let gaps = vec![LossRanges::default(); exit_sinks.len()];
-        Self { rings, sinks, filled: Vec::new(), exit_sinks, lost, gaps, passed }
+        Self { rings, sinks, filled_sinks: vec![], exit_sinks, lost_frames, gaps, passed_frames }
     }
 
-    /// Loads the positions of all writers. Frames published later stay invisible until the next
-    /// call.
-    pub fn look(&mut self) {
-        self.filled.clear();
+    /// Loads the positions of all writers. Frames that are published later stay invisible until the
+    /// next call.
+    pub fn load_positions(&mut self) {
+        self.filled_sinks.clear();
         for (number, sink) in self.sinks.iter_mut().enumerate() {
             if let Some(region) = self.rings.region(sink.cpu) {
                 // Monotone even if the writer's memory is corrupted.
-                sink.head = region.head(sink.sink).max(sink.head);
+                sink.published = region.head(sink.sink).max(sink.published);
             }
-            if sink.next < sink.head {
-                self.filled.push(number);
+            if sink.next_pointer < sink.published {
+                self.filled_sinks.push(number);
             }
         }
     }
 
-    /// Returns the oldest frame available at the last look; `None` if there is none. The frame
-    /// stays the first until [`Reader::pass`].
-    pub fn front(&mut self) -> Option<ExportedFrame> {
+    /// Returns the oldest frame that was available when the positions were last loaded, or `None`
+    /// if there is none. The frame stays at the front until [`Reader::pass_frame`].
+    pub fn front_frame(&mut self) -> Option<ExportedFrame> {
         let order = |f: &ExportedFrame| (f.header.time, f.cpu, f.pointer.position, f.edge);
         let mut first: Option<ExportedFrame> = None;
         let mut at = 0;
-        while let Some(number) = self.filled.get(at).copied() {
-            match self.front_of(number) {
+        while let Some(number) = self.filled_sinks.get(at).copied() {
+            match self.front_frame_of(number) {
                 // Exhausted until the next look.
                 None => {
-                    self.filled.swap_remove(at);
+                    self.filled_sinks.swap_remove(at);
                     continue;
                 }
                 Some(front) if first.is_none_or(|first| order(&front) < order(&first)) => {
@@ -169,34 +170,34 @@ impl Reader {
         first
     }
 
-    fn front_of(&mut self, number: usize) -> Option<ExportedFrame> {
+    fn front_frame_of(&mut self, number: usize) -> Option<ExportedFrame> {
         let sink = self.sinks.get_mut(number)?;
-        if let Some(Some(front)) = sink.ahead.front() {
+        if let Some(Some(front)) = sink.prefetched.front() {
             return Some(*front);
         }
         let region = self.rings.region(sink.cpu)?;
-        let before = sink.next;
+        let before = sink.next_pointer;
         let skipped = sink.advance(&region, self.rings.shape(), &self.exit_sinks);
         // With several exits, the next pointer of each exit reveals its gap.
-        if let Some(edge) = sink.only {
+        if let Some(edge) = sink.only_exit {
             let cpu = sink.cpu;
             self.count_lost(edge, (before, skipped), cpu);
         }
         let sink = self.sinks.get_mut(number)?;
-        sink.ahead.front().copied().flatten()
+        sink.prefetched.front().copied().flatten()
     }
 
-    /// Moves past a frame that [`Reader::front`] returned.
-    pub fn pass(&mut self, handed: &ExportedFrame) {
+    /// Moves past a frame that [`Reader::front_frame`] returned.
+    pub fn pass_frame(&mut self, handed: &ExportedFrame) {
         let ExportedFrame { cpu, sink, edge, pointer, .. } = *handed;
         let at = (cpu * self.rings.shape().sinks + sink) as usize;
         let Some(sink) = self.sinks.get_mut(at) else { return };
         sink.pass_pointers(1);
-        if sink.only.is_some() {
+        if sink.only_exit.is_some() {
             return;
         }
         let at = cpu as usize * self.exit_sinks.len() + edge as usize;
-        let Some(passed) = self.passed.get_mut(at) else { return };
+        let Some(passed) = self.passed_frames.get_mut(at) else { return };
         let before = std::mem::replace(passed, pointer.number.saturating_add(1));
         self.count_lost(edge, (before, pointer.number.saturating_sub(before)), cpu);
     }
@@ -204,7 +205,7 @@ impl Reader {
     /// Counts `count` frames of an exit as lost, beginning with frame number `from`.
     fn count_lost(&mut self, edge: u32, (from, count): (u64, u64), cpu: u32) {
         let edge = edge as usize;
-        if let Some((lost, gaps)) = self.lost.get_mut(edge).zip(self.gaps.get_mut(edge)) {
+        if let Some((lost, gaps)) = self.lost_frames.get_mut(edge).zip(self.gaps.get_mut(edge)) {
             *lost += count;
             gaps.add(from, count, Some(cpu));
         }
@@ -219,15 +220,15 @@ impl Reader {
 
     /// Copies bytes of the frame, starting at offset `from`. Returns false if they are outside the
     /// ring. [`Reader::is_intact`] then tells if the copy is intact.
-    pub fn copy(&self, handed: &ExportedFrame, from: u32, to: &mut [u8]) -> bool {
+    pub fn copy_bytes(&self, handed: &ExportedFrame, from: u32, to: &mut [u8]) -> bool {
         let region = self.rings.region(handed.cpu);
         region.is_some_and(|region| {
             region.copy(handed.pointer.position, region_offset::HEADER.saturating_add(from), to)
         })
     }
 
-    /// Returns the position up to which the writer on this processor may be writing, for
-    /// [`Reader::is_intact`]. Call this after the last copy that is to be verified.
+    /// Returns the position up to which the writer on this processor may be writing, for use with
+    /// [`Reader::is_intact`]. Must be called after the last copy that is to be verified.
     #[must_use]
     pub fn reserved_position(&self, cpu: u32) -> u64 {
         self.rings.region(cpu).map_or(u64::MAX, |region| region.reserved())
@@ -239,7 +240,7 @@ impl Reader {
         is_intact(handed, reserved, self.rings.shape().bytes)
     }
 
-    /// Counts a frame, which the reader has already passed, as lost.
+    /// Counts a frame that the reader has already passed as lost.
     pub fn count_passed_as_lost(&mut self, handed: &ExportedFrame) {
         self.count_lost(handed.edge, (handed.number, 1), handed.cpu);
     }
@@ -247,13 +248,13 @@ impl Reader {
     /// Returns, for each exit, the numbers of lost and unread frames.
     #[must_use]
     pub fn exit_losses(&self) -> Vec<ExitLosses> {
-        let lost = self.lost.iter().map(|lost| ExitLosses { lost: *lost, unread: 0 });
+        let lost = self.lost_frames.iter().map(|lost| ExitLosses { lost: *lost, unread: 0 });
         let mut missing: Vec<ExitLosses> = lost.collect();
         for sink in &self.sinks {
             let Some(region) = self.rings.region(sink.cpu) else { continue };
-            match sink.only.and_then(|edge| missing.get_mut(edge as usize)) {
+            match sink.only_exit.and_then(|edge| missing.get_mut(edge as usize)) {
                 Some(missing) => {
-                    missing.unread += region.head(sink.sink).saturating_sub(sink.next);
+                    missing.unread += region.head(sink.sink).saturating_sub(sink.next_pointer);
                 }
                 None => self.add_missing_of_shared_sink(sink, &region, &mut missing),
             }
@@ -261,26 +262,26 @@ impl Reader {
         missing
     }
 
-    /// Adds the missing frames of a sink that several exits share: for each exit, the writer's
-    /// count minus the frames passed. Missing frames that are no longer in the ring are lost.
+    /// Counts the missing frames of each exit that shares this sink: the writer's count minus the
+    /// number of frames passed. Missing frames that are no longer in the ring are lost.
     fn add_missing_of_shared_sink(
         &self,
         sink: &PointerRing,
         region: &Region<'_>,
         missing: &mut [ExitLosses],
     ) {
-        let passed = self.passed.iter().skip(sink.cpu as usize * self.exit_sinks.len());
+        let passed = self.passed_frames.iter().skip(sink.cpu as usize * self.exit_sinks.len());
         let ours = (0..).zip(self.exit_sinks.iter().zip(passed));
         let ours = ours.filter(|(_, (to, _))| **to == sink.sink);
         let rest =
             |(edge, (_, read)): (u32, (_, &u64))| (edge, region.count(edge).saturating_sub(*read));
         let mut rest: Vec<(u32, u64)> = ours.map(rest).filter(|(_, rest)| *rest > 0).collect();
-        let head = region.head(sink.sink).max(sink.next);
+        let head = region.head(sink.sink).max(sink.next_pointer);
         let all: u64 = rest.iter().map(|(_, rest)| *rest).sum();
-        if all > head - sink.next {
+        if all > head - sink.next_pointer {
             // Some pointers have been overwritten: the remaining ones name their exits.
             let most = u64::from(self.rings.shape().pointers);
-            let there = sink.next.max(head.saturating_sub(most))..head;
+            let there = sink.next_pointer.max(head.saturating_sub(most))..head;
             let mut unread: HashMap<u32, u64> = HashMap::new();
             for pointer in there.filter_map(|number| region.pointer(sink.sink, number)) {
                 *unread.entry(pointer.edge).or_default() += 1;
@@ -314,14 +315,14 @@ impl PointerRing {
     /// Advances to the next pointer whose frame is intact. Returns the number of skipped pointers.
     fn advance(&mut self, region: &Region<'_>, shape: RingsLayout, exit_sinks: &[u32]) -> u64 {
         let (all, mut skipped) = (u64::from(shape.pointers), 0);
-        while self.next < self.head {
-            if self.ahead.is_empty() {
+        while self.next_pointer < self.published {
+            if self.prefetched.is_empty() {
                 self.prefetch(region, shape, exit_sinks);
             }
-            if let Some(Some(_)) = self.ahead.front() {
+            if let Some(Some(_)) = self.prefetched.front() {
                 break;
             }
-            let behind = region.head(self.sink).saturating_sub(self.next);
+            let behind = region.head(self.sink).saturating_sub(self.next_pointer);
             let skip = match behind >= all {
                 true => (behind - all + 1 + all / MARGIN_DIVISOR).min(behind),
                 false => 1,
@@ -334,30 +335,29 @@ impl PointerRing {
 
     /// Moves past `count` pointers.
     fn pass_pointers(&mut self, count: u64) {
-        self.next += count;
-        let known = usize::try_from(count).unwrap_or(usize::MAX).min(self.ahead.len());
-        self.ahead.drain(..known);
+        self.next_pointer += count;
+        let known = usize::try_from(count).unwrap_or(usize::MAX).min(self.prefetched.len());
+        self.prefetched.drain(..known);
     }
 
-    /// Prefetches the next pointers and headers. The two words that validate them are read after
-    /// the copies, as the protocol demands.
+    /// Prefetches the next pointers and headers. The two words that validate them must be read
+    /// after the copies.
     fn prefetch(&mut self, region: &Region<'_>, shape: RingsLayout, exit_sinks: &[u32]) {
-        let end = self.head.min(self.next + FRAMES_PER_CHECK as u64);
-        let mut ahead = std::mem::take(&mut self.ahead);
+        let end = self.published.min(self.next_pointer + FRAMES_PER_CHECK as u64);
+        let mut ahead = std::mem::take(&mut self.prefetched);
         ahead.extend(
-            (self.next..end).map(|number| self.read_frame(region, shape, exit_sinks, number)),
+            (self.next_pointer..end).map(|at| self.read_frame(region, shape, exit_sinks, at)),
         );
-        // `reserved` begins with a fence, and `head` is read after it.
+        // `reserved` begins with a fence, and `published` is read after it.
         let (reserved, newest) = (region.reserved(), region.head(self.sink));
-        for (number, place) in (self.next..end).zip(&mut ahead) {
+        for (number, place) in (self.next_pointer..end).zip(&mut ahead) {
             let here = newest.wrapping_sub(number) < u64::from(shape.pointers);
             *place = place.filter(|handed| here && is_intact(handed, reserved, shape.bytes));
         }
-        self.ahead = ahead;
+        self.prefetched = ahead;
     }
 
-    /// Reads a pointer and the header to which it points; `None` if either is out of bounds. The
-    /// caller must validate them.
+    /// Reads a pointer and its header, which the caller must validate; `None` if out of bounds.
     fn read_frame(
         &self,
         region: &Region<'_>,
@@ -368,11 +368,11 @@ impl PointerRing {
         let pointer = region.pointer(self.sink, number)?;
         let mut bytes = [0; RECORD_HEADER_SIZE];
         let inside = region.copy(pointer.position, 0, &mut bytes);
-        let header = RecordHeader::read(&bytes, shape.record_max);
-        let edge = self.only.unwrap_or(pointer.edge);
+        let header = RecordHeader::parse(&bytes, shape.record_max);
+        let edge = self.only_exit.unwrap_or(pointer.edge);
         let leads_here = exit_sinks.get(edge as usize) == Some(&self.sink);
         // The only exit of a sink counts pointers of the sink.
-        let number = if self.only.is_some() { number } else { pointer.number };
+        let number = if self.only_exit.is_some() { number } else { pointer.number };
         let frame = ExportedFrame { cpu: self.cpu, sink: self.sink, edge, number, pointer, header };
         (inside && leads_here).then_some(frame)
     }
@@ -383,7 +383,7 @@ pub(super) fn is_intact(handed: &ExportedFrame, reserved: u64, bytes: u32) -> bo
 }
 
 impl RecordHeader {
-    fn read(bytes: &[u8; RECORD_HEADER_SIZE], most: u32) -> Self {
+    fn parse(bytes: &[u8; RECORD_HEADER_SIZE], most: u32) -> Self {
         let byte = |at: usize| bytes.get(at).copied().unwrap_or_default();
         let two = |at: usize| u16::from_ne_bytes([byte(at), byte(at + 1)]);
         let four = |at: usize| u32::from(two(at)) | u32::from(two(at + 2)) << 16;
@@ -393,7 +393,7 @@ impl RecordHeader {
             captured: four(12).min(most),
             time: u64::from(four(16)) | u64::from(four(20)) << 32,
             tag: (marks & 1 != 0).then(|| (two(24), u16::from_be(two(26)))),
-            segment: two(28),
+            segment_size: two(28),
             sent: marks & 2 != 0,
         }
     }

@@ -123,8 +123,8 @@ fn piped_bytes_are_emitted_as_available() {
 #[test]
 fn invalid_block_sizes_and_missing_files_are_refused() {
     let block = READ.parameter("block").unwrap();
-    assert!(block.parse("0").unwrap_err().what.contains("not between"));
-    assert!(block.parse("1M").unwrap_err().what.contains("1048575 bytes"));
+    assert!(block.parse("0").unwrap_err().message.contains("not between"));
+    assert!(block.parse("1M").unwrap_err().message.contains("1048575 bytes"));
     assert!(
         expect_failure(read_source("/no/such/file", "1", "no"))
             .to_string()

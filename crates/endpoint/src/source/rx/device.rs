@@ -1,4 +1,5 @@
-//! The packet socket of an interface, configured so that no unfiltered frame ever enters its ring.
+//! The packet socket of an interface. It is configured so that no unfiltered frame ever enters its
+//! ring.
 //!
 //! The order of the steps matters. A socket with protocol 0 receives nothing. It gets its filter,
 //! then its ring, and is bound last, so that even the first frame in the ring has passed the
@@ -15,20 +16,19 @@ use sys::net::{Interface, RouteSocket};
 use sys::packet::{Instruction, PacketRing, PacketSocket, RingShape};
 use sys::steps::{Resource, Steps};
 
-/// Size of a segment in bytes. The largest frame produced by generic receive offload fits in it,
-/// and the two or three segments in use at a time fit in a second-level cache.
+/// Size of a segment in bytes. A segment has room for the largest frame that generic receive
+/// offload produces, and the two or three segments in use at a time fit in a second-level cache.
 const SEGMENT_SIZE: usize = 128 << 10;
 /// Minimum number of segments: one being read, one being filled, and two in between.
 const SEGMENTS_MIN: usize = 4;
-/// Traffic for which a ring of default size has room without a reader, in milliseconds at the full
-/// rate of the interface.
+/// Amount of traffic for which a ring of default size has room while no frames are read, in
+/// milliseconds at the full rate of the interface.
 const BUFFERED_MS: u64 = 50;
 /// Assumed rate of an interface that does not report its rate, in Mbit/s.
 const RATE_DEFAULT: u64 = 10_000;
 /// Minimum default size of the ring in bytes.
 const RING_BYTES_MIN: u64 = 4 << 20;
-/// Maximum default size of the ring in bytes. If 1/64 of the machine's memory is less, that is the
-/// maximum.
+/// Maximum default size of the ring in bytes, unless 1/64 of the machine's memory is less.
 const RING_BYTES_MAX: u64 = 128 << 20;
 /// Default timeout of a partly filled segment in milliseconds (T_t), which equals the resolution of
 /// the kernel's timer. [`RETIRE_MS_MAX`] is the maximum.
@@ -43,7 +43,7 @@ pub(super) struct RxParameters<'a> {
     pub(super) direction: Direction,
     /// Network namespace; `None` for the current one.
     pub(super) netns: Option<&'a str>,
-    /// Size of the ring in bytes; `None` derives it from the rate of the interface.
+    /// Size of the ring in bytes. If `None`, the size is derived from the rate of the interface.
     pub(super) ring: Option<u64>,
     pub(super) promiscuous: bool,
     /// Arguments of the filter that the kernel applies.
@@ -62,10 +62,10 @@ pub(super) struct RxDevice {
     pub(super) name: String,
     /// Interface index, or [`ALL_INTERFACES`] for all interfaces.
     index: u32,
-    /// Socket for looking up the interface by index, because the interface may be renamed.
+    /// Socket for looking up the interface by its index, because the interface may be renamed.
     links: RouteSocket,
     /// True if the kernel applies the filter of the next node.
-    filtered: bool,
+    is_filtered: bool,
 }
 
 impl RxDevice {
@@ -100,11 +100,11 @@ impl RxDevice {
         step(Resource::Entry, "an interface")?;
         ring.bind(index).map_err(cannot)?;
         let (ring, name, links) = (Arc::new(ring), name.to_owned(), links()?);
-        Ok(Self { ring, losses, name, index, links, filtered })
+        Ok(Self { ring, losses, name, index, links, is_filtered: filtered })
     }
 }
 
-/// The remark for a kernel without memory for the whole filter.
+/// Remark for a kernel that lacks the memory for the entire filter.
 const UNFILTERED_REMARK: &str = "the filter behind is too long for the kernel here \
                           (net.core.optmem_max): every frame came into the ring";
 
@@ -137,14 +137,14 @@ impl RxDevice {
         let renamed = (self.index != ALL_INTERFACES)
             .then(|| interface::renaming_note(&self.links, self.index, &self.name))
             .flatten();
-        let unfiltered = (!self.filtered).then(|| UNFILTERED_REMARK.to_owned());
+        let unfiltered = (!self.is_filtered).then(|| UNFILTERED_REMARK.to_owned());
         let remarks: Vec<String> = renamed.into_iter().chain(unfiltered).collect();
         (!remarks.is_empty()).then(|| remarks.join("; "))
     }
 }
 
-/// Returns an unbound socket with its filter and ring, and true if the filter is attached. Makes
-/// the ring smaller if the kernel lacks memory.
+/// Returns an unbound socket with its filter and ring, and true if the entire filter is attached.
+/// If the kernel lacks memory, the ring is made smaller.
 fn open_socket(
     parameters: &RxParameters<'_>,
     interface: Option<&Interface>,
@@ -173,9 +173,9 @@ fn open_socket(
     }
 }
 
-/// Attaches the filter of the next node. If the kernel has no memory for the whole program,
-/// attaches only its test of the direction; the node filters again in any case. Returns true if the
-/// whole filter is attached.
+/// Attaches the filter of the next node. If the kernel has no memory for the entire program,
+/// attaches only the part that tests the direction. The node filters again in any case. Returns
+/// true if the entire filter is attached.
 fn attach_filter(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::Result<bool> {
     let program = |ahead| {
         let (program, _) = bpf::socket_filter(parameters.direction, ahead);

@@ -29,21 +29,23 @@ pub(crate) struct Losses {
     index: Option<u32>,
     counters: Option<Counters>,
     backlog: Option<Backlog>,
-    /// True if frames arrive from outside. Frames sent by this host do not pass the backlog.
-    receives: bool,
+    /// True if the source observes received frames. Frames that this host sends do not pass through
+    /// the backlog.
+    counts_backlog: bool,
 }
 
 impl Losses {
     /// Records the current counters of one interface, or of all, as the baseline.
     pub(crate) fn begin_counting(links: RouteSocket, index: Option<u32>, receives: bool) -> Self {
-        let mut losses = Self { links, index, counters: None, backlog: None, receives };
+        let mut losses =
+            Self { links, index, counters: None, backlog: None, counts_backlog: receives };
         losses.counters = losses.interface_counters();
         losses.backlog = Backlog::read().ok();
         losses
     }
 
     /// Returns the source's counters: frames received according to the kernel, frames emitted, and
-    /// losses by location. `left` is the number of frames that reached the ring but were not
+    /// losses by location. `left` is the number of frames that have reached the ring and were not
     /// emitted.
     pub(super) fn source_counters(
         &self,
@@ -52,7 +54,7 @@ impl Losses {
         left: &[(DropReason, u64)],
     ) -> SourceCounters {
         let statistics = ring.statistics().ok();
-        let before = if self.receives { self.losses_before_socket() } else { Vec::new() };
+        let before = if self.counts_backlog { self.losses_before_socket() } else { Vec::new() };
         let before = before.into_iter();
         let mut dropped: Vec<_> =
             before.chain([("socket".into(), ring.socket_drops().ok())]).collect();

@@ -1,9 +1,9 @@
 //! `rx` and `tx` at the head of a request: frames that this host receives and sends, as observed by
 //! its network stack. [SL §4.2, §5.5; CONTRACT 1 to 3]
 //!
-//! The source emits one block per frame, in place: the mapped ring of the packet socket is the
-//! memory of the blocks ([`buffer::pool::lent`]), and a segment returns to the kernel when its last
-//! holder releases it. Nothing is copied except that a VLAN tag is reinserted.
+//! The source emits one block per frame, without a copy: the mapped ring of the packet socket is
+//! the memory of the blocks ([`buffer::pool::lent`]). A segment returns to the kernel when its last
+//! holder releases it. Bytes are moved only in order to reinsert a VLAN tag.
 //!
 //! - [`device`]: the socket, configured so that no unfiltered frame enters the ring;
 //! - [`unpack`]: the frames of a segment;
@@ -83,7 +83,7 @@ the frames already in the ring are processed.",
     right: None,
     analysis: Analysis {
         fix_parameter: Some(flows::record_names),
-        refuses: Some(check_expression),
+        argument_error: Some(check_expression),
         warning: Some(flows::match_warning),
         remark: Some(flows::remark),
         ..Analysis::NONE
@@ -148,15 +148,15 @@ const PROMISCUOUS_PARAMETER: Parameter =
 /// The catalog entry of `rx`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arguments {
     given if given.flag("own") => Err(own_unsupported(given)),
-    given if flows::selects(given) => Err(expression_unsupported(given)),
+    given if flows::selects_flows(given) => Err(expression_unsupported(given)),
     given if given.text("how") == Some("take") => take::open(opening),
     given if given.flag("both") => open(opening, Direction::Both),
     _ => open(opening, Direction::Received),
 })
 .with_links(link_types)
-.with(EndpointFacts {
-    attaches: Some(|arguments| attach_target(arguments, Side::Received)),
-    observes: Some(|arguments| observed_source(arguments, Side::Received)),
+.with_facts(EndpointFacts {
+    attach_point: Some(|arguments| attach_target(arguments, Side::Received)),
+    observed_source: Some(|arguments| observed_source(arguments, Side::Received)),
     ..SENT_FACTS
 });
 
@@ -164,12 +164,12 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arg
 pub const SENT_ENTRY: SourceEntry =
     SourceEntry::new(&TX, |opening| open(opening, sent_direction(opening.arguments)))
         .with_links(link_types)
-        .with(SENT_FACTS);
+        .with_facts(SENT_FACTS);
 
 /// Facts about `tx` at the head of a request, for the planner.
 const SENT_FACTS: EndpointFacts = EndpointFacts {
-    attaches: Some(|arguments| attach_target(arguments, Side::Sent)),
-    observes: Some(|arguments| observed_source(arguments, Side::Sent)),
+    attach_point: Some(|arguments| attach_target(arguments, Side::Sent)),
+    observed_source: Some(|arguments| observed_source(arguments, Side::Sent)),
     takes_filter: true,
     ..EndpointFacts::NONE
 };
@@ -197,7 +197,7 @@ fn sent_direction(arguments: &Arguments) -> Direction {
     if arguments.flag("loopback") { Direction::Sent } else { Direction::SentToOthers }
 }
 
-/// Failure text for `own=yes` combined with an interface.
+/// Failure text for `own=yes` in combination with an interface.
 const OWN_WITH_INTERFACE: &str =
     "`own=yes` is about sockets, whichever interface their packets take: leave the interface out";
 const OWN_NOT_TAKEN: &str = "what your own sockets exchange is watched, not taken";
@@ -213,8 +213,8 @@ fn own_unsupported(arguments: &Arguments) -> Failure {
 }
 
 /// Returns the attach point at which a kernel program receives the same frames as the source:
-/// traffic control for a packet socket, XDP for AF_XDP sockets. Fails with the reason if there is
-/// none.
+/// traffic control in place of a packet socket, XDP in place of AF_XDP sockets. Fails with the
+/// reason if there is none.
 fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     let netns = arguments.text("netns").map(str::to_owned);
     if arguments.flag("own") {
@@ -222,7 +222,7 @@ fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
             given if given.text("interface").is_some() => Err(OWN_WITH_INTERFACE.to_owned()),
             given if given.text("how") == Some("take") => Err(OWN_NOT_TAKEN.to_owned()),
             given if given.flag("promisc") => Err(OWN_WITH_PROMISC.to_owned()),
-            _ => Ok(Attach { netns, own: true, ..Attach::observing("") }),
+            _ => Ok(Attach { netns, own_sockets: true, ..Attach::observing("") }),
         };
     }
     let interface = arguments.text("interface").ok_or("a program is attached to one interface")?;
@@ -236,15 +236,22 @@ fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     if arguments.flag("promisc") && !takes {
         return Err("a packet socket asks for frames for other hosts".to_owned());
     }
-    let flows = flows::selects(arguments);
+    let flows = flows::selects_flows(arguments);
     let takes = takes && !flows;
-    Ok(Attach { interface: interface.to_owned(), netns, side, takes, flows, own: false })
+    Ok(Attach {
+        interface: interface.to_owned(),
+        netns,
+        side,
+        redirects: takes,
+        only_matching_flows: flows,
+        own_sockets: false,
+    })
 }
 
 /// Returns the mistake in the expression, or in its combination with other arguments, if there is
 /// one.
 fn check_expression(arguments: &Arguments) -> Option<Mistake> {
-    if !flows::selects(arguments) {
+    if !flows::selects_flows(arguments) {
         return None;
     }
     let with = |parameter, what: &str| Some(Mistake::new(parameter, what.to_owned()));
@@ -279,11 +286,11 @@ fn observed_source(arguments: &Arguments, side: Side) -> ObservedSource {
         netns: text("netns"),
         received: all || side == Side::Received,
         sent: all || side == Side::Sent,
-        own: arguments.flag("own"),
+        own_sockets: arguments.flag("own"),
     }
 }
 
-/// Interval between two checks of a segment that is still held, in nanoseconds.
+/// Interval between two checks of a segment that is still in use, in nanoseconds.
 const HELD_CHECK_NS: Time = 1_000_000;
 /// Interval between two checks of an interface that is down, in nanoseconds.
 const DOWN_CHECK_NS: Time = 100_000_000;
@@ -298,16 +305,16 @@ struct PacketSource {
     pin: Option<SegmentPin>,
     given: Amount,
     /// True if the kernel applies the first filter of the path.
-    filtered: bool,
+    is_filtered: bool,
     unknown_link: u64,
     /// Number of segments received, and stream position of the next frame. The position counts all
     /// frames that passed the kernel's filter, including dropped ones.
-    taken: u64,
+    segments_received: u64,
     position: u64,
     missing: LossRanges,
     end: Option<RxEndReason>,
     /// True if the interface was down at the last check.
-    down: bool,
+    is_down: bool,
     closed: bool,
 }
 
@@ -338,13 +345,13 @@ fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, 
         given_entries: 0,
         pin: None,
         given: Amount::default(),
-        filtered: opening.pushed_filter.is_some(),
+        is_filtered: opening.pushed_filter.is_some(),
         unknown_link: 0,
-        taken: 0,
+        segments_received: 0,
         position: 0,
         missing: LossRanges::default(),
         end: None,
-        down: false,
+        is_down: false,
         closed: false,
     }))
 }
@@ -354,8 +361,8 @@ impl Source for PacketSource {
         loop {
             let rest = self.entries.get(self.given_entries..).unwrap_or_default();
             if !rest.is_empty() {
-                let put = intake.put_all(rest.iter().copied());
-                self.count_put(put);
+                let put = intake.put_entries(rest.iter().copied());
+                self.count_emitted(put);
                 return Ok(SourceStatus::Blocks);
             }
             if let Some(pin) = self.pin.take() {
@@ -404,7 +411,7 @@ impl Source for PacketSource {
 }
 
 impl PacketSource {
-    fn count_put(&mut self, put: usize) {
+    fn count_emitted(&mut self, put: usize) {
         let gave = self.entries.get(self.given_entries..).unwrap_or_default();
         for entry in gave.iter().take(put) {
             self.given.add(entry.pointer.length());
@@ -421,11 +428,11 @@ impl PacketSource {
         let at = (pool.id(), draft.position());
         let unpacked = unpack::unpack(&mut draft, at, self.origin, &mut self.entries);
         self.unknown_link += unpacked.unknown_link;
-        while let Some(gap) = self.device.ring.take_gap(self.taken) {
+        while let Some(gap) = self.device.ring.take_gap(self.segments_received) {
             self.missing.add(self.position, gap.drops, None);
             self.position += gap.drops;
         }
-        self.taken += 1;
+        self.segments_received += 1;
         self.position += self.entries.len() as u64 + unpacked.unknown_link;
         let whole = draft.len();
         let place = draft.commit(whole);
@@ -463,10 +470,10 @@ impl PacketSource {
         }
         // The kernel reports the error once, when the interface goes down, possibly as the first
         // step of its removal. Its state is then checked until it is up again.
-        self.down |= self.device.ring.error().is_some();
-        if self.down {
+        self.is_down |= self.device.ring.error().is_some();
+        if self.is_down {
             match self.device.link_state() {
-                LinkState::Up => self.down = false,
+                LinkState::Up => self.is_down = false,
                 LinkState::Down => {
                     let until = Some(intake.now + DOWN_CHECK_NS);
                     return Ok(SourceStatus::Wait { until, readable: true });
@@ -494,7 +501,7 @@ impl PacketSource {
     fn removed_failure(&self) -> Failure {
         let frames = self.given.blocks;
         let counts =
-            if self.filtered { FrameCount::Passed(frames) } else { FrameCount::All(frames) };
+            if self.is_filtered { FrameCount::Passed(frames) } else { FrameCount::All(frames) };
         interface_removed("watch", &self.device.name, counts)
     }
 }

@@ -1,5 +1,5 @@
-//! Tests of segments built in the kernel's layout, and of refused requests. End-to-end tests cover
-//! live interfaces.
+//! Tests of `rx` with segments built in the kernel's layout, and of refused requests. End-to-end
+//! tests cover live interfaces.
 
 use super::unpack::{Unpacked, unpack};
 use super::*;
@@ -126,7 +126,7 @@ fn tag_is_not_reinserted_without_ethernet_header() {
     let radio = TestPacket { hatype: 803, ..PLAIN_PACKET };
     let mut bytes = build_segment(&[raw, radio, PLAIN_PACKET]);
     let (entries, unpacked) = unpack_segment(&mut bytes);
-    assert_eq!(unpacked, Unpacked { unknown_link: 1, broken: 0 });
+    assert_eq!(unpacked, Unpacked { unknown_link: 1, missing_packets: 0 });
     assert_eq!(entries.len(), 2);
     assert_eq!(entries[0].marks.link, LinkType::RAW.0);
     assert_eq!(bytes_of(&bytes, entries[0].pointer.place), raw.frame);
@@ -171,7 +171,7 @@ fn attach_point_needs_one_interface_and_direction() {
     let asked = |entry: &SourceEntry, values: &[(&'static str, Value)]| {
         let mut arguments = Arguments::defaults(entry.description.parameters);
         values.iter().for_each(|(name, value)| arguments.set(name, value.clone()));
-        entry.facts.attaches.unwrap()(&arguments)
+        entry.facts.attach_point.unwrap()(&arguments)
     };
     let interface = ("interface", Value::Text("eth0".to_owned()));
     let yes = Value::Flag(true);
@@ -185,12 +185,12 @@ fn attach_point_needs_one_interface_and_direction() {
     assert!(asked(&ENTRY, &[interface.clone(), ("both", yes.clone())]).is_err());
     assert!(asked(&ENTRY, &[interface.clone(), ("promisc", yes.clone())]).is_err());
     let take = ("how", Value::Text("take".to_owned()));
-    let taken = Attach { takes: true, ..one(Side::Received) };
+    let taken = Attach { redirects: true, ..one(Side::Received) };
     assert_eq!(asked(&ENTRY, &[interface.clone(), ("promisc", yes), take.clone()]), Ok(taken));
     let both = ("both", Value::Flag(true));
     assert!(asked(&ENTRY, &[interface.clone(), both.clone(), take.clone()]).is_err());
     let own = ("own", Value::Flag(true));
-    let sockets = Attach { own: true, ..Attach::observing("") };
+    let sockets = Attach { own_sockets: true, ..Attach::observing("") };
     assert_eq!(asked(&ENTRY, std::slice::from_ref(&own)), Ok(sockets.clone()));
     assert_eq!(asked(&ENTRY, &[own.clone(), both]), Ok(sockets), "both ways it is anyhow");
     for with in [interface, take, ("promisc", Value::Flag(true))] {

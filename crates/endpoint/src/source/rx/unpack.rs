@@ -14,14 +14,14 @@ use wire::link::LinkType;
 pub(super) const TAG_SIZE: usize = 4;
 const _: () = assert!(TAG_SIZE <= sys::packet::layout::FRAME_PADDING);
 
-/// Numbers of packets in a segment that are not emitted.
+/// Numbers of packets in a segment that were not emitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Unpacked {
     /// Packets with an unsupported link type.
     pub(super) unknown_link: u64,
-    /// Packets that the segment's header counts but that are absent. Always 0 unless the kernel or
-    /// this code has a bug.
-    pub(super) broken: u64,
+    /// Number of packets that the segment's header counts but the segment does not contain. Always
+    /// 0 unless the kernel or this code has a bug.
+    pub(super) missing_packets: u64,
 }
 
 /// Appends the entries of a segment whose first byte is at `position` of the dbuf.
@@ -56,7 +56,7 @@ pub(super) fn unpack(
         }
         at = packet.next;
     }
-    Unpacked { unknown_link, broken: left }
+    Unpacked { unknown_link, missing_packets: left }
 }
 
 fn packet_flags(packet: &PacketHeader) -> Flags {

@@ -324,7 +324,8 @@ impl Points {
         claims: Option<OwnedFd>,
     ) -> Result<Arc<Point>, AttachError> {
         let place = AttachPoint::find(attach)?;
-        let sockets = attach.own.then(|| Sockets::open(&place, owner, claims)).transpose()?;
+        let sockets =
+            attach.own_sockets.then(|| Sockets::open(&place, owner, claims)).transpose()?;
         Ok(self.create_point((attach, hardened), place, sockets))
     }
 }

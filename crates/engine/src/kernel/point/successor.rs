@@ -154,7 +154,7 @@ fn start_states(line: &AttachedRequest, states: &StateMaps) -> Result<(), String
     for (_, step, map) in states.iter().filter(|(number, ..)| *number == line.number) {
         let node = line.tree.steps.get(*step).and_then(|step| step.nodes.first());
         let Some(used) = node.and_then(|id| line.graph.node(*id).filter()) else { continue };
-        if let Some(start) = used.description.state.kernel_start {
+        if let Some(start) = used.description.state.twin_start_state {
             map.set(0, &start(&used.arguments, now)).map_err(|error| error.to_string())?;
         }
     }

@@ -1,6 +1,6 @@
 //! Parses one DNS message, and derives its class and its description.
 
-use super::{CUT, MALFORMED, NOT_DNS, POINTERS_AHEAD, QUERIES, RESPONSE, RESPONSES};
+use super::{CUT, MALFORMED, NOT_DNS, POINTERS_AHEAD, QUERIES, RESPONSE_CLASS, RESPONSES};
 use crate::application::endpoints::{Endpoints, write_display};
 use crate::prelude::*;
 use wire::dns::{DnsFault, Entry, Message, Name, Question, Section};
@@ -13,7 +13,7 @@ const ANSWERS_MAX: usize = 16;
 
 /// A complete DNS message as it was received.
 pub(super) struct ReceivedMessage<'a, 'm> {
-    /// The first block of the message. The description copies its time and endpoints.
+    /// First block of the message. The description copies the block's time and endpoints.
     pub(super) block: Block<'a>,
     /// Captured bytes of the message.
     pub(super) raw: &'m [u8],
@@ -21,8 +21,8 @@ pub(super) struct ReceivedMessage<'a, 'm> {
     pub(super) length: usize,
 }
 
-/// Returns the class of a message and, if there is memory for a description, the description.
-/// Returns the reason if the message has no class.
+/// Returns the class of a message, and a description of it unless memory is lacking. Fails with the
+/// reason if the message has no class.
 pub(super) fn describe<'a>(
     message: ReceivedMessage<'a, '_>,
     cx: &mut StreamContext<'_, 'a>,
@@ -30,10 +30,10 @@ pub(super) fn describe<'a>(
     let ReceivedMessage { block, raw, length } = message;
     let cut = raw.len() < length;
     let message = Message::parse(raw).ok_or(if cut { CUT } else { NOT_DNS })?;
-    let found = MessageContents::read(&message, length, cut)?;
+    let found = MessageProperties::from_message(&message, length, cut)?;
     let class = found.class();
-    let context = first_fragment_context(block.context);
-    let ends = Endpoints::of(block, message.is_response());
+    let context = first_fragment_metadata(block.context);
+    let ends = Endpoints::from_block(block, message.is_response());
     let written = cx.describe(DESCRIPTION_MAX, class, context, |room| {
         let mut writer = Writer::new(room, About::Dns);
         writer.number(Field::Time, context.time);
@@ -49,31 +49,31 @@ pub(super) fn describe<'a>(
     Ok((class, written))
 }
 
-fn first_fragment_context(context: BlockMetadata) -> BlockMetadata {
+fn first_fragment_metadata(context: BlockMetadata) -> BlockMetadata {
     let flags = context.flags.without(Flags::LAST).without(Flags::END_MASK).with(Flags::FIRST);
     BlockMetadata { flags, ..context }
 }
 
 /// The properties of a message that determine its class and description, collected in one pass.
 #[derive(Default)]
-struct MessageContents<'m> {
+struct MessageProperties<'m> {
     question: Option<Question<'m>>,
-    /// Owner name of the first resource record. Multicast DNS responses have no question, so that
-    /// their description shows this name instead.
-    owner: Option<Name<'m>>,
+    /// Owner name of the first resource record. Used in the description of a multicast DNS
+    /// response, which has no question.
+    owner_name: Option<Name<'m>>,
     response: bool,
     /// The response code, including the upper bits from an OPT record.
     code: u16,
     /// Minimum time to live of the answers.
-    ttl: Option<u32>,
-    /// True if the message is truncated, or if parsing failed after the answer section.
-    incomplete: bool,
+    min_ttl: Option<u32>,
+    /// True if the message is truncated, or if parsing failed after its answer section.
+    is_incomplete: bool,
     /// True if a compression pointer in a name points forward, which RFC 1035 forbids.
     has_forward_pointer: bool,
 }
 
-impl<'m> MessageContents<'m> {
-    fn read(message: &Message<'m>, length: usize, cut: bool) -> Result<Self, Reason> {
+impl<'m> MessageProperties<'m> {
+    fn from_message(message: &Message<'m>, length: usize, cut: bool) -> Result<Self, Reason> {
         if !message.is_likely(length) && (cut || !message.is_sound()) {
             return Err(NOT_DNS);
         }
@@ -92,11 +92,12 @@ impl<'m> MessageContents<'m> {
                 }
                 Ok(Entry::Record(record)) => {
                     found.has_forward_pointer |= record.name.has_forward_pointer();
-                    found.owner.get_or_insert(record.name);
+                    found.owner_name.get_or_insert(record.name);
                     found.code |= record.extended_rcode().unwrap_or(0);
                     if record.section == Section::Answer {
                         answers += 1;
-                        found.ttl = Some(found.ttl.map_or(record.ttl, |ttl| ttl.min(record.ttl)));
+                        found.min_ttl =
+                            Some(found.min_ttl.map_or(record.ttl, |ttl| ttl.min(record.ttl)));
                     }
                 }
                 Err(fault) => {
@@ -109,7 +110,7 @@ impl<'m> MessageContents<'m> {
                         _ if !answered => return Err(MALFORMED),
                         _ => {}
                     }
-                    found.incomplete = true;
+                    found.is_incomplete = true;
                 }
             }
         }
@@ -118,7 +119,7 @@ impl<'m> MessageContents<'m> {
 
     fn class(&self) -> Class {
         match (&self.question, self.response) {
-            (_, true) => Class(RESPONSE + u32::from(self.code)),
+            (_, true) => Class(RESPONSE_CLASS + u32::from(self.code)),
             (Some(question), false) => Class::natural(question.kind.0.into()),
             (None, false) => Class::ZERO,
         }
@@ -139,10 +140,10 @@ impl<'m> MessageContents<'m> {
             write_display(writer, Field::Name, question.name);
             write_display(writer, Field::Type, question.kind);
             write_display(writer, Field::Class, question.class);
-        } else if let Some(owner) = &self.owner {
+        } else if let Some(owner) = &self.owner_name {
             write_display(writer, Field::Name, owner);
         }
-        if self.incomplete {
+        if self.is_incomplete {
             writer.number(Field::Incomplete, 1);
         }
     }
@@ -152,7 +153,7 @@ impl<'m> MessageContents<'m> {
             return;
         }
         writer.number(Field::Answers, message.records(Section::Answer).into());
-        if let Some(ttl) = self.ttl {
+        if let Some(ttl) = self.min_ttl {
             writer.number(Field::Ttl, ttl.into());
         }
         let records = message.entries().filter_map(|entry| match entry {

@@ -1,15 +1,15 @@
 //! `dns`: finds DNS messages, classifies them by query type or response code, and describes them.
 //!
 //! Input: datagrams from `udp`, or ordered bytes of connections from `tcp`, with a length field of
-//! two bytes before each message; the block's transport protocol distinguishes them. Output:
-//! messages (CONTRACT 6): first the description, a `wire::record` with an empty view, then the
-//! message as views of the frames in which it arrived, without the two length bytes. A message
-//! across several blocks is held until it is complete, and copied only to be parsed. [SL §4.2]
+//! two bytes before each message; the transport protocol of the block tells which of the two it is.
+//! Output: messages (CONTRACT 6): first the description, a `wire::record` with an empty view, then
+//! the message as views of the frames in which it arrived, without the two length bytes. A message
+//! that spans several blocks is held until it is complete, and copied only for parsing. [SL §4.2]
 //!
 //! Blocks that belong to no DNS message pass with class 0. The first message of a connection
-//! decides if the connection carries DNS. After a gap over a length field, the filter
-//! resynchronizes at the next block that begins with a message. A message with a gap has no class;
-//! the messages after it have classes again.
+//! decides if the connection carries DNS. If a gap covers a length field, the filter resynchronizes
+//! at the next block that begins with a message. A message with a gap has no class, but later
+//! messages do.
 //!
 //! State is plain data: per direction the held blocks of one message, and the number of missing
 //! bytes.
@@ -28,12 +28,17 @@ use wire::ip::protocol;
 use wire::udp::{self, Udp};
 
 /// Accepts blocks of any class from the transport filter named `giver`.
-const fn all_blocks_of(giver: &'static str) -> UsableInput {
-    UsableInput { giver, classes: ValueRange::ALL, on_request: false, hint: "put `udp` before it" }
+const fn accept_all_blocks_from(giver: &'static str) -> UsableInput {
+    UsableInput {
+        upstream: giver,
+        classes: ValueRange::ALL,
+        on_request: false,
+        hint: "put `udp` before it",
+    }
 }
 
-/// Catalog entry of `dns`, which finds DNS messages and classifies them by query type or response
-/// code.
+/// Catalog entry of `dns`, which finds DNS messages in datagrams and connections, and classifies
+/// them by query type or response code.
 pub const DNS: Description = Description {
     name: "dns",
     summary: "find DNS messages, classify by query type or response code",
@@ -59,8 +64,12 @@ followed, as resolvers do), and messages of connections that were found again af
     kind: FilterKind::Reordering,
     input_forms: Forms::of(&[Form::Segment, Form::Stream]),
     needs: InputNeeds {
-        otherwise: "it reads the payload of datagrams and connections",
-        ..InputNeeds::of(&[all_blocks_of("udp"), all_blocks_of("tcp"), all_blocks_of("token")])
+        required_input: "it reads the payload of datagrams and connections",
+        ..InputNeeds::only(&[
+            accept_all_blocks_from("udp"),
+            accept_all_blocks_from("tcp"),
+            accept_all_blocks_from("token"),
+        ])
     },
     output_form: OutputForm::Form(Form::Message),
     reads: ReadDepth::All,
@@ -70,25 +79,26 @@ followed, as resolvers do), and messages of connections that were found again af
         "maximum number of connections in memory",
     )],
     classes: Classes::Number {
-        what: "the type of a query, or 65536 and the code of a response",
-        range: ValueRange { low: 0, high: RESPONSE + 0xfff },
-        names: &NAMES,
+        meaning: "the type of a query, or 65536 and the code of a response",
+        range: ValueRange { low: 0, high: RESPONSE_CLASS + 0xfff },
+        names: &CLASS_NAMES,
     },
     groups: &[
-        ("query", ValueRange { low: 1, high: RESPONSE - 1 }),
-        ("response", ValueRange { low: RESPONSE, high: RESPONSE + 0xfff }),
+        ("query", ValueRange { low: 1, high: RESPONSE_CLASS - 1 }),
+        ("response", ValueRange { low: RESPONSE_CLASS, high: RESPONSE_CLASS + 0xfff }),
     ],
     reasons: &["not dns", "malformed", "cut", "gap", "too many pieces", "forgotten"],
     counters: &["queries", "responses", "pointers ahead", "found again"],
-    state: StateFacts::sessions::<DnsConnection>().held(1 << 16),
+    state: StateFacts::sessions::<DnsConnection>().with_held_max(1 << 16),
     user: Some(make_filter),
     ..Description::EMPTY
 };
 
-/// Class of a response without an error; responses with an error add the response code.
-const RESPONSE: u32 = 1 << 16;
+/// Class of a response without an error. The class of a response with an error is this number plus
+/// the response code.
+const RESPONSE_CLASS: u32 = 1 << 16;
 /// Class names: the query types first, then the response codes.
-const NAMES: [(&str, u32); TYPES.len() + RCODES.len()] = names();
+const CLASS_NAMES: [(&str, u32); TYPES.len() + RCODES.len()] = class_names();
 
 const NOT_DNS: Reason = DNS.reason("not dns");
 const MALFORMED: Reason = DNS.reason("malformed");
@@ -102,13 +112,13 @@ const POINTERS_AHEAD: Counter = DNS.counter("pointers ahead");
 const FOUND_AGAIN: Counter = DNS.counter("found again");
 
 #[expect(clippy::indexing_slicing, reason = "at build time only, within both tables")]
-const fn names() -> [(&'static str, u32); TYPES.len() + RCODES.len()] {
+const fn class_names() -> [(&'static str, u32); TYPES.len() + RCODES.len()] {
     let mut names = [("", 0); TYPES.len() + RCODES.len()];
     let mut at = 0;
     while at < names.len() {
         names[at] = match at.checked_sub(TYPES.len()) {
             None => (TYPES[at].0, TYPES[at].1 as u32),
-            Some(code) => (RCODES[code].0, RCODES[code].1 as u32 + RESPONSE),
+            Some(code) => (RCODES[code].0, RCODES[code].1 as u32 + RESPONSE_CLASS),
         };
         at += 1;
     }
@@ -118,7 +128,7 @@ const fn names() -> [(&'static str, u32); TYPES.len() + RCODES.len()] {
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let dns = Dns {
         table: Sessions::default(),
-        connections_max: arguments.count("sessions"),
+        connections_max: arguments.usize_number("sessions"),
         scratch: Vec::new(),
     };
     Ok(Filter::stream(dns))
@@ -132,7 +142,7 @@ struct Dns {
 }
 
 impl Stream for Dns {
-    fn block<'a>(&mut self, mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn process_block<'a>(&mut self, mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         match transport_protocol(&mut block) {
             Some(protocol::TCP) => self.process_in_connection(block, true, cx),
             Some(_) => classify_datagram(block, cx),
@@ -143,8 +153,8 @@ impl Stream for Dns {
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         for key in self.table.keys() {
-            if let Some(mut connection) = self.table.end(key) {
-                connection.give_up(CUT, cx);
+            if let Some(mut connection) = self.table.remove(key) {
+                connection.release_all(CUT, cx);
             }
         }
     }
@@ -173,12 +183,12 @@ impl Dns {
                 return cx.pass(block);
             }
             if let Some(mut connection) = self.table.make_room(key, self.connections_max) {
-                connection.give_up(FORGOTTEN, cx);
+                connection.release_all(FORGOTTEN, cx);
             }
         }
-        let connection = self.table.of(key);
+        let connection = self.table.get_or_create(key);
         if connection.handle_block(block, &mut self.scratch, cx) {
-            self.table.end(key);
+            self.table.remove(key);
         }
     }
 }
@@ -189,7 +199,8 @@ fn transport_protocol(block: &mut Block<'_>) -> Option<u8> {
     framed.then(|| layers::transport(block).map_or(0, |transport| transport.protocol))
 }
 
-/// Handles a datagram as one message. A datagram without a DNS message passes without a class.
+/// Handles a datagram as one message. A datagram that contains no DNS message passes without a
+/// class.
 fn classify_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     if block.marks.is_description() {
         // Another filter's description: it describes nothing that leaves here.
@@ -221,8 +232,8 @@ fn message_length(block: &Block<'_>) -> usize {
     here.max(stated.saturating_sub(udp::LENGTH))
 }
 
-/// Emits the description of a message, if it could be allocated. Returns the flags for the
-/// message's first fragment.
+/// Emits the description of a message unless memory for it was lacking. Returns the flags for the
+/// first fragment of the message.
 fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
     match description {
         Some(description) => {
@@ -233,14 +244,14 @@ fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'
     }
 }
 
-/// Converts a block to a message fragment with this class and these flags.
+/// Converts a block to a message fragment with the given class and flags.
 fn into_fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<'a> {
     let was = block.context.flags.without(Flags::FIRST).without(Flags::LAST);
     block.context.flags = was.with(flags);
     block.with_class(class)
 }
 
-/// Converts a block outside of any DNS message to a complete message of its own.
+/// Converts a block that belongs to no DNS message to a complete message of its own.
 fn standalone_message(block: Block<'_>, class: Class) -> Block<'_> {
     into_fragment(block, class, Flags::FIRST.with(Flags::LAST))
 }

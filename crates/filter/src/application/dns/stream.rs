@@ -1,10 +1,9 @@
 //! Message framing in the two directions of a DNS connection.
 //!
-//! Input: the blocks of one direction in order, holes included. Output: messages. The state of a
-//! direction is [`DnsDirection`]: the length field, the pieces of one incomplete message, and the
-//! number of its missing bytes. Until the first message is recognized, the length field is held
-//! together with the pieces, so that all bytes of a direction that is not DNS can be emitted
-//! unchanged.
+//! Input: the blocks of one direction in order, holes included. Output: messages. [`DnsDirection`]
+//! is the state of one direction: the length field, the pieces of one incomplete message, and the
+//! number of bytes that this message lacks. Until the first message is recognized, the length field
+//! is held too, so that a direction that turns out not to be DNS can be emitted unchanged.
 
 use super::message::{ReceivedMessage, describe};
 use super::{
@@ -15,8 +14,8 @@ use crate::prelude::*;
 use wire::dns::{LENGTH, Message};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of blocks of a message. A message of 65,535 bytes in segments of 536 bytes has
-/// 123 blocks.
+/// Maximum number of blocks of a message. A message of maximum length (65,535 bytes) in segments of
+/// 536 bytes needs 123 blocks.
 const PIECES_MAX: u32 = 256;
 
 /// The DNS state of a connection.
@@ -31,30 +30,33 @@ pub(super) struct DnsConnection {
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct DnsDirection {
-    /// Held pieces of the current message, preceded by the length field while `recognized` is zero.
+    /// Held pieces of the current message. Before the first message is recognized, they include the
+    /// length field.
     held: HeldList,
     /// Number of bytes of the current message that have not arrived.
-    missing: u32,
+    missing_bytes: u32,
     /// Length of the current message in bytes.
     length: u16,
     /// Number of bytes of the current length field that have arrived: 0 to 2.
-    prefix: u8,
+    length_field_bytes: u8,
     /// Nonzero after the first recognized message of the direction.
-    recognized: u8,
-    /// Nonzero if the current message is unreadable: the [`Reason::mark`] of the cause.
-    broken: u8,
-    /// Nonzero if the rest of the direction is unreadable: the [`Reason::mark`] of the cause.
-    closed: u8,
+    is_recognized: u8,
+    /// Nonzero if the current message is unreadable; the value is the [`Reason::mark`] of the
+    /// cause.
+    message_fault: u8,
+    /// Nonzero if the rest of the direction is unreadable; the value is the [`Reason::mark`] of the
+    /// cause.
+    direction_fault: u8,
     /// Nonzero after the first block of the direction.
-    begun: u8,
+    has_begun: u8,
     /// Nonzero after the last block of the direction.
-    ended: u8,
+    has_ended: u8,
 }
 
 impl Session for DnsConnection {
     /// Returns the session number for a key of the session table, which is the number plus one: key
     /// 0 is the private session.
-    fn number(&self, key: u64) -> u64 {
+    fn session_number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
     }
 
@@ -63,12 +65,14 @@ impl Session for DnsConnection {
     }
 
     const FIELDS: &'static [Field<Self>] = &[
-        Field::new("forward_missing", Unit::Bytes, MISSING_HELP, |it, _| it.forward.missing.into()),
-        Field::new("backward_missing", Unit::Bytes, MISSING_HELP, |it, _| {
-            it.backward.missing.into()
+        Field::new("forward_missing", Unit::Bytes, MISSING_HELP, |it, _| {
+            it.forward.missing_bytes.into()
         }),
-        Field::new("forward_ended", Unit::YesNo, ENDED_HELP, |it, _| it.forward.ended.into()),
-        Field::new("backward_ended", Unit::YesNo, ENDED_HELP, |it, _| it.backward.ended.into()),
+        Field::new("backward_missing", Unit::Bytes, MISSING_HELP, |it, _| {
+            it.backward.missing_bytes.into()
+        }),
+        Field::new("forward_ended", Unit::YesNo, ENDED_HELP, |it, _| it.forward.has_ended.into()),
+        Field::new("backward_ended", Unit::YesNo, ENDED_HELP, |it, _| it.backward.has_ended.into()),
     ];
 }
 
@@ -76,7 +80,7 @@ const MISSING_HELP: &str = "of the current message";
 const ENDED_HELP: &str = "the last block of the direction has arrived";
 
 impl DnsConnection {
-    /// Handles the next block; returns true if the connection is over.
+    /// Handles the next block of the connection. Returns true if both directions have ended.
     pub(super) fn handle_block<'a>(
         &mut self,
         block: Block<'a>,
@@ -86,29 +90,29 @@ impl DnsConnection {
         let flags = block.context.flags;
         let direction =
             if flags.has(Flags::BACKWARD) { &mut self.backward } else { &mut self.forward };
-        direction.begun = 1;
+        direction.has_begun = 1;
         match block.pointer.is_hole() {
             true => direction.handle_hole(block, cx),
             false => direction.handle_block(block, buf, cx),
         }
         if flags.has(Flags::END) {
-            direction.ended = 1;
-            direction.release(CUT, cx);
+            direction.has_ended = 1;
+            direction.release_held(CUT, cx);
         }
         let over = [self.forward, self.backward]
             .iter()
-            .all(|direction| direction.begun == direction.ended);
+            .all(|direction| direction.has_begun == direction.has_ended);
         if over {
             // Bytes may arrive after the end of a direction.
-            self.give_up(CUT, cx);
+            self.release_all(CUT, cx);
         }
         over
     }
 
-    /// Releases all held pieces without a class, counted by reason.
-    pub(super) fn give_up(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
-        self.forward.release(why, cx);
-        self.backward.release(why, cx);
+    /// Releases all held pieces without a class, counted under `why`.
+    pub(super) fn release_all(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
+        self.forward.release_held(why, cx);
+        self.backward.release_held(why, cx);
     }
 }
 
@@ -118,13 +122,13 @@ impl DnsDirection {
         if length == 0 {
             return cx.consume(&block);
         }
-        if self.closed == 0 {
-            self.release(GAP, cx);
-            if length > self.missing {
-                self.closed = GAP.mark();
+        if self.direction_fault == 0 {
+            self.release_held(GAP, cx);
+            if length > self.missing_bytes {
+                self.direction_fault = GAP.mark();
             } else {
                 self.advance(length);
-                self.broken = if self.missing > 0 { GAP.mark() } else { 0 };
+                self.message_fault = if self.missing_bytes > 0 { GAP.mark() } else { 0 };
             }
         }
         let block = into_unanswered(block, GAP, cx);
@@ -140,72 +144,87 @@ impl DnsDirection {
         let Some(block) = cx.complete_block(block).filter(Block::has_all_bytes) else {
             return cx.drop(&block, CUT);
         };
-        if Reason::from_mark(self.closed) == Some(GAP) && is_message_start(block.bytes()) {
-            *self = Self { closed: 0, broken: 0, prefix: 0, missing: 0, ..*self };
+        if Reason::from_mark(self.direction_fault) == Some(GAP) && is_message_start(block.bytes()) {
+            *self = Self {
+                direction_fault: 0,
+                message_fault: 0,
+                length_field_bytes: 0,
+                missing_bytes: 0,
+                ..*self
+            };
             cx.count(FOUND_AGAIN, 1);
         }
-        let mut pieces = BlockSplitter { block, taken: 0, lead: 0, emitted: false };
-        while self.closed == 0 && pieces.taken < block.length() {
-            if self.prefix < 2 {
-                self.read_length(&mut pieces, cx);
+        let mut pieces =
+            BlockSplitter { block, next_offset: 0, leading_length_bytes: 0, has_emitted: false };
+        while self.direction_fault == 0 && pieces.next_offset < block.length() {
+            if self.length_field_bytes < 2 {
+                self.read_length_byte(&mut pieces, cx);
                 continue;
             }
-            let piece = pieces.next(self.missing);
+            let piece = pieces.next_piece(self.missing_bytes);
             self.advance(piece.length());
             self.handle_piece(piece, &mut pieces, buf, cx);
-            pieces.lead = 0;
-            if self.missing == 0 {
-                (self.prefix, self.broken) = (0, 0);
+            pieces.leading_length_bytes = 0;
+            if self.missing_bytes == 0 {
+                (self.length_field_bytes, self.message_fault) = (0, 0);
             }
         }
-        if let Some(why) = Reason::from_mark(self.closed)
-            && pieces.taken < block.length()
+        if let Some(why) = Reason::from_mark(self.direction_fault)
+            && pieces.next_offset < block.length()
         {
-            let rest = pieces.next(u32::MAX);
-            pieces.emit(into_unanswered(rest, why, cx), cx);
+            let rest = pieces.next_piece(u32::MAX);
+            pieces.emit_piece(into_unanswered(rest, why, cx), cx);
         }
-        if !pieces.emitted {
+        if !pieces.has_emitted {
             cx.consume(&block);
         }
     }
 
     /// Consumes the next byte of the length field. Before the first message is recognized, the byte
-    /// is also held. If its block has no more bytes, the byte is held as a piece of its own,
-    /// otherwise together with the bytes that follow.
-    fn read_length<'a>(&mut self, pieces: &mut BlockSplitter<'a>, cx: &mut StreamContext<'_, 'a>) {
-        let byte = pieces.next(1).bytes().first().copied().unwrap_or(0);
+    /// is held: as a piece of its own if it is the last byte of its block, otherwise together with
+    /// the bytes that follow.
+    fn read_length_byte<'a>(
+        &mut self,
+        pieces: &mut BlockSplitter<'a>,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
+        let byte = pieces.next_piece(1).bytes().first().copied().unwrap_or(0);
         self.length = self.length << 8 | u16::from(byte);
-        self.prefix = self.prefix.saturating_add(1);
-        pieces.lead += u32::from(self.recognized == 0);
-        if self.prefix == 2 {
-            self.missing = self.length.into();
+        self.length_field_bytes = self.length_field_bytes.saturating_add(1);
+        pieces.leading_length_bytes += u32::from(self.is_recognized == 0);
+        if self.length_field_bytes == 2 {
+            self.missing_bytes = self.length.into();
             if usize::from(self.length) < LENGTH {
-                let why = if self.recognized == 0 { NOT_DNS } else { MALFORMED };
-                self.closed = why.mark();
-                self.missing = 0;
-                self.release(why, cx);
-                return pieces.step_back(if self.recognized == 0 { pieces.lead } else { 2 });
+                let why = if self.is_recognized == 0 { NOT_DNS } else { MALFORMED };
+                self.direction_fault = why.mark();
+                self.missing_bytes = 0;
+                self.release_held(why, cx);
+                return pieces.step_back(if self.is_recognized == 0 {
+                    pieces.leading_length_bytes
+                } else {
+                    2
+                });
             }
         }
-        if pieces.lead > 0 && pieces.taken == pieces.block.length() {
-            pieces.step_back(pieces.lead);
-            let lead = pieces.next(pieces.lead);
-            if !cx.hold_part(&mut self.held, &lead, &mut pieces.emitted) {
-                self.release(TOO_MANY_PIECES, cx);
-                self.broken = TOO_MANY_PIECES.mark();
+        if pieces.leading_length_bytes > 0 && pieces.next_offset == pieces.block.length() {
+            pieces.step_back(pieces.leading_length_bytes);
+            let lead = pieces.next_piece(pieces.leading_length_bytes);
+            if !cx.hold_part(&mut self.held, &lead, &mut pieces.has_emitted) {
+                self.release_held(TOO_MANY_PIECES, cx);
+                self.message_fault = TOO_MANY_PIECES.mark();
             }
         }
     }
 
     fn advance(&mut self, length: u32) {
-        self.missing = self.missing.saturating_sub(length);
-        if self.missing == 0 {
-            self.prefix = 0;
+        self.missing_bytes = self.missing_bytes.saturating_sub(length);
+        if self.missing_bytes == 0 {
+            self.length_field_bytes = 0;
         }
     }
 
-    /// Handles the next piece of a message: emits the message if the piece completes it, and
-    /// otherwise holds the piece.
+    /// Handles the next piece of a message. Emits the message if the piece completes it; otherwise
+    /// holds the piece.
     fn handle_piece<'a>(
         &mut self,
         piece: Block<'a>,
@@ -213,59 +232,62 @@ impl DnsDirection {
         buf: &mut Vec<u8>,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        if let Some(why) = Reason::from_mark(self.broken) {
-            return pieces.emit(into_unanswered(piece, why, cx), cx);
+        if let Some(why) = Reason::from_mark(self.message_fault) {
+            return pieces.emit_piece(into_unanswered(piece, why, cx), cx);
         }
-        let whole = self.missing == 0;
+        let whole = self.missing_bytes == 0;
         let length = usize::from(self.length);
-        if self.recognized == 0 && !self.may_begin_message(&piece, pieces.lead, cx) {
-            self.closed = NOT_DNS.mark();
-            self.release(NOT_DNS, cx);
-            return pieces.step_back(pieces.lead + piece.length());
+        if self.is_recognized == 0
+            && !self.may_begin_message(&piece, pieces.leading_length_bytes, cx)
+        {
+            self.direction_fault = NOT_DNS.mark();
+            self.release_held(NOT_DNS, cx);
+            return pieces.step_back(pieces.leading_length_bytes + piece.length());
         }
         if whole && self.held.is_empty() {
             return match describe(ReceivedMessage { block: piece, raw: piece.bytes(), length }, cx)
             {
                 Ok((class, description)) => {
-                    self.recognized = 1;
+                    self.is_recognized = 1;
                     let first = emit_description(description, cx);
-                    pieces.emit(into_fragment(piece, class, first.with(Flags::LAST)), cx);
+                    pieces.emit_piece(into_fragment(piece, class, first.with(Flags::LAST)), cx);
                 }
-                Err(NOT_DNS) if self.recognized == 0 => {
-                    self.closed = NOT_DNS.mark();
-                    pieces.step_back(pieces.lead + piece.length());
+                Err(NOT_DNS) if self.is_recognized == 0 => {
+                    self.direction_fault = NOT_DNS.mark();
+                    pieces.step_back(pieces.leading_length_bytes + piece.length());
                 }
                 Err(why) => {
-                    self.recognized = 1;
-                    pieces.emit(into_unanswered(piece, why, cx), cx);
+                    self.is_recognized = 1;
+                    pieces.emit_piece(into_unanswered(piece, why, cx), cx);
                 }
             };
         }
         let key = self.held.len();
-        let all = pieces.lead + piece.length();
+        let all = pieces.leading_length_bytes + piece.length();
         pieces.step_back(all);
-        let piece = pieces.next(all);
+        let piece = pieces.next_piece(all);
         if key >= PIECES_MAX {
-            self.release(TOO_MANY_PIECES, cx);
-            pieces.emit(into_unanswered(piece, TOO_MANY_PIECES, cx), cx);
+            self.release_held(TOO_MANY_PIECES, cx);
+            pieces.emit_piece(into_unanswered(piece, TOO_MANY_PIECES, cx), cx);
         } else {
-            let held = cx.hold_part(&mut self.held, &piece, &mut pieces.emitted);
+            let held = cx.hold_part(&mut self.held, &piece, &mut pieces.has_emitted);
             if held && whole {
-                self.finish_held(length, buf, cx);
+                self.emit_or_release_held(length, buf, cx);
             }
             if held {
                 return;
             }
-            self.release(TOO_MANY_PIECES, cx);
+            self.release_held(TOO_MANY_PIECES, cx);
         }
-        self.broken = if whole { 0 } else { TOO_MANY_PIECES.mark() };
+        self.message_fault = if whole { 0 } else { TOO_MANY_PIECES.mark() };
     }
 
-    /// Returns false if the held pieces and `piece` cannot be the start of a DNS message. `lead` is
-    /// the number of bytes of the length field that precede the piece in its block. Returns true if
-    /// the header is still incomplete, or was already complete in the held pieces.
+    /// Returns false if the held pieces and `piece` cannot be the start of a DNS message. Returns
+    /// true if they can, if the header is still incomplete, or if the header was complete before
+    /// `piece`. `lead` is the number of bytes of the length field that precede the piece in its
+    /// block.
     fn may_begin_message(&self, piece: &Block<'_>, lead: u32, cx: &StreamContext<'_, '_>) -> bool {
-        let before = u32::from(self.length).saturating_sub(self.missing + piece.length());
+        let before = u32::from(self.length).saturating_sub(self.missing_bytes + piece.length());
         if before as usize >= LENGTH {
             return true;
         }
@@ -281,14 +303,19 @@ impl DnsDirection {
 
     /// Emits the held pieces as a message if they form one. Otherwise releases them without a
     /// class.
-    fn finish_held(&mut self, length: usize, buf: &mut Vec<u8>, cx: &mut StreamContext<'_, '_>) {
-        let mut lead = if self.recognized == 0 { 2 } else { 0 };
+    fn emit_or_release_held(
+        &mut self,
+        length: usize,
+        buf: &mut Vec<u8>,
+        cx: &mut StreamContext<'_, '_>,
+    ) {
+        let mut lead = if self.is_recognized == 0 { 2 } else { 0 };
         buf.clear();
         buf.extend(cx.held(&self.held).flat_map(|(_, piece)| piece.bytes()).skip(lead as usize));
         let Some((_, block)) = cx.front(&self.held) else { return };
         match describe(ReceivedMessage { block, raw: buf, length }, cx) {
             Ok((class, description)) => {
-                self.recognized = 1;
+                self.is_recognized = 1;
                 let mut flags = emit_description(description, cx);
                 while let Some((_, piece)) = cx.front(&self.held) {
                     if piece.length() <= lead {
@@ -298,32 +325,32 @@ impl DnsDirection {
                     }
                     let last = self.held.len() == 1;
                     flags = if last { flags.with(Flags::LAST) } else { flags };
-                    cx.release(&mut self.held, |piece| {
+                    cx.release_front(&mut self.held, |piece| {
                         into_fragment(piece.narrow(lead, u32::MAX), class, flags)
                     });
                     (flags, lead) = (Flags::NONE, 0);
                 }
             }
             Err(why) => {
-                if self.recognized == 0 && why == NOT_DNS {
-                    self.closed = why.mark();
+                if self.is_recognized == 0 && why == NOT_DNS {
+                    self.direction_fault = why.mark();
                 }
-                self.release(why, cx);
+                self.release_held(why, cx);
             }
         }
     }
 
     /// Releases the held pieces without a class.
-    fn release(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
+    fn release_held(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         while !self.held.is_empty() {
             let class = cx.absent(why);
-            cx.release(&mut self.held, |piece| standalone_message(piece, class));
+            cx.release_front(&mut self.held, |piece| standalone_message(piece, class));
         }
     }
 }
 
-/// Returns true if `bytes`, which follow missing bytes, certainly begin with a message: a length, a
-/// plausible header and, if the message is complete, contents that match the header.
+/// Returns true if `bytes`, which follow a gap, certainly begin with a message. They do if a length
+/// and a plausible header come first and, for a complete message, the contents match the header.
 fn is_message_start(bytes: &[u8]) -> bool {
     let Some((length, rest)) = bytes.split_first_chunk() else { return false };
     let length = usize::from(u16::from_be_bytes(*length));
@@ -332,37 +359,37 @@ fn is_message_start(bytes: &[u8]) -> bool {
     likely.is_some_and(|likely| message.len() < length || likely.is_sound())
 }
 
-/// An iterator that splits a block into pieces. The first emitted piece replaces the block in its
-/// batch; the others become new blocks.
+/// Iterator that splits a block into pieces. The first emitted piece takes the place of the block
+/// in its batch; the others become new blocks.
 struct BlockSplitter<'a> {
     block: Block<'a>,
-    /// Offset in the block of the next piece.
-    taken: u32,
-    /// Number of bytes before `taken` that belong to the length field of a direction's first
-    /// message.
-    lead: u32,
+    /// Offset of the next piece in the block.
+    next_offset: u32,
+    /// Number of bytes of the length field that precede the next piece and are held with it, before
+    /// the first message of the direction is recognized.
+    leading_length_bytes: u32,
     /// True after the first piece was emitted.
-    emitted: bool,
+    has_emitted: bool,
 }
 
 impl<'a> BlockSplitter<'a> {
-    /// Returns the next piece of the block, of at most `length` bytes. Only the piece that contains
-    /// the last byte of the block has the end-of-session flag.
-    fn next(&mut self, length: u32) -> Block<'a> {
-        let mut piece = self.block.narrow(self.taken, length);
-        self.taken += piece.length();
-        if self.taken < self.block.length() {
+    /// Returns the next piece of the block, of at most `length` bytes. Only the last piece keeps
+    /// the end-of-session flag of the block.
+    fn next_piece(&mut self, length: u32) -> Block<'a> {
+        let mut piece = self.block.narrow(self.next_offset, length);
+        self.next_offset += piece.length();
+        if self.next_offset < self.block.length() {
             piece.context.flags = piece.context.flags.without(Flags::END_MASK);
         }
         piece
     }
 
-    /// Moves back by `length` bytes, so that `next` returns them again.
+    /// Moves back by `length` bytes, so that the next piece includes them again.
     fn step_back(&mut self, length: u32) {
-        self.taken = self.taken.saturating_sub(length);
+        self.next_offset = self.next_offset.saturating_sub(length);
     }
 
-    fn emit(&mut self, piece: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
-        cx.emit_part(piece, &mut self.emitted);
+    fn emit_piece(&mut self, piece: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        cx.emit_part(piece, &mut self.has_emitted);
     }
 }

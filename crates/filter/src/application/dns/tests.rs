@@ -1,12 +1,12 @@
 //! Tests of `dns` on literal messages: datagrams, connections segmented at every offset, gaps,
-//! incomplete ends, random bytes.
+//! connections that end within a message, and random bytes.
 
 use super::*;
-use crate::application::test_support::{OutputBlock, TestPiece, gap, run_filter, sent};
+use crate::application::test_support::{OutputBlock, TestPiece, from_client, hole, run_filter};
 use crate::testing::{Arena, Frame, Node, Space};
 use wire::record::{Field, Record};
 
-const NXDOMAIN: u32 = RESPONSE + 3;
+const NXDOMAIN_CLASS: u32 = RESPONSE_CLASS + 3;
 
 /// Makes a message with one question about `name`, followed by `rest`.
 fn build_message(
@@ -25,11 +25,11 @@ fn build_message(
     bytes
 }
 
-fn query(id: u16) -> Vec<u8> {
+fn query_message(id: u16) -> Vec<u8> {
     build_message(id, 0x0100, [0; 3], b"\x03www\x07example\0", 28, b"")
 }
 
-fn answer(id: u16) -> Vec<u8> {
+fn answer_message(id: u16) -> Vec<u8> {
     let records = [
         &[0xc0, 12, 0, 5, 0, 1, 0, 0, 1, 0, 0, 4, 1, b'w', 0xc0, 16][..],
         &[0xc0, 41, 0, 1, 0, 1, 0, 0, 0, 30, 0, 4, 192, 0, 2, 1],
@@ -41,25 +41,25 @@ fn with_length_prefix(message: &[u8]) -> Vec<u8> {
     [&(message.len() as u16).to_be_bytes()[..], message].concat()
 }
 
-fn flags(out: &[OutputBlock]) -> Vec<(bool, bool)> {
+fn first_and_last_flags(out: &[OutputBlock]) -> Vec<(bool, bool)> {
     out.iter().map(|o| (o.flags.has(Flags::FIRST), o.flags.has(Flags::LAST))).collect()
 }
 
-fn classes(out: &[OutputBlock]) -> Vec<u32> {
+fn output_classes(out: &[OutputBlock]) -> Vec<u32> {
     out.iter().map(|o| o.class.0).collect()
 }
 
-/// An output block: class, flags, bytes in view, and the contents if it is a description.
+/// An output block as a tuple: class, flags, bytes in view and, for a description, its contents.
 type DatagramOutput = (Class, Flags, Vec<u8>, Option<Vec<u8>>);
 
-/// Runs frames that each contain one datagram, with its payload at offset 42.
+/// Runs `dns` over frames that each contain one datagram, with the payload at offset 42.
 fn run_datagrams(frames: &[Frame]) -> Vec<DatagramOutput> {
     let arena = Arena::new(4 * frames.len());
     let mut space = Space::new(&arena);
     let mut node = Node::new(&DNS, &[]).unwrap();
     let mut batch = space.batch(frames);
     for l in lanes(batch.live()) {
-        batch.set(l, batch.block(l).view_at(42, u32::MAX));
+        batch.set_block(l, batch.block(l).view_at(42, u32::MAX));
     }
     let out = node.pass(batch, &mut space, 0);
     let blocks = out.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
@@ -73,11 +73,14 @@ fn run_datagrams(frames: &[Frame]) -> Vec<DatagramOutput> {
 
 #[test]
 fn datagram_is_described_and_passed() {
-    let (query, answer) = (query(7), answer(7));
-    let frames = [Frame::udp(4000, 53, &query).at(5), Frame::udp(53, 4000, &answer).swapped()];
+    let (query, answer) = (query_message(7), answer_message(7));
+    let frames = [
+        Frame::udp(4000, 53, &query).at_time(5),
+        Frame::udp(53, 4000, &answer).with_swapped_addresses(),
+    ];
     let out = run_datagrams(&frames);
     let classes: Vec<u32> = out.iter().map(|(class, ..)| class.0).collect();
-    assert_eq!(classes, [28, 28, NXDOMAIN, NXDOMAIN]);
+    assert_eq!(classes, [28, 28, NXDOMAIN_CLASS, NXDOMAIN_CLASS]);
     let flags = |n: usize| out[n].1;
     assert_eq!([flags(0), flags(1)], [Flags::FIRST, Flags::LAST]);
     assert_eq!((&out[1].2, &out[3].2), (&query, &answer));
@@ -110,11 +113,11 @@ fn datagram_is_described_and_passed() {
 
 #[test]
 fn invalid_messages_have_no_class() {
-    let whole = query(1);
+    let whole = query_message(1);
     let mut looping = whole.clone();
     looping[12] = 0xc0;
     looping[13] = 12;
-    let short = |at: usize| Frame::udp(4000, 53, &answer(1)).captured(42 + at);
+    let short = |at: usize| Frame::udp(4000, 53, &answer_message(1)).truncated_to(42 + at);
     let frames = [
         Frame::udp(4000, 53, b"question"),
         Frame::udp(4000, 53, b"GET / HTTP/1.1\r\n\r\n"),
@@ -132,9 +135,9 @@ fn invalid_messages_have_no_class() {
         let mut space = Space::new(&arena);
         let mut node = Node::new(&DNS, &[]).unwrap();
         let mut batch = space.batch(std::slice::from_ref(frame));
-        batch.set(0, batch.block(0).view_at(42, u32::MAX));
+        batch.set_block(0, batch.block(0).view_at(42, u32::MAX));
         let after = node.pass(batch, &mut space, 0);
-        why.push(node.unanswered().find(|(_, n)| *n > 0).map(|(name, _)| name));
+        why.push(node.unanswered_reasons().find(|(_, n)| *n > 0).map(|(name, _)| name));
         let blocks = after.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
         out.extend(blocks.map(|(_, block)| (block.pointer.class.0, block.context.flags)));
     }
@@ -144,17 +147,17 @@ fn invalid_messages_have_no_class() {
     assert_eq!(why, [not, not, malformed, malformed, cut, cut, None, not]);
     let both = Flags::FIRST.with(Flags::LAST);
     assert_eq!(out[..6], [(0, both); 6]);
-    assert_eq!(out[6..8], [(NXDOMAIN, Flags::FIRST), (NXDOMAIN, Flags::LAST)]);
+    assert_eq!(out[6..8], [(NXDOMAIN_CLASS, Flags::FIRST), (NXDOMAIN_CLASS, Flags::LAST)]);
 }
 
 #[test]
 fn unusual_queries_are_recognized() {
-    let mut inverse = query(1);
+    let mut inverse = query_message(1);
     inverse.truncate(12);
     inverse[2..8].copy_from_slice(&[0x09, 0, 0, 0, 0, 1]);
     inverse.extend(b"\0\0\x01\0\x01\0\0\0\x05\0\x04\x0a\0\0\x01");
     let odd = |flags: u16| {
-        let mut query = query(1);
+        let mut query = query_message(1);
         query[2..4].copy_from_slice(&flags.to_be_bytes());
         query
     };
@@ -163,8 +166,11 @@ fn unusual_queries_are_recognized() {
         assert_eq!(out.iter().map(|(class, ..)| class.0).collect::<Vec<_>>(), [class; 2]);
         for cut in 1..message.len() {
             let wire = with_length_prefix(&message);
-            let pieces =
-                [sent(&wire[..cut]), sent(&wire[cut..]), sent(&with_length_prefix(&query(2)))];
+            let pieces = [
+                from_client(&wire[..cut]),
+                from_client(&wire[cut..]),
+                from_client(&with_length_prefix(&query_message(2))),
+            ];
             let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
             assert!(unanswered.is_empty(), "{cut}");
             assert_eq!((out[0].class.0, out.last().unwrap().class.0), (class, 28), "{cut}");
@@ -176,31 +182,35 @@ fn unusual_queries_are_recognized() {
 
 #[test]
 fn truncated_message_is_marked_incomplete() {
-    let out = run_datagrams(&[Frame::udp(53, 4000, &answer(1)).captured(42 + 40)]);
+    let out = run_datagrams(&[Frame::udp(53, 4000, &answer_message(1)).truncated_to(42 + 40)]);
     let record = Record::parse(out[0].3.as_deref().unwrap()).unwrap();
     assert_eq!(record.number(Field::Incomplete), Some(1));
     assert_eq!((record.number(Field::Answers), record.text(Field::Data)), (Some(2), None));
 }
 
-/// Segments of any size yield the same messages with the same bytes.
+/// Segmentation affects neither the messages nor their bytes.
 #[test]
 fn messages_are_the_same_for_any_segmentation() {
     let wire = [
-        with_length_prefix(&query(1)),
-        with_length_prefix(&answer(2)),
-        with_length_prefix(&query(3)),
+        with_length_prefix(&query_message(1)),
+        with_length_prefix(&answer_message(2)),
+        with_length_prefix(&query_message(3)),
     ]
     .concat();
     for step in [1, 2, 3, 5, 17, 33, 40, 63, wire.len()] {
-        let mut pieces: Vec<TestPiece> = wire.chunks(step).map(sent).collect();
-        pieces.push(sent(b"").end());
+        let mut pieces: Vec<TestPiece> = wire.chunks(step).map(from_client).collect();
+        pieces.push(from_client(b"").with_end_flag());
         let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
         assert_eq!(unanswered, [], "{step}");
-        let described = out.iter().filter(|o| o.described.is_some());
+        let described = out.iter().filter(|o| o.description_fields.is_some());
         let described: Vec<_> = described.map(|o| (o.class.0, o.number(Field::Id))).collect();
-        assert_eq!(described, [(28, Some(1)), (NXDOMAIN, Some(2)), (28, Some(3))], "{step}");
+        assert_eq!(described, [(28, Some(1)), (NXDOMAIN_CLASS, Some(2)), (28, Some(3))], "{step}");
         let bytes: Vec<u8> = out.iter().flat_map(|o| o.bytes.clone()).collect();
-        assert_eq!(bytes, [query(1), answer(2), query(3)].concat(), "{step}");
+        assert_eq!(
+            bytes,
+            [query_message(1), answer_message(2), query_message(3)].concat(),
+            "{step}"
+        );
         let starts = out.iter().filter(|o| o.flags.has(Flags::FIRST)).count();
         let ends = out.iter().filter(|o| o.flags.has(Flags::LAST)).count();
         assert_eq!((starts, ends), (3, 3), "{step}");
@@ -209,49 +219,54 @@ fn messages_are_the_same_for_any_segmentation() {
             assert_eq!(run_filter(&DNS, &[], &pieces, Some(at)).0, out, "{step} {at}");
         }
     }
-    let one = run_filter(&DNS, &[], &[sent(&wire).end()], None).0;
-    assert_eq!(flags(&one), [(true, false), (false, true)].repeat(3));
+    let one = run_filter(&DNS, &[], &[from_client(&wire).with_end_flag()], None).0;
+    assert_eq!(first_and_last_flags(&one), [(true, false), (false, true)].repeat(3));
 }
 
 #[test]
 fn a14_segments_without_session_are_not_answered() {
-    let (a, b) = (with_length_prefix(&query(1)), with_length_prefix(&answer(1)));
-    let pieces = [sent(&a[..9]).of(0), sent(&b[..20]).of(0), gap(3).of(0), sent(&a)];
+    let (a, b) = (with_length_prefix(&query_message(1)), with_length_prefix(&answer_message(1)));
+    let pieces = [
+        from_client(&a[..9]).in_session(0),
+        from_client(&b[..20]).in_session(0),
+        hole(3).in_session(0),
+        from_client(&a),
+    ];
     let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("not dns", 3)], "none goes on with what another begins");
-    assert_eq!(out.iter().filter(|o| o.described.is_some()).count(), 1);
+    assert_eq!(out.iter().filter(|o| o.description_fields.is_some()).count(), 1);
 }
 
 #[test]
 fn directions_and_sessions_have_separate_state() {
-    let (a, b) = (with_length_prefix(&query(1)), with_length_prefix(&answer(1)));
+    let (a, b) = (with_length_prefix(&query_message(1)), with_length_prefix(&answer_message(1)));
     let pieces = [
-        sent(&a[..9]),
-        sent(&b[..20]).back(),
-        sent(&a[..30]).of(2),
-        sent(&b[20..]).back(),
-        sent(&a[9..]),
-        sent(&a[30..]).of(2),
+        from_client(&a[..9]),
+        from_client(&b[..20]).from_server(),
+        from_client(&a[..30]).in_session(2),
+        from_client(&b[20..]).from_server(),
+        from_client(&a[9..]),
+        from_client(&a[30..]).in_session(2),
     ];
     let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, []);
-    let described: Vec<_> = out.iter().filter(|o| o.described.is_some()).collect();
+    let described: Vec<_> = out.iter().filter(|o| o.description_fields.is_some()).collect();
     let described: Vec<_> =
         described.iter().map(|o| (o.session, o.class.0, o.number(Field::Time))).collect();
-    assert_eq!(described, [(1, NXDOMAIN, Some(1)), (1, 28, Some(0)), (2, 28, Some(2))]);
+    assert_eq!(described, [(1, NXDOMAIN_CLASS, Some(1)), (1, 28, Some(0)), (2, 28, Some(2))]);
 }
 
 #[test]
 fn gap_loses_only_its_message() {
     let wire = [
-        with_length_prefix(&query(1)),
-        with_length_prefix(&answer(2)),
-        with_length_prefix(&query(3)),
+        with_length_prefix(&query_message(1)),
+        with_length_prefix(&answer_message(2)),
+        with_length_prefix(&query_message(3)),
     ]
     .concat();
-    let (one, two) = (2 + query(1).len(), 2 + answer(2).len());
+    let (one, two) = (2 + query_message(1).len(), 2 + answer_message(2).len());
     let hole = |from: usize, length: usize| {
-        [sent(&wire[..from]), gap(length as u32), sent(&wire[from + length..])]
+        [from_client(&wire[..from]), hole(length as u32), from_client(&wire[from + length..])]
     };
     let ids = |pieces: &[TestPiece]| {
         let (out, unanswered) = run_filter(&DNS, &[], pieces, None);
@@ -272,38 +287,53 @@ fn gap_loses_only_its_message() {
         (vec![3], vec!["gap"]),
         "and the end of the one before"
     );
-    let begun =
-        [&hole(one, two)[..2], &[sent(&wire[one + two..][..20]), sent(&wire[one + two + 20..])]]
-            .concat();
+    let begun = [
+        &hole(one, two)[..2],
+        &[from_client(&wire[one + two..][..20]), from_client(&wire[one + two + 20..])],
+    ]
+    .concat();
     assert_eq!(ids(&begun), (vec![1, 3], vec!["gap"]), "in pieces");
-    let noise =
-        [&hole(one, two)[..2], &[sent(b"no message"), sent(&with_length_prefix(&query(3))).end()]]
-            .concat();
+    let noise = [
+        &hole(one, two)[..2],
+        &[
+            from_client(b"no message"),
+            from_client(&with_length_prefix(&query_message(3))).with_end_flag(),
+        ],
+    ]
+    .concat();
     assert_eq!(ids(&noise), (vec![1, 3], vec!["gap"]), "what is no message goes by");
     let (out, _) = run_filter(&DNS, &[], &hole(0, 1), None);
-    assert_eq!(classes(&out), [0, 0], "at the very beginning");
+    assert_eq!(output_classes(&out), [0, 0], "at the very beginning");
 }
 
 #[test]
 fn other_protocol_is_recognized_by_its_first_bytes() {
-    let pieces = [sent(b"GET / HTTP/1.1\r\n"), sent(b"\r\n"), sent(b"HTTP/1.1 200\r\n").back()];
+    let pieces = [
+        from_client(b"GET / HTTP/1.1\r\n"),
+        from_client(b"\r\n"),
+        from_client(b"HTTP/1.1 200\r\n").from_server(),
+    ];
     let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("not dns", 3)]);
     let bytes: Vec<u8> = out.iter().flat_map(|o| o.bytes.clone()).collect();
     assert_eq!(bytes, b"GET / HTTP/1.1\r\n\r\nHTTP/1.1 200\r\n", "nothing is left out");
-    assert_eq!(flags(&out), [(true, true); 3]);
-    let pieces = [sent(&with_length_prefix(&query(1))), sent(b"\0\x03abc"), sent(b"more")];
+    assert_eq!(first_and_last_flags(&out), [(true, true); 3]);
+    let pieces = [
+        from_client(&with_length_prefix(&query_message(1))),
+        from_client(b"\0\x03abc"),
+        from_client(b"more"),
+    ];
     let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("malformed", 2)]);
-    assert_eq!(classes(&out), [28, 28, 0, 0]);
+    assert_eq!(output_classes(&out), [28, 28, 0, 0]);
 }
 
 #[test]
-fn other_protocol_leaves_completely_for_any_segmentation() {
+fn other_protocol_passes_in_full_for_any_segmentation() {
     for text in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\0\x03abcdefgh", b"\x02", b"\0\x40\0"] {
         for step in 1..text.len() + 1 {
-            let mut pieces: Vec<TestPiece> = text.chunks(step).map(sent).collect();
-            pieces.push(sent(b"").end());
+            let mut pieces: Vec<TestPiece> = text.chunks(step).map(from_client).collect();
+            pieces.push(from_client(b"").with_end_flag());
             for moved in [None, Some(1), Some(pieces.len() / 2), Some(pieces.len() - 1)] {
                 let (out, unanswered) = run_filter(&DNS, &[], &pieces, moved);
                 let bytes: Vec<u8> = out.iter().flat_map(|o| o.bytes.clone()).collect();
@@ -316,12 +346,14 @@ fn other_protocol_leaves_completely_for_any_segmentation() {
 
 #[test]
 fn incomplete_message_at_the_end_is_released() {
-    let wire = with_length_prefix(&query(1));
-    let (out, unanswered) = run_filter(&DNS, &[], &[sent(&wire[..20]), sent(b"").end()], None);
-    assert_eq!((classes(&out), unanswered), (vec![0], vec![("cut", 1)]));
-    let (out, unanswered) = run_filter(&DNS, &[], &[sent(&wire[..20])], None);
-    assert_eq!((classes(&out), unanswered), (vec![0], vec![("cut", 1)]), "with the path");
-    let many: Vec<TestPiece> = (1..9).map(|session| sent(&wire[..20]).of(session)).collect();
+    let wire = with_length_prefix(&query_message(1));
+    let (out, unanswered) =
+        run_filter(&DNS, &[], &[from_client(&wire[..20]), from_client(b"").with_end_flag()], None);
+    assert_eq!((output_classes(&out), unanswered), (vec![0], vec![("cut", 1)]));
+    let (out, unanswered) = run_filter(&DNS, &[], &[from_client(&wire[..20])], None);
+    assert_eq!((output_classes(&out), unanswered), (vec![0], vec![("cut", 1)]), "with the path");
+    let many: Vec<TestPiece> =
+        (1..9).map(|session| from_client(&wire[..20]).in_session(session)).collect();
     let (_, unanswered) = run_filter(&DNS, &["sessions=5"], &many, None);
     assert_eq!(unanswered, [("cut", 5), ("forgotten", 3)]);
 }
@@ -336,8 +368,8 @@ fn message_in_too_many_pieces_is_released() {
         1,
         &[&[0, 0, 16, 0, 1, 0, 0, 0, 0, 1, 0][..], &[0; 256]].concat(),
     );
-    let wire = [with_length_prefix(&long), with_length_prefix(&query(2))].concat();
-    let pieces: Vec<TestPiece> = wire.chunks(1).map(sent).collect();
+    let wire = [with_length_prefix(&long), with_length_prefix(&query_message(2))].concat();
+    let pieces: Vec<TestPiece> = wire.chunks(1).map(from_client).collect();
     let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("too many pieces", 2 + long.len() as u64)]);
     let ids: Vec<_> = out.iter().filter_map(|o| o.number(Field::Id)).collect();
@@ -346,28 +378,33 @@ fn message_in_too_many_pieces_is_released() {
 
 #[test]
 fn classes_are_named_by_types_and_codes() {
-    let named = |name: &str| NAMES.iter().find(|(n, _)| *n == name).map(|(_, class)| *class);
+    let named = |name: &str| CLASS_NAMES.iter().find(|(n, _)| *n == name).map(|(_, class)| *class);
     assert_eq!([named("a"), named("aaaa"), named("https")], [Some(1), Some(28), Some(65)]);
     assert_eq!([named("noerror"), named("nxdomain")], [Some(65536), Some(65539)]);
 }
 
 #[test]
 fn bytes_after_fin_leave_with_the_connection() {
-    let whole = with_length_prefix(&query(1));
+    let whole = with_length_prefix(&query_message(1));
     let part = &whole[..20];
-    let ends = sent(&whole).back().end();
-    let pieces = [sent(&whole).back(), sent(&whole).end(), sent(part), ends];
+    let ends = from_client(&whole).from_server().with_end_flag();
+    let pieces = [
+        from_client(&whole).from_server(),
+        from_client(&whole).with_end_flag(),
+        from_client(part),
+        ends,
+    ];
     let (_, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("cut", 1)]);
 }
 
 #[test]
-fn random_bytes_balance_the_ledger() {
+fn random_bytes_keep_the_ledger_balanced() {
     let mut random = testkit::Random::replayable();
     let good = [
-        with_length_prefix(&query(1)),
-        with_length_prefix(&answer(2)),
-        with_length_prefix(&query(3)),
+        with_length_prefix(&query_message(1)),
+        with_length_prefix(&answer_message(2)),
+        with_length_prefix(&query_message(3)),
     ]
     .concat();
     for _ in 0..400 {
@@ -378,11 +415,11 @@ fn random_bytes_balance_the_ledger() {
         while !wire.is_empty() {
             let rest = wire.split_off(random.within(1..80).min(wire.len()));
             let piece = match random.below(12) {
-                0 => gap(wire.len() as u32),
-                1 => sent(&wire).back(),
-                _ => sent(&wire),
+                0 => hole(wire.len() as u32),
+                1 => from_client(&wire).from_server(),
+                _ => from_client(&wire),
             };
-            pieces.push(if random.below(20) == 0 { piece.end() } else { piece });
+            pieces.push(if random.below(20) == 0 { piece.with_end_flag() } else { piece });
             wire = rest;
         }
         let moved = random.within(0..pieces.len());
@@ -398,6 +435,8 @@ fn padding_after_a_short_udp_header_is_no_message() {
     padded.bytes.extend([0, 40, 0, 0, 7, 7, 7, 7]);
     let filters: [(&'static Description, &[&str]); 2] =
         [(&crate::network::ip::IP, &[]), (&DNS, &[])];
-    let why = |frame: &Frame| crate::testing::chain(&filters, std::slice::from_ref(frame))[0].why;
+    let why = |frame: &Frame| {
+        crate::testing::answer_through_chain(&filters, std::slice::from_ref(frame))[0].reason
+    };
     assert_eq!(why(&padded), why(&short));
 }

@@ -1,14 +1,14 @@
 //! Decoding of bodies with content codings (RFC 9110 §8.4).
 //!
 //! Input: the pieces of a coded body, held until it ends. Output: blocks of the decoded body or, if
-//! decoding fails, the pieces unchanged. Output is bounded before it is produced, against
-//! decompression bombs.
+//! decoding fails, the pieces unchanged. The output size is limited during decoding, so that a
+//! decompression bomb cannot exhaust memory.
 //!
 //! Decoding tolerates the same deviations as browsers: an announced coding that was not applied,
 //! gzip with a wrong or missing checksum, `deflate` without the zlib header that RFC 9110 §8.4.1.2
 //! requires, a truncated body.
 
-use super::walk::Walk;
+use super::walk::BlockPass;
 use super::why;
 use crate::prelude::*;
 use abi::BLOCK_MAX;
@@ -17,36 +17,36 @@ use flate2::{Decompress, FlushDecompress, Status};
 use std::io::Read;
 use wire::http::{Coding, Codings};
 
-impl Walk<'_, '_, '_> {
+impl BlockPass<'_, '_, '_> {
     /// Holds the block's bytes from offset `from` to the current offset as a piece of the open
     /// message's coded body.
-    pub(super) fn hold_data(&mut self, from: u32) {
-        let length = self.at - from;
-        let gathered = self.direction().gathered.saturating_add(length);
+    pub(super) fn hold_body_piece(&mut self, from: u32) {
+        let length = self.offset - from;
+        let gathered = self.direction().held_bytes.saturating_add(length);
         if gathered as usize > self.options.most {
             self.cx.count(why::TOO_LARGE, 1);
             self.give_up_decoding();
-            return self.emit_data(from, self.has_ended());
+            return self.emit_body_bytes(from, self.body_has_ended());
         }
-        self.direction().gathered = gathered;
+        self.direction().held_bytes = gathered;
         let piece = self.block.narrow(from, length);
         let list = &mut self.it.directions[self.direction].held;
-        let kept = self.cx.hold_part(list, &piece, &mut self.emitted);
+        let kept = self.cx.hold_part(list, &piece, &mut self.has_emitted);
         if !kept {
-            self.direction().broken = 1;
+            self.direction().is_broken = 1;
             self.give_up_decoding();
         }
     }
 
-    /// Abandons the decoding of the body, and releases its held pieces unchanged.
+    /// Abandons the decoding of the body, and emits its held pieces unchanged.
     pub(super) fn give_up_decoding(&mut self) {
         let class = Class(self.direction().class);
         self.direction().codings = 0;
-        self.direction().gathered = 0;
+        self.direction().held_bytes = 0;
         let mut held = std::mem::take(&mut self.direction().held);
         let to_flags = self.to_message_flags();
         while !held.is_empty() {
-            self.cx.release(&mut held, |block| {
+            self.cx.release_front(&mut held, |block| {
                 let mut block = block.with_class(class);
                 block.context.flags = to_flags(block.context.flags);
                 block
@@ -54,28 +54,29 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Decodes the held pieces of the body, and emits the result.
-    pub(super) fn decode(&mut self) {
+    /// Decodes the held pieces of the body and emits the decoded bytes or, if decoding fails, the
+    /// pieces.
+    pub(super) fn decode_body(&mut self) {
         let codings = self.codings();
-        self.cx.gather(&self.it.directions[self.direction].held, &mut self.decoder.input);
+        self.cx.gather_views(&self.it.directions[self.direction].held, &mut self.decoder.input);
         if self.decoder.input.is_empty() {
             return self.give_up_decoding();
         }
         let decoded = self.decoder.decode(codings);
         let (Ok(counter) | Err(counter)) = decoded;
         self.cx.count(counter, 1);
-        if decoded.is_ok() { self.emit_decoded() } else { self.give_up_decoding() }
+        if decoded.is_ok() { self.emit_decoded_body() } else { self.give_up_decoding() }
     }
 
-    fn emit_decoded(&mut self) {
+    fn emit_decoded_body(&mut self) {
         let mut held = std::mem::take(&mut self.direction().held);
         while !held.is_empty() {
             self.cx.consume_front(&mut held);
         }
         self.direction().codings = 0;
-        self.direction().gathered = 0;
+        self.direction().held_bytes = 0;
         let class = Class(self.direction().class);
-        let last = self.last_flag();
+        let last = self.last_fragment_flag();
         let mut context = self.block.context;
         context.flags = self.to_message_flags()(context.flags);
         let mut rest = self.decoder.output.as_slice();
@@ -84,7 +85,7 @@ impl Walk<'_, '_, '_> {
             rest = after;
             if rest.is_empty() {
                 context.flags = context.flags.with(last);
-                self.it.directions[self.direction].owes = 0;
+                self.it.directions[self.direction].owes_last_fragment = 0;
             }
             self.cx.append(next.len(), class, context, |room| {
                 let length = next.len().min(room.len());
@@ -105,12 +106,13 @@ pub(super) struct BodyDecoder {
     output: Vec<u8>,
 }
 
-/// Output size in bytes up to which the ratio of output to input is not checked, because short
-/// repetitive bodies compress very well.
+/// Output size in bytes up to which the ratio of output to input is not limited. Short repetitive
+/// bodies compress very well.
 const RATIO_FREE_SIZE: usize = 64 * 1024;
-/// Growth step of the output buffer in bytes.
+/// Number of bytes by which the output buffer grows at a time.
 const OUTPUT_STEP: usize = 64 * 1024;
-/// Maximum number of nested codings to decode. The state of a session has room for this many.
+/// Maximum number of nested codings that are decoded. The state of a session has room for this
+/// many.
 const CODINGS_MAX: usize = 4;
 
 impl BodyDecoder {
@@ -120,8 +122,8 @@ impl BodyDecoder {
         Self { ratio, most, input: Vec::new(), output: Vec::new() }
     }
 
-    /// Undoes the codings of the input in reverse order, and returns the counter that matches the
-    /// outcome. Skips a coding that was announced but not applied.
+    /// Undoes the codings in reverse order, and skips a coding that was announced but not applied.
+    /// Returns the counter to increment: `Ok` after success, `Err` after a failure.
     fn decode(&mut self, codings: Codings) -> Result<Counter, Counter> {
         let limit = self.input.len().saturating_mul(self.ratio).max(RATIO_FREE_SIZE).min(self.most);
         let (mut whole, mut undone) = (true, false);
@@ -146,7 +148,8 @@ impl BodyDecoder {
     }
 }
 
-/// Undoes one coding and appends the result to `out`. Returns true if the coded input was complete.
+/// Undoes one coding and appends the decoded bytes to `out`. Returns true if the coded input was
+/// complete.
 fn decode_coding(
     coding: Coding,
     bytes: &[u8],
@@ -160,13 +163,15 @@ fn decode_coding(
                 if cmf & 0x0f == 8 && u16::from_be_bytes([*cmf, *flg]).is_multiple_of(31));
             if zlib {
                 let (end, _) = inflate(bytes.get(2..).unwrap_or_default(), out, limit)?;
-                if end != End::Corrupt || !out.is_empty() {
-                    return Ok(end == End::Whole);
+                if end != InflateEnd::Corrupt || !out.is_empty() {
+                    return Ok(end == InflateEnd::Complete);
                 }
             }
             out.clear();
             match inflate(bytes, out, limit)? {
-                (end, _) if end != End::Corrupt && !out.is_empty() => Ok(end == End::Whole),
+                (end, _) if end != InflateEnd::Corrupt && !out.is_empty() => {
+                    Ok(end == InflateEnd::Complete)
+                }
                 _ => Err(why::NOT_DECODABLE),
             }
         }
@@ -177,52 +182,52 @@ fn decode_coding(
 
 /// Final state of the decompression of one coding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
+enum InflateEnd {
     /// The decoder has reached the regular end of the format.
-    Whole,
+    Complete,
     /// The input is truncated.
     Truncated,
     /// The input is invalid.
     Corrupt,
 }
 
-/// Decodes consecutive gzip members (RFC 1952) without checking their checksums. Returns true if
-/// the last member is complete.
+/// Decodes consecutive gzip members (RFC 1952) without checking their checksums. Returns true
+/// unless the last member is truncated.
 fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
-    const TRAILER: usize = 8;
+    const TRAILER_SIZE: usize = 8;
     let mut rest = skip_gzip_header(bytes).ok_or(why::NOT_DECODABLE)?;
     loop {
         let (end, taken) = inflate(rest, out, limit)?;
-        if end != End::Whole {
+        if end != InflateEnd::Complete {
             return if out.is_empty() { Err(why::NOT_DECODABLE) } else { Ok(false) };
         }
         let trailer = rest.get(taken..).unwrap_or_default();
-        let next = trailer.get(TRAILER..).and_then(skip_gzip_header);
+        let next = trailer.get(TRAILER_SIZE..).and_then(skip_gzip_header);
         match next {
             Some(next) => rest = next,
-            None => return Ok(trailer.len() >= TRAILER),
+            None => return Ok(trailer.len() >= TRAILER_SIZE),
         }
     }
 }
 
 fn skip_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
-    const CHECKSUM: u8 = 1 << 1;
-    const EXTRA: u8 = 1 << 2;
-    const NAME: u8 = 1 << 3;
-    const COMMENT: u8 = 1 << 4;
+    const CHECKSUM_FLAG: u8 = 1 << 1;
+    const EXTRA_FLAG: u8 = 1 << 2;
+    const NAME_FLAG: u8 = 1 << 3;
+    const COMMENT_FLAG: u8 = 1 << 4;
     let [0x1f, 0x8b, 8, flags, _, _, _, _, _, _, rest @ ..] = bytes else { return None };
     let mut rest = rest;
-    if flags & EXTRA != 0 {
+    if flags & EXTRA_FLAG != 0 {
         let (length, after) = rest.split_first_chunk()?;
         rest = after.get(usize::from(u16::from_le_bytes(*length))..)?;
     }
-    for text in [NAME, COMMENT] {
+    for text in [NAME_FLAG, COMMENT_FLAG] {
         if flags & text != 0 {
             let end = memchr::memchr(0, rest)?;
             rest = rest.get(end + 1..)?;
         }
     }
-    if flags & CHECKSUM != 0 {
+    if flags & CHECKSUM_FLAG != 0 {
         rest = rest.get(2..)?;
     }
     Some(rest)
@@ -230,7 +235,7 @@ fn skip_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
 
 /// Inflates raw deflate data (RFC 1951). Returns how the data ended, and the number of bytes
 /// consumed.
-fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize), Counter> {
+fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(InflateEnd, usize), Counter> {
     let mut inflate = Decompress::new(false);
     loop {
         // One byte beyond the limit distinguishes too large from exactly full.
@@ -241,10 +246,10 @@ fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize)
             return Err(why::TOO_LARGE);
         }
         let end = match step {
-            Err(_) => End::Corrupt,
-            Ok(Status::StreamEnd) => End::Whole,
+            Err(_) => InflateEnd::Corrupt,
+            Ok(Status::StreamEnd) => InflateEnd::Complete,
             Ok(Status::Ok | Status::BufError) if out.len() == out.capacity() => continue,
-            Ok(Status::Ok | Status::BufError) => End::Truncated,
+            Ok(Status::Ok | Status::BufError) => InflateEnd::Truncated,
         };
         return Ok((end, inflate.total_in() as usize));
     }

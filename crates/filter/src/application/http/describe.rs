@@ -2,7 +2,7 @@
 //! request with its response) once both have ended.
 
 use super::state::HttpDirection;
-use super::walk::Walk;
+use super::walk::BlockPass;
 use super::why;
 use crate::application::endpoints::Endpoints;
 use crate::prelude::*;
@@ -12,26 +12,27 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use wire::http::{Head, Start};
 use wire::record::{Field, Record, RecordKind, Writer};
 
-/// Upper bound on the size of a description in bytes, not counting the texts copied from the head.
+/// Upper bound on the size of a description in bytes, without the texts copied from the head.
 const BASE_SIZE: usize = 256;
 
-impl<'a> Walk<'_, '_, 'a> {
-    /// Emits the description of a message whose head is complete. `alone` means that no fragments
-    /// of the message follow the description. A message that has already broken off is marked as
-    /// incomplete.
-    pub(super) fn describe(&mut self, head: &Head<'_>, alone: bool) {
-        let requests = self.is_requests();
+impl<'a> BlockPass<'_, '_, 'a> {
+    /// Emits the description of a message whose head is complete. If `alone` is true, no fragments
+    /// of the message follow the description. The description of a message that has already broken
+    /// off is marked as incomplete.
+    pub(super) fn emit_description(&mut self, head: &Head<'_>, alone: bool) {
+        let requests = self.carries_requests();
         self.cx.count(if requests { why::REQUESTS } else { why::RESPONSES }, 1);
         let asked = if requests { None } else { self.pending_request() };
         let ends = self.endpoints();
-        let time = self.begin_time();
-        let broken = self.direction().broken != 0;
-        let room =
-            BASE_SIZE + text_size(head) + asked.map_or(0, |(_, record)| fields_size(&record));
+        let time = self.message_start_time();
+        let broken = self.direction().is_broken != 0;
+        let room = BASE_SIZE
+            + head_texts_size(head)
+            + asked.map_or(0, |(_, record)| description_texts_size(&record));
         let mut context = self.block.context;
         context.flags = self.to_message_flags()(context.flags).with(Flags::FIRST);
         if alone {
-            context.flags = context.flags.with(self.last_flag());
+            context.flags = context.flags.with(self.last_fragment_flag());
         }
         let class = Class(self.direction().class);
         let described = self.cx.describe(room, class, context, |room| {
@@ -43,10 +44,16 @@ impl<'a> Walk<'_, '_, 'a> {
             }
             match head.start {
                 Start::Request { method, target, .. } => {
-                    write_request(&mut writer, head, method, target);
+                    write_request_fields(&mut writer, head, method, target);
                 }
                 Start::Response { status, reason } => {
-                    write_response(&mut writer, head, status, reason, asked.map(|asked| asked.1));
+                    write_response_fields(
+                        &mut writer,
+                        head,
+                        status,
+                        reason,
+                        asked.map(|asked| asked.1),
+                    );
                 }
             }
             if broken {
@@ -62,12 +69,12 @@ impl<'a> Walk<'_, '_, 'a> {
                 self.hold_response(&block, asked.map(|(key, _)| key));
             }
         } else if requests {
-            self.it.unheld = self.it.unheld.saturating_add(1);
+            self.it.unheld_requests = self.it.unheld_requests.saturating_add(1);
         }
     }
 
     /// Returns the time at which the first byte of the message's head arrived.
-    fn begin_time(&self) -> u64 {
+    fn message_start_time(&self) -> u64 {
         let held = self.cx.front(&self.it.directions[self.direction].held);
         held.map_or(self.block.context.time, |(_, block)| block.context.time)
     }
@@ -76,11 +83,11 @@ impl<'a> Walk<'_, '_, 'a> {
         // The last block of a connection may be a generated one.
         let held = self.cx.front(&self.it.directions[self.direction].held);
         let block = held.map_or(self.block, |(_, block)| block);
-        Endpoints::of(block, !self.is_requests())
+        Endpoints::from_block(block, !self.carries_requests())
     }
 
-    /// Emits one description of an exchange: the request, the response, and the sizes of the bodies
-    /// as far as they were observed.
+    /// Emits the description of an exchange: the request, the response, and the observed size of
+    /// each body.
     pub(super) fn emit_exchange(
         &mut self,
         request: Option<Record<'a>>,
@@ -88,8 +95,8 @@ impl<'a> Walk<'_, '_, 'a> {
         response: Option<(Record<'a>, u32, ObservedBody)>,
     ) {
         let room = BASE_SIZE
-            + request.map_or(0, |record| fields_size(&record))
-            + response.map_or(0, |(record, ..)| fields_size(&record));
+            + request.map_or(0, |record| description_texts_size(&record))
+            + response.map_or(0, |(record, ..)| description_texts_size(&record));
         let mut context = self.block.context;
         let stream = Flags::BACKWARD.with(Flags::END_MASK);
         context.flags = context.flags.without(stream).with(Flags::FIRST).with(Flags::LAST);
@@ -127,9 +134,9 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Creates the record of an observed request body, which is held until the exchange is emitted.
-    /// Returns `None` if memory is lacking.
-    pub(super) fn observed_body_record(&mut self, observed: ObservedBody) -> Option<Block<'a>> {
+    /// Creates a record with the size of an observed request body. The record is held until the
+    /// exchange is emitted. Returns `None` if memory is lacking.
+    pub(super) fn create_body_record(&mut self, observed: ObservedBody) -> Option<Block<'a>> {
         let context = self.block.context;
         self.cx.describe(BASE_SIZE, Class::YES, context, |room| {
             let mut writer = Writer::new(room, RecordKind::HttpRequest);
@@ -145,8 +152,8 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 }
 
-/// Sizes of the observed and missing parts of a message's body, and true in `broken` if it broke
-/// off.
+/// The observed and the missing number of bytes of a message's body. `broken` is true if the
+/// message broke off.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedBody {
     pub(super) bytes: u64,
@@ -155,24 +162,28 @@ pub(super) struct ObservedBody {
 }
 
 impl ObservedBody {
-    pub(super) fn of(direction: &HttpDirection) -> Self {
-        Self { bytes: direction.seen, missing: direction.missing, broken: direction.broken != 0 }
+    pub(super) fn from_direction(direction: &HttpDirection) -> Self {
+        Self {
+            bytes: direction.observed_bytes,
+            missing: direction.missing_bytes,
+            broken: direction.is_broken != 0,
+        }
     }
 }
 
-/// Returns true for a 1xx response, which another response to the same request follows (RFC 9110
-/// §15.2).
+/// Returns true for the class of a 1xx response, which a further response to the same request
+/// follows (RFC 9110 §15.2).
 pub(super) const fn is_interim(class: Class) -> bool {
     100 <= class.0 && class.0 < 200 && class.0 != 101
 }
 
-fn write_request(writer: &mut Writer<'_>, head: &Head<'_>, method: &[u8], target: &[u8]) {
+fn write_request_fields(writer: &mut Writer<'_>, head: &Head<'_>, method: &[u8], target: &[u8]) {
     let fields = &head.fields;
     writer.text(Field::Method, method);
     writer.text(Field::Url, target);
     write_line(writer, Field::Host, fields.host);
     write_text(writer, Field::Version, head.version);
-    write_user(writer, fields.authorization);
+    write_user_name(writer, fields.authorization);
     for (field, value) in [(Field::UserAgent, fields.user_agent), (Field::Referer, fields.referer)]
     {
         if let Some(value) = value {
@@ -183,7 +194,7 @@ fn write_request(writer: &mut Writer<'_>, head: &Head<'_>, method: &[u8], target
     writer.number(Field::RequestHead, (head.end - head.begin) as u64);
 }
 
-fn write_response(
+fn write_response_fields(
     writer: &mut Writer<'_>,
     head: &Head<'_>,
     status: u16,
@@ -214,9 +225,8 @@ fn write_body_fields(writer: &mut Writer<'_>, head: &Head<'_>) {
     }
 }
 
-/// Writes the fields of an exchange that describe the response. `alone` means that no request was
-/// observed; then the time and the endpoints, which otherwise are those of the request, are written
-/// too.
+/// Writes the response fields of an exchange. If no request was observed (`alone`), also writes the
+/// time and endpoints of the response in place of the request's.
 fn write_exchange_response(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
     for (field, value) in record.fields() {
         match field {
@@ -252,7 +262,7 @@ fn write_line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
 }
 
 /// Maximum length of a user name in `Basic` credentials (RFC 7617).
-const USER_MAX: usize = 192;
+const USER_NAME_MAX: usize = 192;
 
 /// Base64 configuration that accepts missing padding, since a user name can be decoded without it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -262,18 +272,18 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-fn write_user(writer: &mut Writer<'_>, authorization: &[u8]) {
+fn write_user_name(writer: &mut Writer<'_>, authorization: &[u8]) {
     let Some((scheme, rest)) = authorization.split_at_checked(6) else { return };
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return;
     }
     // Four letters encode three bytes; decoding stops at the maximum, possibly within the password.
     let letters = rest.trim_ascii();
-    let (letters, is_whole) = match letters.get(..USER_MAX / 3 * 4) {
+    let (letters, is_whole) = match letters.get(..USER_NAME_MAX / 3 * 4) {
         Some(beginning) => (beginning, beginning.len() == letters.len()),
         None => (letters, true),
     };
-    let mut bytes = [0; USER_MAX];
+    let mut bytes = [0; USER_NAME_MAX];
     let Ok(length) = BASE64.decode_slice(letters, &mut bytes) else { return };
     let decoded = bytes.get(..length).unwrap_or_default();
     match decoded.iter().position(|byte| *byte == b':') {
@@ -286,7 +296,7 @@ fn write_user(writer: &mut Writer<'_>, authorization: &[u8]) {
 
 /// Returns an upper bound on the length of the texts that a description copies from this head, in
 /// bytes.
-fn text_size(head: &Head<'_>) -> usize {
+fn head_texts_size(head: &Head<'_>) -> usize {
     let fields = &head.fields;
     let start = match head.start {
         Start::Request { method, target, .. } => method.len() + target.len(),
@@ -303,6 +313,6 @@ fn text_size(head: &Head<'_>) -> usize {
 }
 
 /// Returns an upper bound on the length of the texts in an existing description, in bytes.
-fn fields_size(record: &Record<'_>) -> usize {
+fn description_texts_size(record: &Record<'_>) -> usize {
     record.fields().map(|(_, value)| value.len() + 3).sum()
 }

@@ -1,9 +1,9 @@
-//! Parsing at the start of messages: protocol detection, and heads that arrive in one or several
-//! pieces.
+//! Parsing at the start of messages: detects the protocol, and parses heads that arrive in one or
+//! several pieces.
 
 use super::options::Emit;
 use super::state::{HttpDirection, Phase, Protocol};
-use super::walk::Walk;
+use super::walk::BlockPass;
 use super::why;
 use wire::http::{
     Body, Fields, Guess, Head, HeadError, HeadSearch, ParseMode, Start, guess_protocol,
@@ -11,22 +11,22 @@ use wire::http::{
 };
 
 /// Class of a response whose status is not a number from 100 to 999.
-const NO_STATUS: u32 = 999;
-/// Maximum number of stray bytes before a response in which the parser searches for its head.
-const JUNK_MAX: usize = 256;
+const INVALID_STATUS_CLASS: u32 = 999;
+/// Maximum number of stray bytes that may precede the head of a response.
+const STRAY_BYTES_MAX: usize = 256;
 /// Number of bytes at the start of a connection that suffice to detect its protocol.
-const GUESS_SIZE: usize = 32;
+const DETECTION_SIZE: usize = 32;
 
-impl Walk<'_, '_, '_> {
-    /// Handles bytes at a position where a message is expected.
+impl BlockPass<'_, '_, '_> {
+    /// Handles bytes at a position where a message should begin.
     pub(super) fn handle_message_start(&mut self) {
-        let lost = self.direction().phase() == Phase::Lost;
+        let lost = self.direction().phase() == Phase::FramingLost;
         if !lost {
             // Skips empty lines between messages.
             let line_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
-            self.at += self.rest().iter().take_while(line_end).count() as u32;
+            self.offset += self.remaining_bytes().iter().take_while(line_end).count() as u32;
         }
-        let rest = self.rest();
+        let rest = self.remaining_bytes();
         if rest.is_empty() {
             return;
         }
@@ -36,7 +36,7 @@ impl Walk<'_, '_, '_> {
         match self.parse_head(rest) {
             Ok(head) => {
                 self.cx.count(why::FOUND_AGAIN, u64::from(lost && self.it.protocol().is_some()));
-                let (from, to) = (self.at + head.begin as u32, self.at + head.end as u32);
+                let (from, to) = (self.offset + head.begin as u32, self.offset + head.end as u32);
                 self.begin_message(&head, from, to);
             }
             Err(HeadError::Incomplete) if !lost || is_certain_start(rest) => {
@@ -44,52 +44,54 @@ impl Walk<'_, '_, '_> {
                 // The end of a head may need one more byte to be certain, so the search for it
                 // starts after all of this.
                 let _ = seek.ends_in(rest);
-                self.hold_head(rest.len(), seek);
+                self.hold_head_piece(rest.len(), seek);
             }
-            Err(HeadError::Incomplete) => self.pass_rest(),
-            Err(HeadError::Fault(_)) if self.may_be_headless() => self.handle_headless(),
-            Err(HeadError::Fault(_)) => self.handle_fault(),
+            Err(HeadError::Incomplete) => self.pass_rest_of_block(),
+            Err(HeadError::Fault(_)) if self.may_be_headless_response() => {
+                self.handle_headless_response()
+            }
+            Err(HeadError::Fault(_)) => self.handle_syntax_error(),
         }
     }
 
-    /// Returns true if bytes that do not begin with a head may still belong to a response: in
-    /// lenient mode, at the start of a direction, while a request is pending.
-    fn may_be_headless(&self) -> bool {
+    /// Returns true if bytes that do not begin with a head may still belong to a response: the
+    /// parser is lenient, a request is pending, and the direction has no bytes yet.
+    fn may_be_headless_response(&self) -> bool {
         let lenient = self.options.mode == ParseMode::Lenient;
         let first = self.it.directions[self.direction].phase() == Phase::New;
-        lenient && first && !self.is_requests() && self.pending_request().is_some()
+        lenient && first && !self.carries_requests() && self.pending_request().is_some()
     }
 
-    /// Handles a response that begins with stray lines before its head, or an HTTP/0.9 response,
-    /// which is a body without a head and ends with the connection.
-    fn handle_headless(&mut self) {
-        let rest = self.rest();
-        let within = rest.get(..JUNK_MAX).unwrap_or(rest);
+    /// Handles the first bytes of a direction that do not begin with a head. They are stray lines
+    /// before a head, or an HTTP/0.9 response, which has no head and ends with the connection.
+    fn handle_headless_response(&mut self) {
+        let rest = self.remaining_bytes();
+        let within = rest.get(..STRAY_BYTES_MAX).unwrap_or(rest);
         let starts =
             |at: &usize| within.get(*at..).is_some_and(|rest| rest.starts_with(b"HTTP/1."));
         let ends = memchr::memchr2_iter(b'\n', b'\r', within).map(|end| end + 1);
         if let Some(start) = { ends }.find(starts) {
-            let junk = self.block.narrow(self.at, start as u32);
+            let junk = self.block.narrow(self.offset, start as u32);
             let class = self.cx.absent(why::MALFORMED);
-            self.emit(junk.with_class(class));
-            self.at += start as u32;
-            self.direction().enter(Phase::Between);
+            self.emit_piece(junk.with_class(class));
+            self.offset += start as u32;
+            self.direction().enter(Phase::BetweenMessages);
             return;
         }
         let start = Start::Response { status: 0, reason: &[] };
         let fields = Fields::default();
         let head =
             Head { begin: 0, end: 0, start, version: &[], is_persistent_version: false, fields };
-        self.begin_message(&head, self.at, self.at);
+        self.begin_message(&head, self.offset, self.offset);
     }
 
-    /// Returns true if the first bytes of a direction may be HTTP/1, and derives from them which
-    /// direction carries requests. If it returns false, it has emitted the bytes without a class.
+    /// Returns true if the first bytes of a direction may be HTTP/1, and notes which direction
+    /// carries requests. Otherwise emits the bytes without a class and returns false.
     pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {
-        let lost = self.direction().phase() == Phase::Lost;
+        let lost = self.direction().phase() == Phase::FramingLost;
         match guess_protocol(rest) {
-            Guess::Request => self.it.flipped = u8::from(self.direction == 1),
-            Guess::Response => self.it.flipped = u8::from(self.direction == 0),
+            Guess::Request => self.it.requests_flow_backward = u8::from(self.direction == 1),
+            Guess::Response => self.it.requests_flow_backward = u8::from(self.direction == 0),
             Guess::TooShort if !lost => {}
             Guess::Tls => return self.reject_protocol(Protocol::Tls),
             Guess::Http2 => return self.reject_protocol(Protocol::Http2),
@@ -98,91 +100,98 @@ impl Walk<'_, '_, '_> {
         true
     }
 
-    /// Stops parsing a direction that is not HTTP/1, and always returns false. A recognized
-    /// protocol also stops the other direction. An unrecognized protocol stops the other direction
-    /// only if that direction does not parse either. A direction that lost its framing continues
-    /// after an unrecognized protocol, because HTTP/1 may still follow.
+    /// Stops parsing a direction that is not HTTP/1; the return value is always false. If the
+    /// protocol is recognized, the other direction is stopped too. If it is not, the other
+    /// direction is stopped only if it is not parsed as HTTP/1 either. A direction that lost its
+    /// framing continues after an unrecognized protocol, because HTTP/1 may still follow.
     pub(super) fn reject_protocol(&mut self, protocol: Protocol) -> bool {
-        let lost = self.direction().phase() == Phase::Lost;
-        self.release_held(self.direction, why::NOT_HTTP);
+        let lost = self.direction().phase() == Phase::FramingLost;
+        self.release_held_head(self.direction, why::NOT_HTTP);
         if protocol != Protocol::Other || !lost {
-            self.direction().enter(Phase::Other);
+            self.direction().enter(Phase::OtherProtocol);
         }
-        let other = self.it.directions[1 - self.direction].phase() == Phase::Other;
+        let other = self.it.directions[1 - self.direction].phase() == Phase::OtherProtocol;
         if protocol != Protocol::Other || (other && !lost) {
-            self.it.kind = protocol.number();
-            self.release_held(1 - self.direction, why::NOT_HTTP);
-            self.it.directions.iter_mut().for_each(|direction| direction.enter(Phase::Other));
+            self.it.protocol_number = protocol.stored_number();
+            self.release_held_head(1 - self.direction, why::NOT_HTTP);
+            self.it
+                .directions
+                .iter_mut()
+                .for_each(|direction| direction.enter(Phase::OtherProtocol));
         }
-        self.pass_rest();
+        self.pass_rest_of_block();
         false
     }
 
     fn parse_head<'t>(&self, text: &'t [u8]) -> Result<Head<'t>, HeadError> {
         let mode = self.options.mode;
-        match self.is_requests() {
+        match self.carries_requests() {
             true => Head::request(text, mode),
             false => Head::response(text, mode),
         }
     }
 
     /// Holds the rest of the block as a piece of an incomplete head.
-    fn hold_head(&mut self, length: usize, seek: HeadSearch) {
-        let gathered = self.direction().gathered.saturating_add(length as u32);
+    fn hold_head_piece(&mut self, length: usize, seek: HeadSearch) {
+        let gathered = self.direction().held_bytes.saturating_add(length as u32);
         if gathered as usize > self.options.head {
-            return self.handle_fault();
+            return self.handle_syntax_error();
         }
         let direction = self.direction();
-        direction.enter(Phase::Head);
-        direction.seek = seek.number();
-        direction.gathered = gathered;
+        direction.enter(Phase::InHead);
+        direction.head_search = seek.number();
+        direction.held_bytes = gathered;
         if !self.hold_rest() {
             // No memory to hold it: the message that it begins is lost.
             self.lose_framing();
-            self.at = self.block.length();
+            self.offset = self.block.length();
         }
     }
 
     /// Holds the rest of the block. Returns false if no memory is left.
     pub(super) fn hold_rest(&mut self) -> bool {
-        let piece = self.block.narrow(self.at, u32::MAX);
-        self.at = self.block.length();
-        self.cx.hold_part(&mut self.it.directions[self.direction].held, &piece, &mut self.emitted)
+        let piece = self.block.narrow(self.offset, u32::MAX);
+        self.offset = self.block.length();
+        self.cx.hold_part(
+            &mut self.it.directions[self.direction].held,
+            &piece,
+            &mut self.has_emitted,
+        )
     }
 
     /// Continues a head whose earlier pieces are held.
     pub(super) fn continue_head(&mut self) {
-        let rest = self.rest();
-        let mut seek = HeadSearch::from_number(self.direction().seek);
+        let rest = self.remaining_bytes();
+        let mut seek = HeadSearch::from_number(self.direction().head_search);
         let ends = seek.ends_in(rest);
         let undecided =
-            self.it.protocol().is_none() && (self.direction().gathered as usize) < GUESS_SIZE;
+            self.it.protocol().is_none() && (self.direction().held_bytes as usize) < DETECTION_SIZE;
         if !ends && !undecided {
-            return self.hold_head(rest.len(), seek);
+            return self.hold_head_piece(rest.len(), seek);
         }
         let mut text = std::mem::take(self.text);
-        self.cx.gather(&self.it.directions[self.direction].held, &mut text);
+        self.cx.gather_views(&self.it.directions[self.direction].held, &mut text);
         let before = text.len();
         text.extend_from_slice(rest);
         if self.it.protocol().is_some() || self.may_be_http(&text) {
             match self.parse_head(&text) {
                 Ok(head) => {
-                    let to = self.at + head.end.saturating_sub(before) as u32;
-                    self.begin_message(&head, self.at, to);
+                    let to = self.offset + head.end.saturating_sub(before) as u32;
+                    self.begin_message(&head, self.offset, to);
                 }
-                Err(HeadError::Incomplete) => self.hold_head(rest.len(), seek),
-                Err(HeadError::Fault(_)) => self.handle_fault(),
+                Err(HeadError::Incomplete) => self.hold_head_piece(rest.len(), seek),
+                Err(HeadError::Fault(_)) => self.handle_syntax_error(),
             }
         }
         *self.text = text;
     }
 
-    /// Ends a direction that broke off within a head. If the start line is complete, emits a
-    /// description with the start line and the complete header fields, marked as incomplete and
-    /// without a body (RFC 9112 §8).
+    /// Ends a direction that broke off within a head. If the start line is complete, emits an
+    /// incomplete description without a body, with the start line and the complete header fields
+    /// (RFC 9112 §8).
     pub(super) fn end_within_head(&mut self) {
         let mut text = std::mem::take(self.text);
-        self.cx.gather(&self.it.directions[self.direction].held, &mut text);
+        self.cx.gather_views(&self.it.directions[self.direction].held, &mut text);
         let length = text.len();
         text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1));
         text.extend_from_slice(b"\r\n");
@@ -191,31 +200,31 @@ impl Walk<'_, '_, '_> {
                 Some(head) => {
                     let head = Head { end: length, ..head };
                     self.open_message(&head, Body::default(), true);
-                    self.emit_head(self.at, self.at);
+                    self.emit_head(self.offset, self.offset);
                     self.finish_message();
                 }
                 None => {
                     self.cx.count(why::INCOMPLETE_MESSAGES, 1);
-                    self.release_held(self.direction, why::CUT);
+                    self.release_held_head(self.direction, why::CUT);
                 }
             }
         }
         *self.text = text;
     }
 
-    /// Begins a message whose head ends in this block: the range `from..to` is the last piece of
-    /// the head.
+    /// Begins a message whose head ends in this block. The last piece of the head is the range
+    /// `from..to`.
     pub(super) fn begin_message(&mut self, head: &Head<'_>, from: u32, to: u32) {
         if head.is_preface() {
             // The response that accepted the switch was not observed.
-            self.release_held(self.direction, why::SWITCHED);
+            self.release_held_head(self.direction, why::SWITCHED);
             return self.switch_protocol();
         }
         let mode = self.options.mode;
         let body = match head.start {
             Start::Request { .. } => match Body::after_request_head(head, mode) {
                 Ok(body) => body,
-                Err(_) => return self.handle_fault(),
+                Err(_) => return self.handle_syntax_error(),
             },
             Start::Response { .. } => Body::after_response_head(head, self.request_method(), mode),
         };
@@ -226,13 +235,13 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Stores the message as the open one and emits its description. `broken` means that the
-    /// message broke off within its head.
+    /// Makes the message the open one and emits its description. If `broken` is true, the message
+    /// broke off within its head.
     fn open_message(&mut self, head: &Head<'_>, body: Body, broken: bool) {
-        self.it.kind = Protocol::Http1.number();
+        self.it.protocol_number = Protocol::Http1.stored_number();
         let other = &mut self.it.directions[1 - self.direction];
-        if other.phase() == Phase::Other {
-            other.enter(Phase::Lost);
+        if other.phase() == Phase::OtherProtocol {
+            other.enter(Phase::FramingLost);
         }
         let decodes = self.options.decode && self.options.emit != Emit::Head;
         let strict = self.options.mode == ParseMode::Strict;
@@ -240,23 +249,23 @@ impl Walk<'_, '_, '_> {
         *direction = HttpDirection {
             body,
             class: head_class(head),
-            broken: broken.into(),
+            is_broken: broken.into(),
             codings: if decodes { head.fields.codings.number() } else { 0 },
-            state: Phase::Body as u8,
-            closes: u8::from(strict && !head.persists()),
-            begun: 1,
+            phase_number: Phase::InBody as u8,
+            closes_connection: u8::from(strict && !head.persists()),
+            has_begun: 1,
             held: direction.held,
-            gathered: direction.gathered,
+            held_bytes: direction.held_bytes,
             ..HttpDirection::default()
         };
-        if self.is_requests() {
+        if self.carries_requests() {
             self.it.may_switch = u8::from(head.may_switch());
         }
         self.cx.count(why::AMBIGUOUS_LENGTHS, head.fields.ambiguous.into());
         let bodiless = body.has_ended() || body.is_switched();
         let alone = self.options.emit == Emit::Body && bodiless;
-        self.direction().owes = u8::from(!alone);
-        self.describe(head, alone);
+        self.direction().owes_last_fragment = u8::from(!alone);
+        self.emit_description(head, alone);
     }
 }
 
@@ -265,11 +274,11 @@ fn head_class(head: &Head<'_>) -> u32 {
     match head.start {
         Start::Request { number, .. } => number.into(),
         Start::Response { status, .. } if (100..1000).contains(&status) => status.into(),
-        Start::Response { .. } => NO_STATUS,
+        Start::Response { .. } => INVALID_STATUS_CLASS,
     }
 }
 
-/// Returns true if `rest`, bytes after lost framing, certainly begins with a head.
+/// Returns true if `rest`, which follows a gap or syntax error, certainly begins with a head.
 pub(super) fn is_certain_start(rest: &[u8]) -> bool {
     match guess_protocol(rest) {
         Guess::Request => {

@@ -1,17 +1,17 @@
 //! `http`: extracts HTTP/1 messages from streams, classifies and describes them.
 //!
-//! Input: ordered blocks of connections from `tcp`, holes included. Output: messages: for each a
-//! description (`wire::record`, empty view), then its bytes as views of the frames in which they
-//! arrived. Bodies are not copied: the filter counts a `Content-Length` down, and parses chunk
-//! framing byte by byte (`wire::http`). Only a head that spans several blocks is copied, for
-//! parsing; its pieces are emitted unchanged. [SL §4.2], CONTRACT 4-8
+//! Input: ordered blocks of connections from `tcp`, holes included. Output: messages. Each is a
+//! description (`wire::record`, empty view), followed by the bytes of the message as views of the
+//! frames in which they arrived. Bodies are not copied. The filter counts down the
+//! `Content-Length`, or parses chunk framing byte by byte (`wire::http`). Only a head that spans
+//! several blocks is copied, for parsing; its pieces are emitted unchanged. [SL §4.2], CONTRACT 4-8
 //!
-//! State is plain data, 152 bytes per connection. The description of a request is held in this
-//! state until the response arrives: responses arrive in the order of requests (RFC 9112 §9.3.2),
-//! and their framing depends on them (§6.3).
+//! State is plain data, 152 bytes per connection. The description of a request is held until its
+//! response arrives. Responses arrive in the order of their requests (RFC 9112 §9.3.2), and the
+//! framing of a response depends on the request (§6.3).
 //!
-//! Parsing is lenient by default: an observer must not see less than the endpoints do. After a loss
-//! the filter resynchronizes at the next block that begins with a message.
+//! Parsing is lenient by default, so that the filter recognizes every message that the endpoints
+//! accept. After a loss the filter resynchronizes at the next block that begins with a message.
 
 mod decode;
 mod describe;
@@ -29,7 +29,7 @@ use crate::prelude::*;
 use decode::BodyDecoder;
 use options::{Emit, Options};
 use state::{HttpConnection, Protocol};
-use walk::Walk;
+use walk::BlockPass;
 use wire::http::{METHODS, OTHER, ParseMode};
 
 /// Catalog entry of `http`, which extracts, classifies and describes HTTP/1 messages.
@@ -73,7 +73,7 @@ decodable, or too large to decode. The report counts connections by protocol.",
     example: "replay web.pcap | tcp | http |get print",
     kind: FilterKind::Editing,
     input_forms: Forms::of(&[Form::Stream]),
-    needs: InputNeeds { both_ways: Some(EXCHANGE_CLASSES), ..InputNeeds::NONE },
+    needs: InputNeeds { two_way_classes: Some(EXCHANGE_CLASSES), ..InputNeeds::NONE },
     output_form: OutputForm::Form(Form::Message),
     reads: ReadDepth::All,
     effect: Some(effect),
@@ -113,7 +113,7 @@ decodable, or too large to decode. The report counts connections by protocol.",
         ),
     ],
     classes: Classes::Number {
-        what: "the method of a request, the status of a response, or 1000 and the status",
+        meaning: "the method of a request, the status of a response, or 1000 and the status",
         range: ValueRange { low: 1, high: 1999 },
         names: &METHOD_NAMES,
     },
@@ -124,16 +124,16 @@ decodable, or too large to decode. The report counts connections by protocol.",
     ],
     reasons: why::REASONS,
     counters: why::COUNTERS,
-    state: StateFacts::sessions::<HttpConnection>().held(1 << 20),
+    state: StateFacts::sessions::<HttpConnection>().with_held_max(1 << 20),
     reports: true,
     user: Some(make_filter),
     ..Description::EMPTY
 };
 
-/// The classes of exchanges: 1000 plus the status code of the response.
+/// Range of the classes of exchanges: 1000 plus the status code of the response.
 const EXCHANGE_CLASSES: ValueRange = ValueRange { low: 1000, high: 1999 };
 
-/// Class names of requests: one per known method, and one for all other methods.
+/// Class names of requests: one for each known method, and one for all other methods.
 const METHOD_NAMES: [(&str, u32); METHODS.len() + 1] = method_names();
 
 #[expect(clippy::indexing_slicing, reason = "at build time only, within the table")]
@@ -147,7 +147,8 @@ const fn method_names() -> [(&'static str, u32); METHODS.len() + 1] {
     names
 }
 
-/// Returns the strongest effect of the filter on blocks: only decoding of bodies creates new bytes.
+/// Returns the effect of the filter on blocks. The filter is an editing filter only if it decodes
+/// bodies, which creates new bytes.
 fn effect(arguments: &Arguments) -> Effect {
     let kind = if arguments.flag("decode") { FilterKind::Editing } else { FilterKind::Reordering };
     Effect { kind, output_form: HTTP.output_form, reads: HTTP.reads }
@@ -163,22 +164,22 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
         mode: if arguments.flag("strict") { ParseMode::Strict } else { ParseMode::Lenient },
         decode: arguments.flag("decode"),
         exchanges: arguments.selects_any_class(EXCHANGE_CLASSES.low, EXCHANGE_CLASSES.high),
-        head: arguments.count("head"),
-        pending: arguments.count("pending"),
-        connections: arguments.count("connections"),
-        most: arguments.count("most"),
+        head: arguments.usize_number("head"),
+        pending: arguments.usize_number("pending"),
+        connections: arguments.usize_number("connections"),
+        most: arguments.usize_number("most"),
     };
-    let decoder = BodyDecoder::new(arguments.count("ratio"), options.most);
+    let decoder = BodyDecoder::new(arguments.usize_number("ratio"), options.most);
     let mut connections = Sessions::<HttpConnection>::default();
-    connections.of(PRIVATE);
-    Ok(Filter::stream(Http { options, connections, text: Vec::new(), decoder }))
+    connections.get_or_create(PRIVATE_KEY);
+    Ok(Filter::stream(Http { options, connections, head_buffer: Vec::new(), decoder }))
 }
 
 struct Http {
     options: Options,
     connections: Sessions<HttpConnection>,
     /// Buffer in which a head of several pieces is made contiguous for parsing.
-    text: Vec<u8>,
+    head_buffer: Vec<u8>,
     decoder: BodyDecoder,
 }
 
@@ -188,13 +189,13 @@ impl Stream for Http {
         self.connections.prefetch(sessions);
     }
 
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         if block.marks.is_description() {
             // A previous filter's description is not part of the stream.
             return cx.consume(&block);
         }
         let key = u64::from(block.context.session);
-        if key == PRIVATE {
+        if key == PRIVATE_KEY {
             let class = cx.absent(why::NO_SESSION);
             return cx.pass(block.with_class(class));
         }
@@ -217,28 +218,37 @@ impl Stream for Http {
                 whole.unwrap_or_else(|| walk::into_hole(block))
             }
         };
-        let connection = self.connections.of(key);
-        let before = connection.kind;
-        Walk::new(&self.options, &mut self.text, &mut self.decoder, cx, connection, block).run();
-        let (after, over) = (connection.kind, connection.is_over());
+        let connection = self.connections.get_or_create(key);
+        let before = connection.protocol_number;
+        BlockPass::new(
+            &self.options,
+            &mut self.head_buffer,
+            &mut self.decoder,
+            cx,
+            connection,
+            block,
+        )
+        .process_block();
+        let (after, over) = (connection.protocol_number, connection.is_over());
         if before != after {
-            self.tally(after);
+            self.count_protocol(after);
         }
         if over {
-            self.end(key, cx);
+            self.end_connection(key, cx);
         }
     }
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         for key in self.connections.keys() {
-            if key != PRIVATE {
-                self.end(key, cx);
+            if key != PRIVATE_KEY {
+                self.end_connection(key, cx);
             }
         }
     }
 
     fn report(&self) -> Report {
-        let tally = self.connections.get(PRIVATE).map_or([0; 4], |private| private.tally);
+        let tally =
+            self.connections.get(PRIVATE_KEY).map_or([0; 4], |private| private.protocol_counts);
         let rows = Protocol::ALL.iter().zip(tally);
         Report::from_rows(rows.map(|((_, name), n)| (*name, n.into())))
     }
@@ -258,35 +268,44 @@ impl Http {
         }
         if let Some((key, connection)) = self.connections.evict() {
             cx.count(why::EVICTED_CONNECTIONS, 1);
-            self.close(key, connection, cx);
+            self.release_connection(key, connection, cx);
         }
     }
 
-    fn end(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
-        if let Some(connection) = self.connections.end(key) {
-            self.close(key, connection, cx);
+    fn end_connection(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
+        if let Some(connection) = self.connections.remove(key) {
+            self.release_connection(key, connection, cx);
         }
     }
 
     /// Releases all blocks held for a connection.
-    fn close(&mut self, key: u64, mut connection: HttpConnection, cx: &mut StreamContext<'_, '_>) {
-        let before = connection.kind;
+    fn release_connection(
+        &mut self,
+        key: u64,
+        mut connection: HttpConnection,
+        cx: &mut StreamContext<'_, '_>,
+    ) {
+        let before = connection.protocol_number;
         for direction in 0..2 {
             let block = walk::end_hole(key, direction, cx.now);
-            let (text, decoder) = (&mut self.text, &mut self.decoder);
-            Walk::new(&self.options, text, decoder, cx, &mut connection, block).close();
+            let (text, decoder) = (&mut self.head_buffer, &mut self.decoder);
+            BlockPass::new(&self.options, text, decoder, cx, &mut connection, block)
+                .close_direction();
         }
         let block = walk::end_hole(key, 0, cx.now);
-        let (text, decoder) = (&mut self.text, &mut self.decoder);
-        Walk::new(&self.options, text, decoder, cx, &mut connection, block).drop_pending();
+        let (text, decoder) = (&mut self.head_buffer, &mut self.decoder);
+        BlockPass::new(&self.options, text, decoder, cx, &mut connection, block)
+            .drop_pending_requests();
         if before == 0 && connection.has_bytes() {
-            self.tally(Protocol::Other.number());
+            self.count_protocol(Protocol::Other.stored_number());
         }
     }
 
-    fn tally(&mut self, kind: u8) {
+    fn count_protocol(&mut self, kind: u8) {
         let place = usize::from(kind).wrapping_sub(1);
-        if let Some(count) = self.connections.of(PRIVATE).tally.get_mut(place) {
+        if let Some(count) =
+            self.connections.get_or_create(PRIVATE_KEY).protocol_counts.get_mut(place)
+        {
             *count = count.wrapping_add(1);
         }
     }

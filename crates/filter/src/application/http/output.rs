@@ -1,23 +1,23 @@
-//! Output of `http`: message fragments as views of the current block, and bytes outside of messages
-//! unchanged.
+//! Output of `http`: message fragments, which are views of the current block, and bytes that belong
+//! to no message, which pass unchanged.
 
 use super::options::Emit;
 use super::state::Phase;
-use super::walk::Walk;
+use super::walk::BlockPass;
 use super::why;
 use crate::prelude::*;
 
-impl<'a> Walk<'_, '_, 'a> {
+impl<'a> BlockPass<'_, '_, 'a> {
     pub(super) fn emit_head(&mut self, from: u32, to: u32) {
-        self.at = to;
-        self.direction().gathered = 0;
+        self.offset = to;
+        self.direction().held_bytes = 0;
         let mut held = std::mem::take(&mut self.direction().held);
         let (class, emit) = (Class(self.direction().class), self.options.emit);
         while !held.is_empty() {
             let to_flags = self.to_message_flags();
             match emit {
                 Emit::Body => self.cx.consume_front(&mut held),
-                Emit::Message | Emit::Head => self.cx.release(&mut held, |block| {
+                Emit::Message | Emit::Head => self.cx.release_front(&mut held, |block| {
                     let mut block = block.with_class(class);
                     block.context.flags = to_flags(block.context.flags);
                     block
@@ -25,62 +25,62 @@ impl<'a> Walk<'_, '_, 'a> {
             }
         }
         if emit != Emit::Body {
-            self.open = Some(from);
+            self.fragment_start = Some(from);
             if emit == Emit::Head || self.direction().codings != 0 {
-                self.flush(emit == Emit::Head);
+                self.flush_fragment(emit == Emit::Head);
             }
         }
     }
 
-    /// Emits the bytes from offset `from` to the current offset as part of the open message's body,
-    /// merged with a pending fragment if there is one.
-    pub(super) fn emit_data(&mut self, from: u32, last: bool) {
+    /// Emits the bytes from offset `from` to the current offset as part of the open message's body.
+    /// They extend the pending fragment if there is one.
+    pub(super) fn emit_body_bytes(&mut self, from: u32, last: bool) {
         let coded = self.direction().codings != 0;
         match self.options.emit {
             Emit::Head => {}
-            _ if coded => self.hold_data(from),
+            _ if coded => self.hold_body_piece(from),
             Emit::Message => {
-                self.open.get_or_insert(from);
+                self.fragment_start.get_or_insert(from);
             }
-            Emit::Body => self.emit_fragment(from, self.at, last),
+            Emit::Body => self.emit_fragment(from, self.offset, last),
         }
     }
 
-    /// Emits the pending fragment of the open message, which ends at the current offset. `last`
-    /// means that the message ends there.
-    pub(super) fn flush(&mut self, last: bool) {
-        let from = self.open.take().filter(|from| last || *from < self.at);
+    /// Emits the pending fragment of the open message, up to the current offset. If `last` is true,
+    /// the message ends there.
+    pub(super) fn flush_fragment(&mut self, last: bool) {
+        let from = self.fragment_start.take().filter(|from| last || *from < self.offset);
         if let Some(from) = from {
-            self.emit_fragment(from, self.at, last);
+            self.emit_fragment(from, self.offset, last);
         }
     }
 
     /// Returns the flag of the open message's last fragment: `LAST`, or `END` if the message is
     /// incomplete.
-    pub(super) fn last_flag(&self) -> Flags {
-        if self.it.directions[self.direction].broken != 0 { Flags::END } else { Flags::LAST }
+    pub(super) fn last_fragment_flag(&self) -> Flags {
+        if self.it.directions[self.direction].is_broken != 0 { Flags::END } else { Flags::LAST }
     }
 
     /// Emits a range of the block as a fragment of the open message.
     pub(super) fn emit_fragment(&mut self, from: u32, to: u32, last: bool) {
         let mut piece =
             self.block.narrow(from, to - from).with_class(Class(self.direction().class));
-        let end = self.last_flag();
+        let end = self.last_fragment_flag();
         let flags = self.to_message_flags()(piece.context.flags);
         piece.context.flags = if last { flags.with(end) } else { flags };
-        self.direction().owes &= u8::from(!last);
-        self.emit(piece);
+        self.direction().owes_last_fragment &= u8::from(!last);
+        self.emit_piece(piece);
     }
 
-    pub(super) fn emit(&mut self, piece: Block<'a>) {
-        self.cx.emit_part(piece, &mut self.emitted);
+    pub(super) fn emit_piece(&mut self, piece: Block<'a>) {
+        self.cx.emit_part(piece, &mut self.has_emitted);
     }
 
-    /// Returns a function that converts the flags of a stream block to those of a message: it
-    /// clears the stream's flags (first, last, end) and sets the direction, forward for requests
-    /// and backward for responses.
+    /// Returns a function that converts the flags of a stream block to message flags. It clears the
+    /// flags first, last and end, and sets the direction: forward for a request, backward for a
+    /// response.
     pub(super) fn to_message_flags(&self) -> impl Fn(Flags) -> Flags + use<> {
-        let requests = self.is_requests();
+        let requests = self.carries_requests();
         move |flags: Flags| {
             let stream = Flags::FIRST.with(Flags::LAST).with(Flags::END_MASK).with(Flags::BACKWARD);
             let flags = flags.without(stream);
@@ -89,33 +89,33 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     /// Passes the rest of the block without a class.
-    pub(super) fn pass_rest(&mut self) {
+    pub(super) fn pass_rest_of_block(&mut self) {
         let reason = match self.direction().phase() {
             Phase::Switched => why::SWITCHED,
             Phase::Closed => why::AFTER_CLOSE,
-            Phase::Other => why::NOT_HTTP,
+            Phase::OtherProtocol => why::NOT_HTTP,
             _ => why::LOST,
         };
         self.pass_unanswered(reason);
     }
 
     pub(super) fn pass_unanswered(&mut self, reason: Reason) {
-        self.flush(false);
-        if self.at < self.block.length() {
+        self.flush_fragment(false);
+        if self.offset < self.block.length() {
             let class = self.cx.absent(reason);
-            let piece = self.block.narrow(self.at, u32::MAX).with_class(class);
-            self.emit(piece);
+            let piece = self.block.narrow(self.offset, u32::MAX).with_class(class);
+            self.emit_piece(piece);
         }
-        self.at = self.block.length();
+        self.offset = self.block.length();
     }
 
     /// Releases the held pieces of a head without a class.
-    pub(super) fn release_held(&mut self, direction: usize, reason: Reason) {
+    pub(super) fn release_held_head(&mut self, direction: usize, reason: Reason) {
         let mut held = std::mem::take(&mut self.it.directions[direction].held);
-        self.it.directions[direction].gathered = 0;
+        self.it.directions[direction].held_bytes = 0;
         while !held.is_empty() {
             let class = self.cx.absent(reason);
-            self.cx.release(&mut held, |block| block.with_class(class));
+            self.cx.release_front(&mut held, |block| block.with_class(class));
         }
     }
 }

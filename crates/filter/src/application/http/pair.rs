@@ -1,28 +1,28 @@
 //! Pairing of requests with responses: the n-th request belongs to the n-th final response (RFC
 //! 9112 §9.3.2); interim (1xx) responses are not counted.
 //!
-//! Pending descriptions are held in one list: a request under key `4 n`, the observed part of its
-//! body under `4 n + 1`, its open response under `4 n + 2`. The latter two are held only if the
-//! request line asks for exchanges.
+//! Pending descriptions are held in one list: a request under key `4 n`, the size of its body under
+//! `4 n + 1`, its open response under `4 n + 2`. The latter two are held only if an arc selects
+//! exchanges.
 
 use super::describe::{ObservedBody, is_interim};
 use super::state::Phase;
-use super::walk::Walk;
+use super::walk::BlockPass;
 use super::why;
 use crate::prelude::*;
 use wire::http::RequestMethod;
 use wire::record::{Field, Record};
 
-const REQUEST_BODY: u32 = 1;
-const RESPONSE: u32 = 2;
-/// Mask of the key bits that tell the request, its body and its response apart.
+const REQUEST_BODY_KEY: u32 = 1;
+const RESPONSE_KEY: u32 = 2;
+/// Mask of the key bits that distinguish a request, its body and its response.
 const PART_MASK: u32 = 3;
 
-impl<'a> Walk<'_, '_, 'a> {
-    /// Returns the request to which the next response belongs, with the request's key; `None` if no
-    /// request is pending.
+impl<'a> BlockPass<'_, '_, 'a> {
+    /// Returns the oldest pending request, to which the next response belongs, with its key.
+    /// Returns `None` if no request is pending.
     pub(super) fn pending_request(&self) -> Option<(u32, Record<'a>)> {
-        let (key, block) = self.cx.front(&self.it.pending)?;
+        let (key, block) = self.cx.front(&self.it.pending_descriptions)?;
         let record = Record::parse(block.frame).filter(|_| key & PART_MASK == 0)?;
         Some((key, record))
     }
@@ -41,13 +41,13 @@ impl<'a> Walk<'_, '_, 'a> {
     /// Holds the description of a request until the response arrives.
     pub(super) fn hold_request(&mut self, described: &Block<'a>) {
         let key = self.it.next_request << 2;
-        let waiting = self.it.pending.len() as usize;
-        let room = waiting < self.options.pending && self.it.unheld == 0;
-        if room && self.cx.hold_created(&mut self.it.pending, described, key) {
+        let waiting = self.it.pending_descriptions.len() as usize;
+        let room = waiting < self.options.pending && self.it.unheld_requests == 0;
+        if room && self.cx.hold_created(&mut self.it.pending_descriptions, described, key) {
             self.it.next_request = self.it.next_request.wrapping_add(1);
             return;
         }
-        self.it.unheld = self.it.unheld.saturating_add(1);
+        self.it.unheld_requests = self.it.unheld_requests.saturating_add(1);
         self.cx.count(why::UNPAIRED_MESSAGES, 1);
         if self.options.exchanges {
             self.emit_exchange(Record::parse(described.frame), None, None);
@@ -56,26 +56,30 @@ impl<'a> Walk<'_, '_, 'a> {
 
     /// Holds the description of a response until the response ends.
     pub(super) fn hold_response(&mut self, described: &Block<'a>, request: Option<u32>) {
-        let key = request.unwrap_or(self.it.next_request << 2) | RESPONSE;
+        let key = request.unwrap_or(self.it.next_request << 2) | RESPONSE_KEY;
         if request.is_none() {
             self.it.next_request = self.it.next_request.wrapping_add(1);
         }
-        self.cx.hold_created(&mut self.it.pending, described, key);
+        self.cx.hold_created(&mut self.it.pending_descriptions, described, key);
     }
 
-    /// Handles the end of a request. If exchanges are emitted and the response is pending, holds a
-    /// record of the request body's size.
+    /// Handles the end of a request. If exchanges are emitted and that of this request is not yet,
+    /// holds a record of the request body's size.
     pub(super) fn end_request(&mut self) {
-        let seen = ObservedBody::of(self.direction());
+        let seen = ObservedBody::from_direction(self.direction());
         let nothing = seen.bytes == 0 && seen.missing == 0 && !seen.broken;
-        if nothing || !self.options.exchanges || self.it.unheld > 0 {
+        if nothing || !self.options.exchanges || self.it.unheld_requests > 0 {
             return;
         }
         let last = self.it.next_request.wrapping_sub(1) << 2;
         // The response may have arrived before the end of the request.
-        let waits = self.cx.held(&self.it.pending).any(|(key, _)| key == last);
-        if let (true, Some(record)) = (waits, self.observed_body_record(seen)) {
-            self.cx.hold_created(&mut self.it.pending, &record, last | REQUEST_BODY);
+        let waits = self.cx.held(&self.it.pending_descriptions).any(|(key, _)| key == last);
+        if let (true, Some(record)) = (waits, self.create_body_record(seen)) {
+            self.cx.hold_created(
+                &mut self.it.pending_descriptions,
+                &record,
+                last | REQUEST_BODY_KEY,
+            );
         }
     }
 
@@ -85,65 +89,65 @@ impl<'a> Walk<'_, '_, 'a> {
         if is_interim(Class(self.direction().class)) {
             return;
         }
-        let Some((front, _)) = self.cx.front(&self.it.pending) else {
-            self.it.unheld = self.it.unheld.saturating_sub(1);
+        let Some((front, _)) = self.cx.front(&self.it.pending_descriptions) else {
+            self.it.unheld_requests = self.it.unheld_requests.saturating_sub(1);
             return;
         };
         if self.options.exchanges {
             self.emit_front_exchange(true);
         }
         if front & PART_MASK != 0 {
-            self.it.unheld = self.it.unheld.saturating_sub(1);
+            self.it.unheld_requests = self.it.unheld_requests.saturating_sub(1);
         }
-        self.forget_front(front);
+        self.drop_front_request(front);
     }
 
-    /// Ends all pending requests without a response.
-    pub(super) fn drop_pending(&mut self) {
-        while let Some((front, _)) = self.cx.front(&self.it.pending) {
+    /// Ends all pending requests, which have no response.
+    pub(super) fn drop_pending_requests(&mut self) {
+        while let Some((front, _)) = self.cx.front(&self.it.pending_descriptions) {
             self.cx.count(why::UNPAIRED_MESSAGES, 1);
             if self.options.exchanges {
                 self.emit_front_exchange(false);
             }
-            self.forget_front(front);
+            self.drop_front_request(front);
         }
-        self.it.unheld = 0;
+        self.it.unheld_requests = 0;
     }
 
-    fn forget_front(&mut self, front: u32) {
-        while let Some((key, _)) = self.cx.front(&self.it.pending) {
+    fn drop_front_request(&mut self, front: u32) {
+        while let Some((key, _)) = self.cx.front(&self.it.pending_descriptions) {
             if key | PART_MASK != front | PART_MASK {
                 break;
             }
-            self.cx.consume_front(&mut self.it.pending);
+            self.cx.consume_front(&mut self.it.pending_descriptions);
         }
     }
 
-    /// Emits the exchange of the oldest request. If `ended`, the response ended in the current
-    /// block.
+    /// Emits the exchange of the oldest request. `ended` is true if the response ended in the
+    /// current block.
     fn emit_front_exchange(&mut self, ended: bool) {
         let (mut request, mut sent, mut response) = (None, None, None);
         let mut front = None;
-        for (key, block) in self.cx.held(&self.it.pending) {
+        for (key, block) in self.cx.held(&self.it.pending_descriptions) {
             if *front.get_or_insert(key | PART_MASK) != key | PART_MASK {
                 break;
             }
             match key & PART_MASK {
                 0 => request = Record::parse(block.frame),
-                REQUEST_BODY => sent = Record::parse(block.frame),
+                REQUEST_BODY_KEY => sent = Record::parse(block.frame),
                 _ => response = Record::parse(block.frame).map(|r| (r, block.pointer.class.0)),
             }
         }
-        let requests = usize::from(self.it.flipped);
+        let requests = usize::from(self.it.requests_flow_backward);
         let open = &self.it.directions[requests];
         let last = self.it.next_request.wrapping_sub(1) << 2 | PART_MASK;
         // A request that is still open when its response ends.
-        if sent.is_none() && open.phase() == Phase::Body && front == Some(last) {
-            let seen = ObservedBody { broken: true, ..ObservedBody::of(open) };
-            sent = self.observed_body_record(seen).and_then(|block| Record::parse(block.frame));
+        if sent.is_none() && open.phase() == Phase::InBody && front == Some(last) {
+            let seen = ObservedBody { broken: true, ..ObservedBody::from_direction(open) };
+            sent = self.create_body_record(seen).and_then(|block| Record::parse(block.frame));
         }
         let direction = &self.it.directions[1 - requests];
-        let mut seen = ObservedBody::of(direction);
+        let mut seen = ObservedBody::from_direction(direction);
         seen.broken |= !ended;
         let response = response.map(|(record, class)| (record, class, seen));
         self.emit_exchange(request, sent, response);

@@ -5,8 +5,8 @@ use abi::{Class, Flags};
 use wire::http::Body;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of a connection. Only the private session, which belongs to the filter itself, uses
-/// `tally`.
+/// The state of a connection. The field `protocol_counts` is used only in the private session,
+/// which belongs to the filter itself.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct HttpConnection {
@@ -15,22 +15,22 @@ pub(super) struct HttpConnection {
     pub(super) directions: [HttpDirection; 2],
     /// Pending descriptions: requests under key `4 n`, their bodies under `4 n + 1`, responses
     /// under `4 n + 2`.
-    pub(super) pending: HeldList,
+    pub(super) pending_descriptions: HeldList,
     /// Sequence number of the next request.
     pub(super) next_request: u32,
-    /// Number of requests after those in `pending` that could not be held.
-    pub(super) unheld: u32,
+    /// Number of requests that follow those in `pending_descriptions` and could not be held.
+    pub(super) unheld_requests: u32,
     /// Discriminant of the connection's [`Protocol`]; 0 if unknown.
-    pub(super) kind: u8,
-    /// Nonzero if requests flow in the backward direction. Without a handshake `tcp` can only guess
-    /// which end is the client.
-    pub(super) flipped: u8,
-    /// Nonzero if the last request (CONNECT, or one with Upgrade) may switch the connection to
-    /// another protocol.
+    pub(super) protocol_number: u8,
+    /// Nonzero if requests flow in the backward direction. Without a handshake, `tcp` can only
+    /// guess which end is the client, and may guess wrong.
+    pub(super) requests_flow_backward: u8,
+    /// Nonzero if the last request was CONNECT or had an Upgrade field, so that the connection may
+    /// switch to another protocol.
     pub(super) may_switch: u8,
     pub(super) spare: u8,
     /// Number of connections per protocol; used in the private session only.
-    pub(super) tally: [u32; Protocol::ALL.len()],
+    pub(super) protocol_counts: [u32; Protocol::ALL.len()],
 }
 
 const _: () = assert!(size_of::<HttpConnection>() <= 160);
@@ -38,21 +38,23 @@ const _: () = assert!(size_of::<HttpConnection>() <= 160);
 impl Session for HttpConnection {
     fn held_lists(&mut self) -> Vec<&mut HeldList> {
         let [one, other] = &mut self.directions;
-        vec![&mut self.pending, &mut one.held, &mut other.held]
+        vec![&mut self.pending_descriptions, &mut one.held, &mut other.held]
     }
 
     const FIELDS: &'static [Field<Self>] = &[
-        Field::new("speaks", Unit::Number, SPEAKS_HELP, |it, _| it.kind.into()),
+        Field::new("speaks", Unit::Number, PROTOCOL_HELP, |it, _| it.protocol_number.into()),
         Field::new("requests", Unit::Messages, "observed", |it, _| it.next_request.into()),
         Field::new("waits", Unit::YesNo, "a request waits for its response", |it, _| {
-            (!it.pending.is_empty()).into()
+            (!it.pending_descriptions.is_empty()).into()
         }),
-        Field::new("forward_body", Unit::Bytes, BODY_HELP, |it, _| it.directions[0].seen),
-        Field::new("backward_body", Unit::Bytes, BODY_HELP, |it, _| it.directions[1].seen),
+        Field::new("forward_body", Unit::Bytes, BODY_HELP, |it, _| it.directions[0].observed_bytes),
+        Field::new("backward_body", Unit::Bytes, BODY_HELP, |it, _| {
+            it.directions[1].observed_bytes
+        }),
     ];
 }
 
-const SPEAKS_HELP: &str = "0 unknown, 1 HTTP/1, 2 TLS, 3 HTTP/2, 4 another protocol";
+const PROTOCOL_HELP: &str = "0 unknown, 1 HTTP/1, 2 TLS, 3 HTTP/2, 4 another protocol";
 const BODY_HELP: &str = "observed of the body of the open message";
 
 /// The state of one direction of a connection.
@@ -62,29 +64,29 @@ pub(super) struct HttpDirection {
     /// Progress in the open message's body.
     pub(super) body: Body,
     /// Number of bytes of the open message's body that were observed.
-    pub(super) seen: u64,
+    pub(super) observed_bytes: u64,
     /// Number of bytes of the open message's body that are missing.
-    pub(super) missing: u32,
-    /// Held pieces: of an incomplete head, or of a coded body until its end.
+    pub(super) missing_bytes: u32,
+    /// Held pieces of an incomplete head, or of a coded body that has not ended.
     pub(super) held: HeldList,
     /// Number of bytes in the held pieces.
-    pub(super) gathered: u32,
+    pub(super) held_bytes: u32,
     /// Class of the open message.
     pub(super) class: u32,
     /// Content codings of the body that the filter will decode.
     pub(super) codings: u16,
     /// Discriminant of a [`Phase`].
-    pub(super) state: u8,
+    pub(super) phase_number: u8,
     /// State of the search for the end of a head ([`wire::http::HeadSearch`]).
-    pub(super) seek: u8,
+    pub(super) head_search: u8,
     /// Nonzero if the last fragment of the open message has not been emitted.
-    pub(super) owes: u8,
+    pub(super) owes_last_fragment: u8,
     /// Nonzero if the open message ended early or lost bytes.
-    pub(super) broken: u8,
+    pub(super) is_broken: u8,
     /// Nonzero after the first nonempty block.
-    pub(super) begun: u8,
+    pub(super) has_begun: u8,
     /// Nonzero if the connection closes after the open message; used in strict mode only.
-    pub(super) closes: u8,
+    pub(super) closes_connection: u8,
 }
 
 /// The parse state of a direction.
@@ -94,15 +96,15 @@ pub(super) enum Phase {
     /// No byte of the direction was observed yet.
     New,
     /// Between two messages.
-    Between,
+    BetweenMessages,
     /// In an incomplete head, whose pieces are held.
-    Head,
+    InHead,
     /// In a body.
-    Body,
+    InBody,
     /// Within bytes that belong to no known message, after a syntax error or a gap.
-    Lost,
+    FramingLost,
     /// The direction does not carry HTTP/1.
-    Other,
+    OtherProtocol,
     /// Both ends have switched to another protocol, for example after CONNECT.
     Switched,
     /// After the last message of a connection, in strict mode.
@@ -112,16 +114,29 @@ pub(super) enum Phase {
 }
 
 impl HttpDirection {
-    /// Returns the parse state; an invalid discriminant counts as [`Phase::Lost`].
+    /// Returns the parse state; an invalid discriminant counts as [`Phase::FramingLost`].
     pub(super) fn phase(&self) -> Phase {
-        use Phase::{Between, Body, Closed, Ended, Head, Lost, New, Other, Switched};
-        let all = [New, Between, Head, Body, Lost, Other, Switched, Closed, Ended];
-        all.get(usize::from(self.state)).copied().unwrap_or(Lost)
+        use Phase::{
+            BetweenMessages, Closed, Ended, FramingLost, InBody, InHead, New, OtherProtocol,
+            Switched,
+        };
+        let all = [
+            New,
+            BetweenMessages,
+            InHead,
+            InBody,
+            FramingLost,
+            OtherProtocol,
+            Switched,
+            Closed,
+            Ended,
+        ];
+        all.get(usize::from(self.phase_number)).copied().unwrap_or(FramingLost)
     }
 
     /// Changes the parse state.
     pub(super) const fn enter(&mut self, phase: Phase) {
-        self.state = phase as u8;
+        self.phase_number = phase as u8;
     }
 }
 
@@ -144,7 +159,7 @@ impl Protocol {
     ];
 
     /// Returns the stored discriminant; 0 means unknown.
-    pub(super) const fn number(self) -> u8 {
+    pub(super) const fn stored_number(self) -> u8 {
         self as u8 + 1
     }
 }
@@ -152,7 +167,7 @@ impl Protocol {
 impl HttpConnection {
     /// Returns the protocol; `None` if unknown.
     pub(super) fn protocol(&self) -> Option<Protocol> {
-        let known = Protocol::ALL.get(usize::from(self.kind).checked_sub(1)?);
+        let known = Protocol::ALL.get(usize::from(self.protocol_number).checked_sub(1)?);
         known.map(|(protocol, _)| *protocol)
     }
 
@@ -160,8 +175,9 @@ impl HttpConnection {
     pub(super) fn is_over(&self) -> bool {
         let [one, other] = &self.directions;
         let ended = |direction: &HttpDirection| direction.phase() == Phase::Ended;
-        let unmet =
-            |direction: &HttpDirection| direction.phase() == Phase::New && self.pending.is_empty();
+        let unmet = |direction: &HttpDirection| {
+            direction.phase() == Phase::New && self.pending_descriptions.is_empty()
+        };
         (ended(one) && (ended(other) || unmet(other))) || (ended(other) && unmet(one))
     }
 
@@ -173,15 +189,15 @@ impl HttpConnection {
         let [one, other] = &mut self.directions;
         let direction = if flags.has(Flags::BACKWARD) { other } else { one };
         let plain =
-            direction.phase() == Phase::Body && direction.codings == 0 && !flags.has(Flags::END);
+            direction.phase() == Phase::InBody && direction.codings == 0 && !flags.has(Flags::END);
         if !plain || block.pointer.is_hole() || !direction.body.continue_within(block.length()) {
             return None;
         }
-        direction.seen = direction.seen.saturating_add(block.length().into());
+        direction.observed_bytes = direction.observed_bytes.saturating_add(block.length().into());
         let mut block = block.with_class(Class(direction.class));
         let stream = Flags::FIRST.with(Flags::LAST);
         block.context.flags = flags.without(stream);
-        if self.flipped != 0 {
+        if self.requests_flow_backward != 0 {
             block.context.flags.0 ^= Flags::BACKWARD.0;
         }
         Some(block)
@@ -189,6 +205,6 @@ impl HttpConnection {
 
     /// Returns true if any bytes of the connection arrived.
     pub(super) fn has_bytes(&self) -> bool {
-        self.directions.iter().any(|direction| direction.begun != 0)
+        self.directions.iter().any(|direction| direction.has_begun != 0)
     }
 }

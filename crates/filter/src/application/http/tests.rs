@@ -19,36 +19,36 @@ struct StreamBlock {
     flags: Flags,
 }
 
-fn forward(bytes: impl AsRef<[u8]>) -> StreamBlock {
+fn forward_block(bytes: impl AsRef<[u8]>) -> StreamBlock {
     StreamBlock { back: false, bytes: bytes.as_ref().to_vec(), hole: 0, flags: Flags::NONE }
 }
 
-fn backward(bytes: impl AsRef<[u8]>) -> StreamBlock {
-    StreamBlock { back: true, ..forward(bytes) }
+fn backward_block(bytes: impl AsRef<[u8]>) -> StreamBlock {
+    StreamBlock { back: true, ..forward_block(bytes) }
 }
 
-fn hole(back: bool, hole: u32) -> StreamBlock {
+fn hole_block(back: bool, hole: u32) -> StreamBlock {
     StreamBlock { back, bytes: Vec::new(), hole, flags: Flags::NONE }
 }
 
-fn end(back: bool) -> StreamBlock {
-    StreamBlock { flags: Flags::END, ..hole(back, 0) }
+fn end_block(back: bool) -> StreamBlock {
+    StreamBlock { flags: Flags::END, ..hole_block(back, 0) }
 }
 
 /// A reassembled output message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Message {
+struct OutputMessage {
     class: u32,
     back: bool,
     kind: Option<RecordKind>,
     fields: Vec<(Field, Vec<u8>)>,
     bytes: Vec<u8>,
     /// Number of missing bytes: the total length of the holes.
-    missing: u32,
+    missing_bytes: u32,
     whole: bool,
 }
 
-impl Message {
+impl OutputMessage {
     fn text(&self, field: Field) -> &str {
         let value = self.fields.iter().find(|(f, _)| *f == field).map(|(_, value)| value);
         value.map_or("", |value| std::str::from_utf8(value).unwrap())
@@ -63,7 +63,7 @@ impl Message {
 /// The output of `http` for one connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct ConnectionOutput {
-    messages: Vec<Message>,
+    messages: Vec<OutputMessage>,
     /// Bytes without a class, per direction.
     unanswered: [Vec<u8>; 2],
     /// Index of the message whose fragments have not all arrived, per direction.
@@ -90,7 +90,13 @@ impl ConnectionOutput {
                 self.open[direction] = Some(self.messages.len());
             }
             let fields = fields.collect();
-            self.messages.push(Message { class, back, kind, fields, ..Message::default() });
+            self.messages.push(OutputMessage {
+                class,
+                back,
+                kind,
+                fields,
+                ..OutputMessage::default()
+            });
             if class >= 1000 {
                 self.messages.last_mut().expect("an exchange").whole = true;
                 assert!(block.context.flags.has(Flags::LAST));
@@ -101,7 +107,7 @@ impl ConnectionOutput {
         let message = &mut self.messages[open];
         assert_eq!((message.class, message.back), (class, back));
         message.bytes.extend(block.bytes());
-        message.missing += block.length() - block.bytes().len() as u32;
+        message.missing_bytes += block.length() - block.bytes().len() as u32;
         let flags = block.context.flags;
         if flags.has(Flags::LAST) || flags.has(Flags::END) {
             message.whole = flags.has(Flags::LAST);
@@ -109,7 +115,7 @@ impl ConnectionOutput {
         }
     }
 
-    fn unanswered(&self) -> Vec<u8> {
+    fn unanswered_bytes(&self) -> Vec<u8> {
         self.unanswered.concat()
     }
 
@@ -117,8 +123,8 @@ impl ConnectionOutput {
         self.messages.iter().map(|message| message.class).collect()
     }
 
-    fn texts(&self) -> Vec<String> {
-        let text = |m: &Message| String::from_utf8_lossy(&m.bytes).into_owned();
+    fn body_texts(&self) -> Vec<String> {
+        let text = |m: &OutputMessage| String::from_utf8_lossy(&m.bytes).into_owned();
         self.messages.iter().map(text).collect()
     }
 }
@@ -136,7 +142,7 @@ fn block<'a>(space: &Space<'a>, part: &StreamBlock, time: u64) -> Block<'a> {
             frame
         }
     };
-    let frame = frame.at(time);
+    let frame = frame.at_time(time);
     let mut block = space.batch(&[frame]).block(0).narrow(54, u32::MAX);
     block.context.session = SESSION;
     block.context.flags = part.flags;
@@ -151,6 +157,7 @@ fn block<'a>(space: &Space<'a>, part: &StreamBlock, time: u64) -> Block<'a> {
     block
 }
 
+/// Runs one block through the filter and records the output.
 fn run_block<'a>(
     node: &mut Node,
     space: &mut Space<'a>,
@@ -163,17 +170,21 @@ fn run_block<'a>(
 }
 
 /// Runs a connection observed from the first byte of both directions.
-fn connection(words: &[&str], exchanges: bool, parts: &[StreamBlock]) -> (ConnectionOutput, Node) {
+fn run_connection(
+    words: &[&str],
+    exchanges: bool,
+    parts: &[StreamBlock],
+) -> (ConnectionOutput, Node) {
     let mut parts = parts.to_vec();
     for back in [false, true] {
         if let Some(first) = parts.iter_mut().find(|part| part.back == back) {
             first.flags = first.flags.with(Flags::FIRST);
         }
     }
-    midstream_connection(words, exchanges, &parts)
+    run_midstream_connection(words, exchanges, &parts)
 }
 
-fn midstream_connection(
+fn run_midstream_connection(
     words: &[&str],
     exchanges: bool,
     parts: &[StreamBlock],
@@ -196,9 +207,10 @@ fn midstream_connection(
     (seen, node)
 }
 
-const GET: &str = "GET /a?b HTTP/1.1\r\nHost: h\r\nUser-Agent: me\r\nReferer: r\r\n\
+const GET_REQUEST: &str = "GET /a?b HTTP/1.1\r\nHost: h\r\nUser-Agent: me\r\nReferer: r\r\n\
                    Authorization: Basic am9lOnNlY3JldA==\r\n\r\n";
-const OK: &str = "HTTP/1.1 200 fine\r\nContent-Length: 5\r\nContent-Type: text/plain\r\n\r\nhello";
+const OK_RESPONSE: &str =
+    "HTTP/1.1 200 fine\r\nContent-Length: 5\r\nContent-Type: text/plain\r\n\r\nhello";
 
 /// Empty and absent fields differ, as server logs distinguish `""` from `"-"`. Credentials without
 /// a colon have no user name (RFC 7617).
@@ -206,8 +218,11 @@ const OK: &str = "HTTP/1.1 200 fine\r\nContent-Length: 5\r\nContent-Type: text/p
 fn empty_fields_differ_from_absent_fields() {
     let reported = |fields: &str, field: Field| {
         let get = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
-        let (seen, _) =
-            connection(&[], true, &[forward(&get), backward(OK), end(false), end(true)]);
+        let (seen, _) = run_connection(
+            &[],
+            true,
+            &[forward_block(&get), backward_block(OK_RESPONSE), end_block(false), end_block(true)],
+        );
         let fields = &seen.messages[0].fields;
         fields.iter().find(|(known, _)| *known == field).map(|(_, value)| value.clone())
     };
@@ -224,9 +239,18 @@ fn empty_fields_differ_from_absent_fields() {
 
 #[test]
 fn v22_request_and_response_are_described() {
-    let (seen, node) = connection(&[], true, &[forward(GET), backward(OK), end(false), end(true)]);
+    let (seen, node) = run_connection(
+        &[],
+        true,
+        &[
+            forward_block(GET_REQUEST),
+            backward_block(OK_RESPONSE),
+            end_block(false),
+            end_block(true),
+        ],
+    );
     assert_eq!(seen.classes(), [1, 200, 1200]);
-    assert_eq!(seen.texts(), [GET, OK, ""]);
+    assert_eq!(seen.body_texts(), [GET_REQUEST, OK_RESPONSE, ""]);
     let [request, response, exchange] = &seen.messages[..] else { panic!() };
     for message in [request, response, exchange] {
         assert_eq!(message.text(Field::Method), "GET");
@@ -256,18 +280,18 @@ fn v22_request_and_response_are_described() {
     assert_eq!(exchange.number(Field::End), Some(1001));
     assert_eq!(exchange.number(Field::ResponseBody), Some(5));
     assert_eq!(exchange.number(Field::RequestBody), Some(0));
-    assert_eq!(exchange.number(Field::RequestHead), Some(GET.len() as u64));
-    assert_eq!(exchange.number(Field::ResponseHead), Some(OK.len() as u64 - 5));
+    assert_eq!(exchange.number(Field::RequestHead), Some(GET_REQUEST.len() as u64));
+    assert_eq!(exchange.number(Field::ResponseHead), Some(OK_RESPONSE.len() as u64 - 5));
     assert_eq!(exchange.number(Field::Incomplete), None);
     let tally: Vec<u64> = node.report().rows.iter().map(|(_, n)| *n).collect();
     assert_eq!(tally, [1, 0, 0, 0]);
 }
 
-fn response(status: u16, fields: &str, body: &str) -> String {
+fn response_text(status: u16, fields: &str, body: &str) -> String {
     format!("HTTP/1.1 {status} x\r\n{fields}\r\n{body}")
 }
 
-fn request(method: &str, fields: &str, body: &str) -> String {
+fn request_text(method: &str, fields: &str, body: &str) -> String {
     format!("{method} /{method} HTTP/1.1\r\nHost: h\r\n{fields}\r\n{body}")
 }
 
@@ -275,7 +299,7 @@ fn content_length_field(body: &str) -> String {
     format!("Content-Length: {}\r\n", body.len())
 }
 
-/// Returns the class and method of every message with a class of at least `low`.
+/// Returns the class and method of each message whose class is at least `low`.
 fn classes_and_methods(seen: &ConnectionOutput, low: u32) -> Vec<(u32, &str)> {
     let from = seen.messages.iter().filter(|message| message.class >= low);
     from.map(|message| (message.class, message.text(Field::Method))).collect()
@@ -284,22 +308,27 @@ fn classes_and_methods(seen: &ConnectionOutput, low: u32) -> Vec<(u32, &str)> {
 #[test]
 fn responses_pair_with_requests_in_order() {
     let requests = [
-        request("GET", "", ""),
-        request("HEAD", "", ""),
-        request("POST", &content_length_field("abc"), "abc"),
-        request("PUT", "Transfer-Encoding: chunked\r\n", "2\r\nab\r\n0\r\n\r\n"),
-        request("BREW", "", ""),
+        request_text("GET", "", ""),
+        request_text("HEAD", "", ""),
+        request_text("POST", &content_length_field("abc"), "abc"),
+        request_text("PUT", "Transfer-Encoding: chunked\r\n", "2\r\nab\r\n0\r\n\r\n"),
+        request_text("BREW", "", ""),
     ];
     let responses = [
-        response(304, &content_length_field("12345"), ""),
-        response(200, &content_length_field("12345"), ""),
-        response(100, "", ""),
-        response(201, &content_length_field("done"), "done"),
-        response(204, "", ""),
-        response(418, "", "until the end"),
+        response_text(304, &content_length_field("12345"), ""),
+        response_text(200, &content_length_field("12345"), ""),
+        response_text(100, "", ""),
+        response_text(201, &content_length_field("done"), "done"),
+        response_text(204, "", ""),
+        response_text(418, "", "until the end"),
     ];
-    let parts = [forward(requests.concat()), backward(responses.concat()), end(false), end(true)];
-    let (seen, node) = connection(&[], true, &parts);
+    let parts = [
+        forward_block(requests.concat()),
+        backward_block(responses.concat()),
+        end_block(false),
+        end_block(true),
+    ];
+    let (seen, node) = run_connection(&[], true, &parts);
     let wanted = [(304, "GET"), (200, "HEAD"), (100, "POST"), (201, "POST"), (204, "PUT")];
     let wanted: Vec<(u32, &str)> = wanted.into_iter().chain([(418, "BREW")]).collect();
     let responded: Vec<(u32, &str)> =
@@ -311,7 +340,7 @@ fn responses_pair_with_requests_in_order() {
     let requested: Vec<u32> =
         seen.messages.iter().map(|m| m.class).filter(|class| *class < 100).collect();
     assert_eq!(requested, [1, 2, 3, 4, 99]);
-    let texts = seen.texts();
+    let texts = seen.body_texts();
     for text in requests.iter().chain(&responses) {
         assert!(texts.contains(text), "{text}");
     }
@@ -319,17 +348,17 @@ fn responses_pair_with_requests_in_order() {
     let lengths = bodies.map(|m| (m.number(Field::RequestBody), m.number(Field::ResponseBody)));
     let lengths: Vec<_> = lengths.map(|(a, b)| (a.unwrap(), b.unwrap())).collect();
     assert_eq!(lengths, [(0, 0), (0, 0), (3, 4), (2, 0), (0, 13)]);
-    assert!(seen.unanswered().is_empty());
+    assert!(seen.unanswered_bytes().is_empty());
     assert_eq!(node.counts.unanswered.iter().sum::<u64>(), 0);
 }
 
 #[test]
-fn emit_selects_the_parts_of_a_message() {
+fn emit_parameter_selects_message_parts() {
     let chunked =
-        response(200, "Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
-    let get = request("GET", "", "");
-    let parts = [forward(&get), backward(&chunked)];
-    let texts = |word: &str| connection(&[word], false, &parts).0.texts();
+        response_text(200, "Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+    let get = request_text("GET", "", "");
+    let parts = [forward_block(&get), backward_block(&chunked)];
+    let texts = |word: &str| run_connection(&[word], false, &parts).0.body_texts();
     let head = chunked.split_inclusive("\r\n\r\n").next().unwrap();
     assert_eq!(texts("emit=message"), [&get[..], &chunked]);
     assert_eq!(texts("emit=head"), [&get[..], head]);
@@ -339,44 +368,46 @@ fn emit_selects_the_parts_of_a_message() {
 #[test]
 fn v21_report_counts_connections_per_protocol() {
     let tally = |there: &str, here: &str| {
-        let (seen, node) = connection(&[], false, &[forward(there), backward(here)]);
+        let (seen, node) =
+            run_connection(&[], false, &[forward_block(there), backward_block(here)]);
         let tally: Vec<u64> = node.report().rows.iter().map(|(_, n)| *n).collect();
-        (tally, seen.messages.len(), seen.unanswered().len())
+        (tally, seen.messages.len(), seen.unanswered_bytes().len())
     };
-    assert_eq!(tally(GET, OK), (vec![1, 0, 0, 0], 2, 0));
+    assert_eq!(tally(GET_REQUEST, OK_RESPONSE), (vec![1, 0, 0, 0], 2, 0));
     assert_eq!(tally("\x16\x03\x01\x02\0\x01", "x"), (vec![0, 1, 0, 0], 0, 7));
     assert_eq!(tally("PRI * HTTP/2.0\r\n\r\n", "x"), (vec![0, 0, 1, 0], 0, 19));
     assert_eq!(tally("EHLO there\r\n", "220 mail\r\n"), (vec![0, 0, 0, 1], 0, 22));
-    assert_eq!(tally("\0\0\0", OK), (vec![1, 0, 0, 0], 1, 3), "one end speaks it");
+    assert_eq!(tally("\0\0\0", OK_RESPONSE), (vec![1, 0, 0, 0], 1, 3), "one end speaks it");
 }
 
 #[test]
 fn overlong_head_is_malformed() {
     let long = format!("GET / HTTP/1.1\r\nA: {}", "a".repeat(600));
-    let mut parts: Vec<StreamBlock> = long.as_bytes().chunks(50).map(forward).collect();
-    parts.push(forward(GET));
-    let (seen, node) = connection(&["head=256"], false, &parts);
+    let mut parts: Vec<StreamBlock> = long.as_bytes().chunks(50).map(forward_block).collect();
+    parts.push(forward_block(GET_REQUEST));
+    let (seen, node) = run_connection(&["head=256"], false, &parts);
     assert_eq!(seen.messages.len(), 0);
-    assert_eq!(seen.unanswered().len(), long.len() + GET.len());
-    assert!(node.unanswered().all(|(why, n)| why == "not http" || n == 0));
-    parts.insert(0, forward(GET));
-    let (seen, node) = connection(&["head=256"], false, &parts);
-    assert_eq!(seen.texts(), [GET, GET]);
-    assert_eq!(seen.unanswered().len(), long.len());
-    assert!(node.unanswered().any(|(why, n)| why == "malformed" && n > 0));
+    assert_eq!(seen.unanswered_bytes().len(), long.len() + GET_REQUEST.len());
+    assert!(node.unanswered_reasons().all(|(why, n)| why == "not http" || n == 0));
+    parts.insert(0, forward_block(GET_REQUEST));
+    let (seen, node) = run_connection(&["head=256"], false, &parts);
+    assert_eq!(seen.body_texts(), [GET_REQUEST, GET_REQUEST]);
+    assert_eq!(seen.unanswered_bytes().len(), long.len());
+    assert!(node.unanswered_reasons().any(|(why, n)| why == "malformed" && n > 0));
 }
 
 #[test]
 fn strict_mode_stops_after_the_last_message() {
-    let close = response(200, &format!("{}Connection: close\r\n", content_length_field("x")), "x");
-    let parts = [forward(GET), backward(close.repeat(2))];
-    assert_eq!(connection(&[], false, &parts).0.classes(), [1, 200, 200]);
-    let (seen, node) = connection(&["strict=yes"], false, &parts);
+    let close =
+        response_text(200, &format!("{}Connection: close\r\n", content_length_field("x")), "x");
+    let parts = [forward_block(GET_REQUEST), backward_block(close.repeat(2))];
+    assert_eq!(run_connection(&[], false, &parts).0.classes(), [1, 200, 200]);
+    let (seen, node) = run_connection(&["strict=yes"], false, &parts);
     assert_eq!(seen.classes(), [1, 200]);
-    assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("after close", 1)));
-    let loose = [forward("GET / HTTP/1.1\nHost: a\n\n")];
-    assert_eq!(connection(&[], false, &loose).0.classes(), [1]);
-    assert_eq!(connection(&["strict=yes"], false, &loose).0.classes(), [0; 0]);
+    assert_eq!(node.unanswered_reasons().find(|(_, n)| *n > 0), Some(("after close", 1)));
+    let loose = [forward_block("GET / HTTP/1.1\nHost: a\n\n")];
+    assert_eq!(run_connection(&[], false, &loose).0.classes(), [1]);
+    assert_eq!(run_connection(&["strict=yes"], false, &loose).0.classes(), [0; 0]);
 }
 
 #[test]
@@ -384,7 +415,7 @@ fn connection_beyond_the_maximum_evicts_one() {
     let arena = Arena::new(4096);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&HTTP, &["connections=3"]).expect("good arguments");
-    let mut part = forward(&GET[..10]);
+    let mut part = forward_block(&GET_REQUEST[..10]);
     part.flags = Flags::FIRST;
     for session in 1..=100 {
         let mut block = block(&space, &part, 0);
@@ -394,7 +425,7 @@ fn connection_beyond_the_maximum_evicts_one() {
         node.pass(batch, &mut space, 0);
     }
     assert_eq!(node.counts.held.blocks, 3);
-    assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("cut", 97)));
+    assert_eq!(node.unanswered_reasons().find(|(_, n)| *n > 0), Some(("cut", 97)));
     let left: usize = node.finish(&mut space, 0).iter().map(Batch::len).sum();
     assert_eq!((left, node.counts.held.blocks), (3, 0));
 }
@@ -404,7 +435,7 @@ fn view_beyond_captured_bytes_is_a_hole() {
     let arena = Arena::new(64);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&HTTP, &[]).expect("good arguments");
-    let mut part = forward(GET);
+    let mut part = forward_block(GET_REQUEST);
     part.flags = Flags::FIRST;
     let mut lying = block(&space, &part, 0);
     lying.marks.view += 20;
@@ -412,5 +443,5 @@ fn view_beyond_captured_bytes_is_a_hole() {
     batch.push(lying, 0).expect("a free lane");
     let left = node.pass(batch, &mut space, 0);
     assert_eq!(left.iter().map(Batch::len).sum::<usize>(), 1);
-    assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("lost", 1)));
+    assert_eq!(node.unanswered_reasons().find(|(_, n)| *n > 0), Some(("lost", 1)));
 }

@@ -1,7 +1,7 @@
-//! The main loop of `http`: assigns the bytes of one block to messages.
+//! The main loop of `http`, which assigns the bytes of one block to messages.
 //!
-//! Input: the state of the connection, and the block. Output: fragments. The block itself is
-//! emitted as the first fragment, so that a message of one block allocates only its description.
+//! Input: the state of the connection, and the block. Output: fragments. The block itself becomes
+//! the first fragment, so that for a message of one block only the description is allocated.
 
 use super::decode::BodyDecoder;
 use super::heads::is_certain_start;
@@ -11,8 +11,8 @@ use super::why;
 use crate::prelude::*;
 use wire::http::{BodyPart, Codings};
 
-/// A pass over one block, with the state of its connection.
-pub(super) struct Walk<'w, 'c, 'a> {
+/// A pass over the bytes of one block, with the state of the block's connection.
+pub(super) struct BlockPass<'w, 'c, 'a> {
     pub(super) options: &'w Options,
     pub(super) text: &'w mut Vec<u8>,
     pub(super) decoder: &'w mut BodyDecoder,
@@ -22,11 +22,12 @@ pub(super) struct Walk<'w, 'c, 'a> {
     /// Direction of the block.
     pub(super) direction: usize,
     /// Number of bytes of the block processed so far.
-    pub(super) at: u32,
-    /// Start offset of the open message's fragment that is not emitted yet.
-    pub(super) open: Option<u32>,
+    pub(super) offset: u32,
+    /// Start offset of the fragment that has not been emitted yet; `None` if there is no such
+    /// fragment.
+    pub(super) fragment_start: Option<u32>,
     /// True after a part of the block was emitted or held; later parts are emitted as new blocks.
-    pub(super) emitted: bool,
+    pub(super) has_emitted: bool,
 }
 
 /// Converts a block to a hole of the same length, without bytes.
@@ -48,7 +49,7 @@ pub(super) fn end_hole<'a>(key: u64, direction: usize, now: Time) -> Block<'a> {
     Block { pointer: RichPointer::hole(0), frame: &[], marks: Marks::bare(0), context }
 }
 
-impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
+impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
     pub(super) fn new(
         options: &'w Options,
         text: &'w mut Vec<u8>,
@@ -58,47 +59,59 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         block: Block<'a>,
     ) -> Self {
         let direction = usize::from(block.context.flags.has(Flags::BACKWARD));
-        Self { options, text, decoder, cx, it, block, direction, at: 0, open: None, emitted: false }
+        Self {
+            options,
+            text,
+            decoder,
+            cx,
+            it,
+            block,
+            direction,
+            offset: 0,
+            fragment_start: None,
+            has_emitted: false,
+        }
     }
 
     /// Assigns all bytes of the block to messages.
-    pub(super) fn run(mut self) {
+    pub(super) fn process_block(mut self) {
         let first = self.block.context.flags.has(Flags::FIRST);
         let length = self.block.length();
-        if length > 0 && self.direction().begun == 0 {
+        if length > 0 && self.direction().has_begun == 0 {
             let direction = self.direction();
-            direction.begun = 1;
+            direction.has_begun = 1;
             if !first {
-                direction.enter(Phase::Lost);
+                direction.enter(Phase::FramingLost);
             }
         }
         if self.block.pointer.is_hole() {
             self.handle_hole();
         } else {
-            while self.at < length {
+            while self.offset < length {
                 match self.direction().phase() {
-                    Phase::New | Phase::Between | Phase::Lost => self.handle_message_start(),
-                    Phase::Head => self.continue_head(),
-                    Phase::Body => self.handle_body(),
-                    _ => self.pass_rest(),
+                    Phase::New | Phase::BetweenMessages | Phase::FramingLost => {
+                        self.handle_message_start()
+                    }
+                    Phase::InHead => self.continue_head(),
+                    Phase::InBody => self.handle_body(),
+                    _ => self.pass_rest_of_block(),
                 }
             }
         }
         if self.block.context.flags.has(Flags::END) {
             self.end_direction();
         }
-        self.flush(false);
-        if !self.emitted {
+        self.flush_fragment(false);
+        if !self.has_emitted {
             self.cx.consume(&self.block);
         }
     }
 
-    /// Ends a direction of a closed connection, and drops the block, which only carries the end
-    /// flag.
-    pub(super) fn close(mut self) {
-        self.emitted = true;
+    /// Ends a direction of a closed connection. Drops the block, which carries only the end flag.
+    pub(super) fn close_direction(mut self) {
+        self.has_emitted = true;
         self.end_direction();
-        self.flush(false);
+        self.flush_fragment(false);
     }
 
     pub(super) fn direction(&mut self) -> &mut HttpDirection {
@@ -107,39 +120,39 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     }
 
     /// Returns true if requests flow in this direction.
-    pub(super) fn is_requests(&self) -> bool {
-        self.direction == usize::from(self.it.flipped)
+    pub(super) fn carries_requests(&self) -> bool {
+        self.direction == usize::from(self.it.requests_flow_backward)
     }
 
-    pub(super) fn rest(&self) -> &'a [u8] {
-        self.block.bytes().get(self.at as usize..).unwrap_or_default()
+    pub(super) fn remaining_bytes(&self) -> &'a [u8] {
+        self.block.bytes().get(self.offset as usize..).unwrap_or_default()
     }
 
-    /// Handles the bytes of a body.
+    /// Handles bytes in the body of the open message.
     fn handle_body(&mut self) {
-        let rest = self.rest();
-        let at = self.at;
+        let rest = self.remaining_bytes();
+        let at = self.offset;
         let mut body = self.direction().body;
         let taken = body.take(rest);
         self.direction().body = body;
         match taken {
             Ok(BodyPart::Data(length)) => {
-                self.at += length as u32;
+                self.offset += length as u32;
                 let direction = self.direction();
-                direction.seen = direction.seen.saturating_add(length as u64);
-                self.emit_data(at, body.has_ended());
+                direction.observed_bytes = direction.observed_bytes.saturating_add(length as u64);
+                self.emit_body_bytes(at, body.has_ended());
             }
             Ok(BodyPart::Framing(length)) => {
-                self.at += length as u32;
+                self.offset += length as u32;
                 if self.options.emit == Emit::Message && self.direction().codings == 0 {
-                    self.open.get_or_insert(at);
+                    self.fragment_start.get_or_insert(at);
                 }
             }
             Ok(BodyPart::End) => {}
             Err(_) => {
-                self.direction().broken = 1;
+                self.direction().is_broken = 1;
                 self.finish_message();
-                return self.handle_fault();
+                return self.handle_syntax_error();
             }
         }
         if body.has_ended() || taken == Ok(BodyPart::End) {
@@ -150,22 +163,22 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     /// Ends the open message.
     pub(super) fn finish_message(&mut self) {
         if self.direction().codings != 0 {
-            self.decode();
+            self.decode_body();
         }
-        if self.direction().owes != 0 {
-            self.open.get_or_insert(self.at);
-            self.flush(true);
+        if self.direction().owes_last_fragment != 0 {
+            self.fragment_start.get_or_insert(self.offset);
+            self.flush_fragment(true);
         }
-        let (missing, broken) = (self.direction().missing, self.direction().broken);
+        let (missing, broken) = (self.direction().missing_bytes, self.direction().is_broken);
         self.cx.count(why::MISSING_BYTES, missing.into());
         self.cx.count(why::INCOMPLETE_MESSAGES, broken.into());
         let switched = self.direction().body.is_switched();
-        match self.is_requests() {
+        match self.carries_requests() {
             true => self.end_request(),
             false => self.end_response(),
         }
-        let closes = self.direction().closes != 0;
-        self.direction().enter(if closes { Phase::Closed } else { Phase::Between });
+        let closes = self.direction().closes_connection != 0;
+        self.direction().enter(if closes { Phase::Closed } else { Phase::BetweenMessages });
         if switched {
             self.switch_protocol();
         }
@@ -174,49 +187,49 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     /// Switches both directions to another protocol.
     pub(super) fn switch_protocol(&mut self) {
         for direction in 0..2 {
-            if self.it.directions[direction].phase() == Phase::Head {
-                self.release_held(direction, why::SWITCHED);
+            if self.it.directions[direction].phase() == Phase::InHead {
+                self.release_held_head(direction, why::SWITCHED);
             }
-            if !matches!(self.it.directions[direction].phase(), Phase::Body | Phase::Ended) {
+            if !matches!(self.it.directions[direction].phase(), Phase::InBody | Phase::Ended) {
                 self.it.directions[direction].enter(Phase::Switched);
             }
         }
     }
 
-    /// Handles a syntax error. If the bytes show that the protocol was switched, switches;
-    /// otherwise gives up the message framing.
-    pub(super) fn handle_fault(&mut self) {
-        let may_switch = self.it.may_switch != 0 && self.is_requests();
+    /// Handles a syntax error. Switches the protocol if the bytes belong to another protocol, and
+    /// otherwise abandons the message framing.
+    pub(super) fn handle_syntax_error(&mut self) {
+        let may_switch = self.it.may_switch != 0 && self.carries_requests();
         if self.it.protocol().is_none() {
             self.reject_protocol(Protocol::Other);
             return;
         }
         if may_switch {
-            self.release_held(self.direction, why::SWITCHED);
+            self.release_held_head(self.direction, why::SWITCHED);
             self.direction().enter(Phase::Switched);
-            return self.pass_rest();
+            return self.pass_rest_of_block();
         }
-        let lost = self.direction().phase() == Phase::Lost;
+        let lost = self.direction().phase() == Phase::FramingLost;
         // The violation may be in an earlier block, and a message may begin here.
-        let before = self.at == 0 && !self.it.directions[self.direction].held.is_empty();
-        self.release_held(self.direction, why::MALFORMED);
+        let before = self.offset == 0 && !self.it.directions[self.direction].held.is_empty();
+        self.release_held_head(self.direction, why::MALFORMED);
         if lost {
-            return self.pass_rest();
+            return self.pass_rest_of_block();
         }
         self.lose_framing();
-        if before && is_certain_start(self.rest()) {
+        if before && is_certain_start(self.remaining_bytes()) {
             return;
         }
         self.pass_unanswered(why::MALFORMED);
     }
 
-    /// Abandons the message framing and, for responses, the pairing with requests. Exchanges whose
-    /// requests are complete are emitted first; requests that are still open stay pending.
+    /// Abandons the message framing and, in a direction of responses, the pairing with requests.
+    /// Emits the exchanges of complete requests first; incomplete requests stay pending.
     pub(super) fn lose_framing(&mut self) {
-        self.release_held(self.direction, why::LOST);
-        self.direction().enter(Phase::Lost);
-        if self.it.protocol().is_some() && !self.is_requests() {
-            self.drop_pending();
+        self.release_held_head(self.direction, why::LOST);
+        self.direction().enter(Phase::FramingLost);
+        if self.it.protocol().is_some() && !self.carries_requests() {
+            self.drop_pending_requests();
         }
     }
 
@@ -226,53 +239,56 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         if length == 0 {
             return;
         }
-        if self.direction().phase() == Phase::Body {
+        if self.direction().phase() == Phase::InBody {
             if self.direction().codings != 0 {
                 self.give_up_decoding();
             }
             let mut body = self.direction().body;
             let missed = body.miss(length.into()) as u32;
             self.direction().body = body;
-            self.direction().missing = self.direction().missing.saturating_add(missed);
-            self.at = missed;
+            self.direction().missing_bytes = self.direction().missing_bytes.saturating_add(missed);
+            self.offset = missed;
             if missed > 0 {
-                self.emit_data(0, body.has_ended());
+                self.emit_body_bytes(0, body.has_ended());
             }
             if missed == length && !body.has_ended() {
                 return;
             }
-            self.direction().broken = u8::from(!body.has_ended());
+            self.direction().is_broken = u8::from(!body.has_ended());
             self.finish_message();
         }
-        if self.at < length {
-            if matches!(self.direction().phase(), Phase::New | Phase::Between | Phase::Head) {
+        if self.offset < length {
+            if matches!(
+                self.direction().phase(),
+                Phase::New | Phase::BetweenMessages | Phase::InHead
+            ) {
                 self.lose_framing();
             }
-            self.pass_rest();
+            self.pass_rest_of_block();
         }
     }
 
     /// Ends the direction.
     fn end_direction(&mut self) {
         match self.direction().phase() {
-            Phase::Body => {
+            Phase::InBody => {
                 // Only the sender's FIN proves that a body without length is complete.
                 let has_fin = !self.block.context.flags.has(Flags::BROKEN);
                 let whole = has_fin && self.direction().body.ends_with_connection();
-                self.direction().broken = u8::from(!whole);
+                self.direction().is_broken = u8::from(!whole);
                 self.finish_message();
             }
-            Phase::Head => self.end_within_head(),
+            Phase::InHead => self.end_within_head(),
             _ => {}
         }
         self.direction().enter(Phase::Ended);
         if self.it.directions.iter().all(|direction| direction.phase() == Phase::Ended) {
-            self.drop_pending();
+            self.drop_pending_requests();
         }
     }
 
     /// Returns true if the open body has ended.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(super) fn body_has_ended(&self) -> bool {
         self.it.directions[self.direction].body.has_ended()
     }
 

@@ -5,13 +5,13 @@ use super::*;
 use crate::testing::{Fragment, Node, run_fragments};
 use testkit::Random;
 
-const ALL: [&Description; 4] = [&SSH, &RTSP, &MPEG, &TELNET];
+const RECOGNIZERS: [&Description; 4] = [&SSH, &RTSP, &MPEG, &TELNET];
 
-fn node(description: &'static Description) -> Node {
+fn make_node(description: &'static Description) -> Node {
     Node::new(description, &[]).unwrap()
 }
 
-fn classes(node: &mut Node, fragments: &[Fragment]) -> Vec<u32> {
+fn fragment_classes(node: &mut Node, fragments: &[Fragment]) -> Vec<u32> {
     run_fragments(node, fragments).iter().map(|answer| answer.class.0).collect()
 }
 
@@ -25,11 +25,11 @@ fn transport_stream(count: usize) -> Vec<u8> {
     (0..count).flat_map(packet).collect()
 }
 
-fn concatenated(before: &[u8], rest: &[u8]) -> Vec<u8> {
+fn concatenate(before: &[u8], rest: &[u8]) -> Vec<u8> {
     [before, rest].concat()
 }
 
-/// Returns texts of each protocol: the catalog entry, the flags of the direction, the text, and the
+/// Returns sample texts of each protocol: the catalog entry, the direction flags, the text, and the
 /// number of bytes after which the protocol is certain.
 fn signature_samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
     let (client, server) = (Flags::NONE, Flags::BACKWARD);
@@ -47,14 +47,14 @@ fn signature_samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
         (&TELNET, client, text(b"\xff\xfb\x18\xff\xfa\x18\0xterm\xff\xf0"), 5),
         (&TELNET, server, text(b"\xff\xfb\x01\r\nlogin: \xff\xfb\x03"), 15),
         (&MPEG, server, transport_stream(4), 377),
-        (&MPEG, server, concatenated(reply, &transport_stream(3)), reply.len() + 377),
+        (&MPEG, server, concatenate(reply, &transport_stream(3)), reply.len() + 377),
         (
             &MPEG,
             server,
-            concatenated(reply, &concatenated(b"2f0\r\n", &transport_stream(4))),
+            concatenate(reply, &concatenate(b"2f0\r\n", &transport_stream(4))),
             reply.len() + 5 + 377,
         ),
-        (&MPEG, client, concatenated(&rtp, &transport_stream(7)), 12 + 377),
+        (&MPEG, client, concatenate(&rtp, &transport_stream(7)), 12 + 377),
         (&MPEG, client, text(&[0, 0, 1, 0xba, 0x44, 0, 4, 0]), 5),
         (&MPEG, client, text(&[0, 0, 1, 0xba, 0x21, 0, 1, 0]), 5),
         (&MPEG, client, text(&[0, 0, 1, 0xe0, 7, 0xec, 0x84, 0xc0, 0x0a, 0x37]), 9),
@@ -64,9 +64,9 @@ fn signature_samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
         (
             &MPEG,
             client,
-            concatenated(
+            concatenate(
                 &rtp[..1],
-                &concatenated(&[0x20], &concatenated(&rtp[2..], &[0, 0, 0, 0, 0, 0, 1, 9])),
+                &concatenate(&[0x20], &concatenate(&rtp[2..], &[0, 0, 0, 0, 0, 0, 1, 9])),
             ),
             20,
         ),
@@ -76,7 +76,7 @@ fn signature_samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
 /// Returns texts that resemble one of the four protocols without belonging to it.
 fn similar_texts() -> Vec<Vec<u8>> {
     let text = |bytes: &[u8]| bytes.to_vec();
-    let late = concatenated(b"HTTP/1.1 200 OK\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n");
+    let late = concatenate(b"HTTP/1.1 200 OK\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n");
     vec![
         text(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
         text(b"GET rtsp://a/ HTTP/1.1\r\n\r\nRTSP/1.0 200 OK\r\n"),
@@ -89,8 +89,8 @@ fn similar_texts() -> Vec<Vec<u8>> {
         text(b"\xff\xfb\x01 and nothing more"),
         text(b"\xff\xd8\xff\xe0\0\x10JFIF"),
         text(b"G is the first letter of GET"),
-        concatenated(b"\x47\x40\x00\x00", &transport_stream(3)),
-        concatenated(&transport_stream(1)[..187], &transport_stream(3)),
+        concatenate(b"\x47\x40\x00\x00", &transport_stream(3)),
+        concatenate(&transport_stream(1)[..187], &transport_stream(3)),
         text(&[0, 0, 1, 0, 1, 0, 0x20, 0x20]),
         text(&[0, 0, 1, 0xba, 0x80]),
         text(&[0, 0, 1, 0xb3, 0x16, 0, 0xf0, 0x19, 0xff, 0xff, 0xe0]),
@@ -103,36 +103,39 @@ fn similar_texts() -> Vec<Vec<u8>> {
 
 #[test]
 fn deciding_byte_is_the_same_for_any_segmentation() {
-    for other in ALL {
-        let mut filter = node(other);
+    for other in RECOGNIZERS {
+        let mut filter = make_node(other);
         for (description, way, text, decides) in signature_samples() {
             for at in 0..=text.len() {
                 let cut: Vec<Fragment> = Fragment::split_at(7, &text, &[at]);
-                let cut: Vec<Fragment> = cut.into_iter().map(|piece| piece.with(way)).collect();
+                let cut: Vec<Fragment> =
+                    cut.into_iter().map(|piece| piece.with_flags(way)).collect();
                 let yes = u32::from(std::ptr::eq(other, description));
                 let first = if at >= decides { yes } else { 0 };
                 assert_eq!(
-                    classes(&mut filter, &cut),
+                    fragment_classes(&mut filter, &cut),
                     [first, yes],
                     "`{}` cut at {at}: {}",
                     other.name,
                     text.escape_ascii()
                 );
             }
-            assert_eq!(filter.filter.state().map(|state| state.sessions()), Some(vec![]));
+            assert_eq!(filter.filter.state().map(|state| state.session_keys()), Some(vec![]));
         }
     }
 }
 
 #[test]
-fn random_segmentation_and_moves_change_nothing() {
+fn segmentation_and_state_moves_keep_the_answers() {
     let mut random = Random::replayable();
     let samples = signature_samples();
     // Two instances of each, between which the state moves.
-    let mut pairs: Vec<[Node; 2]> = ALL.iter().map(|filter| [node(filter), node(filter)]).collect();
+    let mut pairs: Vec<[Node; 2]> =
+        RECOGNIZERS.iter().map(|filter| [make_node(filter), make_node(filter)]).collect();
     for _ in 0..2000 {
         let (description, way, text, decides) = random.pick(&samples);
-        let own = ALL.iter().position(|filter| std::ptr::eq(*filter, *description)).unwrap();
+        let own =
+            RECOGNIZERS.iter().position(|filter| std::ptr::eq(*filter, *description)).unwrap();
         let [one, two] = &mut pairs[own];
         let mut places: Vec<usize> =
             (0..random.within(0..9)).map(|_| random.within(0..text.len() + 1)).collect();
@@ -140,7 +143,7 @@ fn random_segmentation_and_moves_change_nothing() {
         let mut end = 0;
         for piece in Fragment::split_at(3, text, &places) {
             end += piece.bytes.len();
-            let class = classes(one, &[piece.with(*way)]);
+            let class = fragment_classes(one, &[piece.with_flags(*way)]);
             assert_eq!(class, [u32::from(end >= *decides)], "{places:?} {}", text.escape_ascii());
             two.restore(one.save()).unwrap();
             std::mem::swap(one, two);
@@ -150,17 +153,23 @@ fn random_segmentation_and_moves_change_nothing() {
 
 #[test]
 fn similar_texts_are_not_recognized() {
-    for description in ALL {
-        let mut filter = node(description);
+    for description in RECOGNIZERS {
+        let mut filter = make_node(description);
         for text in similar_texts() {
             let brief = text.get(..40).unwrap_or(&text).escape_ascii().to_string();
             for way in [Flags::NONE, Flags::BACKWARD] {
-                let whole = Fragment::of(0, &text).with(way);
-                assert_eq!(classes(&mut filter, &[whole]), [0], "`{}`: {brief}", description.name);
+                let whole = Fragment::new(0, &text).with_flags(way);
+                assert_eq!(
+                    fragment_classes(&mut filter, &[whole]),
+                    [0],
+                    "`{}`: {brief}",
+                    description.name
+                );
                 let cut: Vec<Fragment> =
                     Fragment::split_at(1, &text, &[text.len() / 3, text.len() / 2]);
-                let cut: Vec<Fragment> = cut.into_iter().map(|piece| piece.with(way)).collect();
-                let found = classes(&mut filter, &cut);
+                let cut: Vec<Fragment> =
+                    cut.into_iter().map(|piece| piece.with_flags(way)).collect();
+                let found = fragment_classes(&mut filter, &cut);
                 assert_eq!(found, [0, 0, 0], "`{}`: {brief}", description.name);
             }
         }
@@ -169,56 +178,56 @@ fn similar_texts_are_not_recognized() {
 
 #[test]
 fn match_in_one_direction_identifies_the_session() {
-    let client = |bytes: &[u8]| Fragment::of(1, bytes);
-    let server = |bytes: &[u8]| Fragment::of(1, bytes).with(Flags::BACKWARD);
-    let mut ssh = node(&SSH);
-    let found = classes(
+    let client = |bytes: &[u8]| Fragment::new(1, bytes);
+    let server = |bytes: &[u8]| Fragment::new(1, bytes).with_flags(Flags::BACKWARD);
+    let mut ssh = make_node(&SSH);
+    let found = fragment_classes(
         &mut ssh,
         &[
             server(b"SS"),
             client(b"hello"),
             server(b"H-2.0-x\r\n"),
             client(b"more"),
-            server(b"more").with(Flags::END),
+            server(b"more").with_flags(Flags::END),
             client(b"more"),
-            client(b"").with(Flags::END),
+            client(b"").with_flags(Flags::END),
         ],
     );
     assert_eq!(found, [0, 0, 1, 1, 1, 1, 1]);
-    let why: Vec<_> = ssh.unanswered().collect();
+    let why: Vec<_> = ssh.unanswered_reasons().collect();
     assert_eq!(why, [("undecided", 1), ("not recognised", 1)]);
-    assert_eq!(ssh.filter.state().map(|state| state.sessions()), Some(vec![]));
+    assert_eq!(ssh.filter.state().map(|state| state.session_keys()), Some(vec![]));
 }
 
 #[test]
 fn midstream_text_is_not_guessed() {
     let pieces = [
-        Fragment::of(1, b"SSH-").with(Flags::FIRST),
+        Fragment::new(1, b"SSH-").with_flags(Flags::FIRST),
         Fragment::hole(1, 1),
-        Fragment::of(1, b"2.0-x\r\n"),
+        Fragment::new(1, b"2.0-x\r\n"),
         Fragment::hole(2, 3),
-        Fragment::of(2, b"SSH-2.0-x\r\n"),
-        Fragment::of(3, b"SSH-2.0-x\r\n"),
+        Fragment::new(2, b"SSH-2.0-x\r\n"),
+        Fragment::new(3, b"SSH-2.0-x\r\n"),
         Fragment::hole(3, 3),
-        Fragment::of(3, b"later"),
+        Fragment::new(3, b"later"),
     ];
-    assert_eq!(classes(&mut node(&SSH), &pieces), [0, 0, 0, 0, 0, 1, 1, 1]);
+    assert_eq!(fragment_classes(&mut make_node(&SSH), &pieces), [0, 0, 0, 0, 0, 1, 1, 1]);
 }
 
 #[test]
 fn message_is_recognized_by_itself() {
-    let back = |piece: Fragment| piece.with(Flags::BACKWARD);
-    let found = classes(
-        &mut node(&MPEG),
+    let back = |piece: Fragment| piece.with_flags(Flags::BACKWARD);
+    let found = fragment_classes(
+        &mut make_node(&MPEG),
         &[
             back(Fragment::description(1)),
-            back(Fragment::of(1, &transport_stream(2))),
-            back(Fragment::of(1, &transport_stream(1))),
+            back(Fragment::new(1, &transport_stream(2))),
+            back(Fragment::new(1, &transport_stream(1))),
             Fragment::description(1),
-            Fragment::of(1, b"GET / HTTP/1.1\r\n\r\n").with(Flags::LAST),
-            back(Fragment::of(1, &transport_stream(1)).with(Flags::LAST)),
+            Fragment::new(1, b"GET / HTTP/1.1\r\n\r\n").with_flags(Flags::LAST),
+            back(Fragment::new(1, &transport_stream(1)).with_flags(Flags::LAST)),
             back(Fragment::description(1)),
-            back(Fragment::of(1, b"plain text").with(Flags::LAST)),
+            back(Fragment::new(1, b"plain text").with_flags(Flags::LAST)),
         ],
     );
     assert_eq!(found, [0, 0, 1, 0, 0, 1, 0, 0]);
@@ -226,8 +235,8 @@ fn message_is_recognized_by_itself() {
 
 #[test]
 fn datagram_may_end_with_its_last_packet() {
-    let mut mpeg = node(&MPEG);
-    let mut whole = |bytes: &[u8]| classes(&mut mpeg, &[Fragment::of(0, bytes)]);
+    let mut mpeg = make_node(&MPEG);
+    let mut whole = |bytes: &[u8]| fragment_classes(&mut mpeg, &[Fragment::new(0, bytes)]);
     assert_eq!(whole(&transport_stream(7)), [1]);
     assert_eq!(whole(&transport_stream(2)), [1]);
     assert_eq!(whole(&transport_stream(1)), [0]);
@@ -239,14 +248,14 @@ fn packets_are_searched_after_their_headers() {
     use crate::testing::{Arena, Frame, Space};
     let arena = Arena::new(8);
     let mut space = Space::new(&arena);
-    let mut mpeg = node(&MPEG);
+    let mut mpeg = make_node(&MPEG);
     let frames = [
         Frame::udp(5004, 5004, &transport_stream(3)),
         Frame::tcp(9, 80, &transport_stream(3)),
         Frame::udp(5004, 5004, b"nothing"),
     ];
     let batch = space.batch(&frames);
-    let after = node(&crate::network::ip::IP).pass(batch, &mut space, 0);
+    let after = make_node(&crate::network::ip::IP).pass(batch, &mut space, 0);
     let mut classes = Vec::new();
     for batch in after {
         let after = mpeg.pass(batch, &mut space, 0);
@@ -258,30 +267,30 @@ fn packets_are_searched_after_their_headers() {
 #[test]
 fn sessions_beyond_the_maximum_evict_others() {
     let mut filter = Node::new(&TELNET, &["sessions=4"]).unwrap();
-    let many: Vec<Fragment> = (1..60).map(|session| Fragment::of(session, b"\xff")).collect();
-    classes(&mut filter, &many);
+    let many: Vec<Fragment> = (1..60).map(|session| Fragment::new(session, b"\xff")).collect();
+    fragment_classes(&mut filter, &many);
     assert_eq!(filter.counts.counters, [55]);
-    assert_eq!(filter.filter.state().map(|state| state.sessions().len()), Some(4));
+    assert_eq!(filter.filter.state().map(|state| state.session_keys().len()), Some(4));
 }
 
 #[test]
 fn noise_and_forged_state_never_panic() {
     let mut random = Random::replayable();
-    for description in ALL {
-        let mut filter = node(description);
+    for description in RECOGNIZERS {
+        let mut filter = make_node(description);
         for _ in 0..500 {
             let length = random.within(0..60);
-            let mut piece = Fragment::of(random.below(5) as u32, &random.bytes(length));
+            let mut piece = Fragment::new(random.below(5) as u32, &random.bytes(length));
             piece.flags = Flags(random.next() as u16);
             piece.missing = if random.one_in(9) { random.next() as u32 % 5000 } else { 0 };
-            piece.described = piece.missing == 0 && random.one_in(9);
+            piece.is_description = piece.missing == 0 && random.one_in(9);
             run_fragments(&mut filter, &[piece]);
         }
         let mut saved = filter.save();
         saved.iter_mut().for_each(|moved| moved.bytes = random.bytes(moved.bytes.len()));
         filter.restore(saved).unwrap();
         for session in 1..5 {
-            run_fragments(&mut filter, &[Fragment::of(session, b"SSH-2.0-x")]);
+            run_fragments(&mut filter, &[Fragment::new(session, b"SSH-2.0-x")]);
         }
     }
 }

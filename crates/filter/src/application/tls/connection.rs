@@ -4,7 +4,8 @@
 //! blocks with their class.
 
 use super::{
-    Buffers, CLIENTS, CUT, GAP, MALFORMED, NO_HELLO, NOT_TLS, SERVERS, TOO_LONG, ja4::fingerprint,
+    CLIENT_HELLOS, CUT, GAP, HelloBuffers, MALFORMED, NO_HELLO, NOT_TLS, SERVER_HELLOS, TOO_LONG,
+    ja4::fingerprint,
 };
 use crate::application::endpoints::{Endpoints, write_display};
 use crate::prelude::*;
@@ -19,7 +20,7 @@ const PIECES_MAX: u32 = 1024;
 /// Maximum size of a description in bytes.
 const DESCRIPTION_MAX: usize = 4096;
 /// Maximum length of a server name in bytes; names in DNS are shorter.
-const NAME_MAX: usize = 512;
+const SERVER_NAME_MAX: usize = 512;
 /// Maximum number of application protocols in a description.
 const PROTOCOLS_MAX: usize = 8;
 
@@ -30,15 +31,15 @@ pub(super) struct TlsConnection {
     forward: TlsDirection,
     backward: TlsDirection,
     /// Held description of the client's hello. The description of the server's hello, which arrives
-    /// later, repeats the server name and the JA4 fingerprint from it.
+    /// later, repeats its server name and JA4 fingerprint.
     client_description: HeldList,
-    /// The negotiated version; until the server has chosen, the version that the client offered. 0
+    /// The negotiated version. Until the server has chosen, the version that the client offered; 0
     /// if unknown.
     version: u16,
     /// Nonzero once the server has chosen the version.
-    chosen: u8,
-    /// Length in bytes of the session id with which the client offers to resume a session.
-    resumes: u8,
+    is_version_chosen: u8,
+    /// Length in bytes of the session id that the client offers for resumption; 0 if none.
+    resumed_id_length: u8,
     session: [u8; 32],
 }
 
@@ -46,27 +47,28 @@ pub(super) struct TlsConnection {
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct TlsDirection {
-    /// Blocks held until it is decided whether the direction is TLS.
+    /// Blocks held until the direction is known to be TLS or not.
     held: HeldList,
     /// Number of bytes in the held blocks.
-    bytes: u32,
-    /// Total number of bytes that must be held before the next attempt to parse a hello.
-    need: u32,
-    /// 0 while undecided, 1 for TLS, otherwise 1 plus the [`Reason::mark`] of the cause.
-    decided: u8,
+    held_bytes: u32,
+    /// Number of bytes that must have arrived before the next attempt to parse a hello.
+    needed_bytes: u32,
+    /// Decision about the direction: 0 while undecided, 1 for TLS, otherwise 1 plus the
+    /// [`Reason::mark`] of the cause.
+    decision: u8,
     /// Nonzero after the first block.
-    seen: u8,
+    has_begun: u8,
     /// Nonzero after the last block.
-    ended: u8,
-    /// State of a HelloRetryRequest, after which the server sends a second hello: 0 without one, 1
-    /// within the block of the request, 2 after that block.
-    retries: u8,
+    has_ended: u8,
+    /// Progress of a HelloRetryRequest, after which the server sends a second hello: 0 if there was
+    /// none, 1 within the block of the request, 2 after that block.
+    retry_state: u8,
 }
 
 impl Session for TlsConnection {
     /// Returns the session number for a key of the session table, which is the number plus one: key
     /// 0 is the private session.
-    fn number(&self, key: u64) -> u64 {
+    fn session_number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
     }
 
@@ -81,42 +83,46 @@ impl Session for TlsConnection {
             "chosen, or else offered; 0 if unknown",
             |it, _| it.version.into(),
         ),
-        crate::Field::new("chosen", Unit::YesNo, "by the server", |it, _| it.chosen.into()),
+        crate::Field::new("chosen", Unit::YesNo, "by the server", |it, _| {
+            it.is_version_chosen.into()
+        }),
         crate::Field::new(
             "resumes",
             Unit::YesNo,
             "the client offers to resume a session",
-            |it, _| (it.resumes > 0).into(),
+            |it, _| (it.resumed_id_length > 0).into(),
         ),
     ];
 }
 
 impl TlsConnection {
-    /// Handles the next block; returns true if the connection is over.
+    /// Handles the next block of the connection. Returns true if both directions have ended.
     pub(super) fn handle_block<'a>(
         &mut self,
         block: Block<'a>,
-        buffers: &mut Buffers,
+        buffers: &mut HelloBuffers,
         cx: &mut StreamContext<'_, 'a>,
     ) -> bool {
         let backward = block.context.flags.has(Flags::BACKWARD);
         let end = block.context.flags.has(Flags::END);
-        if self.direction(backward).decided == 0 {
+        if self.direction(backward).decision == 0 {
             self.handle_undecided(block, backward, end, buffers, cx);
         } else {
-            self.pass(block, backward, cx);
+            self.pass_block(block, backward, cx);
         }
         let direction = self.direction(backward);
-        direction.seen = 1;
-        direction.ended |= u8::from(end);
-        [self.forward, self.backward].iter().all(|direction| direction.seen == direction.ended)
+        direction.has_begun = 1;
+        direction.has_ended |= u8::from(end);
+        [self.forward, self.backward]
+            .iter()
+            .all(|direction| direction.has_begun == direction.has_ended)
     }
 
     /// Releases all held blocks. If the direction is undecided, marks it as unreadable with `why`
     /// as the reason.
-    pub(super) fn give_up(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
-        self.decide(false, Err(why), cx);
-        self.decide(true, Err(why), cx);
+    pub(super) fn release_all(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
+        self.set_decision(false, Err(why), cx);
+        self.set_decision(true, Err(why), cx);
         self.drop_client_description(cx);
     }
 
@@ -130,7 +136,7 @@ impl TlsConnection {
         block: Block<'a>,
         backward: bool,
         end: bool,
-        buffers: &mut Buffers,
+        buffers: &mut HelloBuffers,
         cx: &mut StreamContext<'_, 'a>,
     ) {
         let direction = *self.direction(backward);
@@ -141,7 +147,7 @@ impl TlsConnection {
                 _ => Some(Err(GAP)),
             }
         } else {
-            let total = direction.bytes.saturating_add(block.length());
+            let total = direction.held_bytes.saturating_add(block.length());
             match self.parse_hello(block, backward, total, buffers, cx) {
                 None if end => Some(Err(self.missing_hello_reason(block, backward, cx))),
                 decided => decided,
@@ -149,16 +155,20 @@ impl TlsConnection {
         };
         match decided {
             Some(decided) => {
-                self.decide(backward, decided, cx);
-                self.pass(block, backward, cx);
+                self.set_decision(backward, decided, cx);
+                self.pass_block(block, backward, cx);
                 let direction = self.direction(backward);
-                if direction.retries == 1 {
+                if direction.retry_state == 1 {
                     // From here on the second hello is searched for, once.
-                    (direction.decided, direction.bytes, direction.need, direction.retries) =
-                        (0, 0, 0, 2);
+                    (
+                        direction.decision,
+                        direction.held_bytes,
+                        direction.needed_bytes,
+                        direction.retry_state,
+                    ) = (0, 0, 0, 2);
                 }
             }
-            None => self.hold(block, backward, cx),
+            None => self.hold_block(block, backward, cx),
         }
     }
 
@@ -175,45 +185,45 @@ impl TlsConnection {
         if begun { CUT } else { NO_HELLO }
     }
 
-    fn hold<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
+    fn hold_block<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
         let direction = self.direction(backward);
         if direction.held.len() >= PIECES_MAX {
-            self.decide(backward, Err(TOO_LONG), cx);
-            return self.pass(block, backward, cx);
+            self.set_decision(backward, Err(TOO_LONG), cx);
+            return self.pass_block(block, backward, cx);
         }
-        direction.bytes = direction.bytes.saturating_add(block.length());
+        direction.held_bytes = direction.held_bytes.saturating_add(block.length());
         let key = direction.held.len();
         if !cx.hold(&mut direction.held, &block, key) {
-            self.decide(backward, Err(TOO_LONG), cx);
+            self.set_decision(backward, Err(TOO_LONG), cx);
         }
     }
 
     /// Parses all bytes received in a direction, including those of this block, and emits a
-    /// description of the hello in them. Returns `None` if more bytes are needed.
+    /// description of the hello. Returns `None` if the hello is still incomplete.
     fn parse_hello<'a>(
         &mut self,
         block: Block<'a>,
         backward: bool,
         total: u32,
-        buffers: &mut Buffers,
+        buffers: &mut HelloBuffers,
         cx: &mut StreamContext<'_, 'a>,
     ) -> Option<Result<(), Reason>> {
         let direction = *self.direction(backward);
-        if total < direction.need || total == 0 {
+        if total < direction.needed_bytes || total == 0 {
             return None;
         }
-        let Buffers { blocks, records, numbers } = buffers;
+        let HelloBuffers { block_bytes: blocks, record_payloads: records, numbers } = buffers;
         let first = cx.front(&direction.held).map_or(block, |(_, first)| first);
         let bytes = if direction.held.is_empty() {
             cx.complete_block(block)?.bytes()
         } else {
-            cx.gather(&direction.held, blocks);
+            cx.gather_views(&direction.held, blocks);
             blocks.extend_from_slice(cx.complete_block(block)?.bytes());
             blocks
         };
         Some(match find_first_hello(bytes, records) {
             FirstHello::Need(need) => {
-                self.direction(backward).need = u32::try_from(need).unwrap_or(u32::MAX);
+                self.direction(backward).needed_bytes = u32::try_from(need).unwrap_or(u32::MAX);
                 return None;
             }
             FirstHello::Client(hello) => {
@@ -221,11 +231,12 @@ impl TlsConnection {
                 Ok(())
             }
             FirstHello::Server(hello)
-                if hello.is_retry && direction.retries == 0 && ends_with_a_record(bytes) =>
+                if hello.is_retry && direction.retry_state == 0 && ends_with_a_record(bytes) =>
             {
                 let version = hello.negotiated_version();
-                (self.version, self.chosen) = (version.known_version().unwrap_or(version).0, 1);
-                self.direction(backward).retries = 1;
+                (self.version, self.is_version_chosen) =
+                    (version.known_version().unwrap_or(version).0, 1);
+                self.direction(backward).retry_state = 1;
                 Ok(())
             }
             FirstHello::Server(hello) => {
@@ -241,35 +252,35 @@ impl TlsConnection {
     }
 
     /// Sets the decision of a direction that is still undecided, and releases its held blocks.
-    fn decide(
+    fn set_decision(
         &mut self,
         backward: bool,
         decided: Result<(), Reason>,
         cx: &mut StreamContext<'_, '_>,
     ) {
         let direction = self.direction(backward);
-        if direction.decided == 0 {
-            direction.decided =
+        if direction.decision == 0 {
+            direction.decision =
                 decided.map_or_else(|why| DECIDED_TLS + why.mark(), |()| DECIDED_TLS);
         }
         let mut list = std::mem::take(&mut direction.held);
         while !list.is_empty() {
             let class = self.class(backward, cx);
-            cx.release(&mut list, |block| block.with_class(class));
+            cx.release_front(&mut list, |block| block.with_class(class));
         }
     }
 
     /// Emits a block with the class of its direction.
-    fn pass<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
+    fn pass_block<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
         let class = self.class(backward, cx);
         cx.pass(block.with_class(class));
     }
 
-    /// Returns the class for blocks of a direction: the TLS version. A direction has no class if it
-    /// is not TLS, or if it is unreadable and the version is unknown.
+    /// Returns the class for the blocks of a direction: the TLS version. There is no class if the
+    /// direction is not TLS, or if it is unreadable and the version is unknown.
     fn class(&mut self, backward: bool, cx: &mut StreamContext<'_, '_>) -> Class {
         let version = self.version;
-        match Reason::from_mark(self.direction(backward).decided.saturating_sub(DECIDED_TLS)) {
+        match Reason::from_mark(self.direction(backward).decision.saturating_sub(DECIDED_TLS)) {
             Some(why) if version == 0 || why == NOT_TLS => cx.absent(why),
             _ => Class(version.into()),
         }
@@ -283,19 +294,19 @@ impl TlsConnection {
         cx: &mut StreamContext<'_, 'a>,
     ) {
         let offered = hello.offered_version();
-        if self.chosen == 0 {
+        if self.is_version_chosen == 0 {
             self.version = offered.0;
         }
         let session = hello.session.get(..self.session.len()).unwrap_or(hello.session);
         if let Some(place) = self.session.get_mut(..session.len()) {
             place.copy_from_slice(session);
-            self.resumes = u8::try_from(session.len()).unwrap_or(0);
+            self.resumed_id_length = u8::try_from(session.len()).unwrap_or(0);
         }
         let ja4 = fingerprint(hello, numbers);
         let described = describe(self.version, first, false, cx, |writer| {
             write_display(writer, Field::TlsVersion, offered);
             if let Some(name) = hello.server_name() {
-                writer.text(Field::ServerName, name.get(..NAME_MAX).unwrap_or(name));
+                writer.text(Field::ServerName, name.get(..SERVER_NAME_MAX).unwrap_or(name));
             }
             for protocol in hello.protocols().take(PROTOCOLS_MAX) {
                 writer.text(Field::Alpn, protocol);
@@ -303,10 +314,10 @@ impl TlsConnection {
             writer.number(Field::Ciphers, hello.ciphers().without_grease().count() as u64);
             writer.text(Field::Ja4, &ja4);
         });
-        cx.count(CLIENTS, 1);
+        cx.count(CLIENT_HELLOS, 1);
         if let Some(described) = described {
             cx.emit_created(described);
-            if self.chosen == 0 && self.client_description.is_empty() {
+            if self.is_version_chosen == 0 && self.client_description.is_empty() {
                 cx.hold_created(&mut self.client_description, &described, 0);
             }
         }
@@ -319,8 +330,8 @@ impl TlsConnection {
         cx: &mut StreamContext<'_, 'a>,
     ) {
         let version = hello.negotiated_version();
-        (self.version, self.chosen) = (version.known_version().unwrap_or(version).0, 1);
-        let session = self.session.get(..usize::from(self.resumes)).unwrap_or_default();
+        (self.version, self.is_version_chosen) = (version.known_version().unwrap_or(version).0, 1);
+        let session = self.session.get(..usize::from(self.resumed_id_length)).unwrap_or_default();
         let resumed = match version.known_version() {
             Some(Version::TLS13) => hello.accepts_psk(),
             _ => !session.is_empty() && session == hello.session,
@@ -344,7 +355,7 @@ impl TlsConnection {
                 writer.number(Field::Resumed, 1);
             }
         });
-        cx.count(SERVERS, 1);
+        cx.count(SERVER_HELLOS, 1);
         if let Some(described) = described {
             cx.emit_created(described);
         }
@@ -371,7 +382,7 @@ fn describe<'a>(
     let mut context = first.context;
     let flags = context.flags.without(Flags::END_MASK);
     context.flags = flags.with(Flags::FIRST).with(Flags::LAST);
-    let ends = Endpoints::of(first, by_server);
+    let ends = Endpoints::from_block(first, by_server);
     cx.describe(DESCRIPTION_MAX, Class(version.into()), context, |room| {
         let mut writer = Writer::new(room, About::Tls);
         writer.number(Field::Time, context.time);
@@ -383,5 +394,5 @@ fn describe<'a>(
     })
 }
 
-/// [`TlsDirection::decided`] of a direction that is TLS.
+/// [`TlsDirection::decision`] of a direction that is TLS.
 const DECIDED_TLS: u8 = 1;

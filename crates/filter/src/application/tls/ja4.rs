@@ -1,10 +1,11 @@
 //! JA4, a fingerprint of a TLS client computed from its hello (FoxIO, "JA4: TLS Client
 //! Fingerprinting", a specification under the BSD license).
 //!
-//! Input: a ClientHello. Output: 36 characters. The readable part has transport, version, presence
-//! of a server name, the numbers of cipher suites and extensions, and the first protocol. Two
-//! truncated hashes follow: of the sorted cipher suites, and of the sorted extensions with the
-//! signature algorithms. GREASE values are ignored everywhere.
+//! Input: a ClientHello. Output: 36 characters. The readable part contains the transport, the
+//! version, a flag for the presence of a server name, the numbers of cipher suites and extensions,
+//! and the first offered protocol. Two truncated hashes follow: one of the sorted cipher suites,
+//! and one of the sorted extensions with the signature algorithms. GREASE values are ignored
+//! everywhere.
 
 use sha2::{Digest, Sha256};
 use wire::tls::{ClientHello, Version, extension, is_grease};
@@ -12,9 +13,9 @@ use wire::tls::{ClientHello, Version, extension, is_grease};
 /// Length of a JA4 fingerprint in characters.
 const FINGERPRINT_LENGTH: usize = 36;
 /// Length of a truncated hash in characters.
-const HASH_SIZE: usize = 12;
+const HASH_LENGTH: usize = 12;
 
-/// Returns the fingerprint of a TLS client over TCP. `numbers` is a buffer for sorting.
+/// Returns the fingerprint of a TLS client over TCP. `numbers` is a scratch buffer for sorting.
 pub(super) fn fingerprint(
     hello: &ClientHello<'_>,
     numbers: &mut Vec<u16>,
@@ -22,19 +23,19 @@ pub(super) fn fingerprint(
     let named = hello.extensions().find(extension::SERVER_NAME).is_some();
     let extensions = || hello.extensions().map(|(number, _)| number).filter(|n| !is_grease(*n));
     let [first, last] = alpn_ends(hello.protocols().next().unwrap_or_default());
-    let [ciphers_tens, ciphers_ones] = two_digits(hello.ciphers().without_grease().count());
-    let [extensions_tens, extensions_ones] = two_digits(extensions().count());
+    let [ciphers_tens, ciphers_ones] = format_two_digits(hello.ciphers().without_grease().count());
+    let [extensions_tens, extensions_ones] = format_two_digits(extensions().count());
     let [major, minor] = version_digits(hello);
     let sni = if named { b'd' } else { b'i' };
 
     sort_into(numbers, hello.ciphers().without_grease());
-    let ciphers = hash(numbers, &[]);
+    let ciphers = truncated_hash(numbers, &[]);
     let hashed = |n: &u16| !matches!(*n, extension::SERVER_NAME | extension::ALPN);
     sort_into(numbers, extensions().filter(hashed));
     let split = numbers.len();
     numbers.extend(hello.signature_algorithms().without_grease());
     let (extensions, algorithms) = numbers.split_at(split);
-    let extensions = hash(extensions, algorithms);
+    let extensions = truncated_hash(extensions, algorithms);
 
     let head = [
         b't',
@@ -71,7 +72,7 @@ fn version_digits(hello: &ClientHello<'_>) -> [u8; 2] {
 }
 
 /// Formats a number as two decimal digits; numbers above 99 become 99.
-fn two_digits(number: usize) -> [u8; 2] {
+fn format_two_digits(number: usize) -> [u8; 2] {
     let number = number.min(99) as u8;
     [b'0' + number / 10, b'0' + number % 10]
 }
@@ -83,10 +84,10 @@ fn alpn_ends(protocol: &[u8]) -> [u8; 2] {
     if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() {
         return [first, last];
     }
-    [hex(first >> 4), hex(last & 0x0f)]
+    [hex_digit(first >> 4), hex_digit(last & 0x0f)]
 }
 
-fn hex(value: u8) -> u8 {
+fn hex_digit(value: u8) -> u8 {
     if value < 10 { b'0' + value } else { b'a' - 10 + value }
 }
 
@@ -96,10 +97,11 @@ fn sort_into(numbers: &mut Vec<u16>, values: impl Iterator<Item = u16>) {
     numbers.sort_unstable();
 }
 
-/// Returns the truncated hash of `list`, an underscore and `suffix`, or zeros if `list` is empty.
-fn hash(list: &[u16], suffix: &[u16]) -> [u8; HASH_SIZE] {
+/// Returns the truncated hash of `list` joined to `suffix` by an underscore, or zeros if `list` is
+/// empty.
+fn truncated_hash(list: &[u16], suffix: &[u16]) -> [u8; HASH_LENGTH] {
     if list.is_empty() {
-        return [b'0'; HASH_SIZE];
+        return [b'0'; HASH_LENGTH];
     }
     let mut hash = Sha256::new();
     hash_list(&mut hash, list);
@@ -107,9 +109,9 @@ fn hash(list: &[u16], suffix: &[u16]) -> [u8; HASH_SIZE] {
         hash.update(b"_");
         hash_list(&mut hash, suffix);
     }
-    let mut text = [b'0'; HASH_SIZE];
+    let mut text = [b'0'; HASH_LENGTH];
     let digits = hash.finalize();
-    let digits = digits.iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 0x0f)]);
+    let digits = digits.iter().flat_map(|byte| [hex_digit(byte >> 4), hex_digit(byte & 0x0f)]);
     text.iter_mut().zip(digits).for_each(|(place, byte)| *place = byte);
     text
 }
@@ -117,7 +119,13 @@ fn hash(list: &[u16], suffix: &[u16]) -> [u8; HASH_SIZE] {
 fn hash_list(hash: &mut Sha256, list: &[u16]) {
     for (place, number) in list.iter().enumerate() {
         let [high, low] = number.to_be_bytes();
-        let text = [b',', hex(high >> 4), hex(high & 15), hex(low >> 4), hex(low & 15)];
+        let text = [
+            b',',
+            hex_digit(high >> 4),
+            hex_digit(high & 15),
+            hex_digit(low >> 4),
+            hex_digit(low & 15),
+        ];
         hash.update(text.get(usize::from(place == 0)..).unwrap_or_default());
     }
 }

@@ -1,21 +1,22 @@
 //! `tls`: recognizes TLS connections, classifies them by version, and describes their hellos.
 //!
-//! Input: ordered bytes of connections from `tcp`, holes included. Output: the same blocks,
-//! unchanged but for their class, and before the blocks of each hello a description of it: a
-//! `wire::record` with an empty view, first and last fragment of a message of its own (CONTRACT 6).
-//! The output is thus still a stream. Blocks are held until their direction's first message is
-//! readable, and copied only if it spans several. [SL §4.2]
+//! Input: ordered bytes of connections from `tcp`, holes included. Output: the same blocks, with
+//! only the class changed, and a description in front of the blocks of each hello. A description is
+//! a `wire::record` with an empty view, and a complete message of its own (CONTRACT 6), so that the
+//! output is still a stream. Blocks are held until the first message of their direction is
+//! complete, and copied only if that message spans several blocks. [SL §4.2]
 //!
-//! Each direction is decided once, by its first bytes. An unreadable direction (a gap, an
-//! inconsistent hello) has the version of the other direction, if known. After a HelloRetryRequest
-//! the server's second hello counts, and the client's first is described. TLS after another
-//! protocol (STARTTLS, CONNECT) is not recognized.
+//! Each direction is decided once, by its first bytes. An unreadable direction (one with a gap or
+//! an inconsistent hello) takes the version of the other direction, if known. After a
+//! HelloRetryRequest, the server's second hello determines the version, and the client's first
+//! hello is described. TLS after another protocol (STARTTLS, CONNECT) is not recognized.
 //!
 //! JA4 follows its specification, which is under the BSD license; JA4S and the rest of that family
 //! are not free for every use, and therefore absent.
 //!
-//! State is plain data: per direction the held blocks and the decision, the session that the client
-//! offers to resume, and its description, held until the server's hello.
+//! State is plain data: the held blocks and the decision for each direction, the session id that
+//! the client offers for resumption, and the client's description, which is held until the server's
+//! hello arrives.
 
 mod connection;
 mod ja4;
@@ -55,7 +56,7 @@ connection ends within the hello), `forgotten` (more than `sessions=` connection
         "maximum number of connections in memory",
     )],
     classes: Classes::Number {
-        what: "the version of TLS as on the wire",
+        meaning: "the version of TLS as on the wire",
         range: ValueRange { low: Version::SSL30.0 as u32, high: Version::TLS13.0 as u32 },
         names: &[
             ("ssl3", Version::SSL30.0 as u32),
@@ -67,7 +68,7 @@ connection ends within the hello), `forgotten` (more than `sessions=` connection
     },
     reasons: &["not tls", "no hello", "malformed", "too long", "gap", "cut", "forgotten"],
     counters: &["client hellos", "server hellos"],
-    state: StateFacts::sessions::<TlsConnection>().held(1 << 18),
+    state: StateFacts::sessions::<TlsConnection>().with_held_max(1 << 18),
     user: Some(make_filter),
     ..Description::EMPTY
 };
@@ -79,14 +80,14 @@ const TOO_LONG: Reason = TLS.reason("too long");
 const GAP: Reason = TLS.reason("gap");
 const CUT: Reason = TLS.reason("cut");
 const FORGOTTEN: Reason = TLS.reason("forgotten");
-const CLIENTS: Counter = TLS.counter("client hellos");
-const SERVERS: Counter = TLS.counter("server hellos");
+const CLIENT_HELLOS: Counter = TLS.counter("client hellos");
+const SERVER_HELLOS: Counter = TLS.counter("server hellos");
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let tls = Tls {
         table: Sessions::default(),
-        most: arguments.count("sessions"),
-        buffers: Buffers::default(),
+        most: arguments.usize_number("sessions"),
+        buffers: HelloBuffers::default(),
     };
     Ok(Filter::stream(tls))
 }
@@ -94,22 +95,22 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 struct Tls {
     table: Sessions<TlsConnection>,
     most: usize,
-    buffers: Buffers,
+    buffers: HelloBuffers,
 }
 
 /// Reusable buffers for the reassembly of a hello.
 #[derive(Debug, Default)]
-struct Buffers {
+struct HelloBuffers {
     /// Contiguous bytes of the held blocks.
-    blocks: Vec<u8>,
+    block_bytes: Vec<u8>,
     /// Contiguous payloads of the TLS records.
-    records: Vec<u8>,
-    /// Buffer for sorting the numbers that a fingerprint includes.
+    record_payloads: Vec<u8>,
+    /// Scratch buffer for sorting the numbers in a fingerprint.
     numbers: Vec<u16>,
 }
 
 impl Stream for Tls {
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         if block.marks.is_description() {
             // Another filter's description: passed in order.
             return cx.pass(block);
@@ -122,19 +123,19 @@ impl Stream for Tls {
         // Key 0 is the private session's.
         let key = u64::from(block.context.session) + 1;
         if let Some(mut connection) = self.table.make_room(key, self.most) {
-            connection.give_up(FORGOTTEN, cx);
+            connection.release_all(FORGOTTEN, cx);
         }
-        if self.table.of(key).handle_block(block, &mut self.buffers, cx)
-            && let Some(mut connection) = self.table.end(key)
+        if self.table.get_or_create(key).handle_block(block, &mut self.buffers, cx)
+            && let Some(mut connection) = self.table.remove(key)
         {
-            connection.give_up(CUT, cx);
+            connection.release_all(CUT, cx);
         }
     }
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         for key in self.table.keys() {
-            if let Some(mut connection) = self.table.end(key) {
-                connection.give_up(CUT, cx);
+            if let Some(mut connection) = self.table.remove(key) {
+                connection.release_all(CUT, cx);
             }
         }
     }

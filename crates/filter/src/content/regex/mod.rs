@@ -6,9 +6,10 @@
 //! blocks is one number per direction of each session. [SL §6.1 Table I], [Th §5.2.1]
 //!
 //! The sources classify packets. Here the class of a block is that of the matches that end in it,
-//! as `grep` reports the line and Suricata the packet that completes a match, since that requires
-//! no holding; `keep=yes` also classifies the rest of the text. A hole ends matches in progress.
-//! Sessions are dropped at their end, or evicted when idle for longest.
+//! because this requires no holding. Likewise, `grep` reports the line, and Suricata the packet,
+//! that completes a match. With `keep=yes` the rest of the text has the class too. A hole ends
+//! matches in progress. The search state of a session is dropped when the session ends, or evicted
+//! when it has been idle for longest.
 
 use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::prelude::*;
@@ -53,7 +54,7 @@ Reasons for no class: `no match`.",
         Parameter::table_size("sessions", "65536", "maximum number of sessions in memory"),
     ],
     classes: Classes::Number {
-        what: "the number of the pattern",
+        meaning: "the number of the pattern",
         range: ValueRange { low: 1, high: PATTERNS_MAX },
         names: &[],
     },
@@ -63,24 +64,26 @@ Reasons for no class: `no match`.",
         scope_without_session: StateScope::Nothing,
         ..StateFacts::sessions::<SessionSearch>()
     },
-    user: Some(make),
+    user: Some(make_filter),
     ..Description::EMPTY
 };
 
 const NO_MATCH: Reason = REGEX.reason("no match");
-const EVICTED: Counter = REGEX.counter("evicted sessions");
-/// Maximum number of patterns; the longest request has fewer.
+const EVICTED_SESSIONS: Counter = REGEX.counter("evicted sessions");
+/// Maximum number of patterns, above the number that fits into the longest request.
 const PATTERNS_MAX: u32 = 65_535;
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let patterns: Vec<&[u8]> = arguments.bytes("pattern").collect();
     if patterns.len() > PATTERNS_MAX as usize {
         let what = format!("there are more than {PATTERNS_MAX} patterns");
         return Err(Mistake::new("pattern", what));
     }
     let number = |name| arguments.number(name).and_then(|n| usize::try_from(n).ok());
-    let plan = CompileOptions { size: number("size").unwrap_or(usize::MAX), anchored: false };
-    let automaton = Automaton::new(&patterns, plan).map_err(|wrong| wrong.mistake("pattern"))?;
+    let plan =
+        CompileOptions { size_max: number("size").unwrap_or(usize::MAX), is_anchored: false };
+    let automaton =
+        Automaton::new(&patterns, plan).map_err(|wrong| wrong.into_mistake("pattern"))?;
     Ok(Filter::classify(Regex {
         automaton,
         keep: arguments.flag("keep"),
@@ -112,20 +115,24 @@ struct SessionSearch {
 struct TextSearch {
     state: MatchState,
     /// Lowest number, from 1, of a pattern that has matched so far; 0 if none.
-    first: u32,
+    lowest_pattern: u32,
 }
 
 impl Session for SessionSearch {
     const FIELDS: &'static [Field<Self>] = &[
-        Field::new("forward_pattern", Unit::Number, FOUND_HELP, |it, _| it.forward.first.into()),
-        Field::new("backward_pattern", Unit::Number, FOUND_HELP, |it, _| it.backward.first.into()),
+        Field::new("forward_pattern", Unit::Number, FOUND_HELP, |it, _| {
+            it.forward.lowest_pattern.into()
+        }),
+        Field::new("backward_pattern", Unit::Number, FOUND_HELP, |it, _| {
+            it.backward.lowest_pattern.into()
+        }),
     ];
 }
 
 const FOUND_HELP: &str = "first pattern of the list that matched, from 1; 0: none";
 
 impl SessionSearch {
-    fn side(&mut self, backward: bool) -> &mut TextSearch {
+    fn direction_search(&mut self, backward: bool) -> &mut TextSearch {
         if backward { &mut self.backward } else { &mut self.forward }
     }
 
@@ -134,19 +141,21 @@ impl SessionSearch {
     }
 }
 
-/// Bound greater than all pattern numbers: the search includes all patterns.
-const ALL: u32 = u32::MAX;
+/// Bound above all pattern numbers, so that the search includes all patterns.
+const ALL_PATTERNS: u32 = u32::MAX;
 
 impl Classify for Regex {
     const SETS_MARKS: bool = false;
 
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let piece = TextPiece::of(block);
+        let piece = TextPiece::from_block(block);
         let found = match piece.session {
-            None => {
-                self.automaton.read(MatchState::BEGIN, block.bytes(), true, ALL).1.map(|n| n + 1)
-            }
+            None => self
+                .automaton
+                .search(MatchState::START, block.bytes(), true, ALL_PATTERNS)
+                .1
+                .map(|n| n + 1),
             Some(session) => self.search_session(session, piece, block.bytes(), cx),
         };
         found.map_or_else(|| cx.absent(NO_MATCH), Class)
@@ -173,34 +182,38 @@ impl Regex {
         cx: &mut ClassifyContext<'_>,
     ) -> Option<u32> {
         let evicted = self.sessions.make_room(session, self.most);
-        cx.count(EVICTED, evicted.is_some().into());
-        let search = self.sessions.of(session);
+        cx.count(EVICTED_SESSIONS, evicted.is_some().into());
+        let search = self.sessions.get_or_create(session);
         if search.fingerprint != self.automaton.fingerprint() {
             *search = SessionSearch {
                 fingerprint: self.automaton.fingerprint(),
                 ..SessionSearch::default()
             };
         }
-        let side = search.side(piece.backward);
-        if piece.begins {
+        let side = search.direction_search(piece.backward);
+        if piece.is_first {
             *side = TextSearch::default();
         }
-        if piece.hole {
+        if piece.is_hole {
             side.state = self.automaton.after_hole();
         }
-        let below = if self.keep { side.first.checked_sub(1).unwrap_or(ALL) } else { ALL };
-        let mut answer = if self.keep { side.first } else { 0 };
+        let below = if self.keep {
+            side.lowest_pattern.checked_sub(1).unwrap_or(ALL_PATTERNS)
+        } else {
+            ALL_PATTERNS
+        };
+        let mut answer = if self.keep { side.lowest_pattern } else { 0 };
         // Only earlier patterns in the list can change the result.
         if below > 0 {
-            let (state, found) = self.automaton.read(side.state, bytes, piece.ends, below);
+            let (state, found) = self.automaton.search(side.state, bytes, piece.is_last, below);
             side.state = state;
             answer = found.map_or(answer, |number| number + 1);
         }
-        side.first = answer;
-        if piece.ends {
+        side.lowest_pattern = answer;
+        if piece.is_last {
             *side = TextSearch::default();
             if search.is_over() {
-                self.sessions.end(session);
+                self.sessions.remove(session);
             }
         }
         (answer > 0).then_some(answer)

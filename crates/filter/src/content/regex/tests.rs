@@ -1,26 +1,26 @@
 //! Tests of `regex` against the `regex` crate, on texts segmented at every offset.
 
 use super::*;
-use crate::testing::{Answer, Fragment, Frame, Node, answers, run_fragments};
+use crate::testing::{Answer, Fragment, Frame, Node, answer_frames, run_fragments};
 use ::regex::bytes::Regex as Judge;
 use std::collections::HashMap;
 use testkit::Random;
 
-fn node(words: &[&str]) -> Node {
+fn make_node(words: &[&str]) -> Node {
     Node::new(&REGEX, words).unwrap_or_else(|mistake| panic!("{words:?}: {mistake}"))
 }
 
-fn classes(answers: &[Answer]) -> Vec<u32> {
+fn answer_classes(answers: &[Answer]) -> Vec<u32> {
     answers.iter().map(|answer| answer.class.0).collect()
 }
 
 fn frame_classes(words: &[&str], contents: &[&[u8]]) -> Vec<u32> {
-    let frames: Vec<Frame> = contents.iter().map(|bytes| Frame::of(1, bytes)).collect();
-    classes(&answers(&REGEX, words, &frames))
+    let frames: Vec<Frame> = contents.iter().map(|bytes| Frame::new(1, bytes)).collect();
+    answer_classes(&answer_frames(&REGEX, words, &frames))
 }
 
 fn fragment_classes(words: &[&str], fragments: &[Fragment]) -> Vec<u32> {
-    classes(&run_fragments(&mut node(words), fragments))
+    answer_classes(&run_fragments(&mut make_node(words), fragments))
 }
 
 #[test]
@@ -60,9 +60,9 @@ fn match_is_answered_where_it_ends() {
 
 #[test]
 fn directions_and_sessions_are_separate_texts() {
-    let ne = |session| Fragment::of(session, b"ne");
-    let edle = |session| Fragment::of(session, b"edle");
-    let back = |piece: Fragment| piece.with(Flags::BACKWARD);
+    let ne = |session| Fragment::new(session, b"ne");
+    let edle = |session| Fragment::new(session, b"edle");
+    let back = |piece: Fragment| piece.with_flags(Flags::BACKWARD);
     let found = fragment_classes(
         &["needle", "keep=yes"],
         &[ne(1), ne(2), back(edle(1)), edle(1), back(ne(1)), edle(3), edle(2), back(edle(2))],
@@ -72,16 +72,16 @@ fn directions_and_sessions_are_separate_texts() {
 
 #[test]
 fn messages_and_holes_restart_the_search() {
-    let (ne, edle) = (Fragment::of(1, b"ne"), Fragment::of(1, b"edle"));
-    let first = |piece: &Fragment| piece.clone().with(Flags::FIRST);
-    let last = |piece: &Fragment| piece.clone().with(Flags::LAST);
+    let (ne, edle) = (Fragment::new(1, b"ne"), Fragment::new(1, b"edle"));
+    let first = |piece: &Fragment| piece.clone().with_flags(Flags::FIRST);
+    let last = |piece: &Fragment| piece.clone().with_flags(Flags::LAST);
     let found = |pieces: &[Fragment]| fragment_classes(&["needle|^edle"], pieces);
     assert_eq!(found(&[ne.clone(), edle.clone()]), [0, 1]);
     assert_eq!(found(&[last(&ne), edle.clone()]), [0, 1], "a text begins behind the last piece");
     assert_eq!(found(&[first(&ne), first(&edle)]), [0, 1], "`^edle`");
     assert_eq!(found(&[ne.clone(), Fragment::hole(1, 9), edle.clone()]), [0, 0, 0]);
     assert_eq!(found(&[Fragment::hole(1, 9), edle.clone()]), [0, 0], "not where it begins");
-    let empty = Fragment::of(1, b"");
+    let empty = Fragment::new(1, b"");
     assert_eq!(found(&[ne.clone(), empty.clone(), edle.clone(), empty]), [0, 0, 1, 0]);
     assert_eq!(
         fragment_classes(&["needle", "keep=yes"], &[first(&ne), edle, first(&ne)]),
@@ -91,67 +91,73 @@ fn messages_and_holes_restart_the_search() {
 
 #[test]
 fn lookahead_match_waits_for_the_next_byte() {
-    let end = Fragment::of(1, b"").with(Flags::END);
-    let cat = Fragment::of(1, b"a cat");
-    let with = |text: &[u8]| Fragment::of(1, text);
+    let end = Fragment::new(1, b"").with_flags(Flags::END);
+    let cat = Fragment::new(1, b"a cat");
+    let with = |text: &[u8]| Fragment::new(1, text);
     assert_eq!(fragment_classes(&[r"cat\b"], &[cat.clone(), with(b"s")]), [0, 0]);
     assert_eq!(fragment_classes(&[r"cat\b"], &[cat.clone(), with(b" s")]), [0, 1]);
     assert_eq!(fragment_classes(&[r"cat$"], &[cat.clone(), end.clone()]), [0, 1]);
-    assert_eq!(fragment_classes(&[r"cat$"], &[cat.clone().with(Flags::END)]), [1]);
+    assert_eq!(fragment_classes(&[r"cat$"], &[cat.clone().with_flags(Flags::END)]), [1]);
     assert_eq!(fragment_classes(&[r"\bcat"], &[cat, end]), [1, 0], "known at once, and said once");
 }
 
 #[test]
 fn ended_and_surplus_sessions_are_dropped() {
-    let mut filter = node(&["ab", "sessions=3"]);
+    let mut filter = make_node(&["ab", "sessions=3"]);
     let mut keys = |fragments: &[Fragment]| {
         run_fragments(&mut filter, fragments);
-        filter.filter.state().map(|state| state.sessions())
+        filter.filter.state().map(|state| state.session_keys())
     };
-    let a = |session| Fragment::of(session, b"a");
-    assert_eq!(keys(&[a(1), a(2), a(2).with(Flags::BACKWARD), a(3)]), Some(vec![1, 2, 3]));
-    assert_eq!(keys(&[a(1).with(Flags::END), a(2).with(Flags::END)]), Some(vec![2, 3]));
-    assert_eq!(keys(&[a(2).with(Flags::LAST).with(Flags::BACKWARD)]), Some(vec![3]));
+    let a = |session| Fragment::new(session, b"a");
+    assert_eq!(keys(&[a(1), a(2), a(2).with_flags(Flags::BACKWARD), a(3)]), Some(vec![1, 2, 3]));
+    assert_eq!(keys(&[a(1).with_flags(Flags::END), a(2).with_flags(Flags::END)]), Some(vec![2, 3]));
+    assert_eq!(keys(&[a(2).with_flags(Flags::LAST).with_flags(Flags::BACKWARD)]), Some(vec![3]));
     let many: Vec<Fragment> = (10..60).map(a).collect();
     assert_eq!(keys(&many).map(|keys| keys.len()), Some(3));
-    assert_eq!(keys(&[a(7).with(Flags::FIRST).with(Flags::END)]).map(|keys| keys.len()), Some(3));
+    assert_eq!(
+        keys(&[a(7).with_flags(Flags::FIRST).with_flags(Flags::END)]).map(|keys| keys.len()),
+        Some(3)
+    );
     assert_eq!(filter.counts.counters, [48]);
 }
 
 #[test]
 fn state_of_other_patterns_is_discarded() {
-    let mut one = node(&["needle"]);
-    run_fragments(&mut one, &[Fragment::of(1, b"need")]);
+    let mut one = make_node(&["needle"]);
+    run_fragments(&mut one, &[Fragment::new(1, b"need")]);
     let saved = one.save();
-    let mut same = node(&["needle"]);
+    let mut same = make_node(&["needle"]);
     same.restore(saved.clone()).unwrap();
-    assert_eq!(classes(&run_fragments(&mut same, &[Fragment::of(1, b"le")])), [1]);
-    let mut other = node(&["n.*|xle$"]);
+    assert_eq!(answer_classes(&run_fragments(&mut same, &[Fragment::new(1, b"le")])), [1]);
+    let mut other = make_node(&["n.*|xle$"]);
     other.restore(saved).unwrap();
-    assert_eq!(classes(&run_fragments(&mut other, &[Fragment::of(1, b"le")])), [0]);
+    assert_eq!(answer_classes(&run_fragments(&mut other, &[Fragment::new(1, b"le")])), [0]);
 }
 
 #[test]
 fn errors_have_a_position_and_a_hint() {
     let wrong = |words: &[&str]| Node::new(&REGEX, words).expect_err("a mistake");
     let unclosed = wrong(&["fine", "a(b"]);
-    assert_eq!((unclosed.which, unclosed.at), (1, Some(1..2)));
-    assert_eq!(unclosed.what, "unclosed group");
+    assert_eq!((unclosed.value_index, unclosed.range), (1, Some(1..2)));
+    assert_eq!(unclosed.message, "unclosed group");
     for empty in ["", "a*", "^", "$", "(|a)", "x?y?"] {
         let mistake = wrong(&["a", empty]);
-        assert!(mistake.which == 1 && mistake.what.contains("may be empty"), "{empty}: {mistake}");
+        assert!(
+            mistake.value_index == 1 && mistake.message.contains("may be empty"),
+            "{empty}: {mistake}"
+        );
     }
-    assert!(wrong(&["[a&&b]"]).what.contains("can match nothing"));
+    assert!(wrong(&["[a&&b]"]).message.contains("can match nothing"));
     assert!(wrong(&[r"(?u:\b)a"]).hint.is_some());
-    assert!(wrong(&[r"(a)\1"]).what.contains("backreferences"));
-    assert!(wrong(&["["]).at.is_some());
+    assert!(wrong(&[r"(a)\1"]).message.contains("backreferences"));
+    assert!(wrong(&["["]).range.is_some());
     assert!(Node::new(&REGEX, &[]).is_err());
     let deep = "(".repeat(5000) + "a" + &")".repeat(5000);
-    assert!(wrong(&[&deep]).what.contains("nest"), "{}", wrong(&[&deep]).what);
+    assert!(wrong(&[&deep]).message.contains("nest"), "{}", wrong(&[&deep]).message);
     for big in ["a.{60}b", "(?:x{1000}){1000}", "[^b]{0,20}a.{20}"] {
         let mistake = wrong(&["a", big, "size=16k"]);
-        assert_eq!((mistake.parameter, mistake.which), (Some("pattern"), 1), "{big}");
-        assert!(mistake.what.contains("larger than 16384 bytes"), "{mistake}");
+        assert_eq!((mistake.parameter, mistake.value_index), (Some("pattern"), 1), "{big}");
+        assert!(mistake.message.contains("larger than 16384 bytes"), "{mistake}");
         assert!(mistake.hint.is_some_and(|hint| hint.contains("`size=`")));
     }
     let together: Vec<String> = (0..200).map(|n| format!("pattern{n}[a-f]{{9}}")).collect();
@@ -164,11 +170,11 @@ fn errors_have_a_position_and_a_hint() {
 fn patterns_are_bytes() {
     let mut arguments = Arguments::defaults(REGEX.parameters);
     arguments.add("pattern", Value::Bytes(b"[\xfe\xff]x\n".to_vec()));
-    let mut node = node(&["a"]);
+    let mut node = make_node(&["a"]);
     node.filter = (REGEX.user.unwrap())(&arguments).unwrap();
     let found =
-        run_fragments(&mut node, &[Fragment::of(0, b"\xffx\n"), Fragment::of(0, b"\xc3\xbfx")]);
-    assert_eq!(classes(&found), [1, 0]);
+        run_fragments(&mut node, &[Fragment::new(0, b"\xffx\n"), Fragment::new(0, b"\xc3\xbfx")]);
+    assert_eq!(answer_classes(&found), [1, 0]);
 }
 
 /// Checks that the prefilter does not skip a literal that spans two blocks.
@@ -176,11 +182,11 @@ fn patterns_are_bytes() {
 fn literals_are_found_across_every_block_boundary() {
     for patterns in [&["needle", "haystack"][..], &["(?i)needle"], &["nee|nex|haystack.x"]] {
         let text = b"xxxxxxxxxxxxxxxxxxxneedlexxxxxxxxxxxxxxxhaystackxxxxxxxxxxxxneedle";
-        let mut filter = node(patterns);
+        let mut filter = make_node(patterns);
         for first in 0..=text.len() {
             for second in first..=text.len() {
                 let cut = Fragment::split_at(1, text, &[first, second]);
-                let found = classes(&run_fragments(&mut filter, &cut));
+                let found = answer_classes(&run_fragments(&mut filter, &cut));
                 let least = found.iter().filter(|class| **class > 0).min();
                 assert_eq!(least, Some(&1), "{patterns:?} cut at {first} and {second}");
             }
@@ -192,13 +198,13 @@ fn literals_are_found_across_every_block_boundary() {
 #[derive(Default)]
 struct ExpectedMatches(HashMap<(String, usize), Judge>);
 
-/// One representative of each kind of byte that the test patterns distinguish, and of all other
-/// bytes.
-const KINDS: &[u8] = b"abc \n_\r\xff\0";
+/// Sample bytes: one for each kind of byte that the test patterns distinguish, and one for all
+/// other bytes.
+const BYTE_KINDS: &[u8] = b"abc \n_\r\xff\0";
 
 impl ExpectedMatches {
     /// Returns true if a match of `pattern` ends `behind` bytes before the end of `text`.
-    fn ends(&mut self, pattern: &str, text: &[u8], behind: usize) -> bool {
+    fn has_match_end(&mut self, pattern: &str, text: &[u8], behind: usize) -> bool {
         let judge = self.0.entry((pattern.to_owned(), behind)).or_insert_with(|| {
             let whole = format!("(?s-u:\\A.*?)(?:{pattern})(?s-u:.{{{behind}}}\\z)");
             let mut judge = ::regex::bytes::RegexBuilder::new(&whole);
@@ -207,25 +213,29 @@ impl ExpectedMatches {
         judge.is_match(text)
     }
 
-    /// Returns true if a match of `pattern` ends at offset `at` whatever bytes follow.
-    fn is_known(&mut self, pattern: &str, text: &[u8], at: usize) -> bool {
+    /// Returns true if a match of `pattern` ends at offset `at` for every possible continuation of
+    /// the text.
+    fn is_match_certain(&mut self, pattern: &str, text: &[u8], at: usize) -> bool {
         let before = &text[..at];
-        self.ends(pattern, before, 0)
-            && KINDS.iter().all(|byte| self.ends(pattern, &[before, &[*byte]].concat(), 1))
+        self.has_match_end(pattern, before, 0)
+            && BYTE_KINDS
+                .iter()
+                .all(|byte| self.has_match_end(pattern, &[before, &[*byte]].concat(), 1))
     }
 
-    /// Returns the expected classes of the pieces of `text` whose end offsets are `ends`.
-    fn classes(&mut self, patterns: &[&str], text: &[u8], ends: &[usize]) -> Vec<u32> {
+    /// Returns the expected classes of the pieces of `text`. `ends` are the end offsets of the
+    /// pieces.
+    fn expected_classes(&mut self, patterns: &[&str], text: &[u8], ends: &[usize]) -> Vec<u32> {
         let mut classes = vec![0; ends.len()];
         for (number, pattern) in patterns.iter().enumerate().rev() {
             for at in 1..=text.len() {
-                if !self.ends(pattern, text, text.len() - at) {
+                if !self.has_match_end(pattern, text, text.len() - at) {
                     continue;
                 }
                 // A match belongs to the piece with its last byte or, if undecided there, to the
                 // piece of the next byte or the last piece.
                 let piece = ends.iter().position(|end| at <= *end).unwrap();
-                let waits = at == ends[piece] && !self.is_known(pattern, text, at);
+                let waits = at == ends[piece] && !self.is_match_certain(pattern, text, at);
                 let next = ends.iter().position(|end| at < *end).unwrap_or(ends.len() - 1);
                 classes[if waits { next } else { piece }] = number as u32 + 1;
             }
@@ -283,7 +293,7 @@ fn random_segmentation_agrees_with_the_whole_text() {
         let mut queues: Vec<Vec<(Fragment, u32)>> = Vec::new();
         for text in 0..random.within(1..5) {
             let length = random.within(0..14);
-            let kinds = if random.one_in(2) { &KINDS[..3] } else { KINDS };
+            let kinds = if random.one_in(2) { &BYTE_KINDS[..3] } else { BYTE_KINDS };
             let bytes: Vec<u8> = (0..length).map(|_| *random.pick(kinds)).collect();
             let mut cuts: Vec<usize> =
                 (0..random.within(0..6)).map(|_| random.within(0..bytes.len() + 1)).collect();
@@ -291,17 +301,17 @@ fn random_segmentation_agrees_with_the_whole_text() {
             let way = if text % 2 == 0 { Flags::NONE } else { Flags::BACKWARD };
             let fragments = Fragment::split_at(1 + text as u32 / 2, &bytes, &cuts);
             cuts.push(bytes.len());
-            let mut wanted = court.classes(&patterns, &bytes, &cuts);
+            let mut wanted = court.expected_classes(&patterns, &bytes, &cuts);
             if keep {
                 for at in 1..wanted.len() {
                     let best = [wanted[at - 1], wanted[at]].into_iter().filter(|class| *class > 0);
                     wanted[at] = best.min().unwrap_or(0);
                 }
             }
-            let fragments = fragments.into_iter().map(|piece| piece.with(way));
+            let fragments = fragments.into_iter().map(|piece| piece.with_flags(way));
             queues.push(fragments.zip(wanted).collect::<Vec<_>>().into_iter().rev().collect());
         }
-        let mut filter = node(&words);
+        let mut filter = make_node(&words);
         while !queues.is_empty() {
             let batch: Vec<(Fragment, u32)> = (0..random.within(1..9))
                 .filter_map(|_| {
@@ -312,24 +322,24 @@ fn random_segmentation_agrees_with_the_whole_text() {
                 })
                 .collect();
             let (fragments, wanted): (Vec<Fragment>, Vec<u32>) = batch.into_iter().unzip();
-            let found = classes(&run_fragments(&mut filter, &fragments));
+            let found = answer_classes(&run_fragments(&mut filter, &fragments));
             assert_eq!(found, wanted, "{words:?} over {fragments:?}");
             if random.one_in(3) {
                 let saved = filter.save();
-                filter = node(&words);
+                filter = make_node(&words);
                 filter.restore(saved).unwrap();
             }
         }
-        assert_eq!(filter.filter.state().map(|state| state.sessions()), Some(vec![]));
+        assert_eq!(filter.filter.state().map(|state| state.session_keys()), Some(vec![]));
     }
 }
 
 #[test]
 fn noise_and_forged_state_never_panic() {
     let mut random = Random::replayable();
-    let mut filter = node(&["a.*b$", r"\b[^c]{3}\b", "(?i)needle", "keep=yes", "sessions=5"]);
+    let mut filter = make_node(&["a.*b$", r"\b[^c]{3}\b", "(?i)needle", "keep=yes", "sessions=5"]);
     for _ in 0..2000 {
-        let mut piece = Fragment::of(random.below(9) as u32, &random.bytes(40));
+        let mut piece = Fragment::new(random.below(9) as u32, &random.bytes(40));
         piece.flags = Flags(random.next() as u16);
         if random.one_in(9) {
             piece = Fragment { missing: random.next() as u32 % 5000, ..piece };
@@ -343,6 +353,6 @@ fn noise_and_forged_state_never_panic() {
     }
     filter.restore(saved).unwrap();
     for session in 1..9 {
-        run_fragments(&mut filter, &[Fragment::of(session, b"aXb needle")]);
+        run_fragments(&mut filter, &[Fragment::new(session, b"aXb needle")]);
     }
 }

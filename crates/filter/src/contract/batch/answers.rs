@@ -1,16 +1,17 @@
-//! Classification of all blocks of a batch in one call.
+//! Batch methods that classify all blocks in one call.
 
-use super::lanes::lanes_of;
-use super::{Batch, Block, LANES, LaneMask, lanes, mask_of};
+use super::lanes::lanes_with_byte;
+use super::{Batch, Block, LANES, LaneMask, lanes, mask_of_first};
 use abi::Class;
 
 impl<'a> Batch<'a> {
-    /// Sets the class of each live block to the result of `answer`. Changes that `answer` makes to
-    /// the marks are stored only if `MARKS` is true.
+    /// Sets the class of each live block to the result of `answer`. Changes to the marks made by
+    /// `answer` are stored only if `MARKS` is true.
     #[inline]
     pub fn classify<const MARKS: bool>(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
         self.resolve_frames();
-        let (c, frames, at) = (&mut *self.columns, self.frames.as_slice(), &mut self.at);
+        let (c, frames, at) =
+            (&mut *self.columns, self.frames.as_slice(), &mut self.last_processed);
         let mut answered = 0;
         let mut one = |l: usize, frame| {
             *at = l as u8;
@@ -25,7 +26,7 @@ impl<'a> Batch<'a> {
         };
         let len = c.len.min(LANES);
         match frames.get(..len) {
-            Some(frames) if c.live == mask_of(len) =>
+            Some(frames) if c.live == mask_of_first(len) =>
             {
                 #[expect(clippy::needless_range_loop, reason = "of a range the bounds are known")]
                 for l in 0..len {
@@ -38,24 +39,26 @@ impl<'a> Batch<'a> {
                 }
             }
         }
-        (self.known.answered, self.known.class) = (Some(answered), None);
+        (self.known.answered_lanes, self.known.class) = (Some(answered), None);
     }
 
-    /// Sets the class of each live block: yes if its view has a byte at offset `at` that satisfies
-    /// `wanted`, else absent. Returns the live lanes without a class.
+    /// Sets the class of each live block to yes if the byte of its view at offset `at` satisfies
+    /// `wanted`, and to absent if it does not or is missing. Returns the live lanes without a
+    /// class.
     #[inline]
     pub fn classify_byte(&mut self, at: usize, wanted: impl Fn(u8) -> bool) -> LaneMask {
         let c = &mut *self.columns;
         let (len, live) = (c.len.min(LANES), c.live);
-        let all = live == mask_of(len);
+        let all = live == mask_of_first(len);
         let known = self.known.column == Some(at);
-        let fetched = all && (known || self.segment.is_some_and(|segment| segment.read(at, c)));
+        let fetched =
+            all && (known || self.segment.is_some_and(|segment| segment.read_column(at, c)));
         if !fetched {
             self.classify::<false>(|block| Class(block.byte(at).is_some_and(&wanted).into()));
-            return live & !self.answered();
+            return live & !self.answered_lanes();
         }
         self.known.column = Some(at);
-        let answered = lanes_of(&c.column, wanted) & live;
+        let answered = lanes_with_byte(&c.column, wanted) & live;
         // Usually all blocks match, as in the previous call; then all classes are already right.
         let all = (answered == live).then_some(Class::YES);
         if all.is_none() || self.known.class != all {
@@ -63,38 +66,38 @@ impl<'a> Batch<'a> {
                 pointer.class = Class((answered >> l & 1) as u32);
             }
         }
-        self.known.answered = Some(answered);
+        self.known.answered_lanes = Some(answered);
         self.known.class = all;
         live & !answered
     }
 
-    /// Sets the class of each live block: yes if its view satisfies `wanted`, else absent. Returns
-    /// the live lanes without a class.
+    /// Sets the class of each live block to yes if its view satisfies `wanted`, and otherwise to
+    /// absent. Returns the live lanes without a class.
     #[inline]
     pub fn classify_view(&mut self, wanted: impl Fn(&'a [u8]) -> bool) -> LaneMask {
         let c = &mut *self.columns;
         let (len, live) = (c.len.min(LANES), c.live);
-        let Some(segment) = self.segment.filter(|_| live == mask_of(len)) else {
+        let Some(segment) = self.segment.filter(|_| live == mask_of_first(len)) else {
             self.classify::<false>(|block| Class(wanted(block.bytes()).into()));
-            return live & !self.answered();
+            return live & !self.answered_lanes();
         };
         let mut answered = 0;
         for (l, pointer) in c.pointers.iter_mut().enumerate().take(len) {
             pointer.class = Class(wanted(segment.view(pointer)).into());
             answered |= LaneMask::from(pointer.class.0) << l;
         }
-        (self.known.answered, self.known.class) = (Some(answered), None);
+        (self.known.answered_lanes, self.known.class) = (Some(answered), None);
         live & !answered
     }
 
     /// Returns the live lanes that have a class.
     #[inline]
-    pub fn answered(&mut self) -> LaneMask {
-        match self.known.answered {
+    pub fn answered_lanes(&mut self) -> LaneMask {
+        match self.known.answered_lanes {
             Some(mask) => mask & self.columns.live,
             None => {
-                let mask = self.select(Class::answered);
-                self.known.answered = Some(mask);
+                let mask = self.lanes_with_class(Class::answered);
+                self.known.answered_lanes = Some(mask);
                 mask
             }
         }
@@ -103,7 +106,7 @@ impl<'a> Batch<'a> {
     /// Returns the live lanes whose class satisfies `wanted`.
     #[inline]
     #[must_use]
-    pub fn select(&self, mut wanted: impl FnMut(Class) -> bool) -> LaneMask {
+    pub fn lanes_with_class(&self, mut wanted: impl FnMut(Class) -> bool) -> LaneMask {
         let c = &*self.columns;
         let mut mask = 0;
         for l in 0..c.len.min(LANES) {

@@ -1,19 +1,19 @@
-//! One block with its bytes, as a filter sees it.
+//! One block with its bytes, in the form in which a filter receives it.
 
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// Maximum length in bytes of the headers that a new block copies from the block that caused it:
-/// enough for IPv6 with extension headers and TCP.
+/// Maximum length in bytes of the headers that a new block copies from the block that caused it.
+/// Enough for IPv6 with extension headers and TCP.
 const HEADERS_MAX: u16 = 256;
 
 /// One block: a frame, a view into it, and its metadata.
 ///
-/// `frame` holds the bytes that are present. If the ring may overwrite the block, only the head of
-/// the frame is present ([`Description::reads`](crate::Description::reads)), so lengths come from
-/// `pointer` and `marks`, never from the slices.
+/// `frame` holds the bytes that are present. If the ring may overwrite the block, only the start of
+/// the frame is present ([`Description::reads`](crate::Description::reads)). A filter must
+/// therefore take lengths from `pointer` and `marks`, never from the slices.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
-    /// Rich pointer to the view; it carries the class.
+    /// Rich pointer to the view. It also contains the class.
     pub pointer: RichPointer,
     /// The bytes of the frame that are present.
     pub frame: &'a [u8],
@@ -33,8 +33,8 @@ impl<'a> Block<'a> {
         self.frame.get(from..to.min(self.frame.len())).unwrap_or_default()
     }
 
-    /// Returns the byte of the view at offset `at` if it is present; equals `bytes().get(at)`, but
-    /// faster.
+    /// Returns the byte of the view at offset `at` if it is present. Equal to `bytes().get(at)`,
+    /// but faster.
     #[inline]
     #[must_use]
     pub fn byte(&self, at: usize) -> Option<u8> {
@@ -51,7 +51,7 @@ impl<'a> Block<'a> {
         self.pointer.length()
     }
 
-    /// Returns true if no byte in view is missing.
+    /// Returns true if every byte in view is present.
     #[inline]
     #[must_use]
     pub fn has_all_bytes(&self) -> bool {
@@ -82,8 +82,8 @@ impl<'a> Block<'a> {
         self
     }
 
-    /// Removes the first `bytes` bytes of the frame, without copying. Header offsets are adjusted,
-    /// and become unknown for headers that are removed.
+    /// Removes the first `bytes` bytes of the frame, without copying. The offsets of the remaining
+    /// headers are adjusted, and those of removed headers become unknown.
     #[must_use]
     pub fn without_leading_bytes(mut self, bytes: u32) -> Self {
         let bytes = bytes.min(self.marks.captured);
@@ -122,8 +122,8 @@ impl<'a> Block<'a> {
     }
 
     /// Returns the marks for a new block that consists of a copy of the [headers](Self::headers)
-    /// and `length` bytes in view. Such a block is not a captured frame, but its addresses can be
-    /// read.
+    /// and `length` bytes in view. Such a block is not a captured frame, but filters can read its
+    /// addresses.
     #[must_use]
     pub fn marks_after_headers(&self, length: u32) -> Marks {
         let headers = self.headers().len() as u32;

@@ -1,26 +1,26 @@
 //! The columns of a batch: one array for each property of its blocks.
 
-use super::lanes::{LANES, Lane, LaneMask, mask_of};
+use super::lanes::{LANES, Lane, LaneMask, mask_of_first};
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// The columns of a batch, without the bytes of the blocks. A source fills them, or they are read
-/// from a ring.
+/// The columns of a batch, without the bytes of the blocks. A source fills them, or the engine
+/// reads them from a ring.
 #[derive(Clone, Debug)]
 pub struct Columns {
     pub(super) len: usize,
     pub(super) live: LaneMask,
-    /// Sum of the view lengths in bytes of all lanes, as they were filled.
+    /// Sum of the view lengths of all lanes at the time when they were filled, in bytes.
     pub(super) bytes: u64,
-    /// True if a lane was filled with a block that has no class.
-    pub(super) unanswered: bool,
+    /// True if any lane was filled with a block that has no class.
+    pub(super) has_unanswered: bool,
     pub(super) pointers: [RichPointer; LANES],
     pub(super) marks: [Marks; LANES],
     pub(super) context: [BlockMetadata; LANES],
-    /// For each lane, the sequence number that the last fork assigned to the block that caused it
+    /// For each lane, the sequence number of the causing block, which the last fork assigned
     /// (CONTRACT 16).
     pub(super) order: [u32; LANES],
-    /// For each lane, the view's byte at the offset in [`Known::column`]; valid only if that is
-    /// set.
+    /// For each lane, the byte of the view at the offset [`KnownFacts::column`]; valid only if that
+    /// offset is set.
     pub(super) column: [u8; LANES],
 }
 
@@ -30,7 +30,7 @@ impl Default for Columns {
             len: 0,
             live: 0,
             bytes: 0,
-            unanswered: false,
+            has_unanswered: false,
             pointers: [RichPointer::default(); LANES],
             marks: [Marks::default(); LANES],
             context: [BlockMetadata::default(); LANES],
@@ -55,7 +55,7 @@ impl Columns {
         self.live |= 1 << l;
         self.len = l + 1;
         self.bytes += u64::from(entry.pointer.length());
-        self.unanswered |= !entry.pointer.class.answered();
+        self.has_unanswered |= !entry.pointer.class.answered();
         true
     }
 
@@ -71,8 +71,8 @@ impl Columns {
         added
     }
 
-    /// Loads the sequence numbers from the marks, where another space has stored them with
-    /// [`Batch::store_order`](super::Batch::store_order).
+    /// Loads the sequence numbers from the marks, where
+    /// [`Batch::store_order`](super::Batch::store_order) of another space has stored them.
     #[inline]
     pub fn load_order(&mut self) {
         for (order, marks) in self.order.iter_mut().zip(&self.marks).take(self.len) {
@@ -94,8 +94,8 @@ impl Columns {
         self.live
     }
 
-    /// Adds blocks until the lanes or the entries run out; returns the number of blocks added.
-    /// Unused entries stay in the iterator.
+    /// Adds blocks until the lanes or the entries are used up, and returns the number of blocks
+    /// added. Entries that were not added stay in the iterator.
     #[inline]
     pub fn extend(&mut self, entries: &mut impl Iterator<Item = Entry>) -> usize {
         let first = self.len.min(LANES);
@@ -109,13 +109,13 @@ impl Columns {
             added += 1;
         }
         self.bytes += bytes;
-        self.unanswered |= unanswered;
+        self.has_unanswered |= unanswered;
         self.mark_used(first, added);
         added
     }
 
-    /// Adds the blocks that `fill` writes into the free lanes; `fill` returns the number of blocks
-    /// written.
+    /// Adds the blocks that `fill` writes into the free lanes. `fill` returns the number of blocks
+    /// that it has written.
     #[inline]
     pub fn fill(
         &mut self,
@@ -130,7 +130,7 @@ impl Columns {
             unanswered |= !pointer.class.answered();
         }
         self.bytes += bytes;
-        self.unanswered |= unanswered;
+        self.has_unanswered |= unanswered;
         self.mark_used(first, count.min(LANES - first));
     }
 
@@ -142,15 +142,19 @@ impl Columns {
             *order = l as u32;
         }
         self.len = first + count;
-        self.live |= mask_of(self.len) & !mask_of(first);
+        self.live |= mask_of_first(self.len) & !mask_of_first(first);
     }
 
-    /// Returns the facts about freshly filled columns: the bytes in view and, unless a block has no
+    /// Returns the facts about freshly filled columns: the bytes in view and, if every block has a
     /// class, the lanes with a class.
     #[inline]
-    pub(super) fn initial_facts(&self) -> Known {
-        let answered = (!self.unanswered).then_some(self.live);
-        Known { answered, bytes: Some((self.live, self.bytes)), ..Known::default() }
+    pub(super) fn initial_facts(&self) -> KnownFacts {
+        let answered = (!self.has_unanswered).then_some(self.live);
+        KnownFacts {
+            answered_lanes: answered,
+            bytes: Some((self.live, self.bytes)),
+            ..KnownFacts::default()
+        }
     }
 
     /// Removes all blocks.
@@ -159,7 +163,7 @@ impl Columns {
         self.len = 0;
         self.live = 0;
         self.bytes = 0;
-        self.unanswered = false;
+        self.has_unanswered = false;
     }
 
     /// Returns the number of lanes in use, live or not.
@@ -207,10 +211,10 @@ impl Columns {
 
 /// Facts about the columns, cached for the ledger and for filters; `None` where unknown.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownFacts {
     /// Lanes that have a class.
-    pub(super) answered: Option<LaneMask>,
-    /// A mask of lanes, and the sum of their view lengths in bytes.
+    pub(super) answered_lanes: Option<LaneMask>,
+    /// A mask of lanes, and the sum of the view lengths of these lanes in bytes.
     pub(super) bytes: Option<(LaneMask, u64)>,
     /// Offset in the views at which the bytes in [`Columns::column`] were read.
     pub(super) column: Option<usize>,

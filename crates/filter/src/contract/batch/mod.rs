@@ -1,8 +1,9 @@
 //! A batch: up to 64 blocks side by side.
 //!
-//! One column per property, and a `u64` mask of live lanes. A block keeps its lane while filters
-//! inspect it or edit it in place, so dropping clears a bit, routing is a mask operation, and lane
-//! order is the order at a join. [SL §6.2], figures in docs/book/decisions/0003-batches.md
+//! A batch has one column per property, and a `u64` mask of live lanes. A block keeps its lane
+//! while filters inspect it or edit it in place. Dropping a block therefore clears a bit, routing
+//! is a mask operation, and a join restores the order by lane. [SL §6.2], figures in
+//! docs/book/decisions/0003-batches.md
 
 mod answers;
 mod block;
@@ -12,14 +13,14 @@ mod segment;
 
 pub use block::Block;
 pub use columns::Columns;
-pub use lanes::{LANES, Lane, LaneMask, lanes, mask_of};
+pub use lanes::{LANES, Lane, LaneMask, lanes, mask_of_first};
 
 use super::context::Amount;
 use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
-use columns::Known;
+use columns::KnownFacts;
 use segment::SegmentFrames;
 
-/// Reusable memory of a batch: the columns, and the allocation of the frame slices.
+/// Reusable memory of a batch: its columns, and the allocation for its frame slices.
 #[derive(Debug, Default)]
 pub struct BatchMemory {
     /// Columns for a source to fill.
@@ -33,23 +34,23 @@ impl From<Box<Columns>> for BatchMemory {
     }
 }
 
-/// Up to 64 blocks with their bytes. The lifetime `'a` is one pass of the space: references to
-/// bytes end with it.
+/// Up to 64 blocks with their bytes. The lifetime `'a` is one pass of the space, after which no
+/// reference to the bytes remains.
 #[derive(Debug)]
 pub struct Batch<'a> {
     columns: Box<Columns>,
     /// One slice per lane in use; empty while `segment` is set.
     frames: Vec<&'a [u8]>,
     segment: Option<SegmentFrames<'a>>,
-    known: Known,
-    /// The lane that a per-block filter processed last. After a panic this is the lane of the block
-    /// that caused the panic.
-    at: u8,
+    known: KnownFacts,
+    /// The lane that a per-block filter has processed last. After a panic, the block in this lane
+    /// is the one that caused the panic.
+    last_processed: u8,
 }
 
 impl<'a> Batch<'a> {
-    /// Creates a batch over these columns. `bytes` returns the bytes of a lane's frame that are
-    /// present.
+    /// Creates a batch over these columns. `bytes` returns the present bytes of the frame in a
+    /// lane.
     #[inline]
     pub fn new(room: BatchMemory, mut bytes: impl FnMut(&Columns, Lane) -> &'a [u8]) -> Self {
         let BatchMemory { columns, mut frames } = room;
@@ -58,11 +59,11 @@ impl<'a> Batch<'a> {
         let len = columns.len.min(LANES);
         frames.extend((0..len).map(|l| bytes(&columns, l)));
         let known = columns.initial_facts();
-        Self { columns, frames, segment: None, known, at: 0 }
+        Self { columns, frames, segment: None, known, last_processed: 0 }
     }
 
-    /// Creates a batch over these columns if all of their frames are within `segment`, which holds
-    /// the bytes of a dbuf from position `start` on. Otherwise returns `room` unchanged.
+    /// Creates a batch over these columns if all of their frames are within `segment`, the bytes of
+    /// a dbuf from position `start` on. Otherwise returns `room` unchanged.
     #[inline]
     pub fn from_segment(
         room: BatchMemory,
@@ -70,7 +71,7 @@ impl<'a> Batch<'a> {
         start: u64,
         segment: &'a [u8],
     ) -> Result<Self, BatchMemory> {
-        let segment = SegmentFrames::of(&room.columns, dbuf, start, segment);
+        let segment = SegmentFrames::from_columns(&room.columns, dbuf, start, segment);
         if segment.is_none() {
             return Err(room);
         }
@@ -84,7 +85,7 @@ impl<'a> Batch<'a> {
         let BatchMemory { columns, mut frames } = room;
         frames.clear();
         let known = columns.initial_facts();
-        Self { columns, frames, segment: None, known, at: 0 }
+        Self { columns, frames, segment: None, known, last_processed: 0 }
     }
 
     /// Creates an empty batch.
@@ -97,13 +98,13 @@ impl<'a> Batch<'a> {
     /// lanes.
     #[must_use]
     pub fn into_compact(mut self) -> BatchMemory {
-        let all = self.columns.live == mask_of(self.columns.len);
+        let all = self.columns.live == mask_of_first(self.columns.len);
         if all {
             // Filters have changed views and classes, so the sums of the columns are stale.
             let columns = &mut *self.columns;
             let pointers = columns.pointers.iter().take(columns.len);
             columns.bytes = pointers.clone().map(|pointer| u64::from(pointer.length())).sum();
-            columns.unanswered = !pointers.clone().all(|pointer| pointer.class.answered());
+            columns.has_unanswered = !pointers.clone().all(|pointer| pointer.class.answered());
             return into_reusable(self.columns, self.frames);
         }
         let mut close = Box::<Columns>::default();
@@ -154,18 +155,18 @@ impl<'a> Batch<'a> {
         self.columns.live
     }
 
-    /// Ends all lanes that are not in `mask`.
+    /// Ends all lanes that are not in `mask`, so that their blocks are no longer live.
     #[inline]
-    pub fn keep(&mut self, mask: LaneMask) {
+    pub fn keep_lanes(&mut self, mask: LaneMask) {
         self.columns.live &= mask;
     }
 
-    /// Sets the mask of live lanes; lanes that are not in use stay unused. The engine calls this to
-    /// restore lanes that an operand in a section has ended.
+    /// Sets the mask of live lanes; unused lanes stay unused. The engine calls this to restore
+    /// lanes that an operand of a section has ended.
     #[inline]
     pub fn set_live(&mut self, mask: LaneMask) {
-        self.columns.live = mask & mask_of(self.columns.len);
-        self.known.answered = None;
+        self.columns.live = mask & mask_of_first(self.columns.len);
+        self.known.answered_lanes = None;
     }
 
     /// Returns the block in this lane.
@@ -186,9 +187,9 @@ impl<'a> Batch<'a> {
 
     /// Replaces the block in this lane.
     #[inline]
-    pub fn set(&mut self, l: Lane, block: Block<'a>) {
+    pub fn set_block(&mut self, l: Lane, block: Block<'a>) {
         self.resolve_frames();
-        self.known = Known::default();
+        self.known = KnownFacts::default();
         self.columns.pointers[l] = block.pointer;
         self.columns.marks[l] = block.marks;
         self.columns.context[l] = block.context;
@@ -217,7 +218,7 @@ impl<'a> Batch<'a> {
         self.columns.live |= 1 << l;
         self.columns.order[l] = order;
         self.frames.push(block.frame);
-        self.set(l, block);
+        self.set_block(l, block);
         Ok(())
     }
 
@@ -238,7 +239,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Sets the sequence number of each lane to `from | lane`; `from` is a multiple of [`LANES`].
+    /// Sets the sequence number of each lane to `from | lane`, where `from` is a multiple of
+    /// [`LANES`].
     #[inline]
     pub fn number_lanes(&mut self, from: u32) {
         for (l, order) in self.columns.order.iter_mut().enumerate().take(self.columns.len) {
@@ -251,8 +253,8 @@ impl<'a> Batch<'a> {
         self.columns.order[..self.columns.len].fill(number);
     }
 
-    /// Stores the sequence numbers of the lanes in `mask` in their marks, before the blocks cross
-    /// to another space. Flags lane `last` as the end of the batch.
+    /// Stores the sequence numbers of the lanes in `mask` in the marks, before the blocks cross to
+    /// another space. Marks lane `last` as the last of the batch.
     #[inline]
     pub fn store_order(&mut self, mask: LaneMask, last: Option<Lane>) {
         for l in lanes(mask) {
@@ -261,8 +263,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Stores the sequence numbers of the lanes in `mask`, and the shutdown step `step`, in their
-    /// marks. Used for blocks that a replica emits at shutdown ([`abi::Marks::with_end_step`]).
+    /// Stores the sequence numbers of the lanes in `mask`, and shutdown step `step`, in the marks
+    /// of blocks that a replica emits at shutdown ([`abi::Marks::with_end_step`]).
     #[inline]
     pub fn store_end_step(&mut self, mask: LaneMask, step: u32) {
         for l in lanes(mask) {
@@ -281,7 +283,7 @@ impl<'a> Batch<'a> {
     /// Sets the class in this lane.
     #[inline]
     pub fn set_class(&mut self, l: Lane, class: Class) {
-        (self.known.answered, self.known.class) = (None, None);
+        (self.known.answered_lanes, self.known.class) = (None, None);
         self.columns.pointers[l].class = class;
     }
 
@@ -291,13 +293,13 @@ impl<'a> Batch<'a> {
         lanes(self.columns.live).map(|l| (l, self.block(l)))
     }
 
-    /// Calls `look` for each live block, in lane order, with the bytes in view that are present.
+    /// Calls `look` for each live block, in lane order, with the present bytes of its view.
     #[inline]
     pub fn for_each_view(&self, mut look: impl FnMut(&'a [u8])) {
         let c = &*self.columns;
         if let Some(segment) = self.segment {
             let (live, lanes) = (c.live, c.pointers.get(..c.len).unwrap_or_default());
-            if live == mask_of(c.len) {
+            if live == mask_of_first(c.len) {
                 lanes.iter().for_each(|pointer| look(segment.view(pointer)));
                 return;
             }
@@ -315,7 +317,7 @@ impl<'a> Batch<'a> {
         };
         let all = c.pointers.iter().zip(&c.marks).zip(&self.frames);
         let all = all.map(|((pointer, marks), frame)| (pointer, marks, frame)).take(c.len);
-        if c.live == mask_of(c.len) {
+        if c.live == mask_of_first(c.len) {
             all.for_each(one);
         } else {
             for (l, lane) in all.enumerate() {
@@ -338,7 +340,7 @@ impl<'a> Batch<'a> {
     #[must_use]
     pub fn dense_columns(&self) -> Option<(&[RichPointer], &[BlockMetadata], &[Marks])> {
         let Columns { len, pointers, context, marks, .. } = &*self.columns;
-        let all = self.columns.live == mask_of(*len);
+        let all = self.columns.live == mask_of_first(*len);
         all.then_some((pointers.get(..*len)?, context.get(..*len)?, marks.get(..*len)?))
     }
 
@@ -349,7 +351,7 @@ impl<'a> Batch<'a> {
         Tags { pointers: &c.pointers[..c.len], context: &c.context[..c.len], live: c.live }
     }
 
-    /// Looks up the frame slice of every lane, stores them in `frames`, and clears `segment`.
+    /// Looks up the frame slices of all lanes, stores them in `frames`, and clears `segment`.
     #[inline]
     fn resolve_frames(&mut self) {
         if let Some(segment) = self.segment.take() {
@@ -361,10 +363,10 @@ impl<'a> Batch<'a> {
     }
 
     /// Returns the block in this lane and its sequence number, and records the lane for
-    /// [`Batch::at`].
+    /// [`Batch::last_processed_lane`].
     #[inline]
     pub(super) fn block_and_order(&mut self, l: Lane) -> (Block<'a>, u32) {
-        self.at = l as u8;
+        self.last_processed = l as u8;
         (self.block(l), self.columns.order[l])
     }
 
@@ -372,18 +374,18 @@ impl<'a> Batch<'a> {
     /// the mask of their new lanes.
     pub(super) fn move_to_end(&mut self, mut mask: LaneMask) -> LaneMask {
         let from = LANES - mask.count_ones() as usize;
-        self.open(LANES);
+        self.use_lanes(LANES);
         for to in (from..LANES).rev() {
             let Some(l) = mask.checked_ilog2() else { break };
             mask &= !(1 << l);
             let (block, order) = (self.block(l as Lane), self.columns.order[l as Lane]);
-            self.put(to, block, order);
+            self.put_block(to, block, order);
         }
-        !mask_of(from)
+        !mask_of_first(from)
     }
 
     /// Ensures that at least `len` lanes of the batch are in use.
-    fn open(&mut self, len: usize) {
+    fn use_lanes(&mut self, len: usize) {
         if len > self.columns.len {
             self.resolve_frames();
             self.columns.len = len;
@@ -391,22 +393,21 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Stores a block and its sequence number in a lane, first taking the lane into use if it is
-    /// unused.
+    /// Stores a block and its sequence number in a lane. Takes the lane into use if it is unused.
     #[inline]
-    pub(super) fn put(&mut self, l: Lane, block: Block<'a>, order: u32) {
-        self.open(l + 1);
+    pub(super) fn put_block(&mut self, l: Lane, block: Block<'a>, order: u32) {
+        self.use_lanes(l + 1);
         self.columns.order[l] = order;
-        self.set(l, block);
+        self.set_block(l, block);
     }
 
     /// Returns the lane that a per-block filter processed last.
     #[must_use]
-    pub fn at(&self) -> Lane {
-        usize::from(self.at)
+    pub fn last_processed_lane(&self) -> Lane {
+        usize::from(self.last_processed)
     }
 
-    /// Returns the number of blocks, and of their bytes in view, in the lanes of `mask`. Caches the
+    /// Returns the number of blocks in the lanes of `mask`, and of bytes in their views. Caches the
     /// result.
     #[inline]
     pub fn amount(&mut self, mask: LaneMask) -> Amount {
@@ -415,7 +416,7 @@ impl<'a> Batch<'a> {
         amount
     }
 
-    /// Returns the number of blocks, and of their bytes in view, in the lanes of `mask`.
+    /// Returns the number of blocks in the lanes of `mask`, and of bytes in their views.
     #[inline]
     #[must_use]
     pub fn amount_in(&self, mask: LaneMask) -> Amount {
@@ -426,16 +427,16 @@ impl<'a> Batch<'a> {
         Amount { blocks: u64::from(mask.count_ones()), bytes }
     }
 
-    /// Copies the batch for a sibling branch; costs 90 bytes per lane.
+    /// Copies the batch for a sibling branch. Costs a copy of 90 bytes per lane.
     #[must_use]
     pub fn duplicate(&self) -> Self {
-        let Self { columns, frames, segment, known, at } = self;
+        let Self { columns, frames, segment, known, last_processed: at } = self;
         let (columns, frames) = (columns.clone(), frames.clone());
-        Self { columns, frames, segment: *segment, known: *known, at: *at }
+        Self { columns, frames, segment: *segment, known: *known, last_processed: *at }
     }
 }
 
-/// Returns these columns and the allocation of `frames` for reuse, both emptied.
+/// Empties these columns and the allocation of `frames`, and returns both for reuse.
 fn into_reusable(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> BatchMemory {
     frames.clear();
     // The vector is empty, so this only changes the lifetime; the allocation is reused.

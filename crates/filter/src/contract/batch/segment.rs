@@ -1,5 +1,5 @@
-//! Frames of a batch that all lie in one segment. Their slices are computed on demand from their
-//! positions.
+//! Frames of a batch whose blocks are all in one segment. The slices are computed on demand from
+//! the positions.
 
 use super::columns::Columns;
 use abi::{DbufId, Marks, RichPointer};
@@ -13,10 +13,15 @@ pub(super) struct SegmentFrames<'a> {
 
 impl<'a> SegmentFrames<'a> {
     /// Returns the frames of a segment. Returns `None` unless the segment contains the frame of
-    /// every lane, and every frame contains its view. Not inlined, because the loop would spill
-    /// registers in the graph walk.
+    /// every lane, and every frame contains its view. Not inlined, because the loop would cause
+    /// register spills in the caller.
     #[inline(never)]
-    pub(super) fn of(columns: &Columns, dbuf: DbufId, start: u64, bytes: &'a [u8]) -> Option<Self> {
+    pub(super) fn from_columns(
+        columns: &Columns,
+        dbuf: DbufId,
+        start: u64,
+        bytes: &'a [u8],
+    ) -> Option<Self> {
         let from = i64::try_from(start).ok()?;
         let size = i64::try_from(bytes.len()).ok()?;
         // Branch-free: OR-ing all differences keeps the sign bit if any of them is negative.
@@ -37,7 +42,7 @@ impl<'a> SegmentFrames<'a> {
     /// Returns the captured bytes of a frame.
     #[inline]
     pub(super) fn frame(&self, pointer: &RichPointer, marks: &Marks) -> &'a [u8] {
-        let from = self.offset(pointer).wrapping_sub(marks.view as usize);
+        let from = self.frame_offset(pointer).wrapping_sub(marks.view as usize);
         let rest = self.bytes.get(from..).unwrap_or_default();
         rest.get(..marks.captured as usize).unwrap_or_default()
     }
@@ -45,7 +50,7 @@ impl<'a> SegmentFrames<'a> {
     /// Returns the bytes of the view to which `pointer` refers.
     #[inline]
     pub(super) fn view(&self, pointer: &RichPointer) -> &'a [u8] {
-        let from = self.offset(pointer);
+        let from = self.frame_offset(pointer);
         let to = from.wrapping_add(pointer.length() as usize);
         self.bytes.get(from..to).unwrap_or_default()
     }
@@ -53,7 +58,7 @@ impl<'a> SegmentFrames<'a> {
     /// Copies the byte at offset `at` of each view into the column. Returns false if a view has no
     /// such byte.
     #[inline]
-    pub(super) fn read(&self, at: usize, columns: &mut Columns) -> bool {
+    pub(super) fn read_column(&self, at: usize, columns: &mut Columns) -> bool {
         let (bytes, start) = (self.bytes, self.start.wrapping_sub(at as u64));
         let Columns { pointers, column, len, .. } = columns;
         let mut all = true;
@@ -66,27 +71,27 @@ impl<'a> SegmentFrames<'a> {
     }
 
     #[inline]
-    fn offset(&self, pointer: &RichPointer) -> usize {
+    fn frame_offset(&self, pointer: &RichPointer) -> usize {
         pointer.place.position().wrapping_sub(self.start) as usize
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Batch, BatchMemory, Block, LANES, LaneMask, mask_of};
+    use super::super::{Batch, BatchMemory, Block, LANES, LaneMask, mask_of_first};
     use crate::contract::context::Amount;
     use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
     use testkit::Random;
 
-    /// Changes that make an entry invalid; each makes a segment unusable for the batch.
-    const FAULTS: [fn(&mut Entry); 4] = [
+    /// Changes to an entry, each of which makes it invalid and the segment unusable for the batch.
+    const ENTRY_FAULTS: [fn(&mut Entry); 4] = [
         |entry| entry.pointer = RichPointer::hole(entry.pointer.length()),
         |entry| entry.marks.captured += 100_000,
         |entry| entry.marks.captured = entry.marks.view,
         |entry| entry.marks.view += 100_000,
     ];
 
-    fn entry(random: &mut Random, dbuf: DbufId, start: u64, bytes: usize) -> Entry {
+    fn random_entry(random: &mut Random, dbuf: DbufId, start: u64, bytes: usize) -> Entry {
         let (from, captured) = (random.within(0..bytes - 300), random.within(1..300));
         let view = random.within(0..captured);
         let length = random.within(1..captured - view + 1) as u32;
@@ -122,7 +127,7 @@ mod tests {
             let start = [0, 1 << 20, (1 << 44) - 5000][round % 3];
             let count = random.within(1..LANES + 1);
             let mut entries: Vec<_> =
-                (0..count).map(|_| entry(&mut random, dbuf, start, bytes.len())).collect();
+                (0..count).map(|_| random_entry(&mut random, dbuf, start, bytes.len())).collect();
             let room = |entries: &[Entry]| {
                 let mut room = BatchMemory::default();
                 assert!(entries.iter().all(|entry| room.columns.push(*entry)));
@@ -130,7 +135,8 @@ mod tests {
             };
             let mut segment = Batch::from_segment(room(&entries), dbuf, start, &bytes).unwrap();
             let mut apart = resolved_separately(room(&entries), &entries, &bytes, start);
-            let live = mask_of(count) & if round % 2 == 0 { LaneMask::MAX } else { random.next() };
+            let live =
+                mask_of_first(count) & if round % 2 == 0 { LaneMask::MAX } else { random.next() };
             segment.set_live(live);
             apart.set_live(live);
             let printed = |batch: &Batch<'_>| format!("{:?}", blocks_and_views(batch));
@@ -146,7 +152,7 @@ mod tests {
                 let not = apart.blocks().filter(|(_, b)| !b.byte(at).is_some_and(has));
                 assert_eq!(mask, not.map(|(l, _)| 1 << l).sum::<LaneMask>());
                 assert_eq!(
-                    (segment.answered(), printed(&segment)),
+                    (segment.answered_lanes(), printed(&segment)),
                     (live & !mask, printed(&apart))
                 );
                 match random.within(0..5) {
@@ -158,7 +164,7 @@ mod tests {
                         let not = apart.blocks().filter(|(_, b)| !odd(b.bytes()));
                         assert_eq!(mask, not.map(|(l, _)| 1 << l).sum::<LaneMask>());
                         assert_eq!(
-                            (segment.answered(), printed(&segment)),
+                            (segment.answered_lanes(), printed(&segment)),
                             (live & !mask, printed(&apart))
                         );
                     }
@@ -171,7 +177,7 @@ mod tests {
                     2 => {
                         let (to, from) = (random.within(0..count), random.within(0..count));
                         let moved = apart.block(from);
-                        [&mut segment, &mut apart].into_iter().for_each(|b| b.set(to, moved));
+                        [&mut segment, &mut apart].into_iter().for_each(|b| b.set_block(to, moved));
                     }
                     _ => {}
                 }
@@ -180,7 +186,7 @@ mod tests {
             assert_eq!(amount(&mut segment), amount(&mut apart));
 
             let at = random.within(0..count);
-            FAULTS[random.within(0..FAULTS.len())](&mut entries[at]);
+            ENTRY_FAULTS[random.within(0..ENTRY_FAULTS.len())](&mut entries[at]);
             assert!(Batch::from_segment(room(&entries), dbuf, start, &bytes).is_err(), "{round}");
         }
     }

@@ -4,16 +4,16 @@ use serde::{Deserialize, Serialize};
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
-/// A counter of a filter, by its index in the description.
+/// A counter of a filter, represented by its index in the description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counter(pub(crate) u8);
 
-/// A reason of a filter, by its index in the description.
+/// A reason of a filter, represented by its index in the description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reason(pub(crate) u8);
 
-/// The counts of one filter, in blocks and bytes. The engine counts the same blocks outside of the
-/// filter. When the path stops, both counts must agree (CONTRACT 19).
+/// The counts of one filter, in blocks and bytes. The engine counts the same blocks independently.
+/// When the path stops, both counts must agree (CONTRACT 19).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Blocks that the filter created and emitted.
@@ -22,14 +22,14 @@ pub struct Counts {
     pub consumed: Amount,
     /// Number of blocks currently held.
     pub held: Amount,
-    /// Dropped blocks, per reason in the description.
+    /// Dropped blocks, per reason in the order of the description.
     pub dropped: Vec<Amount>,
-    /// Number of blocks that leave with class 0, per reason in the description.
+    /// Number of blocks without a class, per reason in the order of the description.
     pub unanswered: Vec<u64>,
     /// Further counters, in the order of the description.
     pub counters: Vec<u64>,
-    /// Blocks evicted from a hold because of a limit, because of their age, or because their ring
-    /// was about to be overwritten.
+    /// Blocks evicted from a hold because a limit was exceeded, because they were too old, or
+    /// because their ring was about to be overwritten.
     pub evicted: Amount,
     /// Blocks lost because the space had no memory for a copy or a new block.
     pub no_room: Amount,
@@ -54,12 +54,12 @@ impl Amount {
 
     /// Subtracts one block with this many bytes in view.
     #[inline]
-    pub fn take(&mut self, bytes: u32) {
+    pub fn subtract(&mut self, bytes: u32) {
         self.blocks = self.blocks.wrapping_sub(1);
         self.bytes = self.bytes.wrapping_sub(u64::from(bytes));
     }
 
-    /// Returns the difference of both numbers, each at least 0.
+    /// Returns the difference of both numbers, saturated at 0.
     #[must_use]
     pub const fn saturating_sub(self, part: Self) -> Self {
         let blocks = self.blocks.saturating_sub(part.blocks);
@@ -99,22 +99,22 @@ impl Counts {
         }
     }
 
-    pub(super) fn count(&mut self, counter: Counter, n: u64) {
+    pub(super) fn add_to_counter(&mut self, counter: Counter, n: u64) {
         if let Some(c) = self.counters.get_mut(usize::from(counter.0)) {
             *c += n;
         }
     }
 
-    pub(super) fn unanswered(&mut self, reason: Reason, blocks: u64) {
+    pub(super) fn count_unanswered(&mut self, reason: Reason, blocks: u64) {
         let last = self.unanswered.len().saturating_sub(1);
         if let Some(c) = self.unanswered.get_mut(usize::from(reason.0).min(last)) {
             *c += blocks;
         }
     }
 
-    /// Counts a dropped block. A reason outside of the description, which only forged state can
+    /// Counts a dropped block. A reason that is not in the description, which only forged state can
     /// contain, is counted as the last reason, so that the ledger balances.
-    pub(super) fn dropped(&mut self, reason: Reason, bytes: u32) {
+    pub(super) fn count_dropped(&mut self, reason: Reason, bytes: u32) {
         let last = self.dropped.len().saturating_sub(1);
         let counted = self.dropped.get_mut(usize::from(reason.0).min(last));
         counted.unwrap_or(&mut self.consumed).add(bytes);
@@ -124,22 +124,22 @@ impl Counts {
 impl Counter {
     /// Returns the counter with this name. In a constant, an unknown name fails to compile.
     pub(crate) const fn named(names: &[&str], name: &str) -> Self {
-        Self(position(names, name))
+        Self(index_of_name(names, name))
     }
 }
 
 impl Reason {
     /// Returns the reason with this name. In a constant, an unknown name fails to compile.
     pub(crate) const fn named(names: &[&str], name: &str) -> Self {
-        Self(position(names, name))
+        Self(index_of_name(names, name))
     }
 
-    /// Returns a number for storage in a session: the index of the reason plus one, never 0.
+    /// Returns the index of the reason plus one, which is never 0, for storage in a session.
     pub(crate) const fn mark(self) -> u8 {
         self.0 + 1
     }
 
-    /// Returns the reason from its number in a session ([`Reason::mark`]); `None` for 0.
+    /// Returns the reason that [`Reason::mark`] has converted to this number; `None` for 0.
     pub(crate) fn from_mark(mark: u8) -> Option<Self> {
         mark.checked_sub(1).map(Self)
     }
@@ -148,7 +148,7 @@ impl Reason {
 /// Returns the index of `name` in `names`. In a constant, an unknown name fails to compile.
 #[expect(clippy::cast_possible_truncation, reason = "descriptions have a handful of names")]
 #[expect(clippy::panic, reason = "at build time only: every caller is a constant")]
-const fn position(names: &[&str], name: &str) -> u8 {
+const fn index_of_name(names: &[&str], name: &str) -> u8 {
     let mut i = 0;
     while i < names.len() {
         if equal_bytes(names[i].as_bytes(), name.as_bytes()) {
@@ -180,12 +180,12 @@ mod tests {
     #[test]
     fn v18_block_dropped_for_a_forged_reason_is_counted() {
         let mut counts = Counts::new(2, 0);
-        counts.dropped(Reason::from_mark(200).unwrap(), 7);
-        counts.unanswered(Reason::from_mark(200).unwrap(), 3);
+        counts.count_dropped(Reason::from_mark(200).unwrap(), 7);
+        counts.count_unanswered(Reason::from_mark(200).unwrap(), 3);
         assert_eq!(counts.dropped, [Amount::default(), Amount { blocks: 1, bytes: 7 }]);
         assert_eq!(counts.unanswered, [0, 3]);
         let mut none = Counts::new(0, 0);
-        none.dropped(Reason::from_mark(1).unwrap(), 7);
+        none.count_dropped(Reason::from_mark(1).unwrap(), 7);
         assert_eq!(none.consumed, Amount { blocks: 1, bytes: 7 });
     }
 }

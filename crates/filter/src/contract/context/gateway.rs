@@ -3,15 +3,16 @@
 use crate::contract::batch::Block;
 use abi::{Entry, RichPointer};
 
-/// Services of a space for its filters. The engine implements it; filters use it through a context.
+/// Services of a space for its filters. The engine implements this trait; filters use it through a
+/// context.
 pub trait Gateway<'a> {
     /// Returns the captured bytes of a held block.
     fn frame(&self, entry: &Entry) -> &'a [u8];
-    /// Returns the block with all captured bytes present; `None` if some of the bytes have been
+    /// Returns the block with all captured bytes present, or `None` if some bytes have been
     /// overwritten.
     fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>>;
     /// Keeps a block beyond the current pass, either pinned in place or copied. Returns `None` if
-    /// memory for a copy is lacking.
+    /// memory for the copy is lacking.
     fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, PinId)>;
     /// Releases a pinned block. Its bytes stay valid until the end of the pass.
     fn unpin(&mut self, pin: PinId);
@@ -31,11 +32,12 @@ pub trait Gateway<'a> {
 /// Callback that writes a new block into a slice, and returns the number of bytes written.
 pub type Fill<'f> = dyn FnMut(&mut [u8]) -> usize + 'f;
 
-/// Handle of a pinned block. Plain data, so that a table that contains handles can move.
+/// Handle of a pinned block. Plain data, so that a table of handles can be moved to another
+/// process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PinId(pub u64);
 
-/// Treatment of a block's old bytes in the memory that an edit receives.
+/// Treatment of the old bytes of a block in the memory that an edit receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OldBytes {
     /// The edit sees the current bytes of the block.

@@ -21,23 +21,22 @@ impl<'c> ClassifyContext<'c> {
     /// Adds `n` to a counter.
     #[inline]
     pub fn count(&mut self, counter: Counter, n: u64) {
-        self.counts.count(counter, n);
+        self.counts.add_to_counter(counter, n);
     }
 
-    /// Counts a block that leaves without a class for this reason, and returns the absent class, as
-    /// in `None => cx.absent(NO_PORT)`.
+    /// Counts a block without a class under this reason, and returns the absent class. Used as in
+    /// `None => cx.absent(NO_PORT)`.
     #[inline]
     pub fn absent(&mut self, reason: Reason) -> Class {
-        self.counts.unanswered(reason, 1);
+        self.counts.count_unanswered(reason, 1);
         Class::NONE
     }
 
-    /// Counts the blocks in the lanes of `mask` as blocks that leave without a class for this
-    /// reason.
+    /// Counts the blocks in the lanes of `mask` as blocks without a class, under this reason.
     #[inline]
     pub fn absent_all(&mut self, reason: Reason, mask: LaneMask) {
         if mask != 0 {
-            self.counts.unanswered(reason, u64::from(mask.count_ones()));
+            self.counts.count_unanswered(reason, u64::from(mask.count_ones()));
         }
     }
 }
@@ -61,8 +60,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Self { common, gateway }
     }
 
-    /// Calls `answer` for each live lane, which sets the class and view of the block. If `answer`
-    /// returns a reason instead, the block leaves without a class and is counted under the reason.
+    /// Calls `answer`, which sets the class and view of a block, for each live lane. If `answer`
+    /// returns a reason instead, the block has no class and is counted under that reason.
     #[inline]
     pub fn answer_each<F>(&mut self, batch: &mut Batch<'a>, mut answer: F)
     where
@@ -73,19 +72,19 @@ impl<'c, 'a> LaneContext<'c, 'a> {
             if let Err(why) = answer(&mut block, &mut self.common) {
                 block = block.with_class(self.common.absent(why));
             }
-            batch.set(l, block);
+            batch.set_block(l, block);
         }
     }
 
-    /// Returns the block of a lane with all captured bytes present. If bytes have been overwritten,
-    /// ends the lane, counts the loss and returns `None`.
+    /// Returns the block of a lane with all captured bytes present. If some bytes have been
+    /// overwritten, ends the lane, counts the loss and returns `None`.
     pub fn complete_block(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
         let block = batch.block(l);
         if block.has_all_bytes() {
             return Some(block);
         }
         match self.gateway.complete_block(block) {
-            Some(block) => batch.set(l, block),
+            Some(block) => batch.set_block(l, block),
             None => {
                 self.end_as_lost(batch, l);
                 return None;
@@ -94,8 +93,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(batch.block(l))
     }
 
-    /// Calls `write` to change the bytes in view of a lane. The space lets `write` change the block
-    /// itself or a copy, so that sibling branches never see the change. If memory for a copy is
+    /// Calls `write` to change the bytes in view of a lane. The space passes the block itself or a
+    /// copy of it, so that sibling branches never observe the change. If memory for a copy is
     /// lacking or the block was overwritten, ends the lane, counts the loss and returns false.
     pub fn edit(
         &mut self,
@@ -134,14 +133,15 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         let Some((pointer, frame)) = edited else { return self.end_as_lost(batch, l) };
         let pointer =
             pointer.with_class(block.pointer.class).within(block.marks.view, block.length());
-        batch.set(l, Block { pointer, frame, ..block });
+        batch.set_block(l, Block { pointer, frame, ..block });
         true
     }
 
     /// Replaces the block of a lane by a new block of at most `room` bytes, without a frame. `fill`
     /// receives the old bytes and the new memory, and returns the number of bytes written. If
     /// `fill` returns `None`, the lane stays unchanged and the result is `None`. Otherwise the
-    /// result is true, or false in the cases in which [`LaneContext::edit`] returns false.
+    /// result is true on success, and false in the cases in which [`LaneContext::edit`] returns
+    /// false.
     pub fn replace(
         &mut self,
         batch: &mut Batch<'a>,
@@ -162,7 +162,10 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         used?;
         let length = pointer.length();
         let pointer = pointer.with_class(block.pointer.class);
-        batch.set(l, Block { pointer, frame, marks: Marks::bare(length), context: block.context });
+        batch.set_block(
+            l,
+            Block { pointer, frame, marks: Marks::bare(length), context: block.context },
+        );
         Some(true)
     }
 
@@ -173,7 +176,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
             return self.end_as_lost(batch, l);
         };
         match append_after_headers(self.gateway, &block, &[bytes]) {
-            Some(made) => batch.set(l, made),
+            Some(made) => batch.set_block(l, made),
             None => return self.end_as_lost(batch, l),
         }
         true
@@ -181,19 +184,19 @@ impl<'c, 'a> LaneContext<'c, 'a> {
 
     /// Ends the lane of a block that the filter drops, and counts the block under `reason`.
     pub fn drop(&mut self, batch: &mut Batch<'a>, l: Lane, reason: Reason) {
-        self.common.counts.dropped(reason, batch.block(l).length());
-        batch.keep(!(1 << l));
+        self.common.counts.count_dropped(reason, batch.block(l).length());
+        batch.keep_lanes(!(1 << l));
     }
 
     fn end_as_lost(&mut self, batch: &mut Batch<'a>, l: Lane) -> bool {
         self.common.counts.no_room.add(batch.block(l).length());
-        batch.keep(!(1 << l));
+        batch.keep_lanes(!(1 << l));
         false
     }
 }
 
-/// Creates a block with the headers, class and metadata of `block` and the concatenated `parts` in
-/// view. Returns `None` if memory is lacking.
+/// Creates a block with the headers, class and metadata of `block`. Its view is the concatenation
+/// of `parts`. Returns `None` if memory is lacking.
 pub(super) fn append_after_headers<'a>(
     gateway: &mut (dyn Gateway<'a> + '_),
     block: &Block<'a>,

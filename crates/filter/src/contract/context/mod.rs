@@ -1,8 +1,8 @@
 //! Contexts passed to the calls of a filter. Through them a filter counts, edits, appends, holds
 //! and releases blocks, and requests a wake-up.
 //!
-//! Contexts are concrete structs. Only the gateway behind them is called dynamically, and rarely.
-//! [SL §6.1], [Th §5.3.3] (`slblock_writable` is [`LaneContext::edit`]).
+//! Contexts are concrete structs. Only the gateway is called through dynamic dispatch, and rarely.
+//! [SL §6.1], [Th §5.3.3] (`slblock_writable` corresponds to [`LaneContext::edit`]).
 
 mod counts;
 mod gateway;
@@ -14,6 +14,6 @@ pub use gateway::{Fill, Gateway, OldBytes, PinId};
 pub use lane::{ClassifyContext, LaneContext};
 pub use stream::{Output, StreamContext};
 
-/// Time on the path's clock, in ns. In replay this is the time of the blocks, in live runs the
-/// monotonic time, and never wall-clock time.
+/// Time on the path's clock, in ns. During replay this is the time of the blocks, in live runs the
+/// monotonic time. It is never wall-clock time.
 pub type Time = u64;

@@ -1,17 +1,17 @@
 //! Context for filters that hold and emit blocks.
 
 use super::{Counter, Counts, Gateway, Reason, Time};
-use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, mask_of};
+use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, mask_of_first};
 use crate::contract::holds::{Fate, HeldList, Holds};
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Marks};
 
-/// Output of a stream filter, as batches in emission order.
+/// Output of a stream filter, as batches in the order of emission.
 #[derive(Debug, Default)]
 pub struct Output<'a> {
     batches: Vec<Batch<'a>>,
-    /// Sessions begun, each with the sequence number of its first block; `None` unless the session
+    /// Log of begun sessions, each with the sequence number of its first block; `None` unless the
     /// log is enabled.
-    begun: Option<Vec<(u32, u32)>>,
+    session_log: Option<Vec<(u32, u32)>>,
 }
 
 impl<'a> Output<'a> {
@@ -28,13 +28,13 @@ impl<'a> Output<'a> {
 
     /// Enables the session log.
     pub fn enable_session_log(&mut self) {
-        self.begun.get_or_insert_default();
+        self.session_log.get_or_insert_default();
     }
 
-    /// Removes the sessions from the session log and returns them in order, each with the sequence
-    /// number of its first block.
-    pub fn sessions_begun(&mut self) -> Vec<(u32, u32)> {
-        self.begun.as_mut().map(std::mem::take).unwrap_or_default()
+    /// Removes the sessions from the log and returns them in order, each with the sequence number
+    /// of its first block.
+    pub fn take_session_log(&mut self) -> Vec<(u32, u32)> {
+        self.session_log.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Returns true if the filter has emitted no block.
@@ -49,15 +49,15 @@ impl<'a> Output<'a> {
     }
 
     /// Removes and returns all batches.
-    pub fn take(&mut self) -> Vec<Batch<'a>> {
+    pub fn take_batches(&mut self) -> Vec<Batch<'a>> {
         std::mem::take(&mut self.batches)
     }
 }
 
 /// Context of a filter that holds and emits blocks.
 ///
-/// Every incoming block must be passed, consumed, held or dropped; the ledger reports a forgotten
-/// block.
+/// The filter must pass, consume, hold or drop every incoming block. The ledger reports a block for
+/// which it does none of these.
 pub struct StreamContext<'c, 'a> {
     /// Time on the path's clock.
     pub now: Time,
@@ -70,11 +70,11 @@ pub struct StreamContext<'c, 'a> {
     buffer: BlockOutput<'a>,
 }
 
-/// The output that one incoming block causes: usually the incoming block itself, and nothing else.
+/// The output caused by one incoming block: usually only the incoming block itself.
 #[derive(Default)]
 struct BlockOutput<'a> {
-    /// True while one incoming block is processed. Otherwise output bypasses this buffer.
-    active: bool,
+    /// True while an incoming block is processed. At other times, output bypasses this buffer.
+    is_active: bool,
     first: Option<Block<'a>>,
     others: Vec<Block<'a>>,
 }
@@ -98,9 +98,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Self { now, counts, holds, gateway, output, wake, order: 0, buffer: BlockOutput::default() }
     }
 
-    /// Calls `take` with each live block. Reuses the lanes of blocks already processed for the
-    /// output, from the first lane on, so that no memory is allocated while the output fits. The
-    /// rest of the output follows in new batches.
+    /// Calls `take` with each live block. The output is stored in the lanes of blocks that were
+    /// already processed, from the first lane on, so that no memory is allocated while it fits
+    /// there. The rest of the output follows in new batches.
     #[inline]
     pub fn for_each_block(
         &mut self,
@@ -108,7 +108,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         mut take: impl FnMut(&mut Self, Block<'a>),
     ) {
         let (mut used, mut ahead) = (0, batch.live());
-        self.buffer.active = true;
+        self.buffer.is_active = true;
         while ahead != 0 {
             let l = ahead.trailing_zeros() as Lane;
             ahead &= ahead - 1;
@@ -117,24 +117,24 @@ impl<'c, 'a> StreamContext<'c, 'a> {
             take(self, block);
             let Some(first) = self.buffer.first.take() else { continue };
             if used <= l && self.output.is_empty() {
-                batch.put(used, first, order);
+                batch.put_block(used, first, order);
                 used += 1;
             } else {
                 self.output.push(first, order);
             }
             if !self.buffer.others.is_empty() {
-                (used, ahead) = self.place_others(batch, used, ahead);
+                (used, ahead) = self.place_remaining_output(batch, used, ahead);
             }
         }
-        self.buffer.active = false;
-        batch.set_live(mask_of(used));
+        self.buffer.is_active = false;
+        batch.set_live(mask_of_first(used));
     }
 
-    /// Stores all blocks of the output but the first in the lanes below `ahead`, the mask of blocks
-    /// not processed yet. Makes room, if possible, by moving these blocks to higher lanes. Returns
-    /// the number of lanes used and the new `ahead`.
+    /// Stores all output blocks but the first in the lanes below `ahead`, the mask of blocks not
+    /// processed yet. If these lanes do not suffice, moves the unprocessed blocks to higher lanes
+    /// if possible. Returns the number of lanes used and the new `ahead`.
     #[cold]
-    fn place_others(
+    fn place_remaining_output(
         &mut self,
         batch: &mut Batch<'a>,
         mut used: Lane,
@@ -148,7 +148,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         let end = ahead.trailing_zeros() as Lane;
         for block in self.buffer.others.drain(..) {
             if used < end && self.output.is_empty() {
-                batch.put(used, block, self.order);
+                batch.put_block(used, block, self.order);
                 used += 1;
             } else {
                 self.output.push(block, self.order);
@@ -159,9 +159,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Emits a block.
     #[inline]
-    fn emit(&mut self, block: Block<'a>) {
+    fn emit_block(&mut self, block: Block<'a>) {
         match &mut self.buffer {
-            buffer if !buffer.active => self.output.push(block, self.order),
+            buffer if !buffer.is_active => self.output.push(block, self.order),
             buffer if buffer.first.is_none() => buffer.first = Some(block),
             buffer => buffer.others.push(block),
         }
@@ -169,47 +169,47 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Adds `n` to a counter.
     pub fn count(&mut self, counter: Counter, n: u64) {
-        self.counts.count(counter, n);
+        self.counts.add_to_counter(counter, n);
     }
 
-    /// Emits the incoming block, which may have a narrower view or another class or session.
+    /// Emits the incoming block. Its view may have been narrowed, and its class or session changed.
     pub fn pass(&mut self, block: Block<'a>) {
-        self.emit(block);
+        self.emit_block(block);
     }
 
     /// Emits a block that the filter created.
     pub fn emit_created(&mut self, block: Block<'a>) {
         self.counts.made.add(block.length());
-        self.emit(block);
+        self.emit_block(block);
     }
 
-    /// Counts a block that leaves without a class for this reason, and returns the absent class.
+    /// Counts a block without a class under this reason, and returns the absent class.
     pub fn absent(&mut self, reason: Reason) -> Class {
-        self.counts.unanswered(reason, 1);
+        self.counts.count_unanswered(reason, 1);
         Class::NONE
     }
 
-    /// Ends an incoming block, counted as consumed.
+    /// Ends an incoming block and counts it as consumed.
     pub fn consume(&mut self, block: &Block<'a>) {
         self.counts.consumed.add(block.length());
     }
 
-    /// Drops an incoming block, counted by reason.
+    /// Drops an incoming block and counts it under this reason.
     pub fn drop(&mut self, block: &Block<'a>, reason: Reason) {
         self.holds.record_fate(block.marks.ticket(), Fate::Dropped);
-        self.counts.dropped(reason, block.length());
+        self.counts.count_dropped(reason, block.length());
     }
 
-    /// Consumes the block of a lane and stores a new block in the lane. Used by
-    /// [`HoldingLanes`](crate::contract::traits::HoldingLanes).
+    /// Consumes the block of a lane, and stores a new block in the lane. Called by filters that
+    /// implement [`HoldingLanes`](crate::contract::traits::HoldingLanes).
     pub fn replace(&mut self, batch: &mut Batch<'a>, l: Lane, made: Block<'a>) {
         self.consume(&batch.block(l));
         self.counts.made.add(made.length());
-        batch.set(l, made);
+        batch.set_block(l, made);
     }
 
     /// Creates a block of at most `room` bytes and emits it. `fill` writes the bytes and returns
-    /// their number. Returns false if memory is lacking.
+    /// the number of bytes written. Returns false if memory is lacking.
     pub fn append(
         &mut self,
         room: usize,
@@ -222,8 +222,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Creates a block as [`StreamContext::append`] does, without emitting it. The caller may
-    /// [emit](Self::emit_created) or [hold](Self::hold_created) the block; if it does neither, the
-    /// block disappears uncounted. If memory is lacking, counts the missing block and returns
+    /// [emit](Self::emit_created) or [hold](Self::hold_created) the block; otherwise the block
+    /// disappears and is not counted. If memory is lacking, counts the missing block and returns
     /// `None`.
     pub fn append_block(
         &mut self,
@@ -245,9 +245,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some(Block { pointer: pointer.with_class(class), frame, marks, context })
     }
 
-    /// Creates and emits a block that replaces `block`. It has the class of `block`, a copy of the
-    /// headers that identify the flow ([`Block::headers`]), and the concatenated `parts` in view.
-    /// If memory is lacking, counts the loss and returns false.
+    /// Creates and emits a block that replaces `block`. The new block has the class of `block` and
+    /// a copy of the headers that identify the flow ([`Block::headers`]). Its view is the
+    /// concatenation of `parts`. If memory is lacking, counts the loss and returns false.
     pub fn append_replacement(
         &mut self,
         block: &Block<'a>,
@@ -283,21 +283,21 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some(Block { pointer: block.pointer.within(0, 0), marks, ..block })
     }
 
-    /// Holds a block that this filter created, and counts it as made. Otherwise equal to
+    /// Holds a block that this filter has created, and counts it as made. Otherwise works as
     /// [`StreamContext::hold`], which is for incoming blocks.
     pub fn hold_created(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         self.counts.made.add(block.length());
         self.hold(list, block, key)
     }
 
-    /// Emits a part of the incoming block and sets `given`. The first part, for which `given` is
-    /// still false, counts as the incoming block; later parts count as new blocks.
+    /// Emits a part of the incoming block and sets `given`. The first part (`given` is false)
+    /// counts as the incoming block; later parts count as new blocks.
     pub fn emit_part(&mut self, part: Block<'a>, given: &mut bool) {
         if std::mem::replace(given, true) { self.emit_created(part) } else { self.pass(part) }
     }
 
-    /// Appends a part of the incoming block to the held blocks of `list`, counted as in
-    /// [`StreamContext::emit_part`]. Returns false if the part cannot be held.
+    /// Appends a part of the incoming block to the held blocks of `list`. Counts the part as
+    /// [`StreamContext::emit_part`] does. Returns false if the part cannot be held.
     pub fn hold_part(&mut self, list: &mut HeldList, part: &Block<'a>, given: &mut bool) -> bool {
         let key = list.len();
         match std::mem::replace(given, true) {
@@ -310,14 +310,15 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     pub fn consume_front(&mut self, list: &mut HeldList) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let bytes = entry.pointer.length();
-            self.counts.held.take(bytes);
+            self.counts.held.subtract(bytes);
             self.counts.consumed.add(bytes);
             self.gateway.unpin(pin);
         }
     }
 
-    /// Removes the front block of `list`, counted as consumed, after its merge into the block with
-    /// the marks `whole`. In a section the consumed block then shares the fate of the merged block.
+    /// Removes the front block of `list`, which has been merged into the block with the marks
+    /// `whole`, and counts it as consumed. In a section, the removed block shares the fate of the
+    /// merged block.
     pub fn consume_merged(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.consume_front(list);
@@ -337,9 +338,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         if block.has_all_bytes() { Some(block) } else { self.gateway.complete_block(block) }
     }
 
-    /// Holds the block beyond the pass, in `list`, sorted by `key`, a 32-bit sequence number with
-    /// wrap-around. If a limit is reached or memory is lacking, counts the block as evicted and
-    /// returns false.
+    /// Holds the block beyond the pass, in `list`, sorted by `key`. Keys are 32-bit sequence
+    /// numbers that wrap around. If a limit is reached or memory is lacking, counts the block as
+    /// evicted and returns false.
     pub fn hold(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         let bytes = block.length();
         let kept = match self.holds.has_room(bytes) {
@@ -375,47 +376,51 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Replaces the contents of `into` by the concatenated views of the blocks in `list`.
-    pub fn gather(&self, list: &HeldList, into: &mut Vec<u8>) {
+    pub fn gather_views(&self, list: &HeldList, into: &mut Vec<u8>) {
         into.clear();
         self.held(list).for_each(|(_, block)| into.extend_from_slice(block.bytes()));
     }
 
-    /// Removes the front block of `list`, and emits the result of `change` for it.
-    pub fn release(&mut self, list: &mut HeldList, change: impl FnOnce(Block<'a>) -> Block<'a>) {
+    /// Removes the front block of `list`, passes it to `change`, and emits the result.
+    pub fn release_front(
+        &mut self,
+        list: &mut HeldList,
+        change: impl FnOnce(Block<'a>) -> Block<'a>,
+    ) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let block = self.block(&entry);
-            self.counts.held.take(block.length());
-            self.emit(change(block));
+            self.counts.held.subtract(block.length());
+            self.emit_block(change(block));
             self.gateway.unpin(pin);
         }
     }
 
-    /// Drops the front block of `list`, counted by reason.
-    pub fn discard(&mut self, list: &mut HeldList, reason: Reason) {
-        self.discard_at(list, 0, reason);
+    /// Drops the front block of `list` and counts it under this reason.
+    pub fn drop_front(&mut self, list: &mut HeldList, reason: Reason) {
+        self.drop_at(list, 0, reason);
     }
 
-    /// Drops the block at `index` of `list`, counted by reason.
-    pub fn discard_at(&mut self, list: &mut HeldList, index: u32, reason: Reason) {
+    /// Drops the block at `index` of `list` and counts it under this reason.
+    pub fn drop_at(&mut self, list: &mut HeldList, index: u32, reason: Reason) {
         if let Some((_, entry, pin)) = self.holds.remove(list, index) {
             let bytes = entry.pointer.length();
             self.holds.record_fate(entry.marks.ticket(), Fate::Dropped);
-            self.counts.held.take(bytes);
-            self.counts.dropped(reason, bytes);
+            self.counts.held.subtract(bytes);
+            self.counts.count_dropped(reason, bytes);
             self.gateway.unpin(pin);
         }
     }
 
-    /// Logs that the current block begins session `session`. At shutdown, replicas of a filter end
-    /// their sessions in this order, across replicas.
+    /// Logs that the current block begins session `session`. At shutdown, the replicas of a filter
+    /// end their sessions in the order of this log.
     pub fn log_session_start(&mut self, session: u32) {
-        if let Some(begun) = &mut self.output.begun {
+        if let Some(begun) = &mut self.output.session_log {
             begun.push((session, self.order));
         }
     }
 
-    /// Requests a call of `tick` when the path's clock reaches `time`. Of several requests, the
-    /// earliest applies.
+    /// Requests a call of `tick` when the path's clock reaches `time`. If there are several
+    /// requests, the earliest applies.
     pub fn wake_at(&mut self, time: Time) {
         *self.wake = Some(self.wake.map_or(time, |earlier| earlier.min(time)));
     }
@@ -437,12 +442,12 @@ mod tests {
     use crate::testing::{Arena, ETHERNET, Frame, Space};
     use abi::RichPointer;
 
-    /// A test filter whose output per incoming block is as long as the first byte of the block
-    /// says: the incoming block, then holes.
-    struct Times;
+    /// A test filter. The first byte of an incoming block is the length of its output: the block
+    /// itself, followed by holes.
+    struct Repeater;
 
-    impl Stream for Times {
-        fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    impl Stream for Repeater {
+        fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
             match block.bytes().first().copied().unwrap_or(0) {
                 0 => cx.consume(&block),
                 times => {
@@ -455,21 +460,23 @@ mod tests {
         }
     }
 
-    /// Runs `Times`. Returns the number of output blocks in the incoming batch, the lengths of the
-    /// batches after it, and for each block whether it is a hole, and its cause.
-    fn run(times: &[u8]) -> (u32, Vec<usize>, Vec<(bool, u32)>) {
+    /// Runs [`Repeater`]. Returns the number of output blocks in the incoming batch, the lengths of
+    /// the batches after it, and for each output block, true for a hole, and the index of the
+    /// causing block.
+    fn run_repeater(times: &[u8]) -> (u32, Vec<usize>, Vec<(bool, u32)>) {
         let arena = Arena::new(64);
         let mut space = Space::new(&arena);
-        let frames: Vec<Frame> = times.iter().map(|times| Frame::of(ETHERNET, &[*times])).collect();
+        let frames: Vec<Frame> =
+            times.iter().map(|times| Frame::new(ETHERNET, &[*times])).collect();
         let mut batch = space.batch(&frames);
-        let Filter::Stream(mut filter) = Filter::stream(Times) else { panic!("a stream") };
+        let Filter::Stream(mut filter) = Filter::stream(Repeater) else { panic!("a stream") };
         let (mut counts, mut holds) = (Counts::new(0, 0), Holds::new(0, 0));
         let (mut output, mut wake) = (Output::default(), None);
         let mut cx =
             StreamContext::new(0, &mut counts, &mut holds, &mut space, &mut output, &mut wake);
         filter.process(&mut batch, &mut cx);
         let stayed = batch.live().count_ones();
-        let behind = output.take();
+        let behind = output.take_batches();
         let lengths = behind.iter().map(Batch::len).collect();
         let all = std::iter::once(&batch).chain(&behind);
         let left = all.flat_map(|batch| {
@@ -482,22 +489,22 @@ mod tests {
     #[test]
     fn output_reuses_the_lanes_of_the_batch() {
         let (block, hole) = (false, true);
-        assert_eq!(run(&[1, 1]), (2, vec![], vec![(block, 0), (block, 1)]));
-        assert_eq!(run(&[0, 0, 1]), (1, vec![], vec![(block, 2)]));
+        assert_eq!(run_repeater(&[1, 1]), (2, vec![], vec![(block, 0), (block, 1)]));
+        assert_eq!(run_repeater(&[0, 0, 1]), (1, vec![], vec![(block, 2)]));
         let fits = vec![(block, 0), (block, 2), (hole, 2), (block, 3)];
-        assert_eq!(run(&[1, 0, 2, 1]), (4, vec![], fits));
+        assert_eq!(run_repeater(&[1, 0, 2, 1]), (4, vec![], fits));
         let moved = vec![(block, 0), (hole, 0), (hole, 0), (block, 2), (block, 3)];
-        assert_eq!(run(&[3, 0, 1, 1]), (5, vec![], moved), "those ahead move up");
-        let (stayed, lengths, left) = run(&[62, 1, 0, 1]);
+        assert_eq!(run_repeater(&[3, 0, 1, 1]), (5, vec![], moved), "those ahead move up");
+        let (stayed, lengths, left) = run_repeater(&[62, 1, 0, 1]);
         assert_eq!((stayed, lengths, left.len()), (1, vec![63], 64), "all three ahead may stay");
         assert_eq!(
             [left[0], left[1], left[61], left[62]],
             [(block, 0), (hole, 0), (hole, 0), (block, 1)]
         );
-        let (stayed, lengths, left) = run(&[61, 1, 0, 1]);
+        let (stayed, lengths, left) = run_repeater(&[61, 1, 0, 1]);
         assert_eq!((stayed, lengths, left.len()), (63, vec![], 63));
         assert_eq!(left[60..], [(hole, 0), (block, 1), (block, 3)]);
-        let (stayed, lengths, left) = run(&[0, 0, 200, 1]);
+        let (stayed, lengths, left) = run_repeater(&[0, 0, 200, 1]);
         assert_eq!((stayed, lengths, left.len()), (3, vec![64, 64, 64, 6], 201));
         assert!(left[1..200].iter().all(|left| *left == (hole, 2)) && left[200] == (block, 3));
     }

@@ -12,7 +12,7 @@ pub(super) struct Compiled {
     /// The program; `None` if no frame can match.
     pub(super) program: Option<ClassicProgram>,
     /// Name of the compiler; `None` for the built-in one.
-    pub(super) by: Option<String>,
+    pub(super) compiler: Option<String>,
 }
 
 impl Compiled {
@@ -20,46 +20,46 @@ impl Compiled {
         arguments: &Arguments,
         names: &RecordedNames,
         link: u16,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, CompileErrors> {
         let (text, link) =
             (arguments.text("expression").unwrap_or_default(), LinkType::from_file(link.into()));
         let options = Options { resolver: names, ..Options::default() };
         let own = match classic::compile(text, link, &options) {
-            Ok(program) => return Ok(Self { program: Some(program), by: None }),
+            Ok(program) => return Ok(Self { program: Some(program), compiler: None }),
             Err(error) if error.kind == ErrorKind::RejectsAll => {
-                return Ok(Self { program: None, by: None });
+                return Ok(Self { program: None, compiler: None });
             }
             Err(error) => error,
         };
         let other = match (own.kind, arguments.compiler()) {
             (ErrorKind::Unsupported, Some(other)) => other,
-            _ => return Err(Refusal { own, other: None }),
+            _ => return Err(CompileErrors { own, other: None }),
         };
         match other.compile(text, link, options.snaplen) {
-            Ok(program) => Ok(Self { program: Some(program), by: Some(other.name()) }),
-            Err(why) => Err(Refusal { own, other: Some((other.name(), why)) }),
+            Ok(program) => Ok(Self { program: Some(program), compiler: Some(other.name()) }),
+            Err(why) => Err(CompileErrors { own, other: Some((other.name(), why)) }),
         }
     }
 }
 
 /// The errors of all compilers that rejected an expression.
-pub(super) struct Refusal {
+pub(super) struct CompileErrors {
     pub(super) own: classic::ExpressionError,
     /// Name and error of the compiler in the arguments; `None` without such a compiler.
     pub(super) other: Option<(String, String)>,
 }
 
-impl From<Refusal> for Mistake {
-    fn from(Refusal { own, other }: Refusal) -> Self {
+impl From<CompileErrors> for Mistake {
+    fn from(CompileErrors { own, other }: CompileErrors) -> Self {
         let what = match other {
             None => own.what,
             Some((name, why)) => format!("{}; {name}: {why}", own.what),
         };
-        Self { at: Some(own.span), hint: own.hint, ..Self::new("expression", what) }
+        Self { range: Some(own.span), hint: own.hint, ..Self::new("expression", what) }
     }
 }
 
 /// Compiles the expression for a link type.
 pub(super) fn compile(arguments: &Arguments, link: u16) -> Result<Compiled, Mistake> {
-    Ok(Compiled::new(arguments, &RecordedNames::of(arguments)?, link)?)
+    Ok(Compiled::new(arguments, &RecordedNames::from_arguments(arguments)?, link)?)
 }

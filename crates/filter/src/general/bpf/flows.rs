@@ -1,10 +1,10 @@
 //! The expression that selects which flows a source takes from the host: `rx IF take EXPRESSION`.
 //!
 //! Input: the source's arguments `expression` and `names`, equal to those of `bpf`. Output: checks
-//! of the request, and the kernel code that decides about a frame. The host keeps frames that the
-//! expression cannot decide. An expression that tests ports cannot decide fragments of a datagram,
-//! because only the first fragment has ports. The host therefore keeps all fragments, and can
-//! reassemble the datagram. [FEATURES G7; CONTRACT 2]
+//! of the request, and the kernel code that applies the expression to a frame. The host keeps
+//! frames on which the expression is undecided. An expression that tests ports is undecided on
+//! fragments of a datagram, because only the first fragment has ports. The host therefore keeps all
+//! fragments, and can reassemble the datagram. [FEATURES G7; CONTRACT 2]
 
 use super::compile::compile;
 use super::{names, validate};
@@ -15,43 +15,44 @@ use ebpf::emit::{Exit, Scope, Unfit};
 use wire::LinkType;
 
 /// Name of the parameter for the expression.
-const EXPRESSION: &str = "expression";
+const EXPRESSION_PARAMETER: &str = "expression";
 /// Expression that matches IP fragments, with at most one VLAN tag.
-const FRAGMENT: &str = "ip[6:2] & 0x3fff != 0 or ip6[6] = 44 or \
+const FRAGMENT_EXPRESSION: &str = "ip[6:2] & 0x3fff != 0 or ip6[6] = 44 or \
                         (vlan and (ip[6:2] & 0x3fff != 0 or ip6[6] = 44))";
 /// Mask of the fragment offset in an IPv4 header.
-const OFFSET_BITS: u32 = 0x1fff;
+const FRAGMENT_OFFSET_MASK: u32 = 0x1fff;
 
-/// Returns true if a source takes only selected flows from the host, not all frames.
+/// Returns true if the arguments of a source contain an expression, so that the source takes only
+/// the selected flows from the host.
 #[must_use]
-pub fn selects(arguments: &Arguments) -> bool {
-    arguments.text(EXPRESSION).is_some()
+pub fn selects_flows(arguments: &Arguments) -> bool {
+    arguments.text(EXPRESSION_PARAMETER).is_some()
 }
 
 /// Resolves the names in the expression, for
 /// [`Analysis::fix_parameter`](crate::Analysis::fix_parameter).
 #[must_use]
 pub fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
-    names::record_names(arguments).filter(|_| selects(arguments))
+    names::record_names(arguments).filter(|_| selects_flows(arguments))
 }
 
 /// Returns the error in the expression; `None` if it compiles for some link type, or if there is no
 /// expression.
 #[must_use]
 pub fn expression_error(arguments: &Arguments) -> Option<Mistake> {
-    selects(arguments).then(|| validate::known_programs(arguments).err()).flatten()
+    selects_flows(arguments).then(|| validate::known_programs(arguments).err()).flatten()
 }
 
 /// Returns a warning if no frame, or no frame of one of the link types, can match the expression.
 #[must_use]
 pub fn match_warning(arguments: &Arguments) -> Option<Mistake> {
-    selects(arguments).then(|| validate::match_warning(arguments)).flatten()
+    selects_flows(arguments).then(|| validate::match_warning(arguments)).flatten()
 }
 
-/// Describes the compiled expression, and the frames that it cannot decide.
+/// Describes the compiled expression, and the frames on which it is undecided.
 #[must_use]
 pub fn remark(arguments: &Arguments) -> Option<String> {
-    let compiled = selects(arguments).then(|| validate::remark(arguments)).flatten()?;
+    let compiled = selects_flows(arguments).then(|| validate::remark(arguments)).flatten()?;
     let program = compile(arguments, LinkType::ETHERNET.0).ok().and_then(|made| made.program);
     let rest = match program.is_some_and(|program| tests_ports(&program)) {
         true => "; it looks at ports: fragments of datagrams stay with the host",
@@ -62,15 +63,15 @@ pub fn remark(arguments: &Arguments) -> Option<String> {
 
 /// Returns true if the expression matches an Ethernet frame.
 #[must_use]
-pub fn matches(arguments: &Arguments, frame: &[u8]) -> bool {
+pub fn matches_frame(arguments: &Arguments, frame: &[u8]) -> bool {
     let compiled = compile(arguments, LinkType::ETHERNET.0).ok().and_then(|made| made.program);
     let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
     compiled.is_some_and(|program| program.run(frame, length, &Metadata::EMPTY) != 0)
 }
 
 /// Emits the decision about an unmodified frame. The program continues if the source takes the
-/// frame, leaves by `fragment` if the expression cannot decide, and leaves by `miss` otherwise.
-pub fn gate<'s>(
+/// frame, exits to `fragment` if the expression is undecided, and exits to `miss` otherwise.
+pub fn emit_gate<'s>(
     arguments: &Arguments,
     s: &mut Scope<'s, '_>,
     fragment: Exit<'s>,
@@ -82,7 +83,7 @@ pub fn gate<'s>(
     let program = compiled.program.ok_or_else(none)?;
     if tests_ports(&program) {
         let fragments = classic::compile(
-            FRAGMENT,
+            FRAGMENT_EXPRESSION,
             classic::LinkType::from_file(LinkType::ETHERNET.0.into()),
             &Options::default(),
         );
@@ -96,10 +97,11 @@ pub fn gate<'s>(
     s.only_classic(&program, miss)
 }
 
-/// Returns true if the program tests the fragment offset, as every test of a port does.
+/// Returns true if the program tests the fragment offset, as it does before every test of a port.
 fn tests_ports(program: &ClassicProgram) -> bool {
-    let tests =
-        |one: &Instruction| one.code == code::JMP | code::JSET | code::K && one.k == OFFSET_BITS;
+    let tests = |one: &Instruction| {
+        one.code == code::JMP | code::JSET | code::K && one.k == FRAGMENT_OFFSET_MASK
+    };
     program.instructions().iter().any(tests)
 }
 
@@ -110,13 +112,13 @@ mod tests {
     use testkit::Frame;
 
     const PARAMETERS: &[Parameter] = &[
-        Parameter::optional(EXPRESSION, Type::Text, ""),
+        Parameter::optional(EXPRESSION_PARAMETER, Type::Text, ""),
         Parameter::optional("names", Type::Text, ""),
     ];
 
-    fn given(expression: &str) -> Arguments {
+    fn arguments_for(expression: &str) -> Arguments {
         let mut arguments = Arguments::defaults(PARAMETERS);
-        arguments.set(EXPRESSION, Value::Text(expression.to_owned()));
+        arguments.set(EXPRESSION_PARAMETER, Value::Text(expression.to_owned()));
         arguments
     }
 
@@ -130,7 +132,8 @@ mod tests {
             ("udp", false),
             ("icmp", false),
         ] {
-            let program = compile(&given(expression), LinkType::ETHERNET.0).unwrap().program;
+            let program =
+                compile(&arguments_for(expression), LinkType::ETHERNET.0).unwrap().program;
             assert_eq!(tests_ports(&program.unwrap()), leaves, "{expression}");
         }
     }
@@ -138,18 +141,18 @@ mod tests {
     #[test]
     fn expression_matches_whole_frames() {
         let frame = |port| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(4000, port, b"x");
-        let given = given("udp port 53");
-        assert!(matches(&given, &frame(53)) && !matches(&given, &frame(54)));
-        assert!(selects(&given) && !selects(&Arguments::defaults(PARAMETERS)));
-        assert_eq!(expression_error(&given).map(|mistake| mistake.what), None);
+        let given = arguments_for("udp port 53");
+        assert!(matches_frame(&given, &frame(53)) && !matches_frame(&given, &frame(54)));
+        assert!(selects_flows(&given) && !selects_flows(&Arguments::defaults(PARAMETERS)));
+        assert_eq!(expression_error(&given).map(|mistake| mistake.message), None);
     }
 
     #[test]
-    fn faulty_expression_is_a_mistake_with_its_place() {
-        let mistake = expression_error(&given("udp prt 53")).expect("a mistake");
-        assert_eq!(mistake.parameter, Some(EXPRESSION), "{mistake}");
+    fn expression_error_has_a_position() {
+        let mistake = expression_error(&arguments_for("udp prt 53")).expect("a mistake");
+        assert_eq!(mistake.parameter, Some(EXPRESSION_PARAMETER), "{mistake}");
         assert_eq!(
-            expression_error(&Arguments::defaults(PARAMETERS)).map(|mistake| mistake.what),
+            expression_error(&Arguments::defaults(PARAMETERS)).map(|mistake| mistake.message),
             None
         );
     }

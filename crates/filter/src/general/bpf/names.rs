@@ -1,10 +1,11 @@
 //! Names in an expression, which are resolved once and recorded in the request.
 //!
-//! The form is `names="host:gw=10.0.0.1,fe80::1 port:web=8080/tcp"`: one word per name, in the
-//! order of the expression. If the parameter `names` is present, names that it lacks are not
-//! resolved. Names with the same meaning in the built-in tables are not recorded.
+//! The parameter has the form `names="host:gw=10.0.0.1,fe80::1 port:web=8080/tcp"`, with one word
+//! per name, in the order of the expression. If the parameter is present, names that it does not
+//! contain are not resolved. A name that has the same meaning in the built-in tables is not
+//! recorded.
 
-use crate::contract::names::{NameAnswer, NameQuery, Names};
+use crate::contract::names::{NameAnswer, NameQuery, NameResolver};
 use crate::{Arguments, Mistake};
 use ebpf::classic::{NoResolver, Resolver, Transports, name_queries};
 use std::fmt;
@@ -12,14 +13,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Name of the parameter that records resolved names.
-pub(super) const NAMES: &str = "names";
+pub(super) const NAMES_PARAMETER: &str = "names";
 
-/// A resolver that answers from the recorded names if the request has any, and otherwise asks the
+/// A name resolver that uses the recorded names if the request has any, and otherwise asks the
 /// machine's resolver.
 #[derive(Debug, Default)]
 pub(super) struct RecordedNames {
     written: Option<Vec<RecordedName>>,
-    machine: Option<Arc<dyn Names>>,
+    machine: Option<Arc<dyn NameResolver>>,
 }
 
 /// A name and its meaning.
@@ -32,14 +33,16 @@ struct RecordedName {
 
 impl RecordedNames {
     /// Reads the names recorded in the arguments.
-    pub(super) fn of(arguments: &Arguments) -> Result<Self, Mistake> {
-        let machine = arguments.names().cloned();
-        let Some(text) = arguments.text(NAMES) else { return Ok(Self { written: None, machine }) };
+    pub(super) fn from_arguments(arguments: &Arguments) -> Result<Self, Mistake> {
+        let machine = arguments.name_resolver().cloned();
+        let Some(text) = arguments.text(NAMES_PARAMETER) else {
+            return Ok(Self { written: None, machine });
+        };
         let words = text.split_ascii_whitespace();
         let written: Result<Vec<RecordedName>, Mistake> = words
             .map(|word| {
                 RecordedName::parse(word).ok_or_else(|| {
-                    Mistake::new(NAMES, format!("`{word}` is no name with its meaning"))
+                    Mistake::new(NAMES_PARAMETER, format!("`{word}` is no name with its meaning"))
                         .hint("write `host:NAME=ADDRESS,…` or `port:NAME=NUMBER/tcp`")
                 })
             })
@@ -53,7 +56,7 @@ impl RecordedNames {
             return Ok(known.answer.clone());
         }
         match &self.machine {
-            Some(machine) => machine.answer(question, name),
+            Some(machine) => machine.resolve(question, name),
             None => Err("names of hosts are not looked up here, write the address".to_owned()),
         }
     }
@@ -96,11 +99,12 @@ impl Resolver for RecordedNames {
     }
 }
 
-/// Resolves the names of an expression and returns them in the form of the parameter `names`.
-/// Returns `None` if the expression has no names, if they are recorded already, or if one of them
+/// Resolves the names in an expression and returns them in the form of the parameter `names`.
+/// Returns `None` if the expression has no names, if its names are recorded already, or if a name
 /// is unknown.
 pub(super) fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
-    let machine = arguments.names().filter(|_| arguments.text(NAMES).is_none())?;
+    let machine =
+        arguments.name_resolver().filter(|_| arguments.text(NAMES_PARAMETER).is_none())?;
     let mut known = Vec::new();
     for (question, name) in name_queries(arguments.text("expression").unwrap_or_default()).ok()? {
         let own = match question {
@@ -110,7 +114,7 @@ pub(super) fn record_names(arguments: &Arguments) -> Option<(&'static str, Strin
             NameQuery::Protocol => NoResolver.resolve_protocol(&name).map(NameAnswer::Protocol),
             NameQuery::Host | NameQuery::Network | NameQuery::Ethernet => None,
         };
-        match (machine.answer(question, &name), own) {
+        match (machine.resolve(question, &name), own) {
             (Ok(answer), own) if own.as_ref() == Some(&answer) => {}
             (Ok(answer), _) => known.push(RecordedName { question, name, answer }),
             (Err(_), Some(_)) => {}
@@ -118,12 +122,12 @@ pub(super) fn record_names(arguments: &Arguments) -> Option<(&'static str, Strin
         }
     }
     let words: Vec<String> = known.iter().map(ToString::to_string).collect();
-    (!words.is_empty()).then(|| (NAMES, words.join(" ")))
+    (!words.is_empty()).then(|| (NAMES_PARAMETER, words.join(" ")))
 }
 
 impl fmt::Display for RecordedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}=", word(self.question), self.name)?;
+        write!(f, "{}:{}=", query_keyword(self.question), self.name)?;
         match &self.answer {
             NameAnswer::Addresses(addresses) => {
                 for (index, address) in addresses.iter().enumerate() {
@@ -152,7 +156,7 @@ impl RecordedName {
     /// Parses a recorded name in the format that `Display` prints; `None` if it is malformed.
     fn parse(word: &str) -> Option<Self> {
         let (kind, rest) = word.split_once(':')?;
-        let question = QUESTIONS.into_iter().find(|question| self::word(*question) == kind)?;
+        let question = ALL_QUERIES.into_iter().find(|question| query_keyword(*question) == kind)?;
         let (name, answer) = rest.split_once('=')?;
         let answer = match question {
             NameQuery::Host => {
@@ -160,7 +164,7 @@ impl RecordedName {
                 NameAnswer::Addresses(addresses.ok()?)
             }
             NameQuery::Network => NameAnswer::Network(answer.parse().ok()?),
-            NameQuery::Ethernet => NameAnswer::Ethernet(ethernet(answer)?),
+            NameQuery::Ethernet => NameAnswer::Ethernet(parse_ethernet(answer)?),
             NameQuery::Port => {
                 let (port, by) = match answer.split_once('/') {
                     None => (answer, Transports::Both),
@@ -176,7 +180,7 @@ impl RecordedName {
     }
 }
 
-const QUESTIONS: [NameQuery; 5] = [
+const ALL_QUERIES: [NameQuery; 5] = [
     NameQuery::Host,
     NameQuery::Network,
     NameQuery::Ethernet,
@@ -184,8 +188,8 @@ const QUESTIONS: [NameQuery; 5] = [
     NameQuery::Protocol,
 ];
 
-/// Returns the keyword that denotes a query in the parameter `names`.
-const fn word(question: NameQuery) -> &'static str {
+/// Returns the keyword for a query in the parameter `names`.
+const fn query_keyword(question: NameQuery) -> &'static str {
     match question {
         NameQuery::Host => "host",
         NameQuery::Network => "net",
@@ -195,7 +199,7 @@ const fn word(question: NameQuery) -> &'static str {
     }
 }
 
-fn ethernet(text: &str) -> Option<[u8; 6]> {
+fn parse_ethernet(text: &str) -> Option<[u8; 6]> {
     let bytes: Result<Vec<u8>, _> =
         text.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
     bytes.ok()?.try_into().ok()
@@ -203,18 +207,18 @@ fn ethernet(text: &str) -> Option<[u8; 6]> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BPF, make};
+    use super::super::{BPF, make_filter};
     use super::*;
-    use crate::testing::arguments;
+    use crate::testing::parse_arguments;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A resolver that knows two hosts, a network, a link address and two services, and counts
-    /// queries.
+    /// A resolver that knows two hosts, a network, a link-layer address and two services, and
+    /// counts queries.
     #[derive(Debug, Default)]
     struct FakeResolver(AtomicUsize);
 
-    impl Names for FakeResolver {
-        fn answer(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
+    impl NameResolver for FakeResolver {
+        fn resolve(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
             self.0.fetch_add(1, Ordering::Relaxed);
             let address = |text: &str| text.parse::<IpAddr>().map_err(|error| error.to_string());
             match (question, name) {
@@ -233,8 +237,8 @@ mod tests {
 
     fn with_resolver(text: &str) -> (Arguments, Arc<FakeResolver>) {
         let machine = Arc::new(FakeResolver::default());
-        let names: Arc<dyn Names> = machine.clone();
-        (arguments(&BPF, &[text]).unwrap().with_names(Some(names)), machine)
+        let names: Arc<dyn NameResolver> = machine.clone();
+        (parse_arguments(&BPF, &[text]).unwrap().with_name_resolver(Some(names)), machine)
     }
 
     #[test]
@@ -243,7 +247,7 @@ mod tests {
             "gateway gw or net lab or port web or port ssh or ip proto own or host 10.0.0.9",
         );
         let (parameter, text) = record_names(&given).unwrap();
-        assert_eq!(parameter, NAMES);
+        assert_eq!(parameter, NAMES_PARAMETER);
         assert_eq!(
             text,
             "ether:gw=02:00:00:00:00:1f host:gw=10.0.0.1,fe80::1 net:lab=10 port:web=8080/tcp \
@@ -251,28 +255,28 @@ mod tests {
         );
         let before = machine.0.load(Ordering::Relaxed);
         let mut again = given;
-        again.set(NAMES, crate::Value::Text(text));
-        assert!(make(&again).is_ok());
+        again.set(NAMES_PARAMETER, crate::Value::Text(text));
+        assert!(make_filter(&again).is_ok());
         assert_eq!(record_names(&again), None);
         assert_eq!(machine.0.load(Ordering::Relaxed), before, "nothing is asked again");
         // The same without a resolver.
-        assert!(make(&again.with_names(None)).is_ok());
+        assert!(make_filter(&again.with_name_resolver(None)).is_ok());
     }
 
     #[test]
     fn unknown_names_are_mistakes_with_the_reason() {
         let (given, _) = with_resolver("tcp and host nowhere");
         assert_eq!(record_names(&given), None);
-        let mistake = make(&given).map(drop).unwrap_err();
-        assert_eq!(mistake.what, "unknown host `nowhere`: nobody here knows it");
-        assert_eq!(mistake.at, Some(13..20));
+        let mistake = make_filter(&given).map(drop).unwrap_err();
+        assert_eq!(mistake.message, "unknown host `nowhere`: nobody here knows it");
+        assert_eq!(mistake.range, Some(13..20));
         let (mut given, _) = with_resolver("host gw");
-        given.set(NAMES, crate::Value::Text("port:gw=1".to_owned()));
-        let mistake = make(&given).map(drop).unwrap_err();
-        assert!(mistake.what.starts_with("unknown host `gw`"), "{mistake}");
-        given.set(NAMES, crate::Value::Text("host:gw=10.0.0.300".to_owned()));
-        let mistake = make(&given).map(drop).unwrap_err();
-        assert_eq!(mistake.parameter, Some(NAMES), "{mistake}");
+        given.set(NAMES_PARAMETER, crate::Value::Text("port:gw=1".to_owned()));
+        let mistake = make_filter(&given).map(drop).unwrap_err();
+        assert!(mistake.message.starts_with("unknown host `gw`"), "{mistake}");
+        given.set(NAMES_PARAMETER, crate::Value::Text("host:gw=10.0.0.300".to_owned()));
+        let mistake = make_filter(&given).map(drop).unwrap_err();
+        assert_eq!(mistake.parameter, Some(NAMES_PARAMETER), "{mistake}");
     }
 
     #[test]

@@ -12,14 +12,14 @@ use wire::LinkType;
 pub use ebpf::classic::kernel::Direction;
 use ebpf::classic::kernel::SocketFilterError;
 
-/// Returns the expression's program for a link type. Returns `None` if no frame can match, or if
-/// the expression does not compile for the link type.
+/// Returns the program of the expression for a link type. Returns `None` if no frame of this link
+/// type can match, or if the expression does not compile for it.
 #[must_use]
 pub fn program(arguments: &Arguments, link: u16) -> Option<ClassicProgram> {
     compile(arguments, link).ok()?.program
 }
 
-/// Returns the socket filter for frames of this direction; the `bpf` filter still runs after it. If
+/// Returns the socket filter for frames of this direction. The filter `bpf` still runs after it. If
 /// the expression cannot run in the kernel, the socket filter tests only the direction, and the
 /// reason is returned too.
 #[must_use]
@@ -36,19 +36,19 @@ pub fn socket_filter(
     (bare.unwrap_or_else(|_| unreachable!("a direction alone is never refused")), refusal)
 }
 
-/// Note on frames that bypass the socket filter even though the expression fits into one.
-const NOT_RAW: &str = "of devices without an Ethernet header everything enters, because there is \
-                       no room for their program";
+/// Note on frames that bypass the socket filter although the kernel can run the expression.
+const BYPASS_NOTE: &str = "of devices without an Ethernet header everything enters, because there \
+                           is no room for their program";
 
 /// Returns a note on frames that bypass the socket filter, or the reason why the expression cannot
 /// run in the kernel.
-pub(super) fn check(arguments: &Arguments) -> Result<Option<&'static str>, String> {
+pub(super) fn check_pushdown(arguments: &Arguments) -> Result<Option<&'static str>, String> {
     // The program for both directions is the longest.
     let asked = filter_with_note(Direction::Both, arguments);
     asked.map(|(_, except)| except).map_err(|refusal| refusal.to_string())
 }
 
-/// Returns the socket filter, and a note on frames that bypass it, if any do.
+/// Returns the socket filter and, if some frames bypass it, a note on these frames.
 fn filter_with_note(
     direction: Direction,
     asked: &Arguments,
@@ -62,7 +62,7 @@ fn filter_with_note(
         Ok(filter) => Ok((filter, None)),
         Err(SocketFilterError::TooLong { .. }) => {
             let filter = kernel::socket_filter(direction, ethernet.as_ref(), None)?;
-            Ok((filter, Some(NOT_RAW)))
+            Ok((filter, Some(BYPASS_NOTE)))
         }
         Err(refusal) => Err(refusal),
     }
@@ -82,79 +82,85 @@ pub fn link_type(hardware_type: u16) -> Option<LinkType> {
 mod tests {
     use super::super::BPF;
     use super::*;
-    use crate::testing::{Frame, arguments};
+    use crate::testing::{Frame, parse_arguments};
     use ebpf::classic::{Metadata, VlanTag};
 
-    const ETHERNET: Metadata = Metadata { hardware_type: 1, ..Metadata::EMPTY };
+    const ETHERNET_METADATA: Metadata = Metadata { hardware_type: 1, ..Metadata::EMPTY };
 
-    fn arguments_of(expression: &str) -> Arguments {
-        arguments(&BPF, &[expression]).unwrap()
+    fn arguments_for(expression: &str) -> Arguments {
+        parse_arguments(&BPF, &[expression]).unwrap()
     }
 
-    fn passes(filter: &ClassicProgram, frame: &[u8], metadata: &Metadata) -> bool {
+    fn accepts_frame(filter: &ClassicProgram, frame: &[u8], metadata: &Metadata) -> bool {
         filter.run(frame, frame.len() as u32, metadata) > 0
     }
 
     #[test]
     fn socket_filter_agrees_with_bpf_on_each_device_type() {
         let (filter, refusal) =
-            socket_filter(Direction::Received, Some(&arguments_of("udp port 53")));
+            socket_filter(Direction::Received, Some(&arguments_for("udp port 53")));
         assert_eq!(refusal, None);
         let raw = Metadata { hardware_type: 65534, ..Metadata::EMPTY };
         for (port, wanted) in [(53, true), (54, false)] {
             let frame = Frame::udp(9, port, b"").bytes;
-            assert_eq!(passes(&filter, &frame, &ETHERNET), wanted);
-            assert_eq!(passes(&filter, &frame[14..], &raw), wanted);
-            let sent = Metadata { packet_type: 4, ..ETHERNET };
-            assert!(!passes(&filter, &frame, &sent), "another direction");
+            assert_eq!(accepts_frame(&filter, &frame, &ETHERNET_METADATA), wanted);
+            assert_eq!(accepts_frame(&filter, &frame[14..], &raw), wanted);
+            let sent = Metadata { packet_type: 4, ..ETHERNET_METADATA };
+            assert!(!accepts_frame(&filter, &frame, &sent), "another direction");
             let strange = Metadata { hardware_type: 801, ..Metadata::EMPTY };
-            assert!(passes(&filter, &frame, &strange), "`bpf` decides");
+            assert!(accepts_frame(&filter, &frame, &strange), "`bpf` decides");
         }
     }
 
     #[test]
     fn tag_in_the_skb_counts_as_inline() {
         let (filter, _) =
-            socket_filter(Direction::Both, Some(&arguments_of("vlan 7 and udp port 53")));
+            socket_filter(Direction::Both, Some(&arguments_for("vlan 7 and udp port 53")));
         let frame = Frame::udp(9, 53, b"").bytes;
         for (tci, wanted) in [(7, true), (8, false)] {
             let vlan = Some(VlanTag { tci, tpid: 0x8100 });
-            assert_eq!(passes(&filter, &frame, &Metadata { vlan, ..ETHERNET }), wanted);
+            assert_eq!(
+                accepts_frame(&filter, &frame, &Metadata { vlan, ..ETHERNET_METADATA }),
+                wanted
+            );
         }
-        assert!(!passes(&filter, &frame, &ETHERNET));
+        assert!(!accepts_frame(&filter, &frame, &ETHERNET_METADATA));
     }
 
     #[test]
     fn expression_without_program_rejects_the_device_type() {
         let (filter, refusal) =
-            socket_filter(Direction::Both, Some(&arguments_of("ether host 1:2:3:4:5:6")));
+            socket_filter(Direction::Both, Some(&arguments_for("ether host 1:2:3:4:5:6")));
         let raw = Metadata { hardware_type: 65534, ..Metadata::EMPTY };
-        assert!(refusal.is_none() && !passes(&filter, &[0x45; 60], &raw));
+        assert!(refusal.is_none() && !accepts_frame(&filter, &[0x45; 60], &raw));
     }
 
     #[test]
     fn unsuitable_expression_leaves_the_direction() {
-        let walk = arguments_of("ip protochain 51");
+        let walk = arguments_for("ip protochain 51");
         let (filter, refusal) = socket_filter(Direction::Sent, Some(&walk));
         assert_eq!(refusal, Some(SocketFilterError::BackwardJump));
         assert_eq!(filter, socket_filter(Direction::Sent, None).0);
-        assert!(!passes(&filter, &[], &ETHERNET));
-        assert_eq!(check(&walk), Err(SocketFilterError::BackwardJump.to_string()));
-        assert_eq!(check(&arguments_of("tcp port 80")), Ok(None));
+        assert!(!accepts_frame(&filter, &[], &ETHERNET_METADATA));
+        assert_eq!(check_pushdown(&walk), Err(SocketFilterError::BackwardJump.to_string()));
+        assert_eq!(check_pushdown(&arguments_for("tcp port 80")), Ok(None));
     }
 
     #[test]
     fn overlong_filter_is_limited_to_ethernet() {
         let hosts: Vec<String> = (0..200).map(|n| format!("host 10.0.0.{n}")).collect();
-        let hosts = arguments_of(&hosts.join(" or "));
-        assert_eq!(check(&hosts), Ok(Some(NOT_RAW)));
+        let hosts = arguments_for(&hosts.join(" or "));
+        assert_eq!(check_pushdown(&hosts), Ok(Some(BYPASS_NOTE)));
         let (filter, refusal) = socket_filter(Direction::Both, Some(&hosts));
         assert_eq!(refusal, None);
         let raw = Metadata { hardware_type: 65534, ..Metadata::EMPTY };
-        assert!(passes(&filter, &[0x45; 60], &raw) && !passes(&filter, &[0x45; 60], &ETHERNET));
+        assert!(
+            accepts_frame(&filter, &[0x45; 60], &raw)
+                && !accepts_frame(&filter, &[0x45; 60], &ETHERNET_METADATA)
+        );
         // With its copy for tagged frames the program is twice too long.
         let values: Vec<String> = (0..2100).map(|n| format!("ether[20:4] = {n}")).collect();
-        let refused = check(&arguments_of(&values.join(" or "))).unwrap_err();
+        let refused = check_pushdown(&arguments_for(&values.join(" or "))).unwrap_err();
         assert!(refused.ends_with("instructions, the kernel takes 4096"), "{refused}");
     }
 

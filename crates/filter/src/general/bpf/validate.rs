@@ -1,38 +1,41 @@
-//! Checks of an expression before the first frame: for errors, and whether any frame can match.
-//! Also finds the compiler that accepts it.
+//! Checks of an expression before the first frame arrives: detects errors and expressions that no
+//! frame can match, and finds the compiler that accepts the expression.
 //!
 //! Input: the arguments, with the link types of the source if known. An expression that compiles
 //! for none of the link types is an error. If the link types are unknown, the expression is
 //! compiled for Ethernet, then for every named link type.
 
-use super::compile::{Compiled, Programs, Refusal};
+use super::compile::{CompileErrors, Compiled, Programs};
 use super::names::RecordedNames;
 use crate::{Arguments, Mistake};
 use ebpf::classic::LinkType;
 
 /// The expression compiled for each possible link type.
 struct CompiledPerLink {
-    for_links: Vec<(u16, Result<Compiled, Refusal>)>,
+    for_links: Vec<(u16, Result<Compiled, CompileErrors>)>,
     /// True if the source's link types are known.
-    known: bool,
+    has_known_links: bool,
 }
 
 impl CompiledPerLink {
-    fn of(arguments: &Arguments) -> Result<Self, Mistake> {
-        let names = RecordedNames::of(arguments)?;
+    fn from_arguments(arguments: &Arguments) -> Result<Self, Mistake> {
+        let names = RecordedNames::from_arguments(arguments)?;
         let compiled = |link: u16| (link, Compiled::new(arguments, &names, link));
         if let Some(links) = arguments.link_types() {
             let for_links = links.iter().map(|link| compiled(link.0)).collect();
-            return Ok(Self { for_links, known: true });
+            return Ok(Self { for_links, has_known_links: true });
         }
         let ethernet = compiled(wire::LinkType::ETHERNET.0);
         if ethernet.1.is_ok() {
-            return Ok(Self { for_links: vec![ethernet], known: false });
+            return Ok(Self { for_links: vec![ethernet], has_known_links: false });
         }
         let others = LinkType::all().filter_map(|link| u16::try_from(link.0).ok());
         let mut others = others.filter(|link| *link != ethernet.0).map(compiled);
         let found = others.find(|(_, made)| made.as_ref().is_ok_and(|own| own.program.is_some()));
-        Ok(Self { for_links: std::iter::once(ethernet).chain(found).collect(), known: false })
+        Ok(Self {
+            for_links: std::iter::once(ethernet).chain(found).collect(),
+            has_known_links: false,
+        })
     }
 
     /// Returns true if a frame of one of the link types can match.
@@ -42,10 +45,10 @@ impl CompiledPerLink {
     }
 }
 
-/// Returns the programs of the link types for which the expression compiles. If it compiles for
-/// none, returns its error.
+/// Returns the programs of the link types for which the expression compiles. Fails with the error
+/// of the expression if it compiles for none of them.
 pub(super) fn known_programs(arguments: &Arguments) -> Result<Programs, Mistake> {
-    let judged = CompiledPerLink::of(arguments)?;
+    let judged = CompiledPerLink::from_arguments(arguments)?;
     let mut programs = Vec::new();
     let mut refusals = Vec::new();
     for (link, made) in judged.for_links {
@@ -63,26 +66,26 @@ pub(super) fn known_programs(arguments: &Arguments) -> Result<Programs, Mistake>
 /// Returns a warning if no frame, or no frame of one of the known link types, can match the
 /// expression.
 pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
-    let judged = CompiledPerLink::of(arguments).ok()?;
+    let judged = CompiledPerLink::from_arguments(arguments).ok()?;
     let whole = 0..arguments.text("expression").unwrap_or_default().len();
-    let warning = |what: String| Mistake { at: Some(whole), ..Mistake::new("expression", what) };
+    let warning = |what: String| Mistake { range: Some(whole), ..Mistake::new("expression", what) };
     if !judged.matches() {
         let links: Vec<String> =
             judged.for_links.iter().map(|(link, _)| file_link(*link).to_string()).collect();
-        let hint = match judged.known {
+        let hint = match judged.has_known_links {
             true => "it contradicts itself, or asks for what cannot be in such frames",
             false => "it contradicts itself, unless frames of another link type come",
         };
         return Some(warning(format!("no frame of {} can match", links.join(" or "))).hint(hint));
     }
-    if !judged.known {
+    if !judged.has_known_links {
         return None;
     }
     let mut without = judged.for_links.into_iter().filter_map(|(link, made)| match made {
         Ok(compiled) if compiled.program.is_some() => None,
         Ok(_) => Some(format!("no frame of {} can match", file_link(link))),
         Err(refusal) => {
-            let Mistake { what, .. } = refusal.into();
+            let Mistake { message: what, .. } = refusal.into();
             Some(format!("no frame of {} is let through: {what}", file_link(link)))
         }
     });
@@ -94,15 +97,15 @@ fn file_link(link: u16) -> LinkType {
     LinkType::from_file(link.into())
 }
 
-/// Returns a remark for `explain`: the compiler and program length per link type, and the compiler
-/// for other link types.
+/// Returns a remark for `explain`: the compiler and the program length for each link type, and the
+/// compiler for all other link types.
 pub(super) fn remark(arguments: &Arguments) -> Option<String> {
-    let judged = CompiledPerLink::of(arguments).ok()?;
+    let judged = CompiledPerLink::from_arguments(arguments).ok()?;
     let mut parts = Vec::new();
     for (link, made) in &judged.for_links {
         let Ok(compiled) = made else { continue };
         let link = file_link(*link);
-        parts.push(match (&compiled.program, &compiled.by) {
+        parts.push(match (&compiled.program, &compiled.compiler) {
             (None, _) => format!("no frame of {link} can match"),
             (Some(program), by) => {
                 let by = by.as_deref().unwrap_or("the built-in compiler");
@@ -111,7 +114,7 @@ pub(super) fn remark(arguments: &Arguments) -> Option<String> {
             }
         });
     }
-    if !judged.known {
+    if !judged.has_known_links {
         let other = arguments.compiler().map(|other| format!(", or by {}", other.name()));
         parts.push(format!("others at their first frame{}", other.unwrap_or_default()));
     }

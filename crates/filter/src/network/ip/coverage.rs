@@ -1,5 +1,5 @@
-//! Bitmap of the parts of a datagram that have been received, with one bit per 8 bytes, since
-//! fragments begin at multiples of 8. Plain data, part of a datagram's state.
+//! Bitmap of the received parts of a datagram, with one bit per 8 bytes, since fragments begin at
+//! multiples of 8 bytes. Plain data, and part of the datagram's state.
 
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -20,14 +20,14 @@ impl Coverage {
 
     /// Marks these units as received.
     pub(super) fn add(&mut self, units: Range<u32>) {
-        for (word, mask) in self.0.iter_mut().zip(masks(units)) {
+        for (word, mask) in self.0.iter_mut().zip(word_masks(units)) {
             *word |= mask;
         }
     }
 
     /// Returns true if any of these units has been received.
     pub(super) fn has_any(&self, units: Range<u32>) -> bool {
-        self.0.iter().zip(masks(units)).any(|(word, mask)| word & mask != 0)
+        self.0.iter().zip(word_masks(units)).any(|(word, mask)| word & mask != 0)
     }
 
     /// Returns true if any unit from index `from` on has been received.
@@ -37,12 +37,12 @@ impl Coverage {
 
     /// Returns true if all units before index `before` have been received.
     pub(super) fn has_all_before(&self, before: u32) -> bool {
-        self.0.iter().zip(masks(0..before)).all(|(word, mask)| word & mask == mask)
+        self.0.iter().zip(word_masks(0..before)).all(|(word, mask)| word & mask == mask)
     }
 }
 
-/// Yields the bits that a range covers in each word of the bitmap.
-fn masks(units: Range<u32>) -> impl Iterator<Item = u64> {
+/// Yields, for each word of the bitmap, the mask of the bits in the range.
+fn word_masks(units: Range<u32>) -> impl Iterator<Item = u64> {
     (0..).step_by(64).map(move |first: u32| {
         let below = |end: u32| match end.saturating_sub(first) {
             bits @ 0..64 => (1u64 << bits) - 1,

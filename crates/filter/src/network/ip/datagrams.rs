@@ -1,23 +1,25 @@
 //! Reassembly of IP datagrams. The state is plain data and can move (CONTRACT 15).
 //!
-//! Input: fragments. Output: whole datagrams as new frames. The number of datagrams, the fragments
-//! per datagram and the time are bounded; IP itself bounds the bytes. Intervals between fragments
-//! are computed from block timestamps, so they do not depend on batching. The path's clock is used
-//! only to expire datagrams for which no more fragments arrive.
+//! Input: fragments. Output: complete datagrams as new frames. The number of datagrams, the number
+//! of fragments per datagram and the time are limited; IP limits the size. Intervals are computed
+//! from block timestamps, so they do not depend on batching. The path's clock is used only to
+//! expire datagrams for which no more fragments arrive.
 //!
 //! A datagram that cannot be completed (overlaps, contradictions, too many fragments) is remembered
-//! until it expires, so that its remaining fragments do not begin it again.
+//! until it expires, so that its remaining fragments do not begin a new datagram.
 
 use super::coverage::Coverage;
 use super::fragment::IpFragment;
 use super::overlap::{FragmentPolicy, OwnedRange};
-use super::{DATAGRAMS, DUPLICATE, EVICTED, MISSING, OVERLAP, OVERLAPS, TOO_BIG, TOO_MANY};
+use super::{
+    DUPLICATE, EVICTED_DATAGRAMS, FRAGMENTS_MISSING, JOINED_DATAGRAMS, OVERLAP,
+    OVERLAPPING_DATAGRAMS, TOO_BIG, TOO_MANY_FRAGMENTS,
+};
 use crate::prelude::*;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of fragments of a datagram. The longest possible datagram has this many fragments
-/// of 64 bytes.
+/// Maximum number of fragments of a datagram: those of 64 bytes in the longest datagram.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// Minimum interval between scans for expired datagrams, in ns.
@@ -34,33 +36,32 @@ pub(super) struct Limits {
 
 /// The incomplete datagrams.
 #[derive(Debug)]
-pub(super) struct Datagrams {
+pub(super) struct DatagramTable {
     table: Sessions<Datagram>,
     limits: Limits,
     policy: FragmentPolicy,
 }
 
-/// The state of an incomplete datagram. Only the private record, which belongs to the table itself,
-/// uses `seed`.
+/// The state of an incomplete datagram. The table's private record uses only the field `seed`.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Debug)]
 #[repr(C)]
 pub(super) struct Datagram {
     /// Hash seed of the datagrams' keys; used in the private record only.
     seed: u64,
     /// Latest timestamp at which a further fragment is accepted.
-    until: Time,
+    accept_until: Time,
     /// Time on the path's clock at which the datagram expires.
     deadline: Time,
-    /// Held fragments, keyed by [`FragmentKey`].
+    /// Held fragments, with [`FragmentKey`] as the key.
     held: HeldList,
     /// Length of the datagram's data in bytes; 0 until the last fragment arrives.
-    end: u32,
+    length: u32,
     /// Number of fragments received, duplicates included.
-    arrived: u32,
-    /// Nonzero if the datagram cannot be completed. The value is the [`Reason::mark`] of the cause.
-    given_up: u8,
+    arrived_fragments: u32,
+    /// Nonzero if the datagram cannot be completed: the [`Reason::mark`] of the cause.
+    failure_reason: u8,
     /// Nonzero if fragments overlapped.
-    overlaps: u8,
+    has_overlaps: u8,
     spare: [u8; 2],
     covered: Coverage,
 }
@@ -82,11 +83,11 @@ enum Overlap {
     Contradictory,
 }
 
-impl Datagrams {
+impl DatagramTable {
     /// Creates an empty table. The hash of the keys uses `seed`.
     pub(super) fn new(limits: Limits, policy: FragmentPolicy, seed: u64) -> Self {
         let mut table = Sessions::<Datagram>::default();
-        table.of(PRIVATE).seed = seed;
+        table.get_or_create(PRIVATE_KEY).seed = seed;
         Self { table, limits, policy }
     }
 
@@ -95,30 +96,30 @@ impl Datagrams {
         &mut self.table
     }
 
-    /// Handles a completely captured fragment. If the fragment completes its datagram, consumes it
-    /// and returns the datagram. Otherwise holds or drops it.
-    pub(super) fn take<'a>(
+    /// Handles a completely captured fragment. If the fragment completes its datagram, returns the
+    /// datagram and consumes the fragment. Otherwise holds or drops the fragment.
+    pub(super) fn handle_fragment<'a>(
         &mut self,
         piece: &IpFragment,
         block: Block<'a>,
         cx: &mut StreamContext<'_, 'a>,
     ) -> FragmentResult<'a> {
-        let key = piece.key(&block, self.table.get(PRIVATE).map_or(0, |shared| shared.seed));
+        let key = piece.key(&block, self.table.get(PRIVATE_KEY).map_or(0, |shared| shared.seed));
         if piece.head.would_exceed_packet_length(piece.end()) {
             cx.drop(&block, TOO_BIG);
             return FragmentResult::Absorbed;
         }
         self.find_or_begin(key, block.context.time, cx);
-        let datagram = self.table.of(key);
-        if let Some(reason) = Reason::from_mark(datagram.given_up) {
+        let datagram = self.table.get_or_create(key);
+        if let Some(reason) = Reason::from_mark(datagram.failure_reason) {
             cx.drop(&block, reason);
             return FragmentResult::Absorbed;
         }
-        if datagram.arrived >= FRAGMENTS_MAX {
-            return self.give_up(key, TOO_MANY, &block, cx);
+        if datagram.arrived_fragments >= FRAGMENTS_MAX {
+            return self.give_up(key, TOO_MANY_FRAGMENTS, &block, cx);
         }
         let fit = datagram.overlap_with_earlier(piece);
-        let place = FragmentKey::new(datagram.arrived, piece);
+        let place = FragmentKey::new(datagram.arrived_fragments, piece);
         if fit != Overlap::Disjoint {
             let alike: Vec<Block<'_>> = cx
                 .held(&datagram.held)
@@ -128,22 +129,22 @@ impl Datagrams {
             let mut alike = alike.into_iter().filter_map(|other| cx.complete_block(other));
             if alike.any(|other| other.bytes() == block.bytes()) {
                 // Finding a duplicate costs time, so it counts as a fragment.
-                datagram.arrived = datagram.arrived.saturating_add(1);
+                datagram.arrived_fragments = datagram.arrived_fragments.saturating_add(1);
                 cx.drop(&block, DUPLICATE);
                 return FragmentResult::Absorbed;
             }
             if piece.is_ipv6() || gives_up(self.policy, fit) {
                 return self.give_up(key, OVERLAP, &block, cx);
             }
-            cx.count(OVERLAPS, u64::from(datagram.overlaps == 0));
-            datagram.overlaps = 1;
+            cx.count(OVERLAPPING_DATAGRAMS, u64::from(datagram.has_overlaps == 0));
+            datagram.has_overlaps = 1;
         }
-        datagram.add(piece, self.policy);
+        datagram.add_fragment(piece, self.policy);
         if datagram.is_complete() {
             return self.complete(key, place, &block, cx);
         }
         if !cx.hold(&mut datagram.held, &block, place.0) {
-            self.forget(key, MISSING, cx);
+            self.drop_held_fragments(key, FRAGMENTS_MISSING, cx);
         }
         FragmentResult::Absorbed
     }
@@ -151,12 +152,12 @@ impl Datagrams {
     /// Drops expired datagrams.
     pub(super) fn tick(&mut self, cx: &mut StreamContext<'_, '_>) {
         let mut next = None;
-        for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE) {
+        for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE_KEY) {
             let Some(deadline) = self.table.get(key).map(|datagram| datagram.deadline) else {
                 continue;
             };
             if deadline <= cx.now {
-                self.end(key, cx);
+                self.remove_datagram(key, cx);
             } else {
                 next = Some(next.map_or(deadline, |sooner: Time| sooner.min(deadline)));
             }
@@ -168,41 +169,39 @@ impl Datagrams {
 
     /// Drops all datagrams.
     pub(super) fn finish(&mut self, cx: &mut StreamContext<'_, '_>) {
-        for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE) {
-            self.end(key, cx);
+        for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE_KEY) {
+            self.remove_datagram(key, cx);
         }
     }
 
-    /// Returns the datagram with this key. If there is none, creates it for a block with this
-    /// timestamp.
+    /// Creates the datagram with this key, for a block with this timestamp, unless it exists.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
-            Some(known) if time <= known.until => return cx.wake_at(known.deadline),
-            Some(_) => self.end(key, cx),
+            Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
+            Some(_) => self.remove_datagram(key, cx),
             // The private record counts as one more.
             None if self.table.len() > self.limits.datagrams => {
                 if let Some((_, mut oldest)) = self.table.evict() {
-                    cx.count(EVICTED, u64::from(!oldest.held.is_empty()));
-                    oldest.drop_all(MISSING, cx);
+                    cx.count(EVICTED_DATAGRAMS, u64::from(!oldest.held.is_empty()));
+                    oldest.drop_all(FRAGMENTS_MISSING, cx);
                 }
             }
             None => {}
         }
-        let begun = self.table.of(key);
-        begun.until = time.saturating_add(self.limits.timeout);
+        let begun = self.table.get_or_create(key);
+        begun.accept_until = time.saturating_add(self.limits.timeout);
         begun.deadline = cx.now.saturating_add(self.limits.timeout);
         cx.wake_at(begun.deadline);
     }
 
-    /// Removes a datagram, and drops its held fragments with the reason for an incomplete datagram.
-    fn end(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
-        if let Some(mut ended) = self.table.end(key) {
-            ended.drop_all(MISSING, cx);
+    /// Removes a datagram, and drops its held fragments as those of an incomplete datagram.
+    fn remove_datagram(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
+        if let Some(mut ended) = self.table.remove(key) {
+            ended.drop_all(FRAGMENTS_MISSING, cx);
         }
     }
 
-    /// Drops `block` and the held fragments of its datagram, and marks the datagram as given up, so
-    /// that later fragments are dropped as well.
+    /// Drops `block` and all earlier and later fragments of its datagram.
     fn give_up<'a>(
         &mut self,
         key: u64,
@@ -211,14 +210,14 @@ impl Datagrams {
         cx: &mut StreamContext<'_, 'a>,
     ) -> FragmentResult<'a> {
         cx.drop(block, reason);
-        self.forget(key, reason, cx);
+        self.drop_held_fragments(key, reason, cx);
         FragmentResult::Absorbed
     }
 
-    fn forget(&mut self, key: u64, reason: Reason, cx: &mut StreamContext<'_, '_>) {
-        let datagram = self.table.of(key);
+    fn drop_held_fragments(&mut self, key: u64, reason: Reason, cx: &mut StreamContext<'_, '_>) {
+        let datagram = self.table.get_or_create(key);
         datagram.drop_all(reason, cx);
-        datagram.given_up = reason.mark();
+        datagram.failure_reason = reason.mark();
     }
 
     /// Completes a datagram with its last missing fragment, `block`.
@@ -229,7 +228,7 @@ impl Datagrams {
         block: &Block<'a>,
         cx: &mut StreamContext<'_, 'a>,
     ) -> FragmentResult<'a> {
-        let Some(mut datagram) = self.table.end(key) else { return FragmentResult::Absorbed };
+        let Some(mut datagram) = self.table.remove(key) else { return FragmentResult::Absorbed };
         let mut parts: Vec<(u32, Block<'a>)> =
             cx.held(&datagram.held).map(|(at, held)| (FragmentKey(at).offset(), held)).collect();
         for (_, part) in &mut parts {
@@ -237,11 +236,11 @@ impl Datagrams {
         }
         parts.push((place.offset(), *block));
         if parts.iter().any(|(_, part)| !part.has_all_bytes()) {
-            cx.drop(block, MISSING);
-            datagram.drop_all(MISSING, cx);
+            cx.drop(block, FRAGMENTS_MISSING);
+            datagram.drop_all(FRAGMENTS_MISSING, cx);
             return FragmentResult::Absorbed;
         }
-        let joined = build_datagram(&parts, datagram.end, self.policy, block.context.time, cx);
+        let joined = build_datagram(&parts, datagram.length, self.policy, block.context.time, cx);
         if joined.is_none() {
             cx.drop(block, TOO_BIG);
             datagram.drop_all(TOO_BIG, cx);
@@ -252,9 +251,9 @@ impl Datagrams {
         }
         match joined.flatten() {
             Some(whole) => {
-                cx.count(DATAGRAMS, 1);
+                cx.count(JOINED_DATAGRAMS, 1);
                 let marks = whole.marks.with_ticket(block.marks.ticket());
-                FragmentResult::Whole(Block { marks, ..whole })
+                FragmentResult::Complete(Block { marks, ..whole })
             }
             None => {
                 cx.consume(block);
@@ -264,9 +263,8 @@ impl Datagrams {
     }
 }
 
-/// Returns true if the policy gives up a datagram because of a fragment with this relation. `drop`
-/// gives up after any overlap, and `linux` after contradictory ends. The other policies choose one
-/// of the contradictory ends.
+/// Returns true if the policy abandons a datagram because of a fragment with this relation: `drop`
+/// after any overlap, `linux` after contradictory ends. Other policies choose one of these ends.
 fn gives_up(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,
@@ -285,12 +283,12 @@ pub(super) enum FragmentResult<'a> {
     /// The fragment was held, dropped or consumed.
     Absorbed,
     /// The fragment completed this datagram, which is a new frame that has not been counted yet.
-    Whole(Block<'a>),
+    Complete(Block<'a>),
 }
 
-/// Builds the datagram as a new frame: the headers of its first fragment, then the data. Returns
-/// `None` if the result is too long for these headers, and `Some(None)` if memory is lacking, which
-/// is counted.
+/// Builds the datagram as a new frame: the headers of its first fragment, followed by the data.
+/// Returns `None` if the datagram would be too long for these headers. Returns `Some(None)`, and
+/// counts the loss, if memory is lacking.
 fn build_datagram<'a>(
     parts: &[(u32, Block<'a>)],
     end: u32,
@@ -299,8 +297,8 @@ fn build_datagram<'a>(
     cx: &mut StreamContext<'_, 'a>,
 ) -> Option<Option<Block<'a>>> {
     let ends = parts.iter().map(|(offset, part)| (*offset, *offset + part.length()));
-    let segments = policy.resolve(ends);
-    let (_, first) = segments.first().and_then(|segment| parts.get(segment.piece))?;
+    let segments = policy.resolve_overlaps(ends);
+    let (_, first) = segments.first().and_then(|segment| parts.get(segment.fragment))?;
     let head = IpFragment::find(first, policy)?.ok()?.head;
     if head.would_exceed_packet_length(end) {
         return None;
@@ -322,8 +320,8 @@ fn build_datagram<'a>(
 
 /// Copies the part of a segment that lies within the datagram.
 fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
-    let Some((offset, part)) = parts.get(segment.piece) else { return };
-    let (from, to) = (segment.from as usize, (segment.to as usize).min(data.len()));
+    let Some((offset, part)) = parts.get(segment.fragment) else { return };
+    let (from, to) = (segment.start as usize, (segment.end as usize).min(data.len()));
     let taken = from - *offset as usize..to.max(from) - *offset as usize;
     if let (Some(room), Some(bytes)) = (data.get_mut(from..to), part.bytes().get(taken)) {
         room.copy_from_slice(bytes);
@@ -331,45 +329,47 @@ fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)
 }
 
 impl Datagram {
-    /// Returns the relation of a fragment to the fragments that arrived before.
+    /// Returns the relation of a fragment to the fragments that arrived earlier.
     fn overlap_with_earlier(&self, piece: &IpFragment) -> Overlap {
-        let ends = self.end != 0;
-        let against = match piece.last {
-            true => (ends && piece.end() != self.end) || self.covered.has_any_from(piece.end() / 8),
-            false => ends && piece.end() > self.end,
+        let ends = self.length != 0;
+        let against = match piece.is_last {
+            true => {
+                (ends && piece.end() != self.length) || self.covered.has_any_from(piece.end() / 8)
+            }
+            false => ends && piece.end() > self.length,
         };
         match against {
             true => Overlap::Contradictory,
-            false if self.covered.has_any(piece.units()) || (piece.last && ends) => {
+            false if self.covered.has_any(piece.units()) || (piece.is_last && ends) => {
                 Overlap::Overlapping
             }
             false => Overlap::Disjoint,
         }
     }
 
-    fn add(&mut self, piece: &IpFragment, policy: FragmentPolicy) {
-        self.arrived = self.arrived.saturating_add(1);
+    fn add_fragment(&mut self, piece: &IpFragment, policy: FragmentPolicy) {
+        self.arrived_fragments = self.arrived_fragments.saturating_add(1);
         self.covered.add(piece.units());
-        if piece.last && (self.end == 0 || policy == FragmentPolicy::Last) {
-            self.end = piece.end();
+        if piece.is_last && (self.length == 0 || policy == FragmentPolicy::Last) {
+            self.length = piece.end();
         }
     }
 
     /// Returns true if all bytes have arrived: every complete unit of 8 bytes, and the last
-    /// fragment, which holds the remaining bytes.
+    /// fragment, which contains the rest.
     fn is_complete(&self) -> bool {
-        self.end != 0 && self.covered.has_all_before(self.end / 8)
+        self.length != 0 && self.covered.has_all_before(self.length / 8)
     }
 
     fn drop_all(&mut self, reason: Reason, cx: &mut StreamContext<'_, '_>) {
         while !self.held.is_empty() {
-            cx.discard(&mut self.held, reason);
+            cx.drop_front(&mut self.held, reason);
         }
     }
 }
 
-/// Key of a held fragment, composed of its number in order of arrival, its last-fragment flag, and
-/// its offset. Lists sorted by key are thus in order of arrival.
+/// Key of a held fragment. It combines the fragment's number in order of arrival, the last-fragment
+/// flag and the offset, so that a list sorted by key is in order of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FragmentKey(u32);
 
@@ -377,7 +377,7 @@ impl FragmentKey {
     const LAST_FRAGMENT: u32 = 1 << 13;
 
     fn new(arrived: u32, piece: &IpFragment) -> Self {
-        let last = if piece.last { Self::LAST_FRAGMENT } else { 0 };
+        let last = if piece.is_last { Self::LAST_FRAGMENT } else { 0 };
         Self((arrived << 16) | last | (piece.offset / 8))
     }
 
@@ -385,8 +385,8 @@ impl FragmentKey {
         (self.0 & (Self::LAST_FRAGMENT - 1)) * 8
     }
 
-    /// Returns true if `block`, which has this key, and `other`, which has key `at`, cover the same
-    /// bytes.
+    /// Returns true if `block`, which has this key, covers the same bytes as `other`, which has key
+    /// `at`.
     const fn covers_the_same(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
         self.0 & 0xffff == at & 0xffff && block.pointer.length() == other.pointer.length()
     }

@@ -1,5 +1,5 @@
-//! Parser of IP fragments, which finds the datagram of a fragment and the position of the
-//! fragment's data in it.
+//! Parser of IP fragments. It determines the datagram of a fragment, and the position of the
+//! fragment's data in the datagram.
 //!
 //! Input: a block. Output: a [`IpFragment`], or the reason why the fragment is unusable. The
 //! transport header is not parsed, because a tiny fragment may lack it.
@@ -27,7 +27,7 @@ pub(super) struct IpFragment {
     /// Length of the data in bytes; a multiple of 8 except in the last fragment.
     pub(super) length: u32,
     /// True if the fragment is the last of its datagram.
-    pub(super) last: bool,
+    pub(super) is_last: bool,
     /// The IP headers.
     pub(super) head: IpHeaders,
 }
@@ -36,23 +36,23 @@ pub(super) struct IpFragment {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct IpHeaders {
     /// Offset of the first header in the frame.
-    from: u32,
-    /// Offset past the headers in the frame. For IPv4 the data begins there, for IPv6 the fragment
+    start: u32,
+    /// Offset past the headers in the frame. In IPv4 the data follows there, in IPv6 the fragment
     /// header.
-    to: u32,
+    end: u32,
     /// For IPv6, the offset of the next-header field that announces the fragment header, and the
-    /// value that the reassembled packet has there.
-    announced: Option<(u32, u8)>,
+    /// value of this field in the reassembled packet.
+    next_header: Option<(u32, u8)>,
 }
 
 impl IpFragment {
-    /// Returns the fragment in the frame, or the reason why it is unusable. Returns `None` if the
-    /// frame contains no fragment, or too few bytes to tell.
+    /// Returns the fragment in the frame. Returns an error with the reason if the fragment is
+    /// unusable, and `None` if the frame contains no fragment or too few bytes to decide.
     pub(super) fn find(
         block: &Block<'_>,
         policy: FragmentPolicy,
     ) -> Option<Result<Self, HeaderError>> {
-        let frame = layers::head(block);
+        let frame = layers::head_bytes(block);
         let layers = wire::layers(LinkType(block.marks.link), frame);
         let from = layers.l3?;
         let packet = frame.get(usize::from(from)..)?;
@@ -77,9 +77,9 @@ impl IpFragment {
             return Some(Err(HeaderError::Malformed));
         };
         let data = from + header;
-        let head = IpHeaders { from, to: data, announced: None };
+        let head = IpHeaders { start: from, end: data, next_header: None };
         let offset = ip.fragment_offset().into();
-        Some(Ok(Self { data, offset, length, last: !ip.more_fragments(), head }))
+        Some(Ok(Self { data, offset, length, is_last: !ip.more_fragments(), head }))
     }
 
     fn ipv6(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
@@ -91,14 +91,15 @@ impl IpFragment {
             return Some(Err(HeaderError::Malformed));
         };
         let announced = Some((from + u32::from(header.announced_at), header.next));
-        let head = IpHeaders { from, to: from + u32::from(header.at), announced };
+        let head =
+            IpHeaders { start: from, end: from + u32::from(header.at), next_header: announced };
         let (data, offset) = (from + data, header.offset.into());
-        Some(Ok(Self { data, offset, length, last: !header.more, head }))
+        Some(Ok(Self { data, offset, length, is_last: !header.more, head }))
     }
 
     /// Checks that the fragment was captured, and that its length is a multiple of 8 unless it is
-    /// the last one (RFC 791, RFC 8200 §4.5). Under the policy `linux`, truncates other IPv4
-    /// fragments to a multiple of 8.
+    /// the last fragment (RFC 791, RFC 8200 §4.5). Under the policy `linux`, truncates an IPv4
+    /// fragment of another length to a multiple of 8.
     fn check_length(
         mut self,
         block: &Block<'_>,
@@ -107,7 +108,7 @@ impl IpFragment {
         if self.data + self.length > block.marks.captured {
             return Err(HeaderError::Truncated);
         }
-        if !self.last && !self.length.is_multiple_of(8) {
+        if !self.is_last && !self.length.is_multiple_of(8) {
             if policy != FragmentPolicy::Linux || self.is_ipv6() {
                 return Err(HeaderError::Malformed);
             }
@@ -118,7 +119,7 @@ impl IpFragment {
 
     /// Returns true for a fragment of an IPv6 packet.
     pub(super) const fn is_ipv6(&self) -> bool {
-        self.head.announced.is_some()
+        self.head.next_header.is_some()
     }
 
     /// Returns the offset past the last byte of the fragment within the datagram.
@@ -128,19 +129,19 @@ impl IpFragment {
 
     /// Returns the key of the fragment's datagram: a hash of addresses, identification, for IPv4
     /// also protocol (RFC 791 §2.3, RFC 8200 §4.5), and network, which is identified by VLAN tags
-    /// and source. A datagram observed on two networks is reassembled twice, just as an
-    /// unfragmented packet is observed twice.
+    /// and source. A datagram that is observed on two networks is therefore reassembled twice, like
+    /// an unfragmented packet, which is received twice.
     pub(super) fn key(&self, block: &Block<'_>, seed: u64) -> u64 {
-        let frame = layers::head(block);
+        let frame = layers::head_bytes(block);
         let part = |from: usize, length: usize| {
-            let from = self.head.from as usize + from;
+            let from = self.head.start as usize + from;
             frame.get(from..from + length).unwrap_or_default()
         };
         let mut hash = DefaultHasher::new();
         hash.write_u64(seed);
         if self.is_ipv6() {
             hash.write(part(ipv6::SRC, 32));
-            hash.write(part((self.head.to - self.head.from) as usize + 4, 4));
+            hash.write(part((self.head.end - self.head.start) as usize + 4, 4));
         } else {
             hash.write(part(ipv4::SRC, 8));
             hash.write(part(ipv4::IDENTIFICATION, 2));
@@ -149,7 +150,7 @@ impl IpFragment {
         let Layers { tags, .. } = wire::layers(LinkType(block.marks.link), frame);
         tags.iter(frame).for_each(|tag| hash.write_u16(tag.id()));
         hash.write_u16(block.context.origin);
-        hash.finish().max(PRIVATE + 1)
+        hash.finish().max(PRIVATE_KEY + 1)
     }
 }
 
@@ -157,30 +158,30 @@ impl IpHeaders {
     /// Returns true if a packet with these headers and `length` bytes of data exceeds the maximum
     /// length of an IP packet.
     pub(super) const fn would_exceed_packet_length(&self, length: u32) -> bool {
-        let headers = self.to - self.from;
+        let headers = self.end - self.start;
         let counted =
-            if self.announced.is_some() { headers - ipv6::LENGTH as u32 } else { headers };
+            if self.next_header.is_some() { headers - ipv6::LENGTH as u32 } else { headers };
         counted + length > LENGTH_MAX
     }
 
     /// Returns the offset past the headers in the frame.
     pub(super) const fn end(&self) -> usize {
-        self.to as usize
+        self.end as usize
     }
 
     /// Changes the headers at the start of `frame` to those of an unfragmented packet with `length`
     /// bytes of data.
     pub(super) fn complete(&self, frame: &mut [u8], length: u32) {
-        let (from, to) = (self.from as usize, self.to as usize);
-        if let Some((announced, next)) = self.announced {
+        let (from, to) = (self.start as usize, self.end as usize);
+        if let Some((announced, next)) = self.next_header {
             if let Some(field) = frame.get_mut(announced as usize) {
                 *field = next;
             }
-            let counted = self.to - self.from - ipv6::LENGTH as u32 + length;
+            let counted = self.end - self.start - ipv6::LENGTH as u32 + length;
             write_u16(frame, from + ipv6::PAYLOAD_LENGTH, counted);
             return;
         }
-        write_u16(frame, from + ipv4::TOTAL_LENGTH, self.to - self.from + length);
+        write_u16(frame, from + ipv4::TOTAL_LENGTH, self.end - self.start + length);
         let fields = frame.get_mut(from + ipv4::FLAGS_FRAGMENT..to).unwrap_or_default();
         if let [flags, offset, ..] = fields {
             // Preserves "don't fragment" and the reserved bit.

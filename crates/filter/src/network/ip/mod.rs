@@ -3,13 +3,13 @@
 //!
 //! Input: frames or packets, IPv4 and IPv6. Output: segments, viewed from the transport header to
 //! the end of the packet, without Ethernet padding. Options and extension headers are skipped, up
-//! to a limit. Header checksums are not verified: some devices fill them in after the capture, and
-//! hosts drop packets with wrong ones. [SL §4.1]
+//! to a limit. Header checksums are not verified, because some devices fill them in after the
+//! capture, and hosts drop packets with wrong checksums. [SL §4.1]
 //!
 //! Fragments are held until their datagram is complete. The datagram is emitted as one new frame in
 //! the lane of the completing fragment, so that later filters process it like any frame.
-//! Unfragmented packets stay in their lanes and are not copied. The alternative of fragment lists
-//! is discussed in docs/book/decisions/0009-fragments.md.
+//! Unfragmented packets stay in their lanes and are not copied.
+//! docs/book/decisions/0009-fragments.md discusses lists of fragments as the alternative.
 //!
 //! Deviations from a host's IP: no ICMP message reports an incomplete datagram, since an observer
 //! sends nothing; and a fragment inside a reassembled datagram is not reassembled. Incomplete
@@ -22,10 +22,10 @@ mod fragment;
 mod overlap;
 
 use crate::layers::{self, HeaderError, Packet};
-use crate::network::PROTOCOLS;
+use crate::network::PROTOCOL_NAMES;
 use crate::prelude::*;
 use crate::twin::{self, Emitted, TwinExits};
-use datagrams::{Datagram, Datagrams, FragmentResult, Limits};
+use datagrams::{Datagram, DatagramTable, FragmentResult, Limits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use fragment::IpFragment;
 use overlap::FragmentPolicy;
@@ -62,12 +62,12 @@ or extension headers).",
     kind: FilterKind::Reordering,
     input_forms: Forms::of(&[Form::Frame, Form::Packet]),
     output_form: OutputForm::Form(Form::Segment),
-    reads: ReadDepth::Head(layers::HEAD),
+    reads: ReadDepth::Head(layers::HEAD_SIZE),
     parameters: &[
         Parameter::named("defragment", Type::Flag, "yes", "reassemble fragments"),
         Parameter::named(
             "policy",
-            Type::OneOf(FragmentPolicy::WORDS),
+            Type::OneOf(FragmentPolicy::KEYWORDS),
             "first",
             "the IPv4 fragment that supplies overlapping bytes",
         ),
@@ -85,9 +85,9 @@ or extension headers).",
         ),
     ],
     classes: Classes::Number {
-        what: "the protocol number",
+        meaning: "the protocol number",
         range: ValueRange { low: 0, high: 255 },
-        names: PROTOCOLS,
+        names: PROTOCOL_NAMES,
     },
     reasons: &[
         "not ip",
@@ -102,35 +102,37 @@ or extension headers).",
     ],
     counters: &["joined datagrams", "overlapping datagrams", "evicted datagrams"],
     state: StateFacts {
-        sharing: Some(Sharing::Addresses),
-        ..StateFacts::sessions::<Datagram>().held(65_536)
+        session_key: Some(ShardKey::Addresses),
+        ..StateFacts::sessions::<Datagram>().with_held_max(65_536)
     },
     user: Some(make_filter),
-    kernel: Some(emit),
+    kernel: Some(emit_twin),
     ..Description::EMPTY
 };
 
 const _: () = HeaderError::assert_names(IP.reasons, 4);
-const MISSING: Reason = IP.reason("fragments missing");
+const FRAGMENTS_MISSING: Reason = IP.reason("fragments missing");
 const OVERLAP: Reason = IP.reason("overlap");
 const TOO_BIG: Reason = IP.reason("too big");
 const DUPLICATE: Reason = IP.reason("duplicate");
-const TOO_MANY: Reason = IP.reason("too many fragments");
+const TOO_MANY_FRAGMENTS: Reason = IP.reason("too many fragments");
 
-const DATAGRAMS: Counter = IP.counter("joined datagrams");
-const OVERLAPS: Counter = IP.counter("overlapping datagrams");
-const EVICTED: Counter = IP.counter("evicted datagrams");
+const JOINED_DATAGRAMS: Counter = IP.counter("joined datagrams");
+const OVERLAPPING_DATAGRAMS: Counter = IP.counter("overlapping datagrams");
+const EVICTED_DATAGRAMS: Counter = IP.counter("evicted datagrams");
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     if !arguments.flag("defragment") {
         return Ok(Filter::lanes(WithoutReassembly));
     }
     let timeout = arguments.number("timeout").unwrap_or(0);
-    let limits = Limits { datagrams: arguments.count("datagrams"), timeout };
-    let policy =
-        arguments.text("policy").and_then(FragmentPolicy::of).unwrap_or(FragmentPolicy::First);
+    let limits = Limits { datagrams: arguments.usize_number("datagrams"), timeout };
+    let policy = arguments
+        .text("policy")
+        .and_then(FragmentPolicy::from_keyword)
+        .unwrap_or(FragmentPolicy::First);
     Ok(Filter::holding(Reassembler {
-        datagrams: Datagrams::new(limits, policy, arguments.seed()),
+        datagrams: DatagramTable::new(limits, policy, arguments.seed()),
         policy,
     }))
 }
@@ -150,7 +152,7 @@ impl Lanes for WithoutReassembly {
 
 /// The `ip` filter with reassembly of fragments.
 struct Reassembler {
-    datagrams: Datagrams,
+    datagrams: DatagramTable,
     policy: FragmentPolicy,
 }
 
@@ -164,7 +166,7 @@ impl HoldingLanes for Reassembler {
                 // A tiny first fragment may lack the end of the headers.
                 other => match IpFragment::find(&block, self.policy) {
                     Some(Ok(piece)) => {
-                        self.fragment(batch, l, &piece, cx);
+                        self.process_fragment(batch, l, &piece, cx);
                         continue;
                     }
                     found => {
@@ -174,7 +176,7 @@ impl HoldingLanes for Reassembler {
                     }
                 },
             };
-            batch.set(l, answered);
+            batch.set_block(l, answered);
         }
     }
 
@@ -193,9 +195,9 @@ impl HoldingLanes for Reassembler {
 
 impl Reassembler {
     /// Processes the fragment in a lane. If the fragment completes its datagram, the lane receives
-    /// the datagram; otherwise the lane ends.
+    /// the datagram. Otherwise the lane ends.
     #[cold]
-    fn fragment<'a>(
+    fn process_fragment<'a>(
         &mut self,
         batch: &mut Batch<'a>,
         l: Lane,
@@ -207,9 +209,9 @@ impl Reassembler {
             let class = cx.absent(HeaderError::Truncated.reason());
             return batch.set_class(l, class);
         };
-        match self.datagrams.take(piece, block, cx) {
-            FragmentResult::Absorbed => batch.keep(!(1 << l)),
-            FragmentResult::Whole(mut whole) => {
+        match self.datagrams.handle_fragment(piece, block, cx) {
+            FragmentResult::Absorbed => batch.keep_lanes(!(1 << l)),
+            FragmentResult::Complete(mut whole) => {
                 let answered = match layers::packet(&mut whole) {
                     Ok(packet) => packet_view(whole, &packet),
                     Err(why) => whole.with_class(cx.absent(why.reason())),
@@ -220,7 +222,7 @@ impl Reassembler {
     }
 }
 
-/// Returns the block with the packet's data in view, and the protocol number as its class.
+/// Returns the block with the packet's data in view and the protocol number as the class.
 #[inline]
 fn packet_view<'a>(block: Block<'a>, packet: &Packet) -> Block<'a> {
     block
@@ -229,7 +231,12 @@ fn packet_view<'a>(block: Block<'a>, packet: &Packet) -> Block<'a> {
 }
 
 /// Emits the twin, which leaves fragments to the user implementation.
-fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn emit_twin<'s>(
+    _: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
     let exits = TwinExits::new(s, out);
     let (l3, l4) = twin::packet(s, on, exits);
     let class = s.natural(l4.protocol);

@@ -1,16 +1,16 @@
-//! Tests of `ip` on literal packets and fragments: views, orders of arrival, drops with their
-//! reasons, and the balance of the ledger.
+//! Tests of `ip` on literal packets and fragments: views, orders of arrival, reasons for drops, and
+//! the balance of the ledger.
 
 mod bounds;
 mod overlaps;
 
 use super::*;
-use crate::testing::{self, Answer, Arena, Frame, Node, Space, answers};
+use crate::testing::{self, Answer, Arena, Frame, Node, Space, answer_frames};
 use std::collections::BTreeMap;
 use testkit::Random;
 use wire::ipv6;
 
-fn views(found: &[Answer]) -> Vec<(u32, u32, u32)> {
+fn answer_views(found: &[Answer]) -> Vec<(u32, u32, u32)> {
     found.iter().map(|a| (a.class.0, a.view, a.length)).collect()
 }
 
@@ -20,23 +20,26 @@ fn view_ends_with_the_packet() {
     padded.bytes.extend([0; 20]);
     let frames = [padded, Frame::ipv4(0, &[9]), Frame::ipv6(6, &[7, 7])];
     let zero = Class::ZERO.0;
-    assert_eq!(views(&answers(&IP, &[], &frames)), [(17, 34, 3), (zero, 34, 1), (6, 54, 2)]);
+    assert_eq!(
+        answer_views(&answer_frames(&IP, &[], &frames)),
+        [(17, 34, 3), (zero, 34, 1), (6, 54, 2)]
+    );
 }
 
 #[test]
-fn options_and_extension_headers_are_passed() {
+fn options_and_extension_headers_are_skipped() {
     let mut options = Frame::ipv4(6, &[1, 1, 1, 1, 5]);
     options.bytes[14] = 0x46;
     let extended = Frame::ipv6(0, &[17, 0, 0, 0, 0, 0, 0, 0, 5]);
     let frames = [options, extended];
-    assert_eq!(views(&answers(&IP, &[], &frames)), [(6, 38, 1), (17, 62, 1)]);
+    assert_eq!(answer_views(&answer_frames(&IP, &[], &frames)), [(6, 38, 1), (17, 62, 1)]);
 }
 
 #[test]
 fn later_fragment_has_no_transport_header() {
     let later = ipv4_fragment(8, false, &[1, 2, 3, 4]);
-    let found = answers(&IP, &["defragment=no"], &[later]);
-    assert_eq!(views(&found), [(17, 34, 4)]);
+    let found = answer_frames(&IP, &["defragment=no"], &[later]);
+    assert_eq!(answer_views(&found), [(17, 34, 4)]);
     assert_eq!(found[0].marks.transport, Marks::UNKNOWN);
     assert_eq!(found[0].marks.network, 14);
 }
@@ -49,9 +52,9 @@ fn unanswered_block_keeps_its_view() {
     cut.bytes.truncate(20);
     let frames = [Frame::ethernet(&[8, 6, 0, 1]), lying, cut];
     for words in [&[][..], &["defragment=no"]] {
-        let found = answers(&IP, words, &frames);
+        let found = answer_frames(&IP, words, &frames);
         assert!(found.iter().all(|a| a.class == Class::NONE && a.view == 0));
-        let why: Vec<&str> = found.iter().filter_map(|a| a.why).collect();
+        let why: Vec<&str> = found.iter().filter_map(|a| a.reason).collect();
         assert_eq!(why, ["not ip", "malformed", "cut"]);
     }
 }
@@ -85,14 +88,14 @@ impl RunOutput {
     }
 
     /// Returns the data of the only emitted block.
-    fn only(&self) -> &[u8] {
+    fn only_block(&self) -> &[u8] {
         assert_eq!(self.left.len(), 1, "{:?}", self.counts);
         &self.left[0].bytes
     }
 }
 
 /// Index of the batch after which the state moves to another instance; `None` for no move.
-type Move = Option<usize>;
+type StateMove = Option<usize>;
 
 fn run(words: &[&str], frames: &[Frame]) -> RunOutput {
     run_batches(words, frames, equal_batches(frames.len(), 64), None)
@@ -102,8 +105,8 @@ fn equal_batches(frames: usize, size: usize) -> Vec<usize> {
     (0..frames.div_ceil(size)).map(|_| size).collect()
 }
 
-/// Runs frames in batches of these sizes, and checks the ledger after each.
-fn run_batches(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move) -> RunOutput {
+/// Runs frames in batches of these sizes, and checks the ledger after each batch.
+fn run_batches(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: StateMove) -> RunOutput {
     let arena = Arena::new(3 * frames.len() + 2);
     let mut space = Space::new(&arena);
     let mut nodes = vec![Node::new(&IP, words).expect("good arguments")];
@@ -124,7 +127,7 @@ fn run_batches(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move)
         let mut gone = node.pass(space.batch(batch), &mut space, now);
         gone.extend(node.tick(&mut space, now));
         for (_, block) in gone.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>()) {
-            left.push(Answer::of(&block, None));
+            left.push(Answer::from_block(&block, None));
             whole.push(block.frame.to_vec());
         }
         assert_balance(&nodes, taken, left.len() as u64);
@@ -136,8 +139,8 @@ fn run_batches(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move)
     RunOutput { left, frames: whole, counts: counters_by_name(&nodes) }
 }
 
-/// Asserts that the ledger balances (CONTRACT 19), summed over all instances of the filter: a block
-/// can be counted as taken by one instance and as released by another.
+/// Asserts that the ledger balances (CONTRACT 19). Sums the counters over all instances of the
+/// filter, since one instance may count a block as received and another as released.
 fn assert_balance(nodes: &[Node], taken: u64, passed: u64) {
     let sum = |of: fn(&Counts) -> u64| {
         nodes.iter().map(|node| of(&node.counts)).fold(0, u64::wrapping_add)
@@ -214,7 +217,7 @@ fn fragments_in_any_order_make_one_frame() {
             order.push(Frame::tcp(3, 4, b"plain"));
             let output = run(&[], &order);
             let data = u32::try_from(whole.bytes.len() - DATA.len()).unwrap();
-            assert_eq!(views(&output.left), [(6, 34, 25), (17, data, 28), (6, 34, 25)]);
+            assert_eq!(answer_views(&output.left), [(6, 34, 25), (17, data, 28), (6, 34, 25)]);
             assert_eq!(output.left[1].bytes, DATA);
             assert_eq!(output.frames[1], whole.bytes);
             assert_eq!(
@@ -236,7 +239,7 @@ fn headers_come_from_the_first_fragment() {
         bytes.splice(34..34, [7, 4, 0, 0]);
         (bytes[14], bytes[17]) = (0x46, bytes[17] + 4);
         bytes.splice(12..12, [0x81, 0, 0, 5]);
-        Frame::of(testing::ETHERNET, &bytes)
+        Frame::new(testing::ETHERNET, &bytes)
     };
     let tagged = |mut frame: Frame| {
         frame.bytes.splice(12..12, [0x81, 0, 0, 5]);
@@ -246,7 +249,7 @@ fn headers_come_from_the_first_fragment() {
         &[],
         &[tagged(ipv4_fragment(8, false, &DATA[8..])), options(ipv4_fragment(0, true, &DATA[..8]))],
     );
-    assert_eq!(output.only(), DATA);
+    assert_eq!(output.only_block(), DATA);
     assert_eq!(output.frames[0][..18], options(ipv4_fragment(0, true, &[])).bytes[..18]);
     assert!(wire::ipv4::has_valid_checksum(&output.frames[0][18..]));
     assert_eq!(output.frames[0][38..42], [7, 4, 0, 0]);
@@ -263,7 +266,7 @@ fn headers_come_from_the_first_fragment() {
     ];
     let output = run(&[], &fragments);
     let expected = Frame::ipv6(60, &[&[17, 0, 1, 4, 0, 0, 0, 0], DATA].concat());
-    assert_eq!((output.only(), &output.frames[0]), (DATA, &expected.bytes));
+    assert_eq!((output.only_block(), &output.frames[0]), (DATA, &expected.bytes));
 }
 
 #[test]
@@ -285,10 +288,10 @@ fn tiny_fragments_reassemble_to_a_full_header() {
         each.collect()
     };
     let output = run(&[], &fragments(&segment, 6, false));
-    assert_eq!((output.only(), output.left[0].marks.payload), (&segment[..], 54));
+    assert_eq!((output.only_block(), output.left[0].marks.payload), (&segment[..], 54));
     let behind = [&[6, 2, 1, 20][..], &[0; 20], &segment].concat();
     let output = run(&[], &fragments(&behind, 60, true));
-    assert_eq!(output.only(), segment);
+    assert_eq!(output.only_block(), segment);
     assert_eq!(output.left[0].class, Class(6));
 }
 
@@ -298,7 +301,11 @@ fn atomic_fragments_pass_unchanged() {
     let fragments =
         [ipv6_fragment(0, true, &DATA[..8]), atomic.clone(), ipv6_fragment(8, false, &DATA[8..])];
     let output = run(&[], &fragments);
-    assert_eq!(views(&output.left), [(17, 62, 28), (17, 54, 28)], "RFC 6946: each by itself");
+    assert_eq!(
+        answer_views(&output.left),
+        [(17, 62, 28), (17, 54, 28)],
+        "RFC 6946: each by itself"
+    );
     assert_eq!(output.frames[0], atomic.bytes);
 }
 
@@ -318,12 +325,12 @@ fn datagrams_with_different_keys_are_separate() {
         let output = run(&[], &[first.clone(), other.clone()]);
         assert_eq!((output.left.len(), output.count("fragments missing")), (0, 2), "{other:?}");
         let output = run(&[], &[first.clone(), other, last.clone()]);
-        assert_eq!((output.only(), output.count("fragments missing")), (DATA, 1));
+        assert_eq!((output.only_block(), output.count("fragments missing")), (DATA, 1));
     }
     // For IPv6 the protocol is not part of the key (RFC 8200 §4.5).
     let mut other = ipv6_fragment(8, false, &DATA[8..]);
     other.bytes[54] = 6;
-    assert_eq!(run(&[], &[ipv6_fragment(0, true, &DATA[..8]), other]).only(), DATA);
+    assert_eq!(run(&[], &[ipv6_fragment(0, true, &DATA[..8]), other]).only_block(), DATA);
 }
 
 #[test]
@@ -332,17 +339,17 @@ fn repeated_fragment_is_a_duplicate() {
         let (first, last) = (build(0, true, &DATA[..16]), build(16, false, &DATA[16..]));
         let frames = [first.clone(), first.clone(), first, last.clone()];
         let output = run(&[], &frames);
-        assert_eq!((output.only(), output.count("duplicate")), (DATA, 2));
+        assert_eq!((output.only_block(), output.count("duplicate")), (DATA, 2));
         let output = run(&["policy=drop"], &[last.clone(), last, frames[0].clone()]);
         assert_eq!(
-            (output.only(), output.count("duplicate"), output.count("overlap")),
+            (output.only_block(), output.count("duplicate"), output.count("overlap")),
             (DATA, 1, 0)
         );
     }
 }
 
 #[test]
-fn overlong_datagram_is_not_made() {
+fn overlong_datagram_is_dropped() {
     // Ping of death (CVE-1999-0128): the last fragment ends behind 65,535.
     let most = 65_535 - 20 - 65_512;
     for (length, fits) in [(most, true), (most + 1, false)] {
@@ -386,7 +393,7 @@ fn contradictory_fragments_are_not_answered() {
     assert_eq!((output.count("malformed"), output.count("cut")), (4, 1));
     // Linux takes the aligned part.
     let frames = [ipv4_fragment(0, true, &DATA[..19]), ipv4_fragment(16, false, &DATA[16..])];
-    assert_eq!(run(&["policy=linux"], &frames).only(), DATA);
+    assert_eq!(run(&["policy=linux"], &frames).only_block(), DATA);
 }
 
 /// Returns the data of a random datagram, and its fragments.
@@ -411,8 +418,9 @@ fn random_fragments(random: &mut Random, id: u8) -> (Vec<u8>, Vec<Frame>) {
     (data, fragments)
 }
 
-/// Datagrams split into random fragments, which are interleaved, shuffled, duplicated and batched
-/// at random, with a state move: each datagram is emitted once, with its original bytes.
+/// Splits datagrams into random fragments, and interleaves, shuffles, duplicates and batches the
+/// fragments at random, with a state move. Each datagram must be emitted once, with its original
+/// bytes.
 #[test]
 fn random_fragments_reassemble_to_their_datagrams() {
     let mut random = Random::replayable();
@@ -466,7 +474,7 @@ fn fragment_length_ends_with_the_packet() {
     // Padding is no data, and a zero payload length is invalid for a fragment.
     let mut padded = ipv6_fragment(8, false, &DATA[8..]);
     padded.bytes.extend([0; 30]);
-    assert_eq!(run(&[], &[padded, ipv6_fragment(0, true, &DATA[..8])]).only(), DATA);
+    assert_eq!(run(&[], &[padded, ipv6_fragment(0, true, &DATA[..8])]).only_block(), DATA);
     let mut jumbo = ipv6_fragment(0, true, &DATA[..8]);
     jumbo.bytes[18..20].fill(0);
     assert_eq!(jumbo.bytes[14 + ipv6::NEXT_HEADER], 44);

@@ -1,9 +1,9 @@
-//! Pending writes to a block. All writes are collected before the first one is made, so that a
-//! block is edited completely or not at all.
+//! Pending writes to a block. All writes are collected before any of them is made, so that a block
+//! is edited either completely or not at all.
 
 use std::ops::Range;
 
-/// Maximum number of changes to one block: two link addresses, a TTL, two IP addresses, two ports,
+/// Maximum number of changes to a block: two link addresses, a TTL, two IP addresses, two ports,
 /// two checksums.
 const CHANGES_MAX: usize = 9;
 
@@ -17,7 +17,7 @@ pub(super) struct Change {
 
 impl Change {
     /// Creates a change that writes up to six bytes at an offset in the frame.
-    pub(super) fn bytes(at: usize, bytes: &[u8]) -> Self {
+    pub(super) fn new(at: usize, bytes: &[u8]) -> Self {
         let mut change = Self { at, length: bytes.len().min(6), ..Self::default() };
         change.bytes.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
         change
@@ -47,16 +47,16 @@ impl Changes {
         self.all.iter().take(self.count)
     }
 
-    /// Returns the part of the frame that covers all changes.
-    pub(super) fn range(&self) -> Range<usize> {
+    /// Returns the smallest range of the frame that contains all changes.
+    pub(super) fn covered_range(&self) -> Range<usize> {
         let first = self.iter().map(|change| change.at).min().unwrap_or(0);
         let end = self.iter().map(|change| change.at + change.length).max().unwrap_or(first);
         first..end
     }
 
-    /// Applies the writes to `part`, the part of the frame that [`Changes::range`] covers.
-    pub(super) fn make(&self, part: &mut [u8]) {
-        let first = self.range().start;
+    /// Applies the writes to `part`, the part of the frame that [`Changes::covered_range`] covers.
+    pub(super) fn apply(&self, part: &mut [u8]) {
+        let first = self.covered_range().start;
         for Change { at, bytes, length } in self.iter() {
             let room = part.get_mut(at - first..).unwrap_or_default();
             room.iter_mut().zip(bytes.iter().take(*length)).for_each(|(to, from)| *to = *from);

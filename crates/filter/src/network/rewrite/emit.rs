@@ -1,7 +1,7 @@
 //! The twin of `rewrite`. It parses the headers, checks that all requested fields can be edited,
-//! saves the old values, then edits.
+//! saves their old values, and then edits them.
 
-use super::{CHECKED, RewriteFields, UNSUPPORTED};
+use super::{CHECKSUM_PROTOCOLS, RewriteFields, UNSUPPORTED_PROTOCOLS};
 use crate::prelude::*;
 use crate::twin::{self, Emitted, TwinExits};
 use ebpf::Hook;
@@ -13,13 +13,14 @@ use wire::ip::protocol;
 use wire::{ethernet, ipv4, ipv6, ports};
 
 /// Emits the twin, which edits the frame.
-pub(super) fn emit<'s>(
+pub(super) fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
 ) -> Emitted<'s> {
-    let wanted = RewriteFields::of(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
+    let wanted =
+        RewriteFields::from_arguments(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
     if wanted.needs_link() && !on.linked {
         return Err(Unfit::new("the link header is cut off"));
     }
@@ -28,10 +29,10 @@ pub(super) fn emit<'s>(
         s.need::<{ ethernet::LENGTH }>(on.frame, exits.cut);
     }
     let found =
-        if wanted.needs_ip() { Some(OldHeaders::of(s, &wanted, on, exits, out)?) } else { None };
+        if wanted.needs_ip() { Some(OldHeaders::read(s, &wanted, on, exits, out)?) } else { None };
     let kept = s.save_layers(on);
     let link = FrameOffset::at(ethernet::LENGTH as u16);
-    let end = found.as_ref().map_or(link, |found| found.end);
+    let end = found.as_ref().map_or(link, |found| found.edit_end);
     s.writable(end);
     for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(wanted.macs) {
         if let Some(mac) = mac {
@@ -39,7 +40,7 @@ pub(super) fn emit<'s>(
         }
     }
     if let Some(found) = found {
-        found.change(s, &wanted);
+        found.emit_edits(s, &wanted);
     }
     let layers = s.restore_layers(kept);
     Ok(Answer::new(on.class, layers))
@@ -50,17 +51,17 @@ struct OldHeaders<'s> {
     l3: FrameOffset<'s>,
     l4: FrameOffset<'s>,
     /// Offset past the last byte to be edited.
-    end: FrameOffset<'s>,
+    edit_end: FrameOffset<'s>,
     version: Num<'s>,
     protocol: Num<'s>,
-    /// Word with time to live and protocol, for IPv4.
-    life: Num<'s>,
+    /// Word that contains the time to live and the protocol, for IPv4.
+    ttl_word: Num<'s>,
     addresses: [Num<'s>; 2],
     ports: [Num<'s>; 2],
 }
 
 impl<'s> OldHeaders<'s> {
-    fn of(
+    fn read(
         s: &mut Scope<'s, '_>,
         wanted: &RewriteFields,
         on: Layers<'s>,
@@ -83,18 +84,18 @@ impl<'s> OldHeaders<'s> {
         s.set_at(end, behind);
         let (source, target) = (s.var(0), s.var(0));
         if wanted.has_addresses() || wanted.has_ports() {
-            Self::transport(s, wanted, (l3, l4, version), exits, out)?;
+            Self::require_editable_transport(s, wanted, (l3, l4, version), exits, out)?;
             s.arm(|t, none| {
-                t.only_one_of(l4.protocol, CHECKED.map(|(protocol, ..)| protocol), none);
+                t.only_one_of(l4.protocol, CHECKSUM_PROTOCOLS.map(|(protocol, ..)| protocol), none);
                 let both = t.need::<8>(l4.at, exits.unsure);
                 let port = t.load(both, be16::<{ ports::SRC_PORT }>());
                 t.set(source, port);
                 let port = t.load(both, be16::<{ ports::DST_PORT }>());
                 t.set(target, port);
-                let short = t.advance(l4.at, CHECKED[1].2 as u16);
+                let short = t.advance(l4.at, CHECKSUM_PROTOCOLS[1].2 as u16);
                 t.set_at(end, short);
                 t.only(l4.protocol, Cmp::Eq, u32::from(protocol::TCP), none);
-                let long = t.advance(l4.at, CHECKED[0].2 as u16);
+                let long = t.advance(l4.at, CHECKSUM_PROTOCOLS[0].2 as u16);
                 t.set_at(end, long);
             });
         }
@@ -102,11 +103,11 @@ impl<'s> OldHeaders<'s> {
         let end = s.get_at(end);
         let (l3, protocol) = (s.offset_of(l3), l4.protocol);
         let (l4, end) = (s.offset_of(l4.at), s.offset_of(end));
-        Ok(Self { l3, l4, end, version, protocol, life, addresses, ports })
+        Ok(Self { l3, l4, edit_end: end, version, protocol, ttl_word: life, addresses, ports })
     }
 
     /// Emits a check that leaves the program if the transport header cannot be edited.
-    fn transport(
+    fn require_editable_transport(
         s: &mut Scope<'s, '_>,
         wanted: &RewriteFields,
         (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),
@@ -115,16 +116,16 @@ impl<'s> OldHeaders<'s> {
     ) -> Result<(), Unfit> {
         if wanted.has_addresses() {
             let other = s.absent("other checksum", out);
-            for known in UNSUPPORTED {
+            for known in UNSUPPORTED_PROTOCOLS {
                 s.only(l4.protocol, Cmp::Ne, u32::from(known), other);
             }
         }
         if wanted.has_ports() {
             let no_port = s.absent("no port", out);
-            s.only_one_of(l4.protocol, CHECKED.map(|(protocol, ..)| protocol), no_port);
+            s.only_one_of(l4.protocol, CHECKSUM_PROTOCOLS.map(|(protocol, ..)| protocol), no_port);
         }
         s.arm(|t, done| -> Result<(), Unfit> {
-            for (known, at, length, _) in CHECKED {
+            for (known, at, length, _) in CHECKSUM_PROTOCOLS {
                 t.arm(|u, other| -> Result<(), Unfit> {
                     u.only(l4.protocol, Cmp::Eq, u32::from(known), other);
                     u.only(l4.length, Cmp::Ge, length as u32, exits.malformed);
@@ -145,15 +146,19 @@ impl<'s> OldHeaders<'s> {
         })
     }
 
-    fn change(&self, s: &mut Scope<'s, '_>, wanted: &RewriteFields) {
+    fn emit_edits(&self, s: &mut Scope<'s, '_>, wanted: &RewriteFields) {
         let header = self.l3.behind(ipv4::CHECKSUM as u16);
         if let Some(ttl) = wanted.ttl {
             s.arm(|t, done| {
                 t.arm(|four, six| {
                     four.only(self.version, Cmp::Eq, 4, six);
-                    let rest = four.and(self.life, 0xff);
+                    let rest = four.and(self.ttl_word, 0xff);
                     let new = four.or(rest, u32::from(ttl) << 8);
-                    four.update_checksum::<u16>(header, Checksum::Header, (self.life, new.into()));
+                    four.update_checksum::<u16>(
+                        header,
+                        Checksum::Header,
+                        (self.ttl_word, new.into()),
+                    );
                     four.put::<u8>(self.l3.behind(ipv4::TTL as u16), u32::from(ttl));
                     four.leave(done);
                 });
@@ -181,7 +186,7 @@ impl<'s> OldHeaders<'s> {
         pseudo: bool,
         (old, new): (Num<'s>, u32),
     ) {
-        for (known, at, _, may_be_absent) in CHECKED {
+        for (known, at, _, may_be_absent) in CHECKSUM_PROTOCOLS {
             s.arm(|t, other| {
                 t.only(self.protocol, Cmp::Eq, u32::from(known), other);
                 let covers = Checksum::Transport { pseudo, may_be_absent };
@@ -191,8 +196,8 @@ impl<'s> OldHeaders<'s> {
     }
 }
 
-/// Emits an exit to `unsure` if the checksum equals the sum of the pseudo header, since the device
-/// may then have to fill in the checksum.
+/// Emits an exit to `unsure` if the checksum equals the sum of the pseudo header. The device may
+/// then still have to fill in the checksum.
 fn require_filled_checksum<'s>(
     s: &mut Scope<'s, '_>,
     (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),

@@ -1,13 +1,13 @@
 //! `rewrite`: overwrites addresses, ports or the TTL, and updates checksums.
 //!
 //! Input: frames, packets or segments. Output: the same blocks with these fields changed. Checksums
-//! are updated incrementally (RFC 1624), never recomputed, so that a wrong checksum stays wrong and
-//! no payload is read. Where checksum offload is pending, only the sum of the pseudo header
-//! changes. [SL §6.1, rewriting]
+//! are updated incrementally (RFC 1624) and never recomputed, so that a wrong checksum stays wrong,
+//! and no payload is read. If the device has yet to fill in the checksum (offload), only the sum of
+//! the pseudo header is updated. [SL §6.1, rewriting]
 //!
-//! The twin edits the frame, so it runs only on redirected frames. XDP does not report whether a
-//! checksum is filled in; a frame with a checksum equal to its pseudo header's sum is left to the
-//! user implementation.
+//! The twin edits the frame, so it runs only on redirected frames. XDP does not report if a
+//! checksum is filled in. The twin therefore leaves a frame whose checksum equals the sum of its
+//! pseudo header to the user implementation.
 
 mod change;
 mod emit;
@@ -15,7 +15,7 @@ mod emit;
 #[cfg(test)]
 mod tests;
 
-use crate::layers::{self, HEAD, HeaderError};
+use crate::layers::{self, HEAD_SIZE, HeaderError};
 use crate::prelude::*;
 use change::{Change, Changes};
 use std::net::Ipv4Addr;
@@ -38,7 +38,7 @@ port` (neither TCP nor UDP), `other checksum` (DCCP and UDP-Lite, which cover ad
     example: "replay web.pcap | rewrite dst=10.0.0.9 ttl=3 | pcap other.pcap",
     kind: FilterKind::Editing,
     input_forms: Forms::FRAMED,
-    reads: ReadDepth::Head(HEAD),
+    reads: ReadDepth::Head(HEAD_SIZE),
     parameters: &[
         Parameter::optional(
             "smac",
@@ -68,9 +68,9 @@ port` (neither TCP nor UDP), `other checksum` (DCCP and UDP-Lite, which cover ad
         "other checksum",
     ],
     user: Some(make_filter),
-    kernel: Some(emit::emit),
+    kernel: Some(emit::emit_twin),
     right: Some(Right::ChangeFrames),
-    examined: &[
+    twin_test_arguments: &[
         "smac=02:00:00:00:00:01 dmac=02:00:00:00:00:fe",
         "ttl=7",
         "dst=192.168.7.9 sport=0 ttl=255",
@@ -85,9 +85,9 @@ const NOT_IPV4: Reason = REWRITE.reason("not ipv4");
 const NO_PORT: Reason = REWRITE.reason("no port");
 const OTHER_CHECKSUM: Reason = REWRITE.reason("other checksum");
 const PORT: Type = Type::Number { low: 0, high: 0xffff };
-/// Protocol numbers of DCCP and UDP-Lite. Their checksums cover the addresses, but this filter
-/// cannot update them.
-const UNSUPPORTED: [u8; 2] = [33, 136];
+/// Protocol numbers of DCCP and UDP-Lite. Their checksums cover the addresses, and this filter
+/// cannot update these checksums.
+const UNSUPPORTED_PROTOCOLS: [u8; 2] = [33, 136];
 
 /// The fields to write.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +99,7 @@ struct RewriteFields {
 }
 
 impl RewriteFields {
-    fn of(arguments: &Arguments) -> Result<Self, Mistake> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, Mistake> {
         let address = |name: &'static str| match arguments.text(name) {
             None => Ok(None),
             Some(text) => match text.parse::<Ipv4Addr>() {
@@ -158,7 +158,7 @@ fn mac_argument(arguments: &Arguments, name: &'static str) -> Result<Option<[u8;
 }
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(Filter::edit(Rewrite { wanted: RewriteFields::of(arguments)? }))
+    Ok(Filter::edit(Rewrite { wanted: RewriteFields::from_arguments(arguments)? }))
 }
 
 struct Rewrite {
@@ -173,17 +173,18 @@ impl Edit for Rewrite {
             Ok(changes) => changes,
             Err(why) => return cx.absent(why),
         };
-        let range = changes.range();
+        let range = changes.covered_range();
         if let Some(bytes) = block.write_frame(range.start, range.len(), OldBytes::Keep) {
-            changes.make(bytes);
+            changes.apply(bytes);
         }
         block.class()
     }
 }
 
-/// Supported transport protocols with a checksum over the addresses: protocol number, offset of the
-/// checksum, number of header bytes required, and true if a checksum of 0 means that there is none.
-const CHECKED: [(u8, usize, usize, bool); 2] = [
+/// Transport protocols whose checksum covers the addresses and can be updated: protocol number,
+/// offset of the checksum, number of header bytes required, and true if a checksum of 0 means that
+/// there is no checksum.
+const CHECKSUM_PROTOCOLS: [(u8, usize, usize, bool); 2] = [
     (protocol::TCP, tcp::CHECKSUM, tcp::CHECKSUM + 2, false),
     (protocol::UDP, udp::CHECKSUM, udp::LENGTH, true),
 ];
@@ -199,7 +200,7 @@ impl RewriteFields {
                 return Err(HeaderError::Truncated.reason());
             }
             for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(self.macs) {
-                changes.extend(mac.map(|mac| Change::bytes(at, &mac)));
+                changes.extend(mac.map(|mac| Change::new(at, &mac)));
             }
         }
         if self.needs_ip() {
@@ -215,52 +216,52 @@ impl RewriteFields {
         if self.has_addresses() && !is_four {
             return Err(NOT_IPV4);
         }
-        let transport = self.transport(block, &packet)?;
+        let transport = self.transport_checksum(block, &packet)?;
         let frame = block.frame;
-        let mut header = is_four.then(|| ChecksumUpdate::at(frame, network + ipv4::CHECKSUM));
+        let mut header = is_four.then(|| ChecksumUpdate::read(frame, network + ipv4::CHECKSUM));
         let unfilled = block.context.flags.has(Flags::CHECKSUM_UNSET);
         let mut covered = transport.map(|(at, may_be_absent)| ChecksumUpdate {
             unfilled,
             may_be_absent,
-            ..ChecksumUpdate::at(frame, at)
+            ..ChecksumUpdate::read(frame, at)
         });
         if let Some(ttl) = self.ttl {
             if let Some(sum) = &mut header {
-                let old = word(frame, network + ipv4::TTL);
+                let old = read_word(frame, network + ipv4::TTL);
                 let new = u16::from(ttl) << 8 | old & 0xff;
                 sum.value = wire::checksum::update16(sum.value, old, new);
-                changes.push(Change::bytes(network + ipv4::TTL, &[ttl]));
+                changes.push(Change::new(network + ipv4::TTL, &[ttl]));
             } else {
-                changes.push(Change::bytes(network + ipv6::HOP_LIMIT, &[ttl]));
+                changes.push(Change::new(network + ipv6::HOP_LIMIT, &[ttl]));
             }
         }
         for (at, new) in [ipv4::SRC, ipv4::DST].into_iter().zip(self.addresses) {
             let Some(new) = new else { continue };
-            let old = u32::from(word(frame, network + at)) << 16;
-            let old = old | u32::from(word(frame, network + at + 2));
+            let old = u32::from(read_word(frame, network + at)) << 16;
+            let old = old | u32::from(read_word(frame, network + at + 2));
             if let Some(sum) = &mut header {
                 sum.value = wire::checksum::update32(sum.value, old, new);
             }
             if let Some(sum) = &mut covered {
                 sum.replace(true, old, new);
             }
-            changes.push(Change::bytes(network + at, &new.to_be_bytes()));
+            changes.push(Change::new(network + at, &new.to_be_bytes()));
         }
         let data = packet.data as usize;
         for (at, new) in [ports::SRC_PORT, ports::DST_PORT].into_iter().zip(self.ports) {
             if let (Some(new), Some(sum)) = (new, &mut covered) {
-                sum.replace(false, word(frame, data + at).into(), new.into());
-                changes.push(Change::bytes(data + at, &new.to_be_bytes()));
+                sum.replace(false, read_word(frame, data + at).into(), new.into());
+                changes.push(Change::new(data + at, &new.to_be_bytes()));
             }
         }
-        changes.extend([header, covered].into_iter().flatten().map(ChecksumUpdate::change));
+        changes.extend([header, covered].into_iter().flatten().map(ChecksumUpdate::into_change));
         Ok(())
     }
 
     /// Returns the offset of the transport checksum that covers the changed fields, and true if a
-    /// checksum of 0 means that there is none. Returns `Ok(None)` if no checksum covers the changed
-    /// fields.
-    fn transport(
+    /// checksum of 0 means that there is no checksum. Returns `Ok(None)` if no checksum covers the
+    /// changed fields.
+    fn transport_checksum(
         &self,
         block: &Block<'_>,
         packet: &layers::Packet,
@@ -268,17 +269,17 @@ impl RewriteFields {
         if !self.has_addresses() && !self.has_ports() {
             return Ok(None);
         }
-        if self.has_addresses() && UNSUPPORTED.contains(&packet.protocol) {
+        if self.has_addresses() && UNSUPPORTED_PROTOCOLS.contains(&packet.protocol) {
             return Err(OTHER_CHECKSUM);
         }
-        let checked = CHECKED.iter().find(|(protocol, ..)| *protocol == packet.protocol);
+        let checked = CHECKSUM_PROTOCOLS.iter().find(|(protocol, ..)| *protocol == packet.protocol);
         let Some((_, at, length, may_be_absent)) = checked else {
             return if self.has_ports() { Err(NO_PORT) } else { Ok(None) };
         };
         if packet.fragment == Fragment::Later {
             return if self.has_ports() { Err(HeaderError::Fragment.reason()) } else { Ok(None) };
         }
-        let (data, here) = (packet.data as usize, layers::head(block).len());
+        let (data, here) = (packet.data as usize, layers::head_bytes(block).len());
         if (packet.end as usize) < data + length {
             return Err(HeaderError::Malformed.reason());
         }
@@ -299,12 +300,12 @@ struct ChecksumUpdate {
 }
 
 impl ChecksumUpdate {
-    fn at(frame: &[u8], at: usize) -> Self {
-        Self { at, value: word(frame, at), unfilled: false, may_be_absent: false }
+    fn read(frame: &[u8], at: usize) -> Self {
+        Self { at, value: read_word(frame, at), unfilled: false, may_be_absent: false }
     }
 
     /// Updates a transport checksum for the replacement of `old` by `new`, as the kernel does.
-    /// `pseudo` is true for a field of the pseudo header.
+    /// `pseudo` is true if the field belongs to the pseudo header.
     fn replace(&mut self, pseudo: bool, old: u32, new: u32) {
         use wire::checksum::{update_pseudo32, update32};
         let mended = match self.unfilled {
@@ -316,11 +317,11 @@ impl ChecksumUpdate {
         self.value = if self.may_be_absent && mended == 0 { 0xffff } else { mended };
     }
 
-    fn change(self) -> Change {
-        Change::bytes(self.at, &self.value.to_be_bytes())
+    fn into_change(self) -> Change {
+        Change::new(self.at, &self.value.to_be_bytes())
     }
 }
 
-fn word(frame: &[u8], at: usize) -> u16 {
+fn read_word(frame: &[u8], at: usize) -> u16 {
     frame.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u16::from_be_bytes(*word))
 }

@@ -9,16 +9,16 @@ use wire::checksum::{self, pseudo_header_sum};
 /// Returns the frame with its checksums filled in.
 fn with_valid_checksums(mut frame: Frame) -> Frame {
     let sum = checksum::compute(&frame.bytes[14..34]);
-    frame.put(24, &sum.to_be_bytes());
+    frame.overwrite(24, &sum.to_be_bytes());
     let at = 34 + if frame.bytes[23] == protocol::TCP { tcp::CHECKSUM } else { udp::CHECKSUM };
     let sum = transport_sum(&frame.bytes);
     let sum = if sum == 0 { 0xffff } else { sum };
-    frame.put(at, &sum.to_be_bytes());
+    frame.overwrite(at, &sum.to_be_bytes());
     frame
 }
 
-/// Returns the sum of all bytes that the transport checksum covers, including the checksum; 0 if
-/// the checksum is valid.
+/// Returns the sum of all bytes that the transport checksum covers, including the checksum. The sum
+/// is 0 if the checksum is valid.
 fn transport_sum(frame: &[u8]) -> u16 {
     let [source, target] =
         [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());
@@ -26,20 +26,20 @@ fn transport_sum(frame: &[u8]) -> u16 {
     pseudo_header_sum(source, target, frame[23], length).unwrap().with(&frame[34..]).checksum()
 }
 
-fn rewritten(words: &[&str], frame: &Frame, flags: Flags) -> (Class, Vec<u8>) {
+fn run_rewrite(words: &[&str], frame: &Frame, flags: Flags) -> (Class, Vec<u8>) {
     let arena = Arena::new(4);
     let mut space = Space::new(&arena);
     let mut batch = space.batch(std::slice::from_ref(frame));
     let mut block = batch.block(0);
     block.context.flags = flags;
-    batch.set(0, block);
+    batch.set_block(0, block);
     let mut node = Node::new(&REWRITE, words).expect("arguments");
     let left = node.pass(batch, &mut space, 0);
     (left[0].class(0), left[0].block(0).frame.to_vec())
 }
 
 #[test]
-fn i6_rewritten_frames_have_right_checksums() {
+fn i6_rewritten_frames_have_valid_checksums() {
     let mut random = Random::replayable();
     for round in 0..400 {
         let length = random.within(0..40);
@@ -54,7 +54,7 @@ fn i6_rewritten_frames_have_right_checksums() {
         let (address, port) = (Ipv4Addr::from(random.next() as u32), random.next() as u16);
         let (dst, sport) = (format!("dst={address}"), format!("sport={port}"));
         let words = [&dst[..], &sport, "src=10.9.8.7", "dport=1", "ttl=9"];
-        let (class, bytes) = rewritten(&words, &frame, Flags::NONE);
+        let (class, bytes) = run_rewrite(&words, &frame, Flags::NONE);
         assert_eq!(class, Class::YES);
         assert_eq!((&bytes[26..30], bytes[22]), (&[10, 9, 8, 7][..], 9));
         assert_eq!(
@@ -75,11 +75,11 @@ fn i6_pending_checksum_stays_a_pseudo_header_sum() {
         pseudo_header_sum(source, target, 17, 15).unwrap().folded()
     };
     let before = sum(&frame.bytes);
-    frame.put(40, &before.to_be_bytes());
+    frame.overwrite(40, &before.to_be_bytes());
     let words = ["dst=172.16.3.4", "dport=99"];
-    let (_, bytes) = rewritten(&words, &frame, Flags::CHECKSUM_UNSET);
-    assert_eq!(word(&bytes, 40), sum(&bytes));
-    assert_eq!(word(&bytes, 36), 99);
+    let (_, bytes) = run_rewrite(&words, &frame, Flags::CHECKSUM_UNSET);
+    assert_eq!(read_word(&bytes, 40), sum(&bytes));
+    assert_eq!(read_word(&bytes, 36), 99);
 }
 
 #[test]
@@ -97,8 +97,9 @@ fn partially_editable_packets_stay_unchanged() {
         (&["ttl=5"], &Frame::ethernet(&[8, 6]), "not ip"),
     ];
     for (words, frame, why) in cases {
-        let answer = &crate::testing::answers(&REWRITE, words, std::slice::from_ref(frame))[0];
-        assert_eq!((answer.class, answer.why), (Class::NONE, Some(why)), "{words:?}");
+        let answer =
+            &crate::testing::answer_frames(&REWRITE, words, std::slice::from_ref(frame))[0];
+        assert_eq!((answer.class, answer.reason), (Class::NONE, Some(why)), "{words:?}");
         assert_eq!(answer.bytes, frame.bytes);
     }
 }
@@ -106,16 +107,16 @@ fn partially_editable_packets_stay_unchanged() {
 #[test]
 fn absent_udp_checksum_stays_and_macs_need_no_packet() {
     let frame = Frame::udp(1, 2, b"abc");
-    let (_, bytes) = rewritten(&["dst=9.9.9.9", "sport=7"], &frame, Flags::NONE);
-    assert_eq!(word(&bytes, 40), 0);
+    let (_, bytes) = run_rewrite(&["dst=9.9.9.9", "sport=7"], &frame, Flags::NONE);
+    assert_eq!(read_word(&bytes, 40), 0);
     let arp = Frame::ethernet(&[8, 6, 1, 2]);
-    let (class, bytes) = rewritten(&["dmac=02:00:00:00:00:0a"], &arp, Flags::NONE);
+    let (class, bytes) = run_rewrite(&["dmac=02:00:00:00:00:0a"], &arp, Flags::NONE);
     assert_eq!((class, &bytes[..7]), (Class::YES, &[2, 0, 0, 0, 0, 10, 0][..]));
 }
 
 #[test]
 fn invalid_arguments_are_refused() {
-    let why = |words: &[&str]| Node::new(&REWRITE, words).unwrap_err().what;
+    let why = |words: &[&str]| Node::new(&REWRITE, words).unwrap_err().message;
     assert!(why(&[]).starts_with("there is nothing to change"));
     assert!(why(&["src=10.0.0"]).contains("write it as 10.0.0.1"));
     for mac in ["02:00:00:00:00", "02:00:00:00:00:1", "02:00:00:00:00:01:02", "0g:00:00:00:00:01"] {

@@ -1,11 +1,11 @@
 //! State of a TCP connection: plain data of 120 bytes.
 //!
 //! A connection has two sides, the client's and the server's. A side is the stream that one end
-//! sends. Its state is the next sequence number, the other end's acknowledgement and window, and
-//! the segments that arrived early.
+//! sends. The state of a side consists of the next sequence number, the acknowledgement and window
+//! of the other end, and the segments that arrived early.
 
 use crate::contract::{Field, HeldList, Session, Unit};
-use crate::transport::flows::{Identity, Record};
+use crate::transport::flows::{FlowIdentity, FlowRecord};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The state of a connection.
@@ -13,9 +13,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[repr(C)]
 pub(super) struct TcpConnection {
     /// Common part of the record. `word` is the time of the last segment or of a pending RST,
-    /// `port` is the server's port, `down` is the client's direction, and `flags` combines
-    /// [`CLOSED`] and the constants after it.
-    pub(super) identity: Identity,
+    /// `port` is the server's port, `is_forward_down` is the client's direction, and `flags`
+    /// combines [`CLOSED`] and the constants after it.
+    pub(super) identity: FlowIdentity,
     /// The streams of client and server.
     pub(super) sides: [StreamSide; 2],
     /// Start of the client's data according to a SYN that arrived while the connection was open. It
@@ -30,12 +30,12 @@ const _: () = assert!(size_of::<TcpConnection>() == 120);
 
 /// Flag of a connection whose sides have both ended; further segments are late.
 pub(super) const CLOSED: u8 = 1;
-/// Flag of an open connection in which a SYN arrived ([`TcpConnection::probe`]).
+/// Flag of an open connection in which a SYN has arrived ([`TcpConnection::probe`]).
 pub(super) const PROBED: u8 = 1 << 1;
-/// Flag of a connection that is in the wheel for gap timeouts.
-pub(super) const WATCHED: u8 = 1 << 2;
-/// Flags of a connection in which the client, or the server, sent a RST that the other end may
-/// accept ([`super::reset`]).
+/// Flag of a connection whose gap timer is set.
+pub(super) const GAP_TIMER_SET: u8 = 1 << 2;
+/// Flags of a connection in which a RST was sent that the other end may accept ([`super::reset`]):
+/// by the client, and by the server.
 pub(super) const RESET: [u8; 2] = [1 << 3, 1 << 4];
 /// Mask of the flags in [`RESET`].
 pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
@@ -44,17 +44,17 @@ pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct StreamSide {
-    /// Time on the path's clock at which the current gap began. In a gap, bytes at `next` are
-    /// missing while later bytes are held.
-    pub(super) since: u64,
+    /// Time on the path's clock at which the current gap began. A gap exists while bytes at `next`
+    /// are missing and later bytes are held.
+    pub(super) gap_start: u64,
     /// Sequence number of the first byte that has not been emitted.
     pub(super) next: u32,
     /// Sequence number of the first byte of the stream.
     pub(super) start: u32,
-    /// Highest acknowledgement by the other end.
+    /// Highest acknowledgement number sent by the other end.
     pub(super) acknowledged: u32,
-    /// Sequence number after the last byte that fits into the other end's receive window.
-    pub(super) edge: u32,
+    /// Sequence number after the last byte that fits into the receive window of the other end.
+    pub(super) window_edge: u32,
     /// Sequence number of the FIN; valid if [`FIN`] is set.
     pub(super) fin: u32,
     /// Segments that begin after `next`, without overlaps.
@@ -64,29 +64,29 @@ pub(super) struct StreamSide {
     /// Flags of the stream: [`OPEN`] and the constants after it.
     pub(super) flags: u8,
     /// Window scale of this end: the shift count for the windows that it advertises.
-    pub(super) scale: u8,
+    pub(super) window_scale: u8,
     /// Nonzero if the SYN carried a signature (TCP-MD5, TCP-AO).
-    pub(super) signed: u8,
+    pub(super) is_syn_signed: u8,
     pub(super) spare: u8,
 }
 
 /// Flag of a stream in which data or a SYN was observed, so that `next` is known.
 pub(super) const OPEN: u8 = 1;
-/// Flag of a stream whose first byte is known.
+/// Flag of a stream whose first sequence number is known.
 pub(super) const BEGUN: u8 = 1 << 1;
 /// Flag of a stream that has emitted at least one block.
 pub(super) const EMITTED: u8 = 1 << 2;
 /// Flag of a stream whose FIN has a known sequence number.
 pub(super) const FIN: u8 = 1 << 3;
-/// Flag of a stream whose end was emitted.
+/// Flag of a stream that has emitted its end.
 pub(super) const END_EMITTED: u8 = 1 << 4;
-/// Flag of a stream with known `acknowledged` and `edge`.
+/// Flag of a stream with known `acknowledged` and `window_edge`.
 pub(super) const ACKED: u8 = 1 << 5;
-/// Flag of a stream whose SYN was observed, so that `scale` and `signed` are known.
+/// Flag of a stream whose SYN was observed, so that `window_scale` and `is_syn_signed` are known.
 pub(super) const SCALED: u8 = 1 << 6;
 /// Flag of a stream that broke off without a FIN.
 pub(super) const BROKEN: u8 = 1 << 7;
-/// `scale` of an end that does not scale its windows.
+/// Value of `window_scale` for an end that does not scale its windows.
 pub(super) const UNSCALED: u8 = u8::MAX;
 /// Maximum window scale (RFC 7323 §2.3), assumed if no SYN was observed.
 pub(super) const SCALE_MAX: u8 = 14;
@@ -94,8 +94,8 @@ pub(super) const SCALE_MAX: u8 = 14;
 /// Maximum distance of a plausible sequence number, in bytes: the largest possible window (RFC 7323
 /// §2.3).
 pub(super) const DISTANCE_MAX: u32 = 1 << 30;
-/// Number of bytes beyond the known window that are still accepted, since the newest window update
-/// may not have been captured.
+/// Number of bytes beyond the known window that are still accepted, since the capture may lack the
+/// newest window update.
 const WINDOW_SLACK: u32 = 1 << 20;
 
 impl Session for TcpConnection {
@@ -105,8 +105,12 @@ impl Session for TcpConnection {
 
     const FIELDS: &'static [Field<Self>] = &[
         Field::new("port", Unit::Number, "port of the server", |it, _| it.identity.port.into()),
-        Field::new("client_bytes", Unit::Bytes, EMITTED_HELP, |it, _| it.sides[0].emitted().into()),
-        Field::new("server_bytes", Unit::Bytes, EMITTED_HELP, |it, _| it.sides[1].emitted().into()),
+        Field::new("client_bytes", Unit::Bytes, EMITTED_HELP, |it, _| {
+            it.sides[0].emitted_bytes().into()
+        }),
+        Field::new("server_bytes", Unit::Bytes, EMITTED_HELP, |it, _| {
+            it.sides[1].emitted_bytes().into()
+        }),
         Field::new("client_held", Unit::Bytes, HELD_HELP, |it, _| it.sides[0].held_bytes.into()),
         Field::new("server_held", Unit::Bytes, HELD_HELP, |it, _| it.sides[1].held_bytes.into()),
         Field::new(
@@ -115,10 +119,12 @@ impl Session for TcpConnection {
             "time of the last segment, by the path's clock",
             |it, _| it.identity.word,
         ),
-        Field::new("closed", Unit::YesNo, "both sides have ended", |it, _| it.has(CLOSED).into()),
+        Field::new("closed", Unit::YesNo, "both sides have ended", |it, _| {
+            it.has_flags(CLOSED).into()
+        }),
     ];
 
-    fn number(&self, _: u64) -> u64 {
+    fn session_number(&self, _: u64) -> u64 {
         self.identity.session.into()
     }
 }
@@ -126,128 +132,145 @@ impl Session for TcpConnection {
 const EMITTED_HELP: &str = "emitted of its stream, lost bytes included; modulo 2^32";
 const HELD_HELP: &str = "received out of order, waiting for earlier bytes";
 
-impl Record for TcpConnection {
-    fn identity(&self) -> &Identity {
+impl FlowRecord for TcpConnection {
+    fn identity(&self) -> &FlowIdentity {
         &self.identity
     }
 
-    fn identity_mut(&mut self) -> &mut Identity {
+    fn identity_mut(&mut self) -> &mut FlowIdentity {
         &mut self.identity
     }
 }
 
 impl TcpConnection {
     /// Returns true if any of the flags in `flag` is set.
-    pub(super) const fn has(&self, flag: u8) -> bool {
+    pub(super) const fn has_flags(&self, flag: u8) -> bool {
         self.identity.flags & flag != 0
     }
 }
 
 impl StreamSide {
-    pub(super) const fn has(&self, flag: u8) -> bool {
+    pub(super) const fn has_flags(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Returns the number of bytes that were emitted or abandoned, modulo 2³².
-    const fn emitted(&self) -> u32 {
-        if self.has(OPEN) { self.next.wrapping_sub(self.start) } else { 0 }
+    /// Returns the number of bytes of the stream that were emitted or abandoned, modulo 2³².
+    const fn emitted_bytes(&self) -> u32 {
+        if self.has_flags(OPEN) { self.next.wrapping_sub(self.start) } else { 0 }
     }
 
-    /// Starts the stream at `sequence`. `begun` is true if that is the first byte of the stream.
+    /// Starts the stream at `sequence`. `begun` is true if the first byte of the stream has this
+    /// sequence number.
     pub(super) fn open(&mut self, sequence: u32, begun: bool) {
         (self.start, self.next) = (sequence, sequence);
         self.flags |= OPEN | if begun { BEGUN } else { 0 };
     }
 
     /// Returns true if the stream may restart at another sequence number, because nothing was
-    /// emitted and the other end has not acknowledged the known start. This happens when a server
-    /// that lost the client's first SYN replies to the second one.
+    /// emitted and the other end has not acknowledged the known start. A server changes its
+    /// sequence number if it lost the client's first SYN and replies to the second one.
     pub(super) fn may_restart(&self) -> bool {
-        let agreed = self.has(ACKED) && !after(self.start, self.acknowledged);
-        !self.has(EMITTED) && self.held.is_empty() && !agreed
+        let agreed = self.has_flags(ACKED) && !is_after(self.start, self.acknowledged);
+        !self.has_flags(EMITTED) && self.held.is_empty() && !agreed
     }
 
     /// Returns true if every byte of the stream was emitted or abandoned.
     pub(super) const fn is_at_end(&self) -> bool {
-        self.has(FIN) && self.next == self.fin
+        self.has_flags(FIN) && self.next == self.fin
     }
 
     /// Returns true if bytes are missing before held bytes, or before a known end.
     pub(super) const fn is_waiting(&self) -> bool {
-        !self.held.is_empty() || (self.has(FIN) && self.next != self.fin)
+        !self.held.is_empty() || (self.has_flags(FIN) && self.next != self.fin)
     }
 
-    /// Returns the end of the bytes that the other end acknowledged; `None` if unknown. If the FIN
-    /// was not observed, its sequence number counts as a byte, because an acknowledgement of a FIN
-    /// looks like one of a byte.
+    /// Returns the sequence number up to which the other end has acknowledged the stream; `None` if
+    /// unknown. If the FIN was not observed, its sequence number counts as a byte, because an
+    /// acknowledgement of a FIN looks like that of a byte.
     pub(super) fn acknowledged(&self) -> Option<u32> {
-        if !self.has(ACKED) || !self.has(OPEN) {
+        if !self.has_flags(ACKED) || !self.has_flags(OPEN) {
             return None;
         }
-        let beyond_end = self.has(FIN) && after(self.acknowledged, self.fin);
+        let beyond_end = self.has_flags(FIN) && is_after(self.acknowledged, self.fin);
         Some(if beyond_end { self.fin } else { self.acknowledged })
     }
 
     /// Returns true if the other end may accept a byte at `sequence`, because it lies within the
     /// known window plus a tolerance, or because the window is unknown.
     pub(super) const fn may_be_accepted(&self, sequence: u32) -> bool {
-        let known = self.has(ACKED) && !after(self.next, self.edge);
-        !known || !after(sequence, self.edge.wrapping_add(WINDOW_SLACK))
+        let known = self.has_flags(ACKED) && !is_after(self.next, self.window_edge);
+        !known || !is_after(sequence, self.window_edge.wrapping_add(WINDOW_SLACK))
     }
 
     /// Returns true if the other end may accept a RST with this sequence number: the number must be
     /// within the window (RFC 9293 §3.5.3). RFC 5961 §3 requires an exact match, which only the
-    /// other end can check. On a side that was not observed, a RST is accepted only if it replies
-    /// to a segment of an unknown connection (`answers`).
+    /// other end can check. If the side was not observed, a RST is accepted only if it replies to a
+    /// segment of an unknown connection (`answers`).
     pub(super) fn may_reset(&self, number: u32, answers: bool) -> bool {
-        if !self.has(OPEN) {
-            return answers || (self.has(ACKED) && self.acknowledged == number);
+        if !self.has_flags(OPEN) {
+            return answers || (self.has_flags(ACKED) && self.acknowledged == number);
         }
-        let (low, high) = match self.has(ACKED) {
-            true => (self.acknowledged, self.edge),
+        let (low, high) = match self.has_flags(ACKED) {
+            true => (self.acknowledged, self.window_edge),
             false => (self.next, self.next.wrapping_add(0xffff)),
         };
-        number == self.next || number == low || (!after(low, number) && after(high, number))
+        number == self.next || number == low || (!is_after(low, number) && is_after(high, number))
     }
 
     /// Returns true if a segment carries new data that the other end may accept.
     pub(super) const fn is_new(&self, from: u32, to: u32) -> bool {
-        let new = !self.has(OPEN) || (after(to, self.next) && self.may_be_accepted(from));
+        let new = !self.has_flags(OPEN) || (is_after(to, self.next) && self.may_be_accepted(from));
         from != to && new && distance(self.next, from).unsigned_abs() <= DISTANCE_MAX
     }
 
-    /// Returns the state of this side for a connection that was considered closed but continues.
+    /// Returns the state for this side of a connection that was considered closed but continues.
     /// The new stream starts at `next`.
     pub(super) fn reopened(self) -> Self {
-        let Self { next, acknowledged, edge, scale, signed, .. } = self;
+        let Self {
+            next,
+            acknowledged,
+            window_edge: edge,
+            window_scale: scale,
+            is_syn_signed: signed,
+            ..
+        } = self;
         let flags = self.flags & (OPEN | ACKED | SCALED);
-        Self { next, start: next, acknowledged, edge, scale, signed, flags, ..Self::default() }
+        Self {
+            next,
+            start: next,
+            acknowledged,
+            window_edge: edge,
+            window_scale: scale,
+            is_syn_signed: signed,
+            flags,
+            ..Self::default()
+        }
     }
 
     /// Processes an acknowledgement of all bytes before `number`, and an advertised window of
     /// `window` bytes.
     pub(super) fn acknowledge(&mut self, number: u32, window: u32) {
-        if self.has(OPEN) && distance(self.next, number).unsigned_abs() > DISTANCE_MAX {
+        if self.has_flags(OPEN) && distance(self.next, number).unsigned_abs() > DISTANCE_MAX {
             return;
         }
         let edge = number.wrapping_add(window);
-        if !self.has(ACKED) {
-            (self.acknowledged, self.edge) = (number, edge);
+        if !self.has_flags(ACKED) {
+            (self.acknowledged, self.window_edge) = (number, edge);
             self.flags |= ACKED;
             return;
         }
-        if after(number, self.acknowledged) {
+        if is_after(number, self.acknowledged) {
             self.acknowledged = number;
         }
-        if after(edge, self.edge) {
-            self.edge = edge;
+        if is_after(edge, self.window_edge) {
+            self.window_edge = edge;
         }
     }
 }
 
 /// Returns true if sequence number `a` follows `b`, modulo 2³² (RFC 9293 §3.4).
 #[inline]
-pub(super) const fn after(a: u32, b: u32) -> bool {
+pub(super) const fn is_after(a: u32, b: u32) -> bool {
     distance(b, a) > 0
 }
 

@@ -1,7 +1,7 @@
 //! Life cycle of a TCP connection: its start, the effect of each segment, and its end.
 //!
-//! A side ends at its FIN. A connection without data emits nothing. A connection that has emitted
-//! data also emits the ends of both sides, even of an unobserved side.
+//! A side ends with its FIN. A connection without data emits nothing. A connection that has emitted
+//! data also emits an end for each side, even for a side that was not observed.
 
 use super::connection::{
     ACKED, ANY_RESET, BEGUN, CLOSED, EMITTED, END_EMITTED, FIN, OPEN, PROBED, SCALED, StreamSide,
@@ -15,9 +15,9 @@ use abi::{BlockMetadata, Class, Flags};
 use wire::tcp::flag;
 
 /// Time in ns for which the record of an ended connection is retained, so that late segments do not
-/// begin a new connection. Equal to the TIME-WAIT period of hosts.
-const LINGER: Time = 60_000_000_000;
-/// Index of the client's side in the state of a connection; [`SERVER`] is that of the server's
+/// begin a new connection. The value is that of the TIME-WAIT state in Linux.
+const LINGER_TIME: Time = 60_000_000_000;
+/// Index of the client's side in the state of a connection. [`SERVER`] is the index of the server's
 /// side.
 pub(super) const CLIENT: usize = 0;
 pub(super) const SERVER: usize = 1;
@@ -26,48 +26,49 @@ impl TcpConnection {
     /// Returns the index of the side that sent a segment.
     #[inline]
     pub(super) fn sender(&self, info: &SegmentInfo) -> usize {
-        if info.down == (self.identity.down != 0) { CLIENT } else { SERVER }
+        if info.is_down == (self.identity.is_forward_down != 0) { CLIENT } else { SERVER }
     }
 
     /// Returns the time at which the connection expires if no further segments arrive.
     pub(super) const fn expires_at(&self, timeout: Time) -> Time {
-        let silence = if self.has(CLOSED) && LINGER < timeout { LINGER } else { timeout };
+        let silence =
+            if self.has_flags(CLOSED) && LINGER_TIME < timeout { LINGER_TIME } else { timeout };
         self.identity.word.saturating_add(silence)
     }
 
-    /// Returns true if a segment belongs to a later connection between the same endpoints. A SYN in
-    /// an open connection is not sufficient (RFC 9293 §3.10.7.4): the server must confirm it, or be
-    /// unobserved.
+    /// Returns true if a segment belongs to a later connection between the same endpoints. A SYN
+    /// within an open connection is not sufficient (RFC 9293 §3.10.7.4): the server must have
+    /// confirmed it, or the server's side must be unobserved.
     pub(super) fn is_superseded(&self, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
-        let probed = self.has(PROBED);
-        let closed = self.has(CLOSED) || self.is_reset();
+        let probed = self.has_flags(PROBED);
+        let closed = self.has_flags(CLOSED) || self.is_reset();
         if !info.has(flag::SYN) {
-            let unheard = !server.has(OPEN) && info.has_data();
+            let unheard = !server.has_flags(OPEN) && info.has_data();
             return probed && unheard && info.span.from == self.probe;
         }
         let sender = self.sender(info);
         let side = if sender == CLIENT { client } else { server };
-        if side.has(BEGUN) && side.start == info.span.from {
+        if side.has_flags(BEGUN) && side.start == info.span.from {
             return closed && !info.has(flag::ACK) && !self.has_emitted();
         }
         match info.has(flag::ACK) {
             _ if closed => true,
             true => sender == SERVER && probed && info.acknowledgement == self.probe,
-            false => sender == CLIENT && !self.has_emitted() && !server.has(OPEN),
+            false => sender == CLIENT && !self.has_emitted() && !server.has_flags(OPEN),
         }
     }
 
     /// Returns true if any data or end of the connection was emitted.
     pub(super) fn has_emitted(&self) -> bool {
-        self.sides.iter().any(|side| side.has(EMITTED))
+        self.sides.iter().any(|side| side.has_flags(EMITTED))
     }
 
-    /// Processes a segment of the most common form (fast path). This is a plain ACK without data,
+    /// Processes a segment of the most common form (fast path): a plain ACK, either without data,
     /// or with data that is next in order and completely captured (`here` bytes), while nothing is
     /// held or pending. Returns the index of the sending side. Returns `None`, without effect, for
-    /// other segments, which need [`TcpConnection::take`]; it would have the same effect on the
-    /// segments accepted here.
+    /// other segments, which [`TcpConnection::process_segment`] must process. For the segments
+    /// accepted here, that function would have the same effect.
     #[inline]
     pub(super) fn process_fast(
         &mut self,
@@ -75,17 +76,17 @@ impl TcpConnection {
         here: u32,
         timeout: Time,
     ) -> Option<usize> {
-        const PLAIN: u8 = flag::ACK;
+        const PLAIN_FLAGS: u8 = flag::ACK;
         let sender = self.sender(info);
         let shift = self.window_scale(sender);
         let [client, server] = &mut self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
         let next = info.span.from == side.next && here == info.length();
-        let plain = info.flags & (flag::SYN | flag::FIN | flag::RST | flag::ACK) == PLAIN
+        let plain = info.flags & (flag::SYN | flag::FIN | flag::RST | flag::ACK) == PLAIN_FLAGS
             && (side.flags | other.flags) & FIN == 0
             && side.held.is_empty()
             && other.held.is_empty()
-            && ((next && side.has(OPEN)) || !info.has_data());
+            && ((next && side.has_flags(OPEN)) || !info.has_data());
         let open = self.identity.flags & (CLOSED | PROBED | ANY_RESET) == 0;
         if !plain || !open || info.time > self.identity.word.saturating_add(timeout) {
             return None;
@@ -95,17 +96,17 @@ impl TcpConnection {
         Some(sender)
     }
 
-    /// Returns the block with the metadata of the side's output, as the next data of the side.
+    /// Prepares the block as the next output of a side: sets its metadata and advances the side.
     #[inline]
     pub(super) fn prepare_next<'a>(&mut self, number: usize, block: Block<'a>) -> Block<'a> {
         let (class, context) = self.output_context(number, block.context.time);
         let [client, server] = &mut self.sides;
         let side = if number == CLIENT { client } else { server };
-        side.prepare(class, context, block)
+        side.prepare_output(class, context, block)
     }
 
     /// Processes a segment of this connection.
-    pub(super) fn take<'a>(
+    pub(super) fn process_segment<'a>(
         &mut self,
         info: &SegmentInfo,
         block: Block<'a>,
@@ -128,13 +129,13 @@ impl TcpConnection {
         }
         let fin = info.has(flag::FIN) && self.has_plausible_signature(sender, info);
         let (side, mut output) = self.side_output(sender, rules, info.time, cx);
-        if !side.has(OPEN) && (info.has_data() || fin) {
-            if side.has(FIN) {
+        if !side.has_flags(OPEN) && (info.has_data() || fin) {
+            if side.has_flags(FIN) {
                 return output.cx.drop(&block, CLOSED_BEFORE);
             }
             side.open(info.span.from, false);
         }
-        side.take(&mut output, block, SegmentData { span: info.span, fin });
+        side.process_segment(&mut output, block, SegmentData { span: info.span, fin });
         self.emit_due_ends(info.time, rules, cx);
     }
 
@@ -160,11 +161,11 @@ impl TcpConnection {
         let [client, server] = &mut self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
         let from = info.span.from;
-        if !side.has(OPEN) {
+        if !side.has_flags(OPEN) {
             side.open(from, true);
             side.flags |= SCALED;
-            (side.scale, side.signed) = (info.scale, info.signed.into());
-            if info.has(flag::ACK) && !other.has(OPEN) {
+            (side.window_scale, side.is_syn_signed) = (info.scale, info.is_signed.into());
+            if info.has(flag::ACK) && !other.has_flags(OPEN) {
                 other.open(info.acknowledgement, true);
             }
             return true;
@@ -178,7 +179,7 @@ impl TcpConnection {
             // An earlier FIN has a sequence number of the abandoned stream.
             side.flags &= !(ACKED | FIN);
             side.open(from, true);
-            (side.scale, side.signed) = (info.scale, info.signed.into());
+            (side.window_scale, side.is_syn_signed) = (info.scale, info.is_signed.into());
         }
         side.start == from
     }
@@ -192,7 +193,7 @@ impl TcpConnection {
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        if self.sides.iter().any(StreamSide::is_at_end) && !self.has(CLOSED) {
+        if self.sides.iter().any(StreamSide::is_at_end) && !self.has_flags(CLOSED) {
             self.emit_ends_and_close(time, rules, cx);
         }
     }
@@ -202,7 +203,7 @@ impl TcpConnection {
         if self.has_emitted() {
             for number in [CLIENT, SERVER] {
                 let (side, mut output) = self.side_output(number, rules, time, cx);
-                if side.is_at_end() && !side.has(END_EMITTED) {
+                if side.is_at_end() && !side.has_flags(END_EMITTED) {
                     side.emit_end(&mut output);
                 }
             }
@@ -212,18 +213,19 @@ impl TcpConnection {
         }
     }
 
-    /// Ends the connection: emits held data and, if the connection has emitted data, both ends.
+    /// Ends the connection. Emits held data and, if the connection has emitted data, the ends of
+    /// both sides.
     pub(super) fn close(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         for number in [CLIENT, SERVER] {
             let (side, mut output) = self.side_output(number, rules, time, cx);
-            side.finish(&mut output);
+            side.finish_side(&mut output);
         }
         let reset = self.identity.flags & ANY_RESET;
         self.emit_ends_and_close(time, rules, cx);
         self.identity.flags |= CLOSED | reset;
     }
 
-    /// Abandons the gaps whose timeout has passed. Ends the connection if a pending RST has taken
+    /// Abandons the gaps whose timeout has passed. Ends the connection if its pending RST has taken
     /// effect.
     pub(super) fn abandon_expired(
         &mut self,
@@ -237,8 +239,8 @@ impl TcpConnection {
         }
         for number in [CLIENT, SERVER] {
             let (side, mut output) = self.side_output(number, rules, time, cx);
-            while side.is_waiting() && side.since.saturating_add(rules.gap) < time {
-                side.give_up(&mut output);
+            while side.is_waiting() && side.gap_start.saturating_add(rules.gap_timeout) < time {
+                side.abandon_gap(&mut output);
             }
         }
         self.emit_due_ends(time, rules, cx);
@@ -247,11 +249,11 @@ impl TcpConnection {
     /// Returns the earliest timeout of a gap or a pending RST; `None` if there is neither.
     pub(super) fn next_timeout(&self, rules: Rules) -> Option<Time> {
         let waiting = self.sides.iter().filter(|side| side.is_waiting());
-        let gaps = waiting.map(|side| side.since.saturating_add(rules.gap));
+        let gaps = waiting.map(|side| side.gap_start.saturating_add(rules.gap_timeout));
         gaps.chain(self.reset_until(rules)).min()
     }
 
-    /// Returns a side of the connection, and the output to which its blocks go.
+    /// Returns a side of the connection, and the output for the blocks of this side.
     #[inline]
     fn side_output<'s, 'w, 'c, 'a>(
         &'s mut self,
@@ -266,7 +268,7 @@ impl TcpConnection {
         (side, SideOutput { cx, rules, class, context })
     }
 
-    /// Returns the class and metadata of a side's blocks.
+    /// Returns the class and metadata for the blocks of a side.
     #[inline]
     fn output_context(&self, number: usize, time: Time) -> (Class, BlockMetadata) {
         let flags = if number == CLIENT { Flags::NONE } else { Flags::BACKWARD };
@@ -281,10 +283,10 @@ impl TcpConnection {
     fn window_scale(&self, number: usize) -> u8 {
         let [client, server] = &self.sides;
         let side = if number == CLIENT { client } else { server };
-        let declines = |side: &StreamSide| side.has(SCALED) && side.scale == UNSCALED;
+        let declines = |side: &StreamSide| side.has_flags(SCALED) && side.window_scale == UNSCALED;
         match declines(client) || declines(server) {
             true => 0,
-            false if side.has(SCALED) => side.scale.min(super::connection::SCALE_MAX),
+            false if side.has_flags(SCALED) => side.window_scale.min(super::connection::SCALE_MAX),
             false => super::connection::SCALE_MAX,
         }
     }

@@ -3,8 +3,8 @@
 //!
 //! Input: any view into a frame. Output: the data of each side of a connection in order, each byte
 //! once, as views of the frames that carried them; bytes that were sent but not captured become a
-//! **hole** of their length. A segment in order leaves at once; an early one is held until the
-//! missing bytes arrive or are abandoned.
+//! **hole** of their length. A segment in order is emitted at once. An early segment is held until
+//! the missing bytes arrive or are abandoned.
 //!
 //! - [`connection`]: state of a connection;
 //! - [`reassembly`]: one side of a connection;
@@ -16,9 +16,9 @@
 //! - [`track`]: lookup of connections;
 //! - [`wheel`] for timeouts.
 //!
-//! The sources reassemble in the receiver's own stack, which has its acknowledgement state. Here
-//! both ends are observed from outside: hence holes, unobserved sides, and resets that are verified
-//! before they are accepted.
+//! In the papers, the receiver's own stack reassembles, and knows which bytes it has acknowledged.
+//! Here both ends are observed from outside. For this reason there are holes and unobserved sides,
+//! and resets are verified before they are accepted.
 
 mod connection;
 mod lifecycle;
@@ -32,8 +32,8 @@ mod wheel;
 
 use crate::layers::{self, HeaderError};
 use crate::prelude::*;
-use crate::transport::SERVICES;
-use crate::transport::flows::Flows;
+use crate::transport::SERVICE_NAMES;
+use crate::transport::flows::FlowTable;
 use connection::TcpConnection;
 use outcomes::{COUNTERS, REASONS};
 use overlap::SegmentPolicy;
@@ -81,14 +81,17 @@ before).",
     example: "replay web.pcap | tcp |http files out/",
     kind: FilterKind::Reordering,
     input_forms: Forms::FRAMED,
-    needs: InputNeeds::of(&super::of_protocol(protocol::TCP, "the class of its packets is `|tcp`")),
+    needs: InputNeeds::only(&super::packets_of_protocol(
+        protocol::TCP,
+        "the class of its packets is `|tcp`",
+    )),
     output_form: OutputForm::Form(Form::Stream),
     reads: ReadDepth::All,
     effect: Some(effect),
     parameters: &[
         Parameter::named(
             "policy",
-            Type::OneOf(SegmentPolicy::NAMES),
+            Type::OneOf(SegmentPolicy::POLICY_NAMES),
             "first",
             "the segment that supplies overlapping bytes",
         ),
@@ -111,47 +114,54 @@ before).",
         .writable(),
     ],
     classes: Classes::Number {
-        what: "the server's port",
+        meaning: "the server's port",
         range: ValueRange { low: 0, high: 0xffff },
-        names: SERVICES,
+        names: SERVICE_NAMES,
     },
     reasons: REASONS,
     counters: COUNTERS,
-    state: StateFacts::sessions::<TcpConnection>().with_session_key(Sharing::Flow).held(1 << 17),
+    state: StateFacts::sessions::<TcpConnection>()
+        .with_session_key(ShardKey::Flow)
+        .with_held_max(1 << 17),
     user: Some(make_filter),
     ..Description::EMPTY
 };
 
-/// Catalog entry of `untcp`, which is the same filter as `tcp`. The name distinguishes it from a
-/// filter that would send TCP.
+/// Catalog entry of `untcp`, the same filter as `tcp` under another name. The name distinguishes it
+/// from a filter that would send TCP.
 pub const UNTCP: Description =
     Description { name: "untcp", example: "replay web.pcap | untcp |http files out/", ..TCP };
 
 const _: () = HeaderError::assert_names(TCP.reasons, 5);
 
-/// Returns the effect of the filter on blocks: it reads more than headers only to verify checksums.
+/// Returns the effect of the filter on blocks. The filter reads more than headers only if it
+/// verifies checksums.
 fn effect(arguments: &Arguments) -> Effect {
     let reads = match arguments.flag("checksum") {
         true => ReadDepth::All,
-        false => ReadDepth::Head(layers::HEAD),
+        false => ReadDepth::Head(layers::HEAD_SIZE),
     };
     Effect { kind: TCP.kind, output_form: TCP.output_form, reads }
 }
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let (rules, timeout) = limits(arguments);
-    let flows = Flows::new(arguments.count("sessions"), arguments.seed(), arguments.numbers());
+    let flows = FlowTable::new(
+        arguments.usize_number("sessions"),
+        arguments.seed(),
+        arguments.session_numbers(),
+    );
     let tcp = Tcp::new(flows, rules, timeout, arguments.flag("checksum"));
     Ok(Filter::Stream(Box::new(tcp)))
 }
 
-/// Returns the rules of reassembly, and the time after which an idle connection ends.
+/// Returns the rules of reassembly, and the timeout of an idle connection.
 fn limits(arguments: &Arguments) -> (Rules, Time) {
     let number = |name: &str| arguments.number(name).unwrap_or_default();
     let rules = Rules {
         policy: SegmentPolicy::from_name(arguments.text("policy").unwrap_or_default()),
-        held: u32::try_from(number("held")).unwrap_or(u32::MAX),
-        gap: number("gap"),
+        held_bytes_max: u32::try_from(number("held")).unwrap_or(u32::MAX),
+        gap_timeout: number("gap"),
     };
     (rules, number("timeout"))
 }

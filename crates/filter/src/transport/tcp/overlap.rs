@@ -1,8 +1,9 @@
 //! Overlap policies: rules that select the bytes where a segment overlaps held segments.
 //!
-//! Emitted bytes are final, so a policy applies to held bytes only. The rules are those that Novak
-//! and Sturges measured ("Target-Based TCP Stream Reassembly", 2007), as implemented in Snort
-//! (`stream_tcp`) and Suricata (`host-os-policy`). The new segment wins the overlap with an old one
+//! Emitted bytes cannot be changed, so a policy applies to held bytes only. The rules are those
+//! that Novak and Sturges measured ("Target-Based TCP Stream Reassembly", 2007), as implemented in
+//! Snort (`stream_tcp`) and Suricata (`host-os-policy`). The new segment wins the overlap with an
+//! old one
 //!
 //! - `first`: never;
 //! - `last`: always;
@@ -13,7 +14,7 @@
 //! Suricata applies its rules only if the bytes differ. For equal bytes every rule produces the
 //! same stream.
 
-use super::connection::{StreamSide, after, distance};
+use super::connection::{StreamSide, distance, is_after};
 use super::outcomes::{DUPLICATE, OVERLAPPED};
 use super::reassembly::SideOutput;
 use crate::contract::{Block, HeldList};
@@ -24,7 +25,7 @@ pub(super) enum SegmentPolicy {
     First,
     Last,
     Linux,
-    /// BSD and Windows.
+    /// Like BSD and Windows.
     Bsd,
     Solaris,
 }
@@ -37,7 +38,7 @@ pub(super) struct Span {
 }
 
 impl SegmentPolicy {
-    pub(super) const NAMES: &'static [&'static str] =
+    pub(super) const POLICY_NAMES: &'static [&'static str] =
         &["first", "last", "linux", "windows", "bsd", "solaris"];
 
     pub(super) fn from_name(name: &str) -> Self {
@@ -52,26 +53,26 @@ impl SegmentPolicy {
 
     /// Returns true if `new` wins where it overlaps `old`.
     const fn new_wins(self, new: Span, old: Span) -> bool {
-        let before = after(old.from, new.from);
-        let behind = after(new.to, old.to);
+        let before = is_after(old.from, new.from);
+        let behind = is_after(new.to, old.to);
         match self {
             Self::First => false,
             Self::Last => true,
             Self::Bsd => before,
             Self::Linux => before || (new.from == old.from && behind),
-            Self::Solaris => behind || (new.to == old.to && !after(new.from, old.from)),
+            Self::Solaris => behind || (new.to == old.to && !is_after(new.from, old.from)),
         }
     }
 }
 
 impl Span {
     const fn overlaps(self, other: Self) -> bool {
-        after(self.to, other.from) && after(other.to, self.from)
+        is_after(self.to, other.from) && is_after(other.to, self.from)
     }
 }
 
 /// Returns the range of sequence numbers that a held block covers.
-pub(super) fn span(key: u32, block: &Block<'_>) -> Span {
+pub(super) fn held_span(key: u32, block: &Block<'_>) -> Span {
     Span { from: key, to: key.wrapping_add(block.length()) }
 }
 
@@ -84,15 +85,15 @@ impl StreamSide {
             return;
         }
         let loses = |(_, (key, block)): &(usize, (u32, Block<'_>))| {
-            let old = span(*key, block);
+            let old = held_span(*key, block);
             new.overlaps(old) && policy.new_wins(new, old)
         };
-        let held = output.cx.held(&self.held).take_while(|(key, _)| after(new.to, *key));
+        let held = output.cx.held(&self.held).take_while(|(key, _)| is_after(new.to, *key));
         let mut losers: Vec<_> = held.enumerate().filter(loses).collect();
         let mut list = self.held;
         // In reverse order, so that indices of earlier entries stay valid.
         while let Some((before, (key, block))) = losers.pop() {
-            let old = span(key, &block);
+            let old = held_span(key, &block);
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
             let (left, right) = (distance(old.from, new.from), distance(new.to, old.to));
             if left > 0 {
@@ -104,7 +105,7 @@ impl StreamSide {
                 let piece = block.narrow(block.length().saturating_sub(right), right);
                 self.hold_piece(output, &mut list, &piece, new.to);
             }
-            output.cx.discard_at(&mut list, u32::try_from(before).unwrap_or(0), OVERLAPPED);
+            output.cx.drop_at(&mut list, u32::try_from(before).unwrap_or(0), OVERLAPPED);
         }
         self.held = list;
     }
@@ -119,18 +120,18 @@ impl StreamSide {
     ) {
         let mut free = Vec::new();
         let mut from = new.from;
-        let held = output.cx.held(&self.held).take_while(|(key, _)| after(new.to, *key));
+        let held = output.cx.held(&self.held).take_while(|(key, _)| is_after(new.to, *key));
         for (key, block) in held {
-            let old = span(key, &block);
+            let old = held_span(key, &block);
             if !new.overlaps(old) {
                 continue;
             }
-            if after(old.from, from) {
+            if is_after(old.from, from) {
                 free.push(Span { from, to: old.from });
             }
             from = old.to;
         }
-        if after(new.to, from) {
+        if is_after(new.to, from) {
             free.push(Span { from, to: new.to });
         }
         if free.is_empty() {

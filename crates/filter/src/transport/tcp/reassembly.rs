@@ -1,16 +1,16 @@
 //! Reassembly of one side of a connection: from segments to an ordered stream.
 //!
 //! Input: a segment with its sequence number. Output: views of the frames in order, each byte once;
-//! **holes** for bytes that were sent but not captured; the end. Segments that arrive early are
-//! held. Missing bytes are abandoned when the other end has acknowledged them, when the capture
-//! truncated their frame, when too much data, or too old data, is held after them, and when the
-//! connection ends.
+//! **holes** for bytes that were sent but not captured; the end of the stream. Segments that arrive
+//! early are held. Missing bytes are abandoned when the other end has acknowledged them, when the
+//! capture truncated their frame, when too much data, or too old data, is held after them, and when
+//! the connection ends.
 
 use super::connection::{
-    BEGUN, BROKEN, DISTANCE_MAX, EMITTED, END_EMITTED, FIN, SCALED, StreamSide, after, distance,
+    BEGUN, BROKEN, DISTANCE_MAX, EMITTED, END_EMITTED, FIN, SCALED, StreamSide, distance, is_after,
 };
 use super::outcomes::{CLOSED_BEFORE, DUPLICATE, GAPS, MISSING, OUT_OF_WINDOW};
-use super::overlap::{SegmentPolicy, Span, span};
+use super::overlap::{SegmentPolicy, Span, held_span};
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
 use abi::{BLOCK_MAX, BlockMetadata, Class, Flags, Marks, RichPointer};
@@ -20,9 +20,9 @@ use abi::{BLOCK_MAX, BlockMetadata, Class, Flags, Marks, RichPointer};
 pub(super) struct Rules {
     pub(super) policy: SegmentPolicy,
     /// Maximum number of bytes held per side of a connection.
-    pub(super) held: u32,
+    pub(super) held_bytes_max: u32,
     /// Time after which a gap is abandoned, in ns.
-    pub(super) gap: Time,
+    pub(super) gap_timeout: Time,
 }
 
 /// Maximum number of blocks held per side of a connection.
@@ -48,19 +48,19 @@ pub(super) struct SegmentData {
     pub(super) fin: bool,
 }
 
-/// Flags that this filter sets itself, and therefore clears in input blocks.
+/// Flags that this filter sets in its output, and therefore clears in input blocks.
 const OWN_FLAGS: Flags = Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::END_MASK);
 
 impl StreamSide {
     /// Processes a segment of this side. The view of `block` is the captured data.
-    pub(super) fn take<'a>(
+    pub(super) fn process_segment<'a>(
         &mut self,
         output: &mut SideOutput<'_, '_, 'a>,
         block: Block<'a>,
         piece: SegmentData,
     ) {
         let SegmentData { mut span, fin } = piece;
-        if fin && !self.has(FIN) && self.may_end_at(output, span.to) {
+        if fin && !self.has_flags(FIN) && self.may_end_at(output, span.to) {
             self.fin = span.to;
             self.flags |= FIN;
             self.mark_gap(output);
@@ -68,19 +68,19 @@ impl StreamSide {
         if span.from == span.to {
             return output.cx.consume(&block);
         }
-        if self.has(FIN) && after(span.to, self.fin) {
-            if !after(self.fin, span.from) {
+        if self.has_flags(FIN) && is_after(span.to, self.fin) {
+            if !is_after(self.fin, span.from) {
                 return output.cx.drop(&block, CLOSED_BEFORE);
             }
             span.to = self.fin;
         }
-        if !after(span.to, self.next) {
+        if !is_after(span.to, self.next) {
             output.cx.count(DUPLICATE, 1);
             return output.cx.consume(&block);
         }
-        if after(span.from, self.next) {
+        if is_after(span.from, self.next) {
             if !self.resolve_gap(output, span) {
-                return self.hold(output, &block, span);
+                return self.hold_segment(output, &block, span);
             }
             if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
                 return output.cx.drop(&block, OUT_OF_WINDOW);
@@ -93,33 +93,34 @@ impl StreamSide {
     /// after it was received or acknowledged.
     fn may_end_at(&self, output: &SideOutput<'_, '_, '_>, fin: u32) -> bool {
         let held = output.cx.back(&self.held);
-        let behind = held.is_some_and(|(key, block)| after(span(key, &block).to, fin));
+        let behind = held.is_some_and(|(key, block)| is_after(held_span(key, &block).to, fin));
         let beyond = self.acknowledged().is_some_and(|number| distance(fin, number) > 1);
         let ahead = (0..=DISTANCE_MAX.cast_signed()).contains(&distance(self.next, fin));
         ahead && self.may_be_accepted(fin) && !behind && !beyond
     }
 
-    /// Handles a segment that begins after `next`. Abandons the gap before it if the other end
-    /// acknowledged the missing bytes, or if the limits on held data are exceeded. Returns false if
-    /// the segment must be held, and true if it is now in order or at an implausible distance.
+    /// Handles a segment that begins after `next`. Abandons the gap in front of the segment if the
+    /// other end has acknowledged the missing bytes, or if the limits on held data are exceeded.
+    /// Returns false if the segment must be held. Returns true if it is now in order, or
+    /// implausibly far ahead.
     fn resolve_gap(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
         if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
             return true;
         }
-        if self.acknowledged().is_some_and(|number| !after(span.from, number)) {
+        if self.acknowledged().is_some_and(|number| !is_after(span.from, number)) {
             self.skip(output, span.from);
         }
         let length = span.to.wrapping_sub(span.from);
-        while after(span.from, self.next)
+        while is_after(span.from, self.next)
             && !self.held.is_empty()
-            && (self.held_bytes.saturating_add(length) > output.rules.held
+            && (self.held_bytes.saturating_add(length) > output.rules.held_bytes_max
                 || self.held.len() >= HELD_BLOCKS_MAX)
         {
             let front = output.cx.front(&self.held).map_or(span.from, |(key, _)| key);
-            let nearer = if after(front, span.from) { span.from } else { front };
+            let nearer = if is_after(front, span.from) { span.from } else { front };
             self.advance(output, nearer);
         }
-        !after(span.from, self.next)
+        !is_after(span.from, self.next)
     }
 
     /// Advances the stream to `to` ([`StreamSide::skip`]). If that has no effect, which is possible
@@ -128,11 +129,16 @@ impl StreamSide {
         let before = (self.next, self.held.len());
         self.skip(output, to);
         if (self.next, self.held.len()) == before {
-            self.give_up(output);
+            self.abandon_gap(output);
         }
     }
 
-    fn hold<'a>(&mut self, output: &mut SideOutput<'_, '_, 'a>, block: &Block<'a>, span: Span) {
+    fn hold_segment<'a>(
+        &mut self,
+        output: &mut SideOutput<'_, '_, 'a>,
+        block: &Block<'a>,
+        span: Span,
+    ) {
         let here = block.length().min(span.to.wrapping_sub(span.from));
         if here == 0 {
             // No byte was captured: the acknowledgement will reveal the gap.
@@ -142,7 +148,7 @@ impl StreamSide {
         let (block, span) =
             (block.narrow(0, here), Span { to: span.from.wrapping_add(here), ..span });
         let back = output.cx.back(&self.held);
-        if back.is_none_or(|(key, last)| !after(super::overlap::span(key, &last).to, span.from)) {
+        if back.is_none_or(|(key, last)| !is_after(held_span(key, &last).to, span.from)) {
             let mut list = self.held;
             if output.cx.hold(&mut list, &block, span.from) {
                 self.held_bytes = self.held_bytes.saturating_add(here);
@@ -154,28 +160,28 @@ impl StreamSide {
         self.hold_between(output, &block, span);
     }
 
-    /// Records the time at which a gap begins, unless a gap has already begun.
+    /// Records the start time of a gap, unless a gap has already begun.
     fn mark_gap(&mut self, output: &SideOutput<'_, '_, '_>) {
         if self.held.is_empty() {
-            self.since = output.cx.now;
+            self.gap_start = output.cx.now;
         }
     }
 
-    /// Emits a segment that begins at or before `next`, and then the held segments that follow in
-    /// order.
+    /// Emits a segment that begins at or before `next`, followed by the held segments that are then
+    /// in order.
     fn emit_next<'a>(&mut self, output: &mut SideOutput<'_, '_, 'a>, block: Block<'a>, span: Span) {
         let known = self.next.wrapping_sub(span.from);
         let block = block.narrow(known, span.to.wrapping_sub(self.next));
         let here = block.length();
         if self.held.is_empty() && here > 0 {
-            let block = self.prepare(output.class, output.context, block);
+            let block = self.prepare_output(output.class, output.context, block);
             output.cx.pass(block);
         } else if here > 0 {
             self.emit_between_held(output, block);
         } else {
             output.cx.consume(&block);
         }
-        if after(span.to, self.next) {
+        if is_after(span.to, self.next) {
             // The capture truncated it.
             self.skip(output, span.to);
         }
@@ -183,15 +189,15 @@ impl StreamSide {
 
     /// Emits a segment that begins at `next`, interleaved with held segments.
     fn emit_between_held<'a>(&mut self, output: &mut SideOutput<'_, '_, 'a>, block: Block<'a>) {
-        let new = span(self.next, &block);
+        let new = held_span(self.next, &block);
         self.trim_held(output, new);
         let mut passed = false;
-        while after(new.to, self.next) {
+        while is_after(new.to, self.next) {
             let front = output.cx.front(&self.held).map_or(new.to, |(key, _)| key);
-            let until = if after(front, new.to) { new.to } else { front };
+            let until = if is_after(front, new.to) { new.to } else { front };
             let from = self.next.wrapping_sub(new.from);
             let piece = block.narrow(from, until.wrapping_sub(self.next));
-            let piece = self.prepare(output.class, output.context, piece);
+            let piece = self.prepare_output(output.class, output.context, piece);
             output.cx.emit_part(piece, &mut passed);
             self.emit_held(output);
         }
@@ -202,25 +208,26 @@ impl StreamSide {
     fn emit_held(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let mut list = self.held;
         while let Some((key, block)) = output.cx.front(&list) {
-            let span = span(key, &block);
-            if after(key, self.next) {
-                self.since = output.cx.now;
+            let span = held_span(key, &block);
+            if is_after(key, self.next) {
+                self.gap_start = output.cx.now;
                 break;
             }
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
-            if !after(span.to, self.next) {
+            if !is_after(span.to, self.next) {
                 output.cx.count(DUPLICATE, 1);
                 output.cx.consume_front(&mut list);
                 continue;
             }
             let known = self.next.wrapping_sub(key);
-            let next = self.prepare(output.class, output.context, block.narrow(known, u32::MAX));
-            output.cx.release(&mut list, |_| next);
+            let next =
+                self.prepare_output(output.class, output.context, block.narrow(known, u32::MAX));
+            output.cx.release_front(&mut list, |_| next);
             let missing = truncated_bytes(block);
             if missing > 0 {
                 let front = output.cx.front(&list).map(|(key, _)| key);
                 let until = self.next.wrapping_add(missing);
-                let until = front.filter(|front| after(until, *front)).unwrap_or(until);
+                let until = front.filter(|front| is_after(until, *front)).unwrap_or(until);
                 self.emit_hole(output, until);
             }
         }
@@ -229,18 +236,18 @@ impl StreamSide {
 
     /// Advances the stream to `to`: emits held data up to `to`, with holes for missing bytes.
     pub(super) fn skip(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
-        let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
-        while after(to, self.next) {
+        let to = if self.has_flags(FIN) && is_after(to, self.fin) { self.fin } else { to };
+        while is_after(to, self.next) {
             let front = output.cx.front(&self.held).map_or(to, |(key, _)| key);
-            self.emit_hole(output, if after(front, to) { to } else { front });
+            self.emit_hole(output, if is_after(front, to) { to } else { front });
             self.emit_held(output);
         }
     }
 
-    /// Emits a hole for the bytes from `next` up to `to`.
+    /// Emits a hole for the bytes from `next` to `to`.
     fn emit_hole(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
-        let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
-        if !after(to, self.next) {
+        let to = if self.has_flags(FIN) && is_after(to, self.fin) { self.fin } else { to };
+        if !is_after(to, self.next) {
             return;
         }
         let mut missing = to.wrapping_sub(self.next);
@@ -248,28 +255,28 @@ impl StreamSide {
         output.cx.count(MISSING, missing.into());
         while missing > 0 {
             let length = missing.min(BLOCK_MAX as u32);
-            let hole = self.prepare(output.class, output.context, hole(output, length));
+            let hole = self.prepare_output(output.class, output.context, make_hole(output, length));
             output.cx.emit_created(hole);
             missing -= length;
         }
     }
 
-    /// Abandons the gap before the first held block or, without held blocks, before the end. If the
-    /// other end would not accept that block or end, drops it instead.
-    pub(super) fn give_up(&mut self, output: &mut SideOutput<'_, '_, '_>) {
+    /// Abandons the gap in front of the first held block or, if no block is held, in front of the
+    /// end. If the other end would not accept this block or end, drops it instead.
+    pub(super) fn abandon_gap(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let front = output.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes something, even from forged state, so that callers can repeat it until
         // nothing is pending.
-        let ahead = |place: u32| after(place, self.next) && self.may_be_accepted(place);
+        let ahead = |place: u32| is_after(place, self.next) && self.may_be_accepted(place);
         match front {
-            Some(front) if ahead(front) && (!self.has(FIN) || after(self.fin, front)) => {
+            Some(front) if ahead(front) && (!self.has_flags(FIN) || is_after(self.fin, front)) => {
                 self.skip(output, front);
             }
             Some(_) => {
                 let mut list = self.held;
                 if let Some((_, block)) = output.cx.front(&list) {
                     self.held_bytes = self.held_bytes.saturating_sub(block.length());
-                    output.cx.discard(&mut list, OUT_OF_WINDOW);
+                    output.cx.drop_front(&mut list, OUT_OF_WINDOW);
                 }
                 self.held = list;
             }
@@ -278,29 +285,29 @@ impl StreamSide {
         }
     }
 
-    /// Abandons gaps whose bytes the other end has acknowledged, since these were sent but not
-    /// captured. Only a gap before held data or before the end is abandoned at once.
+    /// Abandons gaps whose bytes the other end has acknowledged, since these bytes were sent but
+    /// not captured. Only a gap in front of held data or of the end is abandoned at once.
     pub(super) fn resolve_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
-        while !self.held.is_empty() && after(number, self.next) {
+        while !self.held.is_empty() && is_after(number, self.next) {
             let front = output.cx.front(&self.held).map_or(number, |(key, _)| key);
-            self.advance(output, if after(front, number) { number } else { front });
+            self.advance(output, if is_after(front, number) { number } else { front });
         }
-        if self.has(FIN) && number == self.fin {
+        if self.has_flags(FIN) && number == self.fin {
             self.skip(output, number);
         }
     }
 
-    /// Finishes the side: emits held data, with holes up to the last acknowledged byte. There are
-    /// no holes for a side that was not observed, nor for a single acknowledged byte, since that
-    /// may be a FIN.
-    pub(super) fn finish(&mut self, output: &mut SideOutput<'_, '_, '_>) {
+    /// Finishes the side. Emits held data, with holes up to the last acknowledged byte. There is no
+    /// hole on a side that was not observed, nor for a single acknowledged byte, which may be a
+    /// FIN.
+    pub(super) fn finish_side(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         while self.is_waiting() {
-            self.give_up(output);
+            self.abandon_gap(output);
         }
-        if !self.has(FIN) {
+        if !self.has_flags(FIN) {
             let number = self.acknowledged().unwrap_or(self.next);
-            let info = self.has(SCALED) || self.has(EMITTED);
+            let info = self.has_flags(SCALED) || self.has_flags(EMITTED);
             let missing = info && distance(self.next, number) > 1;
             self.fin = if missing { number } else { self.next };
             self.flags |= FIN | BROKEN;
@@ -311,17 +318,17 @@ impl StreamSide {
     /// Emits an empty hole that marks the end of the side, unless the last emitted block has the
     /// end flag.
     pub(super) fn emit_end(&mut self, output: &mut SideOutput<'_, '_, '_>) {
-        if !self.has(END_EMITTED) {
+        if !self.has_flags(END_EMITTED) {
             self.fin = self.next;
             self.flags |= FIN;
-            let end = self.prepare(output.class, output.context, hole(output, 0));
+            let end = self.prepare_output(output.class, output.context, make_hole(output, 0));
             output.cx.emit_created(end);
         }
     }
 
-    /// Sets class, session and flags of a block for output, and advances `next`.
+    /// Sets the class, session and flags of an output block, and advances `next`.
     #[inline]
-    pub(super) fn prepare<'a>(
+    pub(super) fn prepare_output<'a>(
         &mut self,
         class: Class,
         context: BlockMetadata,
@@ -329,13 +336,13 @@ impl StreamSide {
     ) -> Block<'a> {
         self.next = self.next.wrapping_add(block.length());
         let mut flags = block.context.flags.without(OWN_FLAGS).with(context.flags);
-        if self.has(BEGUN) && !self.has(EMITTED) {
+        if self.has_flags(BEGUN) && !self.has_flags(EMITTED) {
             flags = flags.with(Flags::FIRST);
         }
         self.flags |= EMITTED;
         if self.is_at_end() {
             flags = flags.with(Flags::END);
-            if self.has(BROKEN) {
+            if self.has_flags(BROKEN) {
                 flags = flags.with(Flags::BROKEN);
             }
             self.flags |= END_EMITTED;
@@ -348,7 +355,7 @@ impl StreamSide {
 }
 
 /// Returns a hole of `length` bytes.
-fn hole<'a>(output: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
+fn make_hole<'a>(output: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
     Block {
         pointer: RichPointer::hole(length),
         frame: &[],
@@ -357,7 +364,7 @@ fn hole<'a>(output: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
     }
 }
 
-/// Returns the number of bytes after the view that belong to the segment but were not captured.
+/// Returns the number of bytes of the segment that follow the view and were not captured.
 fn truncated_bytes(mut block: Block<'_>) -> u32 {
     let end = block.marks.view + block.length();
     if block.marks.captured >= block.marks.wire_length || end != block.marks.captured {

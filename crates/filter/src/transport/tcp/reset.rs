@@ -1,20 +1,19 @@
 //! Acceptance of TCP resets.
 //!
 //! Input: a RST and the segments after it. Output: a decision whether the connection has ended. The
-//! sender of a RST, and a receiver that accepts it, drop the connection, so further segments prove
-//! that the RST was forged or ignored. A RST that the other end may accept therefore ends the
-//! connection only after `gap` has passed without further segments; until then segments are
-//! processed as before. A RST that the other end certainly ignores has no effect:
+//! sender of a RST drops the connection, and so does a receiver that accepts the RST. Further
+//! segments therefore prove that the RST was forged or ignored. A RST that the other end may accept
+//! ends the connection only after `gap` has passed without further segments. Until then, segments
+//! are processed as usual. A RST that the other end certainly ignores has no effect:
 //!
 //! - its sequence number is outside of the window (RFC 9293 §3.5.3, RFC 5961 §3);
-//! - it is signed although the SYN of the same side was not, or the reverse: a host without a key
-//!   drops signed segments, and a host with a key drops unsigned segments (RFC 2385, RFC 5925,
-//!   Linux).
+//! - it is signed and the SYN of the same side was not, or the reverse. A host without a key drops
+//!   signed segments, and a host with a key drops unsigned segments (RFC 2385, RFC 5925, Linux).
 //!
 //! If a connection continues after it was considered closed, its remaining segments form a new
 //! session, which begins in midstream.
 
-use super::connection::{ANY_RESET, CLOSED, OPEN, PROBED, RESET, SCALED, TcpConnection, after};
+use super::connection::{ANY_RESET, CLOSED, OPEN, PROBED, RESET, SCALED, TcpConnection, is_after};
 use super::lifecycle::CLIENT;
 use super::outcomes::{RESETS_IGNORED, RESETS_WITHDRAWN};
 use super::reassembly::Rules;
@@ -25,16 +24,16 @@ use wire::tcp::flag;
 impl TcpConnection {
     /// Returns true if a RST is pending.
     pub(super) const fn is_reset(&self) -> bool {
-        self.has(ANY_RESET) && !self.has(CLOSED)
+        self.has_flags(ANY_RESET) && !self.has_flags(CLOSED)
     }
 
-    /// Returns the time at which a pending RST takes effect; `None` if none is pending.
+    /// Returns the time at which a pending RST takes effect; `None` if no RST is pending.
     pub(super) fn reset_until(&self, rules: Rules) -> Option<Time> {
-        self.is_reset().then(|| self.identity.word.saturating_add(rules.gap))
+        self.is_reset().then(|| self.identity.word.saturating_add(rules.gap_timeout))
     }
 
-    /// Processes a RST. If the other end may accept the RST, it becomes pending, and its time
-    /// replaces that of the last segment. It takes effect at once if `gap` is 0, or if the RST
+    /// Processes a RST. If the other end may accept it, the RST becomes pending, and its time
+    /// becomes the time of the last segment. It takes effect at once if `gap` is 0, or if it
     /// refuses a connection. A RST that the other end must ignore is only counted.
     #[cold]
     pub(super) fn reset(
@@ -44,7 +43,7 @@ impl TcpConnection {
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        if self.has(CLOSED) {
+        if self.has_flags(CLOSED) {
             return;
         }
         let [client, server] = &self.sides;
@@ -58,8 +57,8 @@ impl TcpConnection {
         }
         self.identity.flags = self.identity.flags & !PROBED | reset_flag(sender);
         self.identity.word = info.time;
-        let refuses = !self.has_emitted() && !self.sides.iter().all(|side| side.has(OPEN));
-        if refuses || rules.gap == 0 {
+        let refuses = !self.has_emitted() && !self.sides.iter().all(|side| side.has_flags(OPEN));
+        if refuses || rules.gap_timeout == 0 {
             self.close(info.time, rules, cx);
         }
     }
@@ -69,7 +68,7 @@ impl TcpConnection {
     pub(super) fn has_plausible_signature(&self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let side = if sender == CLIENT { client } else { server };
-        !side.has(SCALED) || info.signed == (side.signed != 0)
+        !side.has_flags(SCALED) || info.is_signed == (side.is_syn_signed != 0)
     }
 
     /// Withdraws a pending RST if this segment proves that the connection continues.
@@ -89,9 +88,9 @@ impl TcpConnection {
 
     /// Returns true if a segment proves that the RST was forged or ignored. From the sender of the
     /// RST, new data or a new acknowledgement is proof. Segments from the other end may still have
-    /// been in flight, so that proof is a segment later than half of `gap` after the RST, or an
-    /// acknowledgement of data sent after the RST. On a closed connection only new data is proof. A
-    /// SYN or RST is never proof.
+    /// been in flight when the RST was sent. From that end, proof is a segment that arrives more
+    /// than half of `gap` after the RST, or an acknowledgement of data sent after the RST. On a
+    /// closed connection only new data is proof. A SYN or RST is never proof.
     #[cold]
     pub(super) fn disproves_reset(&self, info: &SegmentInfo, rules: Rules) -> bool {
         if info.has(flag::SYN) || info.has(flag::RST) || !self.has_plausible_fin(info) {
@@ -103,20 +102,20 @@ impl TcpConnection {
         let new = side.is_new(info.span.from, info.span.to);
         let number = info.acknowledgement;
         let more = info.has(flag::ACK)
-            && other.acknowledged().is_none_or(|known| after(number, known))
+            && other.acknowledged().is_none_or(|known| is_after(number, known))
             && other.may_be_accepted(number);
-        if self.has(CLOSED) && !new {
+        if self.has_flags(CLOSED) && !new {
             return false;
         }
-        if self.has(reset_flag(sender)) {
+        if self.has_flags(reset_flag(sender)) {
             return new || more;
         }
-        let late = info.time > self.identity.word.saturating_add(rules.gap / 2);
-        late || (more && other.has(OPEN) && after(number, other.next))
+        let late = info.time > self.identity.word.saturating_add(rules.gap_timeout / 2);
+        late || (more && other.has_flags(OPEN) && is_after(number, other.next))
     }
 
-    /// Returns false for a FIN that the other end drops because the FIN is signed and the SYN was
-    /// not, or the reverse. Returns true for every other segment.
+    /// Returns false for a FIN that the other end drops because of its signature: the FIN is signed
+    /// and the SYN was not, or the reverse. Returns true for every other segment.
     fn has_plausible_fin(&self, info: &SegmentInfo) -> bool {
         !info.has(flag::FIN) || self.has_plausible_signature(self.sender(info), info)
     }

@@ -12,26 +12,26 @@ use wire::ports::Ports;
 use wire::tcp::{flag, options};
 
 /// Kind number of the window scale option (RFC 7323 §2.2).
-const WINDOW_SCALE: u8 = 3;
+const WINDOW_SCALE_OPTION: u8 = 3;
 /// Kind numbers of the signature options: TCP-MD5 (RFC 2385) and TCP-AO (RFC 5925).
-const SIGNATURES: [u8; 2] = [19, 29];
+const SIGNATURE_OPTIONS: [u8; 2] = [19, 29];
 
 /// The fields of a segment that connection tracking reads.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct SegmentInfo {
     pub(super) flags: u8,
-    /// Sequence numbers of the data. If the SYN flag is set, it occupies the number before the
-    /// data.
+    /// Sequence numbers of the data. A SYN occupies the number before the data.
     pub(super) span: Span,
     pub(super) acknowledgement: u32,
     pub(super) window: u32,
     pub(super) ports: Ports,
     /// True if the segment was sent from the greater address and port to the lesser.
-    pub(super) down: bool,
-    /// Window scale that a SYN offers; [`UNSCALED`] for other segments and without an offer.
+    pub(super) is_down: bool,
+    /// Window scale that a SYN offers; [`UNSCALED`] for a SYN without an offer and for other
+    /// segments.
     pub(super) scale: u8,
     /// True for a SYN, FIN or RST with a signature option; false for other segments.
-    pub(super) signed: bool,
+    pub(super) is_signed: bool,
     pub(super) time: Time,
 }
 
@@ -47,9 +47,9 @@ impl SegmentInfo {
             acknowledgement: header.acknowledgement(),
             window: header.window().into(),
             ports: Ports { source: header.source(), target: header.target() },
-            down,
-            scale: if syn { scale(block, segment) } else { UNSCALED },
-            signed: header.flags() & (flag::SYN | flag::FIN | flag::RST) != 0
+            is_down: down,
+            scale: if syn { offered_window_scale(block, segment) } else { UNSCALED },
+            is_signed: header.flags() & (flag::SYN | flag::FIN | flag::RST) != 0
                 && is_signed(block, segment),
             time: block.context.time.min(now),
         }
@@ -70,7 +70,7 @@ impl SegmentInfo {
     }
 
     /// Returns true if the segment may begin a connection record: it has a SYN or data, and no RST.
-    pub(super) const fn may_begin(&self) -> bool {
+    pub(super) const fn may_begin_connection(&self) -> bool {
         !self.has(flag::RST) && (self.has(flag::SYN) || self.has_data())
     }
 
@@ -86,9 +86,9 @@ impl SegmentInfo {
 
 /// Returns the window scale that a SYN offers; [`UNSCALED`] if none.
 #[cold]
-fn scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
+fn offered_window_scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
     let header = block.frame.get(segment.at as usize..).unwrap_or_default();
-    let offered = options(header).find(|option| option.kind == WINDOW_SCALE);
+    let offered = options(header).find(|option| option.kind == WINDOW_SCALE_OPTION);
     offered.and_then(|option| option.data.first().copied()).unwrap_or(UNSCALED)
 }
 
@@ -97,7 +97,7 @@ fn scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
 #[cold]
 fn is_signed(block: &Block<'_>, segment: &Segment<'_>) -> bool {
     let header = block.frame.get(segment.at as usize..).unwrap_or_default();
-    options(header).any(|option| SIGNATURES.contains(&option.kind))
+    options(header).any(|option| SIGNATURE_OPTIONS.contains(&option.kind))
 }
 
 /// Returns true if the checksum is valid, or cannot be verified.

@@ -1,21 +1,21 @@
 //! Connection tracking: the `tcp` filter looks up the connection of each segment and handles
 //! timeouts.
 
-use super::connection::{ANY_RESET, CLOSED, StreamSide, TcpConnection, WATCHED};
+use super::connection::{ANY_RESET, CLOSED, GAP_TIMER_SET, StreamSide, TcpConnection};
 use super::limits;
 use super::outcomes::{CHECKSUM, EVICTED, NEW_SESSIONS, NOT_TCP, RESETS_WITHDRAWN, TIMED_OUT};
 use super::reassembly::Rules;
 use super::segment_info::{SegmentInfo, has_valid_checksum};
-use super::wheel::{Waiting, Wheel};
+use super::wheel::{TimerEntry, Wheel};
 use crate::layers::{self, Segment};
 use crate::prelude::*;
-use crate::transport::flows::Flows;
+use crate::transport::flows::FlowTable;
 use wire::ports::Ports;
 
 /// The filter `tcp`, with its connections and timers.
 #[derive(Debug)]
 pub(super) struct Tcp {
-    flows: Flows<TcpConnection>,
+    flows: FlowTable<TcpConnection>,
     rules: Rules,
     timeout: Time,
     checksum: bool,
@@ -25,7 +25,7 @@ pub(super) struct Tcp {
     gap_timeouts: Wheel,
     /// Lookups for the blocks of a batch, made before the first block is processed. Reused for
     /// every batch.
-    found: Vec<SegmentLookup>,
+    lookups: Vec<SegmentLookup>,
 }
 
 /// The result of parsing one block: a segment and the key of its connection.
@@ -42,13 +42,13 @@ struct SegmentLookup {
 impl SegmentLookup {
     #[inline]
     fn new(block: &Block<'_>, segment: &Segment<'_>, seed: u64, now: Time) -> Self {
-        let (key, down) = Flows::<TcpConnection>::key(&segment.flow, seed);
+        let (key, down) = FlowTable::<TcpConnection>::key(&segment.flow, seed);
         let info = SegmentInfo::new(block, segment, down, now);
         Self { reason: None, key, info, payload: segment.payload }
     }
 
     #[inline(never)]
-    fn of_any_block(block: &mut Block<'_>, seed: u64, now: Time) -> Self {
+    fn from_any_block(block: &mut Block<'_>, seed: u64, now: Time) -> Self {
         let reason = match layers::segment(block) {
             Ok(Some(segment)) => return Self::new(block, &segment, seed, now),
             Ok(None) => NOT_TCP,
@@ -60,20 +60,20 @@ impl SegmentLookup {
 
 impl HoldingLanes for Tcp {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
-        let mut found = std::mem::take(&mut self.found);
+        let mut found = std::mem::take(&mut self.lookups);
         self.prefetch(batch, cx.now, &mut found);
         let mut next = found.iter();
         cx.for_each_block(batch, |cx, block| match next.next() {
-            Some(found) => self.block(block, found, cx),
+            Some(found) => self.process_lane(block, found, cx),
             None => cx.consume(&block),
         });
-        self.found = found;
+        self.lookups = found;
         self.request_tick(cx);
     }
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         let mut over = Vec::new();
-        for waiting in self.idle_timeouts.due(cx.now) {
+        for waiting in self.idle_timeouts.take_due(cx.now) {
             let Some(connection) = self.connection_of_timer(waiting) else { continue };
             let due = connection.expires_at(self.timeout);
             match self.idle_timeouts.is_due(due, cx.now) {
@@ -84,9 +84,9 @@ impl HoldingLanes for Tcp {
         over.sort_unstable();
         over.dedup();
         for (_, key) in over {
-            self.end(key, cx.now, cx);
+            self.end_connection(key, cx.now, cx);
         }
-        let mut old = self.gap_timeouts.due(cx.now);
+        let mut old = self.gap_timeouts.take_due(cx.now);
         old.sort_unstable_by_key(|waiting| waiting.session);
         for waiting in old {
             self.check_gap(waiting, cx);
@@ -96,7 +96,7 @@ impl HoldingLanes for Tcp {
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         for key in self.flows.keys_by_session() {
-            if let Some(mut connection) = self.flows.end(key) {
+            if let Some(mut connection) = self.flows.remove(key) {
                 connection.close(cx.now, self.rules, cx);
             }
         }
@@ -109,7 +109,7 @@ impl HoldingLanes for Tcp {
     fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
         (self.rules, self.timeout) = limits(arguments);
         (self.idle_timeouts, self.gap_timeouts) =
-            (Wheel::new(self.timeout), Wheel::new(self.rules.gap));
+            (Wheel::new(self.timeout), Wheel::new(self.rules.gap_timeout));
         for key in self.flows.keys_by_session() {
             self.rebuild_timeouts(key);
         }
@@ -117,61 +117,64 @@ impl HoldingLanes for Tcp {
     }
 }
 
-/// Timeouts are not part of the moved state. The receiving instance rebuilds them.
+/// Moves and publishes the connections. Timeouts are not part of the moved state; the receiving
+/// instance rebuilds them.
 impl FilterState for Tcp {
-    fn sessions(&self) -> Vec<u64> {
+    fn session_keys(&self) -> Vec<u64> {
         self.flows.keys()
     }
 
-    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
-        self.flows.take(key, holds)
+    fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
+        self.flows.take_session(key, holds)
     }
 
-    fn put(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
+    fn put_session(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
         let key = moved.key;
-        self.flows.put(moved, holds)?;
-        if key != PRIVATE {
+        self.flows.put_session(moved, holds)?;
+        if key != PRIVATE_KEY {
             self.rebuild_timeouts(key);
         }
         Ok(())
     }
 
-    fn number(&self, key: u64) -> u64 {
+    fn session_number(&self, key: u64) -> u64 {
         self.flows.get(key).map_or(key, |connection| connection.identity.session.into())
     }
 
-    fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut Row<'_>) {
+    fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut RowCallback<'_>) {
         self.flows.publish(whose, again, to);
     }
 }
 
 impl Tcp {
     pub(super) fn new(
-        flows: Flows<TcpConnection>,
+        flows: FlowTable<TcpConnection>,
         rules: Rules,
         timeout: Time,
         checksum: bool,
     ) -> Self {
-        let (idle_timeouts, gap_timeouts) = (Wheel::new(timeout), Wheel::new(rules.gap));
+        let (idle_timeouts, gap_timeouts) = (Wheel::new(timeout), Wheel::new(rules.gap_timeout));
         let found = vec![SegmentLookup::default(); LANES];
-        Self { flows, rules, timeout, checksum, idle_timeouts, gap_timeouts, found }
+        Self { flows, rules, timeout, checksum, idle_timeouts, gap_timeouts, lookups: found }
     }
 
-    /// Inserts the timeouts of a connection that is not yet in the wheels.
+    /// Starts the timers of a connection that has none yet.
     fn rebuild_timeouts(&mut self, key: u64) {
         let (rules, timeout) = (self.rules, self.timeout);
         if let Some(connection) = self.flows.find(key) {
-            let waiting = Waiting { key, session: connection.identity.session };
+            let waiting = TimerEntry { key, session: connection.identity.session };
             let info = connection.identity.word;
             self.idle_timeouts.add(waiting, connection.expires_at(timeout), info);
-            connection.identity.flags &= !WATCHED;
+            connection.identity.flags &= !GAP_TIMER_SET;
             start_gap_timer(&mut self.gap_timeouts, waiting, connection, rules, info);
         }
     }
 
     /// Requests a tick at the earliest timeout.
     fn request_tick(&self, cx: &mut StreamContext<'_, '_>) {
-        for time in [self.idle_timeouts.next(), self.gap_timeouts.next()].into_iter().flatten() {
+        for time in
+            [self.idle_timeouts.next_due(), self.gap_timeouts.next_due()].into_iter().flatten()
+        {
             cx.wake_at(time);
         }
     }
@@ -185,7 +188,7 @@ impl Tcp {
             let mut block = batch.block(l);
             *found = match layers::common_segment(&mut block) {
                 Some(segment) => SegmentLookup::new(&block, &segment, seed, now),
-                None => SegmentLookup::of_any_block(&mut block, seed, now),
+                None => SegmentLookup::from_any_block(&mut block, seed, now),
             };
             batch.set_marks(l, block.marks);
         }
@@ -193,8 +196,9 @@ impl Tcp {
         self.flows.prefetch(found.iter().take(count).map(|found| found.key));
     }
 
+    /// Processes the block in a lane, whose lookup is `found`.
     #[inline]
-    fn block<'a>(
+    fn process_lane<'a>(
         &mut self,
         block: Block<'a>,
         found: &SegmentLookup,
@@ -228,20 +232,20 @@ impl Tcp {
         cx: &mut StreamContext<'_, 'a>,
     ) {
         if !self.is_known(key, info, cx) {
-            if !info.may_begin() {
+            if !info.may_begin_connection() {
                 return cx.consume(&data);
             }
-            self.begin(key, info, data.context.origin, cx);
+            self.begin_connection(key, info, data.context.origin, cx);
         }
         let rules = self.rules;
         let Some(connection) = self.flows.find(key) else { return cx.consume(&data) };
-        let was_closed = connection.has(CLOSED);
+        let was_closed = connection.has_flags(CLOSED);
         if !was_closed && !connection.is_reset() {
             connection.identity.word = connection.identity.word.max(info.time);
         }
-        connection.take(info, data, rules, cx);
-        let waiting = Waiting { key, session: connection.identity.session };
-        if connection.has(CLOSED) && !was_closed {
+        connection.process_segment(info, data, rules, cx);
+        let waiting = TimerEntry { key, session: connection.identity.session };
+        if connection.has_flags(CLOSED) && !was_closed {
             self.idle_timeouts.add(waiting, connection.expires_at(self.timeout), cx.now);
         }
         start_gap_timer(&mut self.gap_timeouts, waiting, connection, rules, cx.now);
@@ -254,35 +258,41 @@ impl Tcp {
         let Some(connection) = self.flows.find(key) else { return false };
         if let Some(until) = connection.reset_until(rules).filter(|until| *until < info.time) {
             connection.close(until, rules, cx);
-            let waiting = Waiting { key, session: connection.identity.session };
+            let waiting = TimerEntry { key, session: connection.identity.session };
             self.idle_timeouts.add(waiting, connection.expires_at(timeout), cx.now);
         }
-        let taken_for_closed = connection.has(CLOSED) && connection.has(ANY_RESET);
+        let taken_for_closed = connection.has_flags(CLOSED) && connection.has_flags(ANY_RESET);
         if taken_for_closed && connection.disproves_reset(info, rules) {
-            self.reopen(key, info, cx);
+            self.reopen_connection(key, info, cx);
             return true;
         }
         if info.time <= connection.expires_at(timeout) && !connection.is_superseded(info) {
             return true;
         }
-        self.end(key, info.time, cx);
+        self.end_connection(key, info.time, cx);
         false
     }
 
     #[cold]
-    fn begin(&mut self, key: u64, info: &SegmentInfo, origin: u16, cx: &mut StreamContext<'_, '_>) {
+    fn begin_connection(
+        &mut self,
+        key: u64,
+        info: &SegmentInfo,
+        origin: u16,
+        cx: &mut StreamContext<'_, '_>,
+    ) {
         if let Some(mut evicted) = self.flows.make_room() {
             cx.count(EVICTED, 1);
             evicted.close(info.time, self.rules, cx);
         }
         cx.count(NEW_SESSIONS, 1);
         let by_client = info.is_from_client();
-        let connection = self.flows.begin(key, info.down == by_client);
+        let connection = self.flows.begin_flow(key, info.is_down == by_client);
         let Ports { source, target } = info.ports;
         connection.identity.port = if by_client { target } else { source };
         connection.identity.word = info.time;
         connection.origin = origin;
-        let waiting = Waiting { key, session: connection.identity.session };
+        let waiting = TimerEntry { key, session: connection.identity.session };
         cx.log_session_start(waiting.session);
         self.idle_timeouts.add(waiting, info.time.saturating_add(self.timeout), cx.now);
     }
@@ -290,52 +300,52 @@ impl Tcp {
     /// Continues a connection after a RST that was ignored, as a new session that begins in
     /// midstream.
     #[cold]
-    fn reopen(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) {
-        let Some(old) = self.flows.end(key) else { return };
+    fn reopen_connection(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) {
+        let Some(old) = self.flows.remove(key) else { return };
         cx.count(RESETS_WITHDRAWN, 1);
         cx.count(NEW_SESSIONS, 1);
-        let connection = self.flows.begin(key, old.identity.down != 0);
+        let connection = self.flows.begin_flow(key, old.identity.is_forward_down != 0);
         connection.identity.port = old.identity.port;
         connection.identity.word = info.time;
         connection.origin = old.origin;
         connection.sides = old.sides.map(StreamSide::reopened);
-        let waiting = Waiting { key, session: connection.identity.session };
+        let waiting = TimerEntry { key, session: connection.identity.session };
         self.idle_timeouts.add(waiting, info.time.saturating_add(self.timeout), cx.now);
     }
 
-    /// Ends a connection because of a timeout, or because a new connection reuses its addresses and
-    /// ports.
+    /// Ends a connection because of a timeout, or because a new connection has the same addresses
+    /// and ports.
     #[cold]
-    fn end(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
-        let Some(mut connection) = self.flows.end(key) else { return };
-        if !connection.has(CLOSED) {
+    fn end_connection(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
+        let Some(mut connection) = self.flows.remove(key) else { return };
+        if !connection.has_flags(CLOSED) {
             cx.count(TIMED_OUT, u64::from(time > connection.expires_at(self.timeout)));
             connection.close(time, self.rules, cx);
         }
     }
 
     /// Abandons the expired gaps of a connection, if it still exists, and restarts its gap timer.
-    fn check_gap(&mut self, waiting: Waiting, cx: &mut StreamContext<'_, '_>) {
+    fn check_gap(&mut self, waiting: TimerEntry, cx: &mut StreamContext<'_, '_>) {
         if self.connection_of_timer(waiting).is_none() {
             return;
         }
         let Some(connection) = self.flows.find(waiting.key) else { return };
-        connection.identity.flags &= !WATCHED;
+        connection.identity.flags &= !GAP_TIMER_SET;
         if connection
             .next_timeout(self.rules)
             .is_some_and(|due| self.gap_timeouts.is_due(due, cx.now))
         {
             connection.abandon_expired(cx.now, self.rules, cx);
-            if connection.has(CLOSED) {
+            if connection.has_flags(CLOSED) {
                 self.idle_timeouts.add(waiting, connection.expires_at(self.timeout), cx.now);
             }
         }
         start_gap_timer(&mut self.gap_timeouts, waiting, connection, self.rules, cx.now);
     }
 
-    /// Returns the connection for which a timer was set; `None` if the connection has ended, even
-    /// if its key now belongs to another session.
-    fn connection_of_timer(&self, waiting: Waiting) -> Option<&TcpConnection> {
+    /// Returns the connection for which a timer was set. Returns `None` if the connection has
+    /// ended, even if another session has the same key.
+    fn connection_of_timer(&self, waiting: TimerEntry) -> Option<&TcpConnection> {
         let connection = self.flows.get(waiting.key)?;
         (connection.identity.session == waiting.session).then_some(connection)
     }
@@ -345,16 +355,16 @@ impl Tcp {
 #[inline]
 fn start_gap_timer(
     gaps: &mut Wheel,
-    waiting: Waiting,
+    waiting: TimerEntry,
     connection: &mut TcpConnection,
     rules: Rules,
     now: Time,
 ) {
-    if connection.has(WATCHED) {
+    if connection.has_flags(GAP_TIMER_SET) {
         return;
     }
     if let Some(until) = connection.next_timeout(rules) {
-        connection.identity.flags |= WATCHED;
+        connection.identity.flags |= GAP_TIMER_SET;
         gaps.add(waiting, until, now);
     }
 }

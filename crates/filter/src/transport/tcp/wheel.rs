@@ -1,8 +1,8 @@
 //! Timer wheel with insertion and expiry in constant time.
 //!
-//! Input: keys with their due times. Output: each key once, within two buckets after its due time,
-//! or early if the due time is beyond the last bucket; callers insert early keys again. The wheel
-//! is not part of the state: it is rebuilt after connections move.
+//! Input: keys with their due times. Output: each key once, at most two buckets after its due time,
+//! or early if the due time is beyond the last bucket. Callers must insert an early key again. The
+//! wheel is not part of the state, and is rebuilt after connections have moved.
 
 use crate::contract::Time;
 
@@ -10,86 +10,92 @@ use crate::contract::Time;
 #[derive(Debug)]
 pub(super) struct Wheel {
     /// Time span of a bucket in ns.
-    span: u64,
-    /// Number of the first bucket that may contain keys, counted in spans from time 0.
-    at: u64,
-    buckets: [Vec<Waiting>; BUCKETS],
+    bucket_span: u64,
+    /// Index of the first bucket that may contain keys, counted in bucket spans from time 0.
+    first_bucket: u64,
+    buckets: [Vec<TimerEntry>; BUCKET_COUNT],
     len: usize,
 }
 
 /// A session with a timer in the wheel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Waiting {
+pub(super) struct TimerEntry {
     pub(super) key: u64,
-    /// Session number. At the due time, the key may belong to another session, which has another
-    /// number.
+    /// Session number. When the timer expires, the key may belong to another session, which has
+    /// another number.
     pub(super) session: u32,
 }
 
-const BUCKETS: usize = 32;
+const BUCKET_COUNT: usize = 32;
 
 impl Wheel {
     /// Creates a wheel for due times up to about `ahead` ns in the future. Each bucket spans a
     /// sixteenth of `ahead`.
     pub(super) fn new(ahead: u64) -> Self {
-        let span = (ahead / (BUCKETS as u64 / 2)).max(1);
-        Self { span, at: 0, buckets: [const { Vec::new() }; BUCKETS], len: 0 }
+        let span = (ahead / (BUCKET_COUNT as u64 / 2)).max(1);
+        Self {
+            bucket_span: span,
+            first_bucket: 0,
+            buckets: [const { Vec::new() }; BUCKET_COUNT],
+            len: 0,
+        }
     }
 
-    /// Inserts a key with due time `due`, where `now` is the current time. A key with a due time
+    /// Inserts a key with due time `due`, where `now` is the current time. A key whose due time is
     /// beyond the last bucket expires early.
-    pub(super) fn add(&mut self, waiting: Waiting, due: Time, now: Time) {
+    pub(super) fn add(&mut self, waiting: TimerEntry, due: Time, now: Time) {
         if self.len == 0 {
-            self.at = now / self.span;
+            self.first_bucket = now / self.bucket_span;
         }
-        let last = self.at.saturating_add(BUCKETS as u64 - 1);
-        let bucket = (due / self.span).saturating_add(1).clamp(self.at, last);
+        let last = self.first_bucket.saturating_add(BUCKET_COUNT as u64 - 1);
+        let bucket = (due / self.bucket_span).saturating_add(1).clamp(self.first_bucket, last);
         if let Some(bucket) = self.buckets.get_mut(bucket_index(bucket)) {
             bucket.push(waiting);
             self.len += 1;
         }
     }
 
-    /// Returns true if `due` is in an earlier bucket than `now`. A key that [`Wheel::due`]
-    /// returned, and for which this is false, was returned early.
+    /// Returns true if `due` is in an earlier bucket than `now`. If it is false for a key that
+    /// [`Wheel::take_due`] returned, the key expired early.
     pub(super) const fn is_due(&self, due: Time, now: Time) -> bool {
-        now / self.span > due / self.span
+        now / self.bucket_span > due / self.bucket_span
     }
 
-    /// Returns the next time at which [`Wheel::due`] may return a key; `None` if the wheel is
+    /// Returns the next time at which [`Wheel::take_due`] may return a key; `None` if the wheel is
     /// empty.
-    pub(super) fn next(&self) -> Option<Time> {
+    pub(super) fn next_due(&self) -> Option<Time> {
         if self.len == 0 {
             return None;
         }
         let filled =
             |bucket: &u64| self.buckets.get(bucket_index(*bucket)).is_some_and(|b| !b.is_empty());
-        let next = (0..BUCKETS as u64).map(|n| self.at.saturating_add(n)).find(filled)?;
-        Some(next.saturating_mul(self.span))
+        let next =
+            (0..BUCKET_COUNT as u64).map(|n| self.first_bucket.saturating_add(n)).find(filled)?;
+        Some(next.saturating_mul(self.bucket_span))
     }
 
     /// Removes and returns the keys that may be due at `now`.
-    pub(super) fn due(&mut self, now: Time) -> Vec<Waiting> {
-        let until = now / self.span;
+    pub(super) fn take_due(&mut self, now: Time) -> Vec<TimerEntry> {
+        let until = now / self.bucket_span;
         let mut due = Vec::new();
-        while self.len > 0 && self.at <= until {
-            if let Some(bucket) = self.buckets.get_mut(bucket_index(self.at)) {
+        while self.len > 0 && self.first_bucket <= until {
+            if let Some(bucket) = self.buckets.get_mut(bucket_index(self.first_bucket)) {
                 self.len -= bucket.len();
                 due.append(bucket);
             }
-            if self.at == until {
+            if self.first_bucket == until {
                 break;
             }
-            self.at += 1;
+            self.first_bucket += 1;
         }
-        self.at = self.at.max(until);
+        self.first_bucket = self.first_bucket.max(until);
         due
     }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "less than the number of buckets")]
 const fn bucket_index(bucket: u64) -> usize {
-    (bucket % BUCKETS as u64) as usize
+    (bucket % BUCKET_COUNT as u64) as usize
 }
 
 #[cfg(test)]
@@ -104,11 +110,11 @@ mod tests {
         let mut waiting: Vec<(u64, u64)> = Vec::new();
         for key in 0..5000 {
             let due = now + random.below(1700);
-            wheel.add(Waiting { key, session: 0 }, due, now);
+            wheel.add(TimerEntry { key, session: 0 }, due, now);
             waiting.push((key, due));
             now += random.below(60);
-            let next = wheel.next();
-            let found = wheel.due(now);
+            let next = wheel.next_due();
+            let found = wheel.take_due(now);
             assert!(found.is_empty() || next.is_some_and(|next| next <= now));
             for found in found {
                 let at = waiting.iter().position(|(key, _)| *key == found.key);
@@ -122,11 +128,11 @@ mod tests {
     #[test]
     fn clock_jump_costs_one_round() {
         let mut wheel = Wheel::new(16);
-        wheel.add(Waiting { key: 1, session: 1 }, 1 << 60, 5);
-        assert_eq!(wheel.next(), Some(5 + 31), "too early: it is put back");
-        assert_eq!(wheel.due(u64::MAX).len(), 1);
-        assert_eq!((wheel.next(), wheel.due(u64::MAX).len()), (None, 0));
-        wheel.add(Waiting { key: 1, session: 1 }, u64::MAX - 3, u64::MAX - 40);
-        assert!(wheel.next().is_some());
+        wheel.add(TimerEntry { key: 1, session: 1 }, 1 << 60, 5);
+        assert_eq!(wheel.next_due(), Some(5 + 31), "too early: it is put back");
+        assert_eq!(wheel.take_due(u64::MAX).len(), 1);
+        assert_eq!((wheel.next_due(), wheel.take_due(u64::MAX).len()), (None, 0));
+        wheel.add(TimerEntry { key: 1, session: 1 }, u64::MAX - 3, u64::MAX - 40);
+        assert!(wheel.next_due().is_some());
     }
 }

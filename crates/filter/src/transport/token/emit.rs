@@ -1,9 +1,9 @@
 //! The twin of `token`, which computes the tag without loops.
 //!
-//! The twin absorbs the covered bytes in whole words. It loads the last bytes as a word that ends
-//! with the last covered byte, and shifts the excess out. If fewer than eight bytes are covered,
-//! this word begins within the token. The twin thus never loads single bytes, nor bytes after the
-//! datagram.
+//! The twin hashes the covered bytes in units of eight bytes (words). It loads the last bytes as a
+//! word that ends with the last covered byte, and shifts the excess bytes out. If fewer than eight
+//! bytes are covered, this word begins within the token. The twin therefore never loads single
+//! bytes, nor bytes after the datagram.
 
 use super::{COVERS_MAX, NUMBER_SIZE, RESIDUES, TOKEN_SIZE, TokenArguments};
 use crate::prelude::*;
@@ -15,8 +15,8 @@ use ebpf::emit::{
 use wire::ip::protocol;
 use wire::{ipv4, ipv6, ports, udp};
 
-/// Maximum number of covered bytes in a kernel program, because the program does not pull more of a
-/// frame into linear memory.
+/// Maximum number of covered bytes in a kernel program. The program does not make a longer part of
+/// a frame accessible in linear memory.
 const TWIN_COVERS_MAX: u16 = 128;
 const _: () = assert!(TWIN_COVERS_MAX <= COVERS_MAX);
 /// Size of a word in bytes.
@@ -25,14 +25,14 @@ const WORD: usize = 8;
 const ADDRESSES_OFFSET: u32 = NUMBER_SIZE as u32 + 8;
 
 /// Emits the twin, which validates tokens.
-pub(super) fn emit<'s>(
+pub(super) fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
 ) -> Emitted<'s> {
     let TokenArguments { key, covers } =
-        TokenArguments::of(a).map_err(|why| Unfit::new(why.to_string()))?;
+        TokenArguments::from_arguments(a).map_err(|why| Unfit::new(why.to_string()))?;
     if covers > TWIN_COVERS_MAX {
         return Err(Unfit::new(format!("it covers more than {TWIN_COVERS_MAX} bytes")));
     }
@@ -80,7 +80,7 @@ struct TagInput<'s> {
     length: Num<'s>,
 }
 
-/// Emits the computation of the expected tag.
+/// Emits the code that computes the expected tag.
 fn emit_tag<'s>(
     s: &mut Scope<'s, '_>,
     key: &Key,
@@ -129,7 +129,7 @@ fn emit_tag<'s>(
     Ok(s.get_wide(tag))
 }
 
-/// Emits the load of the last covered bytes, combined with the length of the input.
+/// Emits the load of the last covered bytes, and combines them with the length of the input.
 fn last_word<'s>(
     s: &mut Scope<'s, '_>,
     token: FramePos<'s>,
@@ -153,7 +153,7 @@ fn last_word<'s>(
     Ok(s.or_wide(last, bytes))
 }
 
-/// Absorbs the addresses. Returns the offset past the addresses in the tag's input.
+/// Emits the hashing of the addresses. Returns the offset past the addresses in the tag's input.
 fn absorb_addresses<'s>(
     s: &mut Scope<'s, '_>,
     sip: Sip<'s>,

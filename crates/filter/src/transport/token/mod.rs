@@ -1,9 +1,9 @@
 //! `token`: passes UDP datagrams with a valid token.
 //!
 //! Input: any view into a frame. Output: datagrams with a valid, unused token at the start of the
-//! payload, viewed after it. The token-based switch routes packets by tokens [SL §9.3]; there a
-//! network processor computes HMAC-SHA1, here the tag is SipHash-2-4, which is designed for short
-//! input and needs no loops in a kernel program (docs/book/decisions/0031-tokens.md).
+//! payload, viewed after it. In the paper, a token-based switch routes packets by tokens, and a
+//! network processor computes HMAC-SHA1 [SL §9.3]. Here the tag is SipHash-2-4, which is designed
+//! for short input and needs no loops in a kernel program (docs/book/decisions/0031-tokens.md).
 //!
 //! ```text
 //! 0          8          16
@@ -14,9 +14,9 @@
 //! number; the two ports; the length of the data in four bytes; the two addresses; the first
 //! `covers` bytes of the data, or all if there are fewer. Numbers are in network byte order.
 //!
-//! No number passes twice. The state is the largest number per residue modulo 256, so that packets
-//! may be reordered by up to 256 positions. An update writes a single number, so processors can
-//! update the state concurrently with one atomic exchange each.
+//! A number is accepted only once. The state is the largest number accepted for each residue modulo
+//! 256, so that packets may be reordered by up to 256 positions. An update writes a single number,
+//! so processors can update the state concurrently with one atomic exchange each.
 
 mod emit;
 #[cfg(any(test, feature = "testing"))]
@@ -25,7 +25,7 @@ pub mod sealed;
 #[cfg(test)]
 mod tests;
 
-use crate::layers::{self, HEAD, HeaderError};
+use crate::layers::{self, HEAD_SIZE, HeaderError};
 use crate::prelude::*;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher as _;
@@ -57,7 +57,7 @@ not captured), `too deep`, `fragment`.",
     kind: FilterKind::Reordering,
     input_forms: Forms::FRAMED,
     output_form: OutputForm::Form(Form::Segment),
-    reads: ReadDepth::Head(HEAD + TOKEN_SIZE as u16 + COVERS_MAX),
+    reads: ReadDepth::Head(HEAD_SIZE + TOKEN_SIZE as u16 + COVERS_MAX),
     parameters: &[
         Parameter::required("key", Type::Path, "the file with the key, readable by its owner only"),
         Parameter::named(
@@ -82,9 +82,9 @@ not captured), `too deep`, `fragment`.",
     ],
     state: StateFacts::private::<UsedNumbers>(),
     user: Some(make_filter),
-    kernel: Some(emit::emit),
+    kernel: Some(emit::emit_twin),
     right: Some(Right::UseSecret),
-    examined: &["key=exam covers=20"],
+    twin_test_arguments: &["key=exam covers=20"],
     ..Description::EMPTY
 };
 
@@ -101,7 +101,7 @@ const TOKEN_SIZE: usize = 16;
 const NUMBER_SIZE: usize = 8;
 /// Maximum number of data bytes that the tag covers.
 const COVERS_MAX: u16 = 1024;
-/// Number of residue classes by which used numbers are recorded; a power of two.
+/// Number of residues modulo which used numbers are recorded; a power of two.
 const RESIDUES: usize = 256;
 
 /// The parsed arguments of `token`.
@@ -111,19 +111,19 @@ struct TokenArguments {
 }
 
 impl TokenArguments {
-    fn of(arguments: &Arguments) -> Result<Self, Mistake> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, Mistake> {
         let covers = arguments.number("covers").and_then(|bytes| u16::try_from(bytes).ok());
-        Ok(Self { key: arguments.key("key")?, covers: covers.unwrap_or(COVERS_MAX) })
+        Ok(Self { key: arguments.read_key("key")?, covers: covers.unwrap_or(COVERS_MAX) })
     }
 }
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let TokenArguments { key, covers } = TokenArguments::of(arguments)?;
+    let TokenArguments { key, covers } = TokenArguments::from_arguments(arguments)?;
     let seen = Sessions::default();
-    Ok(Filter::lanes(Token { key, covers, fallback: arguments.is_fallback(), seen }))
+    Ok(Filter::lanes(Token { key, covers, is_fallback: arguments.is_fallback(), seen }))
 }
 
-/// For each residue, the largest number that has passed; 0 if none has.
+/// For each residue, the largest number that has been accepted; 0 if there is none.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct UsedNumbers {
@@ -150,9 +150,9 @@ impl UsedNumbers {
 struct Token {
     key: Key,
     covers: u16,
-    /// True if this filter is the fallback of a kernel program, which keeps the used numbers. Until
-    /// these numbers move here, nothing passes.
-    fallback: bool,
+    /// True if this filter is the fallback of a kernel program, which stores the used numbers.
+    /// Until these numbers have moved here, no datagram passes.
+    is_fallback: bool,
     seen: Sessions<UsedNumbers>,
 }
 
@@ -174,19 +174,19 @@ impl Token {
     /// Validates the token of a datagram and records its number as used. Returns the start and end
     /// offsets of the data in the frame.
     fn data_range(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
-        if self.fallback && self.seen.is_empty() {
+        if self.is_fallback && self.seen.is_empty() {
             return Err(UNSURE);
         }
         let (_, payload, end) =
             layers::datagram(block).map_err(HeaderError::reason)?.ok_or(NOT_UDP)?;
         let data = payload + TOKEN_SIZE as u32;
         let length = end.checked_sub(data).ok_or(NO_TOKEN)?;
-        let found = TokenView::of(block, payload, length.min(self.covers.into()));
+        let found = TokenView::read_at(block, payload, length.min(self.covers.into()));
         let found = found.ok_or(HeaderError::Truncated.reason())?;
         if found.tag != found.expected_tag(&self.key, length) {
             return Err(FORGED);
         }
-        if self.seen.of(PRIVATE).is_new(u64::from_be_bytes(found.number)) {
+        if self.seen.get_or_create(PRIVATE_KEY).is_new(u64::from_be_bytes(found.number)) {
             Ok((data, end))
         } else {
             Err(REPLAYED)
@@ -206,7 +206,7 @@ struct TokenView<'a> {
 impl<'a> TokenView<'a> {
     /// Returns the token at offset `payload` of the frame. Returns `None` if a byte of the token,
     /// or of the data that it covers, was not captured.
-    fn of(block: &Block<'a>, payload: u32, covers: u32) -> Option<Self> {
+    fn read_at(block: &Block<'a>, payload: u32, covers: u32) -> Option<Self> {
         let payload = payload as usize;
         let network = block.frame.get(usize::from(block.marks.network)..)?;
         let addresses = match network.first()? >> 4 {
@@ -226,8 +226,8 @@ impl<'a> TokenView<'a> {
         })
     }
 
-    /// Returns the tag that a valid token has. The caller compares tags in one instruction, so the
-    /// time does not depend on the number of matching bytes.
+    /// Returns the tag that a valid token has. The caller compares tags in a single instruction, so
+    /// that the time does not reveal how many bytes match.
     fn expected_tag(&self, key: &Key, length: u32) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&key.0);
         hasher.write(&self.number);

@@ -3,7 +3,7 @@
 
 use super::TOKEN;
 use super::sealed::seal;
-use crate::testing::{Arena, EXAM_KEY, Frame, Node, Space, answers, arguments};
+use crate::testing::{Arena, EXAM_KEY, Frame, Node, Space, answer_frames, parse_arguments};
 use abi::Class;
 use ebpf::emit::{self, Finish, Target};
 use ebpf::exam;
@@ -13,28 +13,28 @@ use ebpf::{FilterSpan, Hook};
 const KEY: &str = "key=any";
 const TEXT: &[u8] = b"priority please";
 
-fn sealed(number: u64) -> Frame {
+fn sealed_datagram(number: u64) -> Frame {
     let mut frame = Frame::udp(4000, 53, &[&[0; 16], TEXT].concat());
     seal(&mut frame.bytes, &EXAM_KEY, number, 64);
     frame
 }
 
 fn unanswered_reasons(words: &[&str], frames: &[Frame]) -> Vec<Option<&'static str>> {
-    answers(&TOKEN, words, frames).iter().map(|answer| answer.why).collect()
+    answer_frames(&TOKEN, words, frames).iter().map(|answer| answer.reason).collect()
 }
 
-/// The expected tag comes from another implementation of SipHash, applied to the format in the
+/// The expected tag was computed by another implementation of SipHash, from the format in the
 /// module comment of `token`.
 #[test]
 fn h22_tag_matches_the_documented_format() {
     let token = [&[0, 0, 0, 0, 0, 0, 0, 7], &0x1001_4a64_35e1_4345_u64.to_be_bytes()[..]].concat();
     let mut four = Frame::udp(4000, 53, &[&token, TEXT].concat());
-    four.put(26, &[192, 0, 2, 1, 198, 51, 100, 2]);
+    four.overwrite(26, &[192, 0, 2, 1, 198, 51, 100, 2]);
     let token = [&[0, 0, 0, 0, 0, 0, 0, 7], &0x1bdc_1bf1_7ed8_33d8_u64.to_be_bytes()[..]].concat();
     let payload = [&token, TEXT].concat();
     let mut six = Frame::ipv6(17, &Frame::udp(4000, 53, &payload).bytes[34..]);
     let address = |last| [&[0x20, 1, 0x0d, 0xb8][..], &[0; 11], &[last]].concat();
-    six.put(22, &[address(1), address(2)].concat());
+    six.overwrite(22, &[address(1), address(2)].concat());
     assert_eq!(unanswered_reasons(&[KEY], &[four]), [None]);
     assert_eq!(unanswered_reasons(&[KEY, "covers=4"], &[six.clone()]), [None]);
     assert_eq!(unanswered_reasons(&[KEY], &[six]), [Some("forged")]);
@@ -42,16 +42,16 @@ fn h22_tag_matches_the_documented_format() {
 
 #[test]
 fn h22_data_after_a_valid_token_is_viewed() {
-    let mut padded = sealed(2);
+    let mut padded = sealed_datagram(2);
     padded.bytes.extend([0; 9]);
-    for answer in answers(&TOKEN, &[KEY], &[sealed(1), padded]) {
+    for answer in answer_frames(&TOKEN, &[KEY], &[sealed_datagram(1), padded]) {
         assert_eq!((answer.class, answer.view, &answer.bytes[..]), (Class::YES, 58, TEXT));
     }
 }
 
 #[test]
 fn h22_every_covered_bit_counts() {
-    let good = sealed(1);
+    let good = sealed_datagram(1);
     // Addresses and ports; the number, the tag and the data.
     for at in (26..38).chain(42..good.bytes.len()) {
         for bit in 0..8 {
@@ -79,7 +79,7 @@ fn h22_every_covered_bit_counts() {
 #[test]
 fn h22_number_passes_once_and_may_be_late() {
     let passes = |numbers: &[u64]| {
-        let frames: Vec<Frame> = numbers.iter().map(|number| sealed(*number)).collect();
+        let frames: Vec<Frame> = numbers.iter().map(|number| sealed_datagram(*number)).collect();
         unanswered_reasons(&[KEY], &frames).iter().map(Option::is_none).collect::<Vec<_>>()
     };
     assert_eq!(passes(&[1, 2, 2, 1, 5, 3, 4]), [true, true, false, false, true, true, true]);
@@ -87,18 +87,18 @@ fn h22_number_passes_once_and_may_be_late() {
     assert_eq!(passes(&[300, 44, 45, 301]), [true, false, true, true], "256 behind is too late");
     assert_eq!(passes(&[u64::MAX, u64::MAX - 1, u64::MAX]), [true, true, false]);
     // A forged number does not use up the real one.
-    let mut forged = sealed(9);
+    let mut forged = sealed_datagram(9);
     forged.bytes[57] ^= 1;
-    let again = unanswered_reasons(&[KEY], &[forged, sealed(9), sealed(9)]);
+    let again = unanswered_reasons(&[KEY], &[forged, sealed_datagram(9), sealed_datagram(9)]);
     assert_eq!(again, [Some("forged"), None, Some("replayed")]);
 }
 
 #[test]
 fn h22_missing_token_has_its_reason() {
     let short = Frame::udp(4000, 53, &[0; 15]);
-    let cut = sealed(1).captured(42 + 16 + 3);
-    let covered = sealed(2).captured(42 + 16 + 3);
-    let mut later = sealed(3);
+    let cut = sealed_datagram(1).truncated_to(42 + 16 + 3);
+    let covered = sealed_datagram(2).truncated_to(42 + 16 + 3);
+    let mut later = sealed_datagram(3);
     later.bytes[14 + 7] = 1;
     let frames = [short, cut, later, Frame::tcp(1, 2, &[0; 40]), Frame::ethernet(&[8, 6, 0, 1])];
     let found = unanswered_reasons(&[KEY], &frames);
@@ -117,8 +117,8 @@ fn h22_used_numbers_move_with_the_filter() {
     let turn = |node: &mut Node, number| {
         let arena = Arena::new(1);
         let mut space = Space::new(&arena);
-        let batch = node.pass(space.batch(&[sealed(number)]), &mut space, 0).remove(0);
-        batch.select(Class::answered) != 0
+        let batch = node.pass(space.batch(&[sealed_datagram(number)]), &mut space, 0).remove(0);
+        batch.lanes_with_class(Class::answered) != 0
     };
     let mut node = Node::new(&TOKEN, &[KEY]).unwrap();
     assert!(turn(&mut node, 7));
@@ -127,25 +127,26 @@ fn h22_used_numbers_move_with_the_filter() {
     assert!(!turn(&mut moved, 7) && turn(&mut moved, 8));
 }
 
-/// As the fallback of its twin, the filter does not know the used numbers, and passes nothing.
+/// As the fallback of its twin, the filter does not know the used numbers, so that no datagram
+/// passes.
 #[test]
 fn h22_fallback_of_a_twin_passes_nothing() {
-    let given = arguments(&TOKEN, &[KEY]).unwrap().as_fallback(true);
+    let given = parse_arguments(&TOKEN, &[KEY]).unwrap().as_fallback(true);
     let mut node = Node::new(&TOKEN, &[KEY]).unwrap();
     node.filter = TOKEN.user.unwrap()(&given).unwrap();
     let arena = Arena::new(1);
     let mut space = Space::new(&arena);
-    let batch = node.pass(space.batch(&[sealed(1)]), &mut space, 0).remove(0);
-    assert_eq!(batch.select(Class::answered), 0);
-    assert_eq!(node.unanswered().find(|(_, count)| *count > 0), Some(("unsure", 1)));
+    let batch = node.pass(space.batch(&[sealed_datagram(1)]), &mut space, 0).remove(0);
+    assert_eq!(batch.lanes_with_class(Class::answered), 0);
+    assert_eq!(node.unanswered_reasons().find(|(_, count)| *count > 0), Some(("unsure", 1)));
 }
 
-/// A program that covers the maximum number of bytes fits on the stack for every loader. More bytes
-/// are rejected.
+/// A program that covers the maximum number of bytes must fit on the stack for every loader. A
+/// larger number of bytes is rejected.
 #[test]
 fn h22_program_covers_at_most_128_bytes() {
     let program = |target: Target, covers: &str| {
-        let given = arguments(&TOKEN, &[KEY, covers]).unwrap();
+        let given = parse_arguments(&TOKEN, &[KEY, covers]).unwrap();
         let emit = TOKEN.kernel.unwrap();
         emit::program(target, Finish::Answer, |s, on, out| {
             s.emit_twin(FilterSpan::new("token", 0, 5), emit, &given, on, out)
@@ -167,9 +168,12 @@ fn h22_program_covers_at_most_128_bytes() {
 
 #[test]
 fn h22_without_key_access_there_is_no_filter() {
-    let given = arguments(&TOKEN, &[KEY]).unwrap().with_keys(None);
+    let given = parse_arguments(&TOKEN, &[KEY]).unwrap().with_key_reader(None);
     let mistake = TOKEN.user.unwrap()(&given).expect_err("no key");
     assert_eq!(mistake.parameter, Some("key"));
-    assert!(mistake.what.contains("the process of their user"), "{mistake}");
-    assert!(arguments(&TOKEN, &[]).is_err() && arguments(&TOKEN, &[KEY, "covers=1025"]).is_err());
+    assert!(mistake.message.contains("the process of their user"), "{mistake}");
+    assert!(
+        parse_arguments(&TOKEN, &[]).is_err()
+            && parse_arguments(&TOKEN, &[KEY, "covers=1025"]).is_err()
+    );
 }

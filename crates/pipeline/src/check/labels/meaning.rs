@@ -46,7 +46,7 @@ impl<'c> ArcClassifiers<'c> {
             let (what, range, names) = match entry.classes {
                 Answered::Same => continue,
                 Answered::YesNo => ("yes or nothing", ValueRange { low: 1, high: 1 }, &[][..]),
-                Answered::Number { what, range, names } => (what, range, names),
+                Answered::Number { meaning: what, range, names } => (what, range, names),
             };
             let (name, groups) = (entry.name, entry.groups);
             classifiers.push(Classifier { name, what, range, names, groups });

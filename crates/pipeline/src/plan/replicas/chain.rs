@@ -3,14 +3,14 @@
 use crate::graph::{Graph, NodeId, Step, reachable};
 use crate::plan::machine::Machine;
 use crate::plan::model::{Plan, PlannedEdge, SpaceKind};
-use filter::sharing::Sharing;
+use filter::sharing::ShardKey;
 use filter::{FilterKind, Form, StateScope};
 
 /// A chain of filters that can be replicated.
 #[derive(Debug, Clone)]
 pub(super) struct Chain {
     pub(super) nodes: Vec<NodeId>,
-    pub(super) sharing: Option<Sharing>,
+    pub(super) sharing: Option<ShardKey>,
 }
 
 /// A plan and the machine for which it was made, searched for chains to replicate.
@@ -56,7 +56,7 @@ impl ChainSearch<'_> {
         &self,
         chain: &Chain,
         id: NodeId,
-    ) -> Result<Option<Sharing>, String> {
+    ) -> Result<Option<ShardKey>, String> {
         let node = self.plan.graph.node(id);
         let used = match &node.step {
             Step::Filter(used) => used,
@@ -89,13 +89,13 @@ impl ChainSearch<'_> {
 
     /// Returns the key by which the blocks of a chain with sessions are distributed if this filter
     /// is appended. Fails with the reason.
-    fn session_key_with(&self, chain: &Chain, id: NodeId) -> Result<Option<Sharing>, String> {
+    fn session_key_with(&self, chain: &Chain, id: NodeId) -> Result<Option<ShardKey>, String> {
         let graph = &self.plan.graph;
         let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
-        let sessions_of = |id: NodeId| description(id).and_then(|known| known.state.sharing);
+        let sessions_of = |id: NodeId| description(id).and_then(|known| known.state.session_key);
         let head = chain.nodes.first().copied().unwrap_or(id);
         let numbers_sessions =
-            |id: &NodeId| description(*id).is_some_and(|known| known.state.numbers);
+            |id: &NodeId| description(*id).is_some_and(|known| known.state.writes_session_numbers);
         match sessions_of(id) {
             Some(own) => {
                 let raw = |form: &Form| matches!(form, Form::Frame | Form::Packet | Form::Segment);
@@ -110,13 +110,13 @@ impl ChainSearch<'_> {
                         Err("a filter before it changes blocks".to_owned())
                     }
                     None => Ok(Some(own)),
-                    Some(Sharing::Addresses) => Ok(Some(Sharing::Addresses)),
+                    Some(ShardKey::Addresses) => Ok(Some(ShardKey::Addresses)),
                     Some(_) => Err("other sessions than before".to_owned()),
                 }
             }
             None if chain.nodes.iter().any(numbers_sessions) => Ok(chain.sharing),
             None if self.upstream_nodes(head).iter().any(numbers_sessions) => match chain.sharing {
-                None | Some(Sharing::Session) => Ok(Some(Sharing::Session)),
+                None | Some(ShardKey::Session) => Ok(Some(ShardKey::Session)),
                 Some(_) => Err("other sessions than before".to_owned()),
             },
             None => match description(id).map(|known| known.state.scope_without_session) {

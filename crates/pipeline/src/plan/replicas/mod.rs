@@ -273,7 +273,7 @@ impl Plan {
     /// a policy. The input rate of an interface is known only while the path runs.
     fn is_saturated(&self) -> bool {
         let attaches =
-            |node: &Node| node.filter().is_some_and(|used| used.endpoint.attaches.is_some());
+            |node: &Node| node.filter().is_some_and(|used| used.endpoint.attach_point.is_some());
         let named = matches!(self.graph.options.text("policy"), Some("latency" | "throughput"));
         let latency = self.graph.options.text("parallel") == Some("latency");
         named || latency || !self.graph.nodes.iter().any(attaches)

@@ -8,7 +8,7 @@ use super::{EditOutput, FRAGMENT_MIN};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use buffer::crossing::Batch as RingBatch;
 use buffer::pool::{Draft, Editing, Pool};
-use filter::{ClassifyContext, Edit, Editable, OldBytes, Workbench};
+use filter::{ClassifyContext, Edit, EditBackend, Editable, OldBytes};
 use std::ops::Range;
 
 /// An editor of single blocks, with exclusive access to the memory of the space.
@@ -116,9 +116,9 @@ impl EditResult {
         filter: &mut dyn Edit,
         context: &mut ClassifyContext<'_>,
         entry: Entry,
-        bench: &mut dyn Workbench,
+        backend: &mut dyn EditBackend,
     ) -> Self {
-        let mut block = Editable::new((entry.pointer, entry.marks, entry.context), bench);
+        let mut block = Editable::new((entry.pointer, entry.marks, entry.context), backend);
         let class: Class = filter.edit(&mut block, context);
         let (used, lost) = (block.replacement_length(), block.is_lost());
         let Editable { pointer, marks, context, .. } = block;
@@ -261,7 +261,7 @@ impl<'b> InPlaceEdit<'b> {
     }
 }
 
-impl Workbench for InPlaceEdit<'_> {
+impl EditBackend for InPlaceEdit<'_> {
     fn frame(&mut self) -> &[u8] {
         match &self.made {
             NewBlock::Nothing => &self.editing,
@@ -332,7 +332,7 @@ impl CopyEdit<'_> {
     }
 }
 
-impl Workbench for CopyEdit<'_> {
+impl EditBackend for CopyEdit<'_> {
     fn frame(&mut self) -> &[u8] {
         if self.draft.as_ref().is_some_and(|(_, part)| part.len() < self.old.len()) {
             // Without memory the filter sees the frame without its own changes.

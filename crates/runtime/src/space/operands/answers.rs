@@ -292,7 +292,7 @@ impl OperandSection {
         let block =
             Block { pointer: entry.pointer, frame, marks: entry.marks, context: entry.context };
         if self.programs[program].inside.is_none() {
-            node.counts.held.take(block.length());
+            node.counts.held.subtract(block.length());
         }
         walk.memory.unpin(pin);
         Some(block)

@@ -57,7 +57,7 @@ impl<'a> Walk<'_, 'a> {
         output: &mut Output<'a>,
     ) -> RunResult<'a> {
         let given: Vec<_> =
-            output.take().iter().flat_map(Batch::blocks).map(|(_, block)| block).collect();
+            output.take_batches().iter().flat_map(Batch::blocks).map(|(_, block)| block).collect();
         self.with_detached_section(section, |asks, walk| {
             let Some(place) = asks.operand_place(at) else { return Vec::new() };
             let given = given.into_iter().map(|block| OperandBlock { block, cause: 0 }).collect();
@@ -108,9 +108,9 @@ impl<'a> Walk<'_, 'a> {
             match self.run(at, &mut batch) {
                 RunResult::Unchanged => append_live_blocks(&batch, answer),
                 RunResult::Replaced(mut output) => {
-                    output.take().iter().for_each(|batch| append_live_blocks(batch, answer))
+                    output.take_batches().iter().for_each(|batch| append_live_blocks(batch, answer))
                 }
-                RunResult::Ended => batch.keep(0),
+                RunResult::Ended => batch.keep_lanes(0),
             }
             if stays {
                 // Lanes that are no longer live were dropped.

@@ -301,7 +301,7 @@ impl Source for LongBlocks {
         let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
         let whole = abi::Flags::FIRST.with(abi::Flags::LAST);
         let context = BlockMetadata { flags: whole, ..BlockMetadata::default() };
-        intake.put(Entry::new(pointer, context, Marks::bare(FRAGMENT_MIN as u32)));
+        intake.put_entry(Entry::new(pointer, context, Marks::bare(FRAGMENT_MIN as u32)));
         self.0 += 1;
         Ok(SourceStatus::Blocks)
     }
@@ -359,12 +359,12 @@ fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
     // Holds every block to the end, so that it is shared.
     struct HoldAll(HeldList);
     impl Stream for HoldAll {
-        fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
             cx.hold(&mut self.0, &block, 0);
         }
         fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
             while !self.0.is_empty() {
-                cx.release(&mut self.0, |b| b);
+                cx.release_front(&mut self.0, |b| b);
             }
         }
     }

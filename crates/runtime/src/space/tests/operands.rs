@@ -35,18 +35,18 @@ struct HoldingMultipleClass {
 }
 
 impl Stream for HoldingMultipleClass {
-    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let class = Class(if block_number(&block).is_multiple_of(self.of) { self.of } else { 0 });
         cx.hold(&mut self.held, &block.with_class(class), block_number(&block));
         cx.append(4, Class::YES, BlockMetadata::default(), |room| room.len());
         if self.held.len() > 3 {
-            cx.release(&mut self.held, |block| block);
+            cx.release_front(&mut self.held, |block| block);
         }
     }
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         while !self.held.is_empty() {
-            cx.release(&mut self.held, |block| block);
+            cx.release_front(&mut self.held, |block| block);
         }
     }
 }

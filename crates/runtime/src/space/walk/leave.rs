@@ -54,7 +54,7 @@ impl<'a> Walk<'_, 'a> {
         if taken != live {
             let beyond = batch.amount(live & !taken);
             self.nodes[at].flow.beyond_count += beyond;
-            batch.keep(taken);
+            batch.keep_lanes(taken);
         }
     }
 
@@ -126,7 +126,7 @@ impl<'a> Walk<'_, 'a> {
         let block = batch.map(|batch| {
             let lost = batch.amount(came);
             self.nodes[at].flow.failed += lost;
-            batch.block(batch.at())
+            batch.block(batch.last_processed_lane())
         });
         let name = self.nodes[at].name.clone();
         self.pass.failure = Some(PathFailure::from_panicked_filter(name, panic, block.as_ref()));

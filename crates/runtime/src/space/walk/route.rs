@@ -32,14 +32,14 @@ impl<'a> Walk<'_, 'a> {
             return self.fork(from, batch, hops);
         };
         let mask = match &arc.wanted {
-            SelectedClasses::Answered => batch.answered(),
+            SelectedClasses::Answered => batch.answered_lanes(),
             wanted => wanted.select(batch),
         };
         let amount = count_routed(&mut node.flow, batch, mask);
         if self.observed {
             self.pass.observers.before_routing(node, batch, mask, self.now);
         }
-        batch.keep(mask);
+        batch.keep_lanes(mask);
         let arc = node.arcs.first_mut().filter(|_| mask != 0)?;
         let arrives = count_put(arc, amount, batch);
         if arc.direct {
@@ -56,7 +56,7 @@ impl<'a> Walk<'_, 'a> {
         let split = live.count_ones() > 1 && self.pass.observers.split_batches();
         for l in lanes(live).filter(|_| split) {
             let mut one = batch.duplicate();
-            one.keep(1 << l);
+            one.keep_lanes(1 << l);
             self.route(from, &mut one, hops);
         }
         split
@@ -87,7 +87,7 @@ impl<'a> Walk<'_, 'a> {
             let mut copy = batch.duplicate();
             self.walk_lanes((from, arc), *mask, &mut copy, hops);
         }
-        batch.keep(masks[last]);
+        batch.keep_lanes(masks[last]);
         let amount = batch.amount(masks[last]);
         self.send_along((from, last), amount, batch, hops)
     }
@@ -100,7 +100,7 @@ impl<'a> Walk<'_, 'a> {
         batch: &mut Batch<'a>,
         hops: u8,
     ) {
-        batch.keep(mask);
+        batch.keep_lanes(mask);
         let amount = batch.amount(mask);
         if let Some(arrival) = self.send_along(arc, amount, batch, hops) {
             self.enter_node(arrival, batch, hops);
@@ -120,7 +120,7 @@ impl<'a> Walk<'_, 'a> {
         if self.observed {
             self.pass.observers.before_routing(node, batch, wanted, self.now);
         }
-        batch.keep(wanted);
+        batch.keep_lanes(wanted);
         routed
     }
 
@@ -195,5 +195,5 @@ pub(super) fn count_put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'
 #[cold]
 fn lose_one(batch: &mut Batch<'_>) {
     let first = batch.live() & batch.live().wrapping_neg();
-    batch.keep(!first);
+    batch.keep_lanes(!first);
 }

@@ -56,7 +56,7 @@ impl Section {
                     batch.set_class(l, classes.incoming[l]);
                 }
                 walk.run_operand(*node, batch);
-                let answered = batch.answered();
+                let answered = batch.answered_lanes();
                 for l in lanes(answered) {
                     classes.result[l] = batch.class(l);
                 }

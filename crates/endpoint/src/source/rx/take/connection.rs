@@ -21,8 +21,8 @@ pub fn check_own_connection(arguments: &Arguments) -> Result<(), Failure> {
         return Ok(());
     };
     let interface = arguments.text("interface").unwrap_or_default();
-    let here = Routes::read().interface_to(peer.ip()) == Some(interface);
-    if !here || !flows::matches(arguments, &segment_between(peer, own)) {
+    let here = Routes::read_tables().interface_to(peer.ip()) == Some(interface);
+    if !here || !flows::matches_frame(arguments, &segment_between(peer, own)) {
         return Ok(());
     }
     let why = format!(
@@ -81,7 +81,7 @@ mod tests {
             let mut arguments = Arguments::defaults(RX.parameters);
             arguments.set("expression", Value::Text(expression.to_owned()));
             let (peer, own) = parse_connection(connection).unwrap();
-            flows::matches(&arguments, &segment_between(peer, own))
+            flows::matches_frame(&arguments, &segment_between(peer, own))
         };
         for connection in ["10.0.0.1 50000 10.0.0.2 22", "fe80::1%eth0 50000 fe80::2 22"] {
             for expression in ["tcp", "port 22", "tcp src port 50000", "not udp", "len < 100"] {

@@ -1,9 +1,9 @@
 //! An interface whose frames are redirected, with its queues, their memory and the XDP program.
 //!
-//! The program is attached last. Its first frame therefore finds a socket, and if an earlier step
-//! fails, nothing has been redirected. The program is attached by a BPF link: when this value is
-//! dropped or the process exits for any reason, frames go to the host again. An XDP program that is
-//! already attached stays, and opening fails. (CONTRACT 2; FEATURES V17)
+//! The program is attached last. A socket therefore exists when the first frame arrives, and if an
+//! earlier step fails, nothing has been redirected. The program is attached by a BPF link: when
+//! this value is dropped or the process exits for any reason, frames go to the host again. An XDP
+//! program that is already attached stays, and opening fails. (CONTRACT 2; FEATURES V17)
 
 use super::super::losses::Losses;
 use super::routes::{self, Routes};
@@ -24,10 +24,11 @@ use wire::link::LinkType;
 const FRAMES_PER_QUEUE: u64 = 4096;
 /// Minimum number of frame buffers in total.
 const FRAMES_MIN: u64 = 8192;
-/// Maximum number of frame buffers in total, which also use at most 1/64 of the machine's memory.
+/// Maximum number of frame buffers in total. The buffers also use at most 1/64 of the machine's
+/// memory.
 const FRAMES_MAX: u64 = 1 << 16;
-/// Divisor that determines the spare buffers: one of this many frame buffers is reserved for sinks
-/// that send from this memory and copy foreign blocks into it.
+/// Divisor for the number of spare frame buffers. One of this many frame buffers is reserved for
+/// sinks that send from this memory and copy other blocks into it.
 const SPARE_FRACTION: usize = 16;
 /// Maximum number of ring entries, and thus of frames that wait for the reader.
 const ENTRIES_MAX: u32 = 1 << 14;
@@ -44,10 +45,10 @@ const QUEUES_MAX: u32 = 256;
 pub struct LoadArguments<'m> {
     /// Map of the AF_XDP sockets by queue index.
     pub sockets: &'m Map,
-    /// Driver function that reads VLAN tags; `None` if the driver has none.
-    pub asks: Option<TagLookup>,
+    /// Driver function that reads VLAN tags; `None` if the driver has no such function.
+    pub tag_lookup: Option<TagLookup>,
     /// True if the program must accept frames in several buffers.
-    pub fragments: bool,
+    pub accepts_fragments: bool,
 }
 
 /// A function that loads a program.
@@ -57,13 +58,13 @@ pub type ProgramLoader<'m> = &'m (dyn Fn(&LoadArguments<'_>) -> Result<Program, 
 pub(super) struct TakeParameters<'a> {
     pub(super) interface: &'a str,
     pub(super) netns: Option<&'a str>,
-    /// Size of the memory in bytes; `None` derives it from the number of queues.
+    /// Size of the memory in bytes. If `None`, the size is derived from the number of queues.
     pub(super) ring: Option<u64>,
     pub(super) promiscuous: bool,
-    /// True if an interface may be taken that the user may need.
+    /// True if the interface may be taken even though the user may need it for other work.
     pub(super) force: bool,
     /// Loader of the program; `None` for a program that redirects every frame.
-    pub(super) make: Option<ProgramLoader<'a>>,
+    pub(super) loader: Option<ProgramLoader<'a>>,
     pub(super) steps: &'a Steps,
 }
 
@@ -102,7 +103,7 @@ impl TakeDevice {
         let (found, link_type) = interface::find_by_name(CALL_TAKE, name)?;
         check_redirectable(&found, link_type, name)?;
         if !asked.force {
-            check_spared(&found.name, asked.netns.is_none())?;
+            check_not_protected(&found.name, asked.netns.is_none())?;
         }
         let cannot = |error: sys::Error| system_failure(name, &error);
         let step = |makes, target| asked.steps.announce(makes, target);
@@ -125,24 +126,25 @@ impl TakeDevice {
             step(Resource::Program, "a place at an interface")?;
             let all = (0..count).zip(&queues);
             all.into_iter().try_for_each(|(number, queue)| redirect.redirect_to(number, queue))?;
-            Ok::<(), LoadRefusal>(())
+            Ok::<(), AttachRefusal>(())
         };
         step(Resource::Program, "a program that takes").map_err(cannot)?;
-        let placed = match asked.make {
+        let placed = match asked.loader {
             None => Redirect::attach_new((PROGRAM_NAME, count, fragments), found.index, lead),
             Some(make) => {
                 let made = |sockets: &Map, asks| {
-                    make(&LoadArguments { sockets, asks, fragments }).map_err(LoadRefusal::Load)
+                    make(&LoadArguments { sockets, tag_lookup: asks, accepts_fragments: fragments })
+                        .map_err(AttachRefusal::Load)
                 };
                 Redirect::attach_with((PROGRAM_NAME, count), &made, found.index, lead)
             }
         };
         let (redirect, attached) = placed.map_err(|why| match why {
-            LoadRefusal::Load(error) => load_failure(name, &error),
-            LoadRefusal::Call(error) if matches!(error.errno, EBUSY | EEXIST) => {
+            AttachRefusal::Load(error) => load_failure(name, &error),
+            AttachRefusal::Call(error) if matches!(error.errno, EBUSY | EEXIST) => {
                 already_attached(name, &found)
             }
-            LoadRefusal::Call(error) => system_failure(name, &error),
+            AttachRefusal::Call(error) => system_failure(name, &error),
         })?;
         let XdpAttachment { link, mode, .. } = attached;
         let name = name.to_owned();
@@ -213,25 +215,25 @@ impl TakeDevice {
 }
 
 /// An error of loading or attaching the program.
-enum LoadRefusal {
+enum AttachRefusal {
     Load(LoadError),
     Call(sys::Error),
 }
 
-impl From<LoadError> for LoadRefusal {
+impl From<LoadError> for AttachRefusal {
     fn from(error: LoadError) -> Self {
         Self::Load(error)
     }
 }
 
-impl From<sys::Error> for LoadRefusal {
+impl From<sys::Error> for AttachRefusal {
     fn from(error: sys::Error) -> Self {
         Self::Call(error)
     }
 }
 
-/// Opens a receiver for each queue, all over the same memory. Returns the receivers, the memory,
-/// and true if packets may span several buffers.
+/// Opens a receiver for each queue. All receivers share the same memory. Returns the receivers, the
+/// memory, and true if packets may span several buffers.
 fn open_queues(
     asked: &TakeParameters<'_>,
     index: u32,
@@ -271,8 +273,8 @@ fn open_queues(
     Ok((frames, queues, settings.fragments))
 }
 
-/// Calls `attempt` again while the queue is busy, for up to [`BUSY_WAIT_MAX`]; the kernel frees a
-/// queue only some time after its owner has exited. Blocks.
+/// Calls `attempt` until the queue is no longer busy, for at most [`BUSY_WAIT_MAX`]. The kernel
+/// frees a queue only some time after its owner has exited. Blocks.
 fn retry_while_busy<T>(attempt: impl Fn() -> sys::Result<T>) -> sys::Result<T> {
     let begin = Instant::now();
     loop {
@@ -318,10 +320,10 @@ fn check_redirectable(found: &Interface, link: LinkType, name: &str) -> Result<(
     Ok(())
 }
 
-/// Fails if the interface carries the default route or, in our own network namespace (`ours`), the
-/// SSH connection of the user.
-fn check_spared(interface: &str, ours: bool) -> Result<(), Failure> {
-    let routes = Routes::read();
+/// Fails if the interface carries the default route or, in this process's own network namespace
+/// (`ours`), the SSH connection of the user.
+fn check_not_protected(interface: &str, ours: bool) -> Result<(), Failure> {
+    let routes = Routes::read_tables();
     let connection = std::env::var("SSH_CONNECTION").ok().filter(|_| ours);
     let caller = routes::ssh_peer(connection.as_deref()).filter(|caller| !caller.is_loopback());
     let why = if caller.is_some_and(|caller| routes.interface_to(caller) == Some(interface)) {
@@ -356,26 +358,27 @@ fn already_attached(name: &str, found: &Interface) -> Failure {
 fn load_failure(name: &str, error: &LoadError) -> Failure {
     let denied = matches!(error.error.errno, EPERM | EACCES);
     let why = format!("the kernel refuses the program: {error}");
-    let failure = Failure::new(CALL_TAKE, name, why).errno(Some(error.error.errno));
-    Failure { needs: denied.then_some(Capabilities::BPF), ..failure }
+    let failure = Failure::new(CALL_TAKE, name, why).with_errno(Some(error.error.errno));
+    Failure { missing_capability: denied.then_some(Capabilities::BPF), ..failure }
 }
 
 /// Converts an error of the operating system into a failure.
 fn system_failure(name: &str, error: &sys::Error) -> Failure {
     let why = reason_text(&std::io::Error::from_raw_os_error(error.errno));
     let refusal = |what: &str| {
-        Failure::new(CALL_TAKE, name, format!("{what}: {why}")).errno(Some(error.errno))
+        Failure::new(CALL_TAKE, name, format!("{what}: {why}")).with_errno(Some(error.errno))
     };
     match (error.call, error.errno) {
         ("socket", EAFNOSUPPORT) => refusal("this kernel has no AF_XDP")
             .hint("taking needs a kernel with CONFIG_XDP_SOCKETS; `rx` without `take` watches"),
         ("socket", EPERM | EACCES) => {
             let failure = refusal("the kernel refuses a socket of AF_XDP");
-            Failure { needs: Some(Capabilities::NET_RAW), ..failure }
+            Failure { missing_capability: Some(Capabilities::NET_RAW), ..failure }
         }
-        ("bpf", EPERM | EACCES) => {
-            Failure { needs: Some(Capabilities::BPF), ..refusal("the kernel refuses the program") }
-        }
+        ("bpf", EPERM | EACCES) => Failure {
+            missing_capability: Some(Capabilities::BPF),
+            ..refusal("the kernel refuses the program")
+        },
         (_, ENOBUFS) => refusal("the memory cannot be locked")
             .hint("raise the limit of locked memory (`ulimit -l`), or give CAP_IPC_LOCK"),
         ("bind", EBUSY) => refusal("another socket of AF_XDP has its queue")

@@ -1,9 +1,9 @@
 //! Decoder for the metadata that an XDP program writes in front of each frame: the exits that the
 //! frame takes, with the class and the view on each. [SL §5.5, §7.1; CONTRACT 18]
 //!
-//! The metadata was written by a program of Streamline, into memory that now belongs to this
-//! process. Each frame becomes one block per exit that it takes. Each call of `produce` emits
-//! blocks of one edge only. The blocks of other edges are pinned and queued here.
+//! A program of Streamline has written the metadata to memory that now belongs to this process.
+//! Each frame becomes one block for each exit that it takes. Each call of `produce` emits blocks of
+//! one edge only. The blocks of the other edges are pinned and queued here.
 
 use crate::contract::ArcCounts;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use sys::xdp::Stamp;
 use wire::link::LinkType;
 
-/// First header of the frames on an exit.
+/// The first header of the frames on an exit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FirstHeader {
     /// An Ethernet header.
@@ -25,8 +25,8 @@ pub enum FirstHeader {
     Bytes,
 }
 
-/// Maximum number of slots in front of a frame. Several exits share a slot if a frame takes at most
-/// one of them.
+/// Maximum number of slots in the metadata in front of a frame. Several exits share a slot if a
+/// frame takes at most one of these exits.
 pub const SLOTS_MAX: usize = 16;
 /// Size of a slot in bytes.
 pub const SLOT_SIZE: usize = 8;
@@ -59,7 +59,7 @@ struct View {
     class: Class,
     from: u32,
     /// Number of bytes of the frame after the view.
-    after: u32,
+    bytes_after: u32,
 }
 
 impl FrameMetadata {
@@ -73,7 +73,7 @@ impl FrameMetadata {
         Some((front, stamp))
     }
 
-    /// Returns the exits that the frame takes, each with the frame's view.
+    /// Yields the exits that the frame takes, each with the view of the frame on the exit.
     fn taken_exits(&self) -> impl Iterator<Item = (usize, View)> {
         let tail_offset = self
             .bytes
@@ -95,7 +95,7 @@ impl FrameMetadata {
         View {
             class: Class(class),
             from: self.read_u16(at + 4).into(),
-            after: self.read_u16(at + 6).into(),
+            bytes_after: self.read_u16(at + 6).into(),
         }
     }
 
@@ -146,13 +146,13 @@ impl Exits {
         self.counts.clone()
     }
 
-    /// Returns the number of waiting blocks.
+    /// Returns the number of queued blocks.
     pub(super) fn queued_blocks(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Queues a block of the frame for each exit that the frame takes. `head` is the start of the
-    /// frame's bytes.
+    /// Queues a block of the frame for each exit that the frame takes. `head` contains the first
+    /// bytes of the frame.
     pub(super) fn queue_frame(
         &mut self,
         front: &FrameMetadata,
@@ -161,7 +161,7 @@ impl Exits {
         (origin, time): (u16, Time),
     ) {
         let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
-        for (exit, View { class, from, after }) in front.taken_exits() {
+        for (exit, View { class, from, bytes_after: after }) in front.taken_exits() {
             let from = from.min(place.length());
             let length = place.length() - from;
             let length = length.saturating_sub(after);
@@ -184,7 +184,7 @@ impl Exits {
             && let Some(next) = self.waiting.pop_front()
         {
             if let Some(pin) = next.pin {
-                pool_of(pools, next.entry.pointer.dbuf()).unpin(pin);
+                find_pool(pools, next.entry.pointer.dbuf()).unpin(pin);
             }
             if let Some(counts) = self.counts.get_mut(first) {
                 counts.taken.add(next.entry.pointer.length());
@@ -194,7 +194,7 @@ impl Exits {
         // The frames of other blocks may be released once their first blocks are emitted.
         for waiting in self.waiting.iter_mut().filter(|waiting| waiting.pin.is_none()) {
             let pointer = waiting.entry.pointer;
-            waiting.pin = pool_of(pools, pointer.dbuf()).pin(pointer.place);
+            waiting.pin = find_pool(pools, pointer.dbuf()).pin(pointer.place);
         }
     }
 
@@ -207,7 +207,7 @@ impl Exits {
         }
     }
 
-    /// Discards all waiting blocks and counts them as unread.
+    /// Discards all queued blocks, and counts them as unread.
     pub(super) fn discard_queued(&mut self) {
         for waiting in self.waiting.drain(..) {
             if let Some(counts) = self.counts.get_mut(waiting.exit) {
@@ -216,7 +216,7 @@ impl Exits {
         }
     }
 
-    /// Sorts the queued blocks by time. The sort is stable, so that blocks of one frame stay
+    /// Sorts the queued blocks by time. The sort is stable, so that the blocks of a frame stay
     /// adjacent.
     pub(super) fn sort_by_time(&mut self) {
         self.waiting.make_contiguous().sort_by_key(|waiting| waiting.entry.context.time);
@@ -224,13 +224,13 @@ impl Exits {
 }
 
 /// Returns the pool with this id.
-fn pool_of(pools: [&Pool; 2], dbuf: DbufId) -> &Pool {
+fn find_pool(pools: [&Pool; 2], dbuf: DbufId) -> &Pool {
     let [one, other] = pools;
     if one.id() == dbuf { one } else { other }
 }
 
 impl FirstHeader {
-    /// Returns the link type of a frame with this first header.
+    /// Returns the link type of a frame that begins with this header.
     fn link_type(self, frame: &[u8]) -> u16 {
         match self {
             Self::Link => LinkType::ETHERNET.0,

@@ -1,10 +1,10 @@
 //! `rx IF take`: receives frames by AF_XDP and withholds them from the host. [SL §5.5; CONTRACT 2,
 //! 3, 6]
 //!
-//! The source emits one block per frame, in place in the memory that the kernel fills. A frame
-//! buffer returns to the kernel when the last filter, sink or ring reader releases it. A packet
-//! that spans several buffers is reassembled by a copy into the general memory of its space. Frames
-//! are received at XDP, in front of generic receive offload. They therefore have the length
+//! The source emits one block per frame, without a copy, in the memory that the kernel fills. A
+//! frame buffer returns to the kernel when the last filter, sink or ring reader releases it. A
+//! packet that spans several buffers is reassembled by a copy into the general memory of its space.
+//! Frames are received at XDP, in front of generic receive offload. They therefore have the length
 //! delivered by the driver, VLAN tags are in place, and checksum offload is not reported.
 //!
 //! - [`device`]: sockets, memory and program of an interface, set up without loss;
@@ -57,14 +57,14 @@ struct TakeSource {
     closed: bool,
 }
 
-/// A packet that spans several buffers, with the bytes received so far.
+/// A packet that spans several buffers, with the bytes that have been received so far.
 #[derive(Debug, Default)]
 struct Reassembly {
     bytes: Vec<u8>,
     time: Time,
     front: Option<FrameMetadata>,
     /// True if the packet is complete.
-    whole: bool,
+    is_complete: bool,
 }
 
 /// Opens a source that takes all frames of an interface.
@@ -74,7 +74,7 @@ pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 
 /// Opens a source that takes the frames redirected by the program that `make` loads. `headers`
 /// holds the first header of the frames on each exit. `slots` is the number of slots in front of a
-/// frame; exits share a slot if a frame takes at most one of them.
+/// frame; exits share a slot if a frame takes at most one of these exits.
 pub fn open_with_program(
     opening: &Opening<'_>,
     (headers, slots): (Vec<FirstHeader>, usize),
@@ -102,7 +102,7 @@ impl TakeSource {
             ring: arguments.number("ring"),
             promiscuous: arguments.flag("promisc"),
             force: opening.force,
-            make,
+            loader: make,
             steps: opening.steps,
         })?;
         let room = device.frames.count() / device.queues.len().max(1);
@@ -142,7 +142,7 @@ impl Source for TakeSource {
             exits.take_queued(intake.room(), pools, &mut self.entries);
             intake.arc = Some(exits.edge);
         }
-        let put = intake.put_all(self.entries.iter().copied());
+        let put = intake.put_entries(self.entries.iter().copied());
         debug_assert_eq!(put, self.entries.len(), "no more was taken than there is room for");
         for entry in self.entries.iter().take(put) {
             self.given.add(entry.pointer.length());
@@ -214,7 +214,7 @@ impl TakeSource {
         let share = room.div_ceil(self.device.queues.len().max(1));
         let mut left = room;
         for number in 0..self.device.queues.len() {
-            if self.reassembly.whole {
+            if self.reassembly.is_complete {
                 return Ok(());
             }
             self.pieces.clear();
@@ -226,7 +226,7 @@ impl TakeSource {
             }
             self.pieces = pieces;
             // The remaining buffers of a packet are in the same queue.
-            while !self.reassembly.bytes.is_empty() && !self.reassembly.whole {
+            while !self.reassembly.bytes.is_empty() && !self.reassembly.is_complete {
                 self.pieces.clear();
                 if self.receive_from_queue(number, 1)? == 0 {
                     return Err(self.broken_failure("a packet ends in the middle"));
@@ -294,7 +294,7 @@ impl TakeSource {
         self.reassembly.bytes.extend_from_slice(draft.get(at..end).unwrap_or_default());
         drop(draft);
         if !piece.continues {
-            self.reassembly.whole = true;
+            self.reassembly.is_complete = true;
             self.emit_reassembled(intake);
         }
         Ok(())
@@ -302,7 +302,7 @@ impl TakeSource {
 
     /// Emits a reassembled packet if one is complete and there is room.
     fn emit_reassembled(&mut self, intake: &Intake<'_>) {
-        if !self.reassembly.whole || intake.room() <= self.pending_blocks() {
+        if !self.reassembly.is_complete || intake.room() <= self.pending_blocks() {
             return;
         }
         let pool = intake.general.unwrap_or(intake.pool);
@@ -320,7 +320,7 @@ impl TakeSource {
             self.add_frame((pool.id(), place), &head);
         }
         self.reassembly.bytes.clear();
-        self.reassembly.whole = false;
+        self.reassembly.is_complete = false;
     }
 
     /// Converts a complete frame to one block, or to one block per exit that the frame takes.
@@ -342,7 +342,7 @@ impl TakeSource {
     /// Returns the status for a call of `produce` that emitted nothing.
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         let soon = Some(intake.now + HELD_CHECK_NS);
-        if self.reassembly.whole {
+        if self.reassembly.is_complete {
             // The queues may have more frames, which have to wait for this packet.
             return Ok(SourceStatus::Wait { until: soon, readable: false });
         }
@@ -370,11 +370,11 @@ impl TakeSource {
 
     /// Counts the packets left in the rings, and discards them.
     fn count_unread(&mut self) -> u64 {
-        let mut packets = u64::from(self.reassembly.whole);
+        let mut packets = u64::from(self.reassembly.is_complete);
         if let Some(exits) = &mut self.exits {
             packets += exits.queued_blocks() as u64;
             exits.discard_queued();
-            if let Some(front) = self.reassembly.front.filter(|_| self.reassembly.whole) {
+            if let Some(front) = self.reassembly.front.filter(|_| self.reassembly.is_complete) {
                 exits.count_unread(&front);
             }
         }
@@ -405,19 +405,19 @@ impl TakeSource {
 /// Conversion from the monotonic clock to the time of day.
 struct WallClock {
     real: Time,
-    /// Time of day minus monotonic time, wrapping.
-    ahead: Time,
+    /// Time of day minus monotonic time, modulo 2⁶⁴.
+    offset: Time,
 }
 
 impl WallClock {
     fn measure() -> Self {
         let real = sys::clock::real();
-        Self { real, ahead: real.wrapping_sub(sys::clock::monotonic()) }
+        Self { real, offset: real.wrapping_sub(sys::clock::monotonic()) }
     }
 
-    /// Converts a monotonic time to the time of day. Converts `None` to the current time.
+    /// Converts a monotonic time to the time of day. Returns the current time of day for `None`.
     fn time_of_day(&self, stamp: Option<Time>) -> Time {
-        stamp.map_or(self.real, |stamp| stamp.wrapping_add(self.ahead))
+        stamp.map_or(self.real, |stamp| stamp.wrapping_add(self.offset))
     }
 }
 

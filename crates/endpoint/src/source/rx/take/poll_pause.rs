@@ -1,17 +1,17 @@
 //! Pauses between polls of the queues at high frame rates. [Th §5.2.2]
 //!
 //! An AF_XDP socket wakes its poller for every frame. If a wakeup takes longer than the interval
-//! between frames, every frame costs a wakeup. After draining the queues, a reader that expects
-//! more frames soon therefore sleeps for a fixed time instead of polling: frames that arrive
-//! meanwhile cause no wakeup and are received together.
+//! between frames, every frame costs a wakeup. A reader that has drained the queues and expects
+//! more frames soon therefore sleeps for a fixed time instead of polling. Frames that arrive in the
+//! meantime cause no wakeup, and are received together.
 //!
 //! Frame counts and the clock determine the time at which to poll again.
 
 use filter::Time;
 
-/// Maximum pause in nanoseconds, which is half of the default signal latency of a block.
+/// Maximum pause in nanoseconds: half of the default maximum latency of a block.
 const PAUSE_MAX_NS: Time = 500_000;
-/// Divisor that determines how much of the queue may fill up during a pause.
+/// Divisor of the queue capacity, which gives the number of frames that may arrive during a pause.
 const QUEUE_DIVISOR: u64 = 4;
 /// Minimum number of frames expected during a pause.
 const FRAMES_MIN: u64 = 2;
@@ -21,12 +21,12 @@ const FRAMES_MIN: u64 = 2;
 pub(super) struct PollPause {
     most_ns: Time,
     /// Capacity of a queue in frames.
-    room: u64,
+    queue_frames: u64,
     received: u64,
     /// Time at which the queues were last empty.
-    since: Time,
+    last_empty: Time,
     /// End of the last pause.
-    until: Time,
+    pause_until: Time,
 }
 
 impl PollPause {
@@ -34,7 +34,7 @@ impl PollPause {
     /// block.
     pub(super) fn new(latency: Option<Time>, room: usize) -> Self {
         let most_ns = latency.map_or(PAUSE_MAX_NS, |latency| PAUSE_MAX_NS.min(latency / 2));
-        Self { most_ns, room: room as u64, received: 0, since: 0, until: 0 }
+        Self { most_ns, queue_frames: room as u64, received: 0, last_empty: 0, pause_until: 0 }
     }
 
     /// Counts frames that have been received.
@@ -46,18 +46,19 @@ impl PollPause {
     /// frames are expected. A repeated call within a pause returns the same time, because a space
     /// polls once more before it sleeps.
     pub(super) fn pause_end(&mut self, now: Time) -> Option<Time> {
-        if self.received == 0 && now < self.until {
-            return Some(self.until);
+        if self.received == 0 && now < self.pause_until {
+            return Some(self.pause_until);
         }
-        let passed = now.saturating_sub(std::mem::replace(&mut self.since, now)).max(1);
+        let passed = now.saturating_sub(std::mem::replace(&mut self.last_empty, now)).max(1);
         let received = std::mem::take(&mut self.received);
         let worth = received.saturating_mul(self.most_ns) >= FRAMES_MIN.saturating_mul(passed);
-        let full = passed.saturating_mul(self.room / QUEUE_DIVISOR).checked_div(received)?;
+        let full =
+            passed.saturating_mul(self.queue_frames / QUEUE_DIVISOR).checked_div(received)?;
         if !worth {
             return None;
         }
-        self.until = now.saturating_add(self.most_ns.min(full));
-        Some(self.until)
+        self.pause_until = now.saturating_add(self.most_ns.min(full));
+        Some(self.pause_until)
     }
 }
 
@@ -67,7 +68,7 @@ mod tests {
 
     /// Returns the length of a pause after `frames` frames in `us` microseconds.
     fn pause_after(rest: &mut PollPause, frames: usize, us: Time) -> Option<Time> {
-        let now = rest.since + us * 1000;
+        let now = rest.last_empty + us * 1000;
         rest.count_received(frames);
         rest.pause_end(now).map(|until| (until - now) / 1000)
     }
@@ -78,8 +79,8 @@ mod tests {
         assert_eq!(pause_after(rest, 0, 10), None, "nothing came");
         assert_eq!(pause_after(rest, 1, 10), Some(500));
         assert_eq!(
-            rest.pause_end(rest.since + 3000),
-            Some(rest.since + 500_000),
+            rest.pause_end(rest.last_empty + 3000),
+            Some(rest.last_empty + 500_000),
             "it rests already"
         );
         assert_eq!(pause_after(rest, 1, 249), Some(500));

@@ -1,9 +1,9 @@
-//! Routing table of the host, for finding the interfaces that must not be taken by accident: the
+//! Routing table of the host. It identifies the interfaces that must not be taken by accident: the
 //! interface of the default route, and the interface of the user's own connection. (CONTRACT 2)
 //!
-//! The names of these interfaces follow from the tables of `/proc/net` and from the environment
-//! variable that sshd sets. If a table is unreadable, it counts as empty, and no interface is
-//! protected.
+//! The names of these interfaces are derived from the tables in `/proc/net` and from the
+//! environment variable that sshd sets. A table that cannot be read counts as empty, and then
+//! protects no interface.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,15 +20,18 @@ struct Route {
 }
 
 /// RTF_REJECT: the route discards packets.
-const REJECT: u32 = 0x200;
+const REJECT_FLAG: u32 = 0x200;
 
 impl Routes {
-    pub(super) fn read() -> Self {
+    pub(super) fn read_tables() -> Self {
         let file = |name| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
-        Self::parse(&file("route").unwrap_or_default(), &file("ipv6_route").unwrap_or_default())
+        Self::parse_tables(
+            &file("route").unwrap_or_default(),
+            &file("ipv6_route").unwrap_or_default(),
+        )
     }
 
-    fn parse(four: &str, six: &str) -> Self {
+    fn parse_tables(four: &str, six: &str) -> Self {
         let four = four.lines().skip(1).filter_map(parse_ipv4_route);
         Self(four.chain(six.lines().filter_map(parse_ipv6_route)).collect())
     }
@@ -68,7 +71,7 @@ fn parse_ipv4_route(line: &str) -> Option<Route> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [interface, network, _, flags, _, _, _, mask, ..] = words[..] else { return None };
     let number = |word| u32::from_str_radix(word, 16).ok();
-    if number(flags)? & REJECT != 0 {
+    if number(flags)? & REJECT_FLAG != 0 {
         return None;
     }
     let network = Ipv4Addr::from(number(network)?.to_ne_bytes()).into();
@@ -80,7 +83,7 @@ fn parse_ipv4_route(line: &str) -> Option<Route> {
 fn parse_ipv6_route(line: &str) -> Option<Route> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [network, length, _, _, _, _, _, _, flags, interface] = words[..] else { return None };
-    if u32::from_str_radix(flags, 16).ok()? & REJECT != 0 {
+    if u32::from_str_radix(flags, 16).ok()? & REJECT_FLAG != 0 {
         return None;
     }
     let network = Ipv6Addr::from_bits(u128::from_str_radix(network, 16).ok()?).into();
@@ -117,7 +120,7 @@ fd770000000000000000000000000001 00000400 00000001 00000000 00000003     eth3
 
     #[test]
     fn longest_prefix_selects_the_route() {
-        let routes = Routes::parse(IPV4_ROUTES, IPV6_ROUTES);
+        let routes = Routes::parse_tables(IPV4_ROUTES, IPV6_ROUTES);
         let to = |address: &str| routes.interface_to(address.parse().unwrap());
         if cfg!(target_endian = "little") {
             assert_eq!(to("10.10.10.9"), Some("eth1"));
@@ -127,7 +130,7 @@ fd770000000000000000000000000001 00000400 00000001 00000000 00000003     eth3
         assert_eq!((to("fd77::9"), to("2001:db8::1")), (Some("eth1"), Some("eth3")));
         let defaults = ["eth0", "eth1", "eth2", "eth3", "lo"].map(|name| routes.is_default(name));
         assert_eq!(defaults, [true, false, false, true, false]);
-        assert_eq!(Routes::parse("", "nonsense\n"), Routes::default());
+        assert_eq!(Routes::parse_tables("", "nonsense\n"), Routes::default());
     }
 
     #[test]

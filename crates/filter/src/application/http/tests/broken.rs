@@ -5,31 +5,35 @@ use super::*;
 /// Returns a block that ends a direction without FIN, as after a reset, a timeout or the end of a
 /// capture.
 fn end_without_fin(back: bool) -> StreamBlock {
-    StreamBlock { flags: Flags::END_MASK, ..hole(back, 0) }
+    StreamBlock { flags: Flags::END_MASK, ..hole_block(back, 0) }
 }
 
-fn counter(node: &Node, name: &str) -> u64 {
+fn counter_value(node: &Node, name: &str) -> u64 {
     let place = HTTP.counters.iter().position(|counter| *counter == name).expect("a counter");
     node.counts.counters[place]
 }
 
 #[test]
 fn only_fin_completes_a_body_without_length() {
-    for (last_part, whole) in [(end(true), true), (end_without_fin(true), false)] {
-        let parts =
-            [forward(GET), backward(response(200, "", "to the end")), end(false), last_part];
-        let (seen, node) = connection(&["emit=body"], true, &parts);
+    for (last_part, whole) in [(end_block(true), true), (end_without_fin(true), false)] {
+        let parts = [
+            forward_block(GET_REQUEST),
+            backward_block(response_text(200, "", "to the end")),
+            end_block(false),
+            last_part,
+        ];
+        let (seen, node) = run_connection(&["emit=body"], true, &parts);
         assert_eq!(seen.classes(), [1, 200, 1200]);
         assert_eq!(
             (seen.messages[1].bytes.as_slice(), seen.messages[1].whole),
             (&b"to the end"[..], whole)
         );
         assert_eq!(seen.messages[2].number(Field::Incomplete).is_none(), whole);
-        assert_eq!(counter(&node, "incomplete messages"), u64::from(!whole));
+        assert_eq!(counter_value(&node, "incomplete messages"), u64::from(!whole));
     }
     // The stream filter reports no FIN at the end of a path or of an evicted connection.
-    let parts = [forward(GET), backward(response(200, "", "to the end"))];
-    let (seen, _) = connection(&[], true, &parts);
+    let parts = [forward_block(GET_REQUEST), backward_block(response_text(200, "", "to the end"))];
+    let (seen, _) = run_connection(&[], true, &parts);
     assert!(!seen.messages[1].whole);
     assert_eq!(seen.messages[2].number(Field::Incomplete), Some(1));
 }
@@ -37,89 +41,116 @@ fn only_fin_completes_a_body_without_length() {
 #[test]
 fn truncated_decoded_body_is_incomplete() {
     let fields = "Content-Encoding: gzip\r\n";
-    let coded = codings::gzipped(b"some text in a body");
-    let head = response(200, fields, "");
-    for (last_part, whole) in [(end(true), true), (end_without_fin(true), false)] {
-        let parts =
-            [forward(GET), backward([head.as_bytes(), &coded].concat()), end(false), last_part];
-        let (seen, _) = connection(&["emit=body", "decode=yes"], false, &parts);
+    let coded = codings::gzip_bytes(b"some text in a body");
+    let head = response_text(200, fields, "");
+    for (last_part, whole) in [(end_block(true), true), (end_without_fin(true), false)] {
+        let parts = [
+            forward_block(GET_REQUEST),
+            backward_block([head.as_bytes(), &coded].concat()),
+            end_block(false),
+            last_part,
+        ];
+        let (seen, _) = run_connection(&["emit=body", "decode=yes"], false, &parts);
         assert_eq!(seen.messages[1].bytes, b"some text in a body");
         assert_eq!(seen.messages[1].whole, whole);
     }
 }
 
 #[test]
-fn stray_bytes_after_a_request_keep_its_response() {
+fn stray_bytes_do_not_separate_request_and_response() {
     let post = "POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
     let strays =
         ["name=value", "name=value\r\n", "a\r\nb\r\nc\r\n", "\0\x01\x02\n", "a b c\n\n", "{\n}"];
     for stray in strays {
         for parts in [
-            vec![forward(post), forward(stray), backward(OK), end(false), end(true)],
-            vec![forward([post, stray].concat()), backward(OK), end(false), end(true)],
+            vec![
+                forward_block(post),
+                forward_block(stray),
+                backward_block(OK_RESPONSE),
+                end_block(false),
+                end_block(true),
+            ],
+            vec![
+                forward_block([post, stray].concat()),
+                backward_block(OK_RESPONSE),
+                end_block(false),
+                end_block(true),
+            ],
         ] {
-            let (seen, _) = connection(&[], true, &parts);
+            let (seen, _) = run_connection(&[], true, &parts);
             assert_eq!(classes_and_methods(&seen, 1000), [(1200, "POST")], "{stray:?}");
             assert_eq!(classes_and_methods(&seen, 200)[0], (200, "POST"), "{stray:?}");
         }
         // A request in the next block is recognized and paired.
         let parts = [
-            forward(post),
-            forward(stray),
-            forward(GET),
-            backward(OK.repeat(2)),
-            end(false),
-            end(true),
+            forward_block(post),
+            forward_block(stray),
+            forward_block(GET_REQUEST),
+            backward_block(OK_RESPONSE.repeat(2)),
+            end_block(false),
+            end_block(true),
         ];
-        let (seen, _) = connection(&[], true, &parts);
+        let (seen, _) = run_connection(&[], true, &parts);
         assert_eq!(classes_and_methods(&seen, 1000), [(1200, "POST"), (1200, "GET")], "{stray:?}");
     }
 }
 
 #[test]
 fn head_without_empty_line_is_incomplete() {
-    for last_part in [end(false), end_without_fin(false)] {
-        let parts = [forward("GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: half a na"), last_part];
+    for last_part in [end_block(false), end_without_fin(false)] {
+        let parts =
+            [forward_block("GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: half a na"), last_part];
         for words in [&["emit=message"][..], &["emit=head"], &["emit=body"], &["strict=yes"]] {
-            let (seen, node) = connection(words, true, &parts);
+            let (seen, node) = run_connection(words, true, &parts);
             assert_eq!(seen.classes(), [1, 1000], "{words:?}");
             let request = &seen.messages[0];
             assert_eq!((request.text(Field::Url), request.text(Field::Host)), ("/a", "h"));
             assert_eq!((request.text(Field::UserAgent), request.whole), ("", false));
             assert_eq!(request.number(Field::Incomplete), Some(1));
             assert_eq!(request.text(Field::Client).len(), 4, "from the frame that carried it");
-            assert_eq!((counter(&node, "requests"), counter(&node, "incomplete messages")), (1, 1));
+            assert_eq!(
+                (counter_value(&node, "requests"), counter_value(&node, "incomplete messages")),
+                (1, 1)
+            );
         }
     }
-    let parts = [forward(GET), backward("HTTP/1.1 404 no\r\nContent-Length: 5\r\n"), end(true)];
-    let (seen, _) = connection(&[], true, &parts);
+    let parts = [
+        forward_block(GET_REQUEST),
+        backward_block("HTTP/1.1 404 no\r\nContent-Length: 5\r\n"),
+        end_block(true),
+    ];
+    let (seen, _) = run_connection(&[], true, &parts);
     assert_eq!(classes_and_methods(&seen, 100), [(404, "GET"), (1404, "GET")]);
-    assert!(!seen.messages[1].whole && seen.unanswered().is_empty());
+    assert!(!seen.messages[1].whole && seen.unanswered_bytes().is_empty());
     assert_eq!(seen.messages[2].number(Field::Incomplete), Some(1));
     // An incomplete start line proves nothing.
     for line in ["GET /index.ht", "GET /a HTTP/1.1", "GET /a HTTP/1.1\r"] {
-        let (seen, node) = connection(&[], true, &[forward(line), end(false)]);
-        assert_eq!((seen.classes(), seen.unanswered()), (vec![], line.as_bytes().to_vec()));
-        assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("cut", 1)));
+        let (seen, node) = run_connection(&[], true, &[forward_block(line), end_block(false)]);
+        assert_eq!((seen.classes(), seen.unanswered_bytes()), (vec![], line.as_bytes().to_vec()));
+        assert_eq!(node.unanswered_reasons().find(|(_, n)| *n > 0), Some(("cut", 1)));
     }
 }
 
 #[test]
 fn http2_preface_is_no_request() {
     let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    let upgrade = request("GET", "Connection: Upgrade\r\nUpgrade: h2c\r\n", "");
+    let upgrade = request_text("GET", "Connection: Upgrade\r\nUpgrade: h2c\r\n", "");
     for cut in 1..preface.len() {
         let (one, two) = preface.split_at(cut);
-        let frames =
-            [forward(one), forward(two), forward("\0\0\0\x04\0\0\0\0\0"), backward("\0\0\0\x04\0")];
-        let (seen, _) = connection(&[], true, &frames);
+        let frames = [
+            forward_block(one),
+            forward_block(two),
+            forward_block("\0\0\0\x04\0\0\0\0\0"),
+            backward_block("\0\0\0\x04\0"),
+        ];
+        let (seen, _) = run_connection(&[], true, &frames);
         assert_eq!(seen.classes(), [0; 0], "{one:?}");
         // The response that agreed to it lies in a hole.
-        let mut parts = vec![forward(&upgrade), hole(true, 70)];
+        let mut parts = vec![forward_block(&upgrade), hole_block(true, 70)];
         parts.extend(frames);
-        let (seen, node) = connection(&[], false, &parts);
+        let (seen, node) = run_connection(&[], false, &parts);
         assert_eq!(seen.classes(), [1], "{one:?}");
-        assert_eq!(counter(&node, "requests"), 1);
-        assert!(node.unanswered().any(|(why, n)| why == "switched" && n > 0), "{one:?}");
+        assert_eq!(counter_value(&node, "requests"), 1);
+        assert!(node.unanswered_reasons().any(|(why, n)| why == "switched" && n > 0), "{one:?}");
     }
 }

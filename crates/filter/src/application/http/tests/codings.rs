@@ -2,11 +2,11 @@
 
 use super::*;
 
-pub(super) fn gzipped(bytes: &[u8]) -> Vec<u8> {
-    compressed(flate2::Compress::new_gzip(flate2::Compression::new(9), 15), bytes)
+pub(super) fn gzip_bytes(bytes: &[u8]) -> Vec<u8> {
+    compress_bytes(flate2::Compress::new_gzip(flate2::Compression::new(9), 15), bytes)
 }
 
-fn compressed(mut compress: flate2::Compress, bytes: &[u8]) -> Vec<u8> {
+fn compress_bytes(mut compress: flate2::Compress, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len() + 1024);
     compress.compress_vec(bytes, &mut out, flate2::FlushCompress::Finish).expect("room");
     out
@@ -14,16 +14,16 @@ fn compressed(mut compress: flate2::Compress, bytes: &[u8]) -> Vec<u8> {
 
 fn coded_response(coding: &str, body: &[u8]) -> Vec<u8> {
     let fields = format!("Content-Encoding: {coding}\r\nContent-Length: {}\r\n", body.len());
-    [response(200, &fields, "").as_bytes(), body].concat()
+    [response_text(200, &fields, "").as_bytes(), body].concat()
 }
 
 /// Runs a response with a coded body. Returns the decoded body and the names of the counters that
 /// are not zero.
-fn decoded(words: &[&str], coding: &str, body: &[u8]) -> (Vec<u8>, Vec<&'static str>) {
+fn run_coded_response(words: &[&str], coding: &str, body: &[u8]) -> (Vec<u8>, Vec<&'static str>) {
     let words = [&["decode=yes", "emit=body"], words].concat();
-    let mut parts = vec![forward(GET)];
-    parts.extend(coded_response(coding, body).chunks(1000).map(backward));
-    let (seen, node) = connection(&words, false, &parts);
+    let mut parts = vec![forward_block(GET_REQUEST)];
+    parts.extend(coded_response(coding, body).chunks(1000).map(backward_block));
+    let (seen, node) = run_connection(&words, false, &parts);
     let counted = HTTP.counters.iter().zip(&node.counts.counters);
     let decoding = counted.filter(|(name, n)| name.contains("deco") && **n > 0);
     (seen.messages[1].bytes.clone(), decoding.map(|(name, _)| *name).collect())
@@ -33,55 +33,66 @@ fn decoded(words: &[&str], coding: &str, body: &[u8]) -> (Vec<u8>, Vec<&'static 
 fn coded_bodies_are_decoded() {
     let text = b"to be or not to be, that is the question, to be or not to be".repeat(50);
     let level = flate2::Compression::new(6);
-    let gzip = gzipped(&text);
-    let zlib = compressed(flate2::Compress::new(level, true), &text);
-    let bare = compressed(flate2::Compress::new(level, false), &text);
+    let gzip = gzip_bytes(&text);
+    let zlib = compress_bytes(flate2::Compress::new(level, true), &text);
+    let bare = compress_bytes(flate2::Compress::new(level, false), &text);
     let done = ["decoded bodies"];
     for (coding, body) in [("gzip", &gzip), ("deflate", &zlib), ("deflate", &bare)] {
-        assert_eq!(decoded(&[], coding, body), (text.clone(), done.to_vec()), "{coding}");
+        assert_eq!(
+            run_coded_response(&[], coding, body),
+            (text.clone(), done.to_vec()),
+            "{coding}"
+        );
     }
     // `brotli` output for "to be or not to be", from another program.
     let brotli = [
         0x8b, 8, 0x80, b't', b'o', b' ', b'b', b'e', b' ', b'o', b'r', b' ', b'n', b'o', b't',
         b' ', b't', b'o', b' ', b'b', b'e', 3,
     ];
-    assert_eq!(decoded(&[], "br", &brotli), (b"to be or not to be".to_vec(), done.to_vec()));
-    let twice = gzipped(&gzip);
-    assert_eq!(decoded(&[], "gzip, gzip", &twice).0, text);
-    assert_eq!(decoded(&[], "identity, x-gzip", &gzip).0, text);
-    let two = [gzip.clone(), gzipped(b" and more")].concat();
-    assert_eq!(decoded(&[], "gzip", &two).0, [&text[..], b" and more"].concat());
+    assert_eq!(
+        run_coded_response(&[], "br", &brotli),
+        (b"to be or not to be".to_vec(), done.to_vec())
+    );
+    let twice = gzip_bytes(&gzip);
+    assert_eq!(run_coded_response(&[], "gzip, gzip", &twice).0, text);
+    assert_eq!(run_coded_response(&[], "identity, x-gzip", &gzip).0, text);
+    let two = [gzip.clone(), gzip_bytes(b" and more")].concat();
+    assert_eq!(run_coded_response(&[], "gzip", &two).0, [&text[..], b" and more"].concat());
 }
 
 #[test]
 fn undecodable_body_passes_unchanged() {
     let text = b"to be or not to be, that is the question".to_vec();
     for coding in ["gzip", "deflate", "br", "zstd"] {
-        assert_eq!(decoded(&[], coding, &text), (text.clone(), vec!["not decodable"]), "{coding}");
+        assert_eq!(
+            run_coded_response(&[], coding, &text),
+            (text.clone(), vec!["not decodable"]),
+            "{coding}"
+        );
     }
     let long: Vec<u8> = (0..200_000u32).flat_map(|n| n.to_le_bytes()).collect();
-    let gzip = gzipped(&long);
-    let (cut, counted) = decoded(&[], "gzip", &gzip[..gzip.len() / 2]);
+    let gzip = gzip_bytes(&long);
+    let (cut, counted) = run_coded_response(&[], "gzip", &gzip[..gzip.len() / 2]);
     assert!(counted == ["decoded in part"] && cut.len() > 1000 && long.starts_with(&cut));
-    let bomb = gzipped(&vec![0; 3_000_000]);
-    let too_large = |words: &[&str]| decoded(words, "gzip", &bomb);
+    let bomb = gzip_bytes(&vec![0; 3_000_000]);
+    let too_large = |words: &[&str]| run_coded_response(words, "gzip", &bomb);
     assert_eq!(too_large(&[]), (bomb.clone(), vec!["too large to decode"]));
     assert_eq!(too_large(&["ratio=100000", "most=1M"]).1, ["too large to decode"]);
     assert_eq!(too_large(&["ratio=100000"]).0.len(), 3_000_000);
-    let large = decoded(&["most=1k"], "gzip", &gzip);
+    let large = run_coded_response(&["most=1k"], "gzip", &gzip);
     assert_eq!(large, (gzip, vec!["too large to decode"]));
 }
 
 #[test]
 fn head_is_emitted_before_decoded_body() {
-    let gzip = gzipped(b"hello");
+    let gzip = gzip_bytes(b"hello");
     let parts = [
-        forward(GET),
-        backward(coded_response("gzip", &gzip)),
-        backward(coded_response("gzip", b"")),
+        forward_block(GET_REQUEST),
+        backward_block(coded_response("gzip", &gzip)),
+        backward_block(coded_response("gzip", b"")),
     ];
-    let (seen, _) = connection(&["decode=yes"], false, &parts);
-    let texts = seen.texts();
+    let (seen, _) = run_connection(&["decode=yes"], false, &parts);
+    let texts = seen.body_texts();
     assert!(texts[1].starts_with("HTTP/1.1 200") && texts[1].ends_with("\r\n\r\nhello"));
     assert!(texts[2].ends_with("\r\n\r\n") && seen.messages.iter().all(|message| message.whole));
 }

@@ -5,19 +5,19 @@ use super::*;
 
 #[test]
 fn holes_in_bodies_are_counted_and_passed_on() {
-    let text = response(200, &content_length_field("0123456789"), "012");
+    let text = response_text(200, &content_length_field("0123456789"), "012");
     let parts = [
-        forward(request("GET", "", "")),
-        backward(text),
-        hole(true, 4),
-        backward("789"),
-        backward(response(200, "", "more")),
-        end(true),
+        forward_block(request_text("GET", "", "")),
+        backward_block(text),
+        hole_block(true, 4),
+        backward_block("789"),
+        backward_block(response_text(200, "", "more")),
+        end_block(true),
     ];
-    let (seen, node) = connection(&["emit=body"], true, &parts);
+    let (seen, node) = run_connection(&["emit=body"], true, &parts);
     assert_eq!(seen.classes(), [1, 200, 1200, 200, 1200]);
     let body = &seen.messages[1];
-    assert_eq!((&body.bytes[..], body.missing), (&b"012789"[..], 4));
+    assert_eq!((&body.bytes[..], body.missing_bytes), (&b"012789"[..], 4));
     let exchange = &seen.messages[2];
     assert_eq!(exchange.number(Field::ResponseBody), Some(6));
     assert_eq!(exchange.number(Field::Missing), Some(4));
@@ -30,17 +30,19 @@ fn holes_in_bodies_are_counted_and_passed_on() {
 fn messages_resume_after_a_lost_head() {
     for (hidden, lost) in [(3, "456789 not a message"), (40, "in the middle of it")] {
         let parts = [
-            forward(request("GET", "", "")),
-            backward(response(200, &content_length_field("012"), "012")),
-            forward(request("PUT", "", "")),
-            backward(&response(200, &content_length_field("0123456789"), "0123456789")[..20]),
-            hole(true, hidden),
-            backward(lost),
-            backward(response(404, &content_length_field("abc"), "abc")),
-            forward(request("POST", "", "")),
-            backward(response(500, &content_length_field("x"), "x")),
+            forward_block(request_text("GET", "", "")),
+            backward_block(response_text(200, &content_length_field("012"), "012")),
+            forward_block(request_text("PUT", "", "")),
+            backward_block(
+                &response_text(200, &content_length_field("0123456789"), "0123456789")[..20],
+            ),
+            hole_block(true, hidden),
+            backward_block(lost),
+            backward_block(response_text(404, &content_length_field("abc"), "abc")),
+            forward_block(request_text("POST", "", "")),
+            backward_block(response_text(500, &content_length_field("x"), "x")),
         ];
-        let (seen, _) = connection(&[], true, &parts);
+        let (seen, _) = run_connection(&[], true, &parts);
         let wanted = [(200, "GET"), (404, ""), (500, "POST")];
         let responses: Vec<_> = classes_and_methods(&seen, 100)
             .into_iter()
@@ -49,19 +51,30 @@ fn messages_resume_after_a_lost_head() {
         assert_eq!(responses, wanted);
         let exchanges = [(1200, "GET"), (1000, "PUT"), (1404, ""), (1500, "POST")];
         assert_eq!(classes_and_methods(&seen, 1000), exchanges);
-        assert!(String::from_utf8_lossy(&seen.unanswered()).contains(lost));
+        assert!(String::from_utf8_lossy(&seen.unanswered_bytes()).contains(lost));
     }
 }
 
 #[test]
 fn single_direction_is_described() {
-    let (seen, _) = connection(&[], true, &[forward(GET), forward(GET), end(false)]);
+    let (seen, _) = run_connection(
+        &[],
+        true,
+        &[forward_block(GET_REQUEST), forward_block(GET_REQUEST), end_block(false)],
+    );
     assert_eq!(seen.classes(), [1, 1, 1000, 1000]);
-    let (seen, _) = connection(&[], true, &[backward(OK), backward(OK), end(true)]);
+    let (seen, _) = run_connection(
+        &[],
+        true,
+        &[backward_block(OK_RESPONSE), backward_block(OK_RESPONSE), end_block(true)],
+    );
     assert_eq!(seen.classes(), [200, 1200, 200, 1200]);
     assert_eq!(seen.messages[1].number(Field::Time), Some(1000));
-    let (seen, _) =
-        connection(&["pending=2"], true, &[forward(GET.repeat(4)), backward(OK.repeat(4))]);
+    let (seen, _) = run_connection(
+        &["pending=2"],
+        true,
+        &[forward_block(GET_REQUEST.repeat(4)), backward_block(OK_RESPONSE.repeat(4))],
+    );
     assert_eq!(
         seen.classes(),
         [1, 1, 1, 1000, 1, 1000, 200, 1200, 200, 1200, 200, 1200, 200, 1200]
@@ -75,16 +88,24 @@ fn single_direction_is_described() {
 
 #[test]
 fn client_is_detected_without_a_handshake() {
-    let (seen, _) = midstream_connection(&[], true, &[backward(GET), forward(OK)]);
+    let (seen, _) = run_midstream_connection(
+        &[],
+        true,
+        &[backward_block(GET_REQUEST), forward_block(OK_RESPONSE)],
+    );
     let directions: Vec<(u32, bool)> = seen.messages.iter().map(|m| (m.class, m.back)).collect();
     assert_eq!(directions, [(1, false), (200, true), (1200, false)]);
     assert_eq!(seen.messages[0].number(Field::ServerPort), Some(4000));
-    let (seen, node) = midstream_connection(
+    let (seen, node) = run_midstream_connection(
         &[],
         true,
-        &[backward("the rest of a body"), backward(OK), forward(GET)],
+        &[
+            backward_block("the rest of a body"),
+            backward_block(OK_RESPONSE),
+            forward_block(GET_REQUEST),
+        ],
     );
     assert_eq!(seen.classes(), [200, 1200, 1, 1000]);
-    assert_eq!(seen.unanswered(), b"the rest of a body");
-    assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("lost", 1)));
+    assert_eq!(seen.unanswered_bytes(), b"the rest of a body");
+    assert_eq!(node.unanswered_reasons().find(|(_, n)| *n > 0), Some(("lost", 1)));
 }

@@ -1,46 +1,47 @@
-//! Tests that segmentation, and moving the state to another instance after any block, do not change
-//! the output.
+//! Tests that the output does not depend on the segmentation, nor on moving the state to another
+//! instance after any block.
 
-use super::codings::gzipped;
+use super::codings::gzip_bytes;
 use super::*;
 
 /// Returns example connections, each as the text of its two directions.
-fn examples() -> Vec<(String, String)> {
+fn example_connections() -> Vec<(String, String)> {
     let chunks = "Transfer-Encoding: chunked\r\n";
     vec![
-        (request("GET", "", ""), response(200, &content_length_field("hello"), "hello")),
+        (request_text("GET", "", ""), response_text(200, &content_length_field("hello"), "hello")),
         (
-            request("POST", chunks, "3;x\r\nabc\r\n0\r\nA: b\r\n\r\n")
+            request_text("POST", chunks, "3;x\r\nabc\r\n0\r\nA: b\r\n\r\n")
                 + "\r\n"
-                + &request("GET", "", ""),
-            response(100, "", "")
-                + &response(200, chunks, "1\r\n!\r\n0\r\n\r\n")
-                + &response(204, "", ""),
+                + &request_text("GET", "", ""),
+            response_text(100, "", "")
+                + &response_text(200, chunks, "1\r\n!\r\n0\r\n\r\n")
+                + &response_text(204, "", ""),
         ),
         (
-            request("HEAD", "", ""),
-            response(200, &content_length_field("none"), "") + &response(200, "", "to the end"),
+            request_text("HEAD", "", ""),
+            response_text(200, &content_length_field("none"), "")
+                + &response_text(200, "", "to the end"),
         ),
-        (request("CONNECT", "", "") + "\x16tls", response(200, "", "") + "\x16more"),
+        (request_text("CONNECT", "", "") + "\x16tls", response_text(200, "", "") + "\x16more"),
         (
-            request("GET", "Connection: upgrade\r\nUpgrade: x\r\n", "") + "new",
-            response(101, "Connection: upgrade\r\nUpgrade: x\r\n", "") + "words",
+            request_text("GET", "Connection: upgrade\r\nUpgrade: x\r\n", "") + "new",
+            response_text(101, "Connection: upgrade\r\nUpgrade: x\r\n", "") + "words",
         ),
         ("GET /old\r\n".to_owned(), "no head at all".to_owned()),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), "\0\0\0\x04".to_owned()),
         ("\x16\x03\x01\x02\0\x01".to_owned(), "\x16\x03\x03".to_owned()),
         ("SSH-2.0-a b\r\n".to_owned(), "SSH-2.0-c\r\n".to_owned()),
-        (request("GET", "", "") + "( no request\r\n\r\n", response(200, "", "x")),
+        (request_text("GET", "", "") + "( no request\r\n\r\n", response_text(200, "", "x")),
         (
             "GET / HTTP/1.1\r\nHos".to_owned(),
-            response(200, &content_length_field("cut short"), "cut"),
+            response_text(200, &content_length_field("cut short"), "cut"),
         ),
     ]
 }
 
-/// Returns the messages in canonical order, with times removed because they depend on the
+/// Returns the messages in canonical order. Times are removed, because they depend on the
 /// segmentation.
-fn without_times(seen: &ConnectionOutput) -> Vec<Message> {
+fn without_times(seen: &ConnectionOutput) -> Vec<OutputMessage> {
     let mut messages = seen.messages.clone();
     for message in &mut messages {
         let times = [Field::Time, Field::End, Field::ResponseTime];
@@ -53,22 +54,24 @@ fn without_times(seen: &ConnectionOutput) -> Vec<Message> {
 #[test]
 fn messages_are_the_same_for_any_segmentation() {
     for words in [&["emit=message"][..], &["emit=body"], &["strict=yes", "emit=head"]] {
-        for (there, here) in examples() {
-            let whole = [forward(&there), backward(&here), end(false), end(true)];
-            let (wanted, _) = connection(words, true, &whole);
+        for (there, here) in example_connections() {
+            let whole =
+                [forward_block(&there), backward_block(&here), end_block(false), end_block(true)];
+            let (wanted, _) = run_connection(words, true, &whole);
             for (text, by_server) in [(&there, false), (&here, true)] {
                 let step = 1 + text.len() / 24;
                 for first in (1..text.len()).step_by(step) {
                     for second in (first + 1..text.len()).step_by(step) {
                         let (a, rest) = text.as_bytes().split_at(first);
                         let (b, c) = rest.split_at(second - first);
-                        let part = if by_server { backward } else { forward };
-                        let mut parts = vec![part(a), part(b), part(c), end(false), end(true)];
+                        let part = if by_server { backward_block } else { forward_block };
+                        let mut parts =
+                            vec![part(a), part(b), part(c), end_block(false), end_block(true)];
                         match by_server {
-                            true => parts.insert(0, forward(&there)),
-                            false => parts.insert(3, backward(&here)),
+                            true => parts.insert(0, forward_block(&there)),
+                            false => parts.insert(3, backward_block(&here)),
                         }
-                        let (found, _) = connection(words, true, &parts);
+                        let (found, _) = run_connection(words, true, &parts);
                         let at = format!("{words:?} {text:?} cut at {first} and {second}");
                         assert_eq!(without_times(&found), without_times(&wanted), "{at}");
                         assert_eq!(found.unanswered, wanted.unanswered, "{at}");
@@ -80,30 +83,32 @@ fn messages_are_the_same_for_any_segmentation() {
 }
 
 #[test]
-fn moving_state_at_any_time_changes_nothing() {
+fn state_moves_do_not_change_the_output() {
     for words in [&["emit=message"][..], &["emit=body", "decode=yes"]] {
-        let gzip = gzipped(b"some text to be packed, some text");
-        let mut packed = response(
+        let gzip = gzip_bytes(b"some text to be packed, some text");
+        let mut packed = response_text(
             200,
             &format!("Content-Encoding: gzip\r\nContent-Length: {}\r\n", gzip.len()),
             "",
         )
         .into_bytes();
         packed.extend(gzip);
-        let mut all: Vec<(Vec<u8>, Vec<u8>)> =
-            examples().into_iter().map(|(a, b)| (a.into_bytes(), b.into_bytes())).collect();
-        all.push((request("GET", "", "").into_bytes(), packed));
+        let mut all: Vec<(Vec<u8>, Vec<u8>)> = example_connections()
+            .into_iter()
+            .map(|(a, b)| (a.into_bytes(), b.into_bytes()))
+            .collect();
+        all.push((request_text("GET", "", "").into_bytes(), packed));
         for (there, here) in &all {
             let split = |text: &[u8], part: fn(Vec<u8>) -> StreamBlock| -> Vec<StreamBlock> {
                 text.chunks(7).map(|piece| part(piece.to_vec())).collect()
             };
-            let mut parts = split(there, forward);
-            parts.extend(split(here, backward));
-            parts.extend([end(false), end(true)]);
+            let mut parts = split(there, forward_block);
+            parts.extend(split(here, backward_block));
+            parts.extend([end_block(false), end_block(true)]);
             parts[0].flags = Flags::FIRST;
             let first = parts.iter().position(|part| part.back).expect("a way back");
             parts[first].flags = Flags::FIRST;
-            let (wanted, _) = midstream_connection(words, true, &parts);
+            let (wanted, _) = run_midstream_connection(words, true, &parts);
             for moved in 0..parts.len() {
                 assert_eq!(
                     run_with_state_move(words, &parts, moved),
@@ -115,8 +120,8 @@ fn moving_state_at_any_time_changes_nothing() {
     }
 }
 
-/// Runs the connection. Before block number `moved`, saves the state and restores it into a new
-/// instance.
+/// Runs the connection. Before block number `moved`, moves the state to a new instance by saving
+/// and restoring it.
 fn run_with_state_move(words: &[&str], parts: &[StreamBlock], moved: usize) -> ConnectionOutput {
     let arena = Arena::new(parts.len() * 8 + 64);
     let mut space = Space::new(&arena);

@@ -1,4 +1,4 @@
-//! Tests of the limits on incomplete datagrams: time, number, memory.
+//! Tests of the limits on incomplete datagrams: their age, their number, and memory.
 
 use super::*;
 
@@ -8,7 +8,7 @@ const SECOND: u64 = 1_000_000_000;
 fn incomplete_datagram_expires() {
     let (first, last) = (ipv4_fragment(0, true, &DATA[..8]), ipv4_fragment(8, false, &DATA[8..]));
     for (after, whole) in [(30 * SECOND, true), (30 * SECOND + 1, false)] {
-        let frames = [first.clone().at(5), last.clone().at(5 + after)];
+        let frames = [first.clone().at_time(5), last.clone().at_time(5 + after)];
         for size in [1, 2] {
             let output = run_batches(&[], &frames, equal_batches(2, size), None);
             assert_eq!(output.left.len() == 1, whole, "however they are batched");
@@ -61,7 +61,7 @@ fn without_memory_the_ledger_balances() {
         ipv4_fragment(16, false, &DATA[16..]),
     ];
     let left = node.pass(space.batch(&frames), &mut space, 0);
-    assert_eq!(testing::amount(&left).blocks, 0);
+    assert_eq!(testing::total_amount(&left).blocks, 0);
     let counts = &node.counts;
     assert_eq!((counts.consumed.blocks, counts.made.blocks, counts.no_room.blocks), (3, 1, 1));
     assert_eq!(counts.held.blocks, 0);

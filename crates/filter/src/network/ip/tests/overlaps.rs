@@ -10,7 +10,7 @@ fn overlapping_ipv6_fragments_end_their_datagram() {
         ipv6_fragment(8, true, &DATA[8..16]),
         ipv6_fragment(16, false, &DATA[16..]),
     ];
-    for policy in FragmentPolicy::WORDS {
+    for policy in FragmentPolicy::KEYWORDS {
         let output = run(&[&format!("policy={policy}")], &frames);
         assert_eq!((output.left.len(), output.count("overlap")), (0, 4), "{policy}: RFC 5722");
     }
@@ -25,7 +25,7 @@ fn overlapping_ipv4_fragments_are_dropped_under_drop() {
     let output = run(&["policy=drop"], &frames);
     assert_eq!((output.left.len(), output.count("overlap")), (0, 2));
     let output = run(&[], &frames);
-    assert_eq!((output.only(), output.count("overlapping datagrams")), (DATA, 1));
+    assert_eq!((output.only_block(), output.count("overlapping datagrams")), (DATA, 1));
 }
 
 #[test]
@@ -34,15 +34,15 @@ fn teardrop_stays_within_the_datagram() {
     let frames = [ipv4_fragment(0, true, &[b'a'; 32]), ipv4_fragment(24, false, b"bbbb")];
     for (policy, expected) in [("first", [b'a'; 28]), ("windows", [b'a'; 28])] {
         let output = run(&[&format!("policy={policy}")], &frames);
-        assert_eq!(output.only(), expected, "{policy}");
+        assert_eq!(output.only_block(), expected, "{policy}");
     }
     let output = run(&["policy=last"], &frames);
-    assert_eq!(output.only(), [&[b'a'; 24][..], b"bbbb"].concat());
+    assert_eq!(output.only_block(), [&[b'a'; 24][..], b"bbbb"].concat());
     // Linux: the first fragment contradicts the end.
     assert_eq!(run(&["policy=linux"], &frames).count("overlap"), 2);
 }
 
-/// J. Novak's set of overlapping fragments: offset and length in bytes, the more-fragments flag,
+/// Overlapping fragments from J. Novak's paper: offset, length in bytes, the more-fragments flag,
 /// and the letter that fills the fragment.
 const NOVAK: [(u16, usize, bool, u8); 17] = [
     (0, 24, true, b'A'),
@@ -71,7 +71,7 @@ fn fragments_of_letters(set: &[(u16, usize, bool, u8)]) -> Vec<Frame> {
 }
 
 /// Returns the letter of each unit of 8 bytes.
-fn units(data: &[u8]) -> String {
+fn unit_letters(data: &[u8]) -> String {
     let unit = |unit: &[u8]| {
         assert!(unit.iter().all(|byte| *byte == unit[0]), "{unit:?}");
         char::from(unit[0])
@@ -79,7 +79,7 @@ fn units(data: &[u8]) -> String {
     data.chunks(8).map(unit).collect()
 }
 
-/// The results expected for each system are from Novak's paper. The tests of Suricata and Snort use
+/// The expected results for each system are from Novak's paper. The tests of Suricata and Snort use
 /// the same fragments and expect the same results.
 #[test]
 fn policies_reassemble_novaks_set_like_their_systems() {
@@ -93,7 +93,7 @@ fn policies_reassemble_novaks_set_like_their_systems() {
         ("last", "AJJJJBKKKLLLMMMFNFGOPHQQ"),
     ] {
         let output = run(&[&format!("policy={policy}")], &frames);
-        assert_eq!(units(output.only()), expected, "{policy}");
+        assert_eq!(unit_letters(output.only_block()), expected, "{policy}");
         assert_eq!(output.count("overlapping datagrams"), 1);
     }
 }
@@ -104,28 +104,34 @@ fn policies_resolve_fragment_sets_from_past_bugs() {
     let linux =
         [(0, 24, true, b'A'), (40, 48, true, b'B'), (24, 48, true, b'C'), (88, 14, false, b'D')];
     assert_eq!(
-        units(run(&["policy=linux"], &fragments_of_letters(&linux)).only()),
+        unit_letters(run(&["policy=linux"], &fragments_of_letters(&linux)).only_block()),
         "AAACCCCCCBBDD"
     );
     // The last fragment first, and one that overlaps both neighbors.
     let bsd =
         [(24, 16, false, b'A'), (8, 16, true, b'B'), (16, 16, true, b'C'), (0, 8, true, b'D')];
-    assert_eq!(units(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only()), "DBBCA");
+    assert_eq!(
+        unit_letters(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only_block()),
+        "DBBCA"
+    );
     let bsd = [(8, 24, false, b'E'), (0, 24, true, b'M')];
-    assert_eq!(units(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only()), "MMME");
+    assert_eq!(
+        unit_letters(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only_block()),
+        "MMME"
+    );
     // Bytes behind the end that the last fragment states are not part of the datagram.
     let beyond = [(16, 8, true, b'C'), (0, 8, true, b'A'), (8, 8, false, b'B')];
     for policy in ["first", "last", "bsd", "windows", "solaris"] {
         let output = run(&[&format!("policy={policy}")], &fragments_of_letters(&beyond));
-        assert_eq!(units(output.only()), "AB", "{policy}");
+        assert_eq!(unit_letters(output.only_block()), "AB", "{policy}");
     }
     assert_eq!(run(&["policy=linux"], &fragments_of_letters(&beyond)).count("overlap"), 3);
 }
 
-/// With random overlaps, each policy agrees with a byte-by-byte model that has no segments, and the
-/// ledger balances.
+/// For random overlaps, each policy gives the same result as a model that decides byte by byte, and
+/// the ledger balances.
 #[test]
-fn first_and_last_agree_with_a_bytewise_model() {
+fn policies_agree_with_a_bytewise_model() {
     let mut random = Random::replayable();
     for round in 0..300 {
         let units = random.within(2..20);
@@ -153,10 +159,10 @@ fn first_and_last_agree_with_a_bytewise_model() {
             let output = run(&[&format!("policy={policy}")], &frames[..seen]);
             assert_eq!(output.left.len(), usize::from(whole), "{round}");
             if whole {
-                assert!(output.only().iter().eq(model.values()), "{policy}, {round}");
+                assert!(output.only_block().iter().eq(model.values()), "{policy}, {round}");
             }
         }
-        for policy in FragmentPolicy::WORDS {
+        for policy in FragmentPolicy::KEYWORDS {
             run(&[&format!("policy={policy}")], &frames);
         }
     }

@@ -4,20 +4,20 @@
 use super::super::TCP;
 use super::super::connection::TcpConnection;
 use super::*;
-use crate::contract::PRIVATE;
+use crate::contract::PRIVATE_KEY;
 use crate::testing::{Arena, Node, Space};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// If forged state holds data before the emitted data and beyond the limit, each arriving segment
-/// drops a held block.
+/// Forged state contains held data that precedes the emitted data and exceeds the limit. Each
+/// arriving segment then drops a held block.
 #[test]
 fn held_data_before_emitted_data_is_dropped() {
     let arena = Arena::new(16);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&TCP, &[]).unwrap();
-    node.pass(space.batch(&after_handshake([client(0, 105, b"held")])), &mut space, 0);
+    node.pass(space.batch(&after_handshake([client_segment(0, 105, b"held")])), &mut space, 0);
     let mut saved = node.save();
-    for moved in saved.iter_mut().filter(|moved| moved.key != PRIVATE) {
+    for moved in saved.iter_mut().filter(|moved| moved.key != PRIVATE_KEY) {
         assert_eq!(moved.held.iter().flatten().count(), 1);
         let mut connection = TcpConnection::read_from_bytes(&moved.bytes).unwrap();
         for side in &mut connection.sides {
@@ -28,7 +28,7 @@ fn held_data_before_emitted_data_is_dropped() {
     let mut other = Node::new(&TCP, &[]).unwrap();
     other.restore(saved).unwrap();
     assert_eq!(other.counts.held.blocks, 1);
-    let come = [client(0, 6000, b"far"), server(0, 501, b"").acknowledging(6003)];
+    let come = [client_segment(0, 6000, b"far"), server_segment(0, 501, b"").acknowledging(6003)];
     other.pass(space.batch(&come), &mut space, 0);
     other.finish(&mut space, 0);
     assert_eq!(other.counts.held.blocks, 0);

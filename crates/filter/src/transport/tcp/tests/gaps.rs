@@ -3,54 +3,54 @@
 use super::super::TCP;
 use super::run::run;
 use super::*;
-use crate::testing::{Arena, Node, Space, arguments};
+use crate::testing::{Arena, Node, Space, parse_arguments};
 
 const SECOND: u64 = 1_000_000_000;
 
 #[test]
 fn acknowledged_unseen_bytes_are_a_hole() {
     let frames = after_handshake([
-        client(0, 101, b"abc").acknowledging(501),
-        client(0, 109, b"ij").acknowledging(501),
-        server(0, 501, b"").acknowledging(104),
-        server(0, 501, b"yes").acknowledging(111),
-        client(0, 111, b"kl").acknowledging(504),
+        client_segment(0, 101, b"abc").acknowledging(501),
+        client_segment(0, 109, b"ij").acknowledging(501),
+        server_segment(0, 501, b"").acknowledging(104),
+        server_segment(0, 501, b"yes").acknowledging(111),
+        client_segment(0, 111, b"kl").acknowledging(504),
     ]);
     for batch in [1, 64] {
         let found = run(&[], &frames, batch);
-        assert_eq!(found.line(), ">^abc|*5|ij <^yes >kl|$ <$", "before the answer");
-        assert_eq!((found.counted("gaps"), found.counted("missing bytes")), (1, 5));
+        assert_eq!(found.to_line(), ">^abc|*5|ij <^yes >kl|$ <$", "before the answer");
+        assert_eq!((found.counter_value("gaps"), found.counter_value("missing bytes")), (1, 5));
     }
 }
 
 #[test]
 fn data_after_acknowledged_bytes_is_not_delayed() {
     let frames = after_handshake([
-        client(0, 101, b"abc").acknowledging(501),
-        server(0, 501, b"").acknowledging(109),
-        client(0, 109, b"ij").acknowledging(501),
-        client(FIN, 115, b"").acknowledging(501),
-        server(0, 501, b"").acknowledging(116),
+        client_segment(0, 101, b"abc").acknowledging(501),
+        server_segment(0, 501, b"").acknowledging(109),
+        client_segment(0, 109, b"ij").acknowledging(501),
+        client_segment(FIN, 115, b"").acknowledging(501),
+        server_segment(0, 501, b"").acknowledging(116),
     ]);
-    assert_eq!(run(&[], &frames, 64).line(), ">^abc|*5|ij|*4$ <^$");
+    assert_eq!(run(&[], &frames, 64).to_line(), ">^abc|*5|ij|*4$ <^$");
 }
 
 #[test]
 fn unacknowledged_gap_waits_for_a_second() {
     let mut frames = vec![
-        client(SYN, 100, b""),
-        client(0, 103, b"cd"),
-        client(0, 107, b"gh").at(SECOND / 2),
-        client(0, 109, b"ij").at(SECOND + SECOND / 4),
-        client(0, 111, b"kl").at(3 * SECOND),
+        client_segment(SYN, 100, b""),
+        client_segment(0, 103, b"cd"),
+        client_segment(0, 107, b"gh").at_time(SECOND / 2),
+        client_segment(0, 109, b"ij").at_time(SECOND + SECOND / 4),
+        client_segment(0, 111, b"kl").at_time(3 * SECOND),
     ];
-    assert_eq!(run(&[], &frames, 1).line(), ">^*2|cd|*2|gh|ij|kl|$ <$");
+    assert_eq!(run(&[], &frames, 1).to_line(), ">^*2|cd|*2|gh|ij|kl|$ <$");
     frames.truncate(4);
     let early = run(&["gap=5s"], &frames, 1);
     assert_eq!(early.blocks.len(), 7);
     assert!(early.blocks.iter().filter(|block| block.hole).all(|b| b.time == SECOND * 5 / 4));
-    frames.push(client(0, 101, b"ab").at(4 * SECOND));
-    assert_eq!(run(&["gap=5s"], &frames, 1).line(), ">^ab|cd|*2|gh|ij|$ <$");
+    frames.push(client_segment(0, 101, b"ab").at_time(4 * SECOND));
+    assert_eq!(run(&["gap=5s"], &frames, 1).to_line(), ">^ab|cd|*2|gh|ij|$ <$");
 }
 
 #[test]
@@ -58,76 +58,84 @@ fn new_gap_and_timeout_apply_to_waiting_segments() {
     let arena = Arena::new(3);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&TCP, &["gap=5s"]).unwrap();
-    let frames = [client(SYN, 100, b""), client(0, 103, b"cd")];
+    let frames = [client_segment(SYN, 100, b""), client_segment(0, 103, b"cd")];
     drop(node.pass(space.batch(&frames), &mut space, 0));
     drop(node.tick(&mut space, 2 * SECOND));
     assert_eq!(node.counts.held.blocks, 1);
-    node.filter.set(&arguments(&TCP, &["gap=1s"]).unwrap()).unwrap();
+    node.filter.set(&parse_arguments(&TCP, &["gap=1s"]).unwrap()).unwrap();
     drop(node.tick(&mut space, 2 * SECOND));
     assert_eq!(node.counts.held.blocks, 0);
     let at = TCP.counters.iter().position(|name| *name == "timed out sessions").unwrap();
     let ended = |node: &Node| node.counts.counters[at];
     assert_eq!(ended(&node), 0);
-    node.filter.set(&arguments(&TCP, &["timeout=1s"]).unwrap()).unwrap();
+    node.filter.set(&parse_arguments(&TCP, &["timeout=1s"]).unwrap()).unwrap();
     drop(node.tick(&mut space, 2 * SECOND));
     assert_eq!(ended(&node), 1);
 }
 
 #[test]
 fn exceeded_hold_limit_abandons_the_gap() {
-    let mut frames = vec![client(SYN, 100, b"")];
-    frames.extend((0..5).map(|n| client(0, 105 + 4 * n, b"abcd")));
-    frames.push(client(0, 130, b"xyz"));
-    assert_eq!(run(&["held=16"], &frames, 64).line(), ">^*4|abcd|abcd|abcd|abcd|abcd|*5|xyz|$ <$");
+    let mut frames = vec![client_segment(SYN, 100, b"")];
+    frames.extend((0..5).map(|n| client_segment(0, 105 + 4 * n, b"abcd")));
+    frames.push(client_segment(0, 130, b"xyz"));
+    assert_eq!(
+        run(&["held=16"], &frames, 64).to_line(),
+        ">^*4|abcd|abcd|abcd|abcd|abcd|*5|xyz|$ <$"
+    );
     let found = run(&["held=0"], &frames[..2], 64);
-    assert_eq!(found.line(), ">^*4|abcd|$ <$");
+    assert_eq!(found.to_line(), ">^*4|abcd|$ <$");
 }
 
 #[test]
 fn truncated_bytes_are_a_hole() {
     let frames = after_handshake([
-        client(0, 101, b"abcdef").captured(54 + 2),
-        client(0, 113, b"mnopqr").captured(54 + 3),
-        client(0, 119, b"stu"),
-        client(0, 107, b"ghijkl").captured(54),
+        client_segment(0, 101, b"abcdef").truncated_to(54 + 2),
+        client_segment(0, 113, b"mnopqr").truncated_to(54 + 3),
+        client_segment(0, 119, b"stu"),
+        client_segment(0, 107, b"ghijkl").truncated_to(54),
     ]);
     let found = run(&[], &frames, 64);
-    assert_eq!(found.line(), ">^ab|*4|*6|mno|*3|stu|$ <^$");
-    assert_eq!((found.counted("gaps"), found.counted("missing bytes")), (3, 13));
+    assert_eq!(found.to_line(), ">^ab|*4|*6|mno|*3|stu|$ <^$");
+    assert_eq!((found.counter_value("gaps"), found.counter_value("missing bytes")), (3, 13));
 }
 
 #[test]
 fn segment_beyond_the_window_makes_no_gap() {
     let frames = after_handshake([
-        client(0, 101, b"abc").acknowledging(501),
-        client(0, 101 + (1 << 29), b"forged").acknowledging(501),
-        client(0, 101 + 0x7000_0000, b"forged").acknowledging(501),
-        client(0, 104, b"def").acknowledging(501).at(3 * SECOND),
-        server(0, 501, b"").acknowledging(107).at(3 * SECOND),
+        client_segment(0, 101, b"abc").acknowledging(501),
+        client_segment(0, 101 + (1 << 29), b"forged").acknowledging(501),
+        client_segment(0, 101 + 0x7000_0000, b"forged").acknowledging(501),
+        client_segment(0, 104, b"def").acknowledging(501).at_time(3 * SECOND),
+        server_segment(0, 501, b"").acknowledging(107).at_time(3 * SECOND),
     ]);
     let found = run(&[], &frames, 1);
-    assert_eq!(found.line(), ">^abc|def|$ <^$");
-    assert_eq!(found.dropped("out of window"), 2);
+    assert_eq!(found.to_line(), ">^abc|def|$ <^$");
+    assert_eq!(found.dropped_blocks("out of window"), 2);
 }
 
 #[test]
 fn early_fin_waits_for_missing_bytes() {
     let frames = after_handshake([
-        client(FIN, 105, b"ef"),
-        client(0, 103, b"cd"),
-        client(0, 101, b"ab"),
-        client(0, 108, b""),
+        client_segment(FIN, 105, b"ef"),
+        client_segment(0, 103, b"cd"),
+        client_segment(0, 101, b"ab"),
+        client_segment(0, 108, b""),
     ]);
-    assert_eq!(run(&[], &frames, 64).line(), ">^ab|cd|ef$ <^$");
-    let frames = after_handshake([client(FIN, 105, b"ef"), client(FIN, 105, b"ef")]);
-    assert_eq!(run(&[], &frames, 64).line(), ">^*4|ef$ <^$");
+    assert_eq!(run(&[], &frames, 64).to_line(), ">^ab|cd|ef$ <^$");
+    let frames =
+        after_handshake([client_segment(FIN, 105, b"ef"), client_segment(FIN, 105, b"ef")]);
+    assert_eq!(run(&[], &frames, 64).to_line(), ">^*4|ef$ <^$");
 }
 
 #[test]
 fn hole_longer_than_a_block_is_split() {
     let far = 101 + (3 << 20);
-    let frames = [client(SYN, 100, b""), client(0, far, b"x").at(1), client(0, far + 1, b"y")];
+    let frames = [
+        client_segment(SYN, 100, b""),
+        client_segment(0, far, b"x").at_time(1),
+        client_segment(0, far + 1, b"y"),
+    ];
     let found = run(&[], &frames, 64);
-    assert_eq!(found.line(), ">^*1048575|*1048575|*1048575|*3|x|y|$ <$");
-    assert_eq!((found.counted("gaps"), found.counted("missing bytes")), (1, 3 << 20));
+    assert_eq!(found.to_line(), ">^*1048575|*1048575|*1048575|*3|x|y|$ <$");
+    assert_eq!((found.counter_value("gaps"), found.counter_value("missing bytes")), (1, 3 << 20));
 }

@@ -7,11 +7,14 @@ const SECOND: u64 = 1_000_000_000;
 
 #[test]
 fn connection_without_data_emits_nothing() {
-    let closed = after_handshake([client(FIN, 101, b""), server(FIN, 501, b"").acknowledging(102)]);
-    let refused = [client(SYN, 100, b""), server(RST, 0, b"").acknowledging(101)];
+    let closed = after_handshake([
+        client_segment(FIN, 101, b""),
+        server_segment(FIN, 501, b"").acknowledging(102),
+    ]);
+    let refused = [client_segment(SYN, 100, b""), server_segment(RST, 0, b"").acknowledging(101)];
     for frames in [&closed[..], &refused] {
         let found = run(&[], frames, 64);
-        assert_eq!(found.line(), "");
+        assert_eq!(found.to_line(), "");
         assert_eq!(found.counts.consumed.blocks, frames.len() as u64);
     }
 }
@@ -19,35 +22,39 @@ fn connection_without_data_emits_nothing() {
 #[test]
 fn reset_ends_both_sides() {
     let frames = after_handshake([
-        client(0, 101, b"abc").acknowledging(501),
-        client(0, 106, b"fg").acknowledging(501),
-        server(0, 501, b"no").acknowledging(104),
-        server(RST, 503, b"").acknowledging(104),
-        Frame::segment((5000, 80), 0, 1, b"").at(2 * SECOND),
-        client(0, 104, b"de").acknowledging(501).at(2 * SECOND),
+        client_segment(0, 101, b"abc").acknowledging(501),
+        client_segment(0, 106, b"fg").acknowledging(501),
+        server_segment(0, 501, b"no").acknowledging(104),
+        server_segment(RST, 503, b"").acknowledging(104),
+        Frame::segment((5000, 80), 0, 1, b"").at_time(2 * SECOND),
+        client_segment(0, 104, b"de").acknowledging(501).at_time(2 * SECOND),
     ]);
     let found = run(&[], &frames, 1);
-    assert_eq!(found.line(), ">^abc <^no >*2|fg|$ <$", "what was held leaves");
-    assert_eq!((found.counted("duplicates"), found.dropped("closed")), (1, 0));
+    assert_eq!(found.to_line(), ">^abc <^no >*2|fg|$ <$", "what was held leaves");
+    assert_eq!((found.counter_value("duplicates"), found.dropped_blocks("closed")), (1, 0));
 }
 
 #[test]
 fn reset_outside_of_the_window_is_ignored() {
     let data = |rst: Frame| {
-        let said =
-            [client(0, 101, b"abc").acknowledging(501), server(0, 501, b"").acknowledging(104)];
-        after_handshake(said.into_iter().chain([rst, client(0, 104, b"def").acknowledging(501)]))
+        let said = [
+            client_segment(0, 101, b"abc").acknowledging(501),
+            server_segment(0, 501, b"").acknowledging(104),
+        ];
+        after_handshake(
+            said.into_iter().chain([rst, client_segment(0, 104, b"def").acknowledging(501)]),
+        )
     };
     for number in [0, 99, 103, 104 + 0xffff, 104 + 0x1_0000 * 4, 0x8000_0000] {
-        let found = run(&[], &data(client(RST, number, b"")), 64);
-        assert_eq!(found.line(), ">^abc|def|$ <^$", "{number}");
-        assert_eq!(found.counted("resets ignored"), 1, "{number}");
+        let found = run(&[], &data(client_segment(RST, number, b"")), 64);
+        assert_eq!(found.to_line(), ">^abc|def|$ <^$", "{number}");
+        assert_eq!(found.counter_value("resets ignored"), 1, "{number}");
     }
     for number in [104, 105, 104 + 0xfffe] {
-        let found = run(&[], &data(client(RST, number, b"")), 64);
-        assert_eq!(found.line(), ">^abc|def|$ <^$", "{number}");
-        assert_eq!(found.counted("resets taken back"), 1, "{number}");
-        assert_eq!(found.counted("resets ignored"), 0, "{number}");
+        let found = run(&[], &data(client_segment(RST, number, b"")), 64);
+        assert_eq!(found.to_line(), ">^abc|def|$ <^$", "{number}");
+        assert_eq!(found.counter_value("resets taken back"), 1, "{number}");
+        assert_eq!(found.counter_value("resets ignored"), 0, "{number}");
     }
 }
 
@@ -61,135 +68,144 @@ fn windows_are_scaled_if_both_sides_offer_it() {
         Frame { bytes, ..frame }
     };
     let talk = |server_scales: bool| {
-        let answer = server(SYN, 500, b"").acknowledging(101);
+        let answer = server_segment(SYN, 500, b"").acknowledging(101);
         vec![
-            scaled(client(SYN, 100, b"")),
+            scaled(client_segment(SYN, 100, b"")),
             if server_scales { scaled(answer) } else { answer },
-            client(0, 101, b"a").acknowledging(501),
-            server(0, 501, b"").acknowledging(102),
-            client(RST, 102 + (1 << 20), b""),
+            client_segment(0, 101, b"a").acknowledging(501),
+            server_segment(0, 501, b"").acknowledging(102),
+            client_segment(RST, 102 + (1 << 20), b""),
         ]
     };
-    assert_eq!(run(&[], &talk(true), 64).counted("resets ignored"), 0);
-    assert_eq!(run(&[], &talk(false), 64).counted("resets ignored"), 1);
+    assert_eq!(run(&[], &talk(true), 64).counter_value("resets ignored"), 0);
+    assert_eq!(run(&[], &talk(false), 64).counter_value("resets ignored"), 1);
 }
 
 #[test]
 fn half_closed_connection_stays_open() {
     let frames = after_handshake([
-        client(FIN, 101, b"ask").acknowledging(501),
-        server(0, 501, b"one").acknowledging(105),
-        client(0, 105, b"").acknowledging(504),
-        server(0, 504, b"two").acknowledging(105).at(5 * SECOND),
-        server(FIN, 507, b"").acknowledging(105),
-        client(0, 105, b"").acknowledging(508),
-        server(FIN, 507, b"").acknowledging(105),
+        client_segment(FIN, 101, b"ask").acknowledging(501),
+        server_segment(0, 501, b"one").acknowledging(105),
+        client_segment(0, 105, b"").acknowledging(504),
+        server_segment(0, 504, b"two").acknowledging(105).at_time(5 * SECOND),
+        server_segment(FIN, 507, b"").acknowledging(105),
+        client_segment(0, 105, b"").acknowledging(508),
+        server_segment(FIN, 507, b"").acknowledging(105),
     ]);
-    assert_eq!(run(&[], &frames, 64).line(), ">^ask$ <^one|two|$");
+    assert_eq!(run(&[], &frames, 64).to_line(), ">^ask$ <^one|two|$");
 }
 
 #[test]
 fn syn_after_the_end_begins_another_session() {
     let whole = after_handshake([
-        client(FIN, 101, b"a").acknowledging(501),
-        server(FIN, 501, b"b").acknowledging(103),
-        client(0, 103, b"").acknowledging(503),
+        client_segment(FIN, 101, b"a").acknowledging(501),
+        server_segment(FIN, 501, b"b").acknowledging(103),
+        client_segment(0, 103, b"").acknowledging(503),
     ]);
     let again = whole.iter().cloned().map(|frame| {
         let sequence = u32::from_be_bytes(frame.bytes[38..42].try_into().unwrap());
         let mut frame = frame;
-        frame.put(38, &(sequence + 1000).to_be_bytes());
+        frame.overwrite(38, &(sequence + 1000).to_be_bytes());
         let number = u32::from_be_bytes(frame.bytes[42..46].try_into().unwrap());
-        frame.put(42, &number.wrapping_add(1000).to_be_bytes());
+        frame.overwrite(42, &number.wrapping_add(1000).to_be_bytes());
         frame
     });
     let frames: Vec<Frame> = whole.iter().cloned().chain(again).collect();
     let found = run(&[], &frames, 64);
-    assert_eq!(found.line(), ">^a$ <^b$ 2>^a$ 2<^b$");
-    assert_eq!(found.counted("new sessions"), 2);
+    assert_eq!(found.to_line(), ">^a$ <^b$ 2>^a$ 2<^b$");
+    assert_eq!(found.counter_value("new sessions"), 2);
 }
 
 #[test]
 fn repeated_syn_begins_no_connection() {
     let mut frames = handshake();
-    frames.insert(1, client(SYN, 100, b""));
-    frames.extend([client(SYN, 100, b""), client(0, 101, b"abc"), client(SYN, 100, b"")]);
+    frames.insert(1, client_segment(SYN, 100, b""));
+    frames.extend([
+        client_segment(SYN, 100, b""),
+        client_segment(0, 101, b"abc"),
+        client_segment(SYN, 100, b""),
+    ]);
     let found = run(&[], &frames, 64);
-    assert_eq!((found.line().as_str(), found.counted("new sessions")), (">^abc|$ <^$", 1));
+    assert_eq!((found.to_line().as_str(), found.counter_value("new sessions")), (">^abc|$ <^$", 1));
 }
 
 /// The server's second SYN restarts its stream. A FIN of the first stream is then discarded, since
-/// its sequence number might never be reached.
+/// the new stream may never reach the sequence number of this FIN.
 #[test]
 fn fin_of_a_restarted_stream_is_discarded() {
-    let answers = |number: u32| server(SYN, number, b"").acknowledging(101);
+    let answers = |number: u32| server_segment(SYN, number, b"").acknowledging(101);
     for fin in [600, 2_000_000_000] {
         let frames = [
-            client(SYN, 100, b""),
+            client_segment(SYN, 100, b""),
             answers(500),
-            server(FIN, fin, b"").acknowledging(101),
+            server_segment(FIN, fin, b"").acknowledging(101),
             answers(9000),
-            client(0, 101, b"abc").acknowledging(9001),
-            server(0, 9001, b"yes").acknowledging(104),
+            client_segment(0, 101, b"abc").acknowledging(9001),
+            server_segment(0, 9001, b"yes").acknowledging(104),
         ];
-        assert_eq!(run(&[], &frames, 64).line(), ">^abc <^yes >$ <$", "{fin}");
+        assert_eq!(run(&[], &frames, 64).to_line(), ">^abc <^yes >$ <$", "{fin}");
     }
 }
 
 #[test]
 fn server_number_may_change_until_acknowledged() {
-    let answers = |number: u32| server(SYN, number, b"").acknowledging(101);
+    let answers = |number: u32| server_segment(SYN, number, b"").acknowledging(101);
     let frames = [
-        client(SYN, 100, b""),
+        client_segment(SYN, 100, b""),
         answers(500),
         answers(0x9000_0000),
         answers(500),
         answers(0x9000_0000),
-        client(0, 101, b"abc").acknowledging(0x9000_0001),
+        client_segment(0, 101, b"abc").acknowledging(0x9000_0001),
         answers(500),
-        server(0, 0x9000_0001, b"xyz").acknowledging(104),
+        server_segment(0, 0x9000_0001, b"xyz").acknowledging(104),
     ];
-    assert_eq!(run(&[], &frames, 64).line(), ">^abc <^xyz >$ <$");
+    assert_eq!(run(&[], &frames, 64).to_line(), ">^abc <^xyz >$ <$");
 }
 
 #[test]
 fn syn_in_open_connection_needs_the_server_to_agree() {
-    let open = after_handshake([client(0, 101, b"abc").acknowledging(501), client(SYN, 7000, b"")]);
-    let forged = open.iter().cloned().chain([client(0, 104, b"def").acknowledging(501)]);
+    let open = after_handshake([
+        client_segment(0, 101, b"abc").acknowledging(501),
+        client_segment(SYN, 7000, b""),
+    ]);
+    let forged = open.iter().cloned().chain([client_segment(0, 104, b"def").acknowledging(501)]);
     let found = run(&[], &forged.collect::<Vec<_>>(), 64);
-    assert_eq!(found.line(), ">^abc|def|$ <^$");
-    let real =
-        [server(SYN, 9000, b"").acknowledging(7001), client(0, 7001, b"new").acknowledging(9001)];
+    assert_eq!(found.to_line(), ">^abc|def|$ <^$");
+    let real = [
+        server_segment(SYN, 9000, b"").acknowledging(7001),
+        client_segment(0, 7001, b"new").acknowledging(9001),
+    ];
     let found = run(&[], &[&open[..], &real].concat(), 64);
-    assert_eq!(found.line(), ">^abc|$ <^$ 2>^new|$ 2<^$");
+    assert_eq!(found.to_line(), ">^abc|$ <^$ 2>^new|$ 2<^$");
 }
 
 #[test]
 fn silent_connection_times_out() {
     let frames = [
-        client(0, 101, b"abc"),
-        Frame::segment((5000, 80), 0, 1, b"other").at(599 * SECOND),
-        client(0, 104, b"def").at(600 * SECOND),
-        Frame::segment((5000, 80), 0, 6, b"more").at(1150 * SECOND),
-        client(0, 107, b"ghi").at(1201 * SECOND),
-        Frame::segment((5000, 80), 0, 10, b"!").at(1300 * SECOND),
-        client(0, 110, b"jkl").at(1400 * SECOND),
+        client_segment(0, 101, b"abc"),
+        Frame::segment((5000, 80), 0, 1, b"other").at_time(599 * SECOND),
+        client_segment(0, 104, b"def").at_time(600 * SECOND),
+        Frame::segment((5000, 80), 0, 6, b"more").at_time(1150 * SECOND),
+        client_segment(0, 107, b"ghi").at_time(1201 * SECOND),
+        Frame::segment((5000, 80), 0, 10, b"!").at_time(1300 * SECOND),
+        client_segment(0, 110, b"jkl").at_time(1400 * SECOND),
     ];
     for batch in [1, 64] {
         let found = run(&[], &frames, batch);
-        assert_eq!(found.counted("timed out sessions"), 1, "{batch}");
+        assert_eq!(found.counter_value("timed out sessions"), 1, "{batch}");
         let streams = found.streams();
         let bytes = |session| String::from_utf8(streams[&(session, false)].bytes.clone()).unwrap();
         assert_eq!([1, 2, 3].map(bytes), ["abcdef", "othermore!", "ghijkl"]);
         assert!(streams.values().all(|stream| stream.ended));
     }
     let found = run(&["timeout=20m"], &frames, 1);
-    assert_eq!(found.counted("new sessions"), 2);
+    assert_eq!(found.counter_value("new sessions"), 2);
 }
 
 #[test]
 fn clock_expires_idle_connection() {
-    let frames = [client(0, 101, b"abc"), Frame::udp(1, 2, b"").at(700 * SECOND)];
+    let frames = [client_segment(0, 101, b"abc"), Frame::udp(1, 2, b"").at_time(700 * SECOND)];
     let found = run(&[], &frames, 1);
     let ends = found.blocks.iter().filter(|block| block.flags.has(abi::Flags::END));
     assert_eq!(ends.map(|block| block.time).collect::<Vec<_>>(), [700 * SECOND; 2]);
@@ -208,8 +224,8 @@ fn connection_beyond_the_maximum_evicts_another() {
         one(4000, 2, b"b"),
     ];
     let found = run(&["sessions=2"], &frames, 64);
-    assert_eq!(found.counted("evicted sessions"), 2);
-    assert_eq!(found.counted("new sessions"), 4);
+    assert_eq!(found.counter_value("evicted sessions"), 2);
+    assert_eq!(found.counter_value("new sessions"), 4);
     let streams = found.streams();
     assert_eq!((streams.len(), streams.values().all(|stream| stream.ended)), (8, true));
 }
@@ -221,16 +237,19 @@ fn checksums_are_verified_on_request() {
         let (ends, segment) = (&frame.bytes[26..34], &frame.bytes[34..]);
         let length = [0, 6, 0, segment.len() as u8];
         let sum = wire::checksum::Sum::new().with(ends).with(&length).with(segment);
-        frame.put(34 + 16, &sum.checksum().to_be_bytes());
+        frame.overwrite(34 + 16, &sum.checksum().to_be_bytes());
         frame
     };
     let good: Vec<Frame> =
-        after_handshake([client(0, 101, b"abc")]).into_iter().map(right).collect();
-    let mut bad = right(client(0, 104, b"def"));
-    bad.put(34 + 20, b"D");
-    let cut = client(0, 104, b"defg").captured(54 + 2);
+        after_handshake([client_segment(0, 101, b"abc")]).into_iter().map(right).collect();
+    let mut bad = right(client_segment(0, 104, b"def"));
+    bad.overwrite(34 + 20, b"D");
+    let cut = client_segment(0, 104, b"defg").truncated_to(54 + 2);
     let frames = [&good[..], &[bad, cut]].concat();
     let found = run(&["checksum=yes"], &frames, 64);
-    assert_eq!((found.line().as_str(), found.dropped("checksum")), (">^abc|de|*2|$ <^$", 1));
-    assert_eq!(run(&[], &frames, 64).line(), ">^abc|Def|*1|$ <^$");
+    assert_eq!(
+        (found.to_line().as_str(), found.dropped_blocks("checksum")),
+        (">^abc|de|*2|$ <^$", 1)
+    );
+    assert_eq!(run(&[], &frames, 64).to_line(), ">^abc|Def|*1|$ <^$");
 }

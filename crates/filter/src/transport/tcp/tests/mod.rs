@@ -1,8 +1,8 @@
 //! Tests of `tcp` on literal segments, compared with the expected output.
 //!
-//! A test case is a list of segments of one connection, port 4000 to 80, and the output as one
-//! line: `>` begins the client's data and `<` the server's; `*n` stands for n missing bytes, `^`
-//! for the start of a stream, and `$` for its end.
+//! A test case is a list of segments of one connection from port 4000 to port 80, and the expected
+//! output as one line. In this line, `>` begins the client's data and `<` the server's data, `*n`
+//! stands for n missing bytes, `^` for the start of a stream, and `$` for its end.
 
 mod forged_state;
 mod gaps;
@@ -20,21 +20,21 @@ use wire::tcp::flag::{ACK, FIN, RST, SYN};
 const PORTS: (u16, u16) = (4000, 80);
 
 /// Makes a segment sent by the client.
-fn client(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
+fn client_segment(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
     Frame::segment(PORTS, flags, sequence, payload)
 }
 
 /// Makes a segment sent by the server.
-fn server(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
-    Frame::segment((PORTS.1, PORTS.0), flags, sequence, payload).swapped()
+fn server_segment(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
+    Frame::segment((PORTS.1, PORTS.0), flags, sequence, payload).with_swapped_addresses()
 }
 
 /// Makes a handshake after which the client's data begins at 101 and the server's at 501.
 fn handshake() -> Vec<Frame> {
     vec![
-        client(SYN, 100, b""),
-        server(SYN, 500, b"").acknowledging(101),
-        client(0, 101, b"").acknowledging(501),
+        client_segment(SYN, 100, b""),
+        server_segment(SYN, 500, b"").acknowledging(101),
+        client_segment(0, 101, b"").acknowledging(501),
     ]
 }
 

@@ -9,18 +9,18 @@ use crate::transport::tcp::TCP;
 fn output_line(frames: &[Frame]) -> String {
     let one = run(&[], frames, 1);
     assert_eq!(one, run(&[], frames, 64));
-    one.line()
+    one.to_line()
 }
 
 #[test]
 fn segments_in_order_leave_at_once_both_ways() {
     let frames = after_handshake([
-        client(0, 101, b"GET").acknowledging(501),
-        server(0, 501, b"200").acknowledging(104),
-        client(0, 104, b"more").acknowledging(504),
-        client(FIN, 108, b"").acknowledging(504),
-        server(FIN, 504, b"bye").acknowledging(109),
-        client(0, 109, b"").acknowledging(508),
+        client_segment(0, 101, b"GET").acknowledging(501),
+        server_segment(0, 501, b"200").acknowledging(104),
+        client_segment(0, 104, b"more").acknowledging(504),
+        client_segment(FIN, 108, b"").acknowledging(504),
+        server_segment(FIN, 504, b"bye").acknowledging(109),
+        client_segment(0, 109, b"").acknowledging(508),
     ]);
     assert_eq!(output_line(&frames), ">^GET <^200 >more|$ <bye$");
     let found = run(&[], &frames, 64);
@@ -31,11 +31,11 @@ fn segments_in_order_leave_at_once_both_ways() {
 #[test]
 fn h6_early_segment_waits() {
     let frames = after_handshake([
-        client(0, 104, b"def"),
-        client(0, 110, b"jkl"),
-        client(0, 107, b"ghi"),
-        client(FIN, 113, b""),
-        client(0, 101, b"abc"),
+        client_segment(0, 104, b"def"),
+        client_segment(0, 110, b"jkl"),
+        client_segment(0, 107, b"ghi"),
+        client_segment(FIN, 113, b""),
+        client_segment(0, 101, b"abc"),
     ]);
     assert_eq!(output_line(&frames), ">^abc|def|ghi|jkl$ <^$");
 }
@@ -43,27 +43,27 @@ fn h6_early_segment_waits() {
 #[test]
 fn h6_repeated_bytes_are_dropped_and_new_ones_kept() {
     let frames = after_handshake([
-        client(0, 101, b"abc"),
-        client(0, 101, b"abc"),
-        client(0, 102, b"bcde"),
-        client(0, 105, b"e"),
-        client(0, 104, b""),
-        client(0, 106, b"f"),
+        client_segment(0, 101, b"abc"),
+        client_segment(0, 101, b"abc"),
+        client_segment(0, 102, b"bcde"),
+        client_segment(0, 105, b"e"),
+        client_segment(0, 104, b""),
+        client_segment(0, 106, b"f"),
     ]);
     let found = run(&[], &frames, 64);
-    assert_eq!(found.line(), ">^abc|de|f|$ <^$");
-    assert_eq!(found.counted("duplicates"), 2, "again, and a keep-alive");
+    assert_eq!(found.to_line(), ">^abc|de|f|$ <^$");
+    assert_eq!(found.counter_value("duplicates"), 2, "again, and a keep-alive");
 }
 
 #[test]
 fn sequence_numbers_wrap_around() {
     let frames = [
-        client(SYN, u32::MAX - 2, b""),
-        client(0, u32::MAX - 1, b"ab"),
-        client(0, 3, b"fgh"),
-        client(0, 0, b"cde"),
-        client(0, u32::MAX, b"bc"),
-        client(FIN, 6, b""),
+        client_segment(SYN, u32::MAX - 2, b""),
+        client_segment(0, u32::MAX - 1, b"ab"),
+        client_segment(0, 3, b"fgh"),
+        client_segment(0, 0, b"cde"),
+        client_segment(0, u32::MAX, b"bc"),
+        client_segment(FIN, 6, b""),
     ];
     assert_eq!(output_line(&frames), ">^ab|cde|fgh|$ <$");
 }
@@ -71,55 +71,55 @@ fn sequence_numbers_wrap_around() {
 #[test]
 fn midstream_connection_begins_with_its_first_data() {
     let frames = [
-        server(0, 900, b"").acknowledging(40),
-        server(0, 900, b"xyz").acknowledging(40),
-        client(0, 40, b"abc").acknowledging(903),
-        server(0, 890, b"old").acknowledging(43),
+        server_segment(0, 900, b"").acknowledging(40),
+        server_segment(0, 900, b"xyz").acknowledging(40),
+        client_segment(0, 40, b"abc").acknowledging(903),
+        server_segment(0, 890, b"old").acknowledging(43),
     ];
     let found = run(&[], &frames, 64);
-    assert_eq!(found.line(), "<xyz >abc|$ <$", "the lesser port is the server's; no beginning");
-    assert_eq!(found.counted("duplicates"), 1);
+    assert_eq!(found.to_line(), "<xyz >abc|$ <$", "the lesser port is the server's; no beginning");
+    assert_eq!(found.counter_value("duplicates"), 1);
 }
 
 #[test]
 fn single_observed_side_is_reassembled() {
     let frames = [
-        server(SYN | ACK, 500, b"").acknowledging(101),
-        server(0, 504, b"de").acknowledging(150),
-        server(0, 501, b"abc").acknowledging(150),
-        server(FIN, 506, b"").acknowledging(200),
+        server_segment(SYN | ACK, 500, b"").acknowledging(101),
+        server_segment(0, 504, b"de").acknowledging(150),
+        server_segment(0, 501, b"abc").acknowledging(150),
+        server_segment(FIN, 506, b"").acknowledging(200),
     ];
     assert_eq!(output_line(&frames), "<^abc|de|$ >^$");
-    let frames = [client(0, 5, b"abc"), client(0, 8, b"d")];
+    let frames = [client_segment(0, 5, b"abc"), client_segment(0, 8, b"d")];
     assert_eq!(output_line(&frames), ">abc|d|$ <$");
 }
 
 #[test]
 fn syn_may_carry_data_and_bytes_after_fin_are_ignored() {
     let frames = [
-        client(SYN, 100, b"early"),
-        server(SYN, 500, b"").acknowledging(106),
-        client(0, 106, b"late").acknowledging(501),
-        client(FIN, 110, b"!").acknowledging(501),
-        client(0, 111, b"beyond").acknowledging(501),
-        client(0, 110, b"!more").acknowledging(501),
+        client_segment(SYN, 100, b"early"),
+        server_segment(SYN, 500, b"").acknowledging(106),
+        client_segment(0, 106, b"late").acknowledging(501),
+        client_segment(FIN, 110, b"!").acknowledging(501),
+        client_segment(0, 111, b"beyond").acknowledging(501),
+        client_segment(0, 110, b"!more").acknowledging(501),
     ];
     let found = run(&[], &frames, 64);
-    assert_eq!(found.line(), ">^early|late|!$ <^$");
-    assert_eq!((found.dropped("closed"), found.counted("duplicates")), (1, 1));
+    assert_eq!(found.to_line(), ">^early|late|!$ <^$");
+    assert_eq!((found.dropped_blocks("closed"), found.counter_value("duplicates")), (1, 1));
 }
 
 #[test]
 fn packets_other_than_tcp_pass_without_class() {
-    let mut first = client(0, 101, b"abc");
-    first.put(14 + 6, &[0x20, 0]);
-    let mut later = client(0, 101, b"abc");
-    later.put(14 + 6, &[0, 9]);
-    let mut liar = client(0, 101, b"abc");
-    liar.put(34 + 12, &[0x40]);
-    let mut long = client(0, 101, b"abc");
-    long.put(34 + 12, &[0xf0]);
-    let cut = client(0, 101, b"abc").captured(34 + 19);
+    let mut first = client_segment(0, 101, b"abc");
+    first.overwrite(14 + 6, &[0x20, 0]);
+    let mut later = client_segment(0, 101, b"abc");
+    later.overwrite(14 + 6, &[0, 9]);
+    let mut liar = client_segment(0, 101, b"abc");
+    liar.overwrite(34 + 12, &[0x40]);
+    let mut long = client_segment(0, 101, b"abc");
+    long.overwrite(34 + 12, &[0xf0]);
+    let cut = client_segment(0, 101, b"abc").truncated_to(34 + 19);
     let frames = [first, later, liar, long, cut, Frame::udp(1, 2, b""), Frame::ethernet(&[8, 6])];
     let found = run(&[], &frames, 64);
     assert!(found.blocks.iter().all(|block| block.class == 0 && block.session == 0));
@@ -139,7 +139,11 @@ fn vlan_tagged_and_ipv6_segments_are_reassembled() {
     };
     let six = |frame: Frame| Frame::ipv6(6, &frame.bytes[34..]);
     for shape in [tagged, six] {
-        let frames = [client(SYN, 100, b""), client(0, 103, b"c"), client(0, 101, b"ab")];
+        let frames = [
+            client_segment(SYN, 100, b""),
+            client_segment(0, 103, b"c"),
+            client_segment(0, 101, b"ab"),
+        ];
         let frames: Vec<Frame> = frames.into_iter().map(shape).collect();
         assert_eq!(output_line(&frames), ">^ab|c|$ <$");
     }

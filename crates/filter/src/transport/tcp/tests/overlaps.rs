@@ -5,12 +5,12 @@ use super::*;
 
 const POLICIES: [&str; 6] = ["first", "last", "linux", "windows", "bsd", "solaris"];
 
-/// Returns the resulting stream under each policy. The `old` segments arrive first, then `new`, and
-/// the byte at offset 0 last. Each segment is given by its offset and its letters.
+/// Returns the reassembled stream under each policy. The `old` segments arrive first, then `new`,
+/// and finally the byte at offset 0. A segment is given by its offset and its letters.
 fn stream_per_policy(old: &[(u32, &str)], new: (u32, &str)) -> [String; 6] {
-    let segment = |&(at, bytes): &(u32, &str)| client(0, 101 + at, bytes.as_bytes());
+    let segment = |&(at, bytes): &(u32, &str)| client_segment(0, 101 + at, bytes.as_bytes());
     let segments = old.iter().chain([&new]).map(segment);
-    let frames = after_handshake(segments.chain([client(0, 101, b"_")]));
+    let frames = after_handshake(segments.chain([client_segment(0, 101, b"_")]));
     POLICIES.map(|policy| {
         let found = run(&[&format!("policy={policy}")], &frames, 64);
         let stream = &found.streams()[&(1, false)];
@@ -62,12 +62,12 @@ fn policy_decides_overlap_that_covers_several_segments() {
 #[test]
 fn in_order_segment_follows_policy_and_emitted_bytes_stay() {
     let frames = after_handshake([
-        client(0, 104, b"aaa"),
-        client(0, 101, b"bbbbb"),
-        client(0, 103, b"ccccc"),
-        client(0, 101, b"ddd"),
+        client_segment(0, 104, b"aaa"),
+        client_segment(0, 101, b"bbbbb"),
+        client_segment(0, 103, b"ccccc"),
+        client_segment(0, 101, b"ddd"),
     ]);
-    let lines = POLICIES.map(|policy| run(&[&format!("policy={policy}")], &frames, 1).line());
+    let lines = POLICIES.map(|policy| run(&[&format!("policy={policy}")], &frames, 1).to_line());
     let old_stays = ">^bbb|aaa|c|$ <^$";
     let new_wins = ">^bbbbb|a|c|$ <^$";
     assert_eq!(lines, [old_stays, new_wins, new_wins, new_wins, new_wins, old_stays]);
@@ -76,13 +76,16 @@ fn in_order_segment_follows_policy_and_emitted_bytes_stay() {
 #[test]
 fn in_order_segment_surrounds_two_held_ones() {
     let frames = after_handshake([
-        client(0, 103, b"a"),
-        client(0, 106, b"a"),
-        client(FIN, 101, b"bbbbbbbb"),
+        client_segment(0, 103, b"a"),
+        client_segment(0, 106, b"a"),
+        client_segment(FIN, 101, b"bbbbbbbb"),
     ]);
     let found = run(&[], &frames, 64);
-    assert_eq!(found.line(), ">^bb|a|bb|a|bb$ <^$");
+    assert_eq!(found.to_line(), ">^bb|a|bb|a|bb$ <^$");
     assert_eq!(found.counts.made.blocks, 3, "two more pieces, and the server's end");
     let found = run(&["policy=bsd"], &frames, 64);
-    assert_eq!((found.line().as_str(), found.dropped("overlapped")), (">^bbbbbbbb$ <^$", 2));
+    assert_eq!(
+        (found.to_line().as_str(), found.dropped_blocks("overlapped")),
+        (">^bbbbbbbb$ <^$", 2)
+    );
 }

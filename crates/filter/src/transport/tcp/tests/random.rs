@@ -1,5 +1,5 @@
 //! Tests with random conversations whose segments are retransmitted, reordered and lost. For every
-//! batch size, policy and state move, the output must have the same bytes, with holes for lost
+//! batch size, policy and state move, the output must contain the same bytes, with holes for lost
 //! bytes, and the ledger must balance.
 
 use super::run::{Outcome, run, run_moving};
@@ -13,8 +13,8 @@ const ROUNDS: usize = 300;
 /// Disturbances of a conversation on its way to the capture.
 #[derive(Clone, Copy, Debug)]
 struct Disturbance {
-    /// Loss ratio: one of this many segments is lost, together with its retransmissions; 0 for no
-    /// loss.
+    /// Loss ratio: one in this many segments is lost, together with its retransmissions. No segment
+    /// is lost if the value is 0.
     loss_ratio: u64,
     /// Maximum number of positions by which reordering moves a segment.
     displacement_max: usize,
@@ -82,7 +82,7 @@ impl Conversation {
             seen: true,
         }));
         reorder(random, &mut sent, disturbance);
-        let frames = frames(random, port, disturbance.in_midstream, &sides, &sent);
+        let frames = captured_frames(random, port, disturbance.in_midstream, &sides, &sent);
         Self { port, sides, lost, frames, in_midstream: disturbance.in_midstream }
     }
 
@@ -97,7 +97,7 @@ impl Conversation {
             assert!(found.ended, "the end");
             assert_eq!(
                 merge_adjacent(&found.holes),
-                merge_adjacent(&self.holes(side)),
+                merge_adjacent(&self.expected_holes(side)),
                 "holes of side {side}"
             );
             let mut wanted = sent.clone();
@@ -108,7 +108,7 @@ impl Conversation {
         }
     }
 
-    fn holes(&self, side: usize) -> Vec<(usize, usize)> {
+    fn expected_holes(&self, side: usize) -> Vec<(usize, usize)> {
         self.lost[side].iter().map(|(from, to)| (*from, to - from)).collect()
     }
 }
@@ -160,7 +160,7 @@ fn reorder(random: &mut Random, sent: &mut [SentSegment], disturbance: Disturban
 
 /// Returns the captured frames of a conversation. Each frame acknowledges the bytes that its sender
 /// has received so far.
-fn frames(
+fn captured_frames(
     random: &mut Random,
     port: u16,
     in_midstream: bool,
@@ -175,7 +175,7 @@ fn frames(
     let mut frames = Vec::new();
     let segment = |side: usize, flags: u8, sequence: u32, bytes: &[u8]| match side {
         0 => Frame::segment((4000, port), flags, sequence, bytes),
-        _ => Frame::segment((port, 4000), flags, sequence, bytes).swapped(),
+        _ => Frame::segment((port, 4000), flags, sequence, bytes).with_swapped_addresses(),
     };
     if !in_midstream {
         let begins = |side: usize| segment(side, SYN, starts[side].wrapping_sub(1), b"");
@@ -204,7 +204,7 @@ fn interleave(random: &mut Random, conversations: &[Conversation]) -> Vec<Frame>
     {
         let other = random.within(talk..conversations.len());
         let talk = if next[other] < conversations[other].frames.len() { other } else { talk };
-        frames.push(conversations[talk].frames[next[talk]].clone().at(time));
+        frames.push(conversations[talk].frames[next[talk]].clone().at_time(time));
         next[talk] += 1;
         time += random.below(2000);
     }
@@ -233,8 +233,8 @@ fn reordered_bytes_leave_in_order() {
         let batch = random.within(1..65);
         let outcome = run(&[&policy], &frames, batch);
         conversations.iter().for_each(|talk| talk.assert_output(&outcome));
-        assert_eq!(outcome.counted("missing bytes"), 0, "{disturbance:?}");
-        assert_eq!(outcome.counted("new sessions"), conversations.len() as u64);
+        assert_eq!(outcome.counter_value("missing bytes"), 0, "{disturbance:?}");
+        assert_eq!(outcome.counter_value("new sessions"), conversations.len() as u64);
     }
 }
 
@@ -256,10 +256,10 @@ fn lost_bytes_become_a_hole_of_their_length() {
         }
         let missing: usize = conversations
             .iter()
-            .flat_map(|talk| [talk.holes(0), talk.holes(1)].concat())
+            .flat_map(|talk| [talk.expected_holes(0), talk.expected_holes(1)].concat())
             .map(|h| h.1)
             .sum();
-        assert_eq!(outcome.counted("missing bytes"), missing as u64, "{disturbance:?}");
+        assert_eq!(outcome.counter_value("missing bytes"), missing as u64, "{disturbance:?}");
     }
 }
 
@@ -302,13 +302,13 @@ fn corrupt(random: &mut Random, frames: &mut [Frame]) {
         }
         if random.one_in(10) {
             let length = random.within(20..frame.bytes.len());
-            *frame = frame.clone().captured(length);
+            *frame = frame.clone().truncated_to(length);
         }
     }
 }
 
-/// The stream agrees with a byte-by-byte model of the policy, which compares every range of a held
-/// piece with the new segment.
+/// The stream agrees with a model of the policy that decides byte by byte. The model compares each
+/// range of a held piece with the new segment.
 #[test]
 fn overlaps_follow_the_policy() {
     let mut random = Random::replayable();
@@ -324,7 +324,7 @@ fn overlaps_follow_the_policy() {
             let bytes = vec![letter; to - from];
             let first = 101 + from as u32;
             frames.push(Frame::segment((4000, 80), 0, first, &bytes));
-            emit_due_ends(policy, &mut owner, (from, to), letter, &mut pieces);
+            add_segment_to_model(policy, &mut owner, (from, to), letter, &mut pieces);
         }
         frames.push(Frame::segment((4000, 80), FIN, 101 + length as u32, b""));
         frames.push(Frame::segment((4000, 80), 0, 100, b"_"));
@@ -337,8 +337,8 @@ fn overlaps_follow_the_policy() {
     }
 }
 
-/// Adds a new segment to the model, which records for each byte the piece that owns it.
-fn emit_due_ends(
+/// Adds a segment to the model, which stores for each byte the piece that supplies it.
+fn add_segment_to_model(
     policy: &str,
     owner: &mut [Option<(usize, u8)>],
     (from, to): (usize, usize),

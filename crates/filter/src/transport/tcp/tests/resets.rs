@@ -17,13 +17,13 @@ fn with_option(frame: Frame, option: &[u8]) -> Frame {
 }
 
 /// Returns TCP-MD5 and TCP-AO options with invalid signatures.
-fn signatures() -> [Vec<u8>; 2] {
+fn signature_options() -> [Vec<u8>; 2] {
     [[&[19, 18][..], &[7; 16]].concat(), [&[29, 16, 1, 1][..], &[7; 12]].concat()]
 }
 
 /// Runs frames with several batch sizes and state moves, asserts that the output is the same, and
 /// returns it.
-fn outcome(frames: &[Frame]) -> Outcome {
+fn outcome_for_all_batches(frames: &[Frame]) -> Outcome {
     let found = run(&[], frames, 1);
     for batch in [1, 2, 3, 64] {
         let moved = run_moving(&[], frames, batch, true);
@@ -33,24 +33,27 @@ fn outcome(frames: &[Frame]) -> Outcome {
     found
 }
 
-/// Returns the frames of a connection with some data, then the segments in `by`, then data in both
+/// Returns the frames of a connection: some data, then the segments in `by`, then data in both
 /// directions from time `then` on.
 fn with_disturbance(by: &[Frame], then: u64) -> Vec<Frame> {
-    let said =
-        [client(0, 101, b"abc").acknowledging(501), server(0, 501, b"one").acknowledging(104)];
+    let said = [
+        client_segment(0, 101, b"abc").acknowledging(501),
+        server_segment(0, 501, b"one").acknowledging(104),
+    ];
     let goes_on = [
-        client(0, 104, b"def").acknowledging(504),
-        server(0, 504, b"two").acknowledging(107),
-        client(FIN, 107, b"").acknowledging(507),
-        server(FIN, 507, b"").acknowledging(108),
+        client_segment(0, 104, b"def").acknowledging(504),
+        server_segment(0, 504, b"two").acknowledging(107),
+        client_segment(FIN, 107, b"").acknowledging(507),
+        server_segment(FIN, 507, b"").acknowledging(108),
     ];
     let goes_on = goes_on.into_iter().enumerate();
-    let goes_on = goes_on.map(|(n, frame)| frame.at(then + n as u64 * MILLISECOND));
+    let goes_on = goes_on.map(|(n, frame)| frame.at_time(then + n as u64 * MILLISECOND));
     after_handshake(said.into_iter().chain(by.iter().cloned()).chain(goes_on))
 }
 
 fn forged_resets() -> [Vec<Frame>; 4] {
-    let (one, other) = (client(RST, 104, b""), server(RST, 504, b"").acknowledging(104));
+    let (one, other) =
+        (client_segment(RST, 104, b""), server_segment(RST, 504, b"").acknowledging(104));
     [
         vec![one.clone()],
         vec![other.clone()],
@@ -62,9 +65,12 @@ fn forged_resets() -> [Vec<Frame>; 4] {
 #[test]
 fn ignored_reset_is_withdrawn() {
     for resets in forged_resets() {
-        let found = outcome(&with_disturbance(&resets, 300 * MILLISECOND));
-        assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
-        assert_eq!((found.counted("resets taken back"), found.counted("new sessions")), (1, 1));
+        let found = outcome_for_all_batches(&with_disturbance(&resets, 300 * MILLISECOND));
+        assert_eq!(found.to_line(), ">^abc <^one >def <two >$ <$");
+        assert_eq!(
+            (found.counter_value("resets taken back"), found.counter_value("new sessions")),
+            (1, 1)
+        );
         assert_eq!(found.counts.dropped.iter().map(|amount| amount.blocks).sum::<u64>(), 0);
         let broken = |block: &EmittedBlock| block.flags.has(abi::Flags::BROKEN);
         assert!(!found.blocks.iter().any(broken), "both sides ended by a FIN");
@@ -74,9 +80,12 @@ fn ignored_reset_is_withdrawn() {
 #[test]
 fn data_after_an_accepted_reset_is_another_session() {
     for resets in forged_resets() {
-        let found = outcome(&with_disturbance(&resets, 5_000 * MILLISECOND));
-        assert_eq!(found.line(), ">^abc <^one >$ <$ 2>def 2<two 2>$ 2<$");
-        assert_eq!((found.counted("resets taken back"), found.counted("new sessions")), (1, 2));
+        let found = outcome_for_all_batches(&with_disturbance(&resets, 5_000 * MILLISECOND));
+        assert_eq!(found.to_line(), ">^abc <^one >$ <$ 2>def 2<two 2>$ 2<$");
+        assert_eq!(
+            (found.counter_value("resets taken back"), found.counter_value("new sessions")),
+            (1, 2)
+        );
         let broken = found.blocks.iter().filter(|block| block.flags.has(abi::Flags::END_MASK));
         assert_eq!(broken.map(|block| block.session).collect::<Vec<_>>(), [1, 1]);
     }
@@ -85,19 +94,22 @@ fn data_after_an_accepted_reset_is_another_session() {
 #[test]
 fn reset_is_accepted_after_silence() {
     let frames = after_handshake([
-        client(0, 101, b"ask").acknowledging(501),
-        server(0, 501, b"one").acknowledging(104),
-        client(RST, 104, b""),
+        client_segment(0, 101, b"ask").acknowledging(501),
+        server_segment(0, 501, b"one").acknowledging(104),
+        client_segment(RST, 104, b""),
         // It was in flight.
-        server(0, 504, b"two").acknowledging(104).at(100 * MILLISECOND),
-        client(RST, 104, b"").at(101 * MILLISECOND),
-        Frame::segment((5000, 80), 0, 1, b"").at(3_000 * MILLISECOND),
+        server_segment(0, 504, b"two").acknowledging(104).at_time(100 * MILLISECOND),
+        client_segment(RST, 104, b"").at_time(101 * MILLISECOND),
+        Frame::segment((5000, 80), 0, 1, b"").at_time(3_000 * MILLISECOND),
         // Retransmitted by an end that missed the RST.
-        server(0, 504, b"two").acknowledging(104).at(3_001 * MILLISECOND),
+        server_segment(0, 504, b"two").acknowledging(104).at_time(3_001 * MILLISECOND),
     ]);
-    let found = outcome(&frames);
-    assert_eq!(found.line(), ">^ask <^one|two >$ <$");
-    assert_eq!((found.counted("resets taken back"), found.counted("duplicates")), (0, 1));
+    let found = outcome_for_all_batches(&frames);
+    assert_eq!(found.to_line(), ">^ask <^one|two >$ <$");
+    assert_eq!(
+        (found.counter_value("resets taken back"), found.counter_value("duplicates")),
+        (0, 1)
+    );
     assert!(found.blocks.iter().any(|block| block.flags.has(abi::Flags::END_MASK)));
 }
 
@@ -105,34 +117,37 @@ fn reset_is_accepted_after_silence() {
 fn other_end_alone_can_withdraw_a_reset() {
     // Only the server's data are observed, and a RST in the client's name.
     let frames = [
-        server(0, 501, b"one").acknowledging(104),
-        client(RST, 104, b""),
-        server(0, 504, b"two").acknowledging(104).at(700 * MILLISECOND),
-        server(0, 507, b"three").acknowledging(104).at(1_400 * MILLISECOND),
+        server_segment(0, 501, b"one").acknowledging(104),
+        client_segment(RST, 104, b""),
+        server_segment(0, 504, b"two").acknowledging(104).at_time(700 * MILLISECOND),
+        server_segment(0, 507, b"three").acknowledging(104).at_time(1_400 * MILLISECOND),
     ];
-    let found = outcome(&frames);
+    let found = outcome_for_all_batches(&frames);
     assert_eq!(found.streams()[&(1, true)].bytes, b"onetwothree");
-    assert_eq!(found.counted("resets taken back"), 1);
+    assert_eq!(found.counter_value("resets taken back"), 1);
     // It acknowledges later data of its peer: it still has the connection.
     let frames = after_handshake([
-        client(0, 101, b"abc").acknowledging(501),
-        client(RST, 104, b""),
-        server(0, 501, b"one").acknowledging(110),
-        client(0, 110, b"ghi").acknowledging(504).at(2_000 * MILLISECOND),
+        client_segment(0, 101, b"abc").acknowledging(501),
+        client_segment(RST, 104, b""),
+        server_segment(0, 501, b"one").acknowledging(110),
+        client_segment(0, 110, b"ghi").acknowledging(504).at_time(2_000 * MILLISECOND),
     ]);
-    let found = outcome(&frames);
+    let found = outcome_for_all_batches(&frames);
     assert_eq!(found.streams()[&(1, false)].bytes, b"abc\0\0\0\0\0\0ghi");
-    assert_eq!(found.counted("resets taken back"), 1);
+    assert_eq!(found.counter_value("resets taken back"), 1);
 }
 
 #[test]
 fn reset_with_other_signature_status_is_ignored() {
-    for signature in signatures() {
-        for plain in [client(RST, 104, b""), server(RST, 504, b"").acknowledging(104)] {
+    for signature in signature_options() {
+        for plain in
+            [client_segment(RST, 104, b""), server_segment(RST, 504, b"").acknowledging(104)]
+        {
             let reset = with_option(plain.clone(), &signature);
-            let found = outcome(&with_disturbance(&[reset], 400_000 * MILLISECOND));
-            assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
-            let counted = ["resets ignored", "resets taken back"].map(|name| found.counted(name));
+            let found = outcome_for_all_batches(&with_disturbance(&[reset], 400_000 * MILLISECOND));
+            assert_eq!(found.to_line(), ">^abc <^one >def <two >$ <$");
+            let counted =
+                ["resets ignored", "resets taken back"].map(|name| found.counter_value(name));
             assert_eq!(counted, [1, 0]);
             // In a signed connection unsigned segments are ignored.
             let sign = |mut frames: Vec<Frame>| {
@@ -141,15 +156,17 @@ fn reset_with_other_signature_status_is_ignored() {
                 }
                 frames
             };
-            let found = outcome(&sign(with_disturbance(
+            let found = outcome_for_all_batches(&sign(with_disturbance(
                 std::slice::from_ref(&plain),
                 400_000 * MILLISECOND,
             )));
-            assert_eq!(found.counted("resets ignored"), 1);
+            assert_eq!(found.counter_value("resets ignored"), 1);
             // A RST signed like its connection is indistinguishable from a real one.
             let reset = with_option(plain.clone(), &signature);
-            let found = outcome(&sign(with_disturbance(&[reset], 300 * MILLISECOND)));
-            let counted = ["resets ignored", "resets taken back"].map(|name| found.counted(name));
+            let found =
+                outcome_for_all_batches(&sign(with_disturbance(&[reset], 300 * MILLISECOND)));
+            let counted =
+                ["resets ignored", "resets taken back"].map(|name| found.counter_value(name));
             assert_eq!(counted, [0, 1]);
         }
     }
@@ -157,36 +174,38 @@ fn reset_with_other_signature_status_is_ignored() {
 
 #[test]
 fn fin_that_the_receiver_ignores_has_no_effect() {
-    let [signature, _] = signatures();
+    let [signature, _] = signature_options();
     let forged = [
-        with_option(client(FIN, 104, b"").acknowledging(504), &signature),
-        client(FIN, 104 + (1 << 24), b"").acknowledging(504),
-        client(FIN, 90, b"").acknowledging(504),
+        with_option(client_segment(FIN, 104, b"").acknowledging(504), &signature),
+        client_segment(FIN, 104 + (1 << 24), b"").acknowledging(504),
+        client_segment(FIN, 90, b"").acknowledging(504),
     ];
     for fin in forged {
-        let found = outcome(&with_disturbance(&[fin], 300 * MILLISECOND));
-        assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
+        let found = outcome_for_all_batches(&with_disturbance(&[fin], 300 * MILLISECOND));
+        assert_eq!(found.to_line(), ">^abc <^one >def <two >$ <$");
     }
 }
 
 #[test]
 fn syn_within_a_connection_has_no_data() {
-    for syn in [client(SYN, 103, b"XYZ"), server(SYN, 503, b"XYZ").acknowledging(104)] {
-        let found = outcome(&with_disturbance(&[syn], 300 * MILLISECOND));
-        assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
-        assert_eq!(found.counted("new sessions"), 1);
+    for syn in
+        [client_segment(SYN, 103, b"XYZ"), server_segment(SYN, 503, b"XYZ").acknowledging(104)]
+    {
+        let found = outcome_for_all_batches(&with_disturbance(&[syn], 300 * MILLISECOND));
+        assert_eq!(found.to_line(), ">^abc <^one >def <two >$ <$");
+        assert_eq!(found.counter_value("new sessions"), 1);
     }
 }
 
 #[test]
 fn ignored_reset_moves_no_acknowledgement() {
     let frames = after_handshake([
-        client(0, 101, b"abc").acknowledging(501),
-        client(0, 106, b"fg").acknowledging(501),
-        server(RST, 0x7000_0000, b"").acknowledging(108),
-        client(0, 104, b"de").acknowledging(501),
+        client_segment(0, 101, b"abc").acknowledging(501),
+        client_segment(0, 106, b"fg").acknowledging(501),
+        server_segment(RST, 0x7000_0000, b"").acknowledging(108),
+        client_segment(0, 104, b"de").acknowledging(501),
     ]);
-    let found = outcome(&frames);
+    let found = outcome_for_all_batches(&frames);
     assert_eq!(found.streams()[&(1, false)].bytes, b"abcdefg");
-    assert_eq!(found.counted("gaps"), 0);
+    assert_eq!(found.counter_value("gaps"), 0);
 }

@@ -28,7 +28,8 @@ pub(super) struct EmittedBlock {
     pub(super) time: u64,
 }
 
-/// Runs the filter with these arguments to the end of the path, in batches of `batch` frames.
+/// Runs the filter with these arguments over the frames, in batches of `batch` frames, to the end
+/// of the path.
 pub(super) fn run(words: &[&str], frames: &[Frame], batch: usize) -> Outcome {
     run_moving(words, frames, batch, false)
 }
@@ -65,8 +66,8 @@ pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: 
     Outcome { blocks, counts }
 }
 
-/// Asserts that the ledger balances: taken and made blocks equal passed, consumed, held and dropped
-/// ones.
+/// Asserts that the ledger balances: received plus made blocks equal passed plus consumed, held and
+/// dropped blocks.
 fn assert_balance(counts: &Counts, received: usize, emitted: usize) {
     let dropped: u64 = counts.dropped.iter().map(|dropped| dropped.blocks).sum();
     let ended = counts.consumed.blocks + counts.evicted.blocks + counts.held.blocks + dropped;
@@ -105,7 +106,7 @@ impl EmittedBlock {
 
 impl Outcome {
     /// Formats all of the output as one line.
-    pub(super) fn line(&self) -> String {
+    pub(super) fn to_line(&self) -> String {
         let mut line = String::new();
         let mut last = None;
         for block in &self.blocks {
@@ -123,8 +124,8 @@ impl Outcome {
         line
     }
 
-    /// Returns the stream of each session and direction: the bytes, with zeros in place of missing
-    /// ones, and the holes.
+    /// Returns the stream of each session and direction: the bytes, with a zero for each missing
+    /// byte, and the holes.
     pub(super) fn streams(&self) -> BTreeMap<(u32, bool), StreamOutput> {
         let mut streams: BTreeMap<(u32, bool), StreamOutput> = BTreeMap::new();
         for block in &self.blocks {
@@ -148,13 +149,13 @@ impl Outcome {
     }
 
     /// Returns the number of blocks dropped for this reason.
-    pub(super) fn dropped(&self, reason: &str) -> u64 {
+    pub(super) fn dropped_blocks(&self, reason: &str) -> u64 {
         let at = TCP.reasons.iter().position(|name| *name == reason).expect("a reason");
         self.counts.dropped[at].blocks
     }
 
     /// Returns the value of this counter.
-    pub(super) fn counted(&self, counter: &str) -> u64 {
+    pub(super) fn counter_value(&self, counter: &str) -> u64 {
         let at = TCP.counters.iter().position(|name| *name == counter).expect("a counter");
         self.counts.counters[at]
     }
