@@ -20,8 +20,8 @@ pub struct Gap {
     pub processor: Option<u32>,
 }
 
-/// Ranges of lost blocks in a stream: the first and the last [`Self::STORED_PER_END`] ranges, and the
-/// number of ranges between them.
+/// Ranges of lost blocks in a stream: the first and the last [`Self::STORED_PER_END`] ranges, and
+/// the number of ranges between them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LossRanges {
     first: Vec<Gap>,

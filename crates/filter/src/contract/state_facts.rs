@@ -51,8 +51,8 @@ pub struct StateFacts {
     pub scope_without_session: StateScope,
     /// Returns the published columns (`state=NAME`) without the session number; `None` if the
     /// filter publishes nothing. Callers use
-    /// [`Description::published_state`](super::Description::published_state), which adds the session
-    /// number.
+    /// [`Description::published_state`](super::Description::published_state), which adds the
+    /// session number.
     pub published_columns: Option<fn() -> Vec<Column>>,
     /// Returns the rule for several worker processes with these arguments.
     pub worker_rule: fn(&Arguments) -> WorkerRule,

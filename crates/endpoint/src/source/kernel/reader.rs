@@ -8,8 +8,8 @@
 //! writer modifies the words that a check reads for every frame, so that each check costs a cache
 //! miss. Therefore several frames are copied per check.
 //!
-//! Exits share a sink if a frame takes at most one of them. Each pointer of such a sink contains its
-//! exit and the number of earlier frames on it, so that a gap is counted for the right exit.
+//! Exits share a sink if a frame takes at most one of them. Each pointer of such a sink contains
+//! its exit and the number of earlier frames on it, so that gaps are counted for the right exit.
 //!
 //! Frames of one processor are emitted in order of execution. Among processors, frames available at
 //! a [`Reader::load_positions`] are emitted in order of time, and before all later frames.
