@@ -39,7 +39,7 @@ const BAR_LABEL_WIDTH: u32 = 400;
 const LOGARITHMIC_RATIO_MIN: f64 = 12.0;
 
 type DrawResult = Result<(), Box<dyn std::error::Error>>;
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type DrawingSurface<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 /// Draws the rows of a bench into `DIR/NAME.svg`.
 pub(crate) fn draw_chart(folder: &Path, bench: &str, rows: &[Row]) -> Result<(), String> {
@@ -283,7 +283,7 @@ fn format_value(value: f64) -> String {
     format!("{head} {tail}")
 }
 
-fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Curve]) -> DrawResult {
+fn draw_lines(area: &DrawingSurface<'_>, bench: &str, unit: &str, lines: &[Curve]) -> DrawResult {
     let points = || lines.iter().flat_map(|line| &line.points);
     let x = Axis::new(points().map(|point| point[0]));
     let y = Axis::new(points().flat_map(|point| [point[2], point[3]])).extended_to_zero();
@@ -342,7 +342,7 @@ fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Curve]) -> Draw
     Ok(())
 }
 
-fn draw_bars(area: &Area<'_>, bench: &str, unit: &str, bars: &[Bar]) -> DrawResult {
+fn draw_bars(area: &DrawingSurface<'_>, bench: &str, unit: &str, bars: &[Bar]) -> DrawResult {
     let most = bars.iter().map(|bar| bar.spread[1].max(bar.value)).fold(0.0, f64::max).max(1e-9);
     let title = ("sans-serif", 18).into_font().into_text_style(area);
     let centre = Pos::new(HPos::Center, VPos::Top);

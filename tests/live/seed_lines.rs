@@ -14,13 +14,13 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, counters, wait_until, wait_until_
 
 /// The expected outcome of a request.
 enum ExpectedOutcome {
-    /// The request runs while a program reads the named end. The program receives the bytes that
-    /// the check is called with.
+    /// The request runs and loses nothing, and its result passes this check.
     Runs(fn(&ObserverResult)),
-    /// The request runs while a program reads the named end, which receives these bytes.
+    /// The request runs while a program reads this named end. The check gets the result and the
+    /// bytes that the program received.
     RunsWithReader(&'static str, fn(&ObserverResult, &[u8])),
-    /// The request runs while a program writes the capture to the named end; its frames arrive at
-    /// the other end of the cable.
+    /// The request runs while a program writes the capture to this named end. The frames of the
+    /// capture arrive at the other end of the cable.
     RunsWithWriter(&'static str, fn(&ObserverResult)),
     /// The request is refused with a message that contains this hint.
     Refused(&'static str),

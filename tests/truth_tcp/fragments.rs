@@ -26,7 +26,7 @@ fn is_syn(segment: &[u8]) -> bool {
     segment.len() >= 20 && segment[13] & 2 != 0
 }
 
-fn icmp6_is(kind: u8, code: u8) -> impl Fn(&[u8]) -> bool {
+fn is_icmp6_message(kind: u8, code: u8) -> impl Fn(&[u8]) -> bool {
     move |message| message.starts_with(&[kind, code])
 }
 
@@ -40,11 +40,15 @@ const CASES: &[(&str, &[Requirement])] = &[
     ),
     (
         "ipv6-evasion/ipv6-atomic-fragments-toobig",
-        &[Packets(1, ICMP6, |message| icmp6_is(2, 0)(message) && message[4..8] < [0, 0, 5, 0][..])],
+        &[Packets(1, ICMP6, |message| {
+            is_icmp6_message(2, 0)(message) && message[4..8] < [0, 0, 5, 0][..]
+        })],
     ),
     (
         "ipv6-evasion/ipv6-kill-router-gateway",
-        &[Packets(4, ICMP6, |message| icmp6_is(134, 0)(message) && message[6..8] == [0, 0])],
+        &[Packets(4, ICMP6, |message| {
+            is_icmp6_message(134, 0)(message) && message[6..8] == [0, 0]
+        })],
     ),
     (
         "ipv6-evasion/ipv6-malformed-fragments-10",
@@ -59,14 +63,23 @@ const CASES: &[(&str, &[Requirement])] = &[
         "ipv6-evasion/ipv6-malformed-fragments-25",
         &[OutOfScope("reports of header chains that `ip` passes as they are")],
     ),
-    ("ipv6-evasion/ipv6-malformed-fragments-30", &[Packets(1, ICMP6, |m| icmp6_is(3, 1)(m))]),
+    (
+        "ipv6-evasion/ipv6-malformed-fragments-30",
+        &[Packets(1, ICMP6, |m| is_icmp6_message(3, 1)(m))],
+    ),
     ("ipv6-evasion/ipv6-malformed-fragments-31", &[Reason("too big")]),
     ("ipv6-evasion/ipv6-malformed-fragments-32", &[Reason("too big"), Reason("malformed")]),
-    ("ipv6-evasion/ipv6-malformed-fragments-35", &[Packets(1, ICMP6, |m| icmp6_is(4, 0)(m))]),
-    ("ipv6-evasion/ipv6-malformed-fragments-36", &[Packets(1, ICMP6, |m| icmp6_is(4, 0)(m))]),
+    (
+        "ipv6-evasion/ipv6-malformed-fragments-35",
+        &[Packets(1, ICMP6, |m| is_icmp6_message(4, 0)(m))],
+    ),
+    (
+        "ipv6-evasion/ipv6-malformed-fragments-36",
+        &[Packets(1, ICMP6, |m| is_icmp6_message(4, 0)(m))],
+    ),
     ("ipv6-evasion/ipv6-malformed-fragments-7", &[Reason("overlap")]),
     ("ipv6-evasion/ipv6-malformed-fragments-8", &[Reason("overlap")]),
-    ("ipv6-evasion/ipv6-rsmurf", &[Packets(1_000, ICMP6, |m| icmp6_is(128, 0)(m))]),
+    ("ipv6-evasion/ipv6-rsmurf", &[Packets(1_000, ICMP6, |m| is_icmp6_message(128, 0)(m))]),
 ];
 
 /// Generated captures, each with its requirements.
@@ -76,7 +89,9 @@ const GENERATED_CASES: &[(&str, &[Requirement])] = &[
     ("twice", &[Packets(2, UDP, |datagram| datagram.len() == 3_008)]),
     (
         "atomic6",
-        &[Packets(1, ICMP6, |message| icmp6_is(2, 0)(message) && message[4..8] < [0, 0, 5, 0][..])],
+        &[Packets(1, ICMP6, |message| {
+            is_icmp6_message(2, 0)(message) && message[4..8] < [0, 0, 5, 0][..]
+        })],
     ),
     ("overlap6", &[Packets(0, UDP, |_| true), Reason("overlap")]),
     ("missing6", &[Packets(0, UDP, |_| true), Reason("fragments missing")]),

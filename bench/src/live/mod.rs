@@ -19,7 +19,7 @@ use crate::replay;
 use crate::row::Row;
 use crate::temp_directory::TempDirectory;
 use load::{FrameLoad, Rate};
-use programs::{LiveProgram, OURS, Observation, RunPurpose};
+use programs::{LiveProgram, OUR_NAME, Observation, RunPurpose};
 use std::cell::{Cell, RefCell};
 use testkit::net::{Cable, Pair};
 
@@ -88,7 +88,7 @@ impl LiveBench<'_> {
         }
         let ours = found.first().map_or(f64::NAN, |(_, row)| row.value);
         for (_, row) in &mut found {
-            (row.reference, row.ratio) = (OURS, row.value / ours);
+            (row.reference, row.ratio) = (OUR_NAME, row.value / ours);
         }
         Ok(found)
     }
@@ -199,11 +199,12 @@ impl LiveBench<'_> {
                 found.push((self.programs[number].name, requests as f64));
             }
         }
-        let ours = found.iter().find(|(name, _)| *name == OURS).map_or(0.0, |(_, found)| *found);
+        let ours =
+            found.iter().find(|(name, _)| *name == OUR_NAME).map_or(0.0, |(_, found)| *found);
         let rows = found.into_iter().map(|(candidate, value)| Row {
             ratio: ours / value.max(1.0),
             candidate,
-            ..single_sample_row(row, OURS, value, "requests")
+            ..single_sample_row(row, OUR_NAME, value, "requests")
         });
         Ok(rows.collect())
     }

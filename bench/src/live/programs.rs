@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use testkit::net::{Pair, SERVER_DEVICE, is_observing, wait_until};
 
 /// The name of our program.
-pub(super) const OURS: &str = "streamline";
+pub(super) const OUR_NAME: &str = "streamline";
 
 /// Ring size of every program in MB.
 const RING_MB: usize = 8;
@@ -65,7 +65,7 @@ pub(super) fn installed_programs(
 ) -> Result<Vec<LiveProgram>, String> {
     fs::write(folder.join("suricata.yaml"), suricata_configuration())
         .map_err(|why| why.to_string())?;
-    let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name(OURS);
+    let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name(OUR_NAME);
     if !own.is_file() {
         let what = "is not here: `cargo build --release -p streamline-cli` builds it";
         return Err(format!("{} {what}", own.display()));
@@ -82,7 +82,7 @@ pub(super) fn installed_programs(
 
 fn streamline_program() -> LiveProgram {
     LiveProgram {
-        name: OURS,
+        name: OUR_NAME,
         path: PathBuf::new(),
         arguments: |_, purpose| {
             let end = match purpose {

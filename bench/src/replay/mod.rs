@@ -17,7 +17,7 @@ use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
 use crate::row::Row;
 use crate::temp_directory::TempDirectory;
-use programs::{OURS, ReplayProgram};
+use programs::{OUR_NAME, ReplayProgram};
 use std::path::Path;
 use std::process::Command;
 
@@ -79,7 +79,7 @@ fn measure_throughput<'p>(
         }),
     };
     let candidates = programs.iter().map(candidate).collect();
-    let goal = |reference, target| Goal { candidate: OURS, reference, goal: "G17", target };
+    let goal = |reference, target| Goal { candidate: OUR_NAME, reference, goal: "G17", target };
     let goals =
         [goal("tshark", 80.0), goal("tcpflow", 15.0), goal("suricata", 10.0), goal("tcpdump", 1.0)];
     let goals = if length >= GOAL_CAPTURE_SIZE { &goals[..] } else { &[] };
@@ -102,10 +102,10 @@ fn compare_requests(
             found.push((program.name, requests as f64));
         }
     }
-    let ours = found.iter().find(|(name, _)| *name == OURS).map_or(0.0, |(_, found)| *found);
+    let ours = found.iter().find(|(name, _)| *name == OUR_NAME).map_or(0.0, |(_, found)| *found);
     let row = |(candidate, value): &(&'static str, f64)| {
         let row = format!("{} MB of HTTP", length / 1_000_000);
-        let mut row = single_sample_row(row, OURS, *value, "requests");
+        let mut row = single_sample_row(row, OUR_NAME, *value, "requests");
         (row.reference, row.ratio) = (candidate, ours / value.max(1.0));
         (row.goal, row.target) = (Some("G17"), Some(1.0));
         row.candidate = candidate;
@@ -129,7 +129,7 @@ fn measure_memory(
         let peak = program.measure_usage(&file, folder)?.resident_bytes as f64;
         let row = format!("{connections} open connections");
         let mut row = single_sample_row(row, program.name, peak / 1e6, "MB");
-        if program.name == OURS {
+        if program.name == OUR_NAME {
             (row.reference, row.ratio) = ("256 MB", PEAK_MEMORY_MAX / peak.max(1.0));
             (row.goal, row.target) = (Some("G17"), Some(1.0));
         }

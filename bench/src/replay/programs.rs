@@ -17,13 +17,13 @@ pub(super) struct ReplayProgram {
 }
 
 /// The name of our program.
-pub(super) const OURS: &str = "streamline";
+pub(super) const OUR_NAME: &str = "streamline";
 
 /// Returns the installed programs, ours first, and prints the names of missing ones.
 pub(super) fn installed_programs(folder: &Path) -> Result<Vec<ReplayProgram>, String> {
     let suricata = folder.join("suricata.yaml");
     std::fs::write(&suricata, SURICATA_CONFIGURATION).map_err(|why| why.to_string())?;
-    let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name(OURS);
+    let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name(OUR_NAME);
     if !own.is_file() {
         let what = "is not here: `cargo build --release -p streamline-cli` builds it";
         return Err(format!("{} {what}", own.display()));
@@ -42,7 +42,7 @@ fn streamline_program(path: PathBuf) -> ReplayProgram {
     let line = |capture: &Path, _: &Path| {
         vec!["run".to_owned(), format!("replay '{}' | tcp | http | count", capture.display())]
     };
-    ReplayProgram { name: OURS, path, arguments: line, requests: None }
+    ReplayProgram { name: OUR_NAME, path, arguments: line, requests: None }
 }
 
 /// Returns the peers, each in its fastest configuration for this job.
@@ -107,7 +107,7 @@ impl ReplayProgram {
 
     /// Returns the number of requests found; `None` if the program does not look for requests.
     pub(super) fn requests(&self, capture: &Path, folder: &Path) -> Result<Option<u64>, String> {
-        if self.name == OURS {
+        if self.name == OUR_NAME {
             return self.requests_of_our_filters(capture).map(Some);
         }
         let Some(count) = self.requests else { return Ok(None) };

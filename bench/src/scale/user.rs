@@ -90,7 +90,7 @@ pub(super) fn measure_from_c(
 
 /// Measures requests run by `streamline run` on the processors of this thread, and the same request
 /// run in this process.
-pub(super) fn measure_lines(place: &str, options: &Options) -> Result<Vec<Row>, String> {
+pub(super) fn measure_requests(place: &str, options: &Options) -> Result<Vec<Row>, String> {
     let streamline = match streamline_path() {
         Ok(program) => program,
         Err(why) => {

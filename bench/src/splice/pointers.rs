@@ -39,10 +39,10 @@ const SAME_CACHE_NS: f64 = 250.0;
 
 /// Source of the upper bound: a C program without checks and wake-ups, with pointers of half the
 /// size.
-const COPY_LOOP: &str = include_str!("../../peers/burst.c");
+const COPY_LOOP_SOURCE: &str = include_str!("../../peers/burst.c");
 
 pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    let copy_loop = CompiledPeer::new("burst", COPY_LOOP);
+    let copy_loop = CompiledPeer::new("burst", COPY_LOOP_SOURCE);
     if let Err(why) = &copy_loop {
         eprintln!("left out: the ring of bursts in C: {why}");
     }

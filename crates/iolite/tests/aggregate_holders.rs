@@ -31,7 +31,7 @@ use sys::process::OVERFLOW_ID;
 use sys::process::identity;
 use testkit::Random;
 
-const SEGMENT: usize = 4096;
+const SEGMENT_SIZE: usize = 4096;
 const SEGMENTS: usize = 8;
 const LENT_SEGMENTS: usize = 3;
 const SHARED_DBUF: u32 = 1;
@@ -76,7 +76,7 @@ struct Process {
 
 impl Fixture {
     fn new() -> Self {
-        let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
+        let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
         let [pool, secret] = [(SHARED_DBUF, 0o644), (SECRET_DBUF, 0o600)].map(|(number, mode)| {
             AllocationPool::new(id(number), config, AccessList::new(0, 0, mode)).unwrap()
         });
@@ -94,7 +94,7 @@ impl Fixture {
 
     /// Lends the client a segment to which this process holds no reference itself.
     fn lend(&mut self, client: &Process) {
-        let bytes = self.random.bytes(SEGMENT);
+        let bytes = self.random.bytes(SEGMENT_SIZE);
         let sent = self.pool.copy(&bytes).unwrap();
         self.creator.lend(&sent, client.peer).unwrap();
         let pointer = sent.slices().next().unwrap().pointer();
@@ -193,11 +193,13 @@ fn q18_process_killed_at_any_step_releases_everything() {
             assert_eq!(fixture.pool.usage().leased, LENT_SEGMENTS, "what the survivor keeps");
             assert_eq!(memory_counts(), before, "round {round}, step {step}");
             // All other memory is reused with other contents.
-            let fill =
-                fixture.pool.copy(&[step as u8; (SEGMENTS - LENT_SEGMENTS) * SEGMENT]).unwrap();
+            let fill = fixture
+                .pool
+                .copy(&[step as u8; (SEGMENTS - LENT_SEGMENTS) * SEGMENT_SIZE])
+                .unwrap();
             assert!(
                 fixture.pool.copy(&[0]).is_err()
-                    && fill.len() == (SEGMENTS - LENT_SEGMENTS) * SEGMENT
+                    && fill.len() == (SEGMENTS - LENT_SEGMENTS) * SEGMENT_SIZE
             );
         }
     }
@@ -239,7 +241,7 @@ fn sent_memory_outlives_its_owner() {
         }
     }
     let (data, sent) = frozen.unwrap();
-    assert_eq!((blocks.len(), data.len()), (LENT_SEGMENTS, LENT_SEGMENTS * SEGMENT));
+    assert_eq!((blocks.len(), data.len()), (LENT_SEGMENTS, LENT_SEGMENTS * SEGMENT_SIZE));
     for is_dead in [false, true] {
         if is_dead {
             maker.kill();
@@ -256,7 +258,7 @@ fn sent_memory_outlives_its_owner() {
 #[test]
 fn q18_grant_server_notices_killed_client() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
+    let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
     let access = AccessList::new(0, 0, 0o644);
     let mut pool = AllocationPool::new(id(SHARED_DBUF), config, access).unwrap();
     let server = GrantServer::open(Creator::new(LENT_SEGMENTS)).unwrap();
@@ -264,7 +266,7 @@ fn q18_grant_server_notices_killed_client() {
     let before = memory_counts();
     for round in 0..10u8 {
         let (peer, socket) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
-        let sent = pool.copy(&[round; 2 * SEGMENT]).unwrap();
+        let sent = pool.copy(&[round; 2 * SEGMENT_SIZE]).unwrap();
         server.owner(|owner| owner.lend(&sent, peer)).unwrap();
         let pointers = sent.slices().map(|slice| {
             let [place, home] = slice.pointer().words();
@@ -367,7 +369,7 @@ fn request_grants(socket: OwnedFd, role: &str) {
 }
 
 fn own_memory(socket: &OwnedFd) {
-    let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
+    let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
     let access = AccessList::private(identity());
     let mut pool = AllocationPool::new(id(SHARED_DBUF), config, access).unwrap();
     let mut creator = Creator::new(SEGMENTS);
@@ -377,7 +379,7 @@ fn own_memory(socket: &OwnedFd) {
     send(socket, b"grant", &[grant.descriptor()]);
     let mut kept = Aggregate::new();
     for number in 0..LENT_SEGMENTS {
-        let bytes = vec![number as u8 + 1; SEGMENT];
+        let bytes = vec![number as u8 + 1; SEGMENT_SIZE];
         let sent = pool.copy(&bytes).unwrap();
         creator.lend(&sent, peer).unwrap();
         for slice in sent.slices() {

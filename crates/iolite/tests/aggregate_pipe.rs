@@ -20,7 +20,7 @@ use sys::process::OVERFLOW_ID;
 use sys::process::identity;
 use testkit::Random;
 
-const SEGMENT: usize = 4096;
+const SEGMENT_SIZE: usize = 4096;
 const SEGMENTS: usize = 64;
 /// Maximum number of segments held per reader.
 const LIMIT: usize = 16;
@@ -34,7 +34,7 @@ struct Fixture {
 
 impl Fixture {
     fn new(mode: u32) -> Self {
-        let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
+        let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
         let pool = AllocationPool::new(id(1), config, AccessList::new(0, 0, mode)).unwrap();
         let mut creator = Creator::new(LIMIT);
         creator.share(&pool).unwrap();
@@ -90,8 +90,8 @@ fn q14_aggregates_arrive_intact_and_are_released() {
     fixture.wait_for_releases();
     other.wait_for_success();
     // Everything but the remainder of the last segment.
-    let free = fixture.pool.copy(&[1; (SEGMENTS - 1) * SEGMENT]).unwrap();
-    assert_eq!(free.len(), (SEGMENTS - 1) * SEGMENT, "it can be used again");
+    let free = fixture.pool.copy(&[1; (SEGMENTS - 1) * SEGMENT_SIZE]).unwrap();
+    assert_eq!(free.len(), (SEGMENTS - 1) * SEGMENT_SIZE, "it can be used again");
 }
 
 /// The reader is killed at any point, while it holds some aggregates and others are in transit.
@@ -157,7 +157,7 @@ fn greedy_or_lying_reader_harms_only_itself() {
     let mut sums = 0_u64;
     let mut refused = 0;
     for number in 0..300_u64 {
-        let bytes = vec![number as u8; SEGMENT];
+        let bytes = vec![number as u8; SEGMENT_SIZE];
         let sent = fixture.pool.copy(&bytes).unwrap();
         sums = sums.wrapping_add(digest(&bytes));
         match greedy.try_send(&fixture.server, &sent) {

@@ -33,7 +33,7 @@ use sys::process::OVERFLOW_ID;
 use sys::process::identity;
 use testkit::Random;
 
-const SEGMENT: usize = 4096;
+const SEGMENT_SIZE: usize = 4096;
 const RING_DBUF: u32 = 1;
 const OPEN_DBUF: u32 = 2;
 const SECRET_DBUF: u32 = 3;
@@ -57,7 +57,7 @@ impl Fixture {
     }
 
     fn pool(&self, number: u32, segments: usize, access: AccessList) -> AllocationPool {
-        let config = pool::PoolConfig { segment: SEGMENT, segments };
+        let config = pool::PoolConfig { segment: SEGMENT_SIZE, segments };
         let pool = AllocationPool::new(id(number), config, access).unwrap();
         self.server.owner(|owner| owner.share(&pool)).unwrap();
         pool
@@ -421,7 +421,7 @@ fn report_each() {
 
 fn write_until_killed() {
     let server = GrantServer::open(Creator::new(4)).unwrap();
-    let config_of = pool::PoolConfig { segment: SEGMENT, segments: 2 };
+    let config_of = pool::PoolConfig { segment: SEGMENT_SIZE, segments: 2 };
     let mut pools = [OPEN_DBUF, LATER_DBUF].map(|number| {
         let all = AccessList::new(OVERFLOW_ID, OVERFLOW_ID, 0o644);
         let pool = AllocationPool::new(id(number), config_of, all).unwrap();
@@ -448,7 +448,7 @@ fn forward_until_killed() {
     let space = Space::new();
     let mut input = open(stdin(), &space).unwrap();
     let server = GrantServer::open(Creator::new(4)).unwrap();
-    let config_of = pool::PoolConfig { segment: SEGMENT, segments: 2 };
+    let config_of = pool::PoolConfig { segment: SEGMENT_SIZE, segments: 2 };
     let own = AllocationPool::new(id(20), config_of, AccessList::private(identity())).unwrap();
     server.owner(|owner| owner.share(&own)).unwrap();
     let config = Config { id: id(21), entries: 256, ..Config::new(id(21)) };
@@ -483,7 +483,7 @@ fn write_false_pointers() {
     let mut count = 0;
     for _ in 0..40_000 {
         let length = random.below(70) as u32;
-        let (near, far) = (random.below(3 * SEGMENT as u64), random.next());
+        let (near, far) = (random.below(3 * SEGMENT_SIZE as u64), random.next());
         let number = |dbuf: u32| id(dbuf);
         let pointer = match random.below(8) {
             0 | 1 => good,

@@ -113,7 +113,7 @@ impl Reading {
         Some(length)
     }
 
-    /// Calls `read`, and records that the buffer at `to` then holds the bytes of a file range, if
+    /// Calls `read`, and records that the buffer `out` then holds the bytes of a file range, if
     /// `read` copied such bytes.
     pub(crate) fn remembering(
         &mut self,

@@ -179,7 +179,7 @@ fn try_mutations(
 
 /// Tries mutations of the first of two filters that affect its output to the second: mutations of
 /// instructions that are not mutated in the twin alone, and survivors of the twin alone.
-fn try_in_pairs(
+fn try_mutations_in_pairs(
     twin: &TwinChain,
     target: Target,
     frames: &[Vec<u8>],
@@ -256,7 +256,7 @@ fn run_mutations(effort: Effort) -> Vec<MutantResults> {
             }
             let Some(mut results) = try_mutations(twin, target, &frames, effort) else { continue };
             if effort.twin_step == 1 {
-                try_in_pairs(twin, target, &frames, effort, &mut results);
+                try_mutations_in_pairs(twin, target, &frames, effort, &mut results);
             }
             let MutantResults { all, answers, longer, verifier, .. } = results;
             let (name, place) = (request_text(twin), target.hook);

@@ -14,7 +14,7 @@ mod scratch;
 use ebpf::emit::tap::{WakePolicy, Wakeup};
 use endpoint::source::kernel::reader::Reader as Walk;
 use program::NO_DOORBELL;
-use reader::{Content, Reader, ReaderCounts};
+use reader::{FrameContent, Reader, ReaderCounts};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
@@ -73,7 +73,7 @@ impl Tap {
         self.sum_rings(|cpu| self.rings.region(cpu).unwrap().scratch(at).unwrap())
     }
 
-    fn start_readers(&self, count: usize, content: Content) -> Vec<Reader> {
+    fn start_readers(&self, count: usize, content: FrameContent) -> Vec<Reader> {
         (0..count).map(|_| Reader::start(&self.rings, &self.doorbell, content)).collect()
     }
 }
@@ -132,7 +132,7 @@ fn send_and_check_counts(
     readers: usize,
 ) -> Vec<ReaderCounts> {
     let mut tap = Tap::new(pair, shape, WAKE_POLICY);
-    let running = tap.start_readers(readers, Content::Numbered);
+    let running = tap.start_readers(readers, FrameContent::Numbered);
     let begin = Instant::now();
     send_numbered_frames(pair, packets);
     wait_until("all have been written", || tap.frames_produced() == u64::from(packets));
@@ -271,7 +271,7 @@ fn gso_frames_up_to_64_kb_fit_into_one_record() {
         record_max: 66_000,
     };
     let tap = Tap::new(&pair, shape, WAKE_POLICY);
-    let readers = tap.start_readers(2, Content::Counting);
+    let readers = tap.start_readers(2, FrameContent::Counting);
     let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 7)).unwrap());
     let mut near = pair.client.run_inside(|| TcpStream::connect((SERVER, 7)).unwrap());
     let (mut far, _) = listener.accept().unwrap();
@@ -325,7 +325,7 @@ fn prints_nanoseconds_per_packet() {
             (WAKE_POLICY, 10),
         ] {
             let tap = Tap::new(&pair, shape, doorbell);
-            let running = tap.start_readers(readers, Content::Numbered);
+            let running = tap.start_readers(readers, FrameContent::Numbered);
             let begin = Instant::now();
             send_numbered_frames(&pair, PACKETS);
             wait_until("all have been written", || tap.frames_produced() == u64::from(PACKETS));

@@ -29,7 +29,7 @@ pub(crate) struct ReaderCounts {
 
 /// The content of the sent frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum FrameContent {
     /// An Ethernet header, a number, and bytes derived from the number.
     Numbered,
     /// TCP over IPv4, where each payload byte is its predecessor plus one.
@@ -44,7 +44,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Starts a reader: this test executable again, running its ignored test `child_runs_reader`.
-    pub(crate) fn start(rings: &Rings, doorbell: &RingBuffer, content: Content) -> Self {
+    pub(crate) fn start(rings: &Rings, doorbell: &RingBuffer, content: FrameContent) -> Self {
         let (socket, theirs) = descriptor::pair().unwrap();
         let start = |user: Option<u32>| {
             let mut command = Command::new(std::env::current_exe().unwrap());
@@ -106,7 +106,7 @@ pub(crate) fn run_reader() {
         bytes: word(3),
         record_max: word(4),
     };
-    let content = if word(5) == 0 { Content::Numbered } else { Content::Counting };
+    let content = if word(5) == 0 { FrameContent::Numbered } else { FrameContent::Counting };
     let doorbell = descriptors.pop().unwrap();
     let rings = Rings::from_received(descriptors.pop().unwrap(), shape).unwrap();
     let listener = Listener::new(&[doorbell.as_fd()]).unwrap();
@@ -138,12 +138,12 @@ pub(crate) fn run_reader() {
 /// A reader that uses the ring reader of the product and checks the content of every frame.
 struct CheckingReader {
     reader: reader::Reader,
-    content: Content,
+    content: FrameContent,
     frame: Vec<u8>,
 }
 
 impl CheckingReader {
-    fn new(rings: Rings, content: Content) -> Self {
+    fn new(rings: Rings, content: FrameContent) -> Self {
         let frame = vec![0; rings.shape().record_max as usize];
         Self { reader: reader::Reader::new(Arc::new(rings), vec![0]), content, frame }
     }
@@ -177,9 +177,9 @@ impl CheckingReader {
 }
 
 /// Returns true if a copy that was not lapped is empty or a complete record.
-fn is_intact(frame: &[u8], content: Content) -> bool {
+fn is_intact(frame: &[u8], content: FrameContent) -> bool {
     let payload = match content {
-        Content::Numbered => {
+        FrameContent::Numbered => {
             let Some((number, rest)) = frame.get(14..).and_then(|rest| rest.split_first_chunk())
             else {
                 return false;
@@ -187,7 +187,7 @@ fn is_intact(frame: &[u8], content: Content) -> bool {
             let number = u32::from_be_bytes(*number) as usize;
             return rest.iter().enumerate().all(|(at, byte)| *byte == (number + at) as u8);
         }
-        Content::Counting => tcp_payload(frame),
+        FrameContent::Counting => tcp_payload(frame),
     };
     payload.windows(2).all(|two| two[1] == two[0].wrapping_add(1))
 }

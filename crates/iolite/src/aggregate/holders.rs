@@ -173,16 +173,16 @@ mod tests {
     use sys::process::identity;
     use testkit::Random;
 
-    const SEGMENT: usize = 4096;
+    const SEGMENT_SIZE: usize = 4096;
 
     fn pool(segments: usize) -> AllocationPool {
-        let config = PoolConfig { segment: SEGMENT, segments };
+        let config = PoolConfig { segment: SEGMENT_SIZE, segments };
         AllocationPool::new(DbufId::new(3).unwrap(), config, AccessList::private(identity()))
             .unwrap()
     }
 
     fn one_segment_aggregate(pool: &mut AllocationPool) -> Aggregate {
-        pool.copy(&[1; SEGMENT]).unwrap()
+        pool.copy(&[1; SEGMENT_SIZE]).unwrap()
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
         }
         assert_eq!(holders.hold(peer, &sent), Err(GrantRefusal::Limit { peer, limit: 3 }));
         assert_eq!(holders.holding(peer), Some(Holding::default()));
-        sent.truncate(3 * SEGMENT);
+        sent.truncate(3 * SEGMENT_SIZE);
         holders.hold(peer, &sent).unwrap();
         holders.hold(peer, &sent).unwrap();
         drop(sent);
@@ -248,10 +248,10 @@ mod tests {
         drop(sent);
         let mut given = 0;
         for _ in 0..100_000 {
-            let near = random.next() % (10 * SEGMENT as u64);
+            let near = random.next() % (10 * SEGMENT_SIZE as u64);
             let position = *random.pick(&[near, random.clone().next()]);
             let dbuf = DbufId::new(random.within(2..5) as u32).unwrap();
-            let place = Extent::new(position, random.within(0..SEGMENT) as u32);
+            let place = Extent::new(position, random.within(0..SEGMENT_SIZE) as u32);
             given += u32::from(holders.give_back(liar, RichPointer::new(dbuf, place, Class::YES)));
         }
         assert_eq!(given, 1, "its own, once");

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use sys::process::identity;
 use testkit::Random;
 
-const SEGMENT: usize = 4096;
+const SEGMENT_SIZE: usize = 4096;
 
 mod files;
 
 fn pool_of(id: u32, segments: usize) -> AllocationPool {
-    let config = PoolConfig { segment: SEGMENT, segments };
+    let config = PoolConfig { segment: SEGMENT_SIZE, segments };
     AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(identity())).unwrap()
 }
 
@@ -65,7 +65,7 @@ impl AggregateModel {
         let done = match random.below(15) {
             0 => pool.copy(&fresh).map(|made| (*aggregate, *model) = (made, fresh)),
             1 => {
-                let fresh = &fresh[..fresh.len().min(SEGMENT)];
+                let fresh = &fresh[..fresh.len().min(SEGMENT_SIZE)];
                 let made = pool.allocate(fresh.len(), |room| {
                     room.copy_from_slice(fresh);
                     fresh.len()
@@ -107,7 +107,7 @@ impl AggregateModel {
                 aggregate.replace(inside, other)
             }
             10 => {
-                let inside = inside.start..inside.end.min(inside.start + SEGMENT);
+                let inside = inside.start..inside.end.min(inside.start + SEGMENT_SIZE);
                 let edit = |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte ^= 0x55);
                 let done = aggregate.mutate(inside.clone(), pool, edit);
                 done.map(|()| edit(&mut model[inside]))
@@ -236,7 +236,7 @@ fn q10_content_id_is_never_reused() {
             assert!(seen.insert(position), "the same id for other bytes");
         }
     }
-    assert!(*seen.iter().max().unwrap() > 100 * SEGMENT as u64, "of a pool of two segments");
+    assert!(*seen.iter().max().unwrap() > 100 * SEGMENT_SIZE as u64, "of a pool of two segments");
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn equality_and_hash_ignore_division_into_slices() {
 #[test]
 fn full_pool_fails_and_recovers_after_drops() {
     let mut pool = pool_of(1, 4);
-    let mut kept: Vec<_> = (0..4).map(|_| pool.copy(&[1; SEGMENT]).unwrap()).collect();
+    let mut kept: Vec<_> = (0..4).map(|_| pool.copy(&[1; SEGMENT_SIZE]).unwrap()).collect();
     let Err(Error::Full(usage)) = pool.copy(&[2]) else { panic!("there is no room") };
     assert_eq!((usage.leased, usage.segments), (4, 4));
     assert_eq!(pool.read(&b"x"[..], 1).unwrap_err().kind(), io::ErrorKind::StorageFull);
@@ -294,19 +294,19 @@ fn full_pool_fails_and_recovers_after_drops() {
     kept[1].overwrite(0, b"x", &mut pool).unwrap_err();
     assert_eq!(kept[1], before, "unchanged where it is refused");
     drop(kept.remove(0));
-    kept.push(pool.copy(&[2; SEGMENT]).unwrap());
+    kept.push(pool.copy(&[2; SEGMENT_SIZE]).unwrap());
     for (aggregate, byte) in kept.iter().zip([1, 1, 1, 2]) {
-        assert_eq!(aggregate.to_vec(), [byte; SEGMENT]);
+        assert_eq!(aggregate.to_vec(), [byte; SEGMENT_SIZE]);
     }
     drop(pool);
-    assert_eq!(kept[0].to_vec(), [1; SEGMENT], "longer than the pool");
+    assert_eq!(kept[0].to_vec(), [1; SEGMENT_SIZE], "longer than the pool");
 }
 
 /// An unreferenced segment is reused even if it is less than half full.
 #[test]
 fn unreferenced_segment_is_reused_at_any_fill() {
     let mut pool = pool_of(1, 2);
-    let kept = pool.copy(&[1; SEGMENT]).unwrap();
+    let kept = pool.copy(&[1; SEGMENT_SIZE]).unwrap();
     let small = pool.copy(&[2; 1000]).unwrap();
     let refused = pool.allocate(3500, |_| panic!("the small one is still there"));
     assert!(matches!(refused, Err(Error::Full(usage)) if usage.leased == 2));
@@ -321,7 +321,7 @@ fn unreferenced_segment_is_reused_at_any_fill() {
         assert_eq!(large.unwrap().to_vec(), [byte; 3500]);
         pool.copy(&[byte; 10]).unwrap();
     }
-    assert_eq!(kept.to_vec(), [1; SEGMENT]);
+    assert_eq!(kept.to_vec(), [1; SEGMENT_SIZE]);
 }
 
 #[test]
@@ -332,9 +332,9 @@ fn panic_in_fill_leaves_the_pool_usable() {
     assert_eq!(pool.copy(b"on it goes").unwrap().to_vec(), b"on it goes");
     assert!(pool.allocate(100, |_| 0).unwrap().is_empty());
     assert_eq!(pool.allocate(100, |_| 1000).unwrap().len(), 100);
-    let limit = SEGMENT;
-    let long = Fault::TooLong { length: SEGMENT + 1, limit };
-    assert_eq!(pool.allocate(SEGMENT + 1, |_| 0).unwrap_err(), Error::Fault(long));
+    let limit = SEGMENT_SIZE;
+    let long = Fault::TooLong { length: SEGMENT_SIZE + 1, limit };
+    assert_eq!(pool.allocate(SEGMENT_SIZE + 1, |_| 0).unwrap_err(), Error::Fault(long));
 }
 
 #[test]
@@ -364,7 +364,8 @@ fn out_of_range_operations_fail_without_change() {
 #[test]
 fn invalid_pointers_do_not_become_aggregates() {
     let pool =
-        Pool::new(DbufId::new(1).unwrap(), PoolConfig { segment: SEGMENT, segments: 4 }).unwrap();
+        Pool::new(DbufId::new(1).unwrap(), PoolConfig { segment: SEGMENT_SIZE, segments: 4 })
+            .unwrap();
     let fill = |bytes: &mut [u8]| bytes.len();
     let (place, _) = pool.append(3000, fill).unwrap();
     let (elsewhere, _) = pool.append(3000, fill).unwrap();
@@ -400,7 +401,7 @@ fn aggregate_is_limited_to_slices_max() {
     assert_eq!(pool.usage().leased, 1);
     let mut large = pool_of(2, 32);
     aggregate.gather(&mut large).unwrap();
-    assert_eq!(aggregate.slices().count(), SLICES_MAX / SEGMENT);
+    assert_eq!(aggregate.slices().count(), SLICES_MAX / SEGMENT_SIZE);
     aggregate.append(one).unwrap();
     assert_eq!(pool.usage().leased, 1, "of 65,536 leases one is left: that of `one`");
 }
@@ -409,7 +410,7 @@ fn aggregate_is_limited_to_slices_max() {
 #[test]
 fn q18_panicking_thread_releases_its_leases() {
     let mut pool = pool_of(1, 8);
-    let aggregate = pool.copy(&[5; 3 * SEGMENT]).unwrap();
+    let aggregate = pool.copy(&[5; 3 * SEGMENT_SIZE]).unwrap();
     assert_eq!(pool.usage().leased, 3);
     let threads: Vec<_> = (0..4u32)
         .map(|number| {
@@ -428,7 +429,7 @@ fn q18_panicking_thread_releases_its_leases() {
         .collect();
     let ended: Vec<_> = threads.into_iter().map(|thread| thread.join().is_ok()).collect();
     assert_eq!(ended, [true, false, false, false]);
-    assert_eq!(aggregate.to_vec(), [5; 3 * SEGMENT]);
+    assert_eq!(aggregate.to_vec(), [5; 3 * SEGMENT_SIZE]);
     drop(aggregate);
     assert_eq!(pool.usage().leased, 0);
 }
@@ -438,7 +439,7 @@ fn q18_panicking_thread_releases_its_leases() {
 #[test]
 fn q14_aggregate_crosses_by_reference() {
     let (mut headers, mut files) = (pool_of(1, 8), pool_of(2, 8));
-    let mut sent = files.copy(&[3; 2 * SEGMENT]).unwrap();
+    let mut sent = files.copy(&[3; 2 * SEGMENT_SIZE]).unwrap();
     sent.prepend(headers.copy(b"header").unwrap()).unwrap();
     let addresses: Vec<_> = sent.pieces().map(<[u8]>::as_ptr).collect();
     let expected = sent.to_vec();

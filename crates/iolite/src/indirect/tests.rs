@@ -16,7 +16,7 @@ use sys::process::identity;
 
 use testkit::Random;
 
-const SEGMENT: usize = 4096;
+const SEGMENT_SIZE: usize = 4096;
 const RING: u32 = 1;
 const BACKING: u32 = 2;
 
@@ -35,7 +35,7 @@ impl Fixture {
     }
 
     fn pool(&self, number: u32, segments: usize) -> AllocationPool {
-        let config = pool::PoolConfig { segment: SEGMENT, segments };
+        let config = pool::PoolConfig { segment: SEGMENT_SIZE, segments };
         let pool =
             AllocationPool::new(dbuf_id(number), config, AccessList::private(identity())).unwrap();
         self.server.owner(|owner| owner.share(&pool)).unwrap();
@@ -178,11 +178,11 @@ fn e1_segment_is_held_until_every_reader_has_passed() {
     let mut inputs: Vec<_> =
         offers.into_iter().map(|offer| Input::open(offer, &space).unwrap()).collect();
     let mut pool =
-        Pool::new(dbuf_id(9), pool::PoolConfig { segment: SEGMENT, segments: 2 }).unwrap();
+        Pool::new(dbuf_id(9), pool::PoolConfig { segment: SEGMENT_SIZE, segments: 2 }).unwrap();
     output.register_pool(&pool, 1);
     let (place, bytes) = pool.append(1000, |room| room.iter_mut().map(|b| *b = 5).count()).unwrap();
     output.write(bytes).unwrap();
-    let fill_up = |pool: &Pool| pool.append(SEGMENT, |room| room.len()).is_some();
+    let fill_up = |pool: &Pool| pool.append(SEGMENT_SIZE, |room| room.len()).is_some();
     assert!(fill_up(&pool));
     pool.end_pass();
     assert_eq!(pool.usage().leased, 1, "the pool has turned, and the bytes stay");

@@ -12,14 +12,14 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use testkit::Random;
 
-const SEGMENT: usize = 4096;
+const SEGMENT_SIZE: usize = 4096;
 
 fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
 fn pool(number: u32) -> Pool {
-    Pool::new(dbuf_id(number), PoolConfig { segment: SEGMENT, segments: 4 }).unwrap()
+    Pool::new(dbuf_id(number), PoolConfig { segment: SEGMENT_SIZE, segments: 4 }).unwrap()
 }
 
 /// Returns the byte expected at a position of a dbuf. Any slice can thus be verified by its
@@ -90,9 +90,9 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     assert_eq!(table.resolve(at(9, place)), Err(Fault::UnknownDbuf(dbuf_id(9))));
     let long = place.within(0, 101);
     assert_eq!(table.resolve(at(1, long)), Err(Fault::OutOfWindow(long)));
-    let crossing = place.within(0, SEGMENT as u32 + 1);
+    let crossing = place.within(0, SEGMENT_SIZE as u32 + 1);
     assert_eq!(table.resolve(at(1, crossing)), Err(Fault::CrossesSegment(crossing)));
-    let lapped = Extent::new(SEGMENT as u64 * 4, 10);
+    let lapped = Extent::new(SEGMENT_SIZE as u64 * 4, 10);
     assert_eq!(table.resolve(at(1, lapped)), Err(Fault::OutOfWindow(lapped)));
     let (length, limit) = (30, 29);
     let short = table.copy(at(4, foreign), &mut out[..29]);
@@ -111,7 +111,7 @@ fn forged_pointers_resolve_exactly_or_fail() {
         let mut places = Vec::new();
         for pool in pools {
             for _ in 0..1 + random.below(3) {
-                let length = random.within(1..SEGMENT);
+                let length = random.within(1..SEGMENT_SIZE);
                 places.push(RichPointer::new(pool.id(), append_expected(pool, length), Class::YES));
             }
         }
@@ -139,7 +139,8 @@ fn forge_pointer(random: &mut Random, places: &[RichPointer]) -> RichPointer {
     let base = *random.pick(places);
     let (mut dbuf, mut position) = (base.dbuf().number(), base.place.position());
     let mut length = base.length();
-    let edges = [0, 1, 15, 16, SEGMENT as u64 - 1, SEGMENT as u64, SEGMENT as u64 + 1];
+    let edges =
+        [0, 1, 15, 16, SEGMENT_SIZE as u64 - 1, SEGMENT_SIZE as u64, SEGMENT_SIZE as u64 + 1];
     match random.below(6) {
         0 => dbuf = *random.pick(&[0, 1, 2, 3, DbufId::MAX.number()]),
         1 => position = position.wrapping_add(*random.pick(&edges)),

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use sys::process::identity;
 use testkit::Random;
 
-const SEGMENT: usize = 4096;
+const SEGMENT_SIZE: usize = 4096;
 
 fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
@@ -35,7 +35,7 @@ impl SpliceFixture {
     }
 
     fn pool(&self, number: u32, segments: usize) -> AllocationPool {
-        let config = pool::PoolConfig { segment: SEGMENT, segments };
+        let config = pool::PoolConfig { segment: SEGMENT_SIZE, segments };
         let pool =
             AllocationPool::new(dbuf_id(number), config, AccessList::private(identity())).unwrap();
         self.server.owner(|owner| owner.share(&pool)).unwrap();
@@ -75,7 +75,7 @@ fn run_random(random: &mut Random, space: Space) {
     let (mut first, mut middle, one) = place.pair(10);
     let (mut second, mut last, two) = place.pair(20);
     let mut pool = place.pool(30, 8);
-    let text = random.bytes(3 * SEGMENT);
+    let text = random.bytes(3 * SEGMENT_SIZE);
     let frozen = place.frozen(40, &text);
     let file = frozen.aggregate().unwrap();
     assert!(first.register_pool(pool.pool(), 32) && first.register_frozen(&frozen, 32));

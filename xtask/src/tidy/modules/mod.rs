@@ -66,7 +66,7 @@ impl Reader<'_> {
     fn read(mut self, root: &File) {
         self.file(root, None);
         for at in 0..self.modules.len() {
-            self.edges(at);
+            self.add_edges(at);
         }
     }
 
@@ -121,7 +121,7 @@ impl Reader<'_> {
     }
 
     /// Adds the dependencies of one module.
-    fn edges(&mut self, at: usize) {
+    fn add_edges(&mut self, at: usize) {
         let from = self.modules[at].file;
         let resolver = Resolver::new(&self.modules);
         for Reference { path, line, is_use } in &self.modules[at].references {

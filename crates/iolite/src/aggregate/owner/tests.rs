@@ -6,10 +6,10 @@ use buffer::pool::PoolConfig;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-const SEGMENT: usize = 4096;
+const SEGMENT_SIZE: usize = 4096;
 
 fn pool(id: u32, access: AccessList) -> AllocationPool {
-    let config = PoolConfig { segment: SEGMENT, segments: 8 };
+    let config = PoolConfig { segment: SEGMENT_SIZE, segments: 8 };
     AllocationPool::new(DbufId::new(id).unwrap(), config, access).unwrap()
 }
 
@@ -102,7 +102,7 @@ fn q5_q6_pool_is_mapped_once_and_read_only() {
     assert_eq!(read_through_window(&window, &data).unwrap(), b"needs a grant");
     // Segments without memory when the file was sealed, and reused segments.
     for round in 0..50u32 {
-        let bytes = round.to_le_bytes().repeat(SEGMENT / 3);
+        let bytes = round.to_le_bytes().repeat(SEGMENT_SIZE / 3);
         let later = pool.copy(&bytes).unwrap();
         assert_eq!(read_through_window(&window, &later).unwrap(), bytes, "without a grant");
     }
@@ -122,7 +122,7 @@ fn mutable_foreign_memory_is_received_as_copy() {
     let peer = owner.holders_mut().join(Credentials::from(sys::process::identity()));
     let mut window = Window::new();
     window.admit(owner.grant(theirs.pool().id(), peer).unwrap()).unwrap();
-    let bytes: Vec<u8> = (0..3 * SEGMENT).map(|n| (n % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..3 * SEGMENT_SIZE).map(|n| (n % 251) as u8).collect();
     let sent = theirs.copy(&bytes).unwrap();
     let pointers: Vec<_> = sent.slices().map(super::super::Slice::pointer).collect();
     let received = window.receive(&pointers, &mut ours).unwrap();

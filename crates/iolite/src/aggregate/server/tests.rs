@@ -10,10 +10,10 @@ use buffer::pool::PoolConfig;
 use std::time::Instant;
 use testkit::wait_until;
 
-const SEGMENT: usize = 4096;
+const SEGMENT_SIZE: usize = 4096;
 
 fn pool(id: u32, mode: u32) -> AllocationPool {
-    let config = PoolConfig { segment: SEGMENT, segments: 8 };
+    let config = PoolConfig { segment: SEGMENT_SIZE, segments: 8 };
     let access = AccessList::new(1000, 100, mode);
     AllocationPool::new(DbufId::new(id).unwrap(), config, access).unwrap()
 }
@@ -63,7 +63,7 @@ fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
 }
 
 #[test]
-fn q14_aggregate_over_several_pools_is_received_complete() {
+fn q14_aggregate_over_several_pools_is_received_completely() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
     let (mut one, mut two, mut ours) = (pool(1, 0o644), pool(2, 0o644), pool(3, 0o600));
     let mut sent = one.copy(&[1; 6000]).unwrap();

@@ -104,14 +104,14 @@ fn e4_recently_hit_dbufs_share_one_cache_line() {
     let mut ranges = Ranges::default();
     let at = |number: usize| (1 + number) << 32;
     for number in 0..RANGES + 1 {
-        ranges.insert(at(number), SEGMENT, number);
+        ranges.insert(at(number), SEGMENT_SIZE, number);
     }
     let found: Vec<_> = (0..=RANGES).map(|number| ranges.find(at(number) + 9)).collect();
     assert_eq!(found.iter().flatten().count(), RANGES, "{found:?}");
     assert_eq!(found.last(), Some(&Some(RANGES)), "the last one is there");
     let known: Vec<_> = found.iter().flatten().copied().collect();
     assert!(known.iter().all(|name| found[*name] == Some(*name)));
-    assert_eq!(ranges.find(at(RANGES) + SEGMENT), None, "behind its end");
+    assert_eq!(ranges.find(at(RANGES) + SEGMENT_SIZE), None, "behind its end");
 }
 
 /// Bytes outside any dbuf are copied into the space's default dbuf, which all its streams share.
