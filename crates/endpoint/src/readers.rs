@@ -3,9 +3,9 @@
 //!
 //! The permissions of the input files determine the mode of a new output file, before the umask.
 //! The paper demands that the permissions of joined data "correspond to the union of all inputs".
-//! This module applies the union of their restrictions, in the way in which `cp` preserves the mode
-//! of a single file. An existing output file keeps its mode. Inputs other than files, such as
-//! interfaces and programs, impose no restriction.
+//! This module applies the union of the restrictions of all inputs. For a single input, this
+//! preserves its mode, as `cp` does. An existing output file keeps its mode. Inputs other than
+//! files, such as interfaces and programs, impose no restriction.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;

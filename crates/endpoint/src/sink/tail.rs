@@ -1,11 +1,11 @@
 //! Repair of the last line of a file, which an earlier run may have left incomplete after a kill or
 //! a full disk.
 //!
-//! Before output is appended to a file, the end of the file is changed so that it is a line
-//! terminator. An incomplete JSON object is removed, because readers expect an object in each line.
-//! After other text, a line terminator is added, because even an incomplete line may be useful. A
-//! line terminator is also added after a JSON object that lacks only the terminator.
-//! (docs/book/decisions/0049-replaced-files.md)
+//! Before output is appended to a file, the last line of the file is repaired, so that the output
+//! begins on a line of its own. An incomplete JSON object is removed, because readers expect an
+//! object in each line. After other text, a line terminator is added, because even an incomplete
+//! line may be useful. A line terminator is also added after a JSON object that lacks only the
+//! terminator. (docs/book/decisions/0049-replaced-files.md)
 
 use std::fs::File;
 use std::io::{self, Write as _};

@@ -27,7 +27,7 @@ pub(super) fn hole(length: u32) -> TestPiece {
 
 impl TestPiece {
     /// Changes the sender of the piece to the server.
-    pub(super) fn from_server(mut self) -> Self {
+    pub(super) fn sent_by_server(mut self) -> Self {
         self.flags = self.flags.with(Flags::BACKWARD);
         self
     }

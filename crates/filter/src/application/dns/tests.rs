@@ -242,9 +242,9 @@ fn directions_and_sessions_have_separate_state() {
     let (a, b) = (with_length_prefix(&query_message(1)), with_length_prefix(&answer_message(1)));
     let pieces = [
         from_client(&a[..9]),
-        from_client(&b[..20]).from_server(),
+        from_client(&b[..20]).sent_by_server(),
         from_client(&a[..30]).in_session(2),
-        from_client(&b[20..]).from_server(),
+        from_client(&b[20..]).sent_by_server(),
         from_client(&a[9..]),
         from_client(&a[30..]).in_session(2),
     ];
@@ -311,7 +311,7 @@ fn other_protocol_is_recognized_by_its_first_bytes() {
     let pieces = [
         from_client(b"GET / HTTP/1.1\r\n"),
         from_client(b"\r\n"),
-        from_client(b"HTTP/1.1 200\r\n").from_server(),
+        from_client(b"HTTP/1.1 200\r\n").sent_by_server(),
     ];
     let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("not dns", 3)]);
@@ -387,9 +387,9 @@ fn classes_are_named_by_types_and_codes() {
 fn bytes_after_fin_leave_with_the_connection() {
     let whole = with_length_prefix(&query_message(1));
     let part = &whole[..20];
-    let ends = from_client(&whole).from_server().with_end_flag();
+    let ends = from_client(&whole).sent_by_server().with_end_flag();
     let pieces = [
-        from_client(&whole).from_server(),
+        from_client(&whole).sent_by_server(),
         from_client(&whole).with_end_flag(),
         from_client(part),
         ends,
@@ -416,7 +416,7 @@ fn random_bytes_keep_the_ledger_balanced() {
             let rest = wire.split_off(random.within(1..80).min(wire.len()));
             let piece = match random.below(12) {
                 0 => hole(wire.len() as u32),
-                1 => from_client(&wire).from_server(),
+                1 => from_client(&wire).sent_by_server(),
                 _ => from_client(&wire),
             };
             pieces.push(if random.below(20) == 0 { piece.with_end_flag() } else { piece });
