@@ -170,7 +170,7 @@ pub enum Alu {
     Sub = 0x10,
     /// dst *= src
     Mul = 0x20,
-    /// dst /= src; division by zero gives 0
+    /// dst /= src, where division by zero gives 0
     Div = 0x30,
     /// dst |= src
     Or = 0x40,
@@ -182,7 +182,7 @@ pub enum Alu {
     Shr = 0x70,
     /// dst = -dst
     Neg = 0x80,
-    /// dst %= src; a zero divisor leaves dst unchanged
+    /// dst %= src, where a zero divisor leaves dst unchanged
     Mod = 0x90,
     /// dst ^= src
     Xor = 0xa0,

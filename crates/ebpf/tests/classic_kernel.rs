@@ -1,5 +1,5 @@
-//! Tests that socket filters decide for a frame with its tag in the skb as their programs do for
-//! the same frame with its tag inline.
+//! Tests that a socket filter makes the same decision for a frame with its tag in the skb as its
+//! program makes for the frame with the tag inline.
 //!
 //! The programs are those of libpcap's test suite, our own for the same expressions, those for this
 //! project's expressions, and random ones with loads around the tag. The frames are captured,
@@ -99,8 +99,8 @@ impl<'p> FilterPair<'p> {
         }
     }
 
-    /// Writes a tag of type `tpid` to bytes 12 to 15 of a frame. Compares the program's result for
-    /// this frame with the filter's result for the same frame with the tag moved to its metadata.
+    /// Writes a tag of type `tpid` to bytes 12 to 15 of a frame. Then compares the program's result
+    /// with the filter's result for the frame with the tag moved to its metadata.
     fn judge_tagged(&self, frame: &Frame, tpid: u16, counts: &mut JudgeCounts) {
         let Frame { mut bytes, wire_length } = frame.clone();
         let (Some(&[_, _, c, d]), Some(length)) = (bytes.get(TAG), wire_length.checked_sub(4))

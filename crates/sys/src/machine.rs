@@ -65,8 +65,8 @@ pub fn cache_sharers(processor: usize) -> Vec<usize> {
     cache_sharers_below(&Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache")))
 }
 
-/// Returns the CPUs that share `processor`'s last shared cache, `processor` included; empty if that
-/// is unknown or if no cache is shared.
+/// Returns the CPUs that share the outermost shared cache of `processor`, including `processor`
+/// itself; empty if unknown or if no cache is shared.
 #[must_use]
 pub fn last_cache_sharers(processor: usize) -> Vec<usize> {
     let directory = Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache"));

@@ -260,10 +260,12 @@ impl ReadMapping {
 /// Memory in segments of equal size that another party (the kernel) fills in order and gets back.
 ///
 /// # Safety
-/// 1. `segment() * segments()` bytes from `base()` on stay mapped for reading and writing as long
-///    as the value lives, and begin at a page; the three results never change.
-/// 2. From the moment at which `has_arrived(slot)` returns true until `give_back(slot)` is called,
-///    the other party does not write that segment.
+///
+/// 1. The `segment() * segments()` bytes from `base()` on must begin at a page and stay mapped for
+///    reading and writing as long as the value lives. The three results must never change.
+///
+/// 2. The other party must not write a segment from the moment at which `has_arrived(slot)` returns
+///    true until `give_back(slot)` is called.
 pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
     /// Returns the address of the first byte.
     fn base(&self) -> NonNull<u8>;

@@ -138,7 +138,7 @@ impl Steps {
         }
     }
 
-    /// Announces a point at which no error can be injected.
+    /// Announces a step that cannot fail, but before which an injected fault may stop the process.
     pub fn checkpoint(&self, what: &str) {
         // A step without a resource never fails.
         let _ = self.announce(Resource::Nothing, what);

@@ -8,8 +8,9 @@ use rustix::io::Errno;
 use rustix::mm::{MprotectFlags, mprotect};
 use sys::memory::{Memfd, Seals};
 
-/// Expects a mapping made before sealing to become writable on request, and one made afterwards
-/// never to. The flag `mw` distinguishes the two without a call of `mprotect`.
+/// Expects a mapping made before sealing to become writable on request, and a mapping made
+/// afterwards never to become writable. The flag `mw` distinguishes the two without a call of
+/// `mprotect`.
 #[test]
 fn mapping_made_after_sealing_never_becomes_writable() {
     let file = Memfd::create("sys-test", 4096).unwrap();

@@ -1,5 +1,5 @@
 //! Tests of AF_XDP on virtual devices: every frame sent is received, only descriptors move, and
-//! each frame of the memory is in exactly one place.
+//! each frame of the memory has exactly one owner.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::collections::HashSet;

@@ -274,9 +274,9 @@ pub struct Delivery {
     pub reader: u8,
     /// Number of the exit, which the pointer contains.
     pub exit: u32,
-    /// True if other exits use the slot and reader of this one. A frame must then take at most one
-    /// of these exits, and the numbers of their tallies of failures must differ by as much as the
-    /// exit numbers.
+    /// True if several exits share the slot and the reader. A frame must then take at most one of
+    /// these exits, and the number of each exit's tally of failures must be the exit number plus a
+    /// constant.
     pub shared: bool,
     /// Number of the tally of frames whose copy failed; `None` if they are not counted.
     pub failed: Option<u16>,

@@ -3,8 +3,8 @@
 //!
 //! Input: the memory in which a program counts, and a body like that of a tap. Output: a
 //! [`Program`] that redirects a delivered frame to the socket of its queue, redirects the frame to
-//! another interface if the body says so, and drops it otherwise. Information for the consumers is
-//! written before the frame ([`headroom`]); no byte is copied. [SL §5.5; CONTRACT 2, 3]
+//! another interface if the body requests it, and drops it otherwise. Information for the consumers
+//! is written before the frame ([`headroom`]); no byte is copied. [SL §5.5; CONTRACT 2, 3]
 //!
 //! The information is in the frame's headroom, not in XDP metadata, because every driver has
 //! headroom and the bytes cannot belong to another frame.

@@ -23,7 +23,7 @@ pub struct Sip<'s> {
 
 /// Registers that hold the state during a round.
 const STATE: [Reg; 4] = [R1, R2, R3, R4];
-/// Initial state: "somepseudorandomlygeneratedbytes".
+/// Initial state before the key is mixed in: the bytes of "somepseudorandomlygeneratedbytes".
 const BEGIN: [u64; 4] =
     [0x736f_6d65_7073_6575, 0x646f_7261_6e64_6f6d, 0x6c79_6765_6e65_7261, 0x7465_6462_7974_6573];
 /// Number of rounds per input word.

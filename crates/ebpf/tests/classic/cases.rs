@@ -1,5 +1,5 @@
-//! The external test cases: their directory, a reader for captures, and a resolver for the names in
-//! them.
+//! The external test cases: their directory, a reader for captures, and a resolver for the host and
+//! network names in the cases.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 //! Test twins for the emitter: `eth`, `vlan`, `ip`, `udp` and `dport`, each a plain `fn`. The
-//! module `plain` makes the same decisions in plain Rust, and `frames` has frames to judge both.
+//! module `rust_judge` makes the same decisions in ordinary Rust, and `frames` provides frames for
+//! both.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 #![allow(unreachable_pub, reason = "shared by test binaries")]

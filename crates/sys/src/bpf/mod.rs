@@ -67,10 +67,11 @@ mod command {
 ///
 /// # Safety
 ///
-/// 1. The type is `repr(C)` without padding, with the layout that `linux/bpf.h` specifies for the
-///    command.
-/// 2. Each address in it is zero, or the address of memory that lives and has the stated size
-///    during the call.
+/// 1. The type must be `repr(C)` without padding, with the layout that `linux/bpf.h` specifies for
+///    the command.
+///
+/// 2. Each address in a value must be zero, or the address of memory that lives and has the stated
+///    size during the call.
 unsafe trait Attributes {}
 
 // SAFETY: integers in the order in which the caller lists the fields of its command, which has no
@@ -135,8 +136,9 @@ unsafe impl Attributes for InfoAttributes {}
 /// A structure that OBJ_GET_INFO_BY_FD fills.
 ///
 /// # Safety
-/// The type is `repr(C)` without padding, a prefix of the kernel's structure, and every bit pattern
-/// is a value of it.
+///
+/// The type must be `repr(C)` without padding and a prefix of the kernel's structure, and every bit
+/// pattern must be a valid value of the type.
 unsafe trait Info: Default {}
 
 fn info_of<T: Info>(fd: i32, target: &str) -> Result<T> {

@@ -1,8 +1,8 @@
 //! Writes that gather bytes of this process and bytes in mappings that another party may overwrite.
 //!
-//! The kernel copies the bytes, so no Rust reference to the mapped bytes exists. What another party
-//! overwrites during the call is torn, as with [`ReadMapping::copy`]; the protocol of each caller
-//! detects it afterwards.
+//! The kernel copies the bytes, so no Rust reference to the mapped bytes exists. Bytes that another
+//! party overwrites during the call may be torn, as with [`ReadMapping::copy`]. The protocol of
+//! each caller detects torn bytes afterwards.
 
 use super::ReadMapping;
 use std::io;

@@ -9,16 +9,23 @@ use crate::error::{Error, ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::OwnedFd;
 
-/// Constants of `linux/netlink.h`, `linux/genetlink.h` and `linux/netdev.h`, from here to
-/// [`ACCEPTS_FRAMES`].
+/// NLMSG_ERROR: type of a reply with an error code.
 const ERROR: u16 = 2;
+/// NLM_F_REQUEST: flag of a request.
 const REQUEST: u16 = 1;
+/// GENL_ID_CTRL: message type of the generic netlink controller.
 const CONTROLLER: u16 = 16;
+/// CTRL_CMD_GETFAMILY: command that looks up a family.
 const GET_FAMILY: u8 = 3;
+/// CTRL_ATTR_FAMILY_ID: attribute with the message type of a family.
 const FAMILY_ID: u16 = 1;
+/// CTRL_ATTR_FAMILY_NAME: attribute with the name of a family.
 const FAMILY_NAME: u16 = 2;
+/// NETDEV_CMD_DEV_GET: command that queries a device.
 const GET_DEVICE: u8 = 1;
+/// NETDEV_A_DEV_IFINDEX: attribute with the interface index.
 const DEVICE_INDEX: u16 = 1;
+/// NETDEV_A_DEV_XDP_FEATURES: attribute with the XDP features.
 const XDP_FEATURES: u16 = 3;
 /// NETDEV_XDP_ACT_NDO_XMIT: the device accepts redirected frames.
 const ACCEPTS_FRAMES: u64 = 4;

@@ -29,13 +29,13 @@ pub(super) const ALL_PROTOCOLS: u16 = 3;
 /// Instruction `ret #0`, a complete program that drops every frame.
 pub(super) const DROP_ALL: Instruction = (6, 0, 0, 0);
 
-/// A type that can hold the value of a socket option.
+/// A value of a socket option.
 ///
 /// # Safety
 ///
-/// The type must have the kernel's layout of the option. All zeros, and every other bit pattern
-/// that the kernel writes, must be a valid value of the type. Pointers in a value must stay valid
-/// for the duration of the call.
+/// The type must be `repr(C)` with the kernel's layout of the option. Zero, and every other bit
+/// pattern that the kernel writes, must be a valid value of the type. Addresses in a value must be
+/// addresses of memory that lives for the duration of the call.
 pub(crate) unsafe trait Value {}
 
 // SAFETY: an integer.

@@ -84,7 +84,7 @@ pub fn is_nonblocking(number: c_int) -> bool {
 pub struct Readiness {
     /// True if the descriptor can be read without blocking.
     pub readable: bool,
-    /// True if the peer has closed, or the number is not an open descriptor.
+    /// True if the peer has closed its end, or the number is not an open descriptor.
     pub over: bool,
 }
 

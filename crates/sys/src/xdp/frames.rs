@@ -15,8 +15,9 @@
 //!   A received frame is sent unmodified. A frame taken from `free` to be written and sent never
 //!   has `RECEIVED` set, so no pool reaches it.
 //!
-//! SYNC POINT *frame given back*: a release subtracts with AcqRel, and the last one pushes the
-//! frame onto `free` under the lock that a lender takes: all our accesses precede the kernel's.
+//! SYNC POINT *frame given back*: each release subtracts with AcqRel, and the last release pushes
+//! the frame onto `free` under the lock that a lender takes. All our accesses therefore precede the
+//! kernel's.
 //!
 //! [`XdpReceiver`]: super::XdpReceiver
 //! [`XdpReceiver::supply`]: super::XdpReceiver::supply

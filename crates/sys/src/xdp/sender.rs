@@ -4,7 +4,7 @@
 //! frames, and reports in order how many packets the kernel has taken. A device without room drops
 //! the packet that it has just taken (EBUSY). The sender then puts that packet back before the
 //! others, so no packet is lost or reordered. This relies on copy mode, in which the kernel reads
-//! the ring only during calls of this process; a zero-copy device never drops packets in this way.
+//! the ring only during calls by this process. A zero-copy device never drops packets in this way.
 //!
 //! The dropped packet is identified as follows. After sending at least one packet, the kernel
 //! publishes its read position (`__xsk_tx_release`, Linux 6.6), so the dropped packet is the last

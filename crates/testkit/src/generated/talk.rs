@@ -4,8 +4,11 @@ use crate::random::Random;
 use crate::traffic::connection::{Connection, Side};
 use crate::traffic::{CLIENT, CLIENT6, Capture, SERVER, SERVER6};
 
+/// The TCP flag SYN.
 pub(super) const SYN: u8 = 0x02;
+/// The TCP flag RST.
 pub(super) const RST: u8 = 0x04;
+/// The TCP flag ACK.
 pub(super) const ACK: u8 = 0x10;
 
 /// A connection that is being captured. Each method appends frames to the capture.

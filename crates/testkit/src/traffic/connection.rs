@@ -11,10 +11,15 @@ use crate::random::Random;
 /// TCP.
 const SEGMENT_MAX: usize = 1_440;
 
+/// The TCP flag FIN.
 const FIN: u8 = 0x01;
+/// The TCP flag SYN.
 const SYN: u8 = 0x02;
+/// The TCP flag RST.
 const RST: u8 = 0x04;
+/// The TCP flag PSH.
 const PSH: u8 = 0x08;
+/// The TCP flag ACK.
 const ACK: u8 = 0x10;
 
 /// The sender of a segment.
@@ -136,7 +141,7 @@ impl Connection {
     }
 
     /// Returns a segment whose data begins `ahead` bytes after the next sequence number of `side`.
-    /// That number does not change.
+    /// Does not advance the sequence number.
     pub(crate) fn emit_twin(&self, side: Side, flags: u8, ahead: u32, data: &[u8]) -> Vec<u8> {
         let mut moved = Self { ..*self };
         moved.advance(side, ahead);

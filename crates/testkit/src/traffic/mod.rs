@@ -56,12 +56,19 @@ impl Capture {
     }
 }
 
+/// The client's IPv4 address.
 pub(crate) const CLIENT: &str = "10.0.0.1";
+/// The IPv4 address of the client's router.
 const ROUTER: &str = "10.0.0.254";
+/// The IPv4 address of the DNS resolver.
 const RESOLVER: &str = "10.0.0.53";
+/// The web server's IPv4 address.
 pub(crate) const SERVER: &str = "192.0.2.80";
+/// The IPv4 address of another server.
 const OTHER: &str = "198.51.100.7";
+/// The client's IPv6 address.
 pub(crate) const CLIENT6: &str = "2001:db8::1";
+/// The web server's IPv6 address.
 pub(crate) const SERVER6: &str = "2001:db8:80::80";
 
 /// Returns the contents of `examples/web.pcap`: six connections to port 80 (one with a reordered

@@ -4,10 +4,15 @@ use super::connection::Side;
 use super::{CLIENT, Capture, SERVER, reply_frame, tcp_header};
 use crate::packet::Frame;
 
+/// The TCP flag FIN.
 const FIN: u8 = 0x01;
+/// The TCP flag SYN.
 const SYN: u8 = 0x02;
+/// The TCP flag RST.
 const RST: u8 = 0x04;
+/// The TCP flag ACK.
 const ACK: u8 = 0x10;
+/// The ports of the client and of the server.
 const PORTS: (u16, u16) = (40_000, 80);
 
 /// A connection to port 80, captured from its handshake on. Frames are 1 ms apart.
