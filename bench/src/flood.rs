@@ -18,7 +18,7 @@ use sys::net::RouteSocket;
 use sys::packet::{PacketSender, Qdisc, SendStop};
 use testkit::Frame;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
-use testkit::packet::{SOURCE, TARGET};
+use testkit::packet::{SOURCE_MAC, TARGET_MAC};
 
 /// Number of frames per system call.
 const BATCH_FRAMES: usize = 64;
@@ -131,7 +131,7 @@ impl Flood {
                 let socket = pair.server.run_inside(|| UdpSocket::bind((SERVER, WANTED_PORT)));
                 (Some(socket.map_err(|why| why.to_string())?), mac_address(&pair)?)
             }
-            ReceivingHost::Ignores => (None, TARGET),
+            ReceivingHost::Ignores => (None, TARGET_MAC),
         };
         let sender = pair.client.run_inside(|| {
             let index = device_index(CLIENT_DEVICE)?;
@@ -215,13 +215,13 @@ impl Flood {
 
 /// Returns a frame of `length` bytes.
 pub(crate) fn udp_frame(port: u16, length: usize) -> Vec<u8> {
-    udp_frame_to(TARGET, port, length)
+    udp_frame_to(TARGET_MAC, port, length)
 }
 
 fn udp_frame_to(address: [u8; 6], port: u16, length: usize) -> Vec<u8> {
     const HEADERS: usize = 14 + 20 + 8;
     let payload = vec![0x5a; length.saturating_sub(HEADERS)];
-    Frame::ethernet_between(SOURCE, address).ipv4(CLIENT, SERVER).udp(4000, port, &payload)
+    Frame::ethernet_between(SOURCE_MAC, address).ipv4(CLIENT, SERVER).udp(4000, port, &payload)
 }
 
 /// Returns the MAC address of the receiving device.

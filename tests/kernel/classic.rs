@@ -6,8 +6,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
-use super::judge::{Kernel, without_perfmon};
-use cases::{all_frames, folder};
+use super::judge::{KernelJudge, without_perfmon};
+use cases::{all_frames, case_folder};
 use ebpf::classic::insn::{ANCILLARY, code};
 use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
 use ebpf::emit::Target;
@@ -16,7 +16,7 @@ use ebpf::interpret::Packet;
 use frames::{Frame, Random};
 use programs::{EXPRESSIONS, programs, random_program};
 use testkit::need;
-use translated::{ClassicJudge, TARGETS, emit_classic, frames_for};
+use translated::{ClassicJudge, TARGETS, emit_classic, judged_frames};
 
 #[path = "../../crates/ebpf/tests/classic/cases.rs"]
 #[expect(dead_code, reason = "the cases use the rest")]
@@ -46,7 +46,7 @@ fn compare_judges(
     let made = emit_classic(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
     let (mut classic, mut interpreter) =
         (ClassicJudge(program, target.hook), Interpreter::new(&made));
-    let load = || Kernel::load(&made, "expression");
+    let load = || KernelJudge::load(&made, "expression");
     let mut kernel = if target.hardened { without_perfmon(load) } else { load() };
     let packets = frames.iter().map(|frame| Packet::new(frame));
     exam::compare(&mut [&mut classic, &mut interpreter, &mut kernel], packets).unwrap_or_else(|e| {
@@ -73,7 +73,7 @@ fn compare_programs(
             continue;
         }
         let mut random = Random(seed ^ (index as u64) << 32);
-        let mut made = frames_for(program, captured, frames * rounds, &mut random);
+        let mut made = judged_frames(program, captured, frames * rounds, &mut random);
         made.retain(|frame| frame.len() < TEST_RUN_MAX);
         let tally = compare_judges(name, program, TARGETS[index % TARGETS.len()], &made);
         loaded += 1;
@@ -98,7 +98,7 @@ fn reads_socket_metadata(program: &ClassicProgram) -> bool {
 fn corpus_libpcap_programs_match_the_kernel() {
     let test = "corpus_libpcap_programs_match_the_kernel";
     let Some(()) = need::require_bpf() else { return };
-    let Some(folder) = folder(test) else { return };
+    let Some(folder) = case_folder(test) else { return };
     let captured = all_frames(&folder).into_iter().filter(|(link, _)| *link == LinkType::EN10MB);
     let captured: Vec<Frame> = captured.map(|(_, frame)| frame).collect();
     compare_programs(test, &programs(&folder), &captured, 40);

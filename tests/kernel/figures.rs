@@ -1,7 +1,7 @@
 //! Measurements of each twin: instructions, instructions processed by the verifier, and nanoseconds
 //! per packet compared with an empty program. Run with `--ignored --nocapture`.
 
-use super::judge::{Kernel, program_kind};
+use super::judge::{KernelJudge, program_kind};
 use ebpf::Hook;
 use ebpf::insn::{self, Insn, R0};
 use filter::testing::Frame;
@@ -23,7 +23,7 @@ fn prints_nanoseconds_per_packet_of_each_twin() {
     println!("empty: {} ns", best(&empty));
     for chain in chains(1) {
         let program = emit_program(&chain, Hook::Tc).unwrap();
-        let loaded = Kernel::load(&program, "twin").loaded;
+        let loaded = KernelJudge::load(&program, "twin").loaded;
         let (count, visited) = (program.code.len(), loaded.info().unwrap().visited);
         let ns = best(&loaded);
         println!("{}: {count} instructions, {visited} visited, {ns} ns", request_text(&chain));

@@ -1,7 +1,7 @@
 //! Test that loads our programs on an older kernel. `cargo xtask kernels` runs it in a virtual
 //! machine, but it runs on any machine. Each line of its report begins with `row: `.
 
-use super::judge::Kernel;
+use super::judge::KernelJudge;
 use super::{for_every_target, need};
 use filter::testing::twins::{chains, fitting_program, request_text};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ fn every_generated_program_loads() {
         let (mut loaded, mut refused) = (0, BTreeMap::<String, Vec<String>>::new());
         for (_, chain) in all {
             let Some(program) = fitting_program(&chain, target) else { continue };
-            match Kernel::try_load(&program, "floor") {
+            match KernelJudge::try_load(&program, "floor") {
                 Ok(_) => loaded += 1,
                 Err(why) => {
                     let last = why.log.lines().rev().find(|line| !line.starts_with("processed"));

@@ -7,7 +7,9 @@ use ebpf::{Hook, MapSpec, Program, insn};
 use filter::testing::twins::{TwinChain, chains, fitting_program, request_text};
 use rustix::thread::CapabilitySet;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{self, Anchor, Link, LoadError, Map, ObjectKind, Side, XdpMode, ids, tcx_chain};
+use sys::bpf::{
+    self, Anchor, Link, LoadError, Map, ObjectKind, Side, XdpMode, object_ids, tcx_chain,
+};
 use sys::net::RouteSocket;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE, wait_until};
@@ -118,7 +120,7 @@ fn o9_thousand_program_loads_leak_nothing() {
     assert!(made.len() > 2 * LOAD_COUNT, "{} things were made", made.len());
     // The kernel frees them after a grace period.
     wait_until("nothing is left", || {
-        let left = |of| ids(of).unwrap();
+        let left = |of| object_ids(of).unwrap();
         let there =
             [ObjectKind::Programs, ObjectKind::Maps, ObjectKind::Links].map(|of| (of, left(of)));
         let gone = |(of, id): &(ObjectKind, u32)| {

@@ -37,7 +37,7 @@ use filter::testing::twins::{
     Examined, TwinChain, UserJudge, chains, edits_frames, fitting_program, long_chains,
     request_text,
 };
-use judge::{Kernel, is_refused, without_perfmon};
+use judge::{KernelJudge, is_refused, without_perfmon};
 use testkit::{Random, need};
 
 const HOOKS: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
@@ -61,7 +61,7 @@ fn compare_judges<'a>(
 ) -> Option<Tally> {
     let program = fitting_program(chain, target)?;
     let (mut user, mut interpreter) = (UserJudge::new(chain, &program), Interpreter::new(&program));
-    let mut kernel = Kernel::load(&program, "chain");
+    let mut kernel = KernelJudge::load(&program, "chain");
     // Stateful filters must all receive the same packets.
     let keeps = program.maps.iter().any(|map| map.state_of.is_some());
     let packets = packets.into_iter().filter_map(|packet| exam::at_hook(&packet, target.hook));
@@ -117,7 +117,7 @@ fn every_twin_matches_on_frames_truncated_anywhere() {
     let tallies = for_every_target(|target| {
         let each = chains.iter().enumerate().filter_map(|(number, chain)| {
             let frames = borders.iter().skip(number).step_by(17);
-            let cuts = frames.flat_map(|frame| exam::cuts(frame)).map(Packet::new);
+            let cuts = frames.flat_map(|frame| exam::truncations(frame)).map(Packet::new);
             Some((chain.clone(), compare_judges(chain, target, cuts)?))
         });
         each.collect::<Vec<_>>()

@@ -115,10 +115,10 @@ pub(crate) fn tagged_frames() -> Vec<Vec<u8>> {
         ("5", || Frame::ethernet().tag(5)),
         ("6", || Frame::ethernet().tag(6)),
         ("priority alone", || Frame::ethernet().tag(0xe000)),
-        ("5 in 7, 802.1ad", || Frame::ethernet().tag_of(0x88a8, 7).tag(5)),
+        ("5 in 7, 802.1ad", || Frame::ethernet().tag_with_ethertype(0x88a8, 7).tag(5)),
         ("6 in 5, 802.1Q twice", || Frame::ethernet().tag(5).tag(6)),
-        ("three", || Frame::ethernet().tag_of(0x88a8, 1).tag(2).tag(5)),
-        ("0x9100", || Frame::ethernet().tag_of(0x9100, 5)),
+        ("three", || Frame::ethernet().tag_with_ethertype(0x88a8, 1).tag(2).tag(5)),
+        ("0x9100", || Frame::ethernet().tag_with_ethertype(0x9100, 5)),
     ];
     let mut frames = Vec::new();
     for (name, start) in starts {

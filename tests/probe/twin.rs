@@ -9,7 +9,7 @@
 //! tested.
 
 use crate::catalog_fixture::run_request;
-use crate::judge::{Kernel, without_perfmon};
+use crate::judge::{KernelJudge, without_perfmon};
 use ebpf::emit::{Outcome, Target};
 use ebpf::exam::{self, Interpreter, Judge, Ruling, Tally};
 use ebpf::interpret::Packet;
@@ -24,8 +24,8 @@ fn dport_chain() -> TwinChain {
 }
 
 const TARGETS: [Target; 4] = [
-    Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
-    Target { hook: Hook::Xdp, hardened: false, takes: false, single: false },
+    Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
+    Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
     Target::hardened(Hook::Tc),
     Target::hardened(Hook::Xdp),
 ];
@@ -35,10 +35,10 @@ const TARGETS: [Target; 4] = [
 type LoadPermission = Option<()>;
 
 /// Loads the program as in production.
-fn load_if_permitted(allowed: LoadPermission, program: &Program) -> Option<Kernel> {
+fn load_if_permitted(allowed: LoadPermission, program: &Program) -> Option<KernelJudge> {
     allowed.map(|()| match program.hardened {
-        true => without_perfmon(|| Kernel::load(program, "dport")),
-        false => Kernel::load(program, "dport"),
+        true => without_perfmon(|| KernelJudge::load(program, "dport")),
+        false => KernelJudge::load(program, "dport"),
     })
 }
 
@@ -96,7 +96,7 @@ fn all_judges_agree_on_frames_truncated_anywhere() {
     // Beyond the headers length does not matter: the bundled capture has enough long ones.
     generated.retain(|frame| frame.len() < 100);
     frames.extend(generated);
-    let frames_cut = || as_slices(&frames).flat_map(exam::cuts);
+    let frames_cut = || as_slices(&frames).flat_map(exam::truncations);
     for target in TARGETS {
         let tally = compare_judges(allowed, target, frames_cut());
         assert!(tally.answered > 20_000, "{tally:?}");

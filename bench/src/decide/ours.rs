@@ -62,7 +62,7 @@ impl Generated {
     pub(super) fn counters(&self) -> Result<Vec<u64>, String> {
         let of = |which: usize| -> Result<Vec<u64>, String> {
             let map = self.maps.get(which).ok_or("no map")?;
-            Ok(ebpf::exam::words(&map.get(0).map_err(|why| why.to_string())?))
+            Ok(ebpf::exam::decode_counters(&map.get(0).map_err(|why| why.to_string())?))
         };
         let state = self.emitted.maps.iter().position(|map| map.state_of.is_some());
         let (state, counted) = (of(state.ok_or("no state")?)?, of(0)?);

@@ -126,12 +126,12 @@ mod tests {
     use super::*;
 
     /// Returns the credentials of a process with supplementary groups.
-    fn peer(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
+    fn peer_in_groups(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
         Credentials { groups: groups.to_vec(), ..Credentials::new(uid, gid) }
     }
 
     /// Returns a set of additional readers.
-    fn readers(users: &[u32], groups: &[u32]) -> Grantees {
+    fn additional_readers(users: &[u32], groups: &[u32]) -> Grantees {
         Grantees { users: users.to_vec(), groups: groups.to_vec() }
     }
 
@@ -142,40 +142,57 @@ mod tests {
         for mode in 0..0o1000 {
             let list = AccessList::new(10, 20, mode);
             let [owner, group, other] = [0o400, 0o040, 0o004].map(|bit| mode & bit != 0);
-            assert!(list.may_read(&peer(0, 0, &[])), "root");
-            assert_eq!(list.may_read(&peer(10, 20, &[])), owner, "{mode:o}: the owner's bit alone");
-            assert_eq!(list.may_read(&peer(10, 99, &[])), owner, "{mode:o}");
-            assert_eq!(list.may_read(&peer(11, 20, &[])), group, "{mode:o}");
-            assert_eq!(list.may_read(&peer(11, 99, &[5, 20])), group, "{mode:o}");
-            assert_eq!(list.may_read(&peer(11, 99, &[5])), other, "{mode:o}");
+            assert!(list.may_read(&peer_in_groups(0, 0, &[])), "root");
+            assert_eq!(
+                list.may_read(&peer_in_groups(10, 20, &[])),
+                owner,
+                "{mode:o}: the owner's bit alone"
+            );
+            assert_eq!(list.may_read(&peer_in_groups(10, 99, &[])), owner, "{mode:o}");
+            assert_eq!(list.may_read(&peer_in_groups(11, 20, &[])), group, "{mode:o}");
+            assert_eq!(list.may_read(&peer_in_groups(11, 99, &[5, 20])), group, "{mode:o}");
+            assert_eq!(list.may_read(&peer_in_groups(11, 99, &[5])), other, "{mode:o}");
         }
     }
 
     #[test]
-    fn named_readers_never_write() {
-        let list = AccessList { readers: readers(&[11], &[]), ..AccessList::new(10, 20, 0o624) };
-        assert!(list.may_write(&peer(0, 0, &[])) && list.may_write(&peer(10, 1, &[])));
-        assert!(list.may_write(&peer(12, 20, &[])) && !list.may_write(&peer(12, 1, &[])));
-        assert!(!list.may_write(&peer(11, 1, &[])) && list.may_read(&peer(11, 1, &[])));
+    fn additional_readers_may_never_write() {
+        let list = AccessList {
+            readers: additional_readers(&[11], &[]),
+            ..AccessList::new(10, 20, 0o624)
+        };
+        assert!(
+            list.may_write(&peer_in_groups(0, 0, &[]))
+                && list.may_write(&peer_in_groups(10, 1, &[]))
+        );
+        assert!(
+            list.may_write(&peer_in_groups(12, 20, &[]))
+                && !list.may_write(&peer_in_groups(12, 1, &[]))
+        );
+        assert!(
+            !list.may_write(&peer_in_groups(11, 1, &[]))
+                && list.may_read(&peer_in_groups(11, 1, &[]))
+        );
     }
 
     #[test]
     fn q4_named_users_and_groups_may_read_too() {
-        let named = AccessList { readers: readers(&[11], &[30]), ..AccessList::new(10, 20, 0) };
-        assert!(named.may_read(&peer(11, 99, &[])));
-        assert!(named.may_read(&peer(12, 30, &[])));
-        assert!(named.may_read(&peer(12, 99, &[1, 30])));
-        assert!(named.may_read(&peer(12, 20, &[30])), "one group of two is enough");
-        assert!(!named.may_read(&peer(12, 20, &[])));
-        assert!(!named.may_read(&peer(12, 99, &[])));
-        assert!(!named.may_read(&peer(10, 30, &[])), "the owner's bit decides");
+        let named =
+            AccessList { readers: additional_readers(&[11], &[30]), ..AccessList::new(10, 20, 0) };
+        assert!(named.may_read(&peer_in_groups(11, 99, &[])));
+        assert!(named.may_read(&peer_in_groups(12, 30, &[])));
+        assert!(named.may_read(&peer_in_groups(12, 99, &[1, 30])));
+        assert!(named.may_read(&peer_in_groups(12, 20, &[30])), "one group of two is enough");
+        assert!(!named.may_read(&peer_in_groups(12, 20, &[])));
+        assert!(!named.may_read(&peer_in_groups(12, 99, &[])));
+        assert!(!named.may_read(&peer_in_groups(10, 30, &[])), "the owner's bit decides");
         let shut_out = AccessList { mode: 0o004, ..AccessList::new(10, 20, 0) };
-        assert!(!shut_out.may_read(&peer(12, 20, &[])), "the group may less than others");
-        assert!(shut_out.may_read(&peer(12, 99, &[])));
+        assert!(!shut_out.may_read(&peer_in_groups(12, 20, &[])), "the group may less than others");
+        assert!(shut_out.may_read(&peer_in_groups(12, 99, &[])));
     }
 
     #[test]
-    fn private_list_admits_its_user_alone() {
+    fn private_access_list_admits_only_its_user_and_root() {
         let list = AccessList::private((11, 20));
         assert!(list.may_read(&Credentials::from((11, 20))));
         assert!(!list.may_read(&Credentials::from((12, 20))));

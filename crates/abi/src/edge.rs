@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_edges_are_skipped() {
+    fn invalid_edges_in_the_variable_are_skipped() {
         for text in
             ["", "r", "x:1:2:3:0", "r:1:2:3", "r:1:2:3:4:5", "r:-1:2:3:0", "w:1:99999999999:3:0"]
         {

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn natural_zero_counts_as_an_answer() {
+    fn natural_class_of_zero_counts_as_an_answer() {
         assert_eq!(Class::natural(0), Class::ZERO);
         assert_eq!(Class::natural(80), Class(80));
         assert!(Class::ZERO.answered());

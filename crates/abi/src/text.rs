@@ -93,7 +93,7 @@ mod tests {
     use std::string::ToString as _;
 
     /// Characters used for attacks on terminals and readers, each with its name.
-    const ATTACKS: &[(char, &str)] = &[
+    const HIDDEN_CHARACTERS: &[(char, &str)] = &[
         ('\0', "nul"),
         ('\x1b', "escape"),
         ('\x7f', "delete"),
@@ -115,8 +115,8 @@ mod tests {
     ];
 
     #[test]
-    fn hidden_characters_never_appear_raw() {
-        for (c, name) in ATTACKS {
+    fn hidden_characters_are_always_replaced() {
+        for (c, name) in HIDDEN_CHARACTERS {
             let text = std::format!("a{c}é{c}");
             assert_eq!(Visible(&text).to_string(), "a·é·", "{name}");
             assert_eq!(VisibleLines(&text).to_string(), "a·é·", "{name}");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn escaped_text_is_valid_json() {
+    fn escaped_text_with_hidden_characters_is_valid_json() {
         assert_eq!(Escaped("a\u{9b}\x7f\u{202e}").to_string(), "a\\u009b\\u007f\\u202e");
         assert_eq!(Escaped("\u{e0041}").to_string(), "\\udb40\\udc41");
         assert_eq!(Escaped("{\n\t\"a\": 1\r\n}").to_string(), "{\n\t\"a\": 1\r\n}");

@@ -82,7 +82,7 @@ fn wide_or_packet_text(insn: Insn, next: Option<Insn>) -> Option<String> {
             _ => None,
         };
     }
-    let name = unsigned_type(Size::of(insn.code));
+    let name = unsigned_type(Size::from_opcode(insn.code));
     match insn.code & 0xe0 {
         mode::ABS => Some(format!("r0 = *({name} *)skb[{imm}]")),
         mode::IND => Some(format!("r0 = *({name} *)skb[r{src} {}]", offset_text(imm))),
@@ -92,7 +92,7 @@ fn wide_or_packet_text(insn: Insn, next: Option<Insn>) -> Option<String> {
 
 fn load_text(insn: Insn) -> Option<String> {
     let Insn { dst, src, off, .. } = insn;
-    let size = Size::of(insn.code);
+    let size = Size::from_opcode(insn.code);
     let name = match insn.code & 0xe0 {
         mode::MEM => unsigned_type(size),
         mode::MEMSX => signed_type(size)?,
@@ -103,7 +103,7 @@ fn load_text(insn: Insn) -> Option<String> {
 
 fn store_text(insn: Insn) -> Option<String> {
     let Insn { dst, src, off, imm, .. } = insn;
-    let size = Size::of(insn.code);
+    let size = Size::from_opcode(insn.code);
     let to = format!("*({} *)(r{dst} {})", unsigned_type(size), offset_text(off.into()));
     match (insn.class(), insn.code & 0xe0) {
         (class::ST, mode::MEM) => Some(format!("{to} = {imm}")),
@@ -115,7 +115,7 @@ fn store_text(insn: Insn) -> Option<String> {
 
 fn atomic_text(insn: Insn, to: &str) -> Option<String> {
     let Insn { dst, src, off, imm, .. } = insn;
-    let bits = Size::of(insn.code).bytes() * 8;
+    let bits = Size::from_opcode(insn.code).bytes() * 8;
     let place = format!("r{dst} {}", offset_text(off.into()));
     let sign = |operation| match operation {
         atomic::ADD => Some(("add", "+=")),
@@ -183,7 +183,7 @@ fn jump_text(insn: Insn) -> Option<String> {
         _ => {}
     }
     let r = if insn.class() == class::JMP { 'r' } else { 'w' };
-    let sign = Cond::of(code)?.sign();
+    let sign = Cond::from_opcode(code)?.symbol();
     let operand = if code & SOURCE_REG == 0 { imm.to_string() } else { format!("{r}{src}") };
     Some(format!("if {r}{dst} {sign} {operand} goto {off:+}"))
 }

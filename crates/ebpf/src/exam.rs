@@ -6,7 +6,7 @@
 //! themselves. Only they may instead answer unsure, because a twin passes a block on rather than
 //! guess.
 //!
-//! [`cuts`] and `mutants` make the exam thorough: bounds checks are tested only by packets
+//! [`truncations`] and `mutants` make the exam thorough: bounds checks are tested only by packets
 //! truncated to every length, and judges that accept a broken program prove nothing.
 
 mod liveness;
@@ -66,13 +66,13 @@ impl<'p> Interpreter<'p> {
     /// Creates a judge for this program, which must be finished with
     /// [`Finish::Answer`](crate::emit::Finish::Answer).
     pub fn new(program: &'p Program) -> Self {
-        Self { program, machine: Machine::of(program) }
+        Self { program, machine: Machine::for_program(program) }
     }
 
     /// Makes pulling and linearizing fail in the judge's runs, as if memory were lacking.
     #[must_use]
-    pub fn without_memory(mut self) -> Self {
-        self.machine.starves = true;
+    pub fn with_memory_shortage(mut self) -> Self {
+        self.machine.lacks_memory = true;
         self
     }
 
@@ -102,9 +102,9 @@ impl Judge for Interpreter<'_> {
         match self.run(packet) {
             Ok(value) => {
                 // The kernel's test run returns 32 bits as well.
-                let outcome = Outcome::of(value as u32);
+                let outcome = Outcome::decode(value as u32);
                 let counters = self.machine.maps.first().map_or(&[][..], Vec::as_slice);
-                let mut counted = words(counters);
+                let mut counted = decode_counters(counters);
                 counted.truncate(self.program.counters.len());
                 let machine = &self.machine;
                 let frame = machine.frame.as_deref().unwrap_or(packet.bytes);
@@ -148,7 +148,7 @@ pub fn at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>> {
 }
 
 /// Decodes the value of map 0 as counters.
-pub fn words(value: &[u8]) -> Vec<u64> {
+pub fn decode_counters(value: &[u8]) -> Vec<u64> {
     value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
@@ -200,7 +200,7 @@ pub fn compare<'a>(
     let mut tally = Tally::default();
     for packet in packets {
         let rulings: Vec<Ruling> = judges.iter_mut().map(|judge| judge.judge(&packet)).collect();
-        if !agree(&rulings) {
+        if !rulings_agree(&rulings) {
             let names = judges.iter().map(|judge| judge.name().to_owned());
             return Err(Box::new(Disagreement {
                 packet: packet.bytes.to_vec(),
@@ -212,8 +212,8 @@ pub fn compare<'a>(
         tally.packets += 1;
         let any_rules = |wanted: fn(&Ruling) -> bool| u64::from(rulings.iter().any(wanted));
         tally.refused += any_rules(|ruling| matches!(ruling, Ruling::Refused(_)));
-        let known = rulings.first().and_then(outcome) != Some(Outcome::Unsure);
-        let unsure = any_rules(|ruling| outcome(ruling) == Some(Outcome::Unsure));
+        let known = rulings.first().and_then(ruling_outcome) != Some(Outcome::Unsure);
+        let unsure = any_rules(|ruling| ruling_outcome(ruling) == Some(Outcome::Unsure));
         if known
             && unsure > 0
             && let Some((reference, twins)) = judges.split_first_mut()
@@ -223,7 +223,7 @@ pub fn compare<'a>(
         }
         tally.unsure += if known { unsure } else { 0 };
         tally.answered += any_rules(
-            |ruling| matches!(outcome(ruling), Some(Outcome::Class(class)) if class != 0),
+            |ruling| matches!(ruling_outcome(ruling), Some(Outcome::Class(class)) if class != 0),
         );
     }
     // A judge that refused packets has a different state.
@@ -242,22 +242,22 @@ fn compare_states(judges: &mut [&mut dyn Judge]) -> Result<(), Box<Disagreement>
     Err(Box::new(Disagreement { packet: Vec::new(), linear: 0, rulings: Vec::new(), states }))
 }
 
-fn outcome(ruling: &Ruling) -> Option<Outcome> {
+fn ruling_outcome(ruling: &Ruling) -> Option<Outcome> {
     match ruling {
         Ruling::Answered { outcome, .. } => Some(*outcome),
         Ruling::Refused(_) | Ruling::Broken(_) => None,
     }
 }
 
-fn agree(rulings: &[Ruling]) -> bool {
+fn rulings_agree(rulings: &[Ruling]) -> bool {
     let Some((reference, twins)) = rulings.split_first() else { return true };
     let mut asked = twins.iter().filter(|ruling| !matches!(ruling, Ruling::Refused(_)));
     let Some(first) = asked.next() else { return true };
-    let honest = outcome(first) == Some(Outcome::Unsure) || first == reference;
+    let honest = ruling_outcome(first) == Some(Outcome::Unsure) || first == reference;
     honest && !matches!(first, Ruling::Broken(_)) && asked.all(|ruling| ruling == first)
 }
 
 /// Yields the frame truncated to every length, from 0 to its full length.
-pub fn cuts(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn truncations(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
     (0..=frame.len()).filter_map(|length| frame.get(..length))
 }

@@ -141,7 +141,7 @@ pub enum Size {
 
 impl Size {
     /// Decodes the access size from the opcode of a load or store.
-    pub const fn of(code: u8) -> Self {
+    pub const fn from_opcode(code: u8) -> Self {
         match code & 0x18 {
             0x10 => Self::B,
             0x08 => Self::H,
@@ -195,7 +195,7 @@ pub enum Alu {
 impl Alu {
     /// Returns the operation of an opcode, also of classic BPF; `None` if the operation does not
     /// exist.
-    pub fn of(code: u8) -> Option<Self> {
+    pub fn from_opcode(code: u8) -> Option<Self> {
         use Alu::{Add, And, Arsh, Div, Mod, Mov, Mul, Neg, Or, Shl, Shr, Sub, Xor};
         let all = [Add, Sub, Mul, Div, Or, And, Shl, Shr, Neg, Mod, Xor, Mov, Arsh];
         all.into_iter().find(|operation| *operation as u8 == code & 0xf0)
@@ -246,7 +246,7 @@ impl Cond {
 
     /// Returns the operator of a conditional jump, also of classic BPF; `None` if the operator does
     /// not exist.
-    pub fn of(code: u8) -> Option<Self> {
+    pub fn from_opcode(code: u8) -> Option<Self> {
         Self::ALL.iter().map(|(cond, _)| *cond).find(|cond| *cond as u8 == code & 0xf0)
     }
 
@@ -271,7 +271,7 @@ impl Cond {
     }
 
     /// Returns the operator as the verifier's log writes it.
-    pub fn sign(self) -> &'static str {
+    pub fn symbol(self) -> &'static str {
         Self::ALL.iter().find(|(cond, _)| *cond == self).map_or("?", |(_, sign)| sign)
     }
 }

@@ -20,11 +20,11 @@ mod tcpdump;
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 
-use cases::{InstalledNames, all_frames, capture, folder, read_table, text_value};
+use cases::{InstalledNames, all_frames, case_folder, read_capture, read_table, text_value};
 use ebpf::classic::{
     AddressFamilies, ClassicProgram, ErrorKind, LinkType, Metadata, NoResolver, Options, compile,
 };
-use frames::{Frame, Random, metadata, random_frame, steer, truncate_randomly};
+use frames::{Frame, Random, metadata, random_frame, steer_frame, truncate_randomly};
 use serde_json::Value;
 
 /// Number of frames generated for each expression, in addition to captured frames.
@@ -41,15 +41,16 @@ fn netmask(case: &Value) -> Option<u32> {
 }
 
 #[test]
-fn corpus_apply() {
-    let Some(folder) = folder("apply") else { return };
+fn corpus_expressions_accept_the_expected_frames() {
+    let Some(folder) = case_folder("apply") else { return };
     let table = read_table(&folder, "apply.json");
     let mut passed = 0;
     for case in &table {
         let name = text_value(case, "name").unwrap();
         let path =
             folder.join("libpcap-filter/pcap/filter").join(text_value(case, "savefile").unwrap());
-        let capture = capture(&path).unwrap_or_else(|| panic!("{name}: {path:?} is no capture"));
+        let capture =
+            read_capture(&path).unwrap_or_else(|| panic!("{name}: {path:?} is no capture"));
         for optimize in [true, false] {
             let options = Options {
                 snaplen: capture.snaplen,
@@ -106,18 +107,18 @@ fn families(case: &Value, name: &str) -> AddressFamilies {
 #[test]
 fn expressions_compile_like_tcpdump() {
     let test = "expressions_compile_like_tcpdump";
-    let Some(tcpdump) = tcpdump::tcpdump(test) else { return };
+    let Some(tcpdump) = tcpdump::find_tcpdump(test) else { return };
     let web = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/web.pcap");
-    let web = capture(web.as_ref()).expect("the capture of the examples");
+    let web = read_capture(web.as_ref()).expect("the capture of the examples");
     check_accept_table(
-        &tcpdump::accepted_rows(&tcpdump, programs::EXPRESSIONS),
+        &tcpdump::rows_accepted_by_tcpdump(&tcpdump, programs::EXPRESSIONS),
         &[(web.link, web.frames)].into(),
     );
 }
 
 #[test]
-fn corpus_accept() {
-    let Some(folder) = folder("corpus_accept") else { return };
+fn corpus_expressions_decide_like_libpcap() {
+    let Some(folder) = case_folder("corpus_expressions_decide_like_libpcap") else { return };
     let mut captured: BTreeMap<LinkType, Vec<Frame>> = BTreeMap::new();
     for (link, frame) in all_frames(&folder) {
         captured.entry(link).or_default().push(frame);
@@ -128,12 +129,12 @@ fn corpus_accept() {
 fn check_accept_table(table: &[Value], captured: &BTreeMap<LinkType, Vec<Frame>>) {
     let seed = seed();
     println!("accept: SEED={seed}");
-    let mut counts = Counts::default();
+    let mut counts = CaseCounts::default();
     for (index, case) in table.iter().enumerate() {
         let mut random = Random(seed ^ (index as u64) << 32);
         check_accept_row(case, captured, &mut random, &mut counts);
     }
-    let Counts { rows, aliases, frames, accepted, ambiguous, excluded, .. } = counts;
+    let CaseCounts { rows, aliases, frames, accepted, ambiguous, excluded, .. } = counts;
     println!(
         "accept {rows}/{} (aliases {aliases}, excluded {excluded}, frames {frames}, \
          accepted {accepted}, optimised and unoptimised listing disagree on {ambiguous})",
@@ -147,7 +148,7 @@ fn check_accept_table(table: &[Value], captured: &BTreeMap<LinkType, Vec<Frame>>
 }
 
 #[derive(Default)]
-struct Counts {
+struct CaseCounts {
     rows: usize,
     aliases: usize,
     frames: usize,
@@ -160,7 +161,7 @@ struct Counts {
 }
 
 /// A row of `accept.json` with its programs.
-struct Row<'a> {
+struct AcceptCase<'a> {
     name: &'a str,
     link: LinkType,
     snaplen: u32,
@@ -176,7 +177,7 @@ fn check_accept_row(
     case: &Value,
     captured: &BTreeMap<LinkType, Vec<Frame>>,
     random: &mut Random,
-    counts: &mut Counts,
+    counts: &mut CaseCounts,
 ) {
     let name = text_value(case, "name").unwrap();
     let link = LinkType::named(text_value(case, "DLT").unwrap()).unwrap();
@@ -186,7 +187,8 @@ fn check_accept_row(
         .filter_map(|key| text_value(case, key))
         .map(|listing| listing.parse().unwrap_or_else(|error| panic!("{name}: {error}")))
         .collect();
-    let mut row = Row { name, link, snaplen, theirs, ours: Vec::new(), left_to_libpcap: false };
+    let mut row =
+        AcceptCase { name, link, snaplen, theirs, ours: Vec::new(), left_to_libpcap: false };
     compile_aliases(case, &mut row, counts);
     if skip_reason(name).is_some() || row.left_to_libpcap {
         counts.excluded += 1;
@@ -198,7 +200,7 @@ fn check_accept_row(
     let captured = captured.get(&link).unwrap_or(&none);
     let step = captured.len().div_ceil(CAPTURED_MAX).max(1);
     for frame in captured.iter().step_by(step) {
-        judge(&row, frame, &Metadata::default(), counts);
+        judge_frame(&row, frame, &Metadata::default(), counts);
     }
     for round in 0..FRAMES {
         let mut frame = match captured.len() {
@@ -209,19 +211,19 @@ fn check_accept_row(
         let mut metadata = metadata(random);
         if round % 8 != 0 {
             let guide = &row.theirs[random.below(row.theirs.len())];
-            steer(guide, &mut frame, &mut metadata, random);
+            steer_frame(guide, &mut frame, &mut metadata, random);
         }
         if random.one_in(6) {
             truncate_randomly(&mut frame, random);
         }
-        judge(&row, &frame, &metadata, counts);
+        judge_frame(&row, &frame, &metadata, counts);
     }
 }
 
 /// Compiles every alias of an expression. If libpcap's optimizer finds that the expression rejects
 /// every frame, our compiler must find the same.
-fn compile_aliases(case: &Value, row: &mut Row<'_>, counts: &mut Counts) {
-    let Row { name, link, snaplen, .. } = *row;
+fn compile_aliases(case: &Value, row: &mut AcceptCase<'_>, counts: &mut CaseCounts) {
+    let AcceptCase { name, link, snaplen, .. } = *row;
     let rejects = ["opt", "optunopt"].iter().any(|key| case.get(key).is_some_and(Value::is_null));
     let aliases = case.get("aliases").unwrap().as_array().unwrap();
     for (index, alias) in aliases.iter().enumerate() {
@@ -261,8 +263,8 @@ fn compile_aliases(case: &Value, row: &mut Row<'_>, counts: &mut Counts) {
 }
 
 /// Runs every program of a row over one frame, and compares the results.
-fn judge(row: &Row<'_>, frame: &Frame, metadata: &Metadata, counts: &mut Counts) {
-    let Row { name, snaplen, theirs, ours, .. } = row;
+fn judge_frame(row: &AcceptCase<'_>, frame: &Frame, metadata: &Metadata, counts: &mut CaseCounts) {
+    let AcceptCase { name, snaplen, theirs, ours, .. } = row;
     let run = |program: &ClassicProgram| program.run(&frame.bytes, frame.wire_length, metadata);
     let wanted = run(&theirs[0]);
     counts.frames += 1;
@@ -288,23 +290,25 @@ fn judge(row: &Row<'_>, frame: &Frame, metadata: &Metadata, counts: &mut Counts)
 /// Faults are planted in the programs, and [`check_accept_table`] must notice nearly every wrong
 /// constant. Otherwise its frames would prove nothing.
 #[test]
-fn planted_faults_are_found() {
-    let Some(tcpdump) = tcpdump::tcpdump("planted_faults_are_found") else { return };
+fn generated_frames_reveal_planted_faults() {
+    let Some(tcpdump) = tcpdump::find_tcpdump("generated_frames_reveal_planted_faults") else {
+        return;
+    };
     // The rows are few: each runs several times, and a missed fault weighs more.
-    let table = tcpdump::accepted_rows(&tcpdump, programs::EXPRESSIONS);
-    plant_faults(&[table.as_slice(); 6].concat(), 85);
+    let table = tcpdump::rows_accepted_by_tcpdump(&tcpdump, programs::EXPRESSIONS);
+    check_planted_faults(&[table.as_slice(); 6].concat(), 85);
 }
 
 #[test]
-fn corpus_planted_faults_are_found() {
-    let Some(folder) = folder("corpus_planted_faults_are_found") else { return };
-    plant_faults(&read_table(&folder, "accept.json"), 95);
+fn corpus_frames_reveal_planted_faults() {
+    let Some(folder) = case_folder("corpus_frames_reveal_planted_faults") else { return };
+    check_planted_faults(&read_table(&folder, "accept.json"), 95);
 }
 
 /// Asserts that at least `percent` percent of the planted faults are found.
-fn plant_faults(table: &[Value], percent: usize) {
+fn check_planted_faults(table: &[Value], percent: usize) {
     let seed = seed();
-    println!("planted_faults_are_found: SEED={seed}");
+    println!("generated_frames_reveal_planted_faults: SEED={seed}");
     let (mut planted, mut found) = (0, 0);
     for (index, case) in table.iter().enumerate() {
         let mut random = Random(seed ^ (index as u64) << 32);
@@ -326,7 +330,7 @@ fn plant_faults(table: &[Value], percent: usize) {
             let mut frame = random_frame(&mut random);
             let mut metadata = metadata(&mut random);
             let guide = if random.one_in(2) { &right } else { &wrong };
-            steer(guide, &mut frame, &mut metadata, &mut random);
+            steer_frame(guide, &mut frame, &mut metadata, &mut random);
             let run = |p: &ClassicProgram| p.run(&frame.bytes, frame.wire_length, &metadata);
             run(&right) != run(&wrong)
         });
@@ -352,7 +356,7 @@ fn quoted_facts(message: &str) -> Vec<String> {
 }
 
 /// Words in libpcap's messages, each with words of which our message must contain at least one.
-const SAME_FACT: &[(&str, &[&str])] = &[
+const EQUIVALENT_WORDS: &[(&str, &[&str])] = &[
     ("invalid Ethernet address", &["invalid Ethernet address"]),
     ("greater than maximum", &["greater than maximum"]),
     ("syntax error", &["syntax error", "no meaning here", "without"]),
@@ -394,11 +398,12 @@ const INVALID_EXPRESSIONS: &[&str] = &[
 
 #[test]
 fn expressions_that_tcpdump_rejects_have_an_error_span() {
-    let Some(tcpdump) = tcpdump::tcpdump("what_tcpdump_refuses_is_refused_at_its_place") else {
+    let Some(tcpdump) = tcpdump::find_tcpdump("what_tcpdump_refuses_is_refused_at_its_place")
+    else {
         return;
     };
     for expression in INVALID_EXPRESSIONS {
-        assert!(tcpdump::refuses(&tcpdump, expression), "tcpdump takes `{expression}`");
+        assert!(tcpdump::tcpdump_rejects(&tcpdump, expression), "tcpdump takes `{expression}`");
         let options = Options { resolver: &NoResolver, ..Options::default() };
         let error = compile(expression, LinkType::EN10MB, &options).expect_err(expression);
         let span = error.span.clone();
@@ -408,8 +413,8 @@ fn expressions_that_tcpdump_rejects_have_an_error_span() {
 }
 
 #[test]
-fn corpus_reject() {
-    let Some(folder) = folder("corpus_reject") else { return };
+fn corpus_invalid_expressions_are_rejected() {
+    let Some(folder) = case_folder("corpus_invalid_expressions_are_rejected") else { return };
     check_reject_table(&read_table(&folder, "reject.json"));
 }
 
@@ -442,7 +447,7 @@ fn check_reject_table(table: &[Value]) {
         assert!(error.span.end <= expression.len() && error.span.start <= error.span.end, "{says}");
         let rejects = theirs.contains("rejects all");
         assert_eq!(error.kind == ErrorKind::RejectsAll, rejects, "{says}");
-        let known = SAME_FACT.iter().find(|(words, _)| theirs.contains(words));
+        let known = EQUIVALENT_WORDS.iter().find(|(words, _)| theirs.contains(words));
         let (_, words) = known.unwrap_or_else(|| panic!("{says}: no fact is known for this"));
         assert!(words.iter().any(|word| ours.contains(word)), "{says}");
         for fact in quoted_facts(theirs) {

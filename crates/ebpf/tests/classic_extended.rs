@@ -18,19 +18,24 @@ mod programs;
 #[path = "classic/translated.rs"]
 mod translated;
 
-use cases::{all_frames, folder};
+use cases::{all_frames, case_folder};
 use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
 use ebpf::exam::{self, Interpreter, Tally};
 use frames::{Frame, Random};
 use programs::{EXPRESSIONS, programs, random_program};
-use translated::{ClassicJudge, TARGETS, emit_classic, frame_forms, frames_for};
+use translated::{ClassicJudge, TARGETS, emit_classic, frame_forms, judged_frames};
 
 fn env_number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
 /// Judges a program at every target, and reports the targets for which it is unfit.
-fn judge(name: &str, program: &ClassicProgram, frames: &[Vec<u8>], random: &mut Random) -> Tally {
+fn judge_program(
+    name: &str,
+    program: &ClassicProgram,
+    frames: &[Vec<u8>],
+    random: &mut Random,
+) -> Tally {
     let mut sum = Tally::default();
     for target in TARGETS {
         let made = emit_classic(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
@@ -51,7 +56,7 @@ fn judge(name: &str, program: &ClassicProgram, frames: &[Vec<u8>], random: &mut 
     sum
 }
 
-fn report(test: &str, programs: usize, sums: &[Tally]) -> Tally {
+fn report_tally(test: &str, programs: usize, sums: &[Tally]) -> Tally {
     let sum = sums.iter().fold(Tally::default(), |sum, tally| Tally {
         packets: sum.packets + tally.packets,
         answered: sum.answered + tally.answered,
@@ -67,7 +72,7 @@ fn report(test: &str, programs: usize, sums: &[Tally]) -> Tally {
 #[test]
 fn corpus_libpcap_programs_decide_alike_as_ebpf() {
     let test = "corpus_libpcaps_programs_answer_alike_as_ebpf";
-    let Some(folder) = folder(test) else { return };
+    let Some(folder) = case_folder(test) else { return };
     let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");
     let captured = all_frames(&folder).into_iter().filter(|(link, _)| *link == LinkType::EN10MB);
@@ -79,10 +84,10 @@ fn corpus_libpcap_programs_decide_alike_as_ebpf() {
             continue;
         }
         let mut random = Random(seed ^ (index as u64) << 32);
-        let frames = frames_for(program, &captured, 6 * rounds, &mut random);
-        sums.push(judge(name, program, &frames, &mut random));
+        let frames = judged_frames(program, &captured, 6 * rounds, &mut random);
+        sums.push(judge_program(name, program, &frames, &mut random));
     }
-    report(test, sums.len(), &sums);
+    report_tally(test, sums.len(), &sums);
     assert!(loops * 10 < sums.len(), "{loops} of {} cannot be translated", sums.len());
 }
 
@@ -103,10 +108,10 @@ fn project_expressions_decide_alike_as_ebpf() {
         let program = compile(expression, LinkType::EN10MB, &options);
         let program = program.unwrap_or_else(|error| panic!("{expression}: {error}"));
         let mut random = Random(seed ^ (index as u64) << 32);
-        let frames = frames_for(&program, &[], 100 * rounds, &mut random);
-        sums.push(judge(expression, &program, &frames, &mut random));
+        let frames = judged_frames(&program, &[], 100 * rounds, &mut random);
+        sums.push(judge_program(expression, &program, &frames, &mut random));
     }
-    report(test, sums.len(), &sums);
+    report_tally(test, sums.len(), &sums);
 }
 
 #[test]
@@ -118,8 +123,8 @@ fn random_programs_decide_alike_as_ebpf() {
     let mut sums = Vec::new();
     for _ in 0..400 * rounds {
         let program = random_program(&mut random);
-        let frames = frames_for(&program, &[], 4, &mut random);
-        sums.push(judge("random_program", &program, &frames, &mut random));
+        let frames = judged_frames(&program, &[], 4, &mut random);
+        sums.push(judge_program("random_program", &program, &frames, &mut random));
     }
-    report(test, sums.len(), &sums);
+    report_tally(test, sums.len(), &sums);
 }

@@ -16,7 +16,7 @@ use ebpf::classic::{
 use frames::{Frame, Random, random_frame};
 
 /// Expressions whose fragments are combined into texts for fuzzing.
-const SEEDS: &[&str] = &[
+const SEED_EXPRESSIONS: &[&str] = &[
     "tcp port 80 or 443 and not (src host 10.0.0.1 or dst net 192.168/16)",
     "ip6 and host fe80::7788:99ff:feaa:bbcc or ip6 net 2001:db8::/32 and icmp6[icmp6type] = 128",
     "vlan 100 and vlan and mpls 1000 and pppoes 0x3b and tcp[tcpflags] & (tcp-syn|tcp-fin) != 0",
@@ -31,7 +31,7 @@ const SEEDS: &[&str] = &[
     "0x01 == tcp-fin && 017 >= 0xf || ! ( radio[2] < 3 ) or tr multicast or ip broadcast",
 ];
 
-const LINKS: &[LinkType] = &[
+const FUZZED_LINK_TYPES: &[LinkType] = &[
     LinkType::EN10MB,
     LinkType::RAW,
     LinkType::IEEE802_11_RADIO,
@@ -52,7 +52,7 @@ const SPECIAL_BYTES: &[u8] = b" ()[]:.-/\\$!<=0189afx\xc3\xa4";
 fn fuzz_expression(data: &[u8], frames: &[Frame]) -> usize {
     let text = String::from_utf8_lossy(data);
     let mut programs = 0;
-    for (index, link) in LINKS.iter().enumerate() {
+    for (index, link) in FUZZED_LINK_TYPES.iter().enumerate() {
         let options = Options {
             optimize: index % 2 == 0,
             live_metadata: index % 3 == 0,
@@ -86,10 +86,11 @@ fn check_error(text: &str, error: &ExpressionError) {
 }
 
 /// Assembles a text from fragments of the seeds, and changes some of its bytes.
-fn mutate(random: &mut Random) -> Vec<u8> {
+fn mutate_expression(random: &mut Random) -> Vec<u8> {
     let mut words = Vec::new();
     for _ in 0..1 + random.below(3) {
-        let seed: Vec<&str> = SEEDS[random.below(SEEDS.len())].split(' ').collect();
+        let seed: Vec<&str> =
+            SEED_EXPRESSIONS[random.below(SEED_EXPRESSIONS.len())].split(' ').collect();
         let from = random.below(seed.len());
         let to = from + 1 + random.below(seed.len() - from);
         words.extend_from_slice(&seed[from..to]);
@@ -128,15 +129,16 @@ fn env_number(name: &str, otherwise: u64) -> u64 {
 }
 
 #[test]
-fn no_text_panics() {
+fn compiler_never_panics_on_mutated_text() {
     let seed = env_number("SEED", 20_261_121);
     let rounds = env_number("ROUNDS", 4000);
     println!("fuzz_expression: SEED={seed} ROUNDS={rounds}");
     let mut random = Random(seed);
     let frames: Vec<Frame> = (0..8).map(|_| random_frame(&mut random)).collect();
-    let mut programs: usize = SEEDS.iter().map(|s| fuzz_expression(s.as_bytes(), &frames)).sum();
+    let mut programs: usize =
+        SEED_EXPRESSIONS.iter().map(|s| fuzz_expression(s.as_bytes(), &frames)).sum();
     for _ in 0..rounds {
-        programs += fuzz_expression(&mutate(&mut random), &frames);
+        programs += fuzz_expression(&mutate_expression(&mut random), &frames);
     }
     println!("fuzz_expression: {programs} programs");
     assert!(programs as u64 > rounds / 10, "the texts are too broken to test programs");
@@ -172,7 +174,7 @@ fn compile_time_is_linear_in_the_length() {
     ];
     for text in texts {
         let start = Instant::now();
-        for (index, link) in LINKS.iter().take(4).enumerate() {
+        for (index, link) in FUZZED_LINK_TYPES.iter().take(4).enumerate() {
             let options = Options { optimize: index % 2 == 0, ..Options::default() };
             if let Err(error) = compile(&text, *link, &options) {
                 check_error(&text, &error);

@@ -18,13 +18,13 @@ mod frames;
 #[path = "classic/programs.rs"]
 mod programs;
 
-use cases::{all_frames, folder};
+use cases::{all_frames, case_folder};
 use ebpf::classic::insn::code;
 use ebpf::classic::kernel::{Direction, SocketFilterError, WHOLE, socket_filter};
 use ebpf::classic::{
     ClassicProgram, INSTRUCTIONS_MAX, LinkType, Metadata, Options, VlanTag, compile,
 };
-use frames::{Frame, Random, random_frame, steer, truncate_randomly};
+use frames::{Frame, Random, random_frame, steer_frame, truncate_randomly};
 use programs::{EXPRESSIONS, insert_tags, programs, random_program};
 
 /// Number of frames generated for each program of libpcap's test suite.
@@ -34,7 +34,7 @@ const RANDOM_PROGRAMS: (usize, usize) = (1500, 60);
 /// Maximum number of captured frames per program.
 const CAPTURED_MAX: usize = 60;
 /// Byte range of an inline tag.
-const TAG: std::ops::Range<usize> = 12..16;
+const TAG_RANGE: std::ops::Range<usize> = 12..16;
 
 fn env_number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
@@ -103,19 +103,20 @@ impl<'p> FilterPair<'p> {
     /// with the filter's result for the frame with the tag moved to its metadata.
     fn judge_tagged(&self, frame: &Frame, tpid: u16, counts: &mut JudgeCounts) {
         let Frame { mut bytes, wire_length } = frame.clone();
-        let (Some(&[_, _, c, d]), Some(length)) = (bytes.get(TAG), wire_length.checked_sub(4))
+        let (Some(&[_, _, c, d]), Some(length)) =
+            (bytes.get(TAG_RANGE), wire_length.checked_sub(4))
         else {
             return;
         };
         let tag = VlanTag { tpid, tci: u16::from_be_bytes([c, d]) };
-        bytes[TAG][..2].copy_from_slice(&tpid.to_be_bytes());
+        bytes[TAG_RANGE][..2].copy_from_slice(&tpid.to_be_bytes());
         let wanted = match self.program.run(&bytes, wire_length, &Metadata::EMPTY) {
             // The kernel knows two types of tags; others are accepted unseen.
             0 if matches!(tpid, 0x8100 | 0x88a8) => 0,
             _ => WHOLE,
         };
         let plain = Metadata { hardware_type: 1, ..Metadata::EMPTY };
-        let stripped = [&bytes[..TAG.start], &bytes[TAG.end..]].concat();
+        let stripped = [&bytes[..TAG_RANGE.start], &bytes[TAG_RANGE.end..]].concat();
         let tagged = Metadata { vlan: Some(tag), ..plain };
         let found = self.filter.run(&stripped, length, &tagged);
         assert_eq!(
@@ -158,7 +159,7 @@ fn check_classic(filter: &ClassicProgram) {
 
 /// Compares a program with its socket filter on captured frames and on frames generated for the
 /// program.
-fn examine(
+fn compare_with_filter(
     pair: &FilterPair<'_>,
     captured: &[Frame],
     made: usize,
@@ -185,7 +186,7 @@ fn examine(
             frame.wire_length += random.below(2000) as u32;
         }
         if round % 8 != 0 {
-            steer(pair.program, &mut frame, &mut Metadata::default(), random);
+            steer_frame(pair.program, &mut frame, &mut Metadata::default(), random);
         }
         if random.one_in(6) {
             truncate_randomly(&mut frame, random);
@@ -205,7 +206,7 @@ fn examine(
 #[test]
 fn corpus_libpcap_programs_decide_alike_with_tag_in_skb() {
     let test = "corpus_libpcaps_programs_answer_alike_with_the_tag_in_the_skb";
-    let Some(folder) = folder(test) else { return };
+    let Some(folder) = case_folder(test) else { return };
     let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");
     let captured: Vec<Frame> = all_frames(&folder)
@@ -218,7 +219,7 @@ fn corpus_libpcap_programs_decide_alike_with_tag_in_skb() {
     for (index, (name, program)) in programs.iter().enumerate() {
         let mut random = Random(seed ^ (index as u64) << 32);
         let Some(pair) = FilterPair::new(name, program, &mut counts) else { continue };
-        examine(&pair, &captured, FRAMES * rounds, &mut random, &mut counts);
+        compare_with_filter(&pair, &captured, FRAMES * rounds, &mut random, &mut counts);
     }
     println!("{counts:?}");
     assert_eq!(counts.programs + counts.loops + counts.live, programs.len());
@@ -240,7 +241,7 @@ fn project_expressions_decide_alike_with_tag_in_skb() {
             let pair =
                 FilterPair::new(expression, &program, &mut counts).expect("it can be rewritten");
             let before = (counts.accepted, counts.accepted_tagged);
-            examine(&pair, &[], 3000 * rounds, &mut random, &mut counts);
+            compare_with_filter(&pair, &[], 3000 * rounds, &mut random, &mut counts);
             silent += usize::from(counts.accepted == before.0);
             let tags = expression.contains("vlan") && !expression.starts_with("not");
             silent += usize::from(tags && counts.accepted_tagged == before.1);
@@ -260,7 +261,7 @@ fn random_programs_decide_alike_with_tag_in_skb() {
         let program = random_program(&mut random);
         let pair =
             FilterPair::new("random_program", &program, &mut counts).expect("it can be rewritten");
-        examine(&pair, &[], RANDOM_PROGRAMS.1, &mut random, &mut counts);
+        compare_with_filter(&pair, &[], RANDOM_PROGRAMS.1, &mut random, &mut counts);
     }
     println!("{counts:?}");
     let some = counts.frames / 10;

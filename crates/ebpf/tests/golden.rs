@@ -12,7 +12,7 @@ use ebpf::emit::Finish;
 use pieces::Step::{self, Dport, Eth, Vlan};
 use pieces::{program, request};
 
-const GOLDEN: [(&str, &[Step], Hook); 4] = [
+const GOLDEN_PROGRAMS: [(&str, &[Step], Hook); 4] = [
     ("eth.xdp.bpf", &[Eth], Hook::Xdp),
     ("eth.socket.bpf", &[Eth], Hook::Socket),
     ("eth.tc.bpf", &[Eth], Hook::Tc),
@@ -22,7 +22,7 @@ const GOLDEN: [(&str, &[Step], Hook); 4] = [
 #[test]
 fn generated_code_matches_golden_files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    for (name, chain, place) in GOLDEN {
+    for (name, chain, place) in GOLDEN_PROGRAMS {
         let program = program(chain, place, Finish::Answer).unwrap();
         let text = format!("# {} at {place:?}\n{}", request(chain), list_program(&program));
         let file = folder.join(name);

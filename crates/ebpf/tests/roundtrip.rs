@@ -161,13 +161,13 @@ proptest! {
     })]
 
     #[test]
-    fn disassembly_parses_back(slots in any_instruction()) {
+    fn disassembled_instruction_parses_back(slots in any_instruction()) {
         let line = disassemble_insn(slots[0], slots.get(1).copied());
         prop_assert_eq!(text::parse(&line), Some(slots), "{}", line);
     }
 
     #[test]
-    fn encoding_decodes_back(slots in any_instruction(), any_bytes in any::<[u8; 8]>()) {
+    fn encoded_instruction_decodes_back(slots in any_instruction(), any_bytes in any::<[u8; 8]>()) {
         prop_assert_eq!(decode(&encode(&slots)), Some(slots));
         prop_assert_eq!(Insn::decode(any_bytes).encode(), any_bytes);
     }

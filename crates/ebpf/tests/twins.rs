@@ -5,16 +5,16 @@
 mod pieces;
 
 use ebpf::emit::{Finish, Target, Verdict};
-use ebpf::exam::{self, Disagreement, Interpreter, Judge, Ruling, Tally, cuts, mutants};
+use ebpf::exam::{self, Disagreement, Interpreter, Judge, Ruling, Tally, mutants, truncations};
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{Hook, Program};
-use pieces::plain::Plain;
+use pieces::rust_judge::RustJudge;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
 
 /// Yields every frame truncated to every length, also with a tag in the metadata where the hook
 /// allows one.
 fn truncated_frames<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item = Packet<'f>> {
-    frames.iter().flat_map(|frame| cuts(frame)).flat_map(move |bytes| {
+    frames.iter().flat_map(|frame| truncations(frame)).flat_map(move |bytes| {
         let whole = Packet::new(bytes);
         let tagged = [whole.tagged(0x2007, 0x8100), whole.tagged(0, 0x88a8)];
         let beside = if hook == Hook::Xdp { 0 } else { 2 };
@@ -24,7 +24,7 @@ fn truncated_frames<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item
 
 /// Yields every frame truncated to every length, with only a part of it linear.
 fn nonlinear_frames(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
-    frames.iter().flat_map(|frame| cuts(frame)).flat_map(|bytes| {
+    frames.iter().flat_map(|frame| truncations(frame)).flat_map(|bytes| {
         let linear = [0, 14, 33, bytes.len().saturating_sub(1)];
         linear.map(|linear| Packet::new(bytes).split_at(linear))
     })
@@ -35,7 +35,7 @@ fn judge_chain<'a>(
     program: &Program,
     packets: impl Iterator<Item = Packet<'a>>,
 ) -> Result<Tally, Box<Disagreement>> {
-    let mut plain = Plain::new(chain, program);
+    let mut plain = RustJudge::new(chain, program);
     let mut interpreter = Interpreter::new(program);
     let mut judges: [&mut dyn Judge; 2] = [&mut plain, &mut interpreter];
     exam::compare(&mut judges, packets)
@@ -43,7 +43,7 @@ fn judge_chain<'a>(
 
 #[test]
 fn twins_answer_like_plain_rust() {
-    let frames = frames::all();
+    let frames = frames::all_frames();
     for chain in CHAINS {
         for target in TARGETS {
             let what = format!("{} for {target:?}", request(chain));
@@ -63,7 +63,7 @@ fn twins_answer_like_plain_rust() {
 
 #[test]
 fn twins_never_guess_about_nonlinear_frames() {
-    let frames = frames::all();
+    let frames = frames::all_frames();
     for chain in CHAINS {
         for target in [Hook::Tc.into(), Target::hardened(Hook::Tc)] {
             let program = program(chain, target, Finish::Answer).unwrap();
@@ -83,7 +83,7 @@ fn nonlinear_frames_are_answered_like_linear_ones() {
     let chain = [Step::Eth, Step::Vlan];
     let program = program(&chain, Hook::Tc, Finish::Answer).unwrap();
     let mut interpreter = Interpreter::new(&program);
-    for frame in frames::all() {
+    for frame in frames::all_frames() {
         let whole = interpreter.judge(&Packet::new(&frame));
         for linear in 0..frame.len() {
             assert_eq!(interpreter.judge(&Packet::new(&frame).split_at(linear)), whole);
@@ -98,7 +98,7 @@ fn deep_headers_of_nonlinear_frames_are_unsure() {
     let chain = [Step::Eth, Step::Ip, Step::Dport];
     let program = program(&chain, Hook::Tc, Finish::Answer).unwrap();
     let mut interpreter = Interpreter::new(&program);
-    let untagged = frames::all().into_iter().filter(|frame| frame[12..14] == [0x86, 0xdd]);
+    let untagged = frames::all_frames().into_iter().filter(|frame| frame[12..14] == [0x86, 0xdd]);
     let deep = untagged.max_by_key(Vec::len).unwrap();
     assert!(deep.len() > 300, "the longest frame has {} bytes", deep.len());
     let answer = |ruling| match ruling {
@@ -115,13 +115,14 @@ fn verdict_values_follow_the_hook() {
     let chain = [Step::Eth, Step::Ip, Step::Dport];
     let finish =
         Finish::Verdict { found: Verdict::Drop, none: Verdict::Pass, unsure: Verdict::Pass };
-    let found = frames::eth(0x0800, &frames::ipv4(5, 17, None, &frames::udp(53)));
-    let none = frames::eth(0x0806, &[0; 46]);
+    let found =
+        frames::ethernet_frame(0x0800, &frames::ipv4(5, 17, None, &frames::udp_datagram(53)));
+    let none = frames::ethernet_frame(0x0806, &[0; 46]);
     let mut fragment = found.clone();
     fragment[20] = 0x20;
     for (place, drop, pass) in [(Hook::Tc, 2, -1_i32), (Hook::Xdp, 1, 2), (Hook::Socket, 0, -1)] {
         let program = program(&chain, place, finish).unwrap();
-        let mut machine = Machine::of(&program);
+        let mut machine = Machine::for_program(&program);
         let mut verdict =
             |frame: &[u8]| machine.run(&program.code, place, &Packet::new(frame)).unwrap() as i32;
         assert_eq!([verdict(&found), verdict(&none), verdict(&fragment)], [drop, pass, pass]);
@@ -146,12 +147,12 @@ fn frames_around_byte_256(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>
 #[test]
 fn exam_notices_mutated_twins() {
     let (mut caught, mut all) = (0, 0);
-    let deep = frames::deep();
+    let deep = frames::deep_frames();
     let mut survivors = Vec::new();
     for (chain, place) in [(CHAINS[1], Hook::Tc), (CHAINS[2], Hook::Xdp), (CHAINS[5], Hook::Xdp)] {
         let twin = program(chain, place, Finish::Answer).unwrap();
         let tags = chain.contains(&Step::Vlan);
-        let mut frames = frames::all();
+        let mut frames = frames::all_frames();
         frames.retain(|frame| frame.len() < 120 && (tags || !matches!(frame[12], 0x81 | 0x88)));
         let packets = || truncated_frames(&frames, place).chain(frames_around_byte_256(&deep));
         let sound = judge_chain(chain, &twin, packets()).unwrap();

@@ -61,7 +61,7 @@ pub(crate) fn find_by_name(
     call: &'static str,
     name: &str,
 ) -> Result<(Interface, LinkType), Failure> {
-    let all = RouteSocket::open().and_then(|links| links.list());
+    let all = RouteSocket::open().and_then(|links| links.list_interfaces());
     let all = all.map_err(|error| socket_failure(call, name, &error))?;
     let called = |interface: &&Interface| {
         interface.name == name || interface.alternative.iter().any(|other| other == name)
@@ -78,7 +78,7 @@ pub(crate) fn find_by_name(
 /// of its frames. The loopback interface is ignored.
 pub(crate) fn find_only(call: &'static str) -> Result<(Interface, LinkType), Failure> {
     const TARGET: &str = "an interface";
-    let all = RouteSocket::open().and_then(|links| links.list());
+    let all = RouteSocket::open().and_then(|links| links.list_interfaces());
     let all = all.map_err(|error| socket_failure(call, TARGET, &error))?;
     let is_up = |interface: &&Interface| interface.flags.up() && !interface.flags.loopback();
     let up: Vec<&Interface> = all.iter().filter(is_up).collect();

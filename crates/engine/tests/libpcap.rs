@@ -14,7 +14,7 @@ mod frames;
 use ebpf::classic::{
     AddressFamilies, ClassicProgram, ErrorKind, Instruction, LinkType, Metadata, Options, compile,
 };
-use frames::{Random, random_frame, steer, truncate_randomly};
+use frames::{Random, random_frame, steer_frame, truncate_randomly};
 use std::collections::BTreeMap;
 use sys::libpcap::Libpcap;
 use testkit::need;
@@ -236,7 +236,7 @@ fn compare_expression(
         let mut frame = random_frame(random);
         if round % 8 != 0 {
             let guide = if round % 2 == 0 { &ours } else { &theirs };
-            steer(guide, &mut frame, &mut Metadata::default(), random);
+            steer_frame(guide, &mut frame, &mut Metadata::default(), random);
         }
         if round % 6 == 0 {
             truncate_randomly(&mut frame, random);

@@ -64,14 +64,14 @@ pub(crate) fn link<'s>(
     let header = s.need::<{ ethernet::LENGTH }>(on.frame, cut);
     let inside = s.load(header, be16::<ETHERTYPE>());
     let at = s.advance(on.frame, ethernet::LENGTH as u16);
-    if !s.has_tag_beside() {
+    if !s.may_have_stored_tag() {
         return (inside, at);
     }
     let kind = s.var(inside);
     s.arm(|t, untagged| {
-        let present = t.meta(Meta::TagPresent);
+        let present = t.load_metadata(Meta::TagPresent);
         t.only(present, Cmp::Ne, 0, untagged);
-        let beside = t.meta(Meta::TagProtocol);
+        let beside = t.load_metadata(Meta::TagProtocol);
         t.set(kind, beside);
     });
     (s.get(kind), at)
@@ -110,13 +110,13 @@ pub(crate) fn tag<'s>(
     read_before: u8,
     cut: Exit<'s>,
 ) -> (Num<'s>, Num<'s>, FramePos<'s>) {
-    let (control, next, behind) = (s.var(0), s.var(0), s.at_var(at));
+    let (control, next, behind) = (s.var(0), s.var(0), s.position_var(at));
     s.arm(|t, done| {
-        if read_before == 0 && t.has_tag_beside() {
+        if read_before == 0 && t.may_have_stored_tag() {
             t.arm(|u, inside| {
-                let present = u.meta(Meta::TagPresent);
+                let present = u.load_metadata(Meta::TagPresent);
                 u.only(present, Cmp::Ne, 0, inside);
-                let beside = u.meta(Meta::TagTci);
+                let beside = u.load_metadata(Meta::TagTci);
                 u.set(control, beside);
                 let header = u.need::<{ ethernet::LENGTH }>(frame, cut);
                 let kind = u.load(header, be16::<ETHERTYPE>());
@@ -130,9 +130,9 @@ pub(crate) fn tag<'s>(
         let kind = t.load(tag, be16::<{ vlan::NEXT }>());
         t.set(next, kind);
         let after = t.advance(at, vlan::LENGTH as u16);
-        t.set_at(behind, after);
+        t.set_position(behind, after);
     });
-    (s.get(control), s.get(next), s.get_at(behind))
+    (s.get(control), s.get(next), s.get_position(behind))
 }
 
 /// Emits an exit to `unsure` if the EtherType `kind` is that of a tag, or is a length.
@@ -150,26 +150,26 @@ pub(crate) fn packet<'s>(
     exits: TwinExits<'s>,
 ) -> (FramePos<'s>, Transport<'s>) {
     let (kind, l3) = network(s, on, exits);
-    let (number, length, data) = (s.var(0), s.var(0), s.at_var(l3));
+    let (number, length, data) = (s.var(0), s.var(0), s.position_var(l3));
     s.arm(|t, done| {
         t.arm(|four, six| {
             four.only(kind, Cmp::Eq, u32::from(ethertype::IPV4), six);
             let (protocol, rest, behind) = ipv4(four, l3, exits);
             four.set(number, protocol);
             four.set(length, rest);
-            four.set_at(data, behind);
+            four.set_position(data, behind);
             four.leave(done);
         });
         t.only(kind, Cmp::Eq, u32::from(ethertype::IPV6), exits.not_ip);
         let (protocol, rest, behind) = ipv6(t, l3, exits);
         t.set(number, protocol);
         t.set(length, rest);
-        t.set_at(data, behind);
+        t.set_position(data, behind);
     });
-    let (protocol, length, at) = (s.get(number), s.get(length), s.get_at(data));
+    let (protocol, length, at) = (s.get(number), s.get(length), s.get_position(data));
     // Most packets are IPv4 without options.
     let usual = (ethernet::LENGTH + ipv4::LENGTH_MIN) as u16;
-    let at = if on.linked { s.usually(at, usual) } else { at };
+    let at = if on.linked { s.with_usual_distance(at, usual) } else { at };
     (l3, Transport { at, protocol, length })
 }
 
@@ -189,9 +189,9 @@ pub(crate) fn reparsed_packet<'s>(
 
 /// Emits an exit to `unsure` if the view includes a tag that the kernel stores beside the frame.
 pub(crate) fn require_inline_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
-    if on.length.is_none() && on.tags == 0 && s.has_tag_beside() {
+    if on.length.is_none() && on.tags == 0 && s.may_have_stored_tag() {
         let unsure = s.unsure();
-        let present = s.meta(Meta::TagPresent);
+        let present = s.load_metadata(Meta::TagPresent);
         s.only(present, Cmp::Eq, 0, unsure);
     }
 }
@@ -255,7 +255,7 @@ pub(crate) fn emit_port<'s>(
         Port::Source => s.load(both, be16::<{ ports::SRC_PORT }>()),
         Port::Target => s.load(both, be16::<{ ports::DST_PORT }>()),
     };
-    Ok(Answer::new(s.natural(number), Layers { l4: Some(l4), ..on }))
+    Ok(Answer::new(s.natural_class(number), Layers { l4: Some(l4), ..on }))
 }
 
 /// Returns the network protocol after all tags, and the position of its header.
@@ -279,20 +279,20 @@ pub(crate) fn network_or<'s>(
         require_untagged(s, outer, unsure);
         return (outer, at);
     }
-    let (kind, l3) = (s.var(outer), s.at_var(at));
+    let (kind, l3) = (s.var(outer), s.position_var(at));
     s.arm(|t, untagged| {
         for depth in on.tags..TAGS_MAX.max(on.tags) {
-            let (here, at) = (t.get(kind), t.get_at(l3));
+            let (here, at) = (t.get(kind), t.get_position(l3));
             require_tag(t, here, untagged);
             let (_, next, behind) = tag(t, (on.frame, at), depth, cut);
             t.set(kind, next);
-            t.set_at(l3, behind);
+            t.set_position(l3, behind);
         }
     });
-    let (kind, l3) = (s.get(kind), s.get_at(l3));
+    let (kind, l3) = (s.get(kind), s.get_position(l3));
     require_untagged(s, kind, unsure);
     // Most frames have no inline tag.
-    (kind, if on.linked { s.usually(l3, ethernet::LENGTH as u16) } else { l3 })
+    (kind, if on.linked { s.with_usual_distance(l3, ethernet::LENGTH as u16) } else { l3 })
 }
 
 /// Returns the protocol, and the length and position of the payload.
@@ -339,10 +339,10 @@ fn ipv6<'s>(
     s.only(stated, Cmp::Ne, 0, exits.unsure);
     let next = s.load(header, byte::<{ ipv6::NEXT_HEADER }>());
     let behind = s.advance(l3, ipv6::LENGTH as u16);
-    let (number, length, data) = (s.var(next), s.var(stated), s.at_var(behind));
+    let (number, length, data) = (s.var(next), s.var(stated), s.position_var(behind));
     s.arm(|t, upper| {
         for _ in 0..EXTENSIONS_MAX {
-            let (kind, rest, at) = (t.get(number), t.get(length), t.get_at(data));
+            let (kind, rest, at) = (t.get(number), t.get(length), t.get_position(data));
             require_extension(t, kind, exits.unsure, upper);
             t.only(rest, Cmp::Ge, EXTENSION_LENGTH as u32, exits.unsure);
             let header = t.need::<EXTENSION_LENGTH>(at, exits.unsure);
@@ -353,13 +353,13 @@ fn ipv6<'s>(
             let rest = t.sub(rest, EXTENSION_LENGTH as u32);
             t.set(length, rest);
             let behind = t.advance(at, EXTENSION_LENGTH as u16);
-            t.set_at(data, behind);
+            t.set_position(data, behind);
         }
         let kind = t.get(number);
         require_extension(t, kind, exits.unsure, upper);
         t.leave(exits.unsure);
     });
-    (s.get(number), s.get(length), s.get_at(data))
+    (s.get(number), s.get(length), s.get_position(data))
 }
 
 /// Emits a test that continues if `kind` is a supported extension header, exits to `unsure` if it

@@ -458,7 +458,7 @@ fn emit_faulty<'s>(
     let cut = s.absent("cut", out);
     let bytes = s.need::<38>(on.frame, cut);
     let port = s.load(bytes, be16::<36>());
-    Ok(TwinAnswer::new(s.natural(port), on))
+    Ok(TwinAnswer::new(s.natural_class(port), on))
 }
 
 #[test]

@@ -74,7 +74,9 @@ fn i6_editing_twins_edit_all_or_nothing() {
             let Ok(program) = emit_program(&chain, place) else { continue };
             fits += 1;
             let mut interpreter = Interpreter::new(&program);
-            for packet in packets.iter().copied().chain(exam::cuts(&borders[0]).map(Packet::new)) {
+            for packet in
+                packets.iter().copied().chain(exam::truncations(&borders[0]).map(Packet::new))
+            {
                 let Ruling::Answered { outcome, frame, .. } = interpreter.judge(&packet) else {
                     panic!("`{}` at {place:?} is broken", request_text(&chain))
                 };
@@ -158,7 +160,7 @@ fn assert_truncated_frames_answered(captured: corpus::CaptureReader) {
         for place in [Hook::Xdp, Hook::Tc, Hook::Cgroup] {
             let Some(program) = fitting_program(&chain, place) else { continue };
             let step = if place == Hook::Tc { 29 } else { 11 };
-            let cut = borders.iter().step_by(step).flat_map(|frame| exam::cuts(frame));
+            let cut = borders.iter().step_by(step).flat_map(|frame| exam::truncations(frame));
             let tally = examine_packets(&chain, &program, cut.map(Packet::new));
             tally.unwrap_or_else(|wrong| panic!("{wrong}"));
         }

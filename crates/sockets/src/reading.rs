@@ -173,7 +173,7 @@ impl Reading {
         let patient = !preload::is_nonblocking(number);
         let Some([_, place]) = preload::poll_pair([number, edge.socket], patient) else {
             let errno = preload::EINTR;
-            return if preload::is_restarted() {
+            return if preload::is_call_restarted() {
                 Step::Again
             } else {
                 Step::Answer(call_result(0, errno))
@@ -235,7 +235,7 @@ fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<Step,
         if impatient {
             return Ok(Step::Answer(call_result(0, preload::EAGAIN)));
         }
-        if !preload::is_restarted() {
+        if !preload::is_call_restarted() {
             return Ok(Step::Answer(call_result(0, preload::EINTR)));
         }
     }

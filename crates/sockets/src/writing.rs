@@ -289,7 +289,7 @@ fn wait_for_room(output: &mut Output, number: i32, length: usize) -> Result<Opti
         if preload::has_no_reader(number) {
             return Err(Fault::Abandoned);
         }
-        if !preload::is_restarted() {
+        if !preload::is_call_restarted() {
             return Ok(Some(preload::EINTR));
         }
     }

@@ -138,7 +138,7 @@ mod tests {
     use crate::memory::Memfd;
 
     #[test]
-    fn descriptors_arrive_with_their_message() {
+    fn sent_descriptors_arrive_with_their_message() {
         let (here, there) = pair().unwrap();
         let files = [Memfd::create("one", 4096).unwrap(), Memfd::create("two", 8192).unwrap()];
         send(&here, b"two files", &[files[0].as_fd(), files[1].as_fd()]).unwrap();

@@ -149,7 +149,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn notification_is_readable_until_cleared() {
+    fn doorbell_is_readable_until_cleared() {
         let (here, there) = SocketDoorbell::pair().unwrap();
         let ready = |limit| crate::poll::readable(&[there.as_fd()], limit) == [true];
         assert!(!ready(Some(Duration::ZERO)));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_descriptors_arrive_with_their_notification() {
+    fn doorbell_delivers_bytes_and_descriptors() {
         let (here, there) = SocketDoorbell::pair().unwrap();
         let file = crate::memory::Memfd::create("sys-test", 4096).unwrap();
         assert_eq!(here.notify(), Peer::Here);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn full_queue_never_blocks_the_notifier() {
+    fn full_doorbell_queue_never_blocks_the_notifier() {
         let (here, there) = SocketDoorbell::pair().unwrap();
         for _ in 0..100_000 {
             assert_eq!(here.notify(), Peer::Here);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptor_of_another_kind_counts_as_gone() {
+    fn descriptor_that_is_no_doorbell_counts_as_gone() {
         let (read, write) = rustix::pipe::pipe().unwrap();
         assert_eq!(SocketDoorbell::from(write).notify(), Peer::Gone);
         assert_eq!(SocketDoorbell::from(read).clear(), Peer::Gone);

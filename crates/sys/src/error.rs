@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_names_call_target_cause_and_advice() {
+    fn system_error_names_call_target_cause_and_advice() {
         let text = Error::new("mmap", "a segment of 4096 bytes", libc::ENOMEM).to_string();
         assert!(text.starts_with("mmap on a segment of 4096 bytes: "), "{text}");
         assert!(text.ends_with("ask for smaller buffers"), "{text}");

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notifications_coalesce_and_can_be_waited_for() {
+    fn eventfd_notifications_coalesce_and_wake_a_poll() {
         let event = EventFd::new().unwrap();
         let now = Some(std::time::Duration::ZERO);
         assert_eq!(crate::poll::readable(&[event.as_fd()], now), [false]);

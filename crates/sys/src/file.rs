@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn status_and_access_mode_are_reported() {
+    fn file_status_and_access_mode_are_reported() {
         let file = file(&[1; 100]);
         let facts = status(&file).unwrap();
         assert_eq!((facts.kind, facts.size, facts.mode), (FileKind::Regular, 100, 0o400));

@@ -54,7 +54,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn waiter_is_woken_or_sees_the_changed_word() {
+    fn futex_waiter_wakes_or_reads_the_changed_word() {
         for reach in [Reach::Private, Reach::Shared] {
             let word = AtomicU32::new(0);
             std::thread::scope(|scope| {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_with_a_limit_ends() {
+    fn futex_wait_ends_at_its_limit() {
         let word = AtomicU32::new(0);
         assert!(wait_for(&word, 0, Reach::Private, Duration::from_millis(1)));
         assert!(!wait_for(&word, 1, Reach::Private, Duration::from_secs(60)));

@@ -52,13 +52,13 @@ impl Holders {
 
     /// Returns the processes that hold the socket with this inode.
     #[must_use]
-    pub fn of_socket(&self, inode: u64) -> &[Holder] {
+    pub fn holders_of_socket(&self, inode: u64) -> &[Holder] {
         self.sockets.get(&inode).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the processes that hold the program with this id.
     #[must_use]
-    pub fn of_program(&self, id: u32) -> &[Holder] {
+    pub fn holders_of_program(&self, id: u32) -> &[Holder] {
         self.programs.get(&id).map_or(&[], Vec::as_slice)
     }
 
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_parsed() {
+    fn socket_inodes_and_program_ids_are_parsed() {
         assert_eq!(parse_socket_inode("socket:[4711]"), Some(4711));
         for other in ["socket:[", "socket:[x]", "/dev/null", "anon_inode:[eventfd]", ""] {
             assert_eq!(parse_socket_inode(other), None, "{other}");
@@ -134,11 +134,13 @@ mod tests {
         let link = fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
         let inode = parse_socket_inode(link.to_str().unwrap()).unwrap();
         let found = Holders::find(&HashSet::from([inode]), &HashSet::new());
-        let own = found.of_socket(inode);
+        let own = found.holders_of_socket(inode);
         assert_eq!(own.len(), 1, "{own:?}");
         assert_eq!(own[0].process, std::process::id());
         assert_eq!(own[0].uid, crate::process::identity().0);
         assert!(!own[0].command.is_empty());
-        assert!(found.of_socket(inode + 1).is_empty() && found.of_program(1).is_empty());
+        assert!(
+            found.holders_of_socket(inode + 1).is_empty() && found.holders_of_program(1).is_empty()
+        );
     }
 }

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_files_are_parsed() {
+    fn cpu_cache_and_memory_files_are_parsed() {
         assert_eq!(parse_size("48K"), Some(49152));
         assert_eq!(parse_size("32M"), Some(1 << 25));
         assert_eq!(parse_size("lots"), None);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_plausible_facts() {
+    fn detected_machine_facts_are_plausible() {
         let here = Machine::detect();
         assert!(here.processors > 0 && here.page >= 4096);
         assert!(here.kernel().is_some_and(|(major, _)| major >= 3), "{}", here.release);

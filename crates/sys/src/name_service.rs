@@ -94,7 +94,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn known_names_resolve_and_unknown_ones_do_not() {
+    fn name_service_resolves_known_names_only() {
         assert!(host("127.0.0.1").unwrap().contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)));
         assert!(host("no such name").is_err());
         let no = "no-such-name-anywhere";

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_status_is_parsed() {
+    fn privileges_are_parsed_from_process_status() {
         let told = Privilege::parse(
             "Name:\tx\nCapInh:\t0000000000000001\nCapPrm:\t0000000000003000\n\
              CapEff:\t0000000000002000\nCapBnd:\t000001ffffffffff\nCapAmb:\t0000000000000000\n\
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn any_one_setting_forbids_user_namespaces() {
+    fn each_setting_alone_forbids_user_namespaces() {
         let free = UserNamespaces { most: Some(1000), ..UserNamespaces::default() };
         assert_eq!(free.allowed(), Some(true));
         assert_eq!(UserNamespaces { most: Some(0), ..free }.allowed(), Some(false));

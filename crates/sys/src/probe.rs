@@ -162,7 +162,7 @@ pub fn sealed_memory() -> Result<()> {
 
 /// Lists the interfaces over rtnetlink(7).
 pub fn netlink() -> Result<()> {
-    RouteSocket::open()?.list().map(drop)
+    RouteSocket::open()?.list_interfaces().map(drop)
 }
 
 /// Opens an AF_XDP socket without rings.
@@ -180,7 +180,7 @@ mod tests {
     use crate::privilege::Privilege;
 
     #[test]
-    fn features_of_every_kernel_are_found() {
+    fn memfd_and_rtnetlink_probes_succeed() {
         sealed_memory().unwrap();
         netlink().unwrap();
     }
@@ -197,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn probes_name_their_use_and_leave_nothing_open() {
-        let name = "probe::tests::probes_name_their_use_and_leave_nothing_open";
+    fn probes_name_their_use_and_leave_no_descriptor() {
+        let name = "probe::tests::probes_name_their_use_and_leave_no_descriptor";
         if !testkit::runs_alone(name) {
             return;
         }

@@ -163,7 +163,7 @@ impl ProcessGroup {
     }
 
     /// Sends SIGTERM to the group.
-    pub fn ask_to_end(&self) {
+    pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
@@ -259,13 +259,13 @@ mod tests {
     #[test]
     fn signals_and_drop_reach_every_process_of_the_group() {
         let mut group = start("sleep 1000 & sleep 1000");
-        group.ask_to_end();
+        group.terminate();
         assert_eq!(group.wait().unwrap(), ProcessEnd::Signal(libc::SIGTERM));
         let mut group = start("trap '' TERM; sleep 1000 & echo here; sleep 1000");
         let mut output = group.take_output().unwrap();
         let mut here = [0; 5];
         output.read_exact(&mut here).unwrap();
-        group.ask_to_end();
+        group.terminate();
         drop(group);
         assert_eq!(output.read(&mut here).unwrap(), 0, "no process has the pipe");
     }

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_kept_and_their_file_is_overwritten() {
+    fn replacing_keeps_links_and_overwrites_their_file() {
         let folder = TempDirectory::new("links");
         let (path, old) = folder.create_file("file", "old");
         symlink("file", folder.0.join("link")).unwrap();

@@ -103,7 +103,7 @@ mod tests {
 
     /// The only test that raises signals, because the count is global to the process.
     #[test]
-    fn first_signal_is_counted_and_wakes_the_watcher() {
+    fn first_stop_signal_is_counted_and_wakes_the_watcher() {
         let event = watch().unwrap();
         assert!(ptr::eq(event, watch().unwrap()));
         assert_eq!(stop_requests(), 0);

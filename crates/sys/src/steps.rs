@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn commit_discards_rollback_actions() {
+    fn committed_log_discards_rollback_actions() {
         let back = Arc::new(Mutex::new(Vec::new()));
         let steps = Steps::default();
         register_numbered_action(&steps, &back, 1);

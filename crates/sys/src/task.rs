@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_lists_are_parsed() {
+    fn cpu_list_ranges_are_parsed() {
         assert_eq!(parse_ranges("0-2,5"), [0, 1, 2, 5]);
         assert_eq!(parse_ranges("7"), [7]);
         assert_eq!(parse_ranges(""), [0usize; 0]);

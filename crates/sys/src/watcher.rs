@@ -105,7 +105,7 @@ mod tests {
     use crate::descriptor;
 
     #[test]
-    fn events_are_reported_by_number() {
+    fn watcher_reports_events_by_number() {
         let watcher = Watcher::new().unwrap();
         let (one, other) = descriptor::pair().unwrap();
         let (quiet, _kept) = descriptor::pair().unwrap();

@@ -11,30 +11,30 @@ mod pieces;
 use std::os::fd::{AsFd, AsRawFd};
 
 use ebpf::emit::{Finish, Target};
-use ebpf::exam::{self, Interpreter, Judge, Ruling, cuts, mutants};
+use ebpf::exam::{self, Interpreter, Judge, Ruling, mutants, truncations};
 use ebpf::insn::{self, Alu, Insn, Operand, R0, R1, R2, R3, R4, R5, Reg, Size};
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{Hook, disasm};
-use judge::{Kernel, program_kind, without_perfmon};
-use pieces::plain::Plain;
+use judge::{KernelJudge, program_kind, without_perfmon};
+use pieces::rust_judge::RustJudge;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
 use sys::bpf::{self, Map, ProgramKind};
 use testkit::{Random, need};
 
 #[test]
-fn kernel_interpreter_and_rust_agree() {
+fn twins_answer_alike_in_kernel_interpreter_and_rust() {
     let Some(()) = need::require_bpf() else { return };
-    let frames = frames::all();
+    let frames = frames::all_frames();
     for chain in CHAINS {
         for target in TARGETS {
             let what = format!("{} for {target:?}", request(chain));
             let program = program(chain, target, Finish::Answer).unwrap();
-            let mut plain = Plain::new(chain, &program);
+            let mut plain = RustJudge::new(chain, &program);
             let mut interpreter = Interpreter::new(&program);
-            let mut kernel = Kernel::load(&program, "chain");
+            let mut kernel = KernelJudge::load(&program, "chain");
             let visited = kernel.loaded.info().unwrap().visited;
             let mut judges: [&mut dyn Judge; 3] = [&mut plain, &mut interpreter, &mut kernel];
-            let packets = frames.iter().flat_map(|frame| cuts(frame)).map(Packet::new);
+            let packets = frames.iter().flat_map(|frame| truncations(frame)).map(Packet::new);
             let tally = exam::compare(&mut judges, packets)
                 .unwrap_or_else(|differ| panic!("{what}: {differ}"));
             let count = program.code.len();
@@ -47,13 +47,13 @@ fn kernel_interpreter_and_rust_agree() {
 
 /// Loads programs as an unprivileged user would, hardened against speculation by the verifier.
 #[test]
-fn programs_load_without_perfmon() {
+fn twin_programs_load_without_perfmon() {
     let Some(()) = need::require_bpf() else { return };
     without_perfmon(|| {
         let places = [Hook::Tc, Hook::Xdp, Hook::Socket];
         for (place, chain) in places.into_iter().flat_map(|p| CHAINS.iter().map(move |c| (p, c))) {
             let hardened = Target::hardened(place);
-            Kernel::load(&program(chain, hardened, Finish::Answer).unwrap(), "hardened");
+            KernelJudge::load(&program(chain, hardened, Finish::Answer).unwrap(), "hardened");
         }
     });
 }
@@ -75,14 +75,14 @@ fn verifier_log_names_the_rejected_instruction() {
 fn verifier_rejects_what_the_interpreter_faults_on() {
     let Some(()) = need::require_bpf() else { return };
     let twin = program(&[Step::Eth], Hook::Xdp, Finish::Answer).unwrap();
-    let frames = frames::all();
+    let frames = frames::all_frames();
     let (mut faulty, mut refused) = (0, 0);
     for mutant in mutants(&twin) {
         let mut interpreter = Interpreter::new(&mutant.program);
-        let mut packets = frames.iter().flat_map(|frame| cuts(frame)).map(Packet::new);
+        let mut packets = frames.iter().flat_map(|frame| truncations(frame)).map(Packet::new);
         if packets.any(|packet| matches!(interpreter.judge(&packet), Ruling::Broken(_))) {
             faulty += 1;
-            refused += u32::from(Kernel::try_load(&mutant.program, "mutant").is_err());
+            refused += u32::from(KernelJudge::try_load(&mutant.program, "mutant").is_err());
         }
     }
     assert!(faulty > 3, "only {faulty} mutants fault");
@@ -92,7 +92,7 @@ fn verifier_rejects_what_the_interpreter_faults_on() {
 /// Runs every arithmetic operation, including signed and byte-swapping ones, and folds the result
 /// into 32 bits for comparison.
 #[test]
-fn arithmetic_matches_the_kernel() {
+fn interpreted_arithmetic_matches_the_kernel() {
     let Some(()) = need::require_bpf() else { return };
     let mut random = Random::replayable();
     for _ in 0..400 {
@@ -200,14 +200,14 @@ fn frozen_map_is_written_by_programs_only() {
 fn test_run_reports_ns_per_packet() {
     let Some(()) = need::require_bpf() else { return };
     let chain = CHAINS[6];
-    let hit = frames::eth(0x0800, &frames::ipv4(5, 17, None, &frames::udp(53)));
+    let hit = frames::ethernet_frame(0x0800, &frames::ipv4(5, 17, None, &frames::udp_datagram(53)));
     for place in [Hook::Tc, Hook::Xdp] {
         let empty = [Insn::mov(R0, 0), Insn::exit()];
         let code = insn::encode(&empty);
         let empty = bpf::Program::load(program_kind(place), "empty", &code).unwrap();
         let build = |target: Target| program(chain, target, Finish::Answer).unwrap();
-        let trusted = Kernel::load(&build(place.into()), "trusted");
-        let hardened = Kernel::load(&build(Target::hardened(place)), "hardened");
+        let trusted = KernelJudge::load(&build(place.into()), "trusted");
+        let hardened = KernelJudge::load(&build(Target::hardened(place)), "hardened");
         let mut best = [u32::MAX; 3];
         for _ in 0..9 {
             for (best, program) in best.iter_mut().zip([&empty, &trusted.loaded, &hardened.loaded])

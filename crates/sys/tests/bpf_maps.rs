@@ -16,7 +16,7 @@ use sys::bpf::{
 };
 use testkit::need;
 
-fn fd(map: &Map) -> u32 {
+fn map_fd_number(map: &Map) -> u32 {
     map.as_fd().as_raw_fd().cast_unsigned()
 }
 
@@ -29,7 +29,7 @@ fn load(name: &str, code: &[Insn]) -> Program {
 fn program_tail_calls_another() {
     let Some(()) = need::require_bpf() else { return };
     let places = Map::programs("places", 4).unwrap();
-    let mut code = Vec::from(Insn::load_map(R2, fd(&places)));
+    let mut code = Vec::from(Insn::load_map(R2, map_fd_number(&places)));
     code.extend([Insn::mov(R3, 1), Insn::call(Helper::TailCall), Insn::mov(R0, 2), Insn::exit()]);
     let first = load("first", &code);
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 2, "the slot is empty");
@@ -46,7 +46,7 @@ fn read_only_listener_is_notified() {
     let Some(()) = need::require_bpf() else { return };
     let mut doorbell = RingBuffer::create("bell", 4096).unwrap();
     let mut code = vec![Insn::store(Size::DW, R10, -8, 42)];
-    code.extend(Insn::load_map(R1, fd(doorbell.map())));
+    code.extend(Insn::load_map(R1, map_fd_number(doorbell.map())));
     code.extend([
         Insn::mov(R2, R10),
         Insn::alu(Alu::Add, R2, -8),

@@ -32,7 +32,7 @@ fn with_capabilities<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Se
 #[test]
 fn o9_missing_capability_is_named() {
     let Some(()) = need::require_bpf() else { return };
-    let code = attach::answer_code(0);
+    let code = attach::constant_return_code(0);
     let tries = [
         (CapabilitySet::empty(), vec!["CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"]),
         (CapabilitySet::BPF, vec!["CAP_NET_ADMIN", "CAP_PERFMON"]),
@@ -86,7 +86,7 @@ fn v5_verifier_is_stricter_without_perfmon() {
 
 /// Expects a longer verifier log at a higher log level.
 #[test]
-fn log_detail_follows_the_request() {
+fn verifier_log_detail_follows_the_requested_level() {
     let Some(()) = need::require_bpf() else { return };
     let mut code = vec![Insn::load(Size::W, R1, R1, 0), Insn::mov(R0, 0)];
     // Two paths to the first exit, then the rejected instruction.

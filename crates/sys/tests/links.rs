@@ -4,7 +4,7 @@
 
 mod attach;
 
-use attach::{counter_value, kill_at, load_constant, load_counter, send_frames};
+use attach::{counter_value, kill_at_step, load_constant, load_counter, send_frames};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use streamline_sys as sys;
 use sys::bpf::{
     Anchor, AttachType, Link, LinkTarget, Load, Map, Neighbor, ObjectKind, ProgramKind,
-    RunStatistics, Side, XdpMode, cgroup_chain, ids, tcx_chain,
+    RunStatistics, Side, XdpMode, cgroup_chain, object_ids, tcx_chain,
 };
 use sys::net::{Namespace, RouteSocket};
 use sys::packet::PacketSocket;
@@ -233,7 +233,7 @@ fn run_statistics_count_runs_and_time() {
 /// Loads and unloads programs 1,000 times, attaching and replacing every fifth, and expects every
 /// program, map and link to be gone afterwards.
 #[test]
-fn thousand_attachments_leave_nothing() {
+fn thousand_attachments_leave_no_bpf_objects() {
     let Some(pair) = open_pair() else { return };
     let index = server_index(&pair);
     let mut made = Vec::new();
@@ -255,7 +255,7 @@ fn thousand_attachments_leave_nothing() {
                 link
             });
             if round % 250 == 0 {
-                assert!(new.iter().all(|(of, id)| ids(*of).unwrap().contains(id)));
+                assert!(new.iter().all(|(of, id)| object_ids(*of).unwrap().contains(id)));
             }
             drop(link);
             made.extend(new);
@@ -270,7 +270,7 @@ fn thousand_attachments_leave_nothing() {
 fn wait_until_freed(all: &[(ObjectKind, u32)]) {
     wait_until("they are gone", || {
         [ObjectKind::Programs, ObjectKind::Maps, ObjectKind::Links].iter().all(|of| {
-            let there = ids(*of).unwrap();
+            let there = object_ids(*of).unwrap();
             !all.iter().any(|(kind, id)| kind == of && there.contains(id))
         })
     });
@@ -282,7 +282,7 @@ fn killed_process_leaves_the_interface_clean() {
     let Some(pair) = open_pair() else { return };
     let index = server_index(&pair);
     for step in 0..attach::STEPS {
-        let made = kill_at(&pair.server, index, step);
+        let made = kill_at_step(&pair.server, index, step);
         assert_eq!(made.is_empty(), step == 0, "step {step}: {made:?}");
         wait_until_freed(&made);
         pair.server.run_inside(|| {
@@ -302,20 +302,20 @@ fn killed_process_leaves_the_interface_clean() {
 /// Runs in a process of its own, started by the test above.
 #[test]
 #[ignore = "is killed"]
-fn child_attaches_step_by_step() {
+fn child_process_attaches_step_by_step() {
     attach::attach_step_by_step();
 }
 
 #[test]
 fn socket_lookup_program_runs_in_its_namespace() {
     let Some(pair) = open_pair() else { return };
-    let code = attach::answer_code(1);
+    let code = attach::constant_return_code(1);
     let load = Load::new(ProgramKind::SocketLookup, "choose", &code);
     assert!(load.load().is_err(), "the kernel wants to know where");
     let program = Load { attach: Some(AttachType::SocketLookup), ..load }.load().unwrap();
     let space = Namespace::open(pair.server.path().to_str().unwrap()).unwrap();
     let link = Link::namespace(&program, &space).unwrap();
-    let identity = u32::try_from(space.identity().unwrap()).unwrap();
+    let identity = u32::try_from(space.inode().unwrap()).unwrap();
     assert_eq!(link.info().unwrap().target, LinkTarget::Namespace(identity));
 }
 
@@ -328,7 +328,7 @@ fn cgroup_programs_see_the_groups_packets() {
     mkdirat(&root, &name, Mode::RWXU).unwrap();
     let group = openat(&root, &name, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let code = attach::answer_code(1);
+    let code = attach::constant_return_code(1);
     let load = Load::new(ProgramKind::CgroupPacket, "group", &code);
     let program = Load { attach: Some(AttachType::CgroupEgress), ..load }.load().unwrap();
     let link = Link::cgroup(&program, &group, Side::Egress).unwrap();

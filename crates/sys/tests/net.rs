@@ -28,7 +28,7 @@ fn interface_facts_match_the_ip_command() {
     let [one, other] = ["off0", "off1"].map(|name| links.by_name(name).unwrap());
     assert_eq!((one.link, other.link), (Some(other.index), Some(one.index)));
     assert!(!one.flags.up() && one.operstate == 2);
-    let all = links.list().unwrap();
+    let all = links.list_interfaces().unwrap();
     let mut names: Vec<&str> = all.iter().map(|each| each.name.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, [CLIENT_DEVICE, "lo", "off0", "off1"]);
@@ -55,7 +55,7 @@ fn long_interface_list_is_complete() {
     for number in 0..20 {
         pair.client.run_ip(&format!("link add v{number} type veth peer name w{number}"));
     }
-    let all = pair.client.run_inside(RouteSocket::open).unwrap().list().unwrap();
+    let all = pair.client.run_inside(RouteSocket::open).unwrap().list_interfaces().unwrap();
     for name in (0..20).flat_map(|number| [format!("v{number}"), format!("w{number}")]) {
         assert!(all.iter().any(|each| each.name == name), "{name}");
     }
@@ -79,19 +79,19 @@ fn interface_counters_count_frames() {
 }
 
 #[test]
-fn socket_opened_in_a_namespace_stays_there() {
+fn socket_stays_in_the_namespace_that_opened_it() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
-    let before = Namespace::current().unwrap().identity().unwrap();
+    let before = Namespace::current().unwrap().inode().unwrap();
     let space = Namespace::open(pair.client.name()).unwrap();
     assert!(!space.is_current().unwrap());
     let (there, links) =
         run_in(&space, || (space.is_current().unwrap(), RouteSocket::open())).unwrap();
     assert!(there);
     assert!(links.unwrap().by_name(CLIENT_DEVICE).is_ok());
-    assert_eq!(Namespace::current().unwrap().identity().unwrap(), before);
+    assert_eq!(Namespace::current().unwrap().inode().unwrap(), before);
     assert!(RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).is_err());
     let path = Namespace::open(pair.client.path().to_str().unwrap()).unwrap();
-    assert_eq!(path.identity().unwrap(), space.identity().unwrap());
+    assert_eq!(path.inode().unwrap(), space.inode().unwrap());
     let caught = std::panic::catch_unwind(|| run_in(&space, || panic!("inside")));
     assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"inside"));
 }

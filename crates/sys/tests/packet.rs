@@ -211,7 +211,7 @@ fn outgoing_frames_can_be_excluded() {
 }
 
 #[test]
-fn removed_interface_is_an_error() {
+fn ring_on_removed_interface_reports_an_error() {
     let Some(pair) = silent_pair() else { return };
     let ring = open_ring(&pair.server, SERVER_DEVICE, SHAPE);
     let mut sender = open_sender(&pair.client, CLIENT_DEVICE);

@@ -101,7 +101,7 @@ fn sent_frames_are_received_and_all_returned() {
     let mut got: Vec<Vec<u8>> = Vec::new();
     let mut came = Vec::new();
     send_batches(&pair, CLIENT_DEVICE, &[], |_| {});
-    lend_all(&mut socket, &mut free);
+    lend_all_frames(&mut socket, &mut free);
     send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
         wait_until("they have come", || {
             came.clear();
@@ -112,7 +112,7 @@ fn sent_frames_are_received_and_all_returned() {
                 got.push(bytes);
                 free.push(piece.address - piece.address % u64::from(SHAPE.frame));
             }
-            lend_all(&mut socket, &mut free);
+            lend_all_frames(&mut socket, &mut free);
             got.len() == sent
         });
     });
@@ -127,7 +127,7 @@ fn sent_frames_are_received_and_all_returned() {
     assert_eq!(quiet, [false], "frames of a queue without a socket go to the host");
 }
 
-fn lend_all(socket: &mut XdpSocket, free: &mut Vec<u64>) {
+fn lend_all_frames(socket: &mut XdpSocket, free: &mut Vec<u64>) {
     let fill = socket.fill.as_mut().unwrap();
     let lent = fill.lend(free).unwrap();
     free.drain(..lent);
@@ -169,7 +169,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
     });
     let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
     let (mut moving, mut seen) = (Vec::<Descriptor>::new(), HashSet::new());
-    lend_all(&mut near, &mut free);
+    lend_all_frames(&mut near, &mut free);
     let mut passed = 0;
     send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
         wait_until("they have gone on", || {
@@ -181,7 +181,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
             let mut back = Vec::new();
             passed += far.completion.as_mut().unwrap().take(&mut back, 1000).unwrap();
             free.extend(back.iter().map(|at| at - at % u64::from(SHAPE.frame)));
-            lend_all(&mut near, &mut free);
+            lend_all_frames(&mut near, &mut free);
             passed == sent
         });
     });
@@ -212,7 +212,7 @@ fn two_sockets_share_one_queue() {
     });
     let Some((mut one, mut two, redirect, _link)) = made else { return };
     let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
-    lend_all(&mut one, &mut free);
+    lend_all_frames(&mut one, &mut free);
     let frames = numbered_frames(20, 200);
     for turn in 0..2 {
         redirect.redirect(0, if turn == 0 { &one } else { &two }).unwrap();
@@ -246,7 +246,7 @@ fn long_frames_span_several_descriptors() {
     });
     let Some((mut socket, _redirect, _link)) = made else { return };
     let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
-    lend_all(&mut socket, &mut free);
+    lend_all_frames(&mut socket, &mut free);
     let frames = numbered_frames(15, 8900);
     let (mut got, mut came, mut whole, mut pieces) = (Vec::new(), Vec::new(), Vec::new(), 0);
     send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
@@ -270,7 +270,7 @@ fn long_frames_span_several_descriptors() {
 
 /// Expects socket errors to name the queue and the interface.
 #[test]
-fn errors_name_queue_and_interface() {
+fn xdp_socket_errors_name_queue_and_interface() {
     let Some(pair) = open_pair(SILENT) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     pair.server.run_inside(|| {

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn captures_are_recognised_by_extension() {
+    fn capture_files_are_recognised_by_extension() {
         for name in ["a.pcap", "b.pcapng", "c.cap"] {
             assert!(is_capture(Path::new(name)), "{name}");
         }
@@ -76,13 +76,13 @@ mod tests {
     }
 
     #[test]
-    fn workspace_holds_the_manifest() {
+    fn workspace_root_contains_the_manifest() {
         let manifest = fs::read_to_string(workspace_root().join("Cargo.toml")).unwrap();
         assert!(manifest.contains("[workspace]"));
     }
 
     #[test]
-    fn corpus_cases_hold_captures() {
+    fn corpus_case_directory_contains_captures() {
         let Some(captures) = capture_paths() else { return };
         assert!(captures.len() > 1_000, "{}", captures.len());
         assert!(captures.is_sorted());

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_appended() {
+    fn skip_lines_are_appended_to_the_file() {
         let path = std::env::temp_dir().join(format!("skips-{}", std::process::id()));
         append_line(&path, "one\n").unwrap();
         append_line(&path, "two\n").unwrap();
@@ -159,17 +159,17 @@ mod tests {
         fs::remove_file(path).unwrap();
     }
 
-    /// Body of a test that [`a_skip_is_loud_and_fails_when_strict`] runs in a child process.
+    /// Body of a test that [`skip_is_reported_and_fails_in_strict_mode`] runs in a child process.
     #[test]
     #[ignore = "skips on purpose"]
-    fn skips_on_purpose() {
+    fn skip_without_a_missing_requirement() {
         assert_eq!(require_command("no-such-program"), None);
     }
 
     #[test]
-    fn a_skip_is_loud_and_fails_when_strict() {
+    fn skip_is_reported_and_fails_in_strict_mode() {
         let target = std::env::temp_dir().join(format!("target-{}", std::process::id()));
-        let name = "need::tests::skips_on_purpose";
+        let name = "need::tests::skip_without_a_missing_requirement";
         let expected = format!("skipped: {name}: needs the program no-such-program\n");
         for (strict, succeeds) in [("0", true), ("1", false)] {
             let mut test = std::process::Command::new(std::env::current_exe().unwrap());
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn requirement_that_holds_is_not_skipped() {
+    fn met_requirement_is_not_reported_as_skip() {
         assert!(require_command("sh").is_some_and(|path| path.is_absolute()));
         assert!(require_file("/proc/self").is_some());
         assert_eq!(

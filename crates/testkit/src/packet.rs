@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Frame {
     bytes: Vec<u8>,
     /// The field of the last header that names the next layer.
-    next: Next,
+    next: NextField,
     network: Option<Network>,
     /// The offset of the length field of an 802.3 frame; `None` for Ethernet II.
     length_at: Option<usize>,
@@ -26,9 +26,9 @@ pub struct Frame {
 
 /// The field of a header that names the next layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Next {
+enum NextField {
     /// The header has no such field.
-    Nothing,
+    Absent,
     /// The field is an EtherType at this offset.
     Ethertype(usize),
     /// The field is a 32-bit address family at offset 0, in big-endian or little-endian order.
@@ -65,61 +65,61 @@ pub struct Segment {
 }
 
 /// The source address of Ethernet frames.
-pub const SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
+pub const SOURCE_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 /// The destination address of Ethernet frames.
-pub const TARGET: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
+pub const TARGET_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
 
 impl Frame {
-    /// Begins an Ethernet frame from [`SOURCE`] to [`TARGET`].
+    /// Begins an Ethernet frame from [`SOURCE_MAC`] to [`TARGET_MAC`].
     pub fn ethernet() -> Self {
-        Self::ethernet_between(SOURCE, TARGET)
+        Self::ethernet_between(SOURCE_MAC, TARGET_MAC)
     }
 
     /// Begins an Ethernet frame between two addresses.
     pub fn ethernet_between(source: [u8; 6], target: [u8; 6]) -> Self {
         let bytes = [&target[..], &source, &[0, 0]].concat();
-        Self::new(bytes, Next::Ethertype(12))
+        Self::new(bytes, NextField::Ethertype(12))
     }
 
     /// Begins a frame without link header (link types RAW, IPV4, IPV6).
     pub fn raw() -> Self {
-        Self::new(Vec::new(), Next::Nothing)
+        Self::new(Vec::new(), NextField::Absent)
     }
 
     /// Begins a Linux cooked frame, version 1.
     pub fn cooked() -> Self {
         let mut bytes = vec![0, 0, 0, 1, 0, 6];
-        bytes.extend(SOURCE);
+        bytes.extend(SOURCE_MAC);
         bytes.extend([0; 4]);
-        Self::new(bytes, Next::Ethertype(14))
+        Self::new(bytes, NextField::Ethertype(14))
     }
 
     /// Begins a Linux cooked frame, version 2.
     pub fn cooked2() -> Self {
         let mut bytes = vec![0, 0, 0, 0, 0, 0, 0, 2, 0, 1, 0, 6];
-        bytes.extend(SOURCE);
+        bytes.extend(SOURCE_MAC);
         bytes.extend([0; 2]);
-        Self::new(bytes, Next::Ethertype(0))
+        Self::new(bytes, NextField::Ethertype(0))
     }
 
     /// Begins a BSD loopback frame; its address family is big-endian if `big` is true, else
     /// little-endian.
     pub fn loopback(big: bool) -> Self {
-        Self::new(vec![0; 4], Next::Family { big })
+        Self::new(vec![0; 4], NextField::Family { big })
     }
 
     /// Appends an 802.1Q tag with this tag control information.
     #[must_use]
     pub fn tag(self, control: u16) -> Self {
-        self.tag_of(0x8100, control)
+        self.tag_with_ethertype(0x8100, control)
     }
 
     /// Appends a VLAN tag with another EtherType (0x88a8, 0x9100).
     #[must_use]
-    pub fn tag_of(mut self, ethertype: u16, control: u16) -> Self {
+    pub fn tag_with_ethertype(mut self, ethertype: u16, control: u16) -> Self {
         self.set_next_type(ethertype);
         self.bytes.extend(control.to_be_bytes());
-        self.next = Next::Ethertype(self.bytes.len());
+        self.next = NextField::Ethertype(self.bytes.len());
         self.bytes.extend([0, 0]);
         self
     }
@@ -130,7 +130,7 @@ impl Frame {
     pub fn snap(mut self) -> Self {
         self.length_at = self.bytes.len().checked_sub(2);
         self.bytes.extend([0xaa, 0xaa, 3, 0, 0, 0, 0, 0]);
-        self.next = Next::Ethertype(self.bytes.len() - 2);
+        self.next = NextField::Ethertype(self.bytes.len() - 2);
         self
     }
 
@@ -148,7 +148,7 @@ impl Frame {
     /// If an argument is no IPv4 address.
     #[must_use]
     pub fn ipv4(self, source: &str, target: &str) -> Self {
-        self.ip(IpAddr::V4(parse(source)), IpAddr::V4(parse(target)))
+        self.ip(IpAddr::V4(parse_address(source)), IpAddr::V4(parse_address(target)))
     }
 
     /// Appends an IPv6 header.
@@ -157,7 +157,7 @@ impl Frame {
     /// If an argument is no IPv6 address.
     #[must_use]
     pub fn ipv6(self, source: &str, target: &str) -> Self {
-        self.ip(IpAddr::V6(parse(source)), IpAddr::V6(parse(target)))
+        self.ip(IpAddr::V6(parse_address(source)), IpAddr::V6(parse_address(target)))
     }
 
     /// Appends an IPv4 or IPv6 header, according to the addresses.
@@ -269,7 +269,8 @@ impl Frame {
     pub fn arp(mut self, request: bool, sender: &str, target: &str) -> Vec<u8> {
         self.set_next_type(0x0806);
         let (to, from) = (self.bytes[..6].to_vec(), self.bytes[6..12].to_vec());
-        let (sender, target) = (parse::<Ipv4Addr>(sender), parse::<Ipv4Addr>(target));
+        let (sender, target) =
+            (parse_address::<Ipv4Addr>(sender), parse_address::<Ipv4Addr>(target));
         self.bytes.extend([0, 1, 8, 0, 6, 4, 0, if request { 1 } else { 2 }]);
         self.bytes.extend(from);
         self.bytes.extend(sender.octets());
@@ -297,7 +298,7 @@ impl Frame {
         self.finish()
     }
 
-    const fn new(bytes: Vec<u8>, next: Next) -> Self {
+    const fn new(bytes: Vec<u8>, next: NextField) -> Self {
         Self { bytes, next, network: None, length_at: None, padded_to: 0 }
     }
 
@@ -308,11 +309,11 @@ impl Frame {
     /// Writes the type of the next layer into the last header.
     fn set_next_type(&mut self, ethertype: u16) {
         match self.next {
-            Next::Nothing => {}
-            Next::Ethertype(at) => {
+            NextField::Absent => {}
+            NextField::Ethertype(at) => {
                 self.bytes[at..at + 2].copy_from_slice(&ethertype.to_be_bytes());
             }
-            Next::Family { big } => {
+            NextField::Family { big } => {
                 let family: u32 = if ethertype == 0x0800 { 2 } else { 30 };
                 let bytes = if big { family.to_be_bytes() } else { family.to_le_bytes() };
                 self.bytes[..4].copy_from_slice(&bytes);
@@ -394,7 +395,7 @@ pub fn checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-fn parse<T: std::str::FromStr>(text: &str) -> T {
+fn parse_address<T: std::str::FromStr>(text: &str) -> T {
     text.parse().unwrap_or_else(|_| panic!("{text} is no such address"))
 }
 
@@ -427,8 +428,8 @@ mod tests {
     }
 
     #[test]
-    fn tags_and_snap_set_length_and_ethertype() {
-        let frame = Frame::ethernet().tag_of(0x88a8, 7).tag(42).snap().padded_to(60);
+    fn vlan_tag_and_snap_header_set_length_and_ethertype() {
+        let frame = Frame::ethernet().tag_with_ethertype(0x88a8, 7).tag(42).snap().padded_to(60);
         let frame = frame.ipv4("10.0.0.1", "10.0.0.2").echo(true, 1, 2, b"");
         assert_eq!(frame.len(), 60);
         assert_eq!(frame[12..20], [0x88, 0xa8, 0, 7, 0x81, 0, 0, 42]);
@@ -436,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn extension_headers_name_each_other() {
+    fn ipv6_extension_headers_name_the_next_header() {
         let frame = Frame::raw().ipv6("::1", "::2").extension(0, &[0; 7]).fragment(16, true);
         let frame = frame.protocol(17, b"data");
         assert_eq!(frame[6], 0);

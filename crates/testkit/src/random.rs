@@ -108,7 +108,7 @@ mod tests {
     /// Compares with the output of the authors' C programs: splitmix64.c with seed 0, and
     /// xoshiro256++ with the state 1, 2, 3, 4.
     #[test]
-    fn output_equals_the_reference_implementation() {
+    fn random_output_equals_the_reference_implementation() {
         let mut state = 0;
         assert_eq!(split_mix(&mut state), 0xe220_a839_7b1d_cdaf);
         assert_eq!(split_mix(&mut state), 0x6e78_9e6a_a1b9_65f4);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn within_covers_exactly_the_range() {
+    fn random_within_covers_exactly_the_range() {
         let mut random = Random::replayable();
         let mut drawn = [false; 5];
         for _ in 0..1_000 {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn shuffle_keeps_elements_and_flip_changes_bits() {
+    fn shuffle_keeps_elements_and_flip_bits_changes_bits() {
         let mut random = Random::replayable();
         let mut items: Vec<u32> = (0..100).collect();
         random.shuffle(&mut items);

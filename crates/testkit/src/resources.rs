@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use sys::bpf::{ObjectKind, Side, ids, tcx_chain};
+use sys::bpf::{ObjectKind, Side, object_ids, tcx_chain};
 use sys::net::RouteSocket;
 
 /// The amounts of resources, keyed by a description of the resource: counts, or bytes for memory.
@@ -227,7 +227,7 @@ impl KernelObjects {
         ];
         let mut left = Vec::new();
         for (kind, ours) in kinds.into_iter().filter(|(_, ours)| !ours.is_empty()) {
-            let all: BTreeSet<u32> = ids(kind).expect("root may ask").into_iter().collect();
+            let all: BTreeSet<u32> = object_ids(kind).expect("root may ask").into_iter().collect();
             left.extend(all.intersection(ours).map(|id| format!("{kind:?} {id}")));
         }
         // A zombie that init has not reaped yet counts as exited.

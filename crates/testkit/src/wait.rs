@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn until_checks_again_until_the_condition_holds() {
+    fn wait_until_repeats_until_the_condition_holds() {
         let mut looks = 0;
         wait_until("three looks", || {
             looks += 1;
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn end_is_closed_after_its_last_duplicate() {
+    fn pipe_is_closed_after_its_last_duplicate() {
         let (reading, writing) = std::io::pipe().unwrap();
         let copy = writing.try_clone().unwrap();
         drop(writing);
@@ -112,8 +112,8 @@ mod tests {
     }
 
     #[test]
-    fn runs_alone_starts_another_process() {
-        let name = "wait::tests::runs_alone_starts_another_process";
+    fn runs_alone_runs_the_test_in_another_process() {
+        let name = "wait::tests::runs_alone_runs_the_test_in_another_process";
         if runs_alone(name) {
             let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
             assert!(threads <= 2, "{threads} threads");

@@ -100,7 +100,7 @@ fn generate_frame(random: &mut Random) -> GeneratedFrame {
     let (mut tags, mut l3) = (Vec::new(), 14);
     for _ in 0..random.below(4) {
         let control = random.next() as u16;
-        frame = frame.tag_of(*random.pick(&[0x8100, 0x88a8, 0x9100]), control);
+        frame = frame.tag_with_ethertype(*random.pick(&[0x8100, 0x88a8, 0x9100]), control);
         tags.push(control);
         l3 += 4;
     }

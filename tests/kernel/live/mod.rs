@@ -50,7 +50,7 @@ fn run_chain(
     chain: TwinChain,
     frames: &[&[u8]],
 ) -> TwinRun {
-    let target = Target { hook: point.hook(), hardened, takes: false, single: false };
+    let target = Target { hook: point.hook(), hardened, redirects: false, single: false };
     let program = emit_program(&chain, target).unwrap_or_else(|unfit| panic!("{unfit}"));
     let (space, device) = match point {
         AttachPoint::Tcx(Side::Egress) => (&net.pair.client, CLIENT_DEVICE),

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use super::super::judge::program_kind;
 use ebpf::asm::{Asm, Label};
 use ebpf::emit::Outcome;
-use ebpf::exam::{Judge, Ruling, words};
+use ebpf::exam::{Judge, Ruling, decode_counters};
 use ebpf::insn::{self, Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Size};
 use ebpf::interpret::{Packet, Tag};
 use ebpf::{Hook, MapSpec, Program};
@@ -126,10 +126,10 @@ impl<'p> RecordedProgram<'p> {
             at += (record::COUNTERS + bytes.len()).next_multiple_of(8);
             let frame = bytes.split_off(counters * 8);
             records.push(Record {
-                outcome: Outcome::of(half(record::CLASS)),
+                outcome: Outcome::decode(half(record::CLASS)),
                 linear_length: half(record::LINEAR) as usize,
                 tag: (half(record::TAGGED) != 0).then_some(tag),
-                counters: words(&bytes),
+                counters: decode_counters(&bytes),
                 frame,
             });
         }

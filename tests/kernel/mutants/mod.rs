@@ -14,7 +14,7 @@ mod explore;
 mod hunt;
 
 use super::corpus::borders::{boundary_frames, kernel_layouts, truncated_at_headers};
-use super::judge::Kernel;
+use super::judge::KernelJudge;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Judge as _, Mutant, Ruling};
 use ebpf::insn::{Insn, class};
@@ -106,7 +106,7 @@ impl OriginalTwin {
         exam::compare(&mut [&mut user, &mut twin], all).unwrap_or_else(differ);
         // With failing allocations it is correct or unsure.
         let (mut user, mut twin) =
-            (UserJudge::new(chain, &program), Interpreter::new(&program).without_memory());
+            (UserJudge::new(chain, &program), Interpreter::new(&program).with_memory_shortage());
         let some = cases.iter().step_by(97).map(OwnedPacket::packet);
         exam::compare(&mut [&mut user, &mut twin], some).unwrap_or_else(differ);
         let mut twin = Interpreter::new(&program);
@@ -120,7 +120,7 @@ impl OriginalTwin {
     /// Returns the results of a program when the kernel fails to linearize frames or make them
     /// writable.
     fn results_without_memory(&self, program: &Program) -> Vec<Ruling> {
-        let mut twin = Interpreter::new(program).without_memory();
+        let mut twin = Interpreter::new(program).with_memory_shortage();
         let some =
             self.cases.iter().step_by(self.cases.len().div_ceil(ALLOCATION_FAILURE_PACKETS).max(1));
         some.map(|case| twin.judge(&case.packet())).collect()
@@ -154,7 +154,7 @@ fn try_mutations(
             results.answers += 1;
             continue;
         }
-        if Kernel::try_load(&mutant.program, "mutant").is_err() {
+        if KernelJudge::try_load(&mutant.program, "mutant").is_err() {
             results.verifier += 1;
             continue;
         }
@@ -241,7 +241,7 @@ fn packets_for_target(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
 /// metadata; the other without CAP_PERFMON, which copies by a helper. All other targets combine
 /// properties of these two.
 const TARGETS: [Target; 2] = [
-    Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
+    Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target::hardened(Hook::Xdp),
 ];
 

@@ -1,7 +1,8 @@
 //! Builder of a program, which keeps the state of an emission behind a scope.
 //!
 //! Submodules: `frame` sets up packet pointers and lengths, `arms` opens and closes arms and emits
-//! exits, `parts` ends parts and programs; `lower` turns values into registers and slots.
+//! exits, `parts` ends parts and programs; `lower` turns values into registers and
+//! slots.
 //!
 //! Input: the operations of a scope. Output: a [`Program`]. Registers: r6 context, r7 first byte of
 //! the frame, r8 end of its linear part (traffic control and XDP), r9 the per-CPU region of a tap,
@@ -48,7 +49,7 @@ pub(super) struct Builder {
     frame_end: Option<FrameEnd>,
     deliveries: Vec<Delivery>,
     /// True if the program redirects frames and reserves a stack slot for the frame length.
-    takes: bool,
+    redirects: bool,
     /// True if the program redirects frames to another interface.
     pub(super) sends: bool,
     /// True while XDP code is emitted for frames whose tag the driver has removed.
@@ -57,7 +58,7 @@ pub(super) struct Builder {
     pub(super) floor: Depth,
     pub(super) reach: u32,
     /// Indices of instructions whose immediate must be set to `reach` at the end.
-    reach_at: Vec<usize>,
+    reach_patches: Vec<usize>,
     none: Label,
     unsure: Label,
     counters: Vec<Counter>,
@@ -105,9 +106,9 @@ impl Builder {
         frame_end: Option<FrameEnd>,
     ) -> (Box<Self>, Exit<'static>) {
         let mut b = Box::new(Self::new(target, finish));
-        b.takes = matches!(frame_end, Some(FrameEnd::Redirect(_)));
+        b.redirects = matches!(frame_end, Some(FrameEnd::Redirect(_)));
         b.frame_end = frame_end;
-        b.enter();
+        b.emit_prologue();
         let out = Exit { label: b.none, brand: Brand::default() };
         (b, out)
     }
@@ -170,8 +171,8 @@ impl Builder {
         self.asm.push_wide(Insn::load_map_value(R1, 0, offset));
         self.asm.push(Insn::mov(R2, 1));
         self.asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
-        self.hold(R1, None);
-        self.hold(R2, None);
+        self.set_held(R1, None);
+        self.set_held(R2, None);
     }
 
     pub(super) fn bind(&mut self, label: Label) {

@@ -35,27 +35,27 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let copy =
             |tagged| rewrite_for_kernel(program, tagged).map_err(|why| Unfit::new(why.to_string()));
         let plain = copy(false)?;
-        if !self.has_tag_beside() {
-            self.classic(&plain, miss);
+        if !self.may_have_stored_tag() {
+            self.translate_copy(&plain, miss);
             return Ok(());
         }
         let tagged = copy(true)?;
         let unsure = self.unsure();
         self.arm(|s, done| {
             s.arm(|t, untagged| {
-                let present = t.meta(Meta::TagPresent);
+                let present = t.load_metadata(Meta::TagPresent);
                 t.only(present, Cmp::Ne, 0, untagged);
-                let kind = t.meta(Meta::TagProtocol);
+                let kind = t.load_metadata(Meta::TagProtocol);
                 t.only_one_of(kind, TAG_TYPES, unsure);
-                t.classic(&tagged, miss);
+                t.translate_copy(&tagged, miss);
                 t.leave(done);
             });
-            s.classic(&plain, miss);
+            s.translate_copy(&plain, miss);
         });
         Ok(())
     }
 
-    fn classic(&mut self, program: &ClassicProgram, miss: Exit<'s>) {
+    fn translate_copy(&mut self, program: &ClassicProgram, miss: Exit<'s>) {
         self.arm(|s, holds| {
             let (yes, no) = (holds.label, miss.label);
             Translation::new(s.builder(), program, yes, no).translate(program.instructions());
@@ -114,10 +114,10 @@ impl<'b> Translation<'b> {
         if let Some(first) = known.first_mut() {
             *first = Some(KnownFacts::START);
         }
-        let (x, scratch) = (b.slots(1), b.row(4));
+        let (x, scratch) = (b.allocate_slots(1), b.allocate_bytes(4));
         let deepest = instructions.iter().filter(|i| uses_memory(**i)).map(|i| i.k & 15).max();
         let count = deepest.map_or(0, |deepest| deepest as Depth + 1);
-        let words = b.slots(count);
+        let words = b.allocate_slots(count);
         b.held = [None; 6];
         b.region_lost = true;
         b.asm.push(Insn::mov(R9, 0));
@@ -145,12 +145,12 @@ impl<'b> Translation<'b> {
                 self.b.bind(*label);
             }
             match instruction.class() {
-                code::JMP => self.jump(*instruction, at),
-                code::RET => self.leave(*instruction),
-                code::ST | code::STX => self.store(*instruction),
-                code::ALU => self.arithmetic(*instruction),
-                code::MISC => self.exchange(*instruction),
-                _ => self.load(*instruction),
+                code::JMP => self.translate_jump(*instruction, at),
+                code::RET => self.emit_return_exit(*instruction),
+                code::ST | code::STX => self.translate_store(*instruction),
+                code::ALU => self.translate_arithmetic(*instruction),
+                code::MISC => self.translate_move(*instruction),
+                _ => self.translate_load(*instruction),
             }
             if !matches!(instruction.class(), code::JMP | code::RET) {
                 self.fall_through(at + 1);
@@ -172,41 +172,41 @@ impl<'b> Translation<'b> {
 
     // ---- loads
 
-    fn load(&mut self, i: Instruction) {
+    fn translate_load(&mut self, i: Instruction) {
         let into_x = i.class() == code::LDX;
         let to = if into_x { R0 } else { R9 };
         let bound = match i.code & 0xe0 {
             code::IMM => {
-                self.put(Insn::alu32(Alu::Mov, to, i.k.cast_signed()));
+                self.push(Insn::alu32(Alu::Mov, to, i.k.cast_signed()));
                 i.k
             }
             code::MEM => {
-                self.put(Insn::load(Size::DW, to, R10, self.word(i.k)));
+                self.push(Insn::load(Size::DW, to, R10, self.scratch_slot(i.k)));
                 self.now.words.get(i.k as usize & 15).copied().unwrap_or(u32::MAX)
             }
-            code::LEN => self.length(into_x),
+            code::LEN => self.translate_length(into_x),
             code::MSH => {
                 self.bytes_at(i.k, Size::B, R0);
-                self.put(Insn::alu(Alu::And, R0, 0x0f));
-                self.put(Insn::alu(Alu::Shl, R0, 2));
+                self.push(Insn::alu(Alu::And, R0, 0x0f));
+                self.push(Insn::alu(Alu::Shl, R0, 2));
                 60
             }
             code::ABS if i.k >= ANCILLARY => self.load_tag(i.k - ANCILLARY),
-            code::ABS => self.bytes_at(i.k, size_of(i.code), R9),
-            _ => self.bytes_at_x(i.k, size_of(i.code)),
+            code::ABS => self.bytes_at(i.k, access_size(i.code), R9),
+            _ => self.bytes_at_x(i.k, access_size(i.code)),
         };
         if into_x {
-            self.put(Insn::store(Size::DW, R10, -self.x, R0));
+            self.push(Insn::store(Size::DW, R10, -self.x, R0));
             self.now.x = bound;
         } else {
             self.now.a = bound;
         }
     }
 
-    fn length(&mut self, into_x: bool) -> u32 {
+    fn translate_length(&mut self, into_x: bool) -> u32 {
         self.b.frame_length();
         if !into_x {
-            self.put(Insn::mov(R9, R0));
+            self.push(Insn::mov(R9, R0));
         }
         u32::MAX
     }
@@ -223,9 +223,9 @@ impl<'b> Translation<'b> {
                 return u32::MAX;
             }
         };
-        self.put(Insn::load(Size::W, R9, R6, offset));
+        self.push(Insn::load(Size::W, R9, R6, offset));
         if offset == skb::TAG_PROTOCOL {
-            self.put(Insn::big_endian(R9, 16));
+            self.push(Insn::big_endian(R9, 16));
         }
         bound
     }
@@ -242,10 +242,10 @@ impl<'b> Translation<'b> {
 
     /// Loads bytes from the constant offset `k`.
     fn bytes_at(&mut self, k: u32, size: Size, to: Reg) -> u32 {
-        let end = k.saturating_add(bytes(size));
+        let end = k.saturating_add(access_bytes(size));
         if end > self.direct_end() {
             // `rewrite_for_kernel` rejected offsets beyond the reach of every helper.
-            self.put(Insn::mov(R2, k.cast_signed()));
+            self.push(Insn::mov(R2, k.cast_signed()));
             self.load_by_helper(size, to);
         } else {
             if self.now.proven < end {
@@ -254,27 +254,32 @@ impl<'b> Translation<'b> {
                 self.now.proven = end;
                 self.b.reach = self.b.reach.max(end);
             }
-            self.put(Insn::load(size, to, R7, offset(k)));
+            self.push(Insn::load(size, to, R7, instruction_offset(k)));
         }
         self.swap_byte_order(size, to)
     }
 
     /// Loads bytes from offset X plus `k`.
     fn bytes_at_x(&mut self, k: u32, size: Size) -> u32 {
-        let end = u64::from(self.now.x) + u64::from(k) + u64::from(bytes(size));
+        let end = u64::from(self.now.x) + u64::from(k) + u64::from(access_bytes(size));
         let end = u32::try_from(end).unwrap_or(u32::MAX);
         let computed = !self.b.target.hardened;
-        self.put(Insn::load(Size::DW, R2, R10, -self.x));
+        self.push(Insn::load(Size::DW, R2, R10, -self.x));
         if computed && end <= self.direct_end() {
             // The bound holds already, but the verifier may have lost it at a join.
             self.b.asm.jump_if(Cond::Gt, R2, self.now.x.cast_signed(), self.no);
-            self.put(Insn::alu(Alu::Add, R2, R7));
-            self.b.asm.compute(R3, R2, Alu::Add, k.saturating_add(bytes(size)).cast_signed());
+            self.push(Insn::alu(Alu::Add, R2, R7));
+            self.b.asm.compute(
+                R3,
+                R2,
+                Alu::Add,
+                k.saturating_add(access_bytes(size)).cast_signed(),
+            );
             self.b.asm.jump_if(Cond::Gt, R3, R8, self.no);
             self.b.reach = self.b.reach.max(end);
-            self.put(Insn::load(size, R9, R2, offset(k)));
+            self.push(Insn::load(size, R9, R2, instruction_offset(k)));
         } else {
-            self.put(Insn::alu(Alu::Add, R2, k.cast_signed()));
+            self.push(Insn::alu(Alu::Add, R2, k.cast_signed()));
             self.b.asm.jump_if(Cond::Gt, R2, i32::MAX, self.no);
             self.load_by_helper(size, R9);
         }
@@ -284,12 +289,12 @@ impl<'b> Translation<'b> {
     /// Loads bytes through a helper, from the offset in r2.
     fn load_by_helper(&mut self, size: Size, to: Reg) {
         let xdp = self.b.target.hook == Hook::Xdp;
-        self.put(Insn::mov(R1, R6));
+        self.push(Insn::mov(R1, R6));
         self.b.asm.compute(R3, R10, Alu::Add, i32::from(-self.scratch));
-        self.put(Insn::mov(R4, bytes(size).cast_signed()));
+        self.push(Insn::mov(R4, access_bytes(size).cast_signed()));
         self.b.call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes });
         self.b.asm.jump_if(Cond::Ne, R0, 0, self.no);
-        self.put(Insn::load(size, to, R10, -self.scratch));
+        self.push(Insn::load(size, to, R10, -self.scratch));
     }
 
     /// Converts a value from network byte order. Returns the maximum value of this size.
@@ -304,35 +309,35 @@ impl<'b> Translation<'b> {
 
     // ---- other instructions
 
-    fn store(&mut self, i: Instruction) {
+    fn translate_store(&mut self, i: Instruction) {
         let (from, bound) = match i.class() {
             code::ST => (R9, self.now.a),
             _ => {
-                self.put(Insn::load(Size::DW, R0, R10, -self.x));
+                self.push(Insn::load(Size::DW, R0, R10, -self.x));
                 (R0, self.now.x)
             }
         };
-        self.put(Insn::store(Size::DW, R10, self.word(i.k), from));
+        self.push(Insn::store(Size::DW, R10, self.scratch_slot(i.k), from));
         if let Some(word) = self.now.words.get_mut(i.k as usize & 15) {
             *word = bound;
         }
     }
 
-    fn exchange(&mut self, i: Instruction) {
+    fn translate_move(&mut self, i: Instruction) {
         if i.code == code::MISC | code::TAX {
-            self.put(Insn::store(Size::DW, R10, -self.x, R9));
+            self.push(Insn::store(Size::DW, R10, -self.x, R9));
             self.now.x = self.now.a;
         } else {
-            self.put(Insn::load(Size::DW, R9, R10, -self.x));
+            self.push(Insn::load(Size::DW, R9, R10, -self.x));
             self.now.a = self.now.x;
         }
     }
 
-    fn arithmetic(&mut self, i: Instruction) {
+    fn translate_arithmetic(&mut self, i: Instruction) {
         let by_x = i.code & code::X != 0 && i.code & 0xf0 != code::NEG;
-        let operation = Alu::of(i.code as u8).unwrap_or(Alu::Xor);
+        let operation = Alu::from_opcode(i.code as u8).unwrap_or(Alu::Xor);
         let operand = if by_x {
-            self.put(Insn::load(Size::DW, R1, R10, -self.x));
+            self.push(Insn::load(Size::DW, R1, R10, -self.x));
             if matches!(operation, Alu::Div | Alu::Mod) {
                 self.b.asm.jump_if(Cond::Eq, R1, 0, self.no);
             }
@@ -343,18 +348,18 @@ impl<'b> Translation<'b> {
         let shifts = matches!(operation, Alu::Shl | Alu::Shr);
         let other = if by_x { self.now.x } else { i.k };
         match (shifts && !by_x && i.k >= 32, operation) {
-            (true, _) => self.put(Insn::mov(R9, 0)),
-            (_, Alu::Neg) => self.put(Insn::alu32(Alu::Neg, R9, 0)),
-            _ => self.put(Insn::alu32(operation, R9, operand)),
+            (true, _) => self.push(Insn::mov(R9, 0)),
+            (_, Alu::Neg) => self.push(Insn::alu32(Alu::Neg, R9, 0)),
+            _ => self.push(Insn::alu32(operation, R9, operand)),
         }
-        self.now.a = bound(operation, self.now.a, other, by_x);
+        self.now.a = maximum_result(operation, self.now.a, other, by_x);
     }
 
-    fn jump(&mut self, i: Instruction, at: usize) {
+    fn translate_jump(&mut self, i: Instruction, at: usize) {
         if !i.is_comparison() {
             return self.jump_to(at + 1 + i.k as usize);
         }
-        let cond = Cond::of(i.code as u8).unwrap_or(Cond::Set);
+        let cond = Cond::from_opcode(i.code as u8).unwrap_or(Cond::Set);
         let (yes, no) = (at + 1 + usize::from(i.jt), at + 1 + usize::from(i.jf));
         // A branch to the next instruction needs no jump if the condition has an inverse.
         let opposite = match cond {
@@ -368,7 +373,7 @@ impl<'b> Translation<'b> {
         self.merge_into(to);
         let label = self.labels.get(to).copied().unwrap_or(self.no);
         if i.code & code::X != 0 {
-            self.put(Insn::load(Size::DW, R1, R10, -self.x));
+            self.push(Insn::load(Size::DW, R1, R10, -self.x));
             self.b.asm.jump_if(cond, R9, R1, label);
         } else {
             match i32::try_from(i.k) {
@@ -398,7 +403,7 @@ impl<'b> Translation<'b> {
     }
 
     /// Emits the exit of a return instruction, whose value is constant or in A.
-    fn leave(&mut self, i: Instruction) {
+    fn emit_return_exit(&mut self, i: Instruction) {
         if i.code & 0x18 == code::A {
             self.b.asm.jump_if(Cond::Eq, R9, 0, self.no);
             self.b.asm.jump(self.yes);
@@ -407,18 +412,18 @@ impl<'b> Translation<'b> {
         }
     }
 
-    fn word(&self, k: u32) -> i16 {
+    fn scratch_slot(&self, k: u32) -> i16 {
         (k & 15) as i16 * 8 - self.words
     }
 
-    fn put(&mut self, insn: Insn) {
+    fn push(&mut self, insn: Insn) {
         self.b.asm.push(insn);
     }
 }
 
 /// Returns the maximum result of an operation on operands of at most `a` and `b`. If `by_x` is
 /// false, `b` is the exact value of the second operand.
-fn bound(operation: Alu, a: u32, b: u32, by_x: bool) -> u32 {
+fn maximum_result(operation: Alu, a: u32, b: u32, by_x: bool) -> u32 {
     let filled = |n: u32| n.checked_ilog2().map_or(0, |bits| u32::MAX >> (31 - bits));
     match operation {
         Alu::Add => a.saturating_add(b),
@@ -445,7 +450,7 @@ fn uses_memory(i: Instruction) -> bool {
     }
 }
 
-fn size_of(code: u16) -> Size {
+fn access_size(code: u16) -> Size {
     match code & 0x18 {
         code::B => Size::B,
         code::H => Size::H,
@@ -455,10 +460,10 @@ fn size_of(code: u16) -> Size {
 
 /// Converts an offset to the type of the instruction field. Loads at offsets that do not fit are
 /// made by a helper.
-fn offset(k: u32) -> i16 {
+fn instruction_offset(k: u32) -> i16 {
     i16::try_from(k).unwrap_or(i16::MAX)
 }
 
-fn bytes(size: Size) -> u32 {
+fn access_bytes(size: Size) -> u32 {
     size.bytes() as u32
 }

@@ -148,9 +148,9 @@ impl Scratch {
     /// The layout of scratch memory in the first page of the rings of a tap for one request.
     const PLAIN: Self = Self {
         stride: 0,
-        chosen: offset::CHOSEN,
+        chosen: offset::DELIVERED,
         outlets: 1,
-        handed: offset::HANDED,
+        handed: offset::VIEWS,
         marks: 0,
         marks_max: 0,
         tallies: offset::TALLIES,

@@ -11,14 +11,14 @@
 //! At traffic control, programs edit through helpers, which unclone a shared head, handle
 //! fragments, and know if a checksum has been filled in. At XDP, they edit in place or, where
 //! computed packet pointers are not allowed, through a helper, and cannot know if a checksum has
-//! been filled in. A block whose edit fails is unsure. Because [`Scope::writable`] covers the
+//! been filled in. A block whose edit fails is unsure. Because [`Scope::make_writable`] covers the
 //! entire range that a twin will edit, a twin fails before its first edit.
 
 use super::builder::Builder;
 use super::handle::{
     Exit, FrameOffset, FramePos, Layers, Num, PosBase, Transport, Value, Width, be16,
 };
-use super::lower::{REACH_MAX, too_far};
+use super::lower::{REACH_MAX, offset_too_far};
 use super::scope::{Cmp, Scope};
 use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R5, R6, R7, R8, R10, Reg, Size};
@@ -55,13 +55,13 @@ pub struct SavedLayers<'s> {
 impl<'s> FrameOffset<'s> {
     /// Returns the offset `bytes` bytes after the first byte of the frame.
     #[must_use]
-    pub fn at(bytes: u16) -> Self {
+    pub fn from_start(bytes: u16) -> Self {
         Self { base: Value::Const(0), off: bytes, reach: bytes.into() }
     }
 
     /// Returns the offset `bytes` bytes after this one.
     #[must_use]
-    pub fn behind(self, bytes: u16) -> Self {
+    pub fn plus_bytes(self, bytes: u16) -> Self {
         let off = self.off.saturating_add(bytes);
         Self { off, reach: self.reach + u32::from(bytes), ..self }
     }
@@ -77,7 +77,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             PosBase::Frame => Value::Const(0),
             PosBase::Slot(_) => {
                 b.fetch_distance(FramePos { off: 0, ..at }, R0);
-                Value::Num(b.keep(R0))
+                Value::Num(b.store_new(R0))
             }
         };
         FrameOffset { base, off: at.off, reach: at.reach }
@@ -102,13 +102,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the offset as the number of bytes from the first byte of the frame.
     pub fn distance(&mut self, offset: FrameOffset<'s>) -> Num<'s> {
         self.fetch_offset(offset, R0);
-        self.builder().keep(R0)
+        self.builder().store_new(R0)
     }
 
     /// Returns the offset in the frame from which the first `bytes` bytes are removed; at least 0.
     pub fn offset_after_removal(&mut self, offset: FrameOffset<'s>, bytes: u16) -> FrameOffset<'s> {
         if let Value::Const(_) = offset.base {
-            return FrameOffset::at(offset.off.saturating_sub(bytes));
+            return FrameOffset::from_start(offset.off.saturating_sub(bytes));
         }
         self.fetch_offset(offset, R1);
         let b = self.builder();
@@ -117,7 +117,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Le, R1, i32::from(bytes), first);
         b.asm.compute(R0, R1, Alu::Sub, i32::from(bytes));
         b.bind(first);
-        FrameOffset { base: b.keep(R0).into(), off: 0, reach: offset.reach }
+        FrameOffset { base: b.store_new(R0).into(), off: 0, reach: offset.reach }
     }
 
     /// Saves layers in a form that stays valid after edits of the frame.
@@ -140,7 +140,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     // ---- edits
 
     /// Makes the frame writable up to `end`. If that fails, the block is unsure.
-    pub fn writable(&mut self, end: FrameOffset<'s>) {
+    pub fn make_writable(&mut self, end: FrameOffset<'s>) {
         if !self.may_edit() {
             return;
         }
@@ -253,7 +253,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         let b = self.builder();
         if b.target.hook != Hook::Tc {
-            return b.refuse(Unfit::new("only traffic control takes tags off"));
+            return b.refuse(Unfit::new("only traffic control redirects tags off"));
         }
         b.asm.push(Insn::mov(R1, R6));
         b.call_or_unsure(Helper::SkbVlanPop);
@@ -267,8 +267,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let why = match target.hook {
             Hook::Socket => "a socket filter sees copies of frames",
             Hook::Cgroup => "what sockets exchange stays as it is",
-            Hook::Tc | Hook::Xdp if !target.takes => {
-                "frames that are only observed stay as they are (`take` takes them)"
+            Hook::Tc | Hook::Xdp if !target.redirects => {
+                "frames that are only observed stay as they are (`take` redirects them)"
             }
             Hook::Tc | Hook::Xdp => return true,
         };
@@ -287,7 +287,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
                 }
             }
         }
-        b.hold(to, None);
+        b.set_held(to, None);
     }
 
     /// Writes `length` bytes. `load` prepares r0, and `store` writes at an offset from a register.
@@ -304,7 +304,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let end = to.reach + u32::from(length);
         let b = self.builder();
         if end > REACH_MAX {
-            b.refuse(too_far());
+            b.refuse(offset_too_far());
         }
         b.reach = b.reach.max(end);
         load(b);
@@ -324,7 +324,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         store: impl FnOnce(&mut Builder, Reg, i16),
     ) {
         let b = self.builder();
-        let slot = b.row(length);
+        let slot = b.allocate_bytes(length);
         store(b, R10, -slot);
         b.invalidate_registers();
         self.fetch_offset(to, R2);
@@ -339,7 +339,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.call_or_unsure(if at_tc { Helper::SkbStoreBytes } else { Helper::XdpStoreBytes });
     }
 
-    /// Writes bytes in place. [`Scope::writable`] has checked the bounds, but they are checked
+    /// Writes bytes in place. [`Scope::make_writable`] has checked the bounds, but they are checked
     /// again because the verifier has forgotten the result.
     fn write_in_place(
         &mut self,
@@ -402,8 +402,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         b.fetch(num.into(), R0);
         b.asm.push(Insn::alu32(Alu::Xor, R0, mask.cast_signed()));
-        b.hold(R0, None);
-        b.keep(R0)
+        b.set_held(R0, None);
+        b.store_new(R0)
     }
 
     /// Adds the 16-bit halves of a number, or of its complement, to a sum.
@@ -447,7 +447,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Leaves to `other` if a checksum equals the sum of the pseudo header, since it then has not
     /// been filled in. Does nothing at traffic control, where the kernel tracks this state.
-    pub fn only_filled(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
+    pub fn only_filled_checksum(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
         if self.hook() == Hook::Xdp {
             self.only(sum, Cmp::Ne, pseudo, other);
         }
@@ -458,5 +458,5 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 fn in_network_order(b: &mut Builder, value: Value<'_>, size: Size, to: Reg) {
     b.fetch(value, to);
     b.swap_order(size, to);
-    b.hold(to, None);
+    b.set_held(to, None);
 }

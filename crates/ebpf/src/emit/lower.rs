@@ -17,7 +17,7 @@ const STACK_BYTES: Depth = 512;
 /// Maximum packet offset in bytes that the verifier tracks.
 pub(super) const REACH_MAX: u32 = 0xffff;
 
-pub(super) fn too_far() -> Unfit {
+pub(super) fn offset_too_far() -> Unfit {
     Unfit::new("it may look further than 65,535 bytes into a frame")
 }
 
@@ -27,34 +27,34 @@ impl Builder {
         match value {
             Value::Const(constant) => {
                 self.asm.push(Insn::alu32(Alu::Mov, to, constant.cast_signed()));
-                self.hold(to, None);
+                self.set_held(to, None);
             }
             Value::Num(num) => self.fetch_slot(num.slot, to),
         }
     }
 
     fn fetch_slot(&mut self, slot: Depth, to: Reg) {
-        match self.holder(slot) {
+        match self.register_holding(slot) {
             Some(reg) if reg == to => {}
             Some(reg) => self.asm.push(Insn::mov(to, reg)),
             None => self.asm.push(Insn::load(Size::DW, to, R10, -slot)),
         }
-        self.hold(to, None);
+        self.set_held(to, None);
     }
 
     /// Returns a register that holds the value of a slot. If no register does, loads the value into
     /// `otherwise`.
-    pub(super) fn register(&mut self, slot: Depth, otherwise: Reg) -> Reg {
-        self.holder(slot).unwrap_or_else(|| {
+    pub(super) fn register_of(&mut self, slot: Depth, otherwise: Reg) -> Reg {
+        self.register_holding(slot).unwrap_or_else(|| {
             self.asm.push(Insn::load(Size::DW, otherwise, R10, -slot));
-            self.hold(otherwise, Some(slot));
+            self.set_held(otherwise, Some(slot));
             otherwise
         })
     }
 
     /// Stores the register `from` in a new slot.
-    pub(super) fn keep<'s>(&mut self, from: Reg) -> Num<'s> {
-        let slot = self.slots(1);
+    pub(super) fn store_new<'s>(&mut self, from: Reg) -> Num<'s> {
+        let slot = self.allocate_slots(1);
         self.put(slot, from);
         Num { slot, brand: Brand::default() }
     }
@@ -63,11 +63,11 @@ impl Builder {
     pub(super) fn put(&mut self, slot: Depth, from: Reg) {
         self.asm.push(Insn::store(Size::DW, R10, -slot, from));
         self.held.iter_mut().filter(|held| **held == Some(slot)).for_each(|held| *held = None);
-        self.hold(from, Some(slot));
+        self.set_held(from, Some(slot));
     }
 
     /// Allocates `count` consecutive slots. Returns the deepest slot, at which they begin.
-    pub(super) fn slots(&mut self, count: Depth) -> Depth {
+    pub(super) fn allocate_slots(&mut self, count: Depth) -> Depth {
         if count > (STACK_BYTES - self.top) / 8 {
             self.refuse(Unfit::new("its values need more than 512 bytes of stack"));
             return STACK_BYTES;
@@ -81,23 +81,23 @@ impl Builder {
     /// Linux 6.8 the verifier rejects such a write without CAP_PERFMON if a value was spilled into
     /// the slot ("attempt to corrupt spilled pointer"). Therefore, slots that were used before are
     /// first overwritten with eight bytes each.
-    pub(super) fn row(&mut self, length: u16) -> Depth {
-        let (slot, reused) = self.row_with_reuse(length);
-        self.clear(reused);
+    pub(super) fn allocate_bytes(&mut self, length: u16) -> Depth {
+        let (slot, reused) = self.allocate_bytes_with_reuse(length);
+        self.overwrite_reused(reused);
         slot
     }
 
     /// Allocates consecutive slots for `length` bytes. Also returns the range of these slots that
     /// were used before.
-    fn row_with_reuse(&mut self, length: u16) -> (Depth, RangeInclusive<Depth>) {
+    fn allocate_bytes_with_reuse(&mut self, length: u16) -> (Depth, RangeInclusive<Depth>) {
         let count = Depth::try_from(length.div_ceil(8)).unwrap_or(Depth::MAX).max(1);
         let (first, used) = (self.top + 8, self.used);
-        let slot = self.slots(count);
+        let slot = self.allocate_slots(count);
         (slot, first..=slot.min(used))
     }
 
     /// Overwrites all bytes of slots that were used before.
-    fn clear(&mut self, reused: RangeInclusive<Depth>) {
+    fn overwrite_reused(&mut self, reused: RangeInclusive<Depth>) {
         if self.target.hardened {
             for slot in reused.step_by(8) {
                 self.asm.push(Insn::store(Size::DW, R10, -slot, 0));
@@ -105,12 +105,12 @@ impl Builder {
         }
     }
 
-    fn holder(&self, slot: Depth) -> Option<Reg> {
+    fn register_holding(&self, slot: Depth) -> Option<Reg> {
         let index = self.held.iter().position(|held| *held == Some(slot))?;
         Reg::new(u8::try_from(index).ok()?)
     }
 
-    pub(super) fn hold(&mut self, reg: Reg, slot: Option<Depth>) {
+    pub(super) fn set_held(&mut self, reg: Reg, slot: Option<Depth>) {
         if let Some(held) = self.held.get_mut(usize::from(reg.number())) {
             *held = slot;
         }
@@ -126,11 +126,11 @@ impl Builder {
     /// Rejects a position that was computed before the latest edit of the frame.
     fn check_epoch(&mut self, at: FramePos<'_>) {
         if let PosBase::Slot(_) = at.base {
-            self.check_epoch_of(at.epoch);
+            self.check_epoch_number(at.epoch);
         }
     }
 
-    fn check_epoch_of(&mut self, epoch: u16) {
+    fn check_epoch_number(&mut self, epoch: u16) {
         if epoch != self.epoch {
             self.refuse(Unfit::new("it uses a place from before the frame was changed"));
         }
@@ -142,7 +142,7 @@ impl Builder {
     }
 
     /// Loads a position in the frame into the register `to`.
-    pub(super) fn fetch_at(&mut self, at: FramePos<'_>, to: Reg) {
+    pub(super) fn fetch_position(&mut self, at: FramePos<'_>, to: Reg) {
         self.check_epoch(at);
         match at.base {
             PosBase::Slot(slot) => self.fetch_slot(slot, to),
@@ -152,7 +152,7 @@ impl Builder {
         if at.off > 0 {
             self.asm.push(Insn::alu(Alu::Add, to, i32::from(at.off)));
         }
-        self.hold(to, None);
+        self.set_held(to, None);
     }
 
     /// Loads the distance of a position from the first byte of the frame into the register `to`.
@@ -160,7 +160,7 @@ impl Builder {
         match at.base {
             PosBase::Frame => self.asm.push(Insn::mov(to, i32::from(at.off))),
             PosBase::Slot(_) => {
-                self.fetch_at(at, to);
+                self.fetch_position(at, to);
                 if !self.positions_are_offsets() {
                     self.asm.push(Insn::alu(Alu::Sub, to, R7));
                 }
@@ -174,24 +174,24 @@ impl Builder {
         let end = at.reach + u32::from(length);
         let last = u32::from(at.off) + u32::from(length);
         if end > REACH_MAX || last > i16::MAX.unsigned_abs().into() {
-            self.refuse(too_far());
+            self.refuse(offset_too_far());
         }
         self.reach = self.reach.max(end);
         if self.target.hook.reads_by_helper()
             || self.positions_are_offsets() && at.base != PosBase::Frame
         {
-            return self.copy(at, length, miss);
+            return self.copy_to_stack(at, length, miss);
         }
         let miss = self.miss_exit(at.base, end, miss);
         match at.base {
             PosBase::Frame => self.asm.push(Insn::mov(R2, R7)),
             // The verifier extends a check to all copies of a pointer: keep one in a register.
             PosBase::Slot(slot) => {
-                let pointer = self.register(slot, R1);
+                let pointer = self.register_of(slot, R1);
                 self.asm.push(Insn::mov(R2, pointer));
             }
         }
-        self.hold(R2, None);
+        self.set_held(R2, None);
         self.asm.push(Insn::alu(Alu::Add, R2, last.cast_signed()));
         self.asm.jump_if(Cond::Gt, R2, R8, miss);
         Bytes::Packet(FramePos { epoch: self.epoch, ..at })
@@ -199,14 +199,14 @@ impl Builder {
 
     /// Copies `length` bytes to the stack. Leaves to `miss` if the frame ends before the last of
     /// these bytes.
-    fn copy<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
-        let (slot, reused) = self.row_with_reuse(length);
+    fn copy_to_stack<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
+        let (slot, reused) = self.allocate_bytes_with_reuse(length);
         let xdp = self.target.hook == Hook::Xdp;
         let (slow, done) = (self.asm.label(), self.asm.label());
-        self.fetch_at(at, R2);
+        self.fetch_position(at, R2);
         self.copy_usual(at, (slot, length), (slow, done));
         self.bind(slow);
-        self.clear(reused);
+        self.overwrite_reused(reused);
         self.asm.push(Insn::mov(R1, R6));
         self.asm.compute(R3, R10, Alu::Add, i32::from(-slot));
         self.asm.push(Insn::mov(R4, i32::from(length.max(1))));
@@ -244,19 +244,19 @@ impl Builder {
     pub(super) fn load<'s>(&mut self, bytes: Bytes<'s>, off: u16, size: Size) -> Num<'s> {
         let off = off.cast_signed();
         let (Bytes::Packet(FramePos { epoch, .. }) | Bytes::Copy(_, epoch)) = bytes;
-        self.check_epoch_of(epoch);
+        self.check_epoch_number(epoch);
         match bytes {
             Bytes::Copy(slot, _) => self.asm.push(Insn::load(size, R0, R10, off - slot)),
             Bytes::Packet(at) => {
                 let base = match at.base {
                     PosBase::Frame => R7,
-                    PosBase::Slot(slot) => self.register(slot, R1),
+                    PosBase::Slot(slot) => self.register_of(slot, R1),
                 };
                 self.asm.push(Insn::load(size, R0, base, at.off.cast_signed() + off));
             }
         }
         self.swap_order(size, R0);
-        self.keep(R0)
+        self.store_new(R0)
     }
 
     /// Converts a number of two or four bytes between network and host byte order.
@@ -278,26 +278,26 @@ impl Builder {
     ) -> FramePos<'s> {
         self.fetch(by.into(), R0);
         self.asm.jump_if(Cond::Gt, R0, i32::from(max), miss);
-        self.fetch_at(at, R1);
+        self.fetch_position(at, R1);
         self.asm.push(Insn::alu(Alu::Add, R1, R0));
-        let slot = self.keep(R1).slot;
+        let slot = self.store_new(R1).slot;
         let reach = at.reach + u32::from(max);
         if reach > REACH_MAX {
-            self.refuse(too_far());
+            self.refuse(offset_too_far());
         }
         FramePos { base: PosBase::Slot(slot), reach, epoch: self.epoch, ..FramePos::START }
     }
 
-    pub(super) fn at_var<'s>(&mut self, at: FramePos<'s>) -> FramePosVar<'s> {
-        let slot = self.slots(1);
+    pub(super) fn position_var<'s>(&mut self, at: FramePos<'s>) -> FramePosVar<'s> {
+        let slot = self.allocate_slots(1);
         self.at_reach.push((0, self.epoch));
         let var = FramePosVar { slot, reach: self.at_reach.len() - 1, brand: at.brand };
-        self.set_at(var, at);
+        self.set_position(var, at);
         var
     }
 
-    pub(super) fn set_at(&mut self, var: FramePosVar<'_>, at: FramePos<'_>) {
-        self.fetch_at(at, R1);
+    pub(super) fn set_position(&mut self, var: FramePosVar<'_>, at: FramePos<'_>) {
+        self.fetch_position(at, R1);
         self.put(var.slot, R1);
         let now = self.epoch;
         if let Some((reach, epoch)) = self.at_reach.get_mut(var.reach) {
@@ -306,9 +306,9 @@ impl Builder {
         }
     }
 
-    pub(super) fn get_at<'s>(&mut self, var: FramePosVar<'s>) -> FramePos<'s> {
+    pub(super) fn get_position<'s>(&mut self, var: FramePosVar<'s>) -> FramePos<'s> {
         self.fetch_slot(var.slot, R1);
-        let slot = self.keep(R1).slot;
+        let slot = self.store_new(R1).slot;
         let (reach, epoch) =
             self.at_reach.get(var.reach).copied().unwrap_or((REACH_MAX, self.epoch));
         FramePos { base: PosBase::Slot(slot), off: 0, reach, epoch, usual: None, brand: var.brand }

@@ -21,8 +21,8 @@ pub(super) enum ProgramMap {
 }
 
 impl ProgramMap {
-    /// Returns the parameters of the map, for a program with the filters `words` and `parts`
-    /// continuations.
+    /// Returns the parameters of the map, for a program with the filters `words` and
+    /// `parts` continuations.
     pub(super) fn spec(self, words: &[FilterSpan], parts: usize) -> MapSpec {
         match self {
             Self::State(word, size) => {

@@ -69,7 +69,7 @@ pub fn redirect(
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, Unfit> {
     let target = target.into();
-    if target.hook != program::Hook::Xdp || !target.takes {
+    if target.hook != program::Hook::Xdp || !target.redirects {
         return Err(Unfit::new("frames are taken at XDP"));
     }
     if redirect.deliveries > REDIRECT_DELIVERIES_MAX {
@@ -90,7 +90,7 @@ impl Scope<'_, '_> {
     /// Redirects the frame to the interface with this index, instead of to its consumers.
     pub fn redirect_to(&mut self, interface: u32) {
         let target = self.builder().target;
-        if target.hook != program::Hook::Xdp || !target.takes {
+        if target.hook != program::Hook::Xdp || !target.redirects {
             let why = "only a frame that was taken leaves by another interface (`take`)";
             return self.builder().refuse(Unfit::new(why));
         }
@@ -146,10 +146,10 @@ impl Builder {
         let (drop, failed) = (self.asm.label(), self.asm.label());
         self.restore_region();
         if self.sends {
-            self.send();
+            self.emit_send();
         }
         if !deliveries.is_empty() {
-            self.asm.push(Insn::load(Size::DW, R1, R9, offset::CHOSEN));
+            self.asm.push(Insn::load(Size::DW, R1, R9, offset::DELIVERED));
             self.asm.jump_if(Cond::Eq, R1, 0, drop);
             self.write_headroom(redirect, deliveries, failed);
             self.asm.push_wide(Insn::load_map(R1, SOCKETS_MAP));
@@ -160,14 +160,14 @@ impl Builder {
             self.asm.push(Insn::exit());
             self.asm.bind(failed);
             self.add_to_word(R9, offset::FAILED, 1);
-            self.count_failed(redirect.scratch(), offset::CHOSEN, deliveries);
+            self.count_failed(redirect.scratch(), offset::DELIVERED, deliveries);
         }
         self.asm.bind(drop);
         self.asm.exit_with(DROP);
     }
 
     /// Emits the redirect to the interface that the body named, if there is one.
-    fn send(&mut self) {
+    fn emit_send(&mut self) {
         let here = self.asm.label();
         self.asm.push(Insn::load(Size::W, R1, R9, offset::DEVICE));
         self.asm.jump_if(Cond::Eq, R1, 0, here);
@@ -213,7 +213,7 @@ impl Builder {
             if delivery.number >= redirect.deliveries {
                 continue;
             }
-            let view = offset::HANDED + 16 * delivery.number.cast_signed();
+            let view = offset::VIEWS + 16 * delivery.number.cast_signed();
             let to = place(u32::from(delivery.number) * headroom::DELIVERY);
             asm.push(Insn::load(Size::W, R1, R9, view + 4));
             asm.push(Insn::store(Size::W, R7, to, R1));
@@ -229,7 +229,7 @@ impl Builder {
             asm.push(Insn::store(Size::H, R7, way, R1));
         }
         let rest = place(headroom::rest(count));
-        asm.push(Insn::load(Size::DW, R1, R9, offset::CHOSEN));
+        asm.push(Insn::load(Size::DW, R1, R9, offset::DELIVERED));
         asm.push(Insn::store(Size::DW, R7, rest, R1));
         match redirect.tag_kfunc {
             Some(_) => asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::TAG)),

@@ -8,36 +8,36 @@ pub mod offset {
     pub const COMMITTED: i16 = 8;
     /// Position from which on the program polls for drained doorbells (eight bytes); 0 while no
     /// doorbell has been drained.
-    pub const ASK: i16 = 16;
+    pub const POLL_FROM: i16 = 16;
     /// Number of drained doorbell bytes at the last poll, plus one (eight bytes).
-    pub const TAKEN: i16 = 24;
-    /// Position at which the number in [`TAKEN`] was first observed (eight bytes).
+    pub const DRAINED_AT_POLL: i16 = 24;
+    /// Position at which the number in [`DRAINED_AT_POLL`] was first observed (eight bytes).
     pub const TAKEN_AT: i16 = 32;
     /// Number of pointers written, per reader (eight bytes each).
     pub const HEADS: i16 = 64;
     /// Bit set of the current frame's deliveries (eight bytes).
-    pub const CHOSEN: i16 = HEADS + 8 * super::READERS_MAX as i16;
+    pub const DELIVERED: i16 = HEADS + 8 * super::READERS_MAX as i16;
     /// Number of frames that could not be copied (eight bytes).
-    pub const FAILED: i16 = CHOSEN + 8;
+    pub const FAILED: i16 = DELIVERED + 8;
     /// Number of frames since the last doorbell (eight bytes).
-    pub const SINCE_DOORBELL: i16 = CHOSEN + 16;
+    pub const SINCE_DOORBELL: i16 = DELIVERED + 16;
     /// Monotonic time of the last doorbell in ns (eight bytes).
-    pub const DOORBELL_TIME: i16 = CHOSEN + 24;
+    pub const DOORBELL_TIME: i16 = DELIVERED + 24;
     /// Position of the last doorbell (eight bytes).
-    pub const DOORBELL_POSITION: i16 = CHOSEN + 32;
+    pub const DOORBELL_POSITION: i16 = DELIVERED + 32;
     /// Number of doorbells sent (eight bytes).
-    pub const DOORBELLS: i16 = CHOSEN + 40;
+    pub const DOORBELLS: i16 = DELIVERED + 40;
     /// Number of doorbells dropped because earlier ones were not drained (eight bytes).
-    pub const DOORBELLS_FAILED: i16 = CHOSEN + 48;
+    pub const DOORBELLS_FAILED: i16 = DELIVERED + 48;
     /// View of the current frame, per delivery (16 bytes each).
-    pub const HANDED: i16 = CHOSEN + 64;
+    pub const VIEWS: i16 = DELIVERED + 64;
     /// Number of pointers written, per exit that shares a reader (eight bytes each). Used only in a
     /// map without scratch memory and tallies.
-    pub const COUNTS: i16 = HANDED;
+    pub const COUNTS: i16 = VIEWS;
     /// Index of the interface to which the frame is redirected; 0 for none (four bytes).
-    pub const DEVICE: i16 = CHOSEN + 56;
+    pub const DEVICE: i16 = DELIVERED + 56;
     /// Tallies, each the number of blocks and the number of bytes (eight bytes each).
-    pub const TALLIES: i16 = HANDED + 16 * super::DELIVERIES_MAX as i16;
+    pub const TALLIES: i16 = VIEWS + 16 * super::DELIVERIES_MAX as i16;
     /// Size of the page in bytes, which bounds all offsets.
     pub const END: i16 = 4096;
 }

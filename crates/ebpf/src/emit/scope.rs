@@ -13,7 +13,7 @@ use super::handle::{
     Answer, Brand, DynWindow, Exit, Field, FramePos, FramePosVar, Layers, Num, Value, Var, Width,
     Window,
 };
-use super::lower::too_far;
+use super::lower::offset_too_far;
 use super::target::ZERO;
 use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
@@ -112,7 +112,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Returns true if, at this hook, the outer VLAN tag may be stored outside of the frame (see
     /// [`Meta`]).
-    pub fn has_tag_beside(&self) -> bool {
+    pub fn may_have_stored_tag(&self) -> bool {
         !matches!(self.builder.target.hook, Hook::Xdp | Hook::Cgroup)
     }
 
@@ -161,7 +161,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the position `n` bytes after `at`, without the right to read there.
     pub fn advance(&mut self, at: FramePos<'s>, n: u16) -> FramePos<'s> {
         if at.off.checked_add(n).is_none() {
-            self.builder.refuse(too_far());
+            self.builder.refuse(offset_too_far());
         }
         FramePos { off: at.off.saturating_add(n), reach: at.reach + u32::from(n), ..at }
     }
@@ -170,7 +170,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// the frame. Where that is cheaper, the program loads bytes from this distance, after checking
     /// that the hint is right.
     #[must_use]
-    pub fn usually(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
+    pub fn with_usual_distance(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
         FramePos { usual: usual.checked_sub(at.off), ..at }
     }
 
@@ -272,7 +272,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Loads a constant and returns it as a number.
     pub fn constant(&mut self, value: u32) -> Num<'s> {
         self.builder.fetch(value.into(), R0);
-        self.builder.keep(R0)
+        self.builder.store_new(R0)
     }
 
     /// Returns `left & right`.
@@ -307,7 +307,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Returns the class of a natural value: the value itself, or [`ZERO`] for 0, because class 0
     /// means no answer.
-    pub fn natural(&mut self, num: Num<'s>) -> Num<'s> {
+    pub fn natural_class(&mut self, num: Num<'s>) -> Num<'s> {
         self.zero_to(num, Insn::alu32(Alu::Mov, R0, ZERO.cast_signed()))
     }
 
@@ -319,17 +319,17 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Ne, R0, 0, done);
         b.asm.push(insn);
         b.bind(done);
-        b.keep(R0)
+        b.store_new(R0)
     }
 
     /// Loads metadata of the frame. Tag fields are 0 at hooks where the tag is inline.
-    pub fn meta(&mut self, meta: Meta) -> Num<'s> {
-        if !self.has_tag_beside() && meta != Meta::Length {
+    pub fn load_metadata(&mut self, meta: Meta) -> Num<'s> {
+        if !self.may_have_stored_tag() && meta != Meta::Length {
             return self.constant(0);
         }
         if self.builder.target.hook == Hook::Xdp {
             self.builder.frame_length();
-            return self.builder.keep(R0);
+            return self.builder.store_new(R0);
         }
         let field = match meta {
             Meta::Length => skb::LEN,
@@ -341,7 +341,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         if meta == Meta::TagProtocol {
             self.builder.asm.push(Insn::big_endian(R0, 16));
         }
-        self.builder.keep(R0)
+        self.builder.store_new(R0)
     }
 
     // ---- joins
@@ -349,7 +349,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Creates a variable with the initial value `first`, which arms may set.
     pub fn var(&mut self, first: impl Into<Value<'s>>) -> Var<'s> {
         self.builder.fetch(first.into(), R0);
-        Var(self.builder.keep(R0))
+        Var(self.builder.store_new(R0))
     }
 
     /// Sets a variable, in this scope or in an arm inside.
@@ -361,22 +361,22 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the value of a variable.
     pub fn get(&mut self, var: Var<'s>) -> Num<'s> {
         self.builder.fetch(var.0.into(), R0);
-        self.builder.keep(R0)
+        self.builder.store_new(R0)
     }
 
     /// Creates a position variable with the initial value `first`, which arms may set.
-    pub fn at_var(&mut self, first: FramePos<'s>) -> FramePosVar<'s> {
-        self.builder.at_var(first)
+    pub fn position_var(&mut self, first: FramePos<'s>) -> FramePosVar<'s> {
+        self.builder.position_var(first)
     }
 
     /// Sets a position variable, in this scope or in an arm inside.
-    pub fn set_at(&mut self, var: FramePosVar<'s>, at: FramePos<'s>) {
-        self.builder.set_at(var, at);
+    pub fn set_position(&mut self, var: FramePosVar<'s>, at: FramePos<'s>) {
+        self.builder.set_position(var, at);
     }
 
     /// Returns the value of a position variable.
-    pub fn get_at(&mut self, var: FramePosVar<'s>) -> FramePos<'s> {
-        self.builder.get_at(var)
+    pub fn get_position(&mut self, var: FramePosVar<'s>) -> FramePos<'s> {
+        self.builder.get_position(var)
     }
 
     // ---- twins
@@ -400,7 +400,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         match answer {
             Ok(Answer { class, layers }) => {
                 let answer = Answer { class, layers: Layers { class, ..layers } };
-                Ok(self.builder.close_with(mark, answer))
+                Ok(self.builder.close_with_answer(mark, answer))
             }
             Err(unfit) => {
                 // Its code is half emitted: the program must not be used.
@@ -481,14 +481,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
                 b.asm.push(Insn::alu32(op, R0, R1));
             }
         }
-        b.keep(R0)
+        b.store_new(R0)
     }
 
     fn jump_if(&mut self, cond: Cond, left: Num<'s>, right: Value<'s>, to: crate::asm::Label) {
         let b = &mut self.builder;
         match right {
             Value::Const(constant) => {
-                let left = b.register(left.slot, R0);
+                let left = b.register_of(left.slot, R0);
                 match i32::try_from(constant) {
                     Ok(constant) => b.asm.jump_if(cond, left, constant, to),
                     Err(_) => b.asm.jump32_if(cond, left, constant.cast_signed(), to),

@@ -33,10 +33,11 @@ const LAST_ROUNDS: usize = 4;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Begins the computation of a tag under this key, given as two little-endian words.
-    pub fn sip(&mut self, key: [u64; 2]) -> Sip<'s> {
+    pub fn begin_siphash(&mut self, key: [u64; 2]) -> Sip<'s> {
         let b = self.builder();
-        let slot = b.slots(4);
-        for ((at, begin), key) in slots(slot).into_iter().zip(BEGIN).zip([key, key].concat()) {
+        let slot = b.allocate_slots(4);
+        for ((at, begin), key) in state_slots(slot).into_iter().zip(BEGIN).zip([key, key].concat())
+        {
             b.asm.push_wide(Insn::load64(R0, begin ^ key));
             b.put(at, R0);
         }
@@ -44,14 +45,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Absorbs eight bytes of input, given as a number in network byte order.
-    pub fn sip_absorb(&mut self, sip: Sip<'s>, word: Wide<'s>) {
+    pub fn absorb_siphash_word(&mut self, sip: Sip<'s>, word: Wide<'s>) {
         self.fetch_wide(word, R5);
         self.swap_bytes(R5);
         self.sip_fetch(sip);
         self.xor(R4, R5);
         (0..ROUNDS).for_each(|_| self.sip_round());
         self.xor(R1, R5);
-        for (at, from) in slots(sip.slot).into_iter().zip(STATE) {
+        for (at, from) in state_slots(sip.slot).into_iter().zip(STATE) {
             self.builder().put(at, from);
         }
         self.builder().invalidate_registers();
@@ -59,8 +60,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Absorbs the last word of input, whose last byte is the input length modulo 256. Returns the
     /// tag as a number in network byte order.
-    pub fn sip_end(&mut self, sip: Sip<'s>, last: Wide<'s>) -> Wide<'s> {
-        self.sip_absorb(sip, last);
+    pub fn finish_siphash(&mut self, sip: Sip<'s>, last: Wide<'s>) -> Wide<'s> {
+        self.absorb_siphash_word(sip, last);
         self.sip_fetch(sip);
         self.builder().asm.push(Insn::alu(Alu::Xor, R3, 0xff));
         (0..LAST_ROUNDS).for_each(|_| self.sip_round());
@@ -73,7 +74,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     fn sip_fetch(&mut self, sip: Sip<'s>) {
-        for (at, to) in slots(sip.slot).into_iter().zip(STATE) {
+        for (at, to) in state_slots(sip.slot).into_iter().zip(STATE) {
             self.fetch_wide(Wide(Num { slot: at, brand: sip.brand }), to);
         }
     }
@@ -113,6 +114,6 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 }
 
 /// Returns the slots of the four state words.
-fn slots(deepest: Depth) -> [Depth; 4] {
+fn state_slots(deepest: Depth) -> [Depth; 4] {
     [deepest - 24, deepest - 16, deepest - 8, deepest]
 }

@@ -151,7 +151,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn narrow(&mut self, wide: Wide<'s>) -> Num<'s> {
         self.fetch_wide(wide, R0);
         self.builder().asm.push(Insn::alu32(Alu::Mov, R0, R0));
-        self.builder().keep(R0)
+        self.builder().store_new(R0)
     }
 
     /// Returns `left + right`, modulo 2^64.
@@ -239,7 +239,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::alu32(Alu::Mov, R1, by.cast_signed()));
         b.asm.push(Insn::alu(Alu::Mod, R0, R1));
         b.invalidate_registers();
-        b.keep(R0)
+        b.store_new(R0)
     }
 
     /// Returns the larger of two numbers.
@@ -269,7 +269,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the index of a number among 65 buckets of doubling width: 0 for 0, and n for 2^(n-1)
     /// to 2^n - 1. Branch-free, because each branch would double the number of paths that the
     /// verifier explores.
-    pub fn bucket(&mut self, wide: Wide<'s>) -> Num<'s> {
+    pub fn bucket_index(&mut self, wide: Wide<'s>) -> Num<'s> {
         self.fetch_wide(wide, R0);
         let b = self.builder();
         let mut put = |insn| b.asm.push(insn);
@@ -297,7 +297,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         put(Insn::mov(R0, R1));
         b.invalidate_registers();
-        b.keep(R0)
+        b.store_new(R0)
     }
 
     // ---- lengths
@@ -305,7 +305,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the number of frame bytes from a position on, linear or not; 0 if the position is
     /// past the end of the frame.
     pub fn rest(&mut self, at: FramePos<'s>) -> Num<'s> {
-        let length = self.meta(Meta::Length);
+        let length = self.load_metadata(Meta::Length);
         let b = self.builder();
         b.fetch_distance(at, R1);
         b.fetch(length.into(), R0);
@@ -316,7 +316,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.bind(ends);
         b.asm.push(Insn::mov(R0, 0));
         b.bind(done);
-        b.keep(R0)
+        b.store_new(R0)
     }
 
     /// Returns the smaller of two numbers.
@@ -328,7 +328,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Le, R0, R1, done);
         b.asm.push(Insn::mov(R0, R1));
         b.bind(done);
-        b.keep(R0)
+        b.store_new(R0)
     }
 
     // ---- helpers
@@ -387,12 +387,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     pub(super) fn fetch_wide(&mut self, wide: Wide<'s>, to: crate::insn::Reg) {
         self.builder().asm.push(Insn::load(Size::DW, to, R10, -wide.0.slot));
-        self.builder().hold(to, None);
+        self.builder().set_held(to, None);
     }
 
     pub(super) fn keep_wide(&mut self) -> Wide<'s> {
         let b = self.builder();
         b.invalidate_registers();
-        Wide(b.keep(R0))
+        Wide(b.store_new(R0))
     }
 }

@@ -41,7 +41,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     ) -> Answer<'s> {
         let ends = self.builder().may_end_part();
         if !ends && !self.builder().may_reset_verifier() {
-            return self.builder().pack(answer);
+            return self.builder().release_unused_slots(answer);
         }
         let mut saved = self.save_layers(answer.layers);
         let mut class = answer.class;
@@ -69,7 +69,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.point_at_row(row);
         let mut places = (0..).step_by(8);
         each_slot(&mut saved, &mut class, |slot| {
-            *slot = b.slots(1);
+            *slot = b.allocate_slots(1);
             b.asm.push(Insn::load(Size::W, R0, R1, places.next().unwrap_or(0)));
             b.asm.push(Insn::store(Size::DW, R10, -*slot, R0));
         });
@@ -92,7 +92,7 @@ impl Builder {
 
     /// Emits the tail call of the next part. Control continues after the call if it fails.
     fn call_next(&mut self, links: u32) {
-        let next = i32::try_from(self.parts()).unwrap_or(i32::MAX);
+        let next = i32::try_from(self.finished_part_count()).unwrap_or(i32::MAX);
         self.asm.push(Insn::mov(R1, R6));
         self.asm.push_wide(Insn::load_map(R2, links));
         self.asm.push(Insn::mov(R3, next));

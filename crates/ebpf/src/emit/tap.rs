@@ -82,7 +82,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.fetch(bytes.into(), R0);
         b.add_to_word(R9, place, 1);
         b.add_to_word(R9, place + 8, R0);
-        b.hold(R1, None);
+        b.set_held(R1, None);
     }
 
     /// Records the delivery of the frame, with the view in `on` and this class.
@@ -109,7 +109,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::load(Size::DW, R1, R9, scratch.delivery_word(outlet)));
         b.asm.push(Insn::alu(Alu::Or, R1, 1 << bit));
         b.asm.push(Insn::store(Size::DW, R9, scratch.delivery_word(outlet), R1));
-        b.hold(R1, None);
+        b.set_held(R1, None);
     }
 
     /// Sets or clears a mark of the frame, which the verifier does not track.
@@ -127,7 +127,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         if let Some(place) = b.mark_at(number) {
             b.restore_region();
             b.asm.push(Insn::load(Size::DW, R1, R9, place));
-            b.hold(R1, None);
+            b.set_held(R1, None);
             b.asm.jump_if(Cond::Eq, R1, 0, miss.label);
         }
     }
@@ -138,7 +138,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         if let Some(place) = b.mark_at(number) {
             b.restore_region();
             b.asm.push(Insn::load(Size::DW, R1, R9, place));
-            b.hold(R1, None);
+            b.set_held(R1, None);
             b.asm.jump_if(Cond::Ne, R1, 0, miss.label);
         }
     }
@@ -151,8 +151,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             Some(length) => self.min(length, rest),
             // At XDP the driver removed the tag: its length is known.
             None if on.tags == 0 && self.builder().is_tag_out => self.add(rest, 4),
-            None if on.tags == 0 && self.has_tag_beside() => {
-                let present = self.meta(Meta::TagPresent);
+            None if on.tags == 0 && self.may_have_stored_tag() => {
+                let present = self.load_metadata(Meta::TagPresent);
                 let beside = self.shl(present, 2);
                 self.add(rest, beside)
             }
@@ -179,7 +179,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 /// Returns true if the view begins after a tag that may be stored outside of the frame. If that tag
 /// is inline, the view begins four bytes later.
 #[must_use]
-pub const fn is_behind_tag(on: &Layers<'_>) -> bool {
+pub const fn is_after_stored_tag(on: &Layers<'_>) -> bool {
     on.tags > 0 || on.length.is_some()
 }
 
@@ -217,7 +217,7 @@ impl Builder {
             self.asm.push(Insn::store(Size::W, R9, offset::DEVICE, 0));
         }
         self.invalidate_registers();
-        self.slots(FixedSlots::SLOT_COUNT);
+        self.allocate_slots(FixedSlots::SLOT_COUNT);
         self.floor = self.top;
         self.asm.push(Insn::store(Size::DW, R10, FixedSlots::SCRATCH, R9));
     }

@@ -21,7 +21,7 @@ pub struct Target {
     pub hardened: bool,
     /// True if the program withholds frames from the host and may modify them. Observed frames are
     /// read-only.
-    pub takes: bool,
+    pub redirects: bool,
     /// True if every frame is in one buffer, as at XDP without multi-buffer support. The frame
     /// length is then the difference of two pointers and needs no helper.
     pub single: bool,
@@ -30,7 +30,7 @@ pub struct Target {
 impl From<Hook> for Target {
     /// Returns the target for a loader with CAP_PERFMON.
     fn from(hook: Hook) -> Self {
-        Self { hook, hardened: false, takes: false, single: false }
+        Self { hook, hardened: false, redirects: false, single: false }
     }
 }
 
@@ -38,13 +38,13 @@ impl Target {
     /// Returns the target for a loader without CAP_PERFMON.
     #[must_use]
     pub const fn hardened(hook: Hook) -> Self {
-        Self { hook, hardened: true, takes: false, single: false }
+        Self { hook, hardened: true, redirects: false, single: false }
     }
 
     /// Returns the target for frames withheld from the host, which may be modified.
     #[must_use]
     pub const fn redirecting(self) -> Self {
-        Self { takes: true, ..self }
+        Self { redirects: true, ..self }
     }
 
     /// Returns the target for frames that are in one buffer.
@@ -106,7 +106,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Decodes the return value of a program that was finished with [`Finish::Answer`].
-    pub const fn of(value: u32) -> Self {
+    pub const fn decode(value: u32) -> Self {
         if value == UNSURE { Self::Unsure } else { Self::Class(value) }
     }
 }

@@ -11,10 +11,11 @@ type Body = for<'p> fn(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<
 
 fn run(hook: Hook, body: Body, frame: &[u8]) -> (Outcome, Vec<u64>) {
     let program = program(hook, Finish::Answer, body).unwrap();
-    let mut machine = Machine::of(&program);
+    let mut machine = Machine::for_program(&program);
     let value = machine.run(&program.code, hook, &Packet::new(frame)).unwrap();
-    let counters = machine.maps.first().map(|map| crate::exam::words(map)).unwrap_or_default();
-    (Outcome::of(value as u32), counters)
+    let counters =
+        machine.maps.first().map(|map| crate::exam::decode_counters(map)).unwrap_or_default();
+    (Outcome::decode(value as u32), counters)
 }
 
 fn assert_at_every_hook(body: Body, expected: Outcome) {
@@ -68,14 +69,14 @@ fn arms_join_through_variables_only() {
     let body: Body = |s, on, out| {
         let window = s.need::<1>(on.at, out);
         let first = s.load(window, byte::<0>());
-        let (class, at) = (s.var(1), s.at_var(on.at));
+        let (class, at) = (s.var(1), s.position_var(on.at));
         s.arm(|t, not_two| {
             t.only(first, Cmp::Eq, 2, not_two);
             t.set(class, 20);
             let further = t.advance(on.at, 1);
-            t.set_at(at, further);
+            t.set_position(at, further);
         });
-        let (class, at) = (s.get(class), s.get_at(at));
+        let (class, at) = (s.get(class), s.get_position(at));
         let window = s.need::<1>(at, out);
         let there = s.load(window, byte::<0>());
         Ok(Answer::new(s.add(class, there), on))
@@ -88,7 +89,7 @@ fn arms_join_through_variables_only() {
 }
 
 #[test]
-fn comparisons_take_all_32_bits() {
+fn comparisons_use_all_32_bits() {
     let cases: [(Cmp, u32, [u32; 3]); 8] = [
         (Cmp::Eq, 0x8000_0000, [0, 1, 0]),
         (Cmp::Ne, 0x8000_0000, [1, 0, 1]),
@@ -111,7 +112,8 @@ fn comparisons_take_all_32_bits() {
             [0x7fff_ffff_u32, 0x8000_0000, 0x8000_0001].into_iter().zip(expected)
         {
             let frame = left.to_be_bytes();
-            let answer = Machine::of(&program).run(&program.code, Hook::Xdp, &Packet::new(&frame));
+            let answer =
+                Machine::for_program(&program).run(&program.code, Hook::Xdp, &Packet::new(&frame));
             assert_eq!(answer, Ok(expected.into()), "{left:#x} {cmp:?} {right:#x}");
         }
     }
@@ -145,7 +147,7 @@ fn absent_exit_counts_and_natural_zero_is_a_class() {
         let class = s.load(window, byte::<0>());
         let unsure = s.unsure();
         s.only(class, Cmp::Ne, 9, unsure);
-        Ok(Answer::new(s.natural(class), on))
+        Ok(Answer::new(s.natural_class(class), on))
     };
     for hook in HOOKS {
         assert_eq!(run(hook, body, &[]), (Outcome::Class(NONE), vec![1, 0]));
@@ -175,13 +177,13 @@ fn dynamic_windows_are_checked_while_emitting() {
 }
 
 #[test]
-fn metadata_loads_at_every_hook() {
-    let length: Body = |s, on, _| Ok(Answer::new(s.meta(Meta::Length), on));
+fn metadata_is_loaded_at_every_hook() {
+    let length: Body = |s, on, _| Ok(Answer::new(s.load_metadata(Meta::Length), on));
     assert_at_every_hook(length, Outcome::Class(10));
 }
 
 #[test]
-fn exhausted_stack_is_unfit() {
+fn program_with_exhausted_stack_is_unfit() {
     let many = |count: u32| {
         program(Hook::Tc, Finish::Answer, |s, on, _| {
             let first = s.constant(1);
@@ -199,7 +201,7 @@ fn exhausted_stack_is_unfit() {
 
 /// Many twins fit into one program only if each of them releases its stack slots.
 #[test]
-fn twins_release_their_stack() {
+fn twins_release_their_stack_slots() {
     fn use_stack<'s>(
         _: &(),
         s: &mut Scope<'s, '_>,
@@ -225,7 +227,7 @@ fn twins_release_their_stack() {
 }
 
 #[test]
-fn offset_beyond_64_kib_is_unfit() {
+fn packet_offset_beyond_64_kib_is_unfit() {
     let far = |steps: u32| {
         program(Hook::Xdp, Finish::Answer, |s, on, out| {
             let mut at = on.at;
@@ -243,7 +245,7 @@ fn offset_beyond_64_kib_is_unfit() {
 
 /// Code after `leave` is dropped, because the verifier rejects unreachable code.
 #[test]
-fn unreachable_code_is_dropped() {
+fn code_after_leave_is_dropped() {
     let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {
         s.leave(out);
         let window = s.need::<4>(on.at, out);
@@ -261,10 +263,10 @@ fn edit_frame<'s>(
     out: Exit<'s>,
 ) -> Result<Answer<'s>, Unfit> {
     s.need::<8>(on.at, out);
-    s.writable(FrameOffset::at(2));
-    s.put::<u8>(FrameOffset::at(1), 9);
-    s.remove_before(FrameOffset::at(1));
-    let at = s.position_at(FrameOffset::at(0));
+    s.make_writable(FrameOffset::from_start(2));
+    s.put::<u8>(FrameOffset::from_start(1), 9);
+    s.remove_before(FrameOffset::from_start(1));
+    let at = s.position_at(FrameOffset::from_start(0));
     let window = s.need::<2>(at, out);
     Ok(Answer::new(s.load(window, be16::<0>()), Layers { frame: at, at, ..on }))
 }
@@ -275,7 +277,7 @@ fn i6_taken_frames_are_edited() {
         let program = program(target.redirecting(), Finish::Answer, edit_frame).unwrap();
         assert!(program.edits);
         let frame: Vec<u8> = (0..20).collect();
-        let mut machine = Machine::of(&program);
+        let mut machine = Machine::for_program(&program);
         let value = machine.run(&program.code, Hook::Xdp, &Packet::new(&frame));
         assert_eq!(value, Ok(0x0902));
         assert_eq!(machine.frame.as_deref(), Some(&[&[9, 2, 3][..], &frame[4..]].concat()[..]));
@@ -298,21 +300,21 @@ fn i6_positions_from_before_an_edit_are_rejected() {
     let uses: [Body; 3] = [
         |s, on, out| {
             let window = s.need::<2>(on.at, out);
-            s.put::<u8>(FrameOffset::at(0), 1);
+            s.put::<u8>(FrameOffset::from_start(0), 1);
             Ok(Answer::new(s.load(window, byte::<1>()), on))
         },
         |s, on, out| {
             let window = s.need::<2>(on.at, out);
             let by = s.load(window, byte::<0>());
             let at = s.advance_by(on.at, by, 20, out);
-            s.put::<u8>(FrameOffset::at(0), 1);
+            s.put::<u8>(FrameOffset::from_start(0), 1);
             let window = s.need::<2>(at, out);
             Ok(Answer::new(s.load(window, byte::<1>()), on))
         },
         |s, on, out| {
-            let kept = s.at_var(on.at);
-            s.arm(|t, _| t.put::<u8>(FrameOffset::at(0), 1));
-            let at = s.get_at(kept);
+            let kept = s.position_var(on.at);
+            s.arm(|t, _| t.put::<u8>(FrameOffset::from_start(0), 1));
+            let at = s.get_position(kept);
             s.need::<2>(at, out);
             Ok(Answer::new(1, on))
         },
@@ -368,7 +370,7 @@ fn i6_long_chain_continues_in_tail_programs() {
             program.maps.iter().map(|map| map.programs as usize).sum::<usize>(),
             program.tails.len()
         );
-        let mut machine = Machine::of(&program);
+        let mut machine = Machine::for_program(&program);
         assert_eq!(machine.run(&program.code, hook, &Packet::new(FRAME)), Ok(31));
         machine.parts.pop();
         let broken = machine.run(&program.code, hook, &Packet::new(FRAME));
@@ -385,20 +387,21 @@ fn siphash_matches_reference_vectors() {
     const KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
     for (bytes, expected) in VECTORS {
         let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {
-            let sip = s.sip(KEY);
+            let sip = s.begin_siphash(KEY);
             if bytes >= 8 {
                 let word = s.wide(0x0001_0203_0405_0607);
-                s.sip_absorb(sip, word);
+                s.absorb_siphash_word(sip, word);
             }
             let rest = if bytes == 15 { 0x0809_0a0b_0c0d_0e00 } else { 0 };
             let last = s.wide(rest | bytes);
-            let tag = s.sip_end(sip, last);
+            let tag = s.finish_siphash(sip, last);
             let expected = s.wide(expected.swap_bytes());
             s.only_wide(tag, Cmp::Eq, expected, out);
             Ok(Answer::new(1, on))
         });
         let program = program.unwrap();
-        let value = Machine::of(&program).run(&program.code, Hook::Xdp, &Packet::new(FRAME));
+        let value =
+            Machine::for_program(&program).run(&program.code, Hook::Xdp, &Packet::new(FRAME));
         assert_eq!(value.unwrap(), 1, "{bytes} bytes");
     }
 }

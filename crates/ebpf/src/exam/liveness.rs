@@ -22,15 +22,15 @@ struct LiveSet {
 impl LiveSet {
     const EMPTY: Self = Self { registers: 0, stack: [false; STACK] };
 
-    fn register(&mut self, number: u8) {
+    fn mark_register(&mut self, number: u8) {
         self.registers |= 1 << number;
     }
 
-    fn has(&self, number: u8) -> bool {
+    fn is_live(&self, number: u8) -> bool {
         self.registers >> number & 1 != 0
     }
 
-    fn join(&mut self, other: &Self) {
+    fn merge(&mut self, other: &Self) {
         self.registers |= other.registers;
         self.stack.iter_mut().zip(&other.stack).for_each(|(mine, theirs)| *mine |= theirs);
     }
@@ -50,10 +50,10 @@ pub(super) fn dead_instructions(code: &[Insn]) -> Vec<bool> {
         let mut live = LiveSet::EMPTY;
         for next in successors(at, *insn) {
             if let Some(next) = before.get(next) {
-                live.join(next);
+                live.merge(next);
             }
         }
-        let is_live = update(*insn, &mut live);
+        let is_live = update_live_set(*insn, &mut live);
         if let (Some(dead_instructions), Some(before)) =
             (dead_instructions.get_mut(at), before.get_mut(at))
         {
@@ -78,42 +78,42 @@ fn successors(at: usize, insn: Insn) -> Vec<usize> {
 }
 
 /// Updates the live set for an instruction. Returns true if the instruction is live.
-fn update(insn: Insn, live: &mut LiveSet) -> bool {
+fn update_live_set(insn: Insn, live: &mut LiveSet) -> bool {
     let from_register = insn.code & SOURCE_REG != 0;
     match insn.class() {
         class::ALU | class::ALU64 => {
-            let is_live = live.has(insn.dst);
+            let is_live = live.is_live(insn.dst);
             let is_move = insn.code & 0xf0 == 0xb0;
             if is_live && is_move {
                 live.registers &= !(1 << insn.dst);
             }
             if is_live && from_register && insn.code & 0xf0 != 0xd0 {
-                live.register(insn.src);
+                live.mark_register(insn.src);
             }
             is_live
         }
         class::LDX => {
-            let is_live = live.has(insn.dst);
+            let is_live = live.is_live(insn.dst);
             if is_live {
                 live.registers &= !(1 << insn.dst);
-                live.register(insn.src);
+                live.mark_register(insn.src);
                 if insn.src == R10.number() {
-                    live.stack_bytes(insn.off, Size::of(insn.code)).fill(true);
+                    live.stack_bytes(insn.off, Size::from_opcode(insn.code)).fill(true);
                 }
             }
             is_live
         }
         class::ST | class::STX if insn.dst == R10.number() && insn.code & 0xe0 == mode::MEM => {
-            let slot = live.stack_bytes(insn.off, Size::of(insn.code));
+            let slot = live.stack_bytes(insn.off, Size::from_opcode(insn.code));
             let is_live = slot.iter().any(|byte| *byte);
             slot.fill(false);
             if is_live && insn.class() == class::STX {
-                live.register(insn.src);
+                live.mark_register(insn.src);
             }
             is_live
         }
         class::LD if insn.is_load_imm64() => {
-            let is_live = live.has(insn.dst);
+            let is_live = live.is_live(insn.dst);
             live.registers &= !(1 << insn.dst);
             is_live
         }
@@ -122,15 +122,15 @@ fn update(insn: Insn, live: &mut LiveSet) -> bool {
             true
         }
         _ if insn == Insn::exit() => {
-            live.register(R0.number());
+            live.mark_register(R0.number());
             true
         }
         class::JMP | class::JMP32 => {
             if insn.code != 0x05 {
-                live.register(insn.dst);
+                live.mark_register(insn.dst);
             }
             if from_register {
-                live.register(insn.src);
+                live.mark_register(insn.src);
             }
             true
         }
@@ -144,18 +144,18 @@ fn update(insn: Insn, live: &mut LiveSet) -> bool {
 /// Updates the live set for a store to shared memory, a packet load or an atomic operation, all of
 /// which are always live.
 fn update_for_access(insn: Insn, live: &mut LiveSet) {
-    live.register(insn.dst);
+    live.mark_register(insn.dst);
     match insn.class() {
         class::LD => {
-            live.register(insn.src);
-            live.register(R6.number());
+            live.mark_register(insn.src);
+            live.mark_register(R6.number());
         }
-        class::STX => live.register(insn.src),
+        class::STX => live.mark_register(insn.src),
         _ => {}
     }
     // Compare-and-swap reads r0.
     if insn.code & 0xe0 == mode::ATOMIC && insn.imm == atomic::CMPXCHG {
-        live.register(R0.number());
+        live.mark_register(R0.number());
     }
     if insn.code & 0xe0 == mode::ATOMIC && insn.dst == R10.number() {
         live.stack = [true; STACK];
@@ -176,7 +176,7 @@ fn update_for_call(insn: Insn, live: &mut LiveSet) {
         _ => (5, true),
     };
     live.registers &= !0b11_1111;
-    (1..=arguments).for_each(|number| live.register(number));
+    (1..=arguments).for_each(|number| live.mark_register(number));
     if reads_memory {
         live.stack = [true; STACK];
     }

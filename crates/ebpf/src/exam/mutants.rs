@@ -42,7 +42,7 @@ pub fn mutants(program: &Program) -> Vec<Mutant> {
     {
         let second = std::mem::replace(&mut wide, insn.is_load_imm64());
         if !second && !insn.is_load_imm64() && !is_dead {
-            let slips = replacements(*insn).into_iter();
+            let slips = mutated_insns(*insn).into_iter();
             mutants.extend(slips.map(|replacement| Mutant {
                 at,
                 replacement,
@@ -59,7 +59,7 @@ fn replace_instruction(program: &Program, at: usize, replacement: Insn) -> Progr
     mutant
 }
 
-fn replacements(insn: Insn) -> Vec<Insn> {
+fn mutated_insns(insn: Insn) -> Vec<Insn> {
     let constants = [-1, 1].map(|by| Insn { imm: insn.imm.wrapping_add(by), ..insn }).to_vec();
     let offsets = [-1, 1].map(|by| Insn { off: insn.off.wrapping_add(by), ..insn }).to_vec();
     let immediate = insn.code & SOURCE_REG == 0;

@@ -12,7 +12,7 @@ const EINVAL: u64 = -22_i64 as u64;
 const OFFSET_MAX: u64 = i32::MAX as u64;
 
 impl Run<'_, '_> {
-    pub(super) fn call(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+    pub(super) fn execute_call(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
         let unknown = FaultKind::Helper(insn.imm);
         let helper = Helper::from_number(insn.imm).filter(|_| insn.src == 0).ok_or(unknown)?;
         let on_skb = self.memory.hook() != Hook::Xdp;
@@ -43,33 +43,34 @@ impl Run<'_, '_> {
             }
             _ => return Err(unknown),
         };
-        self.scratch_is_lost();
-        self.set(0, answer)
+        self.invalidate_scratch_registers();
+        self.write_register(0, answer)
     }
 
     fn context_argument(&self) -> Result<(), FaultKind> {
-        if self.get(1)? == CTX { Ok(()) } else { Err(FaultKind::Argument(1)) }
+        if self.read_register(1)? == CTX { Ok(()) } else { Err(FaultKind::Argument(1)) }
     }
 
     fn tail_call(&mut self) -> Result<Flow, FaultKind> {
         self.context_argument()?;
-        let (map, number) = (self.get(2)?, self.get(3)?);
+        let (map, number) = (self.read_register(2)?, self.read_register(3)?);
         self.memory.map_lookup(map, 0).ok_or(FaultKind::Argument(2))?;
-        self.scratch_is_lost();
-        self.set(0, EINVAL)?;
+        self.invalidate_scratch_registers();
+        self.write_register(0, EINVAL)?;
         Ok(Flow::Part(number))
     }
 
     fn map_lookup(&self) -> Result<u64, FaultKind> {
-        let key = self.memory.read(self.get(2)?, Size::W)?;
-        self.memory.map_lookup(self.get(1)?, key as u32).ok_or(FaultKind::Argument(1))
+        let key = self.memory.read(self.read_register(2)?, Size::W)?;
+        self.memory.map_lookup(self.read_register(1)?, key as u32).ok_or(FaultKind::Argument(1))
     }
 
     /// Copies bytes from the frame, including fragments. On failure the target is zeroed, as in the
     /// kernel.
     fn load_bytes(&mut self) -> Result<u64, FaultKind> {
         self.context_argument()?;
-        let (offset, to, length) = (self.get(2)?, self.get(3)?, self.get(4)?);
+        let (offset, to, length) =
+            (self.read_register(2)?, self.read_register(3)?, self.read_register(4)?);
         let size = usize::try_from(length).ok().filter(|size| *size > 0);
         let size = size.ok_or(FaultKind::Argument(4))?;
         let offset = u64::from(offset as u32);
@@ -90,9 +91,10 @@ impl Run<'_, '_> {
 
     fn store_bytes(&mut self) -> Result<u64, FaultKind> {
         self.context_argument()?;
-        let (offset, from, length) = (self.get(2)?, self.get(3)?, self.get(4)?);
+        let (offset, from, length) =
+            (self.read_register(2)?, self.read_register(3)?, self.read_register(4)?);
         let on_tc = self.memory.hook() == Hook::Tc;
-        if on_tc && self.get(5)? != 0 {
+        if on_tc && self.read_register(5)? != 0 {
             return Err(FaultKind::Argument(5));
         }
         let size = usize::try_from(length).ok().filter(|size| (1..=512).contains(size));
@@ -113,8 +115,8 @@ impl Run<'_, '_> {
     }
 
     /// Applies `change` to the 16-bit checksum at the offset in r2.
-    fn replace(&mut self, change: impl FnOnce(u16) -> u16) -> Result<u64, FaultKind> {
-        let offset = i64::from(self.get(2)? as u32);
+    fn replace_checksum(&mut self, change: impl FnOnce(u16) -> u16) -> Result<u64, FaultKind> {
+        let offset = i64::from(self.read_register(2)? as u32);
         let Some(at) = self.memory.frame_bytes_mut(offset, 2) else { return Ok(EFAULT) };
         let was = at.first_chunk::<2>().map_or(0, |word| u16::from_ne_bytes(*word));
         at.copy_from_slice(&change(was).to_ne_bytes());
@@ -123,10 +125,10 @@ impl Run<'_, '_> {
 
     fn replace_header_checksum(&mut self) -> Result<u64, FaultKind> {
         self.context_argument()?;
-        let (old, new) = (self.get(3)? as u32, self.get(4)? as u32);
-        match self.get(5)? {
-            2 => self.replace(|sum| replace_16(sum, old as u16, new as u16)),
-            4 => self.replace(|sum| replace_32(sum, old, new)),
+        let (old, new) = (self.read_register(3)? as u32, self.read_register(4)? as u32);
+        match self.read_register(5)? {
+            2 => self.replace_checksum(|sum| replace_16(sum, old as u16, new as u16)),
+            4 => self.replace_checksum(|sum| replace_32(sum, old, new)),
             _ => Err(FaultKind::Argument(5)),
         }
     }
@@ -135,7 +137,8 @@ impl Run<'_, '_> {
         const PSEUDO: u64 = 0x10;
         const ABSENT: u64 = 0x20;
         self.context_argument()?;
-        let (old, new, flags) = (self.get(3)? as u32, self.get(4)? as u32, self.get(5)?);
+        let (old, new, flags) =
+            (self.read_register(3)? as u32, self.read_register(4)? as u32, self.read_register(5)?);
         let (old, new) = match flags & 0xf {
             2 => (old & 0xffff, new & 0xffff),
             4 => (old, new),
@@ -146,11 +149,11 @@ impl Run<'_, '_> {
         }
         let is_unfilled = self.memory.is_unfilled();
         let may_be_absent = flags & ABSENT != 0;
-        self.replace(|sum| {
+        self.replace_checksum(|sum| {
             let new = match is_unfilled {
                 _ if may_be_absent && sum == 0 => 0,
                 true if flags & PSEUDO == 0 => sum,
-                true => !fold(add_with_carry(add_with_carry(sum.into(), !old), new)),
+                true => !fold_sum(add_with_carry(add_with_carry(sum.into(), !old), new)),
                 false => replace_32(sum, old, new),
             };
             if may_be_absent && new == 0 && sum != 0 { 0xffff } else { new }
@@ -162,7 +165,8 @@ impl Run<'_, '_> {
         self.context_argument()?;
         // Growing the headroom depends on the driver and no emitted code needs it: positive deltas
         // only.
-        let by = usize::try_from(self.get(2)? as i32).map_err(|_| FaultKind::Argument(2))?;
+        let by =
+            usize::try_from(self.read_register(2)? as i32).map_err(|_| FaultKind::Argument(2))?;
         if by + FRAME_MIN > self.memory.frame_length() {
             return Ok(EINVAL);
         }
@@ -172,8 +176,8 @@ impl Run<'_, '_> {
 
     fn pull(&mut self) -> Result<u64, FaultKind> {
         self.context_argument()?;
-        let length = self.get(2)? as u32;
-        Ok(if !self.starves && self.memory.pull(length as usize) { 0 } else { ENOMEM })
+        let length = self.read_register(2)? as u32;
+        Ok(if !self.lacks_memory && self.memory.pull(length as usize) { 0 } else { ENOMEM })
     }
 }
 
@@ -188,7 +192,7 @@ fn replace_16(sum: u16, old: u16, new: u16) -> u16 {
 
 /// Updates a checksum for a change of a 32-bit number, like the kernel's `csum_replace4`.
 fn replace_32(sum: u16, old: u32, new: u32) -> u16 {
-    fold(add_with_carry(add_with_carry(!u32::from(sum), !old), new))
+    fold_sum(add_with_carry(add_with_carry(!u32::from(sum), !old), new))
 }
 
 /// Adds two numbers with end-around carry, like the kernel's `csum_add`.
@@ -198,6 +202,6 @@ fn add_with_carry(left: u32, right: u32) -> u32 {
 }
 
 /// Folds a sum to 16 bits and complements the result, like the kernel's `csum_fold`.
-fn fold(sum: u32) -> u16 {
+fn fold_sum(sum: u32) -> u16 {
     !((add_with_carry(sum, sum.rotate_right(16)) >> 16) as u16)
 }

@@ -14,21 +14,21 @@ use crate::insn::Size;
 use crate::program::Hook;
 
 /// Lower half of the address of offset 0 in a region.
-const MIDDLE: u64 = 1 << 31;
+const OFFSET_ZERO: u64 = 1 << 31;
 /// Base address of the context.
-pub(super) const CTX: u64 = base(1);
+pub(super) const CTX: u64 = region_base(1);
 /// Region numbers that the packet has one after another. Wherever the kernel may move the packet in
 /// a helper, the packet here moves to the next number, so that stale pointers fault.
-const PACKETS: Range<u64> = 4..16;
+const PACKET_REGIONS: Range<u64> = 4..16;
 /// Base address of the stack.
-const STACK: u64 = base(3);
+const STACK: u64 = region_base(3);
 const STACK_BYTES: usize = 512;
 /// Initial value of r10, which is the end of the stack.
 pub(super) const STACK_TOP: u64 = STACK + STACK_BYTES as u64;
 /// Region number of the value of map 0. The value of map n has the region number `MAPS + n`.
-const MAPS: u64 = 16;
+const FIRST_MAP_REGION: u64 = 16;
 /// Tag bit that distinguishes the handle of a map from an address.
-const HANDLES: u64 = 1 << 63;
+const HANDLE_TAG: u64 = 1 << 63;
 
 pub(super) struct Memory<'m, 'p> {
     hook: Hook,
@@ -68,7 +68,7 @@ impl<'m, 'p> Memory<'m, 'p> {
             tag,
             is_unfilled,
             linear,
-            region: PACKETS.start,
+            region: PACKET_REGIONS.start,
             stack: [0; STACK_BYTES],
             stack_written,
             maps,
@@ -156,7 +156,7 @@ impl<'m, 'p> Memory<'m, 'p> {
     /// Invalidates all packet pointers.
     fn invalidate_pointers(&mut self) {
         let next = self.region + 1;
-        self.region = if next < PACKETS.end { next } else { PACKETS.start };
+        self.region = if next < PACKET_REGIONS.end { next } else { PACKET_REGIONS.start };
     }
 
     /// Makes the first `length` bytes linear and invalidates packet pointers. Returns false if the
@@ -173,28 +173,28 @@ impl<'m, 'p> Memory<'m, 'p> {
     pub(super) fn map_handle(&self, number: i32) -> Result<u64, FaultKind> {
         let index = usize::try_from(number).map_err(|_| FaultKind::Map(number))?;
         if index < self.maps.len() {
-            Ok(HANDLES | index as u64)
+            Ok(HANDLE_TAG | index as u64)
         } else {
             Err(FaultKind::Map(number))
         }
     }
 
     pub(super) fn map_value(&self, number: i32, offset: i32) -> Result<u64, FaultKind> {
-        let index = self.map_handle(number)? & !HANDLES;
-        Ok(base(MAPS + index).wrapping_add_signed(offset.into()))
+        let index = self.map_handle(number)? & !HANDLE_TAG;
+        Ok(region_base(FIRST_MAP_REGION + index).wrapping_add_signed(offset.into()))
     }
 
     /// Returns the address of element `key` of the map with this handle. Returns 0 for a key other
     /// than 0, and `None` if there is no such map.
     pub(super) fn map_lookup(&self, handle: u64, key: u32) -> Option<u64> {
-        let index = handle.checked_sub(HANDLES)?;
+        let index = handle.checked_sub(HANDLE_TAG)?;
         let known = usize::try_from(index).is_ok_and(|index| index < self.maps.len());
-        known.then_some(if key == 0 { base(MAPS + index) } else { 0 })
+        known.then_some(if key == 0 { region_base(FIRST_MAP_REGION + index) } else { 0 })
     }
 
     pub(super) fn read(&self, address: u64, size: Size) -> Result<u64, FaultKind> {
         if address >> 32 == CTX >> 32 {
-            return self.context(address.wrapping_sub(CTX), size.bytes());
+            return self.read_context(address.wrapping_sub(CTX), size.bytes());
         }
         let bytes = self.bytes(address, size.bytes())?;
         let mut word = [0; 8];
@@ -215,7 +215,7 @@ impl<'m, 'p> Memory<'m, 'p> {
 
     /// Returns bytes for writing. Stack bytes count as written from now on.
     pub(super) fn bytes_mut(&mut self, address: u64, size: usize) -> Result<&mut [u8], FaultKind> {
-        let wild = FaultKind::Wild { address, size };
+        let wild = FaultKind::OutsideRegions { address, size };
         let (region, range) = split_address(address, size).ok_or(wild)?;
         if region == STACK >> 32 {
             self.stack_written.get_mut(range.clone()).ok_or(wild)?.fill(true);
@@ -227,13 +227,13 @@ impl<'m, 'p> Memory<'m, 'p> {
         if region == CTX >> 32 || region == self.region {
             return Err(FaultKind::ReadOnly(address));
         }
-        let map = region.checked_sub(MAPS).and_then(|map| usize::try_from(map).ok());
+        let map = region.checked_sub(FIRST_MAP_REGION).and_then(|map| usize::try_from(map).ok());
         let value = map.and_then(|map| self.maps.get_mut(map)).ok_or(wild)?;
         value.get_mut(range).ok_or(wild)
     }
 
     fn bytes(&self, address: u64, size: usize) -> Result<&[u8], FaultKind> {
-        let wild = FaultKind::Wild { address, size };
+        let wild = FaultKind::OutsideRegions { address, size };
         let (region, range) = split_address(address, size).ok_or(wild)?;
         if region == self.region {
             let direct = !self.hook.reads_by_helper() && range.end <= self.linear;
@@ -242,17 +242,17 @@ impl<'m, 'p> Memory<'m, 'p> {
         if region == STACK >> 32 {
             let written = self.stack_written.get(range.clone()).ok_or(wild)?;
             if !written.iter().all(|written| *written) {
-                return Err(FaultKind::UnwrittenStack(address));
+                return Err(FaultKind::UninitializedStack(address));
             }
             return self.stack.get(range).ok_or(wild);
         }
-        let map = region.checked_sub(MAPS).and_then(|map| usize::try_from(map).ok());
+        let map = region.checked_sub(FIRST_MAP_REGION).and_then(|map| usize::try_from(map).ok());
         map.and_then(|map| self.maps.get(map)).and_then(|value| value.get(range)).ok_or(wild)
     }
 
-    fn context(&self, offset: u64, size: usize) -> Result<u64, FaultKind> {
+    fn read_context(&self, offset: u64, size: usize) -> Result<u64, FaultKind> {
         let tag = self.tag;
-        let packet = base(self.region);
+        let packet = region_base(self.region);
         let end = packet + self.linear as u64;
         let value = match (self.hook, offset, size) {
             (Hook::Xdp, 0, 4) => packet,
@@ -274,12 +274,12 @@ impl<'m, 'p> Memory<'m, 'p> {
     }
 }
 
-pub(super) const fn base(region: u64) -> u64 {
-    region << 32 | MIDDLE
+pub(super) const fn region_base(region: u64) -> u64 {
+    region << 32 | OFFSET_ZERO
 }
 
 /// Splits an address into its region number and the range of bytes in this region.
 fn split_address(address: u64, size: usize) -> Option<(u64, Range<usize>)> {
-    let offset = usize::try_from((address & 0xffff_ffff).checked_sub(MIDDLE)?).ok()?;
+    let offset = usize::try_from((address & 0xffff_ffff).checked_sub(OFFSET_ZERO)?).ok()?;
     Some((address >> 32, offset..offset.checked_add(size)?))
 }

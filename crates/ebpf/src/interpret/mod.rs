@@ -83,7 +83,7 @@ pub struct Machine {
     /// Processor number that `get_smp_processor_id` returns.
     pub cpu: u32,
     /// True to make pulling and linearizing fail for lack of memory.
-    pub starves: bool,
+    pub lacks_memory: bool,
     /// Maximum number of instructions that a run executes.
     pub budget: u32,
     /// The continuations of the program, which tail calls enter.
@@ -103,12 +103,12 @@ impl Machine {
     /// Creates a machine with these values of maps.
     pub fn new(maps: Vec<Vec<u8>>) -> Self {
         let (budget, parts) = (Self::BUDGET, Vec::new());
-        let (frame, tag, starves) = (None, None, false);
-        Self { maps, now_ns: 0, cpu: 0, starves, budget, parts, frame, tag, steps: 0 }
+        let (frame, tag, lacks_memory) = (None, None, false);
+        Self { maps, now_ns: 0, cpu: 0, lacks_memory, budget, parts, frame, tag, steps: 0 }
     }
 
     /// Creates a machine with the maps of a program, all zeroed.
-    pub fn of(program: &Program) -> Self {
+    pub fn for_program(program: &Program) -> Self {
         let maps = program.maps.iter().map(|map| vec![0; map.value_size as usize]);
         let parts = program.tails.iter().map(|part| part.code.clone());
         Self { parts: parts.collect(), ..Self::new(maps.collect()) }
@@ -123,7 +123,7 @@ impl Machine {
             memory: Memory::new(hook, packet, &mut self.maps),
             now_ns: self.now_ns,
             cpu: self.cpu,
-            starves: self.starves,
+            lacks_memory: self.lacks_memory,
         };
         run.regs[1] = CTX;
         run.regs[10] = STACK_TOP;
@@ -156,11 +156,11 @@ pub enum FaultKind {
     /// A register above r10 was used, or r10 was written.
     Register(u8),
     /// An uninitialized register was read.
-    Unwritten(u8),
+    UninitializedRegister(u8),
     /// Uninitialized stack bytes were read, at this address.
-    UnwrittenStack(u64),
+    UninitializedStack(u64),
     /// An access was outside of all regions.
-    Wild {
+    OutsideRegions {
         /// Address of the access.
         address: u64,
         /// Size of the access in bytes.
@@ -191,11 +191,13 @@ impl fmt::Display for Fault {
             FaultKind::Budget => write!(f, "the budget of instructions is spent"),
             FaultKind::Opcode(code) => write!(f, "no such instruction: {code:#04x}"),
             FaultKind::Register(reg) => write!(f, "r{reg} cannot be used here"),
-            FaultKind::Unwritten(reg) => write!(f, "r{reg} is read before it is written"),
-            FaultKind::UnwrittenStack(at) => {
+            FaultKind::UninitializedRegister(reg) => {
+                write!(f, "r{reg} is read before it is written")
+            }
+            FaultKind::UninitializedStack(at) => {
                 write!(f, "stack at {at:#x} is read before it is written")
             }
-            FaultKind::Wild { address, size } => {
+            FaultKind::OutsideRegions { address, size } => {
                 write!(f, "{size} bytes at {address:#x} are outside of every region")
             }
             FaultKind::ReadOnly(address) => write!(f, "{address:#x} cannot be written"),
@@ -229,7 +231,7 @@ struct Run<'m, 'p> {
     memory: Memory<'m, 'p>,
     now_ns: u64,
     cpu: u32,
-    starves: bool,
+    lacks_memory: bool,
 }
 
 impl Run<'_, '_> {
@@ -254,7 +256,7 @@ impl Run<'_, '_> {
                     match part {
                         Some(part) => {
                             (code, at) = (part, 0);
-                            self.begin();
+                            self.reset_registers();
                         }
                         None => at += 1,
                     }
@@ -271,21 +273,25 @@ impl Run<'_, '_> {
 
     fn step(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, FaultKind> {
         match insn.class() {
-            class::LD if insn.is_load_imm64() => self.load64(insn, next),
-            class::LD => self.packet_load(insn),
-            class::LDX => self.load(insn),
-            class::ST | class::STX => self.store(insn),
-            class::ALU | class::ALU64 => self.arithmetic(insn),
-            _ => self.jump(insn),
+            class::LD if insn.is_load_imm64() => self.execute_load64(insn, next),
+            class::LD => self.execute_packet_load(insn),
+            class::LDX => self.execute_load(insn),
+            class::ST | class::STX => self.execute_store(insn),
+            class::ALU | class::ALU64 => self.execute_arithmetic(insn),
+            _ => self.execute_jump(insn),
         }
     }
 
-    fn get(&self, reg: u8) -> Result<u64, FaultKind> {
+    fn read_register(&self, reg: u8) -> Result<u64, FaultKind> {
         let value = *self.regs.get(usize::from(reg)).ok_or(FaultKind::Register(reg))?;
-        if self.written & 1 << reg == 0 { Err(FaultKind::Unwritten(reg)) } else { Ok(value) }
+        if self.written & 1 << reg == 0 {
+            Err(FaultKind::UninitializedRegister(reg))
+        } else {
+            Ok(value)
+        }
     }
 
-    fn set(&mut self, reg: u8, value: u64) -> Result<Flow, FaultKind> {
+    fn write_register(&mut self, reg: u8, value: u64) -> Result<Flow, FaultKind> {
         if reg >= 10 {
             return Err(FaultKind::Register(reg));
         }
@@ -294,11 +300,15 @@ impl Run<'_, '_> {
         Ok(Flow::Next)
     }
 
-    fn operand(&self, insn: Insn) -> Result<u64, FaultKind> {
-        if insn.code & SOURCE_REG == 0 { Ok(insn.imm as i64 as u64) } else { self.get(insn.src) }
+    fn operand_value(&self, insn: Insn) -> Result<u64, FaultKind> {
+        if insn.code & SOURCE_REG == 0 {
+            Ok(insn.imm as i64 as u64)
+        } else {
+            self.read_register(insn.src)
+        }
     }
 
-    fn load64(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, FaultKind> {
+    fn execute_load64(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, FaultKind> {
         let high = match next {
             Some(Insn { code: 0, dst: 0, src: 0, off: 0, imm }) => imm,
             _ => return Err(FaultKind::Opcode(insn.code)),
@@ -309,34 +319,34 @@ impl Run<'_, '_> {
             PSEUDO_MAP_VALUE => self.memory.map_value(insn.imm, high)?,
             _ => return Err(FaultKind::Opcode(insn.code)),
         };
-        self.set(insn.dst, value)?;
+        self.write_register(insn.dst, value)?;
         Ok(Flow::Skip)
     }
 
     /// Executes a packet load of classic BPF, which exits the program with 0 beyond the end of the
     /// packet.
-    fn packet_load(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
-        let size = Size::of(insn.code);
+    fn execute_packet_load(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+        let size = Size::from_opcode(insn.code);
         let base = match insn.code & 0xe0 {
             mode::ABS => 0,
-            mode::IND => self.get(insn.src)?,
+            mode::IND => self.read_register(insn.src)?,
             _ => return Err(FaultKind::Opcode(insn.code)),
         };
-        if size == Size::DW || self.get(6)? != CTX || self.memory.hook() == Hook::Xdp {
+        if size == Size::DW || self.read_register(6)? != CTX || self.memory.hook() == Hook::Xdp {
             return Err(FaultKind::Opcode(insn.code));
         }
         let at = (base as i64 as i32).wrapping_add(insn.imm);
-        self.scratch_is_lost();
+        self.invalidate_scratch_registers();
         let Some(bytes) = self.memory.frame_bytes(i64::from(at), size.bytes()) else {
             return Ok(Flow::Exit(0));
         };
         let value = bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
-        self.set(0, value)
+        self.write_register(0, value)
     }
 
-    fn load(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
-        let size = Size::of(insn.code);
-        let address = self.get(insn.src)?.wrapping_add_signed(insn.off.into());
+    fn execute_load(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+        let size = Size::from_opcode(insn.code);
+        let address = self.read_register(insn.src)?.wrapping_add_signed(insn.off.into());
         let value = self.memory.read(address, size)?;
         let value = match (insn.code & 0xe0, size) {
             (mode::MEM, _) => value,
@@ -345,36 +355,36 @@ impl Run<'_, '_> {
             (mode::MEMSX, Size::W) => value as i32 as u64,
             _ => return Err(FaultKind::Opcode(insn.code)),
         };
-        self.set(insn.dst, value)
+        self.write_register(insn.dst, value)
     }
 
-    fn store(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
-        let size = Size::of(insn.code);
+    fn execute_store(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+        let size = Size::from_opcode(insn.code);
         match (insn.class(), insn.code & 0xe0) {
-            (class::STX, mode::ATOMIC) => return self.atomic(insn, size),
+            (class::STX, mode::ATOMIC) => return self.execute_atomic(insn, size),
             (_, mode::MEM) => {}
             _ => return Err(FaultKind::Opcode(insn.code)),
         }
-        let address = self.get(insn.dst)?.wrapping_add_signed(insn.off.into());
+        let address = self.read_register(insn.dst)?.wrapping_add_signed(insn.off.into());
         let value = match insn.class() {
             class::ST => insn.imm as i64 as u64,
-            _ => self.get(insn.src)?,
+            _ => self.read_register(insn.src)?,
         };
         self.memory.write(address, size, value)?;
         Ok(Flow::Next)
     }
 
-    fn atomic(&mut self, insn: Insn, size: Size) -> Result<Flow, FaultKind> {
+    fn execute_atomic(&mut self, insn: Insn, size: Size) -> Result<Flow, FaultKind> {
         if matches!(size, Size::B | Size::H) {
             return Err(FaultKind::Opcode(insn.code));
         }
         if insn.imm == atomic::LOAD_ACQUIRE {
-            let address = self.get(insn.src)?.wrapping_add_signed(insn.off.into());
+            let address = self.read_register(insn.src)?.wrapping_add_signed(insn.off.into());
             let value = self.memory.read(address, size)?;
-            return self.set(insn.dst, value);
+            return self.write_register(insn.dst, value);
         }
-        let address = self.get(insn.dst)?.wrapping_add_signed(insn.off.into());
-        let operand = self.get(insn.src)?;
+        let address = self.read_register(insn.dst)?.wrapping_add_signed(insn.off.into());
+        let operand = self.read_register(insn.src)?;
         if insn.imm == atomic::STORE_RELEASE {
             self.memory.write(address, size, operand)?;
             return Ok(Flow::Next);
@@ -387,7 +397,7 @@ impl Run<'_, '_> {
             atomic::XOR => old ^ operand,
             _ if insn.imm == atomic::XCHG => operand,
             _ if insn.imm == atomic::CMPXCHG => {
-                let expected = self.get(0)?;
+                let expected = self.read_register(0)?;
                 let expected = if size == Size::W { u64::from(expected as u32) } else { expected };
                 if old == expected { operand } else { old }
             }
@@ -395,50 +405,50 @@ impl Run<'_, '_> {
         };
         self.memory.write(address, size, new)?;
         match insn.imm {
-            atomic::CMPXCHG => self.set(0, old),
-            imm if imm & atomic::FETCH != 0 => self.set(insn.src, old),
+            atomic::CMPXCHG => self.write_register(0, old),
+            imm if imm & atomic::FETCH != 0 => self.write_register(insn.src, old),
             _ => Ok(Flow::Next),
         }
     }
 
-    fn arithmetic(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+    fn execute_arithmetic(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
         let fault = FaultKind::Opcode(insn.code);
         let op = insn.code & 0xf0;
         let value = if op == 0xd0 {
-            alu::swap_bytes(insn, self.get(insn.dst)?)
+            alu::swap_bytes(insn, self.read_register(insn.dst)?)
         } else {
             let is_mov = op == Alu::Mov as u8;
-            let left = if is_mov { 0 } else { self.get(insn.dst)? };
-            let right = if op == Alu::Neg as u8 { 0 } else { self.operand(insn)? };
+            let left = if is_mov { 0 } else { self.read_register(insn.dst)? };
+            let right = if op == Alu::Neg as u8 { 0 } else { self.operand_value(insn)? };
             alu::alu(insn, left, right)
         };
-        self.set(insn.dst, value.ok_or(fault)?)
+        self.write_register(insn.dst, value.ok_or(fault)?)
     }
 
-    fn jump(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
+    fn execute_jump(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
         match insn.code {
             0x05 => return Ok(Flow::Jump(insn.off.into())),
             0x06 => return Ok(Flow::Jump(insn.imm.into())),
-            0x85 => return self.call(insn),
-            0x95 => return Ok(Flow::Exit(self.get(0)?)),
+            0x85 => return self.execute_call(insn),
+            0x95 => return Ok(Flow::Exit(self.read_register(0)?)),
             _ => {}
         }
-        let (left, right) = (self.get(insn.dst)?, self.operand(insn)?);
+        let (left, right) = (self.read_register(insn.dst)?, self.operand_value(insn)?);
         let narrow = insn.class() == class::JMP32;
         let wide = |value: u64| if narrow { value as i32 as u64 } else { value };
-        let cond = Cond::of(insn.code).ok_or(FaultKind::Opcode(insn.code))?;
+        let cond = Cond::from_opcode(insn.code).ok_or(FaultKind::Opcode(insn.code))?;
         let holds = cond.holds(wide(left), wide(right));
         Ok(if holds { Flow::Jump(insn.off.into()) } else { Flow::Next })
     }
 
     /// Resets the registers to their state at the entry of a program.
-    fn begin(&mut self) {
+    fn reset_registers(&mut self) {
         self.written = 1 << 1 | 1 << 10;
         self.regs[1] = CTX;
         self.memory.forget_stack();
     }
 
-    fn scratch_is_lost(&mut self) {
+    fn invalidate_scratch_registers(&mut self) {
         self.written &= !0b11_1110;
     }
 }

@@ -13,7 +13,7 @@ fn run(hook: Hook, code: &[Insn]) -> Result<u64, Fault> {
     Machine::new(vec![vec![0; 16]]).run(code, hook, &Packet::new(FRAME))
 }
 
-fn fault_of(code: &[Insn]) -> (usize, FaultKind) {
+fn run_to_fault(code: &[Insn]) -> (usize, FaultKind) {
     let Fault { at, kind } = run(Hook::Tc, code).unwrap_err();
     (at, kind)
 }
@@ -26,7 +26,7 @@ fn exit_with(code: &[Insn]) -> Vec<Insn> {
 
 /// Returns code that loads byte 4 of the packet, or 7 if the packet is shorter than 5 bytes. `data`
 /// and `data_end` are the offsets of the hook's packet pointers.
-fn fifth_byte(data: i16, data_end: i16) -> Vec<Insn> {
+fn load_fifth_byte(data: i16, data_end: i16) -> Vec<Insn> {
     let mut asm = Asm::new();
     let short = asm.label();
     asm.push(Insn::mov(R0, 7));
@@ -43,9 +43,9 @@ fn fifth_byte(data: i16, data_end: i16) -> Vec<Insn> {
 
 #[test]
 fn tc_and_xdp_read_the_packet_directly() {
-    assert_eq!(run(Hook::Tc, &fifth_byte(76, 80)), Ok(0x50));
-    assert_eq!(run(Hook::Xdp, &fifth_byte(0, 4)), Ok(0x50));
-    let refused = run(Hook::Socket, &fifth_byte(76, 80)).unwrap_err();
+    assert_eq!(run(Hook::Tc, &load_fifth_byte(76, 80)), Ok(0x50));
+    assert_eq!(run(Hook::Xdp, &load_fifth_byte(0, 4)), Ok(0x50));
+    let refused = run(Hook::Socket, &load_fifth_byte(76, 80)).unwrap_err();
     assert_eq!(refused.kind, FaultKind::Context { offset: 76, size: 4 });
 }
 
@@ -53,57 +53,63 @@ fn tc_and_xdp_read_the_packet_directly() {
 fn direct_access_ends_at_the_linear_part() {
     let packet = Packet::new(FRAME).split_at(3);
     let mut machine = Machine::new(Vec::new());
-    assert_eq!(machine.run(&fifth_byte(76, 80), Hook::Tc, &packet), Ok(7));
+    assert_eq!(machine.run(&load_fifth_byte(76, 80), Hook::Tc, &packet), Ok(7));
     let mut pulling = vec![
         Insn::mov(R6, R1),
         Insn::mov(R2, 5),
         Insn::call(Helper::SkbPullData),
         Insn::mov(R1, R6),
     ];
-    pulling.extend(fifth_byte(76, 80));
+    pulling.extend(load_fifth_byte(76, 80));
     assert_eq!(machine.run(&pulling, Hook::Tc, &packet), Ok(0x50));
 }
 
 #[test]
-fn wild_reads_name_their_instruction() {
+fn read_outside_regions_faults_at_its_instruction() {
     let past_the_end =
         [Insn::load(Size::W, R2, R1, 76), Insn::load(Size::W, R0, R2, 4), Insn::exit()];
-    let (at, fault) = fault_of(&past_the_end);
+    let (at, fault) = run_to_fault(&past_the_end);
     assert_eq!(at, 1);
-    assert!(matches!(fault, FaultKind::Wild { size: 4, .. }), "{fault:?}");
+    assert!(matches!(fault, FaultKind::OutsideRegions { size: 4, .. }), "{fault:?}");
 
     let below_the_stack = exit_with(&[Insn::store(Size::DW, R10, -520, 1)]);
-    assert!(matches!(fault_of(&below_the_stack), (0, FaultKind::Wild { size: 8, .. })));
+    assert!(matches!(
+        run_to_fault(&below_the_stack),
+        (0, FaultKind::OutsideRegions { size: 8, .. })
+    ));
     let above_the_stack = exit_with(&[Insn::store(Size::B, R10, 0, 1)]);
-    assert!(matches!(fault_of(&above_the_stack), (0, FaultKind::Wild { size: 1, .. })));
+    assert!(matches!(
+        run_to_fault(&above_the_stack),
+        (0, FaultKind::OutsideRegions { size: 1, .. })
+    ));
     let null = exit_with(&[Insn::mov(R2, 0), Insn::load(Size::B, R0, R2, 0)]);
-    assert_eq!(fault_of(&null), (1, FaultKind::Wild { address: 0, size: 1 }));
+    assert_eq!(run_to_fault(&null), (1, FaultKind::OutsideRegions { address: 0, size: 1 }));
     let into_the_packet =
         exit_with(&[Insn::load(Size::W, R2, R1, 76), Insn::store(Size::B, R2, 0, 1)]);
-    assert!(matches!(fault_of(&into_the_packet), (1, FaultKind::ReadOnly(_))));
+    assert!(matches!(run_to_fault(&into_the_packet), (1, FaultKind::ReadOnly(_))));
     let context = exit_with(&[Insn::load(Size::W, R0, R1, 2)]);
-    assert_eq!(fault_of(&context), (0, FaultKind::Context { offset: 2, size: 4 }));
+    assert_eq!(run_to_fault(&context), (0, FaultKind::Context { offset: 2, size: 4 }));
 }
 
 #[test]
 fn unwritten_registers_and_stack_cannot_be_read() {
-    assert_eq!(fault_of(&[Insn::exit()]), (0, FaultKind::Unwritten(0)));
+    assert_eq!(run_to_fault(&[Insn::exit()]), (0, FaultKind::UninitializedRegister(0)));
     let stack = exit_with(&[Insn::store(Size::W, R10, -8, 1), Insn::load(Size::DW, R0, R10, -8)]);
-    assert!(matches!(fault_of(&stack), (1, FaultKind::UnwrittenStack(_))));
+    assert!(matches!(run_to_fault(&stack), (1, FaultKind::UninitializedStack(_))));
     let lost = [Insn::mov(R3, 1), Insn::call(Helper::KtimeNs), Insn::mov(R0, R3), Insn::exit()];
-    assert_eq!(fault_of(&lost), (2, FaultKind::Unwritten(3)));
+    assert_eq!(run_to_fault(&lost), (2, FaultKind::UninitializedRegister(3)));
     let frame_pointer = exit_with(&[Insn::mov(R10, 1)]);
-    assert_eq!(fault_of(&frame_pointer), (0, FaultKind::Register(10)));
+    assert_eq!(run_to_fault(&frame_pointer), (0, FaultKind::Register(10)));
 }
 
 #[test]
-fn runaway_programs_fault() {
-    assert_eq!(fault_of(&[]), (0, FaultKind::OffTheEnd));
-    assert_eq!(fault_of(&[Insn::mov(R0, 1)]), (1, FaultKind::OffTheEnd));
-    assert_eq!(fault_of(&[Insn::jump(-2)]), (0, FaultKind::OffTheEnd));
-    assert_eq!(fault_of(&[Insn::jump(-1)]), (0, FaultKind::Budget));
+fn endless_and_open_ended_programs_fault() {
+    assert_eq!(run_to_fault(&[]), (0, FaultKind::OffTheEnd));
+    assert_eq!(run_to_fault(&[Insn::mov(R0, 1)]), (1, FaultKind::OffTheEnd));
+    assert_eq!(run_to_fault(&[Insn::jump(-2)]), (0, FaultKind::OffTheEnd));
+    assert_eq!(run_to_fault(&[Insn::jump(-1)]), (0, FaultKind::Budget));
     let half = [Insn::load64(R0, 5)[0]];
-    assert_eq!(fault_of(&half), (0, FaultKind::Opcode(0x18)));
+    assert_eq!(run_to_fault(&half), (0, FaultKind::Opcode(0x18)));
 }
 
 #[test]
@@ -145,7 +151,7 @@ fn classic_load_past_the_frame_exits_with_zero() {
 }
 
 #[test]
-fn context_shows_the_tag_in_the_metadata() {
+fn context_fields_contain_the_metadata_tag() {
     let tci = exit_with(&[Insn::load(Size::W, R0, R1, 24)]);
     let protocol = exit_with(&[Insn::load(Size::W, R0, R1, 28), Insn::big_endian(R0, 16)]);
     let packet = Packet::new(FRAME).tagged(7, 0x8100);
@@ -187,7 +193,7 @@ fn map_values_keep_atomic_updates() {
 }
 
 #[test]
-fn exchanges_return_the_old_value() {
+fn atomic_exchanges_return_the_old_value() {
     let code = exit_with(&[
         Insn::store(Size::W, R10, -4, 3),
         Insn::mov(R1, 4),
@@ -236,14 +242,14 @@ fn random_arithmetic() -> impl Strategy<Value = Vec<Insn>> {
         }
         for (index, wide, dst, src, imm) in operations {
             let op = OPERATIONS[index];
-            code.push(binary(op, wide, dst, src, imm));
+            code.push(binary_insn(op, wide, dst, src, imm));
         }
         code.push(Insn::exit());
         code
     })
 }
 
-fn binary(op: Alu, wide: bool, dst: Reg, src: Reg, imm: Option<i32>) -> Insn {
+fn binary_insn(op: Alu, wide: bool, dst: Reg, src: Reg, imm: Option<i32>) -> Insn {
     let bits = if wide { 64 } else { 32 };
     // rbpf 0.4 keeps the upper half after a 32-bit remainder by zero; RFC 9669 zeroes it.
     let imm = if op == Alu::Mod && !wide { imm.or(Some(7)) } else { imm };
@@ -263,14 +269,14 @@ proptest! {
     })]
 
     #[test]
-    fn arithmetic_agrees_with_rbpf(code in random_arithmetic()) {
+    fn random_arithmetic_agrees_with_rbpf(code in random_arithmetic()) {
         let bytes = crate::insn::encode(&code);
         let judge = rbpf::EbpfVmNoData::new(Some(&bytes)).unwrap();
         prop_assert_eq!(run(Hook::Tc, &code), Ok(judge.execute_program().unwrap()));
     }
 
     #[test]
-    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<[u8; 8]>(), 0..40)) {
+    fn random_bytes_run_without_panic(bytes in proptest::collection::vec(any::<[u8; 8]>(), 0..40)) {
         let code = decode(bytes.as_flattened()).unwrap();
         let mut machine = Machine { budget: 10_000, ..Machine::new(vec![vec![0; 16]]) };
         for hook in [Hook::Tc, Hook::Xdp, Hook::Socket] {
@@ -279,11 +285,11 @@ proptest! {
     }
 
     #[test]
-    fn random_valid_opcodes_never_panic(slots in proptest::collection::vec(
+    fn random_valid_opcodes_run_without_panic(slots in proptest::collection::vec(
         (any::<u8>(), 0_u8..11, 0_u8..11, -16_i16..16, -40_i32..200), 0..60,
     )) {
         let mut code: Vec<Insn> = (0..10).map(|reg| {
-            let regions = [CTX, memory::base(2), STACK_TOP - 16, memory::base(16)];
+            let regions = [CTX, memory::region_base(2), STACK_TOP - 16, memory::region_base(16)];
             let address = regions[usize::from(reg) % 4];
             Insn::load64(Reg::new(reg).unwrap_or(R0), address)
         }).collect::<Vec<_>>().concat();

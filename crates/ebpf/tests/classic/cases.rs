@@ -11,7 +11,7 @@ use super::frames::Frame;
 
 /// Returns the directory of the external cases; reports that it is missing and returns `None`
 /// otherwise.
-pub(crate) fn folder(test: &str) -> Option<PathBuf> {
+pub(crate) fn case_folder(test: &str) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("STREAMLINE_CORPUS") {
         return Some(PathBuf::from(named));
     }
@@ -43,7 +43,7 @@ pub(crate) struct Capture {
 }
 
 /// Reads a file in the classic pcap format; returns `None` for any other file.
-pub(crate) fn capture(path: &Path) -> Option<Capture> {
+pub(crate) fn read_capture(path: &Path) -> Option<Capture> {
     let file = std::fs::read(path).ok()?;
     let word = |at: usize, swap: bool| -> Option<u32> {
         let bytes: [u8; 4] = file.get(at..at + 4)?.try_into().ok()?;
@@ -78,7 +78,7 @@ pub(crate) fn all_frames(folder: &Path) -> Vec<(LinkType, Frame)> {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|e| e == "pcap" || e == "cap")
-                && let Some(capture) = capture(&path)
+                && let Some(capture) = read_capture(&path)
             {
                 let link = capture.link;
                 frames.extend(capture.frames.into_iter().map(|frame| (link, frame)));

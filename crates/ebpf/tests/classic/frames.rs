@@ -85,13 +85,13 @@ struct SymbolicValue {
 }
 
 impl SymbolicValue {
-    fn plain(is: u32) -> Self {
+    fn constant(is: u32) -> Self {
         Self { is, from: None }
     }
 }
 
 /// Runs `program` over a frame, and changes the frame so that random branches are taken.
-pub(crate) fn steer(
+pub(crate) fn steer_frame(
     program: &ClassicProgram,
     frame: &mut Frame,
     metadata: &mut Metadata,
@@ -107,11 +107,11 @@ pub(crate) fn steer(
         at += 1;
         let word = (i.k & 15) as usize;
         match i.code & 7 {
-            LD if i.code & 0xe0 == IMM => a = SymbolicValue::plain(i.k),
-            LD if i.code & 0xe0 == LEN => a = SymbolicValue::plain(frame.wire_length),
+            LD if i.code & 0xe0 == IMM => a = SymbolicValue::constant(i.k),
+            LD if i.code & 0xe0 == LEN => a = SymbolicValue::constant(frame.wire_length),
             LD if i.code & 0xe0 == MEM => a = memory[word],
             LD if i.k >= 0xffff_f000 && i.code & 0xe0 == ABS => {
-                a = SymbolicValue::plain(metadata_value(metadata, i.k - 0xffff_f000));
+                a = SymbolicValue::constant(metadata_value(metadata, i.k - 0xffff_f000));
             }
             LD => {
                 let base = if i.code & 0xe0 == IND { x as usize } else { 0 };
@@ -120,7 +120,7 @@ pub(crate) fn steer(
                     H => 2,
                     _ => 1,
                 };
-                match load(frame, base + i.k as usize, size, random) {
+                match load_from_frame(frame, base + i.k as usize, size, random) {
                     Some(value) => a = value,
                     None => return,
                 }
@@ -128,15 +128,15 @@ pub(crate) fn steer(
             LDX => match i.code & 0xe0 {
                 IMM => x = i.k,
                 MEM => x = memory[word].is,
-                MSH => match load(frame, i.k as usize, 1, random) {
+                MSH => match load_from_frame(frame, i.k as usize, 1, random) {
                     Some(value) => x = (value.is & 15) << 2,
                     None => return,
                 },
                 _ => x = frame.wire_length,
             },
             ST => memory[word] = a,
-            STX => memory[word] = SymbolicValue::plain(x),
-            ALU => a = compute(i.code, a, if i.code & X != 0 { x } else { i.k }),
+            STX => memory[word] = SymbolicValue::constant(x),
+            ALU => a = compute_symbolic(i.code, a, if i.code & X != 0 { x } else { i.k }),
             JMP if i.code & 0xf0 == JA => at = at.wrapping_add(i.k as i32 as usize),
             JMP => {
                 let k = if i.code & X != 0 { x } else { i.k };
@@ -155,7 +155,7 @@ pub(crate) fn steer(
                 };
                 at += usize::from(if holds { i.jt } else { i.jf });
             }
-            MISC if i.code & 0xf8 == TXA => a = SymbolicValue::plain(x),
+            MISC if i.code & 0xf8 == TXA => a = SymbolicValue::constant(x),
             MISC => x = a.is,
             _ => return,
         }
@@ -173,7 +173,12 @@ fn metadata_value(metadata: &Metadata, offset: u32) -> u32 {
 }
 
 /// Loads a value from a frame, which is extended if it is slightly too short.
-fn load(frame: &mut Frame, at: usize, size: usize, random: &mut Random) -> Option<SymbolicValue> {
+fn load_from_frame(
+    frame: &mut Frame,
+    at: usize,
+    size: usize,
+    random: &mut Random,
+) -> Option<SymbolicValue> {
     if at + size > frame.bytes.len() && at < 400 && !random.one_in(8) {
         frame.bytes.resize(at + size + random.below(40), 0);
         frame.wire_length = frame.wire_length.max(frame.bytes.len() as u32);
@@ -184,7 +189,7 @@ fn load(frame: &mut Frame, at: usize, size: usize, random: &mut Random) -> Optio
     Some(SymbolicValue { is, from: Some(Origin { at, size, mask }) })
 }
 
-fn compute(code: u16, a: SymbolicValue, b: u32) -> SymbolicValue {
+fn compute_symbolic(code: u16, a: SymbolicValue, b: u32) -> SymbolicValue {
     let is = match code & 0xf0 {
         ADD => a.is.wrapping_add(b),
         SUB => a.is.wrapping_sub(b),
@@ -201,7 +206,7 @@ fn compute(code: u16, a: SymbolicValue, b: u32) -> SymbolicValue {
             return SymbolicValue { is: a.is & b, from };
         }
     };
-    SymbolicValue::plain(is)
+    SymbolicValue::constant(is)
 }
 
 /// Returns, for each instruction, true if a frame can still be accepted from there.

@@ -6,11 +6,11 @@
 use ebpf::classic::insn::code;
 use ebpf::classic::{ClassicProgram, Instruction, LinkType, Options, compile};
 
-use super::cases::{InstalledNames, capture, read_table, text_value};
+use super::cases::{InstalledNames, read_capture, read_table, text_value};
 use super::frames::{Frame, Random};
 
 /// Offset in bytes of an inline tag.
-const TAG: usize = 12;
+const TAG_OFFSET: usize = 12;
 
 /// Expressions from this project's book, examples and tests.
 pub(crate) const EXPRESSIONS: &[&str] = &[
@@ -65,7 +65,7 @@ pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, ClassicProgram)
     for case in read_table(folder, "apply.json") {
         let path =
             folder.join("libpcap-filter/pcap/filter").join(text_value(&case, "savefile").unwrap());
-        if capture(&path).is_some_and(|capture| capture.link == LinkType::EN10MB) {
+        if read_capture(&path).is_some_and(|capture| capture.link == LinkType::EN10MB) {
             let (name, expression) =
                 (text_value(&case, "name").unwrap(), text_value(&case, "expr").unwrap());
             for optimize in [true, false] {
@@ -79,7 +79,7 @@ pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, ClassicProgram)
 
 /// Inserts one or two tags into a frame, as a network device would.
 pub(crate) fn insert_tags(frame: &mut Frame, random: &mut Random) {
-    if frame.bytes.len() < TAG {
+    if frame.bytes.len() < TAG_OFFSET {
         return;
     }
     // Priority tags have VLAN id 0.
@@ -100,7 +100,7 @@ pub(crate) fn insert_tags(frame: &mut Frame, random: &mut Random) {
         _ => {}
     }
     frame.wire_length += put.len() as u32;
-    frame.bytes.splice(TAG..TAG, put);
+    frame.bytes.splice(TAG_OFFSET..TAG_OFFSET, put);
 }
 
 /// Returns a random program that loads at and around the tag, at constant offsets and at X plus a

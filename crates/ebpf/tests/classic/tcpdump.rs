@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 /// Returns the path of tcpdump; reports that it is missing and returns `None` otherwise.
-pub(crate) fn tcpdump(test: &str) -> Option<PathBuf> {
+pub(crate) fn find_tcpdump(test: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     let found = std::env::split_paths(&path).chain(usual).map(|folder| folder.join("tcpdump"));
@@ -36,7 +36,7 @@ fn compile_with_tcpdump(
 
 /// Returns rows in the format of `accept.json` for those expressions that the installed libpcap
 /// accepts.
-pub(crate) fn accepted_rows(tcpdump: &PathBuf, expressions: &[&str]) -> Vec<Value> {
+pub(crate) fn rows_accepted_by_tcpdump(tcpdump: &PathBuf, expressions: &[&str]) -> Vec<Value> {
     let row = |expression: &&str| {
         Some(json!({
             "name": expression,
@@ -53,6 +53,6 @@ pub(crate) fn accepted_rows(tcpdump: &PathBuf, expressions: &[&str]) -> Vec<Valu
 }
 
 /// Returns true if tcpdump rejects the expression.
-pub(crate) fn refuses(tcpdump: &PathBuf, expression: &str) -> bool {
+pub(crate) fn tcpdump_rejects(tcpdump: &PathBuf, expression: &str) -> bool {
     compile_with_tcpdump(tcpdump, &[], expression).is_err()
 }

@@ -9,14 +9,14 @@ use ebpf::exam::{Judge, Ruling};
 use ebpf::interpret::Packet;
 use ebpf::{FilterSpan, Hook};
 
-use super::frames::{Frame, Random, random_frame, steer, truncate_randomly};
+use super::frames::{Frame, Random, random_frame, steer_frame, truncate_randomly};
 use super::programs::insert_tags;
 
 /// Every hook, with packet pointers and without them.
 pub(crate) const TARGETS: [Target; 5] = [
-    Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
-    Target { hook: Hook::Xdp, hardened: false, takes: false, single: false },
-    Target { hook: Hook::Socket, hardened: false, takes: false, single: false },
+    Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
+    Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
+    Target { hook: Hook::Socket, hardened: false, redirects: false, single: false },
     Target::hardened(Hook::Tc),
     Target::hardened(Hook::Xdp),
 ];
@@ -58,7 +58,7 @@ impl Judge for ClassicJudge<'_> {
 }
 
 /// Returns frames for a program, made from captured and random ones.
-pub(crate) fn frames_for(
+pub(crate) fn judged_frames(
     program: &ClassicProgram,
     captured: &[Frame],
     count: usize,
@@ -76,7 +76,7 @@ pub(crate) fn frames_for(
         }
         frame.wire_length = frame.bytes.len() as u32;
         if round % 8 != 0 {
-            steer(program, &mut frame, &mut Metadata::default(), random);
+            steer_frame(program, &mut frame, &mut Metadata::default(), random);
         }
         if random.one_in(6) {
             truncate_randomly(&mut frame, random);

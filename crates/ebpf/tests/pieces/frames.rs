@@ -1,66 +1,69 @@
 //! Frames with real headers for the exam. Each is a case that some twin must distinguish.
 
 /// Returns every frame of the exam.
-pub fn all() -> Vec<Vec<u8>> {
-    let udp_53 = udp(53);
+pub fn all_frames() -> Vec<Vec<u8>> {
+    let udp_53 = udp_datagram(53);
     let mut frames = vec![
-        eth(0x0806, &[0; 46]),
-        eth(0x0800, &ipv4(5, 17, None, &udp_53)),
-        eth(0x0800, &ipv4(5, 17, None, &udp(0))),
-        eth(0x0800, &ipv4(15, 17, None, &udp_53)),
-        eth(0x0800, &ipv4(4, 17, None, &udp_53)),
-        eth(0x0800, &ipv4(5, 6, None, &tcp(80))),
-        eth(0x0800, &ipv4(5, 1, None, &[8, 0, 0, 0, 0, 1, 0, 1])),
+        ethernet_frame(0x0806, &[0; 46]),
+        ethernet_frame(0x0800, &ipv4(5, 17, None, &udp_53)),
+        ethernet_frame(0x0800, &ipv4(5, 17, None, &udp_datagram(0))),
+        ethernet_frame(0x0800, &ipv4(15, 17, None, &udp_53)),
+        ethernet_frame(0x0800, &ipv4(4, 17, None, &udp_53)),
+        ethernet_frame(0x0800, &ipv4(5, 6, None, &tcp_segment(80))),
+        ethernet_frame(0x0800, &ipv4(5, 1, None, &[8, 0, 0, 0, 0, 1, 0, 1])),
         // IP lengths that end before, within and behind the ports, zero, and below the header.
-        eth(0x0800, &ipv4(5, 17, Some(20), &udp_53)),
-        eth(0x0800, &ipv4(5, 17, Some(23), &udp_53)),
-        eth(0x0800, &ipv4(5, 17, Some(24), &udp_53)),
-        eth(0x0800, &ipv4(5, 17, Some(27), &udp_53)),
-        eth(0x0800, &ipv4(5, 17, Some(28), &udp_53)),
-        eth(0x0800, &ipv4(5, 17, Some(0), &udp_53)),
-        eth(0x0800, &ipv4(5, 17, Some(19), &udp_53)),
-        eth(0x0800, &ipv4(6, 17, Some(23), &udp_53)),
+        ethernet_frame(0x0800, &ipv4(5, 17, Some(20), &udp_53)),
+        ethernet_frame(0x0800, &ipv4(5, 17, Some(23), &udp_53)),
+        ethernet_frame(0x0800, &ipv4(5, 17, Some(24), &udp_53)),
+        ethernet_frame(0x0800, &ipv4(5, 17, Some(27), &udp_53)),
+        ethernet_frame(0x0800, &ipv4(5, 17, Some(28), &udp_53)),
+        ethernet_frame(0x0800, &ipv4(5, 17, Some(0), &udp_53)),
+        ethernet_frame(0x0800, &ipv4(5, 17, Some(19), &udp_53)),
+        ethernet_frame(0x0800, &ipv4(6, 17, Some(23), &udp_53)),
         // A version that contradicts the EtherType.
-        eth(0x86dd, &ipv4(5, 17, None, &udp_53)),
-        eth(0x0800, &ipv6(17, None, &udp_53)),
-        eth(0x86dd, &ipv6(17, None, &udp_53)),
-        eth(0x86dd, &ipv6(6, None, &tcp(443))),
-        eth(0x86dd, &ipv6(59, None, &[])),
-        eth(0x86dd, &ipv6(17, Some(0), &udp_53)),
-        eth(0x86dd, &ipv6(17, Some(3), &udp_53)),
-        eth(0x86dd, &ipv6(17, Some(7), &udp_53)),
-        eth(0x86dd, &ipv6(0, Some(7), &emit_classic(&[0], &[0], 17, &udp_53))),
-        eth(0x86dd, &ipv6(0, Some(8), &emit_classic(&[0], &[0], 17, &udp_53))),
+        ethernet_frame(0x86dd, &ipv4(5, 17, None, &udp_53)),
+        ethernet_frame(0x0800, &ipv6(17, None, &udp_53)),
+        ethernet_frame(0x86dd, &ipv6(17, None, &udp_53)),
+        ethernet_frame(0x86dd, &ipv6(6, None, &tcp_segment(443))),
+        ethernet_frame(0x86dd, &ipv6(59, None, &[])),
+        ethernet_frame(0x86dd, &ipv6(17, Some(0), &udp_53)),
+        ethernet_frame(0x86dd, &ipv6(17, Some(3), &udp_53)),
+        ethernet_frame(0x86dd, &ipv6(17, Some(7), &udp_53)),
+        ethernet_frame(0x86dd, &ipv6(0, Some(7), &extension_headers(&[0], &[0], 17, &udp_53))),
+        ethernet_frame(0x86dd, &ipv6(0, Some(8), &extension_headers(&[0], &[0], 17, &udp_53))),
     ];
     // "Don't fragment" is no fragment; "more fragments" and each offset bit are.
     for bits in [0x4000_u16, 0x2000, 0x0001, 0x1000, 0x1fff] {
         let mut packet = ipv4(5, 17, None, &udp_53);
         packet[6..8].copy_from_slice(&bits.to_be_bytes());
-        frames.push(eth(0x0800, &packet));
+        frames.push(ethernet_frame(0x0800, &packet));
     }
     // Chains of extension headers: up to the limit, beyond it, long ones, with a fragment header.
     let kinds = [0, 60, 43, 60, 60, 0];
     for depth in 1..=6 {
-        let chain = emit_classic(&kinds[..depth], &[0, 1, 0, 2, 0, 0][..depth], 17, &udp_53);
-        frames.push(eth(0x86dd, &ipv6(kinds[0], None, &chain)));
+        let chain = extension_headers(&kinds[..depth], &[0, 1, 0, 2, 0, 0][..depth], 17, &udp_53);
+        frames.push(ethernet_frame(0x86dd, &ipv6(kinds[0], None, &chain)));
     }
     // Each kind at each position, and IP lengths that end exactly behind each header.
     for (kind, depth) in [0, 43, 60].into_iter().flat_map(|kind| [(kind, 4), (kind, 5)]) {
-        let chain = emit_classic(&vec![kind; depth], &vec![0; depth], 17, &udp_53);
-        frames.push(eth(0x86dd, &ipv6(kind, None, &chain)));
+        let chain = extension_headers(&vec![kind; depth], &vec![0; depth], 17, &udp_53);
+        frames.push(ethernet_frame(0x86dd, &ipv6(kind, None, &chain)));
     }
     for depth in 1..=4_u8 {
         let units = vec![0; depth.into()];
-        let chain = emit_classic(&vec![60; depth.into()], &units, 17, &udp_53);
+        let chain = extension_headers(&vec![60; depth.into()], &units, 17, &udp_53);
         for length in [u16::from(depth) * 8, u16::from(depth) * 8 - 1] {
-            frames.push(eth(0x86dd, &ipv6(60, Some(length), &chain)));
+            frames.push(ethernet_frame(0x86dd, &ipv6(60, Some(length), &chain)));
         }
     }
     for chain in [&[44][..], &[0, 44], &[0, 43, 60, 44], &[0, 43, 60, 60, 44]] {
-        let packet = emit_classic(chain, &vec![0; chain.len()], 17, &udp_53);
-        frames.push(eth(0x86dd, &ipv6(chain[0], None, &packet)));
+        let packet = extension_headers(chain, &vec![0; chain.len()], 17, &udp_53);
+        frames.push(ethernet_frame(0x86dd, &ipv6(chain[0], None, &packet)));
     }
-    frames.push(eth(0x86dd, &ipv6(60, None, &emit_classic(&[60, 60], &[20, 20], 6, &tcp(22)))));
+    frames.push(ethernet_frame(
+        0x86dd,
+        &ipv6(60, None, &extension_headers(&[60, 60], &[20, 20], 6, &tcp_segment(22))),
+    ));
     let tagged: Vec<Vec<u8>> =
         frames.iter().enumerate().map(|(index, frame)| with_tag(frame, index)).collect();
     frames.extend(tagged.iter().take(4).enumerate().map(|(index, frame)| with_tag(frame, index)));
@@ -71,16 +74,16 @@ pub fn all() -> Vec<Vec<u8>> {
 /// Returns frames with extension headers that reach beyond byte 256. In the first frame the first
 /// header crosses this byte, in the second frame the second header, and in each further frame the
 /// next header.
-pub fn deep() -> Vec<Vec<u8>> {
+pub fn deep_frames() -> Vec<Vec<u8>> {
     let lengths: [&[u8]; 4] = [&[30, 0], &[10, 14, 0], &[6, 6, 10, 0], &[5, 5, 5, 5]];
     let frames = lengths.iter().map(|lengths| {
-        let chain = emit_classic(&vec![60; lengths.len()], lengths, 17, &udp(53));
-        eth(0x86dd, &ipv6(60, None, &[chain, vec![0; 8]].concat()))
+        let chain = extension_headers(&vec![60; lengths.len()], lengths, 17, &udp_datagram(53));
+        ethernet_frame(0x86dd, &ipv6(60, None, &[chain, vec![0; 8]].concat()))
     });
     frames.collect()
 }
 
-pub fn eth(kind: u16, payload: &[u8]) -> Vec<u8> {
+pub fn ethernet_frame(kind: u16, payload: &[u8]) -> Vec<u8> {
     let addresses = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     [&addresses[..], &kind.to_be_bytes(), payload].concat()
 }
@@ -129,7 +132,7 @@ pub fn ipv6(next: u8, length: Option<u16>, payload: &[u8]) -> Vec<u8> {
 
 /// Returns an IPv6 payload of extension headers of these kinds and lengths (in units of 8 bytes
 /// after the first 8), followed by `payload` of type `last`.
-fn emit_classic(kinds: &[u8], units: &[u8], last: u8, payload: &[u8]) -> Vec<u8> {
+fn extension_headers(kinds: &[u8], units: &[u8], last: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();
     for (index, units) in units.iter().enumerate() {
         let mut header = vec![0; (usize::from(*units) + 1) * 8];
@@ -141,14 +144,14 @@ fn emit_classic(kinds: &[u8], units: &[u8], last: u8, payload: &[u8]) -> Vec<u8>
     packet
 }
 
-pub fn udp(port: u16) -> Vec<u8> {
+pub fn udp_datagram(port: u16) -> Vec<u8> {
     let mut segment = vec![0x30, 0x39, 0, 0, 0, 12, 0, 0];
     segment[2..4].copy_from_slice(&port.to_be_bytes());
     segment.extend(*b"data");
     segment
 }
 
-pub fn tcp(port: u16) -> Vec<u8> {
+pub fn tcp_segment(port: u16) -> Vec<u8> {
     let mut segment = vec![0x30, 0x39, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 1, 0, 0, 0, 0, 0];
     segment[2..4].copy_from_slice(&port.to_be_bytes());
     segment

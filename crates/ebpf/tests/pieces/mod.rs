@@ -6,7 +6,7 @@
 #![allow(unreachable_pub, reason = "shared by test binaries")]
 
 pub mod frames;
-pub mod plain;
+pub mod rust_judge;
 
 use ebpf::emit::{
     self, Answer, Cmp, Emit, Exit, Finish, Layers, Meta, Scope, Target, Transport, Unfit, be16,
@@ -65,9 +65,9 @@ pub const CHAINS: &[&[Step]] = &[
 
 /// Every hook, with packet pointers and without them.
 pub const TARGETS: [Target; 5] = [
-    Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
-    Target { hook: Hook::Xdp, hardened: false, takes: false, single: false },
-    Target { hook: Hook::Socket, hardened: false, takes: false, single: false },
+    Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
+    Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
+    Target { hook: Hook::Socket, hardened: false, redirects: false, single: false },
     Target::hardened(Hook::Tc),
     Target::hardened(Hook::Xdp),
 ];
@@ -102,12 +102,12 @@ fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emit
     let short = s.absent("short", out);
     let header = s.need::<14>(on.at, short);
     let inline = s.load(header, be16::<12>());
-    let kind = if s.has_tag_beside() {
+    let kind = if s.may_have_stored_tag() {
         let kind = s.var(inline);
         s.arm(|t, untagged| {
-            let present = t.meta(Meta::TagPresent);
+            let present = t.load_metadata(Meta::TagPresent);
             t.only(present, Cmp::Ne, 0, untagged);
-            let protocol = t.meta(Meta::TagProtocol);
+            let protocol = t.load_metadata(Meta::TagProtocol);
             t.set(kind, protocol);
         });
         s.get(kind)
@@ -128,15 +128,15 @@ fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emi
         t.only(kind, Cmp::Ne, 0x88a8, is_tag);
         t.leave(untagged);
     });
-    let (tci, next, at) = (s.var(0), s.var(0), s.at_var(on.at));
+    let (tci, next, at) = (s.var(0), s.var(0), s.position_var(on.at));
     s.arm(|t, done| {
         t.arm(|u, inline| {
-            if on.tags > 0 || !u.has_tag_beside() {
+            if on.tags > 0 || !u.may_have_stored_tag() {
                 return u.leave(inline);
             }
-            let present = u.meta(Meta::TagPresent);
+            let present = u.load_metadata(Meta::TagPresent);
             u.only(present, Cmp::Ne, 0, inline);
-            let beside = u.meta(Meta::TagTci);
+            let beside = u.load_metadata(Meta::TagTci);
             u.set(tci, beside);
             let header = u.need::<14>(on.frame, short);
             let inner = u.load(header, be16::<12>());
@@ -149,12 +149,12 @@ fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emi
         let inner = t.load(tag, be16::<2>());
         t.set(next, inner);
         let behind = t.advance(on.at, 4);
-        t.set_at(at, behind);
+        t.set_position(at, behind);
     });
     let tci = s.get(tci);
     let number = s.and(tci, 0xfff);
-    let class = s.natural(number);
-    let (next, at) = (s.get(next), s.get_at(at));
+    let class = s.natural_class(number);
+    let (next, at) = (s.get(next), s.get_position(at));
     Ok(Answer::new(class, Layers { at, next: Some(next), l3: Some(at), tags: on.tags + 1, ..on }))
 }
 
@@ -163,7 +163,7 @@ fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emi
 fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let kind = on.next.ok_or_else(|| Unfit::new("no link layer before `ip`: put `eth` there"))?;
     let (version, protocol, length) = (s.var(0), s.var(0), s.var(0));
-    let l4 = s.at_var(on.at);
+    let l4 = s.position_var(on.at);
     let other = s.absent("other", out);
     let malformed = s.absent("malformed", out);
     let short = s.absent("short", out);
@@ -191,7 +191,7 @@ fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitt
             let number = v4.load(header, byte::<9>());
             v4.set(protocol, number);
             let behind = v4.advance_by(on.at, bytes, 60, malformed);
-            v4.set_at(l4, behind);
+            v4.set_position(l4, behind);
             v4.set(version, 4);
             v4.leave(done);
         });
@@ -209,12 +209,12 @@ fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitt
         let next = t.load(header, byte::<6>());
         t.set(protocol, next);
         let behind = t.advance(on.at, 40);
-        t.set_at(l4, behind);
+        t.set_position(l4, behind);
         for _ in 0..EXTENSIONS_MAX {
             t.arm(|u, upper| {
                 let kind = u.get(protocol);
-                extension(u, kind, unsure, upper);
-                let at = u.get_at(l4);
+                continue_after_extension(u, kind, unsure, upper);
+                let at = u.get_position(l4);
                 let header = u.need::<2>(at, short);
                 let next = u.load(header, byte::<0>());
                 let units = u.load(header, byte::<1>());
@@ -224,27 +224,32 @@ fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitt
                 u.only(rest, Cmp::Ge, bytes, malformed);
                 let rest = u.sub(rest, bytes);
                 let behind = u.advance_by(at, bytes, 2048, malformed);
-                u.set_at(l4, behind);
+                u.set_position(l4, behind);
                 u.set(length, rest);
                 u.set(protocol, next);
             });
         }
         t.arm(|u, upper| {
             let kind = u.get(protocol);
-            extension(u, kind, unsure, upper);
+            continue_after_extension(u, kind, unsure, upper);
             u.leave(unsure);
         });
         t.set(version, 6);
     });
     let (class, protocol, length) = (s.get(version), s.get(protocol), s.get(length));
-    let at = s.get_at(l4);
+    let at = s.get_position(l4);
     let l4 = Some(Transport { at, protocol, length });
     Ok(Answer::new(class, Layers { at, l3: Some(on.at), l4, ..on }))
 }
 
 /// Continues if `kind` is an extension header that can be skipped; otherwise leaves to `fragment`
 /// or `upper`.
-fn extension<'s>(s: &mut Scope<'s, '_>, kind: emit::Num<'s>, fragment: Exit<'s>, upper: Exit<'s>) {
+fn continue_after_extension<'s>(
+    s: &mut Scope<'s, '_>,
+    kind: emit::Num<'s>,
+    fragment: Exit<'s>,
+    upper: Exit<'s>,
+) {
     s.only(kind, Cmp::Ne, 44, fragment);
     s.arm(|t, skipped| {
         for known in [0, 43, 60] {
@@ -279,5 +284,5 @@ fn dport<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Em
     s.only(l4.length, Cmp::Ge, 4, no_port);
     let ports = s.need::<4>(l4.at, no_port);
     let target = s.load(ports, be16::<2>());
-    Ok(Answer::new(s.natural(target), on))
+    Ok(Answer::new(s.natural_class(target), on))
 }

@@ -164,7 +164,7 @@ impl Process {
         if !self.released.swap(true, Ordering::Relaxed)
             && let Some(group) = self.group()
         {
-            group.ask_to_end();
+            group.terminate();
         }
     }
 

@@ -117,7 +117,7 @@ impl Neighbors {
 impl Listing {
     fn list(interface: Option<&str>) -> Self {
         let mut listing = Self::default();
-        let links = RouteSocket::open().and_then(|links| Ok((links.list()?, links)));
+        let links = RouteSocket::open().and_then(|links| Ok((links.list_interfaces()?, links)));
         let (all, links) = match links {
             Ok(known) => known,
             Err(error) => {
@@ -192,8 +192,8 @@ impl Listing {
         let holders = Holders::find(&sockets, &programs);
         let own = |holder: &Holder| holder.process == std::process::id();
         let list = found.into_iter().filter_map(|(one, inode)| {
-            let of_program = id(&one).map(|id| holders.of_program(id));
-            let of_socket = inode.map(|inode| holders.of_socket(inode));
+            let of_program = id(&one).map(|id| holders.holders_of_program(id));
+            let of_socket = inode.map(|inode| holders.holders_of_socket(inode));
             let held = of_program.or(of_socket).unwrap_or_default().to_vec();
             let ours = !held.is_empty() && held.iter().all(own);
             (!ours).then_some(Neighbor { holders: held, ..one })

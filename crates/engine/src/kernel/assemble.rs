@@ -444,7 +444,7 @@ impl Emitter<'_> {
     /// Emits code that delivers a block at an exit.
     fn emit_delivery<'s>(&self, s: &mut Scope<'s, '_>, exit: usize, on: Layers<'s>) {
         self.emit_tally(s, Tally::Handed(exit), on);
-        self.behind_tag.borrow_mut()[exit] = tap::is_behind_tag(&on);
+        self.behind_tag.borrow_mut()[exit] = tap::is_after_stored_tag(&on);
         self.first_headers.borrow_mut()[exit] = match (on.linked, on.l3) {
             (true, _) => FirstHeader::Link,
             (false, Some(_)) => FirstHeader::Packet,

@@ -474,7 +474,8 @@ const _: () = {
             && offset::END as u32 == region_offset::POINTERS
     );
     assert!(
-        offset::CHOSEN as u32 == region_offset::SCRATCH && READERS_MAX == sys::bpf::ring::SINKS_MAX
+        offset::DELIVERED as u32 == region_offset::SCRATCH
+            && READERS_MAX == sys::bpf::ring::SINKS_MAX
     );
     assert!(POINTER == region_offset::POINTER && record::HEADER == region_offset::HEADER);
     assert!(record::ALIGNMENT == region_offset::ALIGNMENT);

@@ -33,7 +33,7 @@ pub const fn target(attach: &Attach, hardened: bool) -> Target {
     };
     // Programs on control groups read bytes through a helper, which needs no more rights.
     let hardened = hardened || attach.own_sockets;
-    Target { hook: place, hardened, takes: attach.redirects, single: false }
+    Target { hook: place, hardened, redirects: attach.redirects, single: false }
 }
 
 /// Checks that a chain of filters, whose input is complete frames, can be compiled to a program for

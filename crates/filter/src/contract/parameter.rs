@@ -154,7 +154,7 @@ impl Parameter {
     /// Permits changes of the value while the filter runs. No other part of the plan may depend on
     /// such a value.
     #[must_use]
-    pub const fn writable(self) -> Self {
+    pub const fn make_writable(self) -> Self {
         Self { writable: true, ..self }
     }
 

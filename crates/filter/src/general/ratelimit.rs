@@ -27,16 +27,16 @@ Reasons for no class: `too fast`.",
     reads: ReadDepth::Nothing,
     parameters: &[
         Parameter::required("rate", Type::Number { low: 1, high: 1_000_000_000 }, RATE_HELP)
-            .writable(),
+            .make_writable(),
         Parameter::named("per", Type::Duration, "1s", "period of the rate, at most a day")
-            .writable(),
+            .make_writable(),
         Parameter::named(
             "burst",
             Type::Number { low: 1, high: 1 << 20 },
             "1",
             "maximum number of blocks at once",
         )
-        .writable(),
+        .make_writable(),
     ],
     classes: Classes::YesNo,
     reasons: &["too fast"],
@@ -260,7 +260,7 @@ mod tests {
             s.emit_twin(FilterSpan::new("ratelimit", 0, 9), emit_twin, &given, on, out)
         });
         let program = program.unwrap();
-        let mut machine = Machine::of(&program);
+        let mut machine = Machine::for_program(&program);
         for (now, conforms) in ARRIVALS {
             machine.now_ns = now;
             let class = machine.run(&program.code, Hook::Tc, &Packet::new(&[0; 60])).unwrap();

@@ -27,7 +27,7 @@ Reasons for no class: `passed over`.",
         Type::Number { low: 1, high: u32::MAX as u64 },
         "number of blocks of which one passes",
     )
-    .writable()],
+    .make_writable()],
     classes: Classes::YesNo,
     reasons: &["passed over"],
     state: StateFacts::private::<SampleCount>(),

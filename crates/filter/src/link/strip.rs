@@ -200,7 +200,7 @@ fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitte
     s.only_one_of(kind, [ethernet::ethertype::IPV4, ethernet::ethertype::IPV6], not_ip);
     let first = s.offset_of(l3);
     s.remove_before(first);
-    let at = s.position_at(FrameOffset::at(0));
+    let at = s.position_at(FrameOffset::from_start(0));
     let (next, l3) = (Some(kind), Some(at));
     let layers =
         Layers { frame: at, at, length: None, next, l3, l4: None, tags: 0, linked: false, ..on };
@@ -209,12 +209,12 @@ fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitte
 
 fn emit_bytes<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>, bytes: u16) -> Emitted<'s> {
     let short = s.absent("short", out);
-    let length = s.meta(ebpf::emit::Meta::Length);
+    let length = s.load_metadata(ebpf::emit::Meta::Length);
     s.only(length, Cmp::Ge, u32::from(bytes), short);
     let at = s.offset_of(on.at);
     let at = s.offset_after_removal(at, bytes);
-    s.remove_before(FrameOffset::at(bytes));
-    let (frame, at) = (s.position_at(FrameOffset::at(0)), s.position_at(at));
+    s.remove_before(FrameOffset::from_start(bytes));
+    let (frame, at) = (s.position_at(FrameOffset::from_start(0)), s.position_at(at));
     let layers = Layers { frame, at, next: None, l3: None, l4: None, linked: false, ..on };
     Ok(Answer::new(on.class, layers))
 }
@@ -227,7 +227,7 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted
     let (kind, at) = twin::link(s, Layers { next: None, ..on }, no_tag);
     twin::require_tag(s, kind, no_tag);
     let (_, next, _) = twin::tag(s, (on.frame, at), 0, no_tag);
-    if s.has_tag_beside() {
+    if s.may_have_stored_tag() {
         // The kernel would move a second tag into metadata, and does not recognize the third type.
         twin::require_untagged(s, next, unsure);
         s.only(kind, Cmp::Ne, u32::from(vlan::STACKED), unsure);
@@ -236,15 +236,15 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted
         let header = s.need::<TAGGED_SIZE>(on.frame, no_tag);
         let words =
             [s.load(header, be32::<0>()), s.load(header, be32::<4>()), s.load(header, be32::<8>())];
-        let to = FrameOffset::at(vlan::LENGTH as u16);
-        s.writable(FrameOffset::at(TAGGED_SIZE as u16));
+        let to = FrameOffset::from_start(vlan::LENGTH as u16);
+        s.make_writable(FrameOffset::from_start(TAGGED_SIZE as u16));
         for (at, word) in (0..).step_by(4).zip(words) {
-            s.put::<u32>(to.behind(at), word);
+            s.put::<u32>(to.plus_bytes(at), word);
         }
         s.remove_before(to);
     }
-    let frame = s.position_at(FrameOffset::at(0));
-    let behind = s.position_at(FrameOffset::at(ethernet::LENGTH as u16));
+    let frame = s.position_at(FrameOffset::from_start(0));
+    let behind = s.position_at(FrameOffset::from_start(ethernet::LENGTH as u16));
     // The view's contents are known only after an earlier twin parsed them.
     let (at, next, l3) = match on.next {
         Some(_) => (behind, Some(next), Some(behind)),

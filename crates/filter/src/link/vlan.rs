@@ -84,7 +84,7 @@ fn emit_twin<'s>(
     let id = s.and(control, 0x0fff);
     let layers =
         Layers { at, length: None, next: Some(next), l3: Some(at), tags: on.tags + 1, ..on };
-    Ok(Answer::new(s.natural(id), layers))
+    Ok(Answer::new(s.natural_class(id), layers))
 }
 
 #[cfg(test)]

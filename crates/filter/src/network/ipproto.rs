@@ -58,7 +58,7 @@ fn emit_twin<'s>(
 ) -> Emitted<'s> {
     let exits = TwinExits::new(s, out);
     let l4 = twin::transport(s, on, exits);
-    let class = s.natural(l4.protocol);
+    let class = s.natural_class(l4.protocol);
     Ok(Answer::new(class, Layers { l4: Some(l4), ..on }))
 }
 

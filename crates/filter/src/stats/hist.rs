@@ -187,7 +187,7 @@ fn emit_twin<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'
             s.add_to(seen, BLOCKS_OFFSET, 1);
             let length = s.view_length(on);
             let length = s.widen(length);
-            let bucket = s.bucket(length);
+            let bucket = s.bucket_index(length);
             s.add_nth(seen, BUCKETS_ROW, bucket, 1);
         }
         Quantity::Time => emit_arrival(s, seen),
@@ -207,7 +207,7 @@ fn emit_arrival<'s>(s: &mut Scope<'s, '_>, seen: TwinState<'s>) {
         t.arm(|u, backwards| {
             u.only_wide(now, Cmp::Ge, last, backwards);
             let interval = u.sub_wide(now, last);
-            let bucket = u.bucket(interval);
+            let bucket = u.bucket_index(interval);
             u.add_nth(seen, BUCKETS_ROW, bucket, 1);
             u.leave(done);
         });
@@ -270,7 +270,7 @@ mod tests {
             s.emit_twin(FilterSpan::new("hist", 0, 4), emit_twin, &arguments, on, out)
         });
         let program = program.unwrap();
-        let mut machine = Machine::of(&program);
+        let mut machine = Machine::for_program(&program);
         let times = [1_000, 1_000, 1_003, 2_500, 2_400, 4_000_002_400, u64::MAX];
         let mut seen = Histogram::default();
         for time in times {

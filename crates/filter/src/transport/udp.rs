@@ -126,7 +126,7 @@ fn emit_twin<'s>(
     let port = s.load(header, be16::<{ ports::DST_PORT }>());
     let at = s.advance(l4.at, udp::LENGTH as u16);
     let layers = Layers { at, length: Some(payload), l4: Some(l4), ..on };
-    Ok(Answer::new(s.natural(port), layers))
+    Ok(Answer::new(s.natural_class(port), layers))
 }
 
 #[cfg(test)]

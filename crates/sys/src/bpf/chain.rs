@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
-use super::ids::{ObjectKind, ids};
+use super::ids::{ObjectKind, object_ids};
 use super::program_info::program_info;
 use super::{AttachType, Attributes, Side, call_bpf, command};
 use crate::error::{Error, Result};
@@ -41,14 +41,18 @@ pub struct Member {
 /// Fails with ENOSYS or EINVAL before Linux 6.6.
 pub fn tcx_chain(interface: u32, side: Side) -> Result<Chain> {
     let target = format!("tcx {side:?} of interface {interface}").to_lowercase();
-    query_chain(interface, tcx_attach_type(side), &target)
+    query_chain_members(interface, tcx_attach_type(side), &target)
 }
 
 /// Returns the chain of a control group. `group` is a descriptor of the group's cgroup v2
 /// directory.
 pub fn cgroup_chain(group: impl AsFd, side: Side) -> Result<Chain> {
     let target = format!("cgroup {side:?}").to_lowercase();
-    query_chain(group.as_fd().as_raw_fd().cast_unsigned(), cgroup_attach_type(side), &target)
+    query_chain_members(
+        group.as_fd().as_raw_fd().cast_unsigned(),
+        cgroup_attach_type(side),
+        &target,
+    )
 }
 
 pub(super) const fn tcx_attach_type(side: Side) -> AttachType {
@@ -65,7 +69,7 @@ pub(super) const fn cgroup_attach_type(side: Side) -> AttachType {
     }
 }
 
-fn query_chain(place: u32, at: AttachType, target: &str) -> Result<Chain> {
+fn query_chain_members(place: u32, at: AttachType, target: &str) -> Result<Chain> {
     let mut programs = [0_u32; MEMBERS_MAX];
     let mut links = [0_u32; MEMBERS_MAX];
     // PROG_QUERY on a control group returns no link ids and rejects a request for them.
@@ -98,7 +102,7 @@ fn query_chain(place: u32, at: AttachType, target: &str) -> Result<Chain> {
 ///
 /// Needs CAP_SYS_ADMIN.
 pub fn programs() -> Result<Vec<(u32, String)>> {
-    let all = ids(ObjectKind::Programs)?.into_iter();
+    let all = object_ids(ObjectKind::Programs)?.into_iter();
     Ok(all.filter_map(|id| Some((id, program_name(id).ok()?))).collect())
 }
 
@@ -124,7 +128,8 @@ struct QueryAttributes {
 }
 
 // SAFETY: the fields of PROG_QUERY with its padding spelled out (1); the two addresses are set by
-// `query_chain` alone, to arrays of as many words as `count` says, which outlive the call (2).
+// `query_chain_members` alone, to arrays of as many words as `count` says, which outlive the call
+// (2).
 unsafe impl Attributes for QueryAttributes {}
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub enum ObjectKind {
 
 /// Lists the ids of all objects of one kind on this machine, whichever process owns them, in
 /// ascending order.
-pub fn ids(of: ObjectKind) -> Result<Vec<u32>> {
+pub fn object_ids(of: ObjectKind) -> Result<Vec<u32>> {
     let (command, name) = match of {
         ObjectKind::Programs => (command::PROG_GET_NEXT_ID, "PROG_GET_NEXT_ID"),
         ObjectKind::Maps => (command::MAP_GET_NEXT_ID, "MAP_GET_NEXT_ID"),

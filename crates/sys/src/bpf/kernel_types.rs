@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_btf_is_harmless() {
+    fn malformed_btf_yields_no_function() {
         let mut random = testkit::Random::replayable();
         for _ in 0..2_000 {
             let mut bytes: Vec<u8> = (0..200).map(|_| random.below(256) as u8).collect();

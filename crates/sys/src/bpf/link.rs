@@ -10,7 +10,7 @@
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use super::chain;
-use super::{AttachType, Attributes, Info, Program, call_bpf, command, info_of, open_object};
+use super::{AttachType, Attributes, Info, Program, call_bpf, command, object_info, open_object};
 use crate::error::{Error, Result};
 use crate::net::Namespace;
 
@@ -139,7 +139,7 @@ impl Link {
         revision: Option<u64>,
     ) -> Result<Self> {
         let target = format!("tcx {side:?} of interface {interface}").to_lowercase();
-        let (flags, beside) = anchor.flags();
+        let (flags, beside) = anchor.attach_flags();
         let place = (beside, revision.unwrap_or(0));
         Self::create(program, chain::tcx_attach_type(side), interface, flags, place, target)
     }
@@ -163,7 +163,7 @@ impl Link {
     /// Adopts a link from a received descriptor. Fails if the descriptor is not a link.
     pub fn from_received(fd: OwnedFd) -> Result<Self> {
         let target = "a link that was kept".to_owned();
-        info_of::<KernelLinkInfo>(fd.as_raw_fd(), &target)?;
+        object_info::<KernelLinkInfo>(fd.as_raw_fd(), &target)?;
         Ok(Self { fd, target })
     }
 
@@ -189,7 +189,7 @@ impl Link {
 
     /// Queries the kernel about the link.
     pub fn info(&self) -> Result<LinkInfo> {
-        let info: KernelLinkInfo = info_of(self.fd.as_raw_fd(), &self.target)?;
+        let info: KernelLinkInfo = object_info(self.fd.as_raw_fd(), &self.target)?;
         Ok(LinkInfo { id: info.id, program: info.program, target: info.target() })
     }
 
@@ -218,7 +218,7 @@ impl Link {
 
 impl Anchor {
     /// Returns the kernel's flags and the id of the neighbor; both are 0 for the tail.
-    const fn flags(self) -> (u32, u32) {
+    const fn attach_flags(self) -> (u32, u32) {
         /// BPF_F_BEFORE: attach before the neighbor.
         const BEFORE: u32 = 1 << 3;
         /// BPF_F_AFTER: attach after the neighbor.
@@ -226,14 +226,14 @@ impl Anchor {
         match self {
             Self::Head => (BEFORE, 0),
             Self::Tail => (AFTER, 0),
-            Self::Before(beside) => (BEFORE | beside.flags(), beside.id()),
-            Self::After(beside) => (AFTER | beside.flags(), beside.id()),
+            Self::Before(beside) => (BEFORE | beside.attach_flags(), beside.id()),
+            Self::After(beside) => (AFTER | beside.attach_flags(), beside.id()),
         }
     }
 }
 
 impl Neighbor {
-    const fn flags(self) -> u32 {
+    const fn attach_flags(self) -> u32 {
         /// BPF_F_ID: the neighbor is given by its id instead of a descriptor.
         const ID: u32 = 1 << 5;
         /// BPF_F_LINK: the neighbor is a link instead of a program.

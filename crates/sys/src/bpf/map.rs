@@ -9,7 +9,9 @@ mod element;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use super::{Attributes, Info, call_bpf, command, info_of, name_of, object_name, open_object};
+use super::{
+    Attributes, Info, call_bpf, command, object_info, object_name, object_name_text, open_object,
+};
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::{Mapping, ReadMapping};
 
@@ -142,8 +144,8 @@ impl Map {
 
     /// Adopts a map from a received descriptor. The kernel reports its type and sizes.
     pub fn from_received(fd: OwnedFd) -> Result<Self> {
-        let info: KernelMapInfo = info_of(fd.as_raw_fd(), "a received map")?;
-        let name = name_of(info.name);
+        let info: KernelMapInfo = object_info(fd.as_raw_fd(), "a received map")?;
+        let name = object_name_text(info.name);
         let kind = MapKind::from_number(info.kind).ok_or_else(|| {
             Error::new("bpf", format!("map {name:?} of unknown kind {}", info.kind), libc::EINVAL)
         })?;
@@ -191,9 +193,9 @@ impl Map {
     /// Queries the kernel about the map. The receiver of a map checks the result before trusting
     /// it.
     pub fn info(&self) -> Result<MapInfo> {
-        let info: KernelMapInfo = info_of(self.fd.as_raw_fd(), &self.name)?;
+        let info: KernelMapInfo = object_info(self.fd.as_raw_fd(), &self.name)?;
         let KernelMapInfo { kind, id, key_size, value_size, entries, flags, name } = info;
-        Ok(MapInfo { id, kind, key_size, value_size, entries, flags, name: name_of(name) })
+        Ok(MapInfo { id, kind, key_size, value_size, entries, flags, name: object_name_text(name) })
     }
 
     /// Returns the map type.

@@ -23,7 +23,7 @@ pub use btf::{Btf, BtfBuilder};
 pub use cgroup::{cgroup_mount, root_cgroup};
 pub use chain::{Chain, Member, cgroup_chain, programs, tcx_chain};
 pub use grace_period::GracePeriod;
-pub use ids::{ObjectKind, ids};
+pub use ids::{ObjectKind, object_ids};
 pub use kernel_types::kernel_function;
 pub use link::{Anchor, Link, LinkInfo, LinkTarget, Neighbor, Side, XdpAttachment, XdpMode};
 pub use load_error::{LoadError, missing_capabilities};
@@ -117,7 +117,7 @@ fn object_name(name: &str) -> [u8; 16] {
 }
 
 /// Converts a kernel object name to text.
-fn name_of(kept: [u8; 16]) -> String {
+fn object_name_text(kept: [u8; 16]) -> String {
     kept.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect()
 }
 
@@ -129,7 +129,7 @@ struct InfoAttributes {
     info: u64,
 }
 
-// SAFETY: three fields in the kernel's order, no padding (1); `info` is filled in by `info_of`
+// SAFETY: three fields in the kernel's order, no padding (1); `info` is filled in by `object_info`
 // alone, with a buffer that outlives the call (2).
 unsafe impl Attributes for InfoAttributes {}
 
@@ -141,7 +141,7 @@ unsafe impl Attributes for InfoAttributes {}
 /// pattern must be a valid value of the type.
 unsafe trait Info: Default {}
 
-fn info_of<T: Info>(fd: i32, target: &str) -> Result<T> {
+fn object_info<T: Info>(fd: i32, target: &str) -> Result<T> {
     let mut info = T::default();
     let mut attr = InfoAttributes {
         fd: fd.cast_unsigned(),

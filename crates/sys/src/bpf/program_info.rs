@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use super::{Info, Program, command, info_of, name_of, open_object};
+use super::{Info, Program, command, object_info, object_name_text, open_object};
 use crate::error::Result;
 
 /// A loaded program as the kernel describes it (`struct bpf_prog_info`).
@@ -37,7 +37,7 @@ impl ProgramInfo {
         Self {
             id: info.id,
             kind: info.kind,
-            name: name_of(info.name),
+            name: object_name_text(info.name),
             loaded_by: info.created_by,
             translated_bytes: info.translated_bytes,
             native_bytes: info.native_bytes,
@@ -75,7 +75,7 @@ pub fn program_info(id: u32) -> Result<ProgramInfo> {
 
 /// Queries the kernel about the program behind a descriptor.
 pub(super) fn kernel_info(fd: i32, target: &str) -> Result<KernelProgramInfo> {
-    info_of(fd, target)
+    object_info(fd, target)
 }
 
 /// Guard during whose life the kernel counts runs and run time of all programs.

@@ -76,7 +76,7 @@ impl<'a> GatherWrite<'a> {
                 Ok(0) => return (done, Err(io::ErrorKind::WriteZero.into())),
                 Ok(wrote) => {
                     done += wrote;
-                    first += self.skip(first, wrote);
+                    first += self.remove_written(first, wrote);
                 }
                 Err(_) => {
                     let error = io::Error::last_os_error();
@@ -91,7 +91,7 @@ impl<'a> GatherWrite<'a> {
 
     /// Removes `written` bytes from the front of the parts from `first` on. Returns the number of
     /// parts that are written completely.
-    fn skip(&mut self, first: usize, mut written: usize) -> usize {
+    fn remove_written(&mut self, first: usize, mut written: usize) -> usize {
         let mut whole = 0;
         for part in self.parts.iter_mut().skip(first) {
             if written < part.iov_len {
@@ -113,10 +113,10 @@ mod tests {
     use std::io::Read as _;
 
     #[test]
-    fn parts_are_written_in_order_and_in_pieces() {
+    fn gathered_parts_are_written_in_order() {
         let file = Memfd::create("sys-test", 1 << 20).unwrap();
         let (here, there) = (file.map().unwrap(), file.map_read().unwrap());
-        assert!(here.paste(100, &[7; 1 << 19]));
+        assert!(here.store_bytes(100, &[7; 1 << 19]));
         let (mut reader, writer) = io::pipe().unwrap();
         let mut gather = GatherWrite::with_capacity(4);
         gather.push_bytes(b"begin");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_is_an_error() {
+    fn gather_write_to_full_disk_is_an_error() {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut gather = GatherWrite::default();
         gather.push_bytes(b"too much");

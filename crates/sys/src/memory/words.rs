@@ -53,8 +53,8 @@ impl Mapping {
     /// Writes bytes from `offset` on, while other parties may read or write. Returns false, and
     /// writes nothing, if the range is not inside the mapping.
     #[must_use]
-    pub fn paste(&self, offset: usize, from: &[u8]) -> bool {
-        self.0.0.paste(offset, from).is_some()
+    pub fn store_bytes(&self, offset: usize, from: &[u8]) -> bool {
+        self.0.0.store_bytes(offset, from).is_some()
     }
 }
 
@@ -118,7 +118,7 @@ impl Span {
         Some(())
     }
 
-    fn paste(&self, offset: usize, from: &[u8]) -> Option<()> {
+    fn store_bytes(&self, offset: usize, from: &[u8]) -> Option<()> {
         self.checked_address(offset, from.len())?;
         let head = (offset.next_multiple_of(8) - offset).min(from.len());
         let (head, rest) = from.split_at(head);
@@ -145,14 +145,17 @@ mod tests {
     use crate::memory::Memfd;
 
     #[test]
-    fn words_and_copies_stay_in_range() {
+    fn mapped_words_and_copies_stay_in_range() {
         let file = Memfd::create("sys-test", 4096).unwrap();
         let (here, there) = (file.map().unwrap(), file.map_read().unwrap());
         assert!(here.set_word(8, 0x0807_0605_0403_0201) && here.set_half(16, 0x0c0b_0a09));
         let mut got = [0; 9];
         assert!(there.copy(9, &mut got));
         assert_eq!(got, [2, 3, 4, 5, 6, 7, 8, 9, 10]);
-        assert!(here.paste(4087, &[7; 9]) && here.paste(1, b"some bytes, neither at a word"));
+        assert!(
+            here.store_bytes(4087, &[7; 9])
+                && here.store_bytes(1, b"some bytes, neither at a word")
+        );
         let mut got = [0; 29];
         assert!(there.copy(1, &mut got));
         assert_eq!(&got, b"some bytes, neither at a word");
@@ -161,7 +164,7 @@ mod tests {
             (Some(0x0707_0707_0707_0707), here.half(4092))
         );
         for outside in [4089, 4096, usize::MAX - 3, usize::MAX] {
-            assert!(!there.copy(outside, &mut [0; 8]) && !here.paste(outside, &[0; 8]));
+            assert!(!there.copy(outside, &mut [0; 8]) && !here.store_bytes(outside, &[0; 8]));
             assert_eq!((there.word(outside), there.half(outside)), (None, None));
         }
         assert_eq!((there.word(4), there.half(2)), (None, None), "not aligned");

@@ -1,7 +1,7 @@
 //! IP addresses of interfaces, queried with RTM_GETADDR.
 
 use super::RouteSocket;
-use super::links::{attributes, encode, field};
+use super::links::{array_at, attributes, encode_message};
 use crate::error::Result;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,8 +10,8 @@ const MESSAGE: usize = 8;
 
 /// Constants of `linux/rtnetlink.h` and `linux/if_addr.h`.
 mod number {
-    pub(super) const NEW: u16 = 20;
-    pub(super) const GET: u16 = 22;
+    pub(super) const NEW_ADDRESS: u16 = 20;
+    pub(super) const GET_ADDRESS: u16 = 22;
     pub(super) const REQUEST_DUMP: u16 = 0x301;
     pub(super) const ADDRESS: u16 = 1;
     pub(super) const LOCAL: u16 = 2;
@@ -25,7 +25,7 @@ impl RouteSocket {
     pub fn addresses(&self) -> Result<Vec<(u32, IpAddr)>> {
         let mut found = Vec::new();
         self.dump("the list of addresses", encode_request, |kind, body| {
-            if kind == number::NEW {
+            if kind == number::NEW_ADDRESS {
                 found.extend(parse_address(body));
             }
         })?;
@@ -34,13 +34,13 @@ impl RouteSocket {
 }
 
 fn encode_request(sequence: u32) -> Vec<u8> {
-    encode(number::GET, number::REQUEST_DUMP, sequence, &[0; MESSAGE])
+    encode_message(number::GET_ADDRESS, number::REQUEST_DUMP, sequence, &[0; MESSAGE])
 }
 
 /// Parses `struct ifaddrmsg` and its attributes.
 fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
     let scope = *body.get(3)?;
-    let index = u32::from_ne_bytes(field(body, 4)?);
+    let index = u32::from_ne_bytes(array_at(body, 4)?);
     if scope > number::SCOPE_SITE {
         return None;
     }
@@ -51,8 +51,8 @@ fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
     // On a point-to-point link ADDRESS is the peer's.
     let value = of(number::LOCAL).or_else(|| of(number::ADDRESS))?;
     let address = match value.len() {
-        4 => IpAddr::V4(Ipv4Addr::from(field::<4>(value, 0)?)),
-        16 => IpAddr::V6(Ipv6Addr::from(field::<16>(value, 0)?)),
+        4 => IpAddr::V4(Ipv4Addr::from(array_at::<4>(value, 0)?)),
+        16 => IpAddr::V6(Ipv6Addr::from(array_at::<16>(value, 0)?)),
         _ => return None,
     };
     Some((index, address))

@@ -4,7 +4,9 @@
 //! while its peer device can receive them. A program that redirects to a device without this
 //! feature gets no error.
 
-use super::links::{CALL, attributes, encode, encode_attribute, field, split_message, transfer};
+use super::links::{
+    CALL, array_at, attributes, encode_attribute, encode_message, exchange_request, split_message,
+};
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::OwnedFd;
@@ -51,7 +53,7 @@ pub fn accepts_xdp_frames(index: u32) -> Result<bool> {
         (FAMILY_NAME, b"netdev\0"),
         "family netdev",
     )?;
-    let family = find_attribute(&answer, FAMILY_ID).and_then(|value| field(value, 0));
+    let family = find_attribute(&answer, FAMILY_ID).and_then(|value| array_at(value, 0));
     let family =
         family.map(u16::from_ne_bytes).ok_or_else(|| no_features_error("family netdev"))?;
     let target = format!("interface number {index}");
@@ -62,7 +64,7 @@ pub fn accepts_xdp_frames(index: u32) -> Result<bool> {
         (DEVICE_INDEX, &index.to_ne_bytes()),
         &target,
     )?;
-    let features = find_attribute(&answer, XDP_FEATURES).and_then(|value| field(value, 0));
+    let features = find_attribute(&answer, XDP_FEATURES).and_then(|value| array_at(value, 0));
     let features = features.map(u64::from_ne_bytes).ok_or_else(|| no_features_error(&target))?;
     Ok(features & ACCEPTS_FRAMES != 0)
 }
@@ -85,13 +87,13 @@ fn query_attributes(
 ) -> Result<Vec<u8>> {
     let body = [&[command, 1, 0, 0], &encode_attribute(kind, value)[..]].concat();
     let mut answer = Vec::new();
-    transfer(socket, &encode(family, REQUEST, 0, &body), target, |bytes| {
+    exchange_request(socket, &encode_message(family, REQUEST, 0, &body), target, |bytes| {
         answer = bytes.to_vec();
         true
     })?;
     let (kind, _, _, body, _) = split_message(&answer).ok_or_else(|| no_features_error(target))?;
     if kind == ERROR {
-        let code = field(body, 0).map_or(0, i32::from_ne_bytes);
+        let code = array_at(body, 0).map_or(0, i32::from_ne_bytes);
         return Err(Error::new(CALL, target.to_owned(), code.wrapping_neg()));
     }
     Ok(body.get(GENERIC_HEADER..).unwrap_or_default().to_vec())
@@ -105,7 +107,8 @@ mod tests {
     #[test]
     fn loopback_accepts_no_redirected_frames() {
         let links = RouteSocket::open().unwrap();
-        let lo = links.list().unwrap().into_iter().find(|one| one.flags.loopback()).unwrap();
+        let lo =
+            links.list_interfaces().unwrap().into_iter().find(|one| one.flags.loopback()).unwrap();
         match accepts_xdp_frames(lo.index) {
             Ok(takes) => assert!(!takes),
             // Linux before 6.3.

@@ -3,7 +3,9 @@
 //! For reports only: these filters run after TCX programs, and this crate never changes them.
 
 use super::RouteSocket;
-use super::links::{CALL, attributes, encode, field, split_message, text_until_nul, transfer};
+use super::links::{
+    CALL, array_at, attributes, encode_message, exchange_request, split_message, text_until_nul,
+};
 use crate::bpf::Side;
 use crate::error::{Error, Result};
 
@@ -18,8 +20,8 @@ const EGRESS: u32 = 0xffff_fff3;
 mod number {
     pub(super) const ERROR: u16 = 2;
     pub(super) const DONE: u16 = 3;
-    pub(super) const NEW: u16 = 44;
-    pub(super) const GET: u16 = 46;
+    pub(super) const NEW_FILTER: u16 = 44;
+    pub(super) const GET_FILTER: u16 = 46;
     pub(super) const REQUEST_DUMP: u16 = 0x301;
     pub(super) const KIND: u16 = 1;
     pub(super) const OPTIONS: u16 = 2;
@@ -54,7 +56,7 @@ impl RouteSocket {
                 &target,
                 |sequence| encode_request(sequence, index, parent),
                 |kind, body| {
-                    if kind == number::NEW {
+                    if kind == number::NEW_FILTER {
                         found.extend(parse_filter(body, parent, side));
                     }
                 },
@@ -74,13 +76,13 @@ impl RouteSocket {
         let held = self.lock_sequence();
         let sequence = *held;
         let mut code = 0;
-        transfer(self.socket(), &request(sequence), target, |mut rest| {
+        exchange_request(self.socket(), &request(sequence), target, |mut rest| {
             while let Some((kind, _, number, body, behind)) = split_message(rest) {
                 rest = behind;
                 match kind {
                     _ if number != sequence => {}
                     number::ERROR | number::DONE => {
-                        code = field(body, 0).map_or(0, i32::from_ne_bytes);
+                        code = array_at(body, 0).map_or(0, i32::from_ne_bytes);
                         return true;
                     }
                     kind => each(kind, body),
@@ -96,11 +98,11 @@ impl RouteSocket {
 fn encode_request(sequence: u32, index: u32, parent: u32) -> Vec<u8> {
     let body: [u32; MESSAGE / 4] = [0, index, 0, parent, 0];
     let body = body.map(u32::to_ne_bytes);
-    encode(number::GET, number::REQUEST_DUMP, sequence, body.as_flattened())
+    encode_message(number::GET_FILTER, number::REQUEST_DUMP, sequence, body.as_flattened())
 }
 
 fn parse_filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
-    let word = |at| field(body, at).map(u32::from_ne_bytes);
+    let word = |at| array_at(body, at).map(u32::from_ne_bytes);
     let (handle, parent, info) = (word(8)?, word(12)?, word(16)?);
     // Handle 0 is the header of a priority.
     if parent != wanted || handle == 0 {
@@ -120,7 +122,8 @@ fn parse_filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
         preference: (info >> 16) as u16,
         handle,
         name: option(number::BPF_NAME).map(text_until_nul),
-        program: option(number::BPF_ID).and_then(|value| field(value, 0).map(u32::from_ne_bytes)),
+        program: option(number::BPF_ID)
+            .and_then(|value| array_at(value, 0).map(u32::from_ne_bytes)),
         kind,
     })
 }
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_filter_messages_are_harmless() {
+    fn malformed_filter_messages_parse_without_panic() {
         let mut random = Random::replayable();
         for _ in 0..20_000 {
             let mut body = filter_message(

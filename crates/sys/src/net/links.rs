@@ -77,9 +77,9 @@ impl RouteSocket {
     }
 
     /// Lists all interfaces.
-    pub fn list(&self) -> Result<Vec<Interface>> {
+    pub fn list_interfaces(&self) -> Result<Vec<Interface>> {
         for _ in 0..DUMP_ATTEMPTS_MAX {
-            let (found, whole) = self.query(0, &[], true, "the list of interfaces")?;
+            let (found, whole) = self.query_interfaces(0, &[], true, "the list of interfaces")?;
             if whole {
                 return Ok(found);
             }
@@ -105,7 +105,7 @@ impl RouteSocket {
     }
 
     fn query_one(&self, index: u32, wanted: &[u8], target: String) -> Result<Interface> {
-        let (found, _) = self.query(index, wanted, false, &target)?;
+        let (found, _) = self.query_interfaces(index, wanted, false, &target)?;
         found.into_iter().next().ok_or_else(|| no_device_error(target))
     }
 
@@ -123,7 +123,7 @@ impl RouteSocket {
 
     /// Sends a request and collects the replies. Also returns true if no concurrent change
     /// interrupted the dump.
-    fn query(
+    fn query_interfaces(
         &self,
         index: u32,
         wanted: &[u8],
@@ -131,10 +131,10 @@ impl RouteSocket {
         target: &str,
     ) -> Result<(Vec<Interface>, bool)> {
         let sequence = self.lock_sequence();
-        let request = request(*sequence, index, wanted, list);
-        let mut answers = Answers { sequence: *sequence, list, ..Answers::default() };
-        transfer(&self.socket, &request, target, |answer| {
-            answers.read(answer);
+        let request = encode_link_request(*sequence, index, wanted, list);
+        let mut answers = Replies { sequence: *sequence, list, ..Replies::default() };
+        exchange_request(&self.socket, &request, target, |answer| {
+            answers.parse_datagram(answer);
             answers.done
         })?;
         match answers.refused {
@@ -149,14 +149,14 @@ fn no_device_error(target: String) -> Error {
 }
 
 /// Encodes `struct nlmsghdr`, `struct ifinfomsg` and attributes.
-fn request(sequence: u32, index: u32, wanted: &[u8], list: bool) -> Vec<u8> {
+fn encode_link_request(sequence: u32, index: u32, wanted: &[u8], list: bool) -> Vec<u8> {
     let flags = message::REQUEST | if list { message::DUMP } else { 0 };
     let body = [[0, index, 0, 0].map(u32::to_ne_bytes).as_flattened(), wanted].concat();
-    encode(message::GET_LINK, flags, sequence, &body)
+    encode_message(message::GET_LINK, flags, sequence, &body)
 }
 
 /// Encodes `struct nlmsghdr` and the body of a message.
-pub(super) fn encode(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+pub(super) fn encode_message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
     let mut bytes = Vec::with_capacity(HEADER + body.len());
     bytes.extend(length.to_ne_bytes());
@@ -178,7 +178,7 @@ pub(super) fn encode_attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// Sends a request, and passes the datagrams that arrive to `read` until it returns true.
-pub(super) fn transfer(
+pub(super) fn exchange_request(
     socket: &OwnedFd,
     request: &[u8],
     target: &str,
@@ -201,7 +201,7 @@ pub(super) fn transfer(
 
 /// Replies received so far to one request.
 #[derive(Debug, Default)]
-struct Answers {
+struct Replies {
     sequence: u32,
     list: bool,
     found: Vec<Interface>,
@@ -210,9 +210,9 @@ struct Answers {
     done: bool,
 }
 
-impl Answers {
+impl Replies {
     /// Parses the messages of one datagram, skipping replies to other requests.
-    fn read(&mut self, mut bytes: &[u8]) {
+    fn parse_datagram(&mut self, mut bytes: &[u8]) {
         while let Some((kind, flags, sequence, body, rest)) = split_message(bytes) {
             bytes = rest;
             if sequence != self.sequence {
@@ -225,7 +225,7 @@ impl Answers {
                     self.done |= !self.list;
                 }
                 message::ERROR | message::DONE => {
-                    let code = field(body, 0).map_or(0, i32::from_ne_bytes);
+                    let code = array_at(body, 0).map_or(0, i32::from_ne_bytes);
                     self.refused = (code < 0).then(|| code.wrapping_neg());
                     self.done = true;
                 }
@@ -240,20 +240,20 @@ pub(super) type Message<'a> = (u16, u16, u32, &'a [u8], &'a [u8]);
 /// Splits off the first message. Returns its type, flags, sequence number and body, then the
 /// remaining bytes.
 pub(super) fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
-    let length = usize::try_from(u32::from_ne_bytes(field(bytes, 0)?)).ok()?;
+    let length = usize::try_from(u32::from_ne_bytes(array_at(bytes, 0)?)).ok()?;
     let body = bytes.get(HEADER..length)?;
-    let kind = u16::from_ne_bytes(field(bytes, 4)?);
-    let flags = u16::from_ne_bytes(field(bytes, 6)?);
-    let sequence = u32::from_ne_bytes(field(bytes, 8)?);
+    let kind = u16::from_ne_bytes(array_at(bytes, 4)?);
+    let flags = u16::from_ne_bytes(array_at(bytes, 6)?);
+    let sequence = u32::from_ne_bytes(array_at(bytes, 8)?);
     Some((kind, flags, sequence, body, bytes.get(length.next_multiple_of(4)..).unwrap_or(&[])))
 }
 
 /// Parses `struct ifinfomsg` and its attributes.
 fn parse_interface(body: &[u8]) -> Option<Interface> {
     let mut found = Interface {
-        hatype: u16::from_ne_bytes(field(body, 2)?),
-        index: u32::from_ne_bytes(field(body, 4)?),
-        flags: InterfaceFlags(u32::from_ne_bytes(field(body, 8)?)),
+        hatype: u16::from_ne_bytes(array_at(body, 2)?),
+        index: u32::from_ne_bytes(array_at(body, 4)?),
+        flags: InterfaceFlags(u32::from_ne_bytes(array_at(body, 8)?)),
         ..Interface::default()
     };
     for (kind, value) in attributes(body.get(LINK..)?) {
@@ -301,8 +301,8 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     /// The two high bits of the type are flags.
     const KIND: u16 = 0x3fff;
     std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(field(bytes, 0)?));
-        let kind = u16::from_ne_bytes(field(bytes, 2)?) & KIND;
+        let length = usize::from(u16::from_ne_bytes(array_at(bytes, 0)?));
+        let kind = u16::from_ne_bytes(array_at(bytes, 2)?) & KIND;
         let value = bytes.get(4..length)?;
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
         Some((kind, value))
@@ -311,7 +311,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
 
 /// Parses `struct rtnl_link_stats64`. Fields that this kernel lacks are 0.
 fn parse_counters(value: &[u8]) -> Counters {
-    let at = |place: usize| field(value, place * 8).map_or(0, u64::from_ne_bytes);
+    let at = |place: usize| array_at(value, place * 8).map_or(0, u64::from_ne_bytes);
     Counters {
         rx_packets: at(0),
         tx_packets: at(1),
@@ -340,10 +340,10 @@ pub(super) fn text_until_nul(value: &[u8]) -> String {
 }
 
 fn parse_u32(value: &[u8]) -> Option<u32> {
-    field(value, 0).map(u32::from_ne_bytes)
+    array_at(value, 0).map(u32::from_ne_bytes)
 }
 
-pub(super) fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+pub(super) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn loopback_is_found_by_name_index_and_in_the_list() {
         let links = RouteSocket::open().unwrap();
-        let all = links.list().unwrap();
+        let all = links.list_interfaces().unwrap();
         let lo = all.iter().find(|interface| interface.flags.loopback()).unwrap();
         assert_eq!((lo.name.as_str(), lo.hatype), ("lo", 772));
         let same = |other: Interface| {
@@ -382,7 +382,7 @@ mod tests {
 
     /// Builds a message with the given flags and sequence number.
     fn netlink_message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
-        let mut bytes = request(sequence, 0, &[], false);
+        let mut bytes = encode_link_request(sequence, 0, &[], false);
         bytes.truncate(HEADER);
         bytes.extend(body);
         let length = u32::try_from(bytes.len()).unwrap();
@@ -395,8 +395,8 @@ mod tests {
     #[test]
     fn replies_to_earlier_requests_are_ignored() {
         let link = |index: u8| [&[0, 0, 1, 0, index, 0, 0, 0][..], &[0; 8]].concat();
-        let mut answers = Answers { sequence: 2, list: true, ..Answers::default() };
-        answers.read(
+        let mut answers = Replies { sequence: 2, list: true, ..Replies::default() };
+        answers.parse_datagram(
             &[
                 netlink_message(message::NEW_LINK, message::INTERRUPTED, 1, &link(1)),
                 netlink_message(message::ERROR, 0, 1, &(-5_i32).to_ne_bytes()),
@@ -407,20 +407,25 @@ mod tests {
         let indices: Vec<u32> = answers.found.iter().map(|found| found.index).collect();
         assert_eq!((indices, answers.refused), (vec![2], None));
         assert!(!answers.done && !answers.interrupted);
-        answers.read(&netlink_message(message::NEW_LINK, message::INTERRUPTED, 2, &link(3)));
-        answers.read(&netlink_message(message::DONE, 0, 2, &0_i32.to_ne_bytes()));
+        answers.parse_datagram(&netlink_message(
+            message::NEW_LINK,
+            message::INTERRUPTED,
+            2,
+            &link(3),
+        ));
+        answers.parse_datagram(&netlink_message(message::DONE, 0, 2, &0_i32.to_ne_bytes()));
         assert!(answers.done && answers.interrupted && answers.found.len() == 2);
-        let mut answers = Answers { sequence: 2, ..Answers::default() };
-        answers.read(&netlink_message(message::ERROR, 0, 2, &(-19_i32).to_ne_bytes()));
+        let mut answers = Replies { sequence: 2, ..Replies::default() };
+        answers.parse_datagram(&netlink_message(message::ERROR, 0, 2, &(-19_i32).to_ne_bytes()));
         assert!(answers.done);
         assert_eq!(answers.refused, Some(libc::ENODEV));
     }
 
     #[test]
-    fn malformed_link_messages_are_harmless() {
+    fn malformed_link_messages_parse_without_panic() {
         let mut random = Random::replayable();
         for _ in 0..20_000 {
-            let mut bytes = request(1, 7, &[8, 0, 3, 0, b'e', b'0', 0, 0], false);
+            let mut bytes = encode_link_request(1, 7, &[8, 0, 3, 0, b'e', b'0', 0, 0], false);
             bytes.extend((0..random.below(80)).map(|_| random.below(12) as u8));
             for _ in 0..random.below(4) {
                 let at = random.within(0..bytes.len());
@@ -428,8 +433,8 @@ mod tests {
             }
             let kinds = [message::NEW_LINK, message::ERROR, message::DONE];
             bytes[4..6].copy_from_slice(&random.pick(&kinds).to_ne_bytes());
-            let mut answers = Answers { sequence: 1, list: true, ..Answers::default() };
-            answers.read(&bytes);
+            let mut answers = Replies { sequence: 1, list: true, ..Replies::default() };
+            answers.parse_datagram(&bytes);
             assert!(answers.found.len() <= bytes.len() / HEADER);
         }
     }

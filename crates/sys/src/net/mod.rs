@@ -155,7 +155,7 @@ pub fn interface(name: &str) -> Result<Interface> {
 
 /// Lists the interfaces of the calling thread's namespace.
 pub fn interfaces() -> Result<Vec<Interface>> {
-    RouteSocket::open()?.list()
+    RouteSocket::open()?.list_interfaces()
 }
 
 /// Returns the current name of the interface with this index in the calling thread's namespace.

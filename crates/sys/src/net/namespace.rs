@@ -42,7 +42,7 @@ impl Namespace {
 
     /// Returns the inode number of the namespace, which is unique on this machine while the
     /// namespace exists.
-    pub fn identity(&self) -> Result<u64> {
+    pub fn inode(&self) -> Result<u64> {
         let stat = rustix::fs::fstat(&self.fd).context("fstat", self.what.clone())?;
         Ok(stat.st_ino)
     }
@@ -65,7 +65,7 @@ impl Namespace {
 
     /// Returns true if this is the namespace of the calling thread.
     pub fn is_current(&self) -> Result<bool> {
-        Ok(self.identity()? == Self::current()?.identity()?)
+        Ok(self.inode()? == Self::current()?.inode()?)
     }
 
     fn open_at(path: &Path, what: &str) -> Result<Self> {
@@ -155,7 +155,7 @@ mod tests {
         let by_process = Namespace::open(&std::process::id().to_string()).unwrap();
         let by_path = Namespace::open("/proc/self/ns/net").unwrap();
         for other in [by_process, by_path] {
-            assert_eq!(other.identity().unwrap(), here.identity().unwrap());
+            assert_eq!(other.inode().unwrap(), here.inode().unwrap());
         }
         let error = Namespace::open("no-such-space").unwrap_err();
         assert_eq!((error.call, error.errno), ("open", libc::ENOENT));

@@ -288,41 +288,41 @@ mod tests {
     use super::*;
     use testkit::random::Random;
 
-    fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    fn put_bytes(bytes: &mut [u8], at: usize, value: &[u8]) {
         bytes[at..at + value.len()].copy_from_slice(value);
     }
 
     /// Builds a block of two packets, field by field, in the layout of `linux/if_packet.h`.
-    fn block() -> Vec<u8> {
+    fn build_block() -> Vec<u8> {
         let mut bytes = vec![0; 4096];
-        put(&mut bytes, 0, &2_u32.to_ne_bytes());
-        put(&mut bytes, 8, &(1_u32 | TIMED_OUT).to_ne_bytes());
-        put(&mut bytes, 12, &2_u32.to_ne_bytes());
-        put(&mut bytes, 16, &48_u32.to_ne_bytes());
-        put(&mut bytes, 20, &600_u32.to_ne_bytes());
-        put(&mut bytes, 24, &7_u64.to_ne_bytes());
+        put_bytes(&mut bytes, 0, &2_u32.to_ne_bytes());
+        put_bytes(&mut bytes, 8, &(1_u32 | TIMED_OUT).to_ne_bytes());
+        put_bytes(&mut bytes, 12, &2_u32.to_ne_bytes());
+        put_bytes(&mut bytes, 16, &48_u32.to_ne_bytes());
+        put_bytes(&mut bytes, 20, &600_u32.to_ne_bytes());
+        put_bytes(&mut bytes, 24, &7_u64.to_ne_bytes());
         for (at, next, status) in [(48, 160_u32, 0x51_u32), (208, 0, 0x19)] {
-            put(&mut bytes, at, &next.to_ne_bytes());
-            put(&mut bytes, at + 4, &3_u32.to_ne_bytes());
-            put(&mut bytes, at + 8, &9_u32.to_ne_bytes());
-            put(&mut bytes, at + 12, &60_u32.to_ne_bytes());
-            put(&mut bytes, at + 16, &1500_u32.to_ne_bytes());
-            put(&mut bytes, at + 20, &status.to_ne_bytes());
-            put(&mut bytes, at + 24, &82_u16.to_ne_bytes());
-            put(&mut bytes, at + 26, &96_u16.to_ne_bytes());
-            put(&mut bytes, at + 32, &0x2007_u32.to_ne_bytes());
-            put(&mut bytes, at + 36, &0x88a8_u16.to_ne_bytes());
-            put(&mut bytes, at + 50, &0x0800_u16.to_be_bytes());
-            put(&mut bytes, at + 52, &5_u32.to_ne_bytes());
-            put(&mut bytes, at + 56, &1_u16.to_ne_bytes());
-            put(&mut bytes, at + 58, &[4, 6]);
+            put_bytes(&mut bytes, at, &next.to_ne_bytes());
+            put_bytes(&mut bytes, at + 4, &3_u32.to_ne_bytes());
+            put_bytes(&mut bytes, at + 8, &9_u32.to_ne_bytes());
+            put_bytes(&mut bytes, at + 12, &60_u32.to_ne_bytes());
+            put_bytes(&mut bytes, at + 16, &1500_u32.to_ne_bytes());
+            put_bytes(&mut bytes, at + 20, &status.to_ne_bytes());
+            put_bytes(&mut bytes, at + 24, &82_u16.to_ne_bytes());
+            put_bytes(&mut bytes, at + 26, &96_u16.to_ne_bytes());
+            put_bytes(&mut bytes, at + 32, &0x2007_u32.to_ne_bytes());
+            put_bytes(&mut bytes, at + 36, &0x88a8_u16.to_ne_bytes());
+            put_bytes(&mut bytes, at + 50, &0x0800_u16.to_be_bytes());
+            put_bytes(&mut bytes, at + 52, &5_u32.to_ne_bytes());
+            put_bytes(&mut bytes, at + 56, &1_u16.to_ne_bytes());
+            put_bytes(&mut bytes, at + 58, &[4, 6]);
         }
         bytes
     }
 
     #[test]
-    fn block_is_parsed_as_the_kernel_writes_it() {
-        let bytes = block();
+    fn packet_block_of_the_kernel_is_parsed() {
+        let bytes = build_block();
         let head = BlockHeader::read(&bytes).unwrap();
         assert_eq!((head.packets, head.first, head.used, head.sequence), (2, 48, 600, 7));
         assert!(head.timed_out && !head.losing);
@@ -340,18 +340,18 @@ mod tests {
     }
 
     #[test]
-    fn backward_or_outside_offset_ends_iteration() {
-        let mut bytes = block();
-        put(&mut bytes, 48, &0_u32.to_ne_bytes());
+    fn invalid_packet_offset_ends_iteration() {
+        let mut bytes = build_block();
+        put_bytes(&mut bytes, 48, &0_u32.to_ne_bytes());
         let mut walk = packets(&bytes).unwrap();
         assert_eq!((walk.by_ref().count(), walk.left(), walk.broken()), (1, 1, true));
-        put(&mut bytes, 48, &u32::MAX.to_ne_bytes());
+        put_bytes(&mut bytes, 48, &u32::MAX.to_ne_bytes());
         let mut walk = packets(&bytes).unwrap();
         assert_eq!((walk.by_ref().count(), walk.left(), walk.broken()), (1, 1, true));
-        put(&mut bytes, 48 + 12, &5000_u32.to_ne_bytes());
+        put_bytes(&mut bytes, 48 + 12, &5000_u32.to_ne_bytes());
         let mut walk = packets(&bytes).unwrap();
         assert_eq!((walk.by_ref().count(), walk.left(), walk.broken()), (0, 2, true));
-        put(&mut bytes, 0, &1_u32.to_ne_bytes());
+        put_bytes(&mut bytes, 0, &1_u32.to_ne_bytes());
         assert!(packets(&bytes).is_none(), "another version");
         assert!(packets(&[]).is_none() && packets(&bytes[..40]).is_none());
     }
@@ -359,10 +359,10 @@ mod tests {
     /// Fuzzes a block and checks that the parser never panics, always ends, and returns only frames
     /// inside the block.
     #[test]
-    fn malformed_blocks_are_harmless() {
+    fn malformed_packet_blocks_parse_without_panic() {
         let mut random = Random::replayable();
         for _ in 0..20_000 {
-            let mut bytes = block();
+            let mut bytes = build_block();
             for _ in 0..random.below(12) {
                 let at = random.below(300) as usize;
                 bytes[at] = random.below(256) as u8;

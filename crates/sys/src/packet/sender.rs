@@ -119,7 +119,7 @@ mod tests {
     use testkit::net::Namespace;
 
     #[test]
-    fn batch_is_sent_with_one_call() {
+    fn frame_batch_is_sent_with_one_call() {
         let Some(space) = Namespace::new() else { return };
         let open =
             || PacketSender::open(crate::net::interface("lo").unwrap().index, Qdisc::Through);

@@ -88,13 +88,13 @@ pub struct Readiness {
     pub over: bool,
 }
 
-/// Polls two descriptors, blocking until one is ready if `patient` is true. An invalid descriptor
+/// Polls two descriptors, blocking until one is ready if `blocking` is true. An invalid descriptor
 /// counts as over; if the first number is negative, both descriptors count as over. Returns `None`
 /// if a signal arrived or the poll failed.
 #[must_use]
-pub fn poll_pair(numbers: [c_int; 2], patient: bool) -> Option<[Readiness; 2]> {
+pub fn poll_pair(numbers: [c_int; 2], blocking: bool) -> Option<[Readiness; 2]> {
     let nowhere = Readiness { readable: false, over: true };
-    let limit = (!patient).then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
+    let limit = (!blocking).then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
     // Called directly, since the library interposes the C library's function.
     match numbers.map(borrow) {
         [Some(one), Some(other)] => {
@@ -131,7 +131,7 @@ pub fn has_no_reader(number: c_int) -> bool {
 /// program has installed a signal handler without SA_RESTART. The interrupting signal is unknown,
 /// so any such handler counts.
 #[must_use]
-pub fn is_restarted() -> bool {
+pub fn is_call_restarted() -> bool {
     (1..=libc::SIGRTMAX()).all(|signal| {
         // SAFETY: all bits zero are a valid sigaction: no handler, no flags.
         let mut set: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -192,7 +192,7 @@ pub const RESTRICTING: [i32; 2] = [libc::PR_SET_NO_NEW_PRIVS, libc::PR_SET_SECCO
 
 /// Returns true if the descriptor is open only for writing.
 #[must_use]
-pub fn is_for_writing(number: c_int) -> bool {
+pub fn is_write_only(number: c_int) -> bool {
     let flags = borrow(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
     flags.is_some_and(|flags| flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::WRONLY)
 }

@@ -103,7 +103,7 @@ impl Frames {
     /// Returns the frame number and the offset in that frame of an address; `None` if the address
     /// is outside of the memory.
     #[must_use]
-    pub fn locate(&self, address: u64) -> Option<(usize, usize)> {
+    pub fn locate_address(&self, address: u64) -> Option<(usize, usize)> {
         let frame = self.umem.frame_of(address)?;
         let within = address - self.umem.address(frame);
         Some((frame as usize, usize::try_from(within).ok()?))
@@ -260,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn frame_has_one_owner_at_a_time() {
+    fn xdp_frame_has_one_owner_at_a_time() {
         let frames = frames();
         let mut lent = Vec::new();
         assert_eq!((frames.take_free(3, &mut lent), frames.free()), (3, 1));
         let at = lent[1] + 256;
         assert!(!frames.release(at) && !frames.retain(at), "the kernel has it");
         assert!(frames.mark_received(at) && !frames.mark_received(at), "once");
-        let (slot, within) = frames.locate(at).unwrap();
+        let (slot, within) = frames.locate_address(at).unwrap();
         assert!(within == 256 && frames.has_arrived(slot));
         frames.give_back(slot);
         assert!(!frames.has_arrived(slot));
@@ -284,18 +284,21 @@ mod tests {
         frames.take_free(4, &mut lent);
         let at = lent[0];
         assert!(frames.mark_received(at) && frames.retain(at));
-        frames.give_back(frames.locate(at).unwrap().0);
+        frames.give_back(frames.locate_address(at).unwrap().0);
         assert_eq!(frames.free(), 0, "the send ring has it");
         assert!(frames.release(at) && !frames.release(at));
         assert_eq!(frames.free(), 1);
         let drafted = frames.take_to_send().unwrap();
-        assert!(!frames.has_arrived(frames.locate(drafted).unwrap().0), "no pool may reach it");
+        assert!(
+            !frames.has_arrived(frames.locate_address(drafted).unwrap().0),
+            "no pool may reach it"
+        );
         assert!(frames.take_to_send().is_none());
         assert!(frames.release(drafted));
     }
 
     #[test]
-    fn received_bytes_are_located_by_address() {
+    fn received_frame_bytes_are_found_by_address() {
         let frames = frames();
         let mut lent = Vec::new();
         frames.take_free(2, &mut lent);

@@ -148,7 +148,7 @@ impl Redirect {
         let sockets = Map::xdp_sockets(name, queues).map_err(refused)?;
         let counters = Map::array(name, queues * LINE, 1, true).map_err(refused)?;
         let maps = (sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd());
-        let code = assemble(maps, queues, asks.map(|asks| asks.function));
+        let code = assemble_redirect_program(maps, queues, asks.map(|asks| asks.function));
         let license = if asks.is_some() { License::MitOrGpl } else { License::ApacheOrMit };
         let device = asks.map(|asks| asks.interface);
         let load = Load { fragments, license, device, ..Load::new(ProgramKind::Xdp, name, &code) };
@@ -203,7 +203,7 @@ impl Redirect {
 const QUEUES_MAX: u32 = 4096;
 
 /// Encodes one eBPF instruction.
-const fn instruction(code: u8, target: u8, source: u8, offset: i16, value: i32) -> [u8; 8] {
+const fn encode_insn(code: u8, target: u8, source: u8, offset: i16, value: i32) -> [u8; 8] {
     let ([a, b], [c, d, e, f]) = (offset.to_le_bytes(), value.to_le_bytes());
     [code, source << 4 | target, a, b, c, d, e, f]
 }
@@ -223,7 +223,11 @@ const fn instruction(code: u8, target: u8, source: u8, offset: i16, value: i32) 
 /// }
 /// counter->redirected++; return answer;
 /// ```
-fn assemble((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> Vec<u8> {
+fn assemble_redirect_program(
+    (sockets, counters): (i32, i32),
+    queues: u32,
+    tags: Option<i32>,
+) -> Vec<u8> {
     // Offsets in `struct xdp_md`, return values, helper numbers.
     const DATA: i16 = 0;
     const DATA_META: i16 = 8;
@@ -237,71 +241,71 @@ fn assemble((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> 
     const MAP: u8 = 1;
     const VALUE: u8 = 2;
     let begin = [
-        instruction(MOVE, 6, 1, 0, 0),
-        instruction(LOAD, 7, 1, QUEUE, 0),
-        instruction(0xa5, 7, 0, 2, queues.cast_signed()), // if r7 < queues goto on
-        instruction(SET, 0, 0, 0, PASS),
-        instruction(EXIT, 0, 0, 0, 0),
-        instruction(0x18, 1, MAP, 0, sockets), // on:
-        instruction(0, 0, 0, 0, 0),
-        instruction(MOVE, 2, 7, 0, 0),
-        instruction(SET, 3, 0, 0, PASS),
-        instruction(CALL, 0, 0, 0, REDIRECT_MAP),
-        instruction(MOVE, 8, 0, 0, 0),
-        instruction(0x67, 7, 0, 0, LINE.trailing_zeros().cast_signed()), // r7 <<= 6
-        instruction(0x18, 9, VALUE, 0, counters),
-        instruction(0, 0, 0, 0, 0),
-        instruction(0x0f, 9, 7, 0, 0),        // r9 += r7
-        instruction(0x15, 8, 0, 4, REDIRECT), // if r8 == XDP_REDIRECT goto redirected
-        instruction(SET, 1, 0, 0, 1),
-        instruction(0xdb, 9, 1, 8, 0), // lock *(u64 *)(r9 + 8) += r1
-        instruction(MOVE, 0, 8, 0, 0),
-        instruction(EXIT, 0, 0, 0, 0),
-        instruction(SET, 7, 0, 0, 0), // redirected: no tag
+        encode_insn(MOVE, 6, 1, 0, 0),
+        encode_insn(LOAD, 7, 1, QUEUE, 0),
+        encode_insn(0xa5, 7, 0, 2, queues.cast_signed()), // if r7 < queues goto on
+        encode_insn(SET, 0, 0, 0, PASS),
+        encode_insn(EXIT, 0, 0, 0, 0),
+        encode_insn(0x18, 1, MAP, 0, sockets), // on:
+        encode_insn(0, 0, 0, 0, 0),
+        encode_insn(MOVE, 2, 7, 0, 0),
+        encode_insn(SET, 3, 0, 0, PASS),
+        encode_insn(CALL, 0, 0, 0, REDIRECT_MAP),
+        encode_insn(MOVE, 8, 0, 0, 0),
+        encode_insn(0x67, 7, 0, 0, LINE.trailing_zeros().cast_signed()), // r7 <<= 6
+        encode_insn(0x18, 9, VALUE, 0, counters),
+        encode_insn(0, 0, 0, 0, 0),
+        encode_insn(0x0f, 9, 7, 0, 0),        // r9 += r7
+        encode_insn(0x15, 8, 0, 4, REDIRECT), // if r8 == XDP_REDIRECT goto redirected
+        encode_insn(SET, 1, 0, 0, 1),
+        encode_insn(0xdb, 9, 1, 8, 0), // lock *(u64 *)(r9 + 8) += r1
+        encode_insn(MOVE, 0, 8, 0, 0),
+        encode_insn(EXIT, 0, 0, 0, 0),
+        encode_insn(SET, 7, 0, 0, 0), // redirected: no tag
     ];
     let end = [
-        instruction(MOVE, 1, 6, 0, 0),
-        instruction(SET, 2, 0, 0, -16),
-        instruction(CALL, 0, 0, 0, ADJUST_META),
-        instruction(0x55, 0, 0, 8, 0), // if r0 != 0 goto count
-        instruction(CALL, 0, 0, 0, KTIME_GET_NS),
-        instruction(LOAD, 1, 6, DATA_META, 0),
-        instruction(LOAD, 2, 6, DATA, 0),
-        instruction(MOVE, 3, 1, 0, 0),
-        instruction(0x07, 3, 0, 0, 16), // r3 += 16
-        instruction(0x2d, 3, 2, 2, 0),  // if r3 > r2 goto count
-        instruction(0x7b, 1, 7, 0, 0),  // *(u64 *)(r1 + 0) = r7
-        instruction(0x7b, 1, 0, 8, 0),  // *(u64 *)(r1 + 8) = r0
-        instruction(SET, 1, 0, 0, 1),   // count:
-        instruction(0xdb, 9, 1, 0, 0),  // lock *(u64 *)(r9 + 0) += r1
-        instruction(MOVE, 0, 8, 0, 0),
-        instruction(EXIT, 0, 0, 0, 0),
+        encode_insn(MOVE, 1, 6, 0, 0),
+        encode_insn(SET, 2, 0, 0, -16),
+        encode_insn(CALL, 0, 0, 0, ADJUST_META),
+        encode_insn(0x55, 0, 0, 8, 0), // if r0 != 0 goto count
+        encode_insn(CALL, 0, 0, 0, KTIME_GET_NS),
+        encode_insn(LOAD, 1, 6, DATA_META, 0),
+        encode_insn(LOAD, 2, 6, DATA, 0),
+        encode_insn(MOVE, 3, 1, 0, 0),
+        encode_insn(0x07, 3, 0, 0, 16), // r3 += 16
+        encode_insn(0x2d, 3, 2, 2, 0),  // if r3 > r2 goto count
+        encode_insn(0x7b, 1, 7, 0, 0),  // *(u64 *)(r1 + 0) = r7
+        encode_insn(0x7b, 1, 0, 8, 0),  // *(u64 *)(r1 + 8) = r0
+        encode_insn(SET, 1, 0, 0, 1),   // count:
+        encode_insn(0xdb, 9, 1, 0, 0),  // lock *(u64 *)(r9 + 0) += r1
+        encode_insn(MOVE, 0, 8, 0, 0),
+        encode_insn(EXIT, 0, 0, 0, 0),
     ];
-    let lookup = tags.map(tag_lookup);
+    let lookup = tags.map(emit_tag_lookup);
     let lookup = lookup.as_ref().map_or(&[][..], |code| &code[..]);
     [&begin[..], lookup, &end[..]].concat().concat()
 }
 
 /// Emits the call of the kernel function that returns the stripped tag, and leaves the tag in r7.
-fn tag_lookup(function: i32) -> [[u8; 8]; 15] {
+fn emit_tag_lookup(function: i32) -> [[u8; 8]; 15] {
     // Source register of a call of a kfunc.
     const KFUNC: u8 = 2;
     [
-        instruction(0x7a, 10, 0, -8, 0), // *(u64 *)(r10 - 8) = 0
-        instruction(MOVE, 1, 6, 0, 0),
-        instruction(MOVE, 2, 10, 0, 0),
-        instruction(0x07, 2, 0, 0, -2), // r2 += -2
-        instruction(MOVE, 3, 10, 0, 0),
-        instruction(0x07, 3, 0, 0, -4), // r3 += -4
-        instruction(CALL, 0, KFUNC, 0, function),
-        instruction(0x55, 0, 0, 7, 0),   // if r0 != 0 goto behind
-        instruction(0x69, 7, 10, -2, 0), // r7 = *(u16 *)(r10 - 2)
-        instruction(0x67, 7, 0, 0, 16),  // r7 <<= 16
-        instruction(0x69, 1, 10, -4, 0), // r1 = *(u16 *)(r10 - 4)
-        instruction(0x4f, 7, 1, 0, 0),   // r7 |= r1
-        instruction(SET, 1, 0, 0, 1),
-        instruction(0x67, 1, 0, 0, 32), // r1 <<= 32
-        instruction(0x4f, 7, 1, 0, 0),  // r7 |= r1
+        encode_insn(0x7a, 10, 0, -8, 0), // *(u64 *)(r10 - 8) = 0
+        encode_insn(MOVE, 1, 6, 0, 0),
+        encode_insn(MOVE, 2, 10, 0, 0),
+        encode_insn(0x07, 2, 0, 0, -2), // r2 += -2
+        encode_insn(MOVE, 3, 10, 0, 0),
+        encode_insn(0x07, 3, 0, 0, -4), // r3 += -4
+        encode_insn(CALL, 0, KFUNC, 0, function),
+        encode_insn(0x55, 0, 0, 7, 0),   // if r0 != 0 goto behind
+        encode_insn(0x69, 7, 10, -2, 0), // r7 = *(u16 *)(r10 - 2)
+        encode_insn(0x67, 7, 0, 0, 16),  // r7 <<= 16
+        encode_insn(0x69, 1, 10, -4, 0), // r1 = *(u16 *)(r10 - 4)
+        encode_insn(0x4f, 7, 1, 0, 0),   // r7 |= r1
+        encode_insn(SET, 1, 0, 0, 1),
+        encode_insn(0x67, 1, 0, 0, 32), // r1 <<= 32
+        encode_insn(0x4f, 7, 1, 0, 0),  // r7 |= r1
     ]
 }
 
@@ -316,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamp_is_read_once() {
+    fn stamp_before_a_frame_is_read_once() {
         let mut before = [0; Stamp::BYTES];
         assert_eq!(Stamp::take(&mut before), Stamp::default());
         let word = 1_u64 << 32 | u64::from(0x8100_u16.to_be()) << 16 | 0x6007;

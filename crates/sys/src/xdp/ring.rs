@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_index_is_rejected_without_any_transfer() {
+    fn impossible_ring_index_is_rejected_without_transfer() {
         let (mut rx, theirs) = rx_ring();
         let mut came = Vec::new();
         for index in impossible_indices(0) {
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_outside_the_memory_are_rejected() {
+    fn ring_entries_outside_the_memory_are_rejected() {
         for (address, length) in [(0, 2049), (2047, 2), (8192, 1), (u64::MAX, 1), (1, u32::MAX)] {
             let (mut rx, theirs) = rx_ring();
             theirs.set_word(192, address);

@@ -279,7 +279,7 @@ fn copy_into_frames(
         let Some(address) = frames.take_to_send() else { break };
         let at = usize::try_from(address).unwrap_or(usize::MAX);
         // The frame was free and is now ours alone.
-        let pasted = frames.umem().memory().paste(at, part);
+        let pasted = frames.umem().memory().store_bytes(at, part);
         debug_assert!(pasted, "a frame is in the memory");
         let length = u32::try_from(part.len()).unwrap_or(0);
         *entry = Descriptor { address, length, continues: done + 1 < count };

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_map_to_frames() {
+    fn umem_addresses_map_to_frames() {
         let shape = UmemShape { frame: 2048, frames: 3, headroom: 0 };
         let umem = Umem::create("sys-test", shape).unwrap();
         assert_eq!((umem.bytes(), umem.memory().len()), (6144, 8192));

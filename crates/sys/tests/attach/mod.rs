@@ -23,10 +23,10 @@ use testkit::net::{
 
 /// Loads a program that only returns `value`.
 pub(crate) fn load_constant(kind: ProgramKind, name: &str, value: i32) -> Program {
-    Program::load(kind, name, &answer_code(value)).unwrap()
+    Program::load(kind, name, &constant_return_code(value)).unwrap()
 }
 
-pub(crate) fn answer_code(value: i32) -> Vec<u8> {
+pub(crate) fn constant_return_code(value: i32) -> Vec<u8> {
     insn::encode(&[Insn::mov(R0, value), Insn::exit()])
 }
 
@@ -133,7 +133,8 @@ fn load_types() -> (Btf, Program) {
     let int = types.add_int("int", 4);
     let main = types.add_function("killed", int, &[("ctx", int)]);
     let btf = types.load().unwrap();
-    let (code, functions) = (answer_code(0), [FunctionInfo { instruction: 0, type_id: main }]);
+    let (code, functions) =
+        (constant_return_code(0), [FunctionInfo { instruction: 0, type_id: main }]);
     let source = Some(SourceInfo { btf: &btf, functions: &functions, lines: &[] });
     let program = Load { source, ..Load::new(ProgramKind::Tc, "killed", &code) }.load().unwrap();
     print_line(&format!("made program {}", program.info().unwrap().id));
@@ -162,9 +163,9 @@ fn print_line(line: &str) {
 
 /// Starts a process that attaches up to `step`, kills it, and returns the kernel objects that it
 /// had created.
-pub(crate) fn kill_at(space: &Namespace, index: u32, step: u32) -> Vec<(ObjectKind, u32)> {
+pub(crate) fn kill_at_step(space: &Namespace, index: u32, step: u32) -> Vec<(ObjectKind, u32)> {
     let mut command = space.command(std::env::current_exe().unwrap());
-    command.args(["--exact", "--ignored", "--nocapture", "child_attaches_step_by_step"]);
+    command.args(["--exact", "--ignored", "--nocapture", "child_process_attaches_step_by_step"]);
     command.env(INDEX, index.to_string()).env(STEP, step.to_string());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut made = Vec::new();

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use ebpf::emit::Outcome;
-use ebpf::exam::{Judge, Ruling, words};
+use ebpf::exam::{Judge, Ruling, decode_counters};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, MapSpec, Program, disasm, insn};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -16,7 +16,7 @@ use sys::bpf::{self, LoadError, Map, ProgramKind};
 const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 
 /// A program loaded into the kernel, with its maps.
-pub struct Kernel {
+pub struct KernelJudge {
     pub loaded: bpf::Program,
     maps: Vec<Map>,
     /// Per map, true if it holds a filter's state.
@@ -27,7 +27,7 @@ pub struct Kernel {
     edits: bool,
 }
 
-impl Kernel {
+impl KernelJudge {
     /// Loads a program that the verifier must accept.
     pub fn load(program: &Program, name: &str) -> Self {
         Self::try_load(program, name).unwrap_or_else(|refused| {
@@ -61,14 +61,14 @@ impl Kernel {
     fn counted(&mut self) -> Vec<u64> {
         let counters = self.maps.first().filter(|_| !self.before.is_empty());
         let Some(counters) = counters else { return Vec::new() };
-        let now = words(&counters.get(0).expect("the counters"));
+        let now = decode_counters(&counters.get(0).expect("the counters"));
         let gained = now.iter().zip(&self.before).map(|(now, before)| now - before).collect();
         self.before = now;
         gained
     }
 }
 
-impl Judge for Kernel {
+impl Judge for KernelJudge {
     fn name(&self) -> &str {
         "kernel"
     }
@@ -96,7 +96,7 @@ impl Judge for Kernel {
         };
         match run {
             Ok((value, frame)) => {
-                let (outcome, counted) = (Outcome::of(value), self.counted());
+                let (outcome, counted) = (Outcome::decode(value), self.counted());
                 Ruling::Answered { outcome, counted, frame }
             }
             Err(error) if error.errno == EINVAL && is_refused(self.place, packet.bytes) => {

@@ -139,7 +139,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn captures_are_reproducible_and_names_are_unique() {
+    fn generated_captures_are_reproducible_with_unique_names() {
         let (one, other) = (generate_all(), generate_all());
         assert!(one == other);
         let names: BTreeSet<&String> = one.iter().map(|(name, _)| name).collect();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_are_found_under_their_names() {
+    fn generated_capture_is_found_by_its_name() {
         let generated = generated_captures();
         assert!(generated.paths.is_sorted() && generated.paths.iter().all(|path| path.is_file()));
         assert_eq!(generated.name(&capture_path("web.pcap")), "web.pcap");

@@ -105,8 +105,8 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
     let tagged = vec![
         over(Frame::ethernet().tag(1)),
         over(Frame::ethernet().tag(0xe001)),
-        over(Frame::ethernet().tag_of(0x88a8, 7).tag(42)),
-        over(Frame::ethernet().tag_of(0x9100, 7).tag(42)),
+        over(Frame::ethernet().tag_with_ethertype(0x88a8, 7).tag(42)),
+        over(Frame::ethernet().tag_with_ethertype(0x9100, 7).tag(42)),
         over(Frame::ethernet().tag(1).tag(2).tag(3)),
         over(Frame::ethernet().snap()),
         Frame::ethernet().tag(9).arp(true, CLIENT, SERVER),

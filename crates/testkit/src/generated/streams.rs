@@ -3,47 +3,58 @@
 //!
 //! Payloads reveal incorrect reassembly: the peer received and accepted `GOOD`, but not `EVIL`.
 
-use super::talk::{ACK, RST, SYN, Talk};
+use super::talk::{ACK, ConnectionCapture, RST, SYN};
 use crate::packet::Frame;
 use crate::traffic::connection::Side;
 use crate::traffic::{CLIENT, Capture, SERVER, content, reply_frame, tcp_header};
 
 pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
     let page = content::html_page(6_000);
-    let ask = || Talk::new(11, 80).client(content::get_request("www.example.org", "/page"));
+    let ask = || {
+        ConnectionCapture::new(11, 80)
+            .send_from_client(content::get_request("www.example.org", "/page"))
+    };
     let answer = content::ok_response("text/html", &page);
     vec![
-        ("gap", ask().server_in_order(&answer, &[0, 1, 3, 4]).close()),
+        ("gap", ask().send_from_server_in_order(&answer, &[0, 1, 3, 4]).close()),
         ("gap-unacknowledged", unacknowledged_connection()),
-        ("first-missing", ask().server_in_order(&answer, &[1, 2, 3, 4]).close()),
-        ("reversed", ask().server_in_order(&answer, &[4, 3, 2, 1, 0]).close()),
-        ("twice", ask().server_in_order(&answer, &[0, 0, 1, 2, 1, 3, 4, 4]).close()),
+        ("first-missing", ask().send_from_server_in_order(&answer, &[1, 2, 3, 4]).close()),
+        ("reversed", ask().send_from_server_in_order(&answer, &[4, 3, 2, 1, 0]).close()),
+        ("twice", ask().send_from_server_in_order(&answer, &[0, 0, 1, 2, 1, 3, 4, 4]).close()),
         ("overlap", overlapping_segments()),
         ("overlap-longer", enclosing_segment()),
-        ("leading-gap", Talk::new(15, 4000).send_client_pieces(&[(4, b"GOODDATA")]).close()),
+        (
+            "leading-gap",
+            ConnectionCapture::new(15, 4000).send_client_pieces(&[(4, b"GOODDATA")]).close(),
+        ),
         (
             "midway",
-            Talk::without_handshake(16, 80)
-                .client("GET / HTTP/1.1\r\n\r\n")
-                .server(&answer)
+            ConnectionCapture::without_handshake(16, 80)
+                .send_from_client("GET / HTTP/1.1\r\n\r\n")
+                .send_from_server(&answer)
                 .close(),
         ),
         ("data-in-syn", connection_with_data_in_syn()),
         ("data-in-reset", connection_with_data_in_reset()),
-        ("reset", ask().server(&answer).reset()),
-        ("no-end", ask().server(&answer).finish_open()),
+        ("reset", ask().send_from_server(&answer).reset()),
+        ("no-end", ask().send_from_server(&answer).finish_open()),
         ("one-side", one_sided_connection()),
         ("around-zero", wrapping_sequence()),
         ("same-ports-again", repeated_ports()),
         ("many-small", many_small_connections()),
-        ("six", Talk::over_ipv6(18, 80).server_in_order(&answer, &[0, 2, 1, 3, 4]).close()),
+        (
+            "six",
+            ConnectionCapture::over_ipv6(18, 80)
+                .send_from_server_in_order(&answer, &[0, 2, 1, 3, 4])
+                .close(),
+        ),
     ]
 }
 
 /// Returns a connection with a segment that is missing from the capture and never reached the peer:
 /// the client acknowledges none of the server's data.
 fn unacknowledged_connection() -> Capture {
-    let mut talk = Talk::new(12, 80).client("GET /lost HTTP/1.1\r\n\r\n");
+    let mut talk = ConnectionCapture::new(12, 80).send_from_client("GET /lost HTTP/1.1\r\n\r\n");
     let segments = talk.connection.segments(Side::Server, &content::html_page(4_000));
     talk.capture.add(200, segments[0].clone());
     talk.capture.add(200, segments[2].clone());
@@ -53,7 +64,7 @@ fn unacknowledged_connection() -> Capture {
 /// Returns a connection with two different segments for the same range, both captured before the
 /// bytes that precede them in the stream.
 fn overlapping_segments() -> Capture {
-    Talk::new(13, 4000)
+    ConnectionCapture::new(13, 4000)
         .send_client_pieces(&[(4, b"GOOD"), (4, b"EVIL"), (0, b"THE "), (8, b" END")])
         .close()
 }
@@ -61,7 +72,7 @@ fn overlapping_segments() -> Capture {
 /// Returns a connection whose second segment starts before its first segment and ends after it.
 fn enclosing_segment() -> Capture {
     let pieces: &[(u32, &[u8])] = &[(8, b"GOOD"), (6, b"..EVIL.."), (0, b"BEFORE"), (14, b"AFTER")];
-    Talk::new(14, 4000).send_client_pieces(pieces).close()
+    ConnectionCapture::new(14, 4000).send_client_pieces(pieces).close()
 }
 
 fn connection_with_data_in_syn() -> Capture {
@@ -85,16 +96,17 @@ fn connection_with_data_in_syn() -> Capture {
 /// Returns a connection that ends with a reset carrying a diagnostic text, which is not part of the
 /// stream (RFC 9293 §3.5.3).
 fn connection_with_data_in_reset() -> Capture {
-    let mut talk = Talk::new(19, 4000).client("GOOD DATA");
-    let frame = talk.connection.emit_twin(Side::Server, RST | ACK, 0, b"EVIL REASON");
+    let mut talk = ConnectionCapture::new(19, 4000).send_from_client("GOOD DATA");
+    let frame = talk.connection.segment_ahead(Side::Server, RST | ACK, 0, b"EVIL REASON");
     talk.capture.add(200, frame);
     talk.finish_open()
 }
 
 fn one_sided_connection() -> Capture {
-    let whole =
-        Talk::new(20, 80).client("GET / HTTP/1.0\r\n\r\n").server(content::html_page(3_000));
-    let from_server = |frame: &Vec<u8>| frame[6..12] == crate::packet::TARGET;
+    let whole = ConnectionCapture::new(20, 80)
+        .send_from_client("GET / HTTP/1.0\r\n\r\n")
+        .send_from_server(content::html_page(3_000));
+    let from_server = |frame: &Vec<u8>| frame[6..12] == crate::packet::TARGET_MAC;
     let frames = whole.close().frames.into_iter().map(|(_, frame)| frame);
     Capture::from_frames(frames.filter(from_server))
 }
@@ -115,20 +127,20 @@ fn wrapping_sequence() -> Capture {
 
 /// Returns two successive connections between the same ports.
 fn repeated_ports() -> Capture {
-    let first = Talk::new(17, 80).client(b"first or second");
+    let first = ConnectionCapture::new(17, 80).send_from_client(b"first or second");
     let (connection, mut capture) = (first.connection.clone(), first.close());
     let connection = connection.reopen(&mut capture);
-    Talk { capture, connection }.client(b"first or second").close()
+    ConnectionCapture { capture, connection }.send_from_client(b"first or second").close()
 }
 
 /// Returns 80 concurrent connections, each with a different text in two swapped segments.
 fn many_small_connections() -> Capture {
-    let mut talks: Vec<_> = (100..180).map(|seed| Talk::new(seed, 4000)).collect();
+    let mut talks: Vec<_> = (100..180).map(|seed| ConnectionCapture::new(seed, 4000)).collect();
     for (number, talk) in talks.iter_mut().enumerate() {
         let word = format!("connection {number} says this in two pieces");
         let (one, other) = word.as_bytes().split_at(20);
         let frames = [(20, other), (0, one)]
-            .map(|(at, data)| talk.connection.emit_twin(Side::Client, ACK, at, data));
+            .map(|(at, data)| talk.connection.segment_ahead(Side::Client, ACK, at, data));
         for frame in frames {
             talk.capture.add(100, frame);
         }

@@ -12,19 +12,19 @@ pub(super) const RST: u8 = 0x04;
 pub(super) const ACK: u8 = 0x10;
 
 /// A connection that is being captured. Each method appends frames to the capture.
-pub(super) struct Talk {
+pub(super) struct ConnectionCapture {
     pub(super) capture: Capture,
     pub(super) connection: Connection,
 }
 
-impl Talk {
+impl ConnectionCapture {
     /// Captures the handshake of a connection to `port`. The seed determines the client's port and
     /// the sequence numbers.
     pub(super) fn new(seed: u64, port: u16) -> Self {
         Self::new_between(seed, (CLIENT, SERVER), port)
     }
 
-    /// Captures the handshake of a connection like [`Talk::new`], but over IPv6.
+    /// Captures the handshake of a connection like [`ConnectionCapture::new`], but over IPv6.
     pub(super) fn over_ipv6(seed: u64, port: u16) -> Self {
         Self::new_between(seed, (CLIENT6, SERVER6), port)
     }
@@ -43,13 +43,13 @@ impl Talk {
     }
 
     /// Sends data from the client, which the server acknowledges.
-    pub(super) fn client(mut self, data: impl AsRef<[u8]>) -> Self {
+    pub(super) fn send_from_client(mut self, data: impl AsRef<[u8]>) -> Self {
         self.connection.send(&mut self.capture, Side::Client, data.as_ref());
         self
     }
 
     /// Sends data from the server, which the client acknowledges.
-    pub(super) fn server(mut self, data: impl AsRef<[u8]>) -> Self {
+    pub(super) fn send_from_server(mut self, data: impl AsRef<[u8]>) -> Self {
         self.connection.send(&mut self.capture, Side::Server, data.as_ref());
         self
     }
@@ -57,7 +57,7 @@ impl Talk {
     /// Sends data from the server, and captures its segments in the order of the given indices. A
     /// segment that is missing in `order` was sent but not captured; a segment that is repeated in
     /// `order` was captured twice.
-    pub(super) fn server_in_order(mut self, data: &[u8], order: &[usize]) -> Self {
+    pub(super) fn send_from_server_in_order(mut self, data: &[u8], order: &[usize]) -> Self {
         let segments = self.connection.segments(Side::Server, data);
         for at in order {
             self.capture.add(200, segments[*at].clone());
@@ -70,7 +70,7 @@ impl Talk {
     /// server acknowledges all of them. The next data follows the highest byte sent.
     pub(super) fn send_client_pieces(mut self, pieces: &[(u32, &[u8])]) -> Self {
         for (at, data) in pieces {
-            let frame = self.connection.emit_twin(Side::Client, ACK, *at, data);
+            let frame = self.connection.segment_ahead(Side::Client, ACK, *at, data);
             self.capture.add(200, frame);
         }
         let end = pieces.iter().map(|(at, data)| at + data.len() as u32).max().unwrap_or(0);

@@ -101,7 +101,7 @@ impl Namespace {
     /// # Panics
     /// If the program cannot be run or fails.
     pub fn run_program(&self, program: &str, words: &str) -> String {
-        let done = output_of(self.command(program).args(words.split_whitespace()));
+        let done = command_output(self.command(program).args(words.split_whitespace()));
         done.unwrap_or_else(|why| panic!("{why}"))
     }
 
@@ -277,12 +277,12 @@ fn run_ip_command(words: &[&str]) -> String {
 }
 
 fn try_ip(words: &[&str]) -> Result<String, String> {
-    output_of(Command::new("ip").args(words).stdin(Stdio::null()))
+    command_output(Command::new("ip").args(words).stdin(Stdio::null()))
 }
 
 /// Runs a command and waits until it exits. Returns its standard output, or a description of the
 /// failure.
-fn output_of(command: &mut Command) -> Result<String, String> {
+fn command_output(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|why| format!("{command:?}: {why}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -298,7 +298,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn owner_is_read_from_a_name() {
+    fn owner_process_is_parsed_from_the_namespace_name() {
         assert_eq!(owner_process("sl-17-3"), Some(17));
         for name in ["sl-17", "sl-x-3", "sl-17-x", "other", "sl--1", "esl-1-1"] {
             assert_eq!(owner_process(name), None, "{name}");
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_cross_between_the_namespaces() {
+    fn bytes_cross_between_paired_namespaces() {
         let Some(pair) = Pair::new(Cable::default()) else { return };
         for (address, of) in [(SERVER, CLIENT), (SERVER6, CLIENT6)] {
             let listener = pair.server.run_inside(|| TcpListener::bind((address, 7)).unwrap());

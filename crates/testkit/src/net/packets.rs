@@ -20,7 +20,7 @@ pub struct Counters {
 
 /// Returns the counters of a device; `None` if no device has this name.
 pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
-    parse_counters(&space.run_inside(|| read("dev")), device)
+    parse_counters(&space.run_inside(|| read_net_file("dev")), device)
 }
 
 /// Waits until a device has counted at least `frames` received frames, including dropped frames,
@@ -33,14 +33,15 @@ pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
 pub fn wait_until_received(space: &Namespace, device: &str, frames: u64) {
     wait_until(&format!("{device} has received {frames} frames"), || {
         let now = counters(space, device).expect("the device is there");
-        now.received + now.receive_dropped >= frames && backlog(&read("softnet_stat")) == 0
+        now.received + now.receive_dropped >= frames
+            && parse_backlog(&read_net_file("softnet_stat")) == 0
     });
 }
 
 /// Returns the inode numbers of the packet sockets that receive frames in the namespace: sockets
 /// that are bound to a protocol and active.
 pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
-    parse_sockets(&space.run_inside(|| read("packet")))
+    parse_sockets(&space.run_inside(|| read_net_file("packet")))
 }
 
 /// Returns true if the process has a BPF link of any kind, or a packet socket that receives frames
@@ -58,7 +59,7 @@ pub fn is_observing(space: &Namespace, process: u32) -> bool {
 /// The link targets in `/proc/PID/fd` that denote a BPF link.
 const LINKS: [&str; 2] = ["anon_inode:bpf_link", "anon_inode:bpf-link"];
 
-fn read(name: &str) -> String {
+fn read_net_file(name: &str) -> String {
     fs::read_to_string(format!("/proc/thread-self/net/{name}")).expect("the kernel has a network")
 }
 
@@ -80,7 +81,7 @@ fn parse_counters(text: &str, device: &str) -> Option<Counters> {
 
 /// Returns the number of frames in the receive backlogs of all processors, given the text of
 /// `softnet_stat`.
-fn backlog(text: &str) -> u64 {
+fn parse_backlog(text: &str) -> u64 {
     // One line per processor; the twelfth hexadecimal column is the length of its queues.
     let of = |line: &str| u64::from_str_radix(line.split_whitespace().nth(11)?, 16).ok();
     text.lines().filter_map(of).sum()
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_those_of_the_device() {
+    fn counters_are_parsed_for_the_named_device() {
         let text = "Inter-|   Receive                            |  Transmit\n \
             face |bytes    packets errs drop fifo frame compressed multicast|bytes packets\n    \
             lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  \
@@ -114,8 +115,8 @@ mod tests {
     #[test]
     fn backlog_sums_the_queues_of_all_processors() {
         let line = |frames: &str| format!("00000001 {}{frames} 00000000\n", "00000000 ".repeat(10));
-        assert_eq!(backlog(&(line("0000001f") + &line("00000001"))), 32);
-        assert_eq!(backlog("0000001f 00000000 00000000\n"), 0);
+        assert_eq!(parse_backlog(&(line("0000001f") + &line("00000001"))), 32);
+        assert_eq!(parse_backlog("0000001f 00000000 00000000\n"), 0);
     }
 
     #[test]

@@ -65,7 +65,7 @@ const RESOLVER: &str = "10.0.0.53";
 /// The web server's IPv4 address.
 pub(crate) const SERVER: &str = "192.0.2.80";
 /// The IPv4 address of another server.
-const OTHER: &str = "198.51.100.7";
+const OTHER_SERVER: &str = "198.51.100.7";
 /// The client's IPv6 address.
 pub(crate) const CLIENT6: &str = "2001:db8::1";
 /// The web server's IPv6 address.
@@ -79,7 +79,7 @@ pub fn web_capture() -> Capture {
     add_neighbour_traffic(&mut capture);
     add_dns_lookups(&mut capture, 0x1001, "www.example.org", SERVER);
     add_page_with_style(&mut capture, &mut random);
-    add_dns_lookups(&mut capture, 0x1002, "download.example.org", OTHER);
+    add_dns_lookups(&mut capture, 0x1002, "download.example.org", OTHER_SERVER);
     add_disordered_download(&mut capture, &mut random);
     add_posts_and_errors(&mut capture, &mut random);
     add_tls_flight(&mut capture, &mut random);
@@ -112,7 +112,7 @@ pub fn mixed_traffic(seed: u64, connections: usize) -> Capture {
 
 /// Adds an ARP exchange and two ICMP echoes between the client and its router.
 fn add_neighbour_traffic(capture: &mut Capture) {
-    let broadcast = Frame::ethernet_between(crate::packet::SOURCE, [0xff; 6]).padded_to(60);
+    let broadcast = Frame::ethernet_between(crate::packet::SOURCE_MAC, [0xff; 6]).padded_to(60);
     capture.add(0, broadcast.arp(true, CLIENT, ROUTER));
     capture.add(180, reply_frame().padded_to(60).arp(false, ROUTER, CLIENT));
     for number in 1..=2 {
@@ -166,7 +166,7 @@ fn add_page_with_style(capture: &mut Capture, random: &mut Random) {
 /// Adds a download whose second and third segments are swapped and whose fourth segment is
 /// repeated.
 fn add_disordered_download(capture: &mut Capture, random: &mut Random) {
-    let mut connection = Connection::open(capture, random, (CLIENT, OTHER), 80);
+    let mut connection = Connection::open(capture, random, (CLIENT, OTHER_SERVER), 80);
     connection.send(capture, Side::Client, &content::get_request("download.example.org", "/text"));
     let body = content::html_page(7_000);
     let mut segments =
@@ -193,7 +193,7 @@ fn add_posts_and_errors(capture: &mut Capture, random: &mut Random) {
     form.send(capture, Side::Client, &content::head_request("www.example.org", "/"));
     form.send(capture, Side::Server, &content::head_response("200 OK", 1_900));
     form.close(capture);
-    let mut missing = Connection::open(capture, random, (CLIENT, OTHER), 80);
+    let mut missing = Connection::open(capture, random, (CLIENT, OTHER_SERVER), 80);
     missing.send(capture, Side::Client, &content::get_request("download.example.org", "/gone"));
     missing.send(capture, Side::Server, &content::not_found_response());
     missing.reset(capture);
@@ -201,7 +201,7 @@ fn add_posts_and_errors(capture: &mut Capture, random: &mut Random) {
 
 /// Adds a connection with the first flight of TLS and encrypted records.
 fn add_tls_flight(capture: &mut Capture, random: &mut Random) {
-    let mut connection = Connection::open(capture, random, (CLIENT, OTHER), 443);
+    let mut connection = Connection::open(capture, random, (CLIENT, OTHER_SERVER), 443);
     let hello = content::client_hello(random, "secret.example.org");
     connection.send(capture, Side::Client, &hello);
     connection.send(capture, Side::Server, &content::server_flight(random));
@@ -230,7 +230,7 @@ fn add_tagged_frame(capture: &mut Capture) {
 
 /// Begins an Ethernet frame from the server to the client.
 pub(crate) fn reply_frame() -> Frame {
-    Frame::ethernet_between(crate::packet::TARGET, crate::packet::SOURCE)
+    Frame::ethernet_between(crate::packet::TARGET_MAC, crate::packet::SOURCE_MAC)
 }
 
 /// Returns the TCP header of a segment without options.
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_follows_from_its_seed() {
+    fn mixed_traffic_is_determined_by_its_seed() {
         let one = mixed_traffic(1, 20);
         assert_eq!(one.frames, mixed_traffic(1, 20).frames);
         assert_ne!(one.frames, mixed_traffic(2, 20).frames);

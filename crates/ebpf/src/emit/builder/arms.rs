@@ -57,7 +57,7 @@ impl Builder {
 
     /// Closes a twin like an arm, but first moves the answer's slots to the bottom of the stack
     /// that is released.
-    pub(in crate::emit) fn close_with(
+    pub(in crate::emit) fn close_with_answer(
         &mut self,
         mark: ArmState,
         answer: Answer<'_>,
@@ -90,7 +90,7 @@ impl Builder {
         // In ascending order, each at or below its old slot, so that no slot is overwritten before
         // its move.
         for slot in old.iter().copied().filter(|slot| slot_after(*slot) != *slot) {
-            let reg = self.register(slot, R0);
+            let reg = self.register_of(slot, R0);
             self.asm.push(Insn::store(Size::DW, R10, -slot_after(slot), reg));
             self.held = [None; 6];
         }
@@ -100,7 +100,7 @@ impl Builder {
 
     /// Releases every slot except those of the answer. Inside an arm, releases only slots that were
     /// allocated in the arm.
-    pub(in crate::emit) fn pack(&mut self, answer: Answer<'_>) -> Answer<'static> {
+    pub(in crate::emit) fn release_unused_slots(&mut self, answer: Answer<'_>) -> Answer<'static> {
         let floor = if self.depth == 0 { self.floor } else { self.top };
         let (moved, top) = self.move_slots(floor, answer);
         self.top = top;
@@ -111,10 +111,10 @@ impl Builder {
     /// Creates an exit that increments a counter and continues at `then`.
     pub(in crate::emit) fn counting_exit(&mut self, name: &str, then: Label) -> Label {
         let task = StubTask::Count(self.counter(name));
-        self.stub(task, then)
+        self.push_stub(task, then)
     }
 
-    pub(super) fn stub(&mut self, task: StubTask, then: Label) -> Label {
+    pub(super) fn push_stub(&mut self, task: StubTask, then: Label) -> Label {
         let label = self.asm.label();
         self.stubs.push(Stub { label, task, then, filter: self.filter });
         label

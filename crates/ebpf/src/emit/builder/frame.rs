@@ -44,7 +44,7 @@ pub(in crate::emit) mod xdp {
 
 impl Builder {
     /// Emits the prologue of a part.
-    pub(super) fn enter(&mut self) {
+    pub(super) fn emit_prologue(&mut self) {
         self.attribute_code();
         self.asm.push(Insn::mov(R6, R1));
         let frame_end = self.frame_end.take();
@@ -54,9 +54,9 @@ impl Builder {
         let tags = frame_end.as_ref().and_then(FrameEnd::tags);
         self.frame_end = frame_end;
         match self.target.hook {
-            Hook::Tc if self.target.hardened => self.pointers(skb::DATA, skb::DATA_END),
-            Hook::Tc => self.pull(),
-            Hook::Xdp => self.pointers(0, 4),
+            Hook::Tc if self.target.hardened => self.load_packet_pointers(skb::DATA, skb::DATA_END),
+            Hook::Tc => self.emit_pull(),
+            Hook::Xdp => self.load_packet_pointers(0, 4),
             Hook::Socket | Hook::Cgroup => {}
         }
         if let Some(function) = tags {
@@ -74,35 +74,35 @@ impl Builder {
     /// Reloads the packet pointers, and invalidates bounds checks and computed positions.
     pub(in crate::emit) fn reload_pointers(&mut self) {
         match self.target.hook {
-            Hook::Tc => self.pointers(skb::DATA, skb::DATA_END),
-            Hook::Xdp => self.pointers(0, 4),
+            Hook::Tc => self.load_packet_pointers(skb::DATA, skb::DATA_END),
+            Hook::Xdp => self.load_packet_pointers(0, 4),
             Hook::Socket | Hook::Cgroup => {}
         }
         self.invalidate_registers();
         self.epoch = self.epoch.saturating_add(1);
     }
 
-    pub(super) fn pointers(&mut self, data: i16, data_end: i16) {
+    pub(super) fn load_packet_pointers(&mut self, data: i16, data_end: i16) {
         self.asm.push(Insn::load(Size::W, R7, R6, data));
         self.asm.push(Insn::load(Size::W, R8, R6, data_end));
     }
 
     /// Emits code that pulls the first bytes into the linear part, up to `reach` or the end of the
     /// frame.
-    pub(super) fn pull(&mut self) {
+    pub(super) fn emit_pull(&mut self) {
         let (short, ready) = (self.asm.label(), self.asm.label());
-        self.pointers(skb::DATA, skb::DATA_END);
+        self.load_packet_pointers(skb::DATA, skb::DATA_END);
         self.asm.push(Insn::load(Size::W, R2, R6, skb::LEN));
-        self.reach_at.push(self.asm.next_slot());
+        self.reach_patches.push(self.asm.next_slot());
         self.asm.jump_if(Cond::Le, R2, 0, short);
-        self.reach_at.push(self.asm.next_slot());
+        self.reach_patches.push(self.asm.next_slot());
         self.asm.push(Insn::mov(R2, 0));
         self.bind(short);
         self.asm.compute(R1, R7, Alu::Add, R2);
         self.asm.jump_if(Cond::Le, R1, R8, ready);
         self.asm.push(Insn::mov(R1, R6));
         self.call_or_unsure(Helper::SkbPullData);
-        self.pointers(skb::DATA, skb::DATA_END);
+        self.load_packet_pointers(skb::DATA, skb::DATA_END);
         self.bind(ready);
     }
 
@@ -118,7 +118,7 @@ impl Builder {
             self.asm.push(Insn::mov(R1, R6));
             self.call(Helper::XdpBuffLen);
         }
-        self.hold(R0, None);
+        self.set_held(R0, None);
     }
 
     /// Returns true if the frame length is the difference of the packet pointers, which only
@@ -129,7 +129,7 @@ impl Builder {
 
     /// Returns true if the frame length is determined once per program and stored.
     pub(in crate::emit) fn is_length_stored(&self) -> bool {
-        self.takes && !self.is_length_a_difference()
+        self.redirects && !self.is_length_a_difference()
     }
 
     /// Returns the exit of a failed direct bounds check up to byte `end`. If the position is
@@ -145,6 +145,6 @@ impl Builder {
         if end <= near {
             return miss;
         }
-        self.stub(StubTask::Deep(if base == PosBase::Frame { end } else { near + 1 }), miss)
+        self.push_stub(StubTask::Deep(if base == PosBase::Frame { end } else { near + 1 }), miss)
     }
 }

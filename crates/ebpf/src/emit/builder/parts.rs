@@ -24,7 +24,7 @@ impl Builder {
     /// Returns true if this part is long and may end here. A redirecting program has only one part,
     /// because a program that calls a kfunc for tags cannot be entered by a tail call.
     pub(in crate::emit) fn may_end_part(&self) -> bool {
-        let may = self.depth == 0 && !self.target.hardened && !self.takes;
+        let may = self.depth == 0 && !self.target.hardened && !self.redirects;
         may && self.stubs.is_empty() && self.asm.next_slot() >= PART_INSNS_MAX
     }
 
@@ -45,7 +45,7 @@ impl Builder {
     }
 
     /// Returns the number of finished parts.
-    pub(in crate::emit) fn parts(&self) -> usize {
+    pub(in crate::emit) fn finished_part_count(&self) -> usize {
         self.finished_parts.len()
     }
 
@@ -66,16 +66,20 @@ impl Builder {
     pub(in crate::emit) fn next_part(&mut self) {
         match self.frame_end {
             Some(_) => self.end_frame(),
-            None => self.exits(),
+            None => self.emit_exits(),
         }
         let asm = mem::replace(&mut self.asm, Asm::new());
-        self.finished_parts.push((asm, mem::take(&mut self.source), mem::take(&mut self.reach_at)));
+        self.finished_parts.push((
+            asm,
+            mem::take(&mut self.source),
+            mem::take(&mut self.reach_patches),
+        ));
         (self.none, self.unsure) = (self.asm.label(), self.asm.label());
         self.top = 0;
         self.verifier_reset_at = 0;
         self.invalidate_registers();
         self.epoch = self.epoch.saturating_add(1);
-        self.enter();
+        self.emit_prologue();
     }
 
     /// Finishes the program after the answer of the last twin.
@@ -85,16 +89,16 @@ impl Builder {
     ) -> Result<Program, Unfit> {
         self.filter = None;
         self.attribute_code();
-        self.finish(self.finish, answer.class);
+        self.emit_return(self.finish, answer.class);
         let stubs = mem::take(&mut self.stubs);
         let unsure = self.unsure;
         self.emit_stubs(stubs, unsure);
-        self.exits();
+        self.emit_exits();
         self.assemble()
     }
 
     /// Emits the exits for frames that have no answer.
-    pub(super) fn exits(&mut self) {
+    pub(super) fn emit_exits(&mut self) {
         let hook = self.target.hook;
         self.filter = None;
         self.attribute_code();
@@ -119,7 +123,7 @@ impl Builder {
     }
 
     /// Emits the return with the last answer.
-    pub(super) fn finish(&mut self, finish: Finish, class: Value<'_>) {
+    pub(super) fn emit_return(&mut self, finish: Finish, class: Value<'_>) {
         let hook = self.target.hook;
         self.fetch(class, R0);
         if let Finish::Verdict { found, none, .. } = finish {
@@ -189,11 +193,11 @@ impl Builder {
         if let Some(unfit) = self.unfit {
             return Err(unfit);
         }
-        let last = (self.asm, self.source, self.reach_at);
+        let last = (self.asm, self.source, self.reach_patches);
         let own = self.tables.len() + usize::from(!self.counters.is_empty());
         let mut parts = Vec::new();
-        for (mut asm, source, reach_at) in self.finished_parts.into_iter().chain([last]) {
-            reach_at.into_iter().for_each(|at| asm.patch_immediate(at, pulled));
+        for (mut asm, source, reach_patches) in self.finished_parts.into_iter().chain([last]) {
+            reach_patches.into_iter().for_each(|at| asm.patch_immediate(at, pulled));
             let mut code = asm.finish().map_err(|mistake| Unfit::new(mistake.to_string()))?;
             maps::number_maps(&mut code, !self.counters.is_empty(), own);
             parts.push(TailProgram { code, source });

@@ -174,7 +174,7 @@ impl Builder {
             };
             let not = self.asm.label();
             self.skip_unless_delivered(word, place.first, not);
-            let region = self.tallies_of(scratch, &place, not);
+            let region = self.tally_base(scratch, &place, not);
             let handed = scratch.delivered_view(place.first.number);
             self.asm.push(Insn::load(Size::W, R2, R9, handed));
             self.add_to_word(region, tally + 8, R2);

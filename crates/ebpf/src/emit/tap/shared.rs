@@ -80,7 +80,7 @@ impl Builder {
     /// Returns a register that points into the scratch memory such that the tally of the slot's
     /// first exit, relative to it, is the tally of the exit that the frame took. Clobbers r3 and
     /// r4.
-    pub(super) fn tallies_of(&mut self, scratch: Scratch, place: &SharedSlot, not: Label) -> Reg {
+    pub(super) fn tally_base(&mut self, scratch: Scratch, place: &SharedSlot, not: Label) -> Reg {
         let SharedSlot { first, last } = *place;
         let ways = last.exit - first.exit;
         if ways == 0 {

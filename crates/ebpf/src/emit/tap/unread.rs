@@ -46,7 +46,7 @@ impl Builder {
         let records = self.region_of(owner.map, owner.stride, R7);
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::DW, R1, records, offset::RESERVED));
-        asm.push(Insn::load(Size::DW, R2, records, offset::ASK));
+        asm.push(Insn::load(Size::DW, R2, records, offset::POLL_FROM));
         asm.jump_if(Cond::Lt, R1, R2, copied);
         let region = self.region_of(ours.outlet.map, ours.outlet.stride, R8);
         self.poll_consumer(owner, ours, (records, region), copied);
@@ -82,9 +82,9 @@ impl Builder {
         // Offset by one, so that 0 means never polled.
         asm.push(Insn::alu(Alu::Add, R0, 1));
         asm.push(Insn::load(Size::DW, R1, records, offset::RESERVED));
-        asm.push(Insn::load(Size::DW, R2, region, offset::TAKEN));
+        asm.push(Insn::load(Size::DW, R2, region, offset::DRAINED_AT_POLL));
         asm.jump_if(Cond::Ne, R0, R2, drained);
-        asm.push(Insn::load(Size::DW, R2, records, offset::ASK));
+        asm.push(Insn::load(Size::DW, R2, records, offset::POLL_FROM));
         asm.jump_if(Cond::Eq, R2, 0, gone);
         // Another program without this poll ran in between: its frames may have gone to other
         // requests, without a doorbell for this one.
@@ -94,7 +94,7 @@ impl Builder {
         asm.compute(R3, R1, Alu::Sub, R2);
         asm.push(Insn::alu(Alu::Shr, R3, UNREAD_LAPS.cast_signed()));
         asm.jump_if(Cond::Lt, R3, ring, late);
-        asm.push(Insn::store(Size::DW, records, offset::ASK, 0));
+        asm.push(Insn::store(Size::DW, records, offset::POLL_FROM, 0));
         asm.push(Insn::alu(Alu::Add, R1, ring));
         asm.push(Insn::mov(R2, R1));
         // Published before any pointer is counted without being written.
@@ -102,12 +102,12 @@ impl Builder {
         asm.push(Insn::store(Size::DW, records, offset::COMMITTED, R1));
         asm.jump(gone);
         asm.bind(drained);
-        asm.push(Insn::store(Size::DW, region, offset::TAKEN, R0));
+        asm.push(Insn::store(Size::DW, region, offset::DRAINED_AT_POLL, R0));
         asm.bind(restart);
         asm.push(Insn::store(Size::DW, region, offset::TAKEN_AT, R1));
         asm.bind(late);
         asm.push(Insn::alu(Alu::Add, R1, ring));
-        asm.push(Insn::store(Size::DW, records, offset::ASK, R1));
+        asm.push(Insn::store(Size::DW, records, offset::POLL_FROM, R1));
         asm.jump(copied);
         asm.bind(gone);
     }

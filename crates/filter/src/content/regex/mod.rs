@@ -44,7 +44,7 @@ Reasons for no class: `no match`.",
     parameters: &[
         Parameter::required("pattern", Type::Bytes, "a regular expression").repeatable(),
         Parameter::named("keep", Type::Flag, "no", "also classify the blocks after a match")
-            .writable(),
+            .make_writable(),
         Parameter::named(
             "size",
             Type::Size { low: 1 << 10, high: 1 << 30 },

@@ -239,7 +239,7 @@ fn emit_twin<'s>(
 ) -> Emitted<'s> {
     let exits = TwinExits::new(s, out);
     let (l3, l4) = twin::packet(s, on, exits);
-    let class = s.natural(l4.protocol);
+    let class = s.natural_class(l4.protocol);
     let length = Some(l4.length);
     let layers = Layers { at: l4.at, length, l3: Some(l3), l4: Some(l4), ..on };
     Ok(Answer::new(class, layers))

@@ -31,12 +31,12 @@ pub(super) fn emit_twin<'s>(
     let found =
         if wanted.needs_ip() { Some(OldHeaders::read(s, &wanted, on, exits, out)?) } else { None };
     let kept = s.save_layers(on);
-    let link = FrameOffset::at(ethernet::LENGTH as u16);
+    let link = FrameOffset::from_start(ethernet::LENGTH as u16);
     let end = found.as_ref().map_or(link, |found| found.edit_end);
-    s.writable(end);
+    s.make_writable(end);
     for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(wanted.macs) {
         if let Some(mac) = mac {
-            s.put_bytes(FrameOffset::at(at as u16), &mac);
+            s.put_bytes(FrameOffset::from_start(at as u16), &mac);
         }
     }
     if let Some(found) = found {
@@ -79,9 +79,9 @@ impl<'s> OldHeaders<'s> {
         let life = s.load(header, be16::<{ ipv4::TTL }>());
         let addresses =
             [s.load(header, be32::<{ ipv4::SRC }>()), s.load(header, be32::<{ ipv4::DST }>())];
-        let end = s.at_var(l3);
+        let end = s.position_var(l3);
         let behind = s.advance(l3, ipv4::LENGTH_MIN as u16);
-        s.set_at(end, behind);
+        s.set_position(end, behind);
         let (source, target) = (s.var(0), s.var(0));
         if wanted.has_addresses() || wanted.has_ports() {
             Self::require_editable_transport(s, wanted, (l3, l4, version), exits, out)?;
@@ -93,14 +93,14 @@ impl<'s> OldHeaders<'s> {
                 let port = t.load(both, be16::<{ ports::DST_PORT }>());
                 t.set(target, port);
                 let short = t.advance(l4.at, CHECKSUM_PROTOCOLS[1].2 as u16);
-                t.set_at(end, short);
+                t.set_position(end, short);
                 t.only(l4.protocol, Cmp::Eq, u32::from(protocol::TCP), none);
                 let long = t.advance(l4.at, CHECKSUM_PROTOCOLS[0].2 as u16);
-                t.set_at(end, long);
+                t.set_position(end, long);
             });
         }
         let ports = [s.get(source), s.get(target)];
-        let end = s.get_at(end);
+        let end = s.get_position(end);
         let (l3, protocol) = (s.offset_of(l3), l4.protocol);
         let (l4, end) = (s.offset_of(l4.at), s.offset_of(end));
         Ok(Self { l3, l4, edit_end: end, version, protocol, ttl_word: life, addresses, ports })
@@ -147,7 +147,7 @@ impl<'s> OldHeaders<'s> {
     }
 
     fn emit_edits(&self, s: &mut Scope<'s, '_>, wanted: &RewriteFields) {
-        let header = self.l3.behind(ipv4::CHECKSUM as u16);
+        let header = self.l3.plus_bytes(ipv4::CHECKSUM as u16);
         if let Some(ttl) = wanted.ttl {
             s.arm(|t, done| {
                 t.arm(|four, six| {
@@ -159,10 +159,10 @@ impl<'s> OldHeaders<'s> {
                         Checksum::Header,
                         (self.ttl_word, new.into()),
                     );
-                    four.put::<u8>(self.l3.behind(ipv4::TTL as u16), u32::from(ttl));
+                    four.put::<u8>(self.l3.plus_bytes(ipv4::TTL as u16), u32::from(ttl));
                     four.leave(done);
                 });
-                t.put::<u8>(self.l3.behind(ipv6::HOP_LIMIT as u16), u32::from(ttl));
+                t.put::<u8>(self.l3.plus_bytes(ipv6::HOP_LIMIT as u16), u32::from(ttl));
             });
         }
         let addresses = [ipv4::SRC, ipv4::DST].into_iter().zip(wanted.addresses);
@@ -170,13 +170,13 @@ impl<'s> OldHeaders<'s> {
             let Some(new) = new else { continue };
             s.update_checksum::<u32>(header, Checksum::Header, (old, new.into()));
             self.update_transport_checksum::<u32>(s, true, (old, new));
-            s.put::<u32>(self.l3.behind(at as u16), new);
+            s.put::<u32>(self.l3.plus_bytes(at as u16), new);
         }
         let ports = [ports::SRC_PORT, ports::DST_PORT].into_iter().zip(wanted.ports);
         for ((at, new), old) in ports.zip(self.ports) {
             let Some(new) = new else { continue };
             self.update_transport_checksum::<u16>(s, false, (old, new.into()));
-            s.put::<u16>(self.l4.behind(at as u16), u32::from(new));
+            s.put::<u16>(self.l4.plus_bytes(at as u16), u32::from(new));
         }
     }
 
@@ -190,7 +190,7 @@ impl<'s> OldHeaders<'s> {
             s.arm(|t, other| {
                 t.only(self.protocol, Cmp::Eq, u32::from(known), other);
                 let covers = Checksum::Transport { pseudo, may_be_absent };
-                t.update_checksum::<T>(self.l4.behind(at as u16), covers, (old, new.into()));
+                t.update_checksum::<T>(self.l4.plus_bytes(at as u16), covers, (old, new.into()));
             });
         }
     }

@@ -103,15 +103,16 @@ before).",
             "4M",
             "maximum number of bytes per side that wait after a gap",
         )
-        .writable(),
-        Parameter::named("gap", Type::Duration, "1s", "maximum wait for missing bytes").writable(),
+        .make_writable(),
+        Parameter::named("gap", Type::Duration, "1s", "maximum wait for missing bytes")
+            .make_writable(),
         Parameter::named(
             "timeout",
             Type::Duration,
             "10m",
             "time without a segment that ends a connection",
         )
-        .writable(),
+        .make_writable(),
     ],
     classes: Classes::Number {
         meaning: "the server's port",

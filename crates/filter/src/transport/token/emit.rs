@@ -40,19 +40,19 @@ pub(super) fn emit_twin<'s>(
     let [not_udp, no_token, forged, replayed] =
         ["not udp", "no token", "forged", "replayed"].map(|reason| s.absent(reason, out));
     // Intermediate values live in arms: the stack has 512 bytes.
-    let found = [s.at_var(on.frame), s.at_var(on.frame)];
+    let found = [s.position_var(on.frame), s.position_var(on.frame)];
     let [rest, payload] = [s.var(0), s.var(0)];
     s.arm(|t, _| {
         let (l3, l4) = twin::reparsed_packet(t, on, exits)?;
         let (_, stated) = twin::datagram(t, l4, exits, not_udp);
         t.only(stated, Cmp::Ge, TOKEN_SIZE as u32, no_token);
-        t.set_at(found[0], l3);
-        t.set_at(found[1], l4.at);
+        t.set_position(found[0], l3);
+        t.set_position(found[1], l4.at);
         t.set(rest, l4.length);
         t.set(payload, stated);
         Ok::<(), Unfit>(())
     })?;
-    let [l3, l4] = found.map(|at| s.get_at(at));
+    let [l3, l4] = found.map(|at| s.get_position(at));
     let payload = s.get(payload);
     let length = s.sub(payload, TOKEN_SIZE as u32);
     let token = s.advance(l4, udp::LENGTH as u16);
@@ -92,15 +92,15 @@ fn emit_tag<'s>(
     let covered = s.min(of.length, covered);
     let (low, high) = key.0.split_at(WORD);
     let key = [low, high].map(|half| half.iter().rfold(0, |key, b| key << 8 | u64::from(*b)));
-    let sip = s.sip(key);
+    let sip = s.begin_siphash(key);
     s.arm(|t, _| {
         let token = t.need::<TOKEN_SIZE>(of.token, exits.cut);
         let number = load_word(t, token, 0)?;
-        t.sip_absorb(sip, number);
+        t.absorb_siphash_word(sip, number);
         let header = t.need::<{ udp::LENGTH }>(of.l4, exits.cut);
         let ports = t.load(header, be32::<{ ports::SRC_PORT }>());
         let known = t.join([ports, of.length]);
-        t.sip_absorb(sip, known);
+        t.absorb_siphash_word(sip, known);
         Ok::<(), Unfit>(())
     })?;
     let before = absorb_addresses(s, sip, of.l3, exits)?;
@@ -112,7 +112,7 @@ fn emit_tag<'s>(
                 let place = u.advance(data, at);
                 let whole = u.need::<WORD>(place, exits.cut);
                 let next = load_word(u, whole, 0)?;
-                u.sip_absorb(sip, next);
+                u.absorb_siphash_word(sip, next);
                 Ok::<(), Unfit>(())
             })?;
         }
@@ -122,7 +122,7 @@ fn emit_tag<'s>(
     let tag = s.wide_var(zero);
     s.arm(|t, _| {
         let last = last_word(t, of.token, (covered, covers, before), exits)?;
-        let right = t.sip_end(sip, last);
+        let right = t.finish_siphash(sip, last);
         t.set_wide(tag, right);
         Ok::<(), Unfit>(())
     })?;
@@ -170,14 +170,14 @@ fn absorb_addresses<'s>(
             let version = four.shr(first, 4);
             four.only(version, Cmp::Eq, 4, six);
             let both = load_word(four, header, ipv4::SRC as u16)?;
-            four.sip_absorb(sip, both);
+            four.absorb_siphash_word(sip, both);
             four.leave(done);
             Ok::<(), Unfit>(())
         })?;
         let header = t.need::<{ ipv6::LENGTH }>(l3, exits.cut);
         for at in (0..IPV6_ADDRESSES).step_by(WORD) {
             let part = load_word(t, header, ipv6::SRC as u16 + at)?;
-            t.sip_absorb(sip, part);
+            t.absorb_siphash_word(sip, part);
         }
         t.set(bytes, ADDRESSES_OFFSET + u32::from(IPV6_ADDRESSES));
         Ok::<(), Unfit>(())

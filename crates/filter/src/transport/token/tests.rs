@@ -158,7 +158,7 @@ fn h22_program_covers_at_most_128_bytes() {
             let mut frame = Frame::udp(4000, 53, &[7; 160]).bytes;
             seal(&mut frame, &EXAM_KEY, 1, 128);
             let packet = exam::at_hook(&Packet::new(&frame), place).unwrap();
-            let ran = Machine::of(&large).run(&large.code, place, &packet).unwrap();
+            let ran = Machine::for_program(&large).run(&large.code, place, &packet).unwrap();
             assert_eq!(ran as u32, 1, "{target:?}");
             let why = program(target, "covers=129").unwrap_err();
             assert!(why.to_string().contains("more than 128 bytes"), "{why}");

@@ -259,7 +259,7 @@ impl TakeSource {
         intake: &Intake<'_>,
         clock: &WallClock,
     ) -> Result<(), Failure> {
-        let located = self.device.frames.locate(piece.address);
+        let located = self.device.frames.locate_address(piece.address);
         let arrived =
             located.and_then(|(slot, at)| Some((intake.pool.draft_arrived_at(slot)?, at)));
         let Some((mut draft, at)) = arrived else {

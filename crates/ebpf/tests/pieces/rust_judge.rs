@@ -9,19 +9,19 @@ use ebpf::{Counter, Hook, Program};
 use super::{EXTENSIONS_MAX, Step};
 
 /// A judge that computes the answer and the counters of a chain in plain Rust.
-pub struct Plain<'p> {
+pub struct RustJudge<'p> {
     chain: &'p [Step],
     program: &'p Program,
 }
 
-impl<'p> Plain<'p> {
+impl<'p> RustJudge<'p> {
     /// Creates the judge. `program` supplies only the hook and the order of the counters.
     pub fn new(chain: &'p [Step], program: &'p Program) -> Self {
         Self { chain, program }
     }
 }
 
-impl Judge for Plain<'_> {
+impl Judge for RustJudge<'_> {
     fn name(&self) -> &str {
         "plain"
     }
@@ -87,7 +87,7 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn natural(value: u16) -> u32 {
+fn natural_class(value: u16) -> u32 {
     if value == 0 { ZERO } else { value.into() }
 }
 
@@ -116,7 +116,7 @@ fn vlan(packet: &Packet<'_>, view: &mut View) -> Result<u32, NoAnswer> {
         }
     };
     view.tags += 1;
-    Ok(natural(tci & 0xfff))
+    Ok(natural_class(tci & 0xfff))
 }
 
 fn ip(packet: &Packet<'_>, view: &mut View) -> Result<u32, NoAnswer> {
@@ -189,5 +189,5 @@ fn dport(packet: &Packet<'_>, view: &mut View) -> Result<u32, NoAnswer> {
     if !matches!(l4.protocol, 6 | 17) || l4.length < 4 {
         return Err(no_port());
     }
-    be16(packet.bytes, l4.at + 2).map(natural).ok_or_else(no_port)
+    be16(packet.bytes, l4.at + 2).map(natural_class).ok_or_else(no_port)
 }
