@@ -148,7 +148,7 @@ impl Frame {
     /// If an argument is no IPv4 address.
     #[must_use]
     pub fn ipv4(self, source: &str, target: &str) -> Self {
-        self.ip(IpAddr::V4(parse_address(source)), IpAddr::V4(parse_address(target)))
+        self.ip(IpAddr::V4(parse_ip(source)), IpAddr::V4(parse_ip(target)))
     }
 
     /// Appends an IPv6 header.
@@ -157,7 +157,7 @@ impl Frame {
     /// If an argument is no IPv6 address.
     #[must_use]
     pub fn ipv6(self, source: &str, target: &str) -> Self {
-        self.ip(IpAddr::V6(parse_address(source)), IpAddr::V6(parse_address(target)))
+        self.ip(IpAddr::V6(parse_ip(source)), IpAddr::V6(parse_ip(target)))
     }
 
     /// Appends an IPv4 or IPv6 header, according to the addresses.
@@ -269,8 +269,7 @@ impl Frame {
     pub fn arp(mut self, request: bool, sender: &str, target: &str) -> Vec<u8> {
         self.set_next_type(0x0806);
         let (to, from) = (self.bytes[..6].to_vec(), self.bytes[6..12].to_vec());
-        let (sender, target) =
-            (parse_address::<Ipv4Addr>(sender), parse_address::<Ipv4Addr>(target));
+        let (sender, target) = (parse_ip::<Ipv4Addr>(sender), parse_ip::<Ipv4Addr>(target));
         self.bytes.extend([0, 1, 8, 0, 6, 4, 0, if request { 1 } else { 2 }]);
         self.bytes.extend(from);
         self.bytes.extend(sender.octets());
@@ -395,7 +394,7 @@ pub fn checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-fn parse_address<T: std::str::FromStr>(text: &str) -> T {
+fn parse_ip<T: std::str::FromStr>(text: &str) -> T {
     text.parse().unwrap_or_else(|_| panic!("{text} is no such address"))
 }
 

@@ -43,13 +43,13 @@ impl ConnectionCapture {
     }
 
     /// Sends data from the client, which the server acknowledges.
-    pub(super) fn send_from_client(mut self, data: impl AsRef<[u8]>) -> Self {
+    pub(super) fn client(mut self, data: impl AsRef<[u8]>) -> Self {
         self.connection.send(&mut self.capture, Side::Client, data.as_ref());
         self
     }
 
     /// Sends data from the server, which the client acknowledges.
-    pub(super) fn send_from_server(mut self, data: impl AsRef<[u8]>) -> Self {
+    pub(super) fn server(mut self, data: impl AsRef<[u8]>) -> Self {
         self.connection.send(&mut self.capture, Side::Server, data.as_ref());
         self
     }
