@@ -282,7 +282,7 @@ fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
 fn start(socket: OwnedFd, text: &str) -> Option<Child> {
     let mut command = process::reexec_as(ALICE_UID, socket).expect("this executable");
     command
-        .args(["delegated::child", "--exact", "--nocapture", "--quiet"])
+        .args(["delegated::child_runs_request", "--exact", "--nocapture", "--quiet"])
         .env(REQUEST_VARIABLE, text);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let why = "needs to become another user, who may enter the build folder";

@@ -92,7 +92,7 @@ fn child_continues_from_state() {
 
 fn report_of_child(description: &Description, saved: &[MovedSession]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["state::child_continues", "--exact", "--nocapture"])
+        .args(["state::child_continues_from_state", "--exact", "--nocapture"])
         .env(CHILD_VARIABLE, description.name)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

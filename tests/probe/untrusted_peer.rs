@@ -142,7 +142,9 @@ fn make_all_attempts(who: &str, offer: &RingOffer) -> usize {
 fn start_with_descriptors(role: &str, offer: &RingOffer) -> Option<Child> {
     let (here, there) = descriptor::pair().expect("a pair of sockets");
     let mut command = process::reexec_as(OVERFLOW_ID, there).expect("this executable");
-    command.args(["untrusted_peer::child", "--exact", "--nocapture"]).env(ROLE_VARIABLE, role);
+    command
+        .args(["untrusted_peer::child_attempts_to_write", "--exact", "--nocapture"])
+        .env(ROLE_VARIABLE, role);
     if role == SECOND_PROCESS {
         command.stdout(Stdio::piped());
     }
