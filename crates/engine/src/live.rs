@@ -120,6 +120,13 @@ impl Live {
         Some(self.running_path()?.state().plan.clone())
     }
 
+    /// Returns the number of each node of the current plan, which the node keeps through changes;
+    /// empty if the path belongs to no request.
+    #[must_use]
+    pub fn node_numbers(&self) -> Vec<usize> {
+        self.running_path().map_or_else(Vec::new, |whole| whole.state().ids.nodes.clone())
+    }
+
     /// Returns the number of changes so far, requested and automatic.
     #[must_use]
     pub fn changes(&self) -> u64 {

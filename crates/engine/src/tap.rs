@@ -1,10 +1,16 @@
 //! Taps of a running path: finds the node that a user names, and the space in which it runs.
 
 use crate::live::Live;
-use filter::FilterKind;
+use crate::registry::MachineRegistry;
+use endpoint::sink::json::JsonLines;
+use filter::{Classes, FilterKind, Form};
+use pipeline::explain;
+use pipeline::graph::NodeId;
 use pipeline::plan::SpaceKind;
 use runtime::commands::CommandError;
+use runtime::space::select::SelectedClasses;
 use runtime::space::tap::{OverrunPolicy, Tap, TapOrigin, TapStart};
+use runtime::space::tap_form::{MessageGatherer, TapForm};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -17,7 +23,7 @@ pub fn parse_since(text: &str) -> Result<TapOrigin, String> {
     if let Some(block) = block {
         return Ok(TapOrigin::Block(block));
     }
-    let ago = text.strip_prefix('-').map(pipeline::explain::parse_time);
+    let ago = text.strip_prefix('-').map(explain::parse_time);
     let usage = || format!("`{text}` is not a place to begin: write -5s, block:100 or oldest");
     ago.and_then(Result::ok).map(TapOrigin::Ago).ok_or_else(usage)
 }
@@ -39,11 +45,37 @@ pub enum TapError {
     Machine(sys::Error),
 }
 
+/// A node to tap.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TappedNode {
+    /// The node, by name, mark or number among those of its name (`tcp`, `#X`, `count:2`).
+    Name(String),
+    /// The number that the node keeps through changes of the request.
+    Number(usize),
+}
+
+/// The form in which a tap writes blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum StreamForm {
+    /// Frames as a capture.
+    #[default]
+    Capture,
+    /// Bytes in view; whole messages after a filter that emits messages.
+    Bytes,
+    /// A line of JSON for each block or described message.
+    Json,
+}
+
 /// A requested tap.
 #[derive(Debug)]
 pub struct TapRequest {
-    /// The node, by name, mark or number (`tcp`, `#X`, `count:2`); `None` for the first source.
-    pub node: Option<String>,
+    /// The node; `None` for the first source.
+    pub node: Option<TappedNode>,
+    /// The classes of the blocks, as after `|` in a request (`80`, `get`, empty for a plain pipe);
+    /// `None` for blocks that at least one arc accepts.
+    pub classes: Option<String>,
+    /// The form in which blocks are written.
+    pub form: StreamForm,
     /// The position at which the tap starts; `None` for the current position.
     pub since: Option<TapOrigin>,
     /// The policy for blocks that the reader does not read in time.
@@ -62,8 +94,10 @@ impl Live {
     /// Fails if the node is unknown or not accessible, if its space does not answer in time, or if
     /// the kernel refuses a thread.
     pub fn tap(&self, wanted: TapRequest, limit: Duration) -> Result<(Tap, TapStart), TapError> {
-        let TapRequest { node, since, policy, patience, pipe } = wanted;
-        let number = self.node_number(node.as_deref())?;
+        let TapRequest { node, classes, form, since, policy, patience, pipe } = wanted;
+        let number = self.node_number(node.as_ref())?;
+        let classes = classes.map(|label| self.classes_leaving(number, &label)).transpose()?;
+        let form = self.tap_form(number, form)?;
         let here = (0..self.spaces().len()).find(|space| {
             let asked = self.execute(*space, limit, move |space| space.can_tap(number));
             asked.unwrap_or(false)
@@ -72,7 +106,8 @@ impl Live {
             let why = "no thread emits blocks there: the node is a sink, or has replicas";
             return Err(TapError::Closed(why.to_owned()));
         };
-        let (tap, feed) = Tap::new(pipe, policy, patience).map_err(TapError::Machine)?;
+        let (tap, feed) =
+            Tap::new(pipe, policy, patience, (form, classes)).map_err(TapError::Machine)?;
         let began = self.execute(space, limit, move |space| space.tap(number, since, feed));
         match began.map_err(TapError::NotTaken)? {
             Some(began) => Ok((tap, began)),
@@ -81,13 +116,16 @@ impl Live {
     }
 
     /// Returns the number of the node that `wanted` names, or of the first source.
-    fn node_number(&self, wanted: Option<&str>) -> Result<usize, TapError> {
+    fn node_number(&self, wanted: Option<&TappedNode>) -> Result<usize, TapError> {
         let unknown = || TapError::Closed("this path was not built from a plan".to_owned());
         let whole = self.running_path().ok_or_else(unknown)?;
         let state = whole.state();
         let plan = &state.plan;
         let at = match wanted {
-            Some(wanted) => {
+            Some(TappedNode::Number(number)) => {
+                state.ids.nodes.iter().position(|known| known == number).map(NodeId)
+            }
+            Some(TappedNode::Name(wanted)) => {
                 let text = state.text.as_deref().ok_or_else(unknown)?;
                 let span = pipeline::edit::filter_span(text, wanted);
                 let span = span.map_err(|why| TapError::Which(why.to_string()))?;
@@ -111,5 +149,43 @@ impl Live {
             )));
         }
         Ok(state.ids.nodes[at.0])
+    }
+
+    /// Returns the classes that a label selects of the blocks that leave a node.
+    fn classes_leaving(&self, number: usize, label: &str) -> Result<SelectedClasses, TapError> {
+        let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
+            return Err(TapError::Which("there is no such node".to_owned()));
+        };
+        let classes = pipeline::classes_leaving(&plan.graph, at, label, &MachineRegistry::Local);
+        let classes = classes.map_err(TapError::Which)?;
+        Ok(SelectedClasses::ranges(classes.ranges().to_vec()))
+    }
+
+    /// Returns the form in which the blocks that leave a node are written.
+    fn tap_form(&self, number: usize, form: StreamForm) -> Result<TapForm, TapError> {
+        let (Some(whole), Some(at)) = (self.running_path(), self.node_with_number(number)) else {
+            return Err(TapError::Which("there is no such node".to_owned()));
+        };
+        let state = whole.state();
+        let graph = &state.plan.graph;
+        let leaving = explain::node_facts(graph, at.0).form.unwrap_or(Form::Bytes);
+        Ok(match form {
+            StreamForm::Capture => TapForm::Capture,
+            StreamForm::Bytes if leaving == Form::Message => {
+                TapForm::Bytes(Some(MessageGatherer::default()))
+            }
+            StreamForm::Bytes => TapForm::Bytes(None),
+            StreamForm::Json => {
+                let own = graph.node(at).filter().map(|used| used.description.classes);
+                let upstream = graph.node(at).classifiers.first();
+                let upstream = upstream.and_then(|id| graph.node(*id).filter());
+                let classes = match own {
+                    Some(own) if own != Classes::Same => own,
+                    _ => upstream.map_or(Classes::Same, |used| used.description.classes),
+                };
+                let origins = state.origins.published.clone();
+                TapForm::Json(Box::new(JsonLines::new(leaving, classes, origins)))
+            }
+        })
     }
 }

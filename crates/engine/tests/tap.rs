@@ -7,7 +7,7 @@ use engine::kernel::point::Points;
 use engine::live::Live;
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
-use engine::tap::{TapError, TapRequest};
+use engine::tap::{TapError, TapRequest, TappedNode};
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, plan};
 use runtime::ledger::LossRanges;
@@ -67,8 +67,11 @@ fn blocks_given(live: &Live) -> u64 {
 /// the reader.
 fn tap_request(node: Option<&str>, since: Option<TapOrigin>) -> (TapRequest, Capture) {
     let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
-    let (node, policy) = (node.map(str::to_owned), OverrunPolicy::Skip);
-    (TapRequest { node, since, policy, patience: TIME_LIMIT, pipe }, Capture::new(near))
+    let node = node.map(|name| TappedNode::Name(name.to_owned()));
+    let (policy, patience) = (OverrunPolicy::Skip, TIME_LIMIT);
+    let (classes, form) = Default::default();
+    let request = TapRequest { node, classes, form, since, policy, patience, pipe };
+    (request, Capture::new(near))
 }
 
 fn start_tap(

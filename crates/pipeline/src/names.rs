@@ -76,6 +76,16 @@ fn with_arguments(mut text: String, used: &Use) -> String {
     text
 }
 
+/// Formats the value of an argument as in a request, but without quotes. Bytes that are not UTF-8
+/// become U+FFFD.
+pub(crate) fn unquoted_value(parameter: &Parameter, value: &Value) -> String {
+    match value {
+        Value::Text(text) => text.clone(),
+        Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::Number(_) | Value::Flag(_) => value_text(parameter, value),
+    }
+}
+
 fn value_text(parameter: &Parameter, value: &Value) -> String {
     match (value, parameter.kind) {
         (Value::Number(n), Type::Size { .. }) => bytes(*n).replace(' ', ""),

@@ -32,6 +32,7 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
         from: given.from.clone(),
         all: given.all.then_some(true),
         patience_ms: given.patience.map(|ns| ns / 1_000_000),
+        ..Tap::default()
     };
     let text = |fd: i32| format!("replay \"/proc/self/fd/{fd}\" | {words}");
     // Mistakes in the request are reported before the path is contacted.

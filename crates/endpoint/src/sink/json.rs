@@ -7,15 +7,15 @@
 use super::class_names::ClassNames;
 use super::headers::Headers;
 use super::message::{MessageCounts, MessageRecord};
-use super::object::{add_member, write_line};
+use super::object::{add_member, append_line, write_line};
 use super::out::Out;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::Rfc3339;
-use crate::{Failure, Opening, Sink, SinkEntry};
+use crate::{Failure, Opening, Origins, Sink, SinkEntry};
 use abi::{Direction, Flags};
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
-use filter::{Block, Description, Form, Parameter, Report, Type};
+use filter::{Arguments, Block, Classes, Description, Form, Parameter, Report, Type};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
@@ -201,14 +201,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl BlockFormatter for Json {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
-        let record = MessageRecord::of_block(block);
-        let hidden = record.is_none() && self.payload == PayloadEncoding::None;
-        if !(hidden && self.described.is_counted(block)) {
-            self.object_count += 1;
-            write_line(out, &JsonLine { json: self, block, record })?;
-        }
-        self.described.count_block(block);
-        Ok(())
+        let record = self.next_record(block);
+        record.map_or(Ok(()), |record| write_line(out, &JsonLine { json: self, block, record }))
     }
 
     fn report(&self, out: &Out) -> Report {
@@ -230,6 +224,39 @@ impl Json {
             payload,
             described,
             object_count: 0,
+        }
+    }
+
+    /// Counts a block. Returns `None` if the block has no line, else the message that it describes,
+    /// if it does.
+    fn next_record<'b>(&mut self, block: &Block<'b>) -> Option<Option<MessageRecord<'b>>> {
+        let record = MessageRecord::of_block(block);
+        let hidden = record.is_none() && self.payload == PayloadEncoding::None;
+        let has_line = !(hidden && self.described.is_counted(block));
+        self.object_count += u64::from(has_line);
+        self.described.count_block(block);
+        has_line.then_some(record)
+    }
+}
+
+/// A formatter of blocks as the lines of `json`, for output that is not a sink's.
+#[derive(Debug)]
+pub struct JsonLines(Json);
+
+impl JsonLines {
+    /// Creates the formatter for blocks of this form, with these classes, from these sources.
+    #[must_use]
+    pub fn new(form: Form, classes: Classes, origins: Origins) -> Self {
+        let arguments = Arguments::defaults(JSON.parameters);
+        Self(Json::new(&Opening { form, classes, origins, ..Opening::new(&arguments) }))
+    }
+
+    /// Appends the line of a block, if it has one: a message that is described has one line.
+    pub fn append(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
+        let json = &mut self.0;
+        if let Some(record) = json.next_record(block) {
+            // Writing to memory cannot fail.
+            let _ = append_line(to, &JsonLine { json, block, record });
         }
     }
 }

@@ -12,10 +12,16 @@ use std::io;
 
 /// Appends an object as a line.
 pub(crate) fn write_line(out: &mut Out, object: &impl Serialize) -> Result<(), Failure> {
-    let written =
-        object.serialize(&mut Serializer::with_formatter(out.buffer(), EscapingFormatter));
-    out.buffer().push(b'\n');
+    let written = append_line(out.buffer(), object);
     written.map_err(|error| Failure::new("write", out.target(), error))
+}
+
+/// Appends an object as a line to a buffer.
+pub(crate) fn append_line(buffer: &mut Vec<u8>, object: &impl Serialize) -> serde_json::Result<()> {
+    let written =
+        object.serialize(&mut Serializer::with_formatter(&mut *buffer, EscapingFormatter));
+    buffer.push(b'\n');
+    written
 }
 
 /// Adds a member with this name and value; does nothing if the value is `None`.

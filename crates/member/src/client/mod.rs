@@ -13,13 +13,13 @@ mod path;
 pub(crate) use caller::Caller;
 pub use caller::{CALL_TIMEOUT, LONG_TIMEOUT};
 pub use error::{ClientError, escape_hidden};
-pub use path::{COUNT, DESCRIBE, PathClient, STOP};
+pub use path::{COUNT, DESCRIBE, NODES, PathClient, STOP};
 
 use crate::gather::gather;
 use crate::place::{self, PACKET_SOCKET};
 use crate::protocol::{
-    About, Connect, ConnectReply, KernelPrograms, NoParameters, Path, PathDescription, PathList,
-    PathNumber, Permissions, Register, RequestChange,
+    About, Connect, ConnectReply, Event, KernelPrograms, NoParameters, Path, PathDescription,
+    PathList, PathNumber, Permissions, Register, RequestChange,
 };
 use crate::varlink::{Call, MessageError, Reply};
 use std::ops::ControlFlow;
@@ -120,6 +120,18 @@ impl Client {
                 return Ok(all);
             }
         }
+    }
+
+    /// Subscribes to the events that [`next_event`](Self::next_event) returns: first all visible
+    /// paths, then each path that starts, changes or ends. Does not wait for a reply.
+    pub fn watch_paths(&self) -> Result<(), ClientError> {
+        let call = Call::new("io.streamline.Watch", &NoParameters {});
+        self.caller.send(&Call { more: true, ..call }, &[])
+    }
+
+    /// Returns the next event. Blocks up to [`CALL_TIMEOUT`] unless the socket is readable.
+    pub fn next_event(&self) -> Result<Event, ClientError> {
+        Ok(self.caller.receive()?.0.deserialize_result()?)
     }
 
     /// Connects to the process of a path, given by name, number or `UID/NAME`. Fails with

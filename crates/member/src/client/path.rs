@@ -17,6 +17,8 @@ use sys::local_socket;
 pub const DESCRIBE: &str = "io.streamline.path.Describe";
 /// The method that returns the counters of a path.
 pub const COUNT: &str = "io.streamline.path.Count";
+/// The method that returns the nodes of a path in full.
+pub const NODES: &str = "io.streamline.path.Nodes";
 /// The method that ends the sources of a path.
 pub const STOP: &str = "io.streamline.path.Stop";
 

@@ -79,6 +79,16 @@ pub struct Tap {
     pub all: Option<bool>,
     /// Time without progress of the reader after which the tap ends, in ms.
     pub patience_ms: Option<u64>,
+    /// Number that the node keeps through changes, instead of `node`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Classes of the blocks, as after `|` in a request, empty for a plain pipe; `None` for the
+    /// blocks that at least one arc accepts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes: Option<String>,
+    /// Form in which blocks are written: `capture`, which is the default, `bytes` or `json`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<String>,
 }
 
 /// Reply to `Tap`: the start of the tap. The frames arrive as a capture through the pipe that the
@@ -107,6 +117,9 @@ pub struct TapReport {
     pub missing: Option<String>,
     /// Blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
+    /// Messages cut because they were too long, or too many at once.
+    #[serde(default)]
+    pub cut: u64,
     /// Reason for the end of the tap; `None` while it runs.
     pub over: Option<String>,
 }

@@ -6,6 +6,7 @@
 mod control;
 mod counters;
 mod kernel;
+mod nodes;
 mod registry;
 
 pub use control::{Change, ChangeReply, Link, Node, PathDescription, Tap, TapReport, TapStart};
@@ -16,6 +17,7 @@ pub use kernel::{
     Attach, AttachReply, CarriedStep, KernelProgram, KernelPrograms, KernelRequest, KernelRing,
     KernelStep, Replacement,
 };
+pub use nodes::{Argument, NodeArc, NodeDetails, Nodes, NodesReply};
 pub use registry::{
     About, Admit, Connect, ConnectReply, DbufIds, Event, LINE_MAX, Path, PathList, PathNumber,
     Permissions, Quota, Register, RequestChange,

@@ -104,10 +104,10 @@ fn field_names<T: Serialize>(value: &T) -> Vec<String> {
 #[test]
 fn interface_files_match_the_types() {
     use protocol::{
-        About, Amount, Attach, AttachReply, CarriedStep, ConnectReply, Counters, Edge, Ended,
-        Filter, Follow, KernelProgram, KernelPrograms, KernelRequest, KernelRing, KernelStep, Link,
-        Loss, Node, Path, PathDescription, PathUpdate, Permissions, Quota, Register, Replacement,
-        Source, Space,
+        About, Amount, Argument, Attach, AttachReply, CarriedStep, ConnectReply, Counters, Edge,
+        Ended, Filter, Follow, KernelProgram, KernelPrograms, KernelRequest, KernelRing,
+        KernelStep, Link, Loss, Node, NodeArc, NodeDetails, Nodes, NodesReply, Path,
+        PathDescription, PathUpdate, Permissions, Quota, Register, Replacement, Source, Space,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
@@ -182,6 +182,11 @@ fn interface_files_match_the_types() {
         ("type RingSize", field_names(&RingSize::default())),
         ("type Space", field_names(&Space::default())),
         ("type Counters", field_names(&Counters::default())),
+        ("type Argument", field_names(&Argument::default())),
+        ("type NodeArc", field_names(&NodeArc::default())),
+        ("type NodeDetails", field_names(&NodeDetails::default())),
+        ("method Nodes", field_names(&Nodes::default())),
+        ("method Nodes(first: ?int) ->", field_names(&NodesReply::default())),
         ("type Node", field_names(&Node { name: none(), space: none(), copies: Vec::new() })),
         ("type Link", field_names(&link)),
         ("type Ended", field_names(&Ended::default())),

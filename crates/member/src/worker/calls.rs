@@ -1,10 +1,11 @@
 //! Implementation of the methods of the interface `io.streamline.path`.
 
+use super::nodes::describe_nodes;
 use super::path::PathInfo;
 use super::service::{COUNTERS_TIMEOUT, Service, UpdateSchedule};
 use super::{counters, spaces, taps};
 use crate::faults;
-use crate::protocol::{Change, ChangeReply, CountReply, Follow, NoParameters};
+use crate::protocol::{Change, ChangeReply, CountReply, Follow, NoParameters, Nodes};
 use crate::varlink::{Call, Fault, Reply, interface};
 use engine::registry::MachineRegistry;
 use pipeline::binding::SpaceBinding;
@@ -37,6 +38,14 @@ impl Service {
                 let NoParameters {} = call.deserialize_parameters()?;
                 self.refresh_plan();
                 single_reply(&self.about)
+            }
+            "Nodes" => {
+                let Nodes { first } = call.deserialize_parameters()?;
+                self.refresh_plan();
+                let (plan, live) = (self.path.plan.as_ref(), self.lives.first());
+                let first = first.unwrap_or_default();
+                let page = plan.map(|plan| describe_nodes(plan, live, &self.path.line, first));
+                single_reply(&page.unwrap_or_default())
             }
             "Count" => {
                 let NoParameters {} = call.deserialize_parameters()?;
@@ -137,6 +146,7 @@ impl Service {
         let now = PathInfo::new(&self.path.line, plan);
         (self.about.nodes, self.about.links) = (now.nodes.clone(), now.links.clone());
         (self.path.nodes, self.path.links) = (now.nodes, now.links);
+        self.path.plan = now.plan;
     }
 
     /// Refreshes the recorded placement if the path has changed it automatically.

@@ -10,6 +10,7 @@
 
 mod calls;
 mod counters;
+mod nodes;
 mod path;
 mod registration;
 mod service;

@@ -38,6 +38,8 @@ pub struct PathInfo {
     pub nodes: Vec<Node>,
     /// Edges of the path's plan.
     pub links: Vec<Link>,
+    /// The plan; `None` for a path that is not described in full.
+    pub plan: Option<Plan>,
     /// True if filter times are measured even without a connected client.
     pub timed: bool,
     /// Kernel that plans assume if a daemon loads programs for this process; `None` if plans assume
@@ -87,6 +89,7 @@ impl PathInfo {
             line: line.to_owned(),
             nodes: names.into_iter().enumerate().map(node).collect(),
             links: plan.graph.edges.iter().enumerate().map(link).collect(),
+            plan: Some(plan.clone()),
             ..Self::default()
         }
     }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use sys::local_socket::Framing;
 use sys::watcher::{Interest, WatchEvent, Watcher};
 
@@ -70,6 +70,8 @@ const MESSAGES_PER_EVENT: usize = 4;
 pub(super) const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum wait for followers to read the last update.
 const FINAL_UPDATE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum wait for readers of taps after the end of the path.
+const FINAL_TAP_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Service {
     pub(super) fn new(
@@ -289,6 +291,14 @@ impl Service {
         }
     }
 
+    /// Waits until the readers of taps have read everything, for at most [`FINAL_TAP_TIMEOUT`].
+    fn drain_taps(&self) {
+        let deadline = Instant::now() + FINAL_TAP_TIMEOUT;
+        for tap in self.clients.values().filter_map(|client| client.tap.as_ref()) {
+            tap.wait_for_end(deadline.saturating_duration_since(Instant::now()));
+        }
+    }
+
     /// Sends the exit status to all followers. Blocks for at most `FINAL_UPDATE_TIMEOUT` until the
     /// followers have read it.
     fn finish(mut self, ended: &Ended) {
@@ -308,6 +318,7 @@ impl Service {
         for id in ids {
             self.send(id, &reply);
         }
+        self.drain_taps();
         let deadline = sys::clock::monotonic() + FINAL_UPDATE_TIMEOUT.as_nanos() as u64;
         while self.clients.values().any(|client| client.connection.has_unsent()) {
             let now = sys::clock::monotonic();

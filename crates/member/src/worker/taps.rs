@@ -4,13 +4,13 @@ use crate::faults;
 use crate::protocol::{Tap as Asked, TapReport, TapStart};
 use crate::varlink::Fault;
 use engine::live::Live;
-use engine::tap::{self as taps, TapRequest};
+use engine::tap::{self as taps, StreamForm, TapRequest, TappedNode};
 use runtime::space::tap::{self, OverrunPolicy, TapStats};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Default and maximum time without progress of the reader, in ms.
-const PATIENCE_MS: (u64, u64) = (10_000, 600_000);
+const PATIENCE_MS: (u64, u64) = (10_000, 24 * 3600 * 1000);
 
 /// Starts a tap. Returns the tap, its start, and the reading end of its pipe. Blocks for at most
 /// `limit` until the spaces reply.
@@ -27,9 +27,18 @@ pub(super) fn start_tap(
     };
     let since =
         asked.from.as_deref().map(taps::parse_since).transpose().map_err(|why| refused(&why))?;
+    let form = match asked.form.as_deref() {
+        None | Some("capture") => StreamForm::Capture,
+        Some("bytes") => StreamForm::Bytes,
+        Some("json") => StreamForm::Json,
+        Some(other) => return Err(refused(&format!("it has no form `{other}`"))),
+    };
+    let node = asked.id.map(|id| TappedNode::Number(usize::try_from(id).unwrap_or(usize::MAX)));
     let (near, pipe) = sys::descriptor::pipe().map_err(|error| refused(&error))?;
     let wanted = TapRequest {
-        node: asked.node.clone(),
+        node: node.or_else(|| asked.node.clone().map(TappedNode::Name)),
+        classes: asked.classes.clone(),
+        form,
         since,
         policy: if asked.all == Some(true) { OverrunPolicy::End } else { OverrunPolicy::Skip },
         patience: Duration::from_millis(
@@ -45,7 +54,7 @@ pub(super) fn start_tap(
 /// Returns the state of a tap. Fails if there is none.
 pub(super) fn tap_report(tap: Option<&tap::Tap>) -> Result<TapReport, Fault> {
     let none = || faults::untapped("this connection has no tap");
-    let TapStats { frames, skipped, missing, no_frame, over } = tap.ok_or_else(none)?.stats();
+    let TapStats { frames, skipped, missing, no_frame, cut, over } = tap.ok_or_else(none)?.stats();
     let missing = (!missing.is_empty()).then(|| missing.to_string());
-    Ok(TapReport { frames, skipped, missing, no_frame, over: over.map(|why| why.to_string()) })
+    Ok(TapReport { frames, skipped, missing, no_frame, cut, over: over.map(|why| why.to_string()) })
 }

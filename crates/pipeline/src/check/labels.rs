@@ -16,8 +16,10 @@ use crate::language::tree::{Label, Term};
 use crate::language::{Diagnostic, Span};
 use crate::registry::Registry;
 
+mod leaving;
 mod meaning;
 
+pub use leaving::classes_leaving;
 use meaning::ArcClassifiers;
 
 /// The resolved labels of a request.

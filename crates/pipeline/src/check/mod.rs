@@ -31,6 +31,7 @@ use crate::registry::Registry;
 use crate::workers;
 
 pub(crate) use arguments::parse_arguments;
+pub use labels::classes_leaving;
 pub(crate) use lower::REPEATED_ARC;
 pub use options::OPTIONS;
 

@@ -7,6 +7,7 @@
 mod analysis;
 mod dot;
 mod draw;
+mod facts;
 mod help;
 pub mod table;
 mod words;
@@ -16,6 +17,7 @@ pub use analysis::{
     format_analysis, learn,
 };
 pub use dot::format_dot;
+pub use facts::{ArgumentFacts, NodeFacts, arc_label, node_facts};
 pub use help::{COMMON_TITLE, OPTIONS_TITLE, Page, Section};
 pub use help::{
     common_parameters, format_help, format_options, hanging_indent, option_facts, option_words,

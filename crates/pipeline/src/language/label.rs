@@ -8,7 +8,7 @@ use super::limits::CLASSES_MAX;
 use super::tree::{Class, Classes, Label, Name, Value};
 
 /// Parses the label at `span`. The classes of the label start at byte `classes` of the text.
-pub(super) fn read_label(
+pub(crate) fn read_label(
     text: &str,
     span: Span,
     classes: usize,

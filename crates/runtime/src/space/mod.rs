@@ -52,6 +52,7 @@ pub mod stall;
 pub mod swap;
 pub mod tap;
 mod tap_control;
+pub mod tap_form;
 pub mod taps;
 pub mod walk;
 

@@ -1,8 +1,10 @@
 //! Handle of a tap, the thread that writes its records, and the state that both share with the
 //! space. See [`super::taps`].
 
+use super::select::SelectedClasses;
+use super::tap_form::{TapForm, Written};
 use crate::ledger::LossRanges;
-use endpoint::history::{self, FrameHeader};
+use endpoint::history::FrameHeader;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
@@ -81,6 +83,8 @@ pub struct TapStats {
     pub missing: LossRanges,
     /// Number of blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
+    /// Number of messages cut because they were too long, or too many at once.
+    pub cut: u64,
     /// Reason for the end of the tap; `None` while it runs.
     pub over: Option<TapEnd>,
 }
@@ -103,6 +107,8 @@ pub struct TapStart {
 pub struct Tap {
     pub(super) shared: Arc<TapState>,
     thread: Option<JoinHandle<()>>,
+    /// Disconnected when the thread has ended.
+    ended: mpsc::Receiver<()>,
 }
 
 /// The end of a tap in the space, which sends records to the writing thread.
@@ -115,6 +121,21 @@ pub struct TapFeed {
     pub(super) left: u64,
     /// Link type and header of the first frame; a capture contains only one link type.
     pub(super) first: Option<FrameHeader>,
+    /// Form of the records.
+    pub(super) records: RecordForm,
+    /// Classes of the blocks to send; `None` for those that at least one arc accepts.
+    pub(super) classes: Option<SelectedClasses>,
+}
+
+/// The form of the records that the space sends to the thread of a tap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RecordForm {
+    /// Frames as records of a capture.
+    Capture,
+    /// Blocks with their frames.
+    Blocks,
+    /// Blocks with the bytes in view.
+    Views,
 }
 
 #[derive(Debug, Default)]
@@ -124,6 +145,7 @@ pub(super) struct TapState {
     pub(super) frames: AtomicU64,
     pub(super) skipped: AtomicU64,
     pub(super) no_frame: AtomicU64,
+    pub(super) cut: AtomicU64,
     pub(super) missing: Mutex<LossRanges>,
     pub(super) has_ended: AtomicBool,
     pub(super) over: Mutex<Option<TapEnd>>,
@@ -143,7 +165,9 @@ impl TapState {
 }
 
 impl Tap {
-    /// Creates a tap that writes into this pipe. Returns its handle, and its end in the space.
+    /// Creates a tap that writes blocks in this form into this pipe. Returns its handle, and its
+    /// end in the space, which sends blocks with these classes, or those that at least one arc
+    /// accepts.
     ///
     /// # Errors
     ///
@@ -152,32 +176,50 @@ impl Tap {
         pipe: OwnedFd,
         policy: OverrunPolicy,
         patience: Duration,
+        (form, classes): (TapForm, Option<SelectedClasses>),
     ) -> sys::Result<(Self, TapFeed)> {
+        let records = match form {
+            TapForm::Capture => RecordForm::Capture,
+            TapForm::Bytes(_) => RecordForm::Views,
+            TapForm::Json(_) => RecordForm::Blocks,
+        };
         let shared = Arc::new(TapState::default());
         let (to, comes) = mpsc::channel();
+        let (ends, ended) = mpsc::channel();
         let writer = TapWriter {
             pipe: File::from(pipe),
             patience,
             shared: Arc::clone(&shared),
             begun: false,
+            form,
+            _ends: ends,
         };
         let thread = std::thread::Builder::new().name("tap".to_owned());
         let thread = thread.spawn(move || writer.run(&comes)).map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
         })?;
-        let feed = TapFeed { shared: Arc::clone(&shared), to, policy, left: 0, first: None };
-        Ok((Self { shared, thread: Some(thread) }, feed))
+        let (left, first) = (0, None);
+        let feed =
+            TapFeed { shared: Arc::clone(&shared), to, policy, left, first, records, classes };
+        Ok((Self { shared, thread: Some(thread), ended }, feed))
+    }
+
+    /// Waits until the tap has ended, for at most `limit`. The tap of a path that has ended ends
+    /// when its reader has read everything.
+    pub fn wait_for_end(&self, limit: Duration) {
+        // No message is ever sent.
+        let _ = self.ended.recv_timeout(limit);
     }
 
     /// Returns the counters of the tap.
     #[must_use]
     pub fn stats(&self) -> TapStats {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let TapState { frames, skipped, missing, no_frame, over, .. } = &*self.shared;
+        let TapState { frames, skipped, missing, no_frame, cut, over, .. } = &*self.shared;
         let over = *over.lock().unwrap_or_else(PoisonError::into_inner);
         let missing = missing.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (frames, skipped, no_frame) = (read(frames), read(skipped), read(no_frame));
-        TapStats { frames, skipped, missing, no_frame, over }
+        TapStats { frames, skipped, missing, no_frame, cut: read(cut), over }
     }
 }
 
@@ -198,6 +240,9 @@ struct TapWriter {
     shared: Arc<TapState>,
     /// True once the header of the capture has been sent.
     begun: bool,
+    form: TapForm,
+    /// Dropped with the thread.
+    _ends: mpsc::Sender<()>,
 }
 
 impl TapWriter {
@@ -205,8 +250,12 @@ impl TapWriter {
         loop {
             match comes.recv_timeout(END_POLL) {
                 Ok(records) => {
+                    let length = records.len();
+                    let records = self.form.convert(records, self.begun);
+                    self.begun = true;
+                    self.shared.cut.store(self.form.cut(), Ordering::Relaxed);
                     let written = self.write(&records);
-                    self.shared.backlog.fetch_sub(records.len(), Ordering::Relaxed);
+                    self.shared.backlog.fetch_sub(length, Ordering::Relaxed);
                     if let Err(why) = written {
                         return self.shared.end(why);
                     }
@@ -223,14 +272,12 @@ impl TapWriter {
     /// Writes records. Blocks until the reader has read all of them or the tap ends. If the tap
     /// ends within a record, first completes the record, for at most [`COMPLETION_MAX`], so that
     /// the reader finds no truncated record.
-    fn write(&mut self, records: &[u8]) -> Result<(), TapEnd> {
-        let first = if self.begun { 0 } else { history::FILE_HEADER_SIZE };
-        self.begun = true;
+    fn write(&mut self, records: &Written) -> Result<(), TapEnd> {
+        let bytes = records.bytes.as_slice();
         let (mut done, mut since) = (0, sys::clock::monotonic());
-        while done < records.len() {
+        while done < bytes.len() {
             let over = self.shared.has_ended();
-            let end =
-                if over { history::record_boundary(records, first, done) } else { records.len() };
+            let end = if over { records.record_end(done) } else { bytes.len() };
             if done == end {
                 return Err(TapEnd::ReaderLeft);
             }
@@ -244,7 +291,7 @@ impl TapWriter {
             // A pipe with room accepts this many bytes without blocking (pipe(7)).
             match self
                 .pipe
-                .write(records.get(done..end.min(done + PIPE_WRITE_MAX)).unwrap_or_default())
+                .write(bytes.get(done..end.min(done + PIPE_WRITE_MAX)).unwrap_or_default())
             {
                 Ok(written) => done += written,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -14,6 +14,7 @@
 use super::node::Node;
 use super::observe::Observer;
 use super::tap::*;
+use super::tap_form::TapForm;
 use endpoint::history::{self, FrameHeader, History, HistoryLimits, HistoryStart};
 use filter::{Batch, Block, LaneMask, Time, lanes};
 use std::sync::PoisonError;
@@ -23,6 +24,9 @@ impl TapFeed {
     /// Sends the frames of the history from `from` on, even beyond the backlog limit. Returns the
     /// number of frames sent.
     fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
+        if self.records != RecordForm::Capture {
+            return 0;
+        }
         let mut records = Vec::new();
         let mut frames = 0;
         history.visit_since(from, |kept, frame| {
@@ -36,11 +40,19 @@ impl TapFeed {
         frames
     }
 
-    /// Sends the frames in these lanes. If the backlog is full, skips them or ends the tap. Returns
+    /// Returns the lanes to send, of which `wanted` are those that at least one arc accepts.
+    fn select(&self, batch: &Batch<'_>, wanted: LaneMask) -> LaneMask {
+        self.classes.as_ref().map_or(wanted, |classes| classes.select(batch))
+    }
+
+    /// Sends the blocks in these lanes. If the backlog is full, skips them or ends the tap. Returns
     /// false if the tap has ended.
     fn send_frames(&mut self, batch: &Batch<'_>, which: LaneMask) -> bool {
         if self.shared.has_ended() {
             return false;
+        }
+        if which == 0 {
+            return true;
         }
         let count = u64::from(which.count_ones());
         let from = self.left;
@@ -58,6 +70,12 @@ impl TapFeed {
         let mut frames = 0;
         for lane in lanes(which) {
             let block = batch.block(lane);
+            if self.records != RecordForm::Capture {
+                let views = self.records == RecordForm::Views;
+                TapForm::copy_block(views, &block, &mut records);
+                frames += 1;
+                continue;
+            }
             let kept = FrameHeader::for_block(&block);
             let whole = block.marks.is_frame() && !block.frame.is_empty();
             if whole && self.has_link_type(kept, &mut records) {
@@ -152,7 +170,7 @@ impl Taps {
 impl Observer for Taps {
     /// Sends the routed frames to the histories and taps of the node.
     fn before_routing(&mut self, from: &Node, batch: &Batch<'_>, wanted: LaneMask, _: Time) {
-        if wanted == 0 || !from.can_be_tapped() {
+        if !from.can_be_tapped() {
             return;
         }
         let node = from.planned;
@@ -160,7 +178,9 @@ impl Observer for Taps {
             let push = |block: Block<'_>| history.push(&block);
             lanes(wanted).map(|lane| batch.block(lane)).for_each(push);
         }
-        self.feeds.retain_mut(|(known, feed)| *known != node || feed.send_frames(batch, wanted));
+        self.feeds.retain_mut(|(known, feed)| {
+            *known != node || feed.send_frames(batch, feed.select(batch, wanted))
+        });
     }
 }
 
@@ -182,8 +202,9 @@ mod tests {
             records[at + 8..at + 12].copy_from_slice(&LENGTH.to_le_bytes());
         }
         let (mut reader, pipe) = io::pipe().unwrap();
+        let capture = (TapForm::Capture, None);
         let (tap, feed) =
-            Tap::new(pipe.into(), OverrunPolicy::Skip, Duration::from_secs(60)).unwrap();
+            Tap::new(pipe.into(), OverrunPolicy::Skip, Duration::from_secs(60), capture).unwrap();
         feed.send_records(records);
         reader.read_exact(&mut [0]).unwrap();
         tap.shared.end(TapEnd::NodeMoved);

@@ -1,7 +1,7 @@
 //! Resolution of a label against the classifiers upstream of its arc.
 
 use filter::prelude::Class as ClassValue;
-use filter::{Classes as Answered, ValueRange};
+use filter::{Classes as Answered, Description, ValueRange};
 
 use crate::check::lower::Draft;
 use crate::check::upstream::Classifiers;
@@ -37,9 +37,15 @@ impl<'c> ArcClassifiers<'c> {
         draft: &Draft<'_>,
         registry: &'c dyn Registry,
     ) -> Self {
-        let mut classifiers: Vec<Classifier> = Vec::new();
         let entries = upstream.nodes.iter().filter_map(|id| draft.nodes[id.0].entry);
-        for entry in entries {
+        let entries: Vec<&'static Description> = entries.collect();
+        Self { unknown: upstream.unknown, ..Self::of_filters(&entries, registry) }
+    }
+
+    /// Creates the classifiers of these filters, which are all that determine the class.
+    pub(super) fn of_filters(filters: &[&'static Description], registry: &'c dyn Registry) -> Self {
+        let mut classifiers: Vec<Classifier> = Vec::new();
+        for entry in filters {
             if classifiers.iter().any(|known| known.name == entry.name) {
                 continue;
             }
@@ -51,7 +57,7 @@ impl<'c> ArcClassifiers<'c> {
             let (name, groups) = (entry.name, entry.groups);
             classifiers.push(Classifier { name, what, range, names, groups });
         }
-        Self { classifiers, unknown: upstream.unknown, registry }
+        Self { classifiers, unknown: false, registry }
     }
 
     /// Returns the name of the classifier that has a class or group of this name.

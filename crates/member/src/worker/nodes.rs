@@ -1,0 +1,75 @@
+//! Nodes of a plan in the types of the protocol.
+
+use crate::protocol::{Argument, NodeArc, NodeDetails, NodesReply};
+use engine::live::Live;
+use pipeline::explain::{self, ArgumentFacts};
+use pipeline::plan::{Candidate, Plan};
+
+/// Maximum length of the nodes in one reply, in bytes. The longest node and the request, of which
+/// each has at most [`LINE_MAX`](crate::protocol::LINE_MAX) bytes or a few more, fit on top.
+const PAGE_MAX: usize = 128 << 10;
+
+/// Describes the nodes of the plan that a path runs, from index `first` on, as many as fit into a
+/// reply.
+pub(super) fn describe_nodes(
+    plan: &Plan,
+    live: Option<&Live>,
+    line: &str,
+    first: usize,
+) -> NodesReply {
+    let names = explain::unique_names(&plan.graph);
+    let numbers = live.map(Live::node_numbers).unwrap_or_default();
+    let (mut nodes, mut length) = (Vec::new(), 0);
+    for (at, name) in names.into_iter().enumerate().skip(first) {
+        let id = numbers.get(at).map(|number| *number as u64);
+        let node = NodeDetails { id, ..describe_node(plan, at, name) };
+        length += serde_json::to_string(&node).map_or(0, |text| text.len());
+        if length > PAGE_MAX && !nodes.is_empty() {
+            break;
+        }
+        nodes.push(node);
+    }
+    let next = first + nodes.len();
+    let next = (next < plan.graph.nodes.len()).then_some(next);
+    NodesReply { line: line.to_owned(), nodes, next }
+}
+
+fn describe_node(plan: &Plan, at: usize, name: String) -> NodeDetails {
+    let space_name = |space: &usize| plan.spaces.get(*space).map(|space| space.name.clone());
+    let placement = plan.placements.get(at);
+    let space = placement.and_then(|placed| space_name(&placed.space)).unwrap_or_default();
+    let replicas = plan.replicas.iter().find(|all| all.nodes.iter().any(|id| id.0 == at));
+    let copies = replicas.into_iter().flat_map(|all| &all.spaces).filter_map(space_name);
+    let other = |candidate: &&Candidate| candidate.space != space;
+    let elsewhere = placement.into_iter().flat_map(|placed| &placed.candidates).filter(other);
+    let facts = explain::node_facts(&plan.graph, at);
+    let arcs = plan.graph.edges.iter().filter(|edge| edge.from.0 == at);
+    let arcs = arcs.map(|edge| {
+        let classes = explain::arc_label(&plan.graph, edge);
+        NodeArc { to: edge.to.0, classes, back: edge.back }
+    });
+    NodeDetails {
+        id: None,
+        name,
+        filter: facts.filter.to_owned(),
+        inside: plan.graph.nodes.get(at).and_then(|node| node.inside).map(|section| section.0),
+        arguments: facts.arguments.into_iter().map(argument).collect(),
+        form: facts.form.map_or_else(String::new, |form| form.name().to_owned()),
+        copies: copies.collect(),
+        because: placement.map(|placed| placed.because.clone()).unwrap_or_default(),
+        elsewhere: elsewhere.filter_map(describe_candidate).collect(),
+        arcs: arcs.collect(),
+        space,
+    }
+}
+
+fn argument(facts: ArgumentFacts) -> Argument {
+    let ArgumentFacts { name, value, given, writable } = facts;
+    Argument { name: name.to_owned(), value, given, writable }
+}
+
+/// Returns the reason why a space is not used; `None` if it has none.
+fn describe_candidate(candidate: &Candidate) -> Option<String> {
+    let why = candidate.verdict.as_ref().err().or(candidate.lost.as_ref())?;
+    Some(format!("{}: {why}", candidate.space))
+}

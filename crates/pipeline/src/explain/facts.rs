@@ -1,0 +1,77 @@
+//! Facts about a node of a running path, for programs that show it: its filter, its arguments, and
+//! the form of its output.
+
+use crate::graph::{Edge, Graph, Step};
+use crate::names::unquoted_value;
+use filter::{Form, OutputForm};
+
+/// Facts about a node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NodeFacts {
+    /// Name of the filter in the catalog; empty for a Boolean section or a merge of sources.
+    pub filter: &'static str,
+    /// Arguments of the filter, including defaults.
+    pub arguments: Vec<ArgumentFacts>,
+    /// Form of the blocks that leave the node; `None` for a sink.
+    pub form: Option<Form>,
+}
+
+/// An argument of a filter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ArgumentFacts {
+    /// Name of the parameter.
+    pub name: &'static str,
+    /// Value, as written in a request but without quotes.
+    pub value: String,
+    /// True if the value distinguishes this filter from others of its name: the parameter is
+    /// required, or positional with a value that differs from the default.
+    pub given: bool,
+    /// True if the value can be changed while the filter runs.
+    pub writable: bool,
+}
+
+/// Returns the facts about a node, given by its index. They are empty for a node that does not
+/// exist.
+#[must_use]
+pub fn node_facts(graph: &Graph, at: usize) -> NodeFacts {
+    let Some(node) = graph.nodes.get(at) else { return NodeFacts::default() };
+    let same = node.input_forms.first().copied();
+    let Step::Filter(used) = &node.step else {
+        return NodeFacts { form: same, ..NodeFacts::default() };
+    };
+    let argument = |(name, value): (&str, &filter::Value)| {
+        let parameter = used.description.parameter(name)?;
+        let default = parameter.default.and_then(|text| parameter.parse(text).ok());
+        let required = parameter.default.is_none() && !parameter.optional;
+        Some(ArgumentFacts {
+            name: parameter.name,
+            value: unquoted_value(parameter, value),
+            given: required || parameter.positional && default.as_ref() != Some(value),
+            writable: parameter.writable,
+        })
+    };
+    let form = match used.effect().output_form {
+        OutputForm::Same => same,
+        OutputForm::Form(form) => Some(form),
+        OutputForm::Nothing => None,
+    };
+    let arguments = used.arguments.iter().filter_map(argument).collect();
+    NodeFacts { filter: used.description.name, arguments, form }
+}
+
+/// Returns the classes of an arc as written in the request; empty for a plain pipe.
+///
+/// The label in front of a group and the label of its branch select their intersection, which is
+/// formatted as numbers.
+#[must_use]
+pub fn arc_label(graph: &Graph, edge: &Edge) -> String {
+    if edge.classes.is_plain() {
+        return String::new();
+    }
+    let written = graph.text.get(edge.span.start..edge.span.end).unwrap_or_default();
+    let label = written.strip_prefix('|').unwrap_or_default();
+    match label.is_empty() || label.contains(char::is_whitespace) {
+        true => edge.classes.to_string(),
+        false => label.to_owned(),
+    }
+}

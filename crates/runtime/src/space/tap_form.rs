@@ -1,0 +1,266 @@
+//! The form in which a tap writes blocks: as a capture, as bytes, or as lines of JSON. The space
+//! copies blocks; the thread of the tap converts them.
+
+use abi::{Direction, Flags, Marks};
+use endpoint::history::{self, FILE_HEADER_SIZE};
+use endpoint::message;
+use endpoint::sink::json::JsonLines;
+use filter::Block;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Maximum length of a message in a stream of bytes. The rest of a longer message is cut and
+/// counted.
+pub const MESSAGE_MAX: usize = 1 << 20;
+/// Maximum total length of the messages that have begun but not ended.
+const OPEN_MAX: usize = 64 << 20;
+/// Maximum number of such messages.
+const OPEN_COUNT_MAX: usize = 16 << 10;
+
+/// The form in which a tap writes blocks.
+#[derive(Debug)]
+pub enum TapForm {
+    /// Frames as a pcap capture.
+    Capture,
+    /// Bytes in view. With a gatherer, whole messages in the order of their ends.
+    Bytes(Option<MessageGatherer>),
+    /// A line of JSON for each block or described message.
+    Json(Box<JsonLines>),
+}
+
+/// The records of a tap as they are written, with the positions at which they may be cut.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    pub(super) bytes: Vec<u8>,
+    /// Ends of records; empty if the records may be cut anywhere.
+    ends: Vec<usize>,
+    /// Length of the file header of a capture.
+    header: Option<usize>,
+}
+
+impl TapForm {
+    /// Appends a copy of a block for the thread of the tap, without the frame around the view if
+    /// `bytes_only`. Not for captures.
+    pub(super) fn copy_block(bytes_only: bool, block: &Block<'_>, to: &mut Vec<u8>) {
+        let view = block.bytes();
+        let length = u32::try_from(view.len()).unwrap_or(u32::MAX);
+        // A description remains one, with its flags.
+        let link = block.marks.link;
+        let bare = Block { frame: view, marks: Marks::frame(link, length, length), ..*block };
+        let block = if bytes_only && !block.pointer.is_hole() { &bare } else { block };
+        let length = message::message_length(block);
+        to.extend_from_slice(&(length as u32).to_le_bytes());
+        let at = to.len();
+        to.resize(at + length, 0);
+        message::write(block, to.get_mut(at..).unwrap_or_default());
+    }
+
+    /// Converts the records that the space has sent.
+    pub(super) fn convert(&mut self, records: Vec<u8>, begun: bool) -> Written {
+        let mut written = Written::default();
+        match self {
+            Self::Capture => {
+                let header = Some(if begun { 0 } else { FILE_HEADER_SIZE });
+                return Written { bytes: records, ends: Vec::new(), header };
+            }
+            Self::Bytes(None) => each_block(&records, |block| {
+                written.bytes.extend_from_slice(block.bytes());
+            }),
+            Self::Bytes(Some(gatherer)) => each_block(&records, |block| {
+                gatherer.add(block, &mut written);
+            }),
+            Self::Json(lines) => each_block(&records, |block| {
+                lines.append(block, &mut written.bytes);
+                written.ends.push(written.bytes.len());
+            }),
+        }
+        written
+    }
+
+    /// Returns the number of messages that were cut.
+    pub(super) const fn cut(&self) -> u64 {
+        match self {
+            Self::Bytes(Some(gatherer)) => gatherer.cut,
+            _ => 0,
+        }
+    }
+}
+
+impl Written {
+    /// Returns the end of the record in which position `at` lies.
+    pub(super) fn record_end(&self, at: usize) -> usize {
+        match self.header {
+            Some(header) => history::record_boundary(&self.bytes, header, at),
+            None if at == 0 => 0,
+            None => self.ends.iter().copied().find(|end| *end >= at).unwrap_or(at),
+        }
+    }
+}
+
+/// Calls `each` for every block in the records.
+fn each_block(mut records: &[u8], mut each: impl FnMut(&Block<'_>)) {
+    while let Some((length, rest)) = records.split_first_chunk() {
+        let length = u32::from_le_bytes(*length) as usize;
+        let Some((block, rest)) = rest.split_at_checked(length) else { return };
+        if let Ok((entry, frame)) = message::read(block, u16::MAX) {
+            let (pointer, context, marks) = (entry.pointer, entry.context, entry.marks);
+            each(&Block { pointer, frame, marks, context });
+        }
+        records = rest;
+    }
+}
+
+/// Key of a message in progress: one for each session and direction.
+type MessageKey = (u32, u16, bool);
+
+/// The messages that have begun but not ended, of which fragments arrive interleaved.
+#[derive(Debug, Default)]
+pub struct MessageGatherer {
+    open: BTreeMap<MessageKey, OpenMessage>,
+    /// Keys in the order in which their messages began; a key whose message has ended may remain.
+    begun: VecDeque<MessageKey>,
+    length: usize,
+    cut: u64,
+}
+
+/// A message that has begun but not ended.
+#[derive(Debug, Default)]
+struct OpenMessage {
+    bytes: Vec<u8>,
+    /// True until its first fragment arrives, which may have the first flag, too.
+    described: bool,
+}
+
+impl MessageGatherer {
+    /// Adds a fragment or a description. If it ends a message, appends the message to `to`.
+    ///
+    /// A message that began before the tap is omitted. A message whose session ends before it does,
+    /// or goes on with another message, is written as far as it came.
+    fn add(&mut self, block: &Block<'_>, to: &mut Written) {
+        let (context, flags) = (block.context, block.context.flags);
+        let backward = flags.direction() == Direction::Backward;
+        let key = (context.session, context.origin, backward);
+        let describes = block.marks.is_description();
+        if flags.has(Flags::FIRST) {
+            if self.open.get(&key).is_some_and(|open| describes || !open.described) {
+                self.write(key, to);
+            }
+            if !self.open.contains_key(&key) {
+                self.make_room();
+                self.open.insert(key, OpenMessage::default());
+                self.begun.push_back(key);
+            }
+        }
+        let Some(before) = self.open.get(&key).map(|open| open.bytes.len()) else { return };
+        let bytes = self.limit(before, block.bytes());
+        self.length += bytes.len();
+        if let Some(open) = self.open.get_mut(&key) {
+            open.bytes.extend_from_slice(bytes);
+            open.described = describes;
+        }
+        if flags.has(Flags::LAST) || flags.has(Flags::END) {
+            self.write(key, to);
+        }
+    }
+
+    fn write(&mut self, key: MessageKey, to: &mut Written) {
+        let message = self.open.remove(&key).unwrap_or_default().bytes;
+        self.length -= message.len();
+        to.bytes.extend_from_slice(&message);
+        to.ends.push(to.bytes.len());
+    }
+
+    /// Returns the bytes that fit into a message of this length, and counts it if it is cut.
+    fn limit<'b>(&mut self, before: usize, bytes: &'b [u8]) -> &'b [u8] {
+        let room = MESSAGE_MAX.saturating_sub(before);
+        if bytes.len() > room && room > 0 {
+            self.cut += 1;
+        }
+        bytes.get(..room).unwrap_or(bytes)
+    }
+
+    /// Drops the oldest messages while there are too many.
+    fn make_room(&mut self) {
+        while self.open.len() >= OPEN_COUNT_MAX || self.length > OPEN_MAX {
+            let Some(oldest) = self.begun.pop_front() else { return };
+            if let Some(open) = self.open.remove(&oldest) {
+                self.length -= open.bytes.len();
+                self.cut += 1;
+            }
+        }
+        // Keys of ended messages must not accumulate.
+        if self.begun.len() > 2 * OPEN_COUNT_MAX {
+            let open = &self.open;
+            self.begun.retain(|key| open.contains_key(key));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::{BlockMetadata, RichPointer};
+
+    fn fragment(session: u32, flags: Flags, bytes: &[u8]) -> Block<'_> {
+        let dbuf = abi::DbufId::new(1).unwrap();
+        let length = u32::try_from(bytes.len()).unwrap();
+        let pointer = RichPointer::new(dbuf, abi::Extent::new(0, length), abi::Class(1));
+        let context = BlockMetadata { session, flags, ..BlockMetadata::default() };
+        Block { pointer, frame: bytes, marks: Marks::bare(length), context }
+    }
+
+    fn described(session: u32) -> Block<'static> {
+        let block = fragment(session, Flags::FIRST, b"record");
+        let dbuf = abi::DbufId::new(1).unwrap();
+        let pointer = RichPointer::new(dbuf, abi::Extent::new(0, 0), abi::Class(1));
+        Block { pointer, marks: Marks::described(6), ..block }
+    }
+
+    fn written(blocks: &[Block<'_>]) -> (String, u64) {
+        let mut records = Vec::new();
+        for block in blocks {
+            TapForm::copy_block(true, block, &mut records);
+        }
+        let mut form = TapForm::Bytes(Some(MessageGatherer::default()));
+        let written = form.convert(records, false);
+        (String::from_utf8(written.bytes).unwrap(), form.cut())
+    }
+
+    #[test]
+    fn b2_messages_are_written_whole_in_the_order_of_their_ends() {
+        let (first, last) = (Flags::FIRST, Flags::LAST);
+        let blocks = [
+            fragment(9, Flags::NONE, b"began before the tap"),
+            fragment(9, last, b"."),
+            fragment(1, first, b"GET /a "),
+            fragment(2, first.with(last), b"GET /b;"),
+            fragment(2, first, b"GET /"),
+            fragment(1, first.with(Flags::BACKWARD), b"200 "),
+            fragment(1, last, b"whole;"),
+            fragment(2, last, b"c;"),
+            fragment(1, Flags::BACKWARD.with(Flags::END), b"cut off;"),
+            described(3),
+            fragment(3, first, b"POST"),
+            fragment(3, last, b";"),
+            described(3),
+            fragment(3, Flags::NONE, b"unfinished;"),
+            described(3),
+            fragment(3, last, b"next;"),
+        ];
+        let expected = "GET /b;GET /a whole;GET /c;200 cut off;POST;unfinished;next;";
+        assert_eq!(written(&blocks), (expected.to_owned(), 0));
+    }
+
+    #[test]
+    fn b2_message_beyond_a_megabyte_is_cut_and_counted() {
+        let long = vec![b'x'; MESSAGE_MAX - 1];
+        let blocks = [
+            fragment(1, Flags::FIRST, &long),
+            fragment(1, Flags::NONE, b"yz"),
+            fragment(1, Flags::LAST, b"more"),
+            fragment(1, Flags::FIRST.with(Flags::LAST), b"next"),
+        ];
+        let (text, cut) = written(&blocks);
+        assert_eq!((text.len(), cut), (MESSAGE_MAX + 4, 1));
+        assert!(text.ends_with("xynext"));
+    }
+}
