@@ -18,6 +18,7 @@ mod daemon_fixture;
 mod daemon_restart;
 mod delegated;
 mod device;
+mod first_job;
 mod frames;
 mod hostile;
 mod kernel;

@@ -6,7 +6,6 @@
 
 use crate::arguments::{ExplainArguments, RunArguments};
 use crate::failure::report_open_error;
-use crate::neighbors::NeighborFindings;
 use crate::run::{self, StartNotifier};
 use crate::status::Status;
 use crate::{line, sharers, terminal};
@@ -16,6 +15,7 @@ use pipeline::explain;
 use pipeline::plan::{
     Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind, ThreadPlacement,
 };
+use streamline::neighbors::NeighborFindings;
 use streamline::privilege::Denial;
 use streamline::report::{Object, json_line, refusals_json, to_object};
 use streamline::{Prepared, analysis};

@@ -22,7 +22,7 @@ mod filters;
 mod habits;
 mod line;
 mod man;
-mod neighbors;
+mod mount;
 mod progress;
 mod record;
 mod report_target;
@@ -82,6 +82,7 @@ fn main() -> ExitCode {
         Command::Complete { line: None, words } => shared::next::print_candidates(&words),
         Command::Shared(given) => shared::run(&given),
         Command::Bench { words } => bench::bench(&words),
+        Command::Mount(given) => return mount::mount(&given),
         Command::Sh(given) => return shell::run_shell(&given),
         Command::Exec(given) => return shell::run_preloaded(&given),
     };

@@ -15,6 +15,7 @@ pub mod doorbell;
 mod error;
 pub mod eventfd;
 pub mod file;
+pub mod fuse;
 pub mod futex;
 pub mod helper;
 pub mod holders;

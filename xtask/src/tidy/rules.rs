@@ -92,7 +92,7 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
         3,
         &["member", "engine", "runtime", "pipeline", "endpoint", "filter", "sys", "abi"],
     ),
-    product_crate("pipesfs", ENTRY_POINTS, &["engine", "sys"]),
+    product_crate("pipesfs", ENTRY_POINTS, &["streamline", "sys"]),
     // A library inside other programs: it carries buffers and what finds them, not the engine.
     WorkspaceCrate {
         unsafe_code: UnsafePolicy::Files(&["export.rs", "export/"]),

@@ -4,6 +4,7 @@
 //! A request may be one quoted argument or several, and options may precede or follow it: see
 //! [`crate::arranged`].
 
+pub(crate) mod mount;
 pub(crate) mod paths;
 pub(crate) mod progress;
 pub(crate) mod shell;
@@ -88,6 +89,10 @@ pub(crate) enum Command {
     /// Commands on registered paths.
     #[command(flatten)]
     Shared(paths::PathCommand),
+    /// Show the running paths as a file system: each filter a directory, its output a file
+    ///
+    /// For example: streamline mount ~/pipes; cat ~/pipes/README
+    Mount(mount::MountArguments),
     /// Report all mistakes in a request
     #[command(after_help = pipeline::explain::format_options())]
     Check(CheckArguments),

@@ -15,12 +15,12 @@ mod page;
 mod unit;
 
 use crate::arguments::{DoctorArguments, DoctorSubject};
-use crate::neighbors::NeighborFindings;
 use crate::status::Status;
 use crate::terminal;
 use engine::doctor::Facts;
 use findings::{Checkup, Verdict};
 use serde::Serialize;
+use streamline::neighbors::NeighborFindings;
 use streamline::report::json_line;
 
 /// Everything that `doctor` reports if no facility is named.

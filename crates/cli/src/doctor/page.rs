@@ -2,8 +2,8 @@
 
 use super::Page;
 use super::findings::{CheckFinding, CheckResult, Checkup, InterfaceFinding, Section, Verdict};
-use crate::neighbors::NeighborFindings;
 use crate::progress::short_bytes;
+use streamline::neighbors::NeighborFindings;
 use streamline::privilege::{self, COLUMNS};
 
 use pipeline::explain::table::{Table, wrap_text};

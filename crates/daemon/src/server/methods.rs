@@ -100,10 +100,10 @@ impl Server {
                 let RequestChange { line } = call.deserialize_parameters()?;
                 let number = client.path.as_ref().map(|path| path.number);
                 let number = number.ok_or_else(Fault::permission_denied)?;
-                self.registry
-                    .replace_request(number, line)?
-                    .into_iter()
-                    .for_each(store::replace_entry);
+                if let Some(entry) = self.registry.replace_request(number, line)?.cloned() {
+                    store::replace_entry(&entry);
+                    self.announce("changed", &entry);
+                }
                 Ok(Answer::single(&serde_json::json!({})))
             }
             "Attach" => {

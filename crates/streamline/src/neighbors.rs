@@ -10,20 +10,21 @@ use std::fmt::Write as _;
 
 /// The programs and packet sockets of others at an interface or at all interfaces.
 #[derive(Serialize, Debug)]
-pub(crate) struct NeighborFindings {
-    pub(crate) neighbors: Vec<NeighborFinding>,
+pub struct NeighborFindings {
+    /// The programs and sockets.
+    pub neighbors: Vec<NeighborFinding>,
     /// Number of processes whose descriptors could not be read. Any of them may hold a listed
     /// program or socket.
-    pub(crate) hidden: usize,
+    pub hidden: usize,
     /// Kinds of neighbors that could not be listed, each with the reason.
-    pub(crate) unlisted: Vec<String>,
+    pub unlisted: Vec<String>,
 }
 
 /// A program or packet socket.
 #[derive(Serialize, Debug)]
-pub(crate) struct NeighborFinding {
+pub struct NeighborFinding {
     /// Name of the interface; `null` for all interfaces.
-    pub(crate) interface: Option<String>,
+    pub interface: Option<String>,
     /// Kind: `xdp`, `packet socket`, `tcx` or `tc`.
     kind: &'static str,
     /// Direction of the frames: `received` or `sent`.
@@ -48,7 +49,9 @@ struct HolderFinding {
 }
 
 impl NeighborFindings {
-    pub(crate) fn new(found: &Neighbors) -> Self {
+    /// Converts the findings of a search.
+    #[must_use]
+    pub fn new(found: &Neighbors) -> Self {
         let unlisted = found.unlisted.iter().map(|(what, refusal)| {
             format!("{what} cannot be listed: {} ({})", refusal.why, refusal.call)
         });
@@ -61,7 +64,7 @@ impl NeighborFindings {
 
     /// Adds the findings of another interface. A neighbor that is at all interfaces is listed only
     /// once.
-    pub(crate) fn extend(&mut self, other: Self) {
+    pub fn extend(&mut self, other: Self) {
         let known = self.neighbors.iter().any(|one| one.interface.is_none());
         let others = other.neighbors.into_iter();
         self.neighbors.extend(others.filter(|one| one.interface.is_some() || !known));
@@ -74,13 +77,13 @@ impl NeighborFindings {
     }
 
     /// Returns true if there is nothing to report.
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.neighbors.is_empty() && self.unlisted.is_empty()
     }
 
     /// Formats a table at most `columns` wide, followed by the consequence of each kind and the
     /// kinds that could not be listed.
-    pub(crate) fn format_table(&self, columns: usize) -> String {
+    pub fn format_table(&self, columns: usize) -> String {
         let mut table = Table::new(&["interface", "what", "program", "of"]);
         for one in &self.neighbors {
             table.add_row([

@@ -1,0 +1,32 @@
+//! Arguments of `mount`.
+
+use clap::Args;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Arguments of `mount`.
+#[derive(Args, Debug)]
+pub(crate) struct MountArguments {
+    /// Serve in the foreground, until ^C or an unmount
+    #[arg(long, conflicts_with = "command")]
+    pub(crate) foreground: bool,
+    /// Give all users of the machine access, each to their own paths; for root
+    #[arg(long)]
+    pub(crate) all_users: bool,
+    /// The paths of other users that a listing contains: nothing, those with names, or all
+    #[arg(long, value_name = "WHICH", default_value = "names")]
+    #[arg(value_parser = ["nothing", "names", "all"])]
+    pub(crate) others: String,
+    /// Show the paths of the daemon in this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Serve in the background, and report the mount on standard input
+    #[arg(long, hide = true)]
+    pub(crate) background: bool,
+    /// An empty directory
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// Mount only while this command runs, without fusermount3 if need be
+    #[arg(value_name = "COMMAND", last = true)]
+    pub(crate) command: Vec<OsString>,
+}

@@ -1,0 +1,156 @@
+//! `streamline mount`: shows the running paths as a file system.
+//!
+//! Without a command the file system is served by a process in the background, which ends when it
+//! is unmounted. With a command it is served by this process while the command runs, in a user
+//! namespace of its own if the user may not mount otherwise.
+
+use crate::arguments::mount::MountArguments;
+use crate::failure::report_system_error;
+use crate::status::Status;
+use crate::terminal;
+use pipesfs::mount::{Mount, MountOptions, Others};
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+/// Exit status of a shell if a program cannot be executed.
+const NOT_EXECUTABLE: u8 = 126;
+/// Sum of this and the number of a signal is the exit status of a program that the signal ended.
+const SIGNALLED: i32 = 128;
+
+/// Mounts the file system.
+pub(crate) fn mount(given: &MountArguments) -> ExitCode {
+    let directory = match std::fs::canonicalize(&given.directory) {
+        Ok(directory) if directory.is_dir() => directory,
+        Ok(_) => return refuse(&given.directory, "it is not a directory"),
+        Err(error) => return refuse(&given.directory, &terminal::reason(&error)),
+    };
+    let others = match given.others.as_str() {
+        "nothing" => Others::Nothing,
+        "all" => Others::All,
+        _ => Others::Names,
+    };
+    let options = MountOptions { daemon: given.socket.clone(), for_all: given.all_users, others };
+    if let Some((program, words)) = given.command.split_first() {
+        return run_command(&directory, options, (program, words));
+    }
+    let done = match given.foreground || given.background {
+        true => serve(&directory, options, given.background),
+        false => start(given, &directory),
+    };
+    done.unwrap_or_else(|status| status).into()
+}
+
+fn refuse(directory: &Path, why: &str) -> ExitCode {
+    terminal::print_error(&format!("cannot mount at {}: {why}", directory.display()));
+    Status::Nothing.into()
+}
+
+/// Serves the mount until it is unmounted or a signal arrives.
+fn serve(directory: &Path, options: MountOptions, background: bool) -> Result<Status, Status> {
+    let failed = |error: sys::Error| report_system_error(&error);
+    let told = match background {
+        true => {
+            sys::process::leave_terminal().map_err(failed)?;
+            Some(sys::process::detach_stdin().map_err(failed)?)
+        }
+        false => None,
+    };
+    let signals = engine::signal::watch().map_err(failed)?;
+    let mount = Mount::new(directory, options).map_err(|error| report_mount_error(&error))?;
+    match told {
+        // A process that no longer waits has been interrupted, and the mount stays.
+        Some(told) => drop(sys::descriptor::send(&told, b"mounted", &[])),
+        None => terminal::print_note(&describe(directory)),
+    }
+    while !sys::poll::readable_within(&[mount.ended(), signals], None).contains(&true) {}
+    Ok(Status::Done)
+}
+
+/// Starts a process in the background that serves the mount, and waits until it does.
+fn start(given: &MountArguments, directory: &Path) -> Result<Status, Status> {
+    let (near, far) = sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
+    let mut child = spawn(given, directory, Stdio::from(far)).map_err(|error| {
+        terminal::print_error(&format!("cannot start the server: {}", terminal::reason(&error)));
+        Status::Failed
+    })?;
+    let mounted = sys::descriptor::receive(&near, &mut [0; 16]).is_ok_and(|(length, _)| length > 0);
+    if mounted {
+        terminal::print_note(&describe(directory));
+        return Ok(Status::Done);
+    }
+    let mut words = String::new();
+    if let Some(errors) = &mut child.stderr {
+        // Without words the exit status is the message.
+        let _ = errors.read_to_string(&mut words);
+    }
+    terminal::print_error_text(&words);
+    let status = child.wait().ok().and_then(|status| status.code());
+    Err(status
+        .map_or(Status::Failed, |code| Status::from_exit_code(u8::try_from(code).unwrap_or(1))))
+}
+
+fn spawn(given: &MountArguments, directory: &Path, socket: Stdio) -> std::io::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["mount", "--background", "--others", &given.others]);
+    if given.all_users {
+        command.arg("--all-users");
+    }
+    if let Some(socket) = &given.socket {
+        command.arg("--socket").arg(socket);
+    }
+    // The path is absolute, so it is no option.
+    command.arg(directory).current_dir("/");
+    command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
+}
+
+fn describe(directory: &Path) -> String {
+    let directory = directory.display();
+    let unmount = match sys::process::identity().0 {
+        0 => "umount",
+        _ => "fusermount3 -u",
+    };
+    format!("the running paths are in {directory}; `{unmount} {directory}` ends it")
+}
+
+/// Serves the mount while a command runs. Returns the command's exit status, as a shell does.
+fn run_command(
+    directory: &Path,
+    options: MountOptions,
+    (program, words): (&OsString, &[OsString]),
+) -> ExitCode {
+    let mount = Mount::new(directory, options.clone()).or_else(|error| {
+        // A failed attempt has started no thread.
+        Mount::new_private(directory, options).map_err(|_| error)
+    });
+    let mount = match mount {
+        Ok(mount) => mount,
+        Err(error) => return report_mount_error(&error).into(),
+    };
+    let ended = Command::new(program).args(words).status();
+    drop(mount);
+    match ended {
+        Ok(status) => {
+            let code = status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal));
+            ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+        }
+        Err(error) => {
+            let program = PathBuf::from(program);
+            terminal::print_error(&format!("{}: {}", program.display(), terminal::reason(&error)));
+            ExitCode::from(NOT_EXECUTABLE)
+        }
+    }
+}
+
+fn report_mount_error(error: &sys::Error) -> Status {
+    let status = report_system_error(error);
+    if error.call == "execve" {
+        terminal::print_note(
+            "without fusermount3 (on Debian the package fuse3), `streamline mount DIR -- COMMAND` \
+             mounts for one command",
+        );
+    }
+    status
+}

@@ -1,0 +1,367 @@
+//! Tests of PipesFS: mounts with real readers, tools that walk the tree, users, and a server that
+//! is killed.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+mod common;
+
+use common::Folder;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use testkit::{need, wait_until};
+
+/// A mount that is removed on drop.
+struct Mounted {
+    directory: PathBuf,
+}
+
+impl Mounted {
+    /// Mounts as root; reports a skip where that is impossible.
+    fn new(folder: &Folder, options: &[&str]) -> Option<Self> {
+        need::require_root()?;
+        need::require_file("/dev/fuse")?;
+        let directory = folder.path().join("pipes");
+        fs::create_dir(&directory).unwrap();
+        let mounted = Self { directory };
+        let words = [&["mount"], options, &["pipes"]].concat();
+        let ran = folder.run(&words);
+        assert_eq!(ran.status, Some(0), "{}", ran.err);
+        Some(mounted)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.text(name).trim().parse().unwrap()
+    }
+
+    fn names(&self, name: &str) -> BTreeSet<String> {
+        let entries = fs::read_dir(self.path(name)).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let mut umount = Command::new("umount");
+        let _ = umount.arg("-l").arg(&self.directory).stderr(Stdio::null()).status();
+    }
+}
+
+/// Runs a shell script with the mount as working directory. Kills it after a minute.
+fn run_in(mounted: &Mounted, script: &str) -> (String, i32) {
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "60", "sh", "-c", script]).current_dir(&mounted.directory);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap_or(-1))
+}
+
+/// Kills and reaps a process on drop.
+struct Reader(Child);
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const FRAMES: &str =
+    "generate rate=2000 seq=yes | udp | dport | (|9 count + |10:20 count) | discard";
+
+#[test]
+fn b1_directories_are_filters_and_nesting_is_data_flow() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _one = folder.spawn_named("web", "generate rate=2000 seq=yes | udp | dport |9 count");
+    let _other = folder.begin(&["run", "-q", "generate rate=2000 seq=yes | udp | count"]);
+    wait_until("the other path is shown", || mounted.path("generate/udp/count").is_dir());
+    let names = mounted.names("");
+    for name in ["README", ".error", ".events", ".filters", ".machine", "web", "generate"] {
+        assert!(names.contains(name), "{name}: {names:?}");
+    }
+    assert!(mounted.path("web/generate/udp/dport/9/count").is_dir());
+    assert_eq!(mounted.text("web/request"), "generate rate=2000 seq=yes | udp | dport |9 count\n");
+    assert_eq!(mounted.text("web/generate/config/rate"), "2000\n");
+    assert!(!mounted.text("web/generate/udp/why").is_empty());
+    assert_eq!(mounted.text("web/generate/udp/place"), "thread0\n");
+    wait_until("blocks come", || mounted.number("web/generate/udp/stats/blocks") > 100);
+    assert!(mounted.text("README").contains("Then what?"));
+    assert!(mounted.text(".filters/tcp").contains("tcp"));
+    assert!(mounted.path(".machine/lo/others").is_file());
+}
+
+#[test]
+fn b1_paths_that_begin_alike_are_one_tree() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let lines = ["generate rate=100 | udp | count", "generate rate=100 | udp | sample 2 | count"];
+    let _paths: Vec<_> = lines.iter().map(|line| folder.begin(&["run", "-q", line])).collect();
+    wait_until("both are shown", || {
+        mounted.path("generate/udp/count").is_dir()
+            && mounted.path("generate/udp/sample:2").is_dir()
+    });
+    let inode = |name: &str| fs::metadata(mounted.path(name)).unwrap().ino();
+    let before = inode("generate/udp/sample:2");
+    // A source with other arguments is another directory.
+    let _third = folder.begin(&["run", "-q", "generate rate=200 | udp | drop"]);
+    wait_until("the third is shown", || {
+        mounted.names("").iter().filter(|name| name.starts_with("generate")).count() == 2
+    });
+    assert_eq!(inode("generate/udp/sample:2"), before);
+    assert!(fs::read_dir(mounted.path("generate/udp")).unwrap().count() > 2);
+}
+
+#[test]
+fn b12_any_valid_class_can_be_opened_and_arcs_are_listed() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
+    let dport = "web/generate/udp/dport";
+    wait_until("it is shown", || mounted.path(dport).is_dir());
+    assert!(mounted.names(dport).contains("9"));
+    assert!(!mounted.names(dport).contains("53"));
+    for class in ["53", "!53", "20:30", "ssh", "1024:"] {
+        let names = mounted.names(&format!("{dport}/{class}"));
+        assert!(names.contains("all") && names.contains("all.pcap"), "{class}: {names:?}");
+    }
+    for none in ["70000", "no such", ".git", "30:20"] {
+        assert!(!mounted.path(&format!("{dport}/{none}")).exists(), "{none}");
+    }
+}
+
+#[test]
+fn b2_readers_get_what_leaves_a_filter_each_at_its_own_pace() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named("web", "generate rate=2000 seq=yes | udp | dport |9 count");
+    wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
+    // A reader that never reads, and one that does not wait.
+    let stuck = fs::File::open(mounted.path("web/generate/all")).unwrap();
+    let (out, status) = run_in(
+        &mounted,
+        "head -c 100000 web/generate/all.pcap | tcpdump -r - -c 50 2>/dev/null | wc -l",
+    );
+    assert_eq!((out.trim(), status), ("50", 0));
+    let (out, status) = run_in(&mounted, "head -3 web/generate/udp/all.jsonl");
+    assert_eq!((out.lines().count(), status), (3, 0));
+    for line in out.lines() {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(value["proto"], "udp");
+    }
+    let nonblocking = |name: &str| {
+        const O_NONBLOCK: i32 = 0o4000;
+        fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(mounted.path(name)).unwrap()
+    };
+    let none = nonblocking("web/generate/udp/dport/53/all").read(&mut [0; 10]).unwrap_err();
+    assert_eq!(none.kind(), std::io::ErrorKind::WouldBlock);
+    drop(stuck);
+}
+
+#[test]
+fn b2_signal_ends_a_blocked_read_and_poll_waits_for_data() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
+    wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
+    let mut blocked = Command::new("cat");
+    blocked.arg(mounted.path("web/generate/udp/dport/53/all")).stdout(Stdio::null());
+    let mut blocked = Reader(blocked.spawn().unwrap());
+    let state = format!("/proc/{}/stack", blocked.0.id());
+    wait_until("it waits in the file system", || {
+        fs::read_to_string(&state).unwrap_or_default().contains("fuse_")
+            || fs::read_to_string(format!("/proc/{}/wchan", blocked.0.id()))
+                .is_ok_and(|wchan| wchan.contains("request_wait") || wchan.contains("fuse"))
+    });
+    let process = blocked.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &process]).status().unwrap().success());
+    wait_until("the signal ends it", || blocked.0.try_wait().unwrap().is_some());
+    let script = "import select, os
+quiet = os.open('web/generate/udp/dport/53/all', os.O_RDONLY)
+busy = os.open('web/generate/udp/all', os.O_RDONLY)
+poll = select.poll()
+poll.register(quiet, select.POLLIN)
+poll.register(busy, select.POLLIN)
+print([fd == busy for fd, _ in poll.poll(30000)])
+poll.unregister(busy)
+print(poll.poll(100))";
+    if need::require_command("python3").is_some() {
+        let (out, status) = run_in(&mounted, &format!("python3 -c \"{script}\""));
+        assert_eq!((out.as_str(), status), ("[True]\n[]\n", 0));
+    }
+}
+
+#[test]
+fn b1_tools_walk_the_tree_and_end() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named("web", FRAMES);
+    wait_until("it is shown", || mounted.path("web/generate/udp/dport/9").is_dir());
+    let (found, status) = run_in(&mounted, "find web -type d | sort");
+    assert_eq!(status, 0);
+    assert!(found.contains("web/generate/udp/dport/10:20/count\n"), "{found}");
+    for script in [
+        "ls -lR . > /dev/null",
+        "grep -r tcp .filters > /dev/null",
+        "grep -rs udp web > /dev/null",
+        "du -s . > /dev/null",
+        "cp -r web /dev/shm/$$ && test -L /dev/shm/$$/generate/all && rm -r /dev/shm/$$",
+        "stat -f . > /dev/null",
+        "! command -v tree > /dev/null || tree web > /dev/null",
+        "dd if=README of=/dev/null bs=7 status=none",
+        "wc -c README | grep -v '^0 '",
+    ] {
+        assert_eq!(run_in(&mounted, script).1, 0, "{script}");
+    }
+    for script in ["mkdir x", "touch README", "rm README", "mv web x", "echo 1 > web/x"] {
+        assert_ne!(run_in(&mounted, &format!("{script} 2>/dev/null")).1, 0, "{script}");
+    }
+    if need::require_command("python3").is_some() {
+        let walk = "python3 -c \"import os; print(sum(1 for _ in os.walk('web')))\"";
+        let (walked, _) = run_in(&mounted, walk);
+        assert_eq!(walked.trim(), found.lines().count().to_string());
+    }
+    let all = mounted.path("web/generate/all");
+    assert!(fs::symlink_metadata(&all).unwrap().file_type().is_symlink());
+    assert!(!fs::metadata(&all).unwrap().file_type().is_fifo());
+}
+
+#[test]
+fn b10_events_are_lines() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let mut events = Command::new("head");
+    events.args(["-3", ".events"]).current_dir(&mounted.directory).stdout(Stdio::piped());
+    let events = events.spawn().unwrap();
+    // The reader has opened the file when its server has another connection to the daemon.
+    wait_until("it is open", || {
+        fs::read_dir(format!("/proc/{}/fd", events.id())).is_ok_and(|open| {
+            open.flatten()
+                .any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.ends_with(".events")))
+        })
+    });
+    let path = folder.spawn_named("web", "generate rate=100 | count");
+    let changed = folder.run(&["set", "web", "insert", "udp", "before", "count"]);
+    assert_eq!(changed.status, Some(0), "{}", changed.err);
+    drop(path);
+    let output = events.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let kinds: Vec<&str> = lines.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(kinds, ["came", "changed", "went"], "{lines}");
+}
+
+#[test]
+fn b13_directories_are_closed_to_other_users() {
+    const ALICE: u32 = 41_021;
+    const BOB: u32 = 41_022;
+    if need::require_root().is_none() {
+        return;
+    }
+    let folder = Folder::for_everybody();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &["--all-users"]) else { return };
+    let line = "generate rate=1000 | udp | count";
+    let mut alice = folder.command_of((ALICE, ALICE), None);
+    alice.args(["run", "-q", "--as", "hers", line]).stdout(Stdio::null()).stderr(Stdio::null());
+    let _alice = Reader(alice.spawn().unwrap());
+    let mut unnamed = folder.command_of((ALICE, ALICE), None);
+    unnamed.args(["run", "-q", line]).stdout(Stdio::null()).stderr(Stdio::null());
+    let _unnamed = Reader(unnamed.spawn().unwrap());
+    wait_until("both are shown", || {
+        mounted.path("hers/generate/udp").is_dir() && mounted.path("generate/udp").is_dir()
+    });
+    let as_user = |uid: u32, script: &str| {
+        let mut command = folder.command_of((uid, uid), Some("timeout"));
+        command.args(["-s", "KILL", "60", "sh", "-c", script]).current_dir(&mounted.directory);
+        let output = command.output().unwrap();
+        (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap_or(-1))
+    };
+    assert_eq!(as_user(ALICE, "head -c 1000 hers/generate/all | wc -c").0.trim(), "1000");
+    assert_eq!(as_user(ALICE, "cat hers/generate/config/rate").0, "1000\n");
+    for script in ["ls hers", "cat hers/request", "head -c 1 hers/generate/all", "ls generate"] {
+        let (out, status) = as_user(BOB, &format!("{script} 2>/dev/null"));
+        assert!(status != 0 && out.is_empty(), "{script}: {out}");
+    }
+    let (seen, _) = as_user(BOB, "ls");
+    let seen: Vec<&str> = seen.lines().collect();
+    assert_eq!(seen, ["README", "hers"], "the source is part of her request");
+    assert_eq!(fs::metadata(mounted.path("hers")).unwrap().uid(), ALICE);
+    assert_eq!(as_user(ALICE, "cat .error").0, "");
+}
+
+#[test]
+fn b2_killed_server_ends_all_operations_at_once() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
+        return;
+    }
+    let directory = folder.path().join("pipes");
+    fs::create_dir(&directory).unwrap();
+    let mounted = Mounted { directory };
+    let _path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
+    for round in 0..5 {
+        let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
+        let mut server = Reader(server.stderr(Stdio::null()).spawn().unwrap());
+        wait_until("it is mounted", || mounted.path("web/generate/udp").is_dir());
+        let readers = ["web/generate/udp/dport/53/all", "web/generate/all", ".events"];
+        let mut readers: Vec<Reader> = readers
+            .iter()
+            .map(|name| {
+                let mut cat = Command::new("cat");
+                cat.arg(mounted.path(name)).stdout(Stdio::null()).stderr(Stdio::null());
+                Reader(cat.spawn().unwrap())
+            })
+            .collect();
+        server.0.kill().unwrap();
+        server.0.wait().unwrap();
+        for reader in &mut readers {
+            wait_until("it ends", || reader.0.try_wait().unwrap().is_some());
+        }
+        let gone = fs::read_dir(&mounted.directory).unwrap_err();
+        assert_eq!(gone.kind(), std::io::ErrorKind::NotConnected, "round {round}");
+        assert!(Command::new("umount").arg(&mounted.directory).status().unwrap().success());
+    }
+    // The path has lost nothing to readers that were killed.
+    assert!(folder.run(&["ps"]).out.contains(" web "));
+}
+
+#[test]
+fn b1_mount_lasts_as_long_as_a_command() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
+        return;
+    }
+    fs::create_dir(folder.path().join("pipes")).unwrap();
+    let _path = folder.spawn_named("web", "generate rate=2000 | count");
+    let ran = folder.run(&["mount", "pipes", "--", "sh", "-c", "cat pipes/web/request; exit 7"]);
+    assert_eq!(
+        (ran.out.as_str(), ran.status),
+        ("generate rate=2000 | count\n", Some(7)),
+        "{}",
+        ran.err
+    );
+    assert_eq!(fs::read_dir(folder.path().join("pipes")).unwrap().count(), 0);
+    let none = folder.run(&["mount", "nowhere"]);
+    assert_eq!(none.status, Some(3), "{}", none.err);
+    assert!(Path::new("/proc/self/mounts").exists());
+}

@@ -1,0 +1,156 @@
+//! The text of files. Each has one value and a newline, except for the manual.
+
+use crate::entries::{Key, Part, Text};
+use crate::tree::{DirectoryId, Member, Tree};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use streamline::paths::{self, Counters, Filter, Loss};
+
+/// Counters of paths by number.
+pub type CountersByPath = HashMap<u32, Arc<Counters>>;
+
+/// Returns the text of a file; `None` if it does not exist. Texts made of counters need those of
+/// [`counted_paths`].
+#[must_use]
+pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String> {
+    let Part::Text(text) = &key.part else { return None };
+    let line = |value: &str| Some(format!("{value}\n"));
+    match text {
+        Text::Readme => Some(README.to_owned()),
+        Text::Manual(name) => paths::manual(name),
+        Text::Request => {
+            let DirectoryId::Path(path) = &key.place else { return None };
+            let of = |view: &&paths::PathView| crate::tree::key_of(view) == *path;
+            line(&tree.paths.iter().find(of)?.line)
+        }
+        Text::Argument(name) => {
+            let (_, node) = tree.first_node(tree.directory(&key.place)?)?;
+            let values = node.arguments.iter().filter(|argument| argument.name == *name);
+            let lines: Vec<String> = values.map(|argument| argument.value.clone() + "\n").collect();
+            (!lines.is_empty()).then(|| lines.concat())
+        }
+        Text::Space => {
+            let mut spaces = Vec::new();
+            for member in &tree.directory(&key.place)?.members {
+                let node = tree.node(*member)?;
+                let all = if node.copies.is_empty() {
+                    vec![node.space.clone()]
+                } else {
+                    node.copies.clone()
+                };
+                spaces.extend(all.into_iter().filter(|space| !space.is_empty()));
+            }
+            spaces.dedup();
+            line(&spaces.join(" "))
+        }
+        Text::Why => {
+            let (_, node) = tree.first_node(tree.directory(&key.place)?)?;
+            let elsewhere = node.elsewhere.iter().map(|why| format!("not in {why}\n"));
+            Some(format!("{}\n{}", node.because, elsewhere.collect::<String>()))
+        }
+        Text::Blocks => line(&input(tree, key, counters)?.0.to_string()),
+        Text::Bytes => line(&input(tree, key, counters)?.1.to_string()),
+        Text::Lost(reason) => {
+            let count = losses(tree, key, counters).get(reason).copied()?;
+            line(&count.map_or_else(|| "unknown".to_owned(), |count| count.to_string()))
+        }
+        // These are no texts of the tree.
+        Text::NsPerBlock | Text::Error | Text::Others => None,
+    }
+}
+
+/// Returns the paths, by owner and number, whose counters the files of a place contain.
+#[must_use]
+pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
+    let members = tree.directory(place).map(|directory| directory.members.as_slice());
+    let path = |member: &Member| {
+        let view = tree.paths.get(member.path)?;
+        Some((view.path.uid, view.path.number))
+    };
+    members.unwrap_or_default().iter().filter_map(path).collect()
+}
+
+/// Returns the reasons for which a place has lost blocks, with the numbers of blocks, where known.
+#[must_use]
+pub fn losses(tree: &Tree, key: &Key, counters: &CountersByPath) -> BTreeMap<String, Option<u64>> {
+    let mut sums = BTreeMap::new();
+    let mut add = |loss: &Loss| {
+        let sum: &mut Option<u64> = sums.entry(loss.why.clone()).or_insert(Some(0));
+        *sum = sum.zip(loss.blocks).map(|(sum, blocks)| sum + blocks);
+    };
+    for_each_filter(tree, key, counters, |filter, counters| {
+        filter.lost.iter().for_each(&mut add);
+        let source = counters.sources.iter().find(|source| source.name == filter.name);
+        source.into_iter().flat_map(|source| &source.lost).for_each(&mut add);
+    });
+    sums
+}
+
+/// Returns the blocks and bytes that a place has received or made.
+fn input(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<(u64, u64)> {
+    tree.directory(&key.place)?;
+    let mut sum = (0, 0);
+    for_each_filter(tree, key, counters, |filter, _| {
+        sum.0 += filter.taken.blocks + filter.made.blocks;
+        sum.1 += filter.taken.bytes + filter.made.bytes;
+    });
+    Some(sum)
+}
+
+/// Returns the time in filters and the number of blocks that they have received.
+#[must_use]
+pub fn busy(tree: &Tree, key: &Key, counters: &CountersByPath) -> (u64, u64) {
+    let mut sum = (0, 0);
+    for_each_filter(tree, key, counters, |filter, _| {
+        sum.0 += filter.busy_ns;
+        sum.1 += filter.taken.blocks + filter.made.blocks;
+    });
+    sum
+}
+
+/// Calls `each` with the counters of the nodes that a place shows. Replicas and kernel parts of a
+/// node have counters of their own.
+fn for_each_filter(
+    tree: &Tree,
+    key: &Key,
+    counters: &CountersByPath,
+    mut each: impl FnMut(&Filter, &Counters),
+) {
+    let members = tree.directory(&key.place).map(|directory| directory.members.as_slice());
+    for member in members.unwrap_or_default() {
+        let (Some(view), Some(node)) = (tree.paths.get(member.path), tree.node(*member)) else {
+            continue;
+        };
+        let Some(counters) = counters.get(&view.path.number) else { continue };
+        let of = |filter: &&Filter| filter.node == member.node && filter.name == node.name;
+        counters.filters.iter().filter(of).for_each(|filter| each(filter, counters));
+    }
+}
+
+/// The introduction in the root.
+const README: &str = "\
+PipesFS shows what Streamline runs on this machine. Each directory is a filter of a running
+request; data flows from a directory to those below it.
+
+  ls -R .                         all paths
+  cat SOURCE/ip/dport/80/all      what leaves a filter, from now on: bytes
+  tcpdump -r SOURCE/all.pcap      frames, as a capture
+  head -1 SOURCE/ip/all.jsonl     one JSON object per block or message
+  cat SOURCE/ip/stats/blocks      counters; stats/dropped has one file per reason of a loss
+  cat SOURCE/ip/why               where the filter runs, and why
+  cat .filters/tcp                the manual of a filter
+
+A path without a name stands under its source, such as rx:eth0; one with a name under its name.
+A class, such as 80 of dport or get of http, is a directory, too; any class can be opened, even if
+none of the filters below asks for it.
+
+Then what? Start a request, and look again:
+
+  streamline start web 'rx eth0 | ip | dport |80 tcp | http |get count'
+  cat web/rx:eth0/ip/dport/80/tcp/http/get/all | gzip > log.gz
+
+A file is read only from the moment at which it is opened, and costs nothing before. A reader that
+is too slow loses blocks, and never delays the path. all of raw streams mixes connections: `files`
+in a request writes each to a file of its own. An operation that failed leaves the reason in .error
+of this directory.
+";

@@ -1,0 +1,359 @@
+//! The entries of each directory: files, links and directories by name. Pure, like the tree.
+
+use crate::names::unescape;
+use crate::tree::{Child, Directory, DirectoryId, Tree};
+use streamline::paths;
+
+/// Identity of an object of the file system: a part of a place.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Key {
+    /// The directory to which the object belongs.
+    pub place: DirectoryId,
+    /// The object.
+    pub part: Part,
+}
+
+/// A part of a place.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Part {
+    /// The directory itself.
+    Whole,
+    /// A directory with a file for each argument.
+    Config,
+    /// A directory with the counters.
+    Stats,
+    /// A directory with a file for each reason of a loss.
+    Dropped,
+    /// An unlisted directory with the streams.
+    Streams,
+    /// A stream of the blocks that leave the place.
+    Stream(Stream),
+    /// A line for each path that starts, changes or ends.
+    Events,
+    /// A symbolic link, by name, to a stream or a directory.
+    Link(String),
+    /// A text.
+    Text(Text),
+}
+
+/// A file with a text.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Text {
+    /// The introduction in the root.
+    Readme,
+    /// Reason for the latest failure of the reader.
+    Error,
+    /// Programs and packet sockets of others at an interface.
+    Others,
+    /// The manual of a filter.
+    Manual(String),
+    /// Request of a path.
+    Request,
+    /// Value of an argument.
+    Argument(String),
+    /// Space of a node.
+    Space,
+    /// Reason for the placement of a node.
+    Why,
+    /// Number of blocks that a node has received or made.
+    Blocks,
+    /// Length of these blocks in bytes.
+    Bytes,
+    /// Time per block.
+    NsPerBlock,
+    /// Number of blocks lost for a reason.
+    Lost(String),
+}
+
+impl Text {
+    /// Returns true if the text is made of counters.
+    #[must_use]
+    pub const fn is_counter(&self) -> bool {
+        matches!(self, Self::Blocks | Self::Bytes | Self::NsPerBlock | Self::Lost(_))
+    }
+}
+
+/// A stream of the blocks that leave a node, or of one class of them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Stream {
+    /// Form in which the blocks are written.
+    pub form: StreamForm,
+    /// Start in the past, as in `streamline tap --from`; `None` for now.
+    pub from: Option<String>,
+}
+
+/// Form in which a stream contains blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StreamForm {
+    /// The bytes in view.
+    Bytes,
+    /// A capture of the frames.
+    Capture,
+    /// A JSON object for each block or message.
+    Json,
+}
+
+impl StreamForm {
+    const ALL: [(Self, &str); 3] =
+        [(Self::Bytes, "all"), (Self::Capture, "all.pcap"), (Self::Json, "all.jsonl")];
+
+    /// Returns the name of the form in the protocol of taps.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Capture => "capture",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// ObjectKind of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ObjectKind {
+    /// A directory.
+    Directory,
+    /// A file.
+    File,
+    /// A symbolic link.
+    Link,
+}
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Name of the entry.
+    pub name: String,
+    /// Object that the entry names.
+    pub key: Key,
+}
+
+/// Name of the unlisted directory with the streams.
+const STREAMS: &str = ".streams";
+
+impl Key {
+    /// Creates the key of a directory of the tree.
+    #[must_use]
+    pub const fn directory(place: DirectoryId) -> Self {
+        Self { place, part: Part::Whole }
+    }
+
+    /// Creates the key of another part of the same place.
+    #[must_use]
+    pub fn sibling(&self, part: Part) -> Self {
+        Self { place: self.place.clone(), part }
+    }
+
+    /// Returns the kind of the object.
+    #[must_use]
+    pub const fn kind(&self) -> ObjectKind {
+        match self.part {
+            Part::Whole | Part::Config | Part::Stats | Part::Dropped | Part::Streams => {
+                ObjectKind::Directory
+            }
+            Part::Link(_) => ObjectKind::Link,
+            Part::Stream(_) | Part::Events | Part::Text(_) => ObjectKind::File,
+        }
+    }
+
+    fn entry(&self, name: &str, part: Part) -> Entry {
+        Entry { name: name.to_owned(), key: self.sibling(part) }
+    }
+
+    fn text(&self, name: &str, text: Text) -> Entry {
+        self.entry(name, Part::Text(text))
+    }
+}
+
+impl Tree {
+    /// Returns true if an object exists.
+    #[must_use]
+    pub fn has(&self, key: &Key) -> bool {
+        match key.place {
+            DirectoryId::Filters | DirectoryId::Machine | DirectoryId::Interface(_) => true,
+            DirectoryId::Class(ref path, ref node, _) => {
+                self.directory(&DirectoryId::Node(*path, node.clone())).is_some()
+            }
+            _ => self.directory(&key.place).is_some(),
+        }
+    }
+
+    /// Returns the listed entries of a directory; `None` if it does not exist. `names` are those
+    /// that the tree does not contain: reasons of losses, interfaces of the machine.
+    #[must_use]
+    pub fn entries(&self, key: &Key, names: &[String]) -> Option<Vec<Entry>> {
+        match (&key.part, &key.place) {
+            (Part::Whole, DirectoryId::Root) => Some(self.root_entries(key)),
+            (Part::Whole, DirectoryId::Filters) => {
+                let manual = |name: &&str| key.text(name, Text::Manual((*name).to_owned()));
+                Some(paths::manual_names().iter().map(manual).collect())
+            }
+            (Part::Whole, DirectoryId::Machine) => {
+                let interface = |name: &String| Entry {
+                    name: crate::names::escape(name),
+                    key: Key::directory(DirectoryId::Interface(name.clone())),
+                };
+                Some(names.iter().map(interface).collect())
+            }
+            (Part::Whole, DirectoryId::Interface(_)) => {
+                Some(vec![key.text("others", Text::Others)])
+            }
+            (Part::Whole, _) => self.place_entries(key),
+            (Part::Config, _) => {
+                let (_, node) = self.first_node(self.directory(&key.place)?)?;
+                let argument = |argument: &paths::Argument| {
+                    key.text(&argument.name, Text::Argument(argument.name.clone()))
+                };
+                let mut entries: Vec<Entry> = node.arguments.iter().map(argument).collect();
+                entries.dedup_by(|one, other| one.name == other.name);
+                Some(entries)
+            }
+            (Part::Stats, _) => Some(vec![
+                key.text("blocks", Text::Blocks),
+                key.text("bytes", Text::Bytes),
+                key.text("ns_per_block", Text::NsPerBlock),
+                key.entry("dropped", Part::Dropped),
+            ]),
+            (Part::Dropped, _) => {
+                let lost = |reason: &String| {
+                    key.text(&crate::names::escape(reason), Text::Lost(reason.clone()))
+                };
+                Some(names.iter().map(lost).collect())
+            }
+            (Part::Streams, _) => {
+                let forms = self.forms(&key.place).into_iter();
+                Some(forms.map(|(form, name)| key.entry(name, stream(form, None))).collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the object with this name in a directory, listed or not.
+    #[must_use]
+    pub fn lookup(&self, key: &Key, name: &str, names: &[String]) -> Option<Key> {
+        let listed = self.entries(key, names)?.into_iter().find(|entry| entry.name == name);
+        listed.map(|entry| entry.key).or_else(|| self.lookup_unlisted(key, name))
+    }
+
+    fn lookup_unlisted(&self, key: &Key, name: &str) -> Option<Key> {
+        match (&key.part, &key.place) {
+            (Part::Whole, DirectoryId::Node(..) | DirectoryId::Class(..)) if name == STREAMS => {
+                Some(key.sibling(Part::Streams))
+            }
+            (Part::Whole, DirectoryId::Node(..) | DirectoryId::Class(..))
+                if self.past(key, name).is_some() =>
+            {
+                Some(key.sibling(Part::Link(name.to_owned())))
+            }
+            (Part::Streams, _) => self.past(key, name).map(|stream| key.sibling(stream)),
+            (Part::Whole, DirectoryId::Node(path, node)) => {
+                let class = unescape(name)?;
+                let directory = self.directory(&key.place)?;
+                let (view, details) = self.first_node(directory)?;
+                let valid = !details.form.is_empty()
+                    && paths::is_class(&view.line, details, &class).unwrap_or(false);
+                let place = DirectoryId::Class(*path, node.clone(), class);
+                valid.then(|| Key::directory(place))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the stream with a start in the past that a name denotes: `all@-5s`,
+    /// `all.pcap@block:4711`.
+    fn past(&self, key: &Key, name: &str) -> Option<Part> {
+        let (stem, from) = name.split_once('@')?;
+        let (form, _) = self.forms(&key.place).into_iter().find(|(_, known)| *known == stem)?;
+        Some(stream(form, Some(from.to_owned())))
+    }
+
+    fn root_entries(&self, key: &Key) -> Vec<Entry> {
+        let fixed = [
+            key.text("README", Text::Readme),
+            key.text(".error", Text::Error),
+            key.entry(".events", Part::Events),
+            Entry { name: ".filters".to_owned(), key: Key::directory(DirectoryId::Filters) },
+            Entry { name: ".machine".to_owned(), key: Key::directory(DirectoryId::Machine) },
+        ];
+        let root = self.directories.first();
+        fixed
+            .into_iter()
+            .chain(root.into_iter().flat_map(|root| self.children(key, root)))
+            .collect()
+    }
+
+    fn place_entries(&self, key: &Key) -> Option<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let directory = self.directory(&key.place);
+        for (_, name) in self.forms(&key.place) {
+            entries.push(key.entry(name, Part::Link(name.to_owned())));
+        }
+        if let (DirectoryId::Node(..), Some(directory)) = (&key.place, directory) {
+            let (_, node) = self.first_node(directory)?;
+            if !node.arguments.is_empty() {
+                entries.push(key.entry("config", Part::Config));
+            }
+            entries.push(key.entry("stats", Part::Stats));
+            entries.push(key.text("place", Text::Space));
+            entries.push(key.text("why", Text::Why));
+        }
+        if let DirectoryId::Path(_) = key.place {
+            entries.push(key.text("request", Text::Request));
+        }
+        match directory {
+            Some(directory) => entries.extend(self.children(key, directory)),
+            // A class that no arc carries.
+            None if self.has(key) => {}
+            None => return None,
+        }
+        Some(entries)
+    }
+
+    fn children<'t>(
+        &'t self,
+        key: &'t Key,
+        directory: &'t Directory,
+    ) -> impl Iterator<Item = Entry> + 't {
+        directory.children.iter().filter_map(move |(name, child)| {
+            let key = match child {
+                Child::Directory(at) => Key::directory(self.directories.get(*at)?.place.clone()),
+                Child::Link(_) => key.sibling(Part::Link(name.clone())),
+            };
+            Some(Entry { name: name.clone(), key })
+        })
+    }
+
+    /// Returns the forms in which blocks leave a place, with the names of the streams.
+    fn forms(&self, place: &DirectoryId) -> Vec<(StreamForm, &'static str)> {
+        let node = match place {
+            DirectoryId::Class(path, node, _) => DirectoryId::Node(*path, node.clone()),
+            place => place.clone(),
+        };
+        let node = self.directory(&node).and_then(|directory| self.first_node(directory));
+        let form = node.map_or("", |(_, node)| node.form.as_str());
+        let has = |(known, _): &(StreamForm, &str)| match known {
+            StreamForm::Capture => matches!(form, "frame" | "packet" | "segment"),
+            StreamForm::Bytes | StreamForm::Json => !form.is_empty(),
+        };
+        StreamForm::ALL.into_iter().filter(has).collect()
+    }
+
+    /// Returns the target of a symbolic link; `None` if it does not exist.
+    #[must_use]
+    pub fn target(&self, key: &Key) -> Option<String> {
+        let Part::Link(name) = &key.part else { return None };
+        let directory = self.directory(&key.place);
+        let child = directory.and_then(|directory| {
+            directory.children.iter().find(|(known, _)| known == name).map(|(_, child)| child)
+        });
+        match child {
+            Some(Child::Link(target)) => Some(target.clone()),
+            Some(Child::Directory(_)) => None,
+            None => Some(format!("{STREAMS}/{name}")),
+        }
+    }
+}
+
+const fn stream(form: StreamForm, from: Option<String>) -> Part {
+    Part::Stream(Stream { form, from })
+}

@@ -1,0 +1,59 @@
+//! The events of the machine as lines: paths that start, change or end.
+
+use crate::snapshot::Snapshots;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use streamline::paths::{Client, ClientError, Event, escape_hidden};
+use sys::eventfd::EventFd;
+
+/// A thread that follows the events of the daemon. Dropping this value ends it.
+#[derive(Debug)]
+pub struct Follower(Arc<EventFd>);
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.notify();
+    }
+}
+
+/// Starts to follow the events. Returns a pipe with a line for each path that runs, and for each
+/// event from now on.
+pub fn follow(snapshots: &Snapshots) -> Result<(OwnedFd, Follower), ClientError> {
+    let client = snapshots.connect()?;
+    client.watch_paths()?;
+    let (near, far) = sys::descriptor::pipe()?;
+    let over = Arc::new(EventFd::new()?);
+    let ends = Arc::clone(&over);
+    let body = move || write_events(&client, File::from(far), &ends);
+    let thread = std::thread::Builder::new().name("pipesfs events".to_owned()).spawn(body);
+    thread.map_err(|error| {
+        let errno = error.raw_os_error().unwrap_or(0);
+        ClientError::System(sys::Error::new("clone", "a thread", errno))
+    })?;
+    Ok((near, Follower(over)))
+}
+
+/// Writes lines until the daemon or the reader has gone.
+fn write_events(client: &Client, mut to: File, over: &EventFd) {
+    loop {
+        let ready = sys::poll::readable_within(&[over.as_fd(), client.as_fd()], None);
+        if ready.first() == Some(&true) {
+            return;
+        }
+        let Ok(event) = client.next_event() else { return };
+        if to.write_all(line(&event).as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Returns the line of an event: its kind, the number, the owner, the name or `-`, and the request.
+fn line(event: &Event) -> String {
+    let path = &event.path;
+    let name = path.name.as_deref().map_or_else(|| "-".to_owned(), escape_hidden);
+    let request = path.line.as_deref().unwrap_or("-").replace('\n', " ");
+    let (kind, number, uid) = (&event.event, path.number, path.uid);
+    format!("{kind} {number} {uid} {name} {}\n", escape_hidden(&request))
+}

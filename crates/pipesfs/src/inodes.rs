@@ -1,0 +1,91 @@
+//! Inode numbers: one for each object that the kernel knows, kept until the kernel forgets it.
+
+use crate::entries::Key;
+use crate::tree::DirectoryId;
+use std::collections::HashMap;
+
+/// Inode number of the root.
+pub const ROOT: u64 = 1;
+
+/// The objects that the kernel knows.
+#[derive(Debug)]
+pub struct Inodes {
+    numbers: HashMap<Key, u64>,
+    objects: HashMap<u64, Known>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Known {
+    key: Key,
+    /// Number of references that the kernel holds.
+    references: u64,
+}
+
+impl Default for Inodes {
+    fn default() -> Self {
+        let root = Key::directory(DirectoryId::Root);
+        let numbers = HashMap::from([(root.clone(), ROOT)]);
+        let objects = HashMap::from([(ROOT, Known { key: root, references: 1 })]);
+        Self { numbers, objects, next: ROOT + 1 }
+    }
+}
+
+impl Inodes {
+    /// Returns the object of a number; `None` if the kernel does not know it.
+    #[must_use]
+    pub fn key(&self, inode: u64) -> Option<Key> {
+        self.objects.get(&inode).map(|known| known.key.clone())
+    }
+
+    /// Returns the number of an object, and adds a reference.
+    pub fn reference(&mut self, key: &Key) -> u64 {
+        let number = *self.numbers.entry(key.clone()).or_insert(self.next);
+        if number == self.next {
+            self.next += 1;
+        }
+        let known = self.objects.entry(number);
+        known.or_insert_with(|| Known { key: key.clone(), references: 0 }).references += 1;
+        number
+    }
+
+    /// Returns the number of an object in a listing, where the kernel takes no reference; an
+    /// unknown object has the number that means "unknown".
+    #[must_use]
+    pub fn peek(&self, key: &Key) -> u64 {
+        self.numbers.get(key).copied().unwrap_or(u64::MAX)
+    }
+
+    /// Drops references. An object without references loses its number.
+    pub fn forget(&mut self, inode: u64, references: u64) {
+        let Some(known) = self.objects.get_mut(&inode).filter(|_| inode != ROOT) else { return };
+        known.references = known.references.saturating_sub(references);
+        if known.references == 0
+            && let Some(known) = self.objects.remove(&inode)
+        {
+            self.numbers.remove(&known.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b1_object_keeps_its_number_until_it_is_forgotten() {
+        let mut inodes = Inodes::default();
+        let (one, other) =
+            (Key::directory(DirectoryId::Filters), Key::directory(DirectoryId::Machine));
+        let first = inodes.reference(&one);
+        assert_eq!(inodes.reference(&one), first);
+        assert_ne!(inodes.reference(&other), first);
+        inodes.forget(first, 1);
+        assert_eq!(inodes.key(first), Some(one.clone()));
+        inodes.forget(first, 1);
+        assert_eq!(inodes.key(first), None);
+        assert_ne!(inodes.reference(&one), first, "a number is not used twice");
+        inodes.forget(ROOT, 5);
+        assert!(inodes.key(ROOT).is_some());
+    }
+}

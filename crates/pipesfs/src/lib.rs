@@ -1,0 +1,31 @@
+//! PipesFS: the running paths of a machine as a file system. [SL §4.1]
+//!
+//! ```text
+//!  kernel ── /dev/fuse ──► server ──► tree ◄── snapshot ◄── processes of the paths
+//!                            └──────► streams ◄── taps ◄──────────┘
+//! ```
+//!
+//! - [`names`]: names of directories; [`tree`]: directories as a pure function of the paths;
+//!   [`entries`]: the files in them; [`content`]: the text of the files;
+//! - [`snapshot`]: the paths and counters of the machine, asked only while somebody looks;
+//! - [`streams`]: open streams, each a tap of its own; [`events`]: the events of the daemon;
+//! - [`protocol`]: messages of the kernel; [`inodes`]: their numbers for objects; [`server`]: the
+//!   operations; [`mount`]: mounting.
+//!
+//! An object that nobody opens costs the paths nothing. A request that can block, because it asks a
+//! path or waits for a block, never occupies the thread that answers the others, and ends with a
+//! signal of its caller. A change of a path will be one edit that the path's own process applies;
+//! it will run as such a request, too.
+#![forbid(unsafe_code)]
+
+pub mod content;
+pub mod entries;
+pub mod events;
+pub mod inodes;
+pub mod mount;
+pub mod names;
+pub mod protocol;
+pub mod server;
+pub mod snapshot;
+pub mod streams;
+pub mod tree;

@@ -1,0 +1,83 @@
+//! Mounting: by whichever way the caller may use.
+
+use crate::server::Server;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Options of a mount.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// Directory of the daemon whose paths are shown; `None` for the standard directories.
+    pub daemon: Option<PathBuf>,
+    /// True if all users of the machine have access, each to their own paths.
+    pub for_all: bool,
+    /// The paths of other users that a listing of the root contains.
+    pub others: Others,
+}
+
+/// The paths of other users that a user sees in the root. Their directories are closed anyway.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Others {
+    /// No path.
+    Nothing,
+    /// Paths with names. The source of a path without a name is part of its request.
+    #[default]
+    Names,
+    /// All paths.
+    All,
+}
+
+/// A mounted file system. Dropping it unmounts.
+#[derive(Debug)]
+pub struct Mount {
+    directory: PathBuf,
+    server: Arc<Server>,
+}
+
+impl Mount {
+    /// Mounts at a directory: as root directly, as another user through fusermount3.
+    pub fn new(directory: &Path, options: MountOptions) -> sys::Result<Self> {
+        let device = match sys::process::identity().0 {
+            0 => sys::fuse::mount(directory, options.for_all)?,
+            _ => sys::fuse::mount_by_helper(directory)?,
+        };
+        Self::serve(directory, device, options)
+    }
+
+    /// Mounts at a directory in a user namespace of this process, which must have a single thread.
+    /// Only this process and programs that it starts see the mount.
+    pub fn new_private(directory: &Path, options: MountOptions) -> sys::Result<Self> {
+        sys::fuse::enter_user_namespace()?;
+        let device = sys::fuse::mount(directory, false)?;
+        Self::serve(directory, device, options)
+    }
+
+    fn serve(
+        directory: &Path,
+        device: std::os::fd::OwnedFd,
+        options: MountOptions,
+    ) -> sys::Result<Self> {
+        let server = Server::start(device.into(), options)?;
+        Ok(Self { directory: directory.to_owned(), server })
+    }
+
+    /// Blocks until the file system is unmounted.
+    pub fn wait(&self) {
+        self.server.wait();
+    }
+
+    /// Returns a descriptor that becomes readable when the file system is unmounted.
+    #[must_use]
+    pub fn ended(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.server.ended()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if !self.server.has_ended() {
+            // On failure the end of this process ends the file system: operations then fail.
+            let _ = sys::fuse::unmount(&self.directory);
+        }
+    }
+}

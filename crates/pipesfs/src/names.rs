@@ -1,0 +1,183 @@
+//! Names of directories: filters with their arguments, classes, and names that users chose.
+//!
+//! A name contains only what cannot be mistaken: `/` is `%2F`, `%` is `%25`, and a leading dot,
+//! `#`, control and invisible characters are escaped likewise. So no name leaves its directory,
+//! hides, or looks like the `#NUMBER` that distinguishes equal names and ends names that were cut.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+/// Maximum length of an escaped name before the number, in bytes. A name in a directory has at most
+/// 255 bytes (NAME_MAX).
+const CUT: usize = 200;
+
+/// Returns a text as a name in a directory.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let mut name = String::with_capacity(text.len());
+    for (at, letter) in text.char_indices() {
+        if is_plain(letter) && !(at == 0 && letter == '.') {
+            name.push(letter);
+        } else {
+            push_escaped(&mut name, letter);
+        }
+    }
+    name
+}
+
+/// Returns the text of an escaped name; `None` if the name is not the escaped form of any text.
+#[must_use]
+pub fn unescape(name: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some(at) = rest.find('%') {
+        let (before, escaped) = rest.split_at(at);
+        bytes.extend_from_slice(before.as_bytes());
+        let digits = escaped.get(1..3)?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = escaped.get(3..)?;
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    String::from_utf8(bytes).ok()
+}
+
+/// Returns true if a character stands for itself.
+fn is_plain(letter: char) -> bool {
+    let visible = letter.is_ascii_graphic() || letter == ' ';
+    let other = !letter.is_ascii() && letter.is_alphanumeric();
+    (visible || other) && !matches!(letter, '/' | '%' | '#' | '\\')
+}
+
+fn push_escaped(name: &mut String, letter: char) {
+    for byte in letter.encode_utf8(&mut [0; 4]).bytes() {
+        let _ = write!(name, "%{byte:02X}");
+    }
+}
+
+/// Returns the name of a filter with its arguments, such as `rx:eth0` or `bpf:tcp port 80`.
+///
+/// A single argument is not quoted. Several are separated by spaces, and those that contain a space
+/// are quoted.
+#[must_use]
+pub fn filter_name(filter: &str, arguments: &[&str]) -> String {
+    let quoted = |text: &&str| match text.is_empty() || text.contains([' ', '"']) {
+        true => format!("\"{}\"", text.replace('"', "\\\"")),
+        false => (*text).to_owned(),
+    };
+    match arguments {
+        [] => escape(filter),
+        [one] => escape(&format!("{filter}:{one}")),
+        all => escape(&format!("{filter}:{}", Vec::from_iter(all.iter().map(quoted)).join(" "))),
+    }
+}
+
+/// The names in one directory, each of which is used once.
+#[derive(Debug, Default)]
+pub struct TakenNames(HashSet<String>);
+
+impl TakenNames {
+    /// Creates the set of names that entries of a directory may not have.
+    #[must_use]
+    pub fn reserved(names: &[&str]) -> Self {
+        Self(names.iter().map(|name| (*name).to_owned()).collect())
+    }
+
+    /// Returns the name of a new entry: the escaped name, or, if it is taken or too long, with the
+    /// number appended.
+    pub fn take(&mut self, escaped: &str, number: u64) -> String {
+        let mut name = escaped.to_owned();
+        if name.len() > CUT {
+            let end = (0..=CUT).rev().find(|end| is_boundary(&name, *end)).unwrap_or(0);
+            name = format!("{}#{number}", &name[..end]);
+        }
+        let mut again = number;
+        while name.is_empty() || self.0.contains(&name) {
+            let stem = name.split('#').next().unwrap_or_default().to_owned();
+            name = format!("{stem}#{again}");
+            // Numbers are unique, except in replies of a path that invents them.
+            again = again.wrapping_add(1 << 32);
+        }
+        self.0.insert(name.clone());
+        name
+    }
+}
+
+/// Returns true if a name can be cut here: between characters, and not within an escape.
+fn is_boundary(name: &str, at: usize) -> bool {
+    let bytes = name.as_bytes();
+    let within = (1..=2).any(|back| at >= back && bytes.get(at - back) == Some(&b'%'));
+    name.is_char_boundary(at) && !within
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn b1_names_cannot_leave_hide_or_imitate_a_number() {
+        for (text, name) in [
+            ("out/", "out%2F"),
+            ("..", "%2E."),
+            (".streams", "%2Estreams"),
+            ("50%", "50%25"),
+            ("web#2", "web%232"),
+            ("a\nb", "a%0Ab"),
+            ("x\u{202e}y", "x%E2%80%AEy"),
+            ("tcp port 80", "tcp port 80"),
+            ("größe", "größe"),
+        ] {
+            assert_eq!(escape(text), name);
+            assert_eq!(unescape(name).as_deref(), Some(text));
+        }
+        assert_eq!(unescape("a%2"), None);
+        assert_eq!(unescape("a%+1"), None);
+        assert_eq!(unescape("%FF"), None);
+    }
+
+    #[test]
+    fn b1_arguments_follow_the_name_of_the_filter() {
+        assert_eq!(filter_name("rx", &["eth0"]), "rx:eth0");
+        assert_eq!(filter_name("bpf", &["tcp port 80"]), "bpf:tcp port 80");
+        assert_eq!(filter_name("replace", &["a b", "c"]), "replace:\"a b\" c");
+        assert_eq!(filter_name("tcp", &[]), "tcp");
+    }
+
+    #[test]
+    fn b1_equal_and_long_names_get_numbers() {
+        let mut taken = TakenNames::reserved(&["all"]);
+        assert_eq!(taken.take("count", 3), "count");
+        assert_eq!(taken.take("count", 4), "count#4");
+        assert_eq!(taken.take("all", 5), "all#5");
+        let long = taken.take(&"%2F".repeat(100), 6);
+        assert!(long.len() < 255 && long.ends_with("%2F#6"), "{long}");
+    }
+
+    proptest! {
+        #[test]
+        fn b1_every_text_survives_as_one_harmless_name(text in any::<String>()) {
+            let name = escape(&text);
+            prop_assert!(!name.contains(['/', '\0', '\n', '#']));
+            prop_assert!(!name.starts_with('.'));
+            prop_assert_eq!(unescape(&name), Some(text));
+        }
+
+        #[test]
+        fn b1_names_in_a_directory_are_short_and_differ(
+            texts in proptest::collection::vec("[ab/%é#.]{0,120}", 0..20),
+        ) {
+            let mut taken = TakenNames::reserved(&["a", "all"]);
+            let names = texts.iter().enumerate();
+            let names: Vec<String> =
+                names.map(|(number, text)| taken.take(&escape(text), number as u64)).collect();
+            let unique: HashSet<&String> = names.iter().collect();
+            prop_assert_eq!(unique.len(), names.len());
+            for name in &names {
+                prop_assert!(!name.is_empty() && name.len() <= 255 && name != "a" && name != "all");
+            }
+        }
+    }
+}

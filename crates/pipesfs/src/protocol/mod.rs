@@ -1,0 +1,47 @@
+//! Messages of the kernel's FUSE protocol, version 7.31 (linux/fuse.h), as far as they are used.
+//!
+//! The protocol is spoken here rather than through a library, because a blocked read must end with
+//! a signal of its caller: the kernel then sends INTERRUPT, which the available library refuses,
+//! and the caller would wait for good.
+
+mod replies;
+mod requests;
+
+pub use replies::{
+    Attributes, DirectoryBuffer, EntryTimes, REPLY_HEAD, Reply, init_reply, statfs_reply,
+};
+pub use requests::{Header, O_ACCMODE, O_NONBLOCK, Operation, Request};
+
+/// Error numbers of replies.
+pub mod errno {
+    /// The operation is not permitted.
+    pub const EPERM: i32 = 1;
+    /// The object does not exist.
+    pub const ENOENT: i32 = 2;
+    /// A signal ended the operation.
+    pub const EINTR: i32 = 4;
+    /// The operation failed.
+    pub const EIO: i32 = 5;
+    /// The operation would block.
+    pub const EAGAIN: i32 = 11;
+    /// The object belongs to another user.
+    pub const EACCES: i32 = 13;
+    /// The operation needs one path, and there are several.
+    pub const EBUSY: i32 = 16;
+    /// The object is a directory.
+    pub const EISDIR: i32 = 21;
+    /// The argument is invalid.
+    pub const EINVAL: i32 = 22;
+    /// The file system is read-only.
+    pub const EROFS: i32 = 30;
+    /// The operation does not exist.
+    pub const ENOSYS: i32 = 38;
+    /// The object has no such attribute.
+    pub const ENODATA: i32 = 61;
+    /// The object does not support the operation.
+    pub const EOPNOTSUPP: i32 = 95;
+    /// The path did not reply in time.
+    pub const ETIMEDOUT: i32 = 110;
+    /// The object has gone.
+    pub const ESTALE: i32 = 116;
+}

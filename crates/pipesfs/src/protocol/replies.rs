@@ -1,0 +1,250 @@
+//! Replies to the kernel.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use zerocopy::{Immutable, IntoBytes};
+
+/// A reply to one request. Replies are written whole, from any thread.
+#[derive(Debug)]
+pub struct Reply<'d> {
+    device: &'d File,
+    unique: u64,
+}
+
+/// Length of the head of a reply.
+pub const REPLY_HEAD: usize = 16;
+
+#[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
+#[repr(C)]
+struct Head {
+    length: u32,
+    error: i32,
+    unique: u64,
+}
+
+/// Attributes of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct Attributes {
+    /// Inode number.
+    pub inode: u64,
+    /// Length in bytes; 0 if it is unknown before the file is read.
+    pub size: u64,
+    /// Length in blocks of 512 bytes.
+    pub blocks: u64,
+    /// Times of access, modification and change, in seconds since 1970.
+    pub times: [u64; 3],
+    /// Nanoseconds of the times.
+    pub nanoseconds: [u32; 3],
+    /// Type and permissions.
+    pub mode: u32,
+    /// Number of links.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Number of the device that the object is; 0 for what is no device.
+    pub device: u32,
+    /// Block size in bytes; 0 for the default.
+    pub block_size: u32,
+    /// Flags of the object.
+    pub flags: u32,
+}
+
+/// Seconds and nanoseconds for which the kernel may keep names and attributes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EntryTimes(pub u64, pub u32);
+
+#[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
+#[repr(C)]
+struct EntryHead {
+    inode: u64,
+    generation: u64,
+    valid: [u64; 2],
+    valid_ns: [u32; 2],
+    attributes: Attributes,
+}
+
+/// Number of the notification that a file can be read (`FUSE_NOTIFY_POLL`).
+const NOTIFY_POLL: i32 = 1;
+
+impl<'d> Reply<'d> {
+    /// Creates the reply to a request.
+    #[must_use]
+    pub const fn new(device: &'d File, unique: u64) -> Self {
+        Self { device, unique }
+    }
+
+    /// Sends data.
+    pub fn data(self, data: &[u8]) {
+        let mut message = Vec::with_capacity(REPLY_HEAD + data.len());
+        message.resize(REPLY_HEAD, 0);
+        message.extend_from_slice(data);
+        self.message(message);
+    }
+
+    /// Sends a message that leaves room for the head.
+    pub(crate) fn message(self, mut message: Vec<u8>) {
+        let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+        let head = Head { length, error: 0, unique: self.unique };
+        if let Some(room) = message.get_mut(..REPLY_HEAD) {
+            room.copy_from_slice(head.as_bytes());
+        }
+        self.send(&message);
+    }
+
+    /// Sends an error.
+    pub fn error(self, errno: i32) {
+        let head = Head { length: REPLY_HEAD as u32, error: -errno, unique: self.unique };
+        self.send(head.as_bytes());
+    }
+
+    /// Sends an object that was looked up.
+    pub fn entry(self, attributes: Attributes, times: EntryTimes) {
+        self.data(entry_head(attributes, times).as_bytes());
+    }
+
+    /// Sends attributes.
+    pub fn attributes(self, attributes: Attributes, times: EntryTimes) {
+        let EntryTimes(seconds, nanoseconds) = times;
+        let mut message = seconds.to_le_bytes().to_vec();
+        message.extend_from_slice(&nanoseconds.to_le_bytes());
+        message.extend_from_slice(&[0; 4]);
+        message.extend_from_slice(attributes.as_bytes());
+        self.data(&message);
+    }
+
+    /// Sends the number of an open file, and how the kernel shall treat it.
+    pub fn opened(self, handle: u64, flags: u32) {
+        let mut message = handle.to_le_bytes().to_vec();
+        message.extend_from_slice(&flags.to_le_bytes());
+        message.extend_from_slice(&[0; 4]);
+        self.data(&message);
+    }
+
+    /// Sends the events of a poll.
+    pub fn polled(self, events: u32) {
+        self.data(&u64::from(events).to_le_bytes());
+    }
+
+    /// Wakes the callers of poll(2) that wait under this number.
+    pub fn wake(device: &File, wake: u64) {
+        let head = Head { length: REPLY_HEAD as u32 + 8, error: NOTIFY_POLL, unique: 0 };
+        let message = [head.as_bytes(), &wake.to_le_bytes()].concat();
+        Reply { device, unique: 0 }.send(&message);
+    }
+
+    /// Writes a message. ENOENT means that the caller has gone; any other error that the mount has.
+    fn send(self, message: &[u8]) {
+        let mut device = self.device;
+        let _: io::Result<usize> = device.write(message);
+    }
+}
+
+fn entry_head(attributes: Attributes, EntryTimes(seconds, nanoseconds): EntryTimes) -> EntryHead {
+    EntryHead {
+        inode: attributes.inode,
+        generation: 0,
+        valid: [seconds; 2],
+        valid_ns: [nanoseconds; 2],
+        attributes,
+    }
+}
+
+/// The entries of a directory as the kernel wants them, up to a length.
+#[derive(Debug)]
+pub struct DirectoryBuffer {
+    bytes: Vec<u8>,
+    size: usize,
+    plus: bool,
+}
+
+impl DirectoryBuffer {
+    /// Creates a buffer for at most `size` bytes, with attributes if `plus`.
+    #[must_use]
+    pub const fn new(size: usize, plus: bool) -> Self {
+        Self { bytes: Vec::new(), size, plus }
+    }
+
+    /// Returns true if an entry with this name still fits.
+    #[must_use]
+    pub fn fits(&self, name: &str) -> bool {
+        let head = if self.plus { size_of::<EntryHead>() } else { 0 };
+        self.bytes.len() + head + (24 + name.len()).next_multiple_of(8) <= self.size
+    }
+
+    /// Adds an entry. `next` is the number of the entry behind it. An entry whose attributes have
+    /// inode 0 is listed without being looked up.
+    pub fn add(
+        &mut self,
+        name: &str,
+        next: u64,
+        (inode, mode): (u64, u32),
+        looked_up: Option<(Attributes, EntryTimes)>,
+    ) {
+        if self.plus {
+            let (attributes, times) =
+                looked_up.unwrap_or_else(|| (Attributes::default(), EntryTimes(0, 0)));
+            self.bytes.extend_from_slice(entry_head(attributes, times).as_bytes());
+        }
+        self.bytes.extend_from_slice(&inode.to_le_bytes());
+        self.bytes.extend_from_slice(&next.to_le_bytes());
+        self.bytes.extend_from_slice(&(name.len() as u32).to_le_bytes());
+        self.bytes.extend_from_slice(&(mode >> 12).to_le_bytes());
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+    }
+
+    /// Returns the bytes.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// Version of the protocol that replies speak.
+const VERSION: (u32, u32) = (7, 31);
+/// Features: PARALLEL_DIROPS, READDIRPLUS_AUTO, DO_READDIRPLUS, MAX_PAGES.
+const FEATURES: u32 = 1 << 18 | 1 << 14 | 1 << 13 | 1 << 22;
+/// Maximum length of a read in pages of 4 KB.
+const PAGES_MAX: u32 = 256;
+
+/// Returns the reply to INIT. The kernel sends writes of at most `write_max` bytes.
+#[must_use]
+pub fn init_reply(readahead: u32, flags: u32, write_max: u32) -> Vec<u8> {
+    let mut words = [0u32; 16];
+    (words[0], words[1]) = VERSION;
+    words[2] = readahead;
+    words[3] = flags & FEATURES;
+    // Background requests and the number from which on the kernel calls itself congested.
+    words[4] = 16 | 12 << 16;
+    words[5] = write_max;
+    words[6] = 1;
+    words[7] = PAGES_MAX;
+    words.as_bytes().to_vec()
+}
+
+/// Returns the reply to STATFS: an empty file system with names of 255 bytes.
+#[must_use]
+pub fn statfs_reply() -> Vec<u8> {
+    let mut words = [0u32; 20];
+    (words[10], words[11], words[12]) = (4096, 255, 4096);
+    words.as_bytes().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b1_replies_have_the_sizes_of_the_kernel_interface() {
+        assert_eq!((size_of::<Attributes>(), size_of::<EntryHead>()), (88, 128));
+        assert_eq!((init_reply(0, u32::MAX, 4096).len(), statfs_reply().len()), (64, 80));
+        let mut listing = DirectoryBuffer::new(200, true);
+        assert!(listing.fits("name"));
+        listing.add("name", 1, (5, 0o040_000), None);
+        assert!(!listing.fits("name"));
+        assert_eq!(listing.into_bytes().len(), 128 + 32);
+    }
+}

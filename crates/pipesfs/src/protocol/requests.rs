@@ -1,0 +1,192 @@
+//! Requests of the kernel.
+
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+/// The head of every request.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Header {
+    /// Length of the request in bytes.
+    pub length: u32,
+    opcode: u32,
+    /// Number of the request.
+    pub unique: u64,
+    /// Object of the request.
+    pub inode: u64,
+    /// User of the caller.
+    pub uid: u32,
+    /// Group of the caller.
+    pub gid: u32,
+    /// Process of the caller.
+    pub pid: u32,
+    _extensions: u32,
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The head.
+    pub header: Header,
+    /// The operation with its arguments.
+    pub operation: Operation,
+}
+
+/// An operation with its arguments.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Begins the session; these are the kernel's minor version, readahead and flags.
+    Init {
+        /// Major and minor version of the kernel.
+        version: (u32, u32),
+        /// Maximum readahead in bytes.
+        readahead: u32,
+        /// Features of the kernel.
+        flags: u32,
+    },
+    /// Looks up a name in a directory.
+    Lookup(String),
+    /// Drops references of objects: their numbers and the numbers of references.
+    Forget(Vec<(u64, u64)>),
+    /// Returns attributes.
+    GetAttributes,
+    /// Returns the target of a link.
+    ReadLink,
+    /// Opens a file with these flags.
+    Open(u32),
+    /// Reads from an open file.
+    Read {
+        /// The open file.
+        handle: u64,
+        /// Position in bytes.
+        offset: u64,
+        /// Maximum length in bytes.
+        size: u32,
+        /// Flags of the open file.
+        flags: u32,
+    },
+    /// Closes an open file or directory.
+    Release(u64),
+    /// Opens a directory.
+    OpenDirectory,
+    /// Lists an open directory; with attributes if `plus`.
+    ReadDirectory {
+        /// The open directory.
+        handle: u64,
+        /// Number of the first entry.
+        offset: u64,
+        /// Maximum length in bytes.
+        size: u32,
+        /// True if the attributes of the entries are wanted.
+        plus: bool,
+    },
+    /// Returns facts about the file system.
+    StatFs,
+    /// Tells whether a read would block; notifies `wake` later if asked to.
+    Poll {
+        /// The open file.
+        handle: u64,
+        /// Number of the notification.
+        wake: u64,
+        /// True if a notification is wanted.
+        notify: bool,
+    },
+    /// A signal arrived for the caller of this request.
+    Interrupt(u64),
+    /// Ends the session.
+    Destroy,
+    /// A close of one descriptor, which needs nothing.
+    Flush,
+    /// A change of the file system.
+    Change,
+    /// An operation that does not exist here.
+    Unknown,
+}
+
+/// Flag of an open file: reads do not block.
+pub const O_NONBLOCK: u32 = 0o4000;
+/// Bits of the flags of an open file that tell how it is accessed; 0 is reading.
+pub const O_ACCMODE: u32 = 3;
+
+impl Request {
+    /// Reads a request; `None` if it is no request of the protocol.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let (header, rest) = Header::read_from_prefix(bytes).ok()?;
+        let operation = Operation::read(header.opcode, rest)?;
+        Some(Self { header, operation })
+    }
+}
+
+impl Operation {
+    fn read(opcode: u32, body: &[u8]) -> Option<Self> {
+        let words = |at: usize| Some(u32::from_le_bytes(*body.get(at * 4..)?.first_chunk()?));
+        let long = |at: usize| Some(u64::from_le_bytes(*body.get(at..)?.first_chunk()?));
+        let name = || {
+            let end = body.iter().position(|byte| *byte == 0)?;
+            // A name that is not UTF-8 names nothing here.
+            Some(String::from_utf8(body.get(..end)?.to_vec()).unwrap_or_default())
+        };
+        Some(match opcode {
+            1 => Self::Lookup(name()?),
+            2 => Self::Forget(vec![(u64::MAX, long(0)?)]),
+            3 => Self::GetAttributes,
+            5 => Self::ReadLink,
+            14 => Self::Open(words(0)?),
+            15 => {
+                Self::Read { handle: long(0)?, offset: long(8)?, size: words(4)?, flags: words(8)? }
+            }
+            17 => Self::StatFs,
+            18 | 29 => Self::Release(long(0)?),
+            25 => Self::Flush,
+            26 => Self::Init {
+                version: (words(0)?, words(1)?),
+                readahead: words(2).unwrap_or_default(),
+                flags: words(3).unwrap_or_default(),
+            },
+            27 => Self::OpenDirectory,
+            28 | 44 => Self::ReadDirectory {
+                handle: long(0)?,
+                offset: long(8)?,
+                size: words(4)?,
+                plus: opcode == 44,
+            },
+            36 => Self::Interrupt(long(0)?),
+            38 => Self::Destroy,
+            40 => Self::Poll { handle: long(0)?, wake: long(8)?, notify: words(4)? & 1 == 1 },
+            42 => {
+                let count = words(0)? as usize;
+                let one = |at: usize| Some((long(8 + at * 16)?, long(16 + at * 16)?));
+                Self::Forget((0..count.min(body.len() / 16)).filter_map(one).collect())
+            }
+            // SETATTR, SYMLINK, MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK, WRITE, SETXATTR,
+            // REMOVEXATTR, CREATE, FALLOCATE, RENAME2, TMPFILE.
+            4 | 6 | 8..=13 | 16 | 21 | 24 | 35 | 43 | 45 | 51 => Self::Change,
+            _ => Self::Unknown,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(opcode: u32, body: &[u8]) -> Option<Request> {
+        let mut bytes = vec![0; 40];
+        bytes[4..8].copy_from_slice(&opcode.to_le_bytes());
+        bytes[16..24].copy_from_slice(&7u64.to_le_bytes());
+        bytes.extend_from_slice(body);
+        Request::read(&bytes)
+    }
+
+    #[test]
+    fn b1_requests_of_every_length_are_read_or_refused() {
+        for opcode in 0..60 {
+            for length in 0..80 {
+                let _ = request(opcode, &vec![0xff; length]);
+            }
+        }
+        let lookup = request(1, b"all\0").unwrap();
+        assert_eq!((lookup.header.inode, lookup.operation), (7, Operation::Lookup("all".into())));
+        assert!(request(1, b"all").is_none(), "a name ends with a zero");
+    }
+}

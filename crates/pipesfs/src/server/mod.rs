@@ -1,0 +1,311 @@
+//! The operations of the file system, and the threads that execute them.
+//!
+//! One thread receives requests and replies to those that the latest snapshot answers. A request
+//! that has to ask a path first is passed to one of several threads; if a signal arrives for its
+//! caller meanwhile, the caller gets EINTR at once and the reply is dropped. Reads of streams wait
+//! in [`Streams`].
+
+mod objects;
+mod open;
+
+use crate::entries::Key;
+use crate::inodes::Inodes;
+use crate::mount::{MountOptions, Others};
+use crate::protocol::{Operation, Reply, Request, errno, init_reply, statfs_reply};
+use crate::snapshot::{CURRENT, Snapshots};
+use crate::streams::Streams;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+use sys::eventfd::EventFd;
+
+/// Maximum length of a write that the kernel sends, in bytes.
+const WRITE_MAX: u32 = 128 << 10;
+/// Length of the buffer for a request, in bytes.
+const REQUEST_MAX: usize = WRITE_MAX as usize + 4096;
+/// Number of threads for requests that ask paths.
+const ASKING_THREADS: usize = 4;
+
+/// The server of one mount.
+#[derive(Debug)]
+pub struct Server {
+    device: Arc<File>,
+    snapshots: Snapshots,
+    inodes: Mutex<Inodes>,
+    streams: Arc<Streams>,
+    handles: Mutex<HashMap<u64, Handle>>,
+    next_handle: AtomicU64,
+    /// Requests in threads that ask paths.
+    asking: Mutex<HashSet<u64>>,
+    /// Reason for the latest failure, by user.
+    failures: Mutex<HashMap<u32, String>>,
+    /// User and group of this process.
+    owner: (u32, u32),
+    others: Others,
+    over: AtomicBool,
+    ended: EventFd,
+}
+
+/// An open file or directory that is no stream.
+#[derive(Debug)]
+enum Handle {
+    /// The text of a file as of its opening.
+    Text(Arc<Vec<u8>>),
+    /// The entries of a directory as of its opening.
+    Directory(Arc<Vec<(String, Key)>>),
+}
+
+impl Server {
+    /// Starts to serve a mount whose requests come from `device`.
+    pub fn start(device: File, options: MountOptions) -> sys::Result<Arc<Self>> {
+        let device = Arc::new(device);
+        let streams = Arc::new(Streams::new(Arc::clone(&device))?);
+        let server = Arc::new(Self {
+            snapshots: Snapshots::new(options.daemon),
+            inodes: Mutex::default(),
+            streams: Arc::clone(&streams),
+            handles: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+            asking: Mutex::default(),
+            failures: Mutex::default(),
+            owner: sys::process::identity(),
+            others: options.others,
+            over: AtomicBool::new(false),
+            ended: EventFd::new()?,
+            device,
+        });
+        let (asked, jobs) = mpsc::channel::<Request>();
+        let jobs = Arc::new(Mutex::new(jobs));
+        for _ in 0..ASKING_THREADS {
+            let (server, jobs) = (Arc::clone(&server), Arc::clone(&jobs));
+            spawn("pipesfs asks", move || {
+                while let Ok(request) = { lock(&jobs).recv() } {
+                    server.ask(&request);
+                }
+            })?;
+        }
+        spawn("pipesfs reads", move || streams.serve())?;
+        let serving = Arc::clone(&server);
+        spawn("pipesfs", move || serving.receive(&asked))?;
+        Ok(server)
+    }
+
+    /// Blocks until the file system is unmounted.
+    pub fn wait(&self) {
+        while !self.has_ended() {
+            sys::poll::readable(&[self.ended.as_fd()], None);
+        }
+    }
+
+    /// Returns true if the file system is unmounted.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Returns a descriptor that becomes readable when the file system is unmounted.
+    #[must_use]
+    pub fn ended(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
+    }
+
+    /// Receives requests until the file system is unmounted.
+    fn receive(&self, asked: &mpsc::Sender<Request>) {
+        let mut buffer = vec![0; REQUEST_MAX];
+        loop {
+            let mut device = &*self.device;
+            let length = match device.read(&mut buffer) {
+                Ok(length) => length,
+                // ENODEV: unmounted. Others, such as ENOENT, concern one request that was
+                // withdrawn.
+                Err(error) if error.raw_os_error() == Some(ENODEV) => break,
+                Err(_) => continue,
+            };
+            let Some(request) = Request::read(buffer.get(..length).unwrap_or_default()) else {
+                continue;
+            };
+            if request.operation == Operation::Destroy {
+                break;
+            }
+            match self.age_wanted(&request) {
+                Some(age) if !self.snapshots.is_current(age) => self.pass_on(request, asked),
+                _ if self.asks(&request) => self.pass_on(request, asked),
+                _ => self.execute(&request),
+            }
+        }
+        // Release pairs with Acquire in `has_ended`.
+        self.over.store(true, Ordering::Release);
+        self.ended.notify();
+    }
+
+    fn pass_on(&self, request: Request, asked: &mpsc::Sender<Request>) {
+        lock(&self.asking).insert(request.header.unique);
+        // The receiving threads live as long as this one.
+        let _ = asked.send(request);
+    }
+
+    /// Executes a request in a thread that may block.
+    fn ask(&self, request: &Request) {
+        if let Some(age) = self.age_wanted(request) {
+            self.snapshots.refresh(age);
+        }
+        self.execute(request);
+    }
+
+    /// Returns the age that the snapshot may have for a request; `None` if it needs none.
+    fn age_wanted(&self, request: &Request) -> Option<Duration> {
+        match request.operation {
+            Operation::Lookup(_) | Operation::OpenDirectory | Operation::Open(_) => Some(CURRENT),
+            _ => None,
+        }
+    }
+
+    /// Returns the reply to a request, unless its caller has got one because of a signal.
+    fn reply(&self, request: &Request) -> Option<Reply<'_>> {
+        let unique = request.header.unique;
+        let mut asking = lock(&self.asking);
+        let reply = Reply::new(&self.device, unique);
+        // Only requests that were passed on are in the set.
+        match std::thread::current().name() == Some("pipesfs asks") && !asking.remove(&unique) {
+            true => None,
+            false => Some(reply),
+        }
+    }
+
+    fn execute(&self, request: &Request) {
+        let header = &request.header;
+        match &request.operation {
+            Operation::Forget(objects) => {
+                let mut inodes = lock(&self.inodes);
+                for (inode, references) in objects {
+                    let inode = if *inode == u64::MAX { header.inode } else { *inode };
+                    inodes.forget(inode, *references);
+                }
+                return;
+            }
+            Operation::Interrupt(unique) => return self.interrupt(*unique, header.unique),
+            Operation::Read { handle, size, flags, .. } if self.streams.contains(*handle) => {
+                let waits = flags & crate::protocol::O_NONBLOCK == 0;
+                return self.streams.read(*handle, (header.unique, *size), waits);
+            }
+            Operation::Poll { handle, wake, notify } if self.streams.contains(*handle) => {
+                return self.streams.poll(*handle, header.unique, notify.then_some(*wake));
+            }
+            _ => {}
+        }
+        let outcome = self.outcome(request);
+        let Some(reply) = self.reply(request) else { return self.withdraw(&outcome) };
+        match outcome {
+            Ok(Outcome::Done) => reply.data(&[]),
+            Ok(Outcome::Data(data)) => reply.data(&data),
+            Ok(Outcome::Entry(attributes)) => reply.entry(attributes, objects::TIMES),
+            Ok(Outcome::Attributes(attributes)) => reply.attributes(attributes, objects::TIMES),
+            Ok(Outcome::Opened(handle, flags)) => reply.opened(handle, flags),
+            Ok(Outcome::Polled(events)) => reply.polled(events),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn outcome(&self, request: &Request) -> Result<Outcome, i32> {
+        let header = &request.header;
+        match &request.operation {
+            Operation::Init { readahead, flags, .. } => {
+                Ok(Outcome::Data(init_reply(*readahead, *flags, WRITE_MAX)))
+            }
+            Operation::Lookup(name) => self.lookup(header, name),
+            Operation::GetAttributes => {
+                let key = self.key(header.inode)?;
+                Ok(Outcome::Attributes(self.attributes(&key, header.inode)?))
+            }
+            Operation::ReadLink => self.read_link(header),
+            Operation::Open(flags) => self.open(header, *flags),
+            Operation::OpenDirectory => self.open_directory(header),
+            Operation::Read { handle, offset, size, .. } => self.read_text(*handle, *offset, *size),
+            Operation::ReadDirectory { handle, offset, size, plus } => {
+                self.read_directory(header, *handle, *offset, (*size, *plus))
+            }
+            Operation::Release(handle) => {
+                if !self.streams.close(*handle) {
+                    lock(&self.handles).remove(handle);
+                }
+                Ok(Outcome::Done)
+            }
+            Operation::StatFs => Ok(Outcome::Data(statfs_reply())),
+            Operation::Poll { .. } => Ok(Outcome::Polled(0x145)),
+            Operation::Flush => Ok(Outcome::Done),
+            Operation::Change => Err(errno::EROFS),
+            Operation::Forget(_) | Operation::Interrupt(_) | Operation::Destroy => {
+                Ok(Outcome::Done)
+            }
+            Operation::Unknown => Err(errno::ENOSYS),
+        }
+    }
+
+    /// Undoes an outcome that nobody receives.
+    fn withdraw(&self, outcome: &Result<Outcome, i32>) {
+        match outcome {
+            Ok(Outcome::Opened(handle, _)) if !self.streams.close(*handle) => {
+                lock(&self.handles).remove(handle);
+            }
+            Ok(Outcome::Entry(attributes)) => lock(&self.inodes).forget(attributes.inode, 1),
+            _ => {}
+        }
+    }
+
+    /// Ends a request whose caller got a signal. If it is unknown, the kernel asks again, unless it
+    /// has got a reply meanwhile.
+    fn interrupt(&self, unique: u64, own: u64) {
+        if self.streams.interrupt(unique) {
+            return;
+        }
+        if lock(&self.asking).remove(&unique) {
+            return Reply::new(&self.device, unique).error(errno::EINTR);
+        }
+        Reply::new(&self.device, own).error(errno::EAGAIN);
+    }
+
+    /// Records the reason of a failure for a user, who finds it in `.error`.
+    fn fail(&self, uid: u32, errno: i32, why: String) -> i32 {
+        lock(&self.failures).insert(uid, why);
+        errno
+    }
+
+    fn next_handle(&self) -> u64 {
+        self.next_handle.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn add_handle(&self, handle: Handle) -> u64 {
+        let number = self.next_handle();
+        lock(&self.handles).insert(number, handle);
+        number
+    }
+}
+
+/// The outcome of an operation.
+#[derive(Debug)]
+enum Outcome {
+    Done,
+    Data(Vec<u8>),
+    Entry(crate::protocol::Attributes),
+    Attributes(crate::protocol::Attributes),
+    Opened(u64, u32),
+    Polled(u32),
+}
+
+/// Error number of a read from a device that is no longer mounted.
+const ENODEV: i32 = 19;
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> sys::Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    thread
+        .map(drop)
+        .map_err(|error| sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0)))
+}

@@ -1,0 +1,159 @@
+//! Operations on objects that are not open: lookup, attributes, links, listings.
+
+use super::{Handle, Outcome, Server, lock};
+use crate::content::{self, CountersByPath};
+use crate::entries::{Entry, Key, ObjectKind, Part, Text};
+use crate::mount::Others;
+use crate::protocol::{Attributes, DirectoryBuffer, EntryTimes, Header, errno};
+use crate::snapshot::Snapshot;
+use crate::tree::{DirectoryId, Tree};
+use std::sync::Arc;
+use sys::net::RouteSocket;
+
+/// Time for which the kernel keeps names and attributes.
+pub(super) const TIMES: EntryTimes = EntryTimes(0, 100_000_000);
+
+const DIRECTORY: u32 = 0o040_000;
+const FILE: u32 = 0o100_000;
+const LINK: u32 = 0o120_000;
+
+impl Server {
+    pub(super) fn key(&self, inode: u64) -> Result<Key, i32> {
+        lock(&self.inodes).key(inode).ok_or(errno::ESTALE)
+    }
+
+    pub(super) fn lookup(&self, header: &Header, name: &str) -> Result<Outcome, i32> {
+        let parent = self.key(header.inode)?;
+        let snapshot = self.snapshots.latest();
+        let names = self.names(&snapshot, &parent);
+        let key = snapshot.tree.lookup(&parent, name, &names).ok_or(errno::ENOENT)?;
+        let inode = lock(&self.inodes).reference(&key);
+        self.attributes(&key, inode).map(Outcome::Entry).inspect_err(|_| {
+            lock(&self.inodes).forget(inode, 1);
+        })
+    }
+
+    /// Returns the attributes of an object, or ENOENT if its node has gone.
+    pub(super) fn attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
+        let snapshot = self.snapshots.latest();
+        let tree = &snapshot.tree;
+        if *key != Key::directory(DirectoryId::Root) && !tree.has(key) {
+            return Err(errno::ENOENT);
+        }
+        let node = match &key.place {
+            DirectoryId::Class(path, node, _) => DirectoryId::Node(*path, node.clone()),
+            place => place.clone(),
+        };
+        let public =
+            matches!(key.place, DirectoryId::Root | DirectoryId::Filters | DirectoryId::Machine);
+        let shown = tree.directory(&node).filter(|_| !public);
+        let (uid, started) = shown.map_or((self.owner.0, 0), |shown| (shown.uid, shown.started));
+        let (kind, read) = match key.kind() {
+            ObjectKind::Directory => (DIRECTORY, 0o500),
+            ObjectKind::File => (FILE, 0o400),
+            ObjectKind::Link => (LINK, 0o777),
+        };
+        // Everybody may read the manual, and see which paths there are.
+        let read = if public { read | read >> 3 | read >> 6 } else { read };
+        let size = match &key.part {
+            Part::Text(Text::Readme | Text::Manual(_)) => {
+                content::text(tree, key, &CountersByPath::new()).map_or(0, |text| text.len() as u64)
+            }
+            Part::Link(_) => tree.target(key).map_or(0, |target| target.len() as u64),
+            _ => 0,
+        };
+        let (times, mode, links) = ([started; 3], kind | read, 1);
+        let gid = self.owner.1;
+        Ok(Attributes { inode, size, times, mode, links, uid, gid, ..Attributes::default() })
+    }
+
+    pub(super) fn read_link(&self, header: &Header) -> Result<Outcome, i32> {
+        let key = self.key(header.inode)?;
+        let target = self.snapshots.latest().tree.target(&key).ok_or(errno::ENOENT)?;
+        Ok(Outcome::Data(target.into_bytes()))
+    }
+
+    pub(super) fn open_directory(&self, header: &Header) -> Result<Outcome, i32> {
+        let key = self.key(header.inode)?;
+        let snapshot = self.snapshots.latest();
+        let names = self.names(&snapshot, &key);
+        let entries = snapshot.tree.entries(&key, &names).ok_or(errno::ENOENT)?;
+        let seen = |entry: &Entry| self.is_listed(&snapshot.tree, &entry.key, header.uid);
+        let entries =
+            entries.into_iter().filter(|entry| key.place != DirectoryId::Root || seen(entry));
+        let entries = entries.map(|entry| (entry.name, entry.key)).collect();
+        Ok(Outcome::Opened(self.add_handle(Handle::Directory(Arc::new(entries))), 0))
+    }
+
+    /// Returns true if a user sees an entry of the root.
+    fn is_listed(&self, tree: &Tree, key: &Key, uid: u32) -> bool {
+        let foreign = tree.directory(&key.place).filter(|_| key.place != DirectoryId::Root);
+        let foreign = foreign.is_some_and(|directory| uid != 0 && directory.uid != uid);
+        !foreign
+            || match self.others {
+                Others::Nothing => false,
+                Others::Names => matches!(key.place, DirectoryId::Path(_)),
+                Others::All => true,
+            }
+    }
+
+    pub(super) fn read_directory(
+        &self,
+        header: &Header,
+        handle: u64,
+        offset: u64,
+        (size, plus): (u32, bool),
+    ) -> Result<Outcome, i32> {
+        let entries = match lock(&self.handles).get(&handle) {
+            Some(Handle::Directory(entries)) => Arc::clone(entries),
+            _ => return Err(errno::EINVAL),
+        };
+        let mut buffer = DirectoryBuffer::new(size as usize, plus);
+        let dots = [".", ".."];
+        for (number, name) in (0u64..).zip(dots).skip(usize::try_from(offset).unwrap_or(2)) {
+            buffer.add(name, number + 1, (header.inode, DIRECTORY), None);
+        }
+        let first = usize::try_from(offset.saturating_sub(2)).unwrap_or(usize::MAX);
+        for (number, (name, key)) in entries.iter().enumerate().skip(first) {
+            if !buffer.fits(name) {
+                break;
+            }
+            let mode = match key.kind() {
+                ObjectKind::Directory => DIRECTORY,
+                ObjectKind::File => FILE,
+                ObjectKind::Link => LINK,
+            };
+            let next = number as u64 + 3;
+            if plus {
+                let inode = lock(&self.inodes).reference(key);
+                match self.attributes(key, inode) {
+                    Ok(attributes) => {
+                        buffer.add(name, next, (inode, mode), Some((attributes, TIMES)));
+                        continue;
+                    }
+                    Err(_) => lock(&self.inodes).forget(inode, 1),
+                }
+            }
+            let inode = lock(&self.inodes).peek(key);
+            buffer.add(name, next, (inode, mode), None);
+        }
+        Ok(Outcome::Data(buffer.into_bytes()))
+    }
+
+    /// Returns the names of a listing that the tree does not contain: reasons of losses,
+    /// interfaces.
+    fn names(&self, snapshot: &Snapshot, key: &Key) -> Vec<String> {
+        match (&key.part, &key.place) {
+            (Part::Dropped, _) => {
+                let paths = content::counted_paths(&snapshot.tree, &key.place);
+                let counters = self.snapshots.counters(&paths);
+                content::losses(&snapshot.tree, key, &counters).into_keys().collect()
+            }
+            (Part::Whole, DirectoryId::Machine) => {
+                let links = RouteSocket::open().and_then(|links| links.list_interfaces());
+                links.unwrap_or_default().into_iter().map(|one| one.name).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Opening and reading of files: texts as of their opening, and streams.
+
+use super::{Handle, Outcome, Server, lock};
+use crate::content::{self, CountersByPath};
+use crate::entries::{Key, Part, Stream, Text};
+use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
+use crate::streams::Tapped;
+use crate::tree::{DirectoryId, Member, Tree};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use streamline::paths::{self, ClientError, PathClient, Tap};
+
+/// The kernel passes every read on, and keeps nothing (`FOPEN_DIRECT_IO`). A position may be set,
+/// but means nothing: tools such as head(1) fail if a regular file has no position.
+const DIRECT: u32 = 1;
+/// Time for which a reader may pause, in ms.
+const PATIENCE_MS: u64 = 24 * 3600 * 1000;
+
+impl Server {
+    /// Returns true if a request asks paths even if the snapshot is current.
+    pub(super) fn asks(&self, request: &Request) -> bool {
+        let key = || lock(&self.inodes).key(request.header.inode);
+        let counts = |key: Key| match key.part {
+            Part::Dropped | Part::Stream(_) | Part::Events => true,
+            Part::Text(Text::Others) => true,
+            Part::Text(text) => text.is_counter(),
+            _ => false,
+        };
+        match request.operation {
+            Operation::Lookup(_) | Operation::OpenDirectory | Operation::Open(_) => {
+                key().is_some_and(counts)
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn open(&self, header: &Header, flags: u32) -> Result<Outcome, i32> {
+        if flags & O_ACCMODE != 0 {
+            return Err(errno::EROFS);
+        }
+        let key = self.key(header.inode)?;
+        match &key.part {
+            Part::Text(text) => {
+                let text = self.text(&key, text, header.uid)?;
+                let handle = self.add_handle(Handle::Text(Arc::new(text.into_bytes())));
+                Ok(Outcome::Opened(handle, DIRECT))
+            }
+            Part::Events => {
+                let (pipe, events) = crate::events::follow(&self.snapshots)
+                    .map_err(|error| self.fail(header.uid, errno::EIO, error.to_string()))?;
+                self.add_stream(pipe, Tapped::Events(events))
+            }
+            Part::Stream(stream) => self.open_stream(&key, stream, header.uid),
+            _ => Err(errno::EOPNOTSUPP),
+        }
+    }
+
+    /// Opens a tap at the node of a stream. Blocks until the path has replied.
+    fn open_stream(&self, key: &Key, stream: &Stream, uid: u32) -> Result<Outcome, i32> {
+        let snapshot = self.snapshots.latest();
+        let tree = &snapshot.tree;
+        let (node, classes) = match &key.place {
+            DirectoryId::Class(path, node, class) => {
+                (DirectoryId::Node(*path, node.clone()), class.clone())
+            }
+            place => (place.clone(), String::new()),
+        };
+        let directory = tree.directory(&node).ok_or(errno::ENOENT)?;
+        // Paths that begin alike carry the same blocks here.
+        let mut refused = None;
+        for member in &directory.members {
+            match self.tap(tree, *member, &classes, stream) {
+                Ok((to, pipe)) => return self.add_stream(pipe, Tapped::Path(to)),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        let Some(error) = refused else { return Err(errno::ENOENT) };
+        let errno = match error {
+            ClientError::Timeout => errno::ETIMEDOUT,
+            ClientError::PathEnded(_) | ClientError::Disconnected => errno::ENOENT,
+            _ => errno::EOPNOTSUPP,
+        };
+        Err(self.fail(uid, errno, error.to_string()))
+    }
+
+    fn add_stream(&self, pipe: OwnedFd, of: Tapped) -> Result<Outcome, i32> {
+        sys::fuse::set_nonblocking(&pipe).map_err(|error| error.errno)?;
+        let handle = self.next_handle();
+        self.streams.add(handle, pipe.into(), of);
+        Ok(Outcome::Opened(handle, DIRECT))
+    }
+
+    /// Opens a tap at a node, for as long as the connection lasts.
+    fn tap(
+        &self,
+        tree: &Tree,
+        member: Member,
+        classes: &str,
+        stream: &Stream,
+    ) -> Result<(PathClient, OwnedFd), ClientError> {
+        let (Some(view), Some(node)) = (tree.paths.get(member.path), tree.node(member)) else {
+            return Err(ClientError::Disconnected);
+        };
+        let to = paths::connect(&self.snapshots.connect()?, &view.path.number.to_string())?;
+        let wanted = Tap {
+            node: node.id.is_none().then(|| node.name.clone()),
+            id: node.id,
+            from: stream.from.clone(),
+            all: None,
+            patience_ms: Some(PATIENCE_MS),
+            classes: Some(classes.to_owned()),
+            form: Some(stream.form.name().to_owned()),
+        };
+        let (_, pipe) = to.tap(&wanted)?;
+        Ok((to, pipe))
+    }
+
+    /// Returns the text of a file now.
+    fn text(&self, key: &Key, text: &Text, uid: u32) -> Result<String, i32> {
+        let snapshot = self.snapshots.latest();
+        let tree = &snapshot.tree;
+        let counted = || content::counted_paths(tree, &key.place);
+        match text {
+            Text::Error => Ok(lock(&self.failures).get(&uid).cloned().unwrap_or_default()),
+            Text::Others => {
+                let DirectoryId::Interface(name) = &key.place else { return Err(errno::ENOENT) };
+                Ok(paths::others_at(name))
+            }
+            Text::Readme if snapshot.failure.is_some() => {
+                let why = snapshot.failure.as_deref().unwrap_or_default();
+                let text = content::text(tree, key, &CountersByPath::new()).unwrap_or_default();
+                Ok(format!("No paths are shown now: {why}\n\n{text}"))
+            }
+            Text::NsPerBlock => self.time_per_block(tree, key),
+            text if text.is_counter() => {
+                content::text(tree, key, &self.snapshots.counters(&counted())).ok_or(errno::ENOENT)
+            }
+            _ => content::text(tree, key, &CountersByPath::new()).ok_or(errno::ENOENT),
+        }
+    }
+
+    /// Returns the time per block in the nodes of a place, of the blocks that arrive within a short
+    /// time. Time is measured only while a client is connected.
+    fn time_per_block(&self, tree: &Tree, key: &Key) -> Result<String, i32> {
+        let wanted = content::counted_paths(tree, &key.place);
+        let samples = self.snapshots.two_samples(&wanted);
+        let busy = |counters| content::busy(tree, key, counters);
+        let ((ns, blocks), (ns_later, blocks_later)) = (busy(&samples.0), busy(&samples.1));
+        let blocks = blocks_later.saturating_sub(blocks);
+        Ok(match ns_later.saturating_sub(ns).checked_div(blocks) {
+            Some(ns) => format!("{ns}\n"),
+            None => "unknown: no block came\n".to_owned(),
+        })
+    }
+
+    pub(super) fn read_text(&self, handle: u64, offset: u64, size: u32) -> Result<Outcome, i32> {
+        let text = match lock(&self.handles).get(&handle) {
+            Some(Handle::Text(text)) => Arc::clone(text),
+            Some(Handle::Directory(_)) => return Err(errno::EISDIR),
+            None => return Err(errno::ESTALE),
+        };
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+        let end = start.saturating_add(size as usize).min(text.len());
+        Ok(Outcome::Data(text.get(start..end).unwrap_or_default().to_vec()))
+    }
+}

@@ -1,0 +1,362 @@
+//! The tree of directories: a pure function of the running paths.
+//!
+//! A directory is a node of one path, or of several paths that begin alike; nesting is data flow.
+//! A node stands below its first parent; its other parents, and back edges, are symbolic links. If
+//! an arc carries classes, their directory stands between the two nodes. [SL §4.1]
+//!
+//! Paths are untrusted: indexes are checked, a node is placed once, and a node that no source leads
+//! to is not shown.
+
+mod links;
+
+use crate::names::{TakenNames, escape, filter_name};
+use std::collections::{HashMap, VecDeque};
+use streamline::paths::{NodeDetails, PathView};
+
+/// Identity of a path: its number is unique while it runs, its start tells it from an earlier one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PathKey {
+    /// Number in the daemon's registry.
+    pub number: u32,
+    /// Start time in seconds since 1970.
+    pub started: u64,
+}
+
+/// Identity of a node within its path.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum NodeKey {
+    /// Number that the node keeps through changes of the request.
+    Number(u64),
+    /// Unique name, for a node without a number.
+    Name(String),
+}
+
+/// Identity of a directory of the tree, which the directory keeps while its node runs.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum DirectoryId {
+    /// The root.
+    Root,
+    /// The manual of all filters.
+    Filters,
+    /// The interfaces of the machine.
+    Machine,
+    /// An interface of the machine.
+    Interface(String),
+    /// A path with a name.
+    Path(PathKey),
+    /// A node; of a directory for several nodes, the one of the path with the lowest number.
+    Node(PathKey, NodeKey),
+    /// A class of the blocks that leave a node.
+    Class(PathKey, NodeKey, String),
+}
+
+/// A node of one path: indexes into [`Tree::paths`] and into the path's nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Member {
+    /// Index of the path.
+    pub path: usize,
+    /// Index of the node.
+    pub node: usize,
+}
+
+/// An entry that leads on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Child {
+    /// A directory, by its index.
+    Directory(usize),
+    /// A symbolic link with this target.
+    Link(String),
+}
+
+/// A directory.
+#[derive(Debug)]
+pub struct Directory {
+    /// Identity of the directory.
+    pub place: DirectoryId,
+    /// Name in the parent directory.
+    pub name: String,
+    /// Index of the parent directory; 0 for the root.
+    pub parent: usize,
+    /// Owner of the paths shown here.
+    pub uid: u32,
+    /// Start time in seconds since 1970 of the first path shown here.
+    pub started: u64,
+    /// Nodes shown here. A class has those of its node.
+    pub members: Vec<Member>,
+    /// Directories and links by name, in the order of the request.
+    pub children: Vec<(String, Child)>,
+    taken: TakenNames,
+}
+
+/// The tree of a snapshot.
+#[derive(Debug, Default)]
+pub struct Tree {
+    /// The paths of the snapshot.
+    pub paths: Vec<PathView>,
+    /// The directories; the first is the root.
+    pub directories: Vec<Directory>,
+    places: HashMap<DirectoryId, usize>,
+    /// Directory of each node that is shown.
+    shown: HashMap<Member, usize>,
+}
+
+/// Names of entries of a node that are no nodes.
+const NODE_ENTRIES: &[&str] =
+    &["all", "all.pcap", "all.jsonl", "config", "stats", "place", "why", "program", "state"];
+/// Names of entries of the root that are no paths.
+const ROOT_ENTRIES: &[&str] = &["README"];
+/// Names of entries of a path that are no nodes.
+const PATH_ENTRIES: &[&str] = &["request"];
+
+/// Candidates for one directory below another: nodes of several paths that are alike.
+struct Group {
+    class: String,
+    /// Index among the equal nodes of one path below one parent.
+    ordinal: usize,
+    members: Vec<Member>,
+}
+
+impl Tree {
+    /// Creates the tree of these paths. On a conflict of names, root's paths come first, then those
+    /// with lower numbers.
+    #[must_use]
+    pub fn new(mut paths: Vec<PathView>) -> Self {
+        paths.sort_by_key(|view| (view.path.uid != 0, view.path.number));
+        let mut tree = Self { paths, ..Self::default() };
+        tree.add((DirectoryId::Root, String::new()), 0, Vec::new(), ROOT_ENTRIES);
+        let parents: Vec<_> = tree.paths.iter().map(|view| first_parents(&view.nodes)).collect();
+        let mut open = VecDeque::new();
+        tree.add_named_paths(&parents, &mut open);
+        tree.add_sources(&parents, &mut open);
+        while let Some(at) = open.pop_front() {
+            tree.add_children(at, &parents, &mut open);
+        }
+        tree.add_links(&parents);
+        tree
+    }
+
+    /// Returns the directory at a place.
+    #[must_use]
+    pub fn directory(&self, place: &DirectoryId) -> Option<&Directory> {
+        self.directories.get(*self.places.get(place)?)
+    }
+
+    /// Returns the node of a member.
+    #[must_use]
+    pub fn node(&self, member: Member) -> Option<&NodeDetails> {
+        self.paths.get(member.path)?.nodes.get(member.node)
+    }
+
+    /// Returns the first node that a directory shows, with its path.
+    #[must_use]
+    pub fn first_node(&self, directory: &Directory) -> Option<(&PathView, &NodeDetails)> {
+        let member = *directory.members.first()?;
+        Some((self.paths.get(member.path)?, self.node(member)?))
+    }
+
+    fn add_named_paths(&mut self, parents: &[Parents], open: &mut VecDeque<usize>) {
+        for (path, parents) in parents.iter().enumerate() {
+            let Some(name) = self.paths[path].path.name.clone() else { continue };
+            let place = DirectoryId::Path(key_of(&self.paths[path]));
+            let name = self.take_name(0, &escape(&name), self.paths[path].path.number.into());
+            let at = self.add((place, name), 0, Vec::new(), PATH_ENTRIES);
+            self.describe(at, path);
+            for node in top_nodes(&self.paths[path].nodes, parents) {
+                self.add_node(at, vec![Member { path, node }], open);
+            }
+        }
+    }
+
+    /// Adds the sources of paths without a name. Equal sources of one user share a directory.
+    fn add_sources(&mut self, parents: &[Parents], open: &mut VecDeque<usize>) {
+        let mut groups: Vec<Group> = Vec::new();
+        for (path, parents) in parents.iter().enumerate() {
+            if self.paths[path].path.name.is_some() {
+                continue;
+            }
+            for node in top_nodes(&self.paths[path].nodes, parents) {
+                self.join_group(&mut groups, "", Member { path, node });
+            }
+        }
+        for group in groups {
+            self.add_node(0, group.members, open);
+        }
+    }
+
+    /// Adds the nodes below a directory.
+    fn add_children(&mut self, at: usize, parents: &[Parents], open: &mut VecDeque<usize>) {
+        let mut groups: Vec<Group> = Vec::new();
+        for member in self.directories[at].members.clone() {
+            let Some(node) = self.node(member) else { continue };
+            let arcs = node.arcs.iter().enumerate();
+            let first = |(arc, to): &(usize, &streamline::paths::NodeArc)| {
+                parents[member.path].get(to.to) == Some(&Some((member.node, *arc)))
+            };
+            let below: Vec<(String, usize)> =
+                arcs.filter(first).map(|(_, to)| (to.classes.clone(), to.to)).collect();
+            let nodes = &self.paths[member.path].nodes;
+            let operands = nodes.iter().enumerate();
+            let operands = operands.filter(|(_, node)| node.inside == Some(member.node));
+            let operands: Vec<_> = operands.map(|(node, _)| (String::new(), node)).collect();
+            for (class, node) in below.into_iter().chain(operands) {
+                self.join_group(&mut groups, &class, Member { path: member.path, node });
+            }
+        }
+        for group in groups {
+            let parent = match group.class.is_empty() {
+                true => at,
+                false => self.class_directory(at, &group.class),
+            };
+            self.add_node(parent, group.members, open);
+        }
+    }
+
+    /// Adds a member to the group of equal nodes of other paths of the same user.
+    fn join_group(&self, groups: &mut Vec<Group>, class: &str, member: Member) {
+        let same = |group: &Group| {
+            group.class == class
+                && group.members.first().is_some_and(|one| self.alike(*one, member))
+        };
+        let of_path = |group: &Group| group.members.iter().any(|one| one.path == member.path);
+        let ordinal = groups.iter().filter(|group| same(group) && of_path(group)).count();
+        match groups.iter_mut().find(|group| group.ordinal == ordinal && same(group)) {
+            Some(group) => group.members.push(member),
+            None => {
+                let class = class.to_owned();
+                groups.push(Group { class, ordinal, members: vec![member] });
+            }
+        }
+    }
+
+    /// Returns true if two nodes of one user are the same filter with the same arguments.
+    fn alike(&self, one: Member, other: Member) -> bool {
+        let uid = |member: Member| self.paths[member.path].path.uid;
+        let (Some(a), Some(b)) = (self.node(one), self.node(other)) else { return false };
+        let section = a.filter.is_empty() && a.name != b.name;
+        uid(one) == uid(other) && a.filter == b.filter && a.arguments == b.arguments && !section
+    }
+
+    /// Returns the directory of a class of the blocks that leave a node.
+    fn class_directory(&mut self, at: usize, class: &str) -> usize {
+        let DirectoryId::Node(path, node) = self.directories[at].place.clone() else { return at };
+        let place = DirectoryId::Class(path, node, class.to_owned());
+        if let Some(known) = self.places.get(&place) {
+            return *known;
+        }
+        let name = class_name(class);
+        let name = self.take_name(at, &name, 0);
+        let members = self.directories[at].members.clone();
+        let path = members.first().map(|member| member.path);
+        let added = self.add((place, name), at, members, NODE_ENTRIES);
+        path.into_iter().for_each(|path| self.describe(added, path));
+        added
+    }
+
+    /// Adds the directory of equal nodes, below which more may follow.
+    fn add_node(&mut self, parent: usize, members: Vec<Member>, open: &mut VecDeque<usize>) {
+        let Some(first) = members.first().copied() else { return };
+        let Some(node) = self.node(first) else { return };
+        let place = DirectoryId::Node(key_of(&self.paths[first.path]), node_key(node));
+        if self.places.contains_key(&place) {
+            return;
+        }
+        let number =
+            if parent == 0 { self.paths[first.path].path.number.into() } else { id(node, first) };
+        let name = self.take_name(parent, &node_name(node), number);
+        let at = self.add((place, name), parent, members.clone(), NODE_ENTRIES);
+        self.describe(at, first.path);
+        for member in members {
+            self.shown.insert(member, at);
+        }
+        open.push_back(at);
+    }
+
+    fn take_name(&mut self, parent: usize, escaped: &str, number: u64) -> String {
+        self.directories[parent].taken.take(escaped, number)
+    }
+
+    fn add(
+        &mut self,
+        (place, name): (DirectoryId, String),
+        parent: usize,
+        members: Vec<Member>,
+        reserved: &[&str],
+    ) -> usize {
+        let at = self.directories.len();
+        if at > 0 {
+            self.directories[parent].children.push((name.clone(), Child::Directory(at)));
+        }
+        self.places.insert(place.clone(), at);
+        let (children, taken) = (Vec::new(), TakenNames::reserved(reserved));
+        let (uid, started) = (0, 0);
+        self.directories.push(Directory {
+            place,
+            name,
+            parent,
+            uid,
+            started,
+            members,
+            children,
+            taken,
+        });
+        at
+    }
+
+    /// Sets the owner and the time of a directory to those of a path.
+    fn describe(&mut self, at: usize, path: usize) {
+        let listed = &self.paths[path].path;
+        let (uid, started) = (listed.uid, listed.started.unwrap_or_default());
+        let directory = &mut self.directories[at];
+        (directory.uid, directory.started) = (uid, started);
+    }
+}
+
+/// For each node of a path, its first parent and the index of the arc from it.
+type Parents = Vec<Option<(usize, usize)>>;
+
+fn first_parents(nodes: &[NodeDetails]) -> Parents {
+    let mut parents: Parents = vec![None; nodes.len()];
+    for (from, node) in nodes.iter().enumerate() {
+        for (number, arc) in node.arcs.iter().enumerate().filter(|(_, arc)| !arc.back) {
+            if let Some(parent) = parents.get_mut(arc.to) {
+                parent.get_or_insert((from, number));
+            }
+        }
+    }
+    parents
+}
+
+/// Returns the nodes that stand below no other.
+fn top_nodes(nodes: &[NodeDetails], parents: &Parents) -> Vec<usize> {
+    let top = |at: &usize| parents[*at].is_none() && nodes[*at].inside.is_none();
+    (0..nodes.len()).filter(top).collect()
+}
+
+/// Returns the identity of a path.
+#[must_use]
+pub fn key_of(view: &PathView) -> PathKey {
+    PathKey { number: view.path.number, started: view.path.started.unwrap_or_default() }
+}
+
+fn node_key(node: &NodeDetails) -> NodeKey {
+    node.id.map_or_else(|| NodeKey::Name(node.name.clone()), NodeKey::Number)
+}
+
+fn id(node: &NodeDetails, member: Member) -> u64 {
+    node.id.unwrap_or(member.node as u64)
+}
+
+/// Returns the escaped name of a node.
+fn node_name(node: &NodeDetails) -> String {
+    if node.filter.is_empty() {
+        return escape(&node.name);
+    }
+    let given = node.arguments.iter().filter(|argument| argument.given);
+    filter_name(&node.filter, &Vec::from_iter(given.map(|argument| argument.value.as_str())))
+}
+
+/// Returns the escaped name of classes. `all` is the name of a stream, so the class of all blocks
+/// is written `%61ll`.
+fn class_name(class: &str) -> String {
+    if class == "all" { "%61ll".to_owned() } else { escape(class) }
+}

@@ -1,0 +1,60 @@
+//! Symbolic links for the arcs that the nesting of directories does not show: from other parents,
+//! and back.
+
+use super::{Child, Member, Parents, Tree, id, node_name};
+
+impl Tree {
+    /// Adds a link for each arc that does not lead to a directory below.
+    pub(super) fn add_links(&mut self, parents: &[Parents]) {
+        for path in 0..self.paths.len() {
+            for node in 0..self.paths[path].nodes.len() {
+                for arc in 0..self.paths[path].nodes[node].arcs.len() {
+                    self.add_link((Member { path, node }, arc), parents);
+                }
+            }
+        }
+    }
+
+    fn add_link(&mut self, (from, arc): (Member, usize), parents: &[Parents]) -> Option<()> {
+        let arc_details = self.node(from)?.arcs.get(arc)?.clone();
+        if *parents[from.path].get(arc_details.to)? == Some((from.node, arc)) {
+            return None;
+        }
+        let to = Member { path: from.path, node: arc_details.to };
+        let (here, there) = (*self.shown.get(&from)?, *self.shown.get(&to)?);
+        let here = match arc_details.classes.is_empty() {
+            true => here,
+            false => self.class_directory(here, &arc_details.classes),
+        };
+        let target = self.relative(here, there);
+        let again = Child::Link(target.clone());
+        if self.directories[here].children.iter().any(|(_, child)| *child == again) {
+            return None;
+        }
+        let node = self.node(to)?;
+        let (name, number) = (node_name(node), id(node, to));
+        let name = self.take_name(here, &name, number);
+        self.directories[here].children.push((name, Child::Link(target)));
+        Some(())
+    }
+
+    /// Returns the relative path from one directory to another.
+    fn relative(&self, from: usize, to: usize) -> String {
+        let (from, to) = (self.ancestors(from), self.ancestors(to));
+        let common = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
+        let up = std::iter::repeat_n("..", from.len() - common);
+        let down = to[common..].iter().map(|at| self.directories[*at].name.as_str());
+        Vec::from_iter(up.chain(down)).join("/")
+    }
+
+    /// Returns the directories from below the root down to this one.
+    fn ancestors(&self, mut at: usize) -> Vec<usize> {
+        let mut path = Vec::new();
+        while at != 0 {
+            path.push(at);
+            at = self.directories[at].parent;
+        }
+        path.reverse();
+        path
+    }
+}

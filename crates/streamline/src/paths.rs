@@ -1,0 +1,140 @@
+//! The running paths of this machine, for programs that show them or read from them.
+//!
+//! [`query_paths`] asks the processes of all paths in parallel, and waits a bounded time for all of
+//! them together. The types are those of the daemon's protocol.
+
+pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, escape_hidden};
+pub use member::protocol::{
+    Amount, Argument, Counters, Event, Filter, Loss, NodeArc, NodeDetails, Path, Tap, TapReport,
+    TapStart,
+};
+
+use crate::neighbors::NeighborFindings;
+use engine::doctor::neighbors::Neighbors;
+use engine::registry::MachineRegistry;
+use member::client::{COUNT, NODES};
+use member::protocol::{CountReply, Nodes, NodesReply};
+use pipeline::Registry as _;
+use pipeline::explain;
+use pipeline::graph::NodeId;
+use std::time::Duration;
+
+/// Maximum number of nodes that are accepted from a path.
+const NODES_MAX: usize = 1 << 16;
+
+/// A path in the daemon's registry, with its nodes.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct PathView {
+    /// The path as listed by the daemon.
+    pub path: Path,
+    /// Text of the request that the path runs; empty if it was not asked.
+    pub line: String,
+    /// Nodes of the path's plan; empty if the path was not asked or did not reply.
+    pub nodes: Vec<NodeDetails>,
+    /// True if the path belongs to the caller but did not reply in time.
+    pub silent: bool,
+}
+
+/// Returns all paths that are visible to this user, with the nodes of those to which it may
+/// connect. Paths that end during the query are omitted. Blocks for at most `limit` until the paths
+/// have replied.
+pub fn query_paths(client: &Client, limit: Duration) -> Result<Vec<PathView>, ClientError> {
+    let listed = client.list_paths()?;
+    let open: Vec<&Path> = listed.iter().filter(|path| path.yours).collect();
+    let names: Vec<_> = open.iter().map(|path| (path.uid, path.number.to_string())).collect();
+    let mut replies = client.query_all(&names, &[NODES], limit, |to, replies| {
+        all_nodes(&to, replies.into_iter().next().unwrap_or_default().deserialize_result()?)
+    });
+    let mut replies = replies.drain(..);
+    let view = |path: Path| {
+        let reply = if path.yours { replies.next() } else { None };
+        let (line, nodes, silent) = match reply {
+            Some(Ok((line, nodes))) => (line, nodes, false),
+            Some(Err(ClientError::Timeout)) => (String::new(), Vec::new(), true),
+            Some(Err(_)) => return None,
+            None => Default::default(),
+        };
+        Some(PathView { path, line, nodes, silent })
+    };
+    Ok(listed.into_iter().filter_map(view).collect())
+}
+
+/// Returns the request and all nodes of a path, of which `page` has the first ones.
+fn all_nodes(
+    to: &PathClient,
+    mut page: NodesReply,
+) -> Result<(String, Vec<NodeDetails>), ClientError> {
+    let mut nodes = std::mem::take(&mut page.nodes);
+    while let Some(first) = page.next.filter(|next| *next == nodes.len() && *next < NODES_MAX) {
+        page = to.call(NODES, &Nodes { first: Some(first) })?;
+        nodes.append(&mut page.nodes);
+    }
+    Ok((page.line, nodes))
+}
+
+/// Returns the counters of these paths, given by number, in the same order. Blocks for at most
+/// `limit` in total.
+pub fn query_counters(
+    client: &Client,
+    numbers: &[(u32, u32)],
+    limit: Duration,
+) -> Vec<Result<Counters, ClientError>> {
+    let names: Vec<_> = numbers.iter().map(|(uid, number)| (*uid, number.to_string())).collect();
+    client.query_all(&names, &[COUNT], limit, |_, replies| {
+        let CountReply { counters } =
+            replies.into_iter().next().unwrap_or_default().deserialize_result()?;
+        Ok(counters)
+    })
+}
+
+/// Returns the names of all filters, sources and sinks, sorted.
+#[must_use]
+pub fn manual_names() -> Vec<&'static str> {
+    let mut names: Vec<_> = MachineRegistry::descriptions().map(|entry| entry.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Returns the manual of a filter, which `streamline filters NAME` prints; `None` if no filter has
+/// this name. A name that is both a source and a sink has both manuals.
+#[must_use]
+pub fn manual(name: &str) -> Option<String> {
+    let entries = MachineRegistry::descriptions().filter(|entry| entry.name == name);
+    let pages: Vec<String> = entries
+        .map(|entry| explain::format_help(entry, MachineRegistry::Local.endpoint(entry)))
+        .collect();
+    (!pages.is_empty()).then(|| pages.join("\n"))
+}
+
+/// Returns true if blocks that leave a node of this request can have the classes of a label, such
+/// as `80`, `get` or `22:23`. Fails with the reason if the request cannot be read in this process,
+/// for example because it contains filters of another program.
+pub fn is_class(line: &str, node: &NodeDetails, label: &str) -> Result<bool, String> {
+    let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
+    if let Some(mistake) = mistakes.iter().find(|mistake| mistake.is_error()) {
+        return Err(mistake.what.clone());
+    }
+    let names = explain::unique_names(&graph);
+    let at = names.iter().position(|name| *name == node.name);
+    let at = at.ok_or_else(|| format!("the request has no `{}`", node.name))?;
+    let classes = pipeline::classes_leaving(&graph, NodeId(at), label, &MachineRegistry::Local);
+    Ok(classes.is_ok())
+}
+
+/// Connects to a path, given by its name or number. Fails within [`QUERY_TIMEOUT`] if its process
+/// is stopped.
+pub fn connect(client: &Client, path: &str) -> Result<PathClient, ClientError> {
+    client.connect_described(path).map(|(to, _)| to)
+}
+
+/// Reason for the end of a tap whose path has ended.
+pub const PATH_ENDED: &str = "the path has ended";
+
+/// Returns the programs and packet sockets of other applications at an interface, with their owners
+/// and their effect on a request, as `doctor` prints them. Reads the descriptors of all processes.
+#[must_use]
+pub fn others_at(interface: &str) -> String {
+    let found = Neighbors::find(None, Some(interface));
+    NeighborFindings::new(&found).format_table(explain::COLUMNS)
+}

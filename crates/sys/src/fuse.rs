@@ -1,0 +1,117 @@
+//! Mounts of FUSE file systems: by mount(2), through the helper fusermount3, or in a user namespace
+//! of this process.
+
+use crate::descriptor;
+use crate::error::{Error, ErrorContext as _, Result};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::ffi::CString;
+use std::io::Read as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Name of the file system in tables of mounts.
+const NAME: &str = "pipesfs";
+/// Type of a directory, as the root of the mount.
+const ROOT_MODE: &str = "40000";
+/// The helper with which users mount.
+const HELPER: &str = "fusermount3";
+
+/// Mounts at `directory`, and returns the device over which the kernel sends requests. The kernel
+/// checks permissions by the attributes of files; other users than the caller have access if
+/// `for_all`. Needs CAP_SYS_ADMIN in the user namespace of this process.
+pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device =
+        rustix::fs::open("/dev/fuse", flags, Mode::empty()).context("open", "/dev/fuse")?;
+    let (uid, gid) = crate::process::identity();
+    let others = if for_all { ",allow_other" } else { "" };
+    let options = format!(
+        "fd={},rootmode={ROOT_MODE},user_id={uid},group_id={gid},default_permissions{others}",
+        device.as_raw_fd()
+    );
+    let options = CString::new(options).map_err(|_| invalid(directory))?;
+    let kind = format!("fuse.{NAME}");
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    rustix::mount::mount(NAME, directory, kind.as_str(), flags, Some(options.as_c_str()))
+        .context("mount", directory.display().to_string())?;
+    Ok(device)
+}
+
+/// Mounts like [`mount`] for the caller alone, through the set-user-ID helper. Blocks until the
+/// helper has ended. Fails with ENOENT if it is not installed.
+pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
+    let target = || format!("{HELPER} {}", directory.display());
+    let (near, far) = descriptor::pair()?;
+    let mut command = Command::new(HELPER);
+    let options = format!("fsname={NAME},subtype={NAME},nosuid,nodev,noatime,default_permissions");
+    command.args(["-o", &options, "--"]).arg(directory);
+    // The helper sends the device over this descriptor.
+    command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(far));
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().context("execve", HELPER)?;
+    // The command holds the helper's end.
+    drop(command);
+    let received = descriptor::receive(&near, &mut [0; 8]);
+    let mut words = String::new();
+    if let Some(errors) = &mut child.stderr {
+        // Without words of the helper, its status is the message.
+        let _ = errors.read_to_string(&mut words);
+    }
+    let status = child.wait().context("waitpid", target())?;
+    let device = received.ok().and_then(|(_, descriptors)| descriptors.into_iter().next());
+    device.filter(|_| status.success()).ok_or_else(|| {
+        let words = words.trim().to_owned();
+        let what = if words.is_empty() { target() } else { words };
+        Error::new("mount", what, libc::EPERM)
+    })
+}
+
+/// Unmounts `directory`, even if files are open; they fail from then on. Succeeds if nothing is
+/// mounted there.
+pub fn unmount(directory: &Path) -> Result<()> {
+    match rustix::mount::unmount(directory, UnmountFlags::DETACH) {
+        Err(rustix::io::Errno::PERM) => {
+            let status = Command::new(HELPER)
+                .args(["-u", "-q", "-z", "--"])
+                .arg(directory)
+                .stdin(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+            status.context("execve", HELPER).map(drop)
+        }
+        Err(rustix::io::Errno::INVAL) => Ok(()),
+        done => done.context("umount", directory.display().to_string()),
+    }
+}
+
+/// Moves this process into a user namespace and a mount namespace of its own, in which it may mount
+/// and has the same user and group. Mounts made there are invisible outside. The process must have
+/// a single thread.
+pub fn enter_user_namespace() -> Result<()> {
+    let (uid, gid) = crate::process::identity();
+    // SAFETY: the process has a single thread, and neither descriptors nor memory are unshared.
+    unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }
+        .context("unshare", "a user namespace")?;
+    for (file, text) in [
+        ("/proc/self/setgroups", "deny".to_owned()),
+        ("/proc/self/uid_map", format!("{uid} {uid} 1")),
+        ("/proc/self/gid_map", format!("{gid} {gid} 1")),
+    ] {
+        std::fs::write(file, text).context("write", file)?;
+    }
+    Ok(())
+}
+
+/// Makes reads from this descriptor return EAGAIN instead of blocking. All duplicates of the
+/// descriptor are affected.
+pub fn set_nonblocking(descriptor: impl std::os::fd::AsFd) -> Result<()> {
+    let flags = rustix::fs::fcntl_getfl(&descriptor).context("fcntl", "F_GETFL")?;
+    rustix::fs::fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK).context("fcntl", "F_SETFL")
+}
+
+fn invalid(directory: &Path) -> Error {
+    Error::new("mount", directory.display().to_string(), libc::EINVAL)
+}
