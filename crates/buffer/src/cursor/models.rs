@@ -4,6 +4,8 @@
 //! interleavings; the others are limited to two preemptions.
 
 use super::*;
+use crate::Fault;
+use crate::atomic::Ordering;
 use crate::ibuf::{self, EntryColumns, RingConfig};
 use abi::{Entry, RichPointer};
 use loom::cell::UnsafeCell;

@@ -1,6 +1,8 @@
 //! Tests that each control word has one writer and polled words do not share cache lines.
 
 use super::*;
+use crate::atomic::Ordering;
+use crate::join::JoinQueue;
 use crate::wait::Sleeper;
 use abi::ring::LINE_WORDS;
 

@@ -1,0 +1,368 @@
+//! The writer's cursor of a ring. SYNC POINTS are defined in [`cursor`](super).
+
+use super::counts::CountsWriter;
+use super::{RingMemory, reader_counts};
+use crate::atomic::{Ordering, acquire, fence};
+use crate::join::{Contact, JoinQueue, JoiningReader, ReaderTicket};
+use crate::region::Region;
+use crate::{Fault, Policy, ReaderCounts, WriterCounts};
+use abi::ring::{CLOSED, SWITCHED, reader, writer};
+use std::sync::Arc;
+
+/// The writer's cursor of a ring.
+#[derive(Debug)]
+pub struct Producer {
+    /// Memory of the ring, shared with its readers.
+    pub store: Arc<RingMemory>,
+    /// Length in positions of a lap at the head.
+    pub(crate) capacity: u64,
+    pub(crate) policy: Policy,
+    /// Unit of positions: every cursor is a multiple of it.
+    pub(crate) step: u64,
+    /// Position after the last written block; readers see it after [`Producer::publish`].
+    pub head: u64,
+    published: u64,
+    /// Position at which a lapped reader resumes (lossy rings).
+    marked: u64,
+    /// Position at which the current segment begins. The segment's memory holds no older data.
+    start: u64,
+    /// The last change of the capacity in place; `None` once all readers have passed it.
+    cut: Option<CapacityChange>,
+    /// Oldest position that a reader still needs, as of the last refresh.
+    oldest: u64,
+    records: Vec<ReaderRecord>,
+    /// Queue through which readers join while the ring runs.
+    queue: Option<Arc<JoinQueue>>,
+    /// Readers that joined or left since the last [`Producer::take_changes`].
+    changes: Vec<Change>,
+    /// Number of readers evicted for an impossible position.
+    evicted: u64,
+    /// Counts of blocks and bytes put and dropped.
+    pub put: WriterCounts,
+    counts_writer: CountsWriter,
+}
+
+/// The writer's view of one reader.
+#[derive(Debug)]
+struct ReaderRecord {
+    cursor: u64,
+    /// True if the reader has left or was evicted.
+    gone: bool,
+    /// Page of the reader's control words.
+    page: Arc<Region>,
+    /// Ticket of a reader that joined a running ring; `None` for a reader present from the start.
+    ticket: Option<ReaderTicket>,
+}
+
+/// A change of the capacity in place, not yet passed by all readers.
+#[derive(Clone, Copy, Debug)]
+struct CapacityChange {
+    /// Position of the change.
+    at: u64,
+    /// Capacity before the change.
+    from: u64,
+}
+
+/// A reader that joined or left a running ring.
+#[derive(Debug)]
+pub enum Change {
+    /// A reader joined under this index, which is new or has belonged to another reader.
+    Joined(usize, Contact),
+    /// The reader with this index has left.
+    Left(usize),
+}
+
+impl Producer {
+    /// Creates the writer's cursor of a new ring.
+    pub(crate) fn new(store: Arc<RingMemory>) -> Self {
+        let record = |page: &Arc<Region>| ReaderRecord {
+            cursor: 0,
+            gone: false,
+            page: page.clone(),
+            ticket: None,
+        };
+        let records = store.readers.iter().map(record).collect();
+        Self {
+            capacity: store.capacity,
+            policy: store.policy,
+            store,
+            step: 1,
+            head: 0,
+            published: 0,
+            marked: 0,
+            start: 0,
+            cut: None,
+            oldest: 0,
+            records,
+            queue: None,
+            changes: Vec::new(),
+            evicted: 0,
+            put: WriterCounts::default(),
+            counts_writer: CountsWriter::default(),
+        }
+    }
+
+    /// Creates the writer's cursor of a segment that continues a ring begun by another writer.
+    pub(crate) fn resume(store: Arc<RingMemory>, head: u64, put: WriterCounts) -> Self {
+        let mut begun =
+            Self { head, published: head, marked: head, start: head, put, ..Self::new(store) };
+        begun.announce_overwrite(head);
+        begun.publish();
+        begun
+    }
+
+    /// Registers the queue through which readers join while the ring runs.
+    pub(crate) fn accept_joins_from(&mut self, queue: Arc<JoinQueue>) {
+        self.queue = Some(queue);
+    }
+
+    /// Returns the queue through which readers join, or `None` if no reader can join.
+    pub(crate) fn join_queue(&self) -> Option<Arc<JoinQueue>> {
+        self.queue.clone()
+    }
+
+    /// Returns the control page of a reader, or `None` if there is no such reader.
+    #[inline]
+    pub(crate) fn page(&self, reader: usize) -> Option<&Region> {
+        self.records.get(reader).map(|record| &*record.page)
+    }
+
+    /// Returns the counts that a reader has published, or `None` if there is no such reader.
+    pub(crate) fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
+        self.page(reader).map(reader_counts)
+    }
+
+    /// Returns the readers that joined or left since the last call.
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Admits readers that have joined through the queue, and removes readers that have left.
+    #[inline]
+    pub(crate) fn poll_joins(&mut self) {
+        if self.queue.as_ref().is_some_and(|queue| queue.has_pending()) {
+            self.admit();
+        }
+    }
+
+    #[cold]
+    fn admit(&mut self) {
+        let Some(queue) = &self.queue else { return };
+        let changes = queue.drain(self.published);
+        for record in &mut self.records {
+            record.gone |= acquire(record.page.word(reader::STATE)) == CLOSED;
+        }
+        for ticket in changes.left {
+            let is_its = |record: &ReaderRecord| record.ticket == Some(ticket);
+            if let Some(at) = self.records.iter().position(is_its) {
+                self.disconnect(at);
+                self.changes.push(Change::Left(at));
+            }
+        }
+        for joining in changes.joined {
+            let start = joining.start_or(self.published);
+            let JoiningReader { ticket, page, contact, .. } = joining;
+            let record = ReaderRecord { cursor: start, gone: false, page, ticket: Some(ticket) };
+            let at = match self.records.iter_mut().enumerate().find(|(_, record)| record.gone) {
+                Some((at, free)) => {
+                    *free = record;
+                    at
+                }
+                None => {
+                    self.records.push(record);
+                    self.records.len() - 1
+                }
+            };
+            self.changes.extend(contact.map(|contact| Change::Joined(at, contact)));
+        }
+    }
+
+    /// Returns the number of free positions. Reads the readers' cursors only if fewer than `wanted`
+    /// positions are known to be free. A ring that overwrites is always entirely free.
+    pub(crate) fn room(&mut self, wanted: u64) -> Result<u64, Fault> {
+        if self.policy == Policy::Overwrite {
+            return Ok(self.capacity);
+        }
+        if self.free() < wanted {
+            self.refresh()?;
+        }
+        Ok(self.free())
+    }
+
+    /// Returns the number of free positions as of the last refresh. Data in an older segment
+    /// occupies no room in the current one. Data before a cut occupies the same memory, so the
+    /// smaller of both capacities applies (`segment`, invariant S4).
+    fn free(&self) -> u64 {
+        let end = match &self.cut {
+            Some(cut) if self.oldest < cut.at => self.oldest + cut.from.min(self.capacity),
+            _ => self.oldest.max(self.start) + self.capacity,
+        };
+        end.saturating_sub(self.head)
+    }
+
+    /// Returns the oldest position that a reader needed at the last refresh.
+    pub(crate) const fn oldest(&self) -> u64 {
+        self.oldest
+    }
+
+    /// Continues at the head in another segment.
+    pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
+        let marked = self.marked;
+        self.marked = self.head;
+        // Prepared first: a reader that sees the switch in the old segment must see these words.
+        store.writer.word(writer::RESERVE).store(self.head, Ordering::Relaxed);
+        let mut counts_writer = CountsWriter::default();
+        self.publish_in(&store.writer, &mut counts_writer);
+        self.marked = marked;
+        self.leave_segment();
+        self.counts_writer = counts_writer;
+        self.capacity = store.capacity;
+        (self.start, self.marked, self.cut) = (self.head, self.head, None);
+        self.store = store;
+    }
+
+    /// Continues in new memory of this process, from the head on. The memory has `data_words`
+    /// words, for a lap of `capacity` positions. Readers finish the old memory and follow
+    /// ([`available`](super::Consumer::available)). Returns false, without effect, if a reader had
+    /// not yet followed the last change at the last refresh.
+    pub(crate) fn continue_within(&mut self, data_words: usize, capacity: u64) -> bool {
+        // A reader that has released exactly up to `start` may still be in the memory before it;
+        // it finds the whole chain there, in order.
+        if self.is_changing() {
+            return false;
+        }
+        let readers = self.store.readers.clone();
+        let next = RingMemory::heap_for(readers, data_words, capacity, self.policy);
+        // Set before the switch is published: a reader that sees the switch sees it.
+        if self.store.next.set(next.clone()).is_err() {
+            return false;
+        }
+        self.continue_in(next);
+        true
+    }
+
+    /// Publishes all blocks and marks the segment as ended, so that readers continue in the next
+    /// one.
+    pub(crate) fn leave_segment(&mut self) {
+        self.publish();
+        // SYNC POINT: switched; pairs with the load in `Consumer::has_switched`.
+        self.store.writer.word(writer::STATE).store(SWITCHED, Ordering::Release);
+    }
+
+    /// Changes the capacity in place, from the head on.
+    pub(crate) fn change_capacity(&mut self, capacity: u64) {
+        self.publish();
+        self.cut = Some(CapacityChange { at: self.head, from: self.capacity });
+        self.capacity = capacity;
+    }
+
+    /// Returns the capacity before the last change in place, once, after all readers have passed
+    /// the change.
+    pub(crate) fn take_passed_capacity(&mut self) -> Option<u64> {
+        let oldest = self.oldest;
+        self.cut.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)
+    }
+
+    /// Returns true if a reader has not yet passed the last change of segment or capacity.
+    pub(crate) const fn is_changing(&self) -> bool {
+        self.oldest < self.start || self.cut.is_some()
+    }
+
+    /// Reads all cursors and returns the oldest position that a reader still needs, or the head if
+    /// all readers have left. Evicts and counts each reader with an impossible position, and
+    /// continues for the other readers. Fails with [`Fault::Poisoned`] if an evicted reader was the
+    /// last and no other can join.
+    pub fn refresh(&mut self) -> Result<u64, Fault> {
+        self.poll_joins();
+        // A reader that joins later starts at the published position, so nothing is written more
+        // than a lap past that (`join`, SYNC POINT joining).
+        let newest = if self.queue.is_some() { self.published } else { self.head };
+        let (mut oldest, mut lie) = (newest, None);
+        for (at, record) in self.records.iter_mut().enumerate() {
+            if record.gone {
+                continue;
+            }
+            let closed = acquire(record.page.word(reader::STATE)) == CLOSED;
+            // SYNC POINT: block released; pairs with the store in `Consumer::release`.
+            let cursor = acquire(record.page.word(reader::CURSOR));
+            if closed {
+                record.gone = true;
+            } else if cursor.wrapping_sub(record.cursor) > self.published - record.cursor
+                || !cursor.is_multiple_of(self.step)
+            {
+                record.gone = true;
+                self.evicted += 1;
+                self.changes.push(Change::Left(at));
+                lie = Some(Fault::Poisoned { published: cursor, own: self.published });
+            } else {
+                record.cursor = cursor;
+                oldest = oldest.min(cursor);
+            }
+        }
+        self.oldest = oldest;
+        lie.filter(|_| self.is_abandoned()).map_or(Ok(oldest), Err)
+    }
+
+    /// Returns the number of readers evicted for an impossible position.
+    pub(crate) const fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Returns true if every reader has left or was evicted, as of the last refresh, and none can
+    /// join.
+    pub fn is_abandoned(&self) -> bool {
+        let all_gone = self.records.iter().all(|record| record.gone);
+        all_gone && self.queue.as_ref().map_or(!self.records.is_empty(), |queue| queue.is_closed())
+    }
+
+    /// Excludes a reader from flow control from now on, so that the writer no longer waits for it.
+    pub(crate) fn disconnect(&mut self, reader: usize) {
+        if let Some(record) = self.records.get_mut(reader) {
+            record.gone = true;
+        }
+    }
+
+    /// Announces that everything before `position` may be overwritten from now on (lossy rings).
+    pub fn announce_overwrite(&self, position: u64) {
+        // SYNC POINT: writing begins; pairs with the fence and load in `Consumer::is_overtaken`.
+        self.store.writer.word(writer::RESERVE).store(position, Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    /// Records the start of a record as the position at which lapped readers resume, if the last
+    /// recorded position is at least half a lap older (lossy rings).
+    pub(crate) fn mark_resume_position(&mut self, position: u64) {
+        if position - self.marked >= self.capacity / 2 {
+            self.marked = position;
+        }
+    }
+
+    /// Publishes all written blocks to the readers.
+    pub fn publish(&mut self) {
+        self.published = self.head;
+        let mut counts_writer = std::mem::take(&mut self.counts_writer);
+        self.publish_in(&self.store.writer, &mut counts_writer);
+        self.counts_writer = counts_writer;
+    }
+
+    /// Publishes all written blocks in this control page, with the counts.
+    fn publish_in(&self, page: &Region, counts_writer: &mut CountsWriter) {
+        counts_writer.write(page, writer::LEDGER, self.head, self.put.words());
+        // SYNC POINT: block published; pairs with the load in `Consumer::refresh`.
+        page.word(writer::COMMIT).store(self.head, Ordering::Release);
+        // After the position, so that a reader that sees the mark sees a position at or beyond it.
+        page.word(writer::MARK).store(self.marked, Ordering::Release);
+    }
+
+    /// Publishes all written blocks and closes the ring for good.
+    pub fn close(&mut self) {
+        self.publish();
+        // SYNC POINT: closed; pairs with the load in `Consumer::is_finished`.
+        self.store.writer.word(writer::STATE).store(CLOSED, Ordering::Release);
+        if let Some(queue) = &self.queue {
+            queue.end();
+            // So that a reader that has just joined is notified, too.
+            self.poll_joins();
+        }
+    }
+}
