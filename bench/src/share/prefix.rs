@@ -5,7 +5,9 @@
 //! The cost is the processor time of all processes: the requests, the process of the prefix, and
 //! the daemon. The reference is the cost of the prefix once and of each tail once: that of
 //! `PREFIX | discard`, and for each tail what a request with that tail alone costs beyond it. The
-//! bench fails if a request loses a block, or if its tail takes other blocks than it takes alone.
+//! two are measured one after the other for each tail, so that ten times the error of one
+//! measurement of the prefix does not enter the sum. The bench fails if a request loses a block, or
+//! if its tail takes other blocks than it takes alone.
 
 use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
 use crate::live::load::{FrameLoad, Rate};
@@ -117,14 +119,17 @@ impl PrefixBench {
     /// Returns the costs: of prefix and tails once, of the requests with a shared prefix, of the
     /// requests apart, and of the first request alone.
     fn measure_round(&self) -> Result<[f64; 4], String> {
-        let prefix = self.measure_with(&[NO_TAIL], "private")?.cost;
-        let (mut once, mut alone, mut first) = (prefix, Vec::new(), f64::NAN);
+        let (mut prefixes, mut tails, mut alone) = (Vec::new(), 0.0, Vec::new());
+        let mut first = f64::NAN;
         for tail in TAILS {
+            let prefix = self.measure_with(&[NO_TAIL], "private")?.cost;
             let run = self.measure_with(&[tail], "private")?;
-            once += (run.cost - prefix).max(0.0);
+            tails += run.cost - prefix;
+            prefixes.push(prefix);
             first = if alone.is_empty() { run.cost } else { first };
             alone.extend(run.taken);
         }
+        let once = crate::harness::median(&prefixes) + tails;
         let shared = self.measure_with(&TAILS, "shared")?;
         let apart = self.measure_with(&TAILS, "private")?;
         for (who, run) in [(SHARED, &shared), (APART, &apart)] {

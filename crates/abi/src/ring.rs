@@ -69,6 +69,9 @@ pub mod wait {
     pub const SLEEP_COUNT: usize = 0;
     /// Position that the other party must reach before it wakes the sleeper.
     pub const WAKE_POSITION: usize = 1;
+    /// Bit of the word at [`WAKE_POSITION`]: the party is not to be woken by a flush before the
+    /// position, because it sleeps for a limited time only. No position has this bit.
+    pub const THRESHOLD_ONLY: u64 = 1 << 63;
 }
 
 /// State of a party that is attached to the ring.

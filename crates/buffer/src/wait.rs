@@ -12,7 +12,7 @@
 
 use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
-use abi::ring::wait::{SLEEP_COUNT, WAKE_POSITION};
+use abi::ring::wait::{SLEEP_COUNT, THRESHOLD_ONLY, WAKE_POSITION};
 
 /// State of the sleeping party of a wake-up.
 #[derive(Debug, Default)]
@@ -87,6 +87,28 @@ pub enum BlockRead {
     End,
 }
 
+/// The part of a block that a reader wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// The whole block.
+    Block,
+    /// Its first bytes.
+    Head,
+    /// Nothing: the block is passed.
+    Nothing,
+}
+
+/// The result of reading the next wanted block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WantedRead {
+    /// The block. `Nothing` with `passed` above 0 does not mean that no block is published.
+    pub read: BlockRead,
+    /// True if all of the block was copied.
+    pub is_whole: bool,
+    /// Number of blocks before it, of which the reader wanted nothing.
+    pub passed: u64,
+}
+
 /// State of the notifying party of a wake-up.
 #[derive(Debug, Default)]
 pub struct Notifier {
@@ -104,8 +126,8 @@ impl Notifier {
     }
 
     /// Returns true if the other party sleeps, has not been notified, and its threshold is reached
-    /// by `position` (or `urgency` is `Last`); then also records the notification. Call this after
-    /// `position` has been published.
+    /// by `position`, or `urgency` is `Last` and the party does not rest ([`THRESHOLD_ONLY`]);
+    /// then also records the notification. Call this after `position` has been published.
     pub fn is_due(&mut self, page: &Region, at: usize, position: u64, urgency: Urgency) -> bool {
         if urgency != Urgency::Flow {
             // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.
@@ -116,7 +138,8 @@ impl Notifier {
             return false;
         }
         let until = page.word(at + WAKE_POSITION).load(Ordering::Relaxed);
-        let due = urgency == Urgency::Last || position >= until;
+        let is_flushed = urgency == Urgency::Last && until & THRESHOLD_ONLY == 0;
+        let due = is_flushed || position >= until & !THRESHOLD_ONLY;
         if due {
             self.notified = count;
         }

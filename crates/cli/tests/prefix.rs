@@ -300,7 +300,7 @@ fn o6_sharers_that_come_late_leave_or_die_cost_the_others_nothing() {
     assert_eq!(site.printed_messages(&late), wanted[1..]);
     let report = site.stop(late);
     assert_eq!(report["lost"], 0, "{report}");
-    check_remark(&site, &report, "22 messages of `rx server0 both=yes | tcp | http`");
+    check_remark(&site, &report, "11 messages of `rx server0 both=yes | tcp | http`");
     // Of streams, that connection is not.
     let report = site.stop(streams);
     check_remark(&site, &report, "10 connections of `rx server0 both=yes | tcp`");

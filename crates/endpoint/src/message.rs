@@ -82,6 +82,11 @@ pub fn unchecked_entry(message: &[u8]) -> Option<Entry> {
     Entry::read_from_prefix(message).ok().map(|(entry, _)| entry)
 }
 
+/// Returns the class of the block in a message without any check; `None` if the message is shorter.
+pub fn unchecked_class(message: &[u8]) -> Option<Class> {
+    RichPointer::read_from_prefix(message).ok().map(|(pointer, _)| pointer.class)
+}
+
 /// Decodes and checks the block in a message, for a path with `origins` sources. The rich pointer
 /// in the returned entry is still the sender's; [`placed_entry`] replaces it.
 pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefect> {

@@ -3,7 +3,8 @@
 use super::*;
 use crate::Fault;
 use abi::DbufId;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::Duration;
 
 pub(super) fn open(config: &Config) -> (Output, Vec<Input>) {
     let (output, offers) = stream(config).unwrap();
@@ -107,10 +108,7 @@ fn blocks_are_published_when_due_or_flushed() {
     output.write(b"d").unwrap();
     output.flush();
     assert_eq!(input.try_read(&mut out).unwrap(), Some(1));
-    assert_eq!(
-        input.wait(Some(std::time::Duration::from_millis(1))).unwrap(),
-        WaitResult::NotReady
-    );
+    assert_eq!(input.wait(Some(Duration::from_millis(1))).unwrap(), WaitResult::NotReady);
 }
 
 /// With the largest threshold, blocks are published only after 64 KB or by a flush.
@@ -247,4 +245,62 @@ fn ledger_of_a_reader_counts_blocks_that_are_not_released() {
         let counts = input.counts();
         assert_eq!((counts.blocks, counts.bytes), (number, 5 * number));
     }
+}
+
+#[test]
+fn o6_reader_passes_unwanted_blocks_and_copies_heads() {
+    let (mut output, mut inputs) = open(&config().policy(Policy::Overwrite));
+    let mut input = inputs.pop().unwrap();
+    for block in [&b"no 1"[..], b"yes 2", b"no 3", b"head 4", b"no 5"] {
+        assert!(output.write(block).unwrap());
+    }
+    output.flush();
+    let wants = |head: &[u8]| match head {
+        b"ye" => Wanted::Block,
+        b"he" => Wanted::Head,
+        _ => Wanted::Nothing,
+    };
+    let mut out = [0; 8];
+    let whole = WantedRead { read: BlockRead::Block(5), is_whole: true, passed: 1 };
+    assert_eq!(input.read_wanted(&mut out, 2, &wants), Ok(whole));
+    assert_eq!((&out[..5], input.next_number()), (&b"yes 2"[..], Some(2)));
+    let head = WantedRead { read: BlockRead::Block(6), is_whole: false, passed: 1 };
+    assert_eq!(input.read_wanted(&mut out, 2, &wants), Ok(head));
+    assert_eq!(&out[..5], b"hes 2", "the rest is not copied");
+    let nothing = WantedRead { read: BlockRead::Nothing, is_whole: false, passed: 1 };
+    assert_eq!(input.read_wanted(&mut out, 2, &wants), Ok(nothing));
+    assert_eq!(input.next_number(), Some(5));
+    // What the reader was too slow for is lost, not passed.
+    for at in 0..1000 {
+        assert!(output.write(&[stream_byte(at); 100]).unwrap());
+    }
+    output.flush();
+    let mut passed = 0;
+    while let Ok(WantedRead { passed: more @ 1.., .. }) = input.read_wanted(&mut out, 2, &wants) {
+        passed += more;
+    }
+    let lost = input.counts().lost;
+    assert!(passed > 0 && lost > 0 && passed + lost == 1000, "{passed} {lost}");
+}
+
+#[test]
+fn o6_flush_does_not_end_a_rest_before_a_quarter_is_unread() {
+    let (mut output, mut inputs) = open(&config().policy(Policy::Overwrite));
+    let mut input = inputs.pop().unwrap();
+    let is_rung = |input: &Input| sys::poll::readable(&[input.as_fd()], Some(Duration::ZERO))[0];
+    input.announce_rest();
+    output.write(b"few").unwrap();
+    output.flush();
+    assert!(!is_rung(&input) && !input.is_rest_over(true).unwrap());
+    output.write(&[1; 1100]).unwrap();
+    output.flush();
+    assert!(is_rung(&input) && input.is_rest_over(false).unwrap());
+    input.wake(true);
+    // A sleep ends with the flush.
+    let mut out = [0; 2000];
+    while let Ok(BlockRead::Block(_)) = input.read_block(&mut out) {}
+    assert_eq!(input.announce_sleep_until_flush(), Ok(false));
+    output.write(b"few").unwrap();
+    output.flush();
+    assert!(is_rung(&input));
 }

@@ -1,63 +1,121 @@
 //! The messages in a shared ring: the messages that a reader may begin with, and those of which it
 //! has lost a fragment.
 //!
-//! A message begins with a block that has [`Flags::FIRST`], so neither side keeps a table of
-//! sessions to admit one. Fragments carry no position: where blocks were overwritten, each open
-//! message may lack one, so all are ended, and the reader goes on with messages that begin later.
+//! The writer stamps each fragment with the number of the block that begins its message, so a
+//! reader decides without a table. Fragments carry no position: where blocks were overwritten, each
+//! open message may lack one, so all are ended, and the reader continues with messages that begin
+//! later.
 
+use super::sessions::{SessionMap, SharedStamp};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
-use std::collections::HashMap;
 
 /// Number of directions in a generation. Two generations are known at once.
 const GENERATION: usize = 1 << 17;
 
-/// A direction of a session.
-type SessionDirection = (u32, bool);
+/// Returns the key of a direction of a session.
+fn direction_key(context: BlockMetadata) -> u64 {
+    u64::from(context.session) << 1 | u64::from(context.flags.has(Flags::BACKWARD))
+}
 
-/// Class and time of the last fragment of an open message; `None` between two messages.
-type Open = Option<(Class, u64)>;
+/// The beginnings of the messages of several fragments that were written and have not ended. Those
+/// that are silent for longest are forgotten.
+#[derive(Debug, Default)]
+pub(super) struct WrittenMessages {
+    young: SessionMap<u64>,
+    old: SessionMap<u64>,
+}
 
-/// The directions of sessions in which a reader has seen the beginning of a message. Those that are
-/// silent for longest are forgotten, and begin again with a message.
+impl WrittenMessages {
+    /// Returns the number of the block that begins the message of this block, plus 1; that of the
+    /// block itself, which is `number`, if it belongs to no message that is open.
+    pub(super) fn beginning(&mut self, entry: &Entry, number: u64) -> u64 {
+        let (key, flags) = (direction_key(entry.context), entry.context.flags);
+        let begins = flags.has(Flags::FIRST);
+        let ends = flags.has(Flags::LAST) || flags.has(Flags::END);
+        if begins && !ends {
+            if self.young.len() >= GENERATION {
+                self.old = std::mem::take(&mut self.young);
+            }
+            self.young.insert(key, number + 1);
+            return number + 1;
+        }
+        let known = match ends {
+            true => self.young.remove(&key),
+            false => self.young.get(&key).copied(),
+        };
+        let known = known.or_else(|| match self.old.is_empty() {
+            true => None,
+            false if ends => self.old.remove(&key),
+            false => self.old.get(&key).copied(),
+        });
+        known.filter(|_| !begins).unwrap_or(number + 1)
+    }
+}
+
+/// The messages that a reader reads.
 #[derive(Debug, Default)]
 pub(super) struct ReadMessages {
-    young: HashMap<SessionDirection, Open>,
-    old: HashMap<SessionDirection, Open>,
+    /// The classes of the messages of several fragments that have begun and not ended.
+    open: SessionMap<Class>,
+    /// Number of the block at which the reader has joined.
+    joined: u64,
+    /// Number of the first block whose message the reader may read: `joined`, or the block after
+    /// those that were overwritten.
+    from: u64,
+    /// Time of the latest block.
+    time: u64,
     /// Number of messages that have begun.
     pub(super) begun: u64,
 }
 
+/// Decision of [`ReadMessages::admit`] about a fragment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FragmentOrigin {
+    /// Its message began after the reader joined, and nothing of it was overwritten.
+    Whole,
+    /// Its message began before the reader joined.
+    Unbegun,
+    /// A fragment of its message may have been overwritten.
+    Torn,
+}
+
 impl ReadMessages {
-    /// Returns true if the block begins a message, or follows one that this reader has seen.
-    pub(super) fn admits(&mut self, entry: &Entry) -> bool {
-        let BlockMetadata { flags, session, time, .. } = entry.context;
-        let way = (session, flags.has(Flags::BACKWARD));
+    /// Sets the number of the first block of this reader in a ring.
+    pub(super) fn join(&mut self, number: u64) {
+        (self.joined, self.from) = (number, number);
+    }
+
+    /// Decides on a fragment.
+    pub(super) fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> FragmentOrigin {
+        let flags = entry.context.flags;
         let begins = flags.has(Flags::FIRST);
-        let known = self.old.remove(&way).or_else(|| self.young.get(&way).copied());
-        if !begins && known.is_none() {
-            return false;
+        if !begins && stamp.position <= self.from {
+            let is_known = stamp.position > self.joined;
+            return if is_known { FragmentOrigin::Torn } else { FragmentOrigin::Unbegun };
         }
         self.begun += u64::from(begins);
+        self.time = entry.context.time;
         let ends = flags.has(Flags::LAST) || flags.has(Flags::END);
-        let is_open = !ends && (begins || known.flatten().is_some());
-        let open = is_open.then_some((entry.pointer.class, time));
-        if self.young.len() >= GENERATION {
-            self.old = std::mem::take(&mut self.young);
+        if ends && !self.open.is_empty() {
+            self.open.remove(&direction_key(entry.context));
+        } else if begins && !ends {
+            self.open.insert(direction_key(entry.context), entry.pointer.class);
         }
-        self.young.insert(way, open);
-        true
+        FragmentOrigin::Whole
     }
 
     /// Ends all open messages, in ascending order of their sessions, by an empty hole each, and
-    /// forgets all directions. Returns the number of messages.
-    pub(super) fn end_all(&mut self, to: &mut Vec<Entry>) -> u64 {
-        let known = self.old.drain().chain(self.young.drain());
-        let mut open: Vec<_> = known.filter_map(|(way, open)| Some((way, open?))).collect();
-        open.sort_unstable_by_key(|(way, _)| *way);
-        to.extend(open.iter().map(|((session, is_backward), (class, time))| {
-            let back = if *is_backward { Flags::BACKWARD } else { Flags::NONE };
+    /// reads no message on that began before the block with this number. Returns the number of
+    /// messages.
+    pub(super) fn end_all(&mut self, from: u64, to: &mut Vec<Entry>) -> u64 {
+        self.from = from;
+        let mut open: Vec<_> = self.open.drain().collect();
+        open.sort_unstable_by_key(|(key, _)| *key);
+        to.extend(open.iter().map(|(key, class)| {
+            let back = if key & 1 == 1 { Flags::BACKWARD } else { Flags::NONE };
             let flags = Flags::END_MASK.with(back);
-            let context = BlockMetadata { time: *time, session: *session, origin: 0, flags };
+            let session = u32::try_from(key >> 1).unwrap_or_default();
+            let context = BlockMetadata { time: self.time, session, origin: 0, flags };
             Entry::new(RichPointer::hole(0).with_class(*class), context, Marks::bare(0))
         }));
         open.len() as u64

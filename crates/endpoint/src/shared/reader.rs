@@ -7,17 +7,20 @@
 
 use super::description::SHARED;
 use super::join_ring;
-use super::sessions::{Admission, ReadSessions, STAMP_BYTES, SharedStamp};
-use crate::message::{self, HEAD_BYTES, MESSAGE_MAX};
+use super::sessions::ReadSessions;
 use crate::{
     DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus,
 };
-use abi::{Entry, Extent};
-use buffer::Fault;
-use buffer::stream::{BlockRead, Input};
+use abi::Entry;
+use buffer::stream::Input;
 use filter::Amount;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::thread::JoinHandle;
+
+mod reading;
+mod rest;
+
+use rest::{REST, Rest};
 
 /// The catalog entry of `shared`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
@@ -42,6 +45,13 @@ struct Shared {
     deferred: Option<Vec<u8>>,
     origin: u16,
     asleep: bool,
+    rest: Option<Rest>,
+    /// True if blocks have been read since the last rest.
+    has_read: bool,
+    /// Number of overwritten blocks up to the last block that was admitted or refused.
+    lost_before_block: u64,
+    /// Number of the first block of this reader in its ring; `None` before it has been read.
+    first_number: Option<u64>,
     /// Number of the next block in the ring, counted from 0.
     next: u64,
     /// Number of blocks in the ring after which a stopped source ends; `None` while the source is
@@ -84,6 +94,10 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         deferred: None,
         origin: opening.origin,
         asleep: false,
+        rest: None,
+        has_read: false,
+        lost_before_block: 0,
+        first_number: None,
         end_number: None,
         is_over: false,
         given: Amount::default(),
@@ -98,8 +112,13 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 impl Source for Shared {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let before = self.given.blocks;
+        if let Some(until) = self.remaining_rest(intake.now) {
+            return Ok(SourceStatus::Wait { until: Some(until), readable: true });
+        }
+        // A rest ends without a notification that has to be drained.
+        let is_rest = self.rest.take().is_some();
         if let Some(input) = self.input.as_mut().filter(|_| std::mem::take(&mut self.asleep)) {
-            input.wake(true);
+            input.wake(!is_rest);
         }
         let again = SourceStatus::retry_at(intake.now);
         let status = loop {
@@ -119,6 +138,11 @@ impl Source for Shared {
                 MessageOutcome::Given => {}
                 MessageOutcome::Full => break again,
                 MessageOutcome::Nothing if self.given.blocks > before => break again,
+                MessageOutcome::Nothing if std::mem::take(&mut self.has_read) => {
+                    let until = intake.now + REST;
+                    self.announce_rest(until);
+                    break SourceStatus::Wait { until: Some(until), readable: true };
+                }
                 MessageOutcome::Nothing => match self.announce_sleep() {
                     true => {}
                     false => break SourceStatus::AWAITS_INPUT,
@@ -191,136 +215,11 @@ impl Shared {
         self.created.is_empty()
     }
 
-    /// Reads one message, and emits its block if the block's session is admitted.
-    fn read_message(&mut self, intake: &mut Intake<'_>) -> Result<MessageOutcome, Failure> {
-        if let Some(deferred) = self.deferred.take() {
-            let Some((place, _)) = intake.pool.append(deferred.len(), |room| {
-                room.copy_from_slice(&deferred);
-                deferred.len()
-            }) else {
-                self.deferred = Some(deferred);
-                return Ok(MessageOutcome::Full);
-            };
-            return self.emit_deferred(intake, place, &deferred);
-        }
-        let Some(input) = &mut self.input else { return Ok(MessageOutcome::WriterEnded) };
-        if self.end_number.is_some_and(|last| self.next >= last) {
-            return Ok(MessageOutcome::End);
-        }
-        let mut room = RESERVED_BYTES_MIN;
-        let taken = intake.taken;
-        let is_taken = |bytes: &[u8]| {
-            let entry = bytes.get(STAMP_BYTES..).and_then(message::unchecked_entry);
-            entry.is_none_or(|entry| taken.contains(entry.pointer.class))
-        };
-        loop {
-            let Some(mut draft) = intake.pool.draft(room, room) else {
-                return Ok(MessageOutcome::Full);
-            };
-            let read = input.read_wanted(&mut draft, STAMP_BYTES + HEAD_BYTES, &is_taken);
-            match read {
-                Ok((BlockRead::Block(length), is_copied)) => {
-                    let length = if is_copied { length } else { STAMP_BYTES + HEAD_BYTES };
-                    let bytes = draft.get(..length).unwrap_or_default();
-                    let read = SharedStamp::read(bytes).ok_or(message::MessageDefect::Short);
-                    let (stamp, block) = read.map_err(|defect| self.invalid_message(&defect))?;
-                    self.next = stamp.number + 1;
-                    let checked = match is_copied {
-                        true => message::read(block, 1).map(|(entry, _)| entry),
-                        false => {
-                            message::unchecked_entry(block).ok_or(message::MessageDefect::Short)
-                        }
-                    };
-                    let entry = checked.map_err(|defect| self.invalid_message(&defect))?;
-                    if !self.admit(stamp, &entry) {
-                        return Ok(MessageOutcome::Given);
-                    }
-                    if !is_copied {
-                        self.untaken += 1;
-                        return Ok(MessageOutcome::Given);
-                    }
-                    if self.created.len() >= intake.room() {
-                        self.deferred = Some(bytes.to_vec());
-                        return Ok(MessageOutcome::Given);
-                    }
-                    let place = draft.commit(length);
-                    return self.emit_in_order(intake, place, entry);
-                }
-                Ok((BlockRead::Nothing, _)) if self.end_number.is_some() => {
-                    return Ok(MessageOutcome::End);
-                }
-                Ok((BlockRead::Nothing, _)) => return Ok(MessageOutcome::Nothing),
-                Ok((BlockRead::End, _)) => return Ok(MessageOutcome::End),
-                Err(Fault::TooLong { length, .. }) if room < length => {
-                    drop(draft);
-                    room = length.min(STAMP_BYTES + MESSAGE_MAX);
-                }
-                Err(Fault::Abandoned) => return Ok(MessageOutcome::WriterEnded),
-                Err(fault) => return Err(self.invalid_message(&fault)),
-            }
-        }
-    }
-
-    /// Returns true if a block belongs to a session or message that this reader has seen from its
-    /// beginning; counts it otherwise.
-    fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> bool {
-        match self.sessions.admit(stamp, entry, &mut self.created) {
-            Admission::Follows => return true,
-            Admission::Unbegun => self.unbegun += 1,
-            Admission::Headless => self.lost_before += 1,
-        }
-        false
-    }
-
-    /// Emits the block of the deferred message.
-    fn emit_deferred(
-        &mut self,
-        intake: &mut Intake<'_>,
-        place: Extent,
-        deferred: &[u8],
-    ) -> Result<MessageOutcome, Failure> {
-        let block = deferred.get(STAMP_BYTES..).unwrap_or_default();
-        let (entry, _) = message::read(block, 1).map_err(|defect| self.invalid_message(&defect))?;
-        self.emit_in_order(intake, place, entry)
-    }
-
-    /// Emits a block whose message is in the pool, after the blocks created in front of it.
-    fn emit_in_order(
-        &mut self,
-        intake: &mut Intake<'_>,
-        place: Extent,
-        entry: Entry,
-    ) -> Result<MessageOutcome, Failure> {
-        self.emit_created(intake);
-        let head = u32::try_from(STAMP_BYTES + HEAD_BYTES).unwrap_or(u32::MAX);
-        let mut entry = message::located_entry(
-            entry,
-            intake.pool.id(),
-            place.within(head, place.length().saturating_sub(head)),
-        );
-        entry.context.origin = self.origin;
-        self.given.add(entry.pointer.length());
-        intake.put_entry(entry);
-        Ok(MessageOutcome::Given)
-    }
-
-    /// Notifies the writer that the source is about to sleep. Returns true if there is something to
-    /// read after all.
-    fn announce_sleep(&mut self) -> bool {
-        let Some(input) = &mut self.input else { return true };
-        self.asleep = true;
-        let has_more = input.announce_sleep_until_flush().unwrap_or(true);
-        if has_more {
-            self.asleep = false;
-            input.wake(true);
-        }
-        has_more
-    }
-
     /// Disconnects from the ring, and ends the sessions whose blocks were read from the ring.
     fn disconnect(&mut self) {
         self.lost_before = self.lost();
         self.input = None;
+        (self.first_number, self.lost_before_block) = (None, 0);
         self.sessions.end_all(&mut self.created);
     }
 

@@ -6,9 +6,11 @@
 //! it never sees the middle of one. By the positions it finds how many bytes of an admitted session
 //! it has lost to overwriting.
 
-use super::messages::ReadMessages;
+use super::messages::{FragmentOrigin, ReadMessages, WrittenMessages};
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
+use filter::KeyHasher;
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 
 /// Size of a stamp in a message, in bytes.
 pub(super) const STAMP_BYTES: usize = 16;
@@ -16,16 +18,21 @@ pub(super) const STAMP_BYTES: usize = 16;
 /// is ended.
 const MISSING_MAX: u64 = 32 << 20;
 
+/// A map from sessions, or their directions. A process of the same user assigns the numbers, so no
+/// protection against collision attacks is needed.
+pub(super) type SessionMap<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
+
 /// The stamp that the writer adds to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct SharedStamp {
-    /// Number of bytes of this direction of the session before the block.
+    /// Number of bytes of this direction of the session before the block. In a ring of messages,
+    /// the number of the block that begins the message, plus 1.
     pub(super) position: u64,
     /// Number of the block in the ring, from 0.
     pub(super) number: u64,
     /// True for the first block of a session.
     pub(super) begins: bool,
-    /// True if the ring holds fragments of messages, which have no positions.
+    /// True if the ring holds fragments of messages.
     pub(super) framed: bool,
 }
 
@@ -85,32 +92,37 @@ fn direction_index(context: BlockMetadata) -> usize {
 /// The sessions that the writer has begun and that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct WrittenSessions {
-    open: HashMap<u32, Progress>,
-    /// True if the blocks are fragments of messages, which need no table.
-    framed: bool,
+    open: SessionMap<Progress>,
+    /// The messages, if the blocks are fragments of messages.
+    messages: Option<WrittenMessages>,
 }
 
 impl WrittenSessions {
     /// Creates a table for streams, or, if `framed`, for messages.
     pub(super) fn new(framed: bool) -> Self {
-        Self { framed, ..Self::default() }
+        Self { messages: framed.then(WrittenMessages::default), ..Self::default() }
     }
 
     /// Returns the stamp of the next block, which has this number in the ring. For a block without
     /// a session, the other fields of the stamp are 0.
     pub(super) fn stamp(&mut self, entry: &Entry, number: u64) -> SharedStamp {
         let session = entry.context.session;
-        if session == 0 || self.framed {
-            return SharedStamp { number, framed: self.framed, ..SharedStamp::default() };
+        let framed = self.messages.is_some();
+        if session == 0 {
+            return SharedStamp { number, framed, ..SharedStamp::default() };
+        }
+        if let Some(messages) = &mut self.messages {
+            let position = messages.beginning(entry, number);
+            return SharedStamp { position, number, begins: false, framed };
         }
         let mut begins = false;
-        let open = self.open.entry(session).or_insert_with(|| {
+        let open = self.open.entry(session.into()).or_insert_with(|| {
             begins = true;
             Progress::default()
         });
         let position = open.position[direction_index(entry.context)];
         if open.count_block(entry) {
-            self.open.remove(&session);
+            self.open.remove(&session.into());
         }
         SharedStamp { position, number, begins, framed: false }
     }
@@ -119,12 +131,8 @@ impl WrittenSessions {
 /// The sessions, or messages, that a reader has admitted.
 #[derive(Debug, Default)]
 pub(super) struct ReadSessions {
-    open: HashMap<u32, Progress>,
+    open: SessionMap<Progress>,
     pub(super) messages: ReadMessages,
-    /// Number of the block that follows the last one that was read; `None` before the first.
-    next: Option<u64>,
-    /// True if blocks of messages were overwritten.
-    is_torn: bool,
     /// Number of sessions whose beginning the reader has seen.
     pub(super) begun: u64,
     /// Number of admitted sessions or messages that have lost data to overwriting.
@@ -144,38 +152,39 @@ pub(super) enum Admission {
 }
 
 impl ReadSessions {
-    /// Decides on a block. Adds to `before` the holes that stand for the bytes lost in front of the
-    /// block.
+    /// Decides on a block. `is_gap` says that blocks between this one and the last admitted or
+    /// refused one were overwritten. Adds to `before` the holes that stand for the bytes lost in
+    /// front of the block.
     pub(super) fn admit(
         &mut self,
         stamp: SharedStamp,
         entry: &Entry,
+        is_gap: bool,
         before: &mut Vec<Entry>,
     ) -> Admission {
         let session = entry.context.session;
-        let is_gap = self.next.replace(stamp.number + 1).is_some_and(|next| next != stamp.number);
         if stamp.framed && is_gap {
-            self.torn += self.messages.end_all(before);
-            self.is_torn = true;
+            self.torn += self.messages.end_all(stamp.number, before);
         }
         if session == 0 {
             return Admission::Follows;
         }
         if stamp.framed {
-            return match (self.messages.admits(entry), self.is_torn) {
-                (true, _) => Admission::Follows,
-                (false, true) => Admission::Headless,
-                (false, false) => Admission::Unbegun,
+            return match self.messages.admit(stamp, entry) {
+                FragmentOrigin::Whole => Admission::Follows,
+                FragmentOrigin::Torn => Admission::Headless,
+                FragmentOrigin::Unbegun => Admission::Unbegun,
             };
         }
+        let key = u64::from(session);
         if stamp.begins {
             // A number that is used again: the end of its last session was overwritten.
             self.end_session(session, before);
-            self.open.insert(session, Progress::default());
+            self.open.insert(key, Progress::default());
             self.begun += 1;
         }
         let way = direction_index(entry.context);
-        let Some(open) = self.open.get_mut(&session) else { return Admission::Unbegun };
+        let Some(open) = self.open.get_mut(&key) else { return Admission::Unbegun };
         let missing = stamp.position.checked_sub(open.position[way]);
         match missing {
             Some(0) => {}
@@ -191,7 +200,7 @@ impl ReadSessions {
             }
         }
         if open.count_block(entry) {
-            self.open.remove(&session);
+            self.open.remove(&key);
         }
         Admission::Follows
     }
@@ -199,7 +208,7 @@ impl ReadSessions {
     /// Ends a session: adds, for each direction that is still open, an empty hole that marks its
     /// end.
     fn end_session(&mut self, session: u32, to: &mut Vec<Entry>) {
-        let Some(open) = self.open.remove(&session) else { return };
+        let Some(open) = self.open.remove(&session.into()) else { return };
         for (way, ended) in open.ended.into_iter().enumerate() {
             let back = if way == 1 { Flags::BACKWARD } else { Flags::NONE };
             let flags = Flags::END_MASK.with(back);
@@ -209,12 +218,12 @@ impl ReadSessions {
         }
     }
 
-    /// Ends all sessions and messages, in ascending order of their numbers. The next block may have
-    /// any number, as in another ring.
+    /// Ends all sessions and messages, in ascending order of their numbers, as at the end of their
+    /// ring.
     pub(super) fn end_all(&mut self, to: &mut Vec<Entry>) {
-        self.next = None;
-        self.messages.end_all(to);
-        let mut all: Vec<u32> = self.open.keys().copied().collect();
+        self.messages.end_all(0, to);
+        let mut all: Vec<u32> =
+            self.open.keys().filter_map(|key| u32::try_from(*key).ok()).collect();
         all.sort_unstable();
         all.into_iter().for_each(|session| self.end_session(session, to));
     }

@@ -86,6 +86,8 @@ struct Share {
     readers_max: usize,
     /// Time at which sleeping readers are woken even if the input does not pause.
     flush_at: Time,
+    /// Time of the last batch.
+    last_time: Time,
     watch: Option<ReaderWatch>,
 }
 
@@ -114,6 +116,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         long: Amount::default(),
         readers_max: 0,
         flush_at: 0,
+        last_time: 0,
         watch,
     }))
 }
@@ -121,6 +124,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 impl Sink for Share {
     fn consume(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure> {
         let Some(output) = &mut self.output else { return Ok(()) };
+        self.last_time = now;
         let readers = output.present_readers();
         self.readers_max = self.readers_max.max(readers);
         for (_, block) in batch.blocks() {
@@ -142,6 +146,7 @@ impl Sink for Share {
     fn on_idle(&mut self) -> Result<(), Failure> {
         if let Some(output) = &mut self.output {
             output.flush();
+            self.flush_at = self.last_time + FLUSH_INTERVAL;
         }
         Ok(())
     }

@@ -24,9 +24,17 @@ fn read_with(
     is_missed: impl Fn(usize) -> bool,
 ) -> (Vec<(u32, u32, Flags)>, ReadSessions) {
     let (mut reader, mut all) = (ReadSessions::default(), Vec::new());
+    let mut next = None;
     for (number, entry) in written.iter().enumerate() {
         let stamp = writer.stamp(entry, number as u64);
-        if !is_missed(number) && reader.admit(stamp, entry, &mut all) == Admission::Follows {
+        if is_missed(number) {
+            continue;
+        }
+        if next.is_none() {
+            reader.messages.join(number as u64);
+        }
+        let is_gap = next.replace(number + 1).is_some_and(|next| next != number);
+        if reader.admit(stamp, entry, is_gap, &mut all) == Admission::Follows {
             all.push(*entry);
         }
     }

@@ -67,7 +67,7 @@ pub use report::{DeliveredItems, Report};
 pub use signature::{
     Classes, Effect, FilterKind, Form, Forms, OutputForm, ReadDepth, Right, ValueRange,
 };
-pub use state::{FilterState, MovedSession, PRIVATE_KEY, Session, Sessions, columns};
+pub use state::{FilterState, KeyHasher, MovedSession, PRIVATE_KEY, Session, Sessions, columns};
 pub use state_facts::{StateFacts, StateScope, WorkerRule};
 pub use traits::{Classify, Filter, HoldingLanes, Lanes, Statistics, Stream};
 pub use value::{Mistake, Value};

@@ -239,8 +239,8 @@ impl<S: Session> Sessions<S> {
 ///
 /// Keys are flow hashes with a secret seed, or numbers assigned by the filter itself. No protection
 /// against collision attacks, such as SipHash, is needed.
-#[derive(Default)]
-struct KeyHasher(u64);
+#[derive(Clone, Default, Debug)]
+pub struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {

@@ -2,48 +2,74 @@
 
 use super::{ATTEMPTS, RecordWalk};
 use crate::Fault;
+use crate::wait::Wanted;
+
+/// Maximum number of blocks passed in one call, so that the caller can handle other events.
+const PASSED_MAX: u64 = 4096;
 
 impl RecordWalk {
-    /// Copies the first `head` bytes of the next block into `out`, and, if `wants` returns true for
-    /// them, the rest of the block. Releases the block in both cases. Returns its length, and true
-    /// if it was copied; `None` if no block is published. Fails with [`Fault::TooLong`] if `out` is
-    /// too short. `wants` may be called several times for a block, also with bytes that the writer
-    /// is overwriting.
+    /// Passes blocks until `wants` returns another value than [`Wanted::Nothing`] for the first
+    /// `head` bytes of one; copies these bytes, or all of that block, into `out`. Releases all
+    /// blocks it passed. Returns the length of the block, with the value, and the number of blocks
+    /// before it; `None` for the block if no further one is published, or after [`PASSED_MAX`].
+    /// Fails with [`Fault::TooLong`] if `out` is too short. `wants` may be called several times for
+    /// a block, also with bytes that the writer is overwriting.
     pub(crate) fn read_wanted(
         &mut self,
         out: &mut [u8],
         head: usize,
-        wants: &dyn Fn(&[u8]) -> bool,
-    ) -> Result<Option<(usize, bool)>, Fault> {
-        for _ in 0..ATTEMPTS {
+        wants: &dyn Fn(&[u8]) -> Wanted,
+    ) -> Result<(Option<(usize, Wanted)>, u64), Fault> {
+        let (mut passed, mut attempts) = (0, 0);
+        while attempts < ATTEMPTS && passed < PASSED_MAX {
             let start = self.side.next;
-            let Some(found) = self.find().transpose() else { return Ok(None) };
+            let Some(found) = self.find().transpose() else { break };
             let limit = out.len();
             let copied = found.and_then(|found| {
                 let length = found.length as usize;
                 let too_long = Fault::TooLong { length, limit };
-                let to = out.get_mut(..length.min(head)).ok_or(too_long)?;
+                let (to, rest) = out.split_at_mut_checked(length.min(head)).ok_or(too_long)?;
                 self.data.copy_out(found.at, to);
-                let is_wanted = wants(to);
-                if is_wanted {
-                    let to = out.get_mut(..length).ok_or(too_long)?;
-                    self.data.copy_out(found.at, to);
+                let wanted = wants(to);
+                if wanted == Wanted::Block {
+                    let rest = rest.get_mut(..length - to.len()).ok_or(too_long)?;
+                    self.data.copy_out(found.at + to.len() as u64, rest);
                 }
-                Ok((found, is_wanted))
+                Ok((found, wanted))
             });
             if self.is_torn(start) {
                 // The copy may mix two records: resume where the data is intact.
+                attempts += 1;
                 match self.side.resume_position(start)? {
                     Some(next) => self.side.next = next,
-                    None => return Ok(None),
+                    None => break,
                 }
                 continue;
             }
-            let (found, is_wanted) = copied?;
+            let (found, wanted) = match copied {
+                Ok(copied) => copied,
+                Err(fault) => {
+                    self.release();
+                    return Err(fault);
+                }
+            };
             self.pass(&found);
-            self.release();
-            return Ok(Some((found.length as usize, is_wanted)));
+            attempts = 0;
+            if wanted != Wanted::Nothing {
+                self.release();
+                return Ok((Some((found.length as usize, wanted)), passed));
+            }
+            passed += 1;
         }
-        Ok(None)
+        if passed > 0 {
+            self.release();
+        }
+        Ok((None, passed))
+    }
+
+    /// Returns the number of the next block, from 0 for the first one of the ring; `None` before
+    /// the first block has been passed.
+    pub(crate) fn next_number(&self) -> Option<u64> {
+        self.known.then_some(self.expected)
     }
 }

@@ -3,8 +3,9 @@
 use super::Input;
 use crate::Fault;
 use crate::dbuf::BlockVisitor;
-use crate::wait::{BlockRead, PartRead};
+use crate::wait::{BlockRead, PartRead, Wanted, WantedRead};
 use abi::ring::reader;
+use abi::ring::wait::THRESHOLD_ONLY;
 
 impl Input {
     /// Copies one block as it was written, or the rest of a block that [`Input::read`] has begun.
@@ -25,30 +26,47 @@ impl Input {
         }
     }
 
-    /// Copies the first `head` bytes of the next block of a ring that overwrites, and the rest of
-    /// it if `wants` returns true for them; `wants` may be called several times for a block, also
-    /// with bytes that are being overwritten. Does not block. Returns the length of the block, and
-    /// true if it was copied. Fails with [`Fault::TooLong`] if `out` is too short, and with
-    /// [`Fault::Lossy`] if the ring does not overwrite.
+    /// Reads the next block of a ring that overwrites for which `wants`, given the first `head`
+    /// bytes, returns another value than [`Wanted::Nothing`]; copies its first `head` bytes, or all
+    /// of it. Blocks before it are passed without being copied. `wants` may be called several times
+    /// for a block, also with bytes that are being overwritten. Does not block. Fails with
+    /// [`Fault::TooLong`] if `out` is too short, and with [`Fault::Lossy`] if the ring does not
+    /// overwrite.
     pub fn read_wanted(
         &mut self,
         out: &mut [u8],
         head: usize,
-        wants: &dyn Fn(&[u8]) -> bool,
-    ) -> Result<(BlockRead, bool), Fault> {
+        wants: &dyn Fn(&[u8]) -> Wanted,
+    ) -> Result<WantedRead, Fault> {
         if !self.lossy {
             return Err(Fault::Lossy);
         }
         loop {
-            if let Some((length, copied)) = self.ring.walk().read_wanted(out, head, wants)? {
-                return Ok((BlockRead::Block(length), copied));
+            let (found, passed) = self.ring.walk().read_wanted(out, head, wants)?;
+            if let Some((length, wanted)) = found {
+                let is_whole = wanted == Wanted::Block;
+                return Ok(WantedRead { read: BlockRead::Block(length), is_whole, passed });
+            }
+            let nothing = WantedRead { read: BlockRead::Nothing, is_whole: false, passed };
+            if passed > 0 {
+                return Ok(nothing);
             }
             self.release();
             if !self.follow_switch()? {
                 let end = self.is_at_end()?;
-                return Ok((if end { BlockRead::End } else { BlockRead::Nothing }, false));
+                return Ok(if end {
+                    WantedRead { read: BlockRead::End, ..nothing }
+                } else {
+                    nothing
+                });
             }
         }
+    }
+
+    /// Returns the number of the next block, from 0 for the first one of the ring; `None` before
+    /// this reader has passed a block.
+    pub fn next_number(&mut self) -> Option<u64> {
+        self.ring.walk().next_number()
     }
 
     /// Reads as [`Input::try_read`] does, but reports empty blocks as marks. An empty block at the
@@ -151,6 +169,28 @@ impl Input {
     pub fn announce_sleep_until_flush(&mut self) -> Result<bool, Fault> {
         let enough = self.ring.walk().side.capacity / 4;
         self.announce(enough)
+    }
+
+    /// Announces that the caller is about to sleep for a limited time, and need not be woken before
+    /// a quarter of the ring is unread, even if the writer flushes. The caller must call
+    /// [`Input::wake`] afterwards.
+    pub fn announce_rest(&mut self) {
+        let side = &mut self.ring.walk().side;
+        let until = side.next.saturating_add(side.capacity / 4);
+        let index = side.index;
+        if let Some(page) = side.store.readers.get(index) {
+            self.sleeper.announce_sleep(page, reader::WAIT, until | THRESHOLD_ONLY);
+        }
+    }
+
+    /// Returns true if the reader need not rest on after [`Input::announce_rest`]: a quarter of the
+    /// ring is unread, the stream has ended, or the writer has notified; `drain` says if the last
+    /// is looked for, which costs a system call.
+    pub fn is_rest_over(&mut self, drain: bool) -> Result<bool, Fault> {
+        let side = &mut self.ring.walk().side;
+        let unread = side.refresh()?.saturating_sub(side.next);
+        let is_over = unread >= side.capacity / 4 || side.is_closed();
+        Ok(is_over || drain && self.drain_doorbell())
     }
 
     fn announce(&mut self, enough: u64) -> Result<bool, Fault> {
