@@ -100,6 +100,25 @@ fn v3_impossible_edits_of_arcs_name_the_reason() {
     }
 }
 
+#[test]
+fn v3_subtree_is_the_text_that_another_path_would_get() {
+    let subtree = |text: &str, node: &str| {
+        let found = pipeline::edit::subtree(text, node).map_err(|why| why.0)?;
+        let of = |span: &pipeline::language::Span| text[span.start..span.end].to_owned();
+        Ok::<_, String>((found.text.clone(), found.filters.iter().map(of).collect::<Vec<_>>()))
+    };
+    let expected = ("http |get pcap get.pcap".to_owned(), vec!["http", "pcap get.pcap"]);
+    let found = subtree(WEB, "http").expect("a subtree");
+    assert_eq!((found.0, found.1.iter().map(String::as_str).collect()), expected);
+    let why = |text, node| subtree(text, node).expect_err("refused");
+    assert_eq!(why(WEB, "rx"), "`rx` is a source: it is below nothing");
+    let joined = "rx | dport | (|22 count + |80 hist) | print";
+    assert_eq!(why(joined, "count"), "`print` has a mark: it may have another parent in its path");
+    let words = ["move", "http", "into", "other", "below", "tcp/all"];
+    let found = pipeline::edit::PathMove::parse(&words).expect("a move");
+    assert_eq!((found.path.as_str(), found.below.to_string().as_str()), ("other", "tcp/all"));
+}
+
 /// A node of the old request, or a new one by name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Id {

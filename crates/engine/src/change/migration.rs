@@ -40,7 +40,7 @@ enum FilterOrigin {
 }
 
 /// The spaces that the change has stopped, each with its new content.
-type StoppedSpaces = [(SpaceSwitch, StoppedSpace)];
+pub(super) type StoppedSpaces = [(SpaceSwitch, StoppedSpace)];
 
 impl FilterMigration {
     pub(super) const fn new(number: usize) -> Self {

@@ -19,7 +19,10 @@
 //! only by the new graph. The reported ledger does not assume that; it is computed from the
 //! counters of both graphs.
 
+mod across;
 mod argument;
+mod built;
+mod handover;
 mod identity;
 mod migration;
 mod outcome;
@@ -27,33 +30,27 @@ mod repeat;
 mod reshape;
 mod switch;
 
+pub use across::{check_leaving, give_subtree, take_subtree};
+pub use handover::HandedState;
 pub use outcome::{ChangeError, SwitchReport};
 pub(crate) use repeat::ChangeRepeater;
 pub use reshape::{NodePlacement, reshape};
 pub(crate) use reshape::{plan_placed, predicted_moves, reason_for_replicas};
 
-use crate::build::{Prepared, SwapContext, prepare};
-use crate::error::BuildError;
 use crate::live::Live;
-use crate::numbering::{Ids, numbered_links};
-use crate::path::origins::Origins;
-use crate::path::running::{PathState, RunningPart, RunningPath, RunningSpace, StarterState};
-use crate::path::starter::Thread;
-use crate::path::{PathOptions, Settings};
+use crate::path::PathOptions;
+use crate::path::running::{PathState, RunningPart, RunningPath};
 use crate::record::{self, RecordMode};
 use crate::registry::MachineRegistry;
+use across::Across;
 use argument::InPlaceChange;
-use filter::FilterKind;
-use identity::MatchedPlan;
-use migration::FilterMigration;
-use pipeline::edit::{Edit, EditResult};
-use pipeline::plan::{KernelRefusal, Machine, Plan, PlannedSpace};
-use pipeline::{Graph, Registry};
+use built::{BuiltChange, SwitchHooks};
+use pipeline::Registry;
+use pipeline::edit::Edit;
+use pipeline::plan::{Machine, Plan};
 use runtime::commands::CommandError;
-use runtime::space::swap::HotSwap;
-use std::sync::Arc;
 use std::time::Duration;
-use sys::steps::{Resource, Steps};
+use sys::steps::Steps;
 
 /// Maximum number of retries of a change. A change is retried if the process that runs the kernel
 /// part was restarted meanwhile.
@@ -125,7 +122,8 @@ fn try_to_change(
             return Err(ChangeError::Refused(why.to_owned()));
         }
     };
-    apply_edit(whole, (edit, &|_, _| Ok(())), machine, limit, steps)
+    let change = TextChange { edit, check: &|_, _| Ok(()), across: None };
+    apply_edit(whole, change, machine, limit, steps)
 }
 
 /// Repeats a recorded change once the spaces have reached the positions at which it was made. Fails
@@ -144,7 +142,8 @@ pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), 
             head.program
         ))),
     };
-    let (asked, steps) = ((&change.edit, &same as TextCheck<'_>), Steps::default());
+    let asked = TextChange { edit: &change.edit, check: &same, across: None };
+    let steps = Steps::default();
     let made = apply_edit(whole, asked, &head.machine, Duration::MAX, &steps);
     if made.is_err() {
         steps.roll_back();
@@ -162,9 +161,17 @@ fn running_path(live: &Live) -> Result<&RunningPath, ChangeError> {
 /// A function that checks the new text of the request and its plan.
 type TextCheck<'c> = &'c dyn Fn(&str, &Plan) -> Result<(), ChangeError>;
 
+/// A change of the text of a request.
+struct TextChange<'c, 'a> {
+    edit: &'c Edit,
+    check: TextCheck<'c>,
+    /// The other path, if the change moves filters between two.
+    across: Option<Across<'a>>,
+}
+
 fn apply_edit(
     whole: &RunningPath,
-    (edit, check): (&Edit, TextCheck<'_>),
+    TextChange { edit, check, across }: TextChange<'_, '_>,
     machine: &Machine,
     limit: Duration,
     steps: &Steps,
@@ -219,7 +226,12 @@ fn apply_edit(
         RecordMode::Play(replay) => Some(&**replay),
         _ => None,
     };
-    let mut switched = changed.switch(&state, (replay, &settled), limit)?;
+    let handover = match across {
+        Some(across) => Some(across.handover(&state, &changed, &edited)?),
+        None => None,
+    };
+    let between = SwitchHooks { replay, settled: &settled, handover };
+    let mut switched = changed.switch(&state, between, limit)?;
     extras.steps.commit();
     changed.plan.graph.options = asked;
     switched.text = edited.text;
@@ -237,161 +249,5 @@ fn refuse_private_sessions(state: &PathState) -> Result<(), ChangeError> {
         true => Err(ChangeError::Refused(
             "it has replicas with sessions of their own; start it with `--parallel=no`".to_owned(),
         )),
-    }
-}
-
-/// A change whose new elements have been built.
-struct BuiltChange {
-    plan: Plan,
-    ids: Ids,
-    origins: Origins,
-    parts: Vec<Prepared>,
-    /// The spaces to switch, in the order of the plan. A new space is paired with its thread.
-    targets: Vec<(switch::SpaceSwitch, Option<Thread>)>,
-    /// Spaces that lose all their nodes.
-    leaving: Vec<switch::LeavingSpace>,
-    /// Numbers of the filters that move to another process.
-    crossed: Vec<usize>,
-}
-
-impl BuiltChange {
-    /// Plans and builds the change. If the kernel refuses a filter, plans again with that filter in
-    /// a thread.
-    fn prepare_placeable(
-        (graph, edited): (&Graph, &EditResult),
-        state: &PathState,
-        machine: &Machine,
-        with: (Settings, &PathOptions),
-    ) -> Result<Self, ChangeError> {
-        let mut refused: Vec<KernelRefusal> = Vec::new();
-        loop {
-            let matched = MatchedPlan::plan(graph, edited, state, (machine, &refused));
-            let matched = matched.map_err(ChangeError::Unplaceable)?;
-            matched.check_possible(state)?;
-            if !matched.crossed.is_empty() && !matches!(with.1.record_mode, RecordMode::Off) {
-                let why =
-                    "its state is in another process, and a record does not contain that state";
-                return Err(ChangeError::Refused(why.to_owned()));
-            }
-            match Self::prepare(matched, state, with) {
-                Err(ChangeError::Build(BuildError::Refused(why)))
-                    if graph.node(why.node).kind() != Some(FilterKind::Source)
-                        && !refused.iter().any(|known| known.node == why.node) =>
-                {
-                    with.1.steps.roll_back();
-                    refused.push(why);
-                }
-                done => return done,
-            }
-        }
-    }
-
-    fn prepare(
-        matched: MatchedPlan,
-        state: &PathState,
-        with: (Settings, &PathOptions),
-    ) -> Result<Self, ChangeError> {
-        let MatchedPlan {
-            plan, ids, kept, renewed, origins, exit_edges, replaced_programs, ..
-        } = &matched;
-        let (mut parts, mut targets, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, part) in state.parts.iter().enumerate() {
-            let spaces = &state.plan.spaces;
-            let is =
-                |space: &PlannedSpace, name: &str| space.component == number && space.name == name;
-            let rank =
-                |name: &str| spaces.iter().position(|space| is(space, name)).unwrap_or(usize::MAX);
-            let again = SwapContext {
-                part,
-                kept,
-                renewed,
-                exit_edges,
-                replaces_program: replaced_programs.contains(&number),
-                spaces: state.spaces,
-            };
-            let mut prepared = prepare((plan, ids), number, &again, origins, with)?;
-            for space in &mut prepared.spaces {
-                let name = &space.running.name;
-                let differs = matched.is_changed(state, number, name);
-                if space.fresh.is_none() && !differs && !space.replaces_program {
-                    continue;
-                }
-                let thread = match &space.fresh {
-                    None => None,
-                    Some(_) => {
-                        let starter = match &part.starter {
-                            StarterState::Running(starter) => starter,
-                            StarterState::Pending => return Err(CommandError::NotBegun.into()),
-                            StarterState::Ended => return Err(CommandError::Ended.into()),
-                        };
-                        let step = with.1.steps.announce(Resource::Thread, "a further space");
-                        step.map_err(BuildError::Machine)?;
-                        Some(starter.start_added(name.clone()).map_err(BuildError::Machine)?)
-                    }
-                };
-                let hot_swap = std::mem::take(&mut space.hot_swap);
-                let (running, fresh) = (&space.running, space.fresh.take());
-                let rank = rank(&running.name);
-                targets.push((switch::SpaceSwitch::new(running, fresh, hot_swap, rank), thread));
-            }
-            let stays = |name: &str| prepared.spaces.iter().any(|s| s.running.name == name);
-            for goes in part.spaces.iter().filter(|space| !stays(&space.name)) {
-                if matched.receives_nodes(state, number, &goes.name) {
-                    let rank = rank(&goes.name);
-                    targets.push((
-                        switch::SpaceSwitch::new(goes, None, HotSwap::default(), rank),
-                        None,
-                    ));
-                } else {
-                    leaving.push(switch::LeavingSpace::new(goes));
-                }
-            }
-            parts.push(prepared);
-        }
-        let MatchedPlan { plan, ids, origins, crossed, .. } = matched;
-        let mut crossed: Vec<usize> = crossed.into_iter().collect();
-        crossed.sort_unstable();
-        Ok(Self { plan, ids, origins, parts, targets, leaving, crossed })
-    }
-
-    fn switch(
-        &mut self,
-        state: &PathState,
-        (replay, settled): (Option<&record::Replay>, &dyn Fn()),
-        limit: Duration,
-    ) -> Result<SwitchReport, ChangeError> {
-        let targets = std::mem::take(&mut self.targets);
-        let parts = self.parts.iter_mut().zip(&state.parts);
-        let kernels = parts.flat_map(|(prepared, part)| {
-            let kernels = part.kernels.upgrade();
-            let all = std::mem::take(&mut prepared.successions).into_iter();
-            all.filter_map(move |succession| Some((kernels.clone()?, succession)))
-        });
-        let crossings = self.crossed.iter().copied().map(FilterMigration::new).collect();
-        let (leaving, kernels) = (&self.leaving[..], kernels.collect());
-        let number = state.changes;
-        let beside = switch::SwitchContext { leaving, kernels, crossings, number, replay, settled };
-        switch::switch(targets, beside, limit)
-    }
-
-    /// Replaces the state of the path by the state after this change.
-    fn commit_state(self, state: &mut PathState, text: Option<String>) {
-        let Self { plan, ids, origins, parts, .. } = self;
-        for (part, prepared) in state.parts.iter_mut().zip(parts) {
-            part.demand.set_links(numbered_links(&plan.graph, &ids.nodes));
-            let left = |old: &&RunningSpace| {
-                !prepared.spaces.iter().any(|new| Arc::ptr_eq(&new.running.commands, &old.commands))
-            };
-            part.gone.extend(part.spaces.iter().filter(left).map(|old| Arc::clone(&old.commands)));
-            part.spaces = prepared.spaces.into_iter().map(|space| space.running).collect();
-            part.rings = prepared.rings;
-            part.kernel_exits = prepared.kernel_exits;
-            part.lenders = prepared.lenders;
-            part.control.set_doorbells(part.spaces.iter().map(|space| Arc::clone(&space.bell)));
-            part.publish();
-        }
-        state.changes += 1;
-        state.spaces += plan.spaces.len();
-        (state.plan, state.ids, state.origins, state.text) = (plan, ids, origins, text);
     }
 }

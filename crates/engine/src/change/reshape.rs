@@ -4,9 +4,10 @@
 //! ledger of the switch, as for an edit. The text stays the same, because placement is not part of
 //! the meaning of a request.
 
+use super::built::{BuiltChange, SwitchHooks};
 use super::identity::{MatchedPlan, home_space};
 use super::outcome::{ChangeError, SwitchReport};
-use super::{BuiltChange, refuse_private_sessions};
+use super::refuse_private_sessions;
 use crate::error::BuildError;
 use crate::live::Live;
 use crate::path::PathOptions;
@@ -56,7 +57,8 @@ pub fn reshape(
     matched.check_possible(&state)?;
     let extras = PathOptions { steps: Steps::default(), ..whole.extras.clone() };
     let mut changed = BuiltChange::prepare(matched, &state, (whole.settings, &extras))?;
-    let mut switched = changed.switch(&state, (None, &|| ()), limit)?;
+    let hooks = SwitchHooks { replay: None, settled: &|| (), handover: None };
+    let mut switched = changed.switch(&state, hooks, limit)?;
     extras.steps.commit();
     let text = state.text.clone();
     switched.text = text.clone().unwrap_or_default();

@@ -1,6 +1,7 @@
 //! The switch from the old graph to the new one. Spaces whose content differs are borrowed at block
 //! boundaries, finish the old graph, receive the new graph, and resume.
 
+use super::handover::Handover;
 use super::migration::FilterMigration;
 use super::outcome::{ChangeError, SwitchReport};
 use crate::build::ProgramSuccession;
@@ -103,7 +104,7 @@ impl StoppedSpace {
 }
 
 /// Parameters of a switch, apart from the spaces that differ.
-pub(super) struct SwitchContext<'l> {
+pub(super) struct SwitchContext<'l, 'a> {
     /// Spaces that end.
     pub(super) leaving: &'l [LeavingSpace],
     /// New kernel programs, each with the list of running programs to which it is added.
@@ -114,6 +115,8 @@ pub(super) struct SwitchContext<'l> {
     pub(super) number: u64,
     /// The recording, if this change repeats a recorded one.
     pub(super) replay: Option<&'l Replay>,
+    /// The part of a move between two paths that is made while the spaces stand still.
+    pub(super) handover: Option<Handover<'a>>,
     /// A callback that is called when the old graph is finished and the switch can no longer fail.
     pub(super) settled: &'l dyn Fn(),
 }
@@ -122,13 +125,16 @@ pub(super) struct SwitchContext<'l> {
 /// be borrowed in time, or if a new filter or program refuses the old state or cannot be installed.
 pub(super) fn switch(
     mut targets: Vec<(SpaceSwitch, Option<Thread>)>,
-    context: SwitchContext<'_>,
+    context: SwitchContext<'_, '_>,
     limit: Duration,
 ) -> Result<SwitchReport, ChangeError> {
-    let SwitchContext { leaving, mut kernels, mut crossings, number, replay, settled } = context;
+    let SwitchContext { leaving, mut kernels, mut crossings, number, replay, .. } = context;
+    let (settled, mut handover) = (context.settled, context.handover);
+    // State that goes elsewhere is complete once nothing is on its way to its filter.
+    let drains_first = !crossings.is_empty() || handover.is_some();
     let stalls = replay.map(|replay| &*replay.stalls);
     targets.iter().filter_map(|(target, _)| target.fresh.as_ref()).for_each(Space::note_unstarted);
-    if !crossings.is_empty() {
+    if drains_first {
         // In the order of the plan: a space behind a process must run to receive the output that
         // precedes the process's saved state.
         targets.sort_by_key(|(target, _)| target.rank);
@@ -145,7 +151,7 @@ pub(super) fn switch(
         };
     for mut target in targets {
         let lent = |target: &SpaceSwitch| {
-            if !crossings.is_empty() {
+            if drains_first {
                 target.drain_removed_rings(&left)?;
             }
             stalls.iter().for_each(|stalls| stalls.note_command_for(&target.commands.status));
@@ -162,9 +168,7 @@ pub(super) fn switch(
         };
         begin.get_or_insert_with(sys::clock::monotonic);
         taken.push((target, stopped));
-        if !crossings.is_empty()
-            && let Some((_, stopped)) = taken.last_mut()
-        {
+        if drains_first && let Some((_, stopped)) = taken.last_mut() {
             stopped.space().flush_outputs();
         }
         if let Err(why) = crossings.iter_mut().try_for_each(|one| one.save(&mut taken)) {
@@ -175,6 +179,12 @@ pub(super) fn switch(
         return undone(taken, &crossings, why);
     }
     if let Err(why) = transfer_filter_state(&mut taken) {
+        return undone(taken, &crossings, why);
+    }
+    if let Some(handover) = &mut handover
+        && let Err(why) = handover.agree(&mut taken)
+    {
+        let _ = transfer_filter_state(&mut taken);
         return undone(taken, &crossings, why);
     }
     let mut switched = SwitchReport::default();
@@ -188,6 +198,7 @@ pub(super) fn switch(
         return undone(taken, &crossings, why.into());
     }
     crossings.iter().for_each(|one| one.commit(&mut taken, &mut switched));
+    handover.iter_mut().for_each(|handover| handover.commit(&mut taken));
     let firsts: Vec<usize> = kernels.iter().map(|(_, one)| one.first).collect();
     for (_, stopped) in &mut taken {
         if let StoppedSpace::Lent(lent) = stopped {

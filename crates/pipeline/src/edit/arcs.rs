@@ -8,7 +8,7 @@ use super::attach::{PLACEHOLDER, attach, parse_label, placeholder};
 use super::cut::{cut, incoming_label, isolate, parents, path_to, remove_single_branches};
 use super::cut::{term_at, term_at_mut};
 use super::find::find_filter;
-use super::kinds::{Edit, EditResult, InvalidEdit, NodeOutput};
+use super::kinds::{Edit, EditResult, InvalidEdit, NodeOutput, Subtree};
 use super::marks::{self, FreshMarks, uses};
 use super::origins::{Origins, print_with_origins};
 use super::remove::{node_at, put_back, remove};
@@ -298,4 +298,26 @@ fn end_open_outputs(
         .map(|node| known.iter().find(|(new, _)| *new == node.span).and_then(|(_, old)| *old))
         .collect();
     print_with_origins(&request, &origins)
+}
+
+/// Returns the subtree of a node: what another path would get.
+///
+/// # Errors
+///
+/// Fails if the node is a source, or if something in the subtree has another parent.
+pub fn subtree(text: &str, node: &str) -> Result<Subtree, InvalidEdit> {
+    let mut request = parse_tree(text, "the running request")?;
+    let at = find_filter(&request, node)?;
+    if uses_with_parents(&request, at).is_empty() {
+        return Err(InvalidEdit(format!("`{node}` is a source: it is below nothing")));
+    }
+    let term = cut(&mut request, at)?.term;
+    let whole = Request { pipelines: vec![term], ..Request::default() };
+    if let Some(marked) = filters(&whole).find(|node| node.mark.is_some()) {
+        let name = &marked.name.text;
+        let why = "it may have another parent in its path";
+        return Err(InvalidEdit(format!("`{name}` has a mark: {why}")));
+    }
+    let spans = filters(&whole).map(|node| node.span).collect();
+    Ok(Subtree { text: parse_tree(&whole.to_string(), "the subtree")?.to_string(), filters: spans })
 }

@@ -149,3 +149,23 @@ pub struct EditResult {
     /// The filter of the new text that is restarted with its old state.
     pub upgraded: Option<Span>,
 }
+
+/// A node of a request with everything below it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Subtree {
+    /// The text.
+    pub text: String,
+    /// The spans of its filters in the text of the request, in order.
+    pub filters: Vec<Span>,
+}
+
+/// A move of a subtree to another path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathMove {
+    /// The node to move.
+    pub node: String,
+    /// Name or number of the other path.
+    pub path: String,
+    /// The output of that path to which the node is attached.
+    pub below: NodeOutput,
+}

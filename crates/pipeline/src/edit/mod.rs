@@ -35,8 +35,9 @@ use crate::registry::Registry;
 use replacement::replace_text;
 use tree::filters;
 
+pub use arcs::subtree;
 pub use find::filter_span;
-pub use kinds::{Edit, EditResult, InvalidEdit, NodeOutput, Position};
+pub use kinds::{Edit, EditResult, InvalidEdit, NodeOutput, PathMove, Position, Subtree};
 pub use tree::differ_only_in_arguments;
 pub(crate) use tree::{for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_at};
 

@@ -1,6 +1,6 @@
 //! Edits as words of a command line: one parser, and its inverse.
 
-use super::kinds::{Edit, InvalidEdit, NodeOutput, Position};
+use super::kinds::{Edit, InvalidEdit, NodeOutput, PathMove, Position};
 use super::tree::{FIRST_THREAD, PROCESS_KEYWORD};
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub(super) const USAGE: &str = "write `insert FILTER before|after|at NODE`, `rem
      `replace NODE with FILTER`, `move NODE kernel|process|sandbox|SPACE`, `upgrade NODE`, \
      `arg NODE NAME=VALUE` or `pin SPACE PROCESSOR|any`; for the arcs of the graph \
      `add FILTER below NODE[/CLASS]`, `add SOURCE`, `remove NODE leaf|all`, \
-     `move NODE [from NODE[/CLASS]] below NODE[/CLASS]`, \
+     `move NODE [from NODE[/CLASS]|into PATH] below NODE[/CLASS]`, \
      `join NODE below NODE[/CLASS]` or `sever NODE from NODE[/CLASS]`";
 
 /// The keyword of the parent of a node.
@@ -108,9 +108,20 @@ impl Edit {
     }
 }
 
+impl PathMove {
+    /// Parses `move NODE into PATH below NODE[/CLASS]`. Returns `None` for other edits.
+    pub fn parse<W: AsRef<str>>(words: &[W]) -> Option<Self> {
+        let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+        let ["move", node, "into", path, BELOW, output] = words.as_slice() else { return None };
+        let (node, path) = ((*node).to_owned(), (*path).to_owned());
+        Some(Self { node, path, below: NodeOutput::parse(output) })
+    }
+}
+
 impl NodeOutput {
     /// Parses `NODE` or `NODE/CLASS`.
-    fn parse(text: &str) -> Self {
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
         let (node, class) = match text.split_once('/') {
             Some((node, class)) => (node, Some(class.to_owned())),
             None => (text, None),

@@ -1,0 +1,167 @@
+//! A move of a subtree from one path to another, which may run in another process.
+//!
+//! Each path makes a change of its own: one removes the subtree, the other adds it. Both are
+//! prepared, and stand still, before either is made; `agree` is called at that moment, and its
+//! failure leaves the path as it was. State that concerns no session moves with its filter.
+//! Sessions and held blocks belong to the stream that the filter leaves: they end there, in the
+//! old graph.
+
+use super::built::BuiltChange;
+use super::handover::{GiveAgreement, HandedState, Handover, TakeAgreement};
+use super::outcome::{ChangeError, SwitchReport};
+use super::{TextChange, apply_edit, running_path};
+use crate::live::Live;
+use crate::path::running::PathState;
+use crate::record::RecordMode;
+use filter::{FilterKind, StateScope};
+use pipeline::edit::{Edit, EditResult, NodeOutput, Subtree};
+use pipeline::graph::Use;
+use pipeline::language::Span;
+use pipeline::plan::{Machine, SpaceKind};
+use std::time::Duration;
+use sys::steps::Steps;
+
+/// The part of a path in a move between two.
+pub(super) enum Across<'a> {
+    /// The path loses the filters at these spans of its text.
+    Give { filters: &'a [Span], agree: GiveAgreement<'a> },
+    /// The path gets filters.
+    Take { agree: TakeAgreement<'a> },
+}
+
+/// Fails with the reason if a filter of a subtree cannot change its path.
+pub fn check_leaving(live: &Live, subtree: &Subtree) -> Result<(), ChangeError> {
+    let state = running_path(live)?.state();
+    subtree.filters.iter().try_for_each(|span| given_filter(&state, *span).map(drop))
+}
+
+/// Removes a subtree from a path. While the spaces of the path stand still, `agree` is given the
+/// state of each filter of the subtree, in the order of the text; if it succeeds, the change is
+/// made. Blocks.
+///
+/// # Errors
+///
+/// Fails if the change is impossible, or with the error of `agree`. The path then runs as before.
+pub fn give_subtree(
+    live: &Live,
+    (node, subtree): (&str, &Subtree),
+    machine: &Machine,
+    limit: Duration,
+    agree: &mut dyn FnMut(&[HandedState]) -> Result<(), String>,
+) -> Result<SwitchReport, ChangeError> {
+    let edit = Edit::RemoveBelow { node: node.to_owned(), all: true };
+    let across = Across::Give { filters: &subtree.filters, agree };
+    change_across(live, &edit, across, machine, limit)
+}
+
+/// Adds a subtree to a path, below a node. While the spaces of the path stand still, `agree` is
+/// called for the state of each filter; if it succeeds, the change is made. Blocks.
+///
+/// # Errors
+///
+/// Fails if the change is impossible, or with the error of `agree`. The path then runs as before.
+pub fn take_subtree(
+    live: &Live,
+    (filter, below): (&str, &NodeOutput),
+    machine: &Machine,
+    limit: Duration,
+    agree: &mut dyn FnMut() -> Result<Vec<HandedState>, String>,
+) -> Result<SwitchReport, ChangeError> {
+    let edit = Edit::Add { filter: filter.to_owned(), below: Some(below.clone()) };
+    change_across(live, &edit, Across::Take { agree }, machine, limit)
+}
+
+fn change_across(
+    live: &Live,
+    edit: &Edit,
+    across: Across<'_>,
+    machine: &Machine,
+    limit: Duration,
+) -> Result<SwitchReport, ChangeError> {
+    let whole = running_path(live)?;
+    if !matches!(whole.extras.record_mode, RecordMode::Off) {
+        let why = "it is recorded or replayed, and a record does not contain the other path";
+        return Err(ChangeError::Refused(why.to_owned()));
+    }
+    let steps = Steps::default();
+    let change = TextChange { edit, check: &|_, _| Ok(()), across: Some(across) };
+    let made = apply_edit(whole, change, machine, limit, &steps);
+    if made.is_err() {
+        steps.roll_back();
+    }
+    made
+}
+
+impl<'a> Across<'a> {
+    /// Returns the handover of a change that has been built. Fails if a filter cannot change its
+    /// path.
+    pub(super) fn handover(
+        self,
+        state: &PathState,
+        changed: &BuiltChange,
+        edited: &EditResult,
+    ) -> Result<Handover<'a>, ChangeError> {
+        match self {
+            Self::Give { filters, agree } => {
+                if changed.parts.iter().any(|part| !part.successions.is_empty()) {
+                    let why = "the program in the kernel would change with it: `move NODE process` \
+                               with the node above it first";
+                    return Err(ChangeError::Refused(why.to_owned()));
+                }
+                let filters = filters.iter().map(|span| given_filter(state, *span));
+                let filters = filters.collect::<Result<_, _>>()?;
+                Ok(Handover::Give { filters, agree })
+            }
+            Self::Take { agree } => {
+                let graph = &changed.plan.graph;
+                let new = edited.filters.iter().filter(|(_, old)| old.is_none());
+                let number = |(span, _): &(Span, Option<Span>)| {
+                    let is = |node: &pipeline::graph::Node| {
+                        node.span.start == span.start && node.filter().is_some()
+                    };
+                    let found = graph.ids().find(|(_, node)| is(node));
+                    found.map(|(id, _)| changed.ids.nodes[id.0])
+                };
+                let filters: Vec<usize> = new.filter_map(number).collect();
+                Ok(Handover::Take { filters, agree })
+            }
+        }
+    }
+}
+
+/// Returns number and name of a filter that leaves the path; no number if it has no state of its
+/// own. Fails if it cannot leave.
+fn given_filter(
+    state: &PathState,
+    span: Span,
+) -> Result<(Option<usize>, &'static str), ChangeError> {
+    let found = state.plan.graph.ids().find(|(_, node)| node.span == span);
+    let Some((id, node)) = found else {
+        return Err(ChangeError::Refused("the request has just changed".to_owned()));
+    };
+    let Some(used) = node.filter() else { return Ok((None, "")) };
+    let name = used.description.name;
+    let refused =
+        |why: &str| Err(ChangeError::Refused(format!("`{name}` stays in its path: {why}")));
+    if used.endpoint.writes_files {
+        return refused("its files are open there");
+    }
+    if node.is_process() {
+        return refused("it runs in a process of that path");
+    }
+    if state.plan.space_of(id).kind == SpaceKind::Kernel {
+        return refused("it must leave the kernel first (`move NODE process`)");
+    }
+    if used.published_as().is_some() {
+        return refused("others read its state by name");
+    }
+    match scope_of(used) {
+        StateScope::Pinned(why) if node.kind() != Some(FilterKind::Sink) => refused(why),
+        StateScope::Private => Ok((Some(state.ids.nodes[id.0]), name)),
+        _ => Ok((None, name)),
+    }
+}
+
+fn scope_of(used: &Use) -> StateScope {
+    used.description.state.scope
+}

@@ -1,0 +1,109 @@
+//! The state of filters that move to another path, while the spaces of both stand still.
+
+use super::migration::StoppedSpaces;
+use super::outcome::ChangeError;
+use filter::Time;
+use runtime::space::node::Operator;
+use runtime::space::saved::{SavedSession, SavedState};
+
+/// The state of a filter that moves to another path.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HandedState {
+    /// Key and plain data of each session.
+    pub sessions: Vec<(u64, Vec<u8>)>,
+    /// Time at which the next timer is due, in ns; `None` without a timer.
+    pub wake: Option<Time>,
+}
+
+/// A function that is given the state of each filter, and returns once the other path has changed.
+pub(super) type GiveAgreement<'a> = &'a mut dyn FnMut(&[HandedState]) -> Result<(), String>;
+
+/// A function that returns the state of each filter once the other path stands still.
+pub(super) type TakeAgreement<'a> = &'a mut dyn FnMut() -> Result<Vec<HandedState>, String>;
+
+/// A move between two paths, while the spaces of one of them stand still.
+pub(super) enum Handover<'a> {
+    Give {
+        /// Number and name of each filter; the number is absent if the state stays.
+        filters: Vec<(Option<usize>, &'static str)>,
+        agree: GiveAgreement<'a>,
+    },
+    Take {
+        /// Number of each filter.
+        filters: Vec<usize>,
+        agree: TakeAgreement<'a>,
+    },
+}
+
+impl Handover<'_> {
+    /// Passes the state of the filters on, or loads it, and waits for the other path.
+    pub(super) fn agree(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
+        match self {
+            Self::Give { filters, agree } => {
+                let states = filters.iter().map(|filter| save(taken, *filter));
+                let states = states.collect::<Result<Vec<HandedState>, _>>()?;
+                agree(&states).map_err(ChangeError::Refused)
+            }
+            Self::Take { filters, agree } => {
+                let states = agree().map_err(ChangeError::Refused)?;
+                if filters.len() != states.len() {
+                    let why = "the subtree is read differently here";
+                    return Err(ChangeError::Refused(why.to_owned()));
+                }
+                filters
+                    .iter()
+                    .zip(&states)
+                    .try_for_each(|(number, state)| load(taken, *number, state))
+            }
+        }
+    }
+
+    /// Removes the state that has moved from the filters of the old graph.
+    pub(super) fn commit(&self, taken: &mut StoppedSpaces) {
+        let Self::Give { filters, .. } = self else { return };
+        for number in filters.iter().filter_map(|(number, _)| *number) {
+            taken.iter_mut().for_each(|(_, stopped)| stopped.space().forget_state(number));
+        }
+    }
+}
+
+fn save(
+    taken: &mut StoppedSpaces,
+    (number, name): (Option<usize>, &str),
+) -> Result<HandedState, ChangeError> {
+    let Some(number) = number else { return Ok(HandedState::default()) };
+    let refused =
+        |why: &str| Err(ChangeError::Refused(format!("`{name}` stays in its path: {why}")));
+    let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
+    let Some(saved) = spaces.find_map(|space| space.save_state(number)) else {
+        return refused("its thread ends with it (`move NODE process` first)");
+    };
+    if saved.held_amount().blocks > 0 {
+        return refused("it holds blocks");
+    }
+    let sessions = saved.sessions.into_iter().map(|one| (one.key, one.bytes)).collect();
+    Ok(HandedState { sessions, wake: saved.wake })
+}
+
+fn load(taken: &mut StoppedSpaces, number: usize, state: &HandedState) -> Result<(), ChangeError> {
+    if state.sessions.is_empty() {
+        return Ok(());
+    }
+    let session = |(key, bytes): &(u64, Vec<u8>)| SavedSession {
+        key: *key,
+        bytes: bytes.clone(),
+        lists: Vec::new(),
+    };
+    let saved =
+        SavedState { sessions: state.sessions.iter().map(session).collect(), wake: state.wake };
+    for (target, stopped) in taken {
+        let mut nodes = target.new_nodes().iter_mut();
+        let filter = nodes
+            .find(|node| node.planned == number && matches!(node.operator, Operator::Filter(_)));
+        if let Some(node) = filter {
+            let loaded = stopped.space().load_state(node, &saved);
+            return loaded.map_err(|why| ChangeError::Refused(format!("its state: {why}")));
+        }
+    }
+    Err(ChangeError::Refused("the filter with this state runs nowhere".to_owned()))
+}
