@@ -8,6 +8,29 @@ use common::{Folder, Ran};
 use serde_json::Value;
 use std::process::{Child, Stdio};
 
+/// Starts a path with a name of its own that writes its report to the file `NAME.json`. Returns
+/// when the daemon lists the path.
+fn start_named(folder: &Folder, name: &str, line: &str) -> Child {
+    let (report, name_option) = (format!("--report={name}.json"), format!("--as={name}"));
+    let words = ["run", "-q", "--json", &report, &name_option, line];
+    let mut command = folder.streamline(&words);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    folder.wait_listed(name);
+    child
+}
+
+/// Stops a path and returns its report, which balances.
+fn stop_named(folder: &Folder, name: &str, child: Child) -> Value {
+    let stop = folder.run(&["stop", name]);
+    assert_eq!(stop.status, Some(0), "{}", stop.err);
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let report: Value = serde_json::from_str(&folder.read(&format!("{name}.json"))).unwrap();
+    assert_eq!(report["balanced"], true, "{report}");
+    report
+}
+
 /// Starts a path named `web` that writes its report to the file `report`. Returns when the daemon
 /// lists the path.
 fn start_path(folder: &Folder, words: &[&str]) -> Child {
@@ -139,4 +162,95 @@ fn v3_v10_argument_set_in_a_recorded_run_is_replayed() {
     assert!(again.err.contains("and the replay repeats it: arg sample every=4"), "{again:?}");
     let got = |file: &str| std::fs::read(folder.path().join(file)).unwrap();
     assert!(got("r.pcapng.replay/got.pcap") == got("got.pcap"));
+}
+
+#[test]
+fn v3_subtree_moves_to_another_path_with_its_state() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let one = start_named(&folder, "one", "generate rate=5000 | sample 10 | count");
+    let two = start_named(&folder, "two", "generate count=7 | discard ; generate rate=1 | discard");
+    let other = start_named(&folder, "other", "generate rate=1000 | (inspect + pcap other.pcap)");
+    let lines = |name: &str| -> String {
+        let listed = folder.run(&["ps", "--json"]).out;
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        let paths = listed.as_array().or_else(|| listed["paths"].as_array()).unwrap();
+        let path = paths.iter().find(|path| path["name"] == name).unwrap();
+        path["line"].as_str().unwrap().to_owned()
+    };
+    let before = [lines("one"), lines("other")];
+    let refused = |words: &[&str], why: &str| {
+        let done = folder.run(&[&["set"], words].concat());
+        assert_eq!(done.status, Some(1), "{done:?}");
+        assert!(done.err.contains(why), "{why}: {done:?}");
+        assert_eq!([lines("one"), lines("other")], before, "both run as before");
+    };
+    refused(&["one", "move", "count", "into", "other", "below", "nothing"], "no `nothing`");
+    refused(&["one", "move", "count", "into", "one", "below", "generate"], "the same path");
+    refused(&["one", "move", "count", "into", "nobody", "below", "generate"], "nobody");
+    refused(&["one", "move", "generate", "into", "other", "below", "generate"], "is a source");
+    refused(&["other", "move", "pcap", "into", "one", "below", "generate"], "its files are open");
+    refused(&["one", "move", "count", "into", "two", "below", "generate:1"], "unconnected parts");
+    wait_for_blocks_of(&folder, "one", 200);
+    let moved = folder.run(&["set", "one", "move", "sample", "into", "other", "below", "generate"]);
+    assert_eq!(moved.status, Some(0), "{moved:?}");
+    let clean = "lost 0, duplicated 0, reordered 0";
+    assert_eq!(moved.out.matches(clean).count(), 2, "each path reports its switch: {moved:?}");
+    assert_eq!(lines("one"), "generate rate=5000 | discard");
+    assert!(lines("other").contains("sample 10 | count"), "{}", lines("other"));
+    wait_for_blocks_of(&folder, "other", 300);
+    stop_named(&folder, "two", two);
+    let (one, other) = (stop_named(&folder, "one", one), stop_named(&folder, "other", other));
+    let position = |text: &str| -> u64 { text.split(':').next().unwrap().parse().unwrap() };
+    let mut positions = moved.out.split("switched at block ").skip(1).map(position);
+    let (from, to) = (positions.next().unwrap(), positions.next().unwrap());
+    let given = other["sources"][0]["given"]["blocks"].as_u64().unwrap();
+    // The sample goes on where it was: block `from` of the one is followed by block `to` of
+    // the other.
+    let all = (from + given - to).div_ceil(10);
+    let rows = other["filters"].as_array().unwrap();
+    let count = rows.iter().find(|row| row["name"] == "count").unwrap();
+    assert_eq!(count["report"][0]["value"], all, "it goes on counting: {from} {to} {given}");
+    assert_eq!(passed_blocks(&other, "sample"), all - from.div_ceil(10), "{from} {to} {given}");
+    assert!(one["sources"][0]["given"]["blocks"].as_u64().unwrap() > from);
+}
+
+/// Waits until the sources of a path have emitted this many blocks.
+fn wait_for_blocks_of(folder: &Folder, path: &str, wanted: u64) {
+    let count = || -> u64 {
+        let told = folder.run(&["top", "--once", "--json", path]).out;
+        let Ok(told) = serde_json::from_str::<Value>(&told) else { return 0 };
+        told["given"]["blocks"].as_u64().unwrap_or(0)
+    };
+    testkit::wait_until("blocks come", || count() >= wanted);
+}
+
+#[test]
+fn v3_move_to_a_stopped_path_changes_neither() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let one = start_named(&folder, "one", "generate rate=5000 | count");
+    let other = start_named(&folder, "other", "generate rate=1000 | discard");
+    let signal = |name: &str| {
+        let mut kill = std::process::Command::new("kill");
+        assert!(kill.args([name, &other.id().to_string()]).status().unwrap().success());
+    };
+    let words = ["set", "one", "move", "count", "into", "other", "below", "generate"];
+    signal("-STOP");
+    let refused = folder.run(&words);
+    assert_eq!(refused.status, Some(1), "{refused:?}");
+    assert!(refused.err.contains("runs as before"), "{refused:?}");
+    // It finds what it was asked for, and that nobody waits for it any more.
+    signal("-CONT");
+    wait_for_blocks_of(&folder, "other", 100);
+    let listed = folder.run(&["ps"]).out;
+    assert!(listed.contains("generate rate=5000 | count"), "{listed}");
+    assert!(listed.contains("generate rate=1000 | discard"), "{listed}");
+    let moved = folder.run(&words);
+    assert_eq!(moved.status, Some(0), "the next one finds both as they were: {moved:?}");
+    let (one, other) = (stop_named(&folder, "one", one), stop_named(&folder, "other", other));
+    assert!(passed_blocks(&other, "count") > 0);
+    let rows = one["filters"].as_array().unwrap();
+    let gone = rows.iter().find(|row| row["name"] == "count").unwrap();
+    assert!(gone["space"].is_null(), "it is no part of its old path: {gone}");
 }

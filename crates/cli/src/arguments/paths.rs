@@ -131,11 +131,12 @@ pub(crate) struct SetArguments {
     /// The name or number of a path
     #[arg(value_name = "PATH")]
     pub(crate) path: String,
-    /// insert 'FILTER' before|after|at NODE, remove NODE, replace NODE with 'FILTER', move NODE
-    /// kernel|process|sandbox|SPACE, upgrade NODE, arg NODE NAME=VALUE, or pin SPACE
-    /// PROCESSOR|any; for the graph: add 'FILTER' below NODE[/CLASS], add 'SOURCE | FILTER',
-    /// remove NODE leaf|all, move NODE [from NODE[/CLASS]] below NODE[/CLASS], join NODE below
-    /// NODE[/CLASS], sever NODE from NODE[/CLASS]; changes of a recorded path are recorded, too
+    /// insert 'FILTER' before|after|at NODE, remove NODE, replace NODE with 'FILTER', move
+    /// NODE kernel|process|sandbox|SPACE, upgrade NODE, arg NODE NAME=VALUE, or pin SPACE
+    /// PROCESSOR|any; for the graph: add 'FILTER' below NODE[/CLASS], add 'SOURCE |
+    /// FILTER', remove NODE leaf|all, move NODE [from NODE[/CLASS]] below NODE[/CLASS],
+    /// move NODE into PATH below NODE[/CLASS], join NODE below NODE[/CLASS], sever NODE
+    /// from NODE[/CLASS]; changes of a recorded path are recorded, too
     #[arg(value_name = "CHANGE", required = true, trailing_var_arg = true)]
     pub(crate) words: Vec<String>,
 }

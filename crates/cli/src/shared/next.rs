@@ -63,13 +63,15 @@ fn change_words(path: &str, words: &[&str], candidates: &dyn PathCandidates) -> 
         ["sever", _] => owned(&["from"]),
         ["remove", _] => owned(&["all", "leaf"]),
         ["add" | "join" | "move", _, "below"] | ["sever" | "move", _, "from"] => nodes(),
-        ["move", _, "from", _] => owned(&["below"]),
+        ["move", _, "into"] => candidates.paths(),
+        ["move", _, "from" | "into", _] => owned(&["below"]),
+        ["move", _, "into", other, "below"] => candidates.nodes_and_spaces(other).0,
         ["move", _, "from", _, "below"] => nodes(),
         ["remove" | "replace" | "move" | "upgrade" | "arg" | "join" | "sever"] => nodes(),
         ["arg", node, ..] => writable_arguments(node),
         ["replace", _] => owned(&["with"]),
         ["move", _] => {
-            let mut places = owned(&["below", "from", "kernel", "process", "sandbox"]);
+            let mut places = owned(&["below", "from", "into", "kernel", "process", "sandbox"]);
             places.extend(spaces());
             places
         }
@@ -146,7 +148,7 @@ mod tests {
         assert_eq!(all("set web pin"), ["thread0"]);
         assert_eq!(
             all("set web move count"),
-            ["below", "from", "kernel", "process", "sandbox", "thread0"]
+            ["below", "from", "into", "kernel", "process", "sandbox", "thread0"]
         );
         assert_eq!(all("set web move count from rx below"), ["rx", "count"]);
         assert_eq!(all("set web join count below"), ["rx", "count"]);

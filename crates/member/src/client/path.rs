@@ -3,10 +3,10 @@
 use super::caller::{CALL_TIMEOUT, Caller, LONG_TIMEOUT};
 use super::error::ClientError;
 use crate::protocol::{
-    Change, ChangeReply, CountReply, Counters, Follow, NoParameters, PathDescription, PathUpdate,
-    Tap, TapReport, TapStart,
+    Change, ChangeReply, CommitSubtree, CountReply, Counters, Follow, NoParameters,
+    PathDescription, PathUpdate, TakeSubtree, Tap, TapReport, TapStart,
 };
-use crate::varlink::{Call, MessageError};
+use crate::varlink::{Call, MESSAGE_MAX, MessageError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,6 +22,11 @@ pub const NODES: &str = "io.streamline.path.Nodes";
 /// The method that ends the sources of a path.
 pub const STOP: &str = "io.streamline.path.Stop";
 
+/// Maximum wait until another path has prepared for a change. It may be the coordinator of another
+/// one at that time, which then fails too.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum wait for a path that has prepared for a change: longer than any process is stopped.
+const DECIDED_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 /// Error number for a process that does not exist.
 const ESRCH: i32 = 3;
 
@@ -79,6 +84,29 @@ impl PathClient {
         let change = Change { words: words.to_vec() };
         let changed = self.caller.call_long("io.streamline.path.Change", &change);
         changed.map_err(|error| self.hangup_as_end(error))
+    }
+
+    /// Asks the path to prepare for a subtree, and to stop until
+    /// [`commit_take`](Self::commit_take). Blocks for at most [`PREPARE_TIMEOUT`]. If the
+    /// connection is closed instead, the path drops what it has prepared.
+    pub(crate) fn prepare_take(&self, take: &TakeSubtree) -> Result<(), ClientError> {
+        let call = Call { more: true, ..Call::new("io.streamline.path.Take", take) };
+        self.caller.set_timeout(PREPARE_TIMEOUT)?;
+        self.caller.send(&call, &[])?;
+        self.caller.reply().map(drop).map_err(|error| self.hangup_as_end(error))
+    }
+
+    /// Lets the path make the change for which it has prepared, with this state. Blocks
+    /// until it has replied or has ended, because its reply decides.
+    pub(crate) fn commit_take(&self, commit: &CommitSubtree) -> Result<ChangeReply, ClientError> {
+        let call = Call::new("io.streamline.path.Commit", commit);
+        if call.to_bytes().len() > MESSAGE_MAX {
+            return Err(ClientError::Malformed(MessageError::TooLong));
+        }
+        self.caller.set_timeout(DECIDED_TIMEOUT)?;
+        self.caller.send(&Call { oneway: true, ..call }, &[])?;
+        let reply = self.caller.reply().map_err(|error| self.hangup_as_end(error));
+        Ok(reply?.0.deserialize_result()?)
     }
 
     /// Taps the output of a node. Returns the start of the tap, and a pipe that carries the frames

@@ -67,6 +67,26 @@ pub struct ChangeReply {
     pub line: String,
 }
 
+/// Parameters of `Take`: a subtree of another path.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TakeSubtree {
+    /// Version of the other process, on which the encoding of states depends.
+    pub version: String,
+    /// Text of the subtree.
+    pub filter: String,
+    /// Output to which it is attached: `NODE` or `NODE/CLASS`.
+    pub below: String,
+}
+
+/// Parameters of `Commit`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CommitSubtree {
+    /// State of each filter of the subtree, in the order of the text.
+    pub states: Vec<String>,
+}
+
 /// Parameters of `Tap`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

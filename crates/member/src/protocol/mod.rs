@@ -9,7 +9,10 @@ mod kernel;
 mod nodes;
 mod registry;
 
-pub use control::{Change, ChangeReply, Link, Node, PathDescription, Tap, TapReport, TapStart};
+pub use control::{
+    Change, ChangeReply, CommitSubtree, Link, Node, PathDescription, TakeSubtree, Tap, TapReport,
+    TapStart,
+};
 pub use counters::{
     CountReply, Counters, Edge, Ended, Filter, Follow, Loss, PathUpdate, Source, Space,
 };

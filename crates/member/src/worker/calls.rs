@@ -9,14 +9,14 @@ use crate::protocol::{Change, ChangeReply, CountReply, Follow, NoParameters, Nod
 use crate::varlink::{Call, Fault, Reply, interface};
 use engine::registry::MachineRegistry;
 use pipeline::binding::SpaceBinding;
-use pipeline::edit::Edit;
-use pipeline::plan::Plan;
+use pipeline::edit::{Edit, PathMove};
+use pipeline::plan::{Machine, Plan};
 use serde::Serialize;
 use std::time::Duration;
 
 /// Maximum wait until spaces reach a batch boundary. A busy machine may not schedule them for a
 /// while. Clients wait longer ([`crate::client::LONG_TIMEOUT`]).
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Default and minimum interval between updates, in ms.
 const UPDATE_MS: (u64, u64) = (1000, 50);
 
@@ -55,6 +55,9 @@ impl Service {
                 let Change { words } = call.deserialize_parameters()?;
                 single_reply(&self.change_request(&words)?)
             }
+            "Take" => single_reply(&self.take_from_other(id, call)?),
+            // A prepared path receives it while it waits.
+            "Commit" => Err(faults::unchanged("nothing is prepared on this connection")),
             "Stop" => {
                 let NoParameters {} = call.deserialize_parameters()?;
                 self.shared.stop.notify();
@@ -98,6 +101,9 @@ impl Service {
             let said = self.pin_space(&keep).map_err(|why| refused(&why))?;
             return Ok(ChangeReply { said, line: self.path.line.clone() });
         }
+        if let Some(across) = PathMove::parse(words) {
+            return self.move_to_other(&across);
+        }
         if let Some(group) = self.path.group.clone() {
             let edit = Edit::parse(words).map_err(|why| refused(&why))?;
             let edited = edit
@@ -111,15 +117,21 @@ impl Service {
             return Err(refused(&"it has several unconnected parts"));
         };
         let edit = Edit::parse(words).map_err(|why| refused(&why))?;
-        let mut machine = engine::machine::inspect();
-        if let Some(kernel) = &self.path.kernel {
-            machine.kernel.clone_from(kernel);
-        }
+        let machine = self.machine();
         let switched = engine::change::change(live, &edit, &machine, CHANGE_TIMEOUT);
         let switched = switched.map_err(|why| refused(&why))?;
         self.refresh_plan();
         let said = switched.to_string();
         Ok(self.record_change(said, switched.text))
+    }
+
+    /// Returns the machine for which changes are planned.
+    pub(super) fn machine(&self) -> Machine {
+        let mut machine = engine::machine::inspect();
+        if let Some(kernel) = &self.path.kernel {
+            machine.kernel.clone_from(kernel);
+        }
+        machine
     }
 
     /// Pins a space to a processor.
@@ -131,7 +143,7 @@ impl Service {
     }
 
     /// Records the new request and reports it to the daemon.
-    fn record_change(&mut self, said: String, line: String) -> ChangeReply {
+    pub(super) fn record_change(&mut self, said: String, line: String) -> ChangeReply {
         self.about.line.clone_from(&line);
         self.path.line.clone_from(&line);
         if let Some(registration) = &self.registration {
@@ -150,7 +162,7 @@ impl Service {
     }
 
     /// Refreshes the recorded placement if the path has changed it automatically.
-    fn refresh_plan(&mut self) {
+    pub(super) fn refresh_plan(&mut self) {
         let Some(live) = self.lives.first() else { return };
         let changes = live.changes();
         if std::mem::replace(&mut self.changes, changes) == changes {

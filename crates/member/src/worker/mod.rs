@@ -8,6 +8,7 @@
 //! Clients were admitted by the daemon: they belong to the path's user or to root. Still, the
 //! thread never blocks on a client, and disconnects a client that reads its replies too slowly.
 
+mod across;
 mod calls;
 mod counters;
 mod nodes;

@@ -41,7 +41,7 @@ pub(super) struct Service {
 /// A client that the daemon admitted.
 #[derive(Debug)]
 pub(super) struct AdmittedClient {
-    connection: Connection,
+    pub(super) connection: Connection,
     pub(super) schedule: Option<UpdateSchedule>,
     /// Tap of this client; it ends with the connection.
     pub(super) tap: Option<runtime::space::tap::Tap>,
@@ -100,6 +100,11 @@ impl Service {
         };
         registration.map(|registration| answering.watch_registration(registration)).transpose()?;
         Ok(answering)
+    }
+
+    /// Returns the directory of the last daemon.
+    pub(super) fn directory(&self) -> &std::path::Path {
+        &self.directory
     }
 
     pub(super) fn run(mut self) {

@@ -1,0 +1,196 @@
+//! Moves of subtrees between two paths.
+//!
+//! The path that gives the subtree is the coordinator. It asks the other path to prepare and to
+//! stop (`Take`), then stops its own spaces, and hands over the state of the filters
+//! (`Commit`). The reply is the decision: if it is an error, or if the other process is gone,
+//! nothing has changed here. The other path drops what it has prepared if the coordinator hangs
+//! up before it commits. So a path that does not answer delays no block of the coordinator.
+
+use super::calls::CHANGE_TIMEOUT;
+use super::service::{AdmittedClient, Service};
+use crate::client::{Client, ClientError, escape_hidden};
+use crate::connection::{Connection, Received};
+use crate::faults;
+use crate::protocol::{ChangeReply, CommitSubtree, NoParameters, TakeSubtree};
+use crate::varlink::{Call, Fault, Reply};
+use engine::change::{HandedState, SwitchReport, check_leaving, give_subtree, take_subtree};
+use engine::live::Live;
+use pipeline::edit::{NodeOutput, PathMove, subtree};
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+use sys::watcher::{Interest, Watcher};
+
+/// Maximum wait of a prepared path for the decision of the other.
+const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
+/// The method by which the coordinator decides.
+const COMMIT: &str = "io.streamline.path.Commit";
+
+impl Service {
+    /// Moves a subtree of this path to another path of the same user. Blocks until both have
+    /// changed, or neither.
+    pub(super) fn move_to_other(&mut self, asked: &PathMove) -> Result<ChangeReply, Fault> {
+        let refused = |why: &dyn Display| faults::unchanged(&why.to_string());
+        let live = self.only_live()?.clone();
+        let subtree = subtree(&self.path.line, &asked.node).map_err(|why| refused(&why))?;
+        check_leaving(&live, &subtree).map_err(|why| refused(&why))?;
+        // The connection of the registration is read by the event loop.
+        let client = Client::connect_at(self.directory()).map_err(|why| refused(&why))?;
+        let other = client.connect(&asked.path).map_err(|why| refused(&why))?;
+        if other.number() == self.about.number {
+            return Err(refused(&"it is the same path: `move NODE below NODE` moves within it"));
+        }
+        let (own, _) = sys::process::identity();
+        if other.uid() != own {
+            return Err(refused(&"the other path belongs to another user"));
+        }
+        let take = TakeSubtree {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            filter: subtree.text.clone(),
+            below: asked.below.to_string(),
+        };
+        other.prepare_take(&take).map_err(|why| refused(&reason(&why)))?;
+        let mut said = None;
+        let mut agree = |states: &[HandedState]| {
+            let states = states.iter().map(encode_state).collect();
+            let taken = other.commit_take(&CommitSubtree { states });
+            let ChangeReply { said: other, .. } = taken.map_err(|why| reason(&why))?;
+            said = Some(other);
+            Ok(())
+        };
+        let machine = self.machine();
+        let given =
+            give_subtree(&live, (&asked.node, &subtree), &machine, CHANGE_TIMEOUT, &mut agree);
+        let switched = given.map_err(|why| refused(&why))?;
+        let other = said.unwrap_or_default();
+        Ok(self.record_switch(&switched, &format!("; {}: {}", asked.path, escape_hidden(&other))))
+    }
+
+    /// Adds a subtree of another path to this one. The client `id` is the coordinator. Blocks until
+    /// it has decided, for at most [`DECISION_TIMEOUT`].
+    pub(super) fn take_from_other(&mut self, id: u64, call: &Call) -> Result<ChangeReply, Fault> {
+        let refused = |why: &dyn Display| faults::unchanged(&why.to_string());
+        if !call.more {
+            return Err(Fault::expected_more());
+        }
+        let take: TakeSubtree = call.deserialize_parameters()?;
+        if take.version != env!("CARGO_PKG_VERSION") {
+            return Err(refused(&"the paths run different versions of streamline"));
+        }
+        let live = self.only_live()?.clone();
+        let machine = self.machine();
+        let below = NodeOutput::parse(&take.below);
+        let Some(client) = self.clients.get_mut(&id) else {
+            return Err(refused(&"the caller is gone"));
+        };
+        let mut agree = || await_decision(client);
+        let subtree = (take.filter.as_str(), &below);
+        let taken = take_subtree(&live, subtree, &machine, CHANGE_TIMEOUT, &mut agree);
+        let switched = taken.map_err(|why| refused(&why))?;
+        Ok(self.record_switch(&switched, ""))
+    }
+
+    fn only_live(&self) -> Result<&Live, Fault> {
+        match self.lives.as_slice() {
+            [live] if self.path.group.is_none() => Ok(live),
+            [_, ..] if self.path.group.is_none() => {
+                Err(faults::unchanged("it has several unconnected parts"))
+            }
+            _ => Err(faults::unchanged("several processes run it (`--engines`)")),
+        }
+    }
+
+    fn record_switch(&mut self, switched: &SwitchReport, more: &str) -> ChangeReply {
+        self.refresh_plan();
+        self.record_change(format!("{switched}{more}"), switched.text.clone())
+    }
+}
+
+/// Returns the reason of a refusal, without the words around it.
+fn reason(error: &ClientError) -> String {
+    match error {
+        ClientError::Refused(fault) if !fault.text("why").is_empty() => {
+            format!("the other path refuses it: {}", escape_hidden(fault.text("why")))
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// Reports that the path is prepared, and waits for the decision: the state of each filter.
+fn await_decision(client: &mut AdmittedClient) -> Result<Vec<HandedState>, String> {
+    let connection = &mut client.connection;
+    let prepared = Reply { continues: true, ..Reply::new(&NoParameters {}) };
+    let gone = || "the other path has withdrawn".to_owned();
+    connection.send(prepared.to_bytes(), Vec::new()).map_err(|_| gone())?;
+    let watcher = Watcher::new().map_err(|error| error.to_string())?;
+    watcher.watch(&*connection, 0, Interest::Read).map_err(|error| error.to_string())?;
+    let deadline = Instant::now() + DECISION_TIMEOUT;
+    loop {
+        match next_call(connection) {
+            Ok(Some(call)) if call.method == COMMIT => {
+                let states = call.deserialize_parameters::<CommitSubtree>().ok();
+                let states = states.as_ref().map(|commit| commit.states.iter());
+                let states = states.and_then(|all| all.map(|text| decode_state(text)).collect());
+                return states.ok_or_else(|| "the states are malformed".to_owned());
+            }
+            Ok(None) => {}
+            Ok(Some(_)) | Err(()) => return Err(gone()),
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err("the other path does not decide".to_owned());
+        }
+        watcher.wait(Some(left));
+    }
+}
+
+/// Returns the next call; `None` if there is none yet. Fails if the peer hangs up.
+fn next_call(connection: &mut Connection) -> Result<Option<Call>, ()> {
+    match connection.next_message() {
+        Received::Pending => Ok(None),
+        Received::Message(bytes, _) => Call::read(&bytes).map(Some).map_err(|_| ()),
+        Received::TooLong | Received::Closed => Err(()),
+    }
+}
+
+/// Encodes a state as words: the time of its timer or `-`, then key and bytes of each session.
+fn encode_state(state: &HandedState) -> String {
+    let mut text = state.wake.map_or_else(|| "-".to_owned(), |wake| wake.to_string());
+    for (key, bytes) in &state.sessions {
+        text.push_str(&format!(" {key}:"));
+        bytes.iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
+    }
+    text
+}
+
+/// Decodes a state; `None` if it is malformed.
+fn decode_state(text: &str) -> Option<HandedState> {
+    let mut words = text.split(' ');
+    let wake = match words.next()? {
+        "-" => None,
+        wake => Some(wake.parse().ok()?),
+    };
+    let session = |word: &str| {
+        let (key, hex) = word.split_once(':')?;
+        let byte = |at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
+        let bytes = (0..hex.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>()?;
+        Some((key.parse().ok()?, bytes))
+    };
+    let sessions = words.map(session).collect::<Option<Vec<(u64, Vec<u8>)>>>()?;
+    Some(HandedState { sessions, wake })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn v3_handed_state_is_decoded_as_encoded_and_checked() {
+        let sessions = vec![(0, vec![0, 255, 16]), (u64::MAX, Vec::new())];
+        for state in [HandedState::default(), HandedState { sessions, wake: Some(7) }] {
+            assert_eq!(decode_state(&encode_state(&state)), Some(state));
+        }
+        for wrong in ["", "x", "- 1", "- 1:0", "- 1:0g", "- x:00", "- 1:é"] {
+            assert_eq!(decode_state(wrong), None, "{wrong}");
+        }
+    }
+}
