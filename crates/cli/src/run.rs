@@ -54,6 +54,7 @@ pub(crate) fn run_options(given: &RunArguments) -> Options {
         record: given.record.clone(),
         record_bytes: given.record_bytes,
         captures_crashes: true,
+        joins_prefixes: true,
         notices: failure::notices(given.quiet),
         steps: given.steps(),
         refuses: given.kernel_refuses,

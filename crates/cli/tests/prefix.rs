@@ -250,7 +250,7 @@ fn shared_source(report: &Value) -> &Value {
 fn o6_o7_sharers_print_what_private_requests_print() {
     let Some(site) = Site::new() else { return };
     assert_eq!(SERVER_DEVICE, "server0");
-    let private = site.start("private", &format!("{PREFIX} | http |request json"));
+    let private = site.start("private", &format!("--prefix=private {PREFIX} | http |request json"));
     let [one, other] = ["one", "other"].map(|name| site.start(name, &prefix_request("request")));
     let answers = site.start("answers", &prefix_request("response"));
     // One reassembler for three requests.
@@ -413,7 +413,7 @@ fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
         "{explained}"
     );
     // Whoever runs it alone is told, and nobody changes it for the others.
-    let alike = site.run(&["explain", &format!("{PREFIX} | http |get json")]).out;
+    let alike = site.run(&["explain", &format!("--prefix=private {PREFIX} | http |get json")]).out;
     assert!(alike.contains("`rx server0 both=yes | tcp | http` also begins paths "), "{alike}");
     for (path, why) in [
         ("gets", "it runs in the shared prefix `rx server0 both=yes | tcp | http`"),
@@ -432,4 +432,35 @@ fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
         check_remark(&site, &report, "http`, which runs once for all that share it");
     }
     wait_until("both have ended", || site.prefix_servers().is_empty());
+}
+
+#[test]
+fn o6_request_joins_a_prefix_of_messages_that_runs_already() {
+    let Some(site) = Site::new() else { return };
+    let plain = format!("{PREFIX} | http |get json");
+    let alone = site.start("alone", &plain);
+    assert!(site.prefix_servers().is_empty(), "{}", site.listed_paths());
+    let shares = site.start("shares", &prefix_request("request"));
+    let joins = site.start("joins", &plain);
+    let private = site.start("private", &format!("--prefix=private {plain}"));
+    let streams = site.start("streams", &format!("{PREFIX} | count"));
+    assert_eq!(site.prefix_servers().len(), 1, "{}", site.listed_paths());
+    let explained = site.run(&["explain", &plain]);
+    assert!(
+        explained.out.contains("`rx server0 both=yes | tcp | http` with 2 requests"),
+        "{explained:?}"
+    );
+    assert!(explained.err.contains("with `--prefix=private` it runs its own"), "{explained:?}");
+    site.request_each(10..20);
+    let all = [&alone, &shares, &joins, &private];
+    all.iter().for_each(|reader| site.wait_printed(reader, 10));
+    all.iter().for_each(|reader| assert_eq!(site.printed_messages(reader), request_paths(10..20)));
+    site.stop(shares);
+    let joined = site.stop(joins);
+    check_remark(&site, &joined, "http`, which runs once for all that share it");
+    // Those that came first, ask for their own or read streams run their beginning themselves.
+    for reader in [alone, private, streams] {
+        assert_eq!(site.stop(reader)["sources"][0]["name"], "rx");
+    }
+    wait_until("the prefix has ended", || site.prefix_servers().is_empty());
 }

@@ -18,7 +18,8 @@ pub(crate) mod terms;
 
 pub use server::{offers, prefix_request};
 pub use terms::{
-    PREFIX_OPTION, PREFIX_VALUES, SHARED_SOURCE, UnsharedReason, is_requested, source_text,
+    PREFIX_OPTION, PREFIX_VALUES, SHARED_SOURCE, UnsharedReason, is_private, is_requested,
+    source_text,
 };
 
 /// The ways to split a request into a shared prefix and the rest.
@@ -38,6 +39,9 @@ pub struct Cut {
     pub prefix: String,
     /// The rest of the request, with the source [`SHARED_SOURCE`] in place of the beginning.
     pub rest: String,
+    /// True if the prefix outputs messages, so a request that joins late misses only those that are
+    /// open, as it does if it runs alone.
+    pub outputs_messages: bool,
 }
 
 /// Finds the ways to split a correct request. Fails with the reason if there is none.
@@ -78,7 +82,7 @@ pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefixe
         let pipelines = vec![build_pipeline(source, rest)];
         let rest = Request { options: options.clone(), pipelines }.to_string();
         plain = plain.or_else(|| end.is_plain.then_some(cuts.cuts.len()));
-        cuts.cuts.push(Cut { prefix, rest });
+        cuts.cuts.push(Cut { prefix, rest, outputs_messages: end.outputs_messages });
     }
     // Only filters without arguments lie before the last of several cuts.
     cuts.start = plain.unwrap_or_else(|| cuts.cuts.len().saturating_sub(1));

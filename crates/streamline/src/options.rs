@@ -40,6 +40,8 @@ pub struct Options {
     /// True for the process that serves a shared prefix. The run ends when there are no readers
     /// left.
     pub serves_prefix: bool,
+    /// True if a request without `--prefix=` joins a shared prefix that runs already.
+    pub joins_prefixes: bool,
     /// Program to start for workers and untrusted filters: the command `streamline`, or any program
     /// that calls [`serve_if_asked`](crate::serve_if_asked); for shared prefixes, only the command.
     /// Default: this program.

@@ -34,7 +34,7 @@ pub(crate) fn share_prefix(
         permit_start(options);
     }
     if !prefix::is_requested(&graph.options) {
-        return Ok((text, graph));
+        return join_running((text, graph), options);
     }
     let split = match () {
         () if options.embedded => Err("it runs without the daemon".to_owned()),
@@ -54,6 +54,35 @@ pub(crate) fn share_prefix(
             Ok((text, graph))
         }
     }
+}
+
+/// Replaces the beginning of a request that asks for nothing else by a source, if the beginning
+/// outputs messages and a process of this user runs it already. Otherwise returns the request
+/// unchanged.
+fn join_running(
+    (text, graph): (String, Graph),
+    options: &Options,
+) -> Result<(String, Graph), OpenError> {
+    let is_open = options.joins_prefixes && !options.serves_prefix && !options.embedded;
+    let is_plain = options.record.is_none() && graph.options.get("engines").is_none();
+    if !is_open || !is_plain || prefix::is_private(&graph.options) {
+        return Ok((text, graph));
+    }
+    let found =
+        prefix::split_prefix(&text, &options.own).map_or_else(|_| vec![], |found| found.cuts);
+    let mut ends = found.into_iter().filter(|cut| cut.outputs_messages);
+    let running = ends.find(|cut| shared::is_offered(&cut.prefix));
+    let Some(cut) = running.filter(|_| Client::find(None).is_ok()) else {
+        return Ok((text, graph));
+    };
+    permit_start(options);
+    options.notices.raise_note(&format!(
+        "this request reads `{}` from the process that runs it for your other requests; with \
+         `--prefix=private` it runs its own",
+        cut.prefix
+    ));
+    let graph = prepared::parse_graph(&cut.rest, &options.own, options)?;
+    Ok((cut.rest, graph))
 }
 
 /// Returns the cut behind the longest prefix that runs, or the cut to start a process for, if that

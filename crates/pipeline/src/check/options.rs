@@ -82,9 +82,10 @@ const SHARE_HELP: &str = "memory for frames from the kernel: user (the default: 
                      selects), or world (shared by all users that set this)";
 
 const PREFIX_HELP: &str = "where the start of the request runs, from a live source to `tcp` or a \
-                           parser after it: private (the default: in the request itself), or \
-                           shared (in one process for all requests of the user with this start; \
-                           needs a daemon)";
+                           parser after it: private (in the request itself), shared (in one \
+                           process for all requests of the user with this start; needs a daemon), \
+                           or auto (the default: shared if such a process runs already and the \
+                           start ends with a parser)";
 
 /// Parses the options of a request. Invalid options are reported and omitted.
 pub(super) fn parse_options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {

@@ -8,8 +8,9 @@ use std::fmt;
 
 /// The option that says if the beginning of a request is shared, and its values.
 pub const PREFIX_OPTION: &str = "prefix";
-/// The values of [`PREFIX_OPTION`]: shared with others, or run by the request itself.
-pub const PREFIX_VALUES: &[&str] = &["shared", "private"];
+/// The values of [`PREFIX_OPTION`]: shared with others if it runs already, shared with others, or
+/// run by the request itself.
+pub const PREFIX_VALUES: &[&str] = &["auto", "shared", "private"];
 
 /// The source that reads a shared prefix, and the sink that offers it.
 pub const SHARED_SOURCE: &str = "shared";
@@ -29,6 +30,12 @@ impl fmt::Display for UnsharedReason {
 #[must_use]
 pub fn is_requested(options: &Arguments) -> bool {
     options.text(PREFIX_OPTION) == Some("shared")
+}
+
+/// Returns true if the options of a request ask for a prefix of its own.
+#[must_use]
+pub fn is_private(options: &Arguments) -> bool {
+    options.text(PREFIX_OPTION) == Some("private")
 }
 
 /// Returns the text of the source that reads a prefix.
