@@ -88,12 +88,26 @@ impl Scaling {
         Self { together: range, apart: range, remote: 0, low: 25, high: 75 }
     }
 
+    /// Returns these parameters with no size below `least` bytes.
+    #[must_use]
+    pub fn at_least(self, least: usize) -> Self {
+        let beyond = |(low, high): (usize, usize)| (low.max(least), high.max(least));
+        Self { together: beyond(self.together), apart: beyond(self.apart), ..self }
+    }
+
     /// Returns these parameters with no size above `most` bytes.
     #[must_use]
     pub fn at_most(self, most: usize) -> Self {
         let within = |(low, high): (usize, usize)| (low.min(most), high.min(most));
         let (together, apart) = (within(self.together), within(self.apart));
         Self { together, apart, remote: self.remote.min(most), ..self }
+    }
+
+    /// Returns the minimum and maximum size in bytes, wherever the sides run.
+    #[must_use]
+    pub fn extremes(&self) -> (usize, usize) {
+        let most = self.together.1.max(self.apart.1).max(self.remote);
+        (self.together.0.min(self.apart.0), most)
     }
 
     const fn size_range(&self, sides: Sides) -> RangeInclusive<usize> {

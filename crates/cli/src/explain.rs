@@ -15,6 +15,7 @@ use pipeline::explain;
 use pipeline::plan::{
     Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind, ThreadPlacement,
 };
+use streamline::named::ring_sizes;
 use streamline::neighbors::NeighborFindings;
 use streamline::privilege::Denial;
 use streamline::report::{Object, json_line, refusals_json, to_object};
@@ -65,6 +66,7 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
                 let shared = sharers::format_prefixes(plan) + &sharers::format_alike(&text);
                 explain::format_plan(plan, machine)
                     + &shared
+                    + &reader_rings_text(plan)
                     + &devices_text(plan)
                     + &neighbors_text(plan)
             }
@@ -122,6 +124,33 @@ fn devices_json(plan: &Plan) -> Vec<Object> {
         ])
     };
     redirecting_devices(plan).into_iter().map(device).collect()
+}
+
+/// Returns the sinks from whose rings other programs read, each with its least and greatest size in
+/// bytes, and true if the request gives the size.
+fn reader_rings(plan: &Plan) -> Vec<(String, (usize, usize), bool)> {
+    let names = explain::unique_names(&plan.graph);
+    let ring = |(id, node): (pipeline::graph::NodeId, &pipeline::graph::Node)| {
+        let used = node.filter()?;
+        let offers = ["user", "socket"].contains(&used.description.name);
+        let is_given = used.arguments.number("size").is_some();
+        offers.then(|| (names[id.0].clone(), ring_sizes(&used.arguments), is_given))
+    };
+    plan.graph.ids().filter_map(ring).collect()
+}
+
+/// Describes the sizes of the rings from which other programs read.
+fn reader_rings_text(plan: &Plan) -> String {
+    let line = |(name, (least, most), is_given)| {
+        let (least, most) = (least >> 10, most >> 10);
+        let sizes = match (is_given, least < most) {
+            (true, _) => format!("{least} KB, as requested"),
+            (false, true) => format!("{least} to {most} KB, by the pressure"),
+            (false, false) => format!("{least} KB: the size decides which blocks are lost"),
+        };
+        format!(" ring         {name} → its readers: {sizes}\n")
+    };
+    reader_rings(plan).into_iter().map(line).collect()
 }
 
 /// Explains why no network device selects the frames that are taken from the host.
@@ -198,6 +227,8 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
     to_object(&[
         ("version", &VERSION),
         ("policy", &policy),
+        // Rings from which other programs read: sizes in bytes.
+        ("reader_rings?", &reader_rings_json(plan)),
         // Processors to which the threads with which a path begins are confined, or why to none.
         ("threads", &threads(plan, machine)),
         // Estimated cost of a block that reaches every filter.
@@ -232,6 +263,13 @@ fn threads(plan: &Plan, machine: &Machine) -> Object {
         ThreadPlacement::Anywhere(why) => (machine.near.allowed.clone(), Some(why)),
     };
     to_object(&[("count", &count), ("processors", &near), ("anywhere", &why)])
+}
+
+fn reader_rings_json(plan: &Plan) -> Vec<Object> {
+    let ring = |(name, (least, most), is_given)| {
+        to_object(&[("sink", &name), ("least", &least), ("most", &most), ("given", &is_given)])
+    };
+    reader_rings(plan).into_iter().map(ring).collect()
 }
 
 fn machine_facts(machine: &Machine) -> Object {

@@ -145,3 +145,70 @@ fn h19_p6_mode_decides_which_users_may_read_and_write() {
 fn spawn_piped(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
+
+/// Number of blocks and bytes per block of the tests of sizes: many times the largest ring.
+const SIZED: (usize, usize) = (20_000, 1400);
+
+/// Runs a path that waits for its readers, with these arguments of `user`, and a reader. Returns
+/// the reader's bytes and the path's report.
+fn read_generated(arguments: &str) -> (Vec<u8>, serde_json::Value) {
+    let (folder, name, (blocks, length)) = (Folder::new(), unique_name(), SIZED);
+    let line = format!(
+        "generate count={blocks} size={length} seq=yes | user {name} full=wait {arguments}"
+    );
+    let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
+    wait_named(&name);
+    let got = folder.streamline(&["cat", &name]).output().unwrap();
+    assert_eq!(got.status.code(), Some(0));
+    let ran = wait_output(path);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    (got.stdout, parse_report(&ran))
+}
+
+/// A ring without a requested size grows while its reader is late, within the range that `explain`
+/// shows; the reader gets every byte.
+#[test]
+fn f6_ring_for_readers_grows_within_the_range_shown() {
+    let explained = Folder::new().run(&["explain", "--json", "generate | user full=wait"]);
+    let explained: serde_json::Value = serde_json::from_str(&explained.out).unwrap();
+    let range = &explained["reader_rings"][0];
+    let (least, most) = (range["least"].as_u64().unwrap(), range["most"].as_u64().unwrap());
+    assert!(least == 1 << 20 && most >= least, "{range}");
+    let (sized, report) = read_generated("");
+    let (fixed, fixed_report) = read_generated("size=64K");
+    assert_eq!(sized.len(), SIZED.0 * SIZED.1);
+    assert!(sized == fixed, "the size of the ring changed the bytes");
+    let sink = |report: &serde_json::Value| {
+        let filters = report["filters"].as_array().unwrap();
+        filters.iter().find(|filter| filter["name"] == "user").unwrap()["ring"].clone()
+    };
+    let (ring, fixed) = (sink(&report), sink(&fixed_report));
+    assert_eq!((&fixed["bytes"], &fixed["grown"]), (&65_536.into(), &0.into()), "{fixed}");
+    let bytes = ring["bytes"].as_u64().unwrap();
+    assert!((least..=most).contains(&bytes), "{ring}");
+    let grew = ring["grown"].as_u64() > Some(0) && ring["because"] != "";
+    assert!(grew || most == least, "{ring}");
+}
+
+/// `top` shows the size that the ring of a running path has now, and why it changed.
+#[test]
+fn f6_top_shows_the_size_of_a_ring_for_readers_and_why() {
+    let (folder, name) = (Folder::new(), unique_name());
+    let _daemon = folder.daemon();
+    let _path =
+        folder.spawn_named("offers", &format!("generate size=1400 | user {name} full=wait"));
+    let mut reader = folder.streamline(&["cat", &name]);
+    let _reader = Guard(reader.stdout(Stdio::null()).spawn().unwrap());
+    let explained = folder.run(&["explain", &format!("generate | user {name} full=wait")]).out;
+    let grows = explained.contains("→ its readers: 1024 to ");
+    wait_until("the ring has grown", || {
+        let top = folder.run(&["top", "--once", "--json", "offers"]);
+        let top: serde_json::Value = serde_json::from_str(&top.out).unwrap();
+        let ring = &top["reader_rings"][0];
+        assert_eq!(ring["from"], "user", "{top}");
+        ring["bytes"].as_u64() > Some(1 << 20) && ring["because"] != "" || !grows
+    });
+    let picture = folder.run(&["top", "--once", "offers"]).out;
+    let line = picture.lines().find(|line| line.contains("user → its readers")).unwrap();
+    assert!(line.contains(" MB (") || !grows, "{picture}");
+}

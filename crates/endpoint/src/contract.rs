@@ -4,6 +4,7 @@
 use crate::drop_reason::DropReason;
 use crate::failure::Failure;
 use crate::loss_ranges::LossRanges;
+use crate::named::ReaderRing;
 use crate::origins::Origins;
 use crate::process::child::Process;
 use crate::readers::{ALL_USERS, Readers};
@@ -305,6 +306,11 @@ pub trait Sink: Send {
     /// previous call of this method. Returns 0 for a sink that does not measure it.
     fn take_longest_write(&mut self) -> u64 {
         0
+    }
+
+    /// Returns the size of the ring from which other programs read; `None` for a sink without one.
+    fn ring_state(&self) -> Option<ReaderRing> {
+        None
     }
 
     /// Returns the child process to whose input the sink writes.

@@ -33,6 +33,7 @@ pub use entry::{ProcessEntry, SinkEntry, SourceEntry};
 pub use failure::Failure;
 pub use interface::one_way_reason;
 pub use loss_ranges::{Gap, LossRanges};
+pub use named::ReaderRing;
 pub use origins::Origins;
 pub use taken_classes::TakenClasses;
 

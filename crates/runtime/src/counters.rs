@@ -298,8 +298,9 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
     add(DropReason::NoRoom, counts.no_room);
     add(DropReason::Failed, node.flow.failed);
     add(DropReason::BeyondCount, node.flow.beyond_count);
-    let mut sunk = node.flow.sunk;
+    let (mut sunk, mut ring) = (node.flow.sunk, None);
     if let Operator::Sink(part) = &node.operator {
+        ring = part.sink.ring_state();
         let by_sink = part.sink.drops_by_reason();
         sunk = delivered_amount(node, &by_sink);
         by_sink.into_iter().for_each(|(why, amount)| add(why, amount));
@@ -332,5 +333,6 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
         busy_ns: node.flow.busy_ns,
         calls: node.flow.calls,
         program: node.process().is_some(),
+        ring,
     }
 }

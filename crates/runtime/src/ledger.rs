@@ -6,6 +6,7 @@
 //! contains no derived counts.
 
 use buffer::signal::moderate::Events;
+pub use endpoint::ReaderRing;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Deref;
@@ -225,6 +226,9 @@ pub struct NodeEntry {
     pub calls: u64,
     /// True for a program, whose input and output are counted to the byte.
     pub program: bool,
+    /// Size of the ring from which other programs read a sink's output; `None` for other nodes.
+    #[serde(default)]
+    pub ring: Option<ReaderRing>,
 }
 
 /// Number of edits, by method.
@@ -312,6 +316,7 @@ impl NodeEntry {
         self.edits.fragmented += other.edits.fragmented;
         self.busy_ns += other.busy_ns;
         self.calls += other.calls;
+        self.ring = self.ring.take().or(other.ring);
         // A filter in a thread may have trimmed views, so its bytes need not balance.
         self.program &= other.program;
     }

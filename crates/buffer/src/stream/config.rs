@@ -75,6 +75,15 @@ impl Config {
         self.scaling(Scaling::reallocation(caches()))
     }
 
+    /// Permits the writer to fit the size of the ring to the caches of this machine as
+    /// [`Config::self_sizing`] does, but never below the given capacity: the maximum length of a
+    /// block does not decrease.
+    #[must_use]
+    pub fn self_growing(self) -> Self {
+        let sized = self.self_sizing();
+        Self { scaling: sized.scaling.map(|s| s.at_least(self.ring.capacity)), ..sized }
+    }
+
     /// Lets the writer size the ring as [`Config::self_sizing`] does, up to the given capacity and
     /// within memory that is reserved now ([`Config::cut`]). A reader then notices no change, and
     /// no process needs new memory or descriptors.

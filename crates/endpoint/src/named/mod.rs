@@ -13,10 +13,12 @@
 pub mod intake;
 mod open;
 pub mod output;
+mod ring;
 mod writers;
 
 pub use buffer::name::Error as NameError;
 pub use open::{NamedReader, NamedWriter, packets};
+pub use ring::{ReaderRing, ring_sizes};
 
 use crate::Failure;
 use crate::readers::Readers;
@@ -25,12 +27,11 @@ use buffer::name::Error;
 use filter::{Arguments, Parameter, Type};
 use std::path::Path;
 
-/// The parameter `size`, the size of a ring.
-const SIZE_PARAMETER: Parameter = Parameter::named(
+/// The parameter `size`, the fixed size of a ring.
+const SIZE_PARAMETER: Parameter = Parameter::optional(
     "size",
     Type::Size { low: 64 << 10, high: 1 << 30 },
-    "1M",
-    "maximum number of bytes that wait for the slowest reader",
+    "bytes that wait for the slowest reader (default 1M, and more with full=wait)",
 );
 
 /// Returns the access list for the `mode` in the arguments. Users who may not read every input file

@@ -76,7 +76,7 @@ impl NamedWriter {
     /// Fails as [`NamedReader::open`] does, and if this user may not write to the buffer.
     pub fn open(name: &str) -> Result<Self, Error> {
         let id = buffer::ids::fresh().unwrap_or(DbufId::HOLE);
-        Ok(Self(name::open_write(name, &Config { every: 1, ..Config::new(id) })?))
+        Ok(Self(name::open_write(name, &Config { every: 1, ..Config::new(id).self_growing() })?))
     }
 
     /// Writes a block. Blocks while the ring is full.

@@ -4,10 +4,11 @@
 //! its own, and starts with the first block that is written after the reader has opened the name.
 //! Blocks without a reader, or without room in the ring, are dropped and counted.
 
+use super::ring::ring_config;
 use super::{SIZE_PARAMETER, access_list, open_failure};
-use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
+use crate::{DropReason, Failure, Opening, ReaderRing, Sink, SinkEntry};
 use buffer::name::{Address, Host, Limits};
-use buffer::stream::{Config, Output, WakingOverrides};
+use buffer::stream::{Output, WakingOverrides};
 use buffer::{Fault, Policy};
 use filter::{
     Amount, Batch, Block, Description, Parameter, Report, StateFacts, Time, Type, WorkerRule,
@@ -31,6 +32,9 @@ reader gets blocks written after it opened the ring, and may leave or die withou
 slow`), `overwrite` replaces the oldest block and reports the loss to that reader, and `wait` waits
 for the reader, and also for the first one, so that nothing is lost. Without readers, blocks are
 dropped and counted (`no reader`), unless `full=wait`. Holes are dropped (`never seen`).
+
+With `full=wait` and no `size` the ring grows from 1 MB while its readers are late, within the
+caches of the machine; otherwise its size is fixed, because it decides which blocks are lost.
 
 The name belongs to this process and its network namespace, and is removed with it.",
     example: "replay web.pcap | bpf \"tcp\" | user name=tcp_frames",
@@ -110,6 +114,8 @@ struct NamedSink {
     /// Highest number of concurrent readers so far.
     readers_max: usize,
     overwrites: bool,
+    /// Final state of the ring, once the sink has finished.
+    last_ring: Option<ReaderRing>,
 }
 
 /// Outcome of writing a block.
@@ -129,14 +135,10 @@ pub const SOCKET_ENTRY: SinkEntry = SinkEntry::new(&SOCKET, open);
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let arguments = opening.arguments;
     let name = arguments.text("name").unwrap_or_default();
-    let policy = match arguments.text("full") {
-        Some("overwrite") => Policy::Overwrite,
-        Some("wait") => Policy::Block,
-        _ => Policy::DropNew,
-    };
     let used_up = || Failure::new("create", name, "all dbuf ids have been used");
     let id = buffer::ids::fresh().ok_or_else(used_up)?;
-    let config = Config::new(id).policy(policy).capacity(arguments.usize_number("size"));
+    let config = ring_config(id, arguments);
+    let policy = config.ring.policy;
     let wrong = |error| open_failure("create", name, &error);
     let address = Address::of_current_user(name).map_err(wrong)?;
     let host = Host::open().map_err(|error| Failure::new("create", name, error))?;
@@ -159,6 +161,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         holes: Amount::default(),
         readers_max: 0,
         overwrites: policy == Policy::Overwrite,
+        last_ring: None,
     }))
 }
 
@@ -185,9 +188,12 @@ impl Sink for NamedSink {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
+        self.last_ring = self.ring_state();
+        let grown = self.last_ring.as_ref().filter(|ring| ring.grown + ring.shrunk > 0);
         // Readers take what is left, and then find the end.
         self.output = None;
-        let rows = ring_report(self.written, self.readers_max);
+        let rows = ring_report(self.written, self.readers_max)
+            .with_nonzero_rows([("bytes of the ring", grown.map_or(0, |ring| ring.bytes))]);
         let done = format!("written for the readers of {}", self.address);
         let mut report = rows.with_delivered(self.written.blocks, "block", done);
         if self.overwrites && self.written.blocks > 0 {
@@ -198,6 +204,18 @@ impl Sink for NamedSink {
 
     fn amount_written(&self) -> Option<Amount> {
         Some(self.written)
+    }
+
+    fn ring_state(&self) -> Option<ReaderRing> {
+        let Some(output) = &self.output else { return self.last_ring.clone() };
+        let bytes = output.capacity() as u64;
+        Some(output.scale().map_or_else(
+            || ReaderRing { bytes, ..ReaderRing::default() },
+            |scale| {
+                let (grown, shrunk, because) = (scale.grown, scale.shrunk, scale.because());
+                ReaderRing { bytes, grown, shrunk, because }
+            },
+        ))
     }
 
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {

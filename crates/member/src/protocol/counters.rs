@@ -1,7 +1,7 @@
 //! Counters of a path.
 
 use runtime::latency::Latency;
-use runtime::ledger::{Amount, RingSize};
+use runtime::ledger::{Amount, ReaderRing, RingSize};
 use serde::{Deserialize, Serialize};
 
 /// The counters of a path.
@@ -64,6 +64,10 @@ pub struct Filter {
     pub calls: u64,
     /// Time spent in the filter in ns; 0 unless measured.
     pub busy_ns: u64,
+    /// Size of the ring from which other programs read a sink's output. Absent for other nodes and
+    /// in replies of older versions.
+    #[serde(default)]
+    pub ring: Option<ReaderRing>,
 }
 
 /// The counters of an edge between two nodes.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::protocol;
 use proptest::prelude::*;
-use runtime::ledger::RingSize;
+use runtime::ledger::{ReaderRing, RingSize};
 use serde_json::json;
 
 #[test]
@@ -161,6 +161,7 @@ fn interface_files_match_the_types() {
         lost: Vec::new(),
         calls: 0,
         busy_ns: 0,
+        ring: Some(ReaderRing::default()),
     };
     let edge = Edge {
         edge: 0,
@@ -180,6 +181,7 @@ fn interface_files_match_the_types() {
         ("type Filter", field_names(&filter)),
         ("type Edge", field_names(&edge)),
         ("type RingSize", field_names(&RingSize::default())),
+        ("type ReaderRing", field_names(&ReaderRing::default())),
         ("type Space", field_names(&Space::default())),
         ("type Counters", field_names(&Counters::default())),
         ("type Argument", field_names(&Argument::default())),

@@ -66,6 +66,7 @@ fn add_ledger(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         lost: filter.dropped.iter().map(|(why, n)| to_loss(*why, Some(n.blocks))).collect(),
         calls: filter.calls,
         busy_ns: filter.busy_ns,
+        ring: filter.ring.clone(),
     }));
     counters.edges.extend(ledger.edges.iter().map(|edge| Edge {
         edge: edge.planned,

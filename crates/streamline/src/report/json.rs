@@ -164,6 +164,8 @@ fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> Object {
         ("counters", &entry.printed_counters().collect::<Map<'_, _>>()),
         ("calls", &entry.calls),
         ("busy_ns", &entry.busy_ns),
+        // Size in bytes of the ring from which other programs read, and why it changed last.
+        ("ring?", &entry.ring),
         // Rows of its final report, in their order.
         ("report", &own_report.map(rows_json).filter(|rows| !rows.is_empty())),
         ("outputs?", &outputs.collect::<Vec<_>>()),

@@ -4,7 +4,7 @@
 use super::super::connect::{format_age, user_name};
 use super::super::rates::short_rate;
 use super::super::sharing::program_sentence;
-use super::snapshot::{Loss, NodeRates, RingFill, Snapshot};
+use super::snapshot::{Loss, NodeRates, RingFill, SinkRing, Snapshot};
 use crate::progress;
 use member::client::escape_hidden;
 use ratatui::Frame;
@@ -20,7 +20,7 @@ const BAR_WIDTH: usize = 20;
 
 /// Draws the screen; the list of nodes starts at index `first`.
 pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, first: usize) {
-    let rings = snapshot.rings.len().min(LINES_MAX);
+    let rings = (snapshot.rings.len() + snapshot.reader_rings.len()).min(LINES_MAX);
     let lost = snapshot.lost.len().clamp(1, LINES_MAX);
     let rows = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let areas = Layout::vertical([
@@ -34,7 +34,9 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, first: usi
     frame.render_widget(Paragraph::new(heading_lines(snapshot, head)), head);
     frame.render_widget(node_table(snapshot, first), nodes);
     if rings > 0 {
-        let lines: Vec<Line<'_>> = snapshot.rings.iter().take(LINES_MAX).map(ring_line).collect();
+        let lines = snapshot.rings.iter().map(ring_line);
+        let lines = lines.chain(snapshot.reader_rings.iter().map(sink_ring_line));
+        let lines: Vec<Line<'_>> = lines.take(LINES_MAX).collect();
         frame.render_widget(section_paragraph("rings", lines), ring);
     }
     let lines = match snapshot.lost.is_empty() {
@@ -134,13 +136,24 @@ fn ring_line(ring: &RingFill) -> Line<'static> {
     let full = (part * BAR_WIDTH as f64).round() as usize;
     let bar = format!("{}{}", "█".repeat(full), "░".repeat(BAR_WIDTH - full.min(BAR_WIDTH)));
     let (from, to) = (escape_hidden(&ring.from), escape_hidden(&ring.to));
-    let because = match ring.because.as_str() {
-        "" => String::new(),
-        because => format!(" ({})", escape_hidden(because)),
-    };
+    let because = reason(&ring.because);
     let text = format!("  {from} → {to}  {bar}  {:.0} % of {}{because}", part * 100.0, ring.room);
     let colour = if part > 0.9 { Style::new().fg(Color::Red) } else { Style::new() };
     Line::styled(text, colour)
+}
+
+/// Formats the ring of a sink, such as `  user → its readers  2.1 MB (the ring was full)`.
+fn sink_ring_line(sink: &SinkRing) -> Line<'static> {
+    let (from, size) = (escape_hidden(&sink.from), progress::short_bytes(sink.ring.bytes));
+    Line::from(format!("  {from} → its readers  {size}{}", reason(&sink.ring.because)))
+}
+
+/// Formats the reason for a change of size; empty if there was none.
+fn reason(because: &str) -> String {
+    match because {
+        "" => String::new(),
+        because => format!(" ({})", escape_hidden(because)),
+    }
 }
 
 fn loss_line(loss: &Loss) -> Line<'static> {

@@ -1,8 +1,8 @@
 //! A snapshot of a path, computed from two samples of its counters.
 
 use super::super::rates::{self, Rate};
-use member::protocol::{Amount, Counters, KernelProgram, Latency, PathDescription, Space};
-use runtime::ledger::NodeName;
+use member::protocol::{Amount, Counters, Filter, KernelProgram, Latency, PathDescription, Space};
+use runtime::ledger::{NodeName, ReaderRing};
 use serde::Serialize;
 
 /// Version of the `--json` format.
@@ -28,6 +28,7 @@ pub(super) struct Snapshot {
     pub(super) given: Amount,
     pub(super) nodes: Vec<NodeRates>,
     pub(super) rings: Vec<RingFill>,
+    pub(super) reader_rings: Vec<SinkRing>,
     /// Losses by location and reason, in descending order.
     pub(super) lost: Vec<Loss>,
     /// Spaces that did not reply in time.
@@ -74,6 +75,15 @@ pub(super) struct RingFill {
     pub(super) because: String,
 }
 
+/// The ring from which other programs read a sink's output.
+#[derive(Serialize, Debug)]
+pub(super) struct SinkRing {
+    /// Name of the sink.
+    pub(super) from: String,
+    #[serde(flatten)]
+    pub(super) ring: ReaderRing,
+}
+
 /// Losses at one location.
 #[derive(Serialize, Debug)]
 pub(super) struct Loss {
@@ -108,6 +118,7 @@ impl PathSampler {
             given: rates::source_output(now),
             nodes: self.all_node_rates(&before, ns),
             rings: self.ring_fills(),
+            reader_rings: self.reader_rings(),
             lost: lost.collect(),
             silent_space: now.spaces.iter().filter_map(describe_silent_space).collect(),
             adapted: now.adapted.last().cloned(),
@@ -190,6 +201,13 @@ impl PathSampler {
             lost: now.lost,
             block_ns: (blocks > 0 && busy > 0).then(|| busy as f64 / blocks as f64),
         }
+    }
+
+    fn reader_rings(&self) -> Vec<SinkRing> {
+        let of_sink = |filter: &Filter| {
+            Some(SinkRing { from: filter.name.clone(), ring: filter.ring.clone()? })
+        };
+        self.before.filters.iter().filter_map(of_sink).collect()
     }
 
     fn ring_fills(&self) -> Vec<RingFill> {

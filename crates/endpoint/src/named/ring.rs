@@ -1,0 +1,43 @@
+//! The size of the ring of `user` and `socket`.
+
+use abi::DbufId;
+use buffer::Policy;
+use buffer::stream::Config;
+use filter::Arguments;
+use serde::{Deserialize, Serialize};
+
+/// Size of a ring from which other programs read, and the history of its changes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ReaderRing {
+    /// Current capacity in bytes.
+    pub bytes: u64,
+    /// Number of times that the ring has grown.
+    pub grown: u64,
+    /// Number of times that the ring has shrunk.
+    pub shrunk: u64,
+    /// Reason for the last change of size; empty if there was none.
+    pub because: String,
+}
+
+/// Returns the ring of a sink with these arguments. Without a requested size, a ring that waits for
+/// its readers grows from the default size; one that loses blocks keeps it, because the size
+/// decides which are lost (decision 0093).
+pub(super) fn ring_config(id: DbufId, arguments: &Arguments) -> Config {
+    let policy = match arguments.text("full") {
+        Some("overwrite") => Policy::Overwrite,
+        Some("wait") => Policy::Block,
+        _ => Policy::DropNew,
+    };
+    let config = Config::new(id).policy(policy);
+    let requested = arguments.number("size").and_then(|bytes| usize::try_from(bytes).ok());
+    requested.map_or_else(|| config.self_growing(), |bytes| config.capacity(bytes))
+}
+
+/// Returns the minimum and maximum size in bytes of the ring of a `user` or `socket` with these
+/// arguments. Detects the caches of this machine.
+#[must_use]
+pub fn ring_sizes(arguments: &Arguments) -> (usize, usize) {
+    let config = ring_config(DbufId::HOLE, arguments);
+    let fixed = config.ring.capacity;
+    config.scaling.map_or((fixed, fixed), |scaling| scaling.extremes())
+}
