@@ -14,7 +14,7 @@ use pipeline::edit::Edit;
 use pipeline::plan::plan;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use testkit::net::{Pair, SERVER_DEVICE};
+use testkit::net::{Pair, SERVER_DEVICE, wait_until};
 
 /// Number of frames sent between two changes.
 const FRAMES_BETWEEN_CHANGES: u64 = 200;
@@ -157,6 +157,50 @@ fn v3_v6_subtrees_change_below_filters_in_the_kernel_under_traffic() {
     let twice = |number: u64| if (5 * each..6 * each).contains(&number) { 2 } else { 1 };
     let wanted = (each..9 * each).flat_map(|n| std::iter::repeat_n(n, twice(n)));
     assert!(added.into_iter().eq(wanted), "while it was there, twice while it had two parents");
+}
+
+/// An interface becomes a further source of a running path, and leaves it again.
+#[test]
+fn v3_interface_is_added_as_a_source_under_traffic() {
+    let Some(pair) = quiet_pair() else { return };
+    let scratch = Scratch::new();
+    let (file, added) = (scratch.path("all.pcap"), scratch.path("added.pcap"));
+    let text = format!("rx@thread0 {SERVER_DEVICE} | udp | pcap '{}'", file.display());
+    let paths = pair.server.run_inside(|| {
+        let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
+        let machine = engine::machine::inspect();
+        build(&plan(graph, &MachineRegistry::Local, &machine).expect("a plan"), Settings::default())
+            .expect("spaces")
+    });
+    let live = paths[0].live();
+    live.set_request_text(&text);
+    let thread = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
+    let each = FRAMES_BETWEEN_CHANGES;
+    let received = || live.counters(OPERATION_TIMEOUT).ledger.sources;
+    let given = |at: usize| received().get(at).map_or(0, |(_, source)| source.given.blocks);
+    send_all(&pair, &numbered_frames(0..each, FRAME_LENGTH));
+    wait_until("the first frames", || given(0) == each);
+    let add = format!("add rx@thread0 {SERVER_DEVICE} | pcap '{}'", added.display());
+    pair.server.run_inside(|| change_request(&live, &add));
+    send_all(&pair, &numbered_frames(each..2 * each, FRAME_LENGTH));
+    wait_until("both sources", || given(0) == 2 * each && given(1) == each);
+    // Both have emitted all frames, so that the sink gets each of them once whatever its parent.
+    let moved = change_request(&live, "move udp below rx:2");
+    assert!(moved.text.contains("| discard"), "{}", moved.text);
+    send_all(&pair, &numbered_frames(2 * each..3 * each, FRAME_LENGTH));
+    wait_until("both sources", || given(0) == 3 * each && given(1) == 2 * each);
+    change_request(&live, "remove rx:1 all");
+    send_all(&pair, &numbered_frames(3 * each..4 * each, FRAME_LENGTH));
+    live.stop();
+    let outcome = thread.join().expect("a run");
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
+    let numbers = |file| -> Vec<u64> {
+        let frames = parse_capture(&std::fs::read(file).expect("a capture"));
+        frames.iter().map(|frame| frame_number(frame)).collect()
+    };
+    assert!(numbers(file).into_iter().eq(0..4 * each), "each once, in order");
+    assert!(numbers(added).into_iter().eq(each..4 * each), "from the change on");
 }
 
 /// The successor of a twin has the new value of the argument, and continues the count.

@@ -109,3 +109,23 @@ fn v3_source_is_added_to_a_running_path_and_removed() {
     let first = received_numbers("first");
     assert_eq!(first.last().copied(), Some(blocks_given(&outcome) - 1));
 }
+
+#[test]
+fn o10_v3_of_two_edits_at_once_one_wins_and_the_other_says_so() {
+    let text = "generate rate=20000 seq=yes | inspect | udp | pcap@thread0 contested";
+    let ((), outcome) = run_while(text, |live| {
+        for _ in 0..10 {
+            wait_for_blocks(live, 50);
+            let both = std::thread::scope(|scope| {
+                let one = scope.spawn(|| edit(live, "move udp from inspect below generate"));
+                let other = scope.spawn(|| edit(live, "move udp from inspect below generate/all"));
+                [one.join().expect("no panic"), other.join().expect("no panic")]
+            });
+            let refused: Vec<String> =
+                both.iter().filter_map(|made| Some(made.as_ref().err()?.to_string())).collect();
+            assert_eq!(refused, ["`udp` is not below `inspect`"], "one is made, one refused");
+            edit_losslessly(live, "move udp below inspect");
+        }
+    });
+    assert!(received_numbers("contested").into_iter().eq(0..blocks_given(&outcome)));
+}
