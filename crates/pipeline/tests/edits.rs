@@ -38,6 +38,16 @@ fn v3_edits_of_arcs_change_the_text() {
             "add print below tcp",
             "rx eth0 | tcp --name=tcp + udp | count ; tcp --name=tcp | print",
         ),
+        (
+            "rx eth0 | count --name=count ; rx eth1 | (udp | count --name=count) + ip | print",
+            "remove rx:2 all",
+            "rx eth0 | count | print",
+        ),
+        (
+            "rx eth0 | count --name=X ; rx eth1 | (udp | count --name=X) + (ip | print)",
+            "remove rx:2 all",
+            "rx eth0 | count --name=X",
+        ),
         (WEB, "remove pcap leaf", "rx eth0 | tcp | http | discard"),
         (WEB, "remove tcp all", "rx eth0 | discard"),
         (
@@ -116,6 +126,7 @@ fn v3_subtree_is_the_text_that_another_path_would_get() {
     assert_eq!(why(joined, "count"), "`print` has a mark: it may have another parent in its path");
     let words = ["move", "http", "into", "other", "below", "tcp/all"];
     let found = pipeline::edit::PathMove::parse(&words).expect("a move");
+    assert_eq!(found.to_words(), words);
     assert_eq!((found.path.as_str(), found.below.to_string().as_str()), ("other", "tcp/all"));
 }
 

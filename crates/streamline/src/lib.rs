@@ -70,7 +70,7 @@ pub use endpoint::named;
 pub use endpoint::{Failure, Sink, SinkEntry, Source, SourceEntry};
 pub use engine::run::StopConditions;
 pub use filter;
-pub use pipeline::edit::{Edit, InvalidEdit, NodeOutput, Position};
+pub use pipeline::edit::{Edit, InvalidEdit, NodeOutput, PathMove, Position};
 
 /// Reads, plans, builds and registers a request, and runs it on its own threads.
 ///

@@ -61,8 +61,10 @@ pub(super) fn apply(
         return Err(InvalidEdit("nothing of the request would be left".to_owned()));
     }
     request.pipelines.iter_mut().for_each(remove_single_branches);
+    // Marks tell which uses are one node.
+    let filters = origins.of(&request);
     marks::remove_needless(&mut request, &old_marks);
-    let edited = print_with_origins(&request, &origins.of(&request))?;
+    let edited = print_with_origins(&request, &filters)?;
     let (after, mistakes) = read_request(&edited.text, registry);
     if mistakes.iter().any(|mistake| mistake.severity == Severity::Error) {
         // The caller reports them with their places.

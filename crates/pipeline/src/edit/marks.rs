@@ -55,17 +55,20 @@ pub(super) fn unpin_uses(request: &mut Request, at: Span) {
     }
 }
 
-/// Removes marks that the old text does not have and that only one filter of the new one has.
+/// Removes marks that only one filter has and that no person chose: those that the old text does
+/// not have, and those in the form of [`FreshMarks`] that it has several times.
 pub(super) fn remove_needless(request: &mut Request, old: &[String]) {
-    let all: Vec<String> = filters(request)
-        .filter_map(|node| node.mark.as_ref().map(|mark| mark.text.clone()))
-        .collect();
-    let needless = |mark: &String| {
-        !old.contains(mark) && all.iter().filter(|other| *other == mark).count() == 1
+    let all = all(request);
+    let count = |of: &[String], mark: &String| of.iter().filter(|other| *other == mark).count();
+    let is_needless = |node: &FilterTerm, mark: &String| {
+        let number = mark.strip_prefix(node.name.text.as_str());
+        let made = number.is_some_and(|number| number.is_empty() || number.parse::<u32>().is_ok());
+        let before = count(old, mark);
+        count(&all, mark) == 1 && (before == 0 || before > 1 && made)
     };
     for term in &mut request.pipelines {
         for_each_filter(term, &mut |node| {
-            if node.mark.as_ref().is_some_and(|mark| needless(&mark.text)) {
+            if node.mark.as_ref().is_some_and(|mark| is_needless(node, &mark.text)) {
                 node.mark = None;
             }
         });

@@ -85,7 +85,10 @@ fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
                 let term = shared_part(survivors, branch.term)?;
                 Some(Branch { label: None, term, span: NEW_SPAN })
             };
-            let branches: Vec<Branch> = group.branches.into_iter().filter_map(shared).collect();
+            let mut branches: Vec<Branch> = group.branches.into_iter().filter_map(shared).collect();
+            if branches.len() == 1 {
+                return branches.pop().map(|branch| branch.term);
+            }
             (!branches.is_empty()).then_some(Term::Group(Group { branches, ..group }))
         }
         Term::Pipeline(_) => {
@@ -102,6 +105,12 @@ fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
 pub(super) fn put_back(request: &mut Request, tail: Term) {
     let mut stages = into_stages(tail);
     let rest = stages.split_off(1);
+    if rest.is_empty() && matches!(stages.first(), Some((_, Term::Group(_)))) {
+        if let Some((_, Term::Group(group))) = stages.pop() {
+            group.branches.into_iter().for_each(|branch| put_back(request, branch.term));
+        }
+        return;
+    }
     let node = match stages.first() {
         Some((_, Term::Filter(node))) => Some(node.clone()),
         _ => None,

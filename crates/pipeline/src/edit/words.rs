@@ -116,6 +116,14 @@ impl PathMove {
         let (node, path) = ((*node).to_owned(), (*path).to_owned());
         Some(Self { node, path, below: NodeOutput::parse(output) })
     }
+
+    /// Returns the words that [`PathMove::parse`] accepts for this move.
+    #[must_use]
+    pub fn to_words(&self) -> Vec<String> {
+        let Self { node, path, below } = self;
+        let words = ["move", node, "into", path, BELOW, &below.to_string()];
+        words.map(str::to_owned).to_vec()
+    }
 }
 
 impl NodeOutput {
