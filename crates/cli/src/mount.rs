@@ -10,7 +10,8 @@ use crate::status::Status;
 use crate::terminal;
 use pipesfs::mount::{Mount, MountOptions, Others};
 use std::ffi::OsString;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -22,7 +23,7 @@ const SIGNALLED: i32 = 128;
 
 /// Mounts the file system.
 pub(crate) fn mount(given: &MountArguments) -> ExitCode {
-    let directory = match std::fs::canonicalize(&given.directory) {
+    let directory = match find_directory(&given.directory) {
         Ok(directory) if directory.is_dir() => directory,
         Ok(_) => return refuse(&given.directory, "it is not a directory"),
         Err(error) => return refuse(&given.directory, &terminal::reason(&error)),
@@ -37,10 +38,41 @@ pub(crate) fn mount(given: &MountArguments) -> ExitCode {
         return run_command(&directory, options, (program, words));
     }
     let done = match given.foreground || given.background {
-        true => serve(&directory, options, given.background),
+        true => serve(&directory, options, given),
         false => start(given, &directory),
     };
     done.unwrap_or_else(|status| status).into()
+}
+
+/// Returns the absolute path of the directory. If the server of an earlier mount there has died,
+/// unmounts it.
+fn find_directory(directory: &Path) -> std::io::Result<PathBuf> {
+    match std::fs::canonicalize(directory) {
+        Err(error) if error.kind() == ErrorKind::NotConnected => {
+            let directory = std::path::absolute(directory)?;
+            // If that fails, the second attempt has the reason.
+            let _ = sys::fuse::unmount(&directory);
+            std::fs::canonicalize(directory)
+        }
+        found => found,
+    }
+}
+
+/// Starts a process that shows the running paths to all users, or those of one user to that user,
+/// until standard input of that process is closed or dropped.
+pub(crate) fn start_for_daemon(
+    directory: &Path,
+    (socket, others): (&Path, &str),
+    for_all: bool,
+) -> std::io::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["mount", "--of-daemon", "--foreground", "--others", others]);
+    if for_all {
+        command.arg("--all-users");
+    }
+    let directory = std::path::absolute(directory)?;
+    command.arg("--socket").arg(socket).arg(directory);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()
 }
 
 fn refuse(directory: &Path, why: &str) -> ExitCode {
@@ -49,9 +81,13 @@ fn refuse(directory: &Path, why: &str) -> ExitCode {
 }
 
 /// Serves the mount until it is unmounted or a signal arrives.
-fn serve(directory: &Path, options: MountOptions, background: bool) -> Result<Status, Status> {
+fn serve(
+    directory: &Path,
+    options: MountOptions,
+    given: &MountArguments,
+) -> Result<Status, Status> {
     let failed = |error: sys::Error| report_system_error(&error);
-    let told = match background {
+    let told = match given.background {
         true => {
             sys::process::leave_terminal().map_err(failed)?;
             Some(sys::process::detach_stdin().map_err(failed)?)
@@ -65,7 +101,10 @@ fn serve(directory: &Path, options: MountOptions, background: bool) -> Result<St
         Some(told) => drop(sys::descriptor::send(&told, b"mounted", &[])),
         None => terminal::print_note(&describe(directory)),
     }
-    while !sys::poll::readable_within(&[mount.ended(), signals], None).contains(&true) {}
+    let stdin = std::io::stdin();
+    let mut ends = vec![mount.ended(), signals];
+    ends.extend(given.of_daemon.then(|| stdin.as_fd()));
+    while !sys::poll::readable_within(&ends, None).contains(&true) {}
     Ok(Status::Done)
 }
 

@@ -67,6 +67,7 @@ const PAGES: &[Page] = &[
         root: true,
         ..plain_page("docs/book/12-time.md")
     },
+    plain_page("docs/book/14-files.md"),
     Page {
         preamble: "seq 100000 > words; seq 1000 > a",
         ..plain_page("docs/book/buffers/programs.md")
@@ -75,12 +76,21 @@ const PAGES: &[Page] = &[
     plain_page("docs/book/buffers/signals.md"),
 ];
 
+/// The reason for commands on a mount: each command here has mounts of its own.
+const OF_ONE_MOUNT: &str =
+    "the test `b1_commands_of_the_book_run_as_printed` runs them in one shell";
+
 /// Prefixes of commands that cannot run here, with the reasons.
 const SKIPPED_COMMANDS: &[(&str, &str)] = &[
     ("streamline doctor unit", "its other half writes into /etc"),
     ("streamline sh -v -c 'cat words | grep x | sudo tee", "sudo asks for a password"),
     ("streamline doctor --calibrate", "measures the machine for a minute"),
     ("streamline completion", "its output is for a file of the shell"),
+    ("mkdir pipes", OF_ONE_MOUNT),
+    ("head -3 pipes/", OF_ONE_MOUNT),
+    ("head -2 pipes/", OF_ONE_MOUNT),
+    ("cat pipes/", OF_ONE_MOUNT),
+    ("umount pipes", OF_ONE_MOUNT),
 ];
 
 /// Prefixes of commands that exit with a status other than 0.

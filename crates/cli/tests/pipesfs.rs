@@ -365,3 +365,78 @@ fn b1_mount_lasts_as_long_as_a_command() {
     assert_eq!(none.status, Some(3), "{}", none.err);
     assert!(Path::new("/proc/self/mounts").exists());
 }
+
+#[test]
+fn b10_daemon_mounts_for_as_long_as_it_runs() {
+    if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let mounted = Mounted { directory: folder.path().join("pipes") };
+    fs::create_dir(&mounted.directory).unwrap();
+    let place = folder.path().join("no-daemon").display().to_string();
+    let words = ["daemon", "--socket", &place, "--mount", "pipes"];
+    for _ in 0..2 {
+        let mut daemon = folder.begin(&words);
+        wait_until("it is mounted", || mounted.path("README").exists());
+        let path = folder.spawn_named("web", "generate rate=1000 | count");
+        wait_until("a path is shown", || mounted.path("web/generate/count").is_dir());
+        drop(path);
+        let process = daemon.0.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &process]).status().unwrap().success());
+        wait_until("the daemon ends", || daemon.0.try_wait().unwrap().is_some());
+        assert!(!mounted.path("README").exists(), "the mount ends with it");
+    }
+    // Killed, it takes its mount along, too.
+    let daemon = folder.begin(&words);
+    wait_until("it is mounted", || mounted.path("README").exists());
+    drop(daemon);
+    wait_until("the mount ends", || {
+        fs::read_dir(&mounted.directory).is_ok_and(|mut all| all.next().is_none())
+    });
+}
+
+#[test]
+fn b2_lost_blocks_and_changed_nodes_are_reported_to_their_reader() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _path = folder.spawn_named("web", "generate | udp | count");
+    wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
+    let slow = fs::File::open(mounted.path("web/generate/all")).unwrap();
+    let seen = || mounted.number("web/generate/stats/blocks");
+    let begin = seen();
+    wait_until("more came than a reader may be behind", || seen() > begin + 400_000);
+    drop(slow);
+    wait_until("the loss is reported", || mounted.text(".error").contains("blocks were skipped"));
+    let mut open = fs::File::open(mounted.path("web/generate/udp/all")).unwrap();
+    assert_eq!(folder.run(&["set", "web", "remove", "udp"]).status, Some(0));
+    let mut rest = Vec::new();
+    assert!(open.read_to_end(&mut rest).is_err(), "its end is not the end of the path");
+    assert!(mounted.text(".error").contains("begin it again"), "{}", mounted.text(".error"));
+}
+
+/// Runs all commands of the page of the book in one shell, in which a failure is an error.
+#[test]
+fn b1_commands_of_the_book_run_as_printed() {
+    if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let mounted = Mounted { directory: folder.path().join("pipes") };
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/14-files.md");
+    let page = fs::read_to_string(page).unwrap();
+    let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let script = blocks.collect::<String>();
+    assert!(script.lines().count() > 20, "{script}");
+    let ran = folder.shell(&format!("set -ex\n{script}")).output().unwrap();
+    let err = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{err}");
+    let out = String::from_utf8_lossy(&ran.stdout);
+    for line in ["load", "pipes/load/generate/udp/dport/9/count", "4096", "all.pcap", "1000"] {
+        assert!(out.lines().any(|known| known == line), "{line}: {out}\n{err}");
+    }
+    assert!(out.contains("yesterday"), "the reason of a failure: {out}");
+    drop(mounted);
+}

@@ -10,7 +10,7 @@
 //! - [`snapshot`]: the paths and counters of the machine, asked only while somebody looks;
 //! - [`streams`]: open streams, each a tap of its own; [`events`]: the events of the daemon;
 //! - [`protocol`]: messages of the kernel; [`inodes`]: their numbers for objects; [`server`]: the
-//!   operations; [`mount`]: mounting.
+//!   operations; [`failures`]: reasons of failures; [`mount`]: mounting.
 //!
 //! An object that nobody opens costs the paths nothing. A request that can block, because it asks a
 //! path or waits for a block, never occupies the thread that answers the others, and ends with a
@@ -21,6 +21,7 @@
 pub mod content;
 pub mod entries;
 pub mod events;
+pub mod failures;
 pub mod inodes;
 pub mod mount;
 pub mod names;

@@ -5,14 +5,15 @@
 //! begins when the file is opened and ends when it is closed.
 
 use crate::events::Follower;
+use crate::failures::Failures;
 use crate::protocol::{REPLY_HEAD, Reply, errno};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{ErrorKind, Read as _};
 use std::os::fd::AsFd as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
-use streamline::paths::{PATH_ENDED, PathClient};
+use streamline::paths::{PATH_ENDED, PathClient, TapReport};
 use sys::watcher::{Interest, Watcher};
 
 /// The open streams.
@@ -21,14 +22,32 @@ pub struct Streams {
     device: Arc<File>,
     watcher: Watcher,
     open: Mutex<HashMap<u64, OpenStream>>,
+    /// Taps whose end is to be examined.
+    ends: mpsc::Sender<Ending>,
+    failures: Arc<Failures>,
+}
+
+/// The taps whose end is to be examined, for [`Streams::examine_ends`].
+pub type Endings = mpsc::Receiver<Ending>;
+
+/// A tap whose stream has ended or was closed.
+#[derive(Debug)]
+pub struct Ending {
+    handle: u64,
+    uid: u32,
+    tap: PathClient,
 }
 
 /// An open stream.
 #[derive(Debug)]
 struct OpenStream {
     pipe: File,
-    /// Origin of the bytes, which ends with this value.
-    of: Tapped,
+    /// Origin of the bytes, which ends with this value; `None` while its end is examined.
+    of: Option<Tapped>,
+    /// True if the bytes ended before the path did; `None` until that is known.
+    failed: Option<bool>,
+    /// User who opened the stream.
+    uid: u32,
     /// Reads that wait for data, oldest first.
     waiting: Vec<WaitingRead>,
     /// Number under which callers of poll(2) wait, if any do.
@@ -58,13 +77,18 @@ const CLOSED: u32 = 0x010;
 
 impl Streams {
     /// Creates the set of open streams of a mount.
-    pub fn new(device: Arc<File>) -> sys::Result<Self> {
-        Ok(Self { device, watcher: Watcher::new()?, open: Mutex::default() })
+    pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<(Self, Endings)> {
+        let (ends, endings) = mpsc::channel();
+        let streams =
+            Self { device, watcher: Watcher::new()?, open: Mutex::default(), ends, failures };
+        Ok((streams, endings))
     }
 
     /// Adds a stream that arrives through a pipe, whose reads do not block.
-    pub fn add(&self, handle: u64, pipe: File, of: Tapped) {
-        let stream = OpenStream { pipe, of, waiting: Vec::new(), wake: None, watched: false };
+    pub fn add(&self, handle: u64, pipe: File, (of, uid): (Tapped, u32)) {
+        let (of, failed, waiting) = (Some(of), None, Vec::new());
+        let (wake, watched) = (None, false);
+        let stream = OpenStream { pipe, of, failed, uid, waiting, wake, watched };
         self.lock().insert(handle, stream);
     }
 
@@ -80,10 +104,14 @@ impl Streams {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
         let Some(stream) = open.get_mut(&handle) else { return reply.error(errno::ESTALE) };
-        if stream.waiting.is_empty()
-            && let Some(read) = stream.try_read(size)
-        {
-            return send(reply, read);
+        let read = if stream.waiting.is_empty() { stream.try_read(size) } else { None };
+        match read {
+            Some(Read::End) => {
+                stream.waiting.push(WaitingRead { unique, size });
+                return self.examine(handle, stream);
+            }
+            Some(read) => return send(reply, read),
+            None => {}
         }
         if !waits {
             return reply.error(errno::EAGAIN);
@@ -120,7 +148,11 @@ impl Streams {
 
     /// Ends a stream with its tap. Returns false if the handle is not that of a stream.
     pub fn close(&self, handle: u64) -> bool {
-        let Some(stream) = self.lock().remove(&handle) else { return false };
+        let Some(mut stream) = self.lock().remove(&handle) else { return false };
+        if let Some(Tapped::Path(tap)) = stream.of.take() {
+            // Without the thread that examines ends, the tap ends here.
+            let _ = self.ends.send(Ending { handle, uid: stream.uid, tap });
+        }
         if stream.watched {
             let _ = self.watcher.forget(&stream.pipe);
         }
@@ -144,6 +176,9 @@ impl Streams {
         let Some(stream) = open.get_mut(&handle) else { return };
         while let Some(size) = stream.waiting.first().map(|read| read.size) {
             let Some(read) = stream.try_read(size) else { break };
+            if matches!(read, Read::End) {
+                return self.examine(handle, stream);
+            }
             let first = stream.waiting.remove(0);
             send(Reply::new(&self.device, first.unique), read);
         }
@@ -154,6 +189,56 @@ impl Streams {
         if stream.waiting.is_empty() && stream.wake.is_none() {
             stream.watched = false;
             let _ = self.watcher.forget(&stream.pipe);
+        }
+    }
+
+    /// Passes the tap of a stream that has ended to the thread that examines ends. Until then its
+    /// reads wait.
+    fn examine(&self, handle: u64, stream: &mut OpenStream) {
+        if stream.watched {
+            stream.watched = false;
+            let _ = self.watcher.forget(&stream.pipe);
+        }
+        match stream.of.take() {
+            Some(Tapped::Path(tap)) => {
+                let _ = self.ends.send(Ending { handle, uid: stream.uid, tap });
+            }
+            Some(Tapped::Events(_)) => self.end(stream, false),
+            None => {}
+        }
+    }
+
+    /// Asks each tap that has ended why, and whether its reader has lost blocks. Blocks while a
+    /// path does not reply. Ends with the streams.
+    pub fn examine_ends(&self, endings: &Endings) {
+        while let Ok(Ending { handle, uid, tap }) = endings.recv() {
+            // A path that does not reply has ended.
+            let report = tap.tap_report().unwrap_or_default();
+            drop(tap);
+            let over = report.over.as_ref().filter(|why| *why != PATH_ENDED);
+            if report.skipped > 0 || report.cut > 0 {
+                let TapReport { skipped, cut, missing, .. } = &report;
+                let missing = missing.as_deref().unwrap_or("unknown");
+                let why = format!(
+                    "a stream was incomplete: {skipped} blocks were skipped, because its reader \
+                     was too slow (numbers {missing}), and {cut} messages were cut"
+                );
+                self.failures.set(uid, why);
+            }
+            let mut open = self.lock();
+            if let Some(stream) = open.get_mut(&handle) {
+                over.iter().for_each(|why| self.failures.set(uid, (*why).clone()));
+                self.end(stream, over.is_some());
+            }
+        }
+    }
+
+    /// Ends the waiting reads of a stream, and all later ones.
+    fn end(&self, stream: &mut OpenStream, failed: bool) {
+        stream.failed = Some(failed);
+        for read in stream.waiting.drain(..) {
+            let reply = Reply::new(&self.device, read.unique);
+            if failed { reply.error(errno::EIO) } else { reply.data(&[]) }
         }
     }
 
@@ -168,35 +253,35 @@ impl Streams {
     }
 }
 
+/// The outcome of a read that does not wait.
+enum Read {
+    /// Bytes, behind room for the head of the reply.
+    Bytes(Vec<u8>),
+    /// The stream has ended, for a reason that is not known yet.
+    End,
+    /// The read failed.
+    Failed,
+}
+
 impl OpenStream {
-    /// Reads what the pipe holds, behind room for the head of the reply; `None` if it holds
-    /// nothing.
-    fn try_read(&self, size: u32) -> Option<io::Result<Vec<u8>>> {
+    /// Reads from the pipe; `None` if it holds nothing.
+    fn try_read(&self, size: u32) -> Option<Read> {
+        if self.failed == Some(true) {
+            return Some(Read::Failed);
+        }
         let mut message = vec![0; REPLY_HEAD + size as usize];
         let mut pipe = &self.pipe;
         loop {
             return match pipe.read(message.get_mut(REPLY_HEAD..)?) {
-                Ok(0) if self.has_failed() => Some(Err(ErrorKind::ConnectionAborted.into())),
+                Ok(0) if size > 0 && self.failed.is_none() => Some(Read::End),
                 Ok(length) => {
                     message.truncate(REPLY_HEAD + length);
-                    Some(Ok(message))
+                    Some(Read::Bytes(message))
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => None,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => Some(Err(error)),
+                Err(_) => Some(Read::Failed),
             };
-        }
-    }
-
-    /// Returns true if the end of the bytes is not the end of the path: the tap has ended for
-    /// another reason, for example because its node was removed.
-    fn has_failed(&self) -> bool {
-        match &self.of {
-            // A path that does not reply has ended.
-            Tapped::Path(to) => {
-                to.tap_report().is_ok_and(|report| report.over.is_some_and(|why| why != PATH_ENDED))
-            }
-            Tapped::Events(_) => false,
         }
     }
 
@@ -209,9 +294,10 @@ impl OpenStream {
     }
 }
 
-fn send(reply: Reply<'_>, read: io::Result<Vec<u8>>) {
+fn send(reply: Reply<'_>, read: Read) {
     match read {
-        Ok(message) => reply.message(message),
-        Err(_) => reply.error(errno::EIO),
+        Read::Bytes(message) => reply.message(message),
+        Read::End => reply.data(&[]),
+        Read::Failed => reply.error(errno::EIO),
     }
 }

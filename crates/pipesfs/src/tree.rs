@@ -318,7 +318,8 @@ fn first_parents(nodes: &[NodeDetails]) -> Parents {
     let mut parents: Parents = vec![None; nodes.len()];
     for (from, node) in nodes.iter().enumerate() {
         for (number, arc) in node.arcs.iter().enumerate().filter(|(_, arc)| !arc.back) {
-            if let Some(parent) = parents.get_mut(arc.to) {
+            let shown = nodes.get(arc.to).is_some_and(|node| !node.implied);
+            if let Some(parent) = parents.get_mut(arc.to).filter(|_| shown) {
                 parent.get_or_insert((from, number));
             }
         }
@@ -328,7 +329,10 @@ fn first_parents(nodes: &[NodeDetails]) -> Parents {
 
 /// Returns the nodes that stand below no other.
 fn top_nodes(nodes: &[NodeDetails], parents: &Parents) -> Vec<usize> {
-    let top = |at: &usize| parents[*at].is_none() && nodes[*at].inside.is_none();
+    let top = |at: &usize| {
+        let node = &nodes[*at];
+        parents[*at].is_none() && node.inside.is_none() && !node.implied
+    };
     (0..nodes.len()).filter(top).collect()
 }
 

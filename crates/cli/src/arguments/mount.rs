@@ -23,6 +23,9 @@ pub(crate) struct MountArguments {
     /// Serve in the background, and report the mount on standard input
     #[arg(long, hide = true)]
     pub(crate) background: bool,
+    /// End when standard input is closed, which the daemon holds open
+    #[arg(long, hide = true)]
+    pub(crate) of_daemon: bool,
     /// An empty directory
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,

@@ -42,6 +42,9 @@ pub(crate) struct DaemonArguments {
     /// Use this policy file instead of /etc/streamline/policy.toml
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
+    /// Show the running paths in this directory, such as /pipes, to all users of the machine
+    #[arg(long, value_name = "DIR")]
+    pub(crate) mount: Option<PathBuf>,
     /// Step of the start at which to fail or to stop the process, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
     pub(crate) fault: Option<InjectedFault>,

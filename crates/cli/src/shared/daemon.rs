@@ -5,9 +5,9 @@ use super::connect::watch_signals;
 use crate::arguments::paths::DaemonArguments;
 use crate::failure::report_system_error;
 use crate::status::Status;
-use crate::terminal;
+use crate::{mount, terminal};
 use daemon::directory::DirectoryError;
-use daemon::policy::Policy;
+use daemon::policy::{Policy, Visibility};
 use daemon::server::Server;
 use member::place::{self, MACHINE_DIRECTORY};
 use member::rights::POLICY_FILE;
@@ -20,6 +20,11 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     let policy = read_policy(given)?;
     let stop = watch_signals()?;
     let directory = daemon_directory(given)?;
+    let others = match policy.others_see {
+        Visibility::Nothing => "nothing",
+        Visibility::Names => "names",
+        Visibility::Lines => "all",
+    };
     let steps = Steps::with_fault(given.fault.clone().unwrap_or_default());
     let kept = service::take_descriptors();
     let server = match kept.is_empty() {
@@ -32,7 +37,20 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     server.notes().iter().for_each(|note| terminal::print_warning(note));
     steps.checkpoint("it is there");
     notify_manager(&format!("READY=1\nSTATUS=in {}", directory.display()));
+    let mount = given.mount.as_ref().and_then(|mount| {
+        let started = mount::start_for_daemon(mount, (&directory, others), !given.user);
+        let failed = |error: &std::io::Error| {
+            let why = terminal::reason(error);
+            terminal::print_warning(&format!("{} is not mounted: {why}", mount.display()));
+        };
+        started.inspect_err(failed).ok()
+    });
     let served = server.serve(stop);
+    if let Some(mut mount) = mount {
+        // It ends when its standard input is closed; it may have ended already.
+        drop(mount.stdin.take());
+        let _ = mount.wait();
+    }
     notify_manager("STOPPING=1");
     served.map_err(|error| report_system_error(&error))?;
     let paths = server.path_count();

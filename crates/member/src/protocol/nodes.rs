@@ -31,6 +31,8 @@ pub struct NodeDetails {
     pub name: String,
     /// Name of the filter in the catalog; empty for a Boolean section or a merge of sources.
     pub filter: String,
+    /// True for a sink that the request does not contain.
+    pub implied: bool,
     /// Index of the Boolean section of which the node is an operand; an operand has no arcs.
     pub inside: Option<usize>,
     /// Arguments of the filter, including defaults.

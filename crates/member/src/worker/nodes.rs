@@ -52,6 +52,7 @@ fn describe_node(plan: &Plan, at: usize, name: String) -> NodeDetails {
         id: None,
         name,
         filter: facts.filter.to_owned(),
+        implied: facts.implied,
         inside: plan.graph.nodes.get(at).and_then(|node| node.inside).map(|section| section.0),
         arguments: facts.arguments.into_iter().map(argument).collect(),
         form: facts.form.map_or_else(String::new, |form| form.name().to_owned()),

@@ -14,6 +14,9 @@ pub struct NodeFacts {
     pub arguments: Vec<ArgumentFacts>,
     /// Form of the blocks that leave the node; `None` for a sink.
     pub form: Option<Form>,
+    /// True for a sink that the request does not contain, which the planner has added to an open
+    /// end.
+    pub implied: bool,
 }
 
 /// An argument of a filter.
@@ -56,7 +59,8 @@ pub fn node_facts(graph: &Graph, at: usize) -> NodeFacts {
         OutputForm::Nothing => None,
     };
     let arguments = used.arguments.iter().filter_map(argument).collect();
-    NodeFacts { filter: used.description.name, arguments, form }
+    let implied = used.is_sink() && node.span.start == node.span.end;
+    NodeFacts { filter: used.description.name, arguments, form, implied }
 }
 
 /// Returns the classes of an arc as written in the request; empty for a plain pipe.

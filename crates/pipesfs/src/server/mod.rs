@@ -9,6 +9,7 @@ mod objects;
 mod open;
 
 use crate::entries::Key;
+use crate::failures::Failures;
 use crate::inodes::Inodes;
 use crate::mount::{MountOptions, Others};
 use crate::protocol::{Operation, Reply, Request, errno, init_reply, statfs_reply};
@@ -41,8 +42,7 @@ pub struct Server {
     next_handle: AtomicU64,
     /// Requests in threads that ask paths.
     asking: Mutex<HashSet<u64>>,
-    /// Reason for the latest failure, by user.
-    failures: Mutex<HashMap<u32, String>>,
+    failures: Arc<Failures>,
     /// User and group of this process.
     owner: (u32, u32),
     others: Others,
@@ -63,7 +63,9 @@ impl Server {
     /// Starts to serve a mount whose requests come from `device`.
     pub fn start(device: File, options: MountOptions) -> sys::Result<Arc<Self>> {
         let device = Arc::new(device);
-        let streams = Arc::new(Streams::new(Arc::clone(&device))?);
+        let failures = Arc::new(Failures::default());
+        let (streams, endings) = Streams::new(Arc::clone(&device), Arc::clone(&failures))?;
+        let streams = Arc::new(streams);
         let server = Arc::new(Self {
             snapshots: Snapshots::new(options.daemon),
             inodes: Mutex::default(),
@@ -71,7 +73,7 @@ impl Server {
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             asking: Mutex::default(),
-            failures: Mutex::default(),
+            failures,
             owner: sys::process::identity(),
             others: options.others,
             over: AtomicBool::new(false),
@@ -88,6 +90,8 @@ impl Server {
                 }
             })?;
         }
+        let examining = Arc::clone(&streams);
+        spawn("pipesfs ends", move || examining.examine_ends(&endings))?;
         spawn("pipesfs reads", move || streams.serve())?;
         let serving = Arc::clone(&server);
         spawn("pipesfs", move || serving.receive(&asked))?;
@@ -270,7 +274,7 @@ impl Server {
 
     /// Records the reason of a failure for a user, who finds it in `.error`.
     fn fail(&self, uid: u32, errno: i32, why: String) -> i32 {
-        lock(&self.failures).insert(uid, why);
+        self.failures.set(uid, why);
         errno
     }
 

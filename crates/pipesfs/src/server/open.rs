@@ -48,7 +48,7 @@ impl Server {
             Part::Events => {
                 let (pipe, events) = crate::events::follow(&self.snapshots)
                     .map_err(|error| self.fail(header.uid, errno::EIO, error.to_string()))?;
-                self.add_stream(pipe, Tapped::Events(events))
+                self.add_stream(pipe, (Tapped::Events(events), header.uid))
             }
             Part::Stream(stream) => self.open_stream(&key, stream, header.uid),
             _ => Err(errno::EOPNOTSUPP),
@@ -70,7 +70,7 @@ impl Server {
         let mut refused = None;
         for member in &directory.members {
             match self.tap(tree, *member, &classes, stream) {
-                Ok((to, pipe)) => return self.add_stream(pipe, Tapped::Path(to)),
+                Ok((to, pipe)) => return self.add_stream(pipe, (Tapped::Path(to), uid)),
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
@@ -83,7 +83,7 @@ impl Server {
         Err(self.fail(uid, errno, error.to_string()))
     }
 
-    fn add_stream(&self, pipe: OwnedFd, of: Tapped) -> Result<Outcome, i32> {
+    fn add_stream(&self, pipe: OwnedFd, of: (Tapped, u32)) -> Result<Outcome, i32> {
         sys::fuse::set_nonblocking(&pipe).map_err(|error| error.errno)?;
         let handle = self.next_handle();
         self.streams.add(handle, pipe.into(), of);
@@ -121,7 +121,7 @@ impl Server {
         let tree = &snapshot.tree;
         let counted = || content::counted_paths(tree, &key.place);
         match text {
-            Text::Error => Ok(lock(&self.failures).get(&uid).cloned().unwrap_or_default()),
+            Text::Error => Ok(self.failures.line(uid)),
             Text::Others => {
                 let DirectoryId::Interface(name) = &key.place else { return Err(errno::ENOENT) };
                 Ok(paths::others_at(name))

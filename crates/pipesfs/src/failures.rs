@@ -1,0 +1,29 @@
+//! The reasons of failures, by user: an error number alone does not say what to do.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Maximum number of users whose latest failure is kept.
+const USERS_MAX: usize = 4096;
+
+/// The reason of the latest failure of each user.
+#[derive(Debug, Default)]
+pub struct Failures(Mutex<HashMap<u32, String>>);
+
+impl Failures {
+    /// Replaces the reason of a user's latest failure.
+    pub fn set(&self, uid: u32, why: String) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= USERS_MAX {
+            known.clear();
+        }
+        known.insert(uid, why);
+    }
+
+    /// Returns the reason of a user's latest failure as a line; empty if there was none.
+    #[must_use]
+    pub fn line(&self, uid: u32) -> String {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&uid).map_or_else(String::new, |why| format!("{why}\n"))
+    }
+}
