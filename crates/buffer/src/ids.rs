@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn d3_range_outside_the_daemons_part_is_not_used() {
+    fn d3_ranges_beyond_the_ids_of_daemons_are_rejected() {
         let range = |first, count| IdRange { first, count };
         assert!(is_of_daemon(&range(MACHINE_FIRST, 64)) && is_of_daemon(&range(ID_END - 1, 1)));
         for wrong in [range(1, 64), range(ID_END - 1, 2), range(u32::MAX, 64), range(ID_END, 0)] {

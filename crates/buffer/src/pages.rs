@@ -148,7 +148,7 @@ mod tests {
         PageFacts { huge: 2 * MB, reserved: 0, transparent: false, nodes: 1 };
 
     #[test]
-    fn choice_depends_on_size_and_machine_facts() {
+    fn page_choice_depends_on_size_and_machine() {
         let text = |facts: PageFacts, bytes| choose(&facts, bytes).to_string();
         let cases = [
             (SMALL_PAGES_ONLY, MB, "small pages, mapped at once"),
@@ -198,7 +198,7 @@ mod tests {
 
     /// Every choice yields memory that can be written in full and sealed.
     #[test]
-    fn d18_every_choice_yields_memory_on_any_machine() {
+    fn d18_every_page_choice_yields_memory_on_any_machine() {
         for pages in [Pages::Small, Pages::Transparent, Pages::Reserved] {
             for (populate, local) in [(false, false), (true, false), (false, true), (true, true)] {
                 let choice = Choice { pages, populate, local };
@@ -229,7 +229,7 @@ mod tests {
     /// A choice of reserved huge pages that the kernel refuses falls back to transparent huge
     /// pages.
     #[test]
-    fn refused_reserved_pages_become_transparent_ones() {
+    fn transparent_pages_replace_refused_reserved_pages() {
         const NAME: &str = "streamline-refused";
         let choice = Choice { pages: Pages::Reserved, populate: false, local: false };
         let (_file, _mapping) = choice.memory(NAME, 2 * MB).unwrap();

@@ -1,4 +1,5 @@
-//! Tests of dbuf ids in a tree of processes, in which this test program starts itself as the child.
+//! Tests that dbuf ids are unique in a tree of processes; this test program starts itself as the
+//! child.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -6,21 +7,21 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use streamline_buffer::ids;
 
-const CHILD: &str = "STREAMLINE_TEST_IDS";
+const CHILD_VARIABLE: &str = "STREAMLINE_TEST_IDS";
 
-/// As the child process, prints ids from the counter that the variable names.
+/// In the child process, prints ids from the counter that the variable names.
 #[test]
 fn child_prints_ids() {
-    if std::env::var_os(CHILD).is_some() {
+    if std::env::var_os(CHILD_VARIABLE).is_some() {
         for _ in 0..20 {
             println!("id {}", ids::fresh().unwrap().number());
         }
     }
 }
 
-fn ids_of_child(variable: Option<&str>) -> Vec<u32> {
+fn child_ids(variable: Option<&str>) -> Vec<u32> {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child_prints_ids", "--nocapture"]).env(CHILD, "1");
+    command.args(["--exact", "child_prints_ids", "--nocapture"]).env(CHILD_VARIABLE, "1");
     match variable {
         Some(variable) => command.env(ids::VARIABLE, variable),
         None => command.env_remove(ids::VARIABLE),
@@ -37,13 +38,13 @@ fn ids_of_child(variable: Option<&str>) -> Vec<u32> {
 fn d3_q10_ids_are_unique_in_a_tree_of_processes() {
     let (variable, kept) = ids::inherit(700).unwrap();
     let mut all: Vec<u32> = (0..20).map(|_| ids::fresh().unwrap().number()).collect();
-    all.extend(ids_of_child(Some(&variable)));
-    all.extend(ids_of_child(Some(&variable)));
+    all.extend(child_ids(Some(&variable)));
+    all.extend(child_ids(Some(&variable)));
     all.extend((0..20).map(|_| ids::fresh().unwrap().number()));
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
     // Another tree has a counter of its own, as has one whose variable lost its descriptor.
-    let alone = ids_of_child(None);
+    let alone = child_ids(None);
     assert_eq!(alone, (1..=20).collect::<Vec<_>>());
     drop(kept);
-    assert_eq!(ids_of_child(Some(&variable)), alone);
+    assert_eq!(child_ids(Some(&variable)), alone);
 }

@@ -15,18 +15,22 @@ use streamline_buffer::ibuf::{self, EntryColumns, PointerReader, PointerWriter, 
 use streamline_buffer::signal::Doorbell;
 
 /// Runs a model with at most `preemptions` forced switches per interleaving.
-fn model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
+fn run_model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 20_000;
     builder.check(check);
 }
 
-fn ring(entries: usize, policy: Policy, readers: usize) -> (PointerWriter, Vec<PointerReader>) {
+fn create_ring(
+    entries: usize,
+    policy: Policy,
+    readers: usize,
+) -> (PointerWriter, Vec<PointerReader>) {
     ibuf::ring(&RingConfig { entries, policy, readers, lanes: EntryColumns::Pointer })
 }
 
-fn entry(number: u64) -> Entry {
+fn numbered_entry(number: u64) -> Entry {
     let mut entry = Entry::default();
     let dbuf = DbufId::new(number as u32 + 1).unwrap();
     entry.pointer = RichPointer::new(dbuf, Extent::new(number, 1), Class(number as u32));
@@ -37,7 +41,7 @@ fn entry(number: u64) -> Entry {
 /// torn.
 fn entry_number(entry: &Entry) -> u64 {
     let number = entry.pointer.place.position();
-    assert_eq!(entry.pointer, self::entry(number).pointer, "torn");
+    assert_eq!(entry.pointer, self::numbered_entry(number).pointer, "torn");
     number
 }
 
@@ -57,7 +61,7 @@ fn drain(reader: &mut PointerReader) -> Vec<u64> {
 
 fn push_all(writer: &mut PointerWriter, numbers: std::ops::Range<u64>) {
     for number in numbers {
-        while writer.push(&[entry(number)]).unwrap().put == 0 {
+        while writer.push(&[numbered_entry(number)]).unwrap().put == 0 {
             thread::yield_now();
         }
     }
@@ -65,8 +69,8 @@ fn push_all(writer: &mut PointerWriter, numbers: std::ops::Range<u64>) {
 
 #[test]
 fn one_reader_gets_every_entry_in_order() {
-    model(2, || {
-        let (mut writer, mut readers) = ring(2, Policy::Block, 1);
+    run_model(2, || {
+        let (mut writer, mut readers) = create_ring(2, Policy::Block, 1);
         let mut reader = readers.remove(0);
         let reading = thread::spawn(move || drain(&mut reader));
         push_all(&mut writer, 0..3);
@@ -75,12 +79,12 @@ fn one_reader_gets_every_entry_in_order() {
     });
 }
 
-/// Both readers read once while the writer works, so the positions free for writing depend on both
-/// cursors.
+/// Both readers read once each while the writer works, so the positions free for writing depend on
+/// both cursors.
 #[test]
 fn slowest_of_two_readers_limits_the_writer() {
-    model(3, || {
-        let (mut writer, readers) = ring(1, Policy::Block, 2);
+    run_model(3, || {
+        let (mut writer, readers) = create_ring(1, Policy::Block, 2);
         let reading: Vec<_> = readers
             .into_iter()
             .map(|mut reader| {
@@ -92,7 +96,7 @@ fn slowest_of_two_readers_limits_the_writer() {
                 })
             })
             .collect();
-        let pushed: usize = (0..2).map(|n| writer.push(&[entry(n)]).unwrap().put).sum();
+        let pushed: usize = (0..2).map(|n| writer.push(&[numbered_entry(n)]).unwrap().put).sum();
         drop(writer);
         for reading in reading {
             let (mut reader, mut got) = reading.join().unwrap();
@@ -104,8 +108,8 @@ fn slowest_of_two_readers_limits_the_writer() {
 
 #[test]
 fn lapped_reader_gets_no_torn_entry_and_counts_loss() {
-    model(3, || {
-        let (mut writer, mut readers) = ring(2, Policy::Overwrite, 1);
+    run_model(3, || {
+        let (mut writer, mut readers) = create_ring(2, Policy::Overwrite, 1);
         let mut reader = readers.remove(0);
         let reading = thread::spawn(move || {
             let mut out = [Entry::default(); 2];
@@ -113,7 +117,7 @@ fn lapped_reader_gets_no_torn_entry_and_counts_loss() {
             (reader, out[..count].iter().map(entry_number).collect::<Vec<_>>())
         });
         for number in 0..3 {
-            writer.push(&[entry(number)]).unwrap();
+            writer.push(&[numbered_entry(number)]).unwrap();
         }
         drop(writer);
         let (mut reader, mut got) = reading.join().unwrap();
@@ -131,12 +135,12 @@ fn lapped_reader_gets_no_torn_entry_and_counts_loss() {
 
 #[test]
 fn dropped_entries_are_counted_by_the_writer() {
-    model(3, || {
-        let (mut writer, mut readers) = ring(1, Policy::DropNew, 1);
+    run_model(3, || {
+        let (mut writer, mut readers) = create_ring(1, Policy::DropNew, 1);
         let mut reader = readers.remove(0);
         let reading = thread::spawn(move || drain(&mut reader).len() as u64);
         for number in 0..3 {
-            writer.push(&[entry(number)]).unwrap();
+            writer.push(&[numbered_entry(number)]).unwrap();
         }
         let count = writer.counts();
         drop(writer);
@@ -147,11 +151,11 @@ fn dropped_entries_are_counted_by_the_writer() {
 
 #[test]
 fn ring_never_finishes_before_the_last_entry() {
-    model(3, || {
-        let (mut writer, mut readers) = ring(2, Policy::Block, 1);
+    run_model(3, || {
+        let (mut writer, mut readers) = create_ring(2, Policy::Block, 1);
         let mut reader = readers.remove(0);
         let writing = thread::spawn(move || {
-            writer.push(&[entry(0)]).unwrap();
+            writer.push(&[numbered_entry(0)]).unwrap();
         });
         let finished = reader.is_finished().unwrap();
         assert!(!finished, "not yet read");
@@ -162,10 +166,10 @@ fn ring_never_finishes_before_the_last_entry() {
 
 #[test]
 fn departed_reader_does_not_stall_the_writer() {
-    model(3, || {
-        let (mut writer, mut readers) = ring(1, Policy::Block, 2);
+    run_model(3, || {
+        let (mut writer, mut readers) = create_ring(1, Policy::Block, 2);
         let (mut stays, leaves) = (readers.remove(0), readers.remove(0));
-        writer.push(&[entry(0)]).unwrap();
+        writer.push(&[numbered_entry(0)]).unwrap();
         let leaving = thread::spawn(move || drop(leaves));
         let mut out = [Entry::default(); 1];
         assert_eq!(stays.read(&mut out).unwrap().count, 1);
@@ -178,12 +182,12 @@ fn departed_reader_does_not_stall_the_writer() {
 
 #[test]
 fn writer_notices_that_all_readers_have_left() {
-    model(3, || {
-        let (mut writer, mut readers) = ring(1, Policy::Block, 1);
+    run_model(3, || {
+        let (mut writer, mut readers) = create_ring(1, Policy::Block, 1);
         let reader = readers.remove(0);
         let leaving = thread::spawn(move || drop(reader));
         let mut pushed = 0;
-        while let Ok(done) = writer.push(&[entry(0)]) {
+        while let Ok(done) = writer.push(&[numbered_entry(0)]) {
             pushed += done.put;
             thread::yield_now();
         }
@@ -194,8 +198,8 @@ fn writer_notices_that_all_readers_have_left() {
 
 #[test]
 fn counts_are_published_with_the_position() {
-    model(3, || {
-        let (mut writer, mut readers) = ring(2, Policy::Block, 1);
+    run_model(3, || {
+        let (mut writer, mut readers) = create_ring(2, Policy::Block, 1);
         let mut reader = readers.remove(0);
         let writing = thread::spawn(move || {
             push_all(&mut writer, 0..2);
@@ -212,16 +216,16 @@ fn counts_are_published_with_the_position() {
 /// If a wake-up is lost, the sleeper never wakes, which loom reports as a deadlock.
 #[test]
 fn no_notification_is_lost() {
-    model(3, || {
+    run_model(3, || {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut writer, mut readers) = ring(1, Policy::Block, 1);
+        let (mut writer, mut readers) = create_ring(1, Policy::Block, 1);
         let mut reader = readers.remove(0);
         let ours = doorbell.clone();
         let sleeping = thread::spawn(move || {
             ours.wait_until(0, || reader.unread_entries().unwrap() > 0);
             drain(&mut reader)
         });
-        writer.push(&[entry(0)]).unwrap();
+        writer.push(&[numbered_entry(0)]).unwrap();
         doorbell.notify();
         drop(writer);
         assert_eq!(sleeping.join().unwrap(), [0]);
@@ -233,7 +237,7 @@ fn no_notification_is_lost() {
 #[test]
 fn two_sleepers_on_one_doorbell_are_both_woken() {
     use loom::sync::atomic::{AtomicU32, Ordering};
-    model(2, || {
+    run_model(2, || {
         let doorbell = Arc::new(Doorbell::new());
         let ready = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
         let sleepers: Vec<_> = (0..2)
@@ -258,9 +262,9 @@ fn two_sleepers_on_one_doorbell_are_both_woken() {
 /// Reader and writer wait for each other alternately, on an empty and on a full ring.
 #[test]
 fn writer_and_reader_wake_each_other() {
-    model(2, || {
+    run_model(2, || {
         let (full, empty) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
-        let (mut writer, mut readers) = ring(1, Policy::Block, 1);
+        let (mut writer, mut readers) = create_ring(1, Policy::Block, 1);
         let mut reader = readers.remove(0);
         let (to_writer, mine) = (full.clone(), empty.clone());
         let reading = thread::spawn(move || {
@@ -274,7 +278,7 @@ fn writer_and_reader_wake_each_other() {
         });
         for next in 0..2 {
             full.wait_until(0, || writer.room(1).unwrap() > 0);
-            assert_eq!(writer.push(&[entry(next)]).unwrap().put, 1);
+            assert_eq!(writer.push(&[numbered_entry(next)]).unwrap().put, 1);
             empty.notify();
         }
         reading.join().unwrap();

@@ -1,5 +1,5 @@
-//! Names between users: permissions, the rights of a received descriptor, killed processes, and
-//! hostile clients. (RELIABILITY T1, T8, T10, T12, T13, T17)
+//! Tests of names that several users open: permissions, the rights of a received descriptor, killed
+//! processes, and hostile clients. (RELIABILITY T1, T8, T10, T12, T13, T17)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -22,7 +22,7 @@ use sys::process::identity;
 /// Serializes these tests, because one of them counts the descriptors of this process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-fn config() -> Config {
+fn stream_config() -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384)
 }
 
@@ -31,12 +31,12 @@ fn unique_name(of: &str) -> String {
 }
 
 /// Starts the other process in a role for a name.
-fn start(role: &str, name: &str) -> Option<OtherProcess> {
+fn start_in_role(role: &str, name: &str) -> Option<OtherProcess> {
     OtherProcess::start(&format!("{role} {name}"))
 }
 
 fn create_stream(host: &Host, name: &str, mode: u32, limits: Limits) -> Output {
-    host.create(name, AccessList::new(0, 0, mode), &config(), limits).unwrap()
+    host.create(name, AccessList::new(0, 0, mode), &stream_config(), limits).unwrap()
 }
 
 /// The permission bits of a stream determine which users receive descriptors. A descriptor gives no
@@ -47,7 +47,7 @@ fn d13_other_user_reads_only_what_the_mode_permits() {
     let (host, name) = (Host::open().unwrap(), unique_name("bits"));
     for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o604, true)] {
         let mut output = create_stream(&host, &name, mode, Limits::default());
-        let Some(other) = start("open", &format!("0/{name}")) else { return };
+        let Some(other) = start_in_role("open", &format!("0/{name}")) else { return };
         let reply = other.receive_line().unwrap();
         if opens {
             assert_eq!(reply, "opened");
@@ -66,7 +66,7 @@ fn d13_other_user_reads_only_what_the_mode_permits() {
     }
 }
 
-/// A client that reopens the descriptor of a read-only region cannot write to the region.
+/// A client that reopens its descriptor of a read-only region cannot write to the region.
 #[test]
 fn d17_region_is_writable_only_with_permission() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +75,7 @@ fn d17_region_is_writable_only_with_permission() {
         let access = AccessList::new(0, 0, mode);
         let region = host.create_region(&name, access, 4096).unwrap();
         region.write_at(8, b"here").unwrap();
-        let Some(other) = start("region", &format!("0/{name}")) else { return };
+        let Some(other) = start_in_role("region", &format!("0/{name}")) else { return };
         assert_eq!(other.receive_line().unwrap(), expected, "{mode:o}");
         let mut content = [0; 5];
         region.read_at(100, &mut content).unwrap();
@@ -94,7 +94,7 @@ fn killed_process_releases_its_slot_and_name() {
     for _ in 0..3 {
         let mut readers = Vec::new();
         for number in 0..3 {
-            let Some(other) = start("hold", &format!("0/{name}")) else { return };
+            let Some(other) = start_in_role("hold", &format!("0/{name}")) else { return };
             let reply = other.receive_line().unwrap();
             assert_eq!(reply == "opened", number < 2, "an untrusted user has two slots: {reply}");
             readers.push(other);
@@ -115,7 +115,7 @@ fn killed_process_releases_its_slot_and_name() {
     // The creator is killed: its readers notice, and its name is free at once.
     let squatted = unique_name("nobody");
     for _ in 0..3 {
-        let Some(mut other) = start("create", &squatted) else { return };
+        let Some(mut other) = start_in_role("create", &squatted) else { return };
         assert_eq!(other.receive_line().unwrap(), "created");
         let mut input = name::open_stream(&format!("{OVERFLOW_ID}/{squatted}")).unwrap();
         other.send_text("go on");
@@ -132,16 +132,17 @@ fn killed_process_releases_its_slot_and_name() {
 /// that process with an error that names its user. Root can claim the name once, at a spare socket,
 /// and readers find that socket.
 #[test]
-fn t13_squatted_name_is_still_its_owners() {
+fn t13_owner_can_claim_a_squatted_name() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let name = unique_name("squatted");
-    let Some(mut other) = start("squat", &name) else { return };
+    let Some(mut other) = start_in_role("squat", &name) else { return };
     assert_eq!(other.receive_line().unwrap(), "squatting");
     let refused = name::open_stream(&name).unwrap_err();
     assert!(matches!(refused, Error::Squatted { holder: OVERFLOW_ID, .. }), "{refused}");
     let host = Host::open().unwrap();
     let mut output = create_stream(&host, &name, 0o600, Limits::default());
-    let again = host.create(&name, AccessList::private(identity()), &config(), Limits::default());
+    let again =
+        host.create(&name, AccessList::private(identity()), &stream_config(), Limits::default());
     assert!(matches!(again.unwrap_err(), Error::Taken(_)), "a name has one owner");
     let reads = |output: &mut Output| {
         let mut input = name::open_stream(&name).unwrap();
@@ -154,16 +155,18 @@ fn t13_squatted_name_is_still_its_owners() {
     // socket.
     other.kill();
     reads(&mut output);
-    let again = host.create(&name, AccessList::private(identity()), &config(), Limits::default());
+    let again =
+        host.create(&name, AccessList::private(identity()), &stream_config(), Limits::default());
     assert!(matches!(again.unwrap_err(), Error::Taken(_)), "a name has one owner");
     drop(output);
     wait_until("the name is free", || {
-        host.create(&name, AccessList::private(identity()), &config(), Limits::default()).is_ok()
+        host.create(&name, AccessList::private(identity()), &stream_config(), Limits::default())
+            .is_ok()
     });
 }
 
-/// Clients connect endlessly, send garbage and sockets of their own, never read, and keep
-/// everything that they receive.
+/// Hostile clients connect endlessly, send garbage and sockets, never read, and never close a
+/// descriptor that they receive.
 #[test]
 fn t12_hostile_client_is_bounded_and_stalls_no_other() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +175,7 @@ fn t12_hostile_client_is_bounded_and_stalls_no_other() {
     let limits = Limits { readers: 8, per_untrusted_user: 2 };
     let mut output = create_stream(&host, &name, 0o644, limits);
     let before = descriptors();
-    let Some(mut other) = start("storm", &format!("0/{name}")) else { return };
+    let Some(mut other) = start_in_role("storm", &format!("0/{name}")) else { return };
     assert_eq!(other.receive_line().unwrap(), "raging");
     let mut opened = 0;
     wait_until("50 visits in the storm", || {
@@ -204,8 +207,8 @@ fn t12_hostile_client_is_bounded_and_stalls_no_other() {
 
 #[test]
 #[ignore = "what the other process runs"]
-fn the_other_process() {
-    let Some(role) = common::role() else { return };
+fn run_other_process() {
+    let Some(role) = common::child_role() else { return };
     let (role, name) = role.split_once(' ').unwrap();
     match role {
         "open" => match name::open_stream(name) {
@@ -225,7 +228,8 @@ fn the_other_process() {
         "create" => {
             let host = Host::open().unwrap();
             let access = AccessList::private(identity());
-            let mut output = host.create(name, access, &config(), Limits::default()).unwrap();
+            let mut output =
+                host.create(name, access, &stream_config(), Limits::default()).unwrap();
             report("created");
             wait_for_parent();
             output.write(b"bytes").unwrap();
@@ -262,7 +266,8 @@ fn hold_region(name: &str) {
     // The descriptor as received, before it is mapped.
     let socket = format!("streamline/{name}");
     let connection =
-        sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::limit()).unwrap();
+        sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::wait_limit())
+            .unwrap();
     let (_, files) = receive(&connection);
     let region = name::open_region(name).unwrap();
     let mut content = [0; 4];

@@ -1,4 +1,4 @@
-//! Tests that a hang becomes a failure that reports its location, on which the other tests rely.
+//! Tests of the watchdog: a test that hangs fails and reports the location of the hang.
 
 mod common;
 
@@ -9,7 +9,7 @@ use streamline_buffer::stream::{Config, stream};
 #[test]
 #[ignore = "hangs on purpose"]
 fn hangs_on_purpose() {
-    let (mut output, _offers) = stream(&Config::new(common::id(1)).capacity(4096)).unwrap();
+    let (mut output, _offers) = stream(&Config::new(common::dbuf_id(1)).capacity(4096)).unwrap();
     // No reader reads, and none has left.
     common::write(&mut output, 0..100).unwrap();
 }

@@ -1,5 +1,5 @@
-//! Tests of one ring between two processes: what a reader under another user can and cannot do.
-//! (CONTRACT 24; RELIABILITY T1 to T3, T7, T8, T10)
+//! Tests of a ring whose reader runs as another user: delivery, write protection, and killed or
+//! hostile readers. (CONTRACT 24; RELIABILITY T1 to T3, T7, T8, T10)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -17,17 +17,18 @@ use streamline_buffer::{Fault, Policy};
 use sys::memory::{Memfd, Seals};
 use testkit::Random;
 
-const LENGTH: usize = 700;
+const BLOCK_LENGTH: usize = 700;
 
 // ---- in this process: the writer
 
-/// Creates a ring with one reader, and starts the process that gets the offer.
-fn start(role: &str, policy: Policy) -> Option<(BlockWriter, OtherProcess)> {
-    let (writer, offers) = ring(policy, 1);
+/// Creates a ring with one reader. Starts the process that acts as the reader, and sends it the
+/// offer.
+fn start_with_offer(role: &str, policy: Policy) -> Option<(BlockWriter, OtherProcess)> {
+    let (writer, offers) = create_ring(policy, 1);
     Some((writer, offer_to_new_process(role, &offers[0])?))
 }
 
-fn ring(policy: Policy, readers: usize) -> (BlockWriter, Vec<RingOffer>) {
+fn create_ring(policy: Policy, readers: usize) -> (BlockWriter, Vec<RingOffer>) {
     let id = DbufId::new(1).unwrap();
     share::blocks(&BlockConfig { id, capacity: 16384, policy, readers }).unwrap()
 }
@@ -40,18 +41,18 @@ fn offer_to_new_process(role: &str, offer: &RingOffer) -> Option<OtherProcess> {
 }
 
 fn put_block(writer: &mut BlockWriter, number: u64) -> bool {
-    writer.write(&block(number)).unwrap()
+    writer.write(&numbered_block(number)).unwrap()
 }
 
-fn block(number: u64) -> [u8; LENGTH] {
-    let mut bytes = [number.wrapping_mul(37) as u8; LENGTH];
+fn numbered_block(number: u64) -> [u8; BLOCK_LENGTH] {
+    let mut bytes = [number.wrapping_mul(37) as u8; BLOCK_LENGTH];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     bytes
 }
 
 #[test]
 fn p4_reader_of_another_user_cannot_write_the_ring() {
-    let Some((mut writer, other)) = start("attack", Policy::Overwrite) else { return };
+    let Some((mut writer, other)) = start_with_offer("attack", Policy::Overwrite) else { return };
     for number in 0..5 {
         put_block(&mut writer, number);
     }
@@ -59,7 +60,8 @@ fn p4_reader_of_another_user_cannot_write_the_ring() {
     let report = other.receive_lines();
     println!("{report:#?}");
     other.wait_for_success();
-    let expected: Vec<_> = ATTEMPTS.iter().map(|(name, _)| format!("refused {name}")).collect();
+    let expected: Vec<_> =
+        CHANGE_ATTEMPTS.iter().map(|(name, _)| format!("refused {name}")).collect();
     assert_eq!(report[0], format!("uid {}", sys::process::OVERFLOW_ID));
     assert_eq!(report[1], "read 5 blocks");
     assert_eq!(report[2..], expected, "every attempt, by name");
@@ -68,10 +70,10 @@ fn p4_reader_of_another_user_cannot_write_the_ring() {
 
 #[test]
 fn t7_lossy_ring_between_processes_counts_exactly() {
-    let Some((mut writer, other)) = start("drain", Policy::Overwrite) else { return };
+    let Some((mut writer, other)) = start_with_offer("drain", Policy::Overwrite) else { return };
     assert_eq!(other.receive_line().as_deref(), Some("ready"));
-    const BLOCKS: u64 = 300_000;
-    for number in 0..BLOCKS {
+    const BLOCK_COUNT: u64 = 300_000;
+    for number in 0..BLOCK_COUNT {
         put_block(&mut writer, number);
         if number % 16 == 0 {
             writer.publish();
@@ -83,15 +85,15 @@ fn t7_lossy_ring_between_processes_counts_exactly() {
     let numbers: Vec<u64> = report[0].split(' ').map(|word| word.parse().unwrap()).collect();
     let [got, lost, torn, produced] = numbers[..] else { panic!("{report:?}") };
     println!("produced {produced}, got {got}, lost {lost}, torn {torn}");
-    assert_eq!((got + lost, torn, produced), (BLOCKS, 0, BLOCKS));
+    assert_eq!((got + lost, torn, produced), (BLOCK_COUNT, 0, BLOCK_COUNT));
     assert!(got > 0);
 }
 
 #[test]
 fn blocking_ring_between_processes_loses_nothing() {
-    let Some((mut writer, other)) = start("drain", Policy::Block) else { return };
-    const BLOCKS: u64 = 20_000;
-    for number in 0..BLOCKS {
+    let Some((mut writer, other)) = start_with_offer("drain", Policy::Block) else { return };
+    const BLOCK_COUNT: u64 = 20_000;
+    for number in 0..BLOCK_COUNT {
         wait_until("room for a block", || {
             let is_put = put_block(&mut writer, number);
             writer.publish();
@@ -101,20 +103,20 @@ fn blocking_ring_between_processes_loses_nothing() {
     drop(writer);
     let report = other.receive_lines();
     other.wait_for_success();
-    assert_eq!(report, ["ready".to_owned(), format!("{BLOCKS} 0 0 {BLOCKS}")]);
+    assert_eq!(report, ["ready".to_owned(), format!("{BLOCK_COUNT} 0 0 {BLOCK_COUNT}")]);
 }
 
 /// A reader that stores arbitrary values into its own page harms only itself.
 #[test]
 fn t3_lying_reader_is_evicted_and_the_other_continues() {
-    let (mut writer, mut offers) = ring(Policy::Block, 2);
+    let (mut writer, mut offers) = create_ring(Policy::Block, 2);
     let honest = offers.remove(1);
     let Some(mut other) = offer_to_new_process("lie", &offers[0]) else { return };
     let mut honest = honest.read_blocks().unwrap();
     assert_eq!(other.receive_line().as_deref(), Some("lying"));
-    let (mut number, mut out) = (0, [0; LENGTH]);
+    let (mut number, mut out) = (0, [0; BLOCK_LENGTH]);
     while number < 20_000 {
-        match writer.write(&block(number)) {
+        match writer.write(&numbered_block(number)) {
             Ok(true) => number += 1,
             Ok(false) => std::thread::yield_now(),
             Err(other) => panic!("{other}"),
@@ -132,7 +134,7 @@ fn t3_lying_reader_is_evicted_and_the_other_continues() {
 /// writer continues.
 #[test]
 fn t10_killed_reader_is_noticed_and_disconnected() {
-    let Some((mut writer, mut other)) = start("stall", Policy::Block) else { return };
+    let Some((mut writer, mut other)) = start_with_offer("stall", Policy::Block) else { return };
     assert_eq!(other.receive_line().as_deref(), Some("stalling"));
     let mut number = 0;
     while put_block(&mut writer, number) {
@@ -143,18 +145,18 @@ fn t10_killed_reader_is_noticed_and_disconnected() {
     assert_eq!(other.receive_line(), None, "hung up");
     assert!(!put_block(&mut writer, number));
     writer.disconnect(0);
-    assert_eq!(writer.write(&block(number)), Err(Fault::Abandoned));
+    assert_eq!(writer.write(&numbered_block(number)), Err(Fault::Abandoned));
 }
 
 // ---- in the other process
 
 #[test]
 #[ignore = "what the other process runs"]
-fn the_other_process() {
-    let Some(role) = common::role() else { return };
+fn run_other_process() {
+    let Some(role) = common::child_role() else { return };
     let offer = RingOffer::from_descriptors(receive(stdin()).1).unwrap();
     match role.as_str() {
-        "attack" => attack(offer),
+        "attack" => try_all_changes(offer),
         "drain" => drain(offer.read_blocks().unwrap()),
         "lie" => store_false_cursors(&offer),
         "stall" => hold_without_reading(offer),
@@ -164,14 +166,14 @@ fn the_other_process() {
 
 fn drain(mut visitor: BlockVisitor) {
     report("ready");
-    let (mut got, mut torn, mut next, mut out) = (0u64, 0u64, 0, [0; LENGTH]);
+    let (mut got, mut torn, mut next, mut out) = (0u64, 0u64, 0, [0; BLOCK_LENGTH]);
     while !visitor.is_finished().unwrap() {
-        if visitor.read(&mut out).unwrap() != Some(LENGTH) {
+        if visitor.read(&mut out).unwrap() != Some(BLOCK_LENGTH) {
             std::thread::yield_now();
             continue;
         }
         let number = u64::from_le_bytes(out[..8].try_into().unwrap());
-        torn += u64::from(out != block(number) || number < next);
+        torn += u64::from(out != numbered_block(number) || number < next);
         next = number + 1;
         got += 1;
     }
@@ -196,11 +198,12 @@ fn hold_without_reading(offer: RingOffer) {
     wait_to_be_killed(visitor);
 }
 
-/// An attempt to change a file through its descriptor. Returns true if the attempt succeeded.
-type Attempt = fn(&File) -> bool;
+/// A function that tries to change a file through its descriptor, and returns true if it succeeds.
+type ChangeAttempt = fn(&File) -> bool;
 
-/// All known attempts of a descriptor's holder to change the file (RELIABILITY facts 1 to 4).
-const ATTEMPTS: [(&str, Attempt); 21] = [
+/// All known operations by which the holder of a descriptor may try to change the file (RELIABILITY
+/// facts 1 to 4).
+const CHANGE_ATTEMPTS: [(&str, ChangeAttempt); 21] = [
     ("mmap for writing", |file| memfd(file).map().is_ok()),
     ("mprotect for writing", |file| memfd(file).map_read().unwrap().into_writable().is_ok()),
     ("write", |mut file| file.write(b"x").is_ok()),
@@ -254,17 +257,17 @@ fn reopen(file: &File) -> Option<File> {
     OpenOptions::new().read(true).write(true).open(path).ok()
 }
 
-fn attack(offer: RingOffer) {
+fn try_all_changes(offer: RingOffer) {
     report(&format!("uid {}", sys::process::identity().0));
     let [geometry, ring, _] =
         offer.descriptors().map(|fd| File::from(fd.try_clone_to_owned().unwrap()));
     let mut visitor = offer.read_blocks().unwrap();
-    let (mut blocks, mut out) = (0, [0; LENGTH]);
+    let (mut blocks, mut out) = (0, [0; BLOCK_LENGTH]);
     while blocks < 5 {
         blocks += u64::from(visitor.read(&mut out).unwrap().is_some());
     }
     report(&format!("read {blocks} blocks"));
-    for (name, attempt) in ATTEMPTS {
+    for (name, attempt) in CHANGE_ATTEMPTS {
         let worked = [&geometry, &ring].map(attempt);
         let both = if worked == [false; 2] { "refused" } else { "WORKED" };
         report(&format!("{both} {name}"));

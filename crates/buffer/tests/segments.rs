@@ -1,5 +1,6 @@
-//! Streams that change size, owner and readers, between processes of different users: delivery,
-//! hostile writers of segments, and the release of memory. (CONTRACT 23, RELIABILITY T2, T3, T11)
+//! Tests of streams that change their size, owner and readers, between processes of different
+//! users: delivery, hostile writers of segments, and the release of memory. (CONTRACT 23,
+//! RELIABILITY T2, T3, T11)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -20,9 +21,9 @@ use sys::memory::{Memfd, Seals};
 use testkit::{Random, need};
 use zerocopy::IntoBytes as _;
 
-const BLOCKS: u64 = 30_000;
+const BLOCK_COUNT: u64 = 30_000;
 
-fn config(readers: usize) -> Config {
+fn stream_config(readers: usize) -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384).readers(readers)
 }
 
@@ -51,13 +52,13 @@ fn write_and_resize(output: &mut Output, numbers: std::ops::Range<u64>, random: 
 #[test]
 fn f2_reader_of_another_user_follows_resizes() {
     let Some(other) = OtherProcess::start("read") else { return };
-    let (mut output, offers) = stream(&config(1)).unwrap();
+    let (mut output, offers) = stream(&stream_config(1)).unwrap();
     offer(&other, &offers[0]);
     drop(offers);
-    write(&mut output, 0..BLOCKS, &mut Random::replayable());
+    write(&mut output, 0..BLOCK_COUNT, &mut Random::replayable());
     assert!(output.segment() > 20, "{}", output.segment());
     drop(output);
-    assert_eq!(other.receive_line(), Some(format!("{BLOCKS} None")));
+    assert_eq!(other.receive_line(), Some(format!("{BLOCK_COUNT} None")));
     other.wait_for_success();
 }
 
@@ -67,7 +68,7 @@ fn f2_reader_of_another_user_follows_resizes() {
 fn stream_is_handed_to_another_user_and_back() {
     let Some(reader) = OtherProcess::start("read") else { return };
     let Some(writer) = OtherProcess::start("take over and hand back") else { return };
-    let (mut output, mut offers) = stream(&config(2)).unwrap();
+    let (mut output, mut offers) = stream(&stream_config(2)).unwrap();
     offer(&reader, &offers[0]);
     let mut input = offers.remove(1).open().unwrap();
     drop(offers);
@@ -97,7 +98,7 @@ fn take_over(socket: impl AsFd) -> Output {
 fn readers_of_a_killed_successor_get_a_fault() {
     for role in ["take nothing over", "take over and stop"] {
         let Some(mut writer) = OtherProcess::start(role) else { return };
-        let (mut output, mut offers) = stream(&config(1)).unwrap();
+        let (mut output, mut offers) = stream(&stream_config(1)).unwrap();
         let mut input = offers.remove(0).open().unwrap();
         write(&mut output, 0..10, &mut Random::new(1));
         let handover = output.hand_over().unwrap();
@@ -114,7 +115,7 @@ fn readers_of_a_killed_successor_get_a_fault() {
 #[test]
 fn t11_revoked_reader_of_another_user_gets_its_end() {
     let Some(other) = OtherProcess::start("read") else { return };
-    let (mut output, mut offers) = stream(&config(2)).unwrap();
+    let (mut output, mut offers) = stream(&stream_config(2)).unwrap();
     offer(&other, &offers[0]);
     let mut input = offers.remove(1).open().unwrap();
     drop(offers);
@@ -136,8 +137,8 @@ fn published_blocks_survive_a_writer_killed_resizing() {
     common::check_published_blocks_survive_kill(10_000);
 }
 
-/// A hostile writer's false announcement of the next segment, and a check of the fault that its
-/// reader gets.
+/// The name of a lie about the next segment, and a predicate for the fault that the reader must
+/// get.
 type FalseSegment = (&'static str, fn(&Fault) -> bool);
 
 const FALSE_SEGMENTS: [FalseSegment; 12] = [
@@ -176,8 +177,8 @@ fn t2_hostile_segment_spoils_only_its_own_stream() {
     other.wait_for_success();
 }
 
-/// Shrinking a ring returns memory to the kernel (`Shmem` falls), and growing it allocates memory
-/// again; both by reallocation and in place.
+/// Shrinking a ring returns memory to the kernel (`Shmem` falls), and growing the ring allocates
+/// memory again. The test resizes by reallocation and in place.
 #[test]
 fn f2_f3_shrunk_ring_releases_shared_memory() {
     const LARGE: usize = 512 << 20;
@@ -197,7 +198,7 @@ fn f2_f3_shrunk_ring_releases_shared_memory() {
 /// shared memory of the machine differs from the expected amount by more than `slack` bytes.
 fn resize_large(in_place: bool, large: usize, slack: i64) -> Result<(), &'static str> {
     let before = shared_memory_bytes();
-    let config = config(1).capacity(large);
+    let config = stream_config(1).capacity(large);
     let config = if in_place { config.cut(large) } else { config };
     let (mut output, mut offers) = match stream(&config) {
         Ok(made) => made,
@@ -240,15 +241,15 @@ fn shared_memory_bytes() -> i64 {
 
 #[test]
 #[ignore = "what the other process runs"]
-fn the_other_process() {
-    let Some(role) = common::role() else { return };
+fn run_other_process() {
+    let Some(role) = common::child_role() else { return };
     match role.as_str() {
         "read" => {
             let (count, fault) = read(&mut open(stdin()).unwrap());
             report(&format!("{count} {fault:?}"));
         }
         "write" => {
-            let (mut output, offers) = stream(&config(1)).unwrap();
+            let (mut output, offers) = stream(&stream_config(1)).unwrap();
             offer(stdin(), &offers[0]);
             drop(offers);
             write(&mut output, 0..u64::MAX, &mut Random::new(3));
@@ -286,7 +287,7 @@ fn announce_false_segments() {
         let cursor = Memfd::create("cursor", PAGE).unwrap();
         cursor.seal(Seals::SIZE).unwrap();
         let offered = [first[0].as_fd(), first[1].as_fd(), cursor.as_fd(), peer_end.as_fd()];
-        announce(lie, &own_end);
+        announce_false_segment(lie, &own_end);
         send(stdin(), b"offer", &offered);
         drop(peer_end);
         // The doorbell of the honest stream stays open, so that its end is not a fault.
@@ -301,8 +302,8 @@ fn valid_geometry() -> Geometry {
     Geometry { magic: Geometry::MAGIC, capacity, id: 1, readers: 1, ..Default::default() }
 }
 
-/// Announces the second segment.
-fn announce(lie: &str, doorbell: &SocketDoorbell) {
+/// Announces the next segment with the given lie.
+fn announce_false_segment(lie: &str, doorbell: &SocketDoorbell) {
     // After the header, the five bytes, padded, and the switch.
     let start = 16 + 16 + 16;
     let mut shape = Geometry { segment: 1, start, ..valid_geometry() };
@@ -339,7 +340,7 @@ fn announce(lie: &str, doorbell: &SocketDoorbell) {
 /// Ignores the result of a send, because the tests check only the receiver.
 const fn ignore_send_result(_: sys::doorbell::SendResult) {}
 
-/// Creates the files of a segment with these records, followed by a switch.
+/// Creates the files of a segment that contains these records
 fn segment_files(
     shape: &Geometry,
     records: &[(&[u8], u32, u64)],
@@ -348,14 +349,14 @@ fn segment_files(
     missing: usize,
 ) -> [Memfd; 2] {
     let plan = Memfd::create("geometry", PAGE).unwrap();
-    file(&plan).write_all_at(shape.as_bytes(), 0).unwrap();
+    duplicate_as_file(&plan).write_all_at(shape.as_bytes(), 0).unwrap();
     plan.seal(Seals::FROZEN).unwrap();
     let bytes = usize::try_from(shape.capacity.next_power_of_two()).unwrap();
     let ring = Memfd::create("ring", PAGE + bytes - missing).unwrap();
     let mut at = shape.start;
     let put = |at: u64, bytes: &[u8]| {
         let place = PAGE as u64 + at % shape.capacity.next_power_of_two();
-        let _ = file(&ring).write_all_at(bytes, place);
+        let _ = duplicate_as_file(&ring).write_all_at(bytes, place);
     };
     for (bytes, kind, sequence) in records {
         let length = u32::try_from(bytes.len()).unwrap();
@@ -368,11 +369,11 @@ fn segment_files(
         at += 16;
     }
     const { assert!(writer::COMMIT == LINE_WORDS) };
-    file(&ring).write_all_at(&at.to_le_bytes(), writer::COMMIT as u64 * 8).unwrap();
+    duplicate_as_file(&ring).write_all_at(&at.to_le_bytes(), writer::COMMIT as u64 * 8).unwrap();
     ring.seal(seals).unwrap();
     [plan, ring]
 }
 
-fn file(memfd: &Memfd) -> File {
+fn duplicate_as_file(memfd: &Memfd) -> File {
     File::from(memfd.as_fd().try_clone_to_owned().unwrap())
 }

@@ -1,5 +1,5 @@
-//! Rings of slots between processes of different users: delivery, counted losses, and hostile
-//! writers. (FEATURES D11; RELIABILITY T1, T3, T5, T7)
+//! Tests of rings of slots between processes of different users: delivery, counted losses, and
+//! hostile writers. (FEATURES D11; RELIABILITY T1, T3, T5, T7)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -18,31 +18,33 @@ use streamline_buffer::share::{self, Refusal, RingOffer};
 use streamline_buffer::{Fault, Policy};
 use testkit::Random;
 
-const BLOCKS: u64 = 40_000;
-const SLOT: usize = 256;
+const BLOCK_COUNT: u64 = 40_000;
+const SLOT_BYTES: usize = 256;
 
-fn config(policy: Policy) -> SlotConfig {
-    SlotConfig { slot: SLOT, slots: 64, policy, ..SlotConfig::new(DbufId::new(1).unwrap()) }
+fn slot_config(policy: Policy) -> SlotConfig {
+    SlotConfig { slot: SLOT_BYTES, slots: 64, policy, ..SlotConfig::new(DbufId::new(1).unwrap()) }
 }
 
-fn block(number: u64) -> Vec<u8> {
+fn numbered_block(number: u64) -> Vec<u8> {
     let mut block = vec![number.wrapping_mul(37) as u8; 8 + (number % 200) as usize];
     block[..8].copy_from_slice(&number.to_le_bytes());
     block
 }
 
-fn receive(socket: impl AsFd) -> RingOffer {
+fn receive_offer(socket: impl AsFd) -> RingOffer {
     RingOffer::from_descriptors(common::receive(socket).1).unwrap()
 }
 
-fn open(socket: impl AsFd) -> stream::SlotInput {
+fn open_slot_input(socket: impl AsFd) -> stream::SlotInput {
     stream::SlotOffer::from_descriptors(common::receive(socket).1).unwrap().open().unwrap()
 }
 
 /// Puts a block, waiting for a free slot.
 #[track_caller]
 fn put_block(writer: &mut SlotWriter, number: u64) {
-    wait_until("room for a block", || writer.write(&block(number)).unwrap() || publish(writer));
+    wait_until("room for a block", || {
+        writer.write(&numbered_block(number)).unwrap() || publish(writer)
+    });
     if number.is_multiple_of(8) {
         publish(writer);
     }
@@ -57,11 +59,11 @@ fn publish(writer: &mut SlotWriter) -> bool {
 /// lost.
 #[track_caller]
 fn drain(visitor: &mut SlotVisitor) -> (u64, u64) {
-    let (mut out, mut next) = ([0; SLOT], 0);
+    let (mut out, mut next) = ([0; SLOT_BYTES], 0);
     wait_until("the end", || {
         while let Some(length) = visitor.read(&mut out).unwrap() {
             let number = u64::from_le_bytes(out[..8].try_into().unwrap());
-            assert!(number >= next && out[..length] == block(number), "block {number}");
+            assert!(number >= next && out[..length] == numbered_block(number), "block {number}");
             next = number + 1;
         }
         visitor.is_finished().unwrap()
@@ -75,15 +77,15 @@ fn drain(visitor: &mut SlotVisitor) -> (u64, u64) {
 fn slots_reach_another_user_and_losses_are_counted() {
     for policy in [Policy::Block, Policy::Overwrite] {
         let Some(other) = OtherProcess::start("drain") else { return };
-        let (mut writer, offers) = share::slots(&config(policy)).unwrap();
+        let (mut writer, offers) = share::slots(&slot_config(policy)).unwrap();
         send(&other, b"offer", &offers[0].descriptors());
         assert_eq!(other.receive_line().as_deref(), Some("ready"));
-        (0..BLOCKS).for_each(|number| put_block(&mut writer, number));
+        (0..BLOCK_COUNT).for_each(|number| put_block(&mut writer, number));
         drop(writer);
         let report = other.receive_line().unwrap();
         let counts: Vec<u64> = report.split(' ').map(|n| n.parse().unwrap()).collect();
-        assert_eq!(counts[0] + counts[1], BLOCKS, "{policy:?}");
-        assert_eq!(counts[1] > 0, policy == Policy::Overwrite && counts[0] < BLOCKS);
+        assert_eq!(counts[0] + counts[1], BLOCK_COUNT, "{policy:?}");
+        assert_eq!(counts[1] > 0, policy == Policy::Overwrite && counts[0] < BLOCK_COUNT);
         other.wait_for_success();
     }
 }
@@ -94,13 +96,13 @@ fn slots_reach_another_user_and_losses_are_counted() {
 fn hostile_slot_writer_yields_only_blocks_or_faults() {
     for policy in ["block", "overwrite"] {
         let Some(mut other) = OtherProcess::start(&format!("scribble {policy}")) else { return };
-        let offer = receive(&other);
+        let offer = receive_offer(&other);
         let again = || {
             let copies = offer.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
             RingOffer::from_descriptors(copies.into()).unwrap()
         };
         assert_eq!(other.receive_line().as_deref(), Some("scribbling"));
-        let (mut blocks, mut faults, mut out) = (0, 0, [0; SLOT]);
+        let (mut blocks, mut faults, mut out) = (0, 0, [0; SLOT_BYTES]);
         let mut random = Random::replayable();
         let mut visitor = again().read_slots();
         // Continues until enough lies have hit a word that the reader checks.
@@ -116,13 +118,13 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
                 continue;
             };
             let place = Extent::new(random.next(), random.below(300) as u32);
-            let _copied = reader.copy(place, &mut out[..(place.length() as usize).min(SLOT)]);
+            let _copied = reader.copy(place, &mut out[..(place.length() as usize).min(SLOT_BYTES)]);
             if random.below(16) == 0 {
                 let _skipped = reader.skip_to_latest();
             }
             match reader.read(&mut out) {
                 Ok(Some(length)) => {
-                    assert!(length <= SLOT);
+                    assert!(length <= SLOT_BYTES);
                     blocks += 1;
                 }
                 Ok(None) => {}
@@ -145,28 +147,28 @@ fn killed_slot_reader_stalls_no_other_party() {
     let mut random = Random::replayable();
     for _ in 0..5 {
         let Some(mut other) = OtherProcess::start("read") else { return };
-        let shape = SlotConfig { readers: 2, ..config(Policy::Block) };
+        let shape = SlotConfig { readers: 2, ..slot_config(Policy::Block) };
         let (mut output, mut offers) = stream::stream(&shape, 8).unwrap();
         let mut honest = offers.remove(1).open().unwrap();
         send(&other, b"offer", &offers[0].descriptors());
         drop(offers);
         let reading = run(move || {
-            let (mut out, mut number) = ([0; SLOT], 0);
+            let (mut out, mut number) = ([0; SLOT_BYTES], 0);
             while let Some(length) = honest.read(&mut out).unwrap() {
-                assert_eq!(out[..length], block(number));
+                assert_eq!(out[..length], numbered_block(number));
                 number += 1;
             }
             number
         });
-        let last = random.below(BLOCKS / 4);
-        for number in 0..BLOCKS / 4 {
+        let last = random.below(BLOCK_COUNT / 4);
+        for number in 0..BLOCK_COUNT / 4 {
             if number == last {
                 other.kill();
             }
-            assert!(with_watchdog("a slot", || output.write(&block(number)).unwrap()));
+            assert!(with_watchdog("a slot", || output.write(&numbered_block(number)).unwrap()));
         }
         drop(output);
-        assert_eq!(reading.join(), BLOCKS / 4);
+        assert_eq!(reading.join(), BLOCK_COUNT / 4);
     }
 }
 
@@ -175,14 +177,14 @@ fn published_slots_survive_a_killed_writer() {
     let mut random = Random::replayable();
     for _ in 0..5 {
         let Some(mut other) = OtherProcess::start("write") else { return };
-        let mut input = open(&other);
-        let (last, mut number, mut out) = (random.below(20_000), 0, [0; SLOT]);
+        let mut input = open_slot_input(&other);
+        let (last, mut number, mut out) = (random.below(20_000), 0, [0; SLOT_BYTES]);
         let fault = loop {
             if number == last {
                 other.kill();
             }
             match with_watchdog("a block", || input.read(&mut out)) {
-                Ok(Some(length)) => assert_eq!(out[..length], block(number)),
+                Ok(Some(length)) => assert_eq!(out[..length], numbered_block(number)),
                 Ok(None) => panic!("it closed nothing"),
                 Err(fault) => break fault,
             }
@@ -193,8 +195,8 @@ fn published_slots_survive_a_killed_writer() {
 }
 
 #[test]
-fn slot_offer_is_read_only_and_of_its_own_kind() {
-    let (_writer, offers) = share::slots(&config(Policy::Overwrite)).unwrap();
+fn slot_offer_is_read_only_and_opens_only_as_slots() {
+    let (_writer, offers) = share::slots(&slot_config(Policy::Overwrite)).unwrap();
     let [geometry, ring, _] = offers[0].descriptors();
     for fd in [geometry, ring] {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -218,32 +220,32 @@ fn slot_offer_is_read_only_and_of_its_own_kind() {
 
 #[test]
 #[ignore = "what the other process runs"]
-fn the_other_process() {
-    let Some(role) = common::role() else { return };
+fn run_other_process() {
+    let Some(role) = common::child_role() else { return };
     match role.as_str() {
         "drain" => {
-            let mut visitor = receive(stdin()).read_slots().unwrap();
+            let mut visitor = receive_offer(stdin()).read_slots().unwrap();
             report("ready");
             let (taken, lost) = drain(&mut visitor);
             report(&format!("{taken} {lost}"));
         }
         "read" => {
-            let mut input = open(stdin());
-            while input.read(&mut [0; SLOT]).unwrap().is_some() {}
+            let mut input = open_slot_input(stdin());
+            while input.read(&mut [0; SLOT_BYTES]).unwrap().is_some() {}
         }
         "write" => {
-            let (mut output, offers) = stream::stream(&config(Policy::Block), 8).unwrap();
+            let (mut output, offers) = stream::stream(&slot_config(Policy::Block), 8).unwrap();
             send(stdin(), b"offer", &offers[0].descriptors());
-            (0..).try_for_each(|number| output.write(&block(number)).map(drop)).unwrap();
+            (0..).try_for_each(|number| output.write(&numbered_block(number)).map(drop)).unwrap();
         }
-        "scribble block" => scribble(Policy::Block),
-        "scribble overwrite" => scribble(Policy::Overwrite),
+        "scribble block" => store_arbitrary_values(Policy::Block),
+        "scribble overwrite" => store_arbitrary_values(Policy::Overwrite),
         _ => panic!("no role {role}"),
     }
 }
 
-fn scribble(policy: Policy) {
-    let (mut writer, offers) = share::slots(&config(policy)).unwrap();
+fn store_arbitrary_values(policy: Policy) {
+    let (mut writer, offers) = share::slots(&slot_config(policy)).unwrap();
     send(stdin(), b"offer", &offers[0].descriptors());
     (0..20).for_each(|number| put_block(&mut writer, number));
     writer.publish();
@@ -254,7 +256,7 @@ fn scribble(policy: Policy) {
             // The table, after the page.
             0 => 4096 + random.below(64) * 8,
             1 => random.below(6) * 128,
-            _ => random.below((8192 + 64 * SLOT as u64) / 8) * 8,
+            _ => random.below((8192 + 64 * SLOT_BYTES as u64) / 8) * 8,
         };
         let values = [random.next(), random.below(300), random.below(200), 20, u64::MAX];
         ring.put(at, *random.pick(&values));

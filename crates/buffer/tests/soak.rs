@@ -1,9 +1,9 @@
 //! Soak test of two processes and a stream that changes size constantly. One process is killed
 //! repeatedly, at each numbered step of its work and at random times. (RELIABILITY, kill -9)
 //!
-//! After each kill the survivor has every published byte, or continues for the remaining reader.
-//! After all kills, no descriptor, mapping or memory is left over. `STREAMLINE_SOAK` sets the
-//! duration in seconds; the default is a few seconds.
+//! After each kill, a surviving reader has every published byte, and a surviving writer continues
+//! for its remaining reader. After all kills, no descriptor, mapping or memory is left over.
+//! `STREAMLINE_SOAK` sets the duration in seconds; the default is a few seconds.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -20,11 +20,11 @@ use testkit::{Random, need};
 /// Number of steps that the other process repeats in order. It kills itself before the step with
 /// the given number.
 const STEPS: usize = 8;
-fn config(readers: usize) -> Config {
+fn stream_config(readers: usize) -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(8192).readers(readers)
 }
 
-fn resize(output: &mut Output, size: usize) {
+fn resize_ring(output: &mut Output, size: usize) {
     match output.resize(size) {
         Ok(()) | Err(ChangeError::InProgress | ChangeError::Unreachable(_)) => {}
         Err(stay) => panic!("{stay}"),
@@ -36,7 +36,7 @@ fn start_at_step(role: &str, step: usize) -> Option<OtherProcess> {
 }
 
 /// Runs a round in which the other process writes and is killed.
-fn writer_dies(step: usize, random: &mut Random) -> Option<()> {
+fn run_writer_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start_at_step("write", step)?;
     let (message, descriptors) = receive(&other);
     if message.is_empty() {
@@ -64,9 +64,9 @@ fn writer_dies(step: usize, random: &mut Random) -> Option<()> {
 
 /// Runs a round in which the other process reads and is killed. Another reader in this process gets
 /// every byte.
-fn reader_dies(step: usize, random: &mut Random) -> Option<()> {
+fn run_reader_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start_at_step("read", step)?;
-    let (mut output, mut offers) = stream(&config(2)).unwrap();
+    let (mut output, mut offers) = stream(&stream_config(2)).unwrap();
     let mut honest = offers.remove(1).open().unwrap();
     // Fails if the process has been killed already.
     let _ = sys::descriptor::send(&other, b"offer", &offers[0].descriptors());
@@ -82,7 +82,7 @@ fn reader_dies(step: usize, random: &mut Random) -> Option<()> {
     });
     for part in 0..40 {
         write(&mut output, part * 50..(part + 1) * 50).unwrap();
-        resize(&mut output, 4096 << random.below(6));
+        resize_ring(&mut output, 4096 << random.below(6));
     }
     drop(output);
     killing.join();
@@ -91,9 +91,9 @@ fn reader_dies(step: usize, random: &mut Random) -> Option<()> {
 }
 
 /// Runs a round in which the other process takes over the stream and is killed.
-fn successor_dies(step: usize, random: &mut Random) -> Option<()> {
+fn run_successor_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start_at_step("take over", step)?;
-    let (mut output, mut offers) = stream(&config(1)).unwrap();
+    let (mut output, mut offers) = stream(&stream_config(1)).unwrap();
     let mut input = offers.remove(0).open().unwrap();
     let reading = run(move || {
         let end = read(&mut input);
@@ -130,7 +130,7 @@ fn t10_process_killed_at_any_step_leaves_nothing_behind() {
     loop {
         // Each step once, then random steps while there is time.
         let step = if steps <= STEPS { steps } else { random.below(STEPS as u64 + 1) as usize };
-        for party in [writer_dies, reader_dies, successor_dies] {
+        for party in [run_writer_kill, run_reader_kill, run_successor_kill] {
             let Some(()) = party(step, &mut random) else { return };
             kills += 1;
         }
@@ -154,16 +154,16 @@ fn descriptor_count() -> usize {
 
 #[test]
 #[ignore = "what the other process runs"]
-fn the_other_process() {
-    let Some(role) = common::role() else { return };
+fn run_other_process() {
+    let Some(role) = common::child_role() else { return };
     let (role, last) = role.rsplit_once(' ').unwrap();
     let last: usize = last.parse().unwrap();
     match role {
         "write" => {
             let (output, offers) = {
-                die_at(0, last);
-                let (output, offers) = stream(&config(1)).unwrap();
-                die_at(1, last);
+                kill_self_at(0, last);
+                let (output, offers) = stream(&stream_config(1)).unwrap();
+                kill_self_at(1, last);
                 offer(stdin(), &offers[0]);
                 (output, offers)
             };
@@ -172,9 +172,9 @@ fn the_other_process() {
         }
         "read" => read_until_killed(last),
         "take over" => {
-            die_at(0, last);
+            kill_self_at(0, last);
             let (message, files) = receive(stdin());
-            die_at(1, last);
+            kill_self_at(1, last);
             let handover = Handover::from_parts(&message, files).unwrap();
             write_until_killed(handover.open().unwrap(), 100, last);
         }
@@ -183,7 +183,7 @@ fn the_other_process() {
 }
 
 /// Kills this process if `step` equals `last`.
-fn die_at(step: usize, last: usize) {
+fn kill_self_at(step: usize, last: usize) {
     if step == last {
         let itself = rustix::process::getpid();
         rustix::process::kill_process(itself, rustix::process::Signal::KILL).unwrap();
@@ -198,20 +198,20 @@ fn write_until_killed(mut output: Output, first: u64, last: usize) {
     for round in 0.. {
         let die_before = |step: usize| {
             if round == 3 {
-                die_at(step, last);
+                kill_self_at(step, last);
             }
         };
         die_before(2);
         write(&mut output, next..next + 20).unwrap();
         die_before(3);
-        resize(&mut output, 4096 << random.below(6));
+        resize_ring(&mut output, 4096 << random.below(6));
         die_before(4);
         let mut room = Vec::new();
         block(next + 20, &mut room);
         output.write(&room).unwrap();
         // Written and not published; the change of size publishes it.
         die_before(5);
-        resize(&mut output, 4096 << random.below(6));
+        resize_ring(&mut output, 4096 << random.below(6));
         die_before(6);
         output.flush();
         die_before(7);
@@ -220,26 +220,26 @@ fn write_until_killed(mut output: Output, first: u64, last: usize) {
 }
 
 fn read_until_killed(last: usize) {
-    die_at(0, last);
+    kill_self_at(0, last);
     let (_, descriptors) = receive(stdin());
-    die_at(1, last);
+    kill_self_at(1, last);
     let offer = Offer::from_descriptors(descriptors).unwrap();
-    die_at(2, last);
+    kill_self_at(2, last);
     let mut input = offer.open().unwrap();
-    die_at(3, last);
+    kill_self_at(3, last);
     let mut out = [0; 300];
     for round in 0.. {
         if input.read(&mut out).unwrap() == 0 {
             return;
         }
         match round {
-            10 => die_at(4, last),
-            50 => die_at(5, last),
+            10 => kill_self_at(4, last),
+            50 => kill_self_at(5, last),
             200 => {
                 input.release();
-                die_at(6, last);
+                kill_self_at(6, last);
             }
-            400 => die_at(7, last),
+            400 => kill_self_at(7, last),
             _ => {}
         }
     }

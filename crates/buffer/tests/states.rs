@@ -18,7 +18,7 @@ fn unique_name(of: &str) -> String {
     format!("states-{}-{}-{of}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-fn shape() -> Shape {
+fn table_shape() -> Shape {
     let column = |name: &str| Column { name: name.to_owned(), unit: "blocks".to_owned() };
     Shape { filter: "count".to_owned(), columns: vec![column("one"), column("two")], rows: 4 }
 }
@@ -32,7 +32,7 @@ fn m3_other_user_reads_what_the_mode_permits() {
         // sockets until it executes its program.
         let name = unique_name("bits");
         let access = AccessList::new(0, 0, mode);
-        let mut writer = TableWriter::create(&name, access, shape()).unwrap();
+        let mut writer = TableWriter::create(&name, access, table_shape()).unwrap();
         writer.put(1, Some(&[3, 4]));
         writer.end(9);
         let Some(other) = OtherProcess::start(&format!("look 0/{name}")) else { return };
@@ -55,7 +55,7 @@ fn m3_other_user_reads_what_the_mode_permits() {
     }
 }
 
-/// A writer is killed in the middle of a change. Its reader notices at once and gets every
+/// A writer is killed in the middle of a change of a row. Its reader notices at once and gets every
 /// consistent row, and the name can be claimed again.
 #[test]
 fn m3_killed_writer_leaves_no_torn_row_readable() {
@@ -85,7 +85,7 @@ fn m3_killed_writer_leaves_no_torn_row_readable() {
 fn m3_stopped_or_killed_readers_stall_no_writer() {
     let name = unique_name("readers");
     let access = AccessList::new(0, 0, 0o644);
-    let mut writer = TableWriter::create(&name, access, shape()).unwrap();
+    let mut writer = TableWriter::create(&name, access, table_shape()).unwrap();
     for _ in 0..5 {
         let mut readers = Vec::new();
         // Together with the short-lived connection of each, as many slots as an untrusted user has.
@@ -112,16 +112,16 @@ fn m3_stopped_or_killed_readers_stall_no_writer() {
 
 #[test]
 #[ignore = "what the other process runs"]
-fn the_other_process() {
-    let Some(role) = common::role() else { return };
+fn run_other_process() {
+    let Some(role) = common::child_role() else { return };
     let (role, name) = role.split_once(' ').unwrap();
     match role {
-        "look" => observe(name),
+        "look" => observe_table(name),
         "write" => {
             let mut writer = TableWriter::create(
                 name,
                 AccessList::new(OVERFLOW_ID, OVERFLOW_ID, 0o644),
-                shape(),
+                table_shape(),
             )
             .unwrap();
             report("writes");
@@ -134,7 +134,7 @@ fn the_other_process() {
     }
 }
 
-fn observe(name: &str) {
+fn observe_table(name: &str) {
     let reader = match TableReader::open(name) {
         Ok(reader) => reader,
         Err(error) => return report(&error.to_string()),
@@ -144,7 +144,8 @@ fn observe(name: &str) {
     // The descriptor as received, before it is mapped.
     let socket = format!("streamline-state/{name}");
     let connection =
-        sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::limit()).unwrap();
+        sys::abstract_socket::connect_to(socket.as_bytes(), common::patience::wait_limit())
+            .unwrap();
     let (_, files) = receive(&connection);
     let file = sys::memory::Memfd::from_fd(files.into_iter().next().unwrap()).unwrap();
     assert!(file.map().is_err(), "no mapping that writes");

@@ -1,5 +1,5 @@
-//! Streams between processes of different users: delivery, killed processes, and hostile readers.
-//! (RELIABILITY T3, T8, T10, T15)
+//! Tests of streams between processes of different users: delivery, killed processes, and hostile
+//! readers. (RELIABILITY T3, T8, T10, T15)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -14,14 +14,14 @@ use std::os::unix::fs::FileExt as _;
 use streamline_buffer::stream::{Config, Input, Offer, stream};
 use testkit::Random;
 
-fn config(readers: usize) -> Config {
+fn stream_config(readers: usize) -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384).readers(readers)
 }
 
 #[test]
 fn another_user_receives_every_byte() {
     let Some(other) = OtherProcess::start("read") else { return };
-    let (mut output, offers) = stream(&config(1)).unwrap();
+    let (mut output, offers) = stream(&stream_config(1)).unwrap();
     offer(&other, &offers[0]);
     drop(offers);
     write(&mut output, 0..50_000).unwrap();
@@ -35,7 +35,7 @@ fn another_user_receives_every_byte() {
 #[test]
 fn d1_d12_ring_is_mapped_once_and_read_only() {
     let Some(other) = OtherProcess::start("report mappings") else { return };
-    let (mut output, offers) = stream(&config(1)).unwrap();
+    let (mut output, offers) = stream(&stream_config(1)).unwrap();
     offer(&other, &offers[0]);
     drop(offers);
     let before = other.receive_line().unwrap();
@@ -55,7 +55,7 @@ fn t10_killed_reader_stalls_no_other_party() {
     let mut random = Random::replayable();
     for _ in 0..6 {
         let Some(mut other) = OtherProcess::start("read and report") else { return };
-        let (mut output, mut offers) = stream(&config(2)).unwrap();
+        let (mut output, mut offers) = stream(&stream_config(2)).unwrap();
         offer(&other, &offers[0]);
         let mut honest = offers.remove(1).open().unwrap();
         drop(offers);
@@ -85,7 +85,7 @@ fn t10_published_blocks_survive_a_killed_writer() {
 #[test]
 fn t8_hostile_reader_harms_only_itself() {
     let Some(mut other) = OtherProcess::start("attack") else { return };
-    let (mut output, mut offers) = stream(&config(2)).unwrap();
+    let (mut output, mut offers) = stream(&stream_config(2)).unwrap();
     offer(&other, &offers[0]);
     let mut honest = offers.remove(1).open().unwrap();
     drop(offers);
@@ -106,8 +106,8 @@ fn t8_hostile_reader_harms_only_itself() {
 
 #[test]
 #[ignore = "what the other process runs"]
-fn the_other_process() {
-    let Some(role) = common::role() else { return };
+fn run_other_process() {
+    let Some(role) = common::child_role() else { return };
     match role.as_str() {
         "read" => {
             let (count, fault) = read(&mut open(stdin()).unwrap());
@@ -149,7 +149,7 @@ fn read_and_report(mut input: Input) {
 }
 
 fn write_endlessly() {
-    let (mut output, offers) = stream(&config(1)).unwrap();
+    let (mut output, offers) = stream(&stream_config(1)).unwrap();
     offer(stdin(), &offers[0]);
     drop(offers);
     write(&mut output, 0..u64::MAX).unwrap();

@@ -14,7 +14,7 @@ mod common;
 use abi::access::{AccessList, Credentials};
 use abi::{Class, DbufId, RichPointer};
 use buffer::pool::PoolConfig;
-use common::{OtherProcess, digest, id, receive, send, wait_until};
+use common::{OtherProcess, dbuf_id, digest, receive, send, wait_until};
 use std::fs;
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
@@ -78,7 +78,7 @@ impl Fixture {
     fn new() -> Self {
         let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
         let [pool, secret] = [(SHARED_DBUF, 0o644), (SECRET_DBUF, 0o600)].map(|(number, mode)| {
-            AllocationPool::new(id(number), config, AccessList::new(0, 0, mode)).unwrap()
+            AllocationPool::new(dbuf_id(number), config, AccessList::new(0, 0, mode)).unwrap()
         });
         let mut creator = Creator::new(LENT_SEGMENTS);
         creator.share(&pool).unwrap();
@@ -109,7 +109,7 @@ impl Fixture {
             match word.as_str() {
                 "step" if numbers[0] == until => return,
                 "step" => self.step(client, numbers[0]),
-                "grant" => self.grant(client, id(u32::try_from(numbers[0]).unwrap())),
+                "grant" => self.grant(client, dbuf_id(u32::try_from(numbers[0]).unwrap())),
                 "back" => {
                     let pointer = RichPointer::from_words([numbers[0], numbers[1]]);
                     assert!(self.creator.holders_mut().give_back(client.peer, pointer));
@@ -140,7 +140,7 @@ impl Fixture {
         let start = Instant::now();
         client.other.kill();
         wait_until("the news that it is gone", || {
-            sys::poll::readable(&[doorbell.as_fd()], Some(common::patience::limit()));
+            sys::poll::readable(&[doorbell.as_fd()], Some(common::patience::wait_limit()));
             doorbell.clear() == PeerState::Gone
         });
         let kept = self.creator.holders_mut().remove(client.peer).unwrap();
@@ -230,11 +230,11 @@ fn sent_memory_outlives_its_owner() {
         let (word, numbers, mut fds) = receive_text(&maker).expect("the other process has failed");
         match word.as_str() {
             "grant" => {
-                window.admit(Grant::from_descriptor(id(SHARED_DBUF), fds.remove(0))).unwrap()
+                window.admit(Grant::from_descriptor(dbuf_id(SHARED_DBUF), fds.remove(0))).unwrap()
             }
             "frozen" => {
                 let length = usize::try_from(numbers[0]).unwrap();
-                let data = Frozen::map(id(FROZEN_DBUF), fds.remove(0), length).unwrap();
+                let data = Frozen::map(dbuf_id(FROZEN_DBUF), fds.remove(0), length).unwrap();
                 frozen = Some((data.aggregate().unwrap(), numbers[1]));
             }
             _ => blocks.push(numbers),
@@ -250,7 +250,7 @@ fn sent_memory_outlives_its_owner() {
         blocks.iter().for_each(|block| check_block(&window, block));
         assert_eq!(digest(&data.to_vec()), sent);
     }
-    assert!(window.forget(id(SHARED_DBUF)));
+    assert!(window.forget(dbuf_id(SHARED_DBUF)));
 }
 
 /// The thread of a grant server detects that a client has exited, and releases the client's
@@ -260,7 +260,7 @@ fn q18_grant_server_notices_killed_client() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
     let access = AccessList::new(0, 0, 0o644);
-    let mut pool = AllocationPool::new(id(SHARED_DBUF), config, access).unwrap();
+    let mut pool = AllocationPool::new(dbuf_id(SHARED_DBUF), config, access).unwrap();
     let server = GrantServer::open(Creator::new(LENT_SEGMENTS)).unwrap();
     server.owner(|owner| owner.share(&pool)).unwrap();
     let before = memory_counts();
@@ -303,8 +303,8 @@ const STEP_COPYING: u64 = 6;
 
 #[test]
 #[ignore = "not a test: what the others start"]
-fn the_other_process() {
-    let Some(role) = common::role() else { return };
+fn run_other_process() {
+    let Some(role) = common::child_role() else { return };
     let socket = stdin().as_fd().try_clone_to_owned().unwrap();
     match role.as_str() {
         "guest" => client(&socket),
@@ -333,8 +333,8 @@ fn client(socket: &OwnedFd) {
     let (_, _, mut fds) = ask(SHARED_DBUF);
     at(STEP_GRANTED);
     let mut window = Window::new();
-    window.admit(Grant::from_descriptor(id(SHARED_DBUF), fds.remove(0))).unwrap();
-    let unknown_id = RichPointer::new(id(SECRET_DBUF), abi::Extent::new(0, 1), Class::YES);
+    window.admit(Grant::from_descriptor(dbuf_id(SHARED_DBUF), fds.remove(0))).unwrap();
+    let unknown_id = RichPointer::new(dbuf_id(SECRET_DBUF), abi::Extent::new(0, 1), Class::YES);
     assert!(window.copy(unknown_id, &mut [0]).is_err());
     at(STEP_MAPPED);
     let blocks: Vec<_> = (0..LENT_SEGMENTS).map(|_| receive_text(socket).unwrap().1).collect();
@@ -365,17 +365,17 @@ fn request_grants(socket: OwnedFd, role: &str) {
     let [first, _] = [0, 3].map(|at| read(&numbers[at..at + 3]));
     client.give_back(first).unwrap();
     // Until it is killed during a request.
-    while client.ask(id(SHARED_DBUF)).is_ok() {}
+    while client.ask(dbuf_id(SHARED_DBUF)).is_ok() {}
 }
 
 fn own_memory(socket: &OwnedFd) {
     let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
     let access = AccessList::private(identity());
-    let mut pool = AllocationPool::new(id(SHARED_DBUF), config, access).unwrap();
+    let mut pool = AllocationPool::new(dbuf_id(SHARED_DBUF), config, access).unwrap();
     let mut creator = Creator::new(SEGMENTS);
     creator.share(&pool).unwrap();
     let peer = creator.holders_mut().join(Credentials::new(0, 0));
-    let grant = creator.grant(id(SHARED_DBUF), peer).unwrap();
+    let grant = creator.grant(dbuf_id(SHARED_DBUF), peer).unwrap();
     send(socket, b"grant", &[grant.descriptor()]);
     let mut kept = Aggregate::new();
     for number in 0..LENT_SEGMENTS {
@@ -387,7 +387,7 @@ fn own_memory(socket: &OwnedFd) {
         }
         kept.append(sent).unwrap();
     }
-    let frozen = Frozen::copy(id(FROZEN_DBUF), &kept).unwrap();
+    let frozen = Frozen::copy(dbuf_id(FROZEN_DBUF), &kept).unwrap();
     let message = format!("frozen {} {}", frozen.len(), digest(&kept.to_vec()));
     send(socket, message.as_bytes(), &[frozen.descriptor().unwrap()]);
     // Until it is killed.

@@ -9,7 +9,9 @@ mod common;
 
 use abi::access::{AccessList, Credentials};
 use buffer::pool::PoolConfig;
-use common::{OtherProcess, digest, id, receive, report, run, send, wait_until, with_watchdog};
+use common::{
+    OtherProcess, dbuf_id, digest, receive, report, run, send, wait_until, with_watchdog,
+};
 use std::io::stdin;
 use std::time::{Duration, Instant};
 use streamline_iolite::aggregate::owner::Creator;
@@ -35,7 +37,7 @@ struct Fixture {
 impl Fixture {
     fn new(mode: u32) -> Self {
         let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
-        let pool = AllocationPool::new(id(1), config, AccessList::new(0, 0, mode)).unwrap();
+        let pool = AllocationPool::new(dbuf_id(1), config, AccessList::new(0, 0, mode)).unwrap();
         let mut creator = Creator::new(LIMIT);
         creator.share(&pool).unwrap();
         Self { pool, server: GrantServer::open(creator).unwrap() }
@@ -45,7 +47,7 @@ impl Fixture {
     fn start_reader(&self, role: &str) -> Option<(Sender, OtherProcess)> {
         let other = OtherProcess::start(role)?;
         let (sender, offer) =
-            pipe(&self.server, id(2), Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
+            pipe(&self.server, dbuf_id(2), Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
         send(&other, b"offer", &offer.descriptors());
         Some((sender, other))
     }
@@ -138,7 +140,7 @@ fn reader_without_permission_is_sent_nothing() {
     let Some((mut sender, other)) = fixture.start_reader("read") else { return };
     let sent = fixture.pool.copy(b"secret").unwrap();
     let refused = sender.try_send(&fixture.server, &sent);
-    let forbidden = GrantRefusal::Forbidden { dbuf: id(1), uid: OVERFLOW_ID };
+    let forbidden = GrantRefusal::Forbidden { dbuf: dbuf_id(1), uid: OVERFLOW_ID };
     assert_eq!(refused, Err(SendError::Refused(forbidden)));
     drop((sender, sent));
     assert_eq!(other.receive_line().as_deref(), Some("0 0"));
@@ -186,8 +188,8 @@ fn greedy_or_lying_reader_harms_only_itself() {
 
 #[test]
 #[ignore = "what the other process runs"]
-fn the_other_process() {
-    let Some(role) = common::role() else { return };
+fn run_other_process() {
+    let Some(role) = common::child_role() else { return };
     let mut receiver = PipeOffer::from_descriptors(receive(stdin()).1).unwrap().open().unwrap();
     match role.as_str() {
         "read" => read_and_report(&mut receiver),
@@ -202,7 +204,8 @@ fn the_other_process() {
 /// pool. Reports the number of aggregates and the sum of their digests.
 fn read_and_report(receiver: &mut Receiver) {
     let config = PoolConfig { segment: 1 << 16, segments: 4 };
-    let mut pool = AllocationPool::new(id(9), config, AccessList::private(identity())).unwrap();
+    let mut pool =
+        AllocationPool::new(dbuf_id(9), config, AccessList::private(identity())).unwrap();
     let (mut count, mut sums) = (0_u64, 0_u64);
     while let Some(received) = receiver.receive().unwrap() {
         let bytes = if count.is_multiple_of(2) {

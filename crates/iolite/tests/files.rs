@@ -10,7 +10,7 @@ mod common;
 use abi::RichPointer;
 use abi::access::Credentials;
 use buffer::Fault;
-use common::{OtherProcess, id, send, wait_until};
+use common::{OtherProcess, dbuf_id, send, wait_until};
 use std::fs::{File, Permissions};
 use std::io::{Write as _, stdin};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -59,10 +59,10 @@ fn start(role: &str) -> Option<(GrantServer, OtherProcess, [NamedFile; 2])> {
     let files = [named("open", 0o644), named("closed", 0o600)];
     let mut creator = Creator::new(4);
     for (number, named) in (1..).zip(&files) {
-        creator.share_file(&CachedFile::open(id(number), &named.0).unwrap()).unwrap();
+        creator.share_file(&CachedFile::open(dbuf_id(number), &named.0).unwrap()).unwrap();
     }
-    let taken = CachedFile::open(id(1), &files[0].0).unwrap();
-    assert_eq!(creator.share_file(&taken), Err(GrantRefusal::Taken(id(1))));
+    let taken = CachedFile::open(dbuf_id(1), &files[0].0).unwrap();
+    assert_eq!(creator.share_file(&taken), Err(GrantRefusal::Taken(dbuf_id(1))));
     let server = GrantServer::open(creator).unwrap();
     let (_, there) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
     Some((server, OtherProcess::start_on(there, role, Stdio::piped())?, files))
@@ -95,7 +95,7 @@ fn truncated_file_faults_readers_of_other_users() {
 #[test]
 fn table_copies_from_files() {
     let named = NamedFile::new("table", 0o600);
-    let cached = CachedFile::open(id(5), &named.0).unwrap();
+    let cached = CachedFile::open(dbuf_id(5), &named.0).unwrap();
     let mut table = Table::new();
     table.read(&cached);
     let mut out = [0; LENGTH];
@@ -103,7 +103,7 @@ fn table_copies_from_files() {
     assert_eq!(out, [b'z'; LENGTH]);
     assert_eq!(
         table.resolve(cached.pointer(0, 10)),
-        Err(Fault::UnknownDbuf(id(5))),
+        Err(Fault::UnknownDbuf(dbuf_id(5))),
         "there is no slice of a file"
     );
     let behind = cached.pointer(FAR_OFFSET + LENGTH as u64 - 1, 2);
@@ -118,17 +118,17 @@ fn received_non_files_are_rejected() {
     let mut window = Window::new();
     let nothing: OwnedFd = File::open("/dev/zero").unwrap().into();
     for fd in [pipe(), nothing] {
-        let refused = window.admit(Grant::of_file(id(1), fd));
-        assert_eq!(refused, Err(GrantRefusal::NoFile(id(1))));
+        let refused = window.admit(Grant::of_file(dbuf_id(1), fd));
+        assert_eq!(refused, Err(GrantRefusal::NoFile(dbuf_id(1))));
     }
     // A memfd is acceptable as a file: it is read by system calls.
-    window.admit(Grant::of_file(id(2), memory().into())).unwrap();
-    let pointer = RichPointer::new(id(2), abi::Extent::new(4000, 96), abi::Class::YES);
+    window.admit(Grant::of_file(dbuf_id(2), memory().into())).unwrap();
+    let pointer = RichPointer::new(dbuf_id(2), abi::Extent::new(4000, 96), abi::Class::YES);
     window.copy(pointer, &mut [0; 96]).unwrap();
     // But a file is not acceptable as memory, since it can be truncated.
     let named = NamedFile::new("memory", 0o600);
     let file: OwnedFd = File::open(&named.0).unwrap().into();
-    let refused = window.admit(Grant::from_descriptor(id(3), file));
+    let refused = window.admit(Grant::from_descriptor(dbuf_id(3), file));
     assert!(
         matches!(refused, Err(GrantRefusal::System(_) | GrantRefusal::Unsealed { .. })),
         "{refused:?}"
@@ -147,7 +147,7 @@ fn fuse_file_is_refused_from_untrusted_peers() {
     };
     let folder = File::open(mounted).unwrap();
     assert_eq!(
-        CachedFile::from_received(id(1), folder.into()).unwrap_err(),
+        CachedFile::from_received(dbuf_id(1), folder.into()).unwrap_err(),
         file::Refusal::InUserSpace
     );
 }
@@ -156,8 +156,8 @@ fn fuse_file_is_refused_from_untrusted_peers() {
 
 #[test]
 #[ignore = "what the other process runs"]
-fn the_other_process() {
-    let Some(role) = common::role() else { return };
+fn run_other_process() {
+    let Some(role) = common::child_role() else { return };
     let client = Client::new(stdin().as_fd().try_clone_to_owned().unwrap());
     if role == "loop" { copy_until_both_outcomes(client) } else { observe(client) }
 }
@@ -172,7 +172,7 @@ fn copy_until_both_outcomes(mut client: Client) {
         let at = random.within(0..LENGTH - 1);
         let length = random.within(1..LENGTH - at);
         let place = abi::Extent::new(at as u64, length as u32);
-        let pointer = RichPointer::new(id(1), place, abi::Class::YES);
+        let pointer = RichPointer::new(dbuf_id(1), place, abi::Class::YES);
         match client.copy(pointer, &mut out[..length]) {
             Ok(()) => {
                 assert!(out[..length].iter().all(|byte| [0, b'a'].contains(byte)));
@@ -188,7 +188,7 @@ fn copy_until_both_outcomes(mut client: Client) {
 #[expect(clippy::print_stdout, reason = "what this process reports")]
 fn observe(mut client: Client) {
     let pointer = |number, at, length| {
-        RichPointer::new(id(number), abi::Extent::new(at, length), abi::Class::YES)
+        RichPointer::new(dbuf_id(number), abi::Extent::new(at, length), abi::Class::YES)
     };
     let mut out = [0; LENGTH];
     for (at, byte) in [(0, b'a'), (FAR_OFFSET, b'z'), (1 << 32, 0)] {
@@ -199,14 +199,15 @@ fn observe(mut client: Client) {
     let refused = client.copy(behind, &mut out);
     assert_eq!(refused, Err(ResolveError::Fault(Fault::OutOfWindow(behind.place))));
     let refused = client.copy(pointer(2, 0, LENGTH as u32), &mut out);
-    let forbidden = GrantRefusal::Forbidden { dbuf: id(2), uid: OVERFLOW_ID };
+    let forbidden = GrantRefusal::Forbidden { dbuf: dbuf_id(2), uid: OVERFLOW_ID };
     assert_eq!(refused, Err(ResolveError::Refused(forbidden)));
     // The received descriptor is not writable.
-    let granted = File::from(client.ask(id(1)).unwrap().descriptor().try_clone_to_owned().unwrap());
+    let granted =
+        File::from(client.ask(dbuf_id(1)).unwrap().descriptor().try_clone_to_owned().unwrap());
     assert!(granted.write_at(b"x", 0).is_err() && granted.set_len(0).is_err());
     let fd = std::os::fd::AsRawFd::as_raw_fd(&granted);
     assert!(File::options().write(true).open(format!("/proc/self/fd/{fd}")).is_err());
-    let received = CachedFile::from_received(id(1), granted.into()).unwrap();
+    let received = CachedFile::from_received(dbuf_id(1), granted.into()).unwrap();
     assert_eq!(received.size(), Ok(FAR_OFFSET + LENGTH as u64));
     send(stdin(), b"no message of a guest", &[]);
     println!("all of it was as it must be");

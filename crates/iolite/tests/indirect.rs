@@ -13,7 +13,7 @@ use abi::{BlockMetadata, Class, Entry, Extent, Marks, RichPointer};
 use buffer::ibuf::{self, EntryColumns};
 use buffer::{Fault, Policy, pool, share};
 use common::{
-    OtherProcess, id, read, read_to_fault, report, run, send, wait_until, with_watchdog, write,
+    OtherProcess, dbuf_id, read, read_to_fault, report, run, send, wait_until, with_watchdog, write,
 };
 use std::fs::Permissions;
 use std::io::stdin;
@@ -42,7 +42,7 @@ const FROZEN_DBUF: u32 = 5;
 const LATER_DBUF: u32 = 6;
 
 fn config() -> Config {
-    Config { entries: 256, ..Config::new(id(RING_DBUF)) }
+    Config { entries: 256, ..Config::new(dbuf_id(RING_DBUF)) }
 }
 
 // ---- here
@@ -58,7 +58,7 @@ impl Fixture {
 
     fn pool(&self, number: u32, segments: usize, access: AccessList) -> AllocationPool {
         let config = pool::PoolConfig { segment: SEGMENT_SIZE, segments };
-        let pool = AllocationPool::new(id(number), config, access).unwrap();
+        let pool = AllocationPool::new(dbuf_id(number), config, access).unwrap();
         self.server.owner(|owner| owner.share(&pool)).unwrap();
         pool
     }
@@ -129,7 +129,7 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
         ..access_mode(0o600)
     };
     let mut named = fixture.pool(NAMED_DBUF, 2, named);
-    let frozen = Frozen::read(id(FROZEN_DBUF), &[7; 6000][..], 6000).unwrap();
+    let frozen = Frozen::read(dbuf_id(FROZEN_DBUF), &[7; 6000][..], 6000).unwrap();
     fixture.server.owner(|owner| owner.share_frozen(&frozen, access_mode(0o604))).unwrap();
     let (mut output, offers) = indirect(&config(), backing).unwrap();
     offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
@@ -149,7 +149,7 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
     }
     assert_eq!(output.spliced().blocks, 6);
     drop(output);
-    let forbidden = Fault::Forbidden { dbuf: id(SECRET_DBUF), uid: OVERFLOW_ID };
+    let forbidden = Fault::Forbidden { dbuf: dbuf_id(SECRET_DBUF), uid: OVERFLOW_ID };
     for _ in 0..2 {
         assert_eq!(other.receive_line().unwrap(), format!("{:?}", b"open"));
         assert_eq!(other.receive_line().unwrap(), format!("{forbidden:?}"), "who, what and why");
@@ -180,7 +180,7 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
     };
     let (shown, hidden) = (named("shown", 0o644), named("hidden", 0o600));
     let reader = |number: u32, path: &Path| {
-        let file = CachedFile::open(id(number), path).unwrap();
+        let file = CachedFile::open(dbuf_id(number), path).unwrap();
         fixture.server.owner(|owner| owner.share_file(&file)).unwrap();
         file.reader().by_pointer()
     };
@@ -193,7 +193,7 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
     pass(&mut open);
     assert_eq!(other.receive_line().unwrap(), format!("{:?}", b"01234"));
     pass(&mut closed);
-    let forbidden = Fault::Forbidden { dbuf: id(SECRET_DBUF), uid: OVERFLOW_ID };
+    let forbidden = Fault::Forbidden { dbuf: dbuf_id(SECRET_DBUF), uid: OVERFLOW_ID };
     assert_eq!(other.receive_line().unwrap(), format!("{forbidden:?}"));
     pass(&mut open);
     assert_eq!(other.receive_line().unwrap(), format!("{:?}", b"56789"));
@@ -205,7 +205,7 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
         format!("{:?}", b"3xyz7"),
         "what the file contains now"
     );
-    let behind = RichPointer::new(id(NAMED_DBUF), Extent::new(2, 5), Class::YES);
+    let behind = RichPointer::new(dbuf_id(NAMED_DBUF), Extent::new(2, 5), Class::YES);
     open.go_to(2);
     let blocked = write_truncated_pointer(&mut output, &mut open, &shown);
     assert_eq!(blocked.unwrap(), 5);
@@ -247,7 +247,7 @@ fn d5_killed_owner_keeps_mappings_and_fails_new_faults() {
         "mapped before"
     );
     assert_eq!(out[..10], [2; 10]);
-    assert_eq!(input.read(&mut out), Err(Fault::OwnerGone(id(LATER_DBUF))));
+    assert_eq!(input.read(&mut out), Err(Fault::OwnerGone(dbuf_id(LATER_DBUF))));
     assert_eq!(input.read(&mut out).unwrap(), 10, "the fault was passed");
     assert_eq!(out[..10], [4; 10]);
     assert_eq!(input.read(&mut out), Err(Fault::Abandoned), "the writer is gone too");
@@ -318,7 +318,7 @@ fn d4_hostile_writer_damages_only_its_own_stream() {
     let fixture = Fixture::new();
     let readable = fixture.pool(OPEN_DBUF, 2, access_mode(0o644));
     let _secret = fixture.pool(SECRET_DBUF, 2, access_mode(0));
-    let frozen = Frozen::read(id(FROZEN_DBUF), &[9; 5000][..], 5000).unwrap();
+    let frozen = Frozen::read(dbuf_id(FROZEN_DBUF), &[9; 5000][..], 5000).unwrap();
     fixture.server.owner(|owner| owner.share_frozen(&frozen, access_mode(0o644))).unwrap();
     let place = readable.pool().draft(64, 64).map(|mut draft| {
         draft.fill(6);
@@ -374,8 +374,8 @@ fn d4_hostile_writer_damages_only_its_own_stream() {
 
 #[test]
 #[ignore = "what the other process runs"]
-fn the_other_process() {
-    let Some(role) = common::role() else { return };
+fn run_other_process() {
+    let Some(role) = common::child_role() else { return };
     match role.as_str() {
         "read" => {
             let mut input = open(stdin(), &Space::new()).unwrap();
@@ -424,7 +424,7 @@ fn write_until_killed() {
     let config_of = pool::PoolConfig { segment: SEGMENT_SIZE, segments: 2 };
     let mut pools = [OPEN_DBUF, LATER_DBUF].map(|number| {
         let all = AccessList::new(OVERFLOW_ID, OVERFLOW_ID, 0o644);
-        let pool = AllocationPool::new(id(number), config_of, all).unwrap();
+        let pool = AllocationPool::new(dbuf_id(number), config_of, all).unwrap();
         server.owner(|owner| owner.share(&pool)).unwrap();
         pool
     });
@@ -449,9 +449,9 @@ fn forward_until_killed() {
     let mut input = open(stdin(), &space).unwrap();
     let server = GrantServer::open(Creator::new(4)).unwrap();
     let config_of = pool::PoolConfig { segment: SEGMENT_SIZE, segments: 2 };
-    let own = AllocationPool::new(id(20), config_of, AccessList::private(identity())).unwrap();
+    let own = AllocationPool::new(dbuf_id(20), config_of, AccessList::private(identity())).unwrap();
     server.owner(|owner| owner.share(&own)).unwrap();
-    let config = Config { id: id(21), entries: 256, ..Config::new(id(21)) };
+    let config = Config { id: dbuf_id(21), entries: 256, ..Config::new(dbuf_id(21)) };
     let (mut output, offers) = indirect(&config, Backing::new(own)).unwrap();
     offer(stdin(), &offers[0], None);
     drop(offers);
@@ -472,19 +472,19 @@ fn write_false_pointers() {
         policy: Policy::Block,
         readers: 1,
     };
-    let (mut writer, mut offers) = share::pointers(&shape, id(RING_DBUF)).unwrap();
+    let (mut writer, mut offers) = share::pointers(&shape, dbuf_id(RING_DBUF)).unwrap();
     let (doorbell, theirs) = SocketDoorbell::pair().unwrap();
     let ring = offers.remove(0);
     let mut all = ring.descriptors().to_vec();
     all.push(theirs.as_fd());
     send(stdin(), b"offer", &all);
     let mut random = Random::replayable();
-    let good = RichPointer::new(id(OPEN_DBUF), Extent::new(0, 64), Class::YES);
+    let good = RichPointer::new(dbuf_id(OPEN_DBUF), Extent::new(0, 64), Class::YES);
     let mut count = 0;
     for _ in 0..40_000 {
         let length = random.below(70) as u32;
         let (near, far) = (random.below(3 * SEGMENT_SIZE as u64), random.next());
-        let number = |dbuf: u32| id(dbuf);
+        let number = |dbuf: u32| dbuf_id(dbuf);
         let pointer = match random.below(8) {
             0 | 1 => good,
             2 => RichPointer::from_words([random.next(), random.next()]),

@@ -122,8 +122,8 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
 
 #[test]
 #[ignore = "what the other processes run"]
-fn the_other_process() {
-    let Some(role) = common::role() else { return };
+fn run_other_process() {
+    let Some(role) = common::child_role() else { return };
     let (role, who) = role.rsplit_once(' ').unwrap();
     let who = who.parse().unwrap();
     let (output, offers) = stream(&config()).unwrap();

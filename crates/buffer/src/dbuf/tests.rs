@@ -1,43 +1,44 @@
-//! Tests of rings of blocks: wrap-around, policies, lap counts, and a lying writer.
+//! Tests of rings of blocks: wrap-around, policies, lap counts, and a writer that stores false
+//! values.
 
 use super::*;
 use abi::ring::writer::{COMMIT, MARK, RESERVE};
 use abi::ring::{PAGE_WORDS, RecordHeader};
 use std::sync::atomic::Ordering;
 
-fn config(capacity: usize, policy: Policy, readers: usize) -> BlockConfig {
+fn ring_config(capacity: usize, policy: Policy, readers: usize) -> BlockConfig {
     BlockConfig { capacity, policy, readers, ..BlockConfig::new(DbufId::new(5).unwrap()) }
 }
 
-/// Returns block `number`, whose length and content are derived from its number.
-fn block(number: u64) -> Vec<u8> {
+/// Returns the block with this number. Its length and content depend only on the number.
+fn numbered_block(number: u64) -> Vec<u8> {
     let length = 8 + (number.wrapping_mul(2_654_435_761) >> 7) as usize % 900;
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.extend((8..length).map(|i| (number.wrapping_mul(31) + i as u64) as u8));
     bytes
 }
 
-fn number(bytes: &[u8]) -> u64 {
+fn block_number(bytes: &[u8]) -> u64 {
     let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-    assert_eq!(bytes, block(number), "torn");
+    assert_eq!(bytes, numbered_block(number), "torn");
     number
 }
 
 #[test]
-fn blocks_stay_whole_and_ordered_across_wraps() {
-    let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 2));
+fn blocks_stay_intact_and_ordered_across_wraps() {
+    let (mut writer, mut readers) = ring(&ring_config(4096, Policy::Block, 2));
     let (mut wrote, mut read) = (0, 0);
     while read < 3000 {
-        while writer.write(&block(wrote)).unwrap() {
+        while writer.write(&numbered_block(wrote)).unwrap() {
             wrote += 1;
         }
         writer.publish();
-        assert_eq!(readers[0].peek().unwrap().map(number), Some(read), "peek takes nothing");
+        assert_eq!(readers[0].peek().unwrap().map(block_number), Some(read), "peek takes nothing");
         while let Some(bytes) = readers[0].next_block().unwrap() {
-            assert_eq!(number(bytes), read);
+            assert_eq!(block_number(bytes), read);
             let mut copy = [0; 1024];
             let length = readers[1].read(&mut copy).unwrap().unwrap();
-            assert_eq!(number(&copy[..length]), read);
+            assert_eq!(block_number(&copy[..length]), read);
             read += 1;
         }
         readers[0].release();
@@ -52,7 +53,7 @@ fn blocks_stay_whole_and_ordered_across_wraps() {
 
 #[test]
 fn d14_a20_position_determines_the_lap() {
-    let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 1));
+    let (mut writer, mut readers) = ring(&ring_config(4096, Policy::Block, 1));
     let (mut before, mut out) = (0, [0; 1000]);
     for lap in 0..50 {
         for part in 0..4 {
@@ -71,7 +72,7 @@ fn d14_a20_position_determines_the_lap() {
 
 #[test]
 fn uncommitted_or_unpublished_blocks_are_invisible() {
-    let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 1));
+    let (mut writer, mut readers) = ring(&ring_config(4096, Policy::Block, 1));
     let mut room = writer.reserve(100).unwrap().unwrap();
     room.fill(7);
     drop(room);
@@ -92,9 +93,9 @@ fn uncommitted_or_unpublished_blocks_are_invisible() {
 }
 
 #[test]
-fn full_ring_follows_its_policy() {
+fn full_ring_waits_drops_or_overwrites_by_policy() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
-        let (mut writer, mut readers) = ring(&config(4096, policy, 1));
+        let (mut writer, mut readers) = ring(&ring_config(4096, policy, 1));
         let limit = writer.block_max();
         assert_eq!(limit, 2032);
         let longer = writer.reserve(limit + 1).map(|room| room.is_some());
@@ -128,9 +129,9 @@ fn full_ring_follows_its_policy() {
 
 #[test]
 fn overwriting_ring_counts_every_loss() {
-    const BLOCKS: u64 = 100_000;
+    const BLOCK_COUNT: u64 = 100_000;
     for capacity in [4096, 32768] {
-        let (mut writer, readers) = ring(&config(capacity, Policy::Overwrite, 2));
+        let (mut writer, readers) = ring(&ring_config(capacity, Policy::Overwrite, 2));
         std::thread::scope(|scope| {
             for (rate, mut reader) in readers.into_iter().enumerate() {
                 scope.spawn(move || {
@@ -140,7 +141,7 @@ fn overwriting_ring_counts_every_loss() {
                             std::thread::yield_now();
                             continue;
                         };
-                        let number = number(&out[..length]);
+                        let number = block_number(&out[..length]);
                         assert!(number >= next, "backwards");
                         next = number + 1;
                         if rate == 1 && number.is_multiple_of(64) {
@@ -148,13 +149,13 @@ fn overwriting_ring_counts_every_loss() {
                         }
                     }
                     let (put, taken) = (reader.writer_counts(), reader.counts());
-                    assert_eq!(put.blocks, BLOCKS);
-                    assert_eq!(taken.blocks + taken.lost, BLOCKS, "got + lost = produced");
+                    assert_eq!(put.blocks, BLOCK_COUNT);
+                    assert_eq!(taken.blocks + taken.lost, BLOCK_COUNT, "got + lost = produced");
                 });
             }
             scope.spawn(move || {
-                for number in 0..BLOCKS {
-                    assert!(writer.write(&block(number)).unwrap());
+                for number in 0..BLOCK_COUNT {
+                    assert!(writer.write(&numbered_block(number)).unwrap());
                     if number.is_multiple_of(8) {
                         writer.publish();
                     }
@@ -166,26 +167,26 @@ fn overwriting_ring_counts_every_loss() {
 
 #[test]
 fn blocking_ring_loses_nothing_between_threads() {
-    const BLOCKS: u64 = 50_000;
-    let (mut writer, readers) = ring(&config(8192, Policy::Block, 2));
+    const BLOCK_COUNT: u64 = 50_000;
+    let (mut writer, readers) = ring(&ring_config(8192, Policy::Block, 2));
     std::thread::scope(|scope| {
         for mut reader in readers {
             scope.spawn(move || {
                 let mut next = 0;
                 while !reader.is_finished().unwrap() {
                     while let Some(bytes) = reader.next_block().unwrap() {
-                        assert_eq!(number(bytes), next);
+                        assert_eq!(block_number(bytes), next);
                         next += 1;
                     }
                     reader.release();
                     std::thread::yield_now();
                 }
-                assert_eq!(next, BLOCKS);
+                assert_eq!(next, BLOCK_COUNT);
             });
         }
         scope.spawn(move || {
-            for number in 0..BLOCKS {
-                while !writer.write(&block(number)).unwrap() {
+            for number in 0..BLOCK_COUNT {
+                while !writer.write(&numbered_block(number)).unwrap() {
                     writer.publish();
                     std::thread::yield_now();
                 }
@@ -208,9 +209,9 @@ fn reader_survives_arbitrary_words_from_the_writer() {
     let (mut faults, mut blocks) = (0, 0);
     for round in 0..20_000 {
         let policy = [Policy::Block, Policy::DropNew, Policy::Overwrite][round % 3];
-        let (mut writer, mut readers) = ring(&config(4096, policy, 1));
+        let (mut writer, mut readers) = ring(&ring_config(4096, policy, 1));
         for number in 0..4 {
-            writer.write(&block(number)).unwrap();
+            writer.write(&numbered_block(number)).unwrap();
         }
         writer.publish();
         let store = writer.side().store.clone();
@@ -256,7 +257,7 @@ fn reader_survives_arbitrary_words_from_the_writer() {
 
 #[test]
 fn disconnected_reader_does_not_stall_the_writer() {
-    let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 2));
+    let (mut writer, mut readers) = ring(&ring_config(4096, Policy::Block, 2));
     while writer.write(&[1; 500]).unwrap() {}
     writer.publish();
     while readers[1].skip().unwrap() {}

@@ -1,4 +1,5 @@
-//! Tests of rings of rich pointers: entry columns, policies, concurrent threads, and lying parties.
+//! Tests of rings of rich pointers: entry columns, policies, concurrent threads, and hostile
+//! readers and writers.
 
 use super::*;
 use abi::{Class, DbufId, Extent};
@@ -10,14 +11,14 @@ fn numbered_entry(number: u64) -> Entry {
     Entry::new(pointer, context, Marks::frame(1, 64, 64))
 }
 
-fn config(entries: usize, policy: Policy, readers: usize) -> RingConfig {
+fn ring_config(entries: usize, policy: Policy, readers: usize) -> RingConfig {
     RingConfig { entries, policy, readers, ..RingConfig::default() }
 }
 
-/// A ring entry has a fixed size, whatever the length of its block.
+/// An entry of the ring has the same size for blocks of every length.
 #[test]
 fn d2_ring_stores_pointers_and_no_bytes() {
-    let shape = RingConfig { lanes: EntryColumns::Pointer, ..config(1024, Policy::Block, 1) };
+    let shape = RingConfig { lanes: EntryColumns::Pointer, ..ring_config(1024, Policy::Block, 1) };
     let (mut writer, mut readers) = ring(&shape);
     let data = writer.side.store.writer.len() - DATA_WORDS * 8;
     assert_eq!(data, 1024 * size_of::<RichPointer>());
@@ -52,7 +53,7 @@ fn each_entry_size_carries_its_columns() {
 #[test]
 fn full_ring_refuses_or_drops_by_policy() {
     let entries: Vec<_> = (0..10).map(numbered_entry).collect();
-    let (mut writer, mut readers) = ring(&config(8, Policy::Block, 2));
+    let (mut writer, mut readers) = ring(&ring_config(8, Policy::Block, 2));
     assert_eq!(writer.push(&entries).unwrap(), PushResult { put: 8, dropped: 0 });
     let mut got = [numbered_entry(0); 4];
     readers[0].read(&mut got).unwrap();
@@ -62,7 +63,7 @@ fn full_ring_refuses_or_drops_by_policy() {
     drop(readers);
     assert_eq!(writer.push(&entries), Err(Fault::Abandoned));
 
-    let (mut writer, mut readers) = ring(&config(8, Policy::DropNew, 1));
+    let (mut writer, mut readers) = ring(&ring_config(8, Policy::DropNew, 1));
     assert_eq!(writer.push(&entries).unwrap(), PushResult { put: 8, dropped: 2 });
     readers[0].read(&mut got).unwrap();
     let put = writer.counts();
@@ -74,7 +75,7 @@ fn full_ring_refuses_or_drops_by_policy() {
 
 #[test]
 fn ring_finishes_after_the_last_entry() {
-    let (mut writer, mut readers) = ring(&config(8, Policy::Block, 1));
+    let (mut writer, mut readers) = ring(&ring_config(8, Policy::Block, 1));
     writer.push(&[numbered_entry(1)]).unwrap();
     drop(writer);
     assert!(!readers[0].is_finished().unwrap());
@@ -84,7 +85,7 @@ fn ring_finishes_after_the_last_entry() {
 
 #[test]
 fn lapped_reader_counts_its_losses() {
-    let (mut writer, mut readers) = ring(&config(16, Policy::Overwrite, 1));
+    let (mut writer, mut readers) = ring(&ring_config(16, Policy::Overwrite, 1));
     let mut got = vec![numbered_entry(0); 64];
     for _ in 0..10 {
         writer.push(&(0..10).map(numbered_entry).collect::<Vec<_>>()).unwrap();
@@ -97,19 +98,19 @@ fn lapped_reader_counts_its_losses() {
 
 #[test]
 fn threads_lose_nothing_uncounted_under_any_policy() {
-    const ENTRIES: u64 = 100_000;
+    const ENTRY_COUNT: u64 = 100_000;
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
-        let (mut writer, readers) = ring(&config(64, policy, 2));
+        let (mut writer, readers) = ring(&ring_config(64, policy, 2));
         std::thread::scope(|scope| {
             let join: Vec<_> = readers
                 .into_iter()
-                .map(|reader| scope.spawn(move || drain(reader, policy)))
+                .map(|reader| scope.spawn(move || drain_and_count(reader, policy)))
                 .collect();
             scope.spawn(move || {
                 let mut next = 0;
-                while next < ENTRIES {
+                while next < ENTRY_COUNT {
                     let batch: Vec<_> =
-                        (next..(next + 7).min(ENTRIES)).map(numbered_entry).collect();
+                        (next..(next + 7).min(ENTRY_COUNT)).map(numbered_entry).collect();
                     let pushed = writer.push(&batch).unwrap();
                     next += (pushed.put + pushed.dropped) as u64;
                     if pushed.put == 0 {
@@ -117,18 +118,18 @@ fn threads_lose_nothing_uncounted_under_any_policy() {
                     }
                 }
                 let put = writer.counts();
-                assert_eq!(put.blocks + put.dropped, ENTRIES);
+                assert_eq!(put.blocks + put.dropped, ENTRY_COUNT);
             });
             for reader in join {
                 let (taken, put) = reader.join().unwrap();
                 assert_eq!(put.resident(&taken), Some(0), "{policy:?}");
-                assert_eq!(put.blocks + put.dropped, ENTRIES);
+                assert_eq!(put.blocks + put.dropped, ENTRY_COUNT);
             }
         });
     }
 }
 
-fn drain(mut reader: PointerReader, policy: Policy) -> (ReaderCounts, WriterCounts) {
+fn drain_and_count(mut reader: PointerReader, policy: Policy) -> (ReaderCounts, WriterCounts) {
     let mut got = vec![numbered_entry(0); 32];
     let mut last = None;
     while !reader.is_finished().unwrap() {
@@ -147,13 +148,13 @@ fn drain(mut reader: PointerReader, policy: Policy) -> (ReaderCounts, WriterCoun
     (reader.counts(), reader.writer_counts())
 }
 
-/// The writer publishes an impossible position (T3).
+/// The writer publishes a position that it cannot have reached (T3). The reader fails with a fault.
 #[test]
 fn t3_reader_rejects_impossible_positions() {
     use abi::ring::writer::COMMIT;
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
         for lie in [9u64, 16, 1 << 31, (1 << 32) - 1, 1 << 63, u64::MAX, 3] {
-            let (mut writer, mut readers) = ring(&config(8, policy, 1));
+            let (mut writer, mut readers) = ring(&ring_config(8, policy, 1));
             writer.push(&(0..4).map(numbered_entry).collect::<Vec<_>>()).unwrap();
             assert_eq!(readers[0].unread_entries().unwrap(), 4);
             readers[0].side.next = 4;
@@ -169,13 +170,13 @@ fn t3_reader_rejects_impossible_positions() {
     }
 }
 
-/// A reader that publishes an impossible position is evicted and counted. The ring continues for
-/// the other reader (T3).
+/// A reader that publishes a position which it cannot have reached is disconnected, and counted
+/// once. The ring continues for the other reader (T3).
 #[test]
 fn t3_lying_reader_is_evicted_and_counted_once() {
     use abi::ring::reader::CURSOR;
     for lie in [0u64, 1, 5, 8, 9, 1 << 31, (1 << 32) - 1, 1 << 63, u64::MAX] {
-        let (mut writer, mut readers) = ring(&config(8, Policy::Block, 2));
+        let (mut writer, mut readers) = ring(&ring_config(8, Policy::Block, 2));
         let entries: Vec<_> = (0..4).map(numbered_entry).collect();
         writer.push(&entries).unwrap();
         for reader in &mut readers {

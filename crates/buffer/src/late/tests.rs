@@ -9,25 +9,25 @@ use abi::DbufId;
 const LAST_BLOCK: &[u8] = b"published just before the exit";
 const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
 
-fn id(number: u32) -> DbufId {
+fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// Exit of a writer, which either closes the stream or is killed.
+/// A cause for the exit of a writer: it closes the stream, or it is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Exit {
-    Ends,
-    IsKilled,
+    Closed,
+    Killed,
 }
 
-const EXITS: [Exit; 2] = [Exit::IsKilled, Exit::Ends];
+const EXITS: [Exit; 2] = [Exit::Killed, Exit::Closed];
 
 impl Exit {
-    /// Returns the expected result of a read after all blocks: no bytes, or a fault.
+    /// Returns the result that a read after the last block must have: no bytes, or a fault.
     const fn expected_end(self) -> Result<Vec<u8>, Fault> {
         match self {
-            Self::Ends => Ok(Vec::new()),
-            Self::IsKilled => Err(Fault::Abandoned),
+            Self::Closed => Ok(Vec::new()),
+            Self::Killed => Err(Fault::Abandoned),
         }
     }
 }
@@ -37,22 +37,22 @@ trait WriteAndExit: Send + 'static {
     fn write_and_exit(self, exit: Exit);
 }
 
-macro_rules! goes {
+macro_rules! impl_write_and_exit {
     ($($output:ty),*) => {$(
         impl WriteAndExit for $output {
             fn write_and_exit(mut self, exit: Exit) {
                 assert!(self.write(LAST_BLOCK).unwrap());
                 self.flush();
                 match exit {
-                    Exit::IsKilled => self.die(),
-                    Exit::Ends => drop(self),
+                    Exit::Killed => self.die(),
+                    Exit::Closed => drop(self),
                 }
             }
         }
     )*};
 }
 
-goes!(stream::Output, fixed::stream::SlotOutput);
+impl_write_and_exit!(stream::Output, fixed::stream::SlotOutput);
 
 impl LateEvent {
     fn write_and_exit(&mut self, output: impl WriteAndExit, exit: Exit) {
@@ -60,7 +60,8 @@ impl LateEvent {
     }
 }
 
-/// Calls `call` twice, and checks that it returns the late block and then the expected end.
+/// Calls `call` twice. Checks that the first result is the late block, and that the second result
+/// is the end that `exit` causes.
 fn check_late_block<I>(
     what: &str,
     exit: Exit,
@@ -71,8 +72,9 @@ fn check_late_block<I>(
     assert_eq!(call(input), exit.expected_end(), "{what}, and it {exit:?}");
 }
 
-/// Repeats a read while it returns `None`. Returns the bytes read, no bytes at the end, or a fault.
-fn retry<I>(
+/// Repeats a read until it returns something. Returns the bytes read, no bytes at the end of the
+/// stream, or a fault.
+fn read_until_ready<I>(
     input: &mut I,
     attempt: fn(&mut I, &mut [u8]) -> Result<Option<usize>, Fault>,
 ) -> Result<Vec<u8>, Fault> {
@@ -86,8 +88,8 @@ fn retry<I>(
     panic!("nothing, again and again");
 }
 
-/// Converts the result of a block read to a number of bytes, which is 0 at the end. Returns `None`
-/// if no block is published.
+/// Returns the number of bytes of a block read, which is 0 at the end of the stream, or `None` if
+/// no block is published.
 const fn block_length(piece: BlockRead) -> Option<usize> {
     match piece {
         BlockRead::Block(length) => Some(length),
@@ -96,22 +98,24 @@ const fn block_length(piece: BlockRead) -> Option<usize> {
     }
 }
 
-type ReadCall<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
+type NamedRead<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
 
 #[test]
 fn t10_late_block_of_a_stream_is_read() {
-    let calls: [ReadCall<stream::Input>; 3] = [
+    let calls: [NamedRead<stream::Input>; 3] = [
         ("read", |input| {
             let mut out = vec![0; 100];
             input.read(&mut out).map(|count| out[..count].to_vec())
         }),
-        ("try_read", |input| retry(input, |input, out| input.try_read(out))),
-        ("read_block", |input| retry(input, |input, out| input.read_block(out).map(block_length))),
+        ("try_read", |input| read_until_ready(input, |input, out| input.try_read(out))),
+        ("read_block", |input| {
+            read_until_ready(input, |input, out| input.read_block(out).map(block_length))
+        }),
     ];
     for (name, call) in calls {
         for (policy, exit) in POLICIES.into_iter().flat_map(|policy| EXITS.map(|how| (policy, how)))
         {
-            let config = Config::new(id(1)).capacity(4096).policy(policy);
+            let config = Config::new(dbuf_id(1)).capacity(4096).policy(policy);
             let (output, mut offers) = stream::stream(&config).unwrap();
             let mut input = offers.remove(0).open().unwrap();
             input.late.write_and_exit(output, exit);
@@ -125,14 +129,15 @@ fn t10_late_block_of_a_stream_is_read() {
 #[test]
 fn t10_late_block_in_the_next_segment_is_read() {
     for exit in EXITS {
-        let (mut output, mut offers) = stream::stream(&Config::new(id(1)).capacity(4096)).unwrap();
+        let (mut output, mut offers) =
+            stream::stream(&Config::new(dbuf_id(1)).capacity(4096)).unwrap();
         let mut input = offers.remove(0).open().unwrap();
         input.late.arm(move || {
             output.resize(8192).unwrap();
             output.write_and_exit(exit);
         });
         check_late_block("read of a stream", exit, &mut input, |input| {
-            retry(input, |input, out| input.try_read(out))
+            read_until_ready(input, |input, out| input.try_read(out))
         });
     }
 }
@@ -141,12 +146,12 @@ fn t10_late_block_in_the_next_segment_is_read() {
 fn t10_late_block_of_a_slot_stream_is_read() {
     for (policy, exit) in POLICIES.into_iter().flat_map(|policy| EXITS.map(|how| (policy, how))) {
         let config =
-            fixed::SlotConfig { slot: 64, slots: 16, policy, ..fixed::SlotConfig::new(id(1)) };
+            fixed::SlotConfig { slot: 64, slots: 16, policy, ..fixed::SlotConfig::new(dbuf_id(1)) };
         let (output, mut offers) = fixed::stream::stream(&config, 1).unwrap();
         let mut input = offers.remove(0).open().unwrap();
         input.late.write_and_exit(output, exit);
         check_late_block(&format!("slots, {policy:?}"), exit, &mut input, |input| {
-            retry(input, |input, out| input.try_read(out).map(block_length))
+            read_until_ready(input, |input, out| input.try_read(out).map(block_length))
         });
     }
 }

@@ -1,4 +1,5 @@
-//! Tests of named objects within one process. `tests/names.rs` tests access by other users.
+//! Tests of named streams, regions and inboxes within one process. `tests/names.rs` tests access by
+//! other users.
 
 use super::*;
 use crate::stream::Config;
@@ -9,21 +10,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sys::process::identity;
 
 /// Returns a name that no other test uses.
-fn name(of: &str) -> String {
+fn unique_name(of: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("test-{}-{}-{of}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-fn config() -> Config {
+fn stream_config() -> Config {
     Config::new(DbufId::new(7).unwrap()).capacity(4096)
 }
 
 #[test]
 fn a19_stream_opened_by_name_starts_now() {
-    let (host, name) = (Host::open().unwrap(), name("stream"));
+    let (host, name) = (Host::open().unwrap(), unique_name("stream"));
     assert!(matches!(open_stream(&name), Err(Error::Unknown(_))));
-    let mut output =
-        host.create(&name, AccessList::private(identity()), &config(), Limits::default()).unwrap();
+    let mut output = host
+        .create(&name, AccessList::private(identity()), &stream_config(), Limits::default())
+        .unwrap();
     output.write(b"before").unwrap();
     output.flush();
     let (mut one, mut other) = (open_stream(&name).unwrap(), open_stream(&name).unwrap());
@@ -40,25 +42,27 @@ fn a19_stream_opened_by_name_starts_now() {
     let gone = open_stream(&name).unwrap_err();
     assert!(matches!(gone, Error::Unknown(_) | Error::Ended(_)), "{gone}");
     drop(
-        host.create(&name, AccessList::private(identity()), &config(), Limits::default()).unwrap(),
+        host.create(&name, AccessList::private(identity()), &stream_config(), Limits::default())
+            .unwrap(),
     );
 }
 
 #[test]
-fn errors_name_their_cause() {
-    let (host, taken) = (Host::open().unwrap(), name("taken"));
-    let create =
-        || host.create(&taken, AccessList::private(identity()), &config(), Limits::default());
+fn errors_of_creating_and_opening_state_their_cause() {
+    let (host, taken) = (Host::open().unwrap(), unique_name("taken"));
+    let create = || {
+        host.create(&taken, AccessList::private(identity()), &stream_config(), Limits::default())
+    };
     let output = create().unwrap();
     let (uid, _) = identity();
     let refused = create().unwrap_err();
     assert_eq!(refused, Error::Taken(Address::of_current_user(&taken).unwrap()));
     assert!(refused.to_string().contains(&format!("{uid}/{taken}")), "{refused}");
-    let inbox = open_write(&taken, &config()).unwrap_err().to_string();
+    let inbox = open_write(&taken, &stream_config()).unwrap_err().to_string();
     assert!(inbox.contains("a stream that its creator writes, and not an inbox"), "{inbox}");
     assert!(matches!(open_region(&taken), Err(Error::Kind { is, .. }) if is.contains("stream")));
     drop(output);
-    let unknown = open_stream(&name("unknown")).unwrap_err().to_string();
+    let unknown = open_stream(&unique_name("unknown")).unwrap_err().to_string();
     assert!(unknown.contains("has to create it first"), "{unknown}");
     for wrong in ["", "a b", "a/b", "x/y/z", "1000/", "-1/a", "+1/a", "4294967296/a", "ä", "\0"] {
         assert!(matches!(open_stream(wrong), Err(Error::Name { .. })), "{wrong:?}");
@@ -70,10 +74,10 @@ fn errors_name_their_cause() {
 
 #[test]
 fn t12_reader_slots_are_limited_and_released() {
-    let (host, name) = (Host::open().unwrap(), name("places"));
+    let (host, name) = (Host::open().unwrap(), unique_name("places"));
     let limits = Limits { readers: 3, per_untrusted_user: 1 };
     let mut output =
-        host.create(&name, AccessList::private(identity()), &config(), limits).unwrap();
+        host.create(&name, AccessList::private(identity()), &stream_config(), limits).unwrap();
     for _ in 0..5 {
         let readers: Vec<_> = (0..3).map(|_| open_stream(&name).unwrap()).collect();
         let full = open_stream(&name).unwrap_err();
@@ -90,7 +94,7 @@ fn t12_reader_slots_are_limited_and_released() {
 
 #[test]
 fn d17_region_is_read_and_written_at_any_offset() {
-    let (host, name) = (Host::open().unwrap(), name("region"));
+    let (host, name) = (Host::open().unwrap(), unique_name("region"));
     let mine = host.create_region(&name, AccessList::private(identity()), 10_000).unwrap();
     let read_only = open_region(&name).unwrap();
     assert_eq!((read_only.len(), read_only.is_writable()), (10_000, false));
@@ -144,14 +148,15 @@ fn concurrent_writes_to_one_word_are_not_lost() {
 
 #[test]
 fn each_writer_to_an_inbox_has_its_own_stream() {
-    let (host, name) = (Host::open().unwrap(), name("inbox"));
+    let (host, name) = (Host::open().unwrap(), unique_name("inbox"));
     let access = AccessList { mode: 0o600, ..AccessList::private(identity()) };
     let inbox = host.create_inbox(&name, access).unwrap();
     assert!(inbox.accept(Some(std::time::Duration::ZERO)).unwrap().is_none());
     // These writers offer nothing, and stall no other.
     let idle: Vec<_> = (0..40).map(|_| open(&name).unwrap()).collect();
-    let mut outputs: Vec<_> =
-        (0..3).map(|_| open_write(&name, &config().policy(Policy::DropNew)).unwrap()).collect();
+    let mut outputs: Vec<_> = (0..3)
+        .map(|_| open_write(&name, &stream_config().policy(Policy::DropNew)).unwrap())
+        .collect();
     for (number, output) in outputs.iter_mut().enumerate() {
         output.write(&[number as u8; 10]).unwrap();
         output.flush();
@@ -168,11 +173,14 @@ fn each_writer_to_an_inbox_has_its_own_stream() {
     assert_eq!(received, [0, 1, 2]);
     assert_eq!(idle.len(), 40);
     drop(inbox);
-    assert!(matches!(open_write(&name, &config()), Err(Error::Unknown(_) | Error::Ended(_))));
+    assert!(matches!(
+        open_write(&name, &stream_config()),
+        Err(Error::Unknown(_) | Error::Ended(_))
+    ));
 }
 
-/// A writer that connected once and sent an offer stays in the queue when another user connects
-/// repeatedly; the evicted writer's next write fails.
+/// One user connects repeatedly and fills the queue. Only entries of that user that have sent no
+/// offer are evicted, and their sockets are closed. Writers of other users stay in the queue.
 #[test]
 fn t12_frequent_writer_evicts_only_its_own_entries() {
     use super::inbox::{PendingWriter, Queue};
@@ -215,15 +223,15 @@ fn t12_frequent_writer_evicts_only_its_own_entries() {
     assert_eq!(all.filter(|socket| !gone(socket)).count(), 32 - 5, "the evicted ones notice");
 }
 
-/// A writer that connects while the inbox closes is refused, so nothing is written to an inbox
-/// without a reader.
+/// A writer that connects while the inbox closes is refused, because no reader would receive its
+/// blocks.
 #[test]
 fn closing_inbox_refuses_writers() {
     let host = Host::open().unwrap();
     for round in 0..200 {
-        let name = name(&format!("gone{round}"));
+        let name = unique_name(&format!("gone{round}"));
         drop(host.create_inbox(&name, AccessList::private(identity())).unwrap());
-        let result = open_write(&name, &config());
+        let result = open_write(&name, &stream_config());
         let refused = matches!(result, Err(Error::Unknown(_) | Error::Ended(_)));
         assert!(refused, "round {round}: {result:?}");
     }
@@ -231,9 +239,10 @@ fn closing_inbox_refuses_writers() {
 
 #[test]
 fn streams_outlive_the_host_but_not_their_writer() {
-    let (host, name) = (Host::open().unwrap(), name("outlives"));
-    let mut output =
-        host.create(&name, AccessList::private(identity()), &config(), Limits::default()).unwrap();
+    let (host, name) = (Host::open().unwrap(), unique_name("outlives"));
+    let mut output = host
+        .create(&name, AccessList::private(identity()), &stream_config(), Limits::default())
+        .unwrap();
     let mut input = open_stream(&name).unwrap();
     drop(host);
     assert!(matches!(open_stream(&name), Err(Error::Unknown(_))));

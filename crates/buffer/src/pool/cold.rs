@@ -167,7 +167,7 @@ mod tests {
     const SEGMENT: usize = 1 << 16;
     const SEGMENTS: usize = 16;
 
-    fn pool() -> Pool {
+    fn create_pool() -> Pool {
         let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
         Pool::new(DbufId::new(4).unwrap(), config).unwrap()
     }
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn d16_pinned_cold_segments_shrink_and_unpack_on_access() {
         let mut random = Random::replayable();
-        let mut pool = pool();
+        let mut pool = create_pool();
         let kept: Vec<_> = (0..8).map(|_| pin_full_segment(&pool, &mut random)).collect();
         pool.end_pass();
         let before = resident_bytes(&pool);
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn leased_incompressible_and_sealed_segments_stay_unpacked() {
         let mut random = Random::new(2);
-        let mut pool = pool();
+        let mut pool = create_pool();
         let leased = pin_full_segment(&pool, &mut random);
         let lease = pool.lease(leased.0).unwrap();
         let mut noise = pool.draft(SEGMENT, SEGMENT).unwrap();
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(pool.bytes(text.0).unwrap(), text.2);
         assert_eq!((pool.cool().segments, pool.cool().segments), (0, 1));
         // Sealed memory, which others read, cannot be punched.
-        let mut shared = self::pool();
+        let mut shared = create_pool();
         let kept = [pin_full_segment(&shared, &mut random), pin_full_segment(&shared, &mut random)];
         shared.file().unwrap().seal(sys::memory::Seals::READER).unwrap();
         assert_eq!((shared.cool().segments, shared.cool().segments), (0, 0));
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn random_operations_keep_exactly_the_pinned_blocks() {
         let mut random = Random::replayable();
-        let mut pool = pool();
+        let mut pool = create_pool();
         let mut kept: Vec<(Extent, SegmentPin, Vec<u8>)> = Vec::new();
         let mut gone: Vec<Extent> = Vec::new();
         let mut packed = 0;

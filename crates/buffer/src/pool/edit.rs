@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use abi::DbufId;
 
-    fn pool() -> (Pool, Extent) {
+    fn create_pool_with_block() -> (Pool, Extent) {
         let config = PoolConfig { segment: 1 << 13, segments: 4 };
         let pool = Pool::new(DbufId::new(7).unwrap(), config).unwrap();
         let fill = |room: &mut [u8]| {
@@ -110,14 +110,14 @@ mod tests {
 
     #[test]
     fn d15_unshared_block_is_edited_in_place() {
-        let (mut pool, place) = pool();
+        let (mut pool, place) = create_pool_with_block();
         pool.edit(place.within(1, 2)).unwrap().copy_from_slice(b"BC");
         assert_eq!(pool.bytes(place), Some(&b"aBCd"[..]));
     }
 
     #[test]
     fn d15_leased_pinned_or_exposed_block_is_not_edited() {
-        let (mut pool, place) = pool();
+        let (mut pool, place) = create_pool_with_block();
         let lease = pool.lease(place).unwrap();
         assert!(pool.edit(place).is_none(), "leased");
         assert_eq!(lease.bytes(place), Ok(&b"abcd"[..]));
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn block_being_edited_yields_no_lease() {
-        let (mut pool, place) = pool();
+        let (mut pool, place) = create_pool_with_block();
         let memory = pool.memory.clone();
         let editing = pool.edit(place).unwrap();
         assert!(memory.lease_slice(&editing).is_none());

@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    fn lent() -> (Arc<Filler>, Pool) {
+    fn create_lent_pool() -> (Arc<Filler>, Pool) {
         let memory = Mapping::anonymous(SEGMENT * SEGMENTS).unwrap();
         let zero = || AtomicUsize::new(0);
         let filler = Arc::new(Filler { memory, there: zero(), filled: zero(), returned: zero() });
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn arrived_segment_is_read_in_place_and_returned() {
-        let (filler, mut pool) = lent();
+        let (filler, mut pool) = create_lent_pool();
         assert!(pool.is_lent() && pool.draft_arrived().is_none());
         assert!(pool.draft(1, 1).is_none(), "only the lender fills it");
         for round in 0..3 * SEGMENTS {
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn pinned_or_leased_segments_are_not_returned() {
-        let (filler, mut pool) = lent();
+        let (filler, mut pool) = create_lent_pool();
         let mut places = Vec::new();
         for byte in 0..3 {
             filler.fill(byte);
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn segments_arriving_out_of_order_are_opened_by_slot() {
-        let (filler, mut pool) = lent();
+        let (filler, mut pool) = create_lent_pool();
         assert!(pool.draft_arrived_at(2).is_none() && pool.draft_arrived_at(SEGMENTS).is_none());
         let mut places = Vec::new();
         for byte in 0..4 {
@@ -259,11 +259,11 @@ mod tests {
             places.push(pool.draft_arrived_at(slot).unwrap().commit(SEGMENT));
             assert!(pool.draft_arrived_at(slot).is_none(), "it is here already");
         }
-        assert_eq!(places.each_bytes(&pool), [Some(2), Some(0), Some(3)]);
+        assert_eq!(places.first_bytes(&pool), [Some(2), Some(0), Some(3)]);
         let lease = pool.lease(places[1]).unwrap();
         pool.end_pass();
         assert_eq!((filler.returned(), pool.outstanding()), (2, 1));
-        assert_eq!(places.each_bytes(&pool), [None, Some(0), None]);
+        assert_eq!(places.first_bytes(&pool), [None, Some(0), None]);
         drop(lease);
         drop(pool.draft_arrived_at(1).unwrap());
         pool.end_pass();
@@ -273,14 +273,14 @@ mod tests {
         assert!(again != places[1] && pool.bytes(places[1]).is_none(), "of another lap");
     }
 
-    trait EachBytes {
-        fn each_bytes(&self, pool: &Pool) -> Vec<Option<u8>>;
+    trait FirstBytes {
+        fn first_bytes(&self, pool: &Pool) -> Vec<Option<u8>>;
     }
 
-    impl EachBytes for Vec<Extent> {
+    impl FirstBytes for Vec<Extent> {
         /// Returns the first byte of each block, or `None` for a block that is no longer in the
         /// pool.
-        fn each_bytes(&self, pool: &Pool) -> Vec<Option<u8>> {
+        fn first_bytes(&self, pool: &Pool) -> Vec<Option<u8>> {
             let first = |place: &Extent| pool.bytes(*place)?.first().copied();
             self.iter().map(first).collect()
         }

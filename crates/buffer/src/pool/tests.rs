@@ -2,11 +2,11 @@
 
 use super::*;
 
-const SEGMENT: usize = 4096;
+const SEGMENT_BYTES: usize = 4096;
 
-fn pool(segments: usize) -> Pool {
+fn create_pool(segments: usize) -> Pool {
     let id = DbufId::new(7).unwrap();
-    Pool::new(id, PoolConfig { segment: SEGMENT, segments }).unwrap()
+    Pool::new(id, PoolConfig { segment: SEGMENT_BYTES, segments }).unwrap()
 }
 
 fn append_block(pool: &Pool, length: usize, byte: u8) -> Option<Extent> {
@@ -19,7 +19,7 @@ fn append_block(pool: &Pool, length: usize, byte: u8) -> Option<Extent> {
 
 #[test]
 fn slices_stay_valid_while_blocks_are_appended() {
-    let pool = pool(2);
+    let pool = create_pool(2);
     let first = append_block(&pool, 100, 1).unwrap();
     let held = pool.bytes(first).unwrap();
     for byte in 2..60 {
@@ -32,9 +32,9 @@ fn slices_stay_valid_while_blocks_are_appended() {
 
 #[test]
 fn draft_is_unreadable_until_committed() {
-    let pool = pool(2);
+    let pool = create_pool(2);
     let mut draft = pool.draft(64, 1 << 20).unwrap();
-    assert_eq!(draft.len(), SEGMENT, "as much as there is");
+    assert_eq!(draft.len(), SEGMENT_BYTES, "as much as there is");
     let position = draft.position();
     assert!(pool.bytes(Extent::new(position, 1)).is_none());
     assert!(pool.draft(1, 1).is_none(), "one at a time");
@@ -49,7 +49,7 @@ fn draft_is_unreadable_until_committed() {
 
 #[test]
 fn nested_append_is_rejected() {
-    let pool = pool(2);
+    let pool = create_pool(2);
     let mut inner = None;
     pool.append(8, |bytes| {
         inner = Some(pool.append(8, |_| 8).is_some());
@@ -61,7 +61,7 @@ fn nested_append_is_rejected() {
 
 #[test]
 fn panic_while_filling_leaves_pool_usable() {
-    let pool = pool(2);
+    let pool = create_pool(2);
     let fill = || pool.append(8, |_| panic!("a filter failed"));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(fill)).is_err());
     assert_eq!(append_block(&pool, 8, 1).unwrap().position(), 0);
@@ -69,7 +69,7 @@ fn panic_while_filling_leaves_pool_usable() {
 
 #[test]
 fn leaked_draft_ends_with_the_pass() {
-    let mut pool = pool(2);
+    let mut pool = create_pool(2);
     std::mem::forget(pool.draft(8, 8));
     assert!(pool.draft(8, 8).is_none());
     pool.end_pass();
@@ -78,7 +78,7 @@ fn leaked_draft_ends_with_the_pass() {
 
 #[test]
 fn pinned_blocks_outlive_passes_and_others_do_not() {
-    let mut pool = pool(4);
+    let mut pool = create_pool(4);
     let kept = append_block(&pool, 3000, 1).unwrap();
     let pin = pool.pin(kept).unwrap();
     let lost = append_block(&pool, 3000, 2).unwrap();
@@ -100,7 +100,7 @@ fn pinned_blocks_outlive_passes_and_others_do_not() {
 
 #[test]
 fn invalid_unpin_is_rejected_and_counted() {
-    let mut pool = pool(2);
+    let mut pool = create_pool(2);
     let place = append_block(&pool, 3000, 1).unwrap();
     let pin = pool.pin(place).unwrap();
     assert!(pool.unpin(pin));
@@ -115,8 +115,8 @@ fn invalid_unpin_is_rejected_and_counted() {
 
 #[test]
 fn full_pool_refuses_appends_and_recovers() {
-    let mut pool = pool(4);
-    let places: Vec<_> = std::iter::from_fn(|| append_block(&pool, SEGMENT, 9)).collect();
+    let mut pool = create_pool(4);
+    let places: Vec<_> = std::iter::from_fn(|| append_block(&pool, SEGMENT_BYTES, 9)).collect();
     assert_eq!(places.len(), 4);
     assert_eq!(pool.usage().free, 0);
     let leases: Vec<_> = places.iter().map(|&place| pool.lease(place).unwrap()).collect();
@@ -131,7 +131,7 @@ fn full_pool_refuses_appends_and_recovers() {
 
 #[test]
 fn pool_without_backlog_stays_in_first_slot() {
-    let mut pool = pool(16);
+    let mut pool = create_pool(16);
     for _ in 0..100 {
         append_block(&pool, 4000, 5).unwrap();
         pool.end_pass();
@@ -141,7 +141,7 @@ fn pool_without_backlog_stays_in_first_slot() {
 
 #[test]
 fn lease_outlives_its_pool() {
-    let pool = pool(2);
+    let pool = create_pool(2);
     let place = append_block(&pool, 100, 42).unwrap();
     let lease = pool.lease(place).unwrap();
     let clone = lease.clone();
@@ -153,13 +153,13 @@ fn lease_outlives_its_pool() {
 
 #[test]
 fn no_block_crosses_a_segment_boundary() {
-    let pool = pool(2);
-    assert!(append_block(&pool, SEGMENT + 1, 1).is_none());
-    let place = append_block(&pool, SEGMENT, 1).unwrap();
-    assert_eq!(pool.memory.locate(place.within(1, SEGMENT as u32)), {
-        Err(Fault::CrossesSegment(place.within(1, SEGMENT as u32)))
+    let pool = create_pool(2);
+    assert!(append_block(&pool, SEGMENT_BYTES + 1, 1).is_none());
+    let place = append_block(&pool, SEGMENT_BYTES, 1).unwrap();
+    assert_eq!(pool.memory.locate(place.within(1, SEGMENT_BYTES as u32)), {
+        Err(Fault::CrossesSegment(place.within(1, SEGMENT_BYTES as u32)))
     });
-    let end = place.within(SEGMENT as u32, 0);
+    let end = place.within(SEGMENT_BYTES as u32, 0);
     assert_eq!(pool.bytes(end), Some(&[][..]), "an empty view at the end of a segment");
     assert!(pool.pin(end).is_some());
 }
@@ -167,7 +167,7 @@ fn no_block_crosses_a_segment_boundary() {
 #[test]
 fn arbitrary_extents_never_leave_the_memory() {
     // Every bit pattern of an extent is an allegation; only filled bytes are ever returned.
-    let mut pool = pool(4);
+    let mut pool = create_pool(4);
     for pass in 0..9u8 {
         append_block(&pool, 1 + usize::from(pass) * 300, pass).unwrap();
         if pass % 3 == 0 {
@@ -186,7 +186,7 @@ fn arbitrary_extents_never_leave_the_memory() {
             if let Some(bytes) = pool.bytes(place) {
                 found += 1;
                 assert_eq!(bytes.len(), place.length() as usize);
-                assert!(bytes.len() <= SEGMENT);
+                assert!(bytes.len() <= SEGMENT_BYTES);
                 std::hint::black_box(bytes.iter().fold(0u8, |sum, byte| sum ^ byte));
             }
         }

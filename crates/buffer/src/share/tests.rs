@@ -5,22 +5,22 @@ use super::*;
 use crate::Fault;
 use abi::{Class, Entry, Extent, RichPointer};
 
-fn id() -> DbufId {
+fn dbuf_id() -> DbufId {
     DbufId::new(9).unwrap()
 }
 
-fn config(policy: Policy) -> dbuf::BlockConfig {
-    dbuf::BlockConfig { capacity: 8192, policy, ..dbuf::BlockConfig::new(id()) }
+fn ring_config(policy: Policy) -> dbuf::BlockConfig {
+    dbuf::BlockConfig { capacity: 8192, policy, ..dbuf::BlockConfig::new(dbuf_id()) }
 }
 
-fn memfd(bytes: usize, seals: Seals) -> OwnedFd {
+fn create_memfd(bytes: usize, seals: Seals) -> OwnedFd {
     let file = Memfd::create("test", bytes).unwrap();
     file.seal(seals).unwrap();
     file.into()
 }
 
 fn sealed_geometry(change: impl FnOnce(&mut Geometry)) -> OwnedFd {
-    let mut plan = geometry(id(), 8192, 0, Policy::Overwrite, 1);
+    let mut plan = geometry(dbuf_id(), 8192, 0, Policy::Overwrite, 1);
     change(&mut plan);
     let file = Memfd::create("test", PAGE).unwrap();
     {
@@ -34,7 +34,7 @@ fn sealed_geometry(change: impl FnOnce(&mut Geometry)) -> OwnedFd {
 #[test]
 fn complete_offer_is_opened_and_read() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
-        let (mut writer, mut offers) = blocks(&config(policy)).unwrap();
+        let (mut writer, mut offers) = blocks(&ring_config(policy)).unwrap();
         let offer = offers.remove(0);
         let fds = offer.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
         let mut visitor = RingOffer::from_descriptors(fds.into()).unwrap().read_blocks().unwrap();
@@ -63,21 +63,21 @@ fn complete_offer_is_opened_and_read() {
 #[test]
 fn pointer_ring_is_opened_and_read() {
     let shape = ibuf::RingConfig { entries: 64, ..ibuf::RingConfig::default() };
-    let (mut writer, mut offers) = pointers(&shape, id()).unwrap();
+    let (mut writer, mut offers) = pointers(&shape, dbuf_id()).unwrap();
     let mut reader = offers.remove(0).read_pointers().unwrap();
-    let pointer = RichPointer::new(id(), Extent::new(77, 7), Class::YES);
+    let pointer = RichPointer::new(dbuf_id(), Extent::new(77, 7), Class::YES);
     let entry = Entry { pointer, ..Entry::default() };
     writer.push(&[entry]).unwrap();
     let mut out = [Entry::default(); 2];
     assert_eq!(reader.read(&mut out).unwrap().count, 1);
     assert_eq!(out[0], entry);
-    let (_writer, mut offers) = pointers(&shape, id()).unwrap();
+    let (_writer, mut offers) = pointers(&shape, dbuf_id()).unwrap();
     let refused = offers.remove(0).read_blocks();
     assert!(matches!(refused, Err(Refusal::Geometry(_))), "not a ring of blocks");
 }
 
-/// Covers each file with each seal missing, too short, too long, and replaced by a file that is not
-/// a memfd (T2).
+/// Refuses an offer if one of its files lacks a seal, is too short, is too long, or is not a memfd
+/// (T2).
 #[test]
 fn t2_incomplete_offer_is_refused() {
     let (size, reader) = (Seals::SIZE, Seals::READER);
@@ -89,26 +89,31 @@ fn t2_incomplete_offer_is_refused() {
             .filter(|&(i, _)| i as u32 != without)
             .fold(Seals::NONE, |seals, (_, seal)| seals.with(seal))
     };
-    let good = || (sealed_geometry(|_| ()), memfd(whole, reader), memfd(PAGE, size));
+    let good = || (sealed_geometry(|_| ()), create_memfd(whole, reader), create_memfd(PAGE, size));
     let look = |(geometry, ring, cursor)| {
         RingOffer::from_descriptors(vec![geometry, ring, cursor]).unwrap().read_blocks().map(drop)
     };
     assert_eq!(look(good()), Ok(()));
     for seals in [Seals::NONE, partly(0), partly(1), partly(2), partly(3), size] {
-        let refused = look((sealed_geometry(|_| ()), memfd(whole, seals), memfd(PAGE, size)));
+        let refused =
+            look((sealed_geometry(|_| ()), create_memfd(whole, seals), create_memfd(PAGE, size)));
         assert!(matches!(refused, Err(Refusal::Unsealed { part: "ring", .. })), "{seals:?}");
     }
     for seals in [Seals::NONE, Seals::GROW, Seals::SHRINK] {
-        let refused = look((sealed_geometry(|_| ()), memfd(whole, reader), memfd(PAGE, seals)));
+        let refused =
+            look((sealed_geometry(|_| ()), create_memfd(whole, reader), create_memfd(PAGE, seals)));
         assert!(matches!(refused, Err(Refusal::Unsealed { part: "cursor", .. })));
     }
-    let refused = look((memfd(PAGE, reader), memfd(whole, reader), memfd(PAGE, size)));
+    let refused =
+        look((create_memfd(PAGE, reader), create_memfd(whole, reader), create_memfd(PAGE, size)));
     assert!(matches!(refused, Err(Refusal::Unsealed { part: "geometry", .. })));
     for bytes in [PAGE, whole - 1, whole + 1, 2 * whole] {
-        let refused = look((sealed_geometry(|_| ()), memfd(bytes, reader), memfd(PAGE, size)));
+        let refused =
+            look((sealed_geometry(|_| ()), create_memfd(bytes, reader), create_memfd(PAGE, size)));
         assert!(matches!(refused, Err(Refusal::Size { part: "ring", .. })), "{bytes}");
     }
-    let refused = look((sealed_geometry(|_| ()), memfd(whole, reader), memfd(2 * PAGE, size)));
+    let refused =
+        look((sealed_geometry(|_| ()), create_memfd(whole, reader), create_memfd(2 * PAGE, size)));
     assert!(matches!(refused, Err(Refusal::Size { part: "cursor", .. })));
     let changes: [fn(&mut Geometry); 9] = [
         |g| g.magic = 0,
@@ -122,7 +127,8 @@ fn t2_incomplete_offer_is_refused() {
         |g| g.policy = u32::MAX,
     ];
     for change in changes {
-        let refused = look((sealed_geometry(change), memfd(whole, reader), memfd(PAGE, size)));
+        let refused =
+            look((sealed_geometry(change), create_memfd(whole, reader), create_memfd(PAGE, size)));
         assert!(matches!(refused, Err(Refusal::Geometry(_))), "{refused:?}");
     }
     let (_, ring, cursor) = good();
@@ -133,7 +139,7 @@ fn t2_incomplete_offer_is_refused() {
 
 #[test]
 fn offered_descriptors_cannot_be_mapped_writable() {
-    let (_writer, offers) = blocks(&config(Policy::Overwrite)).unwrap();
+    let (_writer, offers) = blocks(&ring_config(Policy::Overwrite)).unwrap();
     let [geometry, ring, cursor] =
         offers[0].descriptors().map(|fd| Memfd::from_fd(fd.try_clone_to_owned().unwrap()).unwrap());
     assert!(geometry.map().is_err() && ring.map().is_err());

@@ -1,6 +1,6 @@
-//! Loom models, in all interleavings, of a segment that crosses to another space: `pool` M4 and
-//! `crossing` C3. Loom reports every access to the bytes that the protocol does not order before
-//! their reuse.
+//! Loom models, in all interleavings, of a pool segment whose blocks are read in another space that
+//! crosses to another space: `pool` M4 and `crossing` C3. Loom reports every access to the bytes
+//! that the protocol does not order before their reuse.
 
 use super::*;
 use crate::Policy;
@@ -12,17 +12,17 @@ use loom::thread;
 
 struct SlotModel {
     slots: Slots,
-    bytes: Bytes,
+    bytes: SlotBytes,
 }
 
-/// Content of slot 0. Holds no data: loom only tracks the order of accesses.
-struct Bytes(UnsafeCell<()>);
+/// The bytes of slot 0. Holds no data: loom only tracks the order of accesses.
+struct SlotBytes(UnsafeCell<()>);
 
 #[expect(unsafe_code, reason = "loom judges whether the accesses race")]
 // SAFETY: the cell holds nothing.
-unsafe impl Sync for Bytes {}
+unsafe impl Sync for SlotBytes {}
 
-impl Bytes {
+impl SlotBytes {
     fn track_write(&self) {
         self.0.with_mut(|_| ());
     }
@@ -32,7 +32,7 @@ impl Bytes {
     }
 }
 
-/// Runs the pool's thread: fills segment 0, sends a block of the segment, and reuses the slot as
+/// Acts as the pool's thread: fills segment 0, sends a block of the segment, and reuses the slot as
 /// soon as it is free.
 fn run_writer(state: &SlotModel, writer: &mut PointerWriter) {
     state.slots.open(0, 0);
@@ -53,7 +53,7 @@ fn run_writer(state: &SlotModel, writer: &mut PointerWriter) {
     state.bytes.track_write();
 }
 
-/// Runs the reading space until it has located the block.
+/// Acts as the reading space until it has located the block.
 fn locate_block(state: &SlotModel, reader: &mut PointerReader) {
     while reader.unread_entries().unwrap() == 0 {
         thread::yield_now();
@@ -62,7 +62,7 @@ fn locate_block(state: &SlotModel, reader: &mut PointerReader) {
     assert_eq!(state.slots.locate(entry.pointer.place), Ok((0, 0)));
 }
 
-fn release_entries(reader: &mut PointerReader) {
+fn release_after_reading(reader: &mut PointerReader) {
     reader.side.next += 1;
     reader.side.release();
 }
@@ -74,7 +74,7 @@ fn check_segment_reuse(
     builder.preemption_bound = Some(3);
     builder.check(move || {
         let slots = Slots::new(4096, 2);
-        let state = Arc::new(SlotModel { slots, bytes: Bytes(UnsafeCell::new(())) });
+        let state = Arc::new(SlotModel { slots, bytes: SlotBytes(UnsafeCell::new(())) });
         let config = RingConfig {
             entries: 1,
             lanes: EntryColumns::Pointer,
@@ -95,7 +95,7 @@ fn segment_is_reused_only_after_the_last_read() {
     check_segment_reuse(|state, reader| {
         locate_block(state, reader);
         state.bytes.track_read();
-        release_entries(reader);
+        release_after_reading(reader);
     });
 }
 
@@ -104,7 +104,7 @@ fn lease_taken_while_reading_delays_reuse() {
     check_segment_reuse(|state, reader| {
         locate_block(state, reader);
         state.slots.lease(0);
-        release_entries(reader);
+        release_after_reading(reader);
         state.bytes.track_read();
         state.slots.unlease(0);
     });

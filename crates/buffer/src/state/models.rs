@@ -1,6 +1,6 @@
-//! Loom models of a writer and a reader of rows, in all interleavings up to a bound of preemptions.
-//! The models fail if either fence is removed. They cannot detect a relaxed store at the end of a
-//! change, although the memory model requires Release there.
+//! Loom models of one writer and one reader of a state table, in all interleavings up to a bound of
+//! preemptions. The models fail if either fence is removed. They cannot detect a relaxed store at
+//! the end of a change, although the memory model requires Release there.
 
 use super::rows::{
     ROW_HEAD_WORDS, Reading, RowRead, begin_change, end_change, try_read_row, write_row,
@@ -10,34 +10,34 @@ use crate::region::Region;
 use loom::sync::Arc;
 use loom::thread;
 
-fn model(check: impl Fn() + Sync + Send + 'static) {
+fn run_model(check: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(check);
 }
 
-const ROW: usize = ROW_HEAD_WORDS + 2;
+const ROW_WORDS: usize = ROW_HEAD_WORDS + 2;
 
 #[test]
 fn m3_no_reader_sees_a_torn_row() {
-    model(|| {
-        let region = Arc::new(Region::heap(ROW));
+    run_model(|| {
+        let region = Arc::new(Region::heap(ROW_WORDS));
         let writing = {
             let region = Arc::clone(&region);
             thread::spawn(move || {
-                write_row(&region.words()[..ROW], Some(&[1, 1]));
-                write_row(&region.words()[..ROW], None);
-                write_row(&region.words()[..ROW], Some(&[3, 3]));
+                write_row(&region.words()[..ROW_WORDS], Some(&[1, 1]));
+                write_row(&region.words()[..ROW_WORDS], None);
+                write_row(&region.words()[..ROW_WORDS], Some(&[3, 3]));
             })
         };
         let mut out = [0; 2];
-        match try_read_row(&region.words()[..ROW], &mut out) {
+        match try_read_row(&region.words()[..ROW_WORDS], &mut out) {
             RowRead::Numbers => assert!(out == [1, 1] || out == [3, 3], "{out:?}"),
             RowRead::Nothing | RowRead::Torn => {}
         }
         writing.join().unwrap();
         assert_eq!(
-            (try_read_row(&region.words()[..ROW], &mut out), out),
+            (try_read_row(&region.words()[..ROW_WORDS], &mut out), out),
             (RowRead::Numbers, [3, 3])
         );
     });
@@ -45,15 +45,15 @@ fn m3_no_reader_sees_a_torn_row() {
 
 #[test]
 fn m3_rows_are_consistent_under_the_table_lock() {
-    model(|| {
-        let region = Arc::new(Region::heap(1 + 2 * ROW));
+    run_model(|| {
+        let region = Arc::new(Region::heap(1 + 2 * ROW_WORDS));
         let writing = {
             let region = Arc::clone(&region);
             thread::spawn(move || {
                 let words = region.words();
                 begin_change(&words[0]);
-                write_row(&words[1..1 + ROW], Some(&[1, 1]));
-                write_row(&words[1 + ROW..1 + 2 * ROW], Some(&[1, 1]));
+                write_row(&words[1..1 + ROW_WORDS], Some(&[1, 1]));
+                write_row(&words[1 + ROW_WORDS..1 + 2 * ROW_WORDS], Some(&[1, 1]));
                 end_change(&words[0]);
             })
         };
@@ -61,8 +61,8 @@ fn m3_rows_are_consistent_under_the_table_lock() {
         if let Some(reading) = Reading::begin(&words[0]) {
             let (mut one, mut other) = ([0; 2], [0; 2]);
             let read = (
-                try_read_row(&words[1..1 + ROW], &mut one),
-                try_read_row(&words[1 + ROW..1 + 2 * ROW], &mut other),
+                try_read_row(&words[1..1 + ROW_WORDS], &mut one),
+                try_read_row(&words[1 + ROW_WORDS..1 + 2 * ROW_WORDS], &mut other),
             );
             if reading.is_whole(&words[0]) {
                 assert_eq!((read.0, one), (read.1, other));

@@ -1,5 +1,5 @@
-//! Tests of tables within one process. `tests/states.rs` tests access by other users and killed
-//! writers.
+//! Tests of tables of published filter state within one process. `tests/states.rs` tests access by
+//! other users and killed writers.
 
 use super::*;
 use crate::name::Error;
@@ -7,24 +7,24 @@ use abi::access::AccessList;
 use std::sync::atomic::{AtomicBool, Ordering};
 use sys::process::identity;
 
-fn name(of: &str) -> String {
+fn unique_name(of: &str) -> String {
     format!("test-{}-{of}", std::process::id())
 }
 
-fn shape(columns: usize, rows: usize) -> Shape {
+fn table_shape(columns: usize, rows: usize) -> Shape {
     let column = |n| Column { name: format!("c{n}"), unit: "blocks".to_owned() };
     Shape { filter: "count".to_owned(), columns: (0..columns).map(column).collect(), rows }
 }
 
 #[test]
 fn m3_table_is_read_back_with_columns_and_rows() {
-    let name = name("plain");
+    let name = unique_name("plain");
     let missing = TableReader::open(&name).unwrap_err();
     assert!(missing.to_string().contains("no state is called"), "{missing}");
     let mut writer =
-        TableWriter::create(&name, AccessList::private(identity()), shape(2, 4)).unwrap();
+        TableWriter::create(&name, AccessList::private(identity()), table_shape(2, 4)).unwrap();
     let taken =
-        TableWriter::create(&name, AccessList::private(identity()), shape(2, 4)).unwrap_err();
+        TableWriter::create(&name, AccessList::private(identity()), table_shape(2, 4)).unwrap_err();
     assert!(matches!(taken, Error::Taken(_)), "{taken}");
     let reader = TableReader::open(&name).unwrap();
     assert_eq!(reader.shape(), writer.shape());
@@ -60,9 +60,9 @@ fn m3_table_is_read_back_with_columns_and_rows() {
 
 #[test]
 fn m3_no_row_is_torn_under_constant_writes() {
-    let name = name("busy");
+    let name = unique_name("busy");
     let mut writer =
-        TableWriter::create(&name, AccessList::private(identity()), shape(64, 8)).unwrap();
+        TableWriter::create(&name, AccessList::private(identity()), table_shape(64, 8)).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2)

@@ -1,5 +1,5 @@
-//! Loom models, in all interleavings, of a wake-up. A sleeper that falls asleep before the position
-//! is reached is notified or sees the position.
+//! Loom models of a wake-up, in all interleavings. A sleeper that announces its sleep before the
+//! other party reaches the position is either notified or sees the position.
 
 use super::*;
 use crate::atomic::AtomicU64;
@@ -7,8 +7,8 @@ use loom::sync::Arc;
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
-/// Words of both parties and the doorbell between them.
-struct Pages {
+/// Words that both parties of a wake-up share, and the doorbell that wakes the sleeper.
+struct WakeUpWords {
     /// Page of the sleeper.
     page: Region,
     /// Position that the other party publishes.
@@ -16,43 +16,44 @@ struct Pages {
     doorbell: (Mutex<bool>, Condvar),
 }
 
-/// Models a wake-up. The other party advances to `last` in steps of one, and checks for a sleeper
-/// after each step: with urgency `end` after the last step, with urgency `each` after the others.
-/// The sleeper waits until the position is `until`.
-fn check_wake_up(last: u64, until: u64, each: Urgency, end: Urgency) {
+/// Checks a wake-up in all interleavings. The other party advances the position to `last` in steps
+/// of one, and looks for a sleeper after each step: with `last_urgency` after the last step, and
+/// with `step_urgency` after every other step. The sleeper waits until the position is at least
+/// `threshold`.
+fn check_wake_up(last: u64, threshold: u64, step_urgency: Urgency, last_urgency: Urgency) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
-        let pages = Arc::new(Pages {
+        let words = Arc::new(WakeUpWords {
             page: Region::heap(2),
             position: AtomicU64::new(0),
             doorbell: (Mutex::new(false), Condvar::new()),
         });
         let other = {
-            let pages = pages.clone();
+            let words = words.clone();
             thread::spawn(move || {
                 let mut notifier = Notifier::default();
                 for position in 1..=last {
-                    pages.position.store(position, Ordering::Release);
-                    let urgency = if position == last { end } else { each };
-                    if notifier.is_due(&pages.page, 0, position, urgency) {
-                        *pages.doorbell.0.lock().unwrap() = true;
-                        pages.doorbell.1.notify_one();
+                    words.position.store(position, Ordering::Release);
+                    let urgency = if position == last { last_urgency } else { step_urgency };
+                    if notifier.is_due(&words.page, 0, position, urgency) {
+                        *words.doorbell.0.lock().unwrap() = true;
+                        words.doorbell.1.notify_one();
                     }
                 }
             })
         };
         let mut sleeper = Sleeper::default();
-        while pages.position.load(Ordering::Acquire) < until {
-            sleeper.announce_sleep(&pages.page, 0, until);
-            let mut notified = pages.doorbell.0.lock().unwrap();
+        while words.position.load(Ordering::Acquire) < threshold {
+            sleeper.announce_sleep(&words.page, 0, threshold);
+            let mut notified = words.doorbell.0.lock().unwrap();
             // Checked again, as a sleeper must. A lost wake-up would never end the model.
-            while pages.position.load(Ordering::Acquire) < until && !*notified {
-                notified = pages.doorbell.1.wait(notified).unwrap();
+            while words.position.load(Ordering::Acquire) < threshold && !*notified {
+                notified = words.doorbell.1.wait(notified).unwrap();
             }
             *notified = false;
             drop(notified);
-            sleeper.announce_wake(&pages.page, 0);
+            sleeper.announce_wake(&words.page, 0);
         }
         other.join().unwrap();
     });

@@ -7,7 +7,8 @@ use streamline_buffer::{Fault, stream};
 /// Maximum length of a block in bytes.
 pub(crate) const BLOCK_LENGTH_MAX: usize = 900;
 
-/// Writes block `number` into `room`; length and content are derived from the number.
+/// Replaces the contents of `room` by the block with this number. Its length and content depend
+/// only on the number.
 pub(crate) fn block(number: u64, room: &mut Vec<u8>) {
     let length = 8 + usize::try_from(number * 7919 % (BLOCK_LENGTH_MAX as u64 - 8)).unwrap();
     room.clear();
@@ -36,7 +37,7 @@ pub(crate) fn write(output: &mut impl Writes, numbers: Range<u64>) -> Result<(),
     })
 }
 
-/// A writing end of blocks.
+/// The writing end of a ring or stream of blocks.
 pub(crate) trait Writes {
     fn write_block(&mut self, block: &[u8]) -> Result<bool, Fault>;
     fn publish(&mut self);
@@ -52,7 +53,7 @@ impl Writes for stream::Output {
     }
 }
 
-/// A reading end of a stream of bytes.
+/// The reading end of a stream of bytes.
 pub(crate) trait Reads {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault>;
 }
@@ -89,7 +90,7 @@ pub(crate) fn read(input: &mut impl Reads) -> (u64, Option<Fault>) {
     })
 }
 
-/// Reads from a writer that does not end its stream, until the fault.
+/// Reads from a writer that never ends its stream, until a read fails. Returns the fault.
 #[track_caller]
 pub(crate) fn read_to_fault(input: &mut impl Reads) -> Fault {
     with_watchdog("the end of who was killed", || {

@@ -1,9 +1,9 @@
-//! Fixture for tests between processes: the other process, blocks that carry their expected
-//! content, and waits with a limit.
+//! Fixtures for tests between processes: a second process, blocks whose content depends on their
+//! number, and waits with a time limit.
 //!
 //! The other process runs the same executable as user nobody. Its standard input is a socket that
 //! carries messages and descriptors. The tests need root to start a process of another user. Each
-//! test file has a test `the_other_process`, which the other process runs in its [`role`].
+//! test file has a test `run_other_process`, which the other process runs in its [`child_role`].
 //!
 //! No wait here is unbounded: a hang becomes a failure that reports its location ([`patience`]).
 
@@ -19,12 +19,12 @@ mod streams;
 pub(crate) use blocks::{
     BLOCK_LENGTH_MAX, Reads, Writes, block, digest, read, read_to_fault, write,
 };
-pub(crate) use other::{OtherProcess, receive, report, role, send};
-pub(crate) use patience::{Running, run, wait_until, with_watchdog};
+pub(crate) use other::{OtherProcess, child_role, receive, report, send};
+pub(crate) use patience::{TestThread, run, wait_until, with_watchdog};
 pub(crate) use streams::{check_published_blocks_survive_kill, offer, open};
 
 /// Returns the dbuf id with this number.
-pub(crate) fn id(number: u32) -> abi::DbufId {
+pub(crate) fn dbuf_id(number: u32) -> abi::DbufId {
     abi::DbufId::new(number).unwrap()
 }
 

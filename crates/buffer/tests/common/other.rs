@@ -1,6 +1,6 @@
 //! A second process, under another user, for tests between processes.
 
-use super::patience::{limit, with_watchdog};
+use super::patience::{wait_limit, with_watchdog};
 use std::io::{Read as _, stdin};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
@@ -8,7 +8,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::time::Instant;
 use testkit::need;
 
-const ROLE: &str = "STREAMLINE_TEST_ROLE";
+const ROLE_VARIABLE: &str = "STREAMLINE_TEST_ROLE";
 
 /// Another process, of user nobody, and the socket to it. Dropping the value kills the process.
 pub(crate) struct OtherProcess {
@@ -31,8 +31,8 @@ impl OtherProcess {
     pub(crate) fn start_on(socket: OwnedFd, role: &str, report: Stdio) -> Option<Self> {
         need::require_root()?;
         let mut command = sys::process::reexec_as(sys::process::OVERFLOW_ID, socket).unwrap();
-        command.args(["--ignored", "--exact", "--nocapture", "the_other_process"]);
-        command.env(ROLE, role).stdout(report);
+        command.args(["--ignored", "--exact", "--nocapture", "run_other_process"]);
+        command.env(ROLE_VARIABLE, role).stdout(report);
         match sys::process::spawn(&mut command) {
             Ok(child) => Some(Self { socket: None, child }),
             Err(error) => need::report_skip(&format!("nobody may not run this test: {error}")),
@@ -63,7 +63,7 @@ impl OtherProcess {
         assert_eq!(self.wait().signal(), Some(9), "it did not end by itself");
     }
 
-    /// Waits until the process has killed itself.
+    /// Waits until the process has killed itself with SIGKILL.
     #[track_caller]
     pub(crate) fn wait_until_killed(&mut self) {
         assert_eq!(self.wait().signal(), Some(9), "it kills itself");
@@ -139,8 +139,8 @@ pub(crate) fn receive(socket: impl AsFd) -> (Vec<u8>, Vec<OwnedFd>) {
     let socket = socket.as_fd();
     let start = Instant::now();
     // A signal may end a wait early.
-    while sys::poll::readable(&[socket], Some(limit())) != [true] {
-        assert!(start.elapsed() < limit(), "nothing comes from the other process");
+    while sys::poll::readable(&[socket], Some(wait_limit())) != [true] {
+        assert!(start.elapsed() < wait_limit(), "nothing comes from the other process");
     }
     let mut message = vec![0; 4096];
     let (length, descriptors) =
@@ -151,14 +151,14 @@ pub(crate) fn receive(socket: impl AsFd) -> (Vec<u8>, Vec<OwnedFd>) {
 
 // ---- in the other process
 
-/// Returns the role of this process, or `None` in the test program itself. Also starts a watchdog
-/// that ends this process if the parent has given up waiting.
-pub(crate) fn role() -> Option<String> {
-    let role = std::env::var(ROLE).ok()?;
+/// Returns the role in which this process was started, or `None` in the test program itself. Also
+/// starts a watchdog that ends this process if the parent has given up waiting.
+pub(crate) fn child_role() -> Option<String> {
+    let role = std::env::var(ROLE_VARIABLE).ok()?;
     std::thread::spawn(|| {
         let begin = Instant::now();
-        while begin.elapsed() < 3 * limit() {
-            std::thread::park_timeout(limit());
+        while begin.elapsed() < 3 * wait_limit() {
+            std::thread::park_timeout(wait_limit());
         }
         eprintln!("the other process was forgotten");
         std::process::exit(101);

@@ -1,6 +1,6 @@
 //! Limits on the time that tests wait.
 //!
-//! A call that waits without a limit of its own, such as a write to a full ring, is wrapped in
+//! A call that has no time limit of its own, such as a write to a full ring, is wrapped in
 //! [`with_watchdog`], whose watchdog thread observes all waits in progress. When one takes too
 //! long, it reports the condition and source location of every wait in progress, and ends the test
 //! program.
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Returns the limit for any wait: `STREAMLINE_TEST_LIMIT` seconds, or 100 seconds, which is enough
 /// on a busy machine.
-pub(crate) fn limit() -> Duration {
+pub(crate) fn wait_limit() -> Duration {
     static LIMIT: OnceLock<Duration> = OnceLock::new();
     let configured = || std::env::var("STREAMLINE_TEST_LIMIT").ok()?.parse().ok();
     *LIMIT.get_or_init(|| Duration::from_secs(configured().unwrap_or(100)))
@@ -43,13 +43,13 @@ impl Drop for WaitGuard {
 /// Runs a closure that may wait for another party, under the watchdog.
 #[track_caller]
 pub(crate) fn with_watchdog<T>(what: &str, wait: impl FnOnce() -> T) -> T {
-    let _over = begin(what, Location::caller());
+    let _over = register_wait(what, Location::caller());
     wait()
 }
 
-fn begin(what: &str, at: &'static Location<'static>) -> WaitGuard {
+fn register_wait(what: &str, at: &'static Location<'static>) -> WaitGuard {
     static WATCHDOG: Once = Once::new();
-    WATCHDOG.call_once(|| drop(std::thread::spawn(watch)));
+    WATCHDOG.call_once(|| drop(std::thread::spawn(watch_waits)));
     let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
     waits.0 += 1;
     let number = waits.0;
@@ -58,18 +58,18 @@ fn begin(what: &str, at: &'static Location<'static>) -> WaitGuard {
     WaitGuard(number)
 }
 
-fn watch() {
+fn watch_waits() {
     loop {
         std::thread::park_timeout(Duration::from_secs(1));
         let waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
-        if waits.1.iter().all(|wait| wait.since.elapsed() < limit()) {
+        if waits.1.iter().all(|wait| wait.since.elapsed() < wait_limit()) {
             continue;
         }
         for Wait { what, thread, at, since, .. } in &waits.1 {
             let since = since.elapsed();
             eprintln!("{thread}: waits at {at} for {since:?}: {what}");
         }
-        eprintln!("longer than {:?}: the test hangs", limit());
+        eprintln!("longer than {:?}: the test hangs", wait_limit());
         std::process::exit(101);
     }
 }
@@ -79,31 +79,31 @@ fn watch() {
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < limit(), "in vain: {what}");
+        assert!(start.elapsed() < wait_limit(), "in vain: {what}");
         std::thread::yield_now();
     }
 }
 
 /// A thread that runs concurrently with the test.
-pub(crate) struct Running<T> {
+pub(crate) struct TestThread<T> {
     thread: JoinHandle<()>,
     result: Receiver<T>,
 }
 
 /// Runs a closure in a thread concurrently with the test.
-pub(crate) fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Running<T> {
+pub(crate) fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> TestThread<T> {
     let (done, result) = mpsc::sync_channel(1);
     let name = std::thread::current().name().map(str::to_owned);
     let builder = std::thread::Builder::new().name(name.unwrap_or_default());
     let thread = builder.spawn(move || drop(done.send(work()))).unwrap();
-    Running { thread, result }
+    TestThread { thread, result }
 }
 
-impl<T> Running<T> {
+impl<T> TestThread<T> {
     /// Waits for the result of the thread.
     #[track_caller]
     pub(crate) fn join(self) -> T {
-        match self.result.recv_timeout(limit()) {
+        match self.result.recv_timeout(wait_limit()) {
             Ok(result) => result,
             Err(mpsc::RecvTimeoutError::Timeout) => panic!("the thread beside the test hangs"),
             Err(mpsc::RecvTimeoutError::Disconnected) => match self.thread.join() {

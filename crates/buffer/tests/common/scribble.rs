@@ -1,9 +1,9 @@
-//! Direct stores into a ring, for a hostile writer that bypasses the library.
+//! Stores into the memory of a ring, for a hostile writer that bypasses the library.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-/// Write access to the memory of this process, at offsets from its first ring.
+/// Write access to the memory of this process, by offset from its ring at the lowest address.
 pub(crate) struct Ring {
     memory: File,
     base: u64,

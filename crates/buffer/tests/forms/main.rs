@@ -2,14 +2,14 @@
 //! threads of the writer's process and by untrusted peers, with every full-ring policy and every
 //! rate policy. (FEATURES D11, D14; CONTRACT 19)
 //!
-//! The reference is the sequence of all blocks put. A reader must get intact blocks in increasing
-//! order, and must count all other blocks exactly, as lost or skipped.
+//! The writer numbers its blocks. A reader must get intact blocks in increasing order, and must
+//! count all other blocks exactly, as lost or skipped.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
 mod rings;
 
-use rings::{Reads, for_each_ring, slots};
+use rings::{RingReader, for_each_ring, slot_ring_config};
 use streamline_buffer::dbuf::fixed;
 use streamline_buffer::rate::{RatePolicy, RatedReader, Start};
 use streamline_buffer::{Fault, Policy, ReaderCounts};
@@ -23,8 +23,8 @@ const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite
 
 // ---- reference model
 
-/// Returns block `number`, with a length and content derived from the number.
-fn block(number: u64) -> Vec<u8> {
+/// Returns the block with this number. Its length and content depend only on the number.
+fn numbered_block(number: u64) -> Vec<u8> {
     let length = 8 + usize::try_from(number * 7919 % (BLOCK_LENGTH_MAX as u64 - 8)).unwrap();
     let mut block = vec![number.wrapping_mul(37) as u8; length];
     block[..8].copy_from_slice(&number.to_le_bytes());
@@ -44,7 +44,7 @@ struct Received {
 impl Received {
     fn take(&mut self, what: &str, bytes: &[u8]) {
         let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-        assert_eq!(bytes, block(number), "{what}: block {number} is not what was put");
+        assert_eq!(bytes, numbered_block(number), "{what}: block {number} is not what was put");
         assert!(number >= self.next, "{what}: {number} after {}", self.next);
         self.missing += number - self.next;
         self.next = number + 1;
@@ -57,7 +57,7 @@ impl Received {
     }
 }
 
-fn read_block(reader: &mut dyn Reads) -> Option<Vec<u8>> {
+fn read_block(reader: &mut dyn RingReader) -> Option<Vec<u8>> {
     let mut out = vec![0; BLOCK_LENGTH_MAX];
     let length = reader.read(&mut out).unwrap()?;
     out.truncate(length);
@@ -83,7 +83,7 @@ fn d11_random_operations_account_for_every_block() {
         for _ in 0..6000 {
             match random.below(5) {
                 0..=2 => {
-                    let next = block(number);
+                    let next = numbered_block(number);
                     let put = if random.below(2) == 0 {
                         writer.write(&next).unwrap()
                     } else {
@@ -147,19 +147,21 @@ fn peeked_block_is_not_overwritten_until_released() {
             return;
         }
         assert_eq!(reader.peek(), Some(Ok(None)), "{what}");
-        assert!(writer.write(&block(0)).unwrap() && writer.write(&block(1)).unwrap());
+        assert!(
+            writer.write(&numbered_block(0)).unwrap() && writer.write(&numbered_block(1)).unwrap()
+        );
         assert_eq!(reader.peek(), Some(Ok(None)), "{what}: not published yet");
         writer.publish();
         for _ in 0..3 {
-            assert_eq!(reader.peek(), Some(Ok(Some(block(0)))), "{what}");
+            assert_eq!(reader.peek(), Some(Ok(Some(numbered_block(0)))), "{what}");
         }
-        assert_eq!(reader.take_in_place(), Some(Ok(Some(block(0)))), "{what}");
-        assert_eq!(reader.peek(), Some(Ok(Some(block(1)))), "{what}");
+        assert_eq!(reader.take_in_place(), Some(Ok(Some(numbered_block(0)))), "{what}");
+        assert_eq!(reader.peek(), Some(Ok(Some(numbered_block(1)))), "{what}");
         // ReaderCounts and not released: the writer fills the ring up to this block and no further.
         let (mut number, mut released) = (2, false);
         for _ in 0..2 {
             drain_others(&mut readers);
-            while writer.write(&block(number)).unwrap() {
+            while writer.write(&numbered_block(number)).unwrap() {
                 number += 1;
                 writer.publish();
                 drain_others(&mut readers);
@@ -167,7 +169,11 @@ fn peeked_block_is_not_overwritten_until_released() {
             if released {
                 break;
             }
-            assert_eq!(readers[0].peek(), Some(Ok(Some(block(1)))), "{what}: not overwritten");
+            assert_eq!(
+                readers[0].peek(),
+                Some(Ok(Some(numbered_block(1)))),
+                "{what}: not overwritten"
+            );
             readers[0].release();
             released = true;
         }
@@ -176,7 +182,7 @@ fn peeked_block_is_not_overwritten_until_released() {
 }
 
 /// Reads all blocks of all readers but the first.
-fn drain_others(readers: &mut [Box<dyn Reads>]) {
+fn drain_others(readers: &mut [Box<dyn RingReader>]) {
     for other in readers.iter_mut().skip(1) {
         while read_block(&mut **other).is_some() {}
     }
@@ -188,15 +194,15 @@ fn block_that_does_not_fit_is_rejected_without_effect() {
         let limit = writer.block_max();
         let long = vec![0; limit + 1];
         assert_eq!(writer.write(&long), Err(Fault::TooLong { length: limit + 1, limit }), "{what}");
-        assert!(writer.write(&block(0)).unwrap());
+        assert!(writer.write(&numbered_block(0)).unwrap());
         writer.drop_reservation(100).unwrap();
-        assert!(writer.write(&[]).unwrap() && writer.write(&block(2)).unwrap());
+        assert!(writer.write(&[]).unwrap() && writer.write(&numbered_block(2)).unwrap());
         writer.publish();
         for reader in &mut readers {
-            let length = block(0).len();
+            let length = numbered_block(0).len();
             let refused = reader.read(&mut vec![0; length - 1]);
             assert!(matches!(refused, Err(Fault::TooLong { .. })), "{what}: {refused:?}");
-            assert_eq!(read_block(&mut **reader), Some(block(0)), "{what}: it stayed");
+            assert_eq!(read_block(&mut **reader), Some(numbered_block(0)), "{what}: it stayed");
             assert_eq!(
                 read_block(&mut **reader),
                 Some(Vec::new()),
@@ -204,7 +210,7 @@ fn block_that_does_not_fit_is_rejected_without_effect() {
             );
             assert_eq!(
                 read_block(&mut **reader),
-                Some(block(2)),
+                Some(numbered_block(2)),
                 "{what}: an abandoned reservation is no block"
             );
             assert_eq!(read_block(&mut **reader), None, "{what}");
@@ -218,7 +224,7 @@ fn readers_can_skip_to_newest_or_to_now_at_any_time() {
         let mut number = 0;
         for round in 1..60 {
             for _ in 0..round % 7 {
-                number += u64::from(writer.write(&block(number)).unwrap());
+                number += u64::from(writer.write(&numbered_block(number)).unwrap());
             }
             writer.publish();
             for (at, reader) in readers.iter_mut().enumerate() {
@@ -229,7 +235,7 @@ fn readers_can_skip_to_newest_or_to_now_at_any_time() {
                     let before = reader.counts();
                     let skipped = reader.skip_to_latest().unwrap();
                     assert_eq!(reader.counts().skipped - before.skipped, skipped, "{what}");
-                    let newest = (round % 7 > 0).then(|| block(number - 1));
+                    let newest = (round % 7 > 0).then(|| numbered_block(number - 1));
                     assert_eq!(read_block(&mut **reader), newest, "{what}, round {round}");
                     assert_eq!(reader.skip_to_latest(), Ok(0), "{what}");
                 }
@@ -242,13 +248,13 @@ fn readers_can_skip_to_newest_or_to_now_at_any_time() {
     });
 }
 
-/// A reader with the policy for the newest block.
+/// A reader with the policy `Latest` skips all older blocks when it reads.
 #[test]
 fn v8_reader_with_latest_policy_takes_the_newest() {
     for policy in POLICIES {
-        let (mut writer, mut readers) = fixed::ring(&slots(policy, 1));
+        let (mut writer, mut readers) = fixed::ring(&slot_ring_config(policy, 1));
         for number in 0..5 {
-            assert!(writer.write(&block(number)).unwrap());
+            assert!(writer.write(&numbered_block(number)).unwrap());
         }
         writer.publish();
         let mut out = [0; BLOCK_LENGTH_MAX];
@@ -256,11 +262,11 @@ fn v8_reader_with_latest_policy_takes_the_newest() {
         let mut paced = RatedReader::new(reader, Start::Now, RatePolicy::Latest).unwrap();
         assert_eq!(paced.read(&mut out).unwrap(), None);
         for number in 5..9 {
-            assert!(writer.write(&block(number)).unwrap());
+            assert!(writer.write(&numbered_block(number)).unwrap());
         }
         writer.publish();
         let length = paced.read(&mut out).unwrap().unwrap();
-        assert_eq!(out[..length], block(8));
+        assert_eq!(out[..length], numbered_block(8));
         let expected = ReaderCounts { blocks: 1, bytes: length as u64, lost: 0, skipped: 8 };
         assert_eq!((paced.counts(), paced.reader().writer_counts().blocks), (expected, 9));
     }
@@ -275,7 +281,7 @@ fn disconnected_or_departed_reader_stalls_no_writer() {
         drop(left);
         let mut written = 0;
         let ended = loop {
-            match writer.write(&block(written)) {
+            match writer.write(&numbered_block(written)) {
                 Ok(true) => written += 1,
                 Ok(false) => break None,
                 Err(fault) => break Some(fault),
@@ -298,7 +304,7 @@ fn disconnected_or_departed_reader_stalls_no_writer() {
 fn both_sides_publish_their_counts() {
     for_each_ring(|what, _, mut writer, mut readers| {
         for number in 0..9 {
-            assert!(writer.write(&block(number)).unwrap());
+            assert!(writer.write(&numbered_block(number)).unwrap());
         }
         writer.publish();
         for (at, reader) in readers.iter_mut().enumerate() {

@@ -1,4 +1,5 @@
-//! Adapters that give every kind of ring the same operations, for the common tests.
+//! Adapters that give every kind of ring the same interface, so that one test suite covers all
+//! kinds.
 
 use super::{BLOCK_LENGTH_MAX, CAPACITY, POLICIES};
 use abi::DbufId;
@@ -8,7 +9,7 @@ use streamline_buffer::share;
 use streamline_buffer::stream::{self, Input, Output};
 use streamline_buffer::{Fault, Policy, ReaderCounts, WriterCounts};
 
-pub(crate) trait Writes {
+pub(crate) trait RingWriter {
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault>;
     /// Puts a block by reserve and commit. Reserves more room than the block uses.
     fn write_reserved(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault>;
@@ -21,7 +22,7 @@ pub(crate) trait Writes {
     fn reader_counts(&self, reader: usize) -> Option<ReaderCounts>;
 }
 
-pub(crate) trait Reads: Skip {
+pub(crate) trait RingReader: Skip {
     fn writer_counts(&self) -> WriterCounts;
     fn is_finished(&mut self) -> Result<bool, Fault>;
     /// Returns the next block in place, without taking it, or `None` if this kind of ring cannot
@@ -29,8 +30,8 @@ pub(crate) trait Reads: Skip {
     fn peek(&mut self) -> Option<Result<Option<Vec<u8>>, Fault>> {
         None
     }
-    /// Takes the next block in place without releasing it. Returns `None` if this kind of ring
-    /// cannot do that.
+    /// Returns the next block in place and keeps it until `release`. Returns `None` if this kind of
+    /// ring cannot do that.
     fn take_in_place(&mut self) -> Option<Result<Option<Vec<u8>>, Fault>> {
         None
     }
@@ -39,7 +40,7 @@ pub(crate) trait Reads: Skip {
 
 macro_rules! rings {
     ($writer:ty, $reader:ty, $visitor:ty) => {
-        impl Writes for $writer {
+        impl RingWriter for $writer {
             fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
                 self.write(block)
             }
@@ -70,7 +71,7 @@ macro_rules! rings {
             }
         }
 
-        impl Reads for $reader {
+        impl RingReader for $reader {
             fn writer_counts(&self) -> WriterCounts {
                 self.writer_counts()
             }
@@ -88,7 +89,7 @@ macro_rules! rings {
             }
         }
 
-        impl Reads for $visitor {
+        impl RingReader for $visitor {
             fn writer_counts(&self) -> WriterCounts {
                 self.writer_counts()
             }
@@ -108,7 +109,7 @@ struct Stream {
     room: fn(&Output) -> bool,
 }
 
-impl Writes for Stream {
+impl RingWriter for Stream {
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if (self.room)(&self.output) { self.output.write(block) } else { Ok(false) }
     }
@@ -143,7 +144,7 @@ impl Writes for Stream {
     }
 }
 
-impl Reads for Input {
+impl RingReader for Input {
     fn writer_counts(&self) -> WriterCounts {
         self.writer_counts()
     }
@@ -172,7 +173,7 @@ impl Slots {
     }
 }
 
-impl Writes for Slots {
+impl RingWriter for Slots {
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if self.has_room() { self.output.write(block) } else { Ok(false) }
     }
@@ -206,7 +207,7 @@ impl Writes for Slots {
     }
 }
 
-impl Reads for fixed::stream::SlotInput {
+impl RingReader for fixed::stream::SlotInput {
     fn writer_counts(&self) -> WriterCounts {
         self.writer_counts()
     }
@@ -218,38 +219,45 @@ impl Reads for fixed::stream::SlotInput {
     }
 }
 
-type Ring = (Box<dyn Writes>, Vec<Box<dyn Reads>>);
+type Ring = (Box<dyn RingWriter>, Vec<Box<dyn RingReader>>);
 
 type RingKind = (&'static str, fn(Policy, usize) -> Ring);
 
 /// Constructors of every kind of ring. Each takes a policy and the number of readers.
 const RING_KINDS: [RingKind; 6] = [
     ("blocks of any length, in a process", |policy, readers| {
-        let (writer, readers) = dbuf::ring(&blocks(policy, readers));
-        (Box::new(writer), readers.into_iter().map(|r| Box::new(r) as Box<dyn Reads>).collect())
+        let (writer, readers) = dbuf::ring(&block_ring_config(policy, readers));
+        (
+            Box::new(writer),
+            readers.into_iter().map(|r| Box::new(r) as Box<dyn RingReader>).collect(),
+        )
     }),
     ("slots of one size, in a process", |policy, readers| {
-        let (writer, readers) = fixed::ring(&slots(policy, readers));
-        (Box::new(writer), readers.into_iter().map(|r| Box::new(r) as Box<dyn Reads>).collect())
+        let (writer, readers) = fixed::ring(&slot_ring_config(policy, readers));
+        (
+            Box::new(writer),
+            readers.into_iter().map(|r| Box::new(r) as Box<dyn RingReader>).collect(),
+        )
     }),
     ("blocks of any length, among untrusted peers", |policy, readers| {
-        let (writer, offers) = share::blocks(&blocks(policy, readers)).unwrap();
+        let (writer, offers) = share::blocks(&block_ring_config(policy, readers)).unwrap();
         let attach =
-            |offer: share::RingOffer| Box::new(offer.read_blocks().unwrap()) as Box<dyn Reads>;
+            |offer: share::RingOffer| Box::new(offer.read_blocks().unwrap()) as Box<dyn RingReader>;
         (Box::new(writer), offers.into_iter().map(attach).collect())
     }),
     ("slots of one size, among untrusted peers", |policy, readers| {
-        let (writer, offers) = share::slots(&slots(policy, readers)).unwrap();
+        let (writer, offers) = share::slots(&slot_ring_config(policy, readers)).unwrap();
         let attach =
-            |offer: share::RingOffer| Box::new(offer.read_slots().unwrap()) as Box<dyn Reads>;
+            |offer: share::RingOffer| Box::new(offer.read_slots().unwrap()) as Box<dyn RingReader>;
         (Box::new(writer), offers.into_iter().map(attach).collect())
     }),
     ("a stream of slots", |policy, readers| {
-        let shape = slots(policy, readers);
+        let shape = slot_ring_config(policy, readers);
         let (mut output, offers) = fixed::stream::stream(&shape, 3).unwrap();
         output.spin(0);
-        let open =
-            |offer: fixed::stream::SlotOffer| Box::new(offer.open().unwrap()) as Box<dyn Reads>;
+        let open = |offer: fixed::stream::SlotOffer| {
+            Box::new(offer.open().unwrap()) as Box<dyn RingReader>
+        };
         let (waits, slots) = (policy == Policy::Block, shape.slots as u64);
         (Box::new(Slots { output, waits, slots }), offers.into_iter().map(open).collect())
     }),
@@ -262,7 +270,7 @@ const RING_KINDS: [RingKind; 6] = [
             Policy::Block => has_room,
             Policy::DropNew | Policy::Overwrite => |_| true,
         };
-        let open = |offer: stream::Offer| Box::new(offer.open().unwrap()) as Box<dyn Reads>;
+        let open = |offer: stream::Offer| Box::new(offer.open().unwrap()) as Box<dyn RingReader>;
         (Box::new(Stream { output, room }), offers.into_iter().map(open).collect())
     }),
 ];
@@ -279,17 +287,19 @@ fn has_room(output: &Output) -> bool {
     })
 }
 
-fn blocks(policy: Policy, readers: usize) -> dbuf::BlockConfig {
+fn block_ring_config(policy: Policy, readers: usize) -> dbuf::BlockConfig {
     dbuf::BlockConfig { id: DbufId::new(3).unwrap(), capacity: CAPACITY, policy, readers }
 }
 
-pub(crate) fn slots(policy: Policy, readers: usize) -> fixed::SlotConfig {
+pub(crate) fn slot_ring_config(policy: Policy, readers: usize) -> fixed::SlotConfig {
     let (slot, slots) = (256, CAPACITY / 256);
     fixed::SlotConfig { id: DbufId::new(3).unwrap(), slot, slots, policy, readers }
 }
 
 /// Runs a test for each kind of ring, policy and number of readers.
-pub(crate) fn for_each_ring(test: impl Fn(&str, Policy, Box<dyn Writes>, Vec<Box<dyn Reads>>)) {
+pub(crate) fn for_each_ring(
+    test: impl Fn(&str, Policy, Box<dyn RingWriter>, Vec<Box<dyn RingReader>>),
+) {
     for (name, make) in RING_KINDS {
         for policy in POLICIES {
             for readers in [1, 3] {

@@ -3,16 +3,16 @@
 use super::*;
 use crate::Fault;
 
-fn config(slots: usize, policy: Policy) -> SlotConfig {
+fn ring_config(slots: usize, policy: Policy) -> SlotConfig {
     SlotConfig { id: DbufId::new(5).unwrap(), slot: 100, slots, policy, readers: 1 }
 }
 
 #[test]
 fn slots_are_contiguous_multiples_of_their_size() {
-    let shape = config(60, Policy::Block).shape();
+    let shape = ring_config(60, Policy::Block).shape();
     assert_eq!((shape.slot, shape.slots, shape.block_max()), (128, 64, 128));
     assert_eq!((shape.slots_size(), shape.table_size()), (8192, 4096));
-    let (mut writer, mut readers) = ring(&config(60, Policy::Block));
+    let (mut writer, mut readers) = ring(&ring_config(60, Policy::Block));
     let (reader, mut places) = (&mut readers[0], Vec::new());
     for length in [0_usize, 1, 64, 128] {
         let mut room = writer.reserve(length).unwrap().unwrap();
@@ -43,10 +43,10 @@ fn dimensions_are_rounded_and_clamped() {
     assert_eq!((small.slot, small.slots), (64, 64));
 }
 
-/// A lapped reader derives its loss from slot positions alone.
+/// The positions of the slots alone tell a lapped reader how many blocks it has lost.
 #[test]
 fn lapped_reader_counts_lost_blocks_exactly() {
-    let (mut writer, mut readers) = ring(&config(64, Policy::Overwrite));
+    let (mut writer, mut readers) = ring(&ring_config(64, Policy::Overwrite));
     let reader = &mut readers[0];
     for number in 0..1000_u64 {
         assert!(writer.write(&number.to_le_bytes()).unwrap());
@@ -64,10 +64,10 @@ fn lapped_reader_counts_lost_blocks_exactly() {
     assert_eq!(reader.peek(), Err(Fault::Lossy));
 }
 
-/// A reader does not trust the length that the table holds for a slot.
+/// The writer stores a length greater than the slot size into the table. The reader reports damage.
 #[test]
 fn impossible_slot_length_is_reported_as_damage() {
-    let (mut writer, mut readers) = ring(&config(64, Policy::Block));
+    let (mut writer, mut readers) = ring(&ring_config(64, Policy::Block));
     writer.write(b"one").unwrap();
     writer.write(b"two").unwrap();
     let shape = writer.layout;
@@ -83,8 +83,9 @@ fn impossible_slot_length_is_reported_as_damage() {
 }
 
 #[test]
-fn extent_is_copied_until_it_is_released() {
-    let (mut writer, mut readers) = ring(&SlotConfig { readers: 2, ..config(64, Policy::Block) });
+fn slot_is_copied_by_extent_between_publish_and_release() {
+    let (mut writer, mut readers) =
+        ring(&SlotConfig { readers: 2, ..ring_config(64, Policy::Block) });
     let mut visitor = SlotVisitor::new(Consumer::new(writer.side.store.clone(), 1), writer.layout);
     let mut room = writer.reserve(100).unwrap().unwrap();
     room.copy_from_slice(&[7; 100]);
@@ -105,11 +106,12 @@ fn extent_is_copied_until_it_is_released() {
     assert_eq!(readers.remove(0).read(&mut [0; 128]).unwrap(), Some(100));
 }
 
-/// Both sides sleep repeatedly, with much and with little room. No block is lost.
+/// Reader and writer sleep repeatedly, on rings with many and with few free slots. No block is
+/// lost.
 #[test]
 fn slot_stream_blocks_on_both_sides_without_loss() {
     for (slots, spins, every) in [(64, 0, 1), (64, 0, 32), (64, 500, 7), (1024, 0, 32)] {
-        let shape = config(slots, Policy::Block);
+        let shape = ring_config(slots, Policy::Block);
         let (mut output, mut offers) = stream::stream(&shape, every).unwrap();
         let mut input = offers.remove(0).open().unwrap();
         output.spin(spins);
@@ -133,7 +135,7 @@ fn slot_stream_blocks_on_both_sides_without_loss() {
 
 #[test]
 fn slot_stream_writer_fails_when_its_reader_exits() {
-    let shape = config(64, Policy::Block);
+    let shape = ring_config(64, Policy::Block);
     let (mut output, mut offers) = stream::stream(&shape, 1).unwrap();
     let input = offers.remove(0).open().unwrap();
     let writing = std::thread::spawn(move || {
