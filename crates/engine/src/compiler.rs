@@ -69,7 +69,7 @@ mod tests {
     /// preamble while our compiler rejects the expression.
     const BACNET: LinkType = LinkType(165);
 
-    fn matches(program: &ClassicProgram, frame: &[u8]) -> bool {
+    fn program_accepts(program: &ClassicProgram, frame: &[u8]) -> bool {
         program.run(frame, frame.len() as u32, &Metadata::EMPTY) > 0
     }
 
@@ -87,12 +87,15 @@ mod tests {
             }
             Err(why) => panic!("{why}"),
         };
-        assert!(matches(&program, &[0x55, 0xff, 0, 0]) && !matches(&program, &[0x55, 0xfe, 0, 0]));
+        assert!(
+            program_accepts(&program, &[0x55, 0xff, 0, 0])
+                && !program_accepts(&program, &[0x55, 0xfe, 0, 0])
+        );
         let ours = compile("tcp port 80", LinkType::EN10MB, &Options::default()).unwrap();
         let theirs = libpcap.compile("tcp port 80", LinkType::EN10MB, SNAPLEN_DEFAULT).unwrap();
         let frame = [&[0; 12][..], &[8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 9, 6], &[0; 10], &[0, 80]];
         let frame = [frame.concat(), vec![0; 18]].concat();
-        assert!(matches(&ours, &frame) && matches(&theirs, &frame));
+        assert!(program_accepts(&ours, &frame) && program_accepts(&theirs, &frame));
         let why = libpcap.compile("ip", LinkType(0xffff), SNAPLEN_DEFAULT).unwrap_err();
         assert!(why.contains("unknown data link type"), "{why}");
     }

@@ -101,22 +101,22 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn directory(name: &str) -> PathBuf {
+    fn unused_directory(name: &str) -> PathBuf {
         let name = format!("streamline-crash-{name}-{}", std::process::id());
         std::env::temp_dir().join(name).join("state")
     }
 
-    fn mode(path: &Path) -> u32 {
+    fn permission_bits(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777
     }
 
     #[test]
     fn framed_block_becomes_a_capture_readable_by_its_owner_alone() {
-        let directory = directory("frame");
+        let directory = unused_directory("frame");
         let bytes = vec![7; 60];
         let block = CrashCapture { link: 1, time: 1_234_567_890, wire_length: 99, bytes };
         let kept = write(&block, "tcp#X", &directory).unwrap();
-        assert_eq!((mode(&kept.path), mode(&directory)), (0o600, 0o700));
+        assert_eq!((permission_bits(&kept.path), permission_bits(&directory)), (0o600, 0o700));
         let capture = std::fs::read(&kept.path).unwrap();
         assert_eq!(capture.len(), 24 + 16 + 60);
         assert_eq!(capture[36..40], 99u32.to_le_bytes());
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn unframed_block_is_written_as_raw_bytes() {
-        let directory = directory("bytes");
+        let directory = unused_directory("bytes");
         let link = Marks::NO_LINK;
         let block = CrashCapture { link, time: 0, wire_length: 5, bytes: b"a line".to_vec() };
         let kept = write(&block, "match", &directory).unwrap();

@@ -42,7 +42,7 @@ fn node_entry<'o>(outcome: &'o Outcome, name: &str) -> &'o NodeEntry {
     node
 }
 
-fn dropped_total(node: &NodeEntry) -> Amount {
+fn total_dropped(node: &NodeEntry) -> Amount {
     let ended = node.dropped.iter().find(|(why, _)| why.text() == "program ended");
     ended.map(|(_, amount)| *amount).unwrap_or_default()
 }
@@ -83,7 +83,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn data_through_a_program_is_complete_on_both_sides() {
+fn program_receives_and_returns_all_data() {
     let folder = Folder::new();
     let (lines, out) = (folder.write_lines(200_000), folder.file_path("out"));
     let whole = folder.read_file("lines");
@@ -137,8 +137,8 @@ fn unread_input_of_a_program_is_counted_as_dropped() {
     let outcome = run_to_end(&format!("read {lines} block=1k | exec \"head -1\" | count"));
     let exec = node_entry(&outcome, "exec");
     assert_eq!(exec.made, Amount { blocks: 1, bytes: 7 });
-    assert!(dropped_total(exec).blocks > 0 && exec.consumed.bytes > 0, "{exec:?}");
-    assert_eq!(exec.taken.bytes, exec.consumed.bytes + dropped_total(exec).bytes);
+    assert!(total_dropped(exec).blocks > 0 && exec.consumed.bytes > 0, "{exec:?}");
+    assert_eq!(exec.taken.bytes, exec.consumed.bytes + total_dropped(exec).bytes);
     let given = outcome.ledger.sources[0].1.given;
     assert!(
         given.bytes < folder.read_file("lines").len() as u64,
@@ -154,11 +154,11 @@ fn path_continues_while_one_reader_remains() {
     let outcome =
         run_to_end(&format!("read {lines} block=1k | (exec \"head -1\" + count) | discard"));
     assert_eq!(node_entry(&outcome, "count").taken.bytes, bytes, "all of it");
-    assert!(dropped_total(node_entry(&outcome, "exec")).blocks > 0);
+    assert!(total_dropped(node_entry(&outcome, "exec")).blocks > 0);
     // Both programs are satisfied at different times; then the endless source has no reader left.
     let outcome =
         run_to_end("generate | (exec \"head -c 100\" + exec \"head -c 300000\") | discard");
-    let dropped: u64 = outcome.ledger.filters.iter().map(|node| dropped_total(node).blocks).sum();
+    let dropped: u64 = outcome.ledger.filters.iter().map(|node| total_dropped(node).blocks).sum();
     assert!(dropped > 0);
     assert!(!outcome.stopped, "it ended by itself");
 }

@@ -94,9 +94,10 @@ fn foreign_commands_are_translated_to_ours() {
     }
 }
 
-/// Unknown words cause the same mistakes as before, and nothing is proposed for a correct request.
+/// A request with an unknown word gets the usual error without a proposed request, and a correct
+/// request gets no error.
 #[test]
-fn other_mistakes_are_unchanged() {
+fn unknown_words_and_correct_requests_get_no_proposal() {
     let found = request_errors("replay x | dpotr |80 count | coutn");
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].hint.starts_with("did you mean `dport`?"), "{found:?}");

@@ -1,8 +1,9 @@
 //! Tests of each operator of the language while a request runs (docs/book/02-language.md).
 //!
-//! Each test parses, checks, plans and runs a request. Frames are numbered and have the ports 10000
-//! and up in turn, so that the blocks that an operator passes are known in advance. `node_inputs`
-//! returns the number of blocks that reached each node, in the order of the text.
+//! Each test parses, checks, plans and runs a request. The frames are numbered, and their ports
+//! cycle through 10000, 10001 and so forth, so that each test knows which blocks an operator
+//! passes. `node_inputs` returns the number of blocks that reached each node, in the order of the
+//! text.
 
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;

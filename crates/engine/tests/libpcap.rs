@@ -1,6 +1,6 @@
-//! Comparison of our compiler with the libpcap of this machine, on every link type that has a name.
-//! Either both compile an expression and the programs agree on every frame, or both refuse it for
-//! the same reason.
+//! Tests that compare our compiler with the libpcap of this machine, on every link type that has a
+//! name. Either both compile an expression and the two programs agree on every frame, or both
+//! refuse the expression for the same reason.
 //!
 //! Some frames are random; others are derived from the comparisons in the programs. Setting the
 //! variable `SEED` repeats a run.
@@ -105,11 +105,11 @@ const EXPRESSIONS: &[&str] = &[
 ];
 
 /// Number of frames on which each pair of programs is compared.
-const FRAMES: usize = 60;
+const FRAME_COUNT: usize = 60;
 
 /// Numbers of results of each kind, for one expression on one link type.
 #[derive(Default)]
-struct Counts {
+struct ComparisonCounts {
     both: usize,
     neither: usize,
     excused: usize,
@@ -124,9 +124,9 @@ fn libpcap_options() -> Options<'static> {
     Options { families, ..Options::default() }
 }
 
-/// A known difference from libpcap 1.10 that later versions do not have: a test for the affected
-/// link types, the beginnings of the affected expressions (empty means all), and a description.
-/// `classic_cases` checks the behaviour of later versions.
+/// A known difference from libpcap 1.10 that later versions do not have: a predicate for the
+/// affected link types, the prefixes of the affected expressions (an empty list means all), and a
+/// description. `classic_cases` checks the behaviour of later versions.
 type KnownDifference = (fn(LinkType) -> bool, &'static [&'static str], &'static str);
 
 const KNOWN_DIFFERENCES: &[KnownDifference] = &[
@@ -169,7 +169,7 @@ fn is_known_difference(link: LinkType, expression: &str) -> bool {
 }
 
 #[test]
-fn h9_own_compiler_answers_as_libpcap_on_every_link_type() {
+fn h9_own_compiler_agrees_with_libpcap_on_every_link_type() {
     let Ok(libpcap) = Libpcap::load() else {
         need::report_skip::<()>("needs libpcap");
         return;
@@ -178,7 +178,7 @@ fn h9_own_compiler_answers_as_libpcap_on_every_link_type() {
     println!("SEED={seed}");
     let (mut by_link, mut wrong) = (BTreeMap::new(), String::new());
     for link in LinkType::all() {
-        let counts: &mut Counts = by_link.entry(link).or_default();
+        let counts: &mut ComparisonCounts = by_link.entry(link).or_default();
         for (index, expression) in EXPRESSIONS.iter().enumerate() {
             let mut random = Random(seed ^ u64::from(link.0) << 40 ^ (index as u64) << 32);
             if let Err(why) = compare_expression(&libpcap, link, expression, &mut random, counts) {
@@ -190,7 +190,7 @@ fn h9_own_compiler_answers_as_libpcap_on_every_link_type() {
         }
     }
     for (link, counts) in &by_link {
-        let Counts { both, neither, excused, frames, accepted } = counts;
+        let ComparisonCounts { both, neither, excused, frames, accepted } = counts;
         println!(
             "{link}: {both} alike, {neither} refused by both, {excused} otherwise in 1.10; \
              {accepted} of {frames} frames match"
@@ -204,7 +204,7 @@ fn compare_expression(
     link: LinkType,
     expression: &str,
     random: &mut Random,
-    counts: &mut Counts,
+    counts: &mut ComparisonCounts,
 ) -> Result<(), String> {
     let ours = compile(expression, link, &libpcap_options());
     let number = i32::try_from(link.0).unwrap();
@@ -232,7 +232,7 @@ fn compare_expression(
         (Err(ours), Ok(theirs)) => return Err(format!("only ours refuses it: {ours}\n{theirs}")),
     };
     counts.both += 1;
-    for round in 0..FRAMES {
+    for round in 0..FRAME_COUNT {
         let mut frame = random_frame(random);
         if round % 8 != 0 {
             let guide = if round % 2 == 0 { &ours } else { &theirs };

@@ -105,7 +105,7 @@ fn n9_branches_that_join_in_another_space_keep_their_order() {
 }
 
 #[test]
-fn n4_independent_lines_of_a_request_run_side_by_side() {
+fn n4_independent_pipelines_of_a_request_all_run() {
     let missing = "replay /nowhere.pcap | count";
     let (graph, mistakes) = pipeline::read_request(missing, &MachineRegistry::Local);
     assert!(mistakes.is_empty());
@@ -148,7 +148,7 @@ fn full_disk_ends_the_path_and_unwritten_blocks_are_counted() {
 }
 
 #[test]
-fn slow_space_behind_a_ring_loses_nothing() {
+fn slow_reader_of_a_ring_loses_no_block() {
     // The pool is far smaller than the data, and the reader is slower than the writer.
     let text = "generate@thread0 count=60000 size=1500 seq=yes \
                 | compress format=lz4 @thread1 | decompress format=lz4 @thread2 | count @thread2";

@@ -1,5 +1,4 @@
-//! Tests of commands sent to running paths whose spaces work, sleep, block, have failed or have
-//! ended.
+//! Tests of commands to paths whose spaces work, sleep, block, have failed or have ended.
 
 use endpoint::{Failure, Sink, SinkEntry};
 use engine::build::{BuiltPath, Settings, build};
@@ -40,18 +39,18 @@ fn run_while<T>(
     })
 }
 
-fn blocks_given(snapshot: &Snapshot) -> u64 {
+fn blocks_emitted(snapshot: &Snapshot) -> u64 {
     snapshot.ledger.sources[0].1.given.blocks
 }
 
 #[test]
-fn counters_of_a_running_path_balance_and_grow_to_the_last_ones() {
+fn live_counters_balance_and_grow_to_the_final_counters() {
     let text = "generate rate=20000 | ipproto | count + discard";
     let (told, live, outcome) = run_while(text, Settings::default(), |live| {
         let mut told = vec![live.counters(TIME_LIMIT)];
         while told.len() < 3 {
             let next = live.counters(TIME_LIMIT);
-            if blocks_given(&next) > told.last().map_or(0, blocks_given) {
+            if blocks_emitted(&next) > told.last().map_or(0, blocks_emitted) {
                 told.push(next);
             }
         }
@@ -63,7 +62,7 @@ fn counters_of_a_running_path_balance_and_grow_to_the_last_ones() {
         let count = snapshot.ledger.filters.iter().find(|node| node.name == "count");
         assert_eq!(
             count.expect("a node").taken.blocks,
-            blocks_given(snapshot),
+            blocks_emitted(snapshot),
             "at a block boundary"
         );
     }

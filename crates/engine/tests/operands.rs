@@ -71,7 +71,7 @@ fn read_capture(path: &PathBuf) -> Vec<Vec<u8>> {
 }
 
 /// Returns the frames with these indices.
-fn select(frames: &[Vec<u8>], numbers: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
+fn select_frames(frames: &[Vec<u8>], numbers: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
     numbers.into_iter().map(|number| frames[number].clone()).collect()
 }
 
@@ -154,7 +154,7 @@ fn a12_negation_of_ip_tcp_or_udp_passes_all_other_blocks() {
     }
     let all = |rest: &[usize]| {
         let numbers = (0..frames.len()).filter(|number| rest.contains(&(number % 4)));
-        select(&frames, numbers)
+        select_frames(&frames, numbers)
     };
     assert_eq!(run_over(&frames, "replay IN | !tcp | pcap OUT").0, all(&[1, 2]));
     assert_eq!(run_over(&frames, "replay IN | !udp | pcap OUT").0, all(&[0, 2, 3]));
@@ -188,17 +188,17 @@ fn a12_held_block_is_answered_at_its_release() {
     let frames = disordered_frames();
     let (kept, outcome) = run_over(&frames, "replay IN | tcp ++ udp | pcap OUT");
     // Number 2 leaves behind number 4, which fills the gap; number 7 at the end.
-    assert_eq!(kept, select(&frames, [0, 1, 3, 4, 2, 5, 6, 8, 7]));
+    assert_eq!(kept, select_frames(&frames, [0, 1, 3, 4, 2, 5, 6, 8, 7]));
     let section = outcome.ledger.filters.iter().find(|node| node.name == "boolean");
     let section = section.expect("a row");
     assert_eq!((section.taken.blocks, section.passed.blocks), (9, 9), "{section:?}");
     assert_eq!(section.taken.bytes, section.passed.bytes, "the view is the one that came");
     let (kept, _) = run_over(&frames, "replay IN | !tcp | pcap OUT");
-    assert_eq!(kept, select(&frames, [3, 8]));
+    assert_eq!(kept, select_frames(&frames, [3, 8]));
     let (kept, _) = run_over(&frames, "replay IN | !(tcp | match \"three\") | pcap OUT");
-    assert_eq!(kept, select(&frames, [0, 1, 3, 4, 5, 6, 8, 7]), "held, then not answered");
+    assert_eq!(kept, select_frames(&frames, [0, 1, 3, 4, 5, 6, 8, 7]), "held, then not answered");
     let (kept, _) = run_over(&frames, "replay IN | tcp +* !bpf \"port 22\" | pcap OUT");
-    assert_eq!(kept, select(&frames, [0, 1, 4, 2]), "released to the next operand");
+    assert_eq!(kept, select_frames(&frames, [0, 1, 4, 2]), "released to the next operand");
 }
 
 /// Returns a fragment of a datagram of 2000 bytes to port 53.
@@ -223,7 +223,7 @@ fn a12_fragments_get_the_answer_of_their_datagram() {
         frames
     };
     let runs = |line: &str| sorted(run_over(&frames, line).0);
-    let of = |numbers: &[usize]| sorted(select(&frames, numbers.iter().copied()));
+    let of = |numbers: &[usize]| sorted(select_frames(&frames, numbers.iter().copied()));
     assert_eq!(runs("replay IN | !ip | pcap OUT"), of(&[3]));
     assert_eq!(runs("replay IN | (ip ++ count) |udp pcap OUT"), of(&[0, 2, 4]));
     assert_eq!(runs("replay IN | ip | pcap OUT").len(), 2, "as a filter it joins them");
@@ -233,7 +233,7 @@ fn a12_fragments_get_the_answer_of_their_datagram() {
     // Blocks that the operand drops are dropped and counted.
     let missing = &frames[..4];
     let (kept, outcome) = run_over(missing, "replay IN | !ip | pcap OUT");
-    assert_eq!(kept, select(&frames, [3]));
+    assert_eq!(kept, select_frames(&frames, [3]));
     let dropped = outcome.ledger.filters.iter().flat_map(|node| &node.dropped);
     let dropped: Vec<_> = dropped.filter(|(_, it)| it.blocks > 0).collect();
     let whys: Vec<&str> = dropped.iter().map(|(why, _)| why.text()).collect();
@@ -260,7 +260,7 @@ fn web_frames() -> Vec<Vec<u8>> {
 #[test]
 fn a12_block_is_http_if_http_consumes_any_of_its_bytes() {
     let frames = web_frames();
-    let without = select(&frames, [0, 2, 3, 5, 7, 8]);
+    let without = select_frames(&frames, [0, 2, 3, 5, 7, 8]);
     assert_eq!(run_over(&frames, "replay IN | !(tcp | http) | pcap OUT").0, without);
     // A filter that needs a stream as operand gets one, whatever the form of the input.
     assert_eq!(run_over(&frames, "replay IN | !http | pcap OUT").0, without);
@@ -268,9 +268,9 @@ fn a12_block_is_http_if_http_consumes_any_of_its_bytes() {
     assert_eq!(packets, without);
     let (kept, _) = run_over(&frames, "replay IN | (http ++ bpf \"udp\") | pcap OUT");
     let halves = "the first half of the head waits for the second";
-    assert_eq!(kept, select(&frames, [1, 4, 6, 8]), "{halves}");
+    assert_eq!(kept, select_frames(&frames, [1, 4, 6, 8]), "{halves}");
     let (kept, _) = run_over(&frames, "replay IN | dport | !http |81 pcap OUT");
-    assert_eq!(kept, select(&frames, [2, 3, 5]), "with the class with which they came");
+    assert_eq!(kept, select_frames(&frames, [2, 3, 5]), "with the class with which they came");
 }
 
 /// The input has MPEG transport stream packets over UDP and over HTTP.
@@ -293,7 +293,7 @@ fn a12_request_of_the_paper_keeps_video_outside_http() {
     let (kept, outcome) = run_over(&frames, "replay IN | ip | mpeg +* !http | pcap OUT");
     let mpeg = outcome.ledger.filters.iter().find(|node| node.name == "mpeg").expect("a row");
     assert_eq!(mpeg.taken.blocks, 4);
-    assert_eq!(kept, select(&frames, [0, 3]), "{:?}", outcome.ledger.filters);
+    assert_eq!(kept, select_frames(&frames, [0, 3]), "{:?}", outcome.ledger.filters);
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn a12_filters_behind_a_section_can_be_replicated() {
         let (kept, _) = run_over(&frames, &line);
         let mut kept: Vec<_> = kept.into_iter().filter(|frame| !frame.is_empty()).collect();
         kept.sort();
-        let mut all = select(&frames, [0, 1, 2, 4, 5, 6, 7]);
+        let mut all = select_frames(&frames, [0, 1, 2, 4, 5, 6, 7]);
         all.retain(|frame| kept.contains(frame));
         assert!(all.len() >= 5, "{parallel}: what has data is there");
     }

@@ -1,4 +1,4 @@
-//! Tests of progress reports of a running request: sources respond while they work, wait or sleep.
+//! Tests of progress reports of a running request: sources report while they work, wait or sleep.
 
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
@@ -15,11 +15,11 @@ const TIME_LIMIT_NS: u64 = 60_000_000_000;
 
 /// Runs a request until `enough` returns true for the reports so far. Returns the reports and the
 /// outcome.
-fn progress_of(text: &str, enough: impl Fn(&[Progress]) -> bool) -> (Vec<Progress>, Outcome) {
-    reports_every(REPORT_INTERVAL_NS, text, enough)
+fn collect_progress(text: &str, enough: impl Fn(&[Progress]) -> bool) -> (Vec<Progress>, Outcome) {
+    collect_reports(REPORT_INTERVAL_NS, text, enough)
 }
 
-fn reports_every(
+fn collect_reports(
     every_ns: u64,
     text: &str,
     enough: impl Fn(&[Progress]) -> bool,
@@ -28,11 +28,11 @@ fn reports_every(
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, Settings::default()).expect("spaces");
-    let (progress_of, stop) = (RefCell::new(Vec::new()), EventFd::new().expect("an event"));
+    let (reports, stop) = (RefCell::new(Vec::new()), EventFd::new().expect("an event"));
     let tell = |progress: &Progress| {
-        let mut progress_of = progress_of.borrow_mut();
-        progress_of.push(progress.clone());
-        if enough(&progress_of) {
+        let mut reports = reports.borrow_mut();
+        reports.push(progress.clone());
+        if enough(&reports) {
             stop.notify();
         }
     };
@@ -44,48 +44,42 @@ fn reports_every(
         ..StopConditions::default()
     };
     let outcome = run(paths, until).expect("a run");
-    assert!(outcome.elapsed_ns < TIME_LIMIT_NS, "it was never enough: {:?}", progress_of.borrow());
+    assert!(outcome.elapsed_ns < TIME_LIMIT_NS, "it was never enough: {:?}", reports.borrow());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), []);
-    (progress_of.into_inner(), outcome)
+    (reports.into_inner(), outcome)
 }
 
 #[test]
 fn progress_grows_to_the_final_totals() {
     // On a busy machine a space may not answer in time.
-    let answered = |progress_of: &Progress| progress_of.held_up.is_empty();
-    let (progress_of, outcome) = progress_of("generate rate=20000 | count", |progress_of| {
-        progress_of.iter().filter(|progress_of| answered(progress_of)).count() >= 5
+    let answered = |report: &Progress| report.held_up.is_empty();
+    let (reports, outcome) = collect_progress("generate rate=20000 | count", |reports| {
+        reports.iter().filter(|report| answered(report)).count() >= 5
     });
     // On a busy machine reports are late, but never more frequent.
     let most = outcome.elapsed_ns / REPORT_INTERVAL_NS;
-    assert!(
-        progress_of.len() as u64 <= most,
-        "as often as was asked for: {} of {most}",
-        progress_of.len()
-    );
+    assert!(reports.len() as u64 <= most, "as often as was asked for: {} of {most}", reports.len());
     // The first reports may lack sources for the same reason.
-    let reports = |progress_of: &Progress| !progress_of.stopped && !progress_of.sources.is_empty();
-    let progress_of: Vec<Progress> = progress_of.into_iter().filter(reports).collect();
-    let given: Vec<u64> =
-        progress_of.iter().map(|progress_of| progress_of.sources[0].1.given.blocks).collect();
+    let has_sources = |report: &Progress| !report.stopped && !report.sources.is_empty();
+    let reports: Vec<Progress> = reports.into_iter().filter(has_sources).collect();
+    let given: Vec<u64> = reports.iter().map(|report| report.sources[0].1.given.blocks).collect();
     let grew = |two: &[Progress]| two[0].sources != two[1].sources || !answered(&two[1]);
-    assert!(given.is_sorted() && progress_of.windows(2).all(grew), "{progress_of:?}");
+    assert!(given.is_sorted() && reports.windows(2).all(grew), "{reports:?}");
     assert!(*given.last().expect("one") <= outcome.ledger.sources[0].1.given.blocks, "{given:?}");
-    assert!(progress_of.iter().all(|progress_of| progress_of.sources[0].0 == "generate"));
-    assert!(progress_of.is_sorted_by(|a, b| a.elapsed_ns + REPORT_INTERVAL_NS / 2 <= b.elapsed_ns));
+    assert!(reports.iter().all(|report| report.sources[0].0 == "generate"));
+    assert!(reports.is_sorted_by(|a, b| a.elapsed_ns + REPORT_INTERVAL_NS / 2 <= b.elapsed_ns));
 }
 
 #[test]
 fn sleeping_source_wakes_to_answer() {
     // One space sleeps on a descriptor that never becomes ready, the other without a limit.
     for text in ["exec \"sleep 1000\" | count", "exec \"sleep 1000\" | count | exec \"cat\""] {
-        let (progress_of, _) = progress_of(text, |progress_of| progress_of.len() == 3);
-        for progress_of in progress_of {
-            let sources: Vec<_> =
-                progress_of.sources.iter().map(|(name, _)| name.as_str()).collect();
+        let (reports, _) = collect_progress(text, |reports| reports.len() == 3);
+        for report in reports {
+            let sources: Vec<_> = report.sources.iter().map(|(name, _)| name.as_str()).collect();
             assert_eq!(sources, ["exec"], "{text}: the head alone is a source");
-            assert_eq!(progress_of.sources[0].1.given.blocks, 0);
+            assert_eq!(report.sources[0].1.given.blocks, 0);
         }
     }
 }
@@ -97,16 +91,16 @@ fn blocked_source_is_named_with_its_previous_totals() {
     let _ = std::fs::remove_file(&mark);
     let wait = format!("until [ -e {} ]; do sleep 0.01; done; cat > /dev/null", mark.display());
     let text = format!("generate size=1000 rate=2000 | exec \"{wait}\"");
-    let is_late = |progress_of: &Progress| progress_of.held_up == ["generate"];
-    let (progress_of, outcome) = progress_of(&text, |progress_of| {
-        let enough = progress_of.windows(2).any(|two| two.iter().all(is_late));
+    let is_late = |report: &Progress| report.held_up == ["generate"];
+    let (reports, outcome) = collect_progress(&text, |reports| {
+        let enough = reports.windows(2).any(|two| two.iter().all(is_late));
         if enough {
             std::fs::write(&mark, "").expect("a mark");
         }
         enough
     });
     std::fs::remove_file(&mark).expect("a mark");
-    let late = progress_of.iter().find(|progress_of| is_late(progress_of)).expect("one");
+    let late = reports.iter().find(|report| is_late(report)).expect("one");
     let given = late.sources[0].1.given.blocks;
     assert!(given < 1500, "no more than the pipe holds: {given}");
     assert!(outcome.ledger.sources[0].1.given.blocks >= given);
@@ -116,28 +110,24 @@ fn blocked_source_is_named_with_its_previous_totals() {
 fn ended_source_is_reported_and_not_blocked() {
     // The first path ends before the first query; the second continues.
     let text = "generate count=10 | count ; generate rate=1000 | count";
-    let has_ended = |progress_of: &&Progress| progress_of.sources[0].1.given.blocks == 10;
-    let (progress_of, _) =
-        progress_of(text, |progress_of| progress_of.iter().filter(has_ended).count() >= 3);
-    for progress_of in progress_of.iter().skip_while(|progress_of| !has_ended(progress_of)) {
-        assert!(has_ended(&progress_of), "{progress_of:?}");
-        assert!(progress_of.held_up.len() < 2, "{progress_of:?}");
+    let has_ended = |report: &&Progress| report.sources[0].1.given.blocks == 10;
+    let (reports, _) =
+        collect_progress(text, |reports| reports.iter().filter(has_ended).count() >= 3);
+    for report in reports.iter().skip_while(|report| !has_ended(report)) {
+        assert!(has_ended(&report), "{report:?}");
+        assert!(report.held_up.len() < 2, "{report:?}");
     }
 }
 
 #[test]
 fn every_source_of_every_path_is_reported() {
     let text = "generate rate=1000 | count ; generate rate=1000 size=100 | count";
-    let (progress_of, _) = progress_of(text, |progress_of| progress_of.len() == 2);
-    assert!(
-        progress_of.iter().all(|progress_of| progress_of.sources.len() == 2),
-        "{progress_of:?}"
-    );
+    let (reports, _) = collect_progress(text, |reports| reports.len() == 2);
+    assert!(reports.iter().all(|report| report.sources.len() == 2), "{reports:?}");
 }
 
 #[test]
 fn short_run_reports_no_progress() {
-    let (progress_of, outcome) =
-        reports_every(TIME_LIMIT_NS, "generate count=10 | count", |_| false);
-    assert_eq!((progress_of.len(), outcome.stopped), (0, false));
+    let (reports, outcome) = collect_reports(TIME_LIMIT_NS, "generate count=10 | count", |_| false);
+    assert_eq!((reports.len(), outcome.stopped), (0, false));
 }

@@ -59,12 +59,12 @@ impl Drop for Stop<'_> {
     }
 }
 
-fn blocks_given(live: &Live) -> u64 {
+fn blocks_emitted(live: &Live) -> u64 {
     live.counters(TIME_LIMIT).ledger.sources[0].1.given.blocks
 }
 
-/// Returns the parameters of a tap that skips blocks which its reader does not read in time, and
-/// the reader.
+/// Returns a tap request and its reader. The tap skips blocks that the reader does not read in
+/// time.
 fn tap_request(node: Option<&str>, since: Option<TapOrigin>) -> (TapRequest, Capture) {
     let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
     let node = node.map(|name| TappedNode::Name(name.to_owned()));
@@ -114,7 +114,7 @@ impl Capture {
 fn v9_tap_starts_in_the_past_and_reports_the_position() {
     let text = "generate seq=yes rate=5000 | count";
     run_while(text, Some(64 << 20), |live| {
-        wait_until("some have come", || blocks_given(live) > 300);
+        wait_until("some have come", || blocks_emitted(live) > 300);
         let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Block(100)));
         assert_eq!(began.block, 100);
         assert!(began.past >= 200 && began.remembers && began.ago_ns > 0, "{began:?}");
@@ -142,7 +142,7 @@ fn v9_history_of_a_tap_is_bounded() {
     const RATIO_MAX: u64 = 16;
     run_while("generate seq=yes rate=200000 | count", Some(BYTES), |live| {
         let most = RATIO_MAX * BYTES as u64 / 64;
-        wait_until("more than can be remembered has come", || blocks_given(live) > 2 * most);
+        wait_until("more than can be remembered has come", || blocks_emitted(live) > 2 * most);
         let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Block(0)));
         assert!(began.block > 0 && began.past <= most, "{began:?}");
         assert_eq!(capture.next(), Some(began.block));

@@ -342,7 +342,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn budget() -> Budget {
+    fn example_budget() -> Budget {
         let budget = Budget::default();
         budget.set_bound(10 * MS);
         budget
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn v14_wait_over_share_is_counted_and_over_bound_is_a_breach() {
-        let budget = budget();
+        let budget = example_budget();
         let (ring, sink) =
             (budget.add_wait("a → b".to_owned(), 4 * MS), budget.add_sink("b".to_owned()));
         ring.record(3, 1, 5 * MS);
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn v14_gauge_watches_one_block_and_reports_a_stuck_one() {
-        let budget = budget();
+        let budget = example_budget();
         let ring = budget.add_wait("a → b".to_owned(), 4 * MS);
         ring.stamp(1);
         let since = ring.since.load(Ordering::Relaxed);

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn n1_replicas_that_pay_reset_the_wait() {
+    fn n1_useful_replicas_reset_the_retry_delay() {
         let mut copies = ReplicaPolicy::new(rate_policy());
         let shares = |copies: &mut ReplicaPolicy, from: u64| {
             (from..)

@@ -1,20 +1,21 @@
-//! Tests of aggregated counters, for every form of the route to the dividing filter.
+//! Tests of the counters that are aggregated over worker processes. A ring may lie on any edge
+//! between the source and the `shard` filter, which divides the blocks.
 
 use super::share::SHARD_FILTER;
 use super::*;
 use crate::registry::MachineRegistry;
 use runtime::ledger::{Edge, EdgeKind, NodeName};
 
-fn amount(blocks: u64) -> Amount {
+fn block_amount(blocks: u64) -> Amount {
     Amount { blocks, bytes: blocks * 100 }
 }
 
-/// Builds the report of a worker process that runs `replay x | shard N of=3 | discard`: `came`
-/// blocks arrived in all, `own` of them in its share.
-fn worker_report(came: u64, own: u64, killed: bool) -> WorkerReport {
+/// Builds the report of a worker process that runs `replay x | shard N of=3 | discard`: `arrived`
+/// blocks arrived in all, `in_share` of them in its share.
+fn worker_report(arrived: u64, in_share: u64, killed: bool) -> WorkerReport {
     let node = |planned, name: &str| {
         let name = name.into();
-        let (taken, passed) = (amount(came), amount(own));
+        let (taken, passed) = (block_amount(arrived), block_amount(in_share));
         NodeEntry { name, planned, taken, passed, ..NodeEntry::default() }
     };
     let edge = |planned, from: &str, to: &str, n| Edge {
@@ -22,8 +23,8 @@ fn worker_report(came: u64, own: u64, killed: bool) -> WorkerReport {
         to: to.into(),
         kind: EdgeKind::Call,
         planned,
-        put: amount(n),
-        taken: amount(n),
+        put: block_amount(n),
+        taken: block_amount(n),
         dropped: Vec::new(),
         missing: Vec::new(),
         resident: Amount::default(),
@@ -31,16 +32,19 @@ fn worker_report(came: u64, own: u64, killed: bool) -> WorkerReport {
         size: None,
     };
     let none = Amount::default();
-    let source = NodeEntry { taken: none, made: amount(came), ..node(0, "replay") };
-    let share = NodeEntry { unselected: amount(came - own), ..node(1, SHARD_FILTER) };
+    let source = NodeEntry { taken: none, made: block_amount(arrived), ..node(0, "replay") };
+    let share = NodeEntry { unselected: block_amount(arrived - in_share), ..node(1, SHARD_FILTER) };
     let ledger = Ledger {
-        sources: vec![("replay".to_owned(), SourceCounters::lossless(amount(came)))],
+        sources: vec![("replay".to_owned(), SourceCounters::lossless(block_amount(arrived)))],
         filters: vec![
-            NodeEntry { passed: amount(came), ..source },
+            NodeEntry { passed: block_amount(arrived), ..source },
             share,
-            NodeEntry { taken: amount(own), ..node(2, "discard") },
+            NodeEntry { taken: block_amount(in_share), ..node(2, "discard") },
         ],
-        edges: vec![edge(0, "replay", SHARD_FILTER, came), edge(1, SHARD_FILTER, "discard", own)],
+        edges: vec![
+            edge(0, "replay", SHARD_FILTER, arrived),
+            edge(1, SHARD_FILTER, "discard", in_share),
+        ],
     };
     assert_eq!(ledger.imbalances(), []);
     WorkerReport { outcome: Outcome { ledger, ..Outcome::default() }, killed, quiet: true }
@@ -55,13 +59,14 @@ fn shard_graph() -> Graph {
 
 #[test]
 fn n7_reports_of_all_workers_add_up_to_one_process() {
-    let all = [(100, 30), (100, 0), (100, 70)].map(|(came, own)| worker_report(came, own, false));
+    let all = [(100, 30), (100, 0), (100, 70)]
+        .map(|(arrived, in_share)| worker_report(arrived, in_share, false));
     let merged = merge_reports(&shard_graph(), all.into());
     assert_eq!(merged.ledger.imbalances(), []);
     assert_eq!(merged.ledger.lost(), 0);
     assert_eq!(
         merged.ledger.sources,
-        [("replay".to_owned(), SourceCounters::lossless(amount(100)))]
+        [("replay".to_owned(), SourceCounters::lossless(block_amount(100)))]
     );
     let taken: Vec<u64> = merged.ledger.filters.iter().map(|row| row.taken.blocks).collect();
     assert_eq!(taken, [0, 100, 100]);
@@ -75,31 +80,31 @@ fn n7_survivors_account_for_blocks_of_a_killed_worker() {
     let merged = merge_reports(&shard_graph(), all.into());
     assert_eq!(merged.ledger.imbalances(), []);
     assert_eq!(merged.ledger.lost(), 100 - 30 - 10 - 20);
-    assert_eq!(merged.ledger.sources[0].1.given, amount(100));
+    assert_eq!(merged.ledger.sources[0].1.given, block_amount(100));
     let share = &merged.ledger.filters[1];
-    assert_eq!(share.dropped, [(WORKER_ENDED, amount(40))]);
-    assert_eq!((share.passed, share.taken), (amount(60), amount(100)));
+    assert_eq!(share.dropped, [(WORKER_ENDED, block_amount(40))]);
+    assert_eq!((share.passed, share.taken), (block_amount(60), block_amount(100)));
 }
 
 #[test]
 fn n7_blocks_in_flight_in_a_killed_worker_count_as_dropped() {
     let mut killed = worker_report(100, 50, true);
     let edge = &mut killed.outcome.ledger.edges[1];
-    (edge.taken, edge.resident) = (amount(45), amount(5));
-    killed.outcome.ledger.filters[2].taken = amount(45);
-    killed.outcome.ledger.filters[2].passed = amount(40);
-    killed.outcome.ledger.filters[2].held = amount(5);
+    (edge.taken, edge.resident) = (block_amount(45), block_amount(5));
+    killed.outcome.ledger.filters[2].taken = block_amount(45);
+    killed.outcome.ledger.filters[2].passed = block_amount(40);
+    killed.outcome.ledger.filters[2].held = block_amount(5);
     let merged = merge_reports(&shard_graph(), vec![killed, worker_report(100, 50, false)]);
     assert_eq!(merged.ledger.imbalances(), []);
     assert_eq!(merged.ledger.lost(), 10);
 }
 
-/// A location that belongs to one worker and loses blocks of all shares.
+/// The drop reason of the socket of one worker, which loses blocks of all shares.
 const SOCKET_LOSS: DropReason = DropReason::Named("socket");
-/// A location on the route of a source: a ring between two threads.
+/// The drop reason of a ring between two threads, between a source and the `shard` filter.
 const RING_LOSS: DropReason = DropReason::Ring;
 
-/// Returns the report with losses of the source added at these locations.
+/// Returns the report with losses of the source added under these drop reasons.
 fn with_losses(
     mut worker_report: WorkerReport,
     places: &[(DropReason, Option<u64>)],
@@ -107,20 +112,20 @@ fn with_losses(
     let seen = &mut worker_report.outcome.ledger.sources[0].1;
     seen.dropped = places.to_vec();
     let lost: Option<u64> = places.iter().map(|(_, blocks)| *blocks).sum();
-    seen.observed = lost.map(|lost| amount(seen.given.blocks + lost));
+    seen.observed = lost.map(|lost| block_amount(seen.given.blocks + lost));
     assert_eq!(worker_report.outcome.ledger.imbalances(), []);
     worker_report
 }
 
 /// Merges the reports. Returns the counters of the source, and the number of lost blocks.
-fn merged_source(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
+fn merge_source_counters(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
     let mut merged = merge_reports(&shard_graph(), engines);
     assert_eq!(merged.ledger.imbalances(), []);
     let lost = merged.ledger.lost();
     (merged.ledger.sources.remove(0).1, lost)
 }
 
-/// Returns the report with edge number `at` crossing to another thread over a ring.
+/// Returns the report with a ring on edge number `at`, which leads to another thread.
 fn with_ring(mut worker_report: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
     let ledger = &mut worker_report.outcome.ledger;
     let call = ledger.edges.remove(at);
@@ -148,19 +153,19 @@ fn n7_each_block_is_counted_once_with_a_ring_on_any_edge() {
         |worker_report| with_ring(worker_report, 1, [1, 2]);
     for (form, put) in [("before", view), ("behind", behind), ("both", |e| with_two_rings(e))] {
         let all = [(100, 30), (100, 0), (100, 70)];
-        let all = all.map(|(came, own)| put(worker_report(came, own, false)));
+        let all = all.map(|(arrived, in_share)| put(worker_report(arrived, in_share, false)));
         let merged = merge_reports(&shard_graph(), all.into());
         assert_eq!(merged.ledger.imbalances(), [], "{form}");
         assert_eq!(
             merged.ledger.sources,
-            [("replay".to_owned(), SourceCounters::lossless(amount(100)))],
+            [("replay".to_owned(), SourceCounters::lossless(block_amount(100)))],
             "{form}"
         );
         for row in &merged.ledger.filters {
             assert_eq!(row.taken.blocks + row.made.blocks, 100, "{form}: {}", row.name);
             assert_eq!(row.unselected.blocks, 0, "{form}: {}", row.name);
         }
-        assert!(merged.ledger.edges.iter().all(|edge| edge.put == amount(100)), "{form}");
+        assert!(merged.ledger.edges.iter().all(|edge| edge.put == block_amount(100)), "{form}");
     }
 }
 
@@ -189,11 +194,11 @@ fn with_two_rings(worker_report: WorkerReport) -> WorkerReport {
 fn n7_loss_of_equal_views_is_input_less_all_shares() {
     // Both received 100: 60 of share 1, 40 of share 2. Of these, 50 and 35 arrived.
     let all = [(80, 50, 20), (90, 35, 10)];
-    let all = all.map(|(came, own, lost)| {
-        with_losses(worker_report(came, own, false), &[(RING_LOSS, Some(lost))])
+    let all = all.map(|(arrived, in_share, lost)| {
+        with_losses(worker_report(arrived, in_share, false), &[(RING_LOSS, Some(lost))])
     });
-    let (seen, lost) = merged_source(all.into());
-    assert_eq!((seen.given, lost), (amount(85), 15));
+    let (seen, lost) = merge_source_counters(all.into());
+    assert_eq!((seen.given, lost), (block_amount(85), 15));
     assert_eq!(seen.dropped, [(RING_LOSS, Some(15))]);
     assert_eq!(seen.observed.map(|seen| seen.blocks), Some(100));
     assert_eq!(seen.remark, None);
@@ -202,28 +207,28 @@ fn n7_loss_of_equal_views_is_input_less_all_shares() {
 #[test]
 fn n7_loss_of_unequal_views_is_reported_as_bounds() {
     let all = [(80, 50, 20), (90, 35, 12)];
-    let lose = |(came, own, lost)| {
-        with_losses(worker_report(came, own, false), &[(RING_LOSS, Some(lost))])
+    let lose = |(arrived, in_share, lost)| {
+        with_losses(worker_report(arrived, in_share, false), &[(RING_LOSS, Some(lost))])
     };
-    let (seen, lost) = merged_source(all.map(lose).into());
-    assert_eq!((seen.observed, lost), (None, 15), "100 and 102 seen, 85 came");
+    let (seen, lost) = merge_source_counters(all.map(lose).into());
+    assert_eq!((seen.observed, lost), (None, 15), "100 and 102 seen, 85 arrived");
     assert_eq!(seen.dropped, [(RING_LOSS, None), (losses::LOSS_LOWER_BOUND, Some(15))]);
     assert!(seen.remark.unwrap().starts_with("from 15 to 17 blocks are missing by ring"));
     // With traffic before the start, equal numbers prove nothing.
     let mut all = [(80, 50, 20), (90, 35, 10)].map(lose);
     all[1].quiet = false;
-    let (seen, lost) = merged_source(all.into());
+    let (seen, lost) = merge_source_counters(all.into());
     assert_eq!((seen.observed, lost), (None, 0));
     assert_eq!(seen.dropped, [(RING_LOSS, None)]);
     assert!(seen.remark.unwrap().starts_with("from 0 to 30 blocks are missing by ring"));
     // Two places: the total is known, but not the place.
-    let all = [(80, 50, [20, 0]), (90, 35, [4, 6])].map(|(came, own, [ring, socket])| {
+    let all = [(80, 50, [20, 0]), (90, 35, [4, 6])].map(|(arrived, in_share, [ring, socket])| {
         with_losses(
-            worker_report(came, own, false),
+            worker_report(arrived, in_share, false),
             &[(SOCKET_LOSS, Some(socket)), (RING_LOSS, Some(ring))],
         )
     });
-    let (seen, lost) = merged_source(all.into());
+    let (seen, lost) = merge_source_counters(all.into());
     assert_eq!(
         (seen.dropped[0], seen.dropped[1], lost),
         ((SOCKET_LOSS, None), (RING_LOSS, None), 15)
@@ -233,52 +238,52 @@ fn n7_loss_of_unequal_views_is_reported_as_bounds() {
 #[test]
 fn n7_loss_before_all_processes_is_counted_once() {
     let lose = |driver| {
-        move |own| {
+        move |in_share| {
             let places = [
                 (DropReason::Driver, driver),
                 (DropReason::Backlog, Some(0)),
                 (RING_LOSS, Some(0)),
             ];
-            with_losses(worker_report(100, own, false), &places)
+            with_losses(worker_report(100, in_share, false), &places)
         }
     };
-    let (seen, lost) = merged_source([30, 70].map(lose(Some(7))).into());
-    assert_eq!((seen.given, lost), (amount(100), 7));
+    let (seen, lost) = merge_source_counters([30, 70].map(lose(Some(7))).into());
+    assert_eq!((seen.given, lost), (block_amount(100), 7));
     assert_eq!(seen.observed.map(|seen| seen.blocks), Some(107));
-    let (seen, lost) = merged_source(vec![lose(Some(7))(30), lose(Some(9))(70)]);
+    let (seen, lost) = merge_source_counters(vec![lose(Some(7))(30), lose(Some(9))(70)]);
     assert_eq!((seen.dropped[0], seen.observed, lost), ((DropReason::Driver, None), None, 0));
-    let (seen, _) = merged_source([30, 70].map(lose(None)).into());
+    let (seen, _) = merge_source_counters([30, 70].map(lose(None)).into());
     assert_eq!(seen.dropped[0], (DropReason::Driver, None));
 }
 
 #[test]
 fn n7_loss_on_the_ring_before_shard_counts_for_the_source() {
-    let lossy = |came, own, lost| {
-        let mut worker_report = with_ring(worker_report(came, own, false), 0, [0, 1]);
+    let lossy = |arrived, in_share, lost| {
+        let mut worker_report = with_ring(worker_report(arrived, in_share, false), 0, [0, 1]);
         let ledger = &mut worker_report.outcome.ledger;
         let ring = ledger.edges.iter_mut().find(|edge| edge.kind == EdgeKind::Ring).unwrap();
-        ring.put += amount(lost);
-        ring.dropped = vec![("ring full".into(), amount(lost))];
+        ring.put += block_amount(lost);
+        ring.dropped = vec![("ring full".into(), block_amount(lost))];
         let first = ledger.edges.iter_mut().find(|edge| edge.from == "replay").unwrap();
-        (first.put, first.taken) = (amount(came + lost), amount(came + lost));
+        (first.put, first.taken) = (block_amount(arrived + lost), block_amount(arrived + lost));
         for row in ledger.filters.iter_mut().filter(|row| row.planned == 0) {
-            row.passed = amount(came + lost);
+            row.passed = block_amount(arrived + lost);
             let side = if row.name == "replay" { &mut row.made } else { &mut row.taken };
-            *side = amount(came + lost);
+            *side = block_amount(arrived + lost);
         }
-        ledger.sources[0].1 = SourceCounters::lossless(amount(came + lost));
+        ledger.sources[0].1 = SourceCounters::lossless(block_amount(arrived + lost));
         assert_eq!(ledger.imbalances(), []);
         worker_report
     };
-    let (seen, lost) = merged_source(vec![lossy(80, 50, 20), lossy(90, 35, 10)]);
-    assert_eq!((seen.given, lost), (amount(85), 15));
+    let (seen, lost) = merge_source_counters(vec![lossy(80, 50, 20), lossy(90, 35, 10)]);
+    assert_eq!((seen.given, lost), (block_amount(85), 15));
     assert_eq!(seen.dropped, [("ring full".into(), Some(15))]);
 }
 
 #[test]
 fn unread_blocks_of_an_edge_are_not_lost() {
     let mut outcome = worker_report(100, 30, false).outcome;
-    let drops = [(DropReason::Unread, amount(7)), (DropReason::Ring, amount(5))];
+    let drops = [(DropReason::Unread, block_amount(7)), (DropReason::Ring, block_amount(5))];
     outcome.ledger.edges[1].dropped = drops.into();
     assert_eq!(outcome.ledger.lost(), 5);
 }

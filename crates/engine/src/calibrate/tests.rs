@@ -1,4 +1,4 @@
-//! Tests of calibration: every figure is measured, or its absence has a reason.
+//! Tests of calibration: every cost is either measured or reported as missing with a reason.
 
 use super::*;
 

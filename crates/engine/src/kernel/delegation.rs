@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_part_survives_its_text_form() {
+    fn printed_kernel_part_parses_to_the_same_part() {
         let ring = KernelRing {
             pointers: 64,
             bytes: 1 << 20,
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn layout_survives_its_text_form() {
+    fn printed_layout_parses_to_the_same_layout() {
         let shape =
             RingsLayout { cpus: 2, sinks: 3, pointers: 64, bytes: 1 << 16, record_max: 2048 };
         for behind_tag in [vec![], vec![true, false, true]] {

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn final_counters_survive_their_text_form() {
+    fn printed_final_counters_parse_to_the_same_counters() {
         let counted = KernelCounters {
             ran: amount(7, 700),
             entered: vec![amount(6, 600), amount(0, 0)],

@@ -211,12 +211,12 @@ pub(crate) fn filter_span(graph: &Graph, id: NodeId) -> ebpf::FilterSpan {
 mod tests {
     use super::*;
 
-    fn nodes(count: usize) -> Vec<NodeId> {
+    fn node_ids(count: usize) -> Vec<NodeId> {
         (0..count).map(NodeId).collect()
     }
 
-    fn tree(from: &[Option<usize>], leaves: &[Option<usize>]) -> RequestTree {
-        let nodes = nodes(from.len());
+    fn build_tree(from: &[Option<usize>], leaves: &[Option<usize>]) -> RequestTree {
+        let nodes = node_ids(from.len());
         let step = |(node, from): (&NodeId, &Option<usize>)| Step {
             nodes: vec![*node],
             from: *from,
@@ -234,40 +234,40 @@ mod tests {
         tree
     }
 
-    fn sinks(tree: &RequestTree) -> Vec<u32> {
+    fn exit_sinks(tree: &RequestTree) -> Vec<u32> {
         tree.exits.iter().map(|exit| exit.sink).collect()
     }
 
     #[test]
     fn exclusive_exits_share_a_sink() {
         let chain: Vec<_> = (0..200_usize).map(|step| step.checked_sub(1)).collect();
-        let line = tree(&chain, &[Some(199)]);
+        let line = build_tree(&chain, &[Some(199)]);
         assert_eq!((line.exits.len(), line.sink_count()), (201, 1));
         assert!(line.shares_sink(0) && line.shares_sink(200));
         // The edge after the first filter excludes no later exit, but shares with the unsure exit
         // before it.
-        let line = tree(&[None, Some(0), Some(1)], &[Some(0), Some(2)]);
-        assert_eq!(sinks(&line), [0, 0, 0, 1, 0]);
+        let line = build_tree(&[None, Some(0), Some(1)], &[Some(0), Some(2)]);
+        assert_eq!(exit_sinks(&line), [0, 0, 0, 1, 0]);
         assert!(line.shares_sink(0) && !line.shares_sink(3));
         // Two branches: both may be unsure of the same frame.
-        let fork = tree(&[None, Some(0), Some(0)], &[Some(1), Some(2)]);
-        assert_eq!(sinks(&fork), [0, 0, 1, 0, 1]);
-        assert_eq!(sinks(&tree(&[None, None], &[None])), [0, 1, 2]);
+        let fork = build_tree(&[None, Some(0), Some(0)], &[Some(1), Some(2)]);
+        assert_eq!(exit_sinks(&fork), [0, 0, 1, 0, 1]);
+        assert_eq!(exit_sinks(&build_tree(&[None, None], &[None])), [0, 1, 2]);
     }
 
     #[test]
     fn branches_of_disjoint_classes_share_sinks() {
-        let mut fork = tree(&[None, Some(0), Some(0), Some(0)], &[Some(1), Some(2), Some(3)]);
+        let mut fork = build_tree(&[None, Some(0), Some(0), Some(0)], &[Some(1), Some(2), Some(3)]);
         for (step, (low, high)) in [(1, (53, 53)), (2, (80, 443)), (3, (100, 100))] {
             fork.steps[step].classes = ClassSet::range(low, high);
         }
         fork.assign_sinks();
-        assert_eq!(sinks(&fork), [0, 0, 0, 1, 0, 0, 1]);
+        assert_eq!(exit_sinks(&fork), [0, 0, 0, 1, 0, 0, 1]);
         // A filter that implements two nodes is unsure for both.
         fork.steps[0].nodes.push(NodeId(9));
         fork.exits.push(TreeExit { to: NodeId(9), ..fork.exits[0].clone() });
         fork.assign_sinks();
-        assert_eq!(sinks(&fork), [0, 0, 0, 1, 0, 0, 1, 1]);
+        assert_eq!(exit_sinks(&fork), [0, 0, 0, 1, 0, 0, 1, 1]);
     }
 
     #[test]
@@ -277,14 +277,14 @@ mod tests {
         };
         let chain: Vec<_> = (0..10_usize).map(|step| step.checked_sub(1)).collect();
         // Each filter may be unsure, and one edge leaves.
-        let line = tree(&chain, &[Some(9)]);
+        let line = build_tree(&chain, &[Some(9)]);
         assert_eq!(line.first_filter_beyond(most(10, 1)), Some(NodeId(9)));
         let three = line.first_filter_beyond(most(4, 1));
         assert_eq!(three, Some(NodeId(3)), "three filters, and the edge to the fourth");
         assert_eq!(line.first_filter_beyond(most(1, 1)), Some(NodeId(0)));
         assert_eq!(line.first_filter_beyond(most(0, 1)), None);
         // Two filters behind the first, and an edge from the first.
-        let fork = tree(&[None, Some(0), Some(0)], &[Some(0), Some(1), Some(2)]);
+        let fork = build_tree(&[None, Some(0), Some(0)], &[Some(0), Some(1), Some(2)]);
         assert_eq!((fork.exits.len(), fork.sink_count()), (6, 3));
         assert_eq!(fork.first_filter_beyond(most(5, 3)), Some(NodeId(2)));
         let first = fork.first_filter_beyond(most(4, 3));

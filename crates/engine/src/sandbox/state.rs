@@ -312,7 +312,7 @@ mod tests {
     use super::*;
     use abi::{Class, DbufId, Extent, Marks, RichPointer};
 
-    fn saved() -> SavedState {
+    fn example_state() -> SavedState {
         let pointer = RichPointer::new(DbufId::new(9).unwrap(), Extent::new(77, 20), Class(80));
         let entry = Entry::new(pointer, BlockMetadata::default(), Marks::frame(1, 60, 60));
         let block = |key| SavedBlock { key, entry, frame: vec![7; 60] };
@@ -321,7 +321,7 @@ mod tests {
         SavedState { sessions: vec![session(0), session(u64::MAX)], wake: Some(5) }
     }
 
-    fn messages(saved: &SavedState) -> Vec<Vec<u8>> {
+    fn encode_messages(saved: &SavedState) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         send_state(saved, &mut |message| {
             all.push(message.to_vec());
@@ -331,7 +331,10 @@ mod tests {
         all
     }
 
-    fn gathered(messages: &[Vec<u8>], held_max: u32) -> Result<Option<SavedState>, MessageDefect> {
+    fn gather_state(
+        messages: &[Vec<u8>],
+        held_max: u32,
+    ) -> Result<Option<SavedState>, MessageDefect> {
         let mut gathering = StateCollector::new(held_max, 1);
         for message in messages {
             if gathering.add_message(message)? {
@@ -343,8 +346,8 @@ mod tests {
 
     #[test]
     fn v18_filter_state_decodes_to_the_sent_state() {
-        let saved = saved();
-        let again = gathered(&messages(&saved), 4).unwrap().unwrap();
+        let saved = example_state();
+        let again = gather_state(&encode_messages(&saved), 4).unwrap().unwrap();
         assert_eq!((again.wake, again.sessions.len()), (saved.wake, 2));
         for (before, after) in saved.sessions.iter().zip(&again.sessions) {
             assert_eq!((before.key, &before.bytes), (after.key, &after.bytes));
@@ -362,18 +365,18 @@ mod tests {
 
     #[test]
     fn v18_invalid_filter_state_is_refused() {
-        let honest = messages(&saved());
+        let honest = encode_messages(&example_state());
         assert_eq!(
-            gathered(&honest, 3).err(),
+            gather_state(&honest, 3).err(),
             Some(MessageDefect::TooMuch),
             "more than it may hold"
         );
         let all = honest.len();
-        assert!(gathered(&honest[..all - 1], 4).unwrap().is_none(), "not all of it");
+        assert!(gather_state(&honest[..all - 1], 4).unwrap().is_none(), "not all of it");
         let with = |at: usize, message: Vec<u8>| {
             let mut lying = honest.clone();
             lying[at] = message;
-            gathered(&lying, 4).map(|saved| saved.is_some())
+            gather_state(&lying, 4).map(|saved| saved.is_some())
         };
         // A session: out of order, with too many lists, truncated.
         let second = honest.iter().rposition(|m| m.len() == HEAD_BYTES + 19).unwrap();

@@ -68,14 +68,15 @@ fn assert_prefix(outcome: &Outcome, file: &str, ended: bool) {
 }
 
 /// Makes a change that must be refused, and returns the reason.
-pub(crate) fn refusal(live: &Live, words: &str) -> String {
+pub(crate) fn change_refusal(live: &Live, words: &str) -> String {
     match edit(live, words) {
         Err(ChangeError::Refused(why)) => why,
         other => panic!("{words}: {other:?}"),
     }
 }
 
-/// A filter that lies when asked for its state is ended, and its arc with it.
+/// A sandboxed filter that misbehaves when it is asked for its state is ended, and its arc is
+/// dropped.
 fn v18_filter_that_lies_about_its_state_is_ended() {
     let lies = [
         ("abort", "was ended by signal 6 (SIGABRT)"),
@@ -91,7 +92,7 @@ fn v18_filter_that_lies_about_its_state_is_ended() {
     for (lie, told) in lies {
         let file = format!("liar-{lie}");
         let (why, outcome) = run_with_branch(&format!("liar {lie} untrusted=yes"), &file, |live| {
-            refusal(live, "upgrade liar")
+            change_refusal(live, "upgrade liar")
         });
         assert!(why.starts_with("its state could not be read"), "{lie}: {why}");
         assert!(why.contains(told), "{lie}: {why}");
@@ -115,28 +116,30 @@ fn v18_rejected_state_leaves_the_old_filter_running() {
     for (lie, told) in lies {
         let file = format!("taught-{lie}");
         let line = format!("liar {lie} untrusted=yes");
-        let (why, outcome) = run_with_branch(&line, &file, |live| refusal(live, "upgrade liar"));
+        let (why, outcome) =
+            run_with_branch(&line, &file, |live| change_refusal(live, "upgrade liar"));
         assert!(why.contains(told) && why.starts_with("the new filter "), "{lie}: {why}");
         assert!(outcome.failures.is_empty(), "{lie}: {:?}", outcome.failures);
         assert_prefix(&outcome, &file, false);
     }
     // A move into this process: the new filter here rejects the state.
     let (why, outcome) = run_with_branch("liar shape untrusted=yes", "home", |live| {
-        refusal(live, "move liar process")
+        change_refusal(live, "move liar process")
     });
     assert!(why.contains("that is no number of blocks"), "{why}");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_prefix(&outcome, "home", false);
     // A move into a process that ends while it restores the state.
-    let (why, outcome) =
-        run_with_branch("liar taught-exit", "away", |live| refusal(live, "move liar sandbox"));
+    let (why, outcome) = run_with_branch("liar taught-exit", "away", |live| {
+        change_refusal(live, "move liar sandbox")
+    });
     assert!(why.contains("ended by itself"), "{why}");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_prefix(&outcome, "away", false);
 }
 
-/// A false number of blocks in a valid form is accepted by the restored filter, which then panics.
-/// The path ends with that message, and another path in this process continues.
+/// A restored filter accepts a saved state with a valid format and a false number of blocks, and
+/// then panics. The path ends with that message, and another path in this process continues.
 fn v18_false_state_fails_its_own_path_alone() {
     let ((), run_with_branch) =
         run_while("generate rate=20000 seq=yes | count | pcap sane", |sane| {
@@ -163,7 +166,7 @@ fn v18_false_state_fails_its_own_path_alone() {
 }
 
 /// Returns the sandbox processes of this test, oldest first.
-fn sandbox_processes() -> Vec<u32> {
+fn sandbox_process_ids() -> Vec<u32> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("our threads");
     let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
     let lists = tasks.filter_map(Result::ok).filter_map(|task| of(task).ok());
@@ -180,14 +183,14 @@ fn all_threads_sleep(process: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
-fn kill(process: u32) {
+fn kill_process(process: u32) {
     let kill = std::process::Command::new("kill").args(["-9", &process.to_string()]).output();
     // `kill` fails for a process that has already ended, which is fine.
     assert!(kill.is_ok());
 }
 
-/// Kills a process for which a change waits: either the old process, which sleeps instead of saving
-/// its state, or the new process, which sleeps instead of restoring the state.
+/// Kills a process while a change waits for it. Either the old process sleeps instead of saving its
+/// state, or the new process sleeps instead of restoring that state.
 fn v18_process_killed_at_each_step_refuses_the_change() {
     for (lie, new, move_to) in [
         ("sleep", false, "upgrade liar"),
@@ -196,11 +199,11 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
     ] {
         let file = format!("killed-{lie}-{}", move_to.replace(' ', "-"));
         let (why, outcome) = run_with_branch(&format!("liar {lie} untrusted=yes"), &file, |live| {
-            let before = sandbox_processes();
+            let before = sandbox_process_ids();
             std::thread::scope(|scope| {
-                let change = scope.spawn(|| refusal(live, move_to));
+                let change = scope.spawn(|| change_refusal(live, move_to));
                 let meant = || match new {
-                    true => sandbox_processes().into_iter().find(|child| !before.contains(child)),
+                    true => sandbox_process_ids().into_iter().find(|child| !before.contains(child)),
                     false => before.first().copied(),
                 };
                 // Once the path stops, the process has been asked for its state and sleeps.
@@ -212,7 +215,7 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
                     }
                     let still = since.elapsed() > Duration::from_millis(500);
                     let child = meant().filter(|child| still && all_threads_sleep(*child));
-                    child.into_iter().for_each(kill);
+                    child.into_iter().for_each(kill_process);
                     child.is_some()
                 });
                 change.join().expect("a change")
@@ -235,20 +238,20 @@ fn v18_process_killed_at_any_time_keeps_blocks_in_order() {
         };
         let file = format!("any-{round}");
         let ((), outcome) = run_with_branch(line, &file, |live| {
-            let before = sandbox_processes();
+            let before = sandbox_process_ids();
             std::thread::scope(|scope| {
                 let change = scope.spawn(|| edit(live, words));
                 // The kill falls between the start of the change and its end.
                 let begin = Instant::now();
                 let wait = Duration::from_millis(u64::from(round / 3) * 4);
                 let found = || match round % 2 {
-                    0 => sandbox_processes().into_iter().find(|child| !before.contains(child)),
+                    0 => sandbox_process_ids().into_iter().find(|child| !before.contains(child)),
                     _ => before.first().copied(),
                 };
                 while begin.elapsed() < wait || found().is_none() && !change.is_finished() {
                     std::thread::yield_now();
                 }
-                found().into_iter().for_each(kill);
+                found().into_iter().for_each(kill_process);
                 match change.join().expect("a change") {
                     Ok(switched) => {
                         let zeros = (switched.lost, switched.duplicated, switched.reordered);
@@ -265,12 +268,12 @@ fn v18_process_killed_at_any_time_keeps_blocks_in_order() {
 }
 
 /// A request with an untrusted filter between trusted filters.
-const LINE: &str = "inspect | liar none untrusted=yes | ipproto |all inspect";
+const MIXED_TRUST_REQUEST: &str = "inspect | liar none untrusted=yes | ipproto |all inspect";
 
 /// Checks that changes to other filters do not restart the process of an untrusted filter.
 fn v18_sandbox_process_survives_changes_beside_it() {
-    let ((), outcome) = run_with_branch(LINE, "stays", |live| {
-        let before = sandbox_processes();
+    let ((), outcome) = run_with_branch(MIXED_TRUST_REQUEST, "stays", |live| {
+        let before = sandbox_process_ids();
         assert_eq!(before.len(), 1);
         for words in [
             "insert dport before liar",
@@ -282,7 +285,7 @@ fn v18_sandbox_process_survives_changes_beside_it() {
         ] {
             edit_losslessly(live, words);
             wait_for_blocks(live, 100);
-            assert_eq!(sandbox_processes(), before, "{words}");
+            assert_eq!(sandbox_process_ids(), before, "{words}");
         }
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

@@ -2,9 +2,11 @@
 //! another.
 
 use crate::common::{TIME_LIMIT, edit_losslessly, received_numbers, run_while, wait_for_blocks};
-use crate::hostile::refusal;
+use crate::hostile::change_refusal;
 use crate::record::{Folder, record_run, replay_run};
-use crate::script::{CONNECTIONS, OutputBlock, assert_sessions, blocks_held, run_with_act};
+use crate::script::{
+    CONNECTIONS, OutputBlock, assert_one_session_each, run_script_with, tcp_blocks_held,
+};
 use engine::build::Settings;
 use engine::change::change;
 use engine::digest::differences;
@@ -49,7 +51,7 @@ fn undisturbed_output() -> &'static [OutputBlock] {
     static OUT: OnceLock<Vec<OutputBlock>> = OnceLock::new();
     OUT.get_or_init(|| {
         let (out, outcome) =
-            run_with_act(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |_| ());
+            run_script_with(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |_| ());
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
         let messages = out.iter().filter(|(_, class, _)| *class != 0).count();
         assert!(messages >= CONNECTIONS as usize, "{messages}");
@@ -60,17 +62,17 @@ fn undisturbed_output() -> &'static [OutputBlock] {
 /// Asserts that `act` leaves the output of this request unchanged. `act` is called while every
 /// message is half complete.
 fn assert_output_unchanged(line: &str, act: impl FnOnce(&Live)) -> Outcome {
-    let (out, outcome) = run_with_act((line, "tcp"), CONNECTIONS, act);
+    let (out, outcome) = run_script_with((line, "tcp"), CONNECTIONS, act);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert!(undisturbed_output() == out, "{line}: what comes out is the same, byte by byte");
-    assert_sessions(&outcome);
+    assert_one_session_each(&outcome);
     outcome
 }
 
-/// Asserts that `tcp` holds its blocks in a thread of this process if `home` is true, or else in a
-/// sandbox.
+/// Asserts that `tcp` runs in a thread of this process if `home` is true, and in a sandbox
+/// otherwise.
 fn assert_tcp_location(live: &Live, home: bool) {
-    assert_eq!(blocks_held(live), if home { u64::from(CONNECTIONS) } else { 0 });
+    assert_eq!(tcp_blocks_held(live), if home { u64::from(CONNECTIONS) } else { 0 });
 }
 
 fn v18_tcp_and_http_upgrade_within_their_sandboxes() {
@@ -106,7 +108,7 @@ fn v18_tcp_and_http_move_into_and_out_of_sandboxes() {
 /// complete, then moves it out of the process and back. Its output equals that of a run without
 /// changes.
 fn v18_every_stateful_filter_keeps_its_output_when_moved() {
-    const CONNECTIONS_FEW: u32 = 200;
+    const CONNECTIONS_PER_FILTER: u32 = 200;
     let keeps = |d: &&&'static Description| {
         matches!(d.state.scope, StateScope::Private | StateScope::Sessions)
     };
@@ -131,13 +133,16 @@ fn v18_every_stateful_filter_keeps_its_output_when_moved() {
         let first = ["", "tcp | ", "tcp | http | "].into_iter().find(fits);
         let first = first.unwrap_or_else(|| panic!("nothing before `{name}` fits"));
         let node = if first.is_empty() { name } else { "tcp" };
-        let (home, _) = run_with_act((&line(first, ""), node), CONNECTIONS_FEW, |_| ());
-        let (moved, outcome) =
-            run_with_act((&line(first, " untrusted=yes"), node), CONNECTIONS_FEW, |live| {
+        let (home, _) = run_script_with((&line(first, ""), node), CONNECTIONS_PER_FILTER, |_| ());
+        let (moved, outcome) = run_script_with(
+            (&line(first, " untrusted=yes"), node),
+            CONNECTIONS_PER_FILTER,
+            |live| {
                 edit_losslessly(live, &format!("upgrade {name}"));
                 edit_losslessly(live, &format!("move {name} process"));
                 edit_losslessly(live, &format!("move {name} sandbox"));
-            });
+            },
+        );
         assert!(outcome.failures.is_empty(), "{name}: {:?}", outcome.failures);
         assert!(home == moved, "{name}: {} blocks and {}", home.len(), moved.len());
         told += 1;
@@ -154,7 +159,7 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
     let (_, said) = record_run(text, Settings::default(), (&record, &live, 1 << 28), |live| {
         wait_for_blocks(live, 100);
         for words in ["upgrade dport", "move dport process", "move dport thread1"] {
-            let why = refusal(live, words);
+            let why = change_refusal(live, words);
             let told = "its state is in another process, and a record does not contain that state";
             assert_eq!(why, told, "{words}");
             assert_eq!(

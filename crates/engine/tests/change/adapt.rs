@@ -1,6 +1,6 @@
 //! Tests of automatic replicas: a path adds them to filters, and removes them again.
 
-use crate::common::{Stop, blocks_given, received_numbers, test_settings};
+use crate::common::{Stop, blocks_emitted, received_numbers, test_settings};
 use engine::build::{PathOptions, build_with};
 use engine::kernel::point::Points;
 use engine::live::Live;
@@ -65,7 +65,7 @@ fn n1_v13_expensive_filter_is_replicated_once_measured() {
     let outcome = run_adapting(text, "copies", copied);
     assert!(assert_lossless_changes(&outcome, "replicas: `") > 0, "{:?}", outcome.adapted);
     assert!(
-        received_numbers("dear").into_iter().eq(0..blocks_given(&outcome)),
+        received_numbers("dear").into_iter().eq(0..blocks_emitted(&outcome)),
         "each once, in order"
     );
 }
@@ -81,7 +81,7 @@ fn n1_v13_idle_replicas_are_removed() {
     let back = assert_lossless_changes(&outcome, "one replica again: ");
     assert!(back == shared || back + 1 == shared, "{:?}", outcome.adapted);
     assert!(
-        received_numbers("little").into_iter().eq(0..blocks_given(&outcome)),
+        received_numbers("little").into_iter().eq(0..blocks_emitted(&outcome)),
         "each once, in order"
     );
 }

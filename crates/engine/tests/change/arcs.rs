@@ -2,14 +2,14 @@
 //! further sources, all under traffic.
 
 use crate::common::{
-    blocks_given, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
+    blocks_emitted, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
 };
 
-const TEXT: &str = "generate rate=20000 seq=yes flows=16 | udp | inspect | pcap@thread0 ";
+const UDP_REQUEST: &str = "generate rate=20000 seq=yes flows=16 | udp | inspect | pcap@thread0 ";
 
 #[test]
 fn v3_filter_added_below_a_node_receives_a_copy_from_then_on() {
-    let text = format!("{TEXT}below");
+    let text = format!("{UDP_REQUEST}below");
     let ((from, to), outcome) = run_while(&text, |live| {
         wait_for_blocks(live, 200);
         let added = edit_losslessly(live, "add inspect | pcap below-2 below udp");
@@ -22,13 +22,13 @@ fn v3_filter_added_below_a_node_receives_a_copy_from_then_on() {
         wait_for_blocks(live, 100);
         (added.position, removed.position)
     });
-    assert!(received_numbers("below").into_iter().eq(0..blocks_given(&outcome)));
+    assert!(received_numbers("below").into_iter().eq(0..blocks_emitted(&outcome)));
     assert!(received_numbers("below-2").into_iter().eq(from..to), "what came meanwhile");
 }
 
 #[test]
-fn v3_removed_last_child_leaves_a_node_that_nothing_reads() {
-    let text = format!("{TEXT}emptied");
+fn v3_removal_of_the_last_child_leaves_its_parent_unread() {
+    let text = format!("{UDP_REQUEST}emptied");
     let (cut, outcome) = run_while(&text, |live| {
         wait_for_blocks(live, 200);
         let removed = edit_losslessly(live, "remove inspect all");
@@ -40,7 +40,7 @@ fn v3_removed_last_child_leaves_a_node_that_nothing_reads() {
         (removed.position, added.position)
     });
     assert!(received_numbers("emptied").into_iter().eq(0..cut.0));
-    assert!(received_numbers("refilled").into_iter().eq(cut.1..blocks_given(&outcome)));
+    assert!(received_numbers("refilled").into_iter().eq(cut.1..blocks_emitted(&outcome)));
 }
 
 #[test]
@@ -57,9 +57,9 @@ fn v3_moved_subtree_keeps_its_state_and_every_block() {
         wait_for_blocks(live, 100);
         assert_eq!(live.request_text().as_deref(), Some(text));
     });
-    assert!(received_numbers("carried").into_iter().eq(0..blocks_given(&outcome)));
+    assert!(received_numbers("carried").into_iter().eq(0..blocks_emitted(&outcome)));
     let udp = outcome.ledger.filters.iter().find(|node| node.name == "udp").expect("a node");
-    assert_eq!(udp.taken.blocks, blocks_given(&outcome), "it goes on counting");
+    assert_eq!(udp.taken.blocks, blocks_emitted(&outcome), "it goes on counting");
     let sessions = udp.counters.iter().find(|(name, _)| name == "new sessions").expect("sessions");
     assert_eq!(sessions.1, 16, "what it knows came along");
 }
@@ -82,7 +82,7 @@ fn v3_node_with_a_second_parent_receives_both_until_severed() {
         (joined.position, severed.position)
     });
     let twice = |number: u64| if (from..to).contains(&number) { 2 } else { 1 };
-    let wanted = (0..blocks_given(&outcome)).flat_map(|n| std::iter::repeat_n(n, twice(n)));
+    let wanted = (0..blocks_emitted(&outcome)).flat_map(|n| std::iter::repeat_n(n, twice(n)));
     assert!(received_numbers("two").into_iter().eq(wanted), "both copies, in order");
 }
 
@@ -107,7 +107,7 @@ fn v3_source_is_added_to_a_running_path_and_removed() {
     assert!(second.len() > 100);
     assert!(second.iter().copied().eq(0..second.len() as u64), "each once, in order");
     let first = received_numbers("first");
-    assert_eq!(first.last().copied(), Some(blocks_given(&outcome) - 1));
+    assert_eq!(first.last().copied(), Some(blocks_emitted(&outcome) - 1));
 }
 
 #[test]
@@ -127,5 +127,5 @@ fn o10_v3_of_two_edits_at_once_one_wins_and_the_other_says_so() {
             edit_losslessly(live, "move udp below inspect");
         }
     });
-    assert!(received_numbers("contested").into_iter().eq(0..blocks_given(&outcome)));
+    assert!(received_numbers("contested").into_iter().eq(0..blocks_emitted(&outcome)));
 }

@@ -2,9 +2,9 @@
 //! change divides the blocks exactly.
 
 use crate::common::{
-    TIME_LIMIT, blocks_given, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
+    TIME_LIMIT, blocks_emitted, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
 };
-use crate::script::{CONNECTIONS, OutputBlock, blocks_held, run_with_act};
+use crate::script::{CONNECTIONS, OutputBlock, run_script_with, tcp_blocks_held};
 use engine::change::{SwitchReport, change};
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
@@ -40,14 +40,14 @@ fn v3_set_argument_divides_the_blocks_and_keeps_the_count() {
         assert!(values.is_sorted() && values[1].0 >= 200, "{values:?}");
         assert_eq!(
             received_numbers(file),
-            sampled_numbers(&values, blocks_given(&outcome)),
+            sampled_numbers(&values, blocks_emitted(&outcome)),
             "{values:?}"
         );
     }
 }
 
 #[test]
-fn v3_whole_line_sets_arguments_and_keeps_the_state() {
+fn v3_changed_request_sets_arguments_and_keeps_state() {
     let line = |every: u64, more: &str| {
         format!("generate rate=20000 seq=yes | sample {every} {more}| pcap@thread0 whole-set")
     };
@@ -67,7 +67,7 @@ fn v3_whole_line_sets_arguments_and_keeps_the_state() {
     });
     assert_eq!(
         received_numbers("whole-set"),
-        sampled_numbers(&values, blocks_given(&outcome)),
+        sampled_numbers(&values, blocks_emitted(&outcome)),
         "{values:?}"
     );
 }
@@ -106,17 +106,20 @@ fn v3_refused_argument_leaves_everything_as_it_was() {
         }
         wait_for_blocks(live, 200);
     });
-    assert_eq!(received_numbers("refused-set"), sampled_numbers(&[(0, 3)], blocks_given(&outcome)));
+    assert_eq!(
+        received_numbers("refused-set"),
+        sampled_numbers(&[(0, 3)], blocks_emitted(&outcome))
+    );
 }
 
 #[test]
 fn v3_set_tcp_keeps_connections_and_held_blocks() {
     let line = ("generate | tcp | http | pcap x", "tcp");
-    let (undisturbed, _) = run_with_act(line, CONNECTIONS, |_| {});
-    let (set_amid, outcome) = run_with_act(line, CONNECTIONS, |live| {
+    let (undisturbed, _) = run_script_with(line, CONNECTIONS, |_| {});
+    let (set_amid, outcome) = run_script_with(line, CONNECTIONS, |live| {
         for words in ["arg tcp gap=5s timeout=1h", "arg tcp held=1M", "arg tcp gap=2s"] {
             edit_losslessly(live, words);
-            assert_eq!(blocks_held(live), u64::from(CONNECTIONS), "{words}");
+            assert_eq!(tcp_blocks_held(live), u64::from(CONNECTIONS), "{words}");
         }
         let text = live.request_text().expect("a text");
         assert_eq!(text, "generate | tcp gap=2s timeout=1h held=1M | http | pcap x");
@@ -129,9 +132,9 @@ fn v3_set_tcp_keeps_connections_and_held_blocks() {
 fn v3_set_argument_reaches_all_replicas_and_their_sessions() {
     let line = ("--parallel=2 generate | tcp | regex POST |all pcap x", "tcp");
     let matched = |out: &[OutputBlock]| out.iter().filter(|(_, class, _)| *class == 1).count();
-    let (before, _) = run_with_act(line, CONNECTIONS, |_| {});
+    let (before, _) = run_script_with(line, CONNECTIONS, |_| {});
     assert_eq!(matched(&before), CONNECTIONS as usize, "the first quarter of each message");
-    let (after, outcome) = run_with_act(line, CONNECTIONS, |live| {
+    let (after, outcome) = run_script_with(line, CONNECTIONS, |live| {
         let replicas = live.plan().expect("a plan").replicas;
         assert!(replicas.iter().any(|copied| copied.spaces.len() == 2 && copied.nodes.len() == 2));
         let why = edit(live, "upgrade regex").expect_err("they have sessions").to_string();

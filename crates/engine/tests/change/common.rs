@@ -116,7 +116,7 @@ pub(crate) fn wait_for_blocks(live: &Live, more: u64) {
     }
 }
 
-pub(crate) fn blocks_given(outcome: &Outcome) -> u64 {
+pub(crate) fn blocks_emitted(outcome: &Outcome) -> u64 {
     outcome.ledger.sources[0].1.given.blocks
 }
 

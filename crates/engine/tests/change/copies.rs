@@ -1,7 +1,7 @@
 //! Tests of replicas that are added and removed while a path runs.
 
 use crate::common::{
-    TIME_LIMIT, blocks_given, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
+    TIME_LIMIT, blocks_emitted, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
 };
 use engine::change::{SwitchReport, reshape};
 use engine::live::Live;
@@ -57,12 +57,12 @@ fn n1_v13_replicas_are_added_and_removed_under_load() {
         wait_for_blocks(live, 200);
     });
     assert!(
-        received_numbers("copies").into_iter().eq(0..blocks_given(&outcome)),
+        received_numbers("copies").into_iter().eq(0..blocks_emitted(&outcome)),
         "each once, in order"
     );
     let lines = outcome.ledger.filters.iter().filter(|node| node.name == "match");
     let taken: Vec<u64> = lines.map(|node| node.taken.blocks).collect();
-    assert_eq!(taken, [blocks_given(&outcome)], "one line, whichever copy it was");
+    assert_eq!(taken, [blocks_emitted(&outcome)], "one line, whichever copy it was");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn n1_v13_request_with_replicas_is_edited() {
         assert!(edit(live, "remove match").is_err());
     });
     assert!(
-        received_numbers("edited").into_iter().eq(0..blocks_given(&outcome)),
+        received_numbers("edited").into_iter().eq(0..blocks_emitted(&outcome)),
         "each once, in order"
     );
 }
@@ -141,7 +141,7 @@ fn j4_n1_added_replicas_are_pinned_to_one_processor_each() {
         }
     });
     assert!(
-        received_numbers("places").into_iter().eq(0..blocks_given(&outcome)),
+        received_numbers("places").into_iter().eq(0..blocks_emitted(&outcome)),
         "each once, in order"
     );
 }

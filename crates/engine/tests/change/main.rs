@@ -16,7 +16,7 @@ mod stages;
 mod upgrade;
 
 use common::{
-    Stop, TIME_LIMIT, blocks_given, build_paths, edit, edit_losslessly, received_numbers,
+    Stop, TIME_LIMIT, blocks_emitted, build_paths, edit, edit_losslessly, received_numbers,
     run_while, sink_blocks, wait_for_blocks,
 };
 use engine::change::change;
@@ -41,7 +41,7 @@ fn v3_filter_is_inserted_and_removed_within_a_space() {
     });
     let kept = sink_blocks("within").lock().expect("no panic").clone();
     assert!(
-        kept.iter().map(|(number, _)| *number).eq(0..blocks_given(&outcome)),
+        kept.iter().map(|(number, _)| *number).eq(0..blocks_emitted(&outcome)),
         "each once, in order"
     );
     // The class of a block shows which graph processed it.
@@ -95,7 +95,7 @@ fn v3_change_of_a_built_path_waits_until_it_runs() {
         drop(stop);
         run.join().expect("a run")
     });
-    assert!(received_numbers("early").into_iter().eq(0..blocks_given(&outcome)));
+    assert!(received_numbers("early").into_iter().eq(0..blocks_emitted(&outcome)));
     let why = change("thread2", TIME_LIMIT).expect_err("it has ended").to_string();
     assert_eq!(why, "the path has ended");
 }
@@ -115,7 +115,7 @@ fn v2_v3_drops_of_a_sink_are_counted_once_while_it_runs() {
         edit_losslessly(live, "remove ipproto");
     });
     let ended = outcome.ledger.filters.iter().find(|row| row.name == "drop").expect("a row");
-    assert_eq!(ended.dropped[0].1.blocks, blocks_given(&outcome));
+    assert_eq!(ended.dropped[0].1.blocks, blocks_emitted(&outcome));
 }
 
 #[test]
@@ -134,13 +134,13 @@ fn v3_sink_in_its_own_space_is_added_and_removed() {
         wait_for_blocks(live, 100);
         (joined.position, left.position)
     });
-    assert!(received_numbers("stays").into_iter().eq(0..blocks_given(&outcome)));
+    assert!(received_numbers("stays").into_iter().eq(0..blocks_emitted(&outcome)));
     assert!(
         received_numbers("guest").into_iter().eq(counts.0..counts.1),
         "exactly what came meanwhile"
     );
     let again = received_numbers("again");
-    assert!(again.iter().copied().eq(again[0]..blocks_given(&outcome)));
+    assert!(again.iter().copied().eq(again[0]..blocks_emitted(&outcome)));
     assert!(again[0] >= counts.1);
 }
 
@@ -160,11 +160,11 @@ fn v3_i5_node_moves_between_spaces_and_back() {
         }
     });
     assert!(
-        received_numbers("moved").into_iter().eq(0..blocks_given(&outcome)),
+        received_numbers("moved").into_iter().eq(0..blocks_emitted(&outcome)),
         "each once, in order"
     );
     let udp = outcome.ledger.filters.iter().find(|node| node.name == "udp").expect("a node");
-    assert_eq!(udp.taken.blocks, blocks_given(&outcome), "it goes on counting");
+    assert_eq!(udp.taken.blocks, blocks_emitted(&outcome), "it goes on counting");
     let sessions = udp.counters.iter().find(|(name, _)| name == "new sessions").expect("sessions");
     assert_eq!(sessions.1, 16, "what it knows came along");
 }
@@ -193,5 +193,5 @@ fn v3_impossible_change_leaves_the_path_unchanged() {
         }
         wait_for_blocks(live, 100);
     });
-    assert!(received_numbers("refused").into_iter().eq(0..blocks_given(&outcome)));
+    assert!(received_numbers("refused").into_iter().eq(0..blocks_emitted(&outcome)));
 }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use testkit::wait_until;
 
-/// The source name of each block as its sink saw it on arrival, by file name of the sink.
+/// The source name of each block that a sink has received, by file name of the sink.
 static SOURCE_NAMES: Mutex<Option<HashMap<String, Vec<Option<String>>>>> = Mutex::new(None);
 
 /// A stand-in for `pcap` that stores the source names of its blocks.
@@ -48,7 +48,7 @@ fn source_names(file: &str) -> Vec<Option<String>> {
 }
 
 /// Replaces the whole request. Asserts that no block is lost, duplicated or reordered.
-fn set_whole(live: &Live, line: &str) {
+fn replace_request(live: &Live, line: &str) {
     let switched = change(live, &Edit::Whole(line.to_owned()), &Machine::example(), TIME_LIMIT);
     let switched = switched.unwrap_or_else(|why| panic!("{line}: {why}"));
     let zeros = (switched.lost, switched.duplicated, switched.reordered);
@@ -68,7 +68,7 @@ fn v3_staying_sink_knows_the_names_of_new_sources() {
             let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
             let stop = Stop(&live);
             wait_until("blocks of the first", || source_names(thread).len() >= 100);
-            set_whole(&live, &format!("({} + {}) | {behind}", source("one"), source("two")));
+            replace_request(&live, &format!("({} + {}) | {behind}", source("one"), source("two")));
             wait_until("blocks of both", || {
                 let all = source_names(thread);
                 let has = |name: &str| all.iter().any(|known| known.as_deref() == Some(name));

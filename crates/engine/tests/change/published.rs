@@ -1,7 +1,9 @@
 //! Tests of published filter state (`state=NAME`) during changes of the path. The name and the
 //! content of the state must stay with the filter.
 
-use crate::common::{TIME_LIMIT, blocks_given, edit, edit_losslessly, run_while, wait_for_blocks};
+use crate::common::{
+    TIME_LIMIT, blocks_emitted, edit, edit_losslessly, run_while, wait_for_blocks,
+};
 use engine::change::change;
 use engine::published::TableReader;
 use pipeline::edit::Edit;
@@ -50,5 +52,5 @@ fn m3_m4_published_state_survives_upgrades_and_moves() {
     let look = reader.snapshot();
     assert!(look.whole && look.ended);
     assert_eq!(look.rows[0][..2], [count.taken.blocks, count.taken.bytes], "to the last block");
-    assert_eq!(count.taken.blocks, blocks_given(&outcome));
+    assert_eq!(count.taken.blocks, blocks_emitted(&outcome));
 }

@@ -93,12 +93,12 @@ impl Sink for OutputSink {
 
 /// The index that stands for a connection's SYN segment, which has no data, among the quarters of
 /// its message.
-const SYN: usize = 9;
+const SYN_INDEX: usize = 9;
 
 /// Builds the frames of every connection: before the gate, the SYN segment and the first and third
 /// quarters of a message; after the gate, the second and last quarters. Returns the frames and the
 /// position of the gate.
-fn script(connections: u32) -> (Vec<Vec<u8>>, usize) {
+fn script_frames(connections: u32) -> (Vec<Vec<u8>>, usize) {
     let message = |connection: u32| {
         let body = format!("{connection:08} is what this connection says {:08}", !connection);
         format!("POST /{connection} HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len())
@@ -106,31 +106,31 @@ fn script(connections: u32) -> (Vec<Vec<u8>>, usize) {
     let frame = |connection: u32, part: usize| {
         let said = message(connection).into_bytes();
         let quarter = said.len() / 4;
-        let from = if part == SYN { 0 } else { part * quarter };
+        let from = if part == SYN_INDEX { 0 } else { part * quarter };
         let to = if part == 3 { said.len() } else { from + quarter };
         let source = format!("10.{}.{}.9", connection >> 8, connection & 0xff);
         let number = 7 + u32::try_from(from).expect("short");
-        let (sequence, flags) = if part == SYN { (6, 0x02) } else { (number, 0x10) };
-        let said = if part == SYN { &[] } else { &said[from..to] };
+        let (sequence, flags) = if part == SYN_INDEX { (6, 0x02) } else { (number, 0x10) };
+        let said = if part == SYN_INDEX { &[] } else { &said[from..to] };
         let ports = Segment { source: 4000, target: 80, window: 8192, ..Segment::default() };
         let segment = Segment { sequence, flags, ..ports };
         Frame::ethernet().ipv4(&source, "192.0.2.1").tcp(&segment, said)
     };
     let parts = |part: usize| (0..connections).map(move |connection| frame(connection, part));
-    let before: Vec<_> = parts(SYN).chain(parts(0)).chain(parts(2)).collect();
+    let before: Vec<_> = parts(SYN_INDEX).chain(parts(0)).chain(parts(2)).collect();
     let gate = before.len();
     (before.into_iter().chain(parts(1)).chain(parts(3)).collect(), gate)
 }
 
 /// Runs the script. Calls `act` while every message is half complete, after all frames before the
 /// gate have arrived at `node`. Returns the output.
-pub(crate) fn run_with_act(
+pub(crate) fn run_script_with(
     (text, node): (&str, &str),
     connections: u32,
     act: impl FnOnce(&Live),
 ) -> (Vec<OutputBlock>, Outcome) {
     let _one = SCRIPT_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (frames, gate) = script(connections);
+    let (frames, gate) = script_frames(connections);
     *FRAMES.lock().expect("no panic") = frames;
     GATE_POSITION.store(gate, Ordering::Release);
     OUTPUT.lock().expect("no panic").clear();
@@ -170,12 +170,12 @@ pub(crate) fn ledger_entry(live: &Live, name: &str) -> Option<NodeEntry> {
 }
 
 /// Returns the number of blocks that `tcp` holds, according to the path's counters.
-pub(crate) fn blocks_held(live: &Live) -> u64 {
+pub(crate) fn tcp_blocks_held(live: &Live) -> u64 {
     ledger_entry(live, "tcp").map_or(0, |tcp| tcp.held.blocks)
 }
 
 /// Asserts that no connection was assigned a second session.
-pub(crate) fn assert_sessions(outcome: &Outcome) {
+pub(crate) fn assert_one_session_each(outcome: &Outcome) {
     let named = outcome.ledger.filters.iter().filter(|node| node.name == "tcp");
     let [tcp] = named.collect::<Vec<_>>()[..] else { panic!("one line: {:?}", outcome.ledger) };
     let new = tcp.counters.iter().find(|(name, _)| name == "new sessions").expect("sessions");

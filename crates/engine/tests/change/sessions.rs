@@ -1,8 +1,8 @@
-//! Tests of changes that add a second filter that numbers sessions. No filter ever uses a number of
-//! another filter, past or present, wherever they run and however often they are upgraded. (A14)
+//! Tests of changes that add a second filter that numbers sessions. No filter uses a session number
+//! of another filter, past or present, in any space and after any number of upgrades. (A14)
 
 use crate::common::{TIME_LIMIT, edit_losslessly};
-use crate::script::{CONNECTIONS, OutputBlock, run_with_act};
+use crate::script::{CONNECTIONS, OutputBlock, run_script_with};
 use engine::change::{SwitchReport, change};
 use engine::live::Live;
 use pipeline::edit::Edit;
@@ -10,7 +10,7 @@ use pipeline::plan::Machine;
 use std::collections::BTreeSet;
 
 /// The first session number of filters that a change adds.
-const FIRST_LATER_NUMBER: u32 = 1 << 31;
+const FIRST_ADDED_NUMBER: u32 = 1 << 31;
 
 fn replace_request(live: &Live, line: &str) -> SwitchReport {
     let edit = Edit::Whole(line.to_owned());
@@ -22,24 +22,24 @@ fn replace_request(live: &Live, line: &str) -> SwitchReport {
 
 /// Returns the output of half of the connections. `act` is called while every message is half
 /// complete.
-fn half_output_with(act: impl FnOnce(&Live)) -> Vec<OutputBlock> {
+fn output_during(act: impl FnOnce(&Live)) -> Vec<OutputBlock> {
     let line = "generate | split 2 |1 tcp | http | pcap x";
-    let (out, outcome) = run_with_act((line, "split"), CONNECTIONS, act);
+    let (out, outcome) = run_script_with((line, "split"), CONNECTIONS, act);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     out
 }
 
 #[test]
 fn a14_second_tcp_in_a_live_path_disturbs_no_message() {
-    let undisturbed = half_output_with(|_| {});
+    let undisturbed = output_during(|_| {});
     let sessions: BTreeSet<u32> = undisturbed.iter().map(|(session, ..)| *session).collect();
     assert!(sessions.len() > CONNECTIONS as usize / 3, "{}", sessions.len());
     assert!(sessions.iter().copied().eq(1..=sessions.len() as u32), "one alone counts from 1");
     // The second `tcp` sees streams from the middle of messages, which `http` does not answer.
     let both = "generate | split 2 | (|1 tcp + |2 tcp gap=2s) | http | pcap x";
-    let joined = half_output_with(|live| drop(replace_request(live, both)));
+    let joined = output_during(|live| drop(replace_request(live, both)));
     assert!(undisturbed == joined, "what the first gives is the same, byte by byte");
-    let moved = half_output_with(|live| {
+    let moved = output_during(|live| {
         replace_request(live, both);
         for words in [
             "move tcp:1 to thread1",
@@ -59,7 +59,7 @@ fn a14_added_filters_use_session_numbers_of_their_own() {
     let line = "generate | split 2 | (|1 tcp + |2 inspect) | pcap x";
     let second = "generate | split 2 | (|1 tcp + |2 tcp gap=2s) | pcap x";
     let third = "generate | split 2 | (|1 tcp + |2 tcp policy=last) | pcap x";
-    let (out, _) = run_with_act((line, "split"), CONNECTIONS, |live| {
+    let (out, _) = run_script_with((line, "split"), CONNECTIONS, |live| {
         for _ in 0..2 {
             replace_request(live, second);
             replace_request(live, third);
@@ -69,11 +69,11 @@ fn a14_added_filters_use_session_numbers_of_their_own() {
         edit_losslessly(live, "upgrade tcp:1");
     });
     let sessions: BTreeSet<u32> = out.iter().map(|(session, ..)| *session).collect();
-    let low: Vec<u32> = sessions.range(1..FIRST_LATER_NUMBER).copied().collect();
-    let late: Vec<u32> = sessions.range(FIRST_LATER_NUMBER..).copied().collect();
+    let low: Vec<u32> = sessions.range(1..FIRST_ADDED_NUMBER).copied().collect();
+    let late: Vec<u32> = sessions.range(FIRST_ADDED_NUMBER..).copied().collect();
     assert_eq!(low.len() + late.len(), CONNECTIONS as usize, "each connection has its own");
     assert!(low.iter().copied().eq(1..=low.len() as u32), "who stays goes on as it was");
     // This `tcp` is the fifth that was added.
-    let first = FIRST_LATER_NUMBER + 4 * (1 << 25);
+    let first = FIRST_ADDED_NUMBER + 4 * (1 << 25);
     assert!(late.iter().copied().eq(first..first + late.len() as u32), "{:?}", late.first());
 }

@@ -1,6 +1,6 @@
 //! Tests of stages that get threads of their own, and lose them again, while a path runs.
 
-use crate::common::{TIME_LIMIT, blocks_given, received_numbers, run_while, wait_for_blocks};
+use crate::common::{TIME_LIMIT, blocks_emitted, received_numbers, run_while, wait_for_blocks};
 use engine::change::{NodePlacement, reshape};
 use engine::live::Live;
 use pipeline::plan::{Costs, FilterCost, Machine};
@@ -40,7 +40,7 @@ fn n4_v13_stages_move_to_threads_and_back_under_load() {
         wait_for_blocks(live, 200);
     });
     assert!(
-        received_numbers("staged").into_iter().eq(0..blocks_given(&outcome)),
+        received_numbers("staged").into_iter().eq(0..blocks_emitted(&outcome)),
         "each once, in order"
     );
 }

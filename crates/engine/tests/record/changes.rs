@@ -167,7 +167,8 @@ fn v3_v10_random_changes_are_replayed_identically() {
     assert!(made > 12 && refused > 0, "{made} made, {refused} refused");
 }
 
-/// Changes, and a predicate that is true for those that must succeed. All others must be refused.
+/// Changes, and a predicate that returns true for each change that must succeed. The path must
+/// refuse all other changes.
 pub(crate) type Changes<'c> = (&'c [&'c str], &'c dyn Fn(&str) -> bool);
 
 /// Records this request and these changes in this directory. Returns the path of the recording and
@@ -257,7 +258,7 @@ fn v10_v18_recorded_path_refuses_moves_to_a_sandbox() {
 }
 
 #[test]
-fn v3_v10_recording_cut_among_changes_is_replayed_to_its_end() {
+fn v3_v10_recording_truncated_between_changes_replays_to_its_end() {
     let folder = Folder::new("cut-changes");
     // No filter holds blocks, so a shorter run outputs a prefix of a longer one.
     let line = "udp | inspect | pcap all.pcap";

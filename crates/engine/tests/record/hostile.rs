@@ -15,19 +15,19 @@ use testkit::Random;
 const TIME_LIMIT: Duration = Duration::from_secs(240);
 
 /// The type of local blocks (`record/form.rs`).
-const LOCAL: u32 = 0x8000_4c53;
-/// Kind of a local block that begins a chunk.
-const CHUNK: u32 = 2;
-/// Kind of a local block that holds an event.
-const EVENT: u32 = 3;
+const LOCAL_BLOCK_TYPE: u32 = 0x8000_4c53;
+/// Kind of the local blocks that begin a chunk.
+const CHUNK_KIND: u32 = 2;
+/// Kind of the local blocks that hold an event.
+const EVENT_KIND: u32 = 3;
 /// Kind of the local block that ends the file.
-const END: u32 = 5;
+const END_KIND: u32 = 5;
 /// Event code of blocks from a source.
-const PULL: u32 = 1;
+const PULL_EVENT: u32 = 1;
 /// Event code of blocks from a ring.
-const IMPORT: u32 = 2;
+const IMPORT_EVENT: u32 = 2;
 /// Event code of a change of the path.
-const CHANGE: u32 = 8;
+const CHANGE_EVENT: u32 = 8;
 
 /// A block of the file: its kind if it is a local block, and its bytes.
 #[derive(Clone)]
@@ -42,7 +42,7 @@ fn split_blocks(mut bytes: &[u8]) -> Vec<Block> {
     while bytes.len() >= 12 {
         let length = read_word(bytes, 4) as usize;
         let (block, rest) = bytes.split_at(length);
-        let ours = (read_word(block, 0) == LOCAL).then(|| read_word(block, 8));
+        let ours = (read_word(block, 0) == LOCAL_BLOCK_TYPE).then(|| read_word(block, 8));
         all.push(Block(ours, block.to_vec()));
         bytes = rest;
     }
@@ -51,7 +51,7 @@ fn split_blocks(mut bytes: &[u8]) -> Vec<Block> {
 
 impl Block {
     fn event(&self) -> Option<u32> {
-        (self.0 == Some(EVENT)).then(|| read_word(&self.1, 12))
+        (self.0 == Some(EVENT_KIND)).then(|| read_word(&self.1, 12))
     }
 
     fn set_bytes(&mut self, at: usize, value: &[u8]) {
@@ -69,10 +69,10 @@ fn encode_file(mut blocks: Vec<Block>) -> Vec<u8> {
     let mut inside: Option<(usize, u32)> = None;
     for at in 0..blocks.len() {
         match blocks[at].0 {
-            Some(CHUNK) => inside = Some((at, 0)),
+            Some(CHUNK_KIND) => inside = Some((at, 0)),
             // Interface descriptions lie between chunks.
             None if read_word(&blocks[at].1, 0) == 1 => inside = None,
-            Some(EVENT | 4) | None => {
+            Some(EVENT_KIND | 4) | None => {
                 if let Some((chunk, length)) = &mut inside {
                     *length += blocks[at].1.len() as u32;
                     let (chunk, length) = (*chunk, *length);
@@ -84,7 +84,7 @@ fn encode_file(mut blocks: Vec<Block>) -> Vec<u8> {
     }
     let mut bytes = Vec::new();
     for block in &mut blocks {
-        if block.0 == Some(END) {
+        if block.0 == Some(END_KIND) {
             let end = block.1.len() - 4;
             let sum = Sha256::new().chain_update(&bytes).chain_update(&block.1[44..end]).finalize();
             block.set_bytes(12, &sum);
@@ -118,7 +118,7 @@ fn failure_text(outcome: &Outcome) -> String {
 
 /// Records a run of three spaces with four changes. Returns the path of the recording, and its
 /// blocks.
-fn record(folder: &Folder, name: &str) -> (PathBuf, Vec<Block>) {
+fn record_four_changes(folder: &Folder, name: &str) -> (PathBuf, Vec<Block>) {
     let line = "tcp@thread1 gap=1ms | inspect | pcap@thread2 all.pcap";
     let changes =
         ["move inspect to thread2", "insert http after tcp", "upgrade tcp", "remove http"];
@@ -134,18 +134,18 @@ fn event_indices(blocks: &[Block], of: u32) -> Vec<usize> {
 #[test]
 fn v10_recording_survives_decoding_and_encoding() {
     let folder = Folder::new("lies-none");
-    let (record, blocks) = record(&folder, "lies-none");
+    let (record, blocks) = record_four_changes(&folder, "lies-none");
     assert!(encode_file(blocks) == std::fs::read(record).unwrap());
 }
 
 #[test]
 fn v10_excessive_counts_are_reported_with_their_offset() {
     let folder = Folder::new("lies-counts");
-    let (_, whole) = record(&folder, "lies-counts");
+    let (_, whole) = record_four_changes(&folder, "lies-counts");
     let begins = |blocks: &[Block], at: usize| -> usize {
         blocks[..at].iter().map(|block| block.1.len()).sum()
     };
-    for of in [PULL, IMPORT] {
+    for of in [PULL_EVENT, IMPORT_EVENT] {
         let all = event_indices(&whole, of);
         for at in [all[0], all[all.len() / 2], all[all.len() - 1]] {
             for count in [5000, u32::MAX] {
@@ -157,7 +157,7 @@ fn v10_excessive_counts_are_reported_with_their_offset() {
                 let told = failure_text(&outcome);
                 assert!(told.contains("the record is wrong"), "{what}: {told}");
                 // Only for a ring is the reported offset that of the event itself.
-                if of == IMPORT {
+                if of == IMPORT_EVENT {
                     assert!(told.contains(&format!("byte {byte}")), "{what} at {byte}: {told}");
                 }
             }
@@ -168,8 +168,8 @@ fn v10_excessive_counts_are_reported_with_their_offset() {
 #[test]
 fn v10_deadlock_around_a_recorded_change_is_reported() {
     let folder = Folder::new("lies-change");
-    let (_, whole) = record(&folder, "lies-change");
-    let changes = event_indices(&whole, CHANGE);
+    let (_, whole) = record_four_changes(&folder, "lies-change");
+    let changes = event_indices(&whole, CHANGE_EVENT);
     assert!(changes.len() > 6, "{}", changes.len());
     for at in changes {
         for number in [0, 3, u64::MAX] {
@@ -178,7 +178,7 @@ fn v10_deadlock_around_a_recorded_change_is_reported() {
             replay_bytes(&encode_file(blocks), &folder.0, &format!("change {number} at {at}"));
         }
         // The upstream space is stopped for the change, and this one waits for its blocks.
-        let taken = event_indices(&whole[..at], IMPORT);
+        let taken = event_indices(&whole[..at], IMPORT_EVENT);
         if let Some(last) = taken.last() {
             let mut blocks = whole.clone();
             blocks[*last].set_count(900);
@@ -193,7 +193,7 @@ fn v10_deadlock_around_a_recorded_change_is_reported() {
 /// Corrupts one random block; returns a description of the corruption.
 fn corrupt_block(blocks: &mut Vec<Block>, random: &mut Random) -> String {
     // Head and interfaces stay intact, so the same line is replayed.
-    let first = blocks.iter().position(|block| block.0 == Some(CHUNK)).unwrap();
+    let first = blocks.iter().position(|block| block.0 == Some(CHUNK_KIND)).unwrap();
     let last = blocks.len() - 1;
     let any = random.within(first..last);
     let events: Vec<usize> = (first..last).filter(|at| blocks[*at].event().is_some()).collect();
@@ -246,7 +246,7 @@ fn corrupt_block(blocks: &mut Vec<Block>, random: &mut Random) -> String {
 #[test]
 fn v10_replay_of_any_corruption_terminates() {
     let folder = Folder::new("lies-any");
-    let (_, whole) = record(&folder, "lies-any");
+    let (_, whole) = record_four_changes(&folder, "lies-any");
     let mut random = Random::replayable();
     let (mut opened, mut failed) = (0, 0);
     for _ in 0..120 {

@@ -403,9 +403,9 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
 }
 
 /// Filter that delays every block by a millisecond.
-struct Delay(HeldList);
+struct DelayFilter(HeldList);
 
-impl Stream for Delay {
+impl Stream for DelayFilter {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         cx.hold(&mut self.0, &block, block_number(&block));
         cx.wake_at(cx.now + 1_000_000);
@@ -418,7 +418,8 @@ impl Stream for Delay {
     }
 }
 
-/// Source that gives one block, then nothing until the sink has received that block, and then ends.
+/// A source that emits one block, then emits nothing until the sink has received that block, and
+/// then ends.
 struct OneThenSilence(Numbers, Arc<Mutex<Vec<(u32, u32)>>>);
 
 impl Source for OneThenSilence {
@@ -444,7 +445,7 @@ fn timer_of_a_filter_fires_without_input() {
     let source = Box::new(OneThenSilence(numbers, Arc::clone(&kept)));
     let mut a = Assembly::default();
     let from = a.add_node(node("one", Operator::Source(SourceOperator::new(source))));
-    let delay = a.add_node(filter("delay", Filter::stream(Delay(HeldList::default()))));
+    let delay = a.add_node(filter("delay", Filter::stream(DelayFilter(HeldList::default()))));
     let to = a.add_node(sink(&kept));
     a.add_arc(from, delay, SelectedClasses::Answered, false, 0);
     a.add_arc(delay, to, SelectedClasses::Answered, false, 1);

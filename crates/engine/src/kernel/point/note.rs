@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn note_survives_its_text_form_and_prefixes_are_refused() {
+    fn printed_note_parses_to_the_same_note_and_prefixes_fail() {
         let note = Note {
             numbers: 7,
             replaced: 3,

@@ -6,7 +6,7 @@ use crate::space::operands::{OperandExpr, OperandSection};
 use testkit::Random;
 
 type Answers = Box<dyn Fn(u32, &mut u32) -> bool>;
-/// Numbers, each with its class.
+/// Numbers, each paired with its class.
 type Classes = Vec<(u32, u32)>;
 
 /// One random expression for both kinds of section, with a reference evaluation.
@@ -133,15 +133,15 @@ fn two_operands(
 /// Runs a section over a random expression. Returns all blocks that leave the section, with their
 /// classes, and the expected result.
 fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
-    const ALL: u32 = 300;
+    const BLOCK_COUNT: u32 = 300;
     let mut wanted = Vec::new();
-    let (mut kept, remains) = run(ALL, 32, |a, from, to| {
+    let (mut kept, remains) = run(BLOCK_COUNT, 32, |a, from, to| {
         let both = expression(&mut Random::new(seed), 3, a, slow);
         let class = |n: u32| {
             let mut result = 1;
             if (both.answers)(n, &mut result) { result } else { 0 }
         };
-        wanted = (0..ALL).map(|n| (n, class(n))).collect();
+        wanted = (0..BLOCK_COUNT).map(|n| (n, class(n))).collect();
         let part = match heavy {
             true => Operator::OperandSection(Box::new(OperandSection::new(&both.heavy))),
             false => Operator::Section(Arc::new(both.light)),

@@ -4,8 +4,8 @@ use super::*;
 use buffer::signal::moderate::Events;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A source that gives one number at a time, the next one when the previous one has arrived and the
-/// reader sleeps again.
+/// A source that emits one number at a time. It emits the next number after the previous number has
+/// arrived and the reader sleeps again.
 struct Trickle {
     numbers: Numbers,
     arrived: Arc<AtomicU64>,
@@ -42,7 +42,7 @@ impl Source for Trickle {
     }
 }
 
-/// A source that gives numbers until the trickle ends, so that its space never sleeps or flushes.
+/// A source that emits numbers until the trickle ends, so that its space never sleeps or flushes.
 struct Flood(Numbers, Arc<AtomicU64>, u64);
 
 impl Source for Flood {
@@ -80,9 +80,9 @@ impl Sink for Arrivals {
 }
 
 /// Filter that spins for a number of nanoseconds per block.
-struct Spin(u64);
+struct SpinFilter(u64);
 
-impl Classify for Spin {
+impl Classify for SpinFilter {
     fn classify(&mut self, _: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         let until = sys::clock::monotonic() + self.0;
         while sys::clock::monotonic() < until {
@@ -109,14 +109,14 @@ fn run_two_spaces(
     let doorbells = (Arc::clone(&near), Arc::clone(&far));
     let export = crate::ring::Export::new(0, writer, doorbells, threshold);
     let out = a.add_node(node("ring to thread1", Operator::Export(Box::new(export))));
-    let busy = a.add_node(filter("busy", Filter::classify(Spin(busy_ns))));
+    let busy = a.add_node(filter("busy", Filter::classify(SpinFilter(busy_ns))));
     a.add_arc(from, out, SelectedClasses::Answered, false, 0);
     a.add_arc(from, busy, SelectedClasses::Answered, false, 1);
     let mut inputs = vec![Input::Source { node: from, intake: 0 }];
     if let Some(flood) = flood {
         let source = Box::new(flood);
         let flood = a.add_node(node("flood", Operator::Source(SourceOperator::new(source))));
-        let none = a.add_node(filter("none", Filter::classify(Spin(0))));
+        let none = a.add_node(filter("none", Filter::classify(SpinFilter(0))));
         a.add_arc(flood, none, SelectedClasses::Answered, false, 3);
         inputs.push(Input::Source { node: flood, intake: 0 });
     }
