@@ -56,9 +56,9 @@ const PRINT: Description = Description {
 };
 
 #[derive(Debug)]
-struct World;
+struct ArgumentRegistry;
 
-impl Registry for World {
+impl Registry for ArgumentRegistry {
     fn find(&self, name: &str) -> Option<&'static Description> {
         let own: [&'static Description; 4] = [&LINES, &RECORDS, &SCRUB, &PRINT];
         let own = own.into_iter().find(|entry| entry.name == name);
@@ -79,13 +79,13 @@ impl Registry for World {
 }
 
 fn build_graph(text: &str) -> Graph {
-    let (graph, mistakes) = read_request(text, &World);
+    let (graph, mistakes) = read_request(text, &ArgumentRegistry);
     assert_eq!(mistakes, [], "{text}");
     graph
 }
 
-fn mistakes_of(text: &str) -> String {
-    let (_, mistakes) = read_request(text, &World);
+fn mistake_texts(text: &str) -> String {
+    let (_, mistakes) = read_request(text, &ArgumentRegistry);
     let texts = mistakes.iter().map(|Diagnostic { what, why, .. }| format!("{what} / {why}"));
     texts.collect::<Vec<_>>().join("\n")
 }
@@ -108,11 +108,11 @@ fn filter_may_emit_forms_by_its_arguments() {
     let graph = build_graph("lines | records");
     assert_eq!(graph.nodes[1].input_forms, [Form::Record]);
     assert_eq!(
-        mistakes_of("lines whole=yes | records"),
+        mistake_texts("lines whole=yes | records"),
         "`records` needs a record / what `lines` gives is bytes"
     );
     for (text, form) in [("lines", Form::Record), ("lines whole=yes", Form::Bytes)] {
-        let plan = plan(build_graph(text), &World, &Machine::example()).unwrap();
+        let plan = plan(build_graph(text), &ArgumentRegistry, &Machine::example()).unwrap();
         assert_eq!(plan.graph.nodes[1].input_forms, [form], "the sink of an open end");
     }
 }
@@ -120,10 +120,12 @@ fn filter_may_emit_forms_by_its_arguments() {
 #[test]
 fn a15_kind_of_a_filter_depends_on_its_arguments() {
     assert!(build_graph("lines | !scrub look=yes").nodes[2].kind() == Some(FilterKind::Inspection));
-    let why = mistakes_of("lines | !scrub");
+    let why = mistake_texts("lines | !scrub");
     assert!(why.starts_with("`scrub` cannot be an operand of `!`"), "{why}");
     assert!(why.ends_with("`scrub` changes bytes"), "{why}");
-    let cost = |text| plan(build_graph(text), &World, &Machine::example()).unwrap().choice.cost_ns;
+    let cost = |text| {
+        plan(build_graph(text), &ArgumentRegistry, &Machine::example()).unwrap().choice.cost_ns
+    };
     assert!(cost("lines | scrub look=yes | print") < cost("lines | scrub | print"));
 }
 
@@ -131,11 +133,12 @@ fn a15_kind_of_a_filter_depends_on_its_arguments() {
 fn a15_argument_out_of_bounds_is_reported() {
     build_graph("lines speed=0.5 block=4k");
     assert!(
-        mistakes_of("lines speed=fast").starts_with("`speed` of `lines`: `fast` is neither `max`")
+        mistake_texts("lines speed=fast")
+            .starts_with("`speed` of `lines`: `fast` is neither `max`")
     );
-    assert!(mistakes_of("lines speed=0").contains("a number above 0"));
+    assert!(mistake_texts("lines speed=0").contains("a number above 0"));
     assert!(
-        mistakes_of("lines block=5k")
+        mistake_texts("lines block=5k")
             .starts_with("`block` of `lines`: 5k is not between 1 and 4096")
     );
 }

@@ -1,5 +1,5 @@
-//! Tests of edits of arcs. A table shows the text; random edits of random requests are compared
-//! with the same edits of a list of arcs.
+//! Tests of edits of arcs. A table lists the text of a request before and after each edit. Random
+//! edits of random requests are compared with the same edits of a list of arcs.
 
 mod common;
 
@@ -9,7 +9,7 @@ use pipeline::edit::{Edit, EditResult, NodeOutput};
 use pipeline::graph::{Graph, NodeId};
 use std::collections::BTreeSet;
 
-fn edit(text: &str, words: &str) -> Result<String, String> {
+fn edited_text(text: &str, words: &str) -> Result<String, String> {
     let words: Vec<&str> = words.split(' ').collect();
     let edit = Edit::parse(&words).map_err(|why| why.0)?;
     assert_eq!(Edit::parse(&edit.to_words()), Ok(edit.clone()), "{words:?}: what is told is read");
@@ -61,7 +61,7 @@ fn v3_edits_of_arcs_change_the_text() {
             "rx eth0 | dport |22 count | print",
         ),
     ] {
-        let edited = edit(text, words);
+        let edited = edited_text(text, words);
         if edited.as_deref() != Ok(expected) {
             eprintln!("{words}: {edited:?}");
             wrong = true;
@@ -106,7 +106,7 @@ fn v3_impossible_edits_of_arcs_name_the_reason() {
             "`split_rr` deals blocks to its branches: give the whole new request",
         ),
     ] {
-        assert_eq!(edit(text, words), Err(why.to_owned()), "{text}: {words}");
+        assert_eq!(edited_text(text, words), Err(why.to_owned()), "{text}: {words}");
     }
 }
 
@@ -130,42 +130,43 @@ fn v3_subtree_is_the_text_that_another_path_would_get() {
     assert_eq!((found.path.as_str(), found.below.to_string().as_str()), ("other", "tcp/all"));
 }
 
-/// A node of the old request, or a new one by name.
+/// A node of the old request, or a new node by name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Id {
+enum ArcEnd {
     Old(usize),
     New(String),
 }
 
-type Arcs = BTreeSet<(Id, Id, Vec<(u32, u32)>)>;
+type Arcs = BTreeSet<(ArcEnd, ArcEnd, Vec<(u32, u32)>)>;
 
-fn read(text: &str) -> Option<Graph> {
+fn parse_graph(text: &str) -> Option<Graph> {
     let (graph, mistakes) = pipeline::read_request(text, &planner_registry());
     let wrong = mistakes.iter().any(|m| m.severity == pipeline::language::Severity::Error);
     (!wrong).then_some(graph)
 }
 
 /// Returns the arcs of a graph, without those to placeholders.
-fn arcs(graph: &Graph, id: impl Fn(NodeId) -> Id) -> Arcs {
+fn graph_arcs(graph: &Graph, id: impl Fn(NodeId) -> ArcEnd) -> Arcs {
     let kept = graph.edges.iter().filter(|edge| graph.node(edge.to).name() != "discard");
     kept.map(|edge| (id(edge.from), id(edge.to), edge.classes.ranges().to_vec())).collect()
 }
 
-fn new_arcs(edited: &EditResult, old: &Graph, new: &Graph) -> Arcs {
-    arcs(new, |id| {
+fn edited_arcs(edited: &EditResult, old: &Graph, new: &Graph) -> Arcs {
+    graph_arcs(new, |id| {
         let node = new.node(id);
         let found = edited.filters.iter().find(|(span, _)| span.start == node.span.start);
         let before = found.and_then(|(_, before)| *before);
         let before = before.and_then(|span| old.ids().find(|(_, n)| n.span == span));
-        before.map_or_else(|| Id::New(node.name().to_owned()), |(id, _)| Id::Old(id.0))
+        before.map_or_else(|| ArcEnd::New(node.name().to_owned()), |(id, _)| ArcEnd::Old(id.0))
     })
 }
 
-/// Makes the edit in a list of arcs. `None` if the edit should be refused.
-fn expected(edit: &Edit, old: &Graph, (node, parent): (NodeId, NodeId)) -> Option<Arcs> {
-    let mut all = arcs(old, |id| match old.node(id).filter() {
-        Some(_) => Id::Old(id.0),
-        None => Id::New(old.node(id).name().to_owned()),
+/// Applies the edit to the list of arcs of the old graph. Returns `None` if the edit must be
+/// refused.
+fn expected_arcs(edit: &Edit, old: &Graph, (node, parent): (NodeId, NodeId)) -> Option<Arcs> {
+    let mut all = graph_arcs(old, |id| match old.node(id).filter() {
+        Some(_) => ArcEnd::Old(id.0),
+        None => ArcEnd::New(old.node(id).name().to_owned()),
     });
     let classes = |below: &NodeOutput| match below.class.as_deref() {
         None => pipeline::ClassSet::plain_pipe().ranges().to_vec(),
@@ -175,15 +176,15 @@ fn expected(edit: &Edit, old: &Graph, (node, parent): (NodeId, NodeId)) -> Optio
             vec![(class, class)]
         }
     };
-    let (at, to) = (Id::Old(node.0), Id::Old(parent.0));
+    let (at, to) = (ArcEnd::Old(node.0), ArcEnd::Old(parent.0));
     match edit {
         Edit::Add { below: Some(below), .. } => {
-            all.insert((to, Id::New("hist".to_owned()), classes(below)));
+            all.insert((to, ArcEnd::New("hist".to_owned()), classes(below)));
         }
         Edit::Reattach { from, below, .. } => {
             let names = pipeline::explain::unique_names(old);
-            let from = |arc: &&(Id, Id, _)| match (from, &arc.0) {
-                (Some(from), Id::Old(id)) => names[*id] == from.node,
+            let from = |arc: &&(ArcEnd, ArcEnd, _)| match (from, &arc.0) {
+                (Some(from), ArcEnd::Old(id)) => names[*id] == from.node,
                 (None, _) => true,
                 _ => false,
             };
@@ -199,12 +200,12 @@ fn expected(edit: &Edit, old: &Graph, (node, parent): (NodeId, NodeId)) -> Optio
         Edit::Sever { .. } => all.retain(|(from, other, _)| (from, other) != (&to, &at)),
         Edit::RemoveBelow { .. } => {
             all.retain(|(from, to, _)| *from != at && *to != at);
-            let heads = old.heads().into_iter().map(|id| Id::Old(id.0));
-            let mut live: Vec<Id> = heads.filter(|head| *head != at).collect();
+            let heads = old.heads().into_iter().map(|id| ArcEnd::Old(id.0));
+            let mut live: Vec<ArcEnd> = heads.filter(|head| *head != at).collect();
             let mut next = 0;
             while let Some(from) = live.get(next).cloned() {
                 let below = all.iter().filter(|arc| arc.0 == from).map(|arc| arc.1.clone());
-                let new: Vec<Id> = below.filter(|to| !live.contains(to)).collect();
+                let new: Vec<ArcEnd> = below.filter(|to| !live.contains(to)).collect();
                 live.extend(new);
                 next += 1;
             }
@@ -245,7 +246,7 @@ fn random_edit(random: &mut Random, graph: &Graph) -> (Edit, (NodeId, NodeId)) {
     (edit, (node, parent))
 }
 
-const LINES: &[&str] = &[
+const EDITED_REQUESTS: &[&str] = &[
     "rx eth0 | dport | (|22 count + |80 hist) | print",
     "rx eth0 | dport | (|1:99 ipproto + sport) | count + hist | (pcap x + print)",
     "rx eth0 | dport | ((sport | count) + ipproto + hist) | inspect | print",
@@ -259,9 +260,9 @@ const LINES: &[&str] = &[
 fn v3_random_edits_change_exactly_the_arcs_they_name() {
     let (mut random, mut made, mut refused) = (Random::from_environment(), 0, BTreeSet::new());
     for _ in 0..1500 {
-        let mut text = random.pick(LINES).to_owned();
+        let mut text = random.pick(EDITED_REQUESTS).to_owned();
         for _ in 0..4 {
-            let Some(old) = read(&text) else { panic!("{text}") };
+            let Some(old) = parse_graph(&text) else { panic!("{text}") };
             let (edit, nodes) = random_edit(&mut random, &old);
             if [nodes.0, nodes.1].iter().any(|id| old.node(*id).name() == "discard") {
                 continue;
@@ -274,9 +275,9 @@ fn v3_random_edits_change_exactly_the_arcs_they_name() {
                 }
             };
             // The checks refuse what the language does not allow, such as arcs out of sinks.
-            let Some(new) = read(&edited.text) else { continue };
-            let Some(expected) = expected(&edit, &old, nodes) else { continue };
-            let got = new_arcs(&edited, &old, &new);
+            let Some(new) = parse_graph(&edited.text) else { continue };
+            let Some(expected) = expected_arcs(&edit, &old, nodes) else { continue };
+            let got = edited_arcs(&edited, &old, &new);
             assert_eq!(got, expected, "{text}\n{edit}\n{}", edited.text);
             made += 1;
             text = edited.text;

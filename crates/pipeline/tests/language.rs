@@ -39,8 +39,8 @@ fn parser_matches_the_case_file() {
     }
 }
 
-/// The requests printed in the papers, with the underscores restored that the PDF lacks, and with
-/// `..` replaced.
+/// The requests printed in the papers, with the underscores that the PDF lacks, and with `..`
+/// replaced by valid text.
 const PAPER_EXAMPLES: &[&str] = &[
     "rx | tcp | http | files",
     "tcp | http + ssh + rtsp | inspect",

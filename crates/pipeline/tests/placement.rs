@@ -4,7 +4,7 @@
 mod common;
 
 use common::Random;
-use common::fixture::{planned, planner_registry};
+use common::fixture::{plan_without_errors, planner_registry};
 use pipeline::plan::{
     ArcShare, Costs, FilterCost, KernelRefusal, Machine, PersistedPlan, Plan, Policy, SpaceKind,
     plan,
@@ -81,7 +81,7 @@ fn random_costs(random: &mut Random) -> Costs {
     costs
 }
 
-fn nodes_in_kernel(plan: &Plan) -> Vec<bool> {
+fn kernel_node_flags(plan: &Plan) -> Vec<bool> {
     let inside = |id| plan.space_of(id).kind == SpaceKind::Kernel;
     plan.graph.ids().map(|(id, _)| inside(id)).collect()
 }
@@ -94,8 +94,8 @@ fn o2_path_never_moves_back_and_kernel_nodes_are_a_prefix() {
         let text = random_request(&mut random);
         let machine = Machine { costs: random_costs(&mut random), ..Machine::with_kernel() };
         for policy in ["", "--policy=deepest "] {
-            let plan = planned(&format!("{policy}{text}"), &machine);
-            let kernel = nodes_in_kernel(&plan);
+            let plan = plan_without_errors(&format!("{policy}{text}"), &machine);
+            let kernel = kernel_node_flags(&plan);
             for edge in plan.graph.edges.iter().filter(|edge| !edge.back) {
                 let (from, to) =
                     (plan.placements[edge.from.0].space, plan.placements[edge.to.0].space);
@@ -115,8 +115,8 @@ fn o2_path_never_moves_back_and_kernel_nodes_are_a_prefix() {
     assert!(inside > 20, "{inside} plans of 200 had a filter in the kernel");
 }
 
-/// If the same thread were on both sides of a process, it could deadlock: it would wait for the
-/// output of the process instead of writing its input.
+/// A thread on both sides of a process could deadlock, because it would wait for the output of the
+/// process instead of writing the input.
 #[test]
 fn j5_process_has_different_threads_on_both_sides() {
     for line in [
@@ -127,7 +127,7 @@ fn j5_process_has_different_threads_on_both_sides() {
         "replay a.pcap | tcp untrusted=yes | print",
         "rx eth0 | dport | (|53 exec 'cat' + |80 exec 'cat') | count",
     ] {
-        let plan = planned(line, &Machine::with_kernel());
+        let plan = plan_without_errors(line, &Machine::with_kernel());
         let processes = plan.graph.ids().filter(|(_, node)| node.is_process());
         for (id, node) in processes {
             let placement = &plan.placements[id.0];
@@ -147,10 +147,10 @@ fn o3_cost_policy_is_never_worse_than_deepest_or_threads() {
         // Several threads raise the rate and cost more in all.
         let text = format!("--parallel=no {}", random_request(&mut random));
         let machine = Machine { costs: random_costs(&mut random), ..Machine::with_kernel() };
-        let best = planned(&text, &machine);
+        let best = plan_without_errors(&text, &machine);
         let cost = best.choice.cost_ns;
         assert!(best.choice.policy == Policy::Cost && best.choice.proved, "{text}");
-        let deepest = planned(&format!("--policy=deepest {text}"), &machine);
+        let deepest = plan_without_errors(&format!("--policy=deepest {text}"), &machine);
         let sources = best.graph.heads().into_iter();
         let why = "all in threads".to_owned();
         let refused: Vec<_> =
@@ -168,7 +168,7 @@ fn o3_cost_policy_is_never_worse_than_deepest_or_threads() {
 }
 
 #[test]
-fn v6_costs_wrong_by_half_change_some_plans() {
+fn v6_cost_errors_of_half_change_some_plans() {
     let mut random = Random::from_environment();
     let mut changed = 0;
     for _ in 0..100 {
@@ -181,8 +181,8 @@ fn v6_costs_wrong_by_half_change_some_plans() {
         for filter in &mut other.costs.filters {
             filter.block *= 0.5 + random.below(101) as f64 / 100.0;
         }
-        let moved =
-            nodes_in_kernel(&planned(&text, &machine)) != nodes_in_kernel(&planned(&text, &other));
+        let moved = kernel_node_flags(&plan_without_errors(&text, &machine))
+            != kernel_node_flags(&plan_without_errors(&text, &other));
         changed += usize::from(moved);
     }
     assert!(changed > 0, "no plan of 100 is another");
@@ -198,8 +198,8 @@ fn o3_header_search_is_charged_once_per_side_of_the_kernel() {
                 costs.set_filter(FilterCost { filter: name.to_owned(), kernel, block, byte: 0.0 });
             }
         }
-        let plan = planned(line, &Machine { costs, ..Machine::with_kernel() });
-        nodes_in_kernel(&plan).iter().filter(|inside| **inside).count()
+        let plan = plan_without_errors(line, &Machine { costs, ..Machine::with_kernel() });
+        kernel_node_flags(&plan).iter().filter(|inside| **inside).count()
     };
     let line = "rx eth0 | ip | udp | match \"Y\" @thread0 | discard";
     // Two twins cost 10 less than the filters, and must find the headers.
@@ -217,9 +217,9 @@ fn o3_request_with_many_branches_is_placed_exactly() {
     let branch = |n: usize| format!("(|{n} bpf \"host 10.0.0.{n}\" | print)");
     let branches: Vec<String> = (1..=30).map(branch).collect();
     let text = format!("rx eth0 | dport | ({})", branches.join(" + "));
-    let plan = planned(&text, &machine);
+    let plan = plan_without_errors(&text, &machine);
     assert!(plan.choice.proved, "looked at {}", plan.choice.examined);
-    let deepest = planned(&format!("--policy=deepest {text}"), &machine);
+    let deepest = plan_without_errors(&format!("--policy=deepest {text}"), &machine);
     assert!(plan.choice.cost_ns <= deepest.choice.cost_ns);
 }
 
@@ -238,14 +238,14 @@ fn random_requests_have_no_errors() {
 fn v6_measurements_move_a_filter_and_explain_gives_the_reason() {
     let machine = Machine::with_kernel();
     let text = "rx eth0 | ipproto | bpf \"tcp port 80\" | print";
-    let first = planned(text, &machine);
-    assert_eq!(nodes_in_kernel(&first), [true, true, true, false]);
+    let first = plan_without_errors(text, &machine);
+    assert_eq!(kernel_node_flags(&first), [true, true, true, false]);
     // The twin of `bpf` turned out to cost what nobody expected.
     let mut slow = machine.clone();
     let filter = "bpf \"tcp port 80\"".to_owned();
     slow.costs.set_filter(FilterCost { filter, kernel: true, block: 500.0, byte: 0.0 });
     let second = first.replan(&slow).unwrap();
-    assert_eq!(nodes_in_kernel(&second), [true, true, false, false]);
+    assert_eq!(kernel_node_flags(&second), [true, true, false, false]);
     let told = PersistedPlan::from_plan(&first).describe_changes(&second);
     let wanted = "`bpf \"tcp port 80\"` runs in thread0 now, not in kernel: thread0 9 ns; \
                   kernel 500 ns, then 3 ns";
@@ -265,10 +265,10 @@ fn v6_blocks_that_a_filter_refuses_stay_in_the_kernel() {
     machine.costs.set_filter(dport(true, 60.0));
     machine.costs.set_filter(dport(false, 20.0));
     let text = "rx eth0 | dport |53 print";
-    assert_eq!(nodes_in_kernel(&planned(text, &machine)), [true, false, false]);
+    assert_eq!(kernel_node_flags(&plan_without_errors(text, &machine)), [true, false, false]);
     let (filter, classes) = ("dport".to_owned(), "53".to_owned());
     machine.costs.set_share(ArcShare { filter, classes, share: 0.01 });
-    let plan = planned(text, &machine);
-    assert_eq!(nodes_in_kernel(&plan), [true, true, false]);
+    let plan = plan_without_errors(text, &machine);
+    assert_eq!(kernel_node_flags(&plan), [true, true, false]);
     assert!((plan.flows.1[1] - 0.01).abs() < 1e-9, "{:?}", plan.flows);
 }

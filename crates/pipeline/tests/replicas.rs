@@ -55,15 +55,15 @@ fn assert_valid(plan: &Plan, text: &str) {
 }
 
 /// Returns the names of the replicated filters, the number of replicas, and the key by which blocks
-/// are distributed; `None` without replicas.
-fn replicas_of(text: &str, processors: usize) -> Option<(Vec<String>, usize, Option<ShardKey>)> {
+/// are distributed. Returns `None` if no filter is replicated.
+fn replica_choice(text: &str, processors: usize) -> Option<(Vec<String>, usize, Option<ShardKey>)> {
     let plan = plan_valid(text, &test_machine(processors));
     let [replicas] = plan.replicas.as_slice() else { return None };
     let names = replicas.nodes.iter().map(|id| plan.graph.node(*id).name().to_owned());
     Some((names.collect(), replicas.spaces.len(), replicas.sharing))
 }
 
-fn refusals_of(text: &str, processors: usize) -> String {
+fn replica_refusals(text: &str, processors: usize) -> String {
     let plan = plan_valid(text, &test_machine(processors));
     assert!(plan.replicas.is_empty(), "{text}");
     let reasons = plan
@@ -75,16 +75,20 @@ fn refusals_of(text: &str, processors: usize) -> String {
 
 #[test]
 fn n1_o11_costly_stateless_filters_are_replicated_by_load() {
-    let found = replicas_of("replay a | regex x | print", 2);
+    let found = replica_choice("replay a | regex x | print", 2);
     assert_eq!(found, Some((vec!["regex".to_owned()], 2, None)));
-    let found = replicas_of("replay a | compress | print", 4).expect("copies");
+    let found = replica_choice("replay a | compress | print", 4).expect("copies");
     assert_eq!((found.1, found.2), (4, None));
-    assert_eq!(replicas_of("replay a | bpf udp | print", 8), None, "it costs less than a crossing");
+    assert_eq!(
+        replica_choice("replay a | bpf udp | print", 8),
+        None,
+        "it costs less than a crossing"
+    );
 }
 
 #[test]
 fn n2_filters_with_sessions_are_replicated_by_session() {
-    let of = |text: &str| replicas_of(text, 2).map(|(names, _, by)| (names.join(" "), by));
+    let of = |text: &str| replica_choice(text, 2).map(|(names, _, by)| (names.join(" "), by));
     let flow = Some(ShardKey::Flow);
     assert_eq!(of("replay a | tcp | http | print"), Some(("tcp http".to_owned(), flow)));
     assert_eq!(of("replay a | tcp | regex x | print"), Some(("tcp regex".to_owned(), flow)));
@@ -117,7 +121,7 @@ fn n1_request_without_the_option_gets_no_replicas() {
 #[test]
 fn n5_number_of_replicas_follows_the_goal_of_the_option() {
     let line = "replay a | tcp | print";
-    let number = |option: &str| replicas_of(&format!("{option} {line}"), 16).map_or(1, |c| c.1);
+    let number = |option: &str| replica_choice(&format!("{option} {line}"), 16).map_or(1, |c| c.1);
     let (power, auto, latency) =
         (number("--parallel=power"), number("--parallel=auto"), number("--parallel=latency"));
     assert_eq!((power, latency), (1, 16), "half of what a copy does is crossing");
@@ -135,20 +139,27 @@ fn n5_number_of_replicas_follows_the_goal_of_the_option() {
 
 #[test]
 fn n1_costly_filter_without_replicas_has_a_reason() {
-    assert_eq!(refusals_of("replay a | regex x | print", 1), "regex: there is one processor");
-    assert_eq!(refusals_of("replay a | regex x @thread0 | print", 2), "regex: pinned to thread0");
-    let told = refusals_of("replay a | dport | (|80 regex x + |22 bpf tcp) | print", 2);
+    assert_eq!(replica_refusals("replay a | regex x | print", 1), "regex: there is one processor");
+    assert_eq!(
+        replica_refusals("replay a | regex x @thread0 | print", 2),
+        "regex: pinned to thread0"
+    );
+    let told = replica_refusals("replay a | dport | (|80 regex x + |22 bpf tcp) | print", 2);
     assert_eq!(told, "regex: another branch joins the next filters");
-    let told = refusals_of("replay a | tcp @thread0 | http @thread0 | print", 2);
+    let told = replica_refusals("replay a | tcp @thread0 | http @thread0 | print", 2);
     assert_eq!(told, "http: pinned to thread0");
-    assert_eq!(refusals_of("replay a | count | print", 2), "", "what costs little is not told");
-    let told = refusals_of("--parallel=2 replay a | count | print", 2);
+    assert_eq!(
+        replica_refusals("replay a | count | print", 2),
+        "",
+        "what costs little is not told"
+    );
+    let told = replica_refusals("--parallel=2 replay a | count | print", 2);
     assert_eq!(told, "count: private state: one for all blocks");
 }
 
 #[test]
 fn o11_replicas_by_session_begin_after_an_editing_filter() {
     let line = "replay a | rewrite dst=10.0.0.9 | tcp | http | print";
-    let (names, ..) = replicas_of(line, 2).expect("copies");
+    let (names, ..) = replica_choice(line, 2).expect("copies");
     assert_eq!(names, ["tcp", "http"]);
 }

@@ -41,7 +41,7 @@ fn node_threads(text: &str, processors: usize) -> String {
 }
 
 #[test]
-fn n4_dear_stages_of_one_line_get_threads() {
+fn n4_costly_stages_of_one_line_get_threads() {
     let line = "replay a | tcp | http | print";
     assert_eq!(node_threads(line, 2), "replay 0, tcp 0, http 1, print 1");
     assert_eq!(node_threads(line, 1), "replay 0, tcp 0, http 0, print 0", "there is one processor");
@@ -70,7 +70,7 @@ fn n4_branches_get_threads_and_stay_together_where_they_meet() {
 }
 
 #[test]
-fn n5_policy_says_how_many_threads() {
+fn n5_policy_determines_the_thread_count() {
     let line = "replay a | regex x | regex y | regex z | print";
     let count = |option: &str| {
         let text = format!("{option} {line}");
@@ -89,7 +89,7 @@ fn n5_policy_says_how_many_threads() {
 }
 
 #[test]
-fn n4_pins_and_counts_of_copies_leave_no_stages() {
+fn n4_pins_and_replica_counts_prevent_stages() {
     let all_in_one = |text: &str| plan_request(text, 2).placements.iter().all(|p| p.space == 0);
     assert!(all_in_one("replay a | tcp@thread0 | http | print"));
     assert!(all_in_one("--parallel=1 replay a | tcp | http | print"));

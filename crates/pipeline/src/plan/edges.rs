@@ -175,7 +175,7 @@ impl Signals {
 mod tests {
     use super::*;
 
-    fn signal_blocks_of(
+    fn signal_block_count(
         asked: Option<u64>,
         entries: usize,
         cache: usize,
@@ -188,14 +188,17 @@ mod tests {
     #[test]
     fn k5_blocks_per_event_fit_half_the_ring_and_the_data_cache() {
         let (ring, cache) = (4096, 512 << 10);
-        assert_eq!(signal_blocks_of(None, ring, cache, true), (32, "T_b by default"));
-        assert_eq!(signal_blocks_of(Some(8), ring, cache, true), (8, "T_b by `--batch`"));
+        assert_eq!(signal_block_count(None, ring, cache, true), (32, "T_b by default"));
+        assert_eq!(signal_block_count(Some(8), ring, cache, true), (8, "T_b by `--batch`"));
         let below = "T_b: the power of two below `--batch`";
-        assert_eq!(signal_blocks_of(Some(100), ring, cache, true), (64, below));
-        assert_eq!(signal_blocks_of(Some(9000), 64, 64 << 20, true), (32, "T_b: half of the ring"));
+        assert_eq!(signal_block_count(Some(100), ring, cache, true), (64, below));
+        assert_eq!(
+            signal_block_count(Some(9000), 64, 64 << 20, true),
+            (32, "T_b: half of the ring")
+        );
         let cached = "T_b: what stays in the data cache";
-        assert_eq!(signal_blocks_of(Some(9000), ring, cache, true), (256, cached));
-        assert_eq!(signal_blocks_of(None, ring, 128 << 10, false), (8, cached), "longer blocks");
-        assert_eq!(signal_blocks_of(None, ring, 0, true), (1, cached));
+        assert_eq!(signal_block_count(Some(9000), ring, cache, true), (256, cached));
+        assert_eq!(signal_block_count(None, ring, 128 << 10, false), (8, cached), "longer blocks");
+        assert_eq!(signal_block_count(None, ring, 0, true), (1, cached));
     }
 }

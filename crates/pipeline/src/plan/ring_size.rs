@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn f6_parts_name_a_node_and_a_number_of_entries() {
+    fn f6_ring_option_parses_nodes_and_entry_counts() {
         let all = parse("1024,count:4096,exec#2:64").unwrap();
         assert_eq!(all, [(None, 1024), (Some("count"), 4096), (Some("exec#2"), 64)]);
         for wrong in ["", "count", "count:", ":64", "63", "1048577", "8:9", "count:1k"] {

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn k5_parts_name_a_node_blocks_and_a_time() {
+    fn k5_signal_option_parses_nodes_block_counts_and_times() {
         let part = |node, blocks, ns| Signal { node, blocks, ns };
         let all = parse_option("8,dport:64:200us,count:1ms,exec#2:4").unwrap();
         let expected = [
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn k5_named_nodes_are_those_with_or_without_a_number() {
+    fn k5_option_names_nodes_with_or_without_a_number() {
         assert!(is_named("count#2", "count") && is_named("count#2", "count#2"));
         assert!(!is_named("count#2", "count#1") && !is_named("counts", "count"));
     }

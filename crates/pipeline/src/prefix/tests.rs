@@ -4,22 +4,23 @@ use super::*;
 use crate::registry::RegistryList;
 use filter::catalog;
 
-/// A registry of the filters of the catalog.
+/// A registry of all filters in the catalog.
 const FILTERS: RegistryList<'_> =
     RegistryList { entries: catalog::FILTERS, endpoints: &[], spaces: &[] };
 
-fn cuts(text: &str) -> SharedPrefixes {
+fn shared_prefixes(text: &str) -> SharedPrefixes {
     split_prefix(text, &FILTERS).unwrap_or_else(|why| panic!("{text}: {why}"))
 }
 
-/// Returns prefix and rest of the cut after the filter that reassembles connections.
+/// Splits a request after the filter that reassembles connections. Returns the text of the prefix
+/// and of the rest.
 fn split_texts(text: &str) -> (String, String) {
-    let cut = cuts(text).cuts.pop().unwrap();
+    let cut = shared_prefixes(text).cuts.pop().unwrap();
     (cut.prefix, cut.rest)
 }
 
 #[test]
-fn o6_request_splits_behind_the_filter_that_orders_connections() {
+fn o6_request_splits_after_the_reassembling_filter() {
     let cases = [
         ("--prefix=shared rx eth0|tcp|http |get count", "rx eth0 | tcp", "http |get count"),
         (
@@ -63,14 +64,14 @@ fn o6_prefix_reaches_to_the_last_filter_that_keeps_sessions() {
         ("rx lo | tcp | http@thread1 | count", &["rx lo | tcp"], 0),
     ];
     for (text, prefixes, start) in cases {
-        let found = cuts(text);
+        let found = shared_prefixes(text);
         let found_prefixes: Vec<&str> = found.cuts.iter().map(|cut| &*cut.prefix).collect();
         assert_eq!((&found_prefixes[..], found.start), (prefixes, start), "{text}");
     }
 }
 
 #[test]
-fn o6_process_offers_its_prefix_at_each_end() {
+fn o6_prefix_request_shares_output_after_tcp_and_http() {
     let made = |prefix: &str, runs: &str| prefix_request(prefix, &FILTERS, |text| text == runs);
     assert_eq!(made("rx lo | tcp", ""), "rx lo | tcp | share \"rx lo | tcp\" last=yes");
     assert_eq!(
@@ -92,7 +93,7 @@ fn o6_process_offers_its_prefix_at_each_end() {
 }
 
 #[test]
-fn o6_prefix_is_quoted_in_the_requests_made_of_it() {
+fn o6_prefix_with_quotes_is_quoted_in_derived_requests() {
     let text = r#"rx lo | match "a\"\\b" | tcp | count"#;
     let (prefix, rest) = split_texts(text);
     assert!(text.starts_with(&prefix), "{prefix}");

@@ -45,8 +45,9 @@ pub(crate) const RX: Description = Description {
     )
 };
 
-/// Returns the attachment of a program that observes the interface. Fails without an interface.
-fn attach(arguments: &Arguments) -> Result<Attach, String> {
+/// Returns the attachment of a program that observes the interface. Fails if the arguments name no
+/// interface.
+fn observing_attachment(arguments: &Arguments) -> Result<Attach, String> {
     let interface = arguments.text("interface").ok_or("a program is attached to one interface")?;
     let interface = interface.to_owned();
     Ok(Attach::observing(&interface))
@@ -124,18 +125,22 @@ impl Registry for PlannerRegistry {
     }
 }
 
-/// The facts about a sink_description that appends to one file.
-const APPENDS: EndpointFacts =
+/// The facts about a sink that appends to one file.
+const APPENDING_SINK: EndpointFacts =
     EndpointFacts { writes_files: true, only_appends: Some(|_| true), ..EndpointFacts::NONE };
 
 /// The facts about the sources, sinks and programs of the registry.
 pub(crate) const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     (
         "rx",
-        &EndpointFacts { takes_filter: true, attach_point: Some(attach), ..EndpointFacts::NONE },
+        &EndpointFacts {
+            takes_filter: true,
+            attach_point: Some(observing_attachment),
+            ..EndpointFacts::NONE
+        },
     ),
     ("exec", &EndpointFacts { is_program: true, ..EndpointFacts::NONE }),
-    ("pcap", &APPENDS),
+    ("pcap", &APPENDING_SINK),
 ];
 
 pub(crate) fn planner_registry() -> PlannerRegistry {
@@ -153,7 +158,7 @@ fn entries() -> Vec<&'static Description> {
 }
 
 /// Plans a request without errors on a machine that can run it.
-pub(crate) fn planned(request: &str, machine: &Machine) -> Plan {
+pub(crate) fn plan_without_errors(request: &str, machine: &Machine) -> Plan {
     let (graph, mistakes) = pipeline::read_request(request, &planner_registry());
     assert!(mistakes.is_empty(), "{}", pipeline::render(request, &mistakes, false));
     plan(graph, &planner_registry(), machine).unwrap_or_else(|why| panic!("{request}: {why}"))

@@ -76,7 +76,7 @@ const BPF: Description = Description {
         "the expression in pcap-filter's words.",
     )],
     classes: Classes::YesNo,
-    user: Some(compile),
+    user: Some(reject_expression),
     ..description("bpf", FilterKind::Inspection, Forms::FRAMED, OutputForm::Same)
 };
 const ETH: Description =
@@ -157,7 +157,7 @@ const PRINT: Description = Description {
 const LOG: Description = description("log", FilterKind::Sink, Forms::ANY, OutputForm::Nothing);
 
 /// Rejects every expression; the error is at the word `nonsense` if the expression contains it.
-fn compile(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn reject_expression(arguments: &Arguments) -> Result<Filter, Mistake> {
     let text = arguments.text("expression").unwrap_or_default();
     let mut mistake =
         Mistake::new("expression", "`nonsense` is no expression").hint("for instance `tcp`");
@@ -186,7 +186,7 @@ const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     ("exec", &EndpointFacts { is_program: true, ..EndpointFacts::NONE }),
 ];
 
-/// The small registry. It calls `compile` only for expressions that contain `nonsense`.
+/// The small registry. It calls `reject_expression` only for expressions that contain `nonsense`.
 #[derive(Debug)]
 pub(crate) struct CheckRegistry(pub(crate) RegistryList<'static>);
 

@@ -1,4 +1,5 @@
-//! Tests of both searches on small graphs, against each other and against exhaustive enumeration.
+//! Tests of both placement searches on small graphs, against each other and against exhaustive
+//! enumeration.
 
 use super::*;
 use crate::classes::ClassSet;
