@@ -169,45 +169,45 @@ mod tests {
         }
     }
 
-    fn completions_of(line: &str) -> Vec<String> {
+    fn completion_texts(line: &str) -> Vec<String> {
         completions(line, &FakeCandidates)
     }
 
     #[test]
     fn request_starts_with_a_source() {
-        assert_eq!(completions_of("re"), ["read", "replay"]);
-        assert_eq!(completions_of("count ; gen"), ["count ; generate"]);
-        assert!(completions_of("coun").is_empty());
-        assert_eq!(completions_of("--par"), ["--parallel="]);
-        assert_eq!(completions_of("--parallel=2 --ad"), ["--parallel=2 --adapt"]);
-        assert_eq!(completions_of("--adapt gen"), ["--adapt generate"]);
+        assert_eq!(completion_texts("re"), ["read", "replay"]);
+        assert_eq!(completion_texts("count ; gen"), ["count ; generate"]);
+        assert!(completion_texts("coun").is_empty());
+        assert_eq!(completion_texts("--par"), ["--parallel="]);
+        assert_eq!(completion_texts("--parallel=2 --ad"), ["--parallel=2 --adapt"]);
+        assert_eq!(completion_texts("--adapt gen"), ["--adapt generate"]);
         assert!(
-            completions_of("replay x | --ad").is_empty()
-                && completions_of("replay --ad").is_empty()
+            completion_texts("replay x | --ad").is_empty()
+                && completion_texts("replay --ad").is_empty()
         );
     }
 
     #[test]
     fn filters_and_sinks_follow_a_pipe() {
-        assert_eq!(completions_of("replay x | dp"), ["replay x | dport"]);
-        assert_eq!(completions_of("replay x|dp"), ["replay x|dport"]);
-        assert_eq!(completions_of("replay x | dport |80 cou"), ["replay x | dport |80 count"]);
-        assert_eq!(completions_of("replay x | (dport + spo"), ["replay x | (dport + sport"]);
-        assert!(completions_of("replay x | ").len() > 10);
-        assert!(completions_of("replay x | repl").is_empty());
+        assert_eq!(completion_texts("replay x | dp"), ["replay x | dport"]);
+        assert_eq!(completion_texts("replay x|dp"), ["replay x|dport"]);
+        assert_eq!(completion_texts("replay x | dport |80 cou"), ["replay x | dport |80 count"]);
+        assert_eq!(completion_texts("replay x | (dport + spo"), ["replay x | (dport + sport"]);
+        assert!(completion_texts("replay x | ").len() > 10);
+        assert!(completion_texts("replay x | repl").is_empty());
     }
 
     #[test]
     fn parameters_follow_a_filter_name() {
-        assert_eq!(completions_of("replay x sp"), ["replay x speed="]);
-        assert!(completions_of("generate ").contains(&"generate count=".to_owned()));
-        assert!(completions_of("replay x | bpf \"tcp po").is_empty(), "nothing inside quotes");
-        assert!(completions_of("nonsense ").is_empty());
-        assert_eq!(completions_of("replay exa"), ["replay examples/"]);
+        assert_eq!(completion_texts("replay x sp"), ["replay x speed="]);
+        assert!(completion_texts("generate ").contains(&"generate count=".to_owned()));
+        assert!(completion_texts("replay x | bpf \"tcp po").is_empty(), "nothing inside quotes");
+        assert!(completion_texts("nonsense ").is_empty());
+        assert_eq!(completion_texts("replay exa"), ["replay examples/"]);
         assert_eq!(
-            completions_of("replay "),
+            completion_texts("replay "),
             ["replay examples/", "replay speed=", "replay web.pcap"]
         );
-        assert!(completions_of("replay x we").is_empty(), "it takes one file");
+        assert!(completion_texts("replay x we").is_empty(), "it takes one file");
     }
 }

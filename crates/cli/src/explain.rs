@@ -63,7 +63,8 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
             () if given.json => json_line(&to_json(&text, plan, machine)),
             () if given.dot => explain::format_dot(plan),
             () => {
-                let shared = sharers::format_prefixes(plan) + &sharers::format_alike(&text);
+                let shared =
+                    sharers::format_prefixes(plan) + &sharers::format_alike_requests(&text);
                 explain::format_plan(plan, machine)
                     + &shared
                     + &reader_rings_text(plan)
@@ -252,7 +253,7 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
         ("others", &find_neighbors(plan)),
         ("shared", &sharers::find_prefixes(plan)),
         // Running requests with the same beginning, which run it apart from this one.
-        ("alike", &sharers::find_alike(text)),
+        ("alike", &sharers::find_alike_requests(text)),
     ])
 }
 

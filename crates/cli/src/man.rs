@@ -181,9 +181,9 @@ fn write_entry(page: &mut Roff, known: &Page) {
 }
 
 /// Writes paragraphs, each of which begins with a label.
-fn write_labeled(page: &mut Roff, write_labeled: &[(&str, String)]) {
-    for (what, text) in write_labeled {
-        page.control("TP", []).text([bold(*what)]).text([roman(text.as_str())]);
+fn write_labeled(page: &mut Roff, paragraphs: &[(&str, String)]) {
+    for (label, text) in paragraphs {
+        page.control("TP", []).text([bold(*label)]).text([roman(text.as_str())]);
     }
 }
 

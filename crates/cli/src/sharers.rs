@@ -41,19 +41,20 @@ pub(crate) fn find_prefixes(plan: &Plan) -> Vec<SharedPrefix> {
     prefixes.into_iter().map(found).collect()
 }
 
-/// Requests that begin like a request, and run their beginning apart from it.
+/// Running requests that begin with the same filters as a given request, but do not share a process
+/// with the request.
 #[derive(Serialize, Debug)]
-pub(crate) struct Alike {
-    /// The longest common beginning.
+pub(crate) struct AlikeRequests {
+    /// The longest prefix that all these requests have in common.
     prefix: String,
-    /// Numbers of the paths of this user that could share it.
+    /// Numbers of the paths of this user that could share the prefix.
     own: Vec<u32>,
-    /// The paths of other users, which are kept apart.
+    /// The paths of other users. Users never share a process.
     others: Vec<OthersPath>,
 }
 
-/// Text in a request that reads a shared prefix.
-const READS: &str = "shared \"";
+/// Start of the source in a request that reads a shared prefix.
+const SHARED_SOURCE_TEXT: &str = "shared \"";
 
 /// A visible path of another user.
 #[derive(Serialize, Debug)]
@@ -62,9 +63,10 @@ struct OthersPath {
     uid: u32,
 }
 
-/// Finds the running requests that begin like this one; `None` if there are none. If this one
-/// shares its beginning, others that share theirs are not among them.
-pub(crate) fn find_alike(text: &str) -> Option<Alike> {
+/// Finds the running requests that begin with the same filters as this request. If this request
+/// reads a shared prefix, omits other requests that also read one. Returns `None` if there are no
+/// such requests.
+pub(crate) fn find_alike_requests(text: &str) -> Option<AlikeRequests> {
     let prefixes = prefix::beginnings(text, &MachineRegistry::Local);
     prefixes.first()?;
     let uid = sys::process::identity().0;
@@ -76,28 +78,33 @@ pub(crate) fn find_alike(text: &str) -> Option<Alike> {
     prefixes.into_iter().find_map(|prefix| {
         let all = listed.iter().filter(|path| begins(path, &prefix));
         let (own, others): (Vec<&Path>, Vec<&Path>) = all.partition(|path| path.uid == uid);
-        let is_apart = |line: &str| !text.contains(READS) || !line.contains(READS);
+        let is_apart =
+            |line: &str| !text.contains(SHARED_SOURCE_TEXT) || !line.contains(SHARED_SOURCE_TEXT);
         let apart = own.iter().filter(|path| path.line.as_deref().is_some_and(is_apart));
         let own: Vec<u32> = apart.map(|path| path.number).collect();
         let others = others.iter().map(|path| OthersPath { number: path.number, uid: path.uid });
-        let found = Alike { prefix, own, others: others.collect() };
+        let found = AlikeRequests { prefix, own, others: others.collect() };
         (!found.own.is_empty() || !found.others.is_empty()).then_some(found)
     })
 }
 
-/// Formats the requests that begin like this one; empty if there are none.
-pub(crate) fn format_alike(text: &str) -> String {
-    let Some(Alike { prefix, own, others }) = find_alike(text) else { return String::new() };
+/// Formats the running requests that begin with the same filters as this request. Returns an empty
+/// text if there are none.
+pub(crate) fn format_alike_requests(text: &str) -> String {
+    let Some(AlikeRequests { prefix, own, others }) = find_alike_requests(text) else {
+        return String::new();
+    };
     let mut lines = String::new();
     if !own.is_empty() {
-        let paths = list(own.iter().map(u32::to_string));
+        let paths = format_paths(own.iter().map(u32::to_string));
         lines += &format!(
             " alike        `{prefix}` also begins {paths}: with `--prefix=shared` in each,\n\
              \x20             one process runs it once\n"
         );
     }
     if !others.is_empty() {
-        let paths = list(others.iter().map(|path| format!("{} (user {})", path.number, path.uid)));
+        let paths =
+            format_paths(others.iter().map(|path| format!("{} (user {})", path.number, path.uid)));
         lines += &format!(
             " apart        `{prefix}` also begins {paths}: users share a program in the kernel\n\
              \x20             only, because what each may see is decided there\n"
@@ -106,7 +113,7 @@ pub(crate) fn format_alike(text: &str) -> String {
     lines
 }
 
-fn list(numbers: impl Iterator<Item = String>) -> String {
+fn format_paths(numbers: impl Iterator<Item = String>) -> String {
     let all: Vec<String> = numbers.collect();
     format!("{} {}", if all.len() == 1 { "path" } else { "paths" }, all.join(", "))
 }

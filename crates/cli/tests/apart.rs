@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Folder, Guard, Ran};
+use common::{CommandResult, Folder, Guard};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
@@ -45,7 +45,7 @@ fn v18_connections_survive_a_move_of_their_filter() {
         command.args(words).current_dir(folder.path()).env("STREAMLINE_DAEMON", &place);
         command
     };
-    let ran = |words: &[&str]| Ran::from(inside(words).output().unwrap());
+    let ran = |words: &[&str]| CommandResult::from(inside(words).output().unwrap());
     let begin = |mut command: Command| {
         let silent = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Guard(silent.spawn().unwrap())
@@ -89,7 +89,7 @@ fn v18_connections_survive_a_move_of_their_filter() {
     assert!(send(format!("replay rest.pcap | tx {CLIENT_DEVICE}")).status().unwrap().success());
     wait_until("all messages are whole", || taken("json") >= u64::from(CONNECTIONS));
     assert_eq!(ran(&["stop", "web"]).status, Some(0));
-    let ended = Ran::from(run.wait_with_output().unwrap());
+    let ended = CommandResult::from(run.wait_with_output().unwrap());
     assert_eq!(ended.status, Some(0), "{}", ended.err);
     let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
     assert_eq!((&report["balanced"], &report["lost"]), (&true.into(), &0.into()), "{report}");

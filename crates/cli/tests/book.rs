@@ -4,19 +4,19 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::need;
 use testkit::net::{Namespace, is_observing, wait_until};
 
-/// Shell command that replaces a pause in a page. It waits until the server listens on port 8000
+/// Shell command that replaces `sleep` in a page. It waits until the server listens on port 8000
 /// and a bound packet socket exists (an unbound socket receives nothing).
 const WAIT_READY: &str = "until grep -q ':1F40 .* 0A ' /proc/net/tcp && \
                      grep -Eq '^[^ ]+ +[0-9]+ +[0-9]+ +0*[1-9a-f][0-9a-f]* +[0-9]+ +1 ' \
                      /proc/net/packet; do :; done";
-/// Shell command that replaces another pause. It waits until the path runs or its process has
+/// Shell command that replaces `sleep` in a page. It waits until the path runs or its process has
 /// ended.
 const WAIT_RUNNING: &str = "until ! kill -0 $! 2> /dev/null || \
                     cat /proc/$!/task/*/comm 2> /dev/null | grep -q ^thread; do :; done";
@@ -39,7 +39,7 @@ fn live_traffic_page_runs_without_privilege() {
     // The outer shell knows the path of the command; the inner one has its own network namespace.
     let mut shell = folder.shell("exec \"$@\"");
     shell.args(["sh", "timeout", "300"]).arg(unshare).arg("-Urn").arg(bash).arg("-c").arg(typed);
-    let ran = Ran::from(shell.output().unwrap());
+    let ran = CommandResult::from(shell.output().unwrap());
     let lines: Vec<&str> = ran.out.lines().collect();
     assert_eq!(lines.len(), 2, "{ran:?}");
     assert!(lines[0].starts_with("127.0.0.1 - - [") && lines[1].contains("\"curl/"), "{lines:?}");
@@ -61,7 +61,7 @@ fn time_page_runs_without_privilege() {
         }
         let typed = typed.replace("tcpdump -r alert.pcap | head", "test -s alert.pcap");
         let script = format!("set -e; {typed}");
-        let done = Ran::from(folder.shell(&script).output().unwrap());
+        let done = CommandResult::from(folder.shell(&script).output().unwrap());
         assert_eq!(done.status, Some(0), "{typed}: {done:?}");
         ran += 1;
         if typed.contains("diff") {
@@ -85,7 +85,7 @@ fn j5_security_page_runs_without_privilege() {
     let run = |typed: &str| {
         let mut shell = folder.shell("exec \"$@\"");
         shell.args(["sh", "timeout", "300"]).arg(&bash).arg("-c").arg(format!("set -e; {typed}"));
-        Ran::from(shell.output().unwrap())
+        CommandResult::from(shell.output().unwrap())
     };
     let ran = run(typed[0]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
@@ -122,7 +122,7 @@ fn sharing_page_runs_without_privilege() {
     let folder = Folder::new();
     let mut shell = folder.shell("unset STREAMLINE_DAEMON; export TMPDIR=$PWD; exec \"$@\"");
     shell.args(["sh", "timeout", "300"]).arg(bash).arg("-c").arg(typed);
-    let ran = Ran::from(shell.output().unwrap());
+    let ran = CommandResult::from(shell.output().unwrap());
     assert_eq!(ran.status, Some(0), "{ran:?}");
     assert!(ran.out.contains("generate rate=1000 | count\n"), "{ran:?}");
     assert!(ran.out.contains("\nfilter ") && ran.err.contains("none lost"), "{ran:?}");
@@ -159,7 +159,7 @@ fn ps_lists_the_shared_kernel_program() {
     let others = std::env::var("PATH").unwrap_or_default();
     shell.env("PATH", format!("{}:{others}", folder.path().display()));
     shell.env("TMPDIR", folder.path()).env("NO_COLOR", "1");
-    let ran = Ran::from(shell.stdin(Stdio::null()).output().unwrap());
+    let ran = CommandResult::from(shell.stdin(Stdio::null()).output().unwrap());
     let said: Vec<String> =
         format!("{}\n{}", ran.out, ran.err).lines().map(without_numbers).collect();
     for shown in indented_blocks(section)[0].iter().filter(|line| !line.is_empty()) {
@@ -254,14 +254,14 @@ fn kernel_chapter_refusal_note_and_tables_match() {
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&[7; 24], "127.0.0.1:9").unwrap()
     });
     wait_until("it ends", || child.try_wait().unwrap().is_some());
-    let ran = Ran::from(child.wait_with_output().unwrap());
+    let ran = CommandResult::from(child.wait_with_output().unwrap());
     let said: Vec<String> = ran.err.lines().map(without_numbers).collect();
     let missing: Vec<_> =
         shown.iter().filter(|line| !said.contains(&without_numbers(line))).collect();
     assert!(missing.is_empty(), "it does not say {missing:#?}, but\n{}", ran.err);
 }
 
-/// Runs the request that is drawn in README. Each matching frame is output once, and `explain`
+/// Runs the request of the drawing in README. Each matching frame is output once, and `explain`
 /// shows the spaces of the drawing.
 #[test]
 fn readme_drawing_matches_its_request() {

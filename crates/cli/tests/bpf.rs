@@ -177,7 +177,7 @@ fn each_link_type_has_its_own_filter_program() {
     assert!(warned.err.starts_with(says), "{}", warned.err);
 }
 
-/// Checks that a name is resolved only once. The result is stored in the request and in the record.
+/// A host name is resolved only once. The result is stored in the request and in the record.
 #[test]
 fn resolved_names_are_recorded() {
     let folder = Folder::new();

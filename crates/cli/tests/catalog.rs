@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use engine::registry::MachineRegistry;
 use pipeline::Registry;
 use serde_json::Value;
@@ -77,7 +77,7 @@ fn examples_are_written_once_and_run() {
     assert!(same("web.pcap") && same("packets.pipe"));
     let typed = ran.out.lines().find_map(|line| line.trim_start().strip_prefix("streamline "));
     let mut shell = folder.shell(&format!("streamline {} | head -1", typed.unwrap()));
-    let told = Ran::from(shell.output().unwrap());
+    let told = CommandResult::from(shell.output().unwrap());
     assert!(told.out.contains(" TCP ") || told.out.contains("tcp"), "{told:?}");
     // A second call changes nothing; modified files are kept and reported.
     assert_eq!(folder.run(&["examples", "--write", "new/tour"]).status, Some(0));
@@ -218,7 +218,7 @@ fn completion_scripts_are_accepted_by_their_shells() {
         echo \"${COMPREPLY[0]}\"";
     fs::write(folder.path().join("asked"), asked).unwrap();
     let script = "streamline completion bash > script && bash -n script && bash asked";
-    let ran = Ran::from(folder.shell(script).output().unwrap());
+    let ran = CommandResult::from(folder.shell(script).output().unwrap());
     assert_eq!(ran.out, "replay x | dport\n", "{}", ran.err);
     for shell in ["zsh", "fish"] {
         assert!(folder.run(&["completion", shell]).out.contains("streamline"));
@@ -232,12 +232,14 @@ fn bench_executes_the_program_beside_it() {
     // another test, and could not be executed.
     let copied = format!("cp '{}' streamline", env!("CARGO_BIN_EXE_streamline"));
     assert!(folder.shell(&copied).status().unwrap().success());
-    let ran = Ran::from(folder.shell("PATH=/nowhere ./streamline bench chain").output().unwrap());
+    let ran = CommandResult::from(
+        folder.shell("PATH=/nowhere ./streamline bench chain").output().unwrap(),
+    );
     assert_eq!(ran.status, Some(3));
     assert!(ran.err.contains("cargo xtask install --bench"), "{}", ran.err);
     let script = "printf '#!/bin/sh\\necho \"$@\"\\nexit 7\\n' > streamline-bench
         chmod +x streamline-bench
         ./streamline bench chain --json --help";
-    let ran = Ran::from(folder.shell(script).output().unwrap());
+    let ran = CommandResult::from(folder.shell(script).output().unwrap());
     assert_eq!((ran.status, ran.out.as_str()), (Some(7), "chain --json --help\n"), "{}", ran.err);
 }

@@ -6,18 +6,18 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 
 const WARNING: &str = "`http` produces no results that need both directions";
 
 /// Runs a command on a request over one device of the pair.
-fn run_verb(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> Ran {
+fn run_verb(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> CommandResult {
     let netns = pair.server.path();
     let source = source.replacen(' ', &format!(" netns={} ", netns.display()), 1);
     let line = format!("{source} | tcp | http |exchange weblog");
     let words: Vec<&str> = verb.iter().copied().chain([line.as_str()]).collect();
-    Ran::from(folder.streamline(&words).output().unwrap())
+    CommandResult::from(folder.streamline(&words).output().unwrap())
 }
 
 #[test]

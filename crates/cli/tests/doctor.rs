@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +41,7 @@ impl Fixture {
 
     /// Runs the command with these arguments. The words `before` are a wrapper program with its own
     /// arguments.
-    fn run(&self, before: &[&str], words: &[&str]) -> Ran {
+    fn run(&self, before: &[&str], words: &[&str]) -> CommandResult {
         let mut command =
             Command::new(before.first().map_or(self.program.as_path(), |first| first.as_ref()));
         if !before.is_empty() {
@@ -50,7 +50,7 @@ impl Fixture {
         command.args(words).current_dir(self.folder.path());
         command.env("NO_COLOR", "1").env("XDG_STATE_HOME", self.folder.path().join("state"));
         command.env("STREAMLINE_DAEMON", self.folder.path().join("no-daemon"));
-        Ran::from(command.output().unwrap())
+        CommandResult::from(command.output().unwrap())
     }
 
     /// Returns the verdict on capturing as JSON, and asserts that the exit status agrees.
@@ -74,7 +74,7 @@ fn suggested_commands(verdict: &Value) -> Vec<&str> {
 }
 
 /// Wrapper command that runs a command as an unprivileged user.
-const NOBODY: [&str; 6] =
+const AS_NOBODY: [&str; 6] =
     ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"];
 
 #[test]
@@ -180,7 +180,8 @@ fn cap_net_raw_alone_suffices_to_capture() {
     // In the way the systemd unit grants it.
     let fetters = ["--inh-caps=-all,+net_raw", "--ambient-caps=+net_raw", "--no-new-privs"];
     let bound = "--bounding-set=-all,+net_raw";
-    let before = [&[setpriv.to_str().unwrap()], &NOBODY[1..4], &fetters, &[bound, "--"]].concat();
+    let before =
+        [&[setpriv.to_str().unwrap()], &AS_NOBODY[1..4], &fetters, &[bound, "--"]].concat();
     let fettered = Fixture::new();
     assert!(fettered.capture_verdict(&before)["open"].as_bool().unwrap());
     let ran = fettered.run(&before, &["run", "--for", "100ms", "rx lo both=yes | count"]);
@@ -200,18 +201,18 @@ fn file_capability_suffices_to_capture() {
     let own = fettered.folder.path().join("own");
     testkit::copy_program(&fettered.program, &own);
     std::fs::rename(&own, &fettered.program).unwrap();
-    let told = fettered.capture_verdict(&NOBODY);
+    let told = fettered.capture_verdict(&AS_NOBODY);
     if !suggested_commands(&told).iter().any(|line| line.starts_with("sudo setcap ")) {
         let _: Option<()> = need::report_skip("needs a folder for temporary files without nosuid");
         return;
     }
     let given = Command::new(setcap).arg("cap_net_raw+ep").arg(&fettered.program).output();
     assert!(given.as_ref().is_ok_and(|output| output.status.success()), "{given:?}");
-    assert!(fettered.capture_verdict(&NOBODY)["open"].as_bool().unwrap());
-    let ran = fettered.run(&NOBODY, &["run", "--for", "100ms", "rx lo | count"]);
+    assert!(fettered.capture_verdict(&AS_NOBODY)["open"].as_bool().unwrap());
+    let ran = fettered.run(&AS_NOBODY, &["run", "--for", "100ms", "rx lo | count"]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
     // As the remedy suggests; the inner namespace lacks the privileges of the outer one.
-    let bound = [&NOBODY[..], &["setpriv", "--no-new-privs", "--"]].concat();
+    let bound = [&AS_NOBODY[..], &["setpriv", "--no-new-privs", "--"]].concat();
     assert!(!fettered.capture_verdict(&bound)["open"].as_bool().unwrap());
 }
 
@@ -221,7 +222,7 @@ fn terminal_marks_are_colored() {
     let folder = Folder::new();
     let mut command = folder.shell("unset NO_COLOR; exec \"$@\"");
     command.arg("sh").arg(script).args(["-qec", "streamline doctor", "/dev/null"]);
-    let said = Ran::from(command.env("TERM", "xterm").output().unwrap()).out;
+    let said = CommandResult::from(command.env("TERM", "xterm").output().unwrap()).out;
     assert!(said.contains("\x1b[1mthis process\x1b[0m\r\n"), "{said:?}");
     assert!(said.contains(" \x1b[32m✓\x1b[0m captures (replay)  always\r\n"), "{said:?}");
 }
@@ -232,7 +233,7 @@ fn unprivileged_user_sees_capability_and_remedies() {
         return;
     };
     let fettered = Fixture::new();
-    let told = fettered.capture_verdict(&NOBODY);
+    let told = fettered.capture_verdict(&AS_NOBODY);
     assert_eq!(
         explanation(&told),
         "CAP_NET_RAW is missing, without which no process may open packet sockets"
@@ -246,7 +247,7 @@ fn unprivileged_user_sees_capability_and_remedies() {
     let install = format!("sudo install -m 755 {program} /usr/local/bin/streamline");
     assert!(commands[1] == setcap || commands[1] == install, "{commands:?}");
 
-    let page = fettered.run(&NOBODY, &["doctor"]);
+    let page = fettered.run(&AS_NOBODY, &["doctor"]);
     assert_eq!(page.status, Some(0), "looking is no failure");
     assert!(page.out.contains("\n ✗ packet socket "), "{}", page.out);
     assert!(page.out.contains("→ see the end: capturing (rx)\n"), "{}", page.out);
@@ -263,7 +264,7 @@ fn unobtainable_capability_is_distinguished() {
     let told = fettered.capture_verdict(&bound);
     assert!(explanation(&told).contains("not in the bounding set"), "{told}");
     assert_eq!(suggested_commands(&told), ["unshare -Urn"]);
-    let fetters = [&NOBODY[..5], &["--no-new-privs", "--"]].concat();
+    let fetters = [&AS_NOBODY[..5], &["--no-new-privs", "--"]].concat();
     let told = fettered.capture_verdict(&fetters);
     assert!(told["ways"][0]["says"].as_str().unwrap().starts_with("no_new_privs is set"), "{told}");
     assert_eq!(suggested_commands(&told), ["unshare -Urn"]);
@@ -313,7 +314,7 @@ fn unprivileged_request_prints_remedies() {
     };
     let fettered = Fixture::new();
     let line = "rx lo | match \"it's\" | count";
-    let ran = fettered.run(&NOBODY, &["run", line]);
+    let ran = fettered.run(&AS_NOBODY, &["run", line]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(1), ""), "{ran:?}");
     assert!(ran.err.contains("error: cannot watch lo: "), "{}", ran.err);
     assert!(ran.err.contains("\nnote: CAP_NET_RAW is missing"), "{}", ran.err);
@@ -321,18 +322,18 @@ fn unprivileged_request_prints_remedies() {
     let wanted = ran.err.lines().map(str::trim).find(|line| line.starts_with("sudo ")).unwrap();
     let own = wanted.strip_prefix("sudo ").unwrap();
     let words = fettered.folder.shell(&format!("printf '%s\\n' {own}")).output().unwrap();
-    let words = Ran::from(words).out;
+    let words = CommandResult::from(words).out;
     assert_eq!(words, format!("{}\n{line}\n", fettered.program.display()));
     // `explain` also reports it, without starting anything.
-    let told = fettered.run(&NOBODY, &["explain", line]);
+    let told = fettered.run(&AS_NOBODY, &["explain", line]);
     assert_eq!(told.status, Some(0), "{told:?}");
     assert!(told.err.starts_with("note: this request would not start: CAP_NET_RAW is"), "{told:?}");
     assert!(told.err.lines().any(|said| said.trim() == wanted), "{told:?}");
     assert!(!told.out.contains("run as root"), "{told:?}");
-    let told = fettered.run(&NOBODY, &["explain", "generate | count"]);
+    let told = fettered.run(&AS_NOBODY, &["explain", "generate | count"]);
     assert_eq!((told.status, told.err.as_str()), (Some(0), ""), "it lacks nothing");
     // Entering a namespace needs a capability that is never granted to a file.
-    let ran = fettered.run(&NOBODY, &["run", "rx netns=/proc/self/ns/net | count"]);
+    let ran = fettered.run(&AS_NOBODY, &["run", "rx netns=/proc/self/ns/net | count"]);
     assert!(ran.err.contains("CAP_SYS_ADMIN is missing"), "{}", ran.err);
     assert!(ran.err.contains("\n  sudo ") && !ran.err.contains("setcap"), "{}", ran.err);
     // Errors for other reasons do not mention privileges.

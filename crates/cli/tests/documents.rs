@@ -11,7 +11,7 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,7 +20,7 @@ use testkit::need;
 use testkit::net::{Namespace, wait_until};
 
 /// A user id that is not in `/etc/passwd`.
-const READER: u32 = 41_901;
+const READER_UID: u32 = 41_901;
 /// Time limit for a command, enough for a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -28,52 +28,52 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 struct Page {
     file: &'static str,
     preamble: &'static str,
-    /// True if all commands of the page run as root.
+    /// True if all commands of the page run as root, false if only those after `sudo` do.
     root: bool,
 }
 
-const fn plain_page(file: &'static str) -> Page {
+const fn page_without_setup(file: &'static str) -> Page {
     Page { file, preamble: "", root: false }
 }
 
 /// All pages with commands; a test fails if a page is missing.
 const PAGES: &[Page] = &[
-    plain_page("README.md"),
+    page_without_setup("README.md"),
     Page {
         preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
-        ..plain_page("docs/book/01-tour.md")
+        ..page_without_setup("docs/book/01-tour.md")
     },
-    plain_page("docs/book/06-planner.md"),
-    plain_page("docs/book/07-live.md"),
+    page_without_setup("docs/book/06-planner.md"),
+    page_without_setup("docs/book/07-live.md"),
     Page {
         preamble: "printf 00112233445566778899aabbccddeeff > switch.key; chmod 600 switch.key",
-        ..plain_page("docs/book/08-kernel.md")
+        ..page_without_setup("docs/book/08-kernel.md")
     },
     Page {
         preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
         root: true,
-        ..plain_page("docs/book/09-changing.md")
+        ..page_without_setup("docs/book/09-changing.md")
     },
     Page {
         preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
-        ..plain_page("docs/book/10-sharing.md")
+        ..page_without_setup("docs/book/10-sharing.md")
     },
     Page {
         preamble: "cp examples/web.pcap open.pcap; cp examples/web.pcap secret.pcap",
-        ..plain_page("docs/book/11-security.md")
+        ..page_without_setup("docs/book/11-security.md")
     },
     Page {
         preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
         root: true,
-        ..plain_page("docs/book/12-time.md")
+        ..page_without_setup("docs/book/12-time.md")
     },
     plain_page("docs/book/14-files.md"),
     Page {
         preamble: "seq 100000 > words; seq 1000 > a",
-        ..plain_page("docs/book/buffers/programs.md")
+        ..page_without_setup("docs/book/buffers/programs.md")
     },
-    plain_page("docs/book/buffers/edits.md"),
-    plain_page("docs/book/buffers/signals.md"),
+    page_without_setup("docs/book/buffers/edits.md"),
+    page_without_setup("docs/book/buffers/signals.md"),
 ];
 
 /// The reason for commands on a mount: each command here has mounts of its own.
@@ -173,14 +173,14 @@ impl Environment {
             space.run_ip(&format!("link set {other} up"));
         }
         space.run_ip("addr add 192.0.2.1/24 dev eth0");
-        let folder = Folder::for_everybody();
+        let folder = Folder::accessible_to_all();
         std::fs::create_dir(folder.path().join("home")).unwrap();
         let _ = Command::new("chmod").args(["777", "home"]).current_dir(folder.path()).status();
         // The examples are written by the program itself, as on a machine without a source tree.
         std::fs::remove_file(folder.path().join("examples")).unwrap();
         let place = Self { folder, space };
         let written =
-            finish_child(place.start("streamline examples --write examples", READER), false);
+            finish_child(place.start("streamline examples --write examples", READER_UID), false);
         assert_eq!(written.status, Some(0), "{written:?}");
         Some(place)
     }
@@ -200,7 +200,7 @@ impl Environment {
         command.env("PATH", format!("{own}:{path}")).env("HOME", format!("{own}/home"));
         command.env("STREAMLINE_DAEMON", format!("{own}/daemon")).env("NO_COLOR", "1");
         command.env("TMPDIR", self.folder.path());
-        command.env("STREAMLINE_LIB", common::library());
+        command.env("STREAMLINE_LIB", common::build_library());
         for name in ["XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"] {
             command.env_remove(name);
         }
@@ -222,14 +222,14 @@ fn is_endless(text: &str) -> bool {
 
 /// Waits until a child ends. An `endless` child receives ^C when its path runs. Any child is killed
 /// after [`PATIENCE`].
-fn finish_child(child: Child, endless: bool) -> Ran {
+fn finish_child(child: Child, endless: bool) -> CommandResult {
     let (process, begun) = (child.id(), Instant::now());
-    let reader = std::thread::spawn(move || Ran::from(child.wait_with_output().unwrap()));
+    let reader = std::thread::spawn(move || CommandResult::from(child.wait_with_output().unwrap()));
     let mut interrupted = false;
     while !reader.is_finished() {
         if begun.elapsed() > COMMAND_TIMEOUT {
             signal_group(process, "-KILL");
-            return Ran {
+            return CommandResult {
                 err: format!("it goes on after {COMMAND_TIMEOUT:?}"),
                 ..reader.join().unwrap()
             };
@@ -275,7 +275,7 @@ fn run_commands(place: &Environment, page: &Page, typed: &[PageCommand]) -> (usi
             finish_child(place.start("streamline ps", 0), false).status == Some(0)
         });
     } else if !preamble.is_empty() {
-        let user = if page.root { 0 } else { READER };
+        let user = if page.root { 0 } else { READER_UID };
         let ran = finish_child(place.start(&preamble, user), false);
         assert_eq!(ran.status, Some(0), "{}: {ran:?}", page.file);
     }
@@ -287,7 +287,7 @@ fn run_commands(place: &Environment, page: &Page, typed: &[PageCommand]) -> (usi
         let ends_with =
             FAILING_COMMANDS.iter().find(|(begins, _)| command.text.starts_with(begins));
         let wanted = ends_with.map_or(0, |(_, status)| *status);
-        let user = if page.root || command.sudo { 0 } else { READER };
+        let user = if page.root || command.sudo { 0 } else { READER_UID };
         let ran = finish_child(place.start(&command.text, user), is_endless(&command.text));
         count += 1;
         if ran.status != Some(wanted) {
@@ -355,9 +355,9 @@ fn commands_of_help_run_as_printed() {
         })
         .collect();
     assert!(typed.len() > 5, "{typed:?}");
-    let written = finish_child(place.start("streamline examples --write .", READER), false);
+    let written = finish_child(place.start("streamline examples --write .", READER_UID), false);
     assert_eq!(written.status, Some(0), "{written:?}");
-    let (_, wrong) = run_commands(&place, &plain_page("--help"), &typed);
+    let (_, wrong) = run_commands(&place, &page_without_setup("--help"), &typed);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

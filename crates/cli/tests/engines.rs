@@ -1,10 +1,10 @@
-//! Tests of `--engines=N`: a request runs in N worker processes, one per processor.
+//! Tests of `--engines=N`, by which a request runs in N worker processes, one per processor.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Stdio};
@@ -13,7 +13,7 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, wait_until_receive
 use testkit::wait_until;
 
 /// Returns the process ids of the children of a process.
-fn child_processes(process: u32) -> Vec<u32> {
+fn child_process_ids(process: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).ok();
     let all: String = tasks.filter_map(Result::ok).filter_map(of).collect();
@@ -23,7 +23,7 @@ fn child_processes(process: u32) -> Vec<u32> {
 }
 
 /// Returns true if a worker has started to run its request.
-fn is_running(process: &u32) -> bool {
+fn is_worker_running(process: &u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
     tasks.filter_map(Result::ok).filter_map(name).any(|name| name.starts_with("orders"))
@@ -31,7 +31,8 @@ fn is_running(process: &u32) -> bool {
 
 /// Waits until `of` workers run. Returns their process ids.
 fn wait_workers(child: &Child, of: usize) -> Vec<u32> {
-    let all = || child_processes(child.id()).into_iter().filter(is_running).collect::<Vec<_>>();
+    let all =
+        || child_process_ids(child.id()).into_iter().filter(is_worker_running).collect::<Vec<_>>();
     wait_until("all engines run", || all().len() == of);
     all()
 }
@@ -81,7 +82,7 @@ fn frames_by_flow(out: &str) -> BTreeMap<String, Vec<u64>> {
 }
 
 /// Asserts that the aggregated ledger balances and is the sum of the workers' ledgers.
-fn assert_sum(report: &Value, of: usize) {
+fn assert_ledger_sum(report: &Value, of: usize) {
     assert_eq!(report["balanced"], true, "{report}");
     let each = report["engines"].as_array().unwrap();
     assert_eq!(each.len(), of);
@@ -132,7 +133,7 @@ fn n7_workers_match_one_process_with_each_session_in_order() {
             assert_eq!(several.status, Some(0), "{line}: {}", several.err);
             assert_eq!(by_flow(&several.out), by_flow(&one.out), "{line}, {of} engines");
             let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
-            assert_sum(&report, of);
+            assert_ledger_sum(&report, of);
             let seen: u64 = report["sources"]
                 .as_array()
                 .unwrap()
@@ -180,7 +181,7 @@ fn n7_workers_have_own_directories_and_print_whole_blocks() {
     // A closed output ends all workers.
     let script =
         format!("streamline run '--engines=2 {} ' | head -1", line.replace("3000", "300000"));
-    let ran = Ran::from(folder.shell(&script).output().unwrap());
+    let ran = CommandResult::from(folder.shell(&script).output().unwrap());
     assert_eq!(ran.out.lines().count(), 1, "{}", ran.err);
 }
 
@@ -219,18 +220,21 @@ fn n7_unshareable_request_is_refused_with_a_reason() {
     assert_eq!(ran.err.matches("no such file").count(), 1, "said once: {}", ran.err);
 }
 
-/// Runs a request in workers at one end of a virtual cable, and calls `meanwhile` to send frames.
-/// Returns the output and the report, or `None` if the machine does not permit namespaces.
-fn run_on_cable(of: usize, meanwhile: impl FnOnce(&Folder, &Pair, &[u32])) -> Option<(Ran, Value)> {
-    run_on_cable_with(of, "", meanwhile)
+/// Runs a request in workers at one end of a virtual cable, and calls `send_traffic` to send
+/// frames. Returns the output and the report, or `None` if the machine does not permit namespaces.
+fn run_on_cable(
+    of: usize,
+    send_traffic: impl FnOnce(&Folder, &Pair, &[u32]),
+) -> Option<(CommandResult, Value)> {
+    run_on_cable_with(of, "", send_traffic)
 }
 
-/// Does the same as [`run_on_cable`], with an additional option on the command line.
+/// Does the same as [`run_on_cable`], but with an additional option on the command line.
 fn run_on_cable_with(
     of: usize,
     option: &str,
-    meanwhile: impl FnOnce(&Folder, &Pair, &[u32]),
-) -> Option<(Ran, Value)> {
+    send_traffic: impl FnOnce(&Folder, &Pair, &[u32]),
+) -> Option<(CommandResult, Value)> {
     let pair = Pair::new(Cable::default())?;
     let folder = Folder::new();
     let line = format!("--engines={of} {option} rx {SERVER_DEVICE} | udp |9 json payload=base64");
@@ -246,10 +250,10 @@ fn run_on_cable_with(
     wanted.sort_unstable();
     places.sort_unstable();
     assert_eq!(places, wanted, "each on a processor of its own");
-    meanwhile(&folder, &pair, &all);
+    send_traffic(&folder, &pair, &all);
     signal_process(child.id(), "-INT");
-    let ran = Ran::from(child.wait_with_output().unwrap());
-    wait_until("nothing remains", || all.iter().all(|engine| !is_running(engine)));
+    let ran = CommandResult::from(child.wait_with_output().unwrap());
+    wait_until("nothing remains", || all.iter().all(|engine| !is_worker_running(engine)));
     let report = serde_json::from_str(&folder.read("report")).unwrap();
     Some((ran, report))
 }
@@ -274,7 +278,7 @@ fn n7_j4_live_session_stays_on_one_worker_without_loss() {
         return;
     };
     assert_eq!(ran.status, Some(0), "{}", ran.err);
-    assert_sum(&report, 2);
+    assert_ledger_sum(&report, 2);
     let flows = frames_by_flow(&ran.out);
     assert_eq!(flows.len(), 16);
     for (flow, numbers) in &flows {
@@ -295,7 +299,7 @@ fn n7_j4_live_session_stays_on_one_worker_without_loss() {
 fn n7_v14_latency_covers_all_workers() {
     const FRAMES_SENT: u64 = 400;
     const LATENCY_BOUND: Duration = Duration::from_millis(50);
-    let meanwhile = |folder: &Folder, pair: &Pair, engines: &[u32]| {
+    let send_traffic = |folder: &Folder, pair: &Pair, engines: &[u32]| {
         // The frames of one worker are late, since it is stopped when they arrive.
         signal_process(engines[0], "-STOP");
         send_frames(folder, pair, FRAMES_SENT, 20_000);
@@ -304,7 +308,7 @@ fn n7_v14_latency_covers_all_workers() {
         wait_until("the bound has passed", || here.elapsed() > LATENCY_BOUND);
         signal_process(engines[0], "-CONT");
     };
-    let Some((ran, report)) = run_on_cable_with(2, "--latency=50ms", meanwhile) else { return };
+    let Some((ran, report)) = run_on_cable_with(2, "--latency=50ms", send_traffic) else { return };
     let way = &report["latency"]["ways"][0];
     assert_eq!((&way["name"], &way["blocks"]), (&"json".into(), &FRAMES_SENT.into()), "{report}");
     assert!(way["late"].as_u64().unwrap() > 0, "{report}");
@@ -325,7 +329,7 @@ fn n7_killed_worker_ends_alone_and_its_share_is_counted() {
         send_frames(folder, pair, FRAMES_SENT / 2, 20_000);
         wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT / 2);
         signal_process(engines[0], "-KILL");
-        wait_until("it is gone", || !is_running(&engines[0]));
+        wait_until("it is gone", || !is_worker_running(&engines[0]));
         send_frames(folder, pair, FRAMES_SENT / 2, 20_000);
         wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT);
     }) else {
@@ -363,7 +367,7 @@ fn n7_workers_end_with_their_parent() {
     let all = wait_workers(&child, 2);
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("they are gone", || all.iter().all(|engine| !is_running(engine)));
+    wait_until("they are gone", || all.iter().all(|engine| !is_worker_running(engine)));
 }
 
 #[test]
@@ -375,7 +379,7 @@ fn n7_workers_act_as_one_path_for_ps_top_set_and_stop() {
         command.env("STREAMLINE_DAEMON", &place);
         command
     };
-    let run = |words: &[&str]| Ran::from(streamline(words).output().unwrap());
+    let run = |words: &[&str]| CommandResult::from(streamline(words).output().unwrap());
     let words = ["daemon", "--socket", place.to_str().unwrap()];
     let mut daemon = streamline(&words).stderr(Stdio::null()).spawn().unwrap();
     wait_until("a daemon answers", || run(&["ps"]).status == Some(0));
@@ -399,7 +403,7 @@ fn n7_workers_act_as_one_path_for_ps_top_set_and_stop() {
     let ended = child.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(0));
     let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
-    assert_sum(&report, 2);
+    assert_ledger_sum(&report, 2);
     assert!(block_count(&ledger_row(&report, "count")["taken"]) > 0, "what came later, too");
     signal_process(daemon.id(), "-TERM");
     daemon.wait().unwrap();
@@ -421,7 +425,7 @@ fn n7_workers_count_each_block_of_a_capture_once() {
             let ran = folder.run(&words);
             assert_eq!(ran.status, Some(0), "{line}: {}", ran.err);
             let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
-            assert_sum(&report, of);
+            assert_ledger_sum(&report, of);
             let sources = report["sources"].as_array().unwrap().iter();
             let given: u64 = sources.map(|source| block_count(&source["given"])).sum();
             let rows = report["filters"].as_array().unwrap().iter();
@@ -457,10 +461,10 @@ fn n7_losses_of_foreign_shares_are_not_summed() {
     wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT);
     all.iter().for_each(|engine| signal_process(*engine, "-CONT"));
     signal_process(child.id(), "-INT");
-    let ran = Ran::from(child.wait_with_output().unwrap());
+    let ran = CommandResult::from(child.wait_with_output().unwrap());
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
-    assert_sum(&report, 2);
+    assert_ledger_sum(&report, 2);
     let numbers: Vec<u64> = frames_by_flow(&ran.out).into_values().flatten().collect();
     let arrived: BTreeSet<u64> = numbers.iter().copied().collect();
     assert_eq!(arrived.len(), numbers.len(), "no frame twice");

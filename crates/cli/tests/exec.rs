@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use serde_json::Value;
 
 #[test]
@@ -17,7 +17,7 @@ fn a18_programs_of_the_system_run_as_filters() {
         ("exec \"echo $HOME\" | exec cat", "/home/of/this/test\n"),
     ] {
         let ran = folder.streamline(&[line]).env("HOME", "/home/of/this/test").output().unwrap();
-        let ran = Ran::from(ran);
+        let ran = CommandResult::from(ran);
         assert_eq!((ran.status, ran.out.trim_start()), (Some(0), out), "{line}: {}", ran.err);
     }
 }
@@ -94,7 +94,7 @@ fn program_that_stops_reading_early_does_not_fail() {
     let folder = Folder::new();
     let ran =
         folder.shell("streamline 'exec yes | exec cat' | head -1; echo read").output().unwrap();
-    let ran = Ran::from(ran);
+    let ran = CommandResult::from(ran);
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("y\nread\n", ""));
     let ran = folder.run(&["-c", "10", "exec yes"]);
     assert_eq!((ran.status, ran.out.lines().count()), (Some(0), 10), "{}", ran.err);

@@ -1,13 +1,13 @@
-//! Tests of attacks by one user on another: paths that do not reply, names occupied without right,
-//! log files planted for other users, terminal escapes. The tests run real processes of two users.
-//! (RELIABILITY T8, T13)
+//! Tests of attacks by one user on another: paths that do not reply, names that the attacker
+//! occupies, log files planted for other users, and terminal escapes. The tests run real processes
+//! of two users. (RELIABILITY T8, T13)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
 
 use abi::text::is_hidden;
-use common::{Folder, Guard, Ran};
+use common::{CommandResult, Folder, Guard};
 use member::client::Client;
 use member::protocol::{Ended, PathDescription, PathUpdate, Register};
 use member::varlink::{Call, Reply};
@@ -34,7 +34,7 @@ fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     if !test.exists() {
         testkit::copy_program(&std::env::current_exe().unwrap(), &test);
     }
-    let mut command = folder.command_of((ALICE, ALICE), test.to_str());
+    let mut command = folder.command_as_user((ALICE, ALICE), test.to_str());
     command.args(["--ignored", "--exact", "--nocapture", "hostile_process"]);
     command.env(ROLE_VARIABLE, role).env(NAME_VARIABLE, name);
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -132,24 +132,24 @@ fn serve_escapes(log: &str, ready: impl Fn()) {
     }
 }
 
-fn run_as_root(folder: &Folder, words: &[&str]) -> Ran {
-    Ran::from(folder.streamline(words).stdin(Stdio::null()).output().unwrap())
+fn run_as_root(folder: &Folder, words: &[&str]) -> CommandResult {
+    CommandResult::from(folder.streamline(words).stdin(Stdio::null()).output().unwrap())
 }
 
-fn assert_no_escapes(ran: &Ran) {
+fn assert_no_escapes(ran: &CommandResult) {
     let hidden = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t');
     assert!(!ran.out.contains(hidden) && !ran.err.contains(hidden), "{ran:?}");
 }
 
 #[test]
-fn t8_silent_paths_of_one_user_hide_no_others() {
+fn t8_unresponsive_paths_of_a_user_hide_no_other_paths() {
     if need::require_root().is_none() {
         return;
     }
-    let folder = Folder::for_everybody();
+    let folder = Folder::accessible_to_all();
     let daemon = folder.daemon();
     let _mute = spawn_hostile(&folder, "mute", "");
-    let mut bobs = folder.command_of((BOB, BOB), None);
+    let mut bobs = folder.command_as_user((BOB, BOB), None);
     bobs.args(["run", "-q", "--as", "bobs", "generate rate=1000 | count"]);
     let _bobs = Guard(bobs.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let mut ran = run_as_root(&folder, &["ps", "--json"]);
@@ -187,7 +187,7 @@ fn t13_squatted_state_name_is_reported_with_its_holder() {
     if need::require_root().is_none() {
         return;
     }
-    let folder = Folder::for_everybody();
+    let folder = Folder::accessible_to_all();
     let name = format!("strangers-{}", std::process::id());
     let _squatter = spawn_hostile(&folder, "squat", &name);
     let alone = run_as_root(&folder, &["state", &name]);
@@ -209,7 +209,7 @@ fn t13_attach_ignores_files_and_escapes_of_other_users() {
     if need::require_root().is_none() {
         return;
     }
-    let folder = Folder::for_everybody();
+    let folder = Folder::accessible_to_all();
     let _daemon = folder.daemon();
     let inside = |name: &str| folder.path().join(name).display().to_string();
     let (pipe, secret, link, log) =
@@ -337,7 +337,8 @@ fn ps_is_truncated_on_terminals_only() {
     let mut shell = folder.shell("exec \"$@\"");
     let typed = "stty cols 70 rows 20; streamline ps";
     shell.arg("sh").arg(&script).args(["-qec", typed, "/dev/null"]);
-    let ran = Ran::from(shell.env("TERM", "xterm").stdin(Stdio::null()).output().unwrap());
+    let ran =
+        CommandResult::from(shell.env("TERM", "xterm").stdin(Stdio::null()).output().unwrap());
     let table = ran.out.lines().filter(|line| !line.starts_with("note: "));
     let widths: Vec<usize> = table.map(|line| line.trim_end().chars().count()).collect();
     assert!(widths.contains(&70) && widths.iter().all(|width| *width <= 70), "{ran:?}");
@@ -345,7 +346,7 @@ fn ps_is_truncated_on_terminals_only() {
 }
 
 #[test]
-fn start_of_a_used_name_names_the_log_of_the_first() {
+fn start_of_a_used_name_reports_the_log_of_its_holder() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "generate rate=10 | count";
@@ -370,12 +371,12 @@ fn user_daemon_needs_no_login_session() {
     if need::require_root().is_none() {
         return;
     }
-    let folder = Folder::for_everybody();
+    let folder = Folder::accessible_to_all();
     let home = folder.path().join("a-home".repeat(20));
     fs::create_dir(&home).unwrap();
     std::os::unix::fs::chown(&home, Some(ALICE), Some(ALICE)).unwrap();
     let command = |words: &[&str]| {
-        let mut command = folder.command_of((ALICE, ALICE), None);
+        let mut command = folder.command_as_user((ALICE, ALICE), None);
         command.args(words).env("HOME", &home);
         for variable in ["XDG_RUNTIME_DIR", "XDG_STATE_HOME", "STREAMLINE_DAEMON"] {
             command.env_remove(variable);

@@ -1,11 +1,11 @@
-//! Tests of the named ends of a path (`user`, `socket` and `buffer`), opened by `streamline cat` as
-//! the path's user and as another user.
+//! Tests of the named sources and sinks of a path (`user`, `socket` and `buffer`), opened by
+//! `streamline cat` as the path's user and as another user.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
 
-use common::{Folder, Guard, Ran};
+use common::{CommandResult, Folder, Guard};
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,22 +28,22 @@ fn spawn_captured(mut command: Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn wait_output(child: Child) -> Ran {
+fn wait_output(child: Child) -> CommandResult {
     let output = child.wait_with_output().unwrap();
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
-    Ran { out, err, status: output.status.code() }
+    CommandResult { out, err, status: output.status.code() }
 }
 
 /// Waits until a process has created an endpoint of this name.
-fn wait_named(name: &str) {
+fn wait_for_endpoint(name: &str) {
     wait_until("the name is there", || {
         let names = std::fs::read_to_string("/proc/net/unix").unwrap();
         names.lines().any(|line| line.ends_with(&format!("/{name}")))
     });
 }
 
-fn parse_report(ran: &Ran) -> serde_json::Value {
+fn parse_report(ran: &CommandResult) -> serde_json::Value {
     let line = ran.err.lines().find(|line| line.starts_with('{')).unwrap_or_default();
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {}", ran.err))
 }
@@ -53,7 +53,7 @@ fn h19_readers_get_every_block_of_a_path_that_waits() {
     let (folder, name) = (Folder::new(), unique_name());
     let line = format!("replay examples/web.pcap | bpf \"tcp\" | user name={name} full=wait");
     let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
-    wait_named(&name);
+    wait_for_endpoint(&name);
     let got = folder.streamline(&["cat", &name]).output().unwrap();
     assert_eq!((got.status.code(), got.stdout.len()), (Some(0), TCP_BYTES));
     let ran = wait_output(path);
@@ -78,7 +78,7 @@ fn h19_waiting_path_without_a_reader_ends_when_stopped() {
     let (folder, name) = (Folder::new(), unique_name());
     let line = format!("replay examples/web.pcap | user {name} full=wait");
     let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
-    wait_named(&name);
+    wait_for_endpoint(&name);
     let stopped = Command::new("kill").args(["-INT", &path.id().to_string()]).status().unwrap();
     assert!(stopped.success());
     let ran = wait_output(path);
@@ -91,7 +91,7 @@ fn h19_blocks_of_several_writers_reach_the_path() {
     let (folder, name) = (Folder::new(), unique_name());
     let line = format!("buffer {name} link=none | count");
     let path = spawn_captured(folder.streamline(&["run", "-c", "30", &line]));
-    wait_named(&name);
+    wait_for_endpoint(&name);
     let writers: Vec<Child> = (0..3)
         .map(|_| {
             let mut command = folder.streamline(&["cat", "--write", "--lines", &name]);
@@ -116,7 +116,7 @@ fn h19_unusable_name_is_refused_with_a_reason() {
     assert_eq!(folder.run(&["cat", "no name"]).status, Some(2));
     let _path =
         Guard(spawn_captured(folder.streamline(&["run", &format!("buffer {name} | discard")])));
-    wait_named(&name);
+    wait_for_endpoint(&name);
     let inbox = folder.run(&["cat", &name]);
     assert!(inbox.status == Some(1) && inbox.err.contains("an inbox"), "{}", inbox.err);
     let taken = folder.run(&["run", &format!("replay examples/web.pcap | user {name}")]);
@@ -128,13 +128,13 @@ fn h19_p6_mode_decides_which_users_may_read_and_write() {
     if need::require_root().is_none() {
         return;
     }
-    let folder = Folder::for_everybody();
+    let folder = Folder::accessible_to_all();
     for (mode, may) in [("600", false), ("644", true)] {
         let name = unique_name();
         let line = format!("replay examples/web.pcap | user {name} full=wait mode={mode}");
         let path = Guard(spawn_captured(folder.streamline(&["run", &line])));
-        wait_named(&name);
-        let mut bobs = folder.command_of((BOB, BOB), None);
+        wait_for_endpoint(&name);
+        let mut bobs = folder.command_as_user((BOB, BOB), None);
         let got = wait_output(spawn_piped(bobs.args(["cat", "-c", "1", &format!("0/{name}")])));
         assert_eq!((got.status == Some(0), got.err.is_empty()), (may, may), "{mode}: {}", got.err);
         assert!(may || got.err.contains("600"), "{}", got.err);
@@ -157,7 +157,7 @@ fn read_generated(arguments: &str) -> (Vec<u8>, serde_json::Value) {
         "generate count={blocks} size={length} seq=yes | user {name} full=wait {arguments}"
     );
     let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
-    wait_named(&name);
+    wait_for_endpoint(&name);
     let got = folder.streamline(&["cat", &name]).output().unwrap();
     assert_eq!(got.status.code(), Some(0));
     let ran = wait_output(path);

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Folder, Guard, Ran, examples};
+use common::{CommandResult, Folder, Guard, examples};
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
 use std::io::{Read as _, Write as _};
@@ -18,7 +18,7 @@ const REPLAY_CAPTURE: &str = "replay examples/web.pcap";
 const NO_OUTPUT: &str = "replay examples/web.pcap | bpf \"tcp port 1\"";
 
 /// Returns the bytes of the example capture.
-fn read_capture() -> Vec<u8> {
+fn read_example_capture() -> Vec<u8> {
     fs::read(examples().join("web.pcap")).unwrap()
 }
 
@@ -161,7 +161,7 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
         };
     }
     command.args(["-m", "sh", "-c", script, REPLAY_CAPTURE]).current_dir(folder.path());
-    let ran = Ran::from(command.output().unwrap());
+    let ran = CommandResult::from(command.output().unwrap());
     let listed = "d\nfiller\nlog\npage\nx.pcap\n";
     let ended = "status 1\nstatus 1\nstatus 0\nstatus 1\n";
     let expected = format!("status 1\nyesterday\n{listed}{ended}");
@@ -218,7 +218,8 @@ fn torn_line_of_a_killed_run_is_repaired_and_reported() {
     fs::write(at("out"), "{\"a\":").unwrap();
     let appended = File::options().append(true).open(at("out")).unwrap();
     let mut command = folder.streamline(&[&format!("{exchanges} json")]);
-    let ran = Ran::from(command.stdout(appended).stderr(Stdio::piped()).output().unwrap());
+    let ran =
+        CommandResult::from(command.stdout(appended).stderr(Stdio::piped()).output().unwrap());
     assert!(ran.err.contains("standard output ended in the middle of a line"), "{ran:?}");
     let text = folder.read("out");
     assert!(text.starts_with("{\"a\":\n{") && text.lines().count() == 9, "{text}");
@@ -235,7 +236,7 @@ fn live_capture_is_readable_from_first_block_and_after_kill() {
     let mut command = folder.streamline(&["-q", "replay - | pcap x.pcap"]);
     let mut child = Guard(command.stdin(Stdio::piped()).spawn().unwrap());
     let mut stdin = child.0.stdin.take().unwrap();
-    let bytes = read_capture();
+    let bytes = read_example_capture();
     // So far only the header of the capture is written.
     stdin.write_all(&bytes[..24]).unwrap();
     stdin.flush().unwrap();
@@ -303,7 +304,7 @@ fn output_pipe_waits_for_reader_and_ends_on_one_signal() {
         assert_eq!(status.and_then(|status| status.code()), Some(1), "{line}");
         // With a reader it is an ordinary target.
         let script = format!("cat {name} > got & streamline -q '{line}'; wait");
-        let ran = Ran::from(folder.shell(&script).output().unwrap());
+        let ran = CommandResult::from(folder.shell(&script).output().unwrap());
         assert!(ran.status == Some(0) && ran.err.is_empty(), "{ran:?}");
         assert!(fs::metadata(folder.path().join("got")).unwrap().len() > 500, "{line}");
     }

@@ -23,7 +23,7 @@ fn text_file() -> &'static Path {
     static TEXT: OnceLock<PathBuf> = OnceLock::new();
     TEXT.get_or_init(|| {
         let path =
-            common::library().with_file_name(format!("pipelines-{}.txt", std::process::id()));
+            common::build_library().with_file_name(format!("pipelines-{}.txt", std::process::id()));
         let mut text = Vec::with_capacity(TEXT_BYTES + 100);
         for line in 0_u64.. {
             let mark = if line % 50 == 0 { "x" } else { "" };
@@ -67,7 +67,7 @@ fn run_with_timeout(mut command: Command) -> Output {
 
 /// Asserts that `sh`, streams, streams with pointers and kernel pipes give equal results for a
 /// script.
-fn assert_same(script: &str) {
+fn assert_same_results(script: &str) {
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).env("F", text_file());
     let plain = run_with_timeout(shell);
@@ -109,7 +109,7 @@ fn c9_plain_pipeline_output_equals_that_of_sh() {
         "find /etc/default -type f | xargs cat | md5sum",
         "cat $F | xargs -n 5000 echo | md5sum",
     ] {
-        assert_same(script);
+        assert_same_results(script);
     }
 }
 
@@ -139,7 +139,7 @@ fn command_that_is_no_plain_pipeline_runs_in_the_shell() {
         "for i in 1 2 3; do echo $i; done | cat; exit 3",
         "{ seq 100000; echo done; } | tail -n 1",
     ] {
-        assert_same(script);
+        assert_same_results(script);
     }
 }
 
@@ -155,7 +155,7 @@ fn shell_stage_forks_and_reads_as_with_pipes() {
             "exec cat",
             "cat & wait; echo after",
         ] {
-            assert_same(&format!("cat $F | {shell} -c '{body}' | md5sum"));
+            assert_same_results(&format!("cat $F | {shell} -c '{body}' | md5sum"));
         }
     }
 }
@@ -169,13 +169,13 @@ fn python_path() -> Option<String> {
 
 /// Runs a pipeline with a Python program between `before` and `after`, and asserts that streams and
 /// kernel pipes give equal results.
-fn assert_same_python(before: &str, body: &str, after: &str) {
-    let Some(assert_same_python) = python_path() else { return };
+fn assert_same_python_results(before: &str, body: &str, after: &str) {
+    let Some(python) = python_path() else { return };
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = text_file().with_extension(format!("{number}.py"));
     std::fs::write(&path, body).unwrap();
-    assert_same(&format!("{before}{assert_same_python} {}{after}", path.display()));
+    assert_same_results(&format!("{before}{python} {}{after}", path.display()));
     std::fs::remove_file(path).unwrap();
 }
 
@@ -203,7 +203,7 @@ fn forked_reader_shares_the_rest_with_its_child() {
          except ChildProcessError: pass\nsome(1 << 30)",
     ];
     for body in bodies {
-        assert_same_python("cat $F | ", &format!("{READ_PREAMBLE}{body}\n"), " | md5sum");
+        assert_same_python_results("cat $F | ", &format!("{READ_PREAMBLE}{body}\n"), " | md5sum");
     }
 }
 
@@ -223,7 +223,7 @@ fn reader_continues_after_exec_and_poll() {
              if not b: break\n    \
              os.write(1, b)",
     ] {
-        assert_same_python("cat $F | ", &format!("{READ_PREAMBLE}{body}\n"), " | md5sum");
+        assert_same_python_results("cat $F | ", &format!("{READ_PREAMBLE}{body}\n"), " | md5sum");
     }
 }
 
@@ -249,8 +249,12 @@ fn writer_mixing_output_calls_keeps_its_order() {
              except BlockingIOError: os.sched_yield()",
         "os.kill(os.getpid(), 9)",
     ] {
-        assert_same_python("", &format!("{some}{body}\n"), " | cat | md5sum");
-        assert_same_python("", &format!("{some}{body}\n"), " | dd bs=64k status=none | md5sum");
+        assert_same_python_results("", &format!("{some}{body}\n"), " | cat | md5sum");
+        assert_same_python_results(
+            "",
+            &format!("{some}{body}\n"),
+            " | dd bs=64k status=none | md5sum",
+        );
     }
 }
 
@@ -258,14 +262,12 @@ fn writer_mixing_output_calls_keeps_its_order() {
 fn writer_without_reader_ends_as_in_a_shell() {
     let ended = run_with_timeout(shell_command(&["--pipefail"], "yes | head -c 10000000 | wc -c"));
     assert_eq!((ended.status.code(), &*ended.stdout), (Some(141), &b"10000000\n"[..]));
-    let Some(assert_same_python) = python_path() else { return };
+    let Some(python) = python_path() else { return };
     let body = format!("{READ_PREAMBLE}os.kill(os.getpid(), 9)\n");
     let path = text_file().with_extension("killed.py");
     std::fs::write(&path, body).unwrap();
-    let killed = run_with_timeout(shell_command(
-        &[],
-        &format!("yes | {assert_same_python} {}", path.display()),
-    ));
+    let killed =
+        run_with_timeout(shell_command(&[], &format!("yes | {python} {}", path.display())));
     assert_eq!(killed.status.code(), Some(137));
     std::fs::remove_file(path).unwrap();
 }
@@ -364,9 +366,9 @@ fn edge_counts(report: &str, end: &str) -> [usize; 3] {
     [numbers.next().unwrap(), numbers.next().unwrap(), numbers.next().unwrap()]
 }
 
-/// With the system's coreutils, the bytes of a file cross no ring. `cat` and `dd` touch none of
-/// them; `tee` and `wc` read them from the page cache. Only bytes that are moved before the rings
-/// exist pass through the pipe.
+/// With the system's coreutils, the bytes of a file cross no ring. `cat` and `dd` read none of
+/// these bytes, and `tee` and `wc` read them from the page cache. Only bytes that are moved before
+/// the rings exist pass through the pipe.
 #[test]
 fn e1_g4_file_crosses_a_pipeline_by_pointer() {
     let copy = text_file().with_extension("tee");
@@ -398,8 +400,8 @@ fn e1_g4_file_crosses_a_pipeline_by_pointer() {
     assert!(edge_counts(&report, "dd read:")[0] > size - start, "{report}");
 }
 
-/// Returns the size of the ring of an edge as `-v` reports it: now and at most, in KB, and the
-/// number of times that it has grown.
+/// Returns three numbers that `-v` reports about the ring of an edge: its current and its largest
+/// size in KB, and the number of times that it has grown.
 fn ring_size(report: &str, edge: usize) -> [usize; 3] {
     let begin = format!("edge {edge}, ring: ");
     let line = report.lines().find_map(|line| line.split_once(&begin));
@@ -409,20 +411,20 @@ fn ring_size(report: &str, edge: usize) -> [usize; 3] {
     [numbers.next().unwrap(), numbers.next().unwrap(), numbers.next().unwrap()]
 }
 
-/// A ring whose reader is always late keeps its maximum.
+/// A ring whose reader is always slower than its writer keeps its maximum size.
 #[test]
-fn f6_ring_of_a_pipeline_that_is_full_keeps_its_size() {
+fn f6_full_ring_of_a_pipeline_keeps_its_size() {
     let script = "cat $F $F $F $F $F $F $F $F | dd bs=64k conv=ucase status=none | md5sum";
-    assert_same(script);
+    assert_same_results(script);
     let report =
         String::from_utf8(run_with_timeout(shell_command(&["-v"], script)).stderr).unwrap();
     let [size, most, _] = ring_size(&report, 1);
     assert!(size == most && size > 0, "{report}");
 }
 
-/// A ring whose reader keeps up shrinks, where both share a processor.
+/// A ring whose reader keeps up with the writer shrinks if both run on one processor.
 #[test]
-fn f6_ring_of_a_pipeline_whose_reader_keeps_up_shrinks() {
+fn f6_ring_with_a_prompt_reader_shrinks() {
     let Some(program) = CompiledWriter::new("slow") else { return };
     if need::require_command("taskset").is_none() {
         return;
@@ -444,16 +446,17 @@ fn f6_ring_of_a_pipeline_whose_reader_keeps_up_shrinks() {
     assert!(size < most, "{report}");
 }
 
-/// The compiled [`WRITER`], removed when dropped.
+/// An executable compiled from [`WRITER_SOURCE`], which is removed on drop.
 struct CompiledWriter(PathBuf);
 
 impl CompiledWriter {
-    /// Compiles the program under a name; `None` without a compiler.
+    /// Compiles the program to an executable of this name. Returns `None` if the machine has no
+    /// compiler.
     fn new(name: &str) -> Option<Self> {
         let compiler = need::require_command("cc")?;
         let path = text_file().with_extension(name);
         let source = path.with_extension(format!("{name}.c"));
-        std::fs::write(&source, WRITER).unwrap();
+        std::fs::write(&source, WRITER_SOURCE).unwrap();
         let built = Command::new(compiler).arg("-o").args([&path, &source]).status().unwrap();
         assert!(built.success());
         std::fs::remove_file(source).unwrap();
@@ -467,9 +470,10 @@ impl Drop for CompiledWriter {
     }
 }
 
-/// C program that writes to a ring, has the kernel kill it for `fallocate` and `memfd_create` from
-/// then on, and writes many times the ring. With an argument it writes slowly instead.
-const WRITER: &str = r"
+/// C program that writes to a ring, then installs a seccomp filter that kills the program if it
+/// calls `fallocate` or `memfd_create`, and writes many times the size of the ring. With an
+/// argument it writes slowly instead.
+const WRITER_SOURCE: &str = r"
     #include <linux/filter.h>
     #include <linux/seccomp.h>
     #include <stddef.h>
@@ -504,9 +508,9 @@ const WRITER: &str = r"
     }
 ";
 
-/// A program may have itself killed if it asks for memory: its ring then asks for none.
+/// The ring of a program that a seccomp filter would kill for allocating memory is never resized.
 #[test]
-fn f6_program_that_restricts_its_calls_keeps_the_size_of_its_ring() {
+fn f6_program_with_a_syscall_filter_keeps_its_ring_size() {
     let Some(program) = CompiledWriter::new("restricted") else { return };
     let script = format!("{} | dd bs=64k status=none | md5sum", program.0.display());
     let ran = run_with_timeout(shell_command(&["-v", "--pipefail"], &script));
@@ -522,7 +526,7 @@ fn f6_program_that_restricts_its_calls_keeps_the_size_of_its_ring() {
 /// A reader gets `EIO` for bytes of a file that was truncated before they were read, but never
 /// other bytes or a premature end.
 #[test]
-fn e5_file_cut_behind_a_pointer_fails_the_read() {
+fn e5_read_of_a_pointer_to_truncated_file_data_fails() {
     let Some(python) = python_path() else { return };
     let (file, code) =
         (text_file().with_extension("cut-pointer"), text_file().with_extension("cut.py"));
@@ -561,10 +565,10 @@ fn e3_lazy_copy_of_a_changed_file_writes_the_new_contents() {
     }
 }
 
-/// Traces `dd` on a file. When the output is a ring, `dd` reads and writes nothing itself; when it
+/// Traces `dd` on a file. If the output is a ring, `dd` makes no read or write call. If the output
 /// is a file, which cannot receive a pointer, `dd` reads as usual.
 #[test]
-fn e1_lazy_copy_reads_only_where_no_pointer_goes() {
+fn e1_lazy_copy_reads_only_if_output_accepts_no_pointer() {
     let Some(strace) = need::require_command("strace") else { return };
     let (trace, out) = (text_file().with_extension("trace"), text_file().with_extension("copy"));
     let blocks = TEXT_BYTES / 65536;

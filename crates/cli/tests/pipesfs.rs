@@ -275,21 +275,21 @@ fn b13_directories_are_closed_to_other_users() {
     if need::require_root().is_none() {
         return;
     }
-    let folder = Folder::for_everybody();
+    let folder = Folder::accessible_to_all();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &["--all-users"]) else { return };
     let line = "generate rate=1000 | udp | count";
-    let mut alice = folder.command_of((ALICE, ALICE), None);
+    let mut alice = folder.command_as_user((ALICE, ALICE), None);
     alice.args(["run", "-q", "--as", "hers", line]).stdout(Stdio::null()).stderr(Stdio::null());
     let _alice = Reader(alice.spawn().unwrap());
-    let mut unnamed = folder.command_of((ALICE, ALICE), None);
+    let mut unnamed = folder.command_as_user((ALICE, ALICE), None);
     unnamed.args(["run", "-q", line]).stdout(Stdio::null()).stderr(Stdio::null());
     let _unnamed = Reader(unnamed.spawn().unwrap());
     wait_until("both are shown", || {
         mounted.path("hers/generate/udp").is_dir() && mounted.path("generate/udp").is_dir()
     });
     let as_user = |uid: u32, script: &str| {
-        let mut command = folder.command_of((uid, uid), Some("timeout"));
+        let mut command = folder.command_as_user((uid, uid), Some("timeout"));
         command.args(["-s", "KILL", "60", "sh", "-c", script]).current_dir(&mounted.directory);
         let output = command.output().unwrap();
         (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap_or(-1))

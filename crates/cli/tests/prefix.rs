@@ -1,11 +1,11 @@
-//! Tests of requests with equal beginnings that share one process for them (`--prefix=shared`),
-//! over a virtual cable.
+//! Tests of requests that begin with the same filters and share one process for these filters
+//! (`--prefix=shared`), with traffic over a virtual cable.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
 
-use common::{Folder, Guard, Ran};
+use common::{CommandResult, Folder, Guard};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -21,7 +21,7 @@ const PORT: u16 = 80;
 const PREFIX: &str = "rx server0 both=yes | tcp";
 
 /// A virtual cable with a daemon and a web server at one end.
-struct Site {
+struct PrefixFixture {
     pair: Pair,
     folder: Folder,
     daemon: Option<Guard>,
@@ -29,7 +29,7 @@ struct Site {
     ended: Arc<AtomicBool>,
 }
 
-impl Site {
+impl PrefixFixture {
     fn new() -> Option<Self> {
         let pair = Pair::new(Cable::default())?;
         let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, PORT)).unwrap());
@@ -66,8 +66,8 @@ impl Site {
         command
     }
 
-    fn run(&self, words: &[&str]) -> Ran {
-        Ran::from(self.command(words).output().unwrap())
+    fn run(&self, words: &[&str]) -> CommandResult {
+        CommandResult::from(self.command(words).output().unwrap())
     }
 
     /// Starts a request under a name, and waits until its source is open.
@@ -90,7 +90,7 @@ impl Site {
     }
 
     /// Returns the processes that serve prefixes.
-    fn prefix_servers(&self) -> Vec<u32> {
+    fn prefix_server_ids(&self) -> Vec<u32> {
         let paths: Value = serde_json::from_str(&self.run(&["ps", "--json"]).out).unwrap();
         let all = paths["paths"].as_array().unwrap().iter();
         let serves = |path: &&Value| path["line"].as_str().unwrap().contains("| share ");
@@ -140,7 +140,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for PrefixFixture {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         let _ = self.pair.client.run_inside(|| TcpStream::connect((SERVER, PORT)));
@@ -148,8 +148,8 @@ impl Drop for Site {
     }
 }
 
-/// Serves the requests of one connection. `/N` is answered with N bytes. `/half/N` is answered with
-/// N bytes, the second half of which is sent only after another byte from the client.
+/// Serves the requests of one connection. The reply to `/N` has N bytes. The reply to `/half/N`
+/// also has N bytes, but its second half is sent only after the client has sent another byte.
 fn serve_connection(stream: TcpStream) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut to = stream;
@@ -235,8 +235,8 @@ fn request_paths(sizes: impl IntoIterator<Item = usize>) -> Vec<String> {
     sizes.into_iter().map(|size| format!("\"/{size}\"")).collect()
 }
 
-/// Checks that the source of a report remarks this.
-fn check_remark(site: &Site, report: &Value, what: &str) {
+/// Asserts that the remarks of the source in a report contain this text.
+fn assert_source_remark(site: &PrefixFixture, report: &Value, what: &str) {
     let remark = shared_source(report)["remark"].as_str().unwrap();
     assert!(remark.contains(what), "{remark}: {}", site.listed_paths());
 }
@@ -248,13 +248,13 @@ fn shared_source(report: &Value) -> &Value {
 
 #[test]
 fn o6_o7_sharers_print_what_private_requests_print() {
-    let Some(site) = Site::new() else { return };
+    let Some(site) = PrefixFixture::new() else { return };
     assert_eq!(SERVER_DEVICE, "server0");
     let private = site.start("private", &format!("--prefix=private {PREFIX} | http |request json"));
     let [one, other] = ["one", "other"].map(|name| site.start(name, &prefix_request("request")));
     let answers = site.start("answers", &prefix_request("response"));
     // One reassembler for three requests.
-    assert_eq!(site.prefix_servers().len(), 1, "{}", site.listed_paths());
+    assert_eq!(site.prefix_server_ids().len(), 1, "{}", site.listed_paths());
     let mut several = site.open_connection();
     (1..20).for_each(|size| several.request_bytes(size * 100));
     site.request_each(20..60);
@@ -276,12 +276,12 @@ fn o6_o7_sharers_print_what_private_requests_print() {
         assert_eq!(seen["seen"], seen["given"], "{report}");
     }
     // The process of the prefix ends after its last reader, without a block.
-    wait_until("it has ended", || site.prefix_servers().is_empty());
+    wait_until("it has ended", || site.prefix_server_ids().is_empty());
 }
 
 #[test]
-fn o6_sharers_that_come_late_leave_or_die_cost_the_others_nothing() {
-    let Some(site) = Site::new() else { return };
+fn o6_late_leaving_or_killed_sharers_do_not_affect_others() {
+    let Some(site) = PrefixFixture::new() else { return };
     let mut first = site.start("first", &prefix_request("request"));
     let stays = site.start("stays", &prefix_request("request"));
     let mut open = site.open_connection();
@@ -300,28 +300,28 @@ fn o6_sharers_that_come_late_leave_or_die_cost_the_others_nothing() {
     assert_eq!(site.printed_messages(&late), wanted[1..]);
     let report = site.stop(late);
     assert_eq!(report["lost"], 0, "{report}");
-    check_remark(&site, &report, "11 messages of `rx server0 both=yes | tcp | http`");
+    assert_source_remark(&site, &report, "11 messages of `rx server0 both=yes | tcp | http`");
     // Of streams, that connection is not.
     let report = site.stop(streams);
-    check_remark(&site, &report, "10 connections of `rx server0 both=yes | tcp`");
-    check_remark(&site, &report, "had begun before this request joined");
+    assert_source_remark(&site, &report, "10 connections of `rx server0 both=yes | tcp`");
+    assert_source_remark(&site, &report, "had begun before this request joined");
     open.request_bytes(102);
     site.wait_printed(&stays, 13);
-    assert_eq!(site.prefix_servers().len(), 1);
+    assert_eq!(site.prefix_server_ids().len(), 1);
     assert_eq!(site.stop(stays)["lost"], 0);
 }
 
 #[test]
 fn o6_killed_process_of_a_prefix_is_replaced() {
-    let Some(site) = Site::new() else { return };
+    let Some(site) = PrefixFixture::new() else { return };
     let readers = ["one", "other"].map(|name| site.start(name, &prefix_request("request")));
     site.request_each(10..15);
     readers.iter().for_each(|reader| site.wait_printed(reader, 5));
-    let servers = site.prefix_servers();
+    let servers = site.prefix_server_ids();
     assert_eq!(servers.len(), 1);
     signal_process(servers[0], "-KILL");
     wait_until("another took its place", || {
-        let now = site.prefix_servers();
+        let now = site.prefix_server_ids();
         now.len() == 1 && now != servers
     });
     let has_joined = |reader: &Reader| {
@@ -342,9 +342,9 @@ fn o6_killed_process_of_a_prefix_is_replaced() {
 }
 
 #[test]
-fn o6_stopped_sharer_is_told_its_loss_and_delays_nobody() {
+fn o6_stopped_sharer_reports_its_loss_and_delays_no_other() {
     const BODY_BYTES: usize = 40 << 20;
-    let Some(site) = Site::new() else { return };
+    let Some(site) = PrefixFixture::new() else { return };
     let exchange = |path: &str, size: usize| {
         let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").len();
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n").len();
@@ -387,18 +387,18 @@ fn o6_stopped_sharer_is_told_its_loss_and_delays_nobody() {
 
 #[test]
 fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
-    let Some(site) = Site::new() else { return };
+    let Some(site) = PrefixFixture::new() else { return };
     let gets = site.start("gets", &prefix_request("get"));
     let all = site.start("all", &prefix_request("request"));
     let streams = site.start("streams", &format!("--prefix=shared {PREFIX} | count"));
     // One process for both prefixes.
-    assert_eq!(site.prefix_servers().len(), 1, "{}", site.listed_paths());
+    assert_eq!(site.prefix_server_ids().len(), 1, "{}", site.listed_paths());
     site.request_each(10..30);
     [&gets, &all].iter().for_each(|reader| site.wait_printed(reader, 20));
     let late_one = site.start("late", &prefix_request("request"));
     // Its prefix begins with one that runs.
     let classes = site.start("classes", &format!("--prefix=shared {PREFIX} |80 http |get json"));
-    assert_eq!(site.prefix_servers().len(), 2, "{}", site.listed_paths());
+    assert_eq!(site.prefix_server_ids().len(), 2, "{}", site.listed_paths());
     site.request_each(30..40);
     [&late_one, &classes].iter().for_each(|reader| site.wait_printed(reader, 10));
     assert_eq!(
@@ -425,26 +425,26 @@ fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
         assert!(refused.err.contains("`--prefix=private`"), "{}", refused.err);
     }
     let streamed = site.stop(streams);
-    check_remark(&site, &streamed, "30 connections of `rx server0 both=yes | tcp`");
+    assert_source_remark(&site, &streamed, "30 connections of `rx server0 both=yes | tcp`");
     for reader in [gets, all, late_one, classes] {
         let report = site.stop(reader);
         assert_eq!(report["lost"], 0, "{report}");
-        check_remark(&site, &report, "http`, which runs once for all that share it");
+        assert_source_remark(&site, &report, "http`, which runs once for all that share it");
     }
-    wait_until("both have ended", || site.prefix_servers().is_empty());
+    wait_until("both have ended", || site.prefix_server_ids().is_empty());
 }
 
 #[test]
 fn o6_request_joins_a_prefix_of_messages_that_runs_already() {
-    let Some(site) = Site::new() else { return };
+    let Some(site) = PrefixFixture::new() else { return };
     let plain = format!("{PREFIX} | http |get json");
     let alone = site.start("alone", &plain);
-    assert!(site.prefix_servers().is_empty(), "{}", site.listed_paths());
+    assert!(site.prefix_server_ids().is_empty(), "{}", site.listed_paths());
     let shares = site.start("shares", &prefix_request("request"));
     let joins = site.start("joins", &plain);
     let private = site.start("private", &format!("--prefix=private {plain}"));
     let streams = site.start("streams", &format!("{PREFIX} | count"));
-    assert_eq!(site.prefix_servers().len(), 1, "{}", site.listed_paths());
+    assert_eq!(site.prefix_server_ids().len(), 1, "{}", site.listed_paths());
     let explained = site.run(&["explain", &plain]);
     assert!(
         explained.out.contains("`rx server0 both=yes | tcp | http` with 2 requests"),
@@ -457,10 +457,10 @@ fn o6_request_joins_a_prefix_of_messages_that_runs_already() {
     all.iter().for_each(|reader| assert_eq!(site.printed_messages(reader), request_paths(10..20)));
     site.stop(shares);
     let joined = site.stop(joins);
-    check_remark(&site, &joined, "http`, which runs once for all that share it");
+    assert_source_remark(&site, &joined, "http`, which runs once for all that share it");
     // Those that came first, ask for their own or read streams run their beginning themselves.
     for reader in [alone, private, streams] {
         assert_eq!(site.stop(reader)["sources"][0]["name"], "rx");
     }
-    wait_until("the prefix has ended", || site.prefix_servers().is_empty());
+    wait_until("the prefix has ended", || site.prefix_server_ids().is_empty());
 }

@@ -5,20 +5,20 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use std::path::Path;
 use std::process::Stdio;
 use testkit::need;
 
 /// The control sequence that erases the line.
-const WIPE: &str = "\r\x1b[K";
+const ERASE_LINE: &str = "\r\x1b[K";
 
 /// Returns the output of a shell command run on a terminal.
 fn run_on_terminal(script: &Path, folder: &Folder, typed: &str) -> String {
     let mut command = folder.shell("exec \"$@\"");
     command.arg("sh").arg(script).args(["-qec", typed, "/dev/null"]);
     command.env("TERM", "xterm").stdin(Stdio::null());
-    let ran = Ran::from(command.output().unwrap());
+    let ran = CommandResult::from(command.output().unwrap());
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""), "{}", ran.out);
     ran.out
 }
@@ -30,7 +30,7 @@ fn status_lines(said: &str) -> Vec<&str> {
 }
 
 /// Returns the time in a status line, in seconds.
-fn seconds_of(line: &str) -> f64 {
+fn status_seconds(line: &str) -> f64 {
     let told = line.trim_start().split(" s").next().and_then(|time| time.parse().ok());
     told.unwrap_or_else(|| panic!("{line:?} begins with no time"))
 }
@@ -39,13 +39,13 @@ fn seconds_of(line: &str) -> f64 {
 /// seconds after the start.
 fn assert_interval(lines: &[&str], every: f64) {
     for (number, line) in (1_u32..).zip(lines) {
-        assert!(seconds_of(line) + 0.11 > f64::from(number) * every, "{lines:?}");
+        assert!(status_seconds(line) + 0.11 > f64::from(number) * every, "{lines:?}");
     }
 }
 
-/// Calls `run` with `ms`, and then with up to 16 times as much, until its output is `enough`. More
-/// time is needed on a busy machine. Returns the output.
-fn run_until(ms: u32, run: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool) -> String {
+/// Calls `run` with a running time of `ms` milliseconds, and doubles the time up to 16 times `ms`
+/// while `enough` returns false for the output, as it may on a busy machine. Returns the output.
+fn run_until_enough(ms: u32, run: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool) -> String {
     let mut said = String::new();
     for times in [1, 2, 4, 8, 16] {
         said = run(ms * times);
@@ -65,7 +65,7 @@ fn terminal_progress_line_is_erased_at_the_end() {
         let typed = format!("streamline '{line}' --for {ms}ms --progress 200ms");
         run_on_terminal(&script, &folder, &typed)
     };
-    let said = run_until(700, run, |said| !status_lines(said).is_empty());
+    let said = run_until_enough(700, run, |said| !status_lines(said).is_empty());
     let lines = status_lines(&said);
     assert_interval(&lines, 0.2);
     for line in &lines {
@@ -74,7 +74,7 @@ fn terminal_progress_line_is_erased_at_the_end() {
         assert!(line.contains("B/s"), "{line:?}");
         assert!(!line.contains("lost"), "{line:?}");
     }
-    let (_, end) = said.rsplit_once(WIPE).unwrap();
+    let (_, end) = said.rsplit_once(ERASE_LINE).unwrap();
     assert!(end.contains(" blocks read, ") && end.ends_with("none lost\r\n"), "{said:?}");
     assert!(!end.contains('\x1b'), "{said:?}");
 }
@@ -88,9 +88,9 @@ fn progress_line_is_erased_before_other_output() {
             format!("streamline 'generate rate=20000 | count' --for {ms}ms --progress 200ms");
         run_on_terminal(&script, &folder, &typed)
     };
-    let said = run_until(500, run, |said| !status_lines(said).is_empty());
+    let said = run_until_enough(500, run, |said| !status_lines(said).is_empty());
     // The report of `count` goes to the same terminal and must be on a line of its own.
-    let (_, end) = said.rsplit_once(WIPE).unwrap();
+    let (_, end) = said.rsplit_once(ERASE_LINE).unwrap();
     assert_eq!(end.lines().count(), 2, "{said:?}");
 }
 
@@ -119,7 +119,8 @@ fn progress_is_shown_only_on_a_free_foreground_terminal() {
                     run_on_terminal(script, &folder, &typed)
                 };
                 // Long enough for one line, which appears after a second.
-                let said = run_until(1500, run, |said| status_lines(said).is_empty() != shown);
+                let said =
+                    run_until_enough(1500, run, |said| status_lines(said).is_empty() != shown);
                 assert_interval(&status_lines(&said), 1.0);
             });
         }
@@ -136,7 +137,7 @@ fn progress_on_request_prints_lines_to_a_file() {
         let time = format!("{ms}ms");
         folder.run(&[&words[..3], &[&time, "--progress", "200ms"]].concat()).err
     };
-    let asked = run_until(700, run, |said| said.lines().count() > 1);
+    let asked = run_until_enough(700, run, |said| said.lines().count() > 1);
     let told: Vec<&str> = asked.lines().collect();
     assert_interval(&told[..told.len() - 1], 0.2);
     assert!(!asked.contains(['\r', '\x1b']), "{asked}");

@@ -5,14 +5,14 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use serde_json::Value;
 use testkit::traffic::Script;
 use testkit::traffic::Side::{Client, Server};
 
 const GET_REQUEST: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 const OK_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-const WITHOUT_LENGTH: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n to the end";
+const RESPONSE_WITHOUT_LENGTH: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n to the end";
 /// TCP-MD5 option with an invalid digest.
 const SIGNATURE_OPTION: [u8; 18] = [19, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
@@ -22,7 +22,7 @@ fn run_over(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value
     std::fs::write(folder.path().join("c.pcap"), script.clone().capture().to_pcap()).unwrap();
     let line = format!("replay c.pcap | tcp {rest}");
     let words = ["run", "--json", "--report=report", &line];
-    let ran = Ran::from(folder.streamline(&words).output().unwrap());
+    let ran = CommandResult::from(folder.streamline(&words).output().unwrap());
     assert_eq!(ran.status, Some(0), "{line}: {}", ran.err);
     let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
     assert_eq!(report["balanced"], true);
@@ -36,7 +36,7 @@ fn json_objects(folder: &Folder, script: &Script, rest: &str) -> Vec<Value> {
 }
 
 /// Returns a counter of a filter from the report.
-fn counter_of(report: &Value, filter: &str, name: &str) -> u64 {
+fn filter_counter(report: &Value, filter: &str, name: &str) -> u64 {
     let filters = report["filters"].as_array().unwrap();
     let found = filters.iter().find(|found| found["filter"] == filter || found["name"] == filter);
     let found = found.unwrap_or_else(|| panic!("{filter} in {report}"));
@@ -93,7 +93,7 @@ fn reset_ignored_by_the_receiver_hides_nothing() {
         let (lines, report) = run_over(&folder, &goes_on(resets), log);
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines.iter().all(|line| line.contains("\"GET /a HTTP/1.1\" 200 ")), "{lines:?}");
-        assert_eq!(counter_of(&report, "tcp", counter), 1, "{counter}");
+        assert_eq!(filter_counter(&report, "tcp", counter), 1, "{counter}");
     }
 }
 
@@ -121,7 +121,9 @@ fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
 fn only_a_fin_completes_a_body_without_length() {
     let folder = Folder::new();
     let open = || {
-        Script::after_handshake().send_data(Client, GET_REQUEST).send_data(Server, WITHOUT_LENGTH)
+        Script::after_handshake()
+            .send_data(Client, GET_REQUEST)
+            .send_data(Server, RESPONSE_WITHOUT_LENGTH)
     };
     for (number, (script, complete)) in [
         (open().close_direction(Server).close_direction(Client), true),

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use testkit::need;
@@ -18,7 +18,7 @@ const TEAM: u32 = 41_200;
 /// Creates a directory with captures that are readable by everyone, by a group, and by user ALICE
 /// only.
 fn create_captures() -> Folder {
-    let folder = Folder::for_everybody();
+    let folder = Folder::accessible_to_all();
     for (name, group, mode) in
         [("open.pcap", 0, 0o644), ("team.pcap", TEAM, 0o640), ("secret.pcap", ALICE, 0o600)]
     {
@@ -32,15 +32,15 @@ fn create_captures() -> Folder {
 
 /// Runs a request as user ALICE in this group, with the default umask.
 fn run_as_alice(folder: &Folder, group: u32, line: &str) {
-    let mut shell = folder.command_of((ALICE, group), Some("/bin/sh"));
+    let mut shell = folder.command_as_user((ALICE, group), Some("/bin/sh"));
     shell.args(["-c", "umask 022; exec ./streamline -q \"$0\" < secret.pcap", line]);
-    let ran = Ran::from(shell.output().unwrap());
+    let ran = CommandResult::from(shell.output().unwrap());
     assert_eq!(ran.status, Some(0), "{line}: {ran:?}");
 }
 
 /// Returns true if the user and group `who` can read the file.
 fn can_read(folder: &Folder, who: (u32, u32), file: &str) -> bool {
-    let ran = folder.command_of(who, Some("cat")).arg(file).output().unwrap();
+    let ran = folder.command_as_user(who, Some("cat")).arg(file).output().unwrap();
     assert!(folder.path().join(file).exists(), "{file}");
     assert!(ran.status.success() || String::from_utf8_lossy(&ran.stderr).contains("denied"));
     ran.status.success()

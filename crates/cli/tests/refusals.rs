@@ -1,11 +1,11 @@
-//! Tests of sinks whose output the machine refuses: the message, the exit status, and the files
-//! left behind.
+//! Tests of sinks that cannot write their output: the message, the exit status, and the files left
+//! behind.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
@@ -14,10 +14,10 @@ use testkit::need;
 const REPLAY_WEB: &str = "replay examples/web.pcap";
 
 /// A mounted file system of 64 KB, which is unmounted on drop.
-struct SmallDisk(std::path::PathBuf);
+struct SmallFileSystem(std::path::PathBuf);
 
-impl SmallDisk {
-    fn in_folder(folder: &Folder) -> Option<Self> {
+impl SmallFileSystem {
+    fn mount_in(folder: &Folder) -> Option<Self> {
         need::require_root()?;
         let path = folder.path().join("small");
         fs::create_dir(&path).unwrap();
@@ -32,7 +32,7 @@ impl SmallDisk {
     }
 }
 
-impl Drop for SmallDisk {
+impl Drop for SmallFileSystem {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.0).status();
     }
@@ -41,7 +41,7 @@ impl Drop for SmallDisk {
 #[test]
 fn full_disk_is_reported_with_file_and_loss() {
     let folder = Folder::new();
-    let Some(_disk) = SmallDisk::in_folder(&folder) else { return };
+    let Some(_disk) = SmallFileSystem::mount_in(&folder) else { return };
     let source = "generate count=1000 size=1000";
     for (sink, file) in [
         ("files small/out", "small/out/0000"),
@@ -67,7 +67,7 @@ fn full_device_is_reported_by_every_sink() {
     let folder = Folder::new();
     for sink in ["json", "print", "pcap -"] {
         let line = format!("streamline run -q '{REPLAY_WEB} | {sink}' > /dev/full");
-        let ran = Ran::from(folder.shell(&line).output().unwrap());
+        let ran = CommandResult::from(folder.shell(&line).output().unwrap());
         assert_eq!(ran.status, Some(1), "{sink}");
         let told = "cannot write standard output: no space left on device; free space there";
         assert!(ran.err.contains(told), "{sink}: {}", ran.err);
@@ -77,7 +77,7 @@ fn full_device_is_reported_by_every_sink() {
 }
 
 /// Runs a request as an unprivileged user in this directory. Returns `None` if that is impossible.
-fn run_as_nobody(folder: &Folder, line: &str) -> Option<Ran> {
+fn run_as_nobody(folder: &Folder, line: &str) -> Option<CommandResult> {
     if is_unprivileged_or_skips() {
         return Some(folder.run(&["run", line]));
     }
@@ -92,7 +92,7 @@ fn run_as_nobody(folder: &Folder, line: &str) -> Option<Ran> {
         .env("XDG_STATE_HOME", folder.path().join("nowhere"))
         .env("NO_COLOR", "1")
         .output();
-    Some(Ran::from(output.unwrap()))
+    Some(CommandResult::from(output.unwrap()))
 }
 
 /// Returns true if this process is unprivileged, so that refusals occur; otherwise skips the test.
@@ -129,7 +129,8 @@ fn closed_reader_causes_no_error_message() {
     let folder = Folder::new();
     for sink in ["json", "print payload=hex", "pcap -"] {
         let script = format!("{{ streamline 'generate | {sink}'; echo $? >&2; }} | head -c 100");
-        let ran = folder.shell(&format!("{script} | wc -c")).output().map(Ran::from).unwrap();
+        let ran =
+            folder.shell(&format!("{script} | wc -c")).output().map(CommandResult::from).unwrap();
         assert_eq!((ran.out.trim(), ran.err.as_str()), ("100", "141\n"), "{sink}");
     }
 }

@@ -155,10 +155,10 @@ fn run_ends_after_count_or_time() {
 fn closed_output_causes_no_error_message() {
     let folder = Folder::new();
     let script = "streamline 'generate | print' | head -n 3";
-    let ran = common::Ran::from(folder.shell(script).output().unwrap());
+    let ran = common::CommandResult::from(folder.shell(script).output().unwrap());
     assert_eq!((ran.out.lines().count(), ran.err.as_str()), (3, ""));
     let script = "{ streamline 'generate | print'; echo $? >&2; } | head -n 1";
-    let ran = common::Ran::from(folder.shell(script).output().unwrap());
+    let ran = common::CommandResult::from(folder.shell(script).output().unwrap());
     assert_eq!(ran.err, "141\n");
     for words in [&["filters"][..], &["examples"], &["explain", "generate | print"]] {
         // The pipe is closed before the command starts.
@@ -216,7 +216,7 @@ fn panic_ends_only_its_path_and_saves_a_capture() {
     assert_eq!(mode & 0o777, 0o600);
     let command = rest.lines().next().unwrap();
     assert!(command.contains(path), "{command}");
-    let again = common::Ran::from(folder.shell(command).output().unwrap());
+    let again = common::CommandResult::from(folder.shell(command).output().unwrap());
     assert_eq!(again.status, Some(1));
     assert!(again.err.contains("`panics` has a bug"), "{}", again.err);
     let json = folder.run(&["run", "--json", "--report=report", line]);
@@ -235,7 +235,8 @@ fn unbalanced_ledger_is_a_failure() {
     {
         let folder = Folder::new();
         let mut command = folder.streamline(&["run", "--json", "--report=report", line]);
-        let ran = common::Ran::from(command.env("STREAMLINE_LOSE", kind).output().unwrap());
+        let ran =
+            common::CommandResult::from(command.env("STREAMLINE_LOSE", kind).output().unwrap());
         assert_eq!(ran.status, Some(1), "{kind}");
         assert!(ran.err.contains("error: the ledger does not balance: "), "{kind}: {}", ran.err);
         let value = parse_report(&folder.read("report"));

@@ -22,8 +22,8 @@ fn capture_folder() -> Folder {
     folder
 }
 
-/// Returns the numbers that a request ending with `count` prints, in the order of the output.
-fn printed_counts(folder: &Folder, line: &str) -> Vec<u64> {
+/// Runs a request that ends with `count`. Returns the printed numbers in the order of the output.
+fn count_outputs(folder: &Folder, line: &str) -> Vec<u64> {
     let ran = folder.run(&["run", "-q", line]);
     assert_eq!(ran.status, Some(0), "{line}: {ran:?}");
     let words = ran.out.lines().next().unwrap().split_whitespace();
@@ -60,7 +60,7 @@ fn flows_by_session(blocks: &[Value]) -> BTreeMap<u64, BTreeSet<String>> {
 fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
     let folder = capture_folder();
     let alone = |file: &str, behind: &str| {
-        printed_counts(&folder, &format!("replay {file} | tcp | {behind}"))
+        count_outputs(&folder, &format!("replay {file} | tcp | {behind}"))
     };
     for behind in [
         "http | count",
@@ -73,10 +73,10 @@ fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
         let wanted = pairwise_sums(&alone("a.pcap", behind), &alone("b.pcap", behind));
         assert!(behind.starts_with("dns") || wanted[0] > 9, "{behind}: {wanted:?}");
         let both = format!("(replay a.pcap | tcp) + (replay b.pcap | tcp) | {behind}");
-        assert_eq!(printed_counts(&folder, &both), wanted, "{behind}");
+        assert_eq!(count_outputs(&folder, &both), wanted, "{behind}");
     }
     let split = "replay a.pcap | split 2 | (|1 tcp + |2 tcp) | http | count";
-    assert_eq!(printed_counts(&folder, split), alone("a.pcap", "http | count"));
+    assert_eq!(count_outputs(&folder, split), alone("a.pcap", "http | count"));
 }
 
 #[test]

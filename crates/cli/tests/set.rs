@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use serde_json::Value;
 use std::process::{Child, Stdio};
 
@@ -24,7 +24,7 @@ fn start_named(folder: &Folder, name: &str, line: &str) -> Child {
 fn stop_named(folder: &Folder, name: &str, child: Child) -> Value {
     let stop = folder.run(&["stop", name]);
     assert_eq!(stop.status, Some(0), "{}", stop.err);
-    let ran = Ran::from(child.wait_with_output().unwrap());
+    let ran = CommandResult::from(child.wait_with_output().unwrap());
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let report: Value = serde_json::from_str(&folder.read(&format!("{name}.json"))).unwrap();
     assert_eq!(report["balanced"], true, "{report}");
@@ -46,7 +46,7 @@ fn start_path(folder: &Folder, words: &[&str]) -> Child {
 fn stop_path(folder: &Folder, child: Child) -> Value {
     let stop = folder.run(&["stop", "web"]);
     assert_eq!(stop.status, Some(0), "{}", stop.err);
-    let ran = Ran::from(child.wait_with_output().unwrap());
+    let ran = CommandResult::from(child.wait_with_output().unwrap());
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
     assert_eq!(report["balanced"], true, "{report}");

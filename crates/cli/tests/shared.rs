@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Folder, Guard, Ran};
+use common::{CommandResult, Folder, Guard};
 use member::client::Client;
 use member::protocol::{Path as Listed, Register};
 use member::varlink::Call;
@@ -68,8 +68,8 @@ impl Fixture {
         }
     }
 
-    fn run(&self, uid: u32, words: &[&str]) -> Ran {
-        Ran::from(self.command(uid, words).stdin(Stdio::null()).output().unwrap())
+    fn run(&self, uid: u32, words: &[&str]) -> CommandResult {
+        CommandResult::from(self.command(uid, words).stdin(Stdio::null()).output().unwrap())
     }
 
     fn daemon(&self) -> Daemon {
@@ -109,7 +109,7 @@ impl Daemon {
         Client::connect_at(&self.place).unwrap().list_paths().unwrap()
     }
 
-    fn path_process(&self, number: u32) -> Option<i32> {
+    fn path_process_id(&self, number: u32) -> Option<i32> {
         self.list_paths()
             .into_iter()
             .find(|path| path.number == number)
@@ -217,12 +217,12 @@ fn t10_killed_path_is_unregistered_and_others_stay() {
     let fixture = Fixture::new();
     let daemon = fixture.daemon();
     let (one, other) = (fixture.start(ALICE, "one"), fixture.start(BOB, "other"));
-    let process = daemon.path_process(one).unwrap();
+    let process = daemon.path_process_id(one).unwrap();
     signal_process(process, "KILL");
     wait_until("the path has gone", || daemon.list_paths().iter().all(|path| path.number != one));
-    assert!(is_alive(daemon.path_process(other).unwrap()));
+    assert!(is_alive(daemon.path_process_id(other).unwrap()));
     // A stopped path is reported as such, without waiting for it.
-    let process = daemon.path_process(other).unwrap();
+    let process = daemon.path_process_id(other).unwrap();
     signal_process(process, "STOP");
     let ran = fixture.run(BOB, &["ps"]);
     assert!(ran.status == Some(0) && ran.out.contains("silent"), "{ran:?}");
@@ -236,11 +236,11 @@ fn t10_paths_outlive_their_daemon_and_register_again() {
     let fixture = Fixture::new();
     let daemon = fixture.daemon();
     let number = fixture.start(own_uid(), "web");
-    let process = daemon.path_process(number).unwrap();
+    let process = daemon.path_process_id(number).unwrap();
     daemon.kill_daemon();
     assert!(fixture.daemon_dir().exists(), "who is killed cleans nothing up");
     let next = fixture.daemon();
-    wait_until("the path has registered again", || next.path_process(number) == Some(process));
+    wait_until("the path has registered again", || next.path_process_id(number) == Some(process));
     let stopped = fixture.run(own_uid(), &["stop", "web"]);
     assert_eq!(stopped.status, Some(0), "{stopped:?}");
     let place = next.place.clone();
@@ -252,7 +252,7 @@ fn t10_paths_outlive_their_daemon_and_register_again() {
 fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
     let fixture = Fixture::new();
     let daemon = fixture.daemon();
-    let process = daemon.path_process(fixture.start(own_uid(), "web")).unwrap();
+    let process = daemon.path_process_id(fixture.start(own_uid(), "web")).unwrap();
     let packets = fixture.daemon_dir().join("io.streamline.packets");
     let socket =
         sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG_TIMEOUT)
@@ -497,13 +497,13 @@ fn service_manager_passes_sockets_and_is_notified() {
 /// Measures the time from `kill -9` of a path's process until the daemon has unregistered the path.
 #[test]
 #[ignore = "a measurement: cargo test -p streamline-cli --test shared -- --ignored --nocapture"]
-fn t10_killed_path_leaves_the_registry_in_time() {
+fn t10_killed_path_is_unregistered_within_the_time_limit() {
     let fixture = Fixture::new();
     let daemon = fixture.daemon();
     let mut times = Vec::new();
     for _ in 0..20 {
         let number = fixture.start(own_uid(), "web");
-        let process = daemon.path_process(number).unwrap();
+        let process = daemon.path_process_id(number).unwrap();
         let handle = sys::local_socket::open_process(process).unwrap();
         let client = Client::connect_at(&daemon.place).unwrap();
         let begin = Instant::now();

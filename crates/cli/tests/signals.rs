@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use std::fs;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -64,7 +64,7 @@ fn first_signal_drains_the_path() {
         let mut child = start_request(&folder, "generate | count");
         wait_until_child("it runs", &mut child, has_space);
         signal_child(&child, name);
-        let ran = Ran::from(child.wait_with_output().unwrap());
+        let ran = CommandResult::from(child.wait_with_output().unwrap());
         assert_eq!(ran.status, Some(0), "{}", ran.err);
         assert!(ran.out.ends_with(" bytes\n"), "what was counted is told: {}", ran.out);
         assert!(ran.err.ends_with("none lost\n"), "{}", ran.err);
@@ -82,7 +82,7 @@ fn duplicated_signal_counts_once() {
         let id = child.id().to_string();
         let sent = Command::new("kill").args(["-INT", &id, &id, &id]).status();
         assert!(sent.unwrap().success());
-        let ran = Ran::from(child.wait_with_output().unwrap());
+        let ran = CommandResult::from(child.wait_with_output().unwrap());
         let one = ran.status == Some(0);
         assert!(one || ran.status == Some(130), "{ran:?}");
         assert!(!one || ran.err.ends_with("none lost\n"), "{}", ran.err);
@@ -110,7 +110,7 @@ fn first_signal_lets_programs_finish() {
         start_request(&folder, "generate | exec \"cat; echo the end\" | exec \"tail -c 8 > out\"");
     wait_until_child("it runs", &mut child, has_space);
     signal_child(&child, "INT");
-    let ran = Ran::from(child.wait_with_output().unwrap());
+    let ran = CommandResult::from(child.wait_with_output().unwrap());
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
     assert!(ran.err.ends_with("none lost\n"), "{}", ran.err);
     assert_eq!(folder.read("out"), "the end\n");
@@ -134,7 +134,7 @@ fn second_signal_kills_programs_and_their_children() {
     }
 }
 
-/// Returns true if a process runs. A zombie does not run.
+/// Returns true if a process exists and is not a zombie.
 fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

@@ -5,14 +5,14 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Stdio};
 use testkit::{need, wait_until};
 
-/// Returns the JSON that `spaces` prints for a path.
-fn spaces_of(folder: &Folder, path: &str) -> Value {
+/// Returns the JSON object that `streamline spaces` prints for a path.
+fn path_spaces(folder: &Folder, path: &str) -> Value {
     let ran = folder.run(&["spaces", path, "--json"]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
     let all: Value = serde_json::from_str(&ran.out).unwrap();
@@ -38,7 +38,7 @@ fn proc_status_value(space: &Value, name: &str) -> String {
 
 /// Returns the reported processors of a space. Asserts that they equal those that the kernel
 /// reports.
-fn checked_processors(space: &Value) -> Vec<u64> {
+fn agreed_processors(space: &Value) -> Vec<u64> {
     let told = space["processors"].as_array().unwrap();
     let told: Vec<u64> = told.iter().map(|number| number.as_u64().unwrap()).collect();
     let list = proc_status_value(space, "Cpus_allowed_list:");
@@ -50,7 +50,7 @@ fn checked_processors(space: &Value) -> Vec<u64> {
     told
 }
 
-fn set_spaces(folder: &Folder, words: &[&str]) -> Ran {
+fn run_set_spaces(folder: &Folder, words: &[&str]) -> CommandResult {
     folder.run(&[&["set"], words].concat())
 }
 
@@ -65,7 +65,7 @@ fn j2_k9_spaces_lists_filters_usage_and_rings() {
     let _run = folder.spawn_named("all", FOUR_SPACES_REQUEST);
     let mut path = Value::Null;
     wait_until("all have done something", || {
-        path = spaces_of(&folder, "all");
+        path = path_spaces(&folder, "all");
         let did = |space: &Value| space["processor_ns"].as_u64().unwrap() > 0;
         path["spaces"].as_array().unwrap().iter().all(did)
     });
@@ -87,7 +87,7 @@ fn j2_k9_spaces_lists_filters_usage_and_rings() {
     let all = [first, files, apart, program];
     for space in &all {
         let here = space["processor"].as_u64().unwrap();
-        assert!(checked_processors(space).contains(&here), "it has run where it may: {space}");
+        assert!(agreed_processors(space).contains(&here), "it has run where it may: {space}");
     }
     // Every edge that leaves a space is listed, with the blocks put in and taken out.
     let rings = path["rings"].as_array().unwrap();
@@ -119,7 +119,7 @@ fn j2_spaces_lists_replicas() {
     let _daemon = folder.daemon();
     let line = "--parallel=2 generate rate=2000 | dport |all count";
     let _run = folder.spawn_named("copied", line);
-    let path = spaces_of(&folder, "copied");
+    let path = path_spaces(&folder, "copied");
     let spaces = path["spaces"].as_array().unwrap();
     let copies = spaces.iter().filter(|space| space["filters"].to_string().contains("dport"));
     assert_eq!(copies.count(), 2, "{path}");
@@ -138,16 +138,16 @@ fn j3_stopped_program_is_reported_and_can_be_pinned() {
     let _run = folder.spawn_named("stuck", line);
     let mut path = Value::Null;
     wait_until("the program stands", || {
-        path = spaces_of(&folder, "stuck");
+        path = path_spaces(&folder, "stuck");
         space_of_filter(&path, "exec")["state"] == "stopped"
     });
     let process = space_of_filter(&path, "exec")["process"].to_string();
     assert!(proc_status_value(&space_of_filter(&path, "exec"), "State:").starts_with('T'));
-    let pinned = set_spaces(&folder, &["stuck", "pin", "exec", "any"]);
+    let pinned = run_set_spaces(&folder, &["stuck", "pin", "exec", "any"]);
     assert_eq!(pinned.status, Some(0), "{pinned:?}");
     assert!(Command::new("kill").args(["-CONT", &process]).status().unwrap().success());
     wait_until("it goes on", || {
-        space_of_filter(&spaces_of(&folder, "stuck"), "exec")["state"] != "stopped"
+        space_of_filter(&path_spaces(&folder, "stuck"), "exec")["state"] != "stopped"
     });
     let stopped = folder.run(&["stop", "stuck"]);
     assert_eq!(stopped.status, Some(0), "{stopped:?}");
@@ -165,7 +165,7 @@ fn j3_blocked_thread_reports_the_full_ring() {
     folder.wait_listed("full");
     let mut path = Value::Null;
     wait_until("its room is waited for", || {
-        path = spaces_of(&folder, "full");
+        path = path_spaces(&folder, "full");
         space_of_filter(&path, "generate")["state"] == "waits"
     });
     let first = space_of_filter(&path, "generate");
@@ -186,30 +186,30 @@ fn j4_pinned_space_stays_on_its_processor() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let _run = folder.spawn_named("all", FOUR_SPACES_REQUEST);
-    let before = spaces_of(&folder, "all");
-    let any = checked_processors(&space_of_filter(&before, "generate"));
+    let before = path_spaces(&folder, "all");
+    let any = agreed_processors(&space_of_filter(&before, "generate"));
     let last = any.last().unwrap().to_string();
     let keeps =
-        |filter: &str| checked_processors(&space_of_filter(&spaces_of(&folder, "all"), filter));
+        |filter: &str| agreed_processors(&space_of_filter(&path_spaces(&folder, "all"), filter));
     // By the space's name, and by that of one of its nodes: a thread, a sandboxed filter, a
     // program.
     let first = space_of_filter(&before, "generate")["name"].as_str().unwrap().to_owned();
     for (filter, named) in [("generate", first.as_str()), ("dport", "dport"), ("exec", "exec")] {
-        let pinned = set_spaces(&folder, &["all", "pin", named, &last]);
+        let pinned = run_set_spaces(&folder, &["all", "pin", named, &last]);
         assert_eq!(pinned.status, Some(0), "{pinned:?}");
         let name = space_of_filter(&before, filter)["name"].as_str().unwrap().to_owned();
         assert_eq!(pinned.out, format!("{name} keeps to processor {last}\n"), "{pinned:?}");
         assert_eq!(keeps(filter).len(), 1, "{filter}");
     }
     assert_eq!(keeps("pcap"), any, "of which nobody said anything");
-    let freed = set_spaces(&folder, &["all", "pin", &first, "any"]);
+    let freed = run_set_spaces(&folder, &["all", "pin", &first, "any"]);
     assert_eq!((freed.status, keeps("generate")), (Some(0), any), "{freed:?}");
     for (words, why) in [
         (["all", "pin", &first, "4000"], "its process may run on"),
         (["all", "pin", "thread77", "0"], "no space of it is called `thread77`"),
         (["all", "pin", &first, "first"], "`first` is no processor"),
     ] {
-        let refused = set_spaces(&folder, &words);
+        let refused = run_set_spaces(&folder, &words);
         assert!(refused.status != Some(0) && refused.err.contains(why), "{refused:?}");
     }
 }
@@ -220,12 +220,12 @@ fn j4_pinned_space_stays_pinned_through_a_change() {
     let _daemon = folder.daemon();
     let line = "generate rate=2000 | count | pcap all.pcap";
     let _run = folder.spawn_named("all", line);
-    let first = || checked_processors(&space_of_filter(&spaces_of(&folder, "all"), "generate"));
+    let first = || agreed_processors(&space_of_filter(&path_spaces(&folder, "all"), "generate"));
     let wanted = first()[0];
-    let pinned = set_spaces(&folder, &["all", "pin", "generate", &wanted.to_string()]);
+    let pinned = run_set_spaces(&folder, &["all", "pin", "generate", &wanted.to_string()]);
     assert_eq!(pinned.status, Some(0), "{pinned:?}");
     wait_until("the line is changed", || {
-        let changed = set_spaces(&folder, &["all", "insert", "eth", "before", "count"]);
+        let changed = run_set_spaces(&folder, &["all", "insert", "eth", "before", "count"]);
         let busy = changed.err.contains("did not start the command in time");
         assert!(busy || changed.out.contains("lost 0, duplicated 0, reordered 0"), "{changed:?}");
         !busy
@@ -240,19 +240,19 @@ fn j4_worker_process_can_be_pinned_elsewhere() {
     let line = "--engines=2 generate rate=1000 | dport |all discard";
     let _run = folder.spawn_named("both", line);
     let engines = || {
-        let path = spaces_of(&folder, "both");
+        let path = path_spaces(&folder, "both");
         let all = path["spaces"].as_array().unwrap().clone();
         assert!(all.iter().all(|engine| engine["kind"] == "engine"), "{path}");
         all
     };
     let before = engines();
     assert_eq!(before.len(), 2);
-    let (first, last) = (checked_processors(&before[0]), checked_processors(&before[1]));
-    let pinned = set_spaces(&folder, &["both", "pin", "engine2", &first[0].to_string()]);
+    let (first, last) = (agreed_processors(&before[0]), agreed_processors(&before[1]));
+    let pinned = run_set_spaces(&folder, &["both", "pin", "engine2", &first[0].to_string()]);
     assert_eq!(pinned.status, Some(0), "{pinned:?}");
     let after = engines();
     assert_eq!(
-        (checked_processors(&after[0]), checked_processors(&after[1])),
+        (agreed_processors(&after[0]), agreed_processors(&after[1])),
         (first.clone(), first),
         "{last:?}"
     );
@@ -272,21 +272,21 @@ fn j2_j4_users_list_and_pin_only_their_own_spaces() {
     if need::require_root().is_none() {
         return;
     }
-    let folder = Folder::for_everybody();
+    let folder = Folder::accessible_to_all();
     let _daemon = folder.daemon();
     let of = |uid: u32, words: &[&str]| {
-        let mut command = folder.command_of((uid, uid), None);
+        let mut command = folder.command_as_user((uid, uid), None);
         command.args(words);
         command
     };
-    let run = |uid: u32, words: &[&str]| Ran::from(of(uid, words).output().unwrap());
+    let run = |uid: u32, words: &[&str]| CommandResult::from(of(uid, words).output().unwrap());
     let line = "generate rate=100 | count";
     let mut runs = [ALICE, BOB].map(|uid| {
         let mut command = of(uid, &["run", "-q", "--as", "own", line]);
         common::Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     });
     wait_until("both are listed", || folder.run(&["ps"]).out.matches(" own ").count() == 2);
-    let seen = |ran: Ran| {
+    let seen = |ran: CommandResult| {
         assert_eq!(ran.status, Some(0), "{ran:?}");
         let told: Value = serde_json::from_str(&ran.out).unwrap();
         let paths = told["paths"].as_array().unwrap().clone();

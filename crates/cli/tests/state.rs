@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use engine::published::TableReader;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -14,12 +14,12 @@ use std::process::{Child, ChildStdin, Stdio};
 use testkit::{need, wait};
 
 /// A running path that reads a capture from its standard input.
-struct FedPath {
+struct PathWithInput {
     child: Child,
     input: Option<ChildStdin>,
 }
 
-impl FedPath {
+impl PathWithInput {
     fn start(folder: &Folder, line: &str) -> Self {
         let mut command = folder.streamline(&["run", "--json", "--report=report", line]);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -36,7 +36,7 @@ impl FedPath {
 
     fn finish_and_report(mut self, folder: &Folder) -> Value {
         drop(self.input.take());
-        let ran = Ran::from(self.child.wait_with_output().unwrap());
+        let ran = CommandResult::from(self.child.wait_with_output().unwrap());
         assert_eq!(ran.status, Some(0), "{}", ran.err);
         serde_json::from_str(&folder.read("report")).unwrap()
     }
@@ -83,7 +83,7 @@ fn build_capture(frames: usize) -> (Vec<u8>, Vec<u8>) {
 fn m3_published_state_equals_the_ledger() {
     let (folder, name) = (Folder::new(), unique_name("count"));
     let line = format!("replay - | sample 3 state={name}-3 | count state={name} | discard");
-    let mut path = FedPath::start(&folder, &line);
+    let mut path = PathWithInput::start(&folder, &line);
     let (reader, sample) = (open_table(&name), open_table(&format!("{name}-3")));
     let (head, frames) = build_capture(300);
     path.write_input(&head);
@@ -125,7 +125,7 @@ fn m3_published_state_has_a_row_per_session() {
     // time.
     let tcp = format!("tcp gap=5ms state={name}");
     let line = format!("replay - | {tcp} | (|80 http state={name}-h + count) | discard");
-    let mut path = FedPath::start(&folder, &line);
+    let mut path = PathWithInput::start(&folder, &line);
     let (reader, http) = (open_table(&name), open_table(&format!("{name}-h")));
     path.write_input(&std::fs::read(folder.path().join("examples/web.pcap")).unwrap());
     wait::wait_until("seven connections, all closed", || {
@@ -155,12 +155,12 @@ fn m3_authorized_reader_sees_state_and_end_of_killed_path() {
     let line = "generate rate=1000";
     let line =
         format!("{line} | count state={name} state_mode=644 | count state={name}-own | discard");
-    let mut path = FedPath::start(&folder, &line);
+    let mut path = PathWithInput::start(&folder, &line);
     let reader = open_table(&name);
     wait::wait_until("blocks", || reader.snapshot().rows.first().is_some_and(|row| row[0] > 0));
     let stranger = |words: &[&str]| {
         let mut command = folder.streamline(words);
-        Ran::from(command.current_dir("/").uid(65534).gid(65534).output().unwrap())
+        CommandResult::from(command.current_dir("/").uid(65534).gid(65534).output().unwrap())
     };
     let may = stranger(&["state", &format!("0/{name}")]);
     assert_eq!(path.child.try_wait().unwrap(), None, "the path runs: {}", may.err);
@@ -179,7 +179,7 @@ fn m3_authorized_reader_sees_state_and_end_of_killed_path() {
     path.child.kill().unwrap();
     path.child.wait().unwrap();
     let last = lines.map(Result::unwrap).last().unwrap_or(first);
-    let followed = Ran::from(follows.wait_with_output().unwrap());
+    let followed = CommandResult::from(follows.wait_with_output().unwrap());
     assert_eq!(followed.status, Some(0), "{}", followed.err);
     let last: Value = serde_json::from_str(&last).unwrap();
     assert_eq!(last["ended"], true, "{last}");
@@ -209,7 +209,7 @@ fn m3_inaccessible_state_is_refused_with_a_reason() {
     refused("generate | count state=a state_mode=666 | discard", "none of 600, 640, 644");
     let name = unique_name("taken");
     let line = format!("generate rate=100 | count state={name} | discard");
-    let mut first = FedPath::start(&folder, &line);
+    let mut first = PathWithInput::start(&folder, &line);
     open_table(&name);
     let second = folder.run(&["run", &line]);
     assert_eq!(second.status, Some(1), "{}", second.err);

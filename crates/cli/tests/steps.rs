@@ -1,7 +1,7 @@
-//! Tests of processes that are killed before each step of acquiring a resource, of restarted
-//! daemons, of exhausted resources, and of conflicting commands. Other processes must continue,
-//! resources must be free at once, and each refusal must state its reason. The tests run real
-//! processes (docs/book/decisions/0029-steps.md).
+//! Tests of processes that are killed before each step at which they acquire a resource, of
+//! restarted daemons, of exhausted resources, and of conflicting commands. Other processes must
+//! continue, resources must be free at once, and each refusal must state its reason. The tests run
+//! real processes (docs/book/decisions/0029-steps.md).
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -15,7 +15,7 @@ mod limits;
 #[path = "steps/restart.rs"]
 mod restart;
 
-use common::{Folder, Guard, Ran};
+use common::{CommandResult, Folder, Guard};
 use member::client::Client;
 use member::protocol::Path as Listed;
 use std::path::PathBuf;
@@ -56,9 +56,9 @@ impl Fixture {
         Guard(self.command(words).spawn().unwrap())
     }
 
-    pub(crate) fn run(&self, words: &[&str]) -> Ran {
+    pub(crate) fn run(&self, words: &[&str]) -> CommandResult {
         let mut command = self.command(words);
-        Ran::from(command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap())
+        CommandResult::from(command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap())
     }
 
     /// Returns the arguments that start a daemon in the fixture's directory.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use serde_json::Value;
 
 /// Number of blocks that each request of these tests generates.
@@ -12,7 +12,7 @@ const BLOCKS: u64 = 5000;
 
 /// Runs a hostile filter beside an honest branch, and asserts the invariants that hold for any
 /// filter. Returns the output and the exit status.
-fn run_hostile(attack: &str) -> Ran {
+fn run_hostile(attack: &str) -> CommandResult {
     let folder = Folder::new();
     let line = format!(
         "generate count={BLOCKS} size=100 | ((hostile {attack} untrusted=yes | discard) + count)"

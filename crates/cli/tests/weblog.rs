@@ -1,4 +1,4 @@
-//! Comparison of `weblog` with the log of a web server (nginx 1.22). The capture, made by
+//! Tests that compare `weblog` with the log of a web server (nginx 1.22). The capture, made by
 //! `tcpdump`, contains 100 requests over IPv4 and IPv6, on separate and persistent connections,
 //! with paths and user agents that need escaping. The tests set the server's time zone.
 
@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{CommandResult, Folder};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,9 +19,11 @@ fn file_path(name: &str) -> PathBuf {
 }
 
 /// Runs a request over the capture.
-fn run_over_capture(folder: &Folder, rest: &str) -> Ran {
+fn run_over_capture(folder: &Folder, rest: &str) -> CommandResult {
     let line = format!("replay {} | tcp | http {rest}", file_path("nginx.pcap").display());
-    Ran::from(folder.streamline(&["run", "-q", &line]).env("TZ", TIME_ZONE).output().unwrap())
+    CommandResult::from(
+        folder.streamline(&["run", "-q", &line]).env("TZ", TIME_ZONE).output().unwrap(),
+    )
 }
 
 fn sorted_lines(text: &str) -> Vec<&str> {
@@ -95,7 +97,7 @@ fn index_of_files_lists_the_same_messages() {
 /// Returns the sorted digests of the files in a directory, as `sha256sum` computes them.
 fn file_digests(folder: &Folder, name: &str) -> Vec<String> {
     let script = format!("sha256sum {name}/*[!l] | cut -c1-64 | sort");
-    let ran = Ran::from(folder.shell(&script).output().unwrap());
+    let ran = CommandResult::from(folder.shell(&script).output().unwrap());
     ran.out.lines().map(str::to_owned).collect()
 }
 

@@ -16,7 +16,7 @@ fn traced_nodes(folder: &Folder, words: &[&str]) -> Vec<Value> {
     value["nodes"].as_array().unwrap().clone()
 }
 
-fn number_of(value: &Value) -> u64 {
+fn json_number(value: &Value) -> u64 {
     value.as_u64().unwrap()
 }
 
@@ -48,16 +48,16 @@ fn v12_trace_of_one_connection_ignores_others() {
         let nodes = traced_nodes(&folder, words);
         let names: Vec<_> = nodes.iter().map(|node| node["filter"].as_str().unwrap()).collect();
         assert_eq!(names, ["replay", "tcp", "http", "files"]);
-        assert_eq!(number_of(&nodes[0]["answered"]["yes"]), packets);
+        assert_eq!(json_number(&nodes[0]["answered"]["yes"]), packets);
         assert_eq!(nodes[0]["packets"].as_array().unwrap().len() as u64, packets);
         let tcp = &nodes[1];
-        assert_eq!(number_of(&tcp["blocks"]), packets);
-        let left: u64 = tcp["answered"].as_object().unwrap().values().map(number_of).sum();
-        let back = number_of(&tcp["released"]) + number_of(&tcp["made"]);
-        let stayed = number_of(&tcp["consumed"]) + number_of(&tcp["held"]);
+        assert_eq!(json_number(&tcp["blocks"]), packets);
+        let left: u64 = tcp["answered"].as_object().unwrap().values().map(json_number).sum();
+        let back = json_number(&tcp["released"]) + json_number(&tcp["made"]);
+        let stayed = json_number(&tcp["consumed"]) + json_number(&tcp["held"]);
         assert_eq!(packets + back, left + stayed, "{tcp}");
-        assert!(number_of(&nodes[3]["blocks"]) > 0);
-        assert!(number_of(&nodes[2]["answered"]["get"]) >= number_of(&nodes[3]["blocks"]));
+        assert!(json_number(&nodes[3]["blocks"]) > 0);
+        assert!(json_number(&nodes[2]["answered"]["get"]) >= json_number(&nodes[3]["blocks"]));
     }
     let after = std::fs::read_dir(folder.path().join("got")).unwrap().count();
     assert_eq!(before, after, "nothing is written");
@@ -68,20 +68,20 @@ fn v12_trace_has_reasons_for_drops_and_waits() {
     let folder = Folder::new();
     let nodes = traced_nodes(&folder, &["port 53", "examples/web.pcap", "tcp | discard"]);
     let (source, tcp) = (&nodes[0], &nodes[1]);
-    let came = number_of(&source["answered"]["yes"]);
-    assert_eq!(number_of(&tcp["unanswered"]["not tcp"]), came);
-    assert_eq!((number_of(&tcp["unselected"]), nodes.len()), (came, 2));
+    let came = json_number(&source["answered"]["yes"]);
+    assert_eq!(json_number(&tcp["unanswered"]["not tcp"]), came);
+    assert_eq!((json_number(&tcp["unselected"]), nodes.len()), (came, 2));
     let limited =
         traced_nodes(&folder, &["ip", "examples/web.pcap", "dport | ratelimit 1 | discard"]);
     let names: Vec<_> = limited.iter().map(|node| node["filter"].as_str().unwrap()).collect();
     assert_eq!(names, ["replay", "dport", "ratelimit", "discard"]);
     let rate = &limited[2];
     assert_eq!(
-        number_of(&rate["blocks"]),
-        number_of(&rate["answered"]["yes"]) + {
+        json_number(&rate["blocks"]),
+        json_number(&rate["answered"]["yes"]) + {
             let reasons =
                 ["dropped", "unanswered"].map(|what| rate[what].as_object().unwrap().clone());
-            reasons.iter().flat_map(|all| all.values()).map(number_of).sum::<u64>()
+            reasons.iter().flat_map(|all| all.values()).map(json_number).sum::<u64>()
         }
     );
     let table = folder.run(&["why", "port 53", "examples/web.pcap", "tcp | discard"]);

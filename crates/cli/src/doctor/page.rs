@@ -29,16 +29,20 @@ pub(super) fn format_findings(Page { checkup, others }: &Page, colours: bool) ->
     out.push_str(&format_neighbors(others, colours));
     let _ = writeln!(out, "\n{}", bold_text("what follows", colours));
     let mut before: Option<&Verdict> = None;
-    for door in &checkup.doors {
+    for verdict in &checkup.doors {
         // The same remedies are not repeated, which would suggest two separate causes.
-        let again = before.is_some_and(|before| !door.open && before.because == door.because);
+        let again = before.is_some_and(|before| !verdict.open && before.because == verdict.because);
         match again {
-            true => {
-                append_row(&mut out, NAME_WIDTH, door.mark(colours), &door.title(), "no: the same")
-            }
-            false => out.push_str(&format_verdict(door, colours)),
+            true => append_row(
+                &mut out,
+                NAME_WIDTH,
+                verdict.mark(colours),
+                &verdict.title(),
+                "no: the same",
+            ),
+            false => out.push_str(&format_verdict(verdict, colours)),
         }
-        before = Some(door);
+        before = Some(verdict);
     }
     out
 }
@@ -119,16 +123,16 @@ fn format_neighbors(others: &NeighborFindings, colours: bool) -> String {
 }
 
 /// Formats the state of one facility, with its remedies.
-pub(super) fn format_verdict(door: &Verdict, colours: bool) -> String {
+pub(super) fn format_verdict(verdict: &Verdict, colours: bool) -> String {
     let mut out = String::new();
-    let explanation = match (door.open, door.because.as_str()) {
+    let explanation = match (verdict.open, verdict.because.as_str()) {
         (true, "always") => "always".to_owned(),
         (true, "") => "yes".to_owned(),
         (true, because) => format!("yes, {because}"),
         (false, because) => format!("no: {because}"),
     };
-    append_row(&mut out, NAME_WIDTH, door.mark(colours), &door.title(), &explanation);
-    out.push_str(&privilege::format_remedies(&door.ways, 3));
+    append_row(&mut out, NAME_WIDTH, verdict.mark(colours), &verdict.title(), &explanation);
+    out.push_str(&privilege::format_remedies(&verdict.ways, 3));
     out
 }
 

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_short() {
+    fn ages_and_path_lists_are_formatted_briefly() {
         let told: Vec<String> = [0, 59, 61, 3661, 90_000].map(format_age).into();
         assert_eq!(list_numbers(&[7]), "path 7");
         let many: Vec<u32> = (1..=32).collect();

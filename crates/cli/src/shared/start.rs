@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_precedes_the_request() {
+    fn start_splits_the_name_from_the_request() {
         let split_name = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             let (name, line) = split_name(&words);

@@ -27,24 +27,24 @@ impl Folder {
     }
 
     /// Creates a directory that all users can write to and that contains the command.
-    pub(crate) fn for_everybody() -> Self {
+    pub(crate) fn accessible_to_all() -> Self {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = Self::new();
         let everybody = std::fs::Permissions::from_mode(0o1777);
         std::fs::set_permissions(folder.path(), everybody).unwrap();
-        testkit::copy_program(Path::new(env!("CARGO_BIN_EXE_streamline")), &folder.own_program());
+        testkit::copy_program(Path::new(env!("CARGO_BIN_EXE_streamline")), &folder.program_copy());
         folder
     }
 
-    fn own_program(&self) -> PathBuf {
+    fn program_copy(&self) -> PathBuf {
         self.0.join("streamline")
     }
 
     /// Builds the command, or another program, to run as this user and group in a directory of
-    /// [`for_everybody`](Self::for_everybody).
-    pub(crate) fn command_of(&self, (uid, gid): (u32, u32), program: Option<&str>) -> Command {
+    /// [`accessible_to_all`](Self::accessible_to_all).
+    pub(crate) fn command_as_user(&self, (uid, gid): (u32, u32), program: Option<&str>) -> Command {
         use std::os::unix::process::CommandExt as _;
-        let own = self.own_program();
+        let own = self.program_copy();
         let mut command = Command::new(program.map_or(own.as_path(), Path::new));
         command.current_dir(&self.0).uid(uid).gid(gid).stdin(Stdio::null());
         self.set_environment(&mut command);
@@ -60,7 +60,7 @@ impl Folder {
         std::fs::read_to_string(self.0.join(name)).unwrap()
     }
 
-    /// Builds the command with these arguments, to run in this directory.
+    /// Builds a command that runs the program with these arguments in this directory.
     pub(crate) fn streamline(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
         command.args(words).current_dir(&self.0);
@@ -68,7 +68,7 @@ impl Folder {
         command
     }
 
-    /// Builds a shell with the command in its PATH.
+    /// Builds a shell command with the program in its `PATH`.
     pub(crate) fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]).current_dir(&self.0);
@@ -85,12 +85,12 @@ impl Folder {
         command.env("NO_COLOR", "1").env_remove("RUST_BACKTRACE");
     }
 
-    /// Runs the command until it ends.
-    pub(crate) fn run(&self, words: &[&str]) -> Ran {
-        Ran::from(self.streamline(words).output().unwrap())
+    /// Runs the program with these arguments until it ends. Returns its output and exit status.
+    pub(crate) fn run(&self, words: &[&str]) -> CommandResult {
+        CommandResult::from(self.streamline(words).output().unwrap())
     }
 
-    /// Starts the command with its output discarded.
+    /// Starts the program with these arguments and discards its output.
     pub(crate) fn begin(&self, words: &[&str]) -> Guard {
         let mut command = self.streamline(words);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -138,7 +138,7 @@ impl Drop for Folder {
 
 /// Builds the library that `sh` and `exec` preload, in the directory of the command. Only the
 /// library is built, so that the command keeps its features.
-pub(crate) fn library() -> &'static Path {
+pub(crate) fn build_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
@@ -160,13 +160,13 @@ pub(crate) fn examples() -> PathBuf {
 
 /// The output and exit status of a command.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct CommandResult {
     pub(crate) out: String,
     pub(crate) err: String,
     pub(crate) status: Option<i32>,
 }
 
-impl From<Output> for Ran {
+impl From<Output> for CommandResult {
     fn from(output: Output) -> Self {
         Self {
             out: String::from_utf8(output.stdout).unwrap(),

@@ -10,7 +10,7 @@ use testkit::{need, wait_until};
 
 /// Starts all commands at once, and waits until at most one of them still runs. Returns the running
 /// commands and the error messages of the others.
-fn start_all(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
+fn start_concurrently(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
     let start = |mut command: Command| Guard(command.stderr(Stdio::piped()).spawn().unwrap());
     let mut all: Vec<Guard> = commands.into_iter().map(start).collect();
     wait_until("one is left, or none", || {
@@ -36,7 +36,7 @@ fn o10_one_of_concurrent_paths_with_one_name_wins() {
     let fixture = Fixture::new();
     let _daemon = fixture.start_daemon();
     let words = ["run", "--as", "web", "-q", "generate rate=1000 | count"];
-    let (run, said) = start_all((0..4).map(|_| fixture.command(&words)).collect());
+    let (run, said) = start_concurrently((0..4).map(|_| fixture.command(&words)).collect());
     assert_eq!((run.len(), said.len()), (1, 3), "{said:?}");
     for text in said {
         assert!(text.contains("the name `web` is that of your path"), "{text}");
@@ -58,7 +58,7 @@ fn o10_one_of_concurrent_exclusive_captures_wins() {
         command.args(["run", "--embedded", "-q", "rx server0 take | count"]);
         fixture.with_environment(command)
     };
-    let (run, said) = start_all((0..3).map(|_| take()).collect());
+    let (run, said) = start_concurrently((0..3).map(|_| take()).collect());
     assert_eq!((run.len(), said.len()), (1, 2), "{said:?}");
     for text in said {
         assert!(text.contains("server0"), "{text}");

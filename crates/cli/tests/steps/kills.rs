@@ -12,11 +12,11 @@ use testkit::{need, wait_until};
 
 /// The times from each kill of a series until all resources were released.
 #[derive(Default)]
-struct KillTimes {
+struct ReleaseTimes {
     times: Vec<Duration>,
 }
 
-impl KillTimes {
+impl ReleaseTimes {
     fn print_times(mut self, what: &str) -> usize {
         self.times.sort_unstable();
         let at = |part: usize| self.times[(self.times.len() - 1) * part / 100];
@@ -38,8 +38,8 @@ fn is_stopped(guard: &mut Guard) -> Option<bool> {
     Some(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
-/// Waits until a process is stopped before its step, has ended, or has passed the step according to
-/// `past`. Returns true if it is stopped.
+/// Waits until a process is stopped before its step, has ended, or has passed the step, which
+/// `past` detects. Returns true if it is stopped.
 pub(crate) fn wait_stop(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     let mut stood = false;
     wait_until("a process stands still or is done", || match is_stopped(guard) {
@@ -53,9 +53,9 @@ pub(crate) fn wait_stop(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     stood
 }
 
-/// Kills a stopped process. Returns the time until its kernel objects and all resources listed by
-/// `left` were released.
-fn kill_stopped(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
+/// Kills a stopped process. Returns the time until its kernel objects are gone and `left` lists no
+/// resource.
+fn kill_and_time_release(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
     let held = KernelObjects::of(guard.0.id());
     let begin = Instant::now();
     guard.0.kill().unwrap();
@@ -84,7 +84,7 @@ const KILLED_REQUESTS: [&str; 5] = [
 
 /// Kills runs of these requests before every n-th step, where n is `every`. Another run continues
 /// meanwhile.
-fn kill_runs(lines: &[&str], every: usize, kills: &mut KillTimes) {
+fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let fixture = Fixture::new();
     let within = |words: &[&str]| {
@@ -109,7 +109,7 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut KillTimes) {
                 let sockets = packet_sockets(&pair.server).len();
                 if sockets > 1 { vec![format!("{sockets} packet sockets")] } else { Vec::new() }
             };
-            kills.times.push(kill_stopped(&mut run, &left));
+            kills.times.push(kill_and_time_release(&mut run, &left));
             assert!(survivor.0.try_wait().unwrap().is_none(), "{line}: {step}");
         }
     }
@@ -121,7 +121,7 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut KillTimes) {
 
 /// Kills registered paths before every n-th step, where n is `every`. Their name is free at once,
 /// and other paths continue.
-fn kill_paths(every: usize, kills: &mut KillTimes) {
+fn kill_paths(every: usize, kills: &mut ReleaseTimes) {
     let fixture = Fixture::new();
     let _daemon = fixture.start_daemon();
     let _survivor = fixture.spawn(&["run", "--as", "survivor", "-q", "generate rate=1000 | count"]);
@@ -139,7 +139,7 @@ fn kill_paths(every: usize, kills: &mut KillTimes) {
             let names = fixture.list_paths().into_iter().filter_map(|path| path.name);
             names.filter(|name| name == "victim").collect()
         };
-        kills.times.push(kill_stopped(&mut run, &left));
+        kills.times.push(kill_and_time_release(&mut run, &left));
     }
     let again = fixture.run(&["run", "--as", "victim", "-q", "--for", "1ms", "generate | count"]);
     assert_eq!(again.status, Some(0), "{again:?}");
@@ -148,7 +148,7 @@ fn kill_paths(every: usize, kills: &mut KillTimes) {
 
 /// Kills daemons before every n-th step, where n is `every`. The next daemon serves at once, and
 /// paths register with it.
-fn kill_daemons(every: usize, kills: &mut KillTimes) {
+fn kill_daemons(every: usize, kills: &mut ReleaseTimes) {
     let fixture = Fixture::new();
     let mut first = fixture.start_daemon();
     let _survivor = fixture.spawn(&["run", "--as", "survivor", "-q", "generate rate=1000 | count"]);
@@ -168,7 +168,7 @@ fn kill_daemons(every: usize, kills: &mut KillTimes) {
             assert!(step > 4, "{step} steps");
             break;
         }
-        kills.times.push(kill_stopped(&mut daemon, &Vec::new));
+        kills.times.push(kill_and_time_release(&mut daemon, &Vec::new));
         let next = fixture.start_daemon();
         wait_until("the path is registered again", || fixture.list_paths().len() == 1);
         drop(next);
@@ -191,7 +191,7 @@ pub(crate) fn is_registered(fixture: &Fixture, name: &str) -> Option<bool> {
 
 /// Kills `streamline start` before each step. The path then either runs under its name or does not
 /// run, and the name can be used again.
-fn kill_clients(kills: &mut KillTimes) {
+fn kill_clients(kills: &mut ReleaseTimes) {
     let fixture = Fixture::new();
     let _daemon = fixture.start_daemon();
     for step in 0.. {
@@ -208,11 +208,11 @@ fn kill_clients(kills: &mut KillTimes) {
         // paths can be stopped by name.
         wait_until("its path can be stopped, or is none", || {
             fixture.run(&["stop", "web"]).status == Some(0)
-                || background_processes(&fixture).is_empty()
+                || background_process_ids(&fixture).is_empty()
         });
         wait_until("nothing is registered", || {
             let _ = fixture.run(&["stop", "web"]);
-            fixture.list_paths().is_empty() && background_processes(&fixture).is_empty()
+            fixture.list_paths().is_empty() && background_process_ids(&fixture).is_empty()
         });
         kills.times.push(begin.elapsed());
     }
@@ -221,7 +221,7 @@ fn kill_clients(kills: &mut KillTimes) {
 }
 
 /// Returns the process ids of the background paths of this fixture.
-fn background_processes(fixture: &Fixture) -> Vec<u32> {
+fn background_process_ids(fixture: &Fixture) -> Vec<u32> {
     let folder = fixture.folder.path().display().to_string();
     let all = fs::read_dir("/proc").unwrap().flatten();
     let all = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -237,7 +237,7 @@ fn a17_o4_run_killed_before_any_step_leaves_nothing() {
     if need::require_bpf().is_none() || need::require_root().is_none() {
         return;
     }
-    let mut kills = KillTimes::default();
+    let mut kills = ReleaseTimes::default();
     kill_runs(&KILLED_REQUESTS[..1], 9, &mut kills);
     kill_runs(&KILLED_REQUESTS[3..], 11, &mut kills);
     kills.print_times("runs");
@@ -245,14 +245,14 @@ fn a17_o4_run_killed_before_any_step_leaves_nothing() {
 
 #[test]
 fn t10_path_killed_before_any_step_is_unregistered() {
-    let mut kills = KillTimes::default();
+    let mut kills = ReleaseTimes::default();
     kill_paths(5, &mut kills);
     kills.print_times("paths");
 }
 
 #[test]
 fn t10_daemon_killed_before_any_step_is_replaced_at_once() {
-    let mut kills = KillTimes::default();
+    let mut kills = ReleaseTimes::default();
     kill_daemons(3, &mut kills);
     kills.print_times("daemons");
 }
@@ -265,16 +265,16 @@ fn five_hundred_kills_before_every_step() {
     }
     let mut all = 0;
     while all < 500 {
-        let mut kills = KillTimes::default();
+        let mut kills = ReleaseTimes::default();
         kill_runs(&KILLED_REQUESTS, 1, &mut kills);
         all += kills.print_times("runs");
-        let mut kills = KillTimes::default();
+        let mut kills = ReleaseTimes::default();
         kill_paths(1, &mut kills);
         all += kills.print_times("paths");
-        let mut kills = KillTimes::default();
+        let mut kills = ReleaseTimes::default();
         kill_daemons(1, &mut kills);
         all += kills.print_times("daemons");
-        let mut kills = KillTimes::default();
+        let mut kills = ReleaseTimes::default();
         kill_clients(&mut kills);
         all += kills.print_times("clients (until their path was stopped)");
     }

@@ -2,7 +2,7 @@
 //! and a remedy.
 
 use super::Fixture;
-use crate::common::Ran;
+use crate::common::CommandResult;
 use std::process::{Command, Stdio};
 use testkit::need;
 
@@ -12,7 +12,7 @@ fn assert_refused(fixture: &Fixture, script: &str, line: &str, all: &[&str]) {
     let mut command = fixture.with_environment(Command::new("sh"));
     command.args(["-c", script, env!("CARGO_BIN_EXE_streamline"), line]);
     command.current_dir(fixture.folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let ran = Ran::from(command.output().unwrap());
+    let ran = CommandResult::from(command.output().unwrap());
     assert!(ran.status.is_some_and(|status| status > 0), "{script}: {line}: {ran:?}");
     for part in all {
         assert!(ran.err.contains(part), "{script}: {line}: {part:?} is not in {ran:?}");
