@@ -82,7 +82,7 @@ pub struct Directory {
     directory: OwnedFd,
     lock: File,
     /// True if this process created the directory, and therefore removes it.
-    made: bool,
+    is_own: bool,
 }
 
 impl Directory {
@@ -107,12 +107,12 @@ impl Directory {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(base);
             made.map_err(|error| system_error("mkdir", base, &error))?;
         }
-        let made = match DirBuilder::new().mode(mode).create(path) {
+        let is_own = match DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
             Err(error) => return Err(system_error("mkdir", path, &error)),
         };
-        if made {
+        if is_own {
             let own = path.to_owned();
             // Succeeds only if the directory is empty.
             steps.on_rollback(format!("directory {}", path.display()), move || {
@@ -127,7 +127,7 @@ impl Directory {
         check_directory(path, &directory)?;
         steps.announce(Resource::File, "the lock of a daemon")?;
         let lock = Self::lock_file(path, &directory)?;
-        Ok(Self { path: path.to_owned(), directory, lock, made })
+        Ok(Self { path: path.to_owned(), directory, lock, is_own })
     }
 
     /// Creates and locks the lock file, and writes the process id into it.
@@ -191,7 +191,7 @@ impl Directory {
         }
         let _ = local_socket::remove(&self.directory, LOCK_FILE);
         drop(self.lock);
-        if self.made {
+        if self.is_own {
             let _ = fs::remove_dir(&self.path);
         }
     }

@@ -29,7 +29,7 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
-        let folder = Self::new_path();
+        let folder = Self::unused_directory();
         let mut server =
             Server::open(&folder, true, Policy::default(), &sys::steps::UNLOGGED).unwrap();
         let stop = Arc::new(EventFd::new().unwrap());
@@ -39,7 +39,7 @@ impl Daemon {
     }
 
     /// Returns a directory that does not exist yet.
-    fn new_path() -> PathBuf {
+    fn unused_directory() -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-server-{}-{number}", std::process::id());
@@ -162,10 +162,10 @@ fn invalid_calls_get_standard_errors() {
     }
 }
 
-/// No two calls get the same id, even if they reach different daemons of the directory.
+/// Two daemons that serve one directory, one after the other, never assign the same dbuf id twice.
 #[test]
-fn d3_q10_dbuf_ids_are_given_once_also_by_the_next_daemon() {
-    let folder = Daemon::new_path();
+fn d3_q10_successive_daemons_never_repeat_dbuf_ids() {
+    let folder = Daemon::unused_directory();
     // With other contents the directory stays when a daemon ends.
     std::fs::create_dir(&folder).unwrap();
     let mut all = Vec::new();
@@ -269,7 +269,7 @@ fn bad_admission_socket_is_refused_and_full_one_is_busy() {
 }
 
 #[test]
-fn connect_to_an_ending_path_finds_none() {
+fn connecting_to_an_unresponsive_path_reports_no_path() {
     let daemon = Daemon::start();
     let client = daemon.connect_client();
     for round in 0..200 {
@@ -290,7 +290,7 @@ fn connect_to_an_ending_path_finds_none() {
 }
 
 #[test]
-fn admitted_client_of_a_dead_path_learns_of_its_end() {
+fn admitted_client_of_an_ended_path_gets_path_ended_errors() {
     let daemon = Daemon::start();
     let (_socket, near, _) = register_path(&daemon, "short");
     let to = daemon.connect_client().connect("short").unwrap();

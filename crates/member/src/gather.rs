@@ -79,7 +79,7 @@ struct QueryQueue {
     share: usize,
     free: usize,
     /// User of the latest query, for round robin.
-    last: Option<u32>,
+    last_user: Option<u32>,
 }
 
 #[derive(Default)]
@@ -98,7 +98,7 @@ impl QueryQueue {
             usize::try_from(sys::process::raise_descriptor_limit()).unwrap_or(usize::MAX);
         let free = (descriptors.saturating_sub(64) / 3).clamp(4, QUERIES_MAX);
         let share = (free / users.len().max(1)).max(1);
-        Self { users, share, free, last: None }
+        Self { users, share, free, last_user: None }
     }
 
     /// Takes the next peer to query, round robin over users that have not used up their share.
@@ -107,7 +107,7 @@ impl QueryQueue {
     fn next_peer(&mut self, in_time: bool) -> Option<(usize, u32)> {
         let may = |user: &UserQueries| user.asked < self.share && !user.queue.is_empty();
         let mut behind =
-            self.users.iter().filter(|(uid, user)| Some(**uid) > self.last && may(user));
+            self.users.iter().filter(|(uid, user)| Some(**uid) > self.last_user && may(user));
         let first = || self.users.iter().find(|(_, user)| may(user));
         let uid = behind.next().or_else(first).map(|(uid, _)| *uid);
         let uid = uid.filter(|_| in_time && self.free > 0)?;
@@ -115,7 +115,7 @@ impl QueryQueue {
         let at = user.queue.pop_front()?;
         user.asked += 1;
         self.free -= 1;
-        self.last = Some(uid);
+        self.last_user = Some(uid);
         Some((at, uid))
     }
 

@@ -355,7 +355,7 @@ mod tests {
     }
 
     /// Returns the result of a refused call.
-    fn refusal(kind: RefusalKind) -> Result<(), Refusal> {
+    fn refuse(kind: RefusalKind) -> Result<(), Refusal> {
         Err(Refusal { kind, call: "socket", why: "operation not permitted".to_owned() })
     }
 
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn missing_capability_differs_from_an_ineffective_one() {
-        let denied = refusal(RefusalKind::Denied);
+        let denied = refuse(RefusalKind::Denied);
         let cause = |who: &Privilege| denial_cause(who, Operation::Packets, &denied).unwrap();
         let unprivileged = user_with(Capabilities(0));
         let filter = Some(Seccomp::Filter);
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn missing_feature_is_attributed_to_an_active_seccomp_filter() {
-        let absent = refusal(RefusalKind::Absent);
+        let absent = refuse(RefusalKind::Absent);
         let raw = user_with(NET_RAW_ONLY);
         let of = |who: &Privilege| denial_cause(who, Operation::Packets, &absent).unwrap();
         assert_eq!(of(&raw), DenialCause::Kernel("operation not permitted".to_owned()));
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn programs_need_two_capabilities_or_sys_admin() {
-        let denied = refusal(RefusalKind::Denied);
+        let denied = refuse(RefusalKind::Denied);
         let of = |set: u64| {
             denial_cause(&user_with(Capabilities(set)), Operation::Programs, &denied).unwrap()
         };
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_has_a_sentence() {
+    fn every_denial_cause_has_a_sentence_and_remedies() {
         for operation in [Operation::Packets, Operation::Programs, Operation::Namespaces] {
             for cause in [
                 DenialCause::Capability,

@@ -28,7 +28,7 @@ pub(crate) struct Entry {
 pub(crate) struct Registry {
     entries: BTreeMap<u32, Entry>,
     /// The number that was assigned last.
-    last: u32,
+    last_number: u32,
 }
 
 /// Maximum number of a path, after which assignment continues at 1.
@@ -71,7 +71,7 @@ impl Registry {
         if named || known || !(1..=NUMBER_MAX).contains(&number) {
             return false;
         }
-        self.last = self.last.max(number);
+        self.last_number = self.last_number.max(number);
         self.entries.insert(number, entry);
         true
     }
@@ -145,10 +145,10 @@ impl Registry {
         if let Some(number) = wish.filter(free) {
             return number;
         }
-        let after = (self.last + 1..=NUMBER_MAX).chain(1..=self.last);
+        let after = (self.last_number + 1..=NUMBER_MAX).chain(1..=self.last_number);
         // A free number always exists, since there are far fewer paths than numbers.
         let next = after.into_iter().find(free).unwrap_or(NUMBER_MAX);
-        self.last = next;
+        self.last_number = next;
         next
     }
 }

@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silent_daemon_delays_a_query_of_many_paths_by_its_limit_only() {
+    fn silent_daemon_delays_a_query_only_by_its_time_limit() {
         let (near, _far) = sys::descriptor::pair().unwrap();
         let client = Client { caller: Caller::new(near), directory: PathBuf::new() };
         // With this timeout of its own, a call to the daemon would never end.

@@ -11,7 +11,8 @@ pub struct Attach {
     pub line: String,
     /// The part, in the form of [`engine::kernel::delegation::KernelPart::to_text`].
     pub part: String,
-    /// Identity of the caller's network namespace, from [`network`](crate::host::network).
+    /// Identity of the caller's network namespace, from
+    /// [`network_namespace_id`](crate::host::network_namespace_id).
     pub network: String,
     /// Version of the calling program.
     pub version: String,

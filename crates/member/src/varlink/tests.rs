@@ -1,4 +1,5 @@
-//! Tests of calls and replies, and of the agreement between the interface files and the types.
+//! Tests of the serialization of calls and replies, and tests that the interface files match the
+//! Rust types.
 
 use super::*;
 use crate::protocol;
@@ -59,14 +60,14 @@ fn invalid_parameter_is_named() {
 }
 
 /// Returns the names of all definitions that start with `word`: `method`, `error` or `type`.
-fn definitions(interface: interface::Interface, word: &str) -> Vec<&str> {
+fn definition_names(interface: interface::Interface, word: &str) -> Vec<&str> {
     let starts = format!("{word} ");
     let lines = interface.text.lines().filter_map(|line| line.strip_prefix(starts.as_str()));
     lines.filter_map(|line| line.split(['(', ' ']).next()).collect()
 }
 
 /// Returns the sorted field names in the first parentheses that follow the text `behind`.
-fn fields(interface: interface::Interface, behind: &str) -> Vec<String> {
+fn field_names_after(interface: interface::Interface, behind: &str) -> Vec<String> {
     let text: String = interface
         .text
         .lines()
@@ -143,7 +144,7 @@ fn interface_files_match_the_types() {
         ("method Register", field_names(&Register::default())),
         ("method Connect(path: string) ->", field_names(&ConnectReply { number: 0, uid: 0 })),
     ] {
-        assert_eq!(fields(daemon, behind), sent, "{behind}");
+        assert_eq!(field_names_after(daemon, behind), sent, "{behind}");
     }
     let path = interface::PATH_INTERFACE;
     let lost = Loss { why: none(), blocks: None };
@@ -196,7 +197,7 @@ fn interface_files_match_the_types() {
         ("method Follow", field_names(&Follow::default())),
         ("method Follow(every_ms: ?int) ->", field_names(&PathUpdate::default())),
     ] {
-        assert_eq!(fields(path, behind), sent, "{behind}");
+        assert_eq!(field_names_after(path, behind), sent, "{behind}");
     }
 }
 
@@ -215,13 +216,13 @@ fn every_daemon_error_is_declared_and_has_a_message() {
         faults::needs_descriptors("io.streamline.packets"),
     ];
     let names: Vec<&str> = all.iter().map(|fault| fault.name.rsplit('.').next().unwrap()).collect();
-    assert_eq!(definitions(interface::DAEMON_INTERFACE, "error"), names);
+    assert_eq!(definition_names(interface::DAEMON_INTERFACE, "error"), names);
     for fault in &all {
         let sentence = faults::format_fault(fault);
         assert!(!sentence.contains(&fault.name), "{sentence}");
         let parameters: Vec<String> = fault.parameters.keys().cloned().collect();
         let behind = format!("error {}", fault.name.rsplit('.').next().unwrap());
-        assert_eq!(fields(interface::DAEMON_INTERFACE, &behind), parameters, "{behind}");
+        assert_eq!(field_names_after(interface::DAEMON_INTERFACE, &behind), parameters, "{behind}");
     }
 }
 

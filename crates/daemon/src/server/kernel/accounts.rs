@@ -42,7 +42,7 @@ pub(super) struct Accounts {
     /// second.
     rates: BTreeMap<AttachPoint, (u64, f64)>,
     /// Users who exceeded their time quota at the last measurement.
-    over: Vec<u32>,
+    users_over_quota: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ struct Account {
     bytes: (u64, u64),
     share: Share,
     /// Total kernel time at the last measurement in ns, and kernel time per second in ns.
-    spent: (f64, f64),
+    kernel_time_ns: (f64, f64),
 }
 
 impl Account {
@@ -78,7 +78,7 @@ impl Accounts {
             lines: BTreeMap::new(),
             measured_at: 0,
             rates: BTreeMap::new(),
-            over: Vec::new(),
+            users_over_quota: Vec::new(),
         }
     }
 
@@ -147,7 +147,8 @@ impl Accounts {
         if self.lines.is_empty() {
             self.measured_at = sys::clock::monotonic();
         }
-        let entry = Account { uid, at: at.clone(), number, bytes, share, spent: (0.0, 0.0) };
+        let entry =
+            Account { uid, at: at.clone(), number, bytes, share, kernel_time_ns: (0.0, 0.0) };
         self.lines.insert(client, entry);
     }
 
@@ -159,7 +160,7 @@ impl Accounts {
     /// Returns the kernel time of a client's request, in ns per second; 0 if the client has no
     /// request.
     pub(super) fn time_per_second(&self, client: u64) -> u64 {
-        self.lines.get(&client).map_or(0, |entry| entry.spent.1 as u64)
+        self.lines.get(&client).map_or(0, |entry| entry.kernel_time_ns.1 as u64)
     }
 
     /// Returns the usage of all users.
@@ -174,7 +175,7 @@ impl Accounts {
             rings += 1;
             bytes += entry.bytes.0;
             descriptors += REQUEST_DESCRIPTORS;
-            kernel_ns += entry.spent.1;
+            kernel_ns += entry.kernel_time_ns.1;
             if !frames.contains(&(&entry.at, entry.frame_ring_key())) {
                 frames.push((&entry.at, entry.frame_ring_key()));
                 rings += 1;
@@ -207,15 +208,16 @@ impl Accounts {
         let seconds =
             now.saturating_sub(std::mem::replace(&mut self.measured_at, now)) as f64 / 1e9;
         self.add_measurement(status, seconds);
-        let mut over = Vec::new();
+        let mut users_over_quota = Vec::new();
         let mut ends = Vec::new();
         for (uid, used) in self.usage() {
             let (spends, limit) = (used.kernel_ns.unwrap_or(0), quota(uid));
             let Some(limit) = limit.filter(|limit| spends > *limit) else { continue };
-            over.push(uid);
+            users_over_quota.push(uid);
             let ours = self.lines.iter().filter(|(_, entry)| entry.uid == uid);
-            let costliest = ours.max_by(|(_, a), (_, b)| a.spent.1.total_cmp(&b.spent.1));
-            if let Some((client, _)) = costliest.filter(|_| self.over.contains(&uid)) {
+            let costliest =
+                ours.max_by(|(_, a), (_, b)| a.kernel_time_ns.1.total_cmp(&b.kernel_time_ns.1));
+            if let Some((client, _)) = costliest.filter(|_| self.users_over_quota.contains(&uid)) {
                 let why = format!(
                     "your requests use {spends} ns per second in the kernel, and the policy of \
                      this machine permits {limit}: filter earlier, or ask the administrator"
@@ -223,7 +225,7 @@ impl Accounts {
                 ends.push((*client, why));
             }
         }
-        self.over = over;
+        self.users_over_quota = users_over_quota;
         ends
     }
 
@@ -237,8 +239,9 @@ impl Accounts {
                 let Some(line) = status.each.iter().find(|line| line.number == entry.number) else {
                     continue;
                 };
-                let spent = estimate_ns(&self.costs, line, status.lines);
-                entry.spent = (spent, each((spent - entry.spent.0).max(0.0)));
+                let kernel_time_ns = estimate_ns(&self.costs, line, status.lines);
+                entry.kernel_time_ns =
+                    (kernel_time_ns, each((kernel_time_ns - entry.kernel_time_ns.0).max(0.0)));
             }
         }
     }

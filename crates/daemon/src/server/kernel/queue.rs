@@ -30,7 +30,7 @@ pub(in crate::server) struct KernelQueue {
     pub(super) urgent: VecDeque<Command>,
     pub(super) waiting: BTreeMap<u32, VecDeque<Command>>,
     /// Id of the user whose command was served last.
-    last: u32,
+    last_user: u32,
     pub(super) busy: bool,
 }
 
@@ -68,7 +68,7 @@ impl KernelQueue {
             thread: None,
             urgent: VecDeque::new(),
             waiting: BTreeMap::new(),
-            last: 0,
+            last_user: 0,
             busy: false,
         };
         let mut taken = Adoption::default();
@@ -125,10 +125,10 @@ impl KernelQueue {
     pub(super) fn dispatch_next(&mut self) {
         let Some(orders) = self.orders.as_ref().filter(|_| !self.busy) else { return };
         let order = self.urgent.pop_front().or_else(|| {
-            let after = self.waiting.range(self.last.saturating_add(1)..).next();
+            let after = self.waiting.range(self.last_user.saturating_add(1)..).next();
             let (uid, _) = after.or_else(|| self.waiting.iter().next())?;
             let uid = *uid;
-            self.last = uid;
+            self.last_user = uid;
             let waiting = self.waiting.get_mut(&uid)?;
             let order = waiting.pop_front();
             if waiting.is_empty() {
