@@ -67,7 +67,7 @@ const PAGES: &[Page] = &[
         root: true,
         ..page_without_setup("docs/book/12-time.md")
     },
-    plain_page("docs/book/14-files.md"),
+    page_without_setup("docs/book/14-files.md"),
     Page {
         preamble: "seq 100000 > words; seq 1000 > a",
         ..page_without_setup("docs/book/buffers/programs.md")
