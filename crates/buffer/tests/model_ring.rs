@@ -41,7 +41,7 @@ fn numbered_entry(number: u64) -> Entry {
 /// torn.
 fn entry_number(entry: &Entry) -> u64 {
     let number = entry.pointer.place.position();
-    assert_eq!(entry.pointer, self::numbered_entry(number).pointer, "torn");
+    assert_eq!(entry.pointer, numbered_entry(number).pointer, "torn");
     number
 }
 
