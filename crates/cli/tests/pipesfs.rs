@@ -141,6 +141,10 @@ fn b12_any_valid_class_can_be_opened_and_arcs_are_listed() {
     for none in ["70000", "no such", ".git", "30:20"] {
         assert!(!mounted.path(&format!("{dport}/{none}")).exists(), "{none}");
     }
+    let _second = folder.spawn_named("many", "generate | tcp | http | (|get count + |post count)");
+    wait_until("it is shown", || mounted.path("many").is_dir());
+    let http = mounted.names("many/generate/tcp/http");
+    assert!(http.contains("get") && http.contains("post"), "{http:?}");
 }
 
 #[test]

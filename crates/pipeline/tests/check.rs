@@ -45,6 +45,24 @@ fn checks_match_the_case_file() {
 }
 
 #[test]
+fn arc_labels_are_as_written_in_front_of_groups_and_within() {
+    let cases = [
+        ("rx eth0 | ip | tcp | http |get count", "get"),
+        ("rx eth0 | ip | tcp | http | (|get count + |post print)", "get post"),
+        ("rx eth0 | ip | tcp | http |get (count + print)", "get get"),
+        ("rx eth0 | ip | dport |80:90 (|85 count + |85:99 print)", "85 85:90"),
+        ("rx eth0 | ip | dport | (|!80 count + |all print)", "!80 all"),
+    ];
+    for (line, expected) in cases {
+        let (graph, mistakes) = read_request(line, &check_registry());
+        assert!(!mistakes.iter().any(Diagnostic::is_error), "{line}: {mistakes:?}");
+        let labels = graph.edges.iter().map(|edge| pipeline::explain::arc_label(&graph, edge));
+        let labels: Vec<String> = labels.filter(|label| !label.is_empty()).collect();
+        assert_eq!(labels.join(" "), expected, "{line}");
+    }
+}
+
+#[test]
 fn random_trees_give_valid_graphs_without_panic() {
     let mut random = Random::from_environment();
     for _ in 0..20_000 {

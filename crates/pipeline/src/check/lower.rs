@@ -68,6 +68,18 @@ pub(super) struct DraftEdge<'t> {
     pub(super) back: bool,
 }
 
+impl DraftEdge<'_> {
+    /// Returns the span of the only label of the arc, or of the pipe if the arc is plain. The span
+    /// is empty if several labels restrict the arc.
+    pub(super) fn label_span(&self) -> Span {
+        match (self.arc, self.branch.as_slice()) {
+            (_, []) => self.span,
+            (None, [label]) => label.span,
+            _ => Span::new(self.span.start, self.span.start),
+        }
+    }
+}
+
 /// An input node of a subgraph.
 pub(super) struct Entry<'t> {
     pub(super) node: NodeId,

@@ -72,7 +72,7 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
         from: edge.from,
         to: edge.to,
         classes,
-        span: edge.span,
+        span: edge.label_span(),
         back: edge.back,
     });
     let edges = edges.collect();

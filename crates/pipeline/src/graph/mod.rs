@@ -205,7 +205,8 @@ pub struct Edge {
     pub to: NodeId,
     /// The classes that pass.
     pub classes: ClassSet,
-    /// The span of the pipe in the text.
+    /// The span of the label in the text, or of a plain pipe. Empty if several labels restrict the
+    /// edge: that of the pipe, and those of branches.
     pub span: Span,
     /// True if the edge closes a cycle.
     pub back: bool,
