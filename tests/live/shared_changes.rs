@@ -68,7 +68,8 @@ pub(crate) fn reports_no_loss(said: &str) -> bool {
     said.contains("lost 0, duplicated 0, reordered 0")
 }
 
-/// Returns true if the reply states that nothing changed because a thread got no processor time.
+/// Returns true if the reply reports that a thread did not start the command in time or was waiting
+/// for room in a ring. On a busy machine both mean that a thread got no CPU time.
 pub(crate) fn reports_no_processor_time(said: &str) -> bool {
     said.contains("did not start the command in time") || said.contains("waits for room in a ring")
 }

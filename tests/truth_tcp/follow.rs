@@ -138,7 +138,7 @@ fn corpus_streams_equal_those_of_tshark() {
     assert!(unexpected.is_empty(), "{unexpected:#?}");
 }
 
-/// Numbers of connections of a capture, by result of the comparison with tshark.
+/// Results of comparing the connections of a capture with tshark's.
 #[derive(Default)]
 struct ConnectionCounts {
     same: usize,

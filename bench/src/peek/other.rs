@@ -38,7 +38,8 @@ impl ReadExtent {
         }
     }
 
-    /// Returns the arguments with which the plain ring reads by copy and in place.
+    /// Returns two arguments of the plain ring's program: the one for reading by copy, then the one
+    /// for reading in place.
     pub(super) const fn ring_arguments(self) -> [&'static str; 2] {
         match self {
             Self::First => ["copy", "first"],
@@ -46,7 +47,8 @@ impl ReadExtent {
         }
     }
 
-    /// Returns the arguments with which the program over the C library reads by copy and in place.
+    /// Returns two arguments of the program over the C library: the one for reading by copy, then
+    /// the one for reading in place.
     pub(super) const fn stream_arguments(self) -> [&'static str; 2] {
         match self {
             Self::First => ["read", "peek"],

@@ -17,7 +17,7 @@ use wire::ip::protocol;
 use wire::{ethernet, ipv4, ipv6, ports, udp, vlan};
 
 /// The result of emitting a twin.
-pub(crate) type Emitted<'s> = Result<Answer<'s>, Unfit>;
+pub(crate) type EmitResult<'s> = Result<Answer<'s>, Unfit>;
 
 /// The exits of a twin that parses headers, one for each reason.
 #[derive(Clone, Copy)]
@@ -244,7 +244,7 @@ pub(crate) fn emit_port<'s>(
     on: Layers<'s>,
     out: Exit<'s>,
     port: Port,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let exits = TwinExits::new(s, out);
     let no_port = s.absent("no port", out);
     let l4 = transport(s, on, exits);

@@ -8,7 +8,7 @@
 mod options;
 mod path;
 
-use filter::general::bpf::is_valid_expression;
+use filter::general::bpf::parses_as_expression;
 use filter::{Classes, Description, FilterKind};
 
 use self::options::{is_option, translate_options};
@@ -215,7 +215,7 @@ fn translate_stage(
         );
     }
     // `tcp` alone is a filter here, too.
-    if is_valid_expression(content) && (entry.is_none() || !arguments.is_empty()) {
+    if parses_as_expression(content) && (entry.is_none() || !arguments.is_empty()) {
         let written = format!("bpf {}", quote_word(content));
         return of(TCPDUMP_MESSAGE, rewrite_stage(text, stage, &written, is_head, last));
     }

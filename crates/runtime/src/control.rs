@@ -31,11 +31,11 @@ pub struct Control {
 pub enum ControlEvent {
     /// The first blocks of a source have arrived.
     FirstBlocks,
-    /// A write of a sink has held up the thread that reads the source.
+    /// A sink's write has held up the thread that reads the source.
     Stalled(SinkStall),
 }
 
-/// A write of a sink that held up a thread while blocks waited at the thread's source.
+/// A sink's write that held up a thread while blocks waited at the thread's source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SinkStall {
     /// Number of the sink's node.

@@ -106,7 +106,7 @@ fn resolve_path(folder: &str, path: &str) -> String {
     parts.join("/")
 }
 
-/// Checks that the pages of the book that a file names exist.
+/// Checks that every page of the book that is named in a file exists.
 fn check_pages(tree: &Tree, file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
         for (at, _) in line.match_indices(BOOK) {

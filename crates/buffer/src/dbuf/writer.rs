@@ -25,8 +25,9 @@ pub type BlockWriter = RingWriter<RecordLayout>;
 /// The layout of records in a ring, with the state of the writer that depends on the layout.
 #[derive(Debug)]
 pub struct RecordLayout {
-    /// The limit of the fast path without regard to `stop`: a record that ends at or before this
-    /// position also ends in the current lap, and is at most half a ring long.
+    /// End of the free space for the fast path, ignoring `stop`; 0 forces the slow path. A record
+    /// that ends at or before this position lies in the current lap and is at most half a ring
+    /// long.
     free_until: u64,
     data: Data,
     /// Position beyond which [`BlockWriter::try_put`] puts no block, because the caller has work to

@@ -166,8 +166,8 @@ impl Input {
         if self.gone && !has_more { Err(Fault::Abandoned) } else { Ok(false) }
     }
 
-    /// Waits for something to read or the end of the stream, at most for `limit`, or without a
-    /// limit for `None`.
+    /// Waits until there is something to read or the stream has ended, but no longer than `limit`
+    /// (`None`: no limit).
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         self.wait_beside(&[], limit)
     }

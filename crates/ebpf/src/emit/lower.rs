@@ -197,7 +197,7 @@ impl Builder {
         Bytes::Packet(FramePos { epoch: self.epoch, ..at })
     }
 
-    /// Copies `length` bytes to the stack. Leaves to `miss` if the frame ends before the last of
+    /// Copies `length` bytes to the stack. Jumps to `miss` if the frame ends before the last of
     /// these bytes.
     fn copy_to_stack<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
         let (slot, reused) = self.allocate_bytes_with_reuse(length);

@@ -95,10 +95,10 @@ pub fn program(
     })
 }
 
-type Emitted<'s> = Result<Answer<'s>, Unfit>;
+type EmitResult<'s> = Result<Answer<'s>, Unfit>;
 
 /// Twin of `eth`, whose class is the EtherType, as if a tag in the metadata were inline.
-fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     let short = s.absent("short", out);
     let header = s.need::<14>(on.at, short);
     let inline = s.load(header, be16::<12>());
@@ -119,7 +119,7 @@ fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emit
 }
 
 /// Twin of `vlan`, whose class is the VLAN id. The first tag may be in the metadata.
-fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     let kind = on.next.ok_or_else(|| Unfit::new("no link layer before `vlan`: put `eth` there"))?;
     let untagged = s.absent("untagged", out);
     let short = s.absent("short", out);
@@ -160,7 +160,7 @@ fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emi
 
 /// Twin of `ip`, whose class is the version. Fragments and overlong chains of extension headers are
 /// unsure.
-fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     let kind = on.next.ok_or_else(|| Unfit::new("no link layer before `ip`: put `eth` there"))?;
     let (version, protocol, length) = (s.var(0), s.var(0), s.var(0));
     let l4 = s.position_var(on.at);
@@ -260,7 +260,7 @@ fn continue_after_extension<'s>(
 }
 
 /// Twin of `udp`, whose class is 1.
-fn udp<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn udp<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     let l4 = on.l4.ok_or_else(|| Unfit::new("no network layer before `udp`: put `ip` there"))?;
     let other = s.absent("other", out);
     let short = s.absent("short", out);
@@ -272,7 +272,7 @@ fn udp<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emit
 }
 
 /// Twin of `dport`, whose class is the destination port.
-fn dport<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn dport<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     let l4 = on.l4.ok_or_else(|| Unfit::new("no network layer before `dport`: put `ip` there"))?;
     let no_port = s.absent("no_port", out);
     s.arm(|t, has_ports| {

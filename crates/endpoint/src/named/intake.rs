@@ -253,8 +253,8 @@ impl Buffer {
     }
 }
 
-/// Returns the number of unread blocks of a writer: the difference to the writer's own count of
-/// published blocks.
+/// Returns the number of a writer's blocks that are still unread: those that the writer has
+/// published, less those that this input has read.
 fn count_unread(input: &mut Input) -> u64 {
     input.writer_counts().blocks.saturating_sub(input.counts().blocks)
 }

@@ -24,7 +24,7 @@ pub use observation::measurements;
 use crate::change::{ChangeError, NodePlacement, predicted_moves, reshape};
 use crate::live::Live;
 use crate::path::Adapt;
-use moves::{MoveDemand, MoveOffer, MovePolicy};
+use moves::{MoveOffer, MovePolicy, MoveThreshold};
 use observation::{CounterSnapshot, Observation};
 use pipeline::explain;
 use pipeline::plan::{Costs, Machine, MovePeriod, Plan};
@@ -114,7 +114,7 @@ const OBSERVATION_FACTOR_MAX: u64 = 64;
 impl PathObserver {
     fn new(lives: Vec<Live>, adapt: Arc<Adapt>) -> Self {
         let copies = ReplicaPolicy::new(adapt.rate_policy);
-        let moves = MovePolicy::new(adapt.rate_policy, MoveDemand::RUNNING);
+        let moves = MovePolicy::new(adapt.rate_policy, MoveThreshold::RUNNING);
         let (known, observation_ns) =
             (adapt.machine.costs.clone(), adapt.rate_policy.observation_ns);
         Self {

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 /// The evidence required before a move is made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MoveDemand {
+pub(super) struct MoveThreshold {
     /// Minimum saving per block, as a fraction of its current cost.
     saving_min: f64,
     /// Number of agreeing observations required in addition to the number that adding replicas
@@ -22,7 +22,7 @@ pub(super) struct MoveDemand {
     extra_votes: u32,
 }
 
-impl MoveDemand {
+impl MoveThreshold {
     /// The evidence required while a path runs: costs are measured in short observations, and no
     /// later measurement verifies the move.
     pub(super) const RUNNING: Self = Self { saving_min: 0.2, extra_votes: 1 };
@@ -41,8 +41,8 @@ pub(super) struct MoveOffer {
 }
 
 impl MoveOffer {
-    fn pays(&self, demand: MoveDemand) -> bool {
-        self.then <= self.now * (1.0 - demand.saving_min)
+    fn pays(&self, threshold: MoveThreshold) -> bool {
+        self.then <= self.now * (1.0 - threshold.saving_min)
     }
 }
 
@@ -51,7 +51,7 @@ impl MoveOffer {
 #[derive(Debug)]
 pub(super) struct MovePolicy {
     rate_policy: RatePolicy,
-    demand: MoveDemand,
+    threshold: MoveThreshold,
     /// Number of consecutive observations that propose the same move.
     votes: u32,
     last: Vec<NodePlacement>,
@@ -64,10 +64,10 @@ pub(super) struct MovePolicy {
 }
 
 impl MovePolicy {
-    pub(super) fn new(rate_policy: RatePolicy, demand: MoveDemand) -> Self {
+    pub(super) fn new(rate_policy: RatePolicy, threshold: MoveThreshold) -> Self {
         Self {
             rate_policy,
-            demand,
+            threshold,
             votes: 0,
             last: Vec::new(),
             moved: HashSet::new(),
@@ -89,7 +89,7 @@ impl MovePolicy {
         move_offer: Option<&MoveOffer>,
     ) -> Option<Vec<NodePlacement>> {
         let move_offer = move_offer.filter(|move_offer| {
-            move_offer.pays(self.demand) && !self.refused.contains(&move_offer.places)
+            move_offer.pays(self.threshold) && !self.refused.contains(&move_offer.places)
         });
         let Some(move_offer) = move_offer.filter(|_| at >= self.rests_until) else {
             self.votes = 0;
@@ -99,7 +99,7 @@ impl MovePolicy {
             (self.last, self.votes) = (move_offer.places.clone(), 0);
         }
         self.votes += 1;
-        if self.votes < self.rate_policy.agreeing_observations + self.demand.extra_votes {
+        if self.votes < self.rate_policy.agreeing_observations + self.threshold.extra_votes {
             return None;
         }
         self.votes = 0;
@@ -125,7 +125,7 @@ mod tests {
     const SECOND_NS: u64 = 1_000_000_000;
 
     fn move_policy() -> MovePolicy {
-        MovePolicy::new(rate_policy(), MoveDemand::RUNNING)
+        MovePolicy::new(rate_policy(), MoveThreshold::RUNNING)
     }
 
     fn rate_policy() -> RatePolicy {
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn v6_move_at_the_start_requires_a_saving_of_an_eleventh_twice() {
-        let mut move_policy = MovePolicy::new(rate_policy(), MoveDemand::START);
+        let mut move_policy = MovePolicy::new(rate_policy(), MoveThreshold::START);
         let (good, poor) = (move_offer(110.0, 100.0, "kernel"), move_offer(109.0, 100.0, "kernel"));
         assert!((0..9).all(|at| move_policy.decide(at, Some(&poor)).is_none()));
         assert_eq!(move_policy.decide(10, Some(&good)), None);

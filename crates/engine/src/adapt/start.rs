@@ -13,7 +13,7 @@
 //!
 //! docs/book/decisions/0091-first-seconds.md
 
-use super::moves::{MoveDemand, MovePolicy};
+use super::moves::{MovePolicy, MoveThreshold};
 use super::observation::{CounterSnapshot, Observation};
 use super::{BLOCKS_MIN, PathObserver, SPACE_WAIT_MAX, Wake};
 use crate::live::Live;
@@ -43,7 +43,7 @@ impl PathObserver {
             }
         }
         let table = self.known.clone();
-        self.moves = MovePolicy::new(RATE_POLICY, MoveDemand::START);
+        self.moves = MovePolicy::new(RATE_POLICY, MoveThreshold::START);
         let end = sys::clock::monotonic().saturating_add(PERIOD_NS);
         let (mut begin, mut moves) = (None, self.adapt.moves == MovePeriod::Start);
         while moves || self.adapt.stages {

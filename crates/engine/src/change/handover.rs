@@ -24,7 +24,8 @@ pub(super) type TakeAgreement<'a> = &'a mut dyn FnMut() -> Result<Vec<HandedStat
 /// A move between two paths, while the spaces of one of them stand still.
 pub(super) enum Handover<'a> {
     Give {
-        /// Number and name of each filter; the number is absent if the state stays.
+        /// Planned index and name of each filter; the index is `None` if the filter has no private
+        /// state to hand over.
         filters: Vec<(Option<usize>, &'static str)>,
         agree: GiveAgreement<'a>,
     },

@@ -185,7 +185,7 @@ impl Exit {
     }
 
     /// Withdraws the notification that this reader sleeps, and counts the wake-up.
-    fn withdraw_notice(&mut self) {
+    fn withdraw_sleep_notice(&mut self) {
         let Some(input) = self.input.as_mut().filter(|_| self.asleep) else { return };
         self.asleep = false;
         self.empty_wakeups += u32::from(input.wake(true));
@@ -227,7 +227,7 @@ impl Exit {
 impl Source for Exit {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let mut gave = false;
-        self.withdraw_notice();
+        self.withdraw_sleep_notice();
         while intake.room() > 0 {
             let length = match self.next() {
                 Ok(BlockRead::Block(length)) => length,
@@ -235,7 +235,7 @@ impl Source for Exit {
                 Ok(BlockRead::Nothing) => match self.announce_sleep() {
                     Ok(false) => break,
                     Ok(true) => {
-                        self.withdraw_notice();
+                        self.withdraw_sleep_notice();
                         continue;
                     }
                     Err(fault) => return Ok(self.handle_fault(fault)),

@@ -8,7 +8,7 @@
 //! Matches across two blocks of a stream are not found.
 
 use crate::prelude::*;
-use crate::twin::{self, Emitted};
+use crate::twin::{self, EmitResult};
 use aho_corasick::{AhoCorasick, MatchKind};
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, Unfit};
 use memchr::memmem::Finder;
@@ -218,7 +218,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let patterns = parse_patterns(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
     let too_long = || Unfit::new("its patterns are too many or too long");
     let Some(at) = a.number("at") else {

@@ -18,7 +18,7 @@ mod validate;
 pub use pushdown::{Direction, link_type, program, socket_filter};
 
 use crate::prelude::*;
-use crate::twin::Emitted;
+use crate::twin::EmitResult;
 use compile::{Programs, compile};
 use ebpf::classic::{self, ClassicProgram, Metadata};
 use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
@@ -80,10 +80,10 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(Matcher::new(arguments.clone())?))
 }
 
-/// Returns true if the text is a valid pcap-filter(7) expression on some link type. Names need not
-/// exist.
+/// Returns true if the text is not blank and parses as a pcap-filter(7) expression. Names are not
+/// looked up, and numbers are not checked against their maximum.
 #[must_use]
-pub fn is_valid_expression(text: &str) -> bool {
+pub fn parses_as_expression(text: &str) -> bool {
     !text.trim().is_empty() && classic::name_queries(text).is_ok()
 }
 
@@ -153,7 +153,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let link = match s.hook().has_link_header() {
         true if !on.linked => return Err(Unfit::new("the link header is cut off")),
         true => LinkType::ETHERNET,

@@ -9,7 +9,7 @@
 //! [SL §6.1 Table I; CONTRACT 11]
 
 use crate::prelude::*;
-use crate::twin::Emitted;
+use crate::twin::EmitResult;
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -158,7 +158,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let rate =
         RateParameters::new(a).map_err(|mistake| ebpf::emit::Unfit::new(mistake.to_string()))?;
     let (too_fast, unsure) = (s.absent("too fast", out), s.unsure());

@@ -7,7 +7,7 @@
 //! The twin has one counter for all CPUs.
 
 use crate::prelude::*;
-use crate::twin::Emitted;
+use crate::twin::EmitResult;
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -93,7 +93,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let passed_over = s.absent("passed over", out);
     let seen = s.state(size_of::<SampleCount>() as u16);
     let number = s.fetch_add(seen, 0, 1);

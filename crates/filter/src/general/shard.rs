@@ -11,7 +11,7 @@
 use crate::layers::HEAD_SIZE;
 use crate::prelude::*;
 use crate::sharing::ShardKey;
-use crate::twin::{Emitted, TwinExits};
+use crate::twin::{EmitResult, TwinExits};
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 
 /// Catalog entry of `shard`, which passes one of several shares of the flows.
@@ -103,7 +103,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let Share { number, of, by } = Share::from_arguments(a);
     let others = s.absent(ANOTHER_SHARE_TEXT, out);
     let unsure = s.unsure();

@@ -10,7 +10,7 @@
 use crate::layers::{self, HEAD_SIZE, HeaderError};
 use crate::prelude::*;
 use crate::sharing::{SEED, ShardKey};
-use crate::twin::{Emitted, TwinExits};
+use crate::twin::{EmitResult, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -156,7 +156,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     if !splits_by_flow(a) {
         return emit_round_robin(a, s, on, out);
     }
@@ -172,7 +172,7 @@ fn emit_round_robin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     _: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let given = s.state(size_of::<RoundRobin>() as u16);
     let number = s.fetch_add(given, 0, 1);
     let rest = s.remainder(number, class_count(a));

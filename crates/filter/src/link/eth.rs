@@ -9,7 +9,7 @@
 
 use crate::layers;
 use crate::prelude::*;
-use crate::twin::{self, Emitted};
+use crate::twin::{self, EmitResult};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use wire::LinkType;
 use wire::ethernet::ethertype;
@@ -111,7 +111,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let cut = s.absent("cut", out);
     let unsure = s.unsure();
     let (kind, at) = twin::link(s, Layers { next: None, ..on }, cut);

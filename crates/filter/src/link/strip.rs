@@ -8,7 +8,7 @@
 //! can only remove a tag.
 
 use crate::prelude::*;
-use crate::twin::{self, Emitted};
+use crate::twin::{self, EmitResult};
 use ebpf::emit::{Answer, Cmp, Exit, FrameOffset, Layers, Scope, Unfit, be32};
 use wire::ethernet::ETHERTYPE;
 use wire::link::Network;
@@ -182,7 +182,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     match parse_target(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
         StripTarget::Link => emit_link(s, on, out),
         StripTarget::Tag => emit_tag(s, on, out),
@@ -190,7 +190,7 @@ fn emit_twin<'s>(
     }
 }
 
-fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     if !on.linked {
         return Err(Unfit::new("the link header is cut off already"));
     }
@@ -207,7 +207,12 @@ fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitte
     Ok(Answer::new(on.class, layers))
 }
 
-fn emit_bytes<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>, bytes: u16) -> Emitted<'s> {
+fn emit_bytes<'s>(
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+    bytes: u16,
+) -> EmitResult<'s> {
     let short = s.absent("short", out);
     let length = s.load_metadata(ebpf::emit::Meta::Length);
     s.only(length, Cmp::Ge, u32::from(bytes), short);
@@ -219,7 +224,7 @@ fn emit_bytes<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>, bytes: u
     Ok(Answer::new(on.class, layers))
 }
 
-fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     if !on.linked {
         return Err(Unfit::new("the link header is cut off already"));
     }

@@ -6,7 +6,7 @@
 
 use crate::layers;
 use crate::prelude::*;
-use crate::twin::{self, Emitted};
+use crate::twin::{self, EmitResult};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use wire::LinkType;
 use wire::vlan::{self, Tag};
@@ -66,7 +66,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let no_tag = s.absent("no tag", out);
     let unsure = s.unsure();
     let (kind, at) = twin::link(s, on, no_tag);

@@ -6,7 +6,7 @@
 use crate::layers::{self, HeaderError};
 use crate::network::PROTOCOL_NAMES;
 use crate::prelude::*;
-use crate::twin::{self, Emitted, TwinExits};
+use crate::twin::{self, EmitResult, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 
 /// Catalog entry of `ipproto`, which classifies by IP protocol number.
@@ -55,7 +55,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let exits = TwinExits::new(s, out);
     let l4 = twin::transport(s, on, exits);
     let class = s.natural_class(l4.protocol);

@@ -5,7 +5,7 @@
 //! plain data, which moves with the filter. [SL §6.1 Table I]
 
 use crate::prelude::*;
-use crate::twin::Emitted;
+use crate::twin::EmitResult;
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -79,7 +79,12 @@ fn is_description(pointer: RichPointer, context: BlockMetadata) -> bool {
 }
 
 /// Emits the twin. It counts no messages, since frames contain no descriptions.
-fn emit_twin<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
+fn emit_twin<'s>(
+    _: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    _: Exit<'s>,
+) -> EmitResult<'s> {
     let seen = s.state(size_of::<Totals>() as u16);
     s.add_to(seen, offset_of!(Totals, blocks) as u16, 1);
     let length = s.view_length(on);

@@ -8,7 +8,7 @@
 //! the capture's histogram at any speed.
 
 use crate::prelude::*;
-use crate::twin::Emitted;
+use crate::twin::EmitResult;
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, TwinState};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -180,7 +180,12 @@ fn format_time(ns: u64) -> String {
 
 /// Emits the twin. The twin measures intervals by the kernel's clock at the time when it processes
 /// a block, not by the block's timestamp.
-fn emit_twin<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
+fn emit_twin<'s>(
+    a: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    _: Exit<'s>,
+) -> EmitResult<'s> {
     let seen = s.state(size_of::<Histogram>() as u16);
     match Quantity::new(a) {
         Quantity::Length => {

@@ -7,7 +7,7 @@
 use crate::layers::{self, HeaderError};
 use crate::prelude::*;
 use crate::transport::SERVICE_NAMES;
-use crate::twin::{self, Emitted, Port};
+use crate::twin::{self, EmitResult, Port};
 use ebpf::emit::{Exit, Layers, Scope};
 
 /// Catalog entry of `dport`, which classifies by destination port.
@@ -60,7 +60,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     twin::emit_port(s, on, out, Port::Target)
 }
 

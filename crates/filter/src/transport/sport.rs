@@ -7,7 +7,7 @@
 use super::dport::{DPORT, PortClassifier};
 use crate::prelude::*;
 use crate::transport::SERVICE_NAMES;
-use crate::twin::{self, Emitted, Port};
+use crate::twin::{self, EmitResult, Port};
 use ebpf::emit::{Exit, Layers, Scope};
 
 /// Catalog entry of `sport`, which classifies by source port.
@@ -37,6 +37,6 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     twin::emit_port(s, on, out, Port::Source)
 }

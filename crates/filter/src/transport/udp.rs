@@ -13,7 +13,7 @@ use crate::layers::{self, HeaderError};
 use crate::prelude::*;
 use crate::transport::SERVICE_NAMES;
 use crate::transport::flows::{FlowIdentity, FlowTable};
-use crate::twin::{self, Emitted, TwinExits};
+use crate::twin::{self, EmitResult, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope, be16};
 use wire::ip::protocol;
 use wire::ports::{self, Ports};
@@ -118,7 +118,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let exits = TwinExits::new(s, out);
     let not_udp = s.absent("not udp", out);
     let l4 = twin::transport(s, on, exits);

@@ -142,9 +142,9 @@ impl Flights {
         Some(self.upstream.len() - 1)
     }
 
-    /// Holds the entry at which an input peeks, until readers have passed `until` (F5). Returns
-    /// false, without effect, if so much of the input is held already that its writer might have to
-    /// wait for this process.
+    /// Claims the entry that an input is peeking at, until readers have passed `until` (F5).
+    /// Returns false and claims nothing if this process already holds so much of the input that the
+    /// input's writer might have to wait for it. A frozen input needs no claim.
     pub(super) fn claim_slot(&mut self, upstream: usize, pointer: RichPointer, until: u64) -> bool {
         self.upstream.get_mut(upstream).is_some_and(|upstream| upstream.add(pointer, until))
     }

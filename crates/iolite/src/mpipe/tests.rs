@@ -74,7 +74,7 @@ fn unopened_ends_may_be_closed() {
 }
 
 #[test]
-fn end_is_opened_once_and_for_its_kind() {
+fn end_opens_once_and_only_in_its_direction() {
     for n in [0, 1, ENDS_MAX + 1, usize::MAX] {
         assert_eq!(mpipe(n, &config()).unwrap_err(), PipeError::Ends(n));
     }

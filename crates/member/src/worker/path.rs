@@ -9,7 +9,7 @@ use runtime::ledger::Ledger;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The control of a path that runs in several processes.
+/// Controls a path that runs in several processes.
 pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
     /// Returns the aggregated ledger, with the latest counters of each process.
     fn ledger(&self) -> Ledger;

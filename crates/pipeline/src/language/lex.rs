@@ -200,8 +200,8 @@ impl Lexer<'_> {
         strange.is_none() && last != '\\'
     }
 
-    /// Reads a quoted text `"…"`. `start` is the position of the opening quote; the cursor is after
-    /// the quote.
+    /// Reads a quoted string `"…"`. `start` is the position of the opening quote; the cursor is
+    /// just past it.
     fn read_quoted_text(&mut self, start: usize) -> TokenKind {
         let mut bytes = Vec::new();
         loop {

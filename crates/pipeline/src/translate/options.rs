@@ -1,6 +1,6 @@
 //! Options of tcpdump and tshark, and the requests equivalent to them.
 
-use filter::general::bpf::is_valid_expression;
+use filter::general::bpf::parses_as_expression;
 
 use super::{TCPDUMP_MESSAGE, Translation, quote_word, with_argument};
 
@@ -71,7 +71,7 @@ pub(super) fn translate_options(words: &[&str]) -> Option<Translation> {
     let rest = rest.join(" ");
     let line = match rest.as_str() {
         "" => format!("{source} | {sink}"),
-        text if is_valid_expression(text) => {
+        text if parses_as_expression(text) => {
             format!("{source} | bpf {} | {sink}", quote_word(text))
         }
         text if sink == "print" => format!("{source} | {text}"),

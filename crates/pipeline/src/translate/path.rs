@@ -21,7 +21,7 @@ pub(super) fn path_request(
 ) -> Option<String> {
     let mut parts = path.strip_prefix('/')?.split('/').filter(|part| !part.is_empty());
     let source = parts.find(|part| registry.find_source(split_directory(part).0).is_some())?;
-    let mut line = argument_text(source);
+    let mut line = filter_text(source);
     let (mut upstream, mut entry) = (None, registry.find_source(split_directory(source).0)?);
     let mut label = String::new();
     while let Some(part) = parts.next() {
@@ -38,7 +38,7 @@ pub(super) fn path_request(
             continue;
         }
         let next = registry.find(split_directory(part).0).filter(|next| !next.kind.is_source())?;
-        line = format!("{line} |{label} {}", argument_text(part));
+        line = format!("{line} |{label} {}", filter_text(part));
         (upstream, entry) = (classifier, next);
         label.clear();
     }
@@ -55,7 +55,7 @@ fn split_directory(part: &str) -> (&str, Option<&str>) {
     part.split_once(':').map_or((part, None), |(name, rest)| (name, Some(rest)))
 }
 
-fn argument_text(part: &str) -> String {
+fn filter_text(part: &str) -> String {
     match split_directory(part) {
         ("bpf", Some(expression)) => format!("bpf {}", quote_word(expression)),
         (name, arguments) => with_argument(name, arguments),

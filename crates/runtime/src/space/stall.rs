@@ -59,10 +59,11 @@ struct SpaceActivity {
 #[derive(Debug)]
 enum Activity {
     Moves,
+    /// The space waits for its next event.
     Waits {
-        /// The space waits for its next event. `seen` is the value of [`StallState::moves`] at the
-        /// last poll, and `polls` the number of polls since it changed.
+        /// Value of [`StallState::moves`] at the last poll.
         seen: u64,
+        /// Number of polls since `seen` changed.
         polls: u32,
         /// True if the event is a hot swap.
         change: bool,

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub const MESSAGE_MAX: usize = 1 << 20;
 /// Maximum total length of the messages that have begun but not ended.
 const OPEN_MAX: usize = 64 << 20;
-/// Maximum number of such messages.
+/// Maximum number of messages that have begun but not ended.
 const OPEN_COUNT_MAX: usize = 16 << 10;
 
 /// The form in which a tap writes blocks.

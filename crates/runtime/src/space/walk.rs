@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// Maximum number of back edges that a block may follow.
 pub(crate) const HOPS_MAX: u8 = 16;
 /// Maximum number of batches waiting on back edges.
-const CYCLE_MAX: usize = 256;
+const CYCLE_BATCHES_MAX: usize = 256;
 
 /// One walk through the local graph, with all of its views.
 pub(crate) struct Walk<'w, 'a> {

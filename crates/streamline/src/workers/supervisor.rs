@@ -59,7 +59,7 @@ pub(crate) struct Supervisor {
     /// its socket.
     inbox: mpsc::Receiver<(usize, Option<Message>)>,
     sender: mpsc::Sender<(usize, Option<Message>)>,
-    /// Doorbell that is notified with each message.
+    /// Doorbell that is rung for each message.
     arrived: Arc<EventFd>,
     /// Control of all workers as one path; `None` until created.
     control: Option<Arc<GroupControl>>,

@@ -41,7 +41,7 @@ impl Umem {
         Ok(Self { memory: file.map()?, file, shape })
     }
 
-    /// Returns the sizes.
+    /// Returns the size and number of the frames, and the headroom.
     #[must_use]
     pub const fn shape(&self) -> UmemShape {
         self.shape

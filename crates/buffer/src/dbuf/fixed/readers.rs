@@ -29,8 +29,8 @@ pub struct CheckedSlot {
     length: usize,
 }
 
-/// Number of attempts of a reader in an overwriting ring before it reports that no block is
-/// available.
+/// Number of times that a reader of an overwriting ring tries to read a block before it reports
+/// that none is available.
 const ATTEMPTS: usize = 8;
 
 impl SlotWalk {

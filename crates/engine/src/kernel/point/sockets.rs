@@ -18,9 +18,9 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Describes the sockets of a user in the network namespace of `place`: adopts the map of
-    /// claims, or creates it if `claims` is `None`. Fails for the overflow user id, which stands
-    /// for all unmapped users, and fails if the adopted map has another size.
+    /// Opens the sockets of a user in the network namespace of `place`. Adopts the map `claims`, or
+    /// creates a map if `claims` is `None`. Fails if `uid` is the overflow user id, which stands
+    /// for all unmapped users, or if the adopted map does not have the expected size.
     pub(super) fn open(
         place: &AttachPoint,
         uid: u32,

@@ -8,8 +8,8 @@
 //! gzip with a wrong or missing checksum, `deflate` without the zlib header that RFC 9110 §8.4.1.2
 //! requires, a truncated body.
 
+use super::reasons;
 use super::walk::BlockPass;
-use super::why;
 use crate::prelude::*;
 use abi::BLOCK_MAX;
 use brotli_decompressor::Decompressor;
@@ -24,7 +24,7 @@ impl BlockPass<'_, '_, '_> {
         let length = self.offset - from;
         let gathered = self.direction().held_bytes.saturating_add(length);
         if gathered as usize > self.options.most {
-            self.cx.count(why::TOO_LARGE, 1);
+            self.cx.count(reasons::TOO_LARGE, 1);
             self.give_up_decoding();
             return self.emit_body_bytes(from, self.body_has_ended());
         }
@@ -134,16 +134,16 @@ impl BodyDecoder {
                     (whole, undone) = (whole && ended, true);
                     std::mem::swap(&mut self.input, &mut self.output);
                 }
-                Err(why::TOO_LARGE) => return Err(why::TOO_LARGE),
+                Err(reasons::TOO_LARGE) => return Err(reasons::TOO_LARGE),
                 Err(_) => {}
             }
         }
         std::mem::swap(&mut self.input, &mut self.output);
         self.input.shrink_to(OUTPUT_STEP);
         match undone {
-            true if whole => Ok(why::DECODED_BODIES),
-            true => Ok(why::DECODED_IN_PART),
-            false => Err(why::NOT_DECODABLE),
+            true if whole => Ok(reasons::DECODED_BODIES),
+            true => Ok(reasons::DECODED_IN_PART),
+            false => Err(reasons::NOT_DECODABLE),
         }
     }
 }
@@ -172,11 +172,11 @@ fn decode_coding(
                 (end, _) if end != InflateEnd::Corrupt && !out.is_empty() => {
                     Ok(end == InflateEnd::Complete)
                 }
-                _ => Err(why::NOT_DECODABLE),
+                _ => Err(reasons::NOT_DECODABLE),
             }
         }
         Coding::Brotli => decode_brotli(bytes, out, limit),
-        Coding::Other => Err(why::NOT_DECODABLE),
+        Coding::Other => Err(reasons::NOT_DECODABLE),
     }
 }
 
@@ -195,11 +195,11 @@ enum InflateEnd {
 /// unless the last member is truncated.
 fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
     const TRAILER_SIZE: usize = 8;
-    let mut rest = skip_gzip_header(bytes).ok_or(why::NOT_DECODABLE)?;
+    let mut rest = skip_gzip_header(bytes).ok_or(reasons::NOT_DECODABLE)?;
     loop {
         let (end, taken) = inflate(rest, out, limit)?;
         if end != InflateEnd::Complete {
-            return if out.is_empty() { Err(why::NOT_DECODABLE) } else { Ok(false) };
+            return if out.is_empty() { Err(reasons::NOT_DECODABLE) } else { Ok(false) };
         }
         let trailer = rest.get(taken..).unwrap_or_default();
         let next = trailer.get(TRAILER_SIZE..).and_then(skip_gzip_header);
@@ -243,7 +243,7 @@ fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(InflateEnd,
         let rest = bytes.get(inflate.total_in() as usize..).unwrap_or_default();
         let step = inflate.decompress_vec(rest, out, FlushDecompress::None);
         if out.len() > limit {
-            return Err(why::TOO_LARGE);
+            return Err(reasons::TOO_LARGE);
         }
         let end = match step {
             Err(_) => InflateEnd::Corrupt,
@@ -259,9 +259,9 @@ fn decode_brotli(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, 
     let mut reader = Decompressor::new(bytes, 4096).take(limit as u64 + 1);
     let read = reader.read_to_end(out);
     match read {
-        _ if out.len() > limit => Err(why::TOO_LARGE),
+        _ if out.len() > limit => Err(reasons::TOO_LARGE),
         Ok(_) => Ok(true),
-        Err(_) if out.is_empty() => Err(why::NOT_DECODABLE),
+        Err(_) if out.is_empty() => Err(reasons::NOT_DECODABLE),
         Err(_) => Ok(false),
     }
 }

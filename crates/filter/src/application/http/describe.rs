@@ -1,9 +1,9 @@
 //! Descriptions of HTTP traffic: of a message once its head is complete, and of an exchange (a
 //! request with its response) once both have ended.
 
+use super::reasons;
 use super::state::HttpDirection;
 use super::walk::BlockPass;
-use super::why;
 use crate::application::endpoints::Endpoints;
 use crate::prelude::*;
 use base64::Engine;
@@ -21,7 +21,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
     /// off is marked as incomplete.
     pub(super) fn emit_description(&mut self, head: &Head<'_>, alone: bool) {
         let requests = self.carries_requests();
-        self.cx.count(if requests { why::REQUESTS } else { why::RESPONSES }, 1);
+        self.cx.count(if requests { reasons::REQUESTS } else { reasons::RESPONSES }, 1);
         let asked = if requests { None } else { self.pending_request() };
         let ends = self.endpoints();
         let time = self.message_start_time();

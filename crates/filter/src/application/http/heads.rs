@@ -2,9 +2,9 @@
 //! several pieces.
 
 use super::options::Emit;
+use super::reasons;
 use super::state::{HttpDirection, Phase, Protocol};
 use super::walk::BlockPass;
-use super::why;
 use wire::http::{
     Body, Fields, Guess, Head, HeadError, HeadSearch, ParseMode, Start, guess_protocol,
     method_number,
@@ -35,7 +35,8 @@ impl BlockPass<'_, '_, '_> {
         }
         match self.parse_head(rest) {
             Ok(head) => {
-                self.cx.count(why::FOUND_AGAIN, u64::from(lost && self.it.protocol().is_some()));
+                self.cx
+                    .count(reasons::FOUND_AGAIN, u64::from(lost && self.it.protocol().is_some()));
                 let (from, to) = (self.offset + head.begin as u32, self.offset + head.end as u32);
                 self.begin_message(&head, from, to);
             }
@@ -72,7 +73,7 @@ impl BlockPass<'_, '_, '_> {
         let ends = memchr::memchr2_iter(b'\n', b'\r', within).map(|end| end + 1);
         if let Some(start) = { ends }.find(starts) {
             let junk = self.block.narrow(self.offset, start as u32);
-            let class = self.cx.absent(why::MALFORMED);
+            let class = self.cx.absent(reasons::MALFORMED);
             self.emit_piece(junk.with_class(class));
             self.offset += start as u32;
             self.direction().enter(Phase::BetweenMessages);
@@ -106,14 +107,14 @@ impl BlockPass<'_, '_, '_> {
     /// framing continues after an unrecognized protocol, because HTTP/1 may still follow.
     pub(super) fn reject_protocol(&mut self, protocol: Protocol) -> bool {
         let lost = self.direction().phase() == Phase::FramingLost;
-        self.release_held_head(self.direction, why::NOT_HTTP);
+        self.release_held_head(self.direction, reasons::NOT_HTTP);
         if protocol != Protocol::Other || !lost {
             self.direction().enter(Phase::OtherProtocol);
         }
         let other = self.it.directions[1 - self.direction].phase() == Phase::OtherProtocol;
         if protocol != Protocol::Other || (other && !lost) {
             self.it.protocol_number = protocol.stored_number();
-            self.release_held_head(1 - self.direction, why::NOT_HTTP);
+            self.release_held_head(1 - self.direction, reasons::NOT_HTTP);
             self.it
                 .directions
                 .iter_mut()
@@ -204,8 +205,8 @@ impl BlockPass<'_, '_, '_> {
                     self.finish_message();
                 }
                 None => {
-                    self.cx.count(why::INCOMPLETE_MESSAGES, 1);
-                    self.release_held_head(self.direction, why::CUT);
+                    self.cx.count(reasons::INCOMPLETE_MESSAGES, 1);
+                    self.release_held_head(self.direction, reasons::CUT);
                 }
             }
         }
@@ -217,7 +218,7 @@ impl BlockPass<'_, '_, '_> {
     pub(super) fn begin_message(&mut self, head: &Head<'_>, from: u32, to: u32) {
         if head.is_preface() {
             // The response that accepted the switch was not observed.
-            self.release_held_head(self.direction, why::SWITCHED);
+            self.release_held_head(self.direction, reasons::SWITCHED);
             return self.switch_protocol();
         }
         let mode = self.options.mode;
@@ -261,7 +262,7 @@ impl BlockPass<'_, '_, '_> {
         if self.carries_requests() {
             self.it.may_switch = u8::from(head.may_switch());
         }
-        self.cx.count(why::AMBIGUOUS_LENGTHS, head.fields.ambiguous.into());
+        self.cx.count(reasons::AMBIGUOUS_LENGTHS, head.fields.ambiguous.into());
         let bodiless = body.has_ended() || body.is_switched();
         let alone = self.options.emit == Emit::Body && bodiless;
         self.direction().owes_last_fragment = u8::from(!alone);

@@ -19,11 +19,11 @@ mod heads;
 mod options;
 mod output;
 mod pair;
+mod reasons;
 mod state;
 #[cfg(test)]
 mod tests;
 mod walk;
-mod why;
 
 use crate::prelude::*;
 use decode::BodyDecoder;
@@ -122,8 +122,8 @@ decodable, or too large to decode. The report counts connections by protocol.",
         ("response", ValueRange { low: 100, high: 999 }),
         ("exchange", EXCHANGE_CLASSES),
     ],
-    reasons: why::REASONS,
-    counters: why::COUNTERS,
+    reasons: reasons::REASONS,
+    counters: reasons::COUNTERS,
     state: StateFacts::sessions::<HttpConnection>().with_held_max(1 << 20),
     reports: true,
     user: Some(make_filter),
@@ -196,7 +196,7 @@ impl Stream for Http {
         }
         let key = u64::from(block.context.session);
         if key == PRIVATE_KEY {
-            let class = cx.absent(why::NO_SESSION);
+            let class = cx.absent(reasons::NO_SESSION);
             return cx.pass(block.with_class(class));
         }
         match self.connections.find(key) {
@@ -267,7 +267,7 @@ impl Http {
             return;
         }
         if let Some((key, connection)) = self.connections.evict() {
-            cx.count(why::EVICTED_CONNECTIONS, 1);
+            cx.count(reasons::EVICTED_CONNECTIONS, 1);
             self.release_connection(key, connection, cx);
         }
     }

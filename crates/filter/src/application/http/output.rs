@@ -2,9 +2,9 @@
 //! to no message, which pass unchanged.
 
 use super::options::Emit;
+use super::reasons;
 use super::state::Phase;
 use super::walk::BlockPass;
-use super::why;
 use crate::prelude::*;
 
 impl<'a> BlockPass<'_, '_, 'a> {
@@ -91,10 +91,10 @@ impl<'a> BlockPass<'_, '_, 'a> {
     /// Passes the rest of the block without a class.
     pub(super) fn pass_rest_of_block(&mut self) {
         let reason = match self.direction().phase() {
-            Phase::Switched => why::SWITCHED,
-            Phase::Closed => why::AFTER_CLOSE,
-            Phase::OtherProtocol => why::NOT_HTTP,
-            _ => why::LOST,
+            Phase::Switched => reasons::SWITCHED,
+            Phase::Closed => reasons::AFTER_CLOSE,
+            Phase::OtherProtocol => reasons::NOT_HTTP,
+            _ => reasons::LOST,
         };
         self.pass_unanswered(reason);
     }

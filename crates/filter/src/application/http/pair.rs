@@ -6,9 +6,9 @@
 //! exchanges.
 
 use super::describe::{ObservedBody, is_interim};
+use super::reasons;
 use super::state::Phase;
 use super::walk::BlockPass;
-use super::why;
 use crate::prelude::*;
 use wire::http::RequestMethod;
 use wire::record::{Field, Record};
@@ -48,7 +48,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
             return;
         }
         self.it.unheld_requests = self.it.unheld_requests.saturating_add(1);
-        self.cx.count(why::UNPAIRED_MESSAGES, 1);
+        self.cx.count(reasons::UNPAIRED_MESSAGES, 1);
         if self.options.exchanges {
             self.emit_exchange(Record::parse(described.frame), None, None);
         }
@@ -105,7 +105,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
     /// Ends all pending requests, which have no response.
     pub(super) fn drop_pending_requests(&mut self) {
         while let Some((front, _)) = self.cx.front(&self.it.pending_descriptions) {
-            self.cx.count(why::UNPAIRED_MESSAGES, 1);
+            self.cx.count(reasons::UNPAIRED_MESSAGES, 1);
             if self.options.exchanges {
                 self.emit_front_exchange(false);
             }

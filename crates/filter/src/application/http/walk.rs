@@ -6,8 +6,8 @@
 use super::decode::BodyDecoder;
 use super::heads::is_certain_start;
 use super::options::{Emit, Options};
+use super::reasons;
 use super::state::{HttpConnection, HttpDirection, Phase, Protocol};
-use super::why;
 use crate::prelude::*;
 use wire::http::{BodyPart, Codings};
 
@@ -170,8 +170,8 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
             self.flush_fragment(true);
         }
         let (missing, broken) = (self.direction().missing_bytes, self.direction().is_broken);
-        self.cx.count(why::MISSING_BYTES, missing.into());
-        self.cx.count(why::INCOMPLETE_MESSAGES, broken.into());
+        self.cx.count(reasons::MISSING_BYTES, missing.into());
+        self.cx.count(reasons::INCOMPLETE_MESSAGES, broken.into());
         let switched = self.direction().body.is_switched();
         match self.carries_requests() {
             true => self.end_request(),
@@ -188,7 +188,7 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
     pub(super) fn switch_protocol(&mut self) {
         for direction in 0..2 {
             if self.it.directions[direction].phase() == Phase::InHead {
-                self.release_held_head(direction, why::SWITCHED);
+                self.release_held_head(direction, reasons::SWITCHED);
             }
             if !matches!(self.it.directions[direction].phase(), Phase::InBody | Phase::Ended) {
                 self.it.directions[direction].enter(Phase::Switched);
@@ -205,14 +205,14 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
             return;
         }
         if may_switch {
-            self.release_held_head(self.direction, why::SWITCHED);
+            self.release_held_head(self.direction, reasons::SWITCHED);
             self.direction().enter(Phase::Switched);
             return self.pass_rest_of_block();
         }
         let lost = self.direction().phase() == Phase::FramingLost;
         // The violation may be in an earlier block, and a message may begin here.
         let before = self.offset == 0 && !self.it.directions[self.direction].held.is_empty();
-        self.release_held_head(self.direction, why::MALFORMED);
+        self.release_held_head(self.direction, reasons::MALFORMED);
         if lost {
             return self.pass_rest_of_block();
         }
@@ -220,13 +220,13 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         if before && is_certain_start(self.remaining_bytes()) {
             return;
         }
-        self.pass_unanswered(why::MALFORMED);
+        self.pass_unanswered(reasons::MALFORMED);
     }
 
     /// Abandons the message framing and, in a direction of responses, the pairing with requests.
     /// Emits the exchanges of complete requests first; incomplete requests stay pending.
     pub(super) fn lose_framing(&mut self) {
-        self.release_held_head(self.direction, why::LOST);
+        self.release_held_head(self.direction, reasons::LOST);
         self.direction().enter(Phase::FramingLost);
         if self.it.protocol().is_some() && !self.carries_requests() {
             self.drop_pending_requests();

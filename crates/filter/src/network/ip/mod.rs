@@ -24,7 +24,7 @@ mod overlap;
 use crate::layers::{self, HeaderError, Packet};
 use crate::network::PROTOCOL_NAMES;
 use crate::prelude::*;
-use crate::twin::{self, Emitted, TwinExits};
+use crate::twin::{self, EmitResult, TwinExits};
 use datagrams::{Datagram, DatagramTable, FragmentResult, Limits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use fragment::IpFragment;
@@ -236,7 +236,7 @@ fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let exits = TwinExits::new(s, out);
     let (l3, l4) = twin::packet(s, on, exits);
     let class = s.natural_class(l4.protocol);

@@ -3,7 +3,7 @@
 
 use super::{CHECKSUM_PROTOCOLS, RewriteFields, UNSUPPORTED_PROTOCOLS};
 use crate::prelude::*;
-use crate::twin::{self, Emitted, TwinExits};
+use crate::twin::{self, EmitResult, TwinExits};
 use ebpf::Hook;
 use ebpf::emit::{
     Answer, Checksum, Cmp, DynWindow, Exit, FrameOffset, FramePos, Layers, Num, Scope, Transport,
@@ -18,7 +18,7 @@ pub(super) fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let wanted =
         RewriteFields::from_arguments(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
     if wanted.needs_link() && !on.linked {

@@ -7,7 +7,7 @@
 
 use super::{COVERS_MAX, NUMBER_SIZE, RESIDUES, TOKEN_SIZE, TokenArguments};
 use crate::prelude::*;
-use crate::twin::{self, Emitted, TwinExits};
+use crate::twin::{self, EmitResult, TwinExits};
 use ebpf::emit::{
     Answer, Cmp, DynWindow, Exit, FramePos, Layers, Num, Scope, Sip, Transport, Unfit, Wide,
     Window, be32, byte,
@@ -30,7 +30,7 @@ pub(super) fn emit_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Emitted<'s> {
+) -> EmitResult<'s> {
     let TokenArguments { key, covers } =
         TokenArguments::from_arguments(a).map_err(|why| Unfit::new(why.to_string()))?;
     if covers > TWIN_COVERS_MAX {

@@ -127,7 +127,8 @@ impl Input {
         Ok(good)
     }
 
-    /// Consumes `count` bytes of the current entry, and passes the entry after its last byte.
+    /// Consumes `count` bytes of the current entry, and moves to the next entry once all of its
+    /// bytes are consumed.
     #[inline]
     pub(super) fn advance(&mut self, current: Current, count: usize) {
         if count < current.unread_length() {
@@ -137,7 +138,7 @@ impl Input {
         }
     }
 
-    /// Passes the entry at `next`, all of whose bytes have been consumed.
+    /// Moves past the entry at `next`, all of whose bytes have been consumed.
     #[inline]
     pub(super) fn pass_entry(&mut self, pointer: RichPointer) {
         (self.current, self.lent) = (None, None);

@@ -1,6 +1,6 @@
 //! Routing of blocks from a node along its arcs to the next nodes.
 
-use super::{Arrival, CYCLE_MAX, HOPS_MAX, WaitingBatch, Walk};
+use super::{Arrival, CYCLE_BATCHES_MAX, HOPS_MAX, WaitingBatch, Walk};
 use crate::ledger::{EdgeKind, must_lose_block};
 use crate::space::arc::{GraphArc, NodeId};
 use crate::space::node::Flow;
@@ -158,7 +158,7 @@ impl<'a> Walk<'_, 'a> {
             self.waiting.push(waiting(batch));
         } else if hops >= HOPS_MAX {
             edge.dropped.too_many_hops += amount;
-        } else if self.around.len() >= CYCLE_MAX {
+        } else if self.around.len() >= CYCLE_BATCHES_MAX {
             edge.dropped.cycle_full += amount;
         } else {
             self.around.push((waiting(batch), hops + 1));
