@@ -420,6 +420,33 @@ fn b2_lost_blocks_and_changed_nodes_are_reported_to_their_reader() {
     assert!(mounted.text(".error").contains("begin it again"), "{}", mounted.text(".error"));
 }
 
+#[test]
+fn b2_only_captures_of_kept_frames_begin_in_the_past() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let Some(mounted) = Mounted::new(&folder, &[]) else { return };
+    let _forgetful = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
+    wait_until("it is shown", || mounted.path("web/generate").is_dir());
+    let refused = |name: &str, why: &str| {
+        assert!(fs::File::open(mounted.path(name)).is_err(), "{name}");
+        assert!(mounted.text(".error").contains(why), "{name}: {}", mounted.text(".error"));
+    };
+    refused("web/generate/all@-5s", "only a capture");
+    refused("web/generate/udp/all.jsonl@oldest", "only a capture");
+    refused("web/generate/udp/dport/9/all.pcap@oldest", "only a capture");
+    refused("web/generate/all.pcap@oldest", "--history=64M");
+    let started = ["start", "--history=1M", "old", "generate rate=2000 | count"];
+    assert_eq!(folder.run(&started).status, Some(0));
+    wait_until("frames are kept", || {
+        mounted.path("old").is_dir() && mounted.number("old/generate/stats/blocks") > 100
+    });
+    let mut past = fs::File::open(mounted.path("old/generate/all.pcap@block:1")).unwrap();
+    let mut magic = [0; 4];
+    past.read_exact(&mut magic).unwrap();
+    assert_eq!(magic, 0xa1b2_3c4d_u32.to_le_bytes());
+    assert_eq!(folder.run(&["stop", "old"]).status, Some(0));
+}
+
 /// Runs all commands of the page of the book in one shell, in which a failure is an error.
 #[test]
 fn b1_commands_of_the_book_run_as_printed() {

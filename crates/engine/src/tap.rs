@@ -96,6 +96,12 @@ impl Live {
     pub fn tap(&self, wanted: TapRequest, limit: Duration) -> Result<(Tap, TapStart), TapError> {
         let TapRequest { node, classes, form, since, policy, patience, pipe } = wanted;
         let number = self.node_number(node.as_ref())?;
+        let selects = classes.as_deref().is_some_and(|label| !label.is_empty());
+        if since.is_some() && (form != StreamForm::Capture || selects) {
+            let why = "the path keeps frames: only a capture of all blocks of a node can begin in \
+                       the past";
+            return Err(TapError::Closed(why.to_owned()));
+        }
         let classes = classes.map(|label| self.classes_leaving(number, &label)).transpose()?;
         let form = self.tap_form(number, form)?;
         let here = (0..self.spaces().len()).find(|space| {

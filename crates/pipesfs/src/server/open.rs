@@ -74,13 +74,8 @@ impl Server {
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
-        let Some(error) = refused else { return Err(errno::ENOENT) };
-        let errno = match error {
-            ClientError::Timeout => errno::ETIMEDOUT,
-            ClientError::PathEnded(_) | ClientError::Disconnected => errno::ENOENT,
-            _ => errno::EOPNOTSUPP,
-        };
-        Err(self.fail(uid, errno, error.to_string()))
+        let Some((errno, why)) = refused else { return Err(errno::ENOENT) };
+        Err(self.fail(uid, errno, why))
     }
 
     fn add_stream(&self, pipe: OwnedFd, of: (Tapped, u32)) -> Result<Outcome, i32> {
@@ -90,18 +85,21 @@ impl Server {
         Ok(Outcome::Opened(handle, DIRECT))
     }
 
-    /// Opens a tap at a node, for as long as the connection lasts.
+    /// Opens a tap at a node, for as long as the connection lasts. Fails with the error number and
+    /// the reason.
     fn tap(
         &self,
         tree: &Tree,
         member: Member,
         classes: &str,
         stream: &Stream,
-    ) -> Result<(PathClient, OwnedFd), ClientError> {
+    ) -> Result<(PathClient, OwnedFd), (i32, String)> {
         let (Some(view), Some(node)) = (tree.paths.get(member.path), tree.node(member)) else {
-            return Err(ClientError::Disconnected);
+            return Err(failure(&ClientError::Disconnected));
         };
-        let to = paths::connect(&self.snapshots.connect()?, &view.path.number.to_string())?;
+        let daemon = self.snapshots.connect().map_err(|error| failure(&error))?;
+        let number = view.path.number.to_string();
+        let to = paths::connect(&daemon, &number).map_err(|error| failure(&error))?;
         let wanted = Tap {
             node: node.id.is_none().then(|| node.name.clone()),
             id: node.id,
@@ -111,7 +109,12 @@ impl Server {
             classes: Some(classes.to_owned()),
             form: Some(stream.form.name().to_owned()),
         };
-        let (_, pipe) = to.tap(&wanted)?;
+        let (began, pipe) = to.tap(&wanted).map_err(|error| failure(&error))?;
+        if stream.from.is_some() && !began.remembers {
+            let why = "the path keeps no past of this filter: sources keep it in paths started \
+                       with --history=64M";
+            return Err((errno::EOPNOTSUPP, why.to_owned()));
+        }
         Ok((to, pipe))
     }
 
@@ -163,4 +166,14 @@ impl Server {
         let end = start.saturating_add(size as usize).min(text.len());
         Ok(Outcome::Data(text.get(start..end).unwrap_or_default().to_vec()))
     }
+}
+
+/// Returns the error number and the text of a failed call.
+fn failure(error: &ClientError) -> (i32, String) {
+    let number = match error {
+        ClientError::Timeout => errno::ETIMEDOUT,
+        ClientError::PathEnded(_) | ClientError::Disconnected => errno::ENOENT,
+        _ => errno::EOPNOTSUPP,
+    };
+    (number, error.to_string())
 }
