@@ -401,6 +401,7 @@ fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
     assert_eq!(site.prefix_server_ids().len(), 2, "{}", site.listed_paths());
     site.request_each(30..40);
     [&late_one, &classes].iter().for_each(|reader| site.wait_printed(reader, 10));
+    [&gets, &all].iter().for_each(|reader| site.wait_printed(reader, 30));
     assert_eq!(
         [&gets, &all].map(|reader| site.printed_messages(reader)),
         [request_paths(10..40), request_paths(10..40)]
