@@ -156,7 +156,11 @@ fn v3_v6_subtrees_change_below_filters_in_the_kernel_under_traffic() {
     assert_eq!(added[0], each, "from the change on");
     let twice = |number: u64| if (5 * each..6 * each).contains(&number) { 2 } else { 1 };
     let wanted = (each..9 * each).flat_map(|n| std::iter::repeat_n(n, twice(n)));
-    assert!(added.into_iter().eq(wanted), "while it was there, twice while it had two parents");
+    // `dport` runs in the process by now: of the last frames before the removal, the thread may
+    // have read some only after it.
+    assert!(added.last() >= Some(&(8 * each - 1)), "{:?}", added.last());
+    let (wanted, count) = (wanted.take(added.len()), added.len());
+    assert!(added.into_iter().eq(wanted), "while it was there, twice with two parents: {count}");
 }
 
 /// An interface becomes a further source of a running path, and leaves it again.
