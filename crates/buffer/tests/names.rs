@@ -206,7 +206,7 @@ fn t12_hostile_client_is_bounded_and_stalls_no_other() {
 // ---- in the other process
 
 #[test]
-#[ignore = "what the other process runs"]
+#[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     let (role, name) = role.split_once(' ').unwrap();

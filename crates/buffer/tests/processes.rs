@@ -151,7 +151,7 @@ fn t10_killed_reader_is_noticed_and_disconnected() {
 // ---- in the other process
 
 #[test]
-#[ignore = "what the other process runs"]
+#[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     let offer = RingOffer::from_descriptors(receive(stdin()).1).unwrap();

@@ -240,7 +240,7 @@ fn shared_memory_bytes() -> i64 {
 // ---- in the other process
 
 #[test]
-#[ignore = "what the other process runs"]
+#[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     match role.as_str() {

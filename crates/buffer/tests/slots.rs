@@ -219,7 +219,7 @@ fn slot_offer_is_read_only_and_opens_only_as_slots() {
 // ---- in the other process
 
 #[test]
-#[ignore = "what the other process runs"]
+#[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     match role.as_str() {

@@ -153,7 +153,7 @@ fn descriptor_count() -> usize {
 // ---- in the other process
 
 #[test]
-#[ignore = "what the other process runs"]
+#[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     let (role, last) = role.rsplit_once(' ').unwrap();

@@ -111,7 +111,7 @@ fn m3_stopped_or_killed_readers_stall_no_writer() {
 // ---- in the other process
 
 #[test]
-#[ignore = "what the other process runs"]
+#[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     let (role, name) = role.split_once(' ').unwrap();

@@ -105,7 +105,7 @@ fn t8_hostile_reader_harms_only_itself() {
 // ---- in the other process
 
 #[test]
-#[ignore = "what the other process runs"]
+#[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     match role.as_str() {

@@ -187,7 +187,7 @@ fn greedy_or_lying_reader_harms_only_itself() {
 // ---- there
 
 #[test]
-#[ignore = "what the other process runs"]
+#[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     let mut receiver = PipeOffer::from_descriptors(receive(stdin()).1).unwrap().open().unwrap();

@@ -155,7 +155,7 @@ fn fuse_file_is_refused_from_untrusted_peers() {
 // ---- there
 
 #[test]
-#[ignore = "what the other process runs"]
+#[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     let client = Client::new(stdin().as_fd().try_clone_to_owned().unwrap());

@@ -373,7 +373,7 @@ fn d4_hostile_writer_damages_only_its_own_stream() {
 // ---- there
 
 #[test]
-#[ignore = "what the other process runs"]
+#[ignore = "run by another test, in a process of its own"]
 fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     match role.as_str() {
