@@ -8,17 +8,19 @@
 //! - [`names`]: names of directories; [`tree`]: directories as a pure function of the paths;
 //!   [`entries`]: the files in them; [`content`]: the text of the files;
 //! - [`snapshot`]: the paths and counters of the machine, asked only while somebody looks;
+//! - [`edits`]: changes of the tree, which are edits of paths;
 //! - [`streams`]: open streams, each a tap of its own; [`events`]: the events of the daemon;
 //! - [`protocol`]: messages of the kernel; [`inodes`]: their numbers for objects; [`server`]: the
 //!   operations; [`failures`]: reasons of failures; [`mount`]: mounting.
 //!
 //! An object that nobody opens costs the paths nothing. A request that can block, because it asks a
 //! path or waits for a block, never occupies the thread that answers the others, and ends with a
-//! signal of its caller. A change of a path will be one edit that the path's own process applies;
-//! it will run as such a request, too.
+//! signal of its caller. A change of the tree is one edit that the path's own process applies, in a
+//! thread of its own and within a limit.
 #![forbid(unsafe_code)]
 
 pub mod content;
+pub mod edits;
 pub mod entries;
 pub mod events;
 pub mod failures;

@@ -4,9 +4,11 @@
 //! a signal of its caller: the kernel then sends INTERRUPT, which the available library refuses,
 //! and the caller would wait for good.
 
+mod edits;
 mod replies;
 mod requests;
 
+pub use edits::TreeEdit;
 pub use replies::{
     Attributes, DirectoryBuffer, EntryTimes, REPLY_HEAD, Reply, init_reply, statfs_reply,
 };
@@ -28,6 +30,10 @@ pub mod errno {
     pub const EACCES: i32 = 13;
     /// The operation needs one path, and there are several.
     pub const EBUSY: i32 = 16;
+    /// The entry exists.
+    pub const EEXIST: i32 = 17;
+    /// The object is no directory.
+    pub const ENOTDIR: i32 = 20;
     /// The object is a directory.
     pub const EISDIR: i32 = 21;
     /// The argument is invalid.
@@ -36,6 +42,8 @@ pub mod errno {
     pub const EROFS: i32 = 30;
     /// The operation does not exist.
     pub const ENOSYS: i32 = 38;
+    /// The directory is not empty.
+    pub const ENOTEMPTY: i32 = 39;
     /// The object has no such attribute.
     pub const ENODATA: i32 = 61;
     /// The object does not support the operation.

@@ -1,5 +1,6 @@
 //! Requests of the kernel.
 
+use super::edits::TreeEdit;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 /// The head of every request.
@@ -96,7 +97,9 @@ pub enum Operation {
     Destroy,
     /// A close of one descriptor, which needs nothing.
     Flush,
-    /// A change of the file system.
+    /// A change of the tree of directories.
+    Edit(TreeEdit),
+    /// Another change of the file system.
     Change,
     /// An operation that does not exist here.
     Unknown,
@@ -158,9 +161,9 @@ impl Operation {
                 let one = |at: usize| Some((long(8 + at * 16)?, long(16 + at * 16)?));
                 Self::Forget((0..count.min(body.len() / 16)).filter_map(one).collect())
             }
-            // SETATTR, SYMLINK, MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK, WRITE, SETXATTR,
-            // REMOVEXATTR, CREATE, FALLOCATE, RENAME2, TMPFILE.
-            4 | 6 | 8..=13 | 16 | 21 | 24 | 35 | 43 | 45 | 51 => Self::Change,
+            6 | 9..=13 | 45 => Self::Edit(TreeEdit::read(opcode, body)?),
+            // SETATTR, MKNOD, WRITE, SETXATTR, REMOVEXATTR, CREATE, FALLOCATE, TMPFILE.
+            4 | 8 | 16 | 21 | 24 | 35 | 43 | 51 => Self::Change,
             _ => Self::Unknown,
         })
     }

@@ -3,11 +3,14 @@
 //! One thread receives requests and replies to those that the latest snapshot answers. A request
 //! that has to ask a path first is passed to one of several threads; if a signal arrives for its
 //! caller meanwhile, the caller gets EINTR at once and the reply is dropped. Reads of streams wait
-//! in [`Streams`].
+//! in [`Streams`]. Changes of the tree have threads of their own, and end within a limit. A signal
+//! does not end them, because it would leave open whether the change was made.
 
+mod edits;
 mod objects;
 mod open;
 
+use crate::edits::threads::{self, EditThreads};
 use crate::entries::Key;
 use crate::failures::Failures;
 use crate::inodes::Inodes;
@@ -42,6 +45,8 @@ pub struct Server {
     next_handle: AtomicU64,
     /// Requests in threads that ask paths.
     asking: Mutex<HashSet<u64>>,
+    /// Requests in threads that change the tree.
+    editing: Mutex<HashSet<u64>>,
     failures: Arc<Failures>,
     /// User and group of this process.
     owner: (u32, u32),
@@ -73,6 +78,7 @@ impl Server {
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             asking: Mutex::default(),
+            editing: Mutex::default(),
             failures,
             owner: sys::process::identity(),
             others: options.others,
@@ -93,8 +99,9 @@ impl Server {
         let examining = Arc::clone(&streams);
         spawn("pipesfs ends", move || examining.examine_ends(&endings))?;
         spawn("pipesfs reads", move || streams.serve())?;
-        let serving = Arc::clone(&server);
-        spawn("pipesfs", move || serving.receive(&asked))?;
+        let (serving, editing) = (Arc::clone(&server), Arc::clone(&server));
+        let edits = EditThreads::new(move |request| editing.execute(request));
+        spawn("pipesfs", move || serving.receive(&asked, edits))?;
         Ok(server)
     }
 
@@ -118,7 +125,7 @@ impl Server {
     }
 
     /// Receives requests until the file system is unmounted.
-    fn receive(&self, asked: &mpsc::Sender<Request>) {
+    fn receive(&self, asked: &mpsc::Sender<Request>, mut edits: EditThreads) {
         let mut buffer = vec![0; REQUEST_MAX];
         loop {
             let mut device = &*self.device;
@@ -134,6 +141,15 @@ impl Server {
             };
             if request.operation == Operation::Destroy {
                 break;
+            }
+            if matches!(request.operation, Operation::Edit(_)) {
+                let unique = request.header.unique;
+                lock(&self.editing).insert(unique);
+                if edits.pass(request).is_err() {
+                    lock(&self.editing).remove(&unique);
+                    Reply::new(&self.device, unique).error(errno::EAGAIN);
+                }
+                continue;
             }
             match self.age_wanted(&request) {
                 Some(age) if !self.snapshots.is_current(age) => self.pass_on(request, asked),
@@ -173,11 +189,14 @@ impl Server {
         let unique = request.header.unique;
         let mut asking = lock(&self.asking);
         let reply = Reply::new(&self.device, unique);
-        // Only requests that were passed on are in the set.
-        match std::thread::current().name() == Some("pipesfs asks") && !asking.remove(&unique) {
-            true => None,
-            false => Some(reply),
+        let thread = std::thread::current();
+        // Only requests that were passed on are in the sets.
+        match thread.name() {
+            Some(threads::NAME) => drop(lock(&self.editing).remove(&unique)),
+            Some("pipesfs asks") if !asking.remove(&unique) => return None,
+            _ => {}
         }
+        Some(reply)
     }
 
     fn execute(&self, request: &Request) {
@@ -241,6 +260,7 @@ impl Server {
             Operation::StatFs => Ok(Outcome::Data(statfs_reply())),
             Operation::Poll { .. } => Ok(Outcome::Polled(0x145)),
             Operation::Flush => Ok(Outcome::Done),
+            Operation::Edit(edit) => self.edit(header, edit),
             Operation::Change => Err(errno::EROFS),
             Operation::Forget(_) | Operation::Interrupt(_) | Operation::Destroy => {
                 Ok(Outcome::Done)
@@ -269,7 +289,10 @@ impl Server {
         if lock(&self.asking).remove(&unique) {
             return Reply::new(&self.device, unique).error(errno::EINTR);
         }
-        Reply::new(&self.device, own).error(errno::EAGAIN);
+        // An edit ends within its limit, and its reply says whether it was made.
+        if !lock(&self.editing).contains(&unique) {
+            Reply::new(&self.device, own).error(errno::EAGAIN);
+        }
     }
 
     /// Records the reason of a failure for a user, who finds it in `.error`.
