@@ -12,7 +12,7 @@ pub use edits::TreeEdit;
 pub use replies::{
     Attributes, DirectoryBuffer, EntryTimes, REPLY_HEAD, Reply, init_reply, statfs_reply,
 };
-pub use requests::{Header, O_ACCMODE, O_NONBLOCK, Operation, Request};
+pub use requests::{AttributeChange, Header, O_ACCMODE, O_NONBLOCK, Operation, Request, Write};
 
 /// Error numbers of replies.
 pub mod errno {
@@ -40,6 +40,8 @@ pub mod errno {
     pub const EINVAL: i32 = 22;
     /// The file system is read-only.
     pub const EROFS: i32 = 30;
+    /// The path no longer takes what is written.
+    pub const EPIPE: i32 = 32;
     /// The operation does not exist.
     pub const ENOSYS: i32 = 38;
     /// The directory is not empty.

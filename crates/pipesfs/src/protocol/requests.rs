@@ -65,6 +65,14 @@ pub enum Operation {
         /// Flags of the open file.
         flags: u32,
     },
+    /// Writes to an open file.
+    Write(Write),
+    /// Changes attributes.
+    SetAttributes(AttributeChange),
+    /// Creates a file with this name, and opens it.
+    Create(String),
+    /// Waits until what was written has arrived.
+    Sync,
     /// Closes an open file or directory.
     Release(u64),
     /// Opens a directory.
@@ -105,10 +113,44 @@ pub enum Operation {
     Unknown,
 }
 
-/// Flag of an open file: reads do not block.
+/// A write to an open file. Its position means nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Write {
+    /// The open file.
+    pub handle: u64,
+    /// Flags of the open file.
+    pub flags: u32,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// A change of attributes. Those that are `None` stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AttributeChange {
+    /// Type and permissions.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length in bytes.
+    pub size: Option<u64>,
+}
+
+/// Flag of an open file: reads and writes do not block.
 pub const O_NONBLOCK: u32 = 0o4000;
 /// Bits of the flags of an open file that tell how it is accessed; 0 is reading.
 pub const O_ACCMODE: u32 = 3;
+
+/// Length of the head of a write, in bytes.
+const WRITE_HEAD: usize = 40;
+/// Length of the head of a creation, in bytes.
+const CREATE_HEAD: usize = 16;
+/// Bits that tell which attributes change.
+const MODE_VALID: u32 = 1;
+const UID_VALID: u32 = 1 << 1;
+const GID_VALID: u32 = 1 << 2;
+const SIZE_VALID: u32 = 1 << 3;
 
 impl Request {
     /// Reads a request; `None` if it is no request of the protocol.
@@ -124,21 +166,39 @@ impl Operation {
     fn read(opcode: u32, body: &[u8]) -> Option<Self> {
         let words = |at: usize| Some(u32::from_le_bytes(*body.get(at * 4..)?.first_chunk()?));
         let long = |at: usize| Some(u64::from_le_bytes(*body.get(at..)?.first_chunk()?));
-        let name = || {
-            let end = body.iter().position(|byte| *byte == 0)?;
+        let name_at = |start: usize| {
+            let rest = body.get(start..)?;
+            let end = rest.iter().position(|byte| *byte == 0)?;
             // A name that is not UTF-8 names nothing here.
-            Some(String::from_utf8(body.get(..end)?.to_vec()).unwrap_or_default())
+            Some(String::from_utf8(rest.get(..end)?.to_vec()).unwrap_or_default())
         };
+        let name = || name_at(0);
         Some(match opcode {
             1 => Self::Lookup(name()?),
             2 => Self::Forget(vec![(u64::MAX, long(0)?)]),
             3 => Self::GetAttributes,
+            4 => {
+                let valid = words(0)?;
+                let word = |bit: u32, at: usize| (valid & bit != 0).then(|| words(at)).flatten();
+                Self::SetAttributes(AttributeChange {
+                    mode: word(MODE_VALID, 17),
+                    uid: word(UID_VALID, 19),
+                    gid: word(GID_VALID, 20),
+                    size: (valid & SIZE_VALID != 0).then(|| long(16)).flatten(),
+                })
+            }
             5 => Self::ReadLink,
             14 => Self::Open(words(0)?),
             15 => {
                 Self::Read { handle: long(0)?, offset: long(8)?, size: words(4)?, flags: words(8)? }
             }
+            16 => {
+                let end = WRITE_HEAD.checked_add(words(4)? as usize)?;
+                let bytes = body.get(WRITE_HEAD..end)?.to_vec();
+                Self::Write(Write { handle: long(0)?, flags: words(8)?, bytes })
+            }
             17 => Self::StatFs,
+            20 => Self::Sync,
             18 | 29 => Self::Release(long(0)?),
             25 => Self::Flush,
             26 => Self::Init {
@@ -153,6 +213,7 @@ impl Operation {
                 size: words(4)?,
                 plus: opcode == 44,
             },
+            35 => Self::Create(name_at(CREATE_HEAD)?),
             36 => Self::Interrupt(long(0)?),
             38 => Self::Destroy,
             40 => Self::Poll { handle: long(0)?, wake: long(8)?, notify: words(4)? & 1 == 1 },
@@ -162,8 +223,8 @@ impl Operation {
                 Self::Forget((0..count.min(body.len() / 16)).filter_map(one).collect())
             }
             6 | 9..=13 | 45 => Self::Edit(TreeEdit::read(opcode, body)?),
-            // SETATTR, MKNOD, WRITE, SETXATTR, REMOVEXATTR, CREATE, FALLOCATE, TMPFILE.
-            4 | 8 | 16 | 21 | 24 | 35 | 43 | 51 => Self::Change,
+            // MKNOD, SETXATTR, REMOVEXATTR, FALLOCATE, TMPFILE.
+            8 | 21 | 24 | 43 | 51 => Self::Change,
             _ => Self::Unknown,
         })
     }
@@ -191,5 +252,15 @@ mod tests {
         let lookup = request(1, b"all\0").unwrap();
         assert_eq!((lookup.header.inode, lookup.operation), (7, Operation::Lookup("all".into())));
         assert!(request(1, b"all").is_none(), "a name ends with a zero");
+        let mut write = vec![0; 40];
+        (write[0], write[16], write[33]) = (9, 3, 8);
+        assert!(request(16, &write).is_none(), "the bytes are missing");
+        write.extend_from_slice(b"abc");
+        let wanted = Write { handle: 9, flags: 0x800, bytes: b"abc".to_vec() };
+        assert_eq!(request(16, &write).unwrap().operation, Operation::Write(wanted));
+        let mut attributes = vec![0; 88];
+        (attributes[0], attributes[16], attributes[68]) = (1 << 3, 5, 7);
+        let size = AttributeChange { size: Some(5), ..AttributeChange::default() };
+        assert_eq!(request(4, &attributes).unwrap().operation, Operation::SetAttributes(size));
     }
 }

@@ -6,6 +6,7 @@
 //! in [`Streams`]. Changes of the tree have threads of their own, and end within a limit. A signal
 //! does not end them, because it would leave open whether the change was made.
 
+mod attributes;
 mod edits;
 mod objects;
 mod open;
@@ -259,8 +260,17 @@ impl Server {
             }
             Operation::StatFs => Ok(Outcome::Data(statfs_reply())),
             Operation::Poll { .. } => Ok(Outcome::Polled(0x145)),
-            Operation::Flush => Ok(Outcome::Done),
             Operation::Edit(edit) => self.edit(header, edit),
+            Operation::Flush | Operation::Sync => Ok(Outcome::Done),
+            Operation::Write(_) => Err(errno::EROFS),
+            Operation::SetAttributes(change) => self.set_attributes(header, *change),
+            Operation::Create(name) => Err(self.fail(
+                header.uid,
+                errno::EACCES,
+                format!(
+                    "`{name}` cannot be created: directories are made with mkdir, files are not"
+                ),
+            )),
             Operation::Change => Err(errno::EROFS),
             Operation::Forget(_) | Operation::Interrupt(_) | Operation::Destroy => {
                 Ok(Outcome::Done)
