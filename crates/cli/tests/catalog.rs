@@ -161,7 +161,9 @@ fn v1_analyze_prints_and_saves_measurements_and_estimates() {
     for word in ["expected", "blocks/s", "per call", "replay → bpf", "share", "wake-ups"] {
         assert!(ran.err.contains(word), "{word}: {}", ran.err);
     }
-    assert!(ran.err.contains("saved for the next plan"), "{}", ran.err);
+    // Costs measured on a busy machine may favor another plan.
+    let is_saved = ["saved for the next plan", "next time "].iter().any(|t| ran.err.contains(t));
+    assert!(is_saved, "{}", ran.err);
     let kept = folder.path().join("state/streamline");
     let costs = fs::read_to_string(kept.join("costs")).unwrap();
     assert!(costs.lines().any(|l| l.starts_with("filter thread ") && l.ends_with(" ip")));
