@@ -55,7 +55,7 @@ pub struct BuiltPath {
     /// The control that stops the spaces.
     pub(crate) control: Arc<Control>,
     pub(crate) live: Live,
-    /// The allocation log of the path.
+    /// The log of this path's allocations.
     pub(crate) steps: Steps,
 }
 
@@ -76,7 +76,7 @@ impl BuiltPath {
             Operator::Source(part) => Some(part),
             _ => None,
         });
-        // Only the kernel program knows its input.
+        // Only the kernel program knows how much it received.
         let quiet =
             |seen: endpoint::SourceCounters| seen.observed.is_some_and(|seen| seen.blocks == 0);
         sources
@@ -249,8 +249,8 @@ impl Builder<'_> {
         let graph = &self.plan.graph;
         let mut draft = Draft::default();
         let mut locals: Vec<Option<Local>> = vec![None; graph.nodes.len()];
-        // A program's node is placed in the program's own process, so its halves are absent from
-        // this list.
+        // A program's node runs in a process of its own, so its two halves are absent from this
+        // list.
         let here = |id: NodeId| {
             entry_thread(self.plan, self.plan.placements[id.0].space) == self.spaces[place]
         };
@@ -258,8 +258,8 @@ impl Builder<'_> {
             .ids()
             .filter(|(id, _)| here(*id) && !self.is_replicated(*id))
             .partition(|(_, node)| node.inside.is_some());
-        // Blocks from programs enter first, like those from sources; the programs' input comes
-        // last.
+        // Blocks from kernel programs enter first, like those from sources. The input of `exec`
+        // programs comes last.
         for (id, used) in process_nodes(graph).filter(|(id, _)| self.has_output_half(place, *id)) {
             let local = self.add_half(id, used, true, &mut draft);
             if !draft.kept.iter().any(|(kept, _)| *kept == local) {

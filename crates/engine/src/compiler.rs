@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn h9_expression_with_names_never_reaches_libpcap() {
-        // PF log: our parser does not know `on`, so it cannot find the names behind it.
+        // The link type is PF log. Our parser does not know `on`, so it cannot find the names after
+        // that word.
         const PFLOG: LinkType = LinkType(117);
         let (live, recorded) = (Libpcap::new(true), Libpcap::new(false));
         for (libpcap, expression, link) in [

@@ -1,8 +1,8 @@
 //! Captures of blocks on which filters failed, for inspection and replay.
 //!
-//! In: a [`CrashCapture`]. Out: a new file that only its owner can read, because it may contain
-//! private traffic. The file is a capture written by the `pcap` sink if the block is a frame, else
-//! the raw bytes of the block.
+//! Input: a [`CrashCapture`]. Output: a new file that only its owner can read, because it may
+//! contain private traffic. The file is a capture written by the `pcap` sink if the block is a
+//! frame, else the raw bytes of the block.
 
 use abi::{BlockMetadata, Class, DbufId, Extent, Marks, RichPointer};
 use endpoint::{Failure, Opening};

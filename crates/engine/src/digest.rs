@@ -56,7 +56,7 @@ pub fn digest(outcome: &Outcome) -> String {
         }
     }
     lines.extend(outcome.failures.iter().map(|failure| format!("failure at {}", failure.node)));
-    // Spaces end in any order; sorting makes the digest independent of it.
+    // Spaces end in any order. Sorting makes the digest independent of that order.
     lines.sort_unstable();
     for line in lines {
         let _ = writeln!(text, "{line}");

@@ -44,7 +44,7 @@ pub struct Facts {
     pub landlock: Landlock,
     /// Kernel and process limits that affect Streamline.
     pub limits: Vec<Limit>,
-    /// The interfaces of this network namespace, by index.
+    /// Result of probing a packet socket with a mapped ring, which `rx` needs.
     pub interfaces: Result<Vec<Interface>, Refusal>,
     /// Programs and packet sockets at these interfaces, including those of other applications.
     pub neighbors: neighbors::Neighbors,
@@ -83,14 +83,14 @@ pub struct Refusal {
     pub why: String,
 }
 
-/// The kind of a refusal.
+/// The reason for the failure of a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalKind {
-    /// Permission denied.
+    /// The process lacks permission.
     Denied,
     /// The facility is absent, or the kernel reports it as absent.
     Absent,
-    /// Any other cause, such as a lack of memory or descriptors.
+    /// The call failed for any other cause, such as a lack of memory or descriptors.
     Otherwise,
 }
 
@@ -143,7 +143,7 @@ pub fn packet_ring() -> Result<(), Refusal> {
     to_refusal(PacketSocket::open().and_then(|socket| socket.ring(shape)).map(drop))
 }
 
-/// Probes loading of a BPF program.
+/// Probes the loading of a BPF program.
 pub fn kernel_program() -> Result<(), Refusal> {
     to_refusal(sys::probe::bpf_program())
 }
@@ -154,7 +154,7 @@ fn to_refusal<T>(outcome: sys::Result<T>) -> Result<T, Refusal> {
 
 impl Refusal {
     fn of(error: sys::Error) -> Self {
-        // Values of errno(3) with the same meaning on x86-64 and arm64.
+        // These are values of errno(3) with the same meaning on x86-64 and arm64.
         let kind = match error.errno {
             1 | 13 => RefusalKind::Denied,
             2 | 6 | 19 | 22 | 38 | 93 | 94 | 95 | 97 => RefusalKind::Absent,

@@ -31,7 +31,8 @@ pub enum BuildError {
     /// A system call failed, for example for lack of memory, descriptors or permission.
     #[error("{0}")]
     Machine(#[from] sys::Error),
-    /// A state that an earlier check should have ruled out, which is a bug in this program.
+    /// The build reached a state that an earlier check should have ruled out, which is a bug in
+    /// this program.
     #[error("a bug in this program: {0}")]
     Unexpected(String),
 }

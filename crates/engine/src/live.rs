@@ -42,7 +42,7 @@ pub struct Snapshot {
     /// put on it. The number of blocks in a ring is the number put minus the number taken. A ring's
     /// reader is queried before its writer, so the difference is never negative.
     pub ledger: Ledger,
-    /// Current reports of the filters.
+    /// Latest reports of the filters.
     pub reports: Vec<NodeReport>,
     /// The status of each space: first the threads in the order of the plan, then the processes.
     pub spaces: Vec<SpaceStatus>,
@@ -247,8 +247,8 @@ impl Live {
         let at = sys::clock::monotonic();
         let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
         let (mut spaces, mut counted, mut has) = (Vec::new(), Vec::new(), Vec::new());
-        // A ring's reader is queried before its writer, so it never seems to have taken more than
-        // was put.
+        // The reader of a ring is queried before its writer, so the reader never seems to have
+        // taken more blocks than were put.
         for commands in all.iter().rev() {
             let held_up = commands.status.full_ring();
             let task = commands.thread_task();
@@ -275,7 +275,7 @@ impl Live {
         counted.reverse();
         has.reverse();
         spaces.extend(self.processes(&has));
-        // Ended spaces have counted blocks that crossed to them.
+        // Spaces that have ended still counted the blocks that crossed to them.
         if let Some((whole, part)) = &self.whole {
             let gone = whole.state().parts.get(*part).map(|part| part.gone.clone());
             let last =

@@ -46,7 +46,7 @@ fn cost_table() -> Costs {
             Ok(()) if kept.costs.is_calibrated() => {
                 Costs { origin: format!("measured here {}", kept.age()), ..kept.costs }
             }
-            // Costs learned from runs alone; no calibration was done.
+            // These costs were learned from runs alone, without a calibration.
             Ok(()) => {
                 let origin = format!("{}; corrected by runs on this machine", kept.costs.origin);
                 Costs { origin, ..kept.costs }
@@ -62,7 +62,7 @@ fn probe_kernel(release: String) -> Kernel {
     match Program::load(ProgramKind::Tc, "trial", &nothing) {
         Ok(_) => Kernel::Open { release, hardened: !is_trusted() },
         Err(refused) => {
-            // The remedy depends on the front end, which adds it to this reason.
+            // The remedy depends on the front end, which appends it to this reason.
             Kernel::Closed { release, why: reason_text(&refused.error.into()) }
         }
     }

@@ -24,7 +24,8 @@ pub enum MachineRegistry {
     /// For requests of untrusted peers. libpcap, name lookups, files, interfaces and keys are
     /// unavailable. Only filters that may run in this process are created. (RELIABILITY T5)
     Untrusted,
-    /// For calibration. Like [`Self::Recorded`], but every key name yields the same fixed key.
+    /// For calibration. This variant is like [`Self::Recorded`], but every key name yields the same
+    /// fixed key.
     Calibration,
 }
 

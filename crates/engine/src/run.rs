@@ -298,9 +298,9 @@ const CHECK_INTERVAL_NS: u64 = 1_000_000_000;
 struct LatencyChecks<'f> {
     alarm: Alarm<'f>,
     live: &'f Live,
-    /// Time of the next check in ns.
+    /// Monotonic time of the next check in ns.
     next: u64,
-    /// Time in ns before which no further breach is reported.
+    /// Monotonic time in ns before which no further breach is reported.
     quiet: u64,
 }
 
@@ -325,14 +325,16 @@ impl<'f> LatencyChecks<'f> {
 }
 
 /// Time that sources have to respond before their previous totals are reported, in ns. A space
-/// checks for queries after every batch, and wakes up within 50 us if a processor is free.
+/// checks for queries after every batch. A sleeping space wakes up within 50 us if a processor is
+/// free.
 const ANSWER_TIMEOUT_NS: u64 = 50_000_000;
 
-/// Progress reports. Sending a query to the sources and reporting their responses alternate.
+/// Periodic progress reports. Each round first sends a query to the sources, and later reports
+/// their responses.
 struct ProgressReports<'f> {
     watch: ProgressWatch<'f>,
     begin: u64,
-    /// Time of the next report.
+    /// Monotonic time of the next report in ns.
     next: u64,
     /// True if the sources have been queried for the next report.
     asked: bool,
@@ -364,7 +366,7 @@ impl<'f> ProgressReports<'f> {
             progress.sources.push((answer.name, answer.seen));
         }
         (self.watch.report)(&progress);
-        // A late report does not catch up, and two reports never follow each other at once.
+        // A late report does not cause further reports in quick succession.
         let soonest = now.saturating_add(self.watch.every_ns / 2);
         self.next = self.next.saturating_add(self.watch.every_ns).max(soonest);
     }
@@ -405,12 +407,12 @@ fn build_outcome(
         let mut failures: Vec<PathFailure> =
             remains.iter_mut().filter_map(|space| space.failure.take()).collect();
         for program in programs {
-            // The program's space may have reported the same end.
+            // The space of the program may have reported the same end.
             if !failures.iter().any(|failure| failure.reports_same_exit(&program)) {
                 failures.push(program);
             }
         }
-        // A failure on one side of a ring appears as an unread ring on the other side.
+        // A failure on one side of a ring appears on the other side as a ring without a reader.
         if failures.iter().any(|failure| !failure.is_consequence()) {
             failures.retain(|failure| !failure.is_consequence());
         }

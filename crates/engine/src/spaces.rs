@@ -65,7 +65,7 @@ impl Live {
             }
             let name = space_of(&state.plan, node.index_of(*number));
             let task = Task::of_process(*process);
-            // A process of another parent has reused the id of one that has ended.
+            // A process of another parent may have reused the id of a process that has ended.
             let task = task.filter(|task| task.parent == std::process::id());
             let fresh = if task.is_some() { Freshness::Now } else { Freshness::Ended };
             let memory = task.as_ref().map(|task| task.resident);

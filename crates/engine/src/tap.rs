@@ -76,7 +76,7 @@ pub struct TapRequest {
     pub classes: Option<String>,
     /// The form in which blocks are written.
     pub form: StreamForm,
-    /// The position at which the tap starts; `None` for the current position.
+    /// The position at which the tap starts; `None` to start with the next block.
     pub since: Option<TapOrigin>,
     /// The policy for blocks that the reader does not read in time.
     pub policy: OverrunPolicy,

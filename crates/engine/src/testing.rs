@@ -106,7 +106,7 @@ fn make_liar(arguments: &Arguments) -> Result<Filter, Mistake> {
 
 impl Classify for Liar {
     fn classify(&mut self, block: &mut Block<'_>, _cx: &mut ClassifyContext<'_>) -> Class {
-        // Like every filter, it cannot handle a counter that starts near the maximum.
+        // Like every filter, this one cannot handle a counter that starts near the maximum.
         self.blocks = self.blocks.checked_add(1).expect("fewer than 2^64 blocks");
         block.pointer.class
     }
@@ -145,7 +145,7 @@ impl FilterState for Liar {
     }
 
     fn put_session(&mut self, moved: MovedSession, _: &mut Holds) -> Result<(), Mistake> {
-        // Accepts its own state back in any form.
+        // The filter accepts its own state in any form.
         if self.blocks > 0 {
             return Ok(());
         }

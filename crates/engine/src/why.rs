@@ -151,8 +151,8 @@ impl FlowQuery {
         true
     }
 
-    /// Derives a node's action on a block of the flow from the node's counters before and after the
-    /// call. Forwarded blocks are recorded by [`FlowQuery::note_departure`] instead.
+    /// Derives the action of a node on a block of the flow, from the node's counters before and
+    /// after the call. Forwarded blocks are recorded by [`FlowQuery::note_departure`] instead.
     fn note_action(
         &self,
         planned: usize,
@@ -225,7 +225,7 @@ impl Observer for FlowObserver {
     fn before_node(&mut self, node: &Node, batch: &Batch<'_>) {
         let blocks = lanes(batch.live()).filter(|_| is_of_request(node)).map(|l| batch.block(l));
         let ours = blocks.filter(|block| self.why.note_arrival(node.planned, block));
-        // Several blocks that a filter released at once were routed one by one.
+        // If a filter released several blocks at once, the blocks were routed one by one.
         let running = match *ours.collect::<Vec<_>>() {
             [block] => Some((frame_key(&block), node.counts.clone())),
             _ => None,

@@ -51,9 +51,9 @@ pub(crate) struct AdaptThread {
 /// A message to the observing thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wake {
-    /// A request that the thread end.
+    /// Tells the thread to end.
     End,
-    /// An event that a space of an observed path reported.
+    /// Passes on an event that a space of an observed path reported.
     Space(ControlEvent),
 }
 
@@ -70,7 +70,7 @@ impl AdaptThread {
         for live in listening {
             let wakes = wakes.clone();
             live.listen(move |event| {
-                // It fails if the thread has ended, which then needs no events.
+                // The send fails if the thread has ended, and then no events are needed.
                 let _sent = wakes.send(Wake::Space(event));
             });
         }
@@ -80,10 +80,10 @@ impl AdaptThread {
 
 impl Drop for AdaptThread {
     fn drop(&mut self) {
-        // It fails if the thread has ended.
+        // The send fails if the thread has ended.
         let _sent = self.wakes.send(Wake::End);
         if let Some(thread) = self.thread.take() {
-            // If it panicked, the paths stay as they are.
+            // If the thread panicked, the paths stay as they are.
             let _ended = thread.join();
         }
     }
@@ -94,7 +94,7 @@ struct PathObserver {
     adapt: Arc<Adapt>,
     /// The cost table, corrected by the observations.
     known: Costs,
-    /// Current length of an observation in ns; grows at low traffic.
+    /// Current length of an observation in ns; longer at low traffic.
     observation_ns: u64,
     copies: ReplicaPolicy,
     moves: MovePolicy,
@@ -238,7 +238,7 @@ impl PathObserver {
         });
         match reshape(live, (&places, false), machine, SPACE_WAIT_MAX) {
             Ok(switched) => live.add_adapted(format!("{what}: {cost}; {switched}")),
-            // The path ends, or a space was busy; a later observation tries again.
+            // Either the path is ending or a space was busy. A later observation tries again.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
             Err(refused) => {
                 self.moves.refuse(places);

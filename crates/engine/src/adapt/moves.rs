@@ -12,7 +12,7 @@ use crate::path::RatePolicy;
 use pipeline::graph::NodeId;
 use std::collections::HashSet;
 
-/// The evidence required before a move is made.
+/// The evidence required before filters are moved.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MoveThreshold {
     /// Minimum saving per block, as a fraction of its current cost.
@@ -23,8 +23,8 @@ pub(super) struct MoveThreshold {
 }
 
 impl MoveThreshold {
-    /// The evidence required while a path runs: costs are measured in short observations, and no
-    /// later measurement verifies the move.
+    /// The evidence required while a path runs: it is high, because costs come from short
+    /// observations and no later measurement verifies the move.
     pub(super) const RUNNING: Self = Self { saving_min: 0.2, extra_votes: 1 };
     /// The evidence required during the first seconds of a path, in which every block is counted
     /// and filters are not timed. A placement at 1.1 times the minimum cost wastes one eleventh.
@@ -57,7 +57,7 @@ pub(super) struct MovePolicy {
     last: Vec<NodePlacement>,
     /// Nodes that were moved at least once; moving one again lengthens the wait.
     moved: HashSet<NodeId>,
-    /// Moves that were refused for a permanent reason.
+    /// Moves that were refused permanently.
     refused: Vec<Vec<NodePlacement>>,
     rests_until: u64,
     rest: u64,
@@ -111,8 +111,8 @@ impl MovePolicy {
         Some(move_offer.places.clone())
     }
 
-    /// Excludes these moves from now on. The caller calls this after a move was refused for a
-    /// permanent reason.
+    /// Excludes these moves from now on. The caller uses this for moves that were refused
+    /// permanently.
     pub(super) fn refuse(&mut self, places: Vec<NodePlacement>) {
         self.refused.push(places);
     }
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn v6_path_at_break_even_moves_ever_less_often() {
         let (mut move_policy, mut inside, mut made) = (move_policy(), false, Vec::new());
-        // The other placement always seems better, as under a load that changes with each
+        // The other placement always seems better, as it would under a load that changes with each
         // observation.
         for at in (0..4000 * SECOND_NS).step_by(SECOND_NS as usize / 10) {
             let space = if inside { "thread0" } else { "kernel" };

@@ -128,7 +128,7 @@ impl Observation {
         asleep as f64 / self.seen.elapsed_ns as f64
     }
 
-    /// Returns true if a thread was on its processor nearly all the time.
+    /// Returns true if some thread was running on a processor nearly all the time.
     pub(super) fn is_saturated(&self) -> bool {
         let most = self.spent.iter().map(|(_, spent)| spent.cpu).max().unwrap_or(0);
         most as f64 >= SATURATED_MIN * self.seen.elapsed_ns as f64
@@ -183,7 +183,8 @@ pub fn measurements(plan: &Plan, ledger: &Ledger) -> Measurements {
     }
     for counted in &ledger.edges {
         let Some(edge) = seen.edges.get_mut(counted.planned) else { continue };
-        // The ledger splits an edge over a ring; behind replicas, the join counts.
+        // The ledger reports an edge over a ring in two entries. Downstream of replicas, the join
+        // counts the blocks.
         if matches!(counted.from.ring_end(), None | Some(RingEnd::Join)) {
             edge.put += counted.put.blocks;
         }

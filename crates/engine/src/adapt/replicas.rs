@@ -15,7 +15,7 @@ const SLEEP_FACTOR_MAX: u64 = 80;
 pub(super) const WAIT_MAX_NS: u64 = 3_600_000_000_000;
 /// Factor by which the wait grows after each undone change.
 pub(super) const WAIT_FACTOR: u64 = 8;
-/// Fraction of time asleep above which a thread has spare capacity.
+/// Fraction of time spent asleep above which a thread has spare capacity.
 const IDLE_RATIO_MIN: f64 = 0.3;
 /// Minimum ratio of the throughput with replicas to that without.
 const GAIN_MIN: f64 = 1.08;
@@ -28,7 +28,7 @@ const SINGLE_INSTANCE_BUSY_MAX: f64 = 0.5;
 pub(super) struct ReplicaInputs {
     /// True if the path currently has replicas.
     pub(super) shared: bool,
-    /// True if the planner predicts that replicas would pay.
+    /// True if the planner predicts that replicas would pay off.
     pub(super) worth: bool,
     /// Blocks per second from all sources.
     pub(super) rate: f64,
@@ -63,7 +63,7 @@ pub(super) struct ReplicaPolicy {
     /// [`SINGLE_INSTANCE_BUSY_MAX`].
     little: u32,
     /// The rate without replicas, measured before replicas were added. `None` if there are no
-    /// replicas, or once the replicas have proved to pay.
+    /// replicas, or once the replicas have proved to pay off.
     busy_without_replicas: Option<f64>,
     /// Time before which the policy changes nothing, in ns.
     rests_until: u64,
@@ -95,19 +95,19 @@ impl ReplicaPolicy {
         self.sleep
     }
 
-    /// Returns true if a change is imminent, or the effect of the last change has not been judged
-    /// yet.
+    /// Returns true if a change is imminent, or if the effect of the last change has not been
+    /// evaluated yet.
     pub(super) const fn is_imminent(&self) -> bool {
         !self.votes.is_empty() || self.busy_without_replicas.is_some()
     }
 
-    /// Makes the policy decide nothing from now on, after a permanent refusal.
+    /// Disables the policy after a permanent refusal, so that it proposes no further changes.
     pub(super) fn refuse(&mut self) {
         self.rests_until = u64::MAX;
     }
 
-    /// Decides on a step from an observation that ended at `at` (in ns). Returns `None` if nothing
-    /// is to be changed.
+    /// Chooses a step from an observation that ended at `at` (in ns). Returns `None` if nothing
+    /// should change.
     pub(super) fn decide(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<ReplicaStep> {
         let step = match inputs.shared {
             false => self.should_add_replicas(at, inputs).then_some(ReplicaStep::Share),
@@ -153,7 +153,7 @@ impl ReplicaPolicy {
         let rate = mean(&self.votes);
         self.votes.clear();
         if rate >= busy_without_replicas * GAIN_MIN {
-            // The replicas pay; reset the wait.
+            // The replicas pay off, so the wait is reset.
             (self.busy_without_replicas, self.rest) = (None, self.rate_policy.pause_ns);
             return None;
         }

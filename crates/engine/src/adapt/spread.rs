@@ -24,8 +24,8 @@ enum SpreadProposal {
 /// Stages that were given threads of their own, and the previous spaces of their nodes.
 #[derive(Debug)]
 pub(super) struct MadeStages {
-    /// Number of changes of the path when the stages were made. If the path has another number now,
-    /// its plan has changed since.
+    /// Number of changes of the path when the stages were made. If the path has made more changes
+    /// by now, its plan is different.
     changes: u64,
     homes: Vec<NodePlacement>,
 }
@@ -85,7 +85,7 @@ impl PathObserver {
                     homes: places.iter().map(home).collect(),
                 });
             }
-            // The path ends, or a space was busy; a later observation tries again.
+            // Either the path is ending or a space was busy. A later observation tries again.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
             Err(refused) => {
                 self.copies.refuse();
@@ -103,7 +103,7 @@ impl PathObserver {
         machine: &Machine,
     ) -> Option<SpreadProposal> {
         let copies = self.adapt.copies.then(|| reason_for_replicas(plan, machine)).flatten();
-        // A thread that has time left holds up nobody.
+        // A thread with spare capacity does not slow down the others.
         let stages = (self.adapt.stages && observation.is_saturated())
             .then(|| plan_placed(plan, &[], machine).ok()?.divide_into_stages(machine))
             .flatten();

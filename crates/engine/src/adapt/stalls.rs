@@ -16,7 +16,7 @@ use runtime::control::{ControlEvent, SinkStall};
 use std::sync::mpsc::Receiver;
 
 impl PathObserver {
-    /// Handles stalls of sinks; blocks until the thread must end.
+    /// Moves sinks whose writes stall. Blocks until the thread must end.
     pub(super) fn wait_for_stalls(&mut self, wakes: &Receiver<Wake>) {
         while let Ok(Wake::Space(event)) = wakes.recv() {
             if let ControlEvent::Stalled(stall) = event {
@@ -38,7 +38,8 @@ impl PathObserver {
         let why = format!("a write took {took}, and {waited} blocks or more waited for its thread");
         match reshape(live, (&[(node, space)], false), &self.adapt.machine, SPACE_WAIT_MAX) {
             Ok(switched) => live.add_adapted(format!("{what}: {why}; {switched}")),
-            // The path ends, or a space was busy: the next stall tries again.
+            // Either the path is ending or a space was busy. The next stall triggers another
+            // attempt.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => return,
             Err(refused) => live.add_adapted(format!("not {what}: {why}; {refused}")),
         }

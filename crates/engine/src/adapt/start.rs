@@ -48,7 +48,7 @@ impl PathObserver {
         let (mut begin, mut moves) = (None, self.adapt.moves == MovePeriod::Start);
         while moves || self.adapt.stages {
             let now = sys::clock::monotonic();
-            // Threads that were added are judged before the period ends.
+            // Newly added threads are evaluated before the period ends.
             let judges = self.adapt.stages && self.copies.is_imminent();
             if now >= end && !(judges && now < end.saturating_add(PERIOD_NS)) {
                 break;

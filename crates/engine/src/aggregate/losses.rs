@@ -17,8 +17,8 @@ use super::share::WorkerView;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
 
-/// The location of a loss of which only a lower bound is known; the unknown remainder is listed at
-/// the actual locations.
+/// The drop reason of a loss of which only a lower bound is known. The remainder, whose size is
+/// unknown, is listed under the actual locations.
 pub(super) const LOSS_LOWER_BOUND: DropReason =
     DropReason::Named("own sockets and rings, at least");
 
@@ -84,7 +84,7 @@ impl Losses {
             places.iter().copied().filter(|(_, blocks)| *blocks != Some(0)).collect();
         let bounds = loss_bounds(all, quiet);
         match (bounds, some.as_slice()) {
-            // A single worker processes all shares.
+            // A single worker processes every share.
             _ if alone => self.dropped.extend(places),
             (Some((0, 0)), _) => {
                 self.dropped.extend(places.into_iter().map(|(place, _)| (place, Some(0))));
@@ -141,7 +141,7 @@ pub(super) fn set_losses(seen: &mut SourceCounters, losses: Losses) {
     let lost: Option<u64> = losses.dropped.iter().map(|(_, blocks)| *blocks).sum();
     seen.observed = lost.map(|lost| Amount { blocks: seen.given.blocks + lost, ..seen.given });
     seen.dropped = losses.dropped;
-    // Positions refer to the socket of one worker.
+    // Positions refer to the socket of a single worker.
     seen.missing.clear();
     seen.remark = match (seen.remark.take(), losses.remark) {
         (Some(one), Some(other)) => Some(format!("{one}; {other}")),

@@ -32,8 +32,7 @@ pub struct WorkerReport {
     pub outcome: Outcome,
     /// True if the worker was killed, so that its last report is incomplete.
     pub killed: bool,
-    /// True if the sources of this worker had received nothing by the time all workers had been
-    /// built.
+    /// True if this worker's sources had received nothing when all workers were ready.
     pub quiet: bool,
 }
 

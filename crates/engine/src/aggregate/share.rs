@@ -24,8 +24,8 @@ pub(super) const SHARD_FILTER: &str = "shard";
 /// The route of blocks from a source to the filter that divides them among worker processes.
 #[derive(Clone, Debug)]
 pub(super) struct DividedSource {
-    /// Index of the source in the plan. `share` is the index of the filter that follows the source,
-    /// and `edge` the index of the edge between them.
+    /// Index of the source in the plan. The sibling fields `share` and `edge` hold the index of the
+    /// filter that follows the source, and the index of the edge between the two.
     pub(super) source: usize,
     pub(super) share: usize,
     pub(super) edge: usize,
@@ -40,7 +40,7 @@ pub(super) struct DividedSource {
 pub(super) struct WorkerView {
     /// Blocks of the worker's own share that reached the filter.
     pub(super) own: Amount,
-    /// Blocks of all shares that reached the filter.
+    /// Blocks of all shares that reached the filter, including the worker's own share.
     pub(super) came: Amount,
     /// Blocks of any share lost on the route to the filter, with the location of the loss.
     pub(super) lost: Vec<(DropReason, Option<u64>)>,
@@ -147,8 +147,7 @@ impl DividedSource {
         WorkerView { own, ..WorkerView::default() }
     }
 
-    /// Adds blocks of the worker's own share that the worker never reported, and counts them as
-    /// dropped.
+    /// Adds blocks of the worker's own share that the worker never reported. They count as dropped.
     pub(super) fn add_ended(&self, ledger: &mut Ledger, more: Amount) {
         if more.blocks == 0 {
             return;

@@ -1,4 +1,4 @@
-//! Tests of the counters that are aggregated over worker processes. A ring may lie on any edge
+//! Tests of the counters that are aggregated over worker processes. A ring may be on any edge
 //! between the source and the `shard` filter, which divides the blocks.
 
 use super::share::SHARD_FILTER;
@@ -74,7 +74,8 @@ fn n7_reports_of_all_workers_add_up_to_one_process() {
 
 #[test]
 fn n7_survivors_account_for_blocks_of_a_killed_worker() {
-    // It had reported 40 blocks, 10 of them in its own share; the others received all 100.
+    // The worker had reported 40 blocks, 10 of them in its own share. The other workers received
+    // all 100.
     let all =
         [worker_report(100, 30, false), worker_report(40, 10, true), worker_report(100, 20, false)];
     let merged = merge_reports(&shard_graph(), all.into());
@@ -146,7 +147,7 @@ fn with_ring(mut worker_report: WorkerReport, at: usize, of: [usize; 2]) -> Work
 
 #[test]
 fn n7_each_block_is_counted_once_with_a_ring_on_any_edge() {
-    // A ring before `shard`, behind it, and on both sides.
+    // The ring is before `shard`, after `shard`, or both.
     let view: fn(WorkerReport) -> WorkerReport =
         |worker_report| with_ring(worker_report, 0, [0, 1]);
     let behind: fn(WorkerReport) -> WorkerReport =
@@ -171,7 +172,7 @@ fn n7_each_block_is_counted_once_with_a_ring_on_any_edge() {
 
 /// Returns the report with a ring before each of the two edges.
 fn with_two_rings(worker_report: WorkerReport) -> WorkerReport {
-    // The later edge first, while the other one is still at its index.
+    // The later edge is handled first, while the index of the other edge is still valid.
     let mut worker_report = with_ring(worker_report, 1, [1, 2]);
     let ends = ["ring to thread2", "ring from thread1"];
     let ledger = &mut worker_report.outcome.ledger;
@@ -192,7 +193,8 @@ fn with_two_rings(worker_report: WorkerReport) -> WorkerReport {
 
 #[test]
 fn n7_loss_of_equal_views_is_input_less_all_shares() {
-    // Both received 100: 60 of share 1, 40 of share 2. Of these, 50 and 35 arrived.
+    // Both workers received 100 blocks: 60 of share 1 and 40 of share 2. Of these, 50 and 35
+    // arrived.
     let all = [(80, 50, 20), (90, 35, 10)];
     let all = all.map(|(arrived, in_share, lost)| {
         with_losses(worker_report(arrived, in_share, false), &[(RING_LOSS, Some(lost))])
@@ -214,14 +216,14 @@ fn n7_loss_of_unequal_views_is_reported_as_bounds() {
     assert_eq!((seen.observed, lost), (None, 15), "100 and 102 seen, 85 arrived");
     assert_eq!(seen.dropped, [(RING_LOSS, None), (losses::LOSS_LOWER_BOUND, Some(15))]);
     assert!(seen.remark.unwrap().starts_with("from 15 to 17 blocks are missing by ring"));
-    // With traffic before the start, equal numbers prove nothing.
+    // If there was traffic before the start, equal counts prove nothing.
     let mut all = [(80, 50, 20), (90, 35, 10)].map(lose);
     all[1].quiet = false;
     let (seen, lost) = merge_source_counters(all.into());
     assert_eq!((seen.observed, lost), (None, 0));
     assert_eq!(seen.dropped, [(RING_LOSS, None)]);
     assert!(seen.remark.unwrap().starts_with("from 0 to 30 blocks are missing by ring"));
-    // Two places: the total is known, but not the place.
+    // There are two loss locations, so the total is known but the location is not.
     let all = [(80, 50, [20, 0]), (90, 35, [4, 6])].map(|(arrived, in_share, [ring, socket])| {
         with_losses(
             worker_report(arrived, in_share, false),

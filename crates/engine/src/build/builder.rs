@@ -30,9 +30,9 @@ use sys::steps::{Resource, Steps};
 /// The running state of a part that is changed by a hot swap.
 pub(crate) struct SwapContext<'a> {
     pub(crate) part: &'a RunningPart,
-    /// Numbers of the nodes that stay.
+    /// Numbers of the nodes that survive the swap.
     pub(crate) kept: &'a HashSet<usize>,
-    /// Numbers of the staying nodes whose filter is replaced by a new filter.
+    /// Numbers of the surviving nodes whose filter is replaced by a new filter.
     pub(crate) renewed: &'a HashSet<usize>,
     /// Map from the number of every edge that leaves the kernel to its index in the new plan.
     pub(crate) exit_edges: &'a HashMap<usize, usize>,
@@ -43,7 +43,7 @@ pub(crate) struct SwapContext<'a> {
 }
 
 impl SwapContext<'_> {
-    /// Returns true if this node stays.
+    /// Returns true if the swap keeps this node.
     pub(super) fn is_kept(&self, key: NodeKey) -> bool {
         matches!(key, NodeKey::Node(number) | NodeKey::Given(number) if self.kept.contains(&number))
     }
@@ -78,9 +78,9 @@ pub(super) struct Draft {
     /// Entry nodes for the output of kernel programs that already run, each with the edges that
     /// leave the kernel and their target nodes.
     pub(super) kernel_exits: Vec<(Local, Vec<(usize, NodeId)>)>,
-    /// Placeholders of nodes that already run, with the keys of these nodes.
+    /// Placeholders for nodes that already run, with the keys of these nodes.
     pub(super) kept: Vec<(Local, NodeKey)>,
-    /// New filters for staying nodes, with the keys of these nodes.
+    /// New filters for surviving nodes, with the keys of these nodes.
     pub(super) renewed: Vec<(NodeKey, Filter)>,
 }
 
@@ -176,7 +176,7 @@ impl<'p> Builder<'p> {
     /// Creates the intake pool of a space.
     pub(super) fn create_intake(&self, mut config: PoolConfig) -> Result<Pool, BuildError> {
         if let RecordMode::Play(_) = self.extras.record_mode {
-            // A replay lacks the memory that sources lent, and must never wait for memory.
+            // A replay lacks the memory that sources lent, but it must never wait for memory.
             config.segments *= 16;
         }
         self.create_pool(config)
@@ -229,7 +229,7 @@ pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
         let found = spaces.filter(move |(_, space)| space.component == part && space.kind == kind);
         found.map(|(place, _)| place)
     };
-    // A process is started, not built.
+    // A process is started rather than built.
     let threads: Vec<usize> = here(SpaceKind::Thread).collect();
     if threads.is_empty() { here(SpaceKind::Kernel).collect() } else { threads }
 }

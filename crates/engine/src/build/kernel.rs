@@ -1,6 +1,6 @@
 //! Kernel spaces of a plan. The program of a kernel space runs at an interface. Its output enters
 //! user space at a source in the first thread of the same part. The user implementations of the
-//! kernel's filters follow that source, for blocks of which a twin is unsure. A part that runs
+//! kernel's filters follow that source, for blocks that a twin is unsure about. A part that runs
 //! entirely in the kernel gets a thread for these implementations. [SL §7.1; CONTRACT 18]
 
 use super::builder::{Builder, Draft, Local, ProgramSuccession, SwapContext};
@@ -98,7 +98,8 @@ impl Builder<'_> {
             let follow = |wanted: &KernelInputs<'_>| known.successor(wanted);
             let (next, source) =
                 self.with_inputs((first, planned), known.generation.origin, follow)?;
-            // The existing memory suffices: it was made for the longest frames of this source.
+            // The existing memory is large enough, because it was sized for the longest frames of
+            // this source.
             let local = self.add_kernel_source(first, (source, INTAKE_GENERAL), locals, draft);
             draft.successors.push((local, ProgramSuccession { kernel, first: number, next }));
         }

@@ -47,7 +47,7 @@ impl Builder<'_> {
     ) -> Result<Node, BuildError> {
         let mut node = self.create_node(id, locals, None)?;
         let used = self.plan.graph.node(id).filter();
-        // A replay publishes nothing.
+        // A replay does not publish state.
         if let (Some(used), false) = (used, matches!(self.extras.record_mode, RecordMode::Play(_)))
         {
             let shown = PublishedState::open(&node.name, used.description, &used.arguments);

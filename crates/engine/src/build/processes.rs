@@ -24,7 +24,7 @@ impl Builder<'_> {
     }
 
     /// Adds a placeholder for one half of a program to this space: the output half if `gives` is
-    /// true, else the input half. Returns its node.
+    /// true, otherwise the input half. Returns the node of the placeholder.
     pub(super) fn add_half(&self, id: NodeId, used: &Use, gives: bool, draft: &mut Draft) -> Local {
         let number = self.node_number(id);
         let key = match gives && process_role(&self.plan.graph, id) != ProcessRole::Head {
@@ -69,7 +69,8 @@ impl Builder<'_> {
             }
         };
         if enters == leaves && started.input.is_some() && started.output.is_some() {
-            // A thread that waits to feed the program could not drain its output: a deadlock.
+            // A thread that waited to feed the program could not drain its output, which would be a
+            // deadlock.
             let what = format!("both sides of `{}` are in one thread", used.description.name);
             return Err(BuildError::Unexpected(what));
         }

@@ -66,8 +66,8 @@ pub(crate) fn prepare(
         all.push(match known {
             Some(known) => {
                 if sleeps_on_descriptors {
-                    // The space sleeps on descriptors from its next wake-up on; the alarm outlives
-                    // a failed swap.
+                    // The space sleeps on descriptors after its next wake-up. The alarm stays even
+                    // if the swap fails.
                     known.bell.add_alarm()?;
                 }
                 (Some(known.clone()), Arc::clone(&known.bell))
@@ -75,7 +75,8 @@ pub(crate) fn prepare(
             None => (None, Arc::new(create_doorbell(plan, *space, &extras.steps)?)),
         });
     }
-    // Kernel programs exist already; their owners install the successors, so no host is needed.
+    // The kernel programs already exist and their owners install the successors, so no host is
+    // needed.
     let points = Points::default();
     let mut builder = Builder {
         plan,

@@ -77,7 +77,8 @@ impl Builder<'_> {
             let edge = &edges[index];
             let (near, far) = (self.exit_space(edge.from), self.entry_space(edge.to));
             let (Some(near), Some(far)) = (near, far) else { continue };
-            // A kernel program's blocks surface in a thread, which may be the one they are for.
+            // The blocks of a kernel program surface in a thread, which may also be their
+            // destination.
             if near == far {
                 continue;
             }
@@ -164,8 +165,8 @@ impl Builder<'_> {
         (near, far): (usize, usize),
     ) -> Result<RingEnds, BuildError> {
         let scales = ring.entries_min < ring.entries;
-        // A ring begins in the middle of its range: a burst doubles it, a lap in which the reader
-        // keeps up halves it.
+        // A ring starts with a size in the middle of its range. A burst doubles the size, and a lap
+        // in which the reader keeps up halves it.
         let entries = if scales { ring.entries_min.max(ring.entries / 4) } else { ring.entries };
         let config = RingConfig { entries, lanes, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
@@ -200,11 +201,11 @@ impl Builder<'_> {
             let wanted = wanted_classes(&edge.classes);
             let number = self.ids.edges[index];
             let ring = rings.iter_mut().find(|ends| ends.edges.contains(&index));
-            // A program has one half in this space, which may be the other half.
+            // A program has one half in this space, and the neighbor may be the other half.
             let from = locals[edge.from.0].filter(|_| self.exit_space(edge.from) == Some(place));
             let to = locals[edge.to.0].filter(|_| self.entry_space(edge.to) == Some(place));
             match (from, to, ring) {
-                // [`Builder::arcs_out_of_kernel`] adds these.
+                // [`Builder::arcs_out_of_kernel`] adds these edges.
                 (Some(_), ..) if self.is_source_in_kernel(edge.from) => {}
                 (Some(from), Some(to), _) => {
                     draft.assembly.add_arc(from, to, wanted, edge.back, number);

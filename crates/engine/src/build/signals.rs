@@ -20,7 +20,7 @@ impl Builder<'_> {
             .filter_map(|edge| Some((self.exit_space(edge.from)?, self.entry_space(edge.to)?)));
         let ends = ends.chain(shared.iter().flat_map(ReplicatedChain::crossings));
         let ends: Vec<_> = ends.filter(|(near, far)| near != far).collect();
-        // One pass per space suffices for a minimum to reach all spaces downstream.
+        // One pass per space suffices to propagate a minimum to all spaces downstream.
         for _ in 0..bounds.len() {
             for (near, far) in &ends {
                 bounds[*far] = bounds[*far].min(bounds[*near]);

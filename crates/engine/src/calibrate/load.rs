@@ -55,7 +55,7 @@ pub(super) fn measure_processor_ns(count: u32, send: impl FnOnce()) -> f64 {
     let mut now = sys::clock::process();
     let mut looks = 0;
     loop {
-        // A poll without descriptors: sleeps for the window.
+        // Polling without descriptors sleeps for the window.
         sys::poll::readable(&[], Some(IDLE_WINDOW));
         let before = std::mem::replace(&mut now, sys::clock::process());
         looks += 1;

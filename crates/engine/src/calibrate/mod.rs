@@ -7,7 +7,8 @@
 //! - [`user`]: every filter in a thread, on bundled frames;
 //! - [`twins`]: every twin in the kernel, by test runs;
 //! - [`transfer`]: rings, copies, wake-ups;
-//! - [`taps`]: a frame at a packet socket, at a program, and when it is copied out of the kernel;
+//! - [`taps`]: delivery of a frame to a packet socket or to a kernel program, and its copy to user
+//!   space;
 //! - [`redirect`]: a frame that is redirected to a socket or leaves through another interface;
 //! - [`load`](mod@load): whole requests under load, for `taps` and `redirect`;
 //! - [`stored`]: the file that keeps the cost table.
@@ -29,8 +30,8 @@ pub use stored::{StoredCosts, load, path, state_directory};
 
 use pipeline::plan::{COSTS_VERSION, Costs};
 
-/// Measures all costs, which takes seconds. Calls `told` with the name of each step before that
-/// step begins. Blocks.
+/// Measures all costs, which takes seconds. Blocks. Calls `told` with the name of each step before
+/// the step begins.
 pub fn calibrate(told: &dyn Fn(&str)) -> Calibration {
     let costs = Costs { version: COSTS_VERSION, ..Costs::default() };
     let mut calibration = Calibration { costs, missing: Vec::new() };

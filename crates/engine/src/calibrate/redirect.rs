@@ -28,7 +28,7 @@ const ROUND_FRAMES: usize = 1_024;
 /// Number of frames sent per system call.
 const CALL_FRAMES: usize = 32;
 
-/// Measures the costs of redirected and forwarded frames, in a network namespace of its own.
+/// Measures the costs of redirected and forwarded frames, in a new network namespace.
 pub(super) fn measure(calibration: &mut Calibration) {
     match sys::net::run_in_new(measure_costs).map_err(Into::into).and_then(|figures| figures) {
         Ok(figures) => figures.note(calibration),
@@ -60,7 +60,7 @@ fn measure_costs() -> Result<CableCosts> {
     run_ip_command(&["link", "set", FAR_END, "up"])?;
     let index = RouteSocket::open().and_then(|links| links.by_name(NEAR_END))?.index;
     let sender = RefCell::new(PacketSender::open(index, Qdisc::Bypass)?);
-    // The address of no host, so that the kernel's stack drops the frame.
+    // This address belongs to no host, so the kernel's stack drops the frame.
     let frame = datagram_frame(9);
     let over = || {
         let calls = [frame.as_slice(); CALL_FRAMES];
@@ -107,11 +107,12 @@ impl CableCosts {
         let costs = &mut calibration.costs;
         let dport = costs.filters.iter().find(|cost| cost.kernel && cost.filter == "dport");
         let dport = dport.map_or(costs.twin, |cost| cost.block);
-        // The cost of the cheapest way is the base; the others are stored as their excess over it.
+        // The cost of the cheapest variant is the base. The others are stored as their excess over
+        // the base.
         costs.take = dropped.max(0.0);
         costs.xsk = (socket - dropped.min(0.0) - 2.0 * costs.call).max(0.0);
         costs.redirect = (redirected - dropped - dport - costs.call).max(0.0);
-        // Both variants call a sink, so that cost cancels.
+        // Both variants call a sink, so the cost of the sink cancels out.
         let mut put = |kernel, block: f64| {
             let (filter, block) = ("redirect".to_owned(), block.max(0.0));
             costs.set_filter(FilterCost { filter, kernel, block, byte: 0.0 });

@@ -1,5 +1,5 @@
-//! Costs of a frame on entry: at a packet socket, at a kernel program, and for the copy to user
-//! space.
+//! Costs of receiving a frame through a packet socket or a kernel program, and of copying it to
+//! user space.
 //!
 //! Frames cross the loopback interface of a network namespace created for the measurement. A cost
 //! is the additional processor time per frame. Whole requests run there, so that the figures
@@ -120,7 +120,7 @@ impl TapCosts {
         (costs.socket, costs.tap) = ((socket - 2.0 * costs.call).max(0.0), tap);
         let known = costs.tap + costs.kernel_exit_cost() - costs.fetch + costs.call;
         costs.fetch = costs.fetch.max(handed - known);
-        // A twin that could not be loaded alone counts with the default cost.
+        // A twin that could not be loaded alone is charged its default cost.
         let alone = |name: &&str| {
             let known = costs.filters.iter().find(|f| f.kernel && f.filter == **name);
             known.map_or(costs.twin, |known| known.block)
@@ -128,8 +128,8 @@ impl TapCosts {
         let dearer = |line: f64, of: [&str; 5]| line - of.iter().map(alone).sum::<f64>();
         let (plain, twins) = (dearer(plain, HEADERLESS_TWINS), dearer(twins, HEADER_TWINS));
         let more = (plain / HEADERLESS_TWINS.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
-        // Possibly 0: each twin alone included the header search, and behind the first twin the
-        // headers are known.
+        // The result may be 0, because each twin measured alone included the header search, whereas
+        // in a chain only the first twin pays for it.
         costs.twin_header_search =
             (twins - more * HEADER_TWINS.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
         costs.filters.iter_mut().filter(|f| f.kernel).for_each(|f| f.block += more);

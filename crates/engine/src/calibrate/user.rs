@@ -75,8 +75,8 @@ fn measure_cost(description: &Description, capture: &Capture) -> Result<(f64, f6
         let seen = measure_node(&line(&capture.replay_source()), description.name, ROUNDS)?;
         return Ok(split_cost(description, seen));
     }
-    // The first filter to read headers finds them for all behind it. With a header filter behind
-    // both variants, that cost cancels.
+    // The first filter that reads headers pays for finding them. Both variants include a header
+    // filter at the end, so this cost cancels out.
     let made = |size| {
         let source = format!("generate count={GENERATED_FRAMES} size={size}");
         let with = measure_node(
@@ -132,8 +132,8 @@ fn split_at_pipes(line: &'static str) -> Vec<&'static str> {
     head.into_iter().chain(parts.map(unlabelled)).collect()
 }
 
-/// Runs a request `rounds` times. Returns the figures of a node, or of all filters
-/// ([`ALL_FILTERS`]), from the fastest run.
+/// Runs a request `rounds` times. Returns the cost of a node, or of all filters together
+/// ([`ALL_FILTERS`]), in the fastest run.
 pub(super) fn measure_node(line: &str, node: &str, rounds: usize) -> Result<BlockCost> {
     let mut best: Option<BlockCost> = None;
     for _ in 0..rounds {
@@ -186,7 +186,7 @@ impl Capture {
         let name = format!("streamline-calibrate-{}.pcap", std::process::id());
         let path = std::env::temp_dir().join(name);
         let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
-        // Never overwrites a file of another user.
+        // The file is never created over a file of another user.
         let mut file = std::fs::File::create_new(&path).map_err(why)?;
         let written = std::io::Write::write_all(&mut file, CAPTURE).map_err(why);
         let capture = Self(path);

@@ -1,10 +1,10 @@
 //! A move of a subtree from one path to another, which may run in another process.
 //!
-//! Each path makes a change of its own: one removes the subtree, the other adds it. Both are
-//! prepared, and stand still, before either is made; `agree` is called at that moment, and its
-//! failure leaves the path as it was. State that concerns no session moves with its filter.
-//! Sessions and held blocks belong to the stream that the filter leaves: they end there, in the
-//! old graph.
+//! Each path makes its own change: one removes the subtree and the other adds it. Both changes are
+//! prepared, and both paths are paused, before either change takes effect. `agree` is called at
+//! that moment, and if it fails the path is left unchanged. State that is not tied to a session
+//! moves with its filter. Sessions and held blocks belong to the stream that the filter leaves, so
+//! they end in the old graph.
 
 use super::built::BuiltChange;
 use super::handover::{GiveAgreement, HandedState, Handover, TakeAgreement};
@@ -21,23 +21,23 @@ use pipeline::plan::{Machine, SpaceKind};
 use std::time::Duration;
 use sys::steps::Steps;
 
-/// The part of a path in a move between two.
+/// The role of a path in a move of filters between two paths.
 pub(super) enum Across<'a> {
     /// The path loses the filters at these spans of its text.
     Give { filters: &'a [Span], agree: GiveAgreement<'a> },
-    /// The path gets filters.
+    /// The path gets filters from the other path.
     Take { agree: TakeAgreement<'a> },
 }
 
-/// Fails with the reason if a filter of a subtree cannot change its path.
+/// Fails with the reason if a filter of a subtree cannot move to another path.
 pub fn check_leaving(live: &Live, subtree: &Subtree) -> Result<(), ChangeError> {
     let state = running_path(live)?.state();
     subtree.filters.iter().try_for_each(|span| given_filter(&state, *span).map(drop))
 }
 
-/// Removes a subtree from a path. While the spaces of the path stand still, `agree` is given the
-/// state of each filter of the subtree, in the order of the text; if it succeeds, the change is
-/// made. Blocks.
+/// Removes a subtree from a path. While the spaces of the path are paused, `agree` is given the
+/// state of each filter of the subtree, in the order of the text; if it succeeds, the change takes
+/// effect. Blocks.
 ///
 /// # Errors
 ///
@@ -54,8 +54,8 @@ pub fn give_subtree(
     change_across(live, &edit, across, machine, limit)
 }
 
-/// Adds a subtree to a path, below a node. While the spaces of the path stand still, `agree` is
-/// called for the state of each filter; if it succeeds, the change is made. Blocks.
+/// Adds a subtree to a path, below a node. While the spaces of the path are paused, `agree` is
+/// called to obtain the state of each filter. If it succeeds, the change takes effect. Blocks.
 ///
 /// # Errors
 ///
@@ -93,8 +93,8 @@ fn change_across(
 }
 
 impl<'a> Across<'a> {
-    /// Returns the handover of a change that has been built. Fails if a filter cannot change its
-    /// path.
+    /// Returns the handover of a change that has been built. Fails if a filter cannot move to
+    /// another path.
     pub(super) fn handover(
         self,
         state: &PathState,
@@ -129,8 +129,8 @@ impl<'a> Across<'a> {
     }
 }
 
-/// Returns number and name of a filter that leaves the path; no number if it has no state of its
-/// own. Fails if it cannot leave.
+/// Returns the number and the name of a filter that leaves the path. The number is `None` if the
+/// filter has no private state. Fails if the filter cannot leave.
 fn given_filter(
     state: &PathState,
     span: Span,

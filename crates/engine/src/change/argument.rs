@@ -83,7 +83,7 @@ impl InPlaceChange {
             lent.iter_mut().try_for_each(|lent| lent.space.set_arguments(values))
         };
         if let Err(mistake) = set(&mut lent, &self.changed_arguments(&self.plan, state)) {
-            // A filter accepts the arguments with which it ran.
+            // A filter accepts the arguments with which it was created.
             let _ = set(&mut lent, &self.changed_arguments(&state.plan, state));
             lent.into_iter().rev().for_each(ExclusiveBorrow::give_back);
             return Err(ChangeError::Refused(mistake.to_string()));

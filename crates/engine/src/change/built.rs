@@ -1,4 +1,5 @@
-//! A change whose new elements have been built beside the running path, and its switch.
+//! A change whose new elements have been built beside the running path, and the switch to these
+//! elements.
 
 use super::handover::Handover;
 use super::identity::MatchedPlan;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::steps::Resource;
 
-/// The callbacks of a change whose spaces stand still.
+/// The callbacks that are called while the spaces of a change are paused.
 pub(super) struct SwitchHooks<'h, 'a> {
     pub(super) replay: Option<&'h record::Replay>,
     /// Called when the switch can no longer fail.

@@ -1,4 +1,4 @@
-//! The state of filters that move to another path, while the spaces of both stand still.
+//! The state of filters that move to another path, while the spaces of both paths are paused.
 
 use super::migration::StoppedSpaces;
 use super::outcome::ChangeError;
@@ -11,17 +11,17 @@ use runtime::space::saved::{SavedSession, SavedState};
 pub struct HandedState {
     /// Key and plain data of each session.
     pub sessions: Vec<(u64, Vec<u8>)>,
-    /// Time at which the next timer is due, in ns; `None` without a timer.
+    /// Time at which the next timer is due, in ns; `None` if no timer is set.
     pub wake: Option<Time>,
 }
 
-/// A function that is given the state of each filter, and returns once the other path has changed.
+/// A function that receives the state of each filter, and returns once the other path has changed.
 pub(super) type GiveAgreement<'a> = &'a mut dyn FnMut(&[HandedState]) -> Result<(), String>;
 
-/// A function that returns the state of each filter once the other path stands still.
+/// A function that returns the state of each filter once the other path is paused.
 pub(super) type TakeAgreement<'a> = &'a mut dyn FnMut() -> Result<Vec<HandedState>, String>;
 
-/// A move between two paths, while the spaces of one of them stand still.
+/// A move of filters between two paths, while the spaces of one of them are paused.
 pub(super) enum Handover<'a> {
     Give {
         /// Planned index and name of each filter; the index is `None` if the filter has no private
@@ -37,7 +37,7 @@ pub(super) enum Handover<'a> {
 }
 
 impl Handover<'_> {
-    /// Passes the state of the filters on, or loads it, and waits for the other path.
+    /// Passes on or loads the state of the filters, and waits for the other path.
     pub(super) fn agree(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         match self {
             Self::Give { filters, agree } => {

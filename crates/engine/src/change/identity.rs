@@ -50,7 +50,7 @@ impl MatchedPlan {
     ) -> Result<Self, Unplaceable> {
         let stays: [&dyn Fn(NodeId) -> bool; 3] = [
             &|_| true,
-            // A filter is placed with its predecessor.
+            // A filter is placed together with its predecessor.
             &|old| state.plan.space_of(old).kind != SpaceKind::Kernel,
             &|_| false,
         ];
@@ -128,7 +128,7 @@ impl MatchedPlan {
         let same = |id: NodeId, nodes: &[usize]| {
             let node = graph.node(id);
             let same = match &node.step {
-                // The default sink that the plan put behind an open end.
+                // The old node is the default sink that the plan added at an open end.
                 Step::Filter(_) if node.span.start == node.span.end => {
                     let before = graph.inputs(id).next().map(|edge| nodes[edge.from.0]);
                     old.graph.ids().find(|(old_id, other)| {
@@ -174,8 +174,8 @@ impl MatchedPlan {
                 None => next.0 += 1,
             }
         }
-        // Replicas are stateless across changes: a replicated chain is removed and added as a
-        // whole.
+        // The state of replicas does not survive a change: a replicated chain is removed and added
+        // again as a whole.
         for (plan, nodes) in [(&plan, &nodes), (old, &state.ids.nodes)] {
             let has_replicas = plan.replicas.iter().flat_map(|copied| &copied.nodes);
             has_replicas.for_each(|id| {
@@ -201,12 +201,13 @@ impl MatchedPlan {
         ids.copies = ids.next.1;
         ids.next.1 += replica_ring_count(&plan);
         let renewed = upgraded.and_then(|span| {
-            // A section and its first operand begin at the same position.
+            // A section and its first operand begin at the same text position.
             let is = |node: &Node| node.span.start == span.start && node.filter().is_some();
             let found = plan.graph.ids().find(|(_, node)| is(node));
             found.map(|(id, _)| ids.nodes[id.0])
         });
-        // A filter that cannot be set in place passes its state to one with the new arguments.
+        // A filter that cannot be changed in place passes its state to a filter with the new
+        // arguments.
         let set = |(id, node): (NodeId, &Node)| {
             let number = kept.get(&ids.nodes[id.0])?;
             let before = state.ids.nodes.iter().position(|old| old == number)?;
@@ -397,7 +398,7 @@ type EdgeIdentity = (usize, usize, Vec<(u32, u32)>, bool, [String; 2], usize);
 fn edge_identity(plan: &Plan, ids: &Ids, edge: usize) -> EdgeIdentity {
     let Edge { from, to, classes, back, .. } = &plan.graph.edges[edge];
     let name = |space: usize| plan.spaces[space].name.clone();
-    // A block from the kernel surfaces in a thread, but belongs to the kernel's space before.
+    // A block from the kernel surfaces in a thread, but until then it belongs to the kernel space.
     let kernel = plan.space_of(*from).kind == SpaceKind::Kernel;
     let from_space =
         if kernel { plan.placements[from.0].space } else { plan.placements[from.0].output_space };
@@ -499,7 +500,7 @@ fn exit_edges(state: &PathState, plan: &Plan, ids: &Ids) -> HashMap<usize, usize
     let mut free: Vec<usize> =
         (0..plan.graph.edges.len()).filter(|edge| begins(plan, &plan.graph.edges[*edge])).collect();
     let mut found = HashMap::new();
-    // Edges that stay come first; the remaining ones have new targets.
+    // Edges that stay are matched first; the remaining ones have new targets.
     for stays in [true, false] {
         for (place, old) in state.plan.graph.edges.iter().enumerate() {
             let number = state.ids.edges[place];
@@ -533,12 +534,12 @@ fn old_node(new: &Graph, id: NodeId, edited: &EditResult, old: &Graph) -> Option
     let used = node.filter()?;
     let mut found = edited.filters.iter().filter(|(span, _)| span.start == node.span.start);
     let before = found.next()?.1?;
-    // Of several nodes at one position of the text, take the one with the same rank.
+    // If several nodes have the same text position, the one with the same rank corresponds.
     let nth = new.ids().take(id.0).filter(|(_, n)| n.span.start == node.span.start).count();
     let mut same = old.ids().filter(|(_, other)| other.span.start == before.start);
     let (at, other) = same.nth(nth)?;
     let other = other.filter()?;
-    // An edit of arcs marks a filter to name it twice.
+    // If an edit changes only arcs, the new text refers to the same filter twice.
     let same_mark = [&other.mark, &used.mark].iter().any(|mark| mark.is_none());
     let is_same = other.description.name == used.description.name
         && other.is_same(used)

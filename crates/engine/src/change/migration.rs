@@ -33,9 +33,10 @@ pub(super) struct FilterMigration {
 #[derive(Clone, Copy, Debug)]
 enum FilterOrigin {
     Unknown,
-    /// In a thread of this space.
+    /// The filter runs in a thread of this space.
     Here(usize),
-    /// In a process: the space that feeds it, and the space that receives its output.
+    /// The filter runs in a process. The two spaces are the one that feeds the process and the one
+    /// that receives its output.
     Apart(usize, usize),
 }
 
@@ -129,7 +130,7 @@ impl FilterMigration {
     /// Undoes the migration: the old filter resumes, and the new filter loses the restored state.
     pub(super) fn undo(&self, taken: &mut StoppedSpaces) {
         for (target, stopped) in taken.iter_mut() {
-            // Held blocks alone lie outside the filter.
+            // Only held blocks are stored outside of the filter.
             let is = |node: &&mut Node| node.planned == self.number && !node.holds.is_empty();
             for node in target.new_nodes().iter_mut().filter(is) {
                 stopped.space().clear_state(node);
@@ -174,8 +175,8 @@ impl FilterMigration {
         }
     }
 
-    /// Returns the number of blocks that the filter holds in its process and that return with its
-    /// state. These blocks were counted as consumed when they were sent to the process.
+    /// Returns the number of blocks that the filter holds in its process. They return together with
+    /// its state. These blocks were counted as consumed when they were sent to the process.
     pub(super) fn count_returning(&self, taken: &mut StoppedSpaces) -> u64 {
         let is = |node: &&mut Node| {
             node.planned == self.number && matches!(node.operator, Operator::Filter(_))

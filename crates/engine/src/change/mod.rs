@@ -8,8 +8,8 @@
 //!    nodes.
 //! 2. New elements are built beside the running path ([`crate::build`]). A failure in this step or
 //!    the next leaves the path unchanged.
-//! 3. The spaces whose content differs are borrowed at block boundaries ([`switch`]): each is
-//!    between two passes and has no block in flight.
+//! 3. The spaces whose content differs are borrowed at block boundaries ([`switch`]): each space is
+//!    then between two passes and has no block in flight.
 //! 4. Removed nodes release the blocks that they hold and finish, and removed rings are drained,
 //!    all in the old graph. Now the counters of the old graph are final, and the new graph has none
 //!    yet.
@@ -89,7 +89,7 @@ pub fn change_logged(
         if changed.is_err() {
             steps.roll_back();
         }
-        // A path that is built but does not run yet has no thread starter; wait for it.
+        // A path that has been built but does not run yet has no thread starter, so wait for one.
         if let Err(ChangeError::NotTaken(CommandError::NotBegun)) = changed {
             let since = Duration::from_nanos(sys::clock::monotonic().saturating_sub(begin));
             if running_path(live)?.wait_for_starters(limit.saturating_sub(since)) {
@@ -111,8 +111,7 @@ fn try_to_change(
     steps: &Steps,
 ) -> Result<SwitchReport, ChangeError> {
     let whole = running_path(live)?;
-    // A recorded path is planned for the recorded machine, so that a replay arrives at the same
-    // plan.
+    // A recorded path is planned for the recorded machine, so that a replay produces the same plan.
     let machine = match &whole.extras.record_mode {
         RecordMode::Off => machine,
         RecordMode::Record(recording) => &recording.machine,
@@ -165,7 +164,7 @@ type TextCheck<'c> = &'c dyn Fn(&str, &Plan) -> Result<(), ChangeError>;
 struct TextChange<'c, 'a> {
     edit: &'c Edit,
     check: TextCheck<'c>,
-    /// The other path, if the change moves filters between two.
+    /// The other path, if the change moves filters between two paths.
     across: Option<Across<'a>>,
 }
 
@@ -177,7 +176,7 @@ fn apply_edit(
     steps: &Steps,
 ) -> Result<SwitchReport, ChangeError> {
     let mut state = whole.state();
-    // If no space differs, none is queried, so no space would report the end of the path.
+    // If no space differs, none is queried, so no space would report that the path has ended.
     if state.parts.iter().all(RunningPart::has_ended) {
         return Err(CommandError::Ended.into());
     }
@@ -199,10 +198,10 @@ fn apply_edit(
     }
     refuse_private_sessions(&state)?;
     let (mut graph, asked) = (graph.clone(), graph.options);
-    // A change drops replicas; automatic changes add them again if they pay.
+    // A change removes replicas. Automatic changes add them again if they pay off.
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
     graph.one_component = state.parts.len() == 1;
-    // A log of its own, so that a failure undoes this change alone.
+    // The change uses a log of its own, so that a failure undoes this change alone.
     let extras = PathOptions { steps: steps.clone(), ..whole.extras.clone() };
     let with = (whole.settings, &extras);
     let mut changed = BuiltChange::prepare_placeable((&graph, &edited), &state, machine, with)?;
@@ -215,7 +214,7 @@ fn apply_edit(
     };
     let origins = changed.origins.clone();
     let settled = || {
-        // Sinks must know a new source's name before its first block arrives.
+        // Sinks must know the name of a new source before its first block arrives.
         origins.publish();
         if let RecordMode::Record(recording) = &whole.extras.record_mode {
             recording.set_source_names(&origins.names);
@@ -242,7 +241,8 @@ fn apply_edit(
     Ok(switched)
 }
 
-/// Refuses a change if replicas have session state of their own, which no merge is defined for.
+/// Refuses a change if replicas have private session state, because no merge is defined for such
+/// state.
 fn refuse_private_sessions(state: &PathState) -> Result<(), ChangeError> {
     match state.plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
         false => Ok(()),

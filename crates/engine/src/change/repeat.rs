@@ -37,7 +37,8 @@ impl ChangeRepeater {
 impl Drop for ChangeRepeater {
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
-            // If it panicked, its guard has announced the end of the changes to the spaces.
+            // If the thread panicked, its guard has already told the spaces that no further change
+            // follows.
             let _ended = thread.join();
         }
     }
@@ -50,8 +51,8 @@ fn repeat_changes(live: &Live, replay: &Replay) {
         replay.begin_change(change.number);
         match repeat_change(live, change) {
             Ok(()) => {}
-            // The recording ends earlier, the run was stopped, or a failure has been reported
-            // already.
+            // The recording ends earlier, the run was stopped, or a failure has already been
+            // reported.
             Err(ChangeError::NotTaken(CommandError::Ended)) => return,
             Err(why) => {
                 replay.end_changes(Some(format!("{}: {why}", change.edit)));
@@ -62,7 +63,7 @@ fn repeat_changes(live: &Live, replay: &Replay) {
     drop(over);
 }
 
-/// A guard that, when dropped, announces to the spaces that no further change follows.
+/// A guard that tells the spaces, when it is dropped, that no further change follows.
 struct AnnounceEnd<'r>(&'r Replay);
 
 impl Drop for AnnounceEnd<'_> {

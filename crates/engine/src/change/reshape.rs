@@ -131,7 +131,7 @@ pub(crate) fn plan_placed(
     if let Some(other) = new.refusals.iter().find(|new| !plan.refusals.contains(new)) {
         return Err(BuildError::Refused(other.clone()).into());
     }
-    // Restore the pins and options of the request.
+    // Restore the pins and options of the original request.
     for (new, asked) in new.graph.nodes.iter_mut().zip(&plan.graph.nodes) {
         if let (Step::Filter(new), Step::Filter(asked)) = (&mut new.step, &asked.step) {
             new.pin.clone_from(&asked.pin);

@@ -115,7 +115,7 @@ pub(super) struct SwitchContext<'l, 'a> {
     pub(super) number: u64,
     /// The recording, if this change repeats a recorded one.
     pub(super) replay: Option<&'l Replay>,
-    /// The part of a move between two paths that is made while the spaces stand still.
+    /// The handover of filters to another path, which takes place while the spaces are paused.
     pub(super) handover: Option<Handover<'a>>,
     /// A callback that is called when the old graph is finished and the switch can no longer fail.
     pub(super) settled: &'l dyn Fn(),
@@ -130,13 +130,14 @@ pub(super) fn switch(
 ) -> Result<SwitchReport, ChangeError> {
     let SwitchContext { leaving, mut kernels, mut crossings, number, replay, .. } = context;
     let (settled, mut handover) = (context.settled, context.handover);
-    // State that goes elsewhere is complete once nothing is on its way to its filter.
+    // State that moves elsewhere is complete only when no more blocks are on their way to the
+    // filter.
     let drains_first = !crossings.is_empty() || handover.is_some();
     let stalls = replay.map(|replay| &*replay.stalls);
     targets.iter().filter_map(|(target, _)| target.fresh.as_ref()).for_each(Space::note_unstarted);
     if drains_first {
-        // In the order of the plan: a space behind a process must run to receive the output that
-        // precedes the process's saved state.
+        // The order is that of the plan, because a space downstream of a process must run to
+        // receive the output that precedes the process's saved state.
         targets.sort_by_key(|(target, _)| target.rank);
     }
     let (targets, threads): (Vec<SpaceSwitch>, Vec<Option<Thread>>) = targets.into_iter().unzip();
@@ -193,7 +194,7 @@ pub(super) fn switch(
     let start: Vec<SpaceCounters> = counters(&mut taken);
     let rings: HashSet<usize> = taken.iter_mut().flat_map(removed_rings).collect();
     if let Err(why) = kernels.iter_mut().try_for_each(|(_, one)| one.next.switch.switch()) {
-        // At most one program changes, so nothing needs to be switched back.
+        // At most one program changes, so nothing has to be switched back.
         let _ = transfer_filter_state(&mut taken);
         return undone(taken, &crossings, why.into());
     }
@@ -220,7 +221,7 @@ pub(super) fn switch(
             switched.source_drops.push((key.0.clone(), key.1, more));
         }
     }
-    // Sinks first.
+    // Sinks come first.
     for ((_, stopped), thread) in taken.into_iter().zip(threads).rev() {
         match (stopped, thread) {
             (StoppedSpace::Lent(lent), _) => lent.give_back(),
@@ -326,7 +327,7 @@ fn drain_old_graph(
         NodeKey::Export(_) | NodeKey::Import(_) => !target.stays.contains(&key),
     };
     let old = |stopped: &StoppedSpace| matches!(stopped, StoppedSpace::Lent(_));
-    // Spaces that drain kernel output, which may exceed the capacity of a staying ring.
+    // These spaces drain kernel output, which may exceed the capacity of a ring that stays.
     let draining = taken.iter_mut().filter(|(_, stopped)| old(stopped));
     let draining = draining.filter_map(|(_, stopped)| {
         let space = stopped.space();
@@ -344,7 +345,7 @@ fn drain_old_graph(
                 spaces_draining.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        // Draining also fills rings that stay, so their readers must read.
+        // Draining also fills rings that stay, so the readers of these rings must keep reading.
         while spaces_draining.load(Ordering::Relaxed) > 0 {
             space.walk_ring_entries();
             wait();
@@ -364,7 +365,8 @@ fn drain_old_graph(
         stopped.for_each(|(target, stopped)| one(target, stopped.space()));
         return;
     }
-    // One thread per space, because one may emit more than a ring holds, and another one reads it.
+    // Each space gets a thread, because one space may emit more than a ring holds while another
+    // reads that ring.
     std::thread::scope(|scope| {
         for (target, stopped) in stopped {
             let one = &one;
@@ -421,13 +423,13 @@ struct SwitchCounts {
     begin: Vec<SpaceCounters>,
     /// Counters of the old graph, when it was finished.
     before: Vec<SpaceCounters>,
-    /// Counters of the new graph, before the spaces resumed.
+    /// Counters of the new graph, just before the spaces resume.
     after: Vec<SpaceCounters>,
     /// Final counters of spaces that have ended since the spaces were stopped.
     last: Vec<SpaceCounters>,
     /// Number of held blocks that did not move with their filter.
     left_behind: u64,
-    /// Number of held blocks that return from another process.
+    /// Number of held blocks that return from another process to this one.
     home: u64,
     /// Numbers of removed rings.
     rings: HashSet<usize>,
@@ -453,7 +455,7 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
         let ended = edge.taken.blocks + dropped;
         let missing = edge.put.blocks.saturating_sub(ended);
         match edge.kind {
-            // The reader of a ring that an earlier change removed may have ended since.
+            // The reader of a ring that an earlier change removed may have ended in the meantime.
             EdgeKind::Ring | EdgeKind::Dispatch | EdgeKind::Join
                 if !rings.contains(&edge.planned) => {}
             EdgeKind::Ring if drains => switched.draining += missing,
@@ -461,7 +463,7 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
         }
         switched.duplicated += ended.saturating_sub(edge.put.blocks);
     }
-    // Elements that stay continue their counters; a difference is a lost or a duplicated block.
+    // Elements that stay continue their counters. Any difference is a lost or a duplicated block.
     let mut was = BlockTotals::of(&old);
     was.add_returning(home);
     for (was, is) in was.0.into_iter().zip(BlockTotals::of(&new).0) {
@@ -476,8 +478,8 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     switched.reordered += early.map(|edge| edge.put.blocks).sum::<u64>();
 }
 
-/// Returns the number of blocks dropped for lack of room or after a failure, without blocks that
-/// were dropped on purpose.
+/// Returns the number of blocks dropped for lack of room or after a failure. Blocks that were
+/// dropped on purpose do not count.
 fn lost_blocks(ledger: &Ledger) -> u64 {
     let ours = [DropReason::Evicted, DropReason::NoRoom, DropReason::Failed];
     let filters = ledger.filters.iter().flat_map(|node| &node.dropped);
@@ -486,8 +488,8 @@ fn lost_blocks(ledger: &Ledger) -> u64 {
     filters.sum::<u64>() + edges.sum::<u64>()
 }
 
-/// Numbers of blocks in a graph: taken, made, passed, unselected, consumed and held, each summed
-/// over the nodes, then put and taken, summed over the edges.
+/// Numbers of blocks in a graph. The first six are summed over the nodes: taken, made, passed,
+/// unselected, consumed and held. The last two are summed over the edges: put and taken.
 struct BlockTotals([u64; 8]);
 
 impl BlockTotals {

@@ -1,4 +1,5 @@
-//! Programs and packet sockets at the interfaces, with their owners. [FEATURES V17]
+//! Programs and packet sockets of other applications at the interfaces, with their owners.
+//! [FEATURES V17]
 //!
 //! In: a network namespace, and optionally one interface. Out: [`Neighbors`], in the order in which
 //! a received frame meets them: XDP, packet sockets, TCX, traffic control filters. Programs and
@@ -72,8 +73,8 @@ pub enum NeighborKind {
 }
 
 /// Returns the number of classification rules (ntuple filters) in the network device of an
-/// interface, or the reason why the driver reports none. `netns` is the network namespace of the
-/// interface; `None` is the namespace of this thread.
+/// interface, or the reason why the driver does not report it. `netns` is the network namespace of
+/// the interface; `None` is the namespace of this thread.
 pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal> {
     let asked = match netns {
         None => sys::net::device_rules(interface),

@@ -22,8 +22,8 @@ use std::cell::{Cell, RefCell};
 pub(super) struct Assembled {
     /// Code of the program.
     pub(super) program: ebpf::Program,
-    /// A flag for each exit: true if the frames of the exit begin behind a VLAN tag, which the
-    /// kernel may deliver beside the frame.
+    /// A flag for each exit: true if the frames of the exit follow a VLAN tag, which the kernel may
+    /// deliver beside the frame.
     pub(super) behind_tag: Vec<bool>,
     /// The first header of the frames at each exit.
     pub(super) first_headers: Vec<FirstHeader>,
@@ -39,7 +39,8 @@ pub(super) enum FrameAction<'l> {
     Redirect(&'l Redirect, &'l [(usize, u32)]),
 }
 
-/// Error for requests that do not form a program, with the request and node at fault, if known.
+/// The error for requests that cannot form one program, with the request and the node at fault, if
+/// known.
 #[derive(Debug)]
 pub(super) struct AssemblyError {
     pub(super) at: Option<(usize, NodeId)>,
@@ -235,7 +236,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits code that delivers a block of which a step is unsure.
+    /// Emits code that delivers a block that a step is unsure about.
     fn emit_unsure_delivery<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -243,7 +244,7 @@ impl Emitter<'_> {
         on: Layers<'s>,
         done: Exit<'s>,
     ) {
-        // One branch each, after which its stack is free again.
+        // Each delivery gets its own branch, after which its stack space is free again.
         self.fused
             .unsure_exits(step)
             .for_each(|exit| s.arm(|t, _| self.emit_delivery(t, exit, on)));

@@ -70,8 +70,8 @@ pub struct DelegatedProgram {
 pub struct DelegatedLayout {
     /// Number and sizes of the rings.
     pub shape: RingsLayout,
-    /// A flag for each exit: true if the frames of the exit begin behind a VLAN tag, which the
-    /// kernel may deliver beside the frame.
+    /// A flag for each exit: true if the frames of the exit follow a VLAN tag, which the kernel may
+    /// deliver beside the frame.
     pub behind_tag: Vec<bool>,
     /// Fingerprint of the running filter tree, which must equal the fingerprint computed by the
     /// requesting process.
@@ -85,8 +85,8 @@ pub struct ResourceNeeds<'n> {
     pub attach: &'n Attach,
     /// The first source of the part.
     pub source: NodeId,
-    /// Size of the request's pointers, and size of the frames that the request shares with other
-    /// requests, in bytes.
+    /// Size in bytes of the request's pointers, and of the frames that the request shares with
+    /// other requests.
     pub bytes: (u64, u64),
     /// Rule that decides which requests may share the ring of frames.
     pub share: Share,
@@ -103,14 +103,14 @@ pub struct DelegatedRequest {
     pub(super) held: Arc<dyn AttachmentHandle>,
     /// The attach point.
     pub attach: Attach,
-    /// Size of the request's pointers, and size of the frames that the request shares with other
-    /// requests, in bytes.
+    /// Size in bytes of the request's pointers, and of the frames that the request shares with
+    /// other requests.
     pub bytes: (u64, u64),
     /// Rule that decides which requests may share the ring of frames.
     pub share: Share,
 }
 
-/// A prepared request that can replace another request of the same owner.
+/// A prepared request that can replace a running request of the same owner.
 #[derive(Debug)]
 pub struct DelegatedSuccessor {
     running: DelegatedRequest,
@@ -201,8 +201,8 @@ impl Points {
         (owner, allows): (Owner<'_>, AdmissionPolicy<'_>),
         make: impl FnOnce(&KernelRequest<'_>, NewRequest) -> Result<KernelAttachment, BuildError>,
     ) -> Result<(DelegatedProgram, DelegatedRequest), BuildError> {
-        // Independent of this process's privileges, so that the program also loads after
-        // CAP_PERFMON was dropped.
+        // The check does not depend on this process's privileges, so that the program also loads
+        // after CAP_PERFMON has been dropped.
         let hardened = true;
         let mut machine = machine.clone();
         if let Kernel::Open { hardened, .. } = &mut machine.kernel {
@@ -226,7 +226,7 @@ impl Points {
             graph.node(*id).filter().is_some_and(|used| used.endpoint.outlet.is_some())
         };
         if let Some(node) = part.nodes.iter().copied().find(leads) {
-            // This process may send frames, but the peer may not (CONTRACT 25).
+            // This process may send frames, but the peer must not (CONTRACT 25).
             let why = "frames are not sent with the rights of another user".to_owned();
             return Err(refused(node, why));
         }

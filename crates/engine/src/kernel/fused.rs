@@ -42,7 +42,7 @@ pub(super) struct FusedTree {
 /// A filter, shared by all requests that run it with the same arguments on the same frames.
 #[derive(Clone, Debug)]
 pub(super) struct FusedStep {
-    /// The preceding step; `None` for the source.
+    /// The preceding step; `None` if the step follows the source.
     pub(super) from: Option<usize>,
     /// The classes of the preceding step's output that lead to this step.
     pub(super) classes: ClassSet,
@@ -96,7 +96,7 @@ pub(super) enum Tally {
     Unselected(usize),
     /// Blocks that took an exit.
     Handed(usize),
-    /// Blocks delivered at an exit that could not be copied.
+    /// Blocks delivered at an exit that could not be copied to user space.
     Failed(usize),
     /// Frames that the egress interface of a step refused. The index counts only steps that send
     /// frames.
@@ -167,7 +167,7 @@ impl FusedTree {
             fused.lines.push(own);
             fused.add_forks(line);
         }
-        // Who was attached first comes first, whatever the order of the members.
+        // Earlier requests take precedence, whatever the order of the members.
         fused.gates.sort_by_key(|(line, _)| members[*line].request);
         fused
     }
@@ -489,7 +489,7 @@ pub(super) fn is_same_filter(one: (&Member<'_>, usize), other: (&Member<'_>, usi
 /// state through which it would affect the other.
 fn is_shareable(one: &Use, other: &Use) -> bool {
     let same = one.description.is_same_entry(other.description);
-    // Two requests that send a frame mean two frames.
+    // If two requests each send a frame, two frames must be sent.
     let plain = is_stateless(one.description) && one.endpoint.outlet.is_none();
     same && one.arguments == other.arguments && plain
 }

@@ -45,8 +45,8 @@ pub struct KernelAttachment {
     pub rings: Arc<Rings>,
     /// The doorbell.
     pub bell: RingBuffer,
-    /// A flag for each exit: true if the frames of the exit begin behind a VLAN tag, which the
-    /// kernel may deliver beside the frame.
+    /// A flag for each exit: true if the frames of the exit follow a VLAN tag, which the kernel may
+    /// deliver beside the frame.
     pub behind_tag: Vec<bool>,
     /// The handle that keeps the request attached.
     pub held: Arc<dyn AttachmentHandle>,
@@ -112,7 +112,7 @@ pub enum SwitchError {
 /// A refusal by the kernel that a test injects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum InjectedRefusal {
-    /// No injected refusal.
+    /// Injects no refusal.
     #[default]
     Nothing,
     /// Refuses to load any program.

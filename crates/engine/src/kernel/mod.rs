@@ -450,7 +450,7 @@ pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     }
 }
 
-// The layouts of the program and of its reader agree.
+// The program and its reader use the same layout.
 const _: () = {
     use tap::{POINTER, READERS_MAX, offset, record};
     assert!(

@@ -75,7 +75,7 @@ pub(crate) struct Point {
     state: Mutex<PointState>,
 }
 
-/// The error of attaching a request.
+/// An error of attaching a request.
 #[derive(Debug)]
 pub(crate) enum AddError {
     /// One program cannot hold the request in addition to the existing requests.
@@ -90,7 +90,7 @@ struct PointState {
     full: bool,
     /// Number of times that the program was replaced.
     replaced: u64,
-    /// Number of frames processed by programs that no longer run.
+    /// Number of frames processed by programs that have been replaced.
     frames: u64,
     lines: Vec<AttachedRequest>,
     running: Option<RunningProgram>,
@@ -283,7 +283,7 @@ impl Point {
         let mut state = self.state();
         match state.lines.iter_mut().find(|line| line.number == number) {
             Some(line) => line.leaving = true,
-            // Never attached.
+            // The request was never attached.
             None => return FinalCounters::default(),
         }
         let stay: Vec<&AttachedRequest> = state.lines.iter().filter(|line| !line.leaving).collect();
@@ -296,7 +296,7 @@ impl Point {
                 self.store(&mut state, Some(next));
                 self.install(&mut state, version, &UNLOGGED)
             });
-            // A removed interface takes its programs with it.
+            // When an interface is removed, its programs are removed too.
             put.is_err() && self.site.place.is_gone()
         };
         if gone && let Some(running) = state.running.take() {
@@ -330,7 +330,7 @@ impl Point {
 
     /// Returns the number of a new request.
     fn next_number(&self) -> u32 {
-        // Relaxed: the counter guards no other memory.
+        // Relaxed suffices, because the counter guards no other memory.
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -406,10 +406,11 @@ impl PointState {
         if self.retired.is_empty() {
             return;
         }
-        // At an interface without a program no frame is in flight: unlinking waited for that.
+        // At an interface without a program no frame is in flight, because unlinking has waited for
+        // all frames.
         let waits = self.may_linger || self.running.is_some();
         if let Some(grace) = self.grace.as_ref().filter(|_| waits) {
-            // A process that may create the maps may also wait.
+            // A process that may create the maps may also wait for programs to finish.
             let waited = grace.wait();
             debug_assert!(waited.is_ok(), "{waited:?}");
         }
@@ -424,7 +425,7 @@ impl PointState {
     }
 }
 
-/// The name of the checkpoint before the second link is updated.
+/// The name of the checkpoint before the second link is updated to the new program.
 const SECOND_LINK_STEP: &str = "the second link follows the first";
 
 /// Replaces the program at all links, or at no link if one of them refuses the new program.

@@ -4,8 +4,8 @@
 //! In: the kernel part of one request. Out: the program at its interface, and the source of the
 //! frames that it redirects. Up to two programs are tried. The first asks the driver for VLAN tags,
 //! if the driver can provide them; the second does not. Twins at XDP read tags in the frame, so
-//! they are unsure of a frame from which the driver has removed a tag. A redirecting program serves
-//! a single request: an interface has one XDP hook, and a redirected frame reaches no other
+//! they are unsure about a frame from which the driver has removed a tag. A redirecting program
+//! serves a single request: an interface has one XDP hook, and a redirected frame reaches no other
 //! program.
 
 use super::assemble::{Assembled, AssemblyError, FrameAction, assemble};
@@ -175,7 +175,7 @@ impl ProgramInputs<'_> {
             fragments: making.accepts_fragments,
             device: making.tag_lookup.map(|asks| asks.interface),
         };
-        // The program has no doorbell; the counters' map fills its slot.
+        // The program has no doorbell, so the map of counters takes its slot.
         let given = [self.counters.as_fd(), self.counters.as_fd(), making.sockets.as_fd()];
         let loaded = load(&code, how, &given.map(|map| map.as_raw_fd()), self.steps, |_| None);
         let loaded = loaded.map_err(|failed: LoadFailure| {
@@ -233,7 +233,7 @@ impl RedirectProgram {
     }
 }
 
-// The layouts of the headroom agree.
+// The program and its reader use the same layout of the headroom.
 const _: () = {
     assert!(
         headroom::DELIVERY as usize == SLOT_SIZE && headroom::EXIT as usize == EXIT_NUMBER_SIZE

@@ -2,7 +2,7 @@
 //!
 //! In: the final counters of a request in the kernel, and the totals that the process received from
 //! it. Out: a node for each filter in the kernel, with the state that it had there, and the edges.
-//! A block of which a twin was unsure counts only as input of the user implementation, which it
+//! A block that a twin was unsure about counts only as input of the user implementation, which it
 //! reached over the edge that leads to the twin. The counters of both implementations therefore add
 //! up to those of the filter.
 
@@ -202,7 +202,7 @@ impl Generation {
         source.map_or_else(SourceCounters::default, |part| part.source.counters())
     }
 
-    /// Returns the input of one node of a step, without the blocks of which the twin was unsure.
+    /// Returns the input of one node of a step, without the blocks that the twin was unsure about.
     fn step_input(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Amount {
         let exit = self.tree.exits.iter().position(|exit| {
             exit.from == Some(step) && exit.to == id && matches!(exit.which, ExitBlocks::Unsure)
@@ -271,8 +271,8 @@ impl Generation {
     fn exit_edges(&self, ended: &FinalCounters, taken: SourceCounters) -> Vec<(usize, Edge)> {
         let mut ways = Vec::new();
         let SourceCounters { arrived, dropped, .. } = taken;
-        // For frames that found no room, the kernel counts the frames but not their exits. A single
-        // used exit accounts for all of them.
+        // For frames that found no room, the kernel counts the frames but not their exits. If only
+        // one exit is used, it accounts for all of them.
         let full = dropped.iter().filter(|(place, _)| *place == DropReason::Ring);
         let full: u64 = full.filter_map(|(_, blocks)| *blocks).sum();
         let used = ended.counted.handed.iter().filter(|amount| amount.blocks > 0).count();
@@ -304,7 +304,7 @@ impl Generation {
             edge.missing = Vec::from_iter((!missing.is_empty()).then_some((LAPPED, missing)));
             ways.push((number, edge));
         }
-        // Each of those frames is missing on at least one exit; attribute the remainder to the
+        // Each of those frames is missing at one exit or more. The remainder is attributed to the
         // busiest exit.
         let rings = ways
             .iter()
@@ -354,7 +354,7 @@ fn format_left_frames(left: [u64; LeftReason::ALL.len()]) -> Option<String> {
 fn restore_state(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
     if let (Some(bytes), Some(state)) = (kept, filter.state()) {
         let moved = MovedSession { key: PRIVATE_KEY, bytes: bytes.clone(), held: Vec::new() };
-        // The conformance test of twins ensures that both use one layout.
+        // The conformance test of twins ensures that both implementations use the same layout.
         let put = state.put_session(moved, &mut Holds::new(0, 0));
         debug_assert!(put.is_ok(), "{put:?}");
     }

@@ -2,7 +2,7 @@
 //!
 //! In: a program of the plan, and the nodes that belong to the request. Out: the filters, each with
 //! its predecessor, and the exits. A block leaves a step over all edges that select its class. If a
-//! twin is unsure of a block, the block is passed unchanged to the filter's user implementation,
+//! twin is unsure about a block, the block is passed unchanged to the filter's user implementation,
 //! and no further step in the kernel processes it.
 //!
 //! Most exits therefore exclude each other: in a chain, a frame takes at most one exit. Such exits
@@ -59,7 +59,7 @@ pub(crate) struct TreeExit {
 pub(crate) enum ExitBlocks {
     /// Blocks of these classes.
     Classes(ClassSet),
-    /// Blocks that the step is unsure of.
+    /// Blocks that the step is unsure about.
     Unsure,
 }
 
@@ -183,7 +183,7 @@ impl RequestTree {
         let gate = self.gate.and_then(|id| graph.node(id).filter());
         let expression = gate.and_then(|used| used.arguments.text("expression"));
         let mut text = expression.unwrap_or_default().to_owned();
-        // Writing to a text does not fail.
+        // Writing to a string cannot fail.
         for Step { nodes, from, classes } in &self.steps {
             let name = nodes.first().map_or("", |id| graph.node(*id).name());
             let _ = write!(text, "{name} {} {from:?} {classes};", nodes.len());
@@ -194,7 +194,7 @@ impl RequestTree {
                 ExitBlocks::Unsure => write!(text, "{from:?} ? {sink};"),
             };
         }
-        // FNV-1a; collisions need not be hard to construct.
+        // The hash is FNV-1a. Collisions need not be hard to construct.
         text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
             (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         })
@@ -244,12 +244,12 @@ mod tests {
         let line = build_tree(&chain, &[Some(199)]);
         assert_eq!((line.exits.len(), line.sink_count()), (201, 1));
         assert!(line.shares_sink(0) && line.shares_sink(200));
-        // The edge after the first filter excludes no later exit, but shares with the unsure exit
-        // before it.
+        // The edge after the first filter excludes no later exit, but it shares a sink with the
+        // unsure exit before it.
         let line = build_tree(&[None, Some(0), Some(1)], &[Some(0), Some(2)]);
         assert_eq!(exit_sinks(&line), [0, 0, 0, 1, 0]);
         assert!(line.shares_sink(0) && !line.shares_sink(3));
-        // Two branches: both may be unsure of the same frame.
+        // Both branches may be unsure about the same frame.
         let fork = build_tree(&[None, Some(0), Some(0)], &[Some(1), Some(2)]);
         assert_eq!(exit_sinks(&fork), [0, 0, 1, 0, 1]);
         assert_eq!(exit_sinks(&build_tree(&[None, None], &[None])), [0, 1, 2]);
@@ -276,14 +276,14 @@ mod tests {
             move |tree: &RequestTree| tree.exits.len() <= ways && tree.sink_count() <= sinks
         };
         let chain: Vec<_> = (0..10_usize).map(|step| step.checked_sub(1)).collect();
-        // Each filter may be unsure, and one edge leaves.
+        // Each filter may be unsure, and one edge leaves the kernel.
         let line = build_tree(&chain, &[Some(9)]);
         assert_eq!(line.first_filter_beyond(most(10, 1)), Some(NodeId(9)));
         let three = line.first_filter_beyond(most(4, 1));
         assert_eq!(three, Some(NodeId(3)), "three filters, and the edge to the fourth");
         assert_eq!(line.first_filter_beyond(most(1, 1)), Some(NodeId(0)));
         assert_eq!(line.first_filter_beyond(most(0, 1)), None);
-        // Two filters behind the first, and an edge from the first.
+        // Two filters follow the first one, and one edge leaves the first filter.
         let fork = build_tree(&[None, Some(0), Some(0)], &[Some(0), Some(1), Some(2)]);
         assert_eq!((fork.exits.len(), fork.sink_count()), (6, 3));
         assert_eq!(fork.first_filter_beyond(most(5, 3)), Some(NodeId(2)));

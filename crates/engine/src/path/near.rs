@@ -1,9 +1,9 @@
-//! The processors of this machine as a path finds them that starts. The planner places the path's
-//! threads on them. FEATURES K9
+//! The processors of this machine at the start of a path. The planner places the threads of the
+//! path on them. FEATURES K9
 
 use pipeline::plan::{Processors, ThreadPlacement};
 
-/// Returns the processors as a path finds them that starts now, in this thread.
+/// Returns the processors that a path started now by this thread would find.
 pub(crate) fn processors() -> Processors {
     let start = sys::machine::current_processor();
     Processors {
@@ -13,7 +13,8 @@ pub(crate) fn processors() -> Processors {
     }
 }
 
-/// Returns the processors for the threads of a path that begins now; empty: all that are allowed.
+/// Returns the processors for the threads of a path that starts now. An empty list means all
+/// permitted processors.
 pub(crate) fn for_threads(threads: usize) -> Vec<usize> {
     match processors().place(threads) {
         ThreadPlacement::Near(near) => near,

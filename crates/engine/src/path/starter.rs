@@ -39,7 +39,8 @@ pub(crate) struct Thread {
 impl Thread {
     /// Passes the space to the thread and detaches the thread.
     pub(crate) fn run_space(mut self, space: Space) {
-        // Incremented before the space can end, so a waiter for all spaces does not miss it.
+        // The counter is incremented before the space can end, so a waiter for all spaces does not
+        // miss this one.
         self.running.fetch_add(1, Ordering::Relaxed);
         self.handle = None;
         space.note_progress();
@@ -73,7 +74,8 @@ impl ThreadStarter {
             let Ok(space) = comes.recv() else { return };
             RUNS_SPACE.set(true);
             if !near.is_empty() {
-                // Refused where the process has lost these processors meanwhile: then anywhere.
+                // The kernel refuses if the process has lost these processors in the meantime. The
+                // thread then runs on any processor.
                 let _ = sys::process::pin_among(&near);
             }
             let remains = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.run()));

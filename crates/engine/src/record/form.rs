@@ -42,7 +42,7 @@ const BLOCK_MIN: usize = 12;
 /// Maximum length of a block in bytes: a block of data with its metadata.
 const BLOCK_LIMIT: usize = BLOCK_MAX + (1 << 20);
 
-/// The kind of a local block.
+/// The kind of a block in the range for local use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LocalBlockKind {
     Head = 1,
@@ -183,10 +183,10 @@ pub(super) fn append_section_header(out: &mut Vec<u8>) {
 pub(super) fn append_interface(out: &mut Vec<u8>, link: u16, name: &str) {
     append_block(out, INTERFACE_TYPE, |out| {
         out.put_u16s(&[link, 0]);
-        // Snap length: unlimited.
+        // The snap length is unlimited.
         out.put_u32s(&[0]);
         append_option(out, IF_NAME_CODE, name.as_bytes());
-        // Nanoseconds.
+        // Timestamps are in nanoseconds.
         append_option(out, IF_TSRESOL_CODE, &[9]);
         append_option(out, 0, &[]);
     });

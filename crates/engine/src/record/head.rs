@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 /// The version of the file format. Files of later versions cannot be read.
 pub const VERSION: u32 = 3;
-/// The oldest version of the format that can be read. It has no recorded changes.
+/// The oldest version of the format that can be read. This version has no recorded changes.
 pub(super) const FIRST_VERSION: u32 = 1;
 /// The first version in which session numbers are unique in the request. In earlier versions each
 /// filter numbered its sessions independently.
@@ -54,7 +54,7 @@ impl Head {
             Kernel::Open { release, .. } | Kernel::Closed { release, .. } => release.clone(),
         };
         let why = "a record is to hold what a program there would refuse".to_owned();
-        // One processor, because replicas are not recorded.
+        // There is only one processor, because replicas are not recorded.
         Machine { kernel: Kernel::Closed { release, why }, processors: 1, ..machine }
     }
 
@@ -132,7 +132,7 @@ pub fn format_layout(plan: &Plan) -> String {
     for (id, node) in plan.graph.ids() {
         let placed = &plan.placements[id.0];
         let (space, enters, leaves) = (placed.space, placed.input_space, placed.output_space);
-        // Writing into a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{} {} in {space} {enters} {leaves}", id.0, node.name());
     }
     for (edge, planned) in plan.graph.edges.iter().zip(&plan.edges) {

@@ -78,7 +78,7 @@ impl RecordMode {
             Self::Record(recording) => recording.seed,
             Self::Play(replay) => replay.record().head.seed,
         };
-        // A different seed for each filter: splitmix64.
+        // Splitmix64 derives a different seed for each filter.
         let mut mixed = seed.wrapping_add((node as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

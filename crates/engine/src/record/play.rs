@@ -80,7 +80,8 @@ impl Replay {
         self.stalls.end_changer();
     }
 
-    /// Returns the action of a space at a recorded change that requested this space if `wanted`.
+    /// Returns the decision of a space at a recorded change. `wanted` is true if the recording
+    /// contains a stop of the space for that change.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {
@@ -88,7 +89,7 @@ impl Replay {
             Some(Some(why)) => SwapDecision::Failed(why.clone()),
             Some(None) => SwapDecision::End,
             None if wanted && changes.number == number => SwapDecision::TakePart,
-            // The change was made without this space, or another change needs it.
+            // The change was made without this space, or another change needs the space.
             None if wanted || changes.number > number => {
                 SwapDecision::Failed("the record names another change here".to_owned())
             }
@@ -302,7 +303,8 @@ impl EventReader for Player {
         let (event, length) = (block_at.event(), block_at.length);
         match event {
             Some(event) => {
-                // Relaxed: a position for messages, which orders nothing.
+                // Relaxed suffices, because this position appears only in messages and orders
+                // nothing.
                 self.byte.store(self.offset + self.at as u64, Ordering::Relaxed);
                 self.at += length;
                 Some(event)

@@ -12,7 +12,7 @@ use sys::steps::UNLOGGED;
 use testkit::Random;
 
 fn test_head() -> Head {
-    // A recording does not hold the placement of threads.
+    // A recording does not contain the placement of threads.
     let machine = Machine { near: Processors::default(), ..Machine::with_kernel() };
     Head {
         program: "0.0.0".to_owned(),

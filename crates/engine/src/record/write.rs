@@ -104,7 +104,7 @@ impl Recording {
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = opened.map_err(|error| refused(&target, &error))?;
         let made = path.to_owned();
-        // The file is empty and its name not yet published, so a rollback may remove it.
+        // The file is empty and its name has not been published yet, so a rollback may remove it.
         steps.on_rollback(format!("record {target}"), move || drop(std::fs::remove_file(made)));
         let mut first = Vec::new();
         form::append_section_header(&mut first);
@@ -159,7 +159,7 @@ impl Recording {
 
     /// Reserves space in the file. If too little is left, returns false and ends the recording.
     fn reserve(&self, bytes: usize) -> bool {
-        // Relaxed: a counter, which guards no other memory.
+        // Relaxed suffices, because the counter guards no other memory.
         let before = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let fits = before + bytes as u64 <= self.bytes_max;
         if !fits {
@@ -181,7 +181,8 @@ impl Recording {
         let name = lock(&self.origins).get(usize::from(origin)).cloned().unwrap_or_default();
         let mut bytes = Vec::new();
         form::append_interface(&mut bytes, link, &name);
-        // Sent under the lock, so that it precedes any chunk with a frame of this interface.
+        // The description is sent under the lock, so that it precedes any chunk with a frame of
+        // this interface.
         self.send(Message::Bytes(bytes));
         known.push((origin, link));
         u32::try_from(known.len() - 1).ok()
@@ -190,7 +191,7 @@ impl Recording {
     fn send(&self, message: Message) {
         let to = lock(&self.to).clone();
         if to.is_none_or(|to| to.send(message).is_err()) {
-            // The write failed; `finish` reports the cause.
+            // The write failed, and `finish` reports the cause.
             self.ended.store(true, Ordering::Relaxed);
         }
     }
@@ -235,7 +236,8 @@ fn write_messages(
         match message {
             Message::Bytes(bytes) => write(&bytes, &mut digest)?,
             Message::End(mut rest) => {
-                // Pad first, so that the block needs no padding outside of the digest.
+                // The padding comes first, so that the block needs no padding that the digest does
+                // not cover.
                 rest.resize(rest.len().next_multiple_of(4), 0);
                 let sum = digest.clone().chain_update(&rest).finalize();
                 let mut last = Vec::new();

@@ -111,7 +111,7 @@ struct Reader {
     /// The latest message, until it has been processed.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// True if messages have been read whose space in the ring has not been released yet.
+    /// True if messages have been read but their space in the ring has not been released yet.
     gave: bool,
 }
 
@@ -224,7 +224,7 @@ fn assemble_space(
     let at = assembly.add_node(made);
     let to = assembly.add_node(Node::new("outlet", 2, sink, Counts::default()));
     assembly.add_arc(from, at, Classes::All, false, 0);
-    // The path's arcs select classes.
+    // The arcs in the path select classes.
     assembly.add_arc(at, to, Classes::All, false, 1);
     assembly.finish()
 }
@@ -243,7 +243,8 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
         }
         let mut reader = streams.lock_reader();
         if std::mem::take(&mut reader.gave) {
-            // Frees their room, so that the path sees its blocks consumed.
+            // Consuming the messages frees their room, so that the path sees its blocks as
+            // consumed.
             reader.input.release();
             continue;
         }
@@ -255,7 +256,7 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
     let remains = space.end();
     match remains.failure {
         None => {
-            // A final report; nobody may be left to read it.
+            // This is a final report, and its reader may already be gone.
             let account = remains.nodes.iter().find(|node| node.planned == FILTER_NODE);
             let _ = account.map(|node| {
                 streams.write_message(&StateRecord::Account(Account::read(node)).encode())
@@ -293,7 +294,7 @@ fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result
         let wake = wake.ok_or_else(|| "its state is longer than a ring accepts".to_owned())?;
         streams.write_message(&StateRecord::Known(wake).encode()).ok_or_else(gone)?;
         streams.flush();
-        // The state may continue elsewhere, so this filter stops, timers included, until the path
+        // The state may continue elsewhere, so this filter and its timers stop until the path
         // resumes it.
         let mut reader = streams.lock_reader();
         reader.consume();
@@ -322,7 +323,7 @@ fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result
     Ok(())
 }
 
-/// Returns an error for any fault except that of a lost path, which the next read reports.
+/// Returns an error for any fault except the loss of the path, which the next read reports.
 const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
     match fault {
         Fault::Abandoned => Ok(()),
@@ -344,7 +345,7 @@ impl Source for Inlet {
         let cannot = |fault| Failure::new("read", "what the path hands over", fault);
         while intake.room() > 0 {
             let length = match reader.next().map_err(cannot)? {
-                // A message that is no block is for the loop that drives this space.
+                // The loop that drives this space handles messages that are not blocks.
                 BlockRead::Block(_) if reader.decode_record().is_some() => break,
                 BlockRead::Block(length) => length,
                 BlockRead::Nothing => break,
@@ -359,7 +360,7 @@ impl Source for Inlet {
             reader.pending = None;
             gave = true;
         }
-        // The loop that drives this space waits.
+        // The loop that drives this space waits for input.
         let wait = SourceStatus::Wait { until: None, readable: false };
         Ok(if gave { SourceStatus::Blocks } else { wait })
     }

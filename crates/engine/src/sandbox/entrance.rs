@@ -90,15 +90,17 @@ impl Entrance {
         }
     }
 
-    /// Requests the filter's state as of all blocks sent so far. Returns false if the ring has no
-    /// room for the request; call it again later. Fails with the reason if the process has ended.
+    /// Requests the filter's state at this point of the stream, after all blocks sent so far.
+    /// Returns false if the ring has no room for the request; call it again later. Fails with the
+    /// reason if the process has ended.
     pub(crate) fn request_state(&mut self) -> Result<bool, String> {
         self.request_record(&StateRecord::Save)
     }
 
     /// Cancels the request for the filter's state; the filter continues unchanged.
     pub(crate) fn resume(&mut self) {
-        // A full ring means pending input, which makes the filter continue anyway.
+        // If the ring is full, input is pending, and pending input makes the filter continue
+        // anyway.
         let _ = self.request_record(&StateRecord::Resume);
     }
 
@@ -145,7 +147,7 @@ impl Entrance {
 
     /// Writes a message; blocks until the ring has room. Returns false if the process has ended.
     fn write_message(&mut self, message: &[u8]) -> bool {
-        // The process writes nothing until it has the whole state, so it has room.
+        // The process writes nothing until it has received the entire state, so it has room.
         self.write_with(message.len(), true, &mut |room| {
             room.copy_from_slice(message);
             message.len()
@@ -166,7 +168,7 @@ impl Entrance {
 
     /// Ends the stream and the process, because the filter continues in another process or thread.
     pub(crate) fn end_stream(&mut self) {
-        // Its state is as of all its input, so nothing is left unconsumed.
+        // The state includes all input, so no block is left unconsumed.
         self.in_flight.clear();
         self.supervisor.release();
         self.end_output();
@@ -175,7 +177,7 @@ impl Entrance {
     /// Ends the stream because of a fault.
     fn handle_fault(&mut self, fault: Fault) {
         match fault {
-            // The process has ended; its exit status has the reason.
+            // The process has ended, and its exit status contains the reason.
             Fault::Abandoned => self.supervisor.wait_briefly(),
             fault => self
                 .supervisor
@@ -191,7 +193,7 @@ impl Entrance {
         let put = output.counts().blocks;
         let taken = output.reader_counts(0).map_or(0, |taken| taken.blocks);
         if taken > put {
-            // An impossible position counts no progress.
+            // An impossible position does not count as progress.
             self.supervisor
                 .kill("was ended because it lied about what it read: more than there was");
             return;
@@ -230,8 +232,8 @@ impl Sink for Entrance {
         Ok(())
     }
 
-    /// Blocks until the process has consumed its input or has ended. Unconsumed blocks can be
-    /// counted then.
+    /// Blocks until the process has consumed its input or has ended. After that, unconsumed blocks
+    /// can be counted.
     fn finish(&mut self) -> Result<Report, Failure> {
         self.report_progress();
         while !self.in_flight.is_empty() && self.output.is_some() {
@@ -243,7 +245,7 @@ impl Sink for Entrance {
             self.supervisor.wait_briefly();
             self.report_progress();
         }
-        // The end of the stream: the process releases held blocks, and exits.
+        // The stream ends here: the process releases its held blocks and exits.
         self.supervisor.close();
         self.output = None;
         Ok(Report::default())

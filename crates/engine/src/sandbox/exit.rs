@@ -29,7 +29,7 @@ pub(crate) struct Exit {
     /// The sources that a block from the process may have as its origin.
     origins: Origins,
     given: Amount,
-    /// True if the process has been notified that this reader sleeps.
+    /// True if the process knows that this reader sleeps.
     asleep: bool,
     /// Number of wake-ups since the last block.
     empty_wakeups: u32,
@@ -154,7 +154,7 @@ impl Exit {
     fn consume_record(&mut self, length: usize) -> Result<bool, MessageDefect> {
         let message = self.message.get(..length).unwrap_or_default();
         match (StateRecord::read(message), &mut self.gathering) {
-            // Counters precede the state, and are sent at the end.
+            // Counters precede the state, and are also sent at the end.
             (Some(Ok(StateRecord::Account(account))), _) => {
                 self.counts = account.counts(self.description);
                 self.account = account;
@@ -205,7 +205,8 @@ impl Exit {
     /// Ends the stream because of a fault. Kills the process if it has caused the fault.
     fn handle_fault(&mut self, fault: Fault) -> SourceStatus {
         match fault {
-            // The process ended without closing its stream; its exit status has the reason.
+            // The process ended without closing its stream, and its exit status contains the
+            // reason.
             Fault::Abandoned => self.supervisor.wait_briefly(),
             fault => {
                 self.supervisor
@@ -297,7 +298,8 @@ impl Source for Exit {
     }
 
     fn close(&mut self) {
-        // Released first, so that the resulting errors are not attributed to the process.
+        // The stream is released first, so that the resulting errors are not attributed to the
+        // process.
         if self.input.take().is_some() {
             self.supervisor.release();
         }

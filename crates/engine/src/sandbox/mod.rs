@@ -89,7 +89,7 @@ pub(crate) fn start(
         Ok((here, kept, output, exit))
     };
     let (here, kept, output, exit) = start().map_err(|error| refused(&error))?;
-    // Before it is ready, the process sends nothing but the reason for a failure.
+    // Before it is ready, the process sends at most the reason for a failure.
     let ready = sys::poll::readable_within(&[here.as_fd()], Some(START_TIMEOUT)) == [true];
     let mut said = [0; 512];
     let said = match ready.then(|| descriptor::try_receive(&here, &mut said)) {

@@ -44,7 +44,7 @@ pub(super) enum StateRecord<'m> {
     /// Announces a block that the preceding session holds, by its list and its key in the list. The
     /// block is the next message.
     Held(u32, u32),
-    /// The end of the state, with the time of the filter's next timer call, if any.
+    /// The end of the state, with the time in ns of the filter's next timer call, if any.
     Known(Option<u64>),
     /// Confirms that the state is restored.
     Restored,
@@ -378,7 +378,7 @@ mod tests {
             lying[at] = message;
             gather_state(&lying, 4).map(|saved| saved.is_some())
         };
-        // A session: out of order, with too many lists, truncated.
+        // Invalid sessions: out of order, with too many lists, truncated.
         let second = honest.iter().rposition(|m| m.len() == HEAD_BYTES + 19).unwrap();
         assert_eq!(with(second, honest[0].clone()), Err(MessageDefect::State), "a key twice");
         let many = StateRecord::Session(9, LISTS_MAX + 1, &[]).encode();
@@ -387,14 +387,14 @@ mod tests {
             with(second, honest[0][..HEAD_BYTES + 9].to_vec()),
             Err(MessageDefect::StateRecord)
         );
-        // A block: in a missing list, a record in its place, a truncated frame.
+        // Invalid held blocks: in a missing list, replaced by a record, with a truncated frame.
         assert_eq!(with(1, StateRecord::Held(2, 1).encode()), Err(MessageDefect::State));
         assert!(with(2, honest[1].clone()).is_err());
         assert!(with(2, honest[2][..honest[2].len() - 1].to_vec()).is_err());
-        // A block that was not announced, and a record that is no answer.
+        // Invalid messages: a block that was not announced, and a record that is not a response.
         assert_eq!(with(1, honest[2].clone()), Err(MessageDefect::State));
         assert_eq!(with(0, StateRecord::Save.encode()), Err(MessageDefect::State));
-        // More state than a filter may have.
+        // The state exceeds the size that a filter may have.
         let mut gathering = StateCollector::new(0, 1);
         let long = vec![0; MESSAGE_MAX - HEAD_BYTES - 16];
         let refused = (0..=STATE_MAX / long.len() as usize)

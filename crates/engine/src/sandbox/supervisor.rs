@@ -112,8 +112,8 @@ impl Supervisor {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Records if the process owes a reply: its state, or the confirmation that a state is
-    /// restored.
+    /// Records that the process owes a reply if `asks` is true, or that it owes none otherwise. A
+    /// reply is its state, or the confirmation that a state is restored.
     pub(super) fn set_owes_reply(&self, asks: bool) {
         self.asked.store(asks, Ordering::Relaxed);
     }
@@ -223,7 +223,7 @@ impl Supervisor {
             }
             (ended, words) => match (printable_text(words), ended) {
                 (Some(said), _) => format!("{ended}: {said}"),
-                // The allocator aborts when memory runs out.
+                // The allocator aborts the process when memory runs out.
                 (None, ProcessEnd::Signal(6)) => {
                     let most = ADDRESS_SPACE_MAX >> 20;
                     format!("{ended}, as one that needs more than the {most} MB that it may have")

@@ -71,7 +71,7 @@ impl Point {
         let stored = std::mem::take(&mut state.stored);
         let mut now = StoredNames { names: BTreeSet::new(), notes: stored.notes + 1 };
         let mut note = Note { replaced: state.replaced, ..Note::default() };
-        // The number of the next request.
+        // This is the number of the next request.
         note.numbers = self.numbers.load(Ordering::Relaxed);
         note.frames = state.frames;
         let mut put = |name: String, descriptor: BorrowedFd<'_>| {
@@ -127,7 +127,7 @@ impl Point {
                 put(format!("{head}-note{}", now.notes), text.as_fd());
             }
         }
-        // Notes go first, since they describe the rest.
+        // Notes are discarded first, because they describe all other descriptors.
         let gone = stored.names.difference(&now.names);
         let (notes, rest): (Vec<&String>, Vec<&String>) =
             gone.partition(|name| name.contains("-note"));
@@ -211,7 +211,7 @@ impl Points {
             let here = match &point {
                 Some(point) if point.site.attach == planned.attach => Arc::clone(point),
                 Some(_) => return Err("its requests have several attachment points".to_owned()),
-                // Several points may exist at one place, so this one is new.
+                // Several points may exist at the same place, so this point is a new one.
                 None => self
                     .restore_point((&planned.attach, hardened), owner, given.remove("seats"))
                     .map_err(|closed| format!("its place is not there any more: {closed:?}"))?,
@@ -304,7 +304,7 @@ impl Point {
         let place = state.lines.iter().position(|line| line.number == number).filter(|_| !runs)?;
         let line = state.lines.remove(place);
         let mut ended = self.final_counters(&line);
-        // State that a filter of another request continues with is reported there.
+        // If a filter of another request continues with this state, that request reports it.
         let others = state.lines.iter().flat_map(|line| &line.states);
         let others: Vec<*const Map> = others.map(|(_, map)| Arc::as_ptr(map)).collect();
         let elsewhere = line.states.iter().filter(|(_, map)| others.contains(&Arc::as_ptr(map)));
@@ -364,7 +364,7 @@ fn restore_request(
         let Some(map) = given.remove(&format!("l{number}-s{step}")) else { continue };
         let map = Map::from_received(map).map_err(told)?;
         let own = map.info().map_err(told)?.id;
-        // A filter of another request may share it.
+        // A filter of another request may share this state.
         let others = here.iter().flat_map(|line| &line.states);
         let same = |map: &Map| map.info().is_ok_and(|info| info.id == own);
         let known = others.map(|(_, map)| map).find(|map| same(map));

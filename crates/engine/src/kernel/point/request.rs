@@ -17,7 +17,7 @@ use sys::steps::{Resource, Steps};
 pub(crate) struct NewRequest {
     /// The owner's user id.
     pub(crate) owner: u32,
-    /// Rule that decides which requests may share its ring of frames.
+    /// Rule that decides which requests may share this request's ring of frames.
     pub(crate) share: Share,
     pub(crate) graph: Arc<Graph>,
     pub(crate) tree: RequestTree,
@@ -46,9 +46,9 @@ pub(super) struct AttachedRequest {
     pub(super) pointers: Arc<Rings>,
     pub(super) bell: WakePolicy,
     pub(super) doorbell_map: OwnedFd,
-    /// See [`NewRequest::leads`].
+    /// Egress interfaces by step; see [`NewRequest::leads`].
     pub(super) leads: Vec<(usize, u32)>,
-    /// State of its filters, by step.
+    /// State of the request's filters, by step.
     pub(super) states: Vec<(usize, Arc<Map>)>,
     /// Counters from programs that no longer run.
     pub(super) counted: KernelCounters,
@@ -59,7 +59,7 @@ pub(super) struct AttachedRequest {
     pub(super) busy_before: u64,
     /// True if the request is to be removed as soon as a smaller program can be installed.
     pub(super) leaving: bool,
-    /// See [`NewRequest::about`].
+    /// The requester's note; see [`NewRequest::about`].
     pub(super) about: String,
 }
 
@@ -68,9 +68,9 @@ pub(super) struct AttachedRequest {
 pub enum SharingDomain {
     /// The requests of one user.
     User(u32),
-    /// The requests of those members of a group that opted in.
+    /// The requests of all members of a group that have opted in to sharing.
     Group(Arc<str>),
-    /// All requests that opted in.
+    /// All requests that have opted in to sharing.
     World,
 }
 

@@ -1,10 +1,10 @@
-//! The place at which an attach point runs its programs: an interface or a user's sockets.
+//! The location of an attach point: an interface or the sockets of a user.
 
 use super::sockets::Sockets;
 use endpoint::source::kernel::attach_point::AttachPoint;
 use filter::Attach;
 
-/// The place at which an attach point runs its programs: an interface or a user's sockets.
+/// The location at which an attach point runs its programs: an interface or the sockets of a user.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) attach: Attach,

@@ -58,7 +58,7 @@ pub(super) fn prepare(
     if let Some(line) = state.lines.iter().find(|line| line.number == old.number) {
         let (before, member) =
             (line.as_member(), Member { tree: &new.tree, graph: &new.graph, request: number });
-        // A peer's pairs are untrusted: state passes only between equal filters.
+        // Pairs from a peer are untrusted, so state passes only between equal filters.
         let same =
             |(from, own): &&(usize, usize)| is_same_filter((&before, *from), (&member, *own));
         for (step, map) in &line.states {
@@ -112,7 +112,7 @@ impl PreparedSwitch {
         let LoadedReplacement { mut line, mut version, mut states, steps, replaced } = ready;
         let mut state = point.state();
         if state.replaced != replaced {
-            // Other requests were attached or removed since.
+            // Other requests have been attached or removed since the preparation.
             let lines = with_replacement(&state.lines, self.old.number, &line);
             let made = Version::load(&point.site, &lines, &UNLOGGED);
             (version, states) = made.map_err(|failure| failure.why)?;
@@ -130,13 +130,13 @@ impl PreparedSwitch {
         line.busy_before = point.busy_packets();
         state.lines.push(line);
         state.add_states(states);
-        // Afterwards the output of the old program is complete.
+        // From here on, the output of the old program is complete.
         state.collect_retired();
         let number = self.old.number;
         if let Some(place) = state.lines.iter().position(|line| line.number == number) {
             let old = state.lines.remove(place);
             let mut ended = point.final_counters(&old);
-            // State that continues elsewhere is reported there.
+            // State that continues in another request is reported by that request.
             ended.states.retain(|step, _| !self.stays.contains(step));
             state.remember_final(old.about, &ended);
             let _ = self.old.ended.set(ended);

@@ -158,7 +158,7 @@ impl Version {
     /// Returns a fingerprint of the code and the layout. Versions of Streamline that assemble
     /// different programs have different fingerprints.
     pub(super) fn fingerprint(&self) -> u64 {
-        // FNV-1a, which is the same in every process.
+        // The hash is FNV-1a, which is the same in every process.
         let text = format!("{:?} {:?}", self.code, self.layout);
         let step = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
@@ -169,8 +169,7 @@ impl Version {
         self.lines.contains(&line)
     }
 
-    /// Returns a flag for each exit of a request: true if the frames of the exit begin behind a
-    /// VLAN tag.
+    /// Returns a flag for each exit of a request: true if the frames of the exit follow a VLAN tag.
     pub(super) fn behind_tag(&self, line: u32) -> Vec<bool> {
         let ours = |exit: &super::super::fused::FusedExit| self.lines.get(exit.line) == Some(&line);
         let both = self.fused.exits.iter().zip(&self.behind_tag);
