@@ -1,4 +1,4 @@
-//! The text of files. Each has one value and a newline, except for the manual.
+//! The text of files. Each file except the manual contains one value and a newline.
 
 use crate::entries::{Key, Part, Text};
 use crate::tree::{DirectoryId, Member, Tree};
@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use streamline::paths::{self, Counters, Filter, Loss};
 
-/// Counters of paths by number.
+/// Counters of paths, by path number.
 pub type CountersByPath = HashMap<u32, Arc<Counters>>;
 
-/// Returns the text of a file; `None` if it does not exist. Texts made of counters need those of
-/// [`counted_paths`].
+/// Returns the text of a file; `None` if the file does not exist. Texts that contain counters need
+/// the counters of [`counted_paths`].
 #[must_use]
 pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String> {
     let Part::Text(text) = &key.part else { return None };
@@ -54,12 +54,12 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
             let count = losses(tree, key, counters).get(reason).copied()?;
             line(&count.map_or_else(|| "unknown".to_owned(), |count| count.to_string()))
         }
-        // These are no texts of the tree.
+        // The tree does not contain the text of these files.
         Text::NsPerBlock | Text::Error | Text::Others => None,
     }
 }
 
-/// Returns the paths, by owner and number, whose counters the files of a place contain.
+/// Returns the paths, by owner and number, whose counters appear in the files of a directory.
 #[must_use]
 pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
     let members = tree.directory(place).map(|directory| directory.members.as_slice());
@@ -70,7 +70,8 @@ pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
     members.unwrap_or_default().iter().filter_map(path).collect()
 }
 
-/// Returns the reasons for which a place has lost blocks, with the numbers of blocks, where known.
+/// Returns the reasons for which the nodes of a directory have lost blocks, with the numbers of
+/// blocks where known.
 #[must_use]
 pub fn losses(tree: &Tree, key: &Key, counters: &CountersByPath) -> BTreeMap<String, Option<u64>> {
     let mut sums = BTreeMap::new();
@@ -86,7 +87,7 @@ pub fn losses(tree: &Tree, key: &Key, counters: &CountersByPath) -> BTreeMap<Str
     sums
 }
 
-/// Returns the blocks and bytes that a place has received or made.
+/// Returns the numbers of blocks and bytes that the nodes of a directory have received or made.
 fn input(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<(u64, u64)> {
     tree.directory(&key.place)?;
     let mut sum = (0, 0);
@@ -97,7 +98,8 @@ fn input(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<(u64, u64)
     Some(sum)
 }
 
-/// Returns the time in filters and the number of blocks that they have received.
+/// Returns the time spent in the filters of a directory, and the number of blocks that these
+/// filters have received.
 #[must_use]
 pub fn busy(tree: &Tree, key: &Key, counters: &CountersByPath) -> (u64, u64) {
     let mut sum = (0, 0);
@@ -108,8 +110,8 @@ pub fn busy(tree: &Tree, key: &Key, counters: &CountersByPath) -> (u64, u64) {
     sum
 }
 
-/// Calls `each` with the counters of the nodes that a place shows. Replicas and kernel parts of a
-/// node have counters of their own.
+/// Calls `each` with the counters of the nodes that a directory shows. Replicas and kernel parts of
+/// a node have separate counters.
 fn for_each_filter(
     tree: &Tree,
     key: &Key,
@@ -127,7 +129,7 @@ fn for_each_filter(
     }
 }
 
-/// The introduction in the root.
+/// The introduction in the root directory.
 const README: &str = "\
 PipesFS shows what Streamline runs on this machine. Each directory is a filter of a running
 request; data flows from a directory to those below it.

@@ -1,10 +1,11 @@
-//! The entries of each directory: files, links and directories by name. Pure, like the tree.
+//! The entries of each directory: files, links and directories by name. This module is pure, like
+//! the tree.
 
 use crate::names::unescape;
 use crate::tree::{Child, Directory, DirectoryId, Tree};
 use streamline::paths;
 
-/// Identity of an object of the file system: a part of a place.
+/// Identity of an object of the file system: a directory of the tree, or something in it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
     /// The directory to which the object belongs.
@@ -13,7 +14,7 @@ pub struct Key {
     pub part: Part,
 }
 
-/// A part of a place.
+/// An object that belongs to a directory of the tree: the directory itself, or one of its entries.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Part {
     /// The directory itself.
@@ -22,72 +23,73 @@ pub enum Part {
     Config,
     /// A directory with the counters.
     Stats,
-    /// A directory with a file for each reason of a loss.
+    /// A directory with a file for each reason for losses.
     Dropped,
     /// An unlisted directory with the streams.
     Streams,
-    /// A stream of the blocks that leave the place.
+    /// A stream of the blocks that leave the node of the directory.
     Stream(Stream),
-    /// A line for each path that starts, changes or ends.
+    /// A file with a line for each path that starts, changes or ends.
     Events,
-    /// A symbolic link, by name, to a stream or a directory.
+    /// A symbolic link to a stream or a directory, by the name of the link.
     Link(String),
-    /// A text.
+    /// A file with a text.
     Text(Text),
 }
 
-/// A file with a text.
+/// The content of a file with a text.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Text {
-    /// The introduction in the root.
+    /// The introduction in the root directory.
     Readme,
-    /// Reason for the latest failure of the reader.
+    /// The reason for the latest failure of the user who reads the file.
     Error,
-    /// Programs and packet sockets of others at an interface.
+    /// Programs and packet sockets of other applications at an interface.
     Others,
-    /// The manual of a filter.
+    /// The manual of a filter, by the name of the filter.
     Manual(String),
-    /// Request of a path.
+    /// The request of a path.
     Request,
-    /// Value of an argument.
+    /// The value of an argument, by the name of the argument.
     Argument(String),
-    /// Space of a node.
+    /// The space in which a node runs.
     Space,
-    /// Reason for the placement of a node.
+    /// The reason for the placement of a node.
     Why,
-    /// Number of blocks that a node has received or made.
+    /// The number of blocks that a node has received or made.
     Blocks,
-    /// Length of these blocks in bytes.
+    /// The length in bytes of the blocks that a node has received or made.
     Bytes,
-    /// Time per block.
+    /// The time in filters per block, in ns.
     NsPerBlock,
-    /// Number of blocks lost for a reason.
+    /// The number of blocks lost for a reason, by the name of the reason.
     Lost(String),
 }
 
 impl Text {
-    /// Returns true if the text is made of counters.
+    /// Returns true if the text contains counters.
     #[must_use]
     pub const fn is_counter(&self) -> bool {
         matches!(self, Self::Blocks | Self::Bytes | Self::NsPerBlock | Self::Lost(_))
     }
 }
 
-/// A stream of the blocks that leave a node, or of one class of them.
+/// A stream of the blocks that leave a node, or of one class of these blocks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Stream {
-    /// Form in which the blocks are written.
+    /// The form in which the blocks are written.
     pub form: StreamForm,
-    /// Start in the past, as in `streamline tap --from`; `None` for now.
+    /// The start of the stream in the past, as in `streamline tap --from`; `None` to start with the
+    /// next block.
     pub from: Option<String>,
 }
 
-/// Form in which a stream contains blocks.
+/// The form in which a stream contains blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StreamForm {
     /// The bytes in view.
     Bytes,
-    /// A capture of the frames.
+    /// The frames, as a capture.
     Capture,
     /// A JSON object for each block or message.
     Json,
@@ -108,7 +110,7 @@ impl StreamForm {
     }
 }
 
-/// ObjectKind of an object.
+/// The kind of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ObjectKind {
     /// A directory.
@@ -124,7 +126,7 @@ pub enum ObjectKind {
 pub struct Entry {
     /// Name of the entry.
     pub name: String,
-    /// Object that the entry names.
+    /// The object that the entry names.
     pub key: Key,
 }
 
@@ -138,7 +140,7 @@ impl Key {
         Self { place, part: Part::Whole }
     }
 
-    /// Creates the key of another part of the same place.
+    /// Creates the key of another object that belongs to the same directory.
     #[must_use]
     pub fn sibling(&self, part: Part) -> Self {
         Self { place: self.place.clone(), part }
@@ -178,8 +180,9 @@ impl Tree {
         }
     }
 
-    /// Returns the listed entries of a directory; `None` if it does not exist. `names` are those
-    /// that the tree does not contain: reasons of losses, interfaces of the machine.
+    /// Returns the listed entries of a directory; `None` if the directory does not exist. `names`
+    /// contains the entries that are unknown to the tree: reasons for losses, and interfaces of the
+    /// machine.
     #[must_use]
     pub fn entries(&self, key: &Key, names: &[String]) -> Option<Vec<Entry>> {
         match (&key.part, &key.place) {
@@ -259,7 +262,7 @@ impl Tree {
         }
     }
 
-    /// Returns the stream with a start in the past that a name denotes: `all@-5s`,
+    /// Returns the stream that a name with a start in the past denotes, such as `all@-5s` or
     /// `all.pcap@block:4711`.
     fn past(&self, key: &Key, name: &str) -> Option<Part> {
         let (stem, from) = name.split_once('@')?;
@@ -302,7 +305,7 @@ impl Tree {
         }
         match directory {
             Some(directory) => entries.extend(self.children(key, directory)),
-            // A class that no arc carries.
+            // This class is not carried by any arc.
             None if self.has(key) => {}
             None => return None,
         }
@@ -323,7 +326,7 @@ impl Tree {
         })
     }
 
-    /// Returns the forms in which blocks leave a place, with the names of the streams.
+    /// Returns the forms in which blocks leave a node, with the names of the streams.
     fn forms(&self, place: &DirectoryId) -> Vec<(StreamForm, &'static str)> {
         let node = match place {
             DirectoryId::Class(path, node, _) => DirectoryId::Node(*path, node.clone()),

@@ -1,4 +1,4 @@
-//! The events of the machine as lines: paths that start, change or end.
+//! The events of the machine as lines of text: paths that start, change or end.
 
 use crate::snapshot::Snapshots;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use streamline::paths::{Client, ClientError, Event, escape_hidden};
 use sys::eventfd::EventFd;
 
-/// A thread that follows the events of the daemon. Dropping this value ends it.
+/// A thread that follows the events of the daemon. Dropping this value ends the thread.
 #[derive(Debug)]
 pub struct Follower(Arc<EventFd>);
 
@@ -18,8 +18,8 @@ impl Drop for Follower {
     }
 }
 
-/// Starts to follow the events. Returns a pipe with a line for each path that runs, and for each
-/// event from now on.
+/// Starts to follow the events. Returns a pipe that carries a line for each running path, and then
+/// a line for each event.
 pub fn follow(snapshots: &Snapshots) -> Result<(OwnedFd, Follower), ClientError> {
     let client = snapshots.connect()?;
     client.watch_paths()?;
@@ -35,7 +35,7 @@ pub fn follow(snapshots: &Snapshots) -> Result<(OwnedFd, Follower), ClientError>
     Ok((near, Follower(over)))
 }
 
-/// Writes lines until the daemon or the reader has gone.
+/// Writes lines until the daemon or the reader is gone.
 fn write_events(client: &Client, mut to: File, over: &EventFd) {
     loop {
         let ready = sys::poll::readable_within(&[over.as_fd(), client.as_fd()], None);
@@ -49,7 +49,8 @@ fn write_events(client: &Client, mut to: File, over: &EventFd) {
     }
 }
 
-/// Returns the line of an event: its kind, the number, the owner, the name or `-`, and the request.
+/// Formats an event as a line: its kind, the path's number, the owner, the name or `-`, and the
+/// request.
 fn line(event: &Event) -> String {
     let path = &event.path;
     let name = path.name.as_deref().map_or_else(|| "-".to_owned(), escape_hidden);

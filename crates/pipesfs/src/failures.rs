@@ -1,17 +1,17 @@
-//! The reasons of failures, by user: an error number alone does not say what to do.
+//! The reasons for failures, by user. They explain what an error number alone cannot.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of users whose latest failure is kept.
+/// Maximum number of users whose latest failure is stored.
 const USERS_MAX: usize = 4096;
 
-/// The reason of the latest failure of each user.
+/// The reason for the latest failure of each user.
 #[derive(Debug, Default)]
 pub struct Failures(Mutex<HashMap<u32, String>>);
 
 impl Failures {
-    /// Replaces the reason of a user's latest failure.
+    /// Stores the reason for a user's latest failure, in place of an earlier reason.
     pub fn set(&self, uid: u32, why: String) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= USERS_MAX {
@@ -20,7 +20,7 @@ impl Failures {
         known.insert(uid, why);
     }
 
-    /// Returns the reason of a user's latest failure as a line; empty if there was none.
+    /// Returns the reason for a user's latest failure as a line; empty if there was none.
     #[must_use]
     pub fn line(&self, uid: u32) -> String {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Inode numbers: one for each object that the kernel knows, kept until the kernel forgets it.
+//! Inode numbers. Each object that the kernel knows has one, until the kernel forgets the object.
 
 use crate::entries::Key;
 use crate::tree::DirectoryId;
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// Inode number of the root.
 pub const ROOT: u64 = 1;
 
-/// The objects that the kernel knows.
+/// The objects that the kernel knows, with their inode numbers.
 #[derive(Debug)]
 pub struct Inodes {
     numbers: HashMap<Key, u64>,
@@ -32,13 +32,13 @@ impl Default for Inodes {
 }
 
 impl Inodes {
-    /// Returns the object of a number; `None` if the kernel does not know it.
+    /// Returns the object with an inode number; `None` if the kernel does not know the object.
     #[must_use]
     pub fn key(&self, inode: u64) -> Option<Key> {
         self.objects.get(&inode).map(|known| known.key.clone())
     }
 
-    /// Returns the number of an object, and adds a reference.
+    /// Returns the inode number of an object, and adds a reference.
     pub fn reference(&mut self, key: &Key) -> u64 {
         let number = *self.numbers.entry(key.clone()).or_insert(self.next);
         if number == self.next {
@@ -49,14 +49,14 @@ impl Inodes {
         number
     }
 
-    /// Returns the number of an object in a listing, where the kernel takes no reference; an
-    /// unknown object has the number that means "unknown".
+    /// Returns the inode number of an object for a listing, for which the kernel takes no
+    /// reference. An object that the kernel does not know gets the number that means "unknown".
     #[must_use]
     pub fn peek(&self, key: &Key) -> u64 {
         self.numbers.get(key).copied().unwrap_or(u64::MAX)
     }
 
-    /// Drops references. An object without references loses its number.
+    /// Drops references to an object. An object without references loses its inode number.
     pub fn forget(&mut self, inode: u64, references: u64) {
         let Some(known) = self.objects.get_mut(&inode).filter(|_| inode != ROOT) else { return };
         known.references = known.references.saturating_sub(references);

@@ -7,7 +7,8 @@
 //!
 //! - [`names`]: names of directories; [`tree`]: directories as a pure function of the paths;
 //!   [`entries`]: the files in them; [`content`]: the text of the files;
-//! - [`snapshot`]: the paths and counters of the machine, asked only while somebody looks;
+//! - [`snapshot`]: the paths and counters of the machine, queried only while a program uses the
+//!   file system;
 //! - [`edits`]: changes of the tree, which are edits of paths;
 //! - [`streams`]: open streams, each a tap of its own; [`events`]: the events of the daemon;
 //! - [`protocol`]: messages of the kernel; [`inodes`]: their numbers for objects; [`server`]: the

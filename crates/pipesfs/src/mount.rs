@@ -1,4 +1,4 @@
-//! Mounting: by whichever way the caller may use.
+//! Mounting of the file system, in whichever way the caller has permission for.
 
 use crate::server::Server;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,21 @@ pub struct MountOptions {
     pub others: Others,
 }
 
-/// The paths of other users that a user sees in the root. Their directories are closed anyway.
+/// The paths of other users that a user sees in the root directory. The directories of these paths
+/// cannot be opened in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Others {
-    /// No path.
+    /// No paths.
     Nothing,
-    /// Paths with names. The source of a path without a name is part of its request.
+    /// Paths with names. For a path without a name, a listing would show its source, which is part
+    /// of its request.
     #[default]
     Names,
     /// All paths.
     All,
 }
 
-/// A mounted file system. Dropping it unmounts.
+/// A mounted file system. Dropping this value unmounts the file system.
 #[derive(Debug)]
 pub struct Mount {
     directory: PathBuf,
@@ -35,7 +37,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts at a directory: as root directly, as another user through fusermount3.
+    /// Mounts the file system at a directory. Root mounts directly; other users mount through
+    /// fusermount3.
     pub fn new(directory: &Path, options: MountOptions) -> sys::Result<Self> {
         let device = match sys::process::identity().0 {
             0 => sys::fuse::mount(directory, options.for_all)?,
@@ -44,8 +47,8 @@ impl Mount {
         Self::serve(directory, device, options)
     }
 
-    /// Mounts at a directory in a user namespace of this process, which must have a single thread.
-    /// Only this process and programs that it starts see the mount.
+    /// Mounts the file system at a directory in a new user namespace of this process, which must
+    /// have a single thread. Only this process and programs that it starts see the mount.
     pub fn new_private(directory: &Path, options: MountOptions) -> sys::Result<Self> {
         sys::fuse::enter_user_namespace()?;
         let device = sys::fuse::mount(directory, false)?;
@@ -76,7 +79,8 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if !self.server.has_ended() {
-            // On failure the end of this process ends the file system: operations then fail.
+            // If unmounting fails, the file system ends with this process, and operations on it
+            // fail from then on.
             let _ = sys::fuse::unmount(&self.directory);
         }
     }

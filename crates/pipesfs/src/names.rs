@@ -1,4 +1,8 @@
-//! Names of directories: filters with their arguments, classes, and names that users chose.
+//! Names of directories: filters with their arguments, classes, and names chosen by users. A name
+//! contains no character that could be misread: `/` becomes `%2F`, `%` becomes `%25`, and a leading
+//! dot, `#`, control characters and invisible characters are escaped likewise. A name therefore
+//! cannot leave its directory, be hidden, or look like the suffix `#NUMBER`, which distinguishes
+//! equal names and marks truncated names.
 //!
 //! A name contains only what cannot be mistaken: `/` is `%2F`, `%` is `%25`, and a leading dot,
 //! `#`, control and invisible characters are escaped likewise. So no name leaves its directory,
@@ -7,11 +11,11 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Maximum length of an escaped name before the number, in bytes. A name in a directory has at most
-/// 255 bytes (NAME_MAX).
+/// Maximum length in bytes of an escaped name without the number. A directory entry has at most 255
+/// bytes (NAME_MAX).
 const CUT: usize = 200;
 
-/// Returns a text as a name in a directory.
+/// Escapes a text so that it can be the name of a directory entry.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut name = String::with_capacity(text.len());
@@ -44,7 +48,7 @@ pub fn unescape(name: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Returns true if a character stands for itself.
+/// Returns true if a character needs no escape.
 fn is_plain(letter: char) -> bool {
     let visible = letter.is_ascii_graphic() || letter == ' ';
     let other = !letter.is_ascii() && letter.is_alphanumeric();
@@ -59,8 +63,8 @@ fn push_escaped(name: &mut String, letter: char) {
 
 /// Returns the name of a filter with its arguments, such as `rx:eth0` or `bpf:tcp port 80`.
 ///
-/// A single argument is not quoted. Several are separated by spaces, and those that contain a space
-/// are quoted.
+/// A single argument is not quoted. Several arguments are separated by spaces, and arguments that
+/// contain a space are quoted.
 #[must_use]
 pub fn filter_name(filter: &str, arguments: &[&str]) -> String {
     let quoted = |text: &&str| match text.is_empty() || text.contains([' ', '"']) {
@@ -74,19 +78,19 @@ pub fn filter_name(filter: &str, arguments: &[&str]) -> String {
     }
 }
 
-/// The names in one directory, each of which is used once.
+/// The names used in one directory. Each name is used only once.
 #[derive(Debug, Default)]
 pub struct TakenNames(HashSet<String>);
 
 impl TakenNames {
-    /// Creates the set of names that entries of a directory may not have.
+    /// Creates a set of reserved names, which no further entry of the directory may have.
     #[must_use]
     pub fn reserved(names: &[&str]) -> Self {
         Self(names.iter().map(|name| (*name).to_owned()).collect())
     }
 
-    /// Returns the name of a new entry: the escaped name, or, if it is taken or too long, with the
-    /// number appended.
+    /// Returns the name of a new entry: the escaped name or, if it is taken or too long, the
+    /// escaped name with the number appended.
     pub fn take(&mut self, escaped: &str, number: u64) -> String {
         let mut name = escaped.to_owned();
         if name.len() > CUT {
@@ -97,7 +101,7 @@ impl TakenNames {
         while name.is_empty() || self.0.contains(&name) {
             let stem = name.split('#').next().unwrap_or_default().to_owned();
             name = format!("{stem}#{again}");
-            // Numbers are unique, except in replies of a path that invents them.
+            // Numbers are unique, unless a path replies with invented numbers.
             again = again.wrapping_add(1 << 32);
         }
         self.0.insert(name.clone());
@@ -105,7 +109,8 @@ impl TakenNames {
     }
 }
 
-/// Returns true if a name can be cut here: between characters, and not within an escape.
+/// Returns true if a name can be truncated at this position, which is not inside a character or an
+/// escape.
 fn is_boundary(name: &str, at: usize) -> bool {
     let bytes = name.as_bytes();
     let within = (1..=2).any(|back| at >= back && bytes.get(at - back) == Some(&b'%'));

@@ -1,4 +1,5 @@
-//! The paths of the machine as of a moment, asked only while somebody looks.
+//! Snapshots of the paths of the machine. Paths are queried only while a program uses the file
+//! system.
 
 use crate::content::CountersByPath;
 use crate::tree::Tree;
@@ -8,29 +9,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use streamline::paths::{self, Client, ClientError, Counters, PathClient};
 
-/// Time for which a snapshot of the tree is current. The kernel keeps names as long.
+/// Time for which a snapshot of the tree is current. The kernel caches names for the same time.
 pub const CURRENT: Duration = Duration::from_millis(100);
 /// Time for which counters are current.
 const COUNTERS_CURRENT: Duration = Duration::from_millis(10);
-/// Time between the two samples from which rates are computed, and for which they are kept.
+/// Time between the two samples from which rates are computed.
 const SAMPLE_TIME: Duration = Duration::from_millis(150);
 const SAMPLE_CURRENT: Duration = Duration::from_secs(1);
-/// Maximum wait for the replies of all paths.
+/// Maximum time to wait for the replies of all paths together.
 const REPLY_LIMIT: Duration = Duration::from_millis(800);
 
-/// The tree as of a moment.
+/// The tree at one moment.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// Number of the snapshot; it grows with each change of the paths.
+    /// Number of the snapshot. It increases with each change of the paths.
     pub generation: u64,
     /// The tree.
     pub tree: Tree,
-    /// Reason why the tree is empty, if no daemon replied.
+    /// The reason for an empty tree, if the daemon did not reply.
     pub failure: Option<String>,
     taken: Option<Instant>,
 }
 
-/// Two samples of the counters of a path, and the time of the second.
+/// The time of the second of two samples, and the counters in both samples.
 type Samples = (Instant, Arc<Counters>, Arc<Counters>);
 
 /// The latest snapshot and counters.
@@ -38,7 +39,7 @@ type Samples = (Instant, Arc<Counters>, Arc<Counters>);
 pub struct Snapshots {
     directory: Option<PathBuf>,
     latest: RwLock<Arc<Snapshot>>,
-    /// Connection to the daemon. Its lock lets one thread at a time ask.
+    /// The connection to the daemon. Its lock lets one thread at a time send queries.
     client: Mutex<Option<Client>>,
     counters: Mutex<HashMap<u32, (Instant, Arc<Counters>)>>,
     /// Two samples of the counters of each path.
@@ -66,8 +67,8 @@ impl Snapshots {
         self.latest().taken.is_some_and(|taken| taken.elapsed() < age)
     }
 
-    /// Asks all paths, unless the latest snapshot is younger than `age`. Blocks until they have
-    /// replied, for a limited time.
+    /// Queries all paths, unless the latest snapshot is younger than `age`. Blocks until the paths
+    /// have replied, for a limited time.
     pub fn refresh(&self, age: Duration) -> Arc<Snapshot> {
         let mut client = lock(&self.client);
         if self.is_current(age) {
@@ -80,7 +81,7 @@ impl Snapshots {
             Ok(views) => (views, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
-        // A path that does not reply at the moment keeps its directories.
+        // A path that temporarily does not reply keeps its directories.
         for view in views.iter_mut().filter(|view| view.silent) {
             let known = before.tree.paths.iter().find(|known| {
                 (known.path.number, known.path.started) == (view.path.number, view.path.started)
@@ -98,8 +99,8 @@ impl Snapshots {
         snapshot
     }
 
-    /// Returns the counters of paths, given by owner and number; a path that does not reply is
-    /// omitted. Blocks for a limited time.
+    /// Returns the counters of paths, which are given by owner and number. Omits paths that do not
+    /// reply. Blocks for a limited time.
     pub fn counters(&self, wanted: &[(u32, u32)]) -> CountersByPath {
         let mut client = lock(&self.client);
         let mut known = lock(&self.counters);
@@ -122,8 +123,8 @@ impl Snapshots {
         found.collect()
     }
 
-    /// Returns the counters of paths twice, some time apart, during which the time in their filters
-    /// is measured. A sample is kept for a second. Blocks for a limited time.
+    /// Returns two samples of the counters of paths, between which the time in their filters is
+    /// measured. Samples are cached for a second. Blocks for a limited time.
     pub fn two_samples(&self, wanted: &[(u32, u32)]) -> (CountersByPath, CountersByPath) {
         let mut samples = lock(&self.samples);
         samples.retain(|_, (taken, _, _)| taken.elapsed() < SAMPLE_CURRENT);
@@ -137,7 +138,7 @@ impl Snapshots {
         let count = || connected.iter().map(|(_, to)| to.counters().ok().map(Arc::new));
         let first: Vec<_> = count().collect();
         if !connected.is_empty() {
-            // Until a path ends, or the time is over.
+            // The wait lasts until a path ends or the time is over.
             let processes: Vec<_> = connected.iter().map(|(_, to)| to.process()).collect();
             sys::poll::readable_within(&processes, Some(SAMPLE_TIME));
         }
@@ -153,12 +154,13 @@ impl Snapshots {
         (first.collect(), second.collect())
     }
 
-    /// Opens a connection of its own to the daemon.
+    /// Opens a new connection to the daemon.
     pub fn connect(&self) -> Result<Client, ClientError> {
         Client::find(self.directory.as_deref())
     }
 
-    /// Asks over the kept connection, and once more over a new one if the daemon has restarted.
+    /// Sends a query over the existing connection. If the daemon has restarted, repeats the query
+    /// over a new connection.
     fn ask<T>(
         &self,
         client: &mut Option<Client>,

@@ -1,4 +1,7 @@
-//! Open streams, each a tap of its own at a node of a path.
+//! Open streams. Each is a separate tap at a node of a path. A reader gets the data in its own
+//! pipe, at its own pace. A read without data waits here, without occupying a thread, until the
+//! pipe has data, the stream ends, or a signal interrupts the caller. The tap begins when the file
+//! is opened and ends when the file is closed.
 //!
 //! A reader gets what its pipe holds, at its own pace. A read without data waits here, without a
 //! thread, until the pipe has data, the stream ends, or a signal interrupts the caller. The tap
@@ -22,12 +25,12 @@ pub struct Streams {
     device: Arc<File>,
     watcher: Watcher,
     open: Mutex<HashMap<u64, OpenStream>>,
-    /// Taps whose end is to be examined.
+    /// Sender of the taps whose end must be examined.
     ends: mpsc::Sender<Ending>,
     failures: Arc<Failures>,
 }
 
-/// The taps whose end is to be examined, for [`Streams::examine_ends`].
+/// Receiver of the taps whose end must be examined, for [`Streams::examine_ends`].
 pub type Endings = mpsc::Receiver<Ending>;
 
 /// A tap whose stream has ended or was closed.
@@ -42,15 +45,16 @@ pub struct Ending {
 #[derive(Debug)]
 struct OpenStream {
     pipe: File,
-    /// Origin of the bytes, which ends with this value; `None` while its end is examined.
+    /// The origin of the bytes, which ends when it is dropped; `None` while the end of the stream
+    /// is examined.
     of: Option<Tapped>,
-    /// True if the bytes ended before the path did; `None` until that is known.
+    /// True if the stream ended before the path did; `None` until this is known.
     failed: Option<bool>,
-    /// User who opened the stream.
+    /// The user who opened the stream.
     uid: u32,
     /// Reads that wait for data, oldest first.
     waiting: Vec<WaitingRead>,
-    /// Number under which callers of poll(2) wait, if any do.
+    /// The number under which callers of poll(2) wait, if any do.
     wake: Option<u64>,
     watched: bool,
 }
@@ -70,9 +74,9 @@ struct WaitingRead {
     size: u32,
 }
 
-/// Events of poll(2): data can be read.
+/// Event bits of poll(2): data can be read.
 const READABLE: u32 = 0x001 | 0x040;
-/// Events of poll(2): the other end has closed.
+/// Event bit of poll(2): the other end has been closed.
 const CLOSED: u32 = 0x010;
 
 impl Streams {
@@ -84,7 +88,7 @@ impl Streams {
         Ok((streams, endings))
     }
 
-    /// Adds a stream that arrives through a pipe, whose reads do not block.
+    /// Adds a stream that arrives through a pipe. Reads from the pipe must not block.
     pub fn add(&self, handle: u64, pipe: File, (of, uid): (Tapped, u32)) {
         let (of, failed, waiting) = (Some(of), None, Vec::new());
         let (wake, watched) = (None, false);
@@ -92,14 +96,14 @@ impl Streams {
         self.lock().insert(handle, stream);
     }
 
-    /// Returns true if the handle is that of a stream.
+    /// Returns true if the handle belongs to a stream.
     #[must_use]
     pub fn contains(&self, handle: u64) -> bool {
         self.lock().contains_key(&handle)
     }
 
-    /// Replies to a read at once if the stream has data or has ended, or if `waits` is false.
-    /// Otherwise the reply follows later.
+    /// Replies to a read immediately if the stream has data or has ended, or if `waits` is false.
+    /// Otherwise, the reply is sent later.
     pub fn read(&self, handle: u64, (unique, size): (u64, u32), waits: bool) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
@@ -120,7 +124,7 @@ impl Streams {
         self.watch(handle, stream);
     }
 
-    /// Replies to a poll, and remembers to wake its callers if they want it.
+    /// Replies to a poll. If `wake` is set, callers are notified later under that number.
     pub fn poll(&self, handle: u64, unique: u64, wake: Option<u64>) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
@@ -133,7 +137,7 @@ impl Streams {
         reply.polled(events);
     }
 
-    /// Ends a waiting read whose caller got a signal. Returns false if no such read waits.
+    /// Ends a waiting read whose caller received a signal. Returns false if no such read waits.
     pub fn interrupt(&self, unique: u64) -> bool {
         let mut open = self.lock();
         for stream in open.values_mut() {
@@ -146,11 +150,11 @@ impl Streams {
         false
     }
 
-    /// Ends a stream with its tap. Returns false if the handle is not that of a stream.
+    /// Ends a stream and its tap. Returns false if the handle does not belong to a stream.
     pub fn close(&self, handle: u64) -> bool {
         let Some(mut stream) = self.lock().remove(&handle) else { return false };
         if let Some(Tapped::Path(tap)) = stream.of.take() {
-            // Without the thread that examines ends, the tap ends here.
+            // If the thread that examines ends no longer runs, the tap ends here.
             let _ = self.ends.send(Ending { handle, uid: stream.uid, tap });
         }
         if stream.watched {
@@ -162,7 +166,7 @@ impl Streams {
         true
     }
 
-    /// Serves waiting reads and polls, for good.
+    /// Serves waiting reads and polls. Never returns.
     pub fn serve(&self) {
         loop {
             for event in self.watcher.wait(Some(Duration::from_secs(3600))) {
@@ -192,8 +196,8 @@ impl Streams {
         }
     }
 
-    /// Passes the tap of a stream that has ended to the thread that examines ends. Until then its
-    /// reads wait.
+    /// Passes the tap of an ended stream to the thread that examines ends. Reads of the stream wait
+    /// until the examination is complete.
     fn examine(&self, handle: u64, stream: &mut OpenStream) {
         if stream.watched {
             stream.watched = false;
@@ -208,8 +212,8 @@ impl Streams {
         }
     }
 
-    /// Asks each tap that has ended why, and whether its reader has lost blocks. Blocks while a
-    /// path does not reply. Ends with the streams.
+    /// Queries each ended tap for the reason, and whether its reader has lost blocks. Blocks while
+    /// a path does not reply. Returns when the streams are dropped.
     pub fn examine_ends(&self, endings: &Endings) {
         while let Ok(Ending { handle, uid, tap }) = endings.recv() {
             // A path that does not reply has ended.
@@ -233,7 +237,7 @@ impl Streams {
         }
     }
 
-    /// Ends the waiting reads of a stream, and all later ones.
+    /// Ends the waiting reads of a stream, and all later reads.
     fn end(&self, stream: &mut OpenStream, failed: bool) {
         stream.failed = Some(failed);
         for read in stream.waiting.drain(..) {
@@ -253,9 +257,9 @@ impl Streams {
     }
 }
 
-/// The outcome of a read that does not wait.
+/// The result of a read that does not wait.
 enum Read {
-    /// Bytes, behind room for the head of the reply.
+    /// Bytes that were read, after space for the header of the reply.
     Bytes(Vec<u8>),
     /// The stream has ended, for a reason that is not known yet.
     End,
@@ -264,7 +268,7 @@ enum Read {
 }
 
 impl OpenStream {
-    /// Reads from the pipe; `None` if it holds nothing.
+    /// Reads from the pipe without blocking; `None` if the pipe is empty.
     fn try_read(&self, size: u32) -> Option<Read> {
         if self.failed == Some(true) {
             return Some(Read::Failed);
@@ -285,7 +289,7 @@ impl OpenStream {
         }
     }
 
-    /// Returns the events of poll(2) now.
+    /// Returns the current events of poll(2).
     fn events(&self) -> u32 {
         let pipe = [self.pipe.as_fd()];
         let (readable, gone) = sys::poll::readable_or_gone(&pipe, &pipe, Some(Duration::ZERO));

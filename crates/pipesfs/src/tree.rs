@@ -1,11 +1,10 @@
-//! The tree of directories: a pure function of the running paths.
+//! The tree of directories, as a pure function of the running paths. A directory represents a node
+//! of one path, or of several paths with equal beginnings. Nesting represents data flow: a node is
+//! below its first parent, while its other parents and back edges are symbolic links. If an arc
+//! carries classes, a directory for these classes is between the two nodes. [SL §4.1]
 //!
-//! A directory is a node of one path, or of several paths that begin alike; nesting is data flow.
-//! A node stands below its first parent; its other parents, and back edges, are symbolic links. If
-//! an arc carries classes, their directory stands between the two nodes. [SL §4.1]
-//!
-//! Paths are untrusted: indexes are checked, a node is placed once, and a node that no source leads
-//! to is not shown.
+//! Paths are untrusted. Indexes are checked, a node is placed once, and a node without a source
+//! upstream is not shown.
 
 mod links;
 
@@ -13,10 +12,11 @@ use crate::names::{TakenNames, escape, filter_name};
 use std::collections::{HashMap, VecDeque};
 use streamline::paths::{NodeDetails, PathView};
 
-/// Identity of a path: its number is unique while it runs, its start tells it from an earlier one.
+/// Identity of a path. The number is unique while the path runs; the start time distinguishes the
+/// path from an earlier path of the same number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PathKey {
-    /// Number in the daemon's registry.
+    /// The path's number in the daemon's registry.
     pub number: u32,
     /// Start time in seconds since 1970.
     pub started: u64,
@@ -25,32 +25,33 @@ pub struct PathKey {
 /// Identity of a node within its path.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum NodeKey {
-    /// Number that the node keeps through changes of the request.
+    /// The number that the node keeps through changes of the request.
     Number(u64),
-    /// Unique name, for a node without a number.
+    /// The unique name, for a node without a number.
     Name(String),
 }
 
-/// Identity of a directory of the tree, which the directory keeps while its node runs.
+/// Identity of a directory of the tree, which stays the same while the node of the directory runs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum DirectoryId {
-    /// The root.
+    /// The root directory.
     Root,
-    /// The manual of all filters.
+    /// The directory with the manual of all filters.
     Filters,
-    /// The interfaces of the machine.
+    /// The directory with the interfaces of the machine.
     Machine,
     /// An interface of the machine.
     Interface(String),
     /// A path with a name.
     Path(PathKey),
-    /// A node; of a directory for several nodes, the one of the path with the lowest number.
+    /// A node. If the directory shows several nodes, this is the node of the path with the lowest
+    /// number.
     Node(PathKey, NodeKey),
     /// A class of the blocks that leave a node.
     Class(PathKey, NodeKey, String),
 }
 
-/// A node of one path: indexes into [`Tree::paths`] and into the path's nodes.
+/// A node of one path, as an index into [`Tree::paths`] and an index into the path's nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Member {
     /// Index of the path.
@@ -59,10 +60,10 @@ pub struct Member {
     pub node: usize,
 }
 
-/// An entry that leads on.
+/// A child of a directory: a subdirectory or a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Child {
-    /// A directory, by its index.
+    /// A subdirectory, by its index.
     Directory(usize),
     /// A symbolic link with this target.
     Link(String),
@@ -81,7 +82,7 @@ pub struct Directory {
     pub uid: u32,
     /// Start time in seconds since 1970 of the first path shown here.
     pub started: u64,
-    /// Nodes shown here. A class has those of its node.
+    /// Nodes shown here. The directory of a class has the nodes of its parent.
     pub members: Vec<Member>,
     /// Directories and links by name, in the order of the request.
     pub children: Vec<(String, Child)>,
@@ -96,19 +97,19 @@ pub struct Tree {
     /// The directories; the first is the root.
     pub directories: Vec<Directory>,
     places: HashMap<DirectoryId, usize>,
-    /// Directory of each node that is shown.
+    /// The directory of each node that is shown.
     shown: HashMap<Member, usize>,
 }
 
-/// Names of entries of a node that are no nodes.
+/// Reserved entry names in the directory of a node.
 const NODE_ENTRIES: &[&str] =
     &["all", "all.pcap", "all.jsonl", "config", "stats", "place", "why", "program", "state"];
-/// Names of entries of the root that are no paths.
+/// Reserved entry names in the root directory.
 const ROOT_ENTRIES: &[&str] = &["README"];
-/// Names of entries of a path that are no nodes.
+/// Reserved entry names in the directory of a path.
 const PATH_ENTRIES: &[&str] = &["request"];
 
-/// Candidates for one directory below another: nodes of several paths that are alike.
+/// A group of equal nodes of several paths, which may share a directory below another directory.
 struct Group {
     class: String,
     /// Index among the equal nodes of one path below one parent.
@@ -117,8 +118,8 @@ struct Group {
 }
 
 impl Tree {
-    /// Creates the tree of these paths. On a conflict of names, root's paths come first, then those
-    /// with lower numbers.
+    /// Creates the tree of these paths. On name conflicts, root's paths come first, then paths in
+    /// ascending order of their numbers.
     #[must_use]
     pub fn new(mut paths: Vec<PathView>) -> Self {
         paths.sort_by_key(|view| (view.path.uid != 0, view.path.number));
@@ -135,7 +136,7 @@ impl Tree {
         tree
     }
 
-    /// Returns the directory at a place.
+    /// Returns the directory with this identity.
     #[must_use]
     pub fn directory(&self, place: &DirectoryId) -> Option<&Directory> {
         self.directories.get(*self.places.get(place)?)
@@ -228,7 +229,8 @@ impl Tree {
         }
     }
 
-    /// Returns true if two nodes of one user are the same filter with the same arguments.
+    /// Returns true if two nodes belong to one user and are the same filter with the same
+    /// arguments.
     fn alike(&self, one: Member, other: Member) -> bool {
         let uid = |member: Member| self.paths[member.path].path.uid;
         let (Some(a), Some(b)) = (self.node(one), self.node(other)) else { return false };
@@ -252,7 +254,7 @@ impl Tree {
         added
     }
 
-    /// Adds the directory of equal nodes, below which more may follow.
+    /// Adds the directory of equal nodes. Further directories may be added below it.
     fn add_node(&mut self, parent: usize, members: Vec<Member>, open: &mut VecDeque<usize>) {
         let Some(first) = members.first().copied() else { return };
         let Some(node) = self.node(first) else { return };
@@ -302,7 +304,7 @@ impl Tree {
         at
     }
 
-    /// Sets the owner and the time of a directory to those of a path.
+    /// Sets the owner and the start time of a directory to those of a path.
     fn describe(&mut self, at: usize, path: usize) {
         let listed = &self.paths[path].path;
         let (uid, started) = (listed.uid, listed.started.unwrap_or_default());
@@ -311,7 +313,7 @@ impl Tree {
     }
 }
 
-/// For each node of a path, its first parent and the index of the arc from it.
+/// The first parent of each node of a path, with the index of the arc from that parent.
 type Parents = Vec<Option<(usize, usize)>>;
 
 fn first_parents(nodes: &[NodeDetails]) -> Parents {
@@ -327,7 +329,7 @@ fn first_parents(nodes: &[NodeDetails]) -> Parents {
     parents
 }
 
-/// Returns the nodes that stand below no other.
+/// Returns the nodes that have no parent.
 fn top_nodes(nodes: &[NodeDetails], parents: &Parents) -> Vec<usize> {
     let top = |at: &usize| {
         let node = &nodes[*at];
@@ -359,8 +361,8 @@ fn node_name(node: &NodeDetails) -> String {
     filter_name(&node.filter, &Vec::from_iter(given.map(|argument| argument.value.as_str())))
 }
 
-/// Returns the escaped name of classes. `all` is the name of a stream, so the class of all blocks
-/// is written `%61ll`.
+/// Returns the escaped name of classes. `all` is the name of a stream, so the class `all` is
+/// written `%61ll`.
 fn class_name(class: &str) -> String {
     if class == "all" { "%61ll".to_owned() } else { escape(class) }
 }

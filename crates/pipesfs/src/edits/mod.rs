@@ -1,4 +1,4 @@
-//! Changes of the tree: each is an edit of a path, which the path's own process applies.
+//! Changes of the tree. Each change is an edit of a path, which the path's own process applies.
 //!
 //! - [`threads`]: the threads in which they run.
 
@@ -6,5 +6,5 @@ pub(crate) mod threads;
 
 use std::time::Duration;
 
-/// Maximum time of an edit. The kernel holds the directory meanwhile.
+/// Maximum time of an edit. The kernel locks the directory meanwhile.
 pub const EDIT_LIMIT: Duration = Duration::from_secs(2);

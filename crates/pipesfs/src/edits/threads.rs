@@ -1,10 +1,10 @@
-//! The threads in which edits of the tree run: as many as there are edits at a time.
+//! The threads that execute edits of the tree. There are as many threads as concurrent edits.
 
 use crate::protocol::Request;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-/// Maximum number of edits that run at a time; more wait. Each ends within
+/// Maximum number of concurrent edits; further edits wait. Each edit ends within
 /// [`EDIT_LIMIT`](super::EDIT_LIMIT).
 const THREADS_MAX: usize = 64;
 /// Name of these threads.
@@ -18,13 +18,14 @@ pub(crate) struct EditThreads {
     execute: Execute,
     sender: mpsc::Sender<Request>,
     requests: Arc<Mutex<mpsc::Receiver<Request>>>,
-    /// Number of waiting threads less that of waiting requests.
+    /// Number of idle threads minus the number of waiting requests.
     idle: Arc<AtomicIsize>,
     started: usize,
 }
 
 impl EditThreads {
-    /// Creates threads that pass requests to `execute`. None is started before the first request.
+    /// Creates a pool of threads that pass requests to `execute`. No thread is started before the
+    /// first request.
     pub(crate) fn new(execute: impl Fn(&Request) + Send + Sync + 'static) -> Self {
         let (sender, requests) = mpsc::channel();
         let (requests, idle) = (Arc::new(Mutex::new(requests)), Arc::default());
@@ -34,7 +35,7 @@ impl EditThreads {
     /// Passes a request to an idle thread, or to a new one. Does not block. Fails if no thread can
     /// be started.
     pub(crate) fn pass(&mut self, request: Request) -> std::io::Result<()> {
-        // The channel orders the requests; the number only says whether a thread is needed.
+        // The channel orders the requests; the number only tells if another thread is needed.
         let idle = self.idle.fetch_sub(1, Ordering::Relaxed);
         if idle <= 0
             && self.started < THREADS_MAX
@@ -60,7 +61,7 @@ impl EditThreads {
             }
         };
         std::thread::Builder::new().name(NAME.to_owned()).spawn(body)?;
-        // The new thread takes the request for which it was started.
+        // The new thread executes the request for which it was started.
         self.idle.fetch_add(1, Ordering::Relaxed);
         self.started += 1;
         Ok(())

@@ -1,6 +1,6 @@
 //! Requests that change the tree.
 
-/// A change of the tree that the kernel asks for. The object of the request is the directory of the
+/// A change of the tree that the kernel requests. The object of the request is the directory of the
 /// entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TreeEdit {
@@ -28,18 +28,18 @@ pub enum TreeEdit {
         /// Target of the link.
         target: String,
     },
-    /// Gives the object of this inode number a further name.
+    /// Adds another name for the object with this inode number.
     HardLink {
         /// Inode number of the object.
         object: u64,
-        /// The further name.
+        /// The additional name.
         name: String,
     },
 }
 
 impl TreeEdit {
-    /// Reads the arguments of the operation with this number; `None` if they are malformed, or if
-    /// it is none of these operations.
+    /// Reads the arguments of the operation with this number; `None` if they are malformed or if
+    /// the operation does not change the tree.
     pub(super) fn read(opcode: u32, body: &[u8]) -> Option<Self> {
         let long = || Some(u64::from_le_bytes(*body.first_chunk()?));
         let texts = |at: usize| texts(body.get(at..)?);
@@ -48,7 +48,7 @@ impl TreeEdit {
                 let (name, target) = texts(0)?;
                 Self::MakeLink { name, target: target? }
             }
-            // The mode and the mask stand in front.
+            // The mode and the mask precede the name.
             9 => Self::MakeDirectory(texts(8)?.0),
             10 => Self::Unlink(texts(0)?.0),
             11 => Self::RemoveDirectory(texts(0)?.0),
@@ -67,10 +67,10 @@ impl TreeEdit {
     }
 }
 
-/// Returns the text up to the first zero, and the one behind it, if any.
+/// Returns the text before the first zero byte and the text after it, if any.
 fn texts(body: &[u8]) -> Option<(String, Option<String>)> {
     let end = body.iter().position(|byte| *byte == 0)?;
-    // A name that is not UTF-8 names nothing here.
+    // A name that is not UTF-8 names no object here.
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap_or_default();
     let rest = body.get(end + 1..).unwrap_or_default();
     let second = rest.iter().position(|byte| *byte == 0).map(|end| text(&rest[..end]));

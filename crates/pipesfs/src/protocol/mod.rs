@@ -14,7 +14,7 @@ pub use replies::{
 };
 pub use requests::{AttributeChange, Header, O_ACCMODE, O_NONBLOCK, Operation, Request, Write};
 
-/// Error numbers of replies.
+/// Error numbers in replies.
 pub mod errno {
     /// The operation is not permitted.
     pub const EPERM: i32 = 1;
@@ -28,11 +28,11 @@ pub mod errno {
     pub const EAGAIN: i32 = 11;
     /// The object belongs to another user.
     pub const EACCES: i32 = 13;
-    /// The operation needs one path, and there are several.
+    /// The operation needs a single path, and several paths match.
     pub const EBUSY: i32 = 16;
     /// The entry exists.
     pub const EEXIST: i32 = 17;
-    /// The object is no directory.
+    /// The object is not a directory.
     pub const ENOTDIR: i32 = 20;
     /// The object is a directory.
     pub const EISDIR: i32 = 21;
@@ -40,18 +40,18 @@ pub mod errno {
     pub const EINVAL: i32 = 22;
     /// The file system is read-only.
     pub const EROFS: i32 = 30;
-    /// The path no longer takes what is written.
+    /// The path no longer accepts writes.
     pub const EPIPE: i32 = 32;
-    /// The operation does not exist.
+    /// The operation is not supported.
     pub const ENOSYS: i32 = 38;
     /// The directory is not empty.
     pub const ENOTEMPTY: i32 = 39;
-    /// The object has no such attribute.
+    /// The object does not have this attribute.
     pub const ENODATA: i32 = 61;
     /// The object does not support the operation.
     pub const EOPNOTSUPP: i32 = 95;
     /// The path did not reply in time.
     pub const ETIMEDOUT: i32 = 110;
-    /// The object has gone.
+    /// The object no longer exists.
     pub const ESTALE: i32 = 116;
 }

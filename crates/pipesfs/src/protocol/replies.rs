@@ -1,17 +1,17 @@
-//! Replies to the kernel.
+//! Replies to requests of the kernel.
 
 use std::fs::File;
 use std::io::{self, Write as _};
 use zerocopy::{Immutable, IntoBytes};
 
-/// A reply to one request. Replies are written whole, from any thread.
+/// A reply to one request. Any thread may send it, with a single write.
 #[derive(Debug)]
 pub struct Reply<'d> {
     device: &'d File,
     unique: u64,
 }
 
-/// Length of the head of a reply.
+/// Length of the header of a reply in bytes.
 pub const REPLY_HEAD: usize = 16;
 
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
@@ -28,31 +28,31 @@ struct Head {
 pub struct Attributes {
     /// Inode number.
     pub inode: u64,
-    /// Length in bytes; 0 if it is unknown before the file is read.
+    /// Length in bytes; 0 if the length is unknown until the file is read.
     pub size: u64,
-    /// Length in blocks of 512 bytes.
+    /// Length in units of 512 bytes.
     pub blocks: u64,
     /// Times of access, modification and change, in seconds since 1970.
     pub times: [u64; 3],
-    /// Nanoseconds of the times.
+    /// Nanosecond parts of these times.
     pub nanoseconds: [u32; 3],
-    /// Type and permissions.
+    /// File type and permission bits.
     pub mode: u32,
-    /// Number of links.
+    /// Number of hard links.
     pub links: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Number of the device that the object is; 0 for what is no device.
+    /// Device number; 0 if the object is not a device.
     pub device: u32,
     /// Block size in bytes; 0 for the default.
     pub block_size: u32,
-    /// Flags of the object.
+    /// Attribute flags.
     pub flags: u32,
 }
 
-/// Seconds and nanoseconds for which the kernel may keep names and attributes.
+/// Time for which the kernel may cache names and attributes, in seconds and nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EntryTimes(pub u64, pub u32);
 
@@ -66,7 +66,7 @@ struct EntryHead {
     attributes: Attributes,
 }
 
-/// Number of the notification that a file can be read (`FUSE_NOTIFY_POLL`).
+/// Code of the notification that a file has become readable (`FUSE_NOTIFY_POLL`).
 const NOTIFY_POLL: i32 = 1;
 
 impl<'d> Reply<'d> {
@@ -76,7 +76,7 @@ impl<'d> Reply<'d> {
         Self { device, unique }
     }
 
-    /// Sends data.
+    /// Sends a successful reply with this data.
     pub fn data(self, data: &[u8]) {
         let mut message = Vec::with_capacity(REPLY_HEAD + data.len());
         message.resize(REPLY_HEAD, 0);
@@ -84,7 +84,7 @@ impl<'d> Reply<'d> {
         self.message(message);
     }
 
-    /// Sends a message that leaves room for the head.
+    /// Sends a message that begins with free space for the header.
     pub(crate) fn message(self, mut message: Vec<u8>) {
         let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
         let head = Head { length, error: 0, unique: self.unique };
@@ -94,18 +94,18 @@ impl<'d> Reply<'d> {
         self.send(&message);
     }
 
-    /// Sends an error.
+    /// Sends an error number.
     pub fn error(self, errno: i32) {
         let head = Head { length: REPLY_HEAD as u32, error: -errno, unique: self.unique };
         self.send(head.as_bytes());
     }
 
-    /// Sends an object that was looked up.
+    /// Sends the object found by a lookup.
     pub fn entry(self, attributes: Attributes, times: EntryTimes) {
         self.data(entry_head(attributes, times).as_bytes());
     }
 
-    /// Sends attributes.
+    /// Sends the attributes of an object.
     pub fn attributes(self, attributes: Attributes, times: EntryTimes) {
         let EntryTimes(seconds, nanoseconds) = times;
         let mut message = seconds.to_le_bytes().to_vec();
@@ -115,7 +115,7 @@ impl<'d> Reply<'d> {
         self.data(&message);
     }
 
-    /// Sends the number of an open file, and how the kernel shall treat it.
+    /// Sends the handle of an open file, with flags that tell the kernel how to treat the file.
     pub fn opened(self, handle: u64, flags: u32) {
         let mut message = handle.to_le_bytes().to_vec();
         message.extend_from_slice(&flags.to_le_bytes());
@@ -123,7 +123,7 @@ impl<'d> Reply<'d> {
         self.data(&message);
     }
 
-    /// Sends the events of a poll.
+    /// Sends the events that poll(2) reports.
     pub fn polled(self, events: u32) {
         self.data(&u64::from(events).to_le_bytes());
     }
@@ -135,7 +135,8 @@ impl<'d> Reply<'d> {
         Reply { device, unique: 0 }.send(&message);
     }
 
-    /// Writes a message. ENOENT means that the caller has gone; any other error that the mount has.
+    /// Writes a message. The error ENOENT means that the caller is gone, and any other error that
+    /// the mount is gone.
     fn send(self, message: &[u8]) {
         let mut device = self.device;
         let _: io::Result<usize> = device.write(message);
@@ -152,7 +153,7 @@ fn entry_head(attributes: Attributes, EntryTimes(seconds, nanoseconds): EntryTim
     }
 }
 
-/// The entries of a directory as the kernel wants them, up to a length.
+/// The entries of a directory in the kernel's format, up to a maximum length.
 #[derive(Debug)]
 pub struct DirectoryBuffer {
     bytes: Vec<u8>,
@@ -161,7 +162,8 @@ pub struct DirectoryBuffer {
 }
 
 impl DirectoryBuffer {
-    /// Creates a buffer for at most `size` bytes, with attributes if `plus`.
+    /// Creates a buffer for at most `size` bytes. If `plus` is true, the entries contain
+    /// attributes.
     #[must_use]
     pub const fn new(size: usize, plus: bool) -> Self {
         Self { bytes: Vec::new(), size, plus }
@@ -174,8 +176,8 @@ impl DirectoryBuffer {
         self.bytes.len() + head + (24 + name.len()).next_multiple_of(8) <= self.size
     }
 
-    /// Adds an entry. `next` is the number of the entry behind it. An entry whose attributes have
-    /// inode 0 is listed without being looked up.
+    /// Adds an entry. `next` is the number of the entry that follows. An entry whose attributes
+    /// have inode number 0 is listed without a lookup.
     pub fn add(
         &mut self,
         name: &str,
@@ -203,11 +205,11 @@ impl DirectoryBuffer {
     }
 }
 
-/// Version of the protocol that replies speak.
+/// Protocol version of the replies.
 const VERSION: (u32, u32) = (7, 31);
-/// Features: PARALLEL_DIROPS, READDIRPLUS_AUTO, DO_READDIRPLUS, MAX_PAGES.
+/// Supported features: PARALLEL_DIROPS, READDIRPLUS_AUTO, DO_READDIRPLUS, MAX_PAGES.
 const FEATURES: u32 = 1 << 18 | 1 << 14 | 1 << 13 | 1 << 22;
-/// Maximum length of a read in pages of 4 KB.
+/// Maximum length of a read, in pages of 4 KB.
 const PAGES_MAX: u32 = 256;
 
 /// Returns the reply to INIT. The kernel sends writes of at most `write_max` bytes.
@@ -217,7 +219,8 @@ pub fn init_reply(readahead: u32, flags: u32, write_max: u32) -> Vec<u8> {
     (words[0], words[1]) = VERSION;
     words[2] = readahead;
     words[3] = flags & FEATURES;
-    // Background requests and the number from which on the kernel calls itself congested.
+    // The maximum number of background requests, and the number above which the kernel regards
+    // itself as congested.
     words[4] = 16 | 12 << 16;
     words[5] = write_max;
     words[6] = 1;

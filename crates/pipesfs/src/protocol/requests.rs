@@ -3,7 +3,7 @@
 use super::edits::TreeEdit;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-/// The head of every request.
+/// The header of every request.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Header {
@@ -12,13 +12,13 @@ pub struct Header {
     opcode: u32,
     /// Number of the request.
     pub unique: u64,
-    /// Object of the request.
+    /// Inode number of the object of the request.
     pub inode: u64,
-    /// User of the caller.
+    /// User id of the caller.
     pub uid: u32,
-    /// Group of the caller.
+    /// Group id of the caller.
     pub gid: u32,
-    /// Process of the caller.
+    /// Process id of the caller.
     pub pid: u32,
     _extensions: u32,
 }
@@ -26,7 +26,7 @@ pub struct Header {
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The head.
+    /// The header.
     pub header: Header,
     /// The operation with its arguments.
     pub operation: Operation,
@@ -35,18 +35,18 @@ pub struct Request {
 /// An operation with its arguments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// Begins the session; these are the kernel's minor version, readahead and flags.
+    /// Begins the session.
     Init {
-        /// Major and minor version of the kernel.
+        /// Major and minor protocol version of the kernel.
         version: (u32, u32),
         /// Maximum readahead in bytes.
         readahead: u32,
-        /// Features of the kernel.
+        /// Feature flags of the kernel.
         flags: u32,
     },
     /// Looks up a name in a directory.
     Lookup(String),
-    /// Drops references of objects: their numbers and the numbers of references.
+    /// Drops references to objects. Each pair is an inode number and a number of references.
     Forget(Vec<(u64, u64)>),
     /// Returns attributes.
     GetAttributes,
@@ -77,43 +77,43 @@ pub enum Operation {
     Release(u64),
     /// Opens a directory.
     OpenDirectory,
-    /// Lists an open directory; with attributes if `plus`.
+    /// Lists an open directory.
     ReadDirectory {
         /// The open directory.
         handle: u64,
-        /// Number of the first entry.
+        /// Number of the first entry to list.
         offset: u64,
         /// Maximum length in bytes.
         size: u32,
-        /// True if the attributes of the entries are wanted.
+        /// True if the kernel requests the attributes of the entries too.
         plus: bool,
     },
     /// Returns facts about the file system.
     StatFs,
-    /// Tells whether a read would block; notifies `wake` later if asked to.
+    /// Asks if a read would block, and optionally requests a later notification.
     Poll {
         /// The open file.
         handle: u64,
-        /// Number of the notification.
+        /// The number under which the kernel expects the notification.
         wake: u64,
-        /// True if a notification is wanted.
+        /// True if a notification is requested.
         notify: bool,
     },
-    /// A signal arrived for the caller of this request.
+    /// Reports that the caller of the request with this number received a signal.
     Interrupt(u64),
     /// Ends the session.
     Destroy,
-    /// A close of one descriptor, which needs nothing.
+    /// Reports that a descriptor was closed, which requires no action.
     Flush,
     /// A change of the tree of directories.
     Edit(TreeEdit),
-    /// Another change of the file system.
+    /// Requests any other change of the file system.
     Change,
-    /// An operation that does not exist here.
+    /// An operation that is not supported here.
     Unknown,
 }
 
-/// A write to an open file. Its position means nothing.
+/// A write to an open file. The position of the write is ignored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Write {
     /// The open file.
@@ -124,14 +124,14 @@ pub struct Write {
     pub bytes: Vec<u8>,
 }
 
-/// A change of attributes. Those that are `None` stay.
+/// A change of attributes. Attributes that are `None` stay the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AttributeChange {
     /// Type and permissions.
     pub mode: Option<u32>,
-    /// Owner.
+    /// User id of the new owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// Id of the new group.
     pub gid: Option<u32>,
     /// Length in bytes.
     pub size: Option<u64>,
@@ -139,21 +139,21 @@ pub struct AttributeChange {
 
 /// Flag of an open file: reads and writes do not block.
 pub const O_NONBLOCK: u32 = 0o4000;
-/// Bits of the flags of an open file that tell how it is accessed; 0 is reading.
+/// Bits of the flags of an open file that determine the access mode; 0 means read-only.
 pub const O_ACCMODE: u32 = 3;
 
-/// Length of the head of a write, in bytes.
+/// Length of the header of a write, in bytes.
 const WRITE_HEAD: usize = 40;
-/// Length of the head of a creation, in bytes.
+/// Length of the header of a creation, in bytes.
 const CREATE_HEAD: usize = 16;
-/// Bits that tell which attributes change.
+/// Bits that select the attributes to change.
 const MODE_VALID: u32 = 1;
 const UID_VALID: u32 = 1 << 1;
 const GID_VALID: u32 = 1 << 2;
 const SIZE_VALID: u32 = 1 << 3;
 
 impl Request {
-    /// Reads a request; `None` if it is no request of the protocol.
+    /// Reads a request; `None` if the bytes are not a request of the protocol.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (header, rest) = Header::read_from_prefix(bytes).ok()?;
@@ -169,7 +169,7 @@ impl Operation {
         let name_at = |start: usize| {
             let rest = body.get(start..)?;
             let end = rest.iter().position(|byte| *byte == 0)?;
-            // A name that is not UTF-8 names nothing here.
+            // A name that is not UTF-8 names no object here.
             Some(String::from_utf8(rest.get(..end)?.to_vec()).unwrap_or_default())
         };
         let name = || name_at(0);
@@ -223,7 +223,7 @@ impl Operation {
                 Self::Forget((0..count.min(body.len() / 16)).filter_map(one).collect())
             }
             6 | 9..=13 | 45 => Self::Edit(TreeEdit::read(opcode, body)?),
-            // MKNOD, SETXATTR, REMOVEXATTR, FALLOCATE, TMPFILE.
+            // These are MKNOD, SETXATTR, REMOVEXATTR, FALLOCATE and TMPFILE.
             8 | 21 | 24 | 43 | 51 => Self::Change,
             _ => Self::Unknown,
         })

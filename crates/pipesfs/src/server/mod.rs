@@ -1,10 +1,10 @@
 //! The operations of the file system, and the threads that execute them.
 //!
-//! One thread receives requests and replies to those that the latest snapshot answers. A request
-//! that has to ask a path first is passed to one of several threads; if a signal arrives for its
-//! caller meanwhile, the caller gets EINTR at once and the reply is dropped. Reads of streams wait
-//! in [`Streams`]. Changes of the tree have threads of their own, and end within a limit. A signal
-//! does not end them, because it would leave open whether the change was made.
+//! One thread receives requests and replies to the requests that the latest snapshot can answer. A
+//! request that must query a path first is passed to one of several threads. If the caller receives
+//! a signal in the meantime, the caller gets EINTR immediately and the reply is dropped. Reads of
+//! streams wait in [`Streams`]. Changes of the tree have threads of their own, and end within a
+//! limit. A signal does not end them, because it would leave open whether the change was made.
 
 mod attributes;
 mod edits;
@@ -32,7 +32,7 @@ use sys::eventfd::EventFd;
 const WRITE_MAX: u32 = 128 << 10;
 /// Length of the buffer for a request, in bytes.
 const REQUEST_MAX: usize = WRITE_MAX as usize + 4096;
-/// Number of threads for requests that ask paths.
+/// Number of threads for requests that query paths.
 const ASKING_THREADS: usize = 4;
 
 /// The server of one mount.
@@ -44,29 +44,29 @@ pub struct Server {
     streams: Arc<Streams>,
     handles: Mutex<HashMap<u64, Handle>>,
     next_handle: AtomicU64,
-    /// Requests in threads that ask paths.
+    /// Numbers of the requests in threads that query paths.
     asking: Mutex<HashSet<u64>>,
-    /// Requests in threads that change the tree.
+    /// Numbers of the requests in threads that change the tree.
     editing: Mutex<HashSet<u64>>,
     failures: Arc<Failures>,
-    /// User and group of this process.
+    /// User id and group id of this process.
     owner: (u32, u32),
     others: Others,
     over: AtomicBool,
     ended: EventFd,
 }
 
-/// An open file or directory that is no stream.
+/// An open file or directory that is not a stream.
 #[derive(Debug)]
 enum Handle {
-    /// The text of a file as of its opening.
+    /// The text of a file at the time it was opened.
     Text(Arc<Vec<u8>>),
-    /// The entries of a directory as of its opening.
+    /// The entries of a directory at the time it was opened.
     Directory(Arc<Vec<(String, Key)>>),
 }
 
 impl Server {
-    /// Starts to serve a mount whose requests come from `device`.
+    /// Starts a server for a mount whose requests arrive at `device`.
     pub fn start(device: File, options: MountOptions) -> sys::Result<Arc<Self>> {
         let device = Arc::new(device);
         let failures = Arc::new(Failures::default());
@@ -132,8 +132,8 @@ impl Server {
             let mut device = &*self.device;
             let length = match device.read(&mut buffer) {
                 Ok(length) => length,
-                // ENODEV: unmounted. Others, such as ENOENT, concern one request that was
-                // withdrawn.
+                // ENODEV means that the file system is unmounted. Other errors, such as ENOENT,
+                // mean that a single request was withdrawn.
                 Err(error) if error.raw_os_error() == Some(ENODEV) => break,
                 Err(_) => continue,
             };
@@ -158,14 +158,14 @@ impl Server {
                 _ => self.execute(&request),
             }
         }
-        // Release pairs with Acquire in `has_ended`.
+        // This Release pairs with the Acquire in `has_ended`.
         self.over.store(true, Ordering::Release);
         self.ended.notify();
     }
 
     fn pass_on(&self, request: Request, asked: &mpsc::Sender<Request>) {
         lock(&self.asking).insert(request.header.unique);
-        // The receiving threads live as long as this one.
+        // The receiving threads live as long as this thread.
         let _ = asked.send(request);
     }
 
@@ -177,7 +177,8 @@ impl Server {
         self.execute(request);
     }
 
-    /// Returns the age that the snapshot may have for a request; `None` if it needs none.
+    /// Returns the maximum age of a snapshot that can answer a request; `None` if the request needs
+    /// no snapshot.
     fn age_wanted(&self, request: &Request) -> Option<Duration> {
         match request.operation {
             Operation::Lookup(_) | Operation::OpenDirectory | Operation::Open(_) => Some(CURRENT),
@@ -185,7 +186,8 @@ impl Server {
         }
     }
 
-    /// Returns the reply to a request, unless its caller has got one because of a signal.
+    /// Returns the reply to a request, unless its caller has already received one because of a
+    /// signal.
     fn reply(&self, request: &Request) -> Option<Reply<'_>> {
         let unique = request.header.unique;
         let mut asking = lock(&self.asking);
@@ -279,7 +281,7 @@ impl Server {
         }
     }
 
-    /// Undoes an outcome that nobody receives.
+    /// Undoes an outcome whose caller is gone.
     fn withdraw(&self, outcome: &Result<Outcome, i32>) {
         match outcome {
             Ok(Outcome::Opened(handle, _)) if !self.streams.close(*handle) => {
@@ -290,8 +292,8 @@ impl Server {
         }
     }
 
-    /// Ends a request whose caller got a signal. If it is unknown, the kernel asks again, unless it
-    /// has got a reply meanwhile.
+    /// Ends a request whose caller received a signal. If the request is unknown, the kernel must
+    /// ask again, unless the request has been answered in the meantime.
     fn interrupt(&self, unique: u64, own: u64) {
         if self.streams.interrupt(unique) {
             return;
@@ -299,13 +301,13 @@ impl Server {
         if lock(&self.asking).remove(&unique) {
             return Reply::new(&self.device, unique).error(errno::EINTR);
         }
-        // An edit ends within its limit, and its reply says whether it was made.
+        // An edit ends within its limit, and its reply tells if it was made.
         if !lock(&self.editing).contains(&unique) {
             Reply::new(&self.device, own).error(errno::EAGAIN);
         }
     }
 
-    /// Records the reason of a failure for a user, who finds it in `.error`.
+    /// Records the reason for a failure. The user can read it in `.error`.
     fn fail(&self, uid: u32, errno: i32, why: String) -> i32 {
         self.failures.set(uid, why);
         errno

@@ -1,4 +1,4 @@
-//! Operations on objects that are not open: lookup, attributes, links, listings.
+//! Operations on objects without an open handle: lookup, attributes, links and listings.
 
 use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
@@ -10,7 +10,7 @@ use crate::tree::{DirectoryId, Tree};
 use std::sync::Arc;
 use sys::net::RouteSocket;
 
-/// Time for which the kernel keeps names and attributes.
+/// Time for which the kernel may cache names and attributes.
 pub(super) const TIMES: EntryTimes = EntryTimes(0, 100_000_000);
 
 const DIRECTORY: u32 = 0o040_000;
@@ -33,7 +33,7 @@ impl Server {
         })
     }
 
-    /// Returns the attributes of an object, or ENOENT if its node has gone.
+    /// Returns the attributes of an object, or ENOENT if its node no longer exists.
     pub(super) fn attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
@@ -53,7 +53,7 @@ impl Server {
             ObjectKind::File => (FILE, 0o400),
             ObjectKind::Link => (LINK, 0o777),
         };
-        // Everybody may read the manual, and see which paths there are.
+        // Every user may read the manual and see which paths exist.
         let read = if public { read | read >> 3 | read >> 6 } else { read };
         let size = match &key.part {
             Part::Text(Text::Readme | Text::Manual(_)) => {
@@ -85,7 +85,7 @@ impl Server {
         Ok(Outcome::Opened(self.add_handle(Handle::Directory(Arc::new(entries))), 0))
     }
 
-    /// Returns true if a user sees an entry of the root.
+    /// Returns true if a user may see an entry of the root directory.
     fn is_listed(&self, tree: &Tree, key: &Key, uid: u32) -> bool {
         let foreign = tree.directory(&key.place).filter(|_| key.place != DirectoryId::Root);
         let foreign = foreign.is_some_and(|directory| uid != 0 && directory.uid != uid);
@@ -140,7 +140,7 @@ impl Server {
         Ok(Outcome::Data(buffer.into_bytes()))
     }
 
-    /// Returns the names of a listing that the tree does not contain: reasons of losses,
+    /// Returns the names in a listing that are unknown to the tree: reasons for losses, and
     /// interfaces.
     fn names(&self, snapshot: &Snapshot, key: &Key) -> Vec<String> {
         match (&key.part, &key.place) {

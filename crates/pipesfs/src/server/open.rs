@@ -1,4 +1,4 @@
-//! Opening and reading of files: texts as of their opening, and streams.
+//! Opening and reading of files. A text keeps the content that it had when it was opened.
 
 use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
@@ -10,14 +10,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use streamline::paths::{self, ClientError, PathClient, Tap};
 
-/// The kernel passes every read on, and keeps nothing (`FOPEN_DIRECT_IO`). A position may be set,
-/// but means nothing: tools such as head(1) fail if a regular file has no position.
+/// Makes the kernel forward every read instead of caching (`FOPEN_DIRECT_IO`). A file position may
+/// be set but has no meaning. It is accepted because tools such as head(1) fail if a regular file
+/// cannot be positioned.
 const DIRECT: u32 = 1;
-/// Time for which a reader may pause, in ms.
+/// Time without a read after which a tap ends, in ms.
 const PATIENCE_MS: u64 = 24 * 3600 * 1000;
 
 impl Server {
-    /// Returns true if a request asks paths even if the snapshot is current.
+    /// Returns true if a request queries paths even if the snapshot is current.
     pub(super) fn asks(&self, request: &Request) -> bool {
         let key = || lock(&self.inodes).key(request.header.inode);
         let counts = |key: Key| match key.part {
@@ -66,7 +67,7 @@ impl Server {
             place => (place.clone(), String::new()),
         };
         let directory = tree.directory(&node).ok_or(errno::ENOENT)?;
-        // Paths that begin alike carry the same blocks here.
+        // Paths with equal beginnings carry the same blocks at this point.
         let mut refused = None;
         for member in &directory.members {
             match self.tap(tree, *member, &classes, stream) {
@@ -85,8 +86,8 @@ impl Server {
         Ok(Outcome::Opened(handle, DIRECT))
     }
 
-    /// Opens a tap at a node, for as long as the connection lasts. Fails with the error number and
-    /// the reason.
+    /// Opens a tap at a node. The tap lasts as long as the connection. Fails with the error number
+    /// and the reason.
     fn tap(
         &self,
         tree: &Tree,
@@ -118,7 +119,7 @@ impl Server {
         Ok((to, pipe))
     }
 
-    /// Returns the text of a file now.
+    /// Returns the current text of a file.
     fn text(&self, key: &Key, text: &Text, uid: u32) -> Result<String, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
@@ -142,8 +143,8 @@ impl Server {
         }
     }
 
-    /// Returns the time per block in the nodes of a place, of the blocks that arrive within a short
-    /// time. Time is measured only while a client is connected.
+    /// Measures the time per block in the nodes of a directory over a short interval, and returns
+    /// it as text. Time is measured only while a client is connected.
     fn time_per_block(&self, tree: &Tree, key: &Key) -> Result<String, i32> {
         let wanted = content::counted_paths(tree, &key.place);
         let samples = self.snapshots.two_samples(&wanted);
@@ -168,7 +169,7 @@ impl Server {
     }
 }
 
-/// Returns the error number and the text of a failed call.
+/// Converts a failed call to an error number and a text.
 fn failure(error: &ClientError) -> (i32, String) {
     let number = match error {
         ClientError::Timeout => errno::ETIMEDOUT,

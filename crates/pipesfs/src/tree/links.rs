@@ -1,10 +1,10 @@
-//! Symbolic links for the arcs that the nesting of directories does not show: from other parents,
-//! and back.
+//! Symbolic links for the arcs that the nesting of directories does not show: arcs from further
+//! parents, and back edges.
 
 use super::{Child, Member, Parents, Tree, id, node_name};
 
 impl Tree {
-    /// Adds a link for each arc that does not lead to a directory below.
+    /// Adds a link for each arc that does not lead to a subdirectory.
     pub(super) fn add_links(&mut self, parents: &[Parents]) {
         for path in 0..self.paths.len() {
             for node in 0..self.paths[path].nodes.len() {
@@ -47,7 +47,7 @@ impl Tree {
         Vec::from_iter(up.chain(down)).join("/")
     }
 
-    /// Returns the directories from below the root down to this one.
+    /// Returns the directories on the way from the root to this directory, without the root.
     fn ancestors(&self, mut at: usize) -> Vec<usize> {
         let mut path = Vec::new();
         while at != 0 {
