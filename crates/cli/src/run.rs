@@ -97,7 +97,7 @@ pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<Finished, 
         .map(|printer| ProgressWatch { every_ns: printer.every_ns(), report: &report });
     let named = given.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
     let late = |breach: &Breach| {
-        terminal::print_warning(&format!("{named}{}", latency_breach::describe(breach)))
+        terminal::print_warning(&format!("{named}{}", latency_breach::describe_breach(breach)))
     };
     let alarm = (!given.quiet).then_some(Alarm(&late));
     let until = StopConditions { readable: Some(signals), elapsed: given.time, watch, alarm };

@@ -220,7 +220,7 @@ impl Builder<'_> {
         let mut chains = self.replicated_chains()?;
         let mut drafts: Vec<Draft> = Vec::new();
         for place in 0..self.spaces.len() {
-            drafts.push(self.space(place, &mut ends, &mut chains)?);
+            drafts.push(self.build_space(place, &mut ends, &mut chains)?);
         }
         lenders.extend(drafts.iter().flat_map(|draft| draft.lenders.clone()));
         for draft in &mut drafts {
@@ -240,7 +240,7 @@ impl Builder<'_> {
 
     /// Builds a space without its sinks and programs, which have side effects and are therefore
     /// opened later.
-    fn space(
+    fn build_space(
         &mut self,
         place: usize,
         rings: &mut [PendingRing],

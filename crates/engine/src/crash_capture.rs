@@ -33,7 +33,7 @@ pub fn write(
     directory: &Path,
 ) -> Result<CapturedBlock, Failure> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.map_err(|error| failed("make", directory, &error))?;
+    made.map_err(|error| file_failure("make", directory, &error))?;
     let framed = captured.link != Marks::NO_LINK;
     let (path, mut file) = create(directory, node, if framed { "pcap" } else { "bytes" })?;
     let name = path.to_str().ok_or_else(|| {
@@ -42,7 +42,7 @@ pub fn write(
     if framed {
         write_capture(captured, name)?;
     } else {
-        file.write_all(&captured.bytes).map_err(|error| failed("write", &path, &error))?;
+        file.write_all(&captured.bytes).map_err(|error| file_failure("write", &path, &error))?;
     }
     let name = name.replace('\\', "\\\\").replace('"', "\\\"");
     let source = match framed {
@@ -63,13 +63,13 @@ fn create(directory: &Path, node: &str, extension: &str) -> Result<(PathBuf, Fil
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
             Ok(file) => return Ok((path, file)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed("make", &path, &error)),
+            Err(error) => return Err(file_failure("make", &path, &error)),
         }
     }
     Err(Failure::new("make a file in", directory.to_string_lossy(), "too many of them are there"))
 }
 
-fn failed(call: &'static str, path: &Path, error: &std::io::Error) -> Failure {
+fn file_failure(call: &'static str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(call, path.to_string_lossy(), error).with_errno(error.raw_os_error())
 }
 

@@ -8,12 +8,12 @@ pub(crate) const HOLD_BYTES: u64 = 64 << 20;
 
 /// Returns counters that are all zero, with an entry for each reason and each counter of this
 /// description.
-pub(crate) fn counts(description: &Description) -> Counts {
+pub(crate) fn zero_counts(description: &Description) -> Counts {
     Counts::new(description.reasons.len(), description.counters.len())
 }
 
 /// Returns the node with the reason names, counter names and hold limits of a description.
-pub(crate) fn describe(mut node: Node, description: &'static Description) -> Node {
+pub(crate) fn with_description(mut node: Node, description: &'static Description) -> Node {
     node.reasons = description.reasons;
     node.counters = description.counters;
     node.holds = Holds::new(description.state.held_max, HOLD_BYTES);

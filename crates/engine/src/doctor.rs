@@ -116,7 +116,7 @@ pub enum Bound {
 impl Facts {
     /// Collects all facts about the machine, and probes facilities by using them.
     #[must_use]
-    pub fn look() -> Self {
+    pub fn collect() -> Self {
         let machine = sys::machine::Machine::detect();
         Self {
             release: machine.release,
@@ -124,9 +124,9 @@ impl Facts {
             memory: machine.memory,
             privilege: Privilege::detect(),
             user_namespaces: sys::privilege::UserNamespaces::detect().allowed(),
-            packet_ring: packet_ring(),
-            kernel_program: kernel_program(),
-            program: Binary::look(),
+            packet_ring: probe_packet_ring(),
+            kernel_program: probe_kernel_program(),
+            program: Binary::locate(),
             features: probe_features(),
             landlock: sys::confine::landlock(),
             limits: read_limits(),
@@ -138,22 +138,22 @@ impl Facts {
 }
 
 /// Probes a packet socket with a mapped ring, which `rx` needs.
-pub fn packet_ring() -> Result<(), Refusal> {
+pub fn probe_packet_ring() -> Result<(), Refusal> {
     let shape = RingShape { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
     to_refusal(PacketSocket::open().and_then(|socket| socket.ring(shape)).map(drop))
 }
 
 /// Probes the loading of a BPF program.
-pub fn kernel_program() -> Result<(), Refusal> {
+pub fn probe_kernel_program() -> Result<(), Refusal> {
     to_refusal(sys::probe::bpf_program())
 }
 
 fn to_refusal<T>(outcome: sys::Result<T>) -> Result<T, Refusal> {
-    outcome.map_err(Refusal::of)
+    outcome.map_err(Refusal::from_error)
 }
 
 impl Refusal {
-    fn of(error: sys::Error) -> Self {
+    fn from_error(error: sys::Error) -> Self {
         // These are values of errno(3) with the same meaning on x86-64 and arm64.
         let kind = match error.errno {
             1 | 13 => RefusalKind::Denied,
@@ -167,7 +167,7 @@ impl Refusal {
 impl Binary {
     /// Returns the path of the running program's file, and the mount option that affects it.
     #[must_use]
-    pub fn look() -> Self {
+    pub fn locate() -> Self {
         let path = std::env::current_exe().ok();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let nosuid = path.as_deref().is_some_and(|path| is_nosuid(path, &mounts));
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn facts_of_this_machine_are_complete() {
-        let facts = Facts::look();
+        let facts = Facts::collect();
         assert!(!facts.release.is_empty() && facts.processors > 0);
         assert!(facts.program.path.is_some_and(|path| path.is_absolute()));
         assert!(facts.features.len() > 3);
@@ -310,7 +310,7 @@ mod tests {
             (97, RefusalKind::Absent),
             (12, RefusalKind::Otherwise),
         ] {
-            let refusal = Refusal::of(sys::Error::new("socket", "", errno));
+            let refusal = Refusal::from_error(sys::Error::new("socket", "", errno));
             assert_eq!((refusal.kind, refusal.call), (kind, "socket"));
             assert!(!refusal.why.contains("os error"), "{}", refusal.why);
         }

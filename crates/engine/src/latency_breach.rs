@@ -6,7 +6,7 @@ use runtime::latency::Breach;
 /// Formats a latency breach: the age of the block, its location, the bound, and the location that
 /// exceeded its share most.
 #[must_use]
-pub fn describe(breach: &Breach) -> String {
+pub fn describe_breach(breach: &Breach) -> String {
     let over = |ns: u64| rounded_duration(ns.saturating_sub(breach.asked_ns));
     let asked = format_nanoseconds(breach.asked_ns).replace(' ', "");
     match (&breach.late_sink, &breach.worst_wait) {
@@ -41,11 +41,14 @@ mod tests {
         let wait = Some(("a → b".to_owned(), 12 * MS, 4 * MS));
         let text = "a block was 14.0 ms old when `b` received it, 4.00 ms over --latency=10ms; \
                     a → b: 12.0 ms where it has 4.00 ms";
-        assert_eq!(describe(&Breach { asked_ns: 10 * MS, late_sink: way, worst_wait: wait }), text);
+        assert_eq!(
+            describe_breach(&Breach { asked_ns: 10 * MS, late_sink: way, worst_wait: wait }),
+            text
+        );
         let wait = Some(("a → b".to_owned(), 11 * MS, 4 * MS));
         let text = "a → b: a block has waited for 11.0 ms, 1.00 ms over --latency=10ms";
         assert_eq!(
-            describe(&Breach { asked_ns: 10 * MS, late_sink: None, worst_wait: wait }),
+            describe_breach(&Breach { asked_ns: 10 * MS, late_sink: None, worst_wait: wait }),
             text
         );
     }

@@ -121,7 +121,7 @@ impl DaemonHost {
             other => refused(asked.source, format!("the daemon does not run it: {other}")),
         })?;
         let (delegation, line, caller) = answer;
-        if !delegation.is_for(asked) {
+        if !delegation.matches_request(asked) {
             let why = "the daemon reads this request differently: use the same version of both \
                        programs";
             return Err(refused(asked.source, why.to_owned()));

@@ -51,7 +51,7 @@ impl Hosts {
         let Some(daemon) = found else { return (Self::alone(), machine) };
         let privileged = machine.kernel.is_open();
         machine.kernel = daemon.kernel();
-        if !privileged && doctor::packet_ring().is_err() {
+        if !privileged && doctor::probe_packet_ring().is_err() {
             pin_to_kernel(graph);
         }
         (Self { daemon: Some(daemon), own: Points::default(), privileged }, machine)

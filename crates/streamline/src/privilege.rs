@@ -154,14 +154,14 @@ impl Denial {
                 call: "bpf",
                 why: "operation not permitted".to_owned(),
             }),
-            Operation::Packets => doctor::packet_ring(),
+            Operation::Packets => doctor::probe_packet_ring(),
         };
         Self::for_attempt(operation, &tried)
     }
 
     /// Explains why the kernel refuses programs; `None` if it accepts them.
     pub fn for_programs() -> Option<Self> {
-        Self::for_attempt(Operation::Programs, &doctor::kernel_program())
+        Self::for_attempt(Operation::Programs, &doctor::probe_kernel_program())
     }
 
     fn for_attempt(operation: Operation, tried: &Result<(), Refusal>) -> Option<Self> {
@@ -176,7 +176,7 @@ impl Denial {
     /// Formats the remedies that would let this request run.
     pub fn remedies(&self, line: &str) -> String {
         let remedies =
-            self.cause.remedies(self.operation, &Privilege::detect(), &Binary::look(), line);
+            self.cause.remedies(self.operation, &Privilege::detect(), &Binary::locate(), line);
         let mut text = format_remedies(&remedies, 2);
         text.push_str("  streamline doctor\n      reports what else works here\n");
         text

@@ -53,7 +53,8 @@ impl Ready {
         let (stops, ends) = (Arc::clone(&stop), Arc::clone(&ended));
         let body = move || {
             let notices = self.notices.clone();
-            let late = |breach: &Breach| notices.raise_warning(&latency_breach::describe(breach));
+            let late =
+                |breach: &Breach| notices.raise_warning(&latency_breach::describe_breach(breach));
             let alarm = Some(Alarm(&late));
             let readable = Some(stops.as_fd());
             let run =

@@ -34,11 +34,11 @@ struct Page {
 
 /// Probes the machine and prints the findings.
 pub(crate) fn doctor(given: &DoctorArguments) -> Status {
-    let of = |door: fn(&Facts) -> Verdict| print_facility(&door(&Facts::look()), given.json);
+    let of = |door: fn(&Facts) -> Verdict| print_facility(&door(&Facts::collect()), given.json);
     match &given.about {
         None if given.calibrate => calibrate::run(given),
         None => {
-            let facts = Facts::look();
+            let facts = Facts::collect();
             let others = NeighborFindings::new(&facts.neighbors);
             let page = Page { checkup: Checkup::new(&facts), others };
             terminal::print_text(&match given.json {

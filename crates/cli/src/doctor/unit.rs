@@ -33,7 +33,7 @@ pub(super) fn print_unit(given: &RequestArguments) -> Status {
         Ok(terminal::print_text(&format_unit(
             (&text, &service_name(&graph)),
             is_live(&graph),
-            &Binary::look(),
+            &Binary::locate(),
         )))
     });
     told.unwrap_or_else(|status| status)

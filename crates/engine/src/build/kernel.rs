@@ -5,7 +5,7 @@
 
 use super::builder::{Builder, Draft, Local, ProgramSuccession, SwapContext};
 use super::rings::PendingRing;
-use crate::described::counts;
+use crate::described::zero_counts;
 use crate::error::BuildError;
 use crate::kernel::{Generation, Kernel, KernelInputs, is_trusted};
 use crate::path::running::KernelExit;
@@ -157,7 +157,7 @@ impl Builder<'_> {
         let part = Operator::Source(SourceOperator::new(source));
         let used = self.plan.graph.node(first).filter();
         let name = used.map_or_else(String::new, Use::display_name);
-        let counts = used.map_or_else(Counts::default, |used| counts(used.description));
+        let counts = used.map_or_else(Counts::default, |used| zero_counts(used.description));
         let local = draft.assembly.add_node(Node::new(name, self.node_number(first), part, counts));
         draft.inputs.push(Input::Source { node: local, intake });
         locals[first.0] = Some(local);

@@ -1,7 +1,7 @@
 //! Creation of the nodes of a space: filters with their arguments and counters.
 
 use super::builder::{Builder, Draft};
-use crate::described::{counts, describe};
+use crate::described::{with_description, zero_counts};
 use crate::error::BuildError;
 use crate::record::RecordMode;
 use endpoint::Failure;
@@ -121,8 +121,8 @@ impl Builder<'_> {
                 Operator::Filter(made.map_err(|mistake| BuildError::Mistake { node: id, mistake })?)
             }
         };
-        Ok(describe(
-            Node::new(used.display_name(), self.node_number(id), part, counts(description)),
+        Ok(with_description(
+            Node::new(used.display_name(), self.node_number(id), part, zero_counts(description)),
             description,
         ))
     }

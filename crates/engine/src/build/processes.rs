@@ -2,7 +2,7 @@
 //! output half, in two spaces.
 
 use super::builder::{Builder, Draft, Local};
-use crate::described::counts;
+use crate::described::zero_counts;
 use crate::error::BuildError;
 use crate::sandbox::FilterContext;
 use endpoint::process::ProcessRole;
@@ -32,7 +32,7 @@ impl Builder<'_> {
             false => NodeKey::Node(number),
         };
         let mut made =
-            Node::new(used.display_name(), number, Operator::Pass, counts(used.description));
+            Node::new(used.display_name(), number, Operator::Pass, zero_counts(used.description));
         made.counted = self.is_counted(id);
         if used.is_untrusted() {
             (made.reasons, made.counters) = (used.description.reasons, used.description.counters);

@@ -120,7 +120,7 @@ pub(crate) fn prepare(
         let (running, fresh) = match known {
             Some(running) => (running, None),
             None => {
-                let space = builder.empty(place)?;
+                let space = builder.build_empty_space(place)?;
                 let (commands, bell) = (space.queue(), Arc::clone(&builder.bells[place]));
                 let running = RunningSpace { name: builder.space_name(place), commands, bell };
                 (running, Some(space))
@@ -133,7 +133,7 @@ pub(crate) fn prepare(
 
 impl Builder<'_> {
     /// Builds a space without nodes.
-    fn empty(&self, place: usize) -> Result<Space, BuildError> {
+    fn build_empty_space(&self, place: usize) -> Result<Space, BuildError> {
         let Some(again) = self.again else {
             return Err(BuildError::Unexpected("an empty space in a first plan".to_owned()));
         };

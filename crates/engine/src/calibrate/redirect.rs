@@ -31,7 +31,7 @@ const CALL_FRAMES: usize = 32;
 /// Measures the costs of redirected and forwarded frames, in a new network namespace.
 pub(super) fn measure(calibration: &mut Calibration) {
     match sys::net::run_in_new(measure_costs).map_err(Into::into).and_then(|figures| figures) {
-        Ok(figures) => figures.note(calibration),
+        Ok(figures) => figures.record_in(calibration),
         Err(why) => calibration.record_missing(&["take", "xsk", "led", "redirect"], &*why),
     }
 }
@@ -102,7 +102,7 @@ fn measure_costs() -> Result<CableCosts> {
 }
 
 impl CableCosts {
-    fn note(&self, calibration: &mut Calibration) {
+    fn record_in(&self, calibration: &mut Calibration) {
         let Self { dropped, socket, redirected, copied_out, sent, thread, alone } = *self;
         let costs = &mut calibration.costs;
         let dport = costs.filters.iter().find(|cost| cost.kernel && cost.filter == "dport");

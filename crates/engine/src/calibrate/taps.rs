@@ -50,7 +50,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     beyond_nothing("bell", measure_doorbell);
     calibration.record_cost("fetch", measure_record_fetch().map_err(Into::into));
     match sys::net::run_in_new(TapCosts::measure).map_err(Into::into).and_then(|live| live) {
-        Ok(live) => live.note(calibration),
+        Ok(live) => live.record_in(calibration),
         Err(why) => {
             let names = ["socket", "tap", "fetch, by a line", "twins, by a line"];
             calibration.record_missing(&names, &*why);
@@ -113,7 +113,7 @@ impl TapCosts {
         Ok(Self { tap, socket, handed, plain, twins })
     }
 
-    fn note(&self, calibration: &mut Calibration) {
+    fn record_in(&self, calibration: &mut Calibration) {
         let Self { tap, socket, handed, plain, twins } = *self;
         let costs = &mut calibration.costs;
         // The request also calls a source and a sink.

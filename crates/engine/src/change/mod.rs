@@ -19,7 +19,6 @@
 //! only by the new graph. The reported ledger does not assume that; it is computed from the
 //! counters of both graphs.
 
-mod across;
 mod argument;
 mod built;
 mod handover;
@@ -28,21 +27,21 @@ mod migration;
 mod outcome;
 mod repeat;
 mod reshape;
+mod subtree_move;
 mod switch;
 
-pub use across::{check_leaving, give_subtree, take_subtree};
 pub use handover::HandedState;
 pub use outcome::{ChangeError, SwitchReport};
 pub(crate) use repeat::ChangeRepeater;
 pub use reshape::{NodePlacement, reshape};
 pub(crate) use reshape::{plan_placed, predicted_moves, reason_for_replicas};
+pub use subtree_move::{check_leaving, give_subtree, take_subtree};
 
 use crate::live::Live;
 use crate::path::PathOptions;
 use crate::path::running::{PathState, RunningPart, RunningPath};
 use crate::record::{self, RecordMode};
 use crate::registry::MachineRegistry;
-use across::Across;
 use argument::InPlaceChange;
 use built::{BuiltChange, SwitchHooks};
 use pipeline::Registry;
@@ -50,6 +49,7 @@ use pipeline::edit::Edit;
 use pipeline::plan::{Machine, Plan};
 use runtime::commands::CommandError;
 use std::time::Duration;
+use subtree_move::SubtreeMove;
 use sys::steps::Steps;
 
 /// Maximum number of retries of a change. A change is retried if the process that runs the kernel
@@ -121,7 +121,7 @@ fn try_to_change(
             return Err(ChangeError::Refused(why.to_owned()));
         }
     };
-    let change = TextChange { edit, check: &|_, _| Ok(()), across: None };
+    let change = TextChange { edit, check: &|_, _| Ok(()), subtree_move: None };
     apply_edit(whole, change, machine, limit, steps)
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), 
             head.program
         ))),
     };
-    let asked = TextChange { edit: &change.edit, check: &same, across: None };
+    let asked = TextChange { edit: &change.edit, check: &same, subtree_move: None };
     let steps = Steps::default();
     let made = apply_edit(whole, asked, &head.machine, Duration::MAX, &steps);
     if made.is_err() {
@@ -165,12 +165,12 @@ struct TextChange<'c, 'a> {
     edit: &'c Edit,
     check: TextCheck<'c>,
     /// The other path, if the change moves filters between two paths.
-    across: Option<Across<'a>>,
+    subtree_move: Option<SubtreeMove<'a>>,
 }
 
 fn apply_edit(
     whole: &RunningPath,
-    TextChange { edit, check, across }: TextChange<'_, '_>,
+    TextChange { edit, check, subtree_move }: TextChange<'_, '_>,
     machine: &Machine,
     limit: Duration,
     steps: &Steps,
@@ -225,8 +225,8 @@ fn apply_edit(
         RecordMode::Play(replay) => Some(&**replay),
         _ => None,
     };
-    let handover = match across {
-        Some(across) => Some(across.handover(&state, &changed, &edited)?),
+    let handover = match subtree_move {
+        Some(subtree_move) => Some(subtree_move.handover(&state, &changed, &edited)?),
         None => None,
     };
     let between = SwitchHooks { replay, settled: &settled, handover };

@@ -22,7 +22,7 @@ use std::time::Duration;
 use sys::steps::Steps;
 
 /// The role of a path in a move of filters between two paths.
-pub(super) enum Across<'a> {
+pub(super) enum SubtreeMove<'a> {
     /// The path loses the filters at these spans of its text.
     Give { filters: &'a [Span], agree: GiveAgreement<'a> },
     /// The path gets filters from the other path.
@@ -50,8 +50,8 @@ pub fn give_subtree(
     agree: &mut dyn FnMut(&[HandedState]) -> Result<(), String>,
 ) -> Result<SwitchReport, ChangeError> {
     let edit = Edit::RemoveBelow { node: node.to_owned(), all: true };
-    let across = Across::Give { filters: &subtree.filters, agree };
-    change_across(live, &edit, across, machine, limit)
+    let change = SubtreeMove::Give { filters: &subtree.filters, agree };
+    move_subtree(live, &edit, change, machine, limit)
 }
 
 /// Adds a subtree to a path, below a node. While the spaces of the path are paused, `agree` is
@@ -68,13 +68,13 @@ pub fn take_subtree(
     agree: &mut dyn FnMut() -> Result<Vec<HandedState>, String>,
 ) -> Result<SwitchReport, ChangeError> {
     let edit = Edit::Add { filter: filter.to_owned(), below: Some(below.clone()) };
-    change_across(live, &edit, Across::Take { agree }, machine, limit)
+    move_subtree(live, &edit, SubtreeMove::Take { agree }, machine, limit)
 }
 
-fn change_across(
+fn move_subtree(
     live: &Live,
     edit: &Edit,
-    across: Across<'_>,
+    subtree_move: SubtreeMove<'_>,
     machine: &Machine,
     limit: Duration,
 ) -> Result<SwitchReport, ChangeError> {
@@ -84,7 +84,7 @@ fn change_across(
         return Err(ChangeError::Refused(why.to_owned()));
     }
     let steps = Steps::default();
-    let change = TextChange { edit, check: &|_, _| Ok(()), across: Some(across) };
+    let change = TextChange { edit, check: &|_, _| Ok(()), subtree_move: Some(subtree_move) };
     let made = apply_edit(whole, change, machine, limit, &steps);
     if made.is_err() {
         steps.roll_back();
@@ -92,7 +92,7 @@ fn change_across(
     made
 }
 
-impl<'a> Across<'a> {
+impl<'a> SubtreeMove<'a> {
     /// Returns the handover of a change that has been built. Fails if a filter cannot move to
     /// another path.
     pub(super) fn handover(

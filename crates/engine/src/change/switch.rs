@@ -464,9 +464,9 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
         switched.duplicated += ended.saturating_sub(edge.put.blocks);
     }
     // Elements that stay continue their counters. Any difference is a lost or a duplicated block.
-    let mut was = BlockTotals::of(&old);
+    let mut was = BlockTotals::from_ledger(&old);
     was.add_returning(home);
-    for (was, is) in was.0.into_iter().zip(BlockTotals::of(&new).0) {
+    for (was, is) in was.0.into_iter().zip(BlockTotals::from_ledger(&new).0) {
         switched.lost += was.saturating_sub(is);
         switched.duplicated += is.saturating_sub(was);
     }
@@ -499,7 +499,7 @@ impl BlockTotals {
         self.0[5] += blocks;
     }
 
-    fn of(ledger: &Ledger) -> Self {
+    fn from_ledger(ledger: &Ledger) -> Self {
         let mut sums = [0; 8];
         for node in &ledger.filters {
             let amounts = [node.taken, node.made, node.passed, node.unselected, node.consumed];

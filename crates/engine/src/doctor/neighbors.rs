@@ -82,7 +82,7 @@ pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal
             .and_then(|space| run_in(&space, || sys::net::device_rules(interface)))
             .and_then(|asked| asked),
     };
-    asked.map_err(Refusal::of)
+    asked.map_err(Refusal::from_error)
 }
 
 /// A listing in progress. Each neighbor that is a socket is paired with the inode number of the
@@ -108,7 +108,7 @@ impl Neighbors {
         match listed {
             Ok(listing) => listing.with_holders(),
             Err(error) => {
-                let unlisted = vec![("what is in the namespace", Refusal::of(error))];
+                let unlisted = vec![("what is in the namespace", Refusal::from_error(error))];
                 Self { unlisted, ..Self::default() }
             }
         }
@@ -179,7 +179,7 @@ impl Listing {
     /// effect.
     fn note_unlisted(&mut self, what: &'static str, error: sys::Error) {
         if self.unlisted.iter().all(|(known, _)| *known != what) {
-            self.unlisted.push((what, Refusal::of(error)));
+            self.unlisted.push((what, Refusal::from_error(error)));
         }
     }
 

@@ -167,7 +167,7 @@ impl Points {
     /// Prepares the replacement of a running request, under the same rules as [`Self::attach_if`].
     /// `stays` pairs the steps of the old and the new request that are the same filter and keep
     /// their state.
-    pub fn succeed_if(
+    pub fn prepare_successor_if(
         &self,
         running: &DelegatedRequest,
         request: (&Graph, &KernelPart),
@@ -281,7 +281,7 @@ impl DelegatedProgram {
     }
 
     /// Opens the delegated program for a path. `held` notifies the serving process when the request
-    /// ends. Call [`Self::is_for`] first.
+    /// ends. Call [`Self::matches_request`] first.
     pub fn into_attachment(self, held: Arc<dyn AttachmentHandle>) -> sys::Result<KernelAttachment> {
         let behind_tag = self.layout.behind_tag.clone();
         let (rings, bell) = self.open()?;
@@ -292,7 +292,7 @@ impl DelegatedProgram {
 impl DelegatedProgram {
     /// Returns true if this process and the serving process planned the request in the same way.
     #[must_use]
-    pub fn is_for(&self, asked: &KernelRequest<'_>) -> bool {
+    pub fn matches_request(&self, asked: &KernelRequest<'_>) -> bool {
         let DelegatedLayout { behind_tag, tree, shape } = &self.layout;
         let ours = asked.tree();
         let same = *tree == asked.fingerprint() && behind_tag.len() == ours.exits.len();

@@ -10,7 +10,7 @@ use super::final_counters::FinalCounters;
 use super::fused::{LeftReason, REFUSED_COUNTER};
 use super::tree::{ExitBlocks, Step, TreeExit};
 use super::{Generation, Kernel};
-use crate::described::counts;
+use crate::described::zero_counts;
 use endpoint::sink::offloaded::offloaded_sink;
 use endpoint::source::kernel::ArcCounts;
 use endpoint::{DropReason, SourceCounters};
@@ -234,7 +234,7 @@ impl Generation {
             },
             (false, None) => Operator::Pass,
         };
-        let mut node = Node::new(used.display_name(), number, part, counts(description));
+        let mut node = Node::new(used.display_name(), number, part, zero_counts(description));
         (node.reasons, node.counters) = (description.reasons, description.counters);
         node.taken.push(taken);
         if is_sink {

@@ -80,8 +80,7 @@ impl Replay {
         self.stalls.end_changer();
     }
 
-    /// Returns the decision of a space at a recorded change. `wanted` is true if the recording
-    /// contains a stop of the space for that change.
+    /// Decides how a space proceeds at a recorded change. `wanted`: the change requested the space.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {
@@ -303,8 +302,7 @@ impl EventReader for Player {
         let (event, length) = (block_at.event(), block_at.length);
         match event {
             Some(event) => {
-                // Relaxed suffices, because this position appears only in messages and orders
-                // nothing.
+                // Relaxed suffices: this position appears only in messages.
                 self.byte.store(self.offset + self.at as u64, Ordering::Relaxed);
                 self.at += length;
                 Some(event)

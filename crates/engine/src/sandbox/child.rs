@@ -8,7 +8,7 @@
 use super::limits::{ADDRESS_SPACE_MAX, stream_config};
 use super::message::{self, FilterSpec, MESSAGE_MAX, MessageDefect};
 use super::state::{self, Account, StateCollector, StateRecord};
-use crate::described::{counts, describe};
+use crate::described::{with_description, zero_counts};
 use crate::pools::{create_unlogged_pool, intake_config_for_length};
 use crate::registry::MachineRegistry;
 use buffer::Fault;
@@ -217,9 +217,9 @@ fn assemble_space(
     let outlet = Outlet { streams: streams.clone(), written: Amount::default() };
     let sink = Operator::Sink(SinkOperator::new(Box::new(outlet)));
     let from = assembly.add_node(Node::new("inlet", 0, source, Counts::default()));
-    let made =
-        Node::new(description.name, FILTER_NODE, Operator::Filter(filter), counts(description));
-    let mut made = describe(made, description);
+    let (filter, counts) = (Operator::Filter(filter), zero_counts(description));
+    let mut made =
+        with_description(Node::new(description.name, FILTER_NODE, filter, counts), description);
     made.fragments = wanted.about.fragments;
     let at = assembly.add_node(made);
     let to = assembly.add_node(Node::new("outlet", 2, sink, Counts::default()));
@@ -243,8 +243,7 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
         }
         let mut reader = streams.lock_reader();
         if std::mem::take(&mut reader.gave) {
-            // Consuming the messages frees their room, so that the path sees its blocks as
-            // consumed.
+            // This frees their room, so that the path sees its blocks as consumed.
             reader.input.release();
             continue;
         }

@@ -36,7 +36,7 @@ pub(super) struct FilterSpec {
 }
 
 impl FilterSpec {
-    pub(super) fn of(used: &Use, about: FilterContext) -> Self {
+    pub(super) fn new(used: &Use, about: FilterContext) -> Self {
         let arguments =
             used.arguments.iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
         Self { name: used.description.name.to_owned(), arguments, about }

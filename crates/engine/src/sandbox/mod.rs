@@ -70,7 +70,7 @@ pub(crate) fn start(
         let hint = "name a program that does, such as the command `streamline`, as helper";
         return Err(refused(&why).hint(hint));
     }
-    let message = serde_json::to_vec(&FilterSpec::of(used, about)).unwrap_or_default();
+    let message = serde_json::to_vec(&FilterSpec::new(used, about)).unwrap_or_default();
     let start = || -> sys::Result<_> {
         steps.announce(Resource::Descriptor, "the sockets of a process")?;
         let (here, there) = descriptor::pair()?;

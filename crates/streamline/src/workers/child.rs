@@ -103,7 +103,8 @@ fn build_and_run(
     obeying.map_err(|error| OpenError::worker_io_error("clone", &error))?;
     let number = assignment.number;
     let late = |breach: &Breach| {
-        notices.raise_warning(&format!("engine {number}: {}", latency_breach::describe(breach)))
+        notices
+            .raise_warning(&format!("engine {number}: {}", latency_breach::describe_breach(breach)))
     };
     let alarm = Some(Alarm(&late));
     let outcome = run::run(

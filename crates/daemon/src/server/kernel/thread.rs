@@ -270,7 +270,8 @@ impl KernelThread {
         };
         if let Some((instead, running, stays)) = instead {
             let by = (about, &allows as AdmissionPolicy<'_>);
-            let made = self.points.succeed_if(running, request, &self.machine, &stays, by);
+            let made =
+                self.points.prepare_successor_if(running, request, &self.machine, &stays, by);
             let (delegation, waiting) = made.map_err(to_fault)?;
             self.account_request(client, owner, waiting.running());
             self.waiting.insert(client, Successor { waiting, instead, process });

@@ -349,9 +349,10 @@ fn restore_request(
     let known = here.iter().find(|line| id(&line.owner.records) == Ok(own));
     let owner = match known {
         Some(line) => Arc::clone(&line.owner),
-        None => {
-            Arc::new(OwnedFrames { whose: SharingDomain::of(&new), records: Arc::new(records) })
-        }
+        None => Arc::new(OwnedFrames {
+            whose: SharingDomain::of_request(&new),
+            records: Arc::new(records),
+        }),
     };
     let pointers =
         Rings::from_received(part("pointers")?, new.shape.pointers_only()).map_err(told)?;
@@ -371,5 +372,5 @@ fn restore_request(
         states.push((step, known.map_or_else(|| Arc::new(map), Arc::clone)));
     }
     let new = NewRequest { states, ..new };
-    Ok(AttachedRequest::of(number, new, RequestResources { owner, pointers, doorbell_map }, ended))
+    Ok(AttachedRequest::new(number, new, RequestResources { owner, pointers, doorbell_map }, ended))
 }

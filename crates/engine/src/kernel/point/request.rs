@@ -76,7 +76,7 @@ pub enum SharingDomain {
 
 impl SharingDomain {
     /// Returns the sharing domain of a request.
-    pub(super) fn of(new: &NewRequest) -> Self {
+    pub(super) fn of_request(new: &NewRequest) -> Self {
         match &new.share {
             Share::User => Self::User(new.owner),
             Share::Group(name) => Self::Group(Arc::clone(name)),
@@ -115,7 +115,7 @@ impl AttachedRequest {
         let step = |what| steps.announce(Resource::Memory, what).map_err(told);
         let (of_owner, of_line) = (new.shape.records_only(), new.shape.pointers_only());
         let owners = here.iter().map(|line| &line.owner);
-        let whose = SharingDomain::of(&new);
+        let whose = SharingDomain::of_request(&new);
         let mut same =
             owners.filter(|owner| owner.whose == whose && owner.records.own_shape() == of_owner);
         let owner = match same.next() {
@@ -134,7 +134,7 @@ impl AttachedRequest {
         let doorbell_map = bell.map().as_fd().try_clone_to_owned();
         let doorbell_map = doorbell_map.map_err(|error| error.to_string())?;
         Ok((
-            Self::of(
+            Self::new(
                 number,
                 new,
                 RequestResources { owner, pointers, doorbell_map },
@@ -145,7 +145,7 @@ impl AttachedRequest {
     }
 
     /// Combines a request with its resources and its earlier counters.
-    pub(super) fn of(
+    pub(super) fn new(
         number: u32,
         new: NewRequest,
         has: RequestResources,

@@ -73,7 +73,7 @@ impl Version {
         lines: &[&AttachedRequest],
         steps: &Steps,
     ) -> Result<(Self, StateMaps), VersionError> {
-        let drawn = Assembly::of(site, lines)?;
+        let drawn = Assembly::new(site, lines)?;
         let Assembly { lines, numbers, fused, layout, given, code, words, .. } = &drawn;
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.as_member()).collect();
         steps.announce(Resource::Memory, "a desk").map_err(VersionError::from_reason)?;
@@ -111,7 +111,7 @@ impl Version {
         let (counters, states, tables) = sort_maps(code, maps, numbered);
         steps.announce(Resource::Memory, "a view of a desk").map_err(VersionError::from_reason)?;
         let memory = tallies.map_read().map_err(VersionError::from_reason)?;
-        Ok((Self::of(drawn, (program, counters, tables), (memory, tallies)), states))
+        Ok((Self::new(drawn, (program, counters, tables), (memory, tallies)), states))
     }
 
     /// Adopts a program that an earlier process loaded for these requests, together with its
@@ -121,7 +121,7 @@ impl Version {
         lines: &[&AttachedRequest],
         (program, tallies_map, counters): (Program, Map, Option<Map>),
     ) -> Result<Self, VersionError> {
-        let drawn = Assembly::of(site, lines)?;
+        let drawn = Assembly::new(site, lines)?;
         let Assembly { layout, .. } = &drawn;
         let info = tallies_map.info().map_err(VersionError::from_reason)?;
         if info.value_size != layout.cpus.saturating_mul(layout.scratch.stride) || info.entries != 1
@@ -129,11 +129,11 @@ impl Version {
             return Err(VersionError::from_reason("the memory of a program has another size"));
         }
         let tallies = tallies_map.map_read().map_err(VersionError::from_reason)?;
-        Ok(Self::of(drawn, (program, counters, Vec::new()), (tallies, tallies_map)))
+        Ok(Self::new(drawn, (program, counters, Vec::new()), (tallies, tallies_map)))
     }
 
     /// Combines an assembled program with its loaded form and its counters.
-    fn of(
+    fn new(
         drawn: Assembly<'_>,
         (program, counters, tables): (Program, Option<Map>, Vec<Map>),
         (tallies, tallies_map): (ReadMapping, Map),
@@ -255,7 +255,7 @@ struct Assembly<'l> {
 }
 
 impl<'l> Assembly<'l> {
-    fn of(site: &Site, lines: &[&'l AttachedRequest]) -> Result<Self, VersionError> {
+    fn new(site: &Site, lines: &[&'l AttachedRequest]) -> Result<Self, VersionError> {
         let lines = group_by_owner(lines);
         let numbers: Vec<u32> = lines.iter().map(|line| line.number).collect();
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.as_member()).collect();
