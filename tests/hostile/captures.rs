@@ -232,7 +232,7 @@ impl RequestCost {
         work: &SweepProgress<'_>,
         now: &Mutex<String>,
     ) -> Self {
-        let header = wire::capture::write::header(LinkType::ETHERNET);
+        let header = wire::capture::write::file_header(LinkType::ETHERNET);
         let nothing = ExpectedPackets::read(&header);
         std::fs::write(scratch.path(CAPTURE_FILE), header).expect("a file");
         *now.lock().unwrap_or_else(PoisonError::into_inner) = format!("it hangs: {}", line.text);

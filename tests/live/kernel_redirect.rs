@@ -19,7 +19,7 @@ use testkit::{Frame, need};
 fn quiet_pair(mtu: u32) -> Option<Pair> {
     need::require_bpf()?;
     let pair = Pair::new(Cable { mtu, addresses: false, queues: 1 })?;
-    let probe = pair.server.run_inside(sys::probe::xdp_socket);
+    let probe = pair.server.run_inside(sys::probe::try_xdp_socket);
     probe.or_else(|why| need::report_skip(&why.to_string()).ok_or(why)).ok()?;
     Some(pair)
 }

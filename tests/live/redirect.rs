@@ -118,7 +118,7 @@ fn redirect_sends_copies_and_the_host_receives_the_frames() {
 fn redirect_with_take_leaves_no_frame_for_the_host() {
     const FRAMES: u64 = 600;
     let Some(line) = TwoLinks::new() else { return };
-    let probe = line.pair.server.run_inside(sys::probe::xdp_socket);
+    let probe = line.pair.server.run_inside(sys::probe::try_xdp_socket);
     if let Err(why) = probe {
         need::report_skip::<()>(&why.to_string());
         return;

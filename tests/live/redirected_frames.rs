@@ -18,7 +18,7 @@ const FRAME_SIZE: usize = 100;
 fn quiet_pair_over(cable: Cable) -> Option<Pair> {
     need::require_bpf()?;
     let pair = Pair::new(cable)?;
-    let probe = pair.server.run_inside(sys::probe::xdp_socket);
+    let probe = pair.server.run_inside(sys::probe::try_xdp_socket);
     probe.or_else(|why| need::report_skip(&why.to_string()).ok_or(why)).ok()?;
     Some(pair)
 }

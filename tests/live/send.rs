@@ -42,10 +42,10 @@ pub(crate) fn write_capture(
     frames: &[Vec<u8>],
 ) -> std::path::PathBuf {
     use wire::capture::write;
-    let mut file = write::header(wire::LinkType::ETHERNET).to_vec();
+    let mut file = write::file_header(wire::LinkType::ETHERNET).to_vec();
     for frame in frames {
         let length = u32::try_from(frame.len()).expect("a frame");
-        file.extend(write::record(0, length, length));
+        file.extend(write::record_header(0, length, length));
         file.extend(frame);
     }
     let path = scratch.path(name);

@@ -144,10 +144,10 @@ fn h6_held_blocks_survive_laps_of_their_pool() {
     frames.extend(numbers.iter().map(|number| segment(1, *number)));
     frames.push(segment(2, 0));
     let file = std::env::temp_dir().join(format!("streamline-probe-{}.pcap", std::process::id()));
-    let mut capture = wire::capture::write::header(LinkType::ETHERNET).to_vec();
+    let mut capture = wire::capture::write::file_header(LinkType::ETHERNET).to_vec();
     for frame in &frames {
         let length = u32::try_from(frame.len()).unwrap();
-        capture.extend(wire::capture::write::record(0, length, length));
+        capture.extend(wire::capture::write::record_header(0, length, length));
         capture.extend(frame);
     }
     std::fs::write(&file, &capture).unwrap();

@@ -17,7 +17,7 @@ const ACK: u8 = 0x10;
 /// Returns a capture of a connection with one request, and a response in segments of 1,400 bytes.
 /// `snap` is the maximum captured length of a frame.
 fn conversation(request: &[u8], response: &[u8], snap: usize) -> Vec<u8> {
-    let mut capture = write::header(wire::LinkType::ETHERNET).to_vec();
+    let mut capture = write::file_header(wire::LinkType::ETHERNET).to_vec();
     let mut sequence = [7_000_u32, 9_000];
     let mut add = |side: usize, flags: u8, data: &[u8]| {
         let ports = [40_000, 80];
@@ -32,7 +32,7 @@ fn conversation(request: &[u8], response: &[u8], snap: usize) -> Vec<u8> {
         };
         let frame = Frame::ethernet().ipv4(CLIENT[side], CLIENT[1 - side]).tcp(&segment, data);
         let (captured, length) = (frame.len().min(snap), frame.len() as u32);
-        capture.extend(write::record(1_000_000_000, captured as u32, length));
+        capture.extend(write::record_header(1_000_000_000, captured as u32, length));
         capture.extend(&frame[..captured]);
         sequence[side] += data.len() as u32 + u32::from(flags & (SYN | 1) != 0);
     };

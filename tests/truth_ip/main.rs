@@ -95,10 +95,10 @@ fn datagram(number: u16, length: usize, fragment_length_max: usize, is_ipv6: boo
 }
 
 fn write_capture(path: &Path, frames: &[Vec<u8>]) {
-    let mut capture = wire::capture::write::header(LinkType::ETHERNET).to_vec();
+    let mut capture = wire::capture::write::file_header(LinkType::ETHERNET).to_vec();
     for (number, frame) in frames.iter().enumerate() {
         let length = u32::try_from(frame.len()).expect("a frame");
-        capture.extend(wire::capture::write::record(number as u64 * 1000, length, length));
+        capture.extend(wire::capture::write::record_header(number as u64 * 1000, length, length));
         capture.extend(frame);
     }
     fs::write(path, capture).expect("a capture");

@@ -156,7 +156,7 @@ impl CaptureBench<'_> {
     /// Returns the number of frames that fill `ring` bytes of a ring.
     fn frames_filling(&self, ring: u32) -> usize {
         let bss_size = self.setting.length.min(self.setting.keep as usize);
-        ring as usize / (bss_size + region_offset::HEADER as usize)
+        ring as usize / (bss_size + region_offset::HEADER_SIZE as usize)
     }
 
     fn measure_drained(&mut self, ring: u32) -> Result<ObserverSample, String> {

@@ -204,7 +204,7 @@ fn seal_contents(path: &Path) -> Result<CachedFile, String> {
     let mut to = File::from(OwnedFd::from(memory));
     std::io::copy(&mut from, &mut to).map_err(wrong)?;
     let id = DbufId::new(2).ok_or("no dbuf has this id")?;
-    CachedFile::of(id, to.into()).map_err(|why| why.to_string())
+    CachedFile::from_descriptor(id, to.into()).map_err(|why| why.to_string())
 }
 
 /// Writes from the mapping to `to` without the check for truncation; returns the length.

@@ -110,7 +110,7 @@ struct CaptureWriter {
 impl CaptureWriter {
     fn new(path: &Path, seed: u64) -> Result<Self> {
         let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
-        let header = write::header(wire::LinkType::ETHERNET);
+        let header = write::file_header(wire::LinkType::ETHERNET);
         file.write_all(&header)?;
         let now_ns = 1_767_225_600_000_000_000;
         Ok(Self { file, random: Random::new(seed), written: header.len() as u64, now_ns })
@@ -124,7 +124,7 @@ impl CaptureWriter {
     fn write_frame(&mut self, frame: &[u8]) -> Result<()> {
         self.now_ns += 8 * frame.len() as u64;
         let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        let record = write::record(self.now_ns, length, length);
+        let record = write::record_header(self.now_ns, length, length);
         self.written += (record.len() + frame.len()) as u64;
         self.file.write_all(&record)?;
         self.file.write_all(frame)

@@ -156,7 +156,7 @@ impl ReaderState {
         Self {
             shape,
             next: vec![0; shape.cpus as usize],
-            record: vec![0; (region_offset::HEADER + shape.record_max) as usize],
+            record: vec![0; (region_offset::HEADER_SIZE + shape.record_max) as usize],
             observed: ReaderCounts::default(),
         }
     }
@@ -212,7 +212,7 @@ impl ReaderState {
             return None;
         }
         let length = length.min(self.shape.record_max) as usize;
-        let to = self.record.get_mut(..region_offset::HEADER as usize + length)?;
+        let to = self.record.get_mut(..region_offset::HEADER_SIZE as usize + length)?;
         let inside = region.copy(position, 0, to);
         std::hint::black_box(to);
         inside.then_some(position)

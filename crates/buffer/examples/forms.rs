@@ -40,7 +40,8 @@ fn write_blocks(
     Ok(())
 }
 
-/// Applies three rate policies: all blocks, the newest only, and all from now on.
+/// Assigns one of three rate policies to each reader: every block, the newest block only, or blocks
+/// from now on.
 fn with_policies<R: Skip>(readers: Vec<R>) -> Result<Vec<RatedReader<R>>, Fault> {
     let wishes = [
         (Start::Oldest, RatePolicy::EveryBlock),

@@ -1,4 +1,5 @@
-//! Atomics of this crate: those of `core`, or loom's in models. No other module imports atomics.
+//! Atomic types of this crate: the types of `core`, or in models the types of loom. No other module
+//! imports atomics.
 //!
 //! Accesses are at most Acquire or Release. Only fences are sequentially consistent: loom weakens
 //! sequentially consistent accesses.

@@ -37,7 +37,7 @@ mod consumer;
 mod producer;
 
 pub(crate) use consumer::Consumer;
-pub use producer::{Change, Producer};
+pub use producer::{Producer, ReaderChange};
 
 /// Largest valid position in bytes or entries. At 10 GB/s, 2⁶³ bytes take 29 years, so positions
 /// never overflow.
@@ -85,11 +85,12 @@ impl RingMemory {
     ) -> Arc<Self> {
         let words = reader::WAIT + abi::ring::LINE_WORDS;
         let readers = (0..readers).map(|_| Arc::new(Region::heap(words))).collect();
-        Self::heap_for(readers, data_words, capacity, policy)
+        Self::heap_with_readers(readers, data_words, capacity, policy)
     }
 
-    /// Allocates a ring as [`RingMemory::heap`] for readers that have their control words already.
-    fn heap_for(
+    /// Allocates a ring as [`RingMemory::heap`] does, for readers whose control words exist
+    /// already.
+    fn heap_with_readers(
         readers: Box<[Arc<Region>]>,
         data_words: usize,
         capacity: u64,

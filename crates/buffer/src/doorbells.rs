@@ -1,7 +1,7 @@
-//! The doorbells of one writer, one per reader. The writer notifies a reader that sleeps when the
-//! position for which the reader waits is reached.
+//! The doorbells of one writer, one per reader. The writer notifies a sleeping reader when the
+//! published head reaches the position for which the reader waits.
 
-use crate::cursor::{Change, Producer};
+use crate::cursor::{Producer, ReaderChange};
 use crate::wait::{Notifier, Urgency};
 use abi::ring::reader;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -99,8 +99,8 @@ impl Doorbells {
 
     /// Marks each reader that the ring has evicted as departed.
     fn mark_evicted(&self, side: &mut Producer) {
-        for change in side.take_changes() {
-            if let Change::Left(at) = change {
+        for change in side.take_reader_changes() {
+            if let ReaderChange::Left(at) = change {
                 self.departed.insert(at);
             }
         }

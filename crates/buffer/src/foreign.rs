@@ -1,4 +1,4 @@
-//! Copies from and to memory that another party may write at the same moment. [SL §5.2, lossy
+//! Copying from and to memory that another party may write at the same moment. [SL §5.2, lossy
 //! rings]
 //!
 //! No reference to bytes is ever created: words are loaded and stored one by one as relaxed
@@ -70,8 +70,8 @@ fn copy_out_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
 fn copy_out_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
     assert!(to.len() >= COPY_MIN && at + to.len() <= size_of_val(words), "range out of bounds");
     let from = words.as_ptr().cast::<u8>().wrapping_add(at);
-    // SAFETY: the range lies in the words (asserted), which are mapped and readable while
-    // borrowed; the caller expects torn bytes.
+    // SAFETY: the range is in the words (asserted), which are mapped and readable while borrowed;
+    // the caller expects torn bytes.
     unsafe { copy_bytes(from, to.as_mut_ptr(), to.len()) }
 }
 

@@ -62,7 +62,7 @@ impl Default for RingConfig {
 
 /// Number of attempts of a lapped reader to copy intact entries before [`PointerReader::read`]
 /// returns only a count of losses.
-const ATTEMPTS: usize = 8;
+const READ_ATTEMPTS_MAX: usize = 8;
 
 /// Creates a ring for threads of this process.
 #[must_use]
@@ -203,7 +203,7 @@ impl PointerWriter {
         self.side.continue_within(entries * self.lanes.stride() / 8, entries as u64)
     }
 
-    /// Returns the number of entries that the slowest reader has not released, as of now.
+    /// Returns the number of entries that the slowest reader has not released yet.
     pub(crate) fn distance(&mut self) -> usize {
         // The refresh evicts a lying reader; the next check for room reports it.
         let _ = self.side.refresh();
@@ -342,7 +342,7 @@ impl PointerReader {
     fn read_lossy(&mut self, out: &mut [Entry]) -> Result<ReadResult, Fault> {
         let capacity = self.side.store.capacity;
         let mut lost = 0;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..READ_ATTEMPTS_MAX {
             let commit = self.side.refresh()?;
             let start = self.side.next;
             let count = commit.wrapping_sub(start).min(out.len() as u64);
@@ -443,9 +443,9 @@ impl<'s> EntrySlots<'s> {
         Self { words, capacity: store.capacity, lanes }
     }
 
-    /// Stores those columns of an entry that the ring has. The compiler hoists the match on the
-    /// columns out of a caller's loop, so that the loop body becomes straight-line code. This also
-    /// applies to [`EntrySlots::load`].
+    /// Stores the columns of an entry for which the ring has room. The compiler hoists the match on
+    /// the columns out of a caller's loop, so that the loop body becomes straight-line code. This
+    /// also applies to [`EntrySlots::load`].
     #[inline(always)]
     fn store(self, position: u64, entry: Entry) {
         let words: [u64; 8] = zerocopy::transmute!(entry);

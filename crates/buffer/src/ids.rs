@@ -34,7 +34,7 @@ pub struct IdRange {
     pub count: u32,
 }
 
-/// Requests a range of ids from a daemon that no other process has. Returns `None` if there is no
+/// A function that requests a range of unused ids from a daemon. Returns `None` if there is no
 /// daemon, or if it has no ids left. May block for the duration of a call to the daemon.
 pub type Source = fn() -> Option<IdRange>;
 
@@ -74,25 +74,25 @@ pub fn fresh() -> Option<DbufId> {
         (ids.process, ids.next, ids.end) = (process, 0, 0);
     }
     if ids.next == ids.end {
-        let given = SOURCE.get().and_then(|source| source()).filter(is_of_daemon);
-        let range = given.or_else(|| ids.take_of_tree())?;
+        let given = SOURCE.get().and_then(|source| source()).filter(is_daemon_range);
+        let range = given.or_else(|| ids.take_tree_range())?;
         (ids.next, ids.end) = (range.first, range.first + range.count);
     }
     ids.next += 1;
     DbufId::new(ids.next - 1)
 }
 
-/// Returns a duplicate of the counter's descriptor for a program to inherit, with a number of at
-/// least `from`, and the value of [`VARIABLE`] for that program.
+/// Returns a duplicate of the counter's descriptor for a program to inherit, numbered `from` or
+/// higher, and the value of [`VARIABLE`] for that program.
 pub fn inherit(from: i32) -> std::io::Result<(String, OwnedFd)> {
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
-    let tree = ids.tree().ok_or(std::io::ErrorKind::OutOfMemory)?;
+    let tree = ids.tree_counter().ok_or(std::io::ErrorKind::OutOfMemory)?;
     let copy = sys::children::dup_inheritable(tree.file.as_fd(), from)?;
     let inode = sys::preload::inode(copy.as_raw_fd()).unwrap_or(0);
     Ok((format!("{}:{inode}", copy.as_raw_fd()), copy))
 }
 
-fn is_of_daemon(range: &IdRange) -> bool {
+fn is_daemon_range(range: &IdRange) -> bool {
     let end = range.first.checked_add(range.count);
     range.first >= MACHINE_FIRST && range.count > 0 && end.is_some_and(|end| end <= ID_END)
 }
@@ -101,16 +101,16 @@ fn is_of_daemon(range: &IdRange) -> bool {
 const ID_END: u32 = DbufId::MAX.number() + 1;
 
 impl ProcessIds {
-    fn take_of_tree(&mut self) -> Option<IdRange> {
-        let taken = self.tree()?.memory.add_word(0, RANGE.into())?;
+    fn take_tree_range(&mut self) -> Option<IdRange> {
+        let taken = self.tree_counter()?.memory.add_word(0, RANGE.into())?;
         let first = u32::try_from(taken.checked_add(1)?).ok()?;
         (first + RANGE <= MACHINE_FIRST).then_some(IdRange { first, count: RANGE })
     }
 
     /// Returns the counter of the process tree, either the inherited one or a new one.
-    fn tree(&mut self) -> Option<&TreeCounter> {
+    fn tree_counter(&mut self) -> Option<&TreeCounter> {
         if self.tree.is_none() {
-            self.tree = TreeCounter::inherited().or_else(TreeCounter::create);
+            self.tree = TreeCounter::open_inherited().or_else(TreeCounter::create);
         }
         self.tree.as_ref()
     }
@@ -126,7 +126,7 @@ impl TreeCounter {
 
     /// Opens the counter that the variable names. Returns `None` if the variable was inherited
     /// without its descriptor, whose number then belongs to another file or to none.
-    fn inherited() -> Option<Self> {
+    fn open_inherited() -> Option<Self> {
         let variable = std::env::var(VARIABLE).ok()?;
         let (number, inode) = variable.split_once(':')?;
         let (number, inode) = (number.parse().ok()?, inode.parse().ok()?);
@@ -161,21 +161,23 @@ mod tests {
     #[test]
     fn d3_used_up_ids_are_refused() {
         let mut ids = ProcessIds { process: 0, next: 0, end: 0, tree: TreeCounter::create() };
-        let memory = &ids.tree().unwrap().memory;
+        let memory = &ids.tree_counter().unwrap().memory;
         assert!(memory.set_word(0, u64::from(MACHINE_FIRST - 1 - RANGE)));
         let last = IdRange { first: MACHINE_FIRST - RANGE, count: RANGE };
-        assert_eq!(ids.take_of_tree(), Some(last));
-        assert_eq!(ids.take_of_tree(), None);
-        assert!(ids.tree().unwrap().memory.set_word(0, u64::MAX));
-        assert_eq!(ids.take_of_tree(), None);
+        assert_eq!(ids.take_tree_range(), Some(last));
+        assert_eq!(ids.take_tree_range(), None);
+        assert!(ids.tree_counter().unwrap().memory.set_word(0, u64::MAX));
+        assert_eq!(ids.take_tree_range(), None);
     }
 
     #[test]
     fn d3_ranges_beyond_the_ids_of_daemons_are_rejected() {
         let range = |first, count| IdRange { first, count };
-        assert!(is_of_daemon(&range(MACHINE_FIRST, 64)) && is_of_daemon(&range(ID_END - 1, 1)));
+        assert!(
+            is_daemon_range(&range(MACHINE_FIRST, 64)) && is_daemon_range(&range(ID_END - 1, 1))
+        );
         for wrong in [range(1, 64), range(ID_END - 1, 2), range(u32::MAX, 64), range(ID_END, 0)] {
-            assert!(!is_of_daemon(&wrong), "{wrong:?}");
+            assert!(!is_daemon_range(&wrong), "{wrong:?}");
         }
     }
 }

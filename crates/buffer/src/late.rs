@@ -1,5 +1,4 @@
-//! Test events that fire in the middle of a reader's call, which reproduces races
-//! deterministically.
+//! Test events that fire in the middle of a reader's call, to reproduce races deterministically.
 //!
 //! A reader observes its writer through two channels: published blocks in memory, and the doorbell,
 //! which reports the exit. A reader that first checks memory and then drains the doorbell may miss
@@ -26,7 +25,7 @@ impl LateEvent {
         self.0 = Some(Box::new(act));
     }
 
-    /// Fires the event if it is armed. Returns true if it was.
+    /// Fires the event if it is armed. Returns true if the event was armed.
     pub fn fire(&mut self) -> bool {
         self.0.take().map(|act| act()).is_some()
     }

@@ -44,8 +44,8 @@ pub enum Pages {
 /// Minimum size in bytes of memory that uses reserved huge pages. Below this size, reserved pages
 /// gain nothing over transparent huge pages or a few hundred faults.
 const RESERVED_MIN: usize = 16 << 20;
-/// Largest memory in bytes of small pages that is populated at once: 1024 pages at 1 µs each take 1
-/// ms.
+/// Maximum size in bytes of memory with small pages that is populated at once. Populating 1024
+/// pages takes 1 ms, at 1 µs each.
 const POPULATE_MAX: usize = 4 << 20;
 
 /// Chooses pages for `bytes` bytes of memory on a machine with these facts.

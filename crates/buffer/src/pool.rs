@@ -235,7 +235,8 @@ impl Pool {
     }
 
     /// Appends one block: `fill` writes up to `length` bytes and returns the number of bytes
-    /// written. Slices of other blocks stay valid. Returns `None` as [`Pool::draft`].
+    /// written. Slices of other blocks stay valid. Returns `None` in the same cases as
+    /// [`Pool::draft`].
     pub fn append(
         &self,
         length: usize,
@@ -265,8 +266,8 @@ impl Pool {
             self.locate(pointer.place).ok()?;
             self.memory.enclosing_segment(pointer)
         })?;
-        // SAFETY: `around` found the slot resident and `filled` bytes from its first in the region;
-        // they are not written (M1) while `self` is borrowed (M3).
+        // SAFETY: `enclosing_segment` found the slot resident, with `filled` bytes from its start
+        // inside the region; they are not written (M1) while `self` is borrowed (M3).
         let bytes = unsafe { self.memory.bytes(start.at, self.memory.slots.filled_len(slot)) };
         Some(Segment { dbuf: self.id(), start: start.position, bytes })
     }
@@ -400,7 +401,7 @@ impl Pool {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment<'a> {
     pub(crate) dbuf: DbufId,
-    /// Position of the first byte, reduced to the bits that an extent has.
+    /// Position of the first byte, truncated to the width of an extent's position.
     pub(crate) start: u64,
     pub(crate) bytes: &'a [u8],
 }
@@ -412,7 +413,7 @@ impl<'a> Segment<'a> {
         self.dbuf
     }
 
-    /// Returns the position of the first byte, reduced to the bits that an extent has.
+    /// Returns the position of the first byte, truncated to the width of an extent's position.
     #[must_use]
     pub const fn start(&self) -> u64 {
         self.start
@@ -482,7 +483,7 @@ impl Drop for Draft<'_> {
 impl Deref for Draft<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes lie in the open segment, hence in the region; only this draft accesses
+        // SAFETY: the bytes are in the open segment, hence in the region; only this draft accesses
         // them (M2), and it is borrowed.
         unsafe { self.pool.memory.region.bytes(self.at, self.len) }
     }
@@ -490,7 +491,7 @@ impl Deref for Draft<'_> {
 
 impl DerefMut for Draft<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the bytes lie in the open segment, hence in the writable region; only this draft
+        // SAFETY: the bytes are in the open segment, hence in the writable region; only this draft
         // accesses them (M2), and it is borrowed mutably.
         unsafe { self.pool.memory.region.bytes_mut(self.at, self.len) }
     }

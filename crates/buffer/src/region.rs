@@ -119,8 +119,8 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// 1. `at + len <= self.len()`.
-    /// 2. No other party writes these bytes while the slice lives.
+    /// 1. `at + len` must not exceed `self.len()`.
+    /// 2. No other party may write these bytes while the slice lives.
     #[cfg(not(loom))]
     pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
         debug_assert!(at.checked_add(len).is_some_and(|end| end <= self.len()));
@@ -134,8 +134,8 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// 1. `at + len <= self.len()`, and the memory is not mapped read-only.
-    /// 2. No other party reads or writes these bytes while the slice lives.
+    /// 1. `at + len` must not exceed `self.len()`, and the memory must not be mapped read-only.
+    /// 2. No other party may read or write these bytes while the slice lives.
     #[cfg(not(loom))]
     #[expect(clippy::mut_from_ref, reason = "memory is shared out by position; promise 2")]
     pub(crate) unsafe fn bytes_mut(&self, at: usize, len: usize) -> &mut [u8] {

@@ -103,7 +103,7 @@ impl Scaling {
         Self { together, apart, remote: self.remote.min(most), ..self }
     }
 
-    /// Returns the minimum and maximum size in bytes, wherever the sides run.
+    /// Returns the minimum and maximum size in bytes over all placements of the two sides.
     #[must_use]
     pub fn extremes(&self) -> (usize, usize) {
         let most = self.together.1.max(self.apart.1).max(self.remote);
@@ -215,7 +215,7 @@ impl Scale {
             last: None,
             moved: None,
             patient_until: 0,
-            patience: PATIENCE,
+            patience: INITIAL_PATIENCE,
             has_shrunk: false,
             remote: RemoteTrial::new(),
         }
@@ -252,7 +252,7 @@ impl Scale {
     /// Describes the reason for the last change of size. Returns an empty text if the size has not
     /// changed.
     #[must_use]
-    pub fn because(&self) -> String {
+    pub fn last_change_reason(&self) -> String {
         self.moved.map_or_else(String::new, |(round, step)| self.describe(&round, step.why))
     }
 
@@ -317,7 +317,7 @@ impl Scale {
 }
 
 /// Number of rounds for which shrinking is suspended at first.
-const PATIENCE: u64 = 64;
+const INITIAL_PATIENCE: u64 = 64;
 const PATIENCE_MAX: u64 = 1 << 20;
 
 /// Returns the pressure of a round in per cent.

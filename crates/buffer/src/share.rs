@@ -89,7 +89,7 @@ pub(crate) fn joinable_blocks(
     config: &dbuf::BlockConfig,
 ) -> sys::Result<(dbuf::BlockWriter, JoinState)> {
     let geometry = geometry(config.id, config.capacity_bytes(), 0, config.policy, 0);
-    let files = Files::create(&geometry)?;
+    let files = SharedFiles::create(&geometry)?;
     let readers = Box::default();
     let (capacity, policy) = (config.capacity_bytes() as u64, config.policy);
     let store = RingMemory::new(files.map_and_seal(Seals::READER)?, readers, capacity, policy);
@@ -117,7 +117,7 @@ impl JoinState {
         doorbell: SocketDoorbell,
     ) -> sys::Result<Option<(ReaderTicket, RingOffer)>> {
         let current = self.current();
-        let (cursor, page) = current.files.page()?;
+        let (cursor, page) = current.files.create_reader_page()?;
         let published = || acquire(current.store.writer.word(writer::COMMIT));
         let contact = Contact { doorbell, page: duplicate(&cursor)? };
         let ticket = self.queue.join(Arc::new(page), Some(contact), published);
@@ -213,7 +213,7 @@ const CAPACITY_MAX: u64 = 1 << 40;
 /// Reason why an offer was refused. The memory of a refused offer has not been accessed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The message has another number of descriptors than expected. Holds the number received.
+    /// The message has the wrong number of descriptors. Holds the number received.
     #[error("a ring comes as 3 descriptors, not {0}")]
     Descriptors(usize),
     /// A descriptor lacks required seals: its owner could truncate or change the file.
@@ -274,7 +274,7 @@ fn create_ring(
     capacity: u64,
     policy: Policy,
 ) -> sys::Result<(Arc<RingMemory>, Vec<RingOffer>)> {
-    let files = Files::create(&geometry)?;
+    let files = SharedFiles::create(&geometry)?;
     // A writer that punches holes needs a ring without the write seal.
     let is_cut = geometry.extent > 0;
     let writer = files.map_and_seal(if is_cut { Seals::SIZE } else { Seals::READER })?;
@@ -283,14 +283,14 @@ fn create_ring(
 
 /// The files that all readers of a ring share.
 #[derive(Debug)]
-struct Files {
+struct SharedFiles {
     geometry: Memfd,
     ring: Memfd,
     /// Number of bytes of the ring that are allocated at once.
     used: usize,
 }
 
-impl Files {
+impl SharedFiles {
     /// Creates both files; the geometry is sealed.
     fn create(geometry: &Geometry) -> sys::Result<Self> {
         let bytes = usize::try_from(geometry.capacity.max(geometry.extent)).unwrap_or(usize::MAX);
@@ -311,7 +311,7 @@ impl Files {
 
     /// Creates and maps the page of a reader. Only before the offer is sent may the writer store
     /// into this page.
-    fn page(&self) -> sys::Result<(Memfd, Region)> {
+    fn create_reader_page(&self) -> sys::Result<(Memfd, Region)> {
         let cursor = Memfd::create("streamline-cursor", PAGE)?;
         cursor.allocate(0, PAGE)?;
         let page = Region::mapped(cursor.map()?);
@@ -329,7 +329,7 @@ impl Files {
     ) -> sys::Result<(Arc<RingMemory>, Vec<RingOffer>)> {
         let (mut pages, mut offers) = (Vec::new(), Vec::new());
         for _ in 0..readers {
-            let (cursor, page) = self.page()?;
+            let (cursor, page) = self.create_reader_page()?;
             pages.push(Arc::new(page));
             offers.push(self.offer(cursor)?);
         }

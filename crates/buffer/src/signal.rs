@@ -108,9 +108,9 @@ impl Doorbell {
         self.wait(ticket, None);
     }
 
-    /// Blocks until a notification after the ticket was issued, at most for `limit`. Arming the
-    /// timer costs about 5 µs, so this is for the few waits that need a limit, such as waits with
-    /// blocks of which no reader has been notified.
+    /// Blocks until a notification after the ticket was issued, for at most `limit`. Arming the
+    /// timer costs about 5 µs, so call this only where a limit is needed, for example by a writer
+    /// that sleeps before it has notified its readers of all blocks.
     pub fn sleep_for(&self, ticket: Ticket, limit: Duration) {
         self.wait(ticket, Some(limit));
     }
@@ -188,18 +188,18 @@ impl Doorbell {
 
     #[cfg(not(loom))]
     fn wait(&self, ticket: Ticket, limit: Option<Duration>) {
-        use sys::futex::{Reach, wait, wait_for};
+        use sys::futex::{FutexScope, wait, wait_for};
         match limit {
-            None => wait(&self.word, ticket.0, Reach::Private),
+            None => wait(&self.word, ticket.0, FutexScope::Private),
             Some(limit) => {
-                wait_for(&self.word, ticket.0, Reach::Private, limit);
+                wait_for(&self.word, ticket.0, FutexScope::Private, limit);
             }
         }
     }
 
     #[cfg(not(loom))]
     fn wake(&self) {
-        sys::futex::wake(&self.word, u32::MAX, sys::futex::Reach::Private);
+        sys::futex::wake(&self.word, u32::MAX, sys::futex::FutexScope::Private);
         if let Some(alarm) = self.alarm.get() {
             alarm.notify();
         }

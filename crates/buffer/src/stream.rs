@@ -59,14 +59,14 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     let extent = if is_cut { config.extent } else { 0 };
     let (writer, rings) = share::resizable_blocks(&config.ring, extent)?;
     let file = match rings.first() {
-        Some(ring) if is_cut => Some(ring.ring()?),
+        Some(ring) if is_cut => Some(ring.duplicate_ring_file()?),
         _ => None,
     };
     let mut ends = Vec::new();
     let mut offers = Vec::new();
     for ring in rings {
         let (own_end, peer_end) = SocketDoorbell::pair()?;
-        ends.push((own_end, ring.page()?));
+        ends.push((own_end, ring.duplicate_page()?));
         offers.push(Offer::new(ring, peer_end));
     }
     let segments = Segments::new(config, file);

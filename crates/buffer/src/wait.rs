@@ -103,7 +103,7 @@ pub enum Wanted {
 pub struct WantedRead {
     /// The block. `Nothing` with `passed` above 0 does not mean that no block is published.
     pub read: BlockRead,
-    /// True if all of the block was copied.
+    /// True if the entire block was copied.
     pub is_whole: bool,
     /// Number of blocks before it, of which the reader wanted nothing.
     pub passed: u64,
@@ -125,9 +125,10 @@ impl Notifier {
         !count.is_multiple_of(2) && count != self.notified
     }
 
-    /// Returns true if the other party sleeps, has not been notified, and its threshold is reached
-    /// by `position`, or `urgency` is `Last` and the party does not rest ([`THRESHOLD_ONLY`]);
-    /// then also records the notification. Call this after `position` has been published.
+    /// Returns true if the other party must be notified now, and then records the notification.
+    /// This is the case if the party sleeps and has not been notified, and either `position` has
+    /// reached its threshold, or `urgency` is `Last` and the party does not rest
+    /// ([`THRESHOLD_ONLY`]). Call this after `position` has been published.
     pub fn is_due(&mut self, page: &Region, at: usize, position: u64, urgency: Urgency) -> bool {
         if urgency != Urgency::Flow {
             // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.

@@ -204,17 +204,19 @@ type ChangeAttempt = fn(&File) -> bool;
 /// All known operations by which the holder of a descriptor may try to change the file (RELIABILITY
 /// facts 1 to 4).
 const CHANGE_ATTEMPTS: [(&str, ChangeAttempt); 21] = [
-    ("mmap for writing", |file| memfd(file).map().is_ok()),
-    ("mprotect for writing", |file| memfd(file).map_read().unwrap().into_writable().is_ok()),
+    ("mmap for writing", |file| duplicate_memfd(file).map().is_ok()),
+    ("mprotect for writing", |file| {
+        duplicate_memfd(file).map_read().unwrap().into_writable().is_ok()
+    }),
     ("write", |mut file| file.write(b"x").is_ok()),
     ("pwrite", |file| file.write_at(b"x", 4096).is_ok()),
     ("pwrite behind the end", |file| file.write_at(b"x", 1 << 20).is_ok()),
     ("ftruncate to nothing", |file| file.set_len(0).is_ok()),
     ("ftruncate to less", |file| file.set_len(100).is_ok()),
     ("ftruncate to more", |file| file.set_len(1 << 20).is_ok()),
-    ("fallocate punch hole", |file| fallocate(file, Flags::PUNCH_HOLE | Flags::KEEP_SIZE)),
-    ("fallocate zero range", |file| fallocate(file, Flags::ZERO_RANGE)),
-    ("fallocate collapse range", |file| fallocate(file, Flags::COLLAPSE_RANGE)),
+    ("fallocate punch hole", |file| try_fallocate(file, Flags::PUNCH_HOLE | Flags::KEEP_SIZE)),
+    ("fallocate zero range", |file| try_fallocate(file, Flags::ZERO_RANGE)),
+    ("fallocate collapse range", |file| try_fallocate(file, Flags::COLLAPSE_RANGE)),
     ("fallocate to more", |file| rustix::fs::fallocate(file, Flags::empty(), 0, 1 << 20).is_ok()),
     ("copy_file_range", |file| {
         let from = File::open("/proc/self/exe").or_else(|_| File::open("/etc/passwd")).unwrap();
@@ -231,7 +233,9 @@ const CHANGE_ATTEMPTS: [(&str, ChangeAttempt); 21] = [
         rustix::pipe::splice(read, None, file, Some(&mut 0), 1, flags).is_ok()
     }),
     ("fchmod", |file| rustix::fs::fchmod(file, rustix::fs::Mode::from_raw_mode(0o777)).is_ok()),
-    ("reopen and mmap", |file| reopen(file).is_some_and(|file| memfd(&file).map().is_ok())),
+    ("reopen and mmap", |file| {
+        reopen(file).is_some_and(|file| duplicate_memfd(&file).map().is_ok())
+    }),
     ("reopen and write", |file| reopen(file).is_some_and(|mut file| file.write(b"x").is_ok())),
     ("reopen and ftruncate", |file| reopen(file).is_some_and(|file| file.set_len(0).is_ok())),
     ("reopen with truncation", |file| {
@@ -239,16 +243,16 @@ const CHANGE_ATTEMPTS: [(&str, ChangeAttempt); 21] = [
         let _ = OpenOptions::new().write(true).truncate(true).open(path);
         file.metadata().unwrap().len() == 0
     }),
-    ("add a seal", |file| memfd(file).seal(Seals::WRITE).is_ok()),
+    ("add a seal", |file| duplicate_memfd(file).seal(Seals::WRITE).is_ok()),
 ];
 
 use rustix::fs::FallocateFlags as Flags;
 
-fn memfd(file: &File) -> Memfd {
+fn duplicate_memfd(file: &File) -> Memfd {
     Memfd::from_fd(file.as_fd().try_clone_to_owned().unwrap()).unwrap()
 }
 
-fn fallocate(file: &File, flags: Flags) -> bool {
+fn try_fallocate(file: &File, flags: Flags) -> bool {
     rustix::fs::fallocate(file, flags, 4096, 4096).is_ok()
 }
 

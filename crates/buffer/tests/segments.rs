@@ -29,7 +29,7 @@ fn stream_config(readers: usize) -> Config {
 
 /// Writes blocks, and resizes the ring at random.
 #[track_caller]
-fn write(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
+fn write_resizing(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
     with_watchdog("room for a block", || write_and_resize(output, numbers, random));
 }
 
@@ -55,7 +55,7 @@ fn f2_reader_of_another_user_follows_resizes() {
     let (mut output, offers) = stream(&stream_config(1)).unwrap();
     offer(&other, &offers[0]);
     drop(offers);
-    write(&mut output, 0..BLOCK_COUNT, &mut Random::replayable());
+    write_resizing(&mut output, 0..BLOCK_COUNT, &mut Random::replayable());
     assert!(output.segment() > 20, "{}", output.segment());
     drop(output);
     assert_eq!(other.receive_line(), Some(format!("{BLOCK_COUNT} None")));
@@ -74,13 +74,13 @@ fn stream_is_handed_to_another_user_and_back() {
     drop(offers);
     let reading = run(move || read(&mut input));
     let mut random = Random::replayable();
-    write(&mut output, 0..5000, &mut random);
+    write_resizing(&mut output, 0..5000, &mut random);
     let handover = output.hand_over().unwrap();
     send(&writer, &handover.message(), &handover.descriptors());
     drop(handover);
     let mut output = take_over(&writer);
     assert_eq!(output.counts().blocks, 10_000);
-    write(&mut output, 10_000..15_000, &mut random);
+    write_resizing(&mut output, 10_000..15_000, &mut random);
     drop(output);
     assert_eq!(reading.join(), (15_000, None));
     assert_eq!(reader.receive_line().as_deref(), Some("15000 None"));
@@ -100,7 +100,7 @@ fn readers_of_a_killed_successor_get_a_fault() {
         let Some(mut writer) = OtherProcess::start(role) else { return };
         let (mut output, mut offers) = stream(&stream_config(1)).unwrap();
         let mut input = offers.remove(0).open().unwrap();
-        write(&mut output, 0..10, &mut Random::new(1));
+        write_resizing(&mut output, 0..10, &mut Random::new(1));
         let handover = output.hand_over().unwrap();
         send(&writer, &handover.message(), &handover.descriptors());
         drop(handover);
@@ -121,9 +121,9 @@ fn t11_revoked_reader_of_another_user_gets_its_end() {
     drop(offers);
     let reading = run(move || read(&mut input));
     let mut random = Random::new(7);
-    write(&mut output, 0..2000, &mut random);
+    write_resizing(&mut output, 0..2000, &mut random);
     output.revoke(0).unwrap();
-    write(&mut output, 2000..4000, &mut random);
+    write_resizing(&mut output, 2000..4000, &mut random);
     drop(output);
     let reported = other.receive_line().unwrap();
     assert!(reported.starts_with("2000 Some(Revoked { position: "), "{reported}");
@@ -252,11 +252,11 @@ fn run_other_process() {
             let (mut output, offers) = stream(&stream_config(1)).unwrap();
             offer(stdin(), &offers[0]);
             drop(offers);
-            write(&mut output, 0..u64::MAX, &mut Random::new(3));
+            write_resizing(&mut output, 0..u64::MAX, &mut Random::new(3));
         }
         "take over and hand back" => {
             let mut output = take_over(stdin());
-            write(&mut output, 5000..10_000, &mut Random::new(4));
+            write_resizing(&mut output, 5000..10_000, &mut Random::new(4));
             let handover = output.hand_over().unwrap();
             let descriptors = handover.descriptors();
             send(stdin(), &handover.message(), &descriptors);
@@ -340,7 +340,7 @@ fn announce_false_segment(lie: &str, doorbell: &SocketDoorbell) {
 /// Ignores the result of a send, because the tests check only the receiver.
 const fn ignore_send_result(_: sys::doorbell::SendResult) {}
 
-/// Creates the files of a segment that contains these records
+/// Creates the files of a segment that contains these records.
 fn segment_files(
     shape: &Geometry,
     records: &[(&[u8], u32, u64)],

@@ -23,7 +23,7 @@ pub(crate) fn create_end(reads: bool) -> Outcome<(String, i32)> {
     let (near, far) = if reads { (reading, writing) } else { (writing, reading) };
     let path = format!("/proc/self/fd/{}", far.as_raw_fd());
     UNUSED_ENDS.lock().unwrap_or_else(PoisonError::into_inner).push((path.clone(), far));
-    Ok((path, raw_fd::give(near)))
+    Ok((path, raw_fd::into_raw(near)))
 }
 
 /// Opens a request and returns a descriptor number, which becomes readable when the run has ended.

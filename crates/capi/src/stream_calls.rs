@@ -168,8 +168,8 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
         _ => mpipe::mpipe(fds.len(), &with_id(shape)?)?,
     };
     for (fd, end) in fds.iter_mut().zip(ends) {
-        *fd = raw_fd::give(end);
-        raw_fd::inherit(*fd)?;
+        *fd = raw_fd::into_raw(end);
+        raw_fd::keep_across_exec(*fd)?;
     }
     Ok(())
 }
@@ -187,7 +187,7 @@ pub(crate) fn locked_end(fd: i32, write: bool) -> Outcome<LockedEntry> {
 
 #[cold]
 fn open_unused(fd: i32, write: bool) -> Outcome<EndKind> {
-    let own = raw_fd::copy(fd)?;
+    let own = raw_fd::duplicate(fd)?;
     if !sys::descriptor::is_packet_socket(&own) {
         return Err(not_an_end(fd));
     }
@@ -373,7 +373,7 @@ pub(crate) fn close(fd: i32) -> Outcome<()> {
     let end = used.take();
     if end.is_none() {
         // An unused end of a multiway pipe is not in the table.
-        let own = raw_fd::copy(fd)?;
+        let own = raw_fd::duplicate(fd)?;
         if !sys::descriptor::is_packet_socket(&own) {
             return Err(not_an_end(fd));
         }

@@ -69,7 +69,7 @@ pub(crate) fn register_end(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcom
         Some(descriptor) => descriptor,
         None => duplicate_descriptor(&sys::eventfd::EventFd::new()?)?,
     };
-    let fd = sys::raw_fd::give(descriptor);
+    let fd = sys::raw_fd::into_raw(descriptor);
     match store_end(fd, End::new(kind)) {
         Ok(()) => Ok(fd),
         Err(failure) => {

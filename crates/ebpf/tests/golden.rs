@@ -48,7 +48,7 @@ fn source_map_attributes_instructions_to_filters() {
         }
     }
     seen.dedup();
-    // A filter's exits stand behind its own code.
+    // A filter's exits follow its own code.
     assert_eq!(seen, ["eth", "ip", "dport"]);
     assert!(program.filter_at(0).is_none(), "the frame code has no filter");
     let counters: Vec<&str> = program.counters.iter().map(|counter| &*counter.name).collect();

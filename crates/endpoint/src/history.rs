@@ -191,14 +191,14 @@ impl History {
 pub fn append_record(header: &FrameHeader, frame: &[u8], to: &mut Vec<u8>) {
     let bytes = frame.get(..write::SNAP_LENGTH as usize).unwrap_or(frame);
     let captured = u32::try_from(bytes.len()).unwrap_or(write::SNAP_LENGTH);
-    to.extend_from_slice(&write::record(header.time, captured, header.wire_length));
+    to.extend_from_slice(&write::record_header(header.time, captured, header.wire_length));
     to.extend_from_slice(bytes);
 }
 
 /// Size of a pcap record header in bytes.
-pub const RECORD_HEADER_SIZE: usize = write::RECORD;
+pub const RECORD_HEADER_SIZE: usize = write::RECORD_HEADER_SIZE;
 /// Size of a pcap file header in bytes.
-pub const FILE_HEADER_SIZE: usize = write::HEADER;
+pub const FILE_HEADER_SIZE: usize = write::FILE_HEADER_SIZE;
 
 /// Returns the offset of the first record boundary at or after offset `at`. `first` is the offset
 /// of the first record, which is after the file header if there is one.
@@ -214,8 +214,8 @@ pub fn record_boundary(records: &[u8], first: usize, at: usize) -> usize {
 
 /// Returns the pcap file header for this link type.
 #[must_use]
-pub fn file_header(link: LinkType) -> [u8; write::HEADER] {
-    write::header(link)
+pub fn file_header(link: LinkType) -> [u8; write::FILE_HEADER_SIZE] {
+    write::file_header(link)
 }
 
 impl FrameHeader {

@@ -145,7 +145,7 @@ pub fn probe_packet_ring() -> Result<(), Refusal> {
 
 /// Probes the loading of a BPF program.
 pub fn probe_kernel_program() -> Result<(), Refusal> {
-    to_refusal(sys::probe::bpf_program())
+    to_refusal(sys::probe::try_bpf_program())
 }
 
 fn to_refusal<T>(outcome: sys::Result<T>) -> Result<T, Refusal> {
@@ -193,7 +193,7 @@ fn is_nosuid(path: &Path, mounts: &str) -> bool {
 }
 
 fn probe_features() -> Vec<Feature> {
-    let tried = sys::probe::all().into_iter().map(|probe| Feature {
+    let tried = sys::probe::run_all().into_iter().map(|probe| Feature {
         facility: probe.facility,
         serves: probe.serves,
         outcome: to_refusal(probe.outcome),

@@ -202,14 +202,15 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Head
         return Ok(None);
     }
     let Some((udp, _)) = Udp::parse(packet_bytes(block, at)) else {
-        return Err(missing_reason(block, at, udp::LENGTH as u32));
+        return Err(missing_reason(block, at, udp::HEADER_LENGTH as u32));
     };
-    let (payload, end) = (at + udp::LENGTH as u32, packet_end(block, block.marks.network.into()));
+    let (payload, end) =
+        (at + udp::HEADER_LENGTH as u32, packet_end(block, block.marks.network.into()));
     let ports = Ports { source: udp.source(), target: udp.target() };
     let stated = at + u32::from(udp.length());
     match u32::from(udp.length()) {
         0 => Ok(Some((ports, payload, end))),
-        length if length < udp::LENGTH as u32 => Err(HeaderError::Malformed),
+        length if length < udp::HEADER_LENGTH as u32 => Err(HeaderError::Malformed),
         _ if stated <= end => Ok(Some((ports, payload, stated))),
         // The first fragment states the length of the whole datagram.
         _ if is_first_fragment(block) => Ok(Some((ports, payload, end))),
@@ -381,7 +382,9 @@ fn marked_packet(block: &Block<'_>) -> Option<Packet> {
     let bytes = bytes_from(head_bytes(block), block.marks.network);
     let (header, fragment) = match bytes.first()? >> 4 {
         4 => Ipv4::parse(bytes).map(|(ip, _)| (ip.header_length().into(), ip.fragment()))?,
-        6 if *bytes.get(ipv6::NEXT_HEADER)? == protocol => (ipv6::LENGTH as u32, Fragment::Whole),
+        6 if *bytes.get(ipv6::NEXT_HEADER)? == protocol => {
+            (ipv6::HEADER_LENGTH as u32, Fragment::Whole)
+        }
         // Extension headers are parsed again.
         _ => return None,
     };
@@ -394,7 +397,7 @@ fn marked_packet(block: &Block<'_>) -> Option<Packet> {
 #[inline]
 pub(crate) fn marked_ethertype(block: &Block<'_>) -> Option<u16> {
     let Marks { link, network, .. } = block.marks;
-    if link != LinkType::ETHERNET.0 || usize::from(network) != ethernet::LENGTH {
+    if link != LinkType::ETHERNET.0 || usize::from(network) != ethernet::HEADER_LENGTH {
         return None;
     }
     let field = block.frame.get(ethernet::ETHERTYPE..)?.first_chunk()?;
@@ -409,7 +412,7 @@ fn packet_end(block: &Block<'_>, network: u32) -> u32 {
         Some(4) => Ipv4::parse(bytes).map_or(0, |(ip, _)| u32::from(ip.total_length())),
         Some(6) => Ipv6::parse(bytes).map_or(0, |(ip, _)| match ip.payload_length() {
             0 => 0,
-            length => ipv6::LENGTH as u32 + u32::from(length),
+            length => ipv6::HEADER_LENGTH as u32 + u32::from(length),
         }),
         _ => 0,
     };

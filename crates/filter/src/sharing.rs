@@ -74,7 +74,7 @@ impl ShardKey {
                 emit_endpoint_sum(four, halves, ends, sum);
                 four.leave(done);
             });
-            let header = t.need::<{ ipv6::LENGTH }>(l3, exits.unsure);
+            let header = t.need::<{ ipv6::HEADER_LENGTH }>(l3, exits.unsure);
             let source = [
                 [t.load(header, be32::<8>()), t.load(header, be32::<12>())],
                 [t.load(header, be32::<16>()), t.load(header, be32::<20>())],

@@ -61,9 +61,9 @@ pub(crate) fn link<'s>(
     if !s.hook().has_link_header() {
         return (version(s, on, cut), on.frame);
     }
-    let header = s.need::<{ ethernet::LENGTH }>(on.frame, cut);
+    let header = s.need::<{ ethernet::HEADER_LENGTH }>(on.frame, cut);
     let inside = s.load(header, be16::<ETHERTYPE>());
-    let at = s.advance(on.frame, ethernet::LENGTH as u16);
+    let at = s.advance(on.frame, ethernet::HEADER_LENGTH as u16);
     if !s.may_have_stored_tag() {
         return (inside, at);
     }
@@ -118,18 +118,18 @@ pub(crate) fn tag<'s>(
                 u.only(present, Cmp::Ne, 0, inside);
                 let beside = u.load_metadata(Meta::TagTci);
                 u.set(control, beside);
-                let header = u.need::<{ ethernet::LENGTH }>(frame, cut);
+                let header = u.need::<{ ethernet::HEADER_LENGTH }>(frame, cut);
                 let kind = u.load(header, be16::<ETHERTYPE>());
                 u.set(next, kind);
                 u.leave(done);
             });
         }
-        let tag = t.need::<{ vlan::LENGTH }>(at, cut);
+        let tag = t.need::<{ vlan::TAG_LENGTH }>(at, cut);
         let inside = t.load(tag, be16::<{ vlan::CONTROL }>());
         t.set(control, inside);
         let kind = t.load(tag, be16::<{ vlan::NEXT }>());
         t.set(next, kind);
-        let after = t.advance(at, vlan::LENGTH as u16);
+        let after = t.advance(at, vlan::TAG_LENGTH as u16);
         t.set_position(behind, after);
     });
     (s.get(control), s.get(next), s.get_position(behind))
@@ -168,7 +168,7 @@ pub(crate) fn packet<'s>(
     });
     let (protocol, length, at) = (s.get(number), s.get(length), s.get_position(data));
     // Most packets are IPv4 without options.
-    let usual = (ethernet::LENGTH + ipv4::LENGTH_MIN) as u16;
+    let usual = (ethernet::HEADER_LENGTH + ipv4::LENGTH_MIN) as u16;
     let at = if on.linked { s.with_usual_distance(at, usual) } else { at };
     (l3, Transport { at, protocol, length })
 }
@@ -214,11 +214,11 @@ pub(crate) fn datagram<'s>(
     l4: Transport<'s>,
     exits: TwinExits<'s>,
     not_udp: Exit<'s>,
-) -> (Window<'s, { udp::LENGTH }>, Num<'s>) {
-    const HEADER_LENGTH: u32 = udp::LENGTH as u32;
+) -> (Window<'s, { udp::HEADER_LENGTH }>, Num<'s>) {
+    const HEADER_LENGTH: u32 = udp::HEADER_LENGTH as u32;
     s.only(l4.protocol, Cmp::Eq, u32::from(protocol::UDP), not_udp);
     s.only(l4.length, Cmp::Ge, HEADER_LENGTH, exits.malformed);
-    let header = s.need::<{ udp::LENGTH }>(l4.at, exits.cut);
+    let header = s.need::<{ udp::HEADER_LENGTH }>(l4.at, exits.cut);
     let length = s.load(header, be16::<{ udp::UDP_LENGTH }>());
     let stated = s.var(l4.length);
     s.arm(|t, to_the_end| {
@@ -292,7 +292,7 @@ pub(crate) fn network_or<'s>(
     let (kind, l3) = (s.get(kind), s.get_position(l3));
     require_untagged(s, kind, unsure);
     // Most frames have no inline tag.
-    (kind, if on.linked { s.with_usual_distance(l3, ethernet::LENGTH as u16) } else { l3 })
+    (kind, if on.linked { s.with_usual_distance(l3, ethernet::HEADER_LENGTH as u16) } else { l3 })
 }
 
 /// Returns the protocol, and the length and position of the payload.
@@ -331,14 +331,14 @@ fn ipv6<'s>(
     l3: FramePos<'s>,
     exits: TwinExits<'s>,
 ) -> (Num<'s>, Num<'s>, FramePos<'s>) {
-    let header = s.need::<{ ipv6::LENGTH }>(l3, exits.cut);
+    let header = s.need::<{ ipv6::HEADER_LENGTH }>(l3, exits.cut);
     let first = s.load(header, byte::<0>());
     let version = s.shr(first, 4);
     s.only(version, Cmp::Eq, 6, exits.malformed);
     let stated = s.load(header, be16::<{ ipv6::PAYLOAD_LENGTH }>());
     s.only(stated, Cmp::Ne, 0, exits.unsure);
     let next = s.load(header, byte::<{ ipv6::NEXT_HEADER }>());
-    let behind = s.advance(l3, ipv6::LENGTH as u16);
+    let behind = s.advance(l3, ipv6::HEADER_LENGTH as u16);
     let (number, length, data) = (s.var(next), s.var(stated), s.position_var(behind));
     s.arm(|t, upper| {
         for _ in 0..EXTENSIONS_MAX {

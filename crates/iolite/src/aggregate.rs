@@ -27,7 +27,7 @@
 //! | [`truncate`](Aggregate::truncate), [`trim`](Aggregate::trim) | O(slices dropped) | truncate |
 //! | [`prepend`], [`append`] | O(slices added) | prepend, append, concatenate |
 //! | [`split_off`](Aggregate::split_off) | O(slices after the split) | split |
-//! | [`part`](Aggregate::part), [`byte`](Aggregate::byte) | O(slices) | data access |
+//! | [`subrange`](Aggregate::subrange), [`byte`](Aggregate::byte) | O(slices) | data access |
 //! | [`replace`](Aggregate::replace) | O(slices) | mutate, by joining |
 //! | [`mutate`], [`overwrite`] | O(slices), and the bytes of the range | mutate |
 //! | [`gather`](Aggregate::gather) | all bytes, once | the contiguous form of §2.8 |
@@ -218,7 +218,7 @@ impl Aggregate {
 
     /// Returns an aggregate of the bytes in `range`, without copying them. Fails if the range is
     /// out of bounds.
-    pub fn part(&self, range: Range<usize>) -> Result<Self, Error> {
+    pub fn subrange(&self, range: Range<usize>) -> Result<Self, Error> {
         self.check_range(&range)?;
         let mut part = Self::new();
         let mut before = 0;

@@ -23,7 +23,7 @@
 //! change, use a sealed copy ([`Frozen::read`](crate::aggregate::Frozen::read)).
 //!
 //! Peers receive a read-only descriptor if the mode of the file permits it at the time of the
-//! request ([`CachedFile::grant`]); Afterwards the peers read the current contents, as of any open
+//! request ([`CachedFile::grant`]); afterwards the peers read the current contents, as of any open
 //! file.
 
 mod reader;
@@ -74,12 +74,12 @@ impl CachedFile {
                 Some(errno) => sys::Error::new("open", target(), errno).into(),
                 None => Refusal::NotRegularFile,
             })?;
-        Self::of(id, file.into())
+        Self::from_descriptor(id, file.into())
     }
 
     /// Wraps a descriptor that this process has opened. Reopens a writable descriptor read-only, so
     /// that grants never include write access.
-    pub fn of(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
+    pub fn from_descriptor(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::status(&file)?.kind != FileKind::Regular {
             return Err(Refusal::NotRegularFile);
         }
@@ -101,7 +101,7 @@ impl CachedFile {
         if sys::file::is_on_fuse(&file)? {
             return Err(Refusal::InUserSpace);
         }
-        Self::of(id, file)
+        Self::from_descriptor(id, file)
     }
 
     /// Returns the id by which rich pointers name this file.
@@ -136,8 +136,8 @@ impl CachedFile {
         }
     }
 
-    /// Copies bytes at offset `at` into `out`, as `pread(2)`. Returns the number of bytes copied,
-    /// which is 0 beyond the end of the file.
+    /// Copies bytes at offset `at` into `out`, as `pread(2)` does. Returns the number of bytes
+    /// copied, which is 0 beyond the end of the file.
     pub fn read_at(&self, at: u64, out: &mut [u8]) -> Result<usize, Refusal> {
         Ok(sys::file::read_at(&self.inner.file, at, out)?)
     }

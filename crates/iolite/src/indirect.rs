@@ -90,9 +90,9 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
 }
 
 /// Creates an indirect stream whose readers hold the other ends of these sockets. Sends each reader
-/// its offer over its socket, which then serves as its doorbell, together with a socket to
-/// `grants`. Also returns the readers as clients of `grants`. A reader whose offer was not sent
-/// counts as departed.
+/// an offer and a socket to `grants` over the reader's socket, which then serves as its doorbell.
+/// Also returns the readers as clients of `grants`. A reader whose offer was not sent counts as
+/// departed.
 pub(crate) fn send_to(
     config: &Config,
     backing: Backing,

@@ -70,15 +70,14 @@ pub trait StreamReader: fmt::Debug {
     /// Returns an upper bound on the number of bytes that a read would copy even after a peek. If
     /// it is not 0, a caller can let the read copy the bytes directly to their destination instead
     /// of peeking. Returns 0 if a peek needs no copy, or if no bytes are available.
-    fn copies(&mut self) -> Result<usize, Fault> {
+    fn copied_read_max(&mut self) -> Result<usize, Fault> {
         Ok(0)
     }
 
     /// Consumes `count` bytes that were peeked or lent.
     fn take(&mut self, count: usize);
 
-    /// Waits for input or the end of the stream, at most for `limit`, or without a limit for
-    /// `None`.
+    /// Waits for input or the end of the stream, for at most `limit` (`None` means without limit).
     fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault>;
 
     /// Lends up to `max` bytes of the next block as a pointer, to be forwarded and then consumed.
@@ -87,9 +86,9 @@ pub trait StreamReader: fmt::Debug {
         Ok(None)
     }
 
-    /// Returns true if a lending stream has ended, without following pointers, for which the caller
-    /// may lack permission. Returns `None` if the stream does not lend blocks.
-    fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
+    /// Returns true if a lending stream has ended. Follows no pointers, because the caller may lack
+    /// permission. Returns `None` if the stream does not lend blocks.
+    fn has_lending_ended(&mut self) -> Result<Option<bool>, Fault> {
         Ok(None)
     }
 
@@ -113,7 +112,7 @@ pub trait StreamWriter: fmt::Debug {
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault>;
 
     /// Writes a block of up to `length` bytes in place: `fill` writes into the block and returns
-    /// its length in bytes. Blocks and returns as [`StreamWriter::write`].
+    /// its length in bytes. Blocks and returns as [`StreamWriter::write`] does.
     fn write_with(
         &mut self,
         length: usize,
@@ -140,7 +139,7 @@ pub trait StreamWriter: fmt::Debug {
 
     /// Waits until readers have released some of the accepted blocks. Returns false at once if none
     /// is held.
-    fn settle(&mut self) -> Result<bool, Fault> {
+    fn wait_for_releases(&mut self) -> Result<bool, Fault> {
         Ok(false)
     }
 
@@ -151,7 +150,7 @@ pub trait StreamWriter: fmt::Debug {
     }
 
     /// Withdraws the announcement of [`StreamWriter::announce_sleep`].
-    fn wakes(&mut self) -> Result<(), Fault> {
+    fn withdraw_sleep(&mut self) -> Result<(), Fault> {
         Ok(())
     }
 }

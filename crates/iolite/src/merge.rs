@@ -95,7 +95,7 @@ struct Producer {
     input: Box<dyn ProducerEnd>,
     /// Blocks consumed and not yet returned (only in order of timestamps).
     stage: StagedBlocks,
-    /// `None` while the producer runs. After its end, its fault, if any.
+    /// `None` while the producer runs; afterwards its fault, if there was one.
     over: Option<Option<Fault>>,
 }
 
@@ -148,7 +148,7 @@ impl Merged {
         self.producers.len()
     }
 
-    /// Removes and returns the next producer that has been removed and not been reported yet.
+    /// Returns the next removed producer that has not been reported yet.
     pub fn departed(&mut self) -> Option<DepartedProducer> {
         self.departed.pop_front()
     }
@@ -192,7 +192,7 @@ impl Merged {
         }
     }
 
-    /// Reads as [`Merged::read`], but returns [`Next::Nothing`] instead of blocking.
+    /// Reads as [`Merged::read`] does, but returns [`Next::Nothing`] instead of blocking.
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Next, Fault> {
         let found = match self.order {
             Order::Fair(most) => self.take_round_robin(most.max(1), out)?,
@@ -209,8 +209,8 @@ impl Merged {
         })
     }
 
-    /// Waits until a producer without staged blocks has a new block or has ended, at most for
-    /// `limit`, or without a limit for `None`.
+    /// Waits until a producer without staged blocks has a new block or has ended, for at most
+    /// `limit` (`None` means without limit).
     pub fn wait(&mut self, limit: Option<Duration>) -> WaitResult {
         for _ in 0..self.spins {
             if self.is_readable() {

@@ -49,7 +49,7 @@ where
             Ok(PassResult::Forwarded) => {}
             Ok(PassResult::Refused) => write_peeked(from, to, left, &mut moved)?,
             // Blocks that arrived in between are lent as well, not peeked at.
-            Ok(PassResult::Nothing) => match from.is_lent_out() {
+            Ok(PassResult::Nothing) => match from.has_lending_ended() {
                 Ok(None) => write_peeked(from, to, left, &mut moved)?,
                 Ok(Some(false)) if moved.bytes == 0 => {
                     wait(from, to)?;
@@ -111,7 +111,7 @@ where
     }
     if to.announce_sleep()? {
         let waited = from.wait_among(&to.descriptors());
-        to.wakes()?;
+        to.withdraw_sleep()?;
         waited?;
     }
     from.give_back();
@@ -149,7 +149,7 @@ where
             break accepted;
         }
         // So many blocks are held that the source's writer may have to wait: wait for our readers.
-        if !to.settle()? {
+        if !to.wait_for_releases()? {
             return Ok(PassResult::Refused);
         }
     };
@@ -174,7 +174,7 @@ where
     F: StreamReader + ?Sized,
     T: StreamWriter + ?Sized,
 {
-    let copies = from.copies()?.min(max).min(to.block_max());
+    let copies = from.copied_read_max()?.min(max).min(to.block_max());
     if copies > 0 && read_into_destination(from, to, copies, moved)? {
         return Ok(());
     }

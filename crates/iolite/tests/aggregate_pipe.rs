@@ -217,7 +217,7 @@ fn read_and_report(receiver: &mut Receiver) {
             receiver.give_back(received).unwrap();
             bytes
         } else {
-            receiver.keep(received, &mut pool).unwrap().to_vec()
+            receiver.copy_and_release(received, &mut pool).unwrap().to_vec()
         };
         count += 1;
         sums = sums.wrapping_add(digest(&bytes));
@@ -251,7 +251,7 @@ fn release_falsely(receiver: &mut Receiver) {
         for _ in 0..20 {
             let word = pointer.words()[0] ^ (1 << random.below(50));
             let forged = abi::RichPointer::from_words([word, pointer.words()[1]]);
-            // Bytes of this pool, which it may read, or a fault.
+            // The result is bytes of this pool, which the reader may read, or a fault.
             let mut out = vec![0; forged.length() as usize];
             let _copied = receiver.client().copy(forged, &mut out);
             receiver.client().give_back(forged).unwrap();

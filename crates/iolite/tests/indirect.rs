@@ -41,7 +41,7 @@ const NAMED_DBUF: u32 = 4;
 const FROZEN_DBUF: u32 = 5;
 const LATER_DBUF: u32 = 6;
 
-fn config() -> Config {
+fn stream_config() -> Config {
     Config { entries: 256, ..Config::new(dbuf_id(RING_DBUF)) }
 }
 
@@ -80,7 +80,7 @@ fn access_mode(mode: u32) -> AccessList {
 }
 
 /// Sends an offer, with the socket of a grant server if there is one.
-fn offer(socket: impl AsFd, offer: &Offer, server: Option<&OwnedFd>) {
+fn send_offer(socket: impl AsFd, offer: &Offer, server: Option<&OwnedFd>) {
     let mut all = offer.descriptors().to_vec();
     all.extend(server.map(AsFd::as_fd));
     send(socket, b"offer", &all);
@@ -88,7 +88,7 @@ fn offer(socket: impl AsFd, offer: &Offer, server: Option<&OwnedFd>) {
 
 /// Receives an offer and opens it in a space, after introducing the grant server that came with it.
 /// Returns `None` if the sender has exited.
-fn open(socket: impl AsFd, space: &Space) -> Option<Input> {
+fn receive_input(socket: impl AsFd, space: &Space) -> Option<Input> {
     let (message, mut descriptors) = common::receive(socket);
     if descriptors.len() > Offer::DESCRIPTORS {
         space.introduce(descriptors.pop().unwrap());
@@ -102,8 +102,8 @@ fn d6_all_blocks_reach_a_reader_of_another_user() {
     let Some(other) = OtherProcess::start("read") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_mode(0o644)));
-    let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
-    offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
+    let (mut output, offers) = indirect(&stream_config(), backing.clone()).unwrap();
+    send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
     write(&mut output, 0..30_000).unwrap();
     let put = output.counts();
@@ -131,8 +131,8 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
     let mut named = fixture.pool(NAMED_DBUF, 2, named);
     let frozen = Frozen::read(dbuf_id(FROZEN_DBUF), &[7; 6000][..], 6000).unwrap();
     fixture.server.owner(|owner| owner.share_frozen(&frozen, access_mode(0o604))).unwrap();
-    let (mut output, offers) = indirect(&config(), backing).unwrap();
-    offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
+    let (mut output, offers) = indirect(&stream_config(), backing).unwrap();
+    send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
     let blocks = [secret.copy(&[3; 10]).unwrap(), named.copy(&[4; 10]).unwrap()];
     let [hidden, shown] = blocks.each_ref().map(|block| block.slices().next().unwrap().bytes());
@@ -168,8 +168,8 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
     let Some(other) = OtherProcess::start("report each") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_mode(0o644)));
-    let (mut output, offers) = indirect(&config(), backing).unwrap();
-    offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
+    let (mut output, offers) = indirect(&stream_config(), backing).unwrap();
+    send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
     let named = |kind: &str, bits: u32| {
         let name = format!("streamline-indirect-{kind}-{}", std::process::id());
@@ -197,7 +197,7 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
     assert_eq!(other.receive_line().unwrap(), format!("{forbidden:?}"));
     pass(&mut open);
     assert_eq!(other.receive_line().unwrap(), format!("{:?}", b"56789"));
-    open.go_to(3);
+    open.seek_to(3);
     std::fs::OpenOptions::new().write(true).open(&shown).unwrap().write_at(b"xyz", 4).unwrap();
     pass(&mut open);
     assert_eq!(
@@ -206,7 +206,7 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
         "what the file contains now"
     );
     let behind = RichPointer::new(dbuf_id(NAMED_DBUF), Extent::new(2, 5), Class::YES);
-    open.go_to(2);
+    open.seek_to(2);
     let blocked = write_truncated_pointer(&mut output, &mut open, &shown);
     assert_eq!(blocked.unwrap(), 5);
     let cut = Fault::OutOfWindow(behind.place);
@@ -235,7 +235,7 @@ fn write_truncated_pointer(
 fn d5_killed_owner_keeps_mappings_and_fails_new_faults() {
     let Some(mut other) = OtherProcess::start("own and write") else { return };
     let space = Space::new();
-    let mut input = open(&other, &space).unwrap();
+    let mut input = receive_input(&other, &space).unwrap();
     let mut out = [0; 64];
     assert_eq!(with_watchdog("a block", || input.read(&mut out[..10]).unwrap()), 10);
     assert_eq!(out[..10], [1; 10]);
@@ -261,11 +261,11 @@ fn e2_forwarder_needs_no_read_permission() {
     let Some(other) = OtherProcess::start("pass on") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(SECRET_DBUF, 8, access_mode(0o600)));
-    let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
-    offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
+    let (mut output, offers) = indirect(&stream_config(), backing.clone()).unwrap();
+    send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
     let space = fixture.space();
-    let mut input = open(&other, &space).unwrap();
+    let mut input = receive_input(&other, &space).unwrap();
     let reading = run(move || {
         let read = read(&mut input);
         (read, input.counts().lost)
@@ -288,10 +288,10 @@ fn e6_forwarder_may_be_killed_at_any_time() {
         let Some(mut other) = OtherProcess::start("pass on") else { return };
         let fixture = Fixture::new();
         let backing = Backing::new(fixture.pool(SECRET_DBUF, 8, access_mode(0o600)));
-        let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
-        offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
+        let (mut output, offers) = indirect(&stream_config(), backing.clone()).unwrap();
+        send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
         drop(offers);
-        let mut input = open(&other, &fixture.space()).unwrap();
+        let mut input = receive_input(&other, &fixture.space()).unwrap();
         let enough = random.below(10_000);
         let reading = run(move || {
             let mut out = [0; 1000];
@@ -327,7 +327,7 @@ fn d4_hostile_writer_damages_only_its_own_stream() {
     assert_eq!(place, Some(Extent::new(0, 64)), "what the other process takes it for");
     let space = Space::new();
     space.introduce(fixture.server_for(1000));
-    let mut input = open(&other, &space).unwrap();
+    let mut input = receive_input(&other, &space).unwrap();
     let (mut good, mut faults) = (0_u64, 0_u64);
     let mut out = [0; 1 << 13];
     loop {
@@ -378,7 +378,7 @@ fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     match role.as_str() {
         "read" => {
-            let mut input = open(stdin(), &Space::new()).unwrap();
+            let mut input = receive_input(stdin(), &Space::new()).unwrap();
             let (count, fault) = read(&mut input);
             report_end(&format!("{count}"), fault, &input);
         }
@@ -400,7 +400,7 @@ fn report_end(word: &str, fault: Option<Fault>, input: &Input) {
 }
 
 fn report_each() {
-    let mut input = open(stdin(), &Space::new()).unwrap();
+    let mut input = receive_input(stdin(), &Space::new()).unwrap();
     let mut out = [0; 64];
     loop {
         input.wait(None).unwrap();
@@ -430,10 +430,10 @@ fn write_until_killed() {
     });
     let later = pools[1].copy(&[3; 10]).unwrap();
     let [open, _keeps] = pools;
-    let (mut output, offers) = indirect(&config(), Backing::new(open)).unwrap();
+    let (mut output, offers) = indirect(&stream_config(), Backing::new(open)).unwrap();
     output.register_pool(_keeps.pool(), 1);
     let (_, socket) = server.introduce(Credentials::new(0, 0)).unwrap();
-    offer(stdin(), &offers[0], Some(&socket));
+    send_offer(stdin(), &offers[0], Some(&socket));
     drop((offers, socket));
     output.write(&[1; 10]).unwrap();
     output.write(&[2; 10]).unwrap();
@@ -446,14 +446,14 @@ fn write_until_killed() {
 
 fn forward_until_killed() {
     let space = Space::new();
-    let mut input = open(stdin(), &space).unwrap();
+    let mut input = receive_input(stdin(), &space).unwrap();
     let server = GrantServer::open(Creator::new(4)).unwrap();
     let config_of = pool::PoolConfig { segment: SEGMENT_SIZE, segments: 2 };
     let own = AllocationPool::new(dbuf_id(20), config_of, AccessList::private(identity())).unwrap();
     server.owner(|owner| owner.share(&own)).unwrap();
     let config = Config { id: dbuf_id(21), entries: 256, ..Config::new(dbuf_id(21)) };
     let (mut output, offers) = indirect(&config, Backing::new(own)).unwrap();
-    offer(stdin(), &offers[0], None);
+    send_offer(stdin(), &offers[0], None);
     drop(offers);
     // Piece by piece, which splits blocks.
     let first = splice(&mut input, &mut output, 1).unwrap();

@@ -20,13 +20,13 @@ use testkit::Random;
 
 const BLOCKS: u64 = 30_000;
 
-fn config() -> Config {
+fn ring_config() -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384)
 }
 
 /// Returns a block that contains producer and sequence number, filled with a pattern derived from
 /// the sequence number.
-fn block(who: u64, number: u64) -> [u8; 64] {
+fn stamped_block(who: u64, number: u64) -> [u8; 64] {
     let mut block = [number.wrapping_mul(37) as u8; 64];
     for (at, word) in [who, number].into_iter().enumerate() {
         block[at * 8..at * 8 + 8].copy_from_slice(&word.to_le_bytes());
@@ -39,7 +39,7 @@ fn block_word(block: &[u8], at: usize) -> u64 {
 }
 
 /// Starts a producer in another process. Returns the process, and the stream that it writes.
-fn start(role: &str, who: u64) -> Option<(OtherProcess, Input)> {
+fn start_producer(role: &str, who: u64) -> Option<(OtherProcess, Input)> {
     let other = OtherProcess::start(&format!("{role} {who}"))?;
     let input = open(&other).unwrap();
     Some((other, input))
@@ -57,7 +57,7 @@ fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Ve
             Next::Block { length: 64, .. } => {
                 let who = usize::try_from(block_word(&out, 0)).unwrap_or(usize::MAX);
                 if who < honest {
-                    assert_eq!(out[..64], block(who as u64, counts[who]), "producer {who}");
+                    assert_eq!(out[..64], stamped_block(who as u64, counts[who]), "producer {who}");
                 }
                 // The liar's id is meaningless.
                 let who = who.min(counts.len() - 1);
@@ -69,7 +69,7 @@ fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Ve
     }
 }
 
-fn departed(merged: &mut Merged) -> Vec<DepartedProducer> {
+fn departed_producers(merged: &mut Merged) -> Vec<DepartedProducer> {
     let mut all: Vec<_> = std::iter::from_fn(|| merged.departed()).collect();
     all.sort_by_key(|gone| gone.producer);
     all
@@ -88,7 +88,7 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
         let mut merged = Merged::new(order);
         let mut others = Vec::new();
         for (who, role) in (0..).zip(["write", "write", "until killed", "scribble"]) {
-            let Some((other, input)) = start(role, who) else { return };
+            let Some((other, input)) = start_producer(role, who) else { return };
             merged.join(input);
             others.push(other);
         }
@@ -105,7 +105,7 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
             }
         });
         assert_eq!(counts[..2], [BLOCKS, BLOCKS], "round {round}");
-        let gone = departed(&mut merged);
+        let gone = departed_producers(&mut merged);
         assert_eq!(gone.len(), 4);
         for honest in &gone[..2] {
             assert_eq!(honest.fault, None);
@@ -126,29 +126,29 @@ fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     let (role, who) = role.rsplit_once(' ').unwrap();
     let who = who.parse().unwrap();
-    let (output, offers) = stream(&config()).unwrap();
+    let (output, offers) = stream(&ring_config()).unwrap();
     offer(stdin(), &offers[0]);
     drop(offers);
     match role {
-        "write" => write(output, who, 0..BLOCKS),
-        "until killed" => write(output, who, 0..u64::MAX),
-        "scribble" => scribble(output, who),
+        "write" => write_blocks(output, who, 0..BLOCKS),
+        "until killed" => write_blocks(output, who, 0..u64::MAX),
+        "scribble" => write_garbage(output, who),
         _ => panic!("no role {role}"),
     }
 }
 
-fn write(mut output: Output, who: u64, numbers: std::ops::Range<u64>) {
+fn write_blocks(mut output: Output, who: u64, numbers: std::ops::Range<u64>) {
     for number in numbers {
-        if output.write(&block(who, number)).is_err() {
+        if output.write(&stamped_block(who, number)).is_err() {
             return;
         }
     }
 }
 
 /// Writes some valid blocks, then garbage at random offsets of its own ring.
-fn scribble(mut output: Output, who: u64) {
+fn write_garbage(mut output: Output, who: u64) {
     for number in 0..100 {
-        output.write(&block(who, number)).unwrap();
+        output.write(&stamped_block(who, number)).unwrap();
     }
     output.flush();
     let (ring, mut random) = (Ring::find(), Random::new(7));
@@ -164,7 +164,7 @@ fn scribble(mut output: Output, who: u64) {
             _ => u64::MAX - random.below(4),
         };
         ring.put(at, value);
-        if random.below(64) == 0 && output.write(&block(who, 0)).is_err() {
+        if random.below(64) == 0 && output.write(&stamped_block(who, 0)).is_err() {
             return;
         }
     }

@@ -129,7 +129,7 @@ impl CommandQueue {
     }
 
     /// Executes a command in the space between two passes, and returns the result of the command.
-    /// Waits at most for `limit` until the execution begins, and then until it ends.
+    /// Waits for at most `limit` until the execution begins, and then until it ends.
     pub fn ask<A: Send + 'static>(
         self: &Arc<Self>,
         limit: Duration,
@@ -138,8 +138,8 @@ impl CommandQueue {
         self.send(command)?.wait_for_result(limit)
     }
 
-    /// Borrows the space from its thread, which blocks until the space is returned. Waits at most
-    /// for `limit` until the space accepts, then until the current pass ends.
+    /// Borrows the space from its thread, which blocks until the space is returned. Waits for at
+    /// most `limit` until the space accepts, then until the current pass ends.
     pub fn borrow(self: &Arc<Self>, limit: Duration) -> Result<ExclusiveBorrow, CommandError> {
         let ((to, comes), (back, goes)) = (mpsc::channel(), mpsc::channel());
         let request = BorrowRequest { to, back: goes };
@@ -151,7 +151,7 @@ impl CommandQueue {
         Ok(ExclusiveBorrow { space, back })
     }
 
-    /// Blocks at most for `limit` until the space has ended. Returns its final counters, or `None`
+    /// Blocks for at most `limit` until the space has ended. Returns its final counters, or `None`
     /// if the space still runs or ended without counters.
     pub fn wait_for_end(&self, limit: Duration) -> Option<SpaceCounters> {
         let inbox = self.lock_inbox();

@@ -95,8 +95,8 @@ impl Control {
         self.awaits_blocks.store(true, Ordering::Relaxed);
     }
 
-    /// Reports [`ControlEvent::FirstBlocks`] if no blocks of a source have arrived before. Costs
-    /// one load once reported.
+    /// Reports [`ControlEvent::FirstBlocks`] if no blocks of a source have arrived before. After
+    /// that report, a call costs one load.
     #[inline]
     pub fn note_blocks_arrived(&self) {
         if self.awaits_blocks.load(Ordering::Relaxed) {
@@ -137,7 +137,7 @@ impl Control {
         self.wake.notify();
     }
 
-    /// Returns the word that becomes true when the path is stopped, for sinks that wait.
+    /// Returns the flag that becomes true when the path is stopped, for sinks that wait.
     #[must_use]
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stopped)
@@ -161,7 +161,8 @@ impl Control {
         self.notify_spaces();
     }
 
-    /// Returns the number of position requests so far. When the number changes, a space answers.
+    /// Returns the number of position requests so far. Each space answers when the number has
+    /// changed.
     #[inline]
     #[must_use]
     pub fn position_requests(&self) -> u32 {

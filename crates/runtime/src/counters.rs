@@ -1,5 +1,5 @@
-//! Counters of one space: those of its nodes, edges and reports. They are collected while the space
-//! runs, or after its end.
+//! Counters of the nodes, edges and reports of one space, collected while the space runs or after
+//! its end.
 
 use crate::ledger::{DropReason, Edge, EdgeKind, NodeEntry, NodeName};
 use crate::space::arc::GraphArc;

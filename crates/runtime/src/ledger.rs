@@ -36,7 +36,7 @@ pub enum EdgeKind {
 }
 
 impl EdgeKind {
-    /// Returns the name of the kind that reports print.
+    /// Returns the name of this kind, as printed in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -433,7 +433,7 @@ impl Ledger {
         found
     }
 
-    /// Returns the number of lost blocks: those dropped before the path, on edges or in filters.
+    /// Returns the number of lost blocks: blocks dropped before the path, on edges or in filters.
     /// Blocks that no arc accepted, and blocks dropped by request, are not losses
     /// ([`DropReason::is_lost`]).
     #[must_use]

@@ -78,8 +78,8 @@ pub fn final_ledger(remains: &[Remains]) -> Ledger {
     merge_ledger(remains.iter().map(final_counters).collect(), false)
 }
 
-/// Returns the ledger of a path from the counters of its spaces. `runs` means that the path still
-/// runs, so that blocks that were put but not taken are in a ring.
+/// Returns the ledger of a path from the counters of its spaces. If `runs` is true, the path still
+/// runs, and blocks that were put but not taken are in a ring.
 pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     let mut ledger = Ledger::default();
     // The two halves of a program share one entry: its input, and its output.

@@ -129,7 +129,7 @@ impl Export {
             None => RingSize { entries, signal_blocks, ..RingSize::default() },
             Some(scale) => {
                 let (grown, shrunk, last_resize_reason) =
-                    (scale.grown, scale.shrunk, scale.because());
+                    (scale.grown, scale.shrunk, scale.last_change_reason());
                 RingSize { entries, signal_blocks, grown, shrunk, last_resize_reason }
             }
         }

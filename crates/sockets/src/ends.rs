@@ -121,7 +121,7 @@ fn edge_with_mark(what: u8) -> Option<&'static SharedEdge> {
 }
 
 fn classify(number: i32) -> u8 {
-    let Some(pipe) = preload::pipe(number) else { return OTHER };
+    let Some(pipe) = preload::pipe_inode(number) else { return OTHER };
     let writes = preload::is_write_only(number);
     let fits = |shared_edge: &SharedEdge| {
         shared_edge.edge.pipe == pipe && writes == (shared_edge.edge.end == PipeEnd::Writes)

@@ -134,7 +134,7 @@ pub(crate) fn record_open(number: i32) {
     };
     let Some(fd) = preload::borrow(number) else { return };
     let (Ok(copy), Some(id)) = (fd.try_clone_to_owned(), buffer::ids::fresh()) else { return };
-    let Ok(file) = CachedFile::of(id, copy) else { return };
+    let Ok(file) = CachedFile::from_descriptor(id, copy) else { return };
     sources.push(Source {
         numbers: vec![number],
         file,

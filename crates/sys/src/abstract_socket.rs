@@ -99,7 +99,7 @@ fn supplementary_groups(socket: &impl AsFd) -> Result<Vec<u32>> {
     let mut bytes = libc::socklen_t::try_from(size_of_val(groups.as_slice())).unwrap_or(0);
     let (fd, level) = (socket.as_fd().as_raw_fd(), libc::SOL_SOCKET);
     let to = groups.as_mut_ptr().cast::<c_void>();
-    // SAFETY: the kernel writes at most `bytes` bytes, which is the size of the list, and says in
+    // SAFETY: the kernel writes at most `bytes` bytes, which is the size of the list, and stores in
     // `bytes` how many it wrote (socket(7), SO_PEERGROUPS).
     let done: c_int =
         unsafe { libc::getsockopt(fd, level, libc::SO_PEERGROUPS, to, &raw mut bytes) };

@@ -28,7 +28,8 @@ pub fn forward_signals() -> Result<()> {
             on_signal;
         action.sa_sigaction = handler as *const () as libc::sighandler_t;
         action.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO;
-        // SAFETY: `action` is whole and lives through the call; its handler is signal-safe (below).
+        // SAFETY: `action` is fully initialised and lives through the call; its handler is
+        // signal-safe (below).
         let status = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
         if status != 0 {
             return Err(Error::last("sigaction", format!("signal {signal}")));
@@ -57,7 +58,7 @@ extern "C" fn on_signal(
 }
 
 fn send_signal(child: i32, signal: libc::c_int) {
-    // SAFETY: kill(2) takes any numbers; the process was not waited for yet, so the number is its
+    // SAFETY: kill(2) accepts any numbers; the process was not waited for yet, so the number is its
     // own.
     unsafe { libc::kill(child, signal) };
 }

@@ -133,7 +133,7 @@ impl FileMapping {
     /// written, 0 if the range begins beyond the end of the file.
     pub fn write_to(&self, at: usize, len: usize, to: impl AsFd) -> Result<usize> {
         let (to, from) = (to.as_fd().as_raw_fd(), self.address(at, len)?);
-        // SAFETY: the kernel reads the range, which lies in this mapping (`address`), and answers
+        // SAFETY: the kernel reads the range, which is in this mapping (`address`), and returns
         // EFAULT where the file has no such page (write(2), mmap(2)).
         retry_interrupted("write", || unsafe { libc::write(to, from, len) })
     }
@@ -152,8 +152,8 @@ impl FileMapping {
     pub fn splice_to(&self, pieces: &[(usize, usize)], pipe: impl AsFd) -> Result<usize> {
         let io_vectors = self.io_vectors(pieces)?;
         let pipe = pipe.as_fd().as_raw_fd();
-        // SAFETY: as in `write_ranges`; the pages are not given away (no SPLICE_F_GIFT), so the
-        // pipe only reads them.
+        // SAFETY: as in `write_ranges`; the pages are not gifted to the kernel (no SPLICE_F_GIFT),
+        // so the pipe only reads them.
         retry_interrupted("vmsplice", || unsafe {
             libc::vmsplice(pipe, io_vectors.as_ptr(), io_vectors.len(), 0)
         })

@@ -14,14 +14,14 @@ use std::process::{Command, Stdio};
 
 /// Name of the file system in tables of mounts.
 const NAME: &str = "pipesfs";
-/// Type of a directory, as the root of the mount.
+/// File mode of the root of the mount, a directory, in octal.
 const ROOT_MODE: &str = "40000";
-/// The helper with which users mount.
+/// Name of the set-user-ID helper through which unprivileged users mount.
 const HELPER: &str = "fusermount3";
 
 /// Mounts at `directory`, and returns the device over which the kernel sends requests. The kernel
-/// checks permissions by the attributes of files; other users than the caller have access if
-/// `for_all`. Needs CAP_SYS_ADMIN in the user namespace of this process.
+/// checks permissions by the attributes of files. Users other than the caller have access only if
+/// `for_all` is true. Needs CAP_SYS_ADMIN in the user namespace of this process.
 pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let device =
@@ -32,7 +32,7 @@ pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
         "fd={},rootmode={ROOT_MODE},user_id={uid},group_id={gid},default_permissions{others}",
         device.as_raw_fd()
     );
-    let options = CString::new(options).map_err(|_| invalid(directory))?;
+    let options = CString::new(options).map_err(|_| invalid_directory_error(directory))?;
     let kind = format!("fuse.{NAME}");
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
     rustix::mount::mount(NAME, directory, kind.as_str(), flags, Some(options.as_c_str()))
@@ -41,7 +41,7 @@ pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
 }
 
 /// Mounts like [`mount`] for the caller alone, through the set-user-ID helper. Blocks until the
-/// helper has ended. Fails with ENOENT if it is not installed.
+/// helper has ended. Fails with ENOENT if the helper is not installed.
 pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     let target = || format!("{HELPER} {}", directory.display());
     let (near, far) = descriptor::pair()?;
@@ -69,8 +69,8 @@ pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     })
 }
 
-/// Unmounts `directory`, even if files are open; they fail from then on. Succeeds if nothing is
-/// mounted there.
+/// Unmounts `directory`, even if files are open; later accesses to these files fail. Succeeds if
+/// nothing is mounted there.
 pub fn unmount(directory: &Path) -> Result<()> {
     match rustix::mount::unmount(directory, UnmountFlags::DETACH) {
         Err(rustix::io::Errno::PERM) => {
@@ -112,6 +112,6 @@ pub fn set_nonblocking(descriptor: impl std::os::fd::AsFd) -> Result<()> {
     rustix::fs::fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK).context("fcntl", "F_SETFL")
 }
 
-fn invalid(directory: &Path) -> Error {
+fn invalid_directory_error(directory: &Path) -> Error {
     Error::new("mount", directory.display().to_string(), libc::EINVAL)
 }

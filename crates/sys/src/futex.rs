@@ -13,14 +13,14 @@ use std::time::Duration;
 
 /// Scope of a futex.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reach {
+pub enum FutexScope {
     /// Only threads of this process. Cheaper, because the kernel need not resolve the mapping.
     Private,
     /// All processes that map the memory.
     Shared,
 }
 
-impl Reach {
+impl FutexScope {
     const fn flags(self) -> Flags {
         match self {
             Self::Private => Flags::PRIVATE,
@@ -31,19 +31,19 @@ impl Reach {
 
 /// Blocks while the word is `expected`, until woken. May return early or spuriously, so callers
 /// check the word again.
-pub fn wait(word: &AtomicU32, expected: u32, reach: Reach) {
+pub fn wait(word: &AtomicU32, expected: u32, reach: FutexScope) {
     let woken = futex::wait(word, reach.flags(), expected, None);
     debug_assert!(matches!(woken, Ok(()) | Err(Errno::AGAIN | Errno::INTR)), "{woken:?}");
 }
 
-/// Waits like [`wait`], but at most for `limit`. Returns true if `limit` passed.
-pub fn wait_for(word: &AtomicU32, expected: u32, reach: Reach, limit: Duration) -> bool {
+/// Waits like [`wait`], but for at most `limit`. Returns true if `limit` passed.
+pub fn wait_for(word: &AtomicU32, expected: u32, reach: FutexScope, limit: Duration) -> bool {
     let limit = timespec(limit);
     futex::wait(word, reach.flags(), expected, Some(&limit)) == Err(Errno::TIMEDOUT)
 }
 
 /// Wakes up to `count` waiters and returns their number.
-pub fn wake(word: &AtomicU32, count: u32, reach: Reach) -> usize {
+pub fn wake(word: &AtomicU32, count: u32, reach: FutexScope) -> usize {
     // The kernel's argument is signed.
     futex::wake(word, reach.flags(), count.min(i32::MAX as u32)).unwrap_or(0)
 }
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn futex_waiter_wakes_or_reads_the_changed_word() {
-        for reach in [Reach::Private, Reach::Shared] {
+        for reach in [FutexScope::Private, FutexScope::Shared] {
             let word = AtomicU32::new(0);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -72,8 +72,8 @@ mod tests {
     #[test]
     fn futex_wait_ends_at_its_limit() {
         let word = AtomicU32::new(0);
-        assert!(wait_for(&word, 0, Reach::Private, Duration::from_millis(1)));
-        assert!(!wait_for(&word, 1, Reach::Private, Duration::from_secs(60)));
-        assert_eq!(wake(&word, 1, Reach::Private), 0);
+        assert!(wait_for(&word, 0, FutexScope::Private, Duration::from_millis(1)));
+        assert!(!wait_for(&word, 1, FutexScope::Private, Duration::from_secs(60)));
+        assert_eq!(wake(&word, 1, FutexScope::Private), 0);
     }
 }

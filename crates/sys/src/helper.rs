@@ -134,7 +134,7 @@ impl HelperOutcome {
         let ended = ProcessEnd::observe(id, WaitIdOptions::empty()).ok().flatten();
         let mut known = self.lock_outcome();
         *known = Some(ended.unwrap_or(ProcessEnd::Status(0)));
-        // The status is known already; an error would concern that alone.
+        // The status is known already; an error could concern only the status.
         let _ = child.wait();
         drop(known);
         self.ended.notify_all();

@@ -68,7 +68,7 @@ impl Holders {
         folder: &Path,
         (sockets, programs): (&HashSet<u64>, &HashSet<u32>),
     ) {
-        // A process that has exited meanwhile is none.
+        // A process that has exited in the meantime holds nothing.
         let Ok(facts) = fs::metadata(folder) else { return };
         let descriptors = match fs::read_dir(folder.join("fd")) {
             Ok(descriptors) => descriptors,

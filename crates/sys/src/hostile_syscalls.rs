@@ -138,13 +138,13 @@ fn fork() {
 
 fn exec() {
     let words = [c"/bin/true".as_ptr(), ptr::null()];
-    // SAFETY: a path and a list of words that ends with none.
+    // SAFETY: a path and a null-terminated list of words.
     unsafe { libc::execv(words[0], words.as_ptr()) };
 }
 
 fn ptrace(parent: libc::pid_t) {
     let none = ptr::null_mut::<libc::c_void>();
-    // SAFETY: the request takes a number and nothing else.
+    // SAFETY: the request uses only the process id.
     unsafe { libc::ptrace(libc::PTRACE_ATTACH, parent, none, none) };
 }
 

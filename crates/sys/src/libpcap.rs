@@ -16,20 +16,20 @@ const SONAMES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 /// The loaded library, which stays loaded until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Libpcap {
-    open_dead: OpenDead,
-    compile: Compile,
-    error: GetError,
-    free: FreeCode,
-    close: Close,
+    open_dead: OpenDeadFn,
+    compile: CompileFn,
+    error: GetErrorFn,
+    free: FreeCodeFn,
+    close: CloseFn,
 }
 
-type Symbol = NonNull<c_void>;
-type OpenDead = unsafe extern "C" fn(c_int, c_int) -> *mut c_void;
-type Compile =
+type SymbolAddress = NonNull<c_void>;
+type OpenDeadFn = unsafe extern "C" fn(c_int, c_int) -> *mut c_void;
+type CompileFn =
     unsafe extern "C" fn(*mut c_void, *mut CompiledProgram, *const c_char, c_int, c_uint) -> c_int;
-type GetError = unsafe extern "C" fn(*mut c_void) -> *mut c_char;
-type FreeCode = unsafe extern "C" fn(*mut CompiledProgram);
-type Close = unsafe extern "C" fn(*mut c_void);
+type GetErrorFn = unsafe extern "C" fn(*mut c_void) -> *mut c_char;
+type FreeCodeFn = unsafe extern "C" fn(*mut CompiledProgram);
+type CloseFn = unsafe extern "C" fn(*mut c_void);
 
 /// `struct bpf_program`.
 #[repr(C)]
@@ -73,16 +73,16 @@ impl Libpcap {
         let close = find_symbol(library, c"pcap_close")?;
         Ok(Self {
             // SAFETY: pcap(3): `pcap_t *pcap_open_dead(int linktype, int snaplen)`.
-            open_dead: unsafe { std::mem::transmute::<Symbol, OpenDead>(open_dead) },
+            open_dead: unsafe { std::mem::transmute::<SymbolAddress, OpenDeadFn>(open_dead) },
             // SAFETY: pcap(3): `int pcap_compile(pcap_t *, struct bpf_program *, const char *, int,
             // bpf_u_int32)`.
-            compile: unsafe { std::mem::transmute::<Symbol, Compile>(compile) },
+            compile: unsafe { std::mem::transmute::<SymbolAddress, CompileFn>(compile) },
             // SAFETY: pcap(3): `char *pcap_geterr(pcap_t *)`.
-            error: unsafe { std::mem::transmute::<Symbol, GetError>(error) },
+            error: unsafe { std::mem::transmute::<SymbolAddress, GetErrorFn>(error) },
             // SAFETY: pcap(3): `void pcap_freecode(struct bpf_program *)`.
-            free: unsafe { std::mem::transmute::<Symbol, FreeCode>(free) },
+            free: unsafe { std::mem::transmute::<SymbolAddress, FreeCodeFn>(free) },
             // SAFETY: pcap(3): `void pcap_close(pcap_t *)`.
-            close: unsafe { std::mem::transmute::<Symbol, Close>(close) },
+            close: unsafe { std::mem::transmute::<SymbolAddress, CloseFn>(close) },
         })
     }
 
@@ -96,7 +96,7 @@ impl Libpcap {
         optimise: bool,
     ) -> std::result::Result<Vec<Instruction>, String> {
         let text = CString::new(expression).map_err(|_| "the text has a zero byte".to_owned())?;
-        // SAFETY: pcap_open_dead(3) takes any two numbers and answers null if it cannot.
+        // SAFETY: pcap_open_dead(3) accepts any two numbers and returns null on failure.
         let handle = unsafe { (self.open_dead)(link, snap) };
         let handle = NonNull::new(handle).ok_or_else(|| "pcap_open_dead failed".to_owned())?;
         let mut program = CompiledProgram { length: 0, instructions: std::ptr::null_mut() };
@@ -121,7 +121,7 @@ impl Libpcap {
     }
 
     fn error_message(&self, handle: NonNull<c_void>) -> String {
-        // SAFETY: the handle is open; the text lies in it (pcap_geterr(3)).
+        // SAFETY: the handle is open; the text is part of it (pcap_geterr(3)).
         let text = unsafe { (self.error)(handle.as_ptr()) };
         if text.is_null() {
             return String::new();

@@ -244,8 +244,8 @@ impl ReadMapping {
     pub fn into_writable(self) -> Result<Mapping> {
         let at = self.0.base.as_ptr().cast::<c_void>();
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the range is this mapping, which nobody else can write meanwhile: it is ours
-        // alone.
+        // SAFETY: the range is this mapping, which no other code uses at this time, because this
+        // value owns it.
         let changed = unsafe { rustix::mm::mprotect(at, self.0.len, access) };
         changed.context("mprotect", format!("{} bytes", self.0.len))?;
         Ok(Mapping(self))
@@ -315,7 +315,7 @@ impl Span {
             return Err(crate::Error::new("madvise", "a range outside of it", libc::EINVAL));
         }
         let at = self.base.as_ptr().wrapping_add(offset).cast::<c_void>();
-        // SAFETY: the range lies in this mapping (checked above), and the kinds of advice used here
+        // SAFETY: the range is in this mapping (checked above), and the kinds of advice used here
         // keep its contents (madvise(2): MADV_POPULATE_*, MADV_HUGEPAGE).
         let result = unsafe { rustix::mm::madvise(at, len, advice) };
         result.context("madvise", format!("{len} bytes"))
@@ -324,8 +324,8 @@ impl Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        // SAFETY: the range came from mmap, is unmapped only here, and whoever got its address
-        // promised (in an unsafe block) not to use it longer than the owner lives.
+        // SAFETY: the range came from mmap, is unmapped only here, and all code that got its
+        // address promised (in an unsafe block) not to use it longer than the owner lives.
         let gone = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(gone.is_ok(), "unmapping what was mapped");
     }

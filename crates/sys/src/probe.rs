@@ -73,29 +73,29 @@ pub struct Probe {
 
 /// Runs all probes, beginning with the most important features.
 #[must_use]
-pub fn all() -> Vec<Probe> {
+pub fn run_all() -> Vec<Probe> {
     let probe = |facility, serves, outcome| Probe { facility, serves, outcome };
     vec![
-        probe(Facility::SealedMemory, "every request", sealed_memory()),
-        probe(Facility::Rtnetlink, "names and counters of interfaces", netlink()),
-        probe(Facility::PacketSocket, "rx and tx", packet_socket()),
-        probe(Facility::Program, "filters in the kernel", bpf_program()),
-        probe(Facility::Tcx, "taps at any interface, beside others'", tcx()),
-        probe(Facility::XdpLink, "dropping and taking before the network stack", xdp_link()),
-        probe(Facility::Cgroup, "a user's own traffic (`rx own=yes`)", own_sockets()),
-        probe(Facility::RingBuffer, "notifications by programs in the kernel", ring_buffer()),
-        probe(Facility::XdpSocket, "rings without the kernel's network stack", xdp_socket()),
-        probe(Facility::Seccomp, "filters apart (`untrusted=yes`)", seccomp()),
+        probe(Facility::SealedMemory, "every request", try_sealed_memory()),
+        probe(Facility::Rtnetlink, "names and counters of interfaces", try_netlink()),
+        probe(Facility::PacketSocket, "rx and tx", try_packet_socket()),
+        probe(Facility::Program, "filters in the kernel", try_bpf_program()),
+        probe(Facility::Tcx, "taps at any interface, beside others'", try_tcx()),
+        probe(Facility::XdpLink, "dropping and taking before the network stack", try_xdp_link()),
+        probe(Facility::Cgroup, "a user's own traffic (`rx own=yes`)", try_own_sockets()),
+        probe(Facility::RingBuffer, "notifications by programs in the kernel", try_ring_buffer()),
+        probe(Facility::XdpSocket, "rings without the kernel's network stack", try_xdp_socket()),
+        probe(Facility::Seccomp, "filters apart (`untrusted=yes`)", try_seccomp()),
     ]
 }
 
 /// Opens a packet socket that receives no frames.
-pub fn packet_socket() -> Result<()> {
+pub fn try_packet_socket() -> Result<()> {
     PacketSocket::open().map(drop)
 }
 
 /// Loads a socket filter program of two instructions.
-pub fn bpf_program() -> Result<()> {
+pub fn try_bpf_program() -> Result<()> {
     // mov64 r0, 0; exit
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
     let loaded = bpf::Program::load(bpf::ProgramKind::SocketFilter, "probe", &CODE);
@@ -103,14 +103,14 @@ pub fn bpf_program() -> Result<()> {
 }
 
 /// Queries the TCX chain of the loopback device, without attaching anything (Linux 6.6).
-pub fn tcx() -> Result<()> {
+pub fn try_tcx() -> Result<()> {
     let loopback = RouteSocket::open()?.by_name("lo")?.index;
     bpf::tcx_chain(loopback, bpf::Side::Ingress).map(drop)
 }
 
 /// Opens the root control group and loads, without attaching it, a program that reads the namespace
 /// cookie.
-pub fn own_sockets() -> Result<()> {
+pub fn try_own_sockets() -> Result<()> {
     // call bpf_get_netns_cookie; mov64 r0, 1; exit
     const CODE: [u8; 24] =
         [0x85, 0, 0, 0, 122, 0, 0, 0, 0xb7, 0, 0, 0, 1, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
@@ -121,7 +121,7 @@ pub fn own_sockets() -> Result<()> {
 
 /// Attaches an XDP program to the loopback device of a new, private network namespace. Without
 /// CAP_SYS_ADMIN the feature cannot be probed.
-pub fn xdp_link() -> Result<()> {
+pub fn try_xdp_link() -> Result<()> {
     // mov64 r0, 2 (XDP_PASS); exit
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
     let loaded = bpf::Program::load(bpf::ProgramKind::Xdp, "probe", &CODE);
@@ -133,13 +133,14 @@ pub fn xdp_link() -> Result<()> {
 }
 
 /// Creates a BPF ring buffer of one page.
-pub fn ring_buffer() -> Result<()> {
+pub fn try_ring_buffer() -> Result<()> {
     let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
     bpf::RingBuffer::create("probe", page).map(drop)
 }
 
-/// Asks the kernel, without installing a filter, if a seccomp filter may trap a call (Linux 4.14).
-pub fn seccomp() -> Result<()> {
+/// Asks the kernel, without installing a filter, whether a seccomp filter may trap a call (Linux
+/// 4.14).
+pub fn try_seccomp() -> Result<()> {
     let (action, flags) = (libc::SECCOMP_RET_TRAP, 0_u32);
     // SAFETY: seccomp(2) reads the four bytes of the action, which live; the rest are integers.
     let known = unsafe {
@@ -154,19 +155,19 @@ pub fn seccomp() -> Result<()> {
 }
 
 /// Creates a memfd with the seals that a reader requires.
-pub fn sealed_memory() -> Result<()> {
+pub fn try_sealed_memory() -> Result<()> {
     let file = Memfd::create("probe", rustix::param::page_size())?;
     file.seal(Seals::READER)?;
     file.map_read().map(drop)
 }
 
 /// Lists the interfaces over rtnetlink(7).
-pub fn netlink() -> Result<()> {
+pub fn try_netlink() -> Result<()> {
     RouteSocket::open()?.list_interfaces().map(drop)
 }
 
 /// Opens an AF_XDP socket without rings.
-pub fn xdp_socket() -> Result<()> {
+pub fn try_xdp_socket() -> Result<()> {
     let flags = SocketFlags::CLOEXEC;
     rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)
         .map(drop)
@@ -181,8 +182,8 @@ mod tests {
 
     #[test]
     fn memfd_and_rtnetlink_probes_succeed() {
-        sealed_memory().unwrap();
-        netlink().unwrap();
+        try_sealed_memory().unwrap();
+        try_netlink().unwrap();
     }
 
     /// Expects the socket to open if the thread has the capability, and else an error that names
@@ -190,7 +191,7 @@ mod tests {
     #[test]
     fn packet_socket_needs_its_capability() {
         let may = Privilege::detect().effective.has(Capabilities::NET_RAW);
-        match packet_socket() {
+        match try_packet_socket() {
             Ok(()) => assert!(may),
             Err(error) => assert!(!may && error.to_string().contains("CAP_NET_RAW"), "{error}"),
         }
@@ -204,7 +205,7 @@ mod tests {
         }
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = open();
-        let probes = all();
+        let probes = run_all();
         assert!(
             probes
                 .iter()

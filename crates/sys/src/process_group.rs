@@ -73,7 +73,7 @@ impl fmt::Display for ProcessEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status(status) => write!(f, "ended with status {status}"),
-            Self::Signal(number) => match name(*number) {
+            Self::Signal(number) => match signal_name(*number) {
                 Some(name) => write!(f, "was ended by signal {number} ({name})"),
                 None => write!(f, "was ended by signal {number}"),
             },
@@ -81,7 +81,7 @@ impl fmt::Display for ProcessEnd {
     }
 }
 
-const fn name(signal: i32) -> Option<&'static str> {
+const fn signal_name(signal: i32) -> Option<&'static str> {
     Some(match signal {
         libc::SIGHUP => "SIGHUP",
         libc::SIGINT => "SIGINT",
@@ -180,7 +180,7 @@ impl ProcessGroup {
     fn reap(&mut self, ended: ProcessEnd) {
         self.reaped = Some(ended);
         RUNNING[self.place].store(0, Ordering::Release);
-        // The status is known already; an error would concern that alone.
+        // The status is known already; an error could concern only the status.
         let _ = self.child.wait();
     }
 

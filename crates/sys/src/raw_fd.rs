@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// Duplicates a descriptor given by number. The duplicate is closed on exec.
-pub fn copy(number: RawFd) -> Result<OwnedFd> {
-    // SAFETY: fcntl(2) takes any number, and says EBADF where nothing is open.
+pub fn duplicate(number: RawFd) -> Result<OwnedFd> {
+    // SAFETY: fcntl(2) accepts any number, and returns EBADF for a descriptor that is not open.
     let fd = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
     if fd < 0 {
         return Err(Error::last("fcntl", format!("descriptor {number}")));
@@ -19,7 +19,7 @@ pub fn copy(number: RawFd) -> Result<OwnedFd> {
 
 /// Passes ownership of a descriptor to a C program and returns its number.
 #[must_use]
-pub fn give(fd: OwnedFd) -> RawFd {
+pub fn into_raw(fd: OwnedFd) -> RawFd {
     fd.into_raw_fd()
 }
 
@@ -33,8 +33,8 @@ pub fn close(number: RawFd) -> Result<()> {
 
 /// Clears FD_CLOEXEC of a descriptor given by number, so that it stays open across exec like
 /// descriptors from pipe(2).
-pub fn inherit(number: RawFd) -> Result<()> {
-    // SAFETY: fcntl(2) takes any number, and says EBADF where nothing is open.
+pub fn keep_across_exec(number: RawFd) -> Result<()> {
+    // SAFETY: fcntl(2) accepts any number, and returns EBADF for a descriptor that is not open.
     let done = unsafe { libc::fcntl(number, libc::F_SETFD, 0) };
     if done == 0 { Ok(()) } else { Err(Error::last("fcntl", format!("descriptor {number}"))) }
 }
@@ -49,14 +49,14 @@ mod tests {
     #[test]
     fn descriptors_are_duplicated_and_closed_by_number() {
         let (one, other) = crate::descriptor::pair().unwrap();
-        let number = give(copy(one.as_raw_fd()).unwrap());
+        let number = into_raw(duplicate(one.as_raw_fd()).unwrap());
         drop(one);
-        inherit(number).unwrap();
+        keep_across_exec(number).unwrap();
         assert!(crate::descriptor::try_receive(&other, &mut [0; 9]).unwrap().is_none());
         close(number).unwrap();
         assert_eq!(crate::descriptor::receive(&other, &mut [0; 9]).unwrap().0, 0, "all are closed");
         for wrong in [-1, i32::MAX] {
-            assert_eq!(copy(wrong).unwrap_err().errno, libc::EBADF);
+            assert_eq!(duplicate(wrong).unwrap_err().errno, libc::EBADF);
             assert_eq!(close(wrong).unwrap_err().errno, libc::EBADF);
         }
         set_errno(libc::EPIPE);

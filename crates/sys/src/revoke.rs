@@ -105,7 +105,7 @@ impl LazyBuffer {
 
 impl Drop for LazyBuffer {
     fn drop(&mut self) {
-        // L1: before the pages go.
+        // L1: cleared before the pages are unmapped.
         SLOTS[self.place].base.store(0, Ordering::Release);
     }
 }
@@ -159,8 +159,8 @@ fn install_handler() {
     let action = unsafe { action.assume_init_mut() };
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
-    // SAFETY: `action` is a whole sigaction, and the handler calls nothing that signal-safety(7)
-    // does not allow.
+    // SAFETY: `action` is a fully initialised sigaction, and the handler calls nothing that
+    // signal-safety(7) does not allow.
     let installed = unsafe { libc::sigaction(libc::SIGSEGV, action, ptr::null_mut()) };
     debug_assert_eq!(installed, 0, "SIGSEGV can be caught");
 }
@@ -188,7 +188,7 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut 
             break;
         }
         let from = ptr::with_exposed_provenance::<u8>(source);
-        // SAFETY: both ranges are `len` bytes that live (L1, L2) and do not overlap; nobody else
+        // SAFETY: both ranges are `len` bytes that live (L1, L2) and do not overlap; no other code
         // writes these pages, which were revoked until now (L3).
         unsafe { ptr::copy_nonoverlapping(from, to, len) };
         place.faults.fetch_add(1, Ordering::Relaxed);

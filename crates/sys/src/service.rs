@@ -35,11 +35,11 @@ pub fn take_descriptors() -> Vec<(String, OwnedFd)> {
     let taken =
         (FIRST_DESCRIPTOR..FIRST_DESCRIPTOR + count.clamp(0, PASSED_MAX)).filter_map(|raw| {
             let name = names.next().unwrap_or_default();
-            // SAFETY: any number may be asked for; one that is not open is answered by an error
-            // (fcntl(2)).
+            // SAFETY: fcntl(2) accepts any number, and returns an error for a descriptor that is
+            // not open.
             let flags = unsafe { libc::fcntl(raw, libc::F_SETFD, libc::FD_CLOEXEC) };
             // SAFETY: it is open, was open before this process began (the variables name this
-            // process), and is given out once: nobody else here owns it (sd_listen_fds(3)).
+            // process), and is given out once: no other value owns it (sd_listen_fds(3)).
             (flags == 0).then(|| (name, unsafe { OwnedFd::from_raw_fd(raw) }))
         });
     taken.collect()
@@ -56,7 +56,7 @@ pub fn try_notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
     send_lines(lines, descriptors, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// Sends like [`notify`], but blocks at most for `limit`. Fails if the manager does not read in
+/// Sends like [`notify`], but blocks for at most `limit`. Fails if the manager does not read in
 /// time.
 pub fn notify_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duration) -> Result<bool> {
     let Some(socket) = connect_manager(SocketFlags::CLOEXEC)? else { return Ok(false) };

@@ -66,7 +66,7 @@ extern "C" fn on_stop_signal(_signal: libc::c_int) {
     }
     if STOP_REQUESTS.fetch_add(1, Ordering::AcqRel) > 0 {
         crate::process_group::kill_all();
-        // SAFETY: _exit(2) may be called at any time and does not come back.
+        // SAFETY: _exit(2) may be called at any time and does not return.
         unsafe { libc::_exit(EXIT_INTERRUPTED) }
     }
     let one = 1u64;
@@ -91,8 +91,8 @@ fn install_action(
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    // SAFETY: `action` is whole and lives through the call; its handler is signal-safe (above), or
-    // one of the constants of sigaction(2).
+    // SAFETY: `action` is fully initialised and lives through the call; its handler is signal-safe
+    // (above), or one of the constants of sigaction(2).
     let status = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
     if status == 0 { Ok(()) } else { Err(Error::last("sigaction", format!("signal {signal}"))) }
 }

@@ -108,8 +108,8 @@ pub(crate) fn parse_ranges(text: &str) -> Vec<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Pins a thread (`None`: the calling one), and the threads that it starts later, to the CPUs in
-/// `processors`.
+/// Pins a thread, or the calling thread if `thread` is `None`, and the threads that it starts
+/// later, to the CPUs in `processors`.
 pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
     let target = || format!("processors {processors:?}");
     let mut set = CpuSet::new();

@@ -181,7 +181,7 @@ fn frozen_map_is_written_by_programs_only() {
     };
     assert_eq!(mapped(ProtFlags::READ | ProtFlags::WRITE), Err(Errno::PERM));
     let readable = mapped(ProtFlags::READ).unwrap();
-    // SAFETY: the range was mapped just above and nobody else knows it.
+    // SAFETY: the range was mapped just above and no other code knows its address.
     let widened = unsafe { mprotect(readable, size as usize, MprotectFlags::WRITE) };
     assert_eq!(widened, Err(Errno::ACCESS));
 

@@ -61,7 +61,7 @@ fn o9_missing_capability_is_named() {
 #[test]
 fn v5_verifier_is_stricter_without_perfmon() {
     let Some(()) = need::require_bpf() else { return };
-    // Stores a stack pointer in a map, readable by everybody.
+    // Stores a stack pointer in a map, which every process can read.
     let map = Map::array("leak", 8, 1, true).unwrap();
     let number = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&map));
     let mut code = Vec::from(Insn::load_map_value(R1, number.cast_unsigned(), 0));

@@ -54,8 +54,8 @@ fn frame_number(bytes: &[u8]) -> u32 {
 fn copy_segment(ring: &PacketRing, slot: usize) -> Vec<u8> {
     assert!(ring.has_arrived(slot));
     let first = ring.base().as_ptr().wrapping_add(slot * ring.segment());
-    // SAFETY: the segment lies in the mapping, has arrived, and is not given back before the copy
-    // is made.
+    // SAFETY: the segment is in the mapping, has arrived, and is not given back before the copy is
+    // made.
     unsafe { std::slice::from_raw_parts(first, ring.segment()) }.to_vec()
 }
 

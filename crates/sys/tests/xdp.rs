@@ -32,7 +32,7 @@ fn open_pair(cable: Cable) -> Option<Pair> {
     need::require_bpf()?;
     need::require_net_raw()?;
     let pair = Pair::new(cable)?;
-    let probe = pair.server.run_inside(sys::probe::xdp_socket);
+    let probe = pair.server.run_inside(sys::probe::try_xdp_socket);
     probe.or_else(|why| need::report_skip(&why.to_string()).ok_or(why)).ok()?;
     Some(pair)
 }

@@ -150,9 +150,9 @@ fn generate_frames(length: usize) -> impl Iterator<Item = (u64, Vec<u8>)> {
 }
 
 fn build_pcap(length: usize) -> Vec<u8> {
-    let mut file = write::header(LinkType::ETHERNET).to_vec();
+    let mut file = write::file_header(LinkType::ETHERNET).to_vec();
     for (time_ns, frame) in generate_frames(length) {
-        file.extend(write::record(time_ns, frame.len() as u32, frame.len() as u32));
+        file.extend(write::record_header(time_ns, frame.len() as u32, frame.len() as u32));
         file.extend(frame);
         if file.len() > CAPTURE_SIZE {
             break;

@@ -12,7 +12,7 @@ use crate::address::Mac;
 use crate::ethernet::ethertype;
 
 /// Length of the message in bytes.
-pub const LENGTH: usize = 28;
+pub const MESSAGE_LENGTH: usize = 28;
 /// Operation of a request.
 pub const REQUEST: u16 = 1;
 /// Operation of a reply.
@@ -75,7 +75,7 @@ const fn ipv4([a, b, c, d]: [u8; 4]) -> Ipv4Addr {
     Ipv4Addr::new(a, b, c, d)
 }
 
-const _: () = assert!(size_of::<Arp>() == LENGTH);
+const _: () = assert!(size_of::<Arp>() == MESSAGE_LENGTH);
 
 #[cfg(test)]
 mod tests {

@@ -18,7 +18,7 @@ pub fn udp_frame(
     ends: (SocketAddrV4, SocketAddrV4),
     payload: &[u8],
 ) -> Option<Vec<u8>> {
-    let length = u16::try_from(udp::LENGTH + payload.len()).ok()?;
+    let length = u16::try_from(udp::HEADER_LENGTH + payload.len()).ok()?;
     let ip = Ipv4::new(*ends.0.ip(), *ends.1.ip(), protocol::UDP, length)?;
     let udp = Udp::new((SocketAddr::V4(ends.0), SocketAddr::V4(ends.1)), payload)?;
     let ethernet = Ethernet::new(hardware.0, hardware.1, ethertype::IPV4);

@@ -15,7 +15,7 @@ pub const SRC: usize = 6;
 /// Offset of the ethertype or length in bytes.
 pub const ETHERTYPE: usize = 12;
 /// Length of the header in bytes.
-pub const LENGTH: usize = 14;
+pub const HEADER_LENGTH: usize = 14;
 /// Lowest ethertype. Smaller numbers are lengths (IEEE 802.3 §3.2.6).
 pub const TYPE_MIN: u16 = 0x0600;
 
@@ -75,7 +75,7 @@ impl Ethernet {
     }
 }
 
-const _: () = assert!(size_of::<Ethernet>() == LENGTH);
+const _: () = assert!(size_of::<Ethernet>() == HEADER_LENGTH);
 
 #[cfg(test)]
 mod tests {

@@ -23,7 +23,7 @@ pub const SRC: usize = 8;
 /// Offset in bytes of the destination address.
 pub const DST: usize = 24;
 /// Length of the fixed header in bytes.
-pub const LENGTH: usize = 40;
+pub const HEADER_LENGTH: usize = 40;
 /// Length of a fragment header in bytes.
 pub const FRAGMENT_LENGTH: usize = 8;
 /// Maximum number of extension headers that [`find_upper_layer`] follows. The recommended order in
@@ -122,7 +122,7 @@ pub fn find_upper_layer(packet: &[u8]) -> UpperLayer {
     if !is_extension(next) {
         return UpperLayer::Protocol {
             protocol: next,
-            offset: low16(LENGTH),
+            offset: low16(HEADER_LENGTH),
             fragment: Fragment::Whole,
         };
     }
@@ -150,7 +150,7 @@ pub struct FragmentHeader {
 /// headers are not inspected, because in a tiny first fragment they may continue in the next
 /// fragment.
 pub fn find_fragment_header(packet: &[u8]) -> Option<FragmentHeader> {
-    let (mut announced_at, mut at) = (NEXT_HEADER, LENGTH);
+    let (mut announced_at, mut at) = (NEXT_HEADER, HEADER_LENGTH);
     for _ in 0..EXTENSIONS_MAX {
         let kind = *packet.get(announced_at)?;
         if !is_extension(kind) {
@@ -186,7 +186,7 @@ pub const fn is_extension(next: u8) -> bool {
 }
 
 fn walk_extensions(packet: &[u8], first: u8) -> UpperLayer {
-    let (mut next, mut at, mut fragment) = (first, LENGTH, Fragment::Whole);
+    let (mut next, mut at, mut fragment) = (first, HEADER_LENGTH, Fragment::Whole);
     for _ in 0..EXTENSIONS_MAX {
         let Some([following, length]) = array(packet, at) else { return UpperLayer::Truncated };
         if next == protocol::FRAGMENT {
@@ -236,15 +236,15 @@ fn later_fragment(packet: &[u8], protocol: u8, at: usize) -> UpperLayer {
     }
 }
 
-const _: () = assert!(size_of::<Ipv6>() == LENGTH);
-const _: () = assert!(LENGTH + EXTENSIONS_MAX * 2048 < u16::MAX as usize);
+const _: () = assert!(size_of::<Ipv6>() == HEADER_LENGTH);
+const _: () = assert!(HEADER_LENGTH + EXTENSIONS_MAX * 2048 < u16::MAX as usize);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn packet(next: u8, rest: &[u8]) -> Vec<u8> {
-        let mut packet = vec![0u8; LENGTH];
+        let mut packet = vec![0u8; HEADER_LENGTH];
         packet[0] = 0x60;
         packet[NEXT_HEADER] = next;
         packet.extend(rest);

@@ -185,7 +185,7 @@ fn read_uncommon(link: LinkType, frame: &[u8]) -> Option<LinkHeader> {
 #[inline]
 fn read_ethernet(frame: &[u8]) -> Option<LinkHeader> {
     let ethertype = be16(frame, ethernet::ETHERTYPE)?;
-    follow_ethertype(frame, ethertype, low16(ethernet::LENGTH))
+    follow_ethertype(frame, ethertype, low16(ethernet::HEADER_LENGTH))
 }
 
 /// Parses the data at `at`, which an ethertype announces: VLAN tags, then a network protocol or an

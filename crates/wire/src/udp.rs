@@ -13,7 +13,7 @@ pub const UDP_LENGTH: usize = 4;
 /// Offset in bytes of the checksum.
 pub const CHECKSUM: usize = 6;
 /// Length of the header in bytes.
-pub const LENGTH: usize = 8;
+pub const HEADER_LENGTH: usize = 8;
 
 /// A view of a UDP header.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ impl Udp {
     /// Returns the header of a datagram from `ends.0` to `ends.1` with a valid checksum (never 0,
     /// RFC 768); `None` if the addresses are of different IP versions or the payload is too long.
     pub fn new(ends: (SocketAddr, SocketAddr), payload: &[u8]) -> Option<Self> {
-        let length = u16::try_from(LENGTH + payload.len()).ok()?;
+        let length = u16::try_from(HEADER_LENGTH + payload.len()).ok()?;
         let (source, target) = (ends.0.port().into(), ends.1.port().into());
         let mut header = Self { source, target, length: length.into(), checksum: 0.into() };
         let sum = pseudo_header_sum(ends.0.ip(), ends.1.ip(), protocol::UDP, length.into())?;
@@ -69,7 +69,7 @@ impl Udp {
     }
 }
 
-const _: () = assert!(size_of::<Udp>() == LENGTH);
+const _: () = assert!(size_of::<Udp>() == HEADER_LENGTH);
 
 #[cfg(test)]
 mod tests {

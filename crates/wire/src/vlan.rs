@@ -12,7 +12,7 @@ pub const SERVICE: u16 = 0x88a8;
 /// Ethertype of an outer tag by conventions older than 802.1ad.
 pub const STACKED: u16 = 0x9100;
 /// Length of a tag in bytes: control information and next ethertype.
-pub const LENGTH: usize = 4;
+pub const TAG_LENGTH: usize = 4;
 /// Offset in bytes of the control information in a tag.
 pub const CONTROL: usize = 0;
 /// Offset in bytes of the next ethertype in a tag.
@@ -60,7 +60,7 @@ impl Tags {
     pub fn iter(self, frame: &[u8]) -> impl Iterator<Item = Tag> {
         let at = usize::from(self.at);
         let bytes = frame.get(at..).unwrap_or_default();
-        bytes.chunks_exact(LENGTH).take(usize::from(self.count)).filter_map(|tag| {
+        bytes.chunks_exact(TAG_LENGTH).take(usize::from(self.count)).filter_map(|tag| {
             let control = array(tag, CONTROL)?;
             Some(Tag(u16::from_be_bytes(control)))
         })
@@ -88,7 +88,7 @@ pub(crate) fn follow_tags_from(frame: &[u8], ethertype: u16, at: u16) -> Option<
     while is_tag(ethertype) && tags.count < TAGS_MAX {
         let next = array(frame, usize::from(at) + NEXT)?;
         ethertype = u16::from_be_bytes(next);
-        at += low16(LENGTH);
+        at += low16(TAG_LENGTH);
         tags.count += 1;
     }
     Some((if tags.count == 0 { Tags::NONE } else { tags }, ethertype, at))
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn eight_tags_are_followed_but_not_a_ninth() {
         let tag = [0, 1, 0x81, 0];
-        let deep: Vec<u8> = tag.iter().cycle().take(9 * LENGTH).copied().collect();
+        let deep: Vec<u8> = tag.iter().cycle().take(9 * TAG_LENGTH).copied().collect();
         let (tags, ethertype, at) = follow_tags_from(&deep, CUSTOMER, 0).unwrap();
         assert_eq!((tags.count, ethertype, at), (8, CUSTOMER, 32));
     }

@@ -1,5 +1,5 @@
 //! Tests of the capture reader with complete, truncated and damaged captures, both generated and
-//! external. The reader must neither panic nor loop, marks must lie inside the frame, and if
+//! external. The reader must neither panic nor loop, marks must stay inside the frame, and if
 //! `pcap-parser` reads a capture without an error, both readers must return the same packets.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
@@ -135,7 +135,7 @@ fn read_with_flipped_bits(captures: &Captures) {
         bytes.truncate(BYTES_MAX);
         let flips = 1 + bytes.len() / 200;
         random.flip_bits(&mut bytes, flips);
-        // A flipped length ends the walk early: continue behind it, as if records began anywhere.
+        // A flipped length ends the walk early: continue after it, as if records began anywhere.
         read_capture(&bytes);
         let mut headless = bytes.get(..24).unwrap_or_default().to_vec();
         headless.extend(bytes.get(random.within(0..bytes.len() + 1)..).unwrap_or_default());

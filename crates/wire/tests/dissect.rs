@@ -52,7 +52,7 @@ fn layers_agree_with_etherparse() {
         let found = layers(LinkType::ETHERNET, &made.frame);
         compared += u32::from(compare_with_etherparse(&found, &made.frame, round));
     }
-    // Etherparse does not inspect first fragments, nor anything behind more than three tags.
+    // Etherparse does not inspect first fragments, nor any header after more than three tags.
     assert!(compared > rounds / 3, "only {compared} frames");
 }
 

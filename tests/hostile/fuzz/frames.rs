@@ -20,10 +20,10 @@ pub(crate) const CAPTURE_BODY: FuzzBody =
 fn capture_corpus() -> Vec<Vec<u8>> {
     let bundled = testkit::cases::workspace_root().join("examples/web.pcap");
     let bundled = std::fs::read(bundled).expect("the bundled capture");
-    let mut small = wire::capture::write::header(LinkType::ETHERNET).to_vec();
+    let mut small = wire::capture::write::file_header(LinkType::ETHERNET).to_vec();
     for frame in frame_corpus() {
         let length = frame.len() as u32;
-        small.extend(wire::capture::write::record(1_000_000_007, length, length + 9));
+        small.extend(wire::capture::write::record_header(1_000_000_007, length, length + 9));
         small.extend(frame);
     }
     let block = |kind: u32, body: &[u8]| {

@@ -1,7 +1,7 @@
 //! Fuzz bodies for the parsers of DNS messages and TLS hellos.
 
 use super::bodies::FuzzBody;
-use wire::dns::{Entry, LENGTH, Message, NAME_MAX};
+use wire::dns::{Entry, HEADER_LENGTH, Message, NAME_MAX};
 use wire::tls::{FirstHello, HELLO_MAX, SEARCH_MAX, find_first_hello};
 
 /// Fuzz body for DNS: any bytes after a DNS header parse as entries within the message, with names
@@ -28,11 +28,11 @@ fn dns_corpus() -> Vec<Vec<u8>> {
 
 fn fuzz_dns(bytes: &[u8]) {
     let Some(message) = Message::parse(bytes) else {
-        return assert!(bytes.len() < LENGTH);
+        return assert!(bytes.len() < HEADER_LENGTH);
     };
     assert!(!message.is_likely(0) && message.flags().count() <= 7);
     let mut entries = message.entries();
-    let (mut read, mut at) = (0, LENGTH);
+    let (mut read, mut at) = (0, HEADER_LENGTH);
     while let Some(entry) = entries.next() {
         let name = match entry {
             Ok(Entry::Question(question)) => question.name,

@@ -111,7 +111,7 @@ fn chains_under_test() -> Vec<(TwinChain, bool)> {
 /// Runs all chains at one hook; returns `None` if the machine does not support them.
 fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
     need::require_bpf()?;
-    if matches!(point, AttachPoint::Tcx(_)) && sys::probe::tcx().is_err() {
+    if matches!(point, AttachPoint::Tcx(_)) && sys::probe::try_tcx().is_err() {
         return need::report_skip("needs TCX (Linux 6.6)");
     }
     sys::process::pin_to(stage::PROCESSOR).unwrap();

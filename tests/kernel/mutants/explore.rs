@@ -69,13 +69,13 @@ impl OwnedPacket {
     fn shapes(&self, place: Hook, reach: usize) -> Vec<Self> {
         let depth = (reach + 4).min(self.bytes.len());
         // Removing a tag needs a whole header.
-        let least = if self.tag.is_some() { ethernet::LENGTH } else { 0 };
+        let least = if self.tag.is_some() { ethernet::HEADER_LENGTH } else { 0 };
         let cut = |end| Self { bytes: self.bytes[..end].to_vec(), ..self.clone() };
         let mut all: Vec<Self> = (least..=depth).map(cut).collect();
         if place == Hook::Tc {
             all.extend((0..=depth).map(|linear| Self { linear, ..self.clone() }));
         }
-        if place != Hook::Xdp && self.bytes.len() >= ethernet::LENGTH {
+        if place != Hook::Xdp && self.bytes.len() >= ethernet::HEADER_LENGTH {
             let tags = [(0, 0x8100), (0, 0x88a8), (0xefff, 0x8100), (1, 0x88a8)];
             all.extend(tags.map(|tag| Self { tag: Some(tag), ..self.clone() }));
         }
@@ -218,13 +218,13 @@ impl Explorer<'_> {
         let depth = (self.program.reach as usize + 4).min(case.bytes.len());
         let cut = |end| OwnedPacket { bytes: case.bytes[..end].to_vec(), ..case.clone() };
         // Removing a tag needs a whole header.
-        let least = if case.tag.is_some() { ethernet::LENGTH } else { 0 };
+        let least = if case.tag.is_some() { ethernet::HEADER_LENGTH } else { 0 };
         self.add_boundaries((least..=depth).map(cut).collect());
         if self.program.hook == Hook::Tc {
             let split = |linear| OwnedPacket { linear, ..case.clone() };
             self.add_boundaries((0..=depth).map(split).collect());
         }
-        if self.program.hook != Hook::Xdp && case.bytes.len() >= ethernet::LENGTH {
+        if self.program.hook != Hook::Xdp && case.bytes.len() >= ethernet::HEADER_LENGTH {
             let tags = [(0, 0x8100), (0, 0x88a8), (0xefff, 0x8100), (1, 0x88a8)];
             let tagged = tags.map(|tag| OwnedPacket { tag: Some(tag), ..case.clone() });
             self.add_boundaries([std::slice::from_ref(case), &tagged[..]].concat());

@@ -101,8 +101,8 @@ impl Drop for CrossingReader {
     }
 }
 
-/// Unread entries of a crossing. While it lives, the entries are not released and their bytes stay
-/// in place (C5).
+/// Unread entries of a crossing. While the batch lives, the entries are not released and their
+/// bytes stay in place (C5).
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     reader: &'a CrossingReader,
@@ -175,9 +175,9 @@ impl<'a> Batch<'a> {
         let frame = self.entry(index).frame();
         let memory = self.memory(frame).ok()?;
         let (slot, start) = memory.enclosing_segment(frame)?;
-        // SAFETY: `around` found the slot resident and `filled` bytes from its first in the region.
-        // The frame belongs to an entry of this batch, so its segment is leased while the reader is
-        // borrowed (C5), hence the bytes are not written (M1, M4).
+        // SAFETY: `enclosing_segment` found the slot resident, with `filled` bytes from its start
+        // inside the region. The frame belongs to an entry of this batch, so its segment is leased
+        // while the reader is borrowed (C5), hence the bytes are not written (M1, M4).
         let bytes = unsafe { memory.bytes(start.at, memory.slots.filled_len(slot)) };
         Some(Segment { dbuf: memory.id, start: start.position, bytes })
     }
@@ -212,7 +212,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns true if an entry of this batch points into slot `slot` of this memory.
+    /// Returns true if an entry of this batch points into slot `slot` of `memory`.
     fn has_entry_in(&self, memory: &Arc<Memory>, slot: usize) -> bool {
         self.entries().any(|entry| {
             let is_in_slot =
@@ -236,9 +236,9 @@ impl<'a> Batch<'a> {
         let memory = self.memory(pointer)?;
         let (_, at) = memory.locate(pointer.place)?;
         // SAFETY: `locate` found the bytes inside the region and below `filled`. The pointer is the
-        // view or the frame of an entry of this batch, or lies in a segment that one of them
-        // lies in, so the segment is leased while the reader is borrowed (C5), hence the bytes
-        // are not written (M4).
+        // view or the frame of an entry of this batch, or is in the same segment as one of them, so
+        // the segment is leased while the reader is borrowed (C5), hence the bytes are not written
+        // (M4).
         Ok(unsafe { memory.bytes(at, pointer.length() as usize) })
     }
 }

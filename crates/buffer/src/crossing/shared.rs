@@ -23,7 +23,7 @@ pub(super) struct Shared {
 const MEMORIES_MAX: usize = 64;
 
 impl Shared {
-    /// Creates the state of a crossing into which no memory is registered.
+    /// Creates the state of a crossing without any registered memory.
     pub(super) fn new(writer_doorbell: Arc<Doorbell>, reader_doorbells: &[Arc<Doorbell>]) -> Self {
         Self {
             memories: std::array::from_fn(|_| OnceLock::new()),

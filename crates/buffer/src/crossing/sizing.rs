@@ -13,8 +13,8 @@ use crate::scale::{Scale, Scaler, Scaling, Sides};
 pub(super) enum Sizing {
     /// The size never changes.
     Fixed,
-    /// The size follows the pressure. Holds the state of the sizing, and the position at which the
-    /// current lap ends.
+    /// The size follows the fill level. Holds the state of the sizing, and the position at which
+    /// the current lap ends.
     Scaled(Box<Scaler>, u64),
 }
 
@@ -48,7 +48,7 @@ impl CrossingWriter {
         self.capacity() > before
     }
 
-    /// At the end of a lap, decides on the size. Does nothing before.
+    /// Decides on the size if a lap has ended. Otherwise does nothing.
     #[inline]
     pub(super) fn end_lap(&mut self) {
         if let Sizing::Scaled(_, end) = self.sizing

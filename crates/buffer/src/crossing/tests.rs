@@ -9,15 +9,15 @@ use crate::pool::PoolConfig;
 use crate::signal::spins;
 use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 
-fn pool(id: u32) -> Pool {
+fn create_pool(id: u32) -> Pool {
     Pool::new(DbufId::new(id).unwrap(), PoolConfig { segment: 4096, segments: 8 }).unwrap()
 }
 
-fn doorbells(count: usize) -> Vec<Arc<Doorbell>> {
+fn create_doorbells(count: usize) -> Vec<Arc<Doorbell>> {
     (0..count).map(|_| Arc::new(Doorbell::new())).collect()
 }
 
-fn config(entries: usize, policy: Policy) -> RingConfig {
+fn ring_config(entries: usize, policy: Policy) -> RingConfig {
     RingConfig { entries, policy, ..RingConfig::default() }
 }
 
@@ -55,10 +55,10 @@ fn check_entry(batch: &Batch<'_>, index: usize) {
 
 #[test]
 fn segments_are_leased_until_the_slowest_reader_passed() {
-    let mut pool = pool(1);
-    let doorbell = doorbells(3);
+    let mut pool = create_pool(1);
+    let doorbell = create_doorbells(3);
     let (mut writer, mut readers) =
-        crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+        crossing(&ring_config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     for number in 0..6 {
         let entry = append_block(&pool, number, 1500).unwrap();
         assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
@@ -83,10 +83,10 @@ fn segments_are_leased_until_the_slowest_reader_passed() {
 /// A reader's release does not wake a writer that sleeps for a reason other than lack of room.
 #[test]
 fn writer_is_woken_for_room_only_if_it_waits_for_it() {
-    let pool = pool(1);
-    let doorbell = doorbells(2);
+    let pool = create_pool(1);
+    let doorbell = create_doorbells(2);
     let (mut writer, mut readers) =
-        crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+        crossing(&ring_config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     for waits in [true, false, true] {
         let entry = append_block(&pool, 1, 100).unwrap();
         assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
@@ -121,9 +121,9 @@ fn put_columns(
 #[test]
 fn columns_cross_like_entries() {
     for lanes in [EntryColumns::Pointer, EntryColumns::Context, EntryColumns::Marks] {
-        let mut pool = pool(1);
-        let doorbell = doorbells(2);
-        let config = RingConfig { lanes, ..config(8, Policy::Block) };
+        let mut pool = create_pool(1);
+        let doorbell = create_doorbells(2);
+        let config = RingConfig { lanes, ..ring_config(8, Policy::Block) };
         let (mut writer, mut readers) =
             crossing(&config, doorbell[0].clone(), &doorbell[1..]).unwrap();
         let mut number = 0;
@@ -174,10 +174,10 @@ fn columns_cross_like_entries() {
 
 #[test]
 fn mixed_or_invalid_columns_are_not_put() {
-    let (mine, other) = (pool(1), pool(2));
-    let doorbell = doorbells(2);
+    let (mine, other) = (create_pool(1), create_pool(2));
+    let doorbell = create_doorbells(2);
     let (mut writer, mut readers) =
-        crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+        crossing(&ring_config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     let [good, beside] = [1, 2].map(|number| append_block(&mine, number, 1500).unwrap());
     let elsewhere = append_block(&mine, 3, 1500).unwrap();
     let foreign = append_block(&other, 1, 100).unwrap();
@@ -213,11 +213,11 @@ fn mixed_or_invalid_columns_are_not_put() {
 
 #[test]
 fn entries_that_contradict_their_memory_are_rejected() {
-    let (mine, other) = (pool(1), pool(2));
-    let twin = pool(1);
-    let doorbell = doorbells(2);
+    let (mine, other) = (create_pool(1), create_pool(2));
+    let twin = create_pool(1);
+    let doorbell = create_doorbells(2);
     let (mut writer, mut readers) =
-        crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+        crossing(&ring_config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     let good = append_block(&mine, 1, 100).unwrap();
     let foreign = append_block(&other, 1, 100).unwrap();
     let refused = |writer: &mut CrossingWriter, entry, origins: &[&dyn Origin]| {
@@ -246,12 +246,12 @@ fn entries_that_contradict_their_memory_are_rejected() {
 
 #[test]
 fn block_passes_two_crossings_without_copy() {
-    let mut pool = pool(1);
-    let doorbell = doorbells(3);
+    let mut pool = create_pool(1);
+    let doorbell = create_doorbells(3);
     let (mut first, mut middle) =
-        crossing(&config(8, Policy::Block), doorbell[0].clone(), &doorbell[1..2]).unwrap();
+        crossing(&ring_config(8, Policy::Block), doorbell[0].clone(), &doorbell[1..2]).unwrap();
     let (mut second, mut last) =
-        crossing(&config(8, Policy::Block), doorbell[1].clone(), &doorbell[2..]).unwrap();
+        crossing(&ring_config(8, Policy::Block), doorbell[1].clone(), &doorbell[2..]).unwrap();
     first.push(&[append_block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
     let batch = middle[0].peek(8).unwrap();
     let address = batch.bytes(0).unwrap().as_ptr();
@@ -281,10 +281,10 @@ fn block_passes_two_crossings_without_copy() {
 
 #[test]
 fn leases_outlive_an_exited_writer() {
-    let mut pool = pool(1);
-    let doorbell = doorbells(2);
+    let mut pool = create_pool(1);
+    let doorbell = create_doorbells(2);
     let (mut writer, mut readers) =
-        crossing(&config(8, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+        crossing(&ring_config(8, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     writer.push(&[append_block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
     drop(writer);
     for number in 0..20 {
@@ -302,21 +302,21 @@ fn leases_outlive_an_exited_writer() {
 
 #[test]
 fn crossing_rejects_overwriting_policy() {
-    let doorbell = doorbells(2);
-    let made = crossing(&config(8, Policy::Overwrite), doorbell[0].clone(), &doorbell[1..]);
+    let doorbell = create_doorbells(2);
+    let made = crossing(&ring_config(8, Policy::Overwrite), doorbell[0].clone(), &doorbell[1..]);
     assert_eq!(made.map(|_| ()), Err(Fault::Lossy));
 }
 
-/// Two readers of different speed read from a pool of eight segments, under both policies. Contents
-/// are intact, every block is counted, and the pool is free again at the end.
+/// Two readers of different speeds read from a pool of eight segments, under both policies.
+/// Contents are intact, every block is counted, and the pool is free again at the end.
 #[test]
 fn threads_under_pressure_read_intact_blocks() {
     const BLOCK_COUNT: u64 = 20_000;
     let spin = spins(processor_count());
     for policy in [Policy::Block, Policy::DropNew] {
-        let doorbell = doorbells(3);
+        let doorbell = create_doorbells(3);
         let (mut writer, readers) =
-            crossing(&config(16, policy), doorbell[0].clone(), &doorbell[1..]).unwrap();
+            crossing(&ring_config(16, policy), doorbell[0].clone(), &doorbell[1..]).unwrap();
         std::thread::scope(|scope| {
             for (mut reader, doorbell) in readers.into_iter().zip(&doorbell[1..]) {
                 scope.spawn(move || {
@@ -344,7 +344,7 @@ fn threads_under_pressure_read_intact_blocks() {
                 });
             }
             scope.spawn(|| {
-                let mut pool = pool(1);
+                let mut pool = create_pool(1);
                 let mut number = 0;
                 while number < BLOCK_COUNT {
                     let length = 8 + (number % 1490) as usize;
@@ -382,10 +382,10 @@ const SIZES: crate::scale::Scaling = crate::scale::Scaling::pointers(16 * 64, 25
 
 #[test]
 fn f6_full_crossing_grows_and_goes_on_without_its_reader() {
-    let mut pool = pool(1);
-    let doorbell = doorbells(2);
+    let mut pool = create_pool(1);
+    let doorbell = create_doorbells(2);
     let (writer, mut readers) =
-        crossing(&config(16, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+        crossing(&ring_config(16, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     let (mut writer, mut reader) = (writer.scaling(SIZES), readers.remove(0));
     let (mut put, mut read) = (0, 0);
     while put < 16 {
@@ -398,7 +398,7 @@ fn f6_full_crossing_grows_and_goes_on_without_its_reader() {
         writer.push(&[append_block(&pool, number, 100).unwrap()], &[&pool]).unwrap();
     }
     assert_eq!(writer.room(1), Ok(0));
-    // A batch ends at the change; the next one begins behind it.
+    // A batch ends at the change; the next batch begins after it.
     for expected in [16, 32] {
         let batch = reader.peek(100).unwrap();
         assert_eq!(batch.len(), expected);
@@ -421,10 +421,10 @@ fn f6_full_crossing_grows_and_goes_on_without_its_reader() {
 #[test]
 #[cfg_attr(miri, ignore = "4,000 blocks take minutes in Miri")]
 fn f6_crossing_follows_the_pressure_within_its_range() {
-    let mut pool = pool(1);
-    let doorbell = doorbells(2);
+    let mut pool = create_pool(1);
+    let doorbell = create_doorbells(2);
     let (writer, mut readers) =
-        crossing(&config(256, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+        crossing(&ring_config(256, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     let (mut writer, mut reader) = (writer.scaling(SIZES), readers.remove(0));
     let entry = append_block(&pool, 0, 100).unwrap();
     for _ in 0..2000 {

@@ -112,7 +112,8 @@ impl CrossingWriter {
     }
 
     /// Wakes all sleeping readers. Call this after T_b blocks or time T_t
-    /// ([`Moderator`](crate::signal::moderate::Moderator)), and before the space sleeps.
+    /// Wakes all sleeping readers. Call this after T_b blocks or time T_t, whichever comes first
+    /// (see [`Moderator`](crate::signal::moderate::Moderator)), and before the space sleeps.
     pub fn signal(&self) {
         for doorbell in &self.shared.reader_doorbells {
             doorbell.notify();
@@ -133,7 +134,7 @@ impl CrossingWriter {
         &mut self.ring
     }
 
-    /// Returns the number of entries that the slowest reader has not released, as of now.
+    /// Returns the number of entries that the slowest reader has not released yet.
     pub fn unread(&mut self) -> usize {
         self.ring.distance()
     }

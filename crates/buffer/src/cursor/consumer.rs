@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Consumer {
     pub store: Arc<RingMemory>,
-    /// Length in positions of a lap at the next block.
+    /// Length of a lap at the next block, in positions.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     pub index: usize,

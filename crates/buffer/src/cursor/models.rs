@@ -18,7 +18,7 @@ struct Bytes(UnsafeCell<()>);
 // SAFETY: the cell holds nothing.
 unsafe impl Sync for Bytes {}
 
-/// Models the reuse of one slot by two readers: the first reads the slot, the second reads it or
+/// Models the reuse of a slot with two readers: the first reads the slot, the second reads it or
 /// leaves without reading.
 fn check_slot_reuse(leaves: bool) {
     let mut builder = loom::model::Builder::new();

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct Producer {
     /// Memory of the ring, shared with its readers.
     pub store: Arc<RingMemory>,
-    /// Length in positions of a lap at the head.
+    /// Length of a lap at the head, in positions.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     /// Unit of positions: every cursor is a multiple of it.
@@ -33,8 +33,8 @@ pub struct Producer {
     records: Vec<ReaderRecord>,
     /// Queue through which readers join while the ring runs.
     queue: Option<Arc<JoinQueue>>,
-    /// Readers that joined or left since the last [`Producer::take_changes`].
-    changes: Vec<Change>,
+    /// Readers that joined or left since the last [`Producer::take_reader_changes`].
+    changes: Vec<ReaderChange>,
     /// Number of readers evicted for an impossible position.
     evicted: u64,
     /// Counts of blocks and bytes put and dropped.
@@ -65,7 +65,7 @@ struct CapacityChange {
 
 /// A reader that joined or left a running ring.
 #[derive(Debug)]
-pub enum Change {
+pub enum ReaderChange {
     /// A reader joined under this index, which is new or has belonged to another reader.
     Joined(usize, Contact),
     /// The reader with this index has left.
@@ -133,7 +133,7 @@ impl Producer {
     }
 
     /// Returns the readers that joined or left since the last call.
-    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+    pub(crate) fn take_reader_changes(&mut self) -> Vec<ReaderChange> {
         std::mem::take(&mut self.changes)
     }
 
@@ -156,7 +156,7 @@ impl Producer {
             let is_its = |record: &ReaderRecord| record.ticket == Some(ticket);
             if let Some(at) = self.records.iter().position(is_its) {
                 self.disconnect(at);
-                self.changes.push(Change::Left(at));
+                self.changes.push(ReaderChange::Left(at));
             }
         }
         for joining in changes.joined {
@@ -173,7 +173,7 @@ impl Producer {
                     self.records.len() - 1
                 }
             };
-            self.changes.extend(contact.map(|contact| Change::Joined(at, contact)));
+            self.changes.extend(contact.map(|contact| ReaderChange::Joined(at, contact)));
         }
     }
 
@@ -232,7 +232,7 @@ impl Producer {
             return false;
         }
         let readers = self.store.readers.clone();
-        let next = RingMemory::heap_for(readers, data_words, capacity, self.policy);
+        let next = RingMemory::heap_with_readers(readers, data_words, capacity, self.policy);
         // Set before the switch is published: a reader that sees the switch sees it.
         if self.store.next.set(next.clone()).is_err() {
             return false;
@@ -292,7 +292,7 @@ impl Producer {
             {
                 record.gone = true;
                 self.evicted += 1;
-                self.changes.push(Change::Left(at));
+                self.changes.push(ReaderChange::Left(at));
                 lie = Some(Fault::Poisoned { published: cursor, own: self.published });
             } else {
                 record.cursor = cursor;

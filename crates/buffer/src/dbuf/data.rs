@@ -18,20 +18,20 @@ use std::sync::Arc;
 
 /// The data area of a ring.
 #[derive(Debug)]
-pub(crate) struct Data {
+pub(crate) struct DataArea {
     base: NonNull<AtomicU64>,
     mask: u64,
-    /// Keeps the memory mapped (A1).
+    /// Memory of the ring. Holding the reference keeps the memory mapped (A1).
     store: Arc<RingMemory>,
 }
 
 // SAFETY: the address belongs to the store (A1), which may be sent and shared; each function states
 // which accesses it allows, and when.
-unsafe impl Send for Data {}
+unsafe impl Send for DataArea {}
 // SAFETY: as above.
-unsafe impl Sync for Data {}
+unsafe impl Sync for DataArea {}
 
-impl Data {
+impl DataArea {
     pub(crate) fn new(store: Arc<RingMemory>) -> Self {
         let base = store.writer.address(DATA_WORDS);
         let capacity = store.capacity;
@@ -124,9 +124,9 @@ impl Data {
     ///
     /// # Safety
     ///
-    /// 1. The range does not extend past the end of the lap, and the memory is not mapped
+    /// 1. The range must not extend past the end of the lap, and the memory must not be mapped
     ///    read-only.
-    /// 2. Nothing else reads or writes these bytes while the slice lives.
+    /// 2. No other code may read or write these bytes while the slice lives.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "memory is shared out by position; promise 2")]
     pub(crate) unsafe fn bytes_mut(&self, position: u64, length: usize) -> &mut [u8] {

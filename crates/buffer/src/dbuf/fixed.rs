@@ -2,7 +2,7 @@
 //! directly. [SL §5.2, §5.5: device-formatted rings], FEATURES D11
 //!
 //! ```text
-//! page of control words | lengths: one word a slot | slot 0 | slot 1 | slot 2 | …
+//! page of control words | lengths: one word per slot | slot 0 | slot 1 | slot 2 | …
 //! ```
 //!
 //! Blocks have no headers: every slot begins at a multiple of its size, so a device can write it
@@ -173,8 +173,8 @@ impl BlockLayout for SlotShape {
             return false;
         }
         let at = writer.layout.slot_offset(writer.side.head);
-        // SAFETY: the slot of the head lies in the ring and is free (D2, `limit`); no reader
-        // accesses it (D3), and the only writer is borrowed.
+        // SAFETY: the slot of the head is in the ring and is free (D2, `limit`); no reader accesses
+        // it (D3), and the only writer is borrowed.
         let room = unsafe { writer.side.store.writer.bytes_mut(at, block.len()) };
         foreign::copy(block, room);
         writer.finish_block(block.len());

@@ -71,7 +71,7 @@ impl<W: BlockWalk> RingReader<W, Local> {
     }
 
     /// Returns the next block in place and advances past it. The next [`RingReader::release`]
-    /// releases all blocks passed so far. Fails as [`RingReader::peek`].
+    /// releases all blocks passed so far. Fails as [`RingReader::peek`] does.
     #[inline]
     pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
         let Some(found) = self.find_next()? else { return Ok(None) };
@@ -134,9 +134,9 @@ impl RingReader<RecordWalk, Foreign> {
 #[inline]
 fn block_in_place<'a, W: BlockWalk>(walk: &'a W, found: &W::Found) -> &'a [u8] {
     let (first, length) = walk.location(found);
-    // SAFETY: `find` checked that the block lies in the ring and is published (D3); it is not
-    // before the published cursor, which cannot move while `walk` is borrowed (D4); both callers
-    // have excluded rings that overwrite.
+    // SAFETY: `find` checked that the block is in the ring and is published (D3); it is not before
+    // the published cursor, which cannot move while `walk` is borrowed (D4); both callers have
+    // excluded rings that overwrite.
     unsafe { std::slice::from_raw_parts(first, length) }
 }
 

@@ -138,7 +138,7 @@ impl<L: BlockLayout> RingWriter<L> {
     }
 
     /// Copies a block into the ring. Returns false if the ring is full. Fails as
-    /// [`RingWriter::reserve`].
+    /// [`RingWriter::reserve`] does.
     #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if self.try_put(block) {
@@ -219,7 +219,7 @@ impl<L: BlockLayout> Deref for Reservation<'_, L> {
             return self.writer.staging.get(..length).unwrap_or_default();
         }
         let first = L::block_address(self.writer, self.pad).cast_const();
-        // SAFETY: the bytes lie in the ring, in one piece (`reserve` found the room), between head
+        // SAFETY: the bytes are in the ring, in one piece (`reserve` found the room), between head
         // and the data that readers still need (D2): no reader accesses them (D3), and the only
         // writer is borrowed.
         unsafe { std::slice::from_raw_parts(first, length) }

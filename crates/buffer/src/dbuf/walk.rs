@@ -2,7 +2,7 @@
 //! is copied once, and the copy is checked against the window of readable positions before use
 //! (RELIABILITY T3 to T5).
 
-use super::data::Data;
+use super::data::DataArea;
 use super::readers::BlockWalk;
 use crate::cursor::{Consumer, RingMemory};
 use crate::{Fault, Policy, ReaderCounts};
@@ -15,7 +15,7 @@ mod in_place;
 mod skip;
 mod wanted;
 
-/// A reader's walk through a ring of blocks, record by record.
+/// The state of a reader that walks through a ring of blocks, record by record.
 #[derive(Debug)]
 pub struct RecordWalk {
     /// Limit of the fast path: a record that ends at or before this position is published, is in
@@ -24,7 +24,7 @@ pub struct RecordWalk {
     fast_limit: u64,
     /// Expected sequence number of the next block. Valid if `known` is true.
     expected: u64,
-    pub(super) data: Data,
+    pub(super) data: DataArea,
     pub(crate) side: Consumer,
     /// Position beyond which [`RecordWalk::take`] reads no record, because the caller has work to
     /// do there.
@@ -37,12 +37,13 @@ pub struct RecordWalk {
     passed: u64,
     /// Expected first header word of the next block, if the block is as long as the last one.
     expected_word: u64,
-    /// Number of bytes, including the header, of a block as long as the last one.
+    /// Length in bytes of a record, including its header, whose block is as long as the last one.
     span: u64,
     /// Number of the segment in which the ring continues, if all of the current segment has been
     /// read; else `None`.
     next_segment: Option<u64>,
-    /// True if a change of capacity was passed since [`RecordWalk::take_passed_cut`].
+    /// True if a change of capacity was passed since the last call of
+    /// [`RecordWalk::take_passed_cut`].
     has_passed_cut: bool,
 }
 
@@ -85,13 +86,13 @@ impl CheckedRecord {
 
 /// Number of attempts of a reader in an overwriting ring before it reports that no block is
 /// available.
-const ATTEMPTS: usize = 8;
+const READ_ATTEMPTS_MAX: usize = 8;
 /// Maximum number of pad and cut records that may precede a block.
-const MARKS_MAX: usize = 8;
+const MARKER_RECORDS_MAX: usize = 8;
 
 impl RecordWalk {
     pub(super) fn new(side: Consumer) -> Self {
-        let (data, taken, start) = (Data::new(side.store.clone()), side.taken, side.next);
+        let (data, taken, start) = (DataArea::new(side.store.clone()), side.taken, side.next);
         let first = 0u64.wrapping_sub(taken.blocks);
         Self {
             fast_limit: 0,
@@ -112,7 +113,7 @@ impl RecordWalk {
 
     /// Returns the data of the ring.
     #[inline]
-    pub(crate) const fn data(&self) -> &Data {
+    pub(crate) const fn data(&self) -> &DataArea {
         &self.data
     }
 
@@ -128,8 +129,8 @@ impl RecordWalk {
         self.side.release();
     }
 
-    /// Returns true once for each change of capacity that has been passed. The change released all
-    /// blocks before it, of which the writer has not been notified.
+    /// Returns true once for each change of capacity that has been passed. Passing the change has
+    /// released all blocks before it, without notifying the writer.
     pub(crate) const fn take_passed_cut(&mut self) -> bool {
         std::mem::replace(&mut self.has_passed_cut, false)
     }
@@ -175,7 +176,7 @@ impl RecordWalk {
 
     /// Continues in the next segment.
     pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
-        self.data = Data::new(store.clone());
+        self.data = DataArea::new(store.clone());
         self.side.taken = self.counts();
         self.side.continue_in(store);
         (self.fast_limit, self.next_segment) = (0, None);
@@ -221,7 +222,7 @@ impl RecordWalk {
     #[cold]
     fn find_checked(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         // At most one pad precedes a block, and few cuts.
-        for _ in 0..MARKS_MAX {
+        for _ in 0..MARKER_RECORDS_MAX {
             let (start, commit) = (self.side.next, self.side.available()?);
             if start == commit || self.next_segment.is_some() {
                 self.fast_limit = 0;
@@ -344,7 +345,7 @@ impl BlockWalk for RecordWalk {
     }
 
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..READ_ATTEMPTS_MAX {
             let start = self.side.next;
             let Some(found) = self.find().transpose() else { return Ok(None) };
             let limit = out.len();

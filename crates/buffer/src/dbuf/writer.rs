@@ -4,7 +4,7 @@
 //! fits, that no cursor must be read, that the lap does not end, and that the caller has no other
 //! work to do. What remains are two stores of header words and the copy.
 
-use super::data::Data;
+use super::data::DataArea;
 use super::reserve::{BlockLayout, RingWriter};
 use super::walk::block_max;
 use crate::cursor::{Producer, RingMemory};
@@ -14,10 +14,10 @@ use abi::{DbufId, Extent};
 use std::sync::Arc;
 
 /// Size of a cache line in bytes.
-const LINE: u64 = 64;
+const CACHE_LINE_SIZE: u64 = 64;
 /// Block spacing in bytes from which header lines are reclaimed in advance. Below this spacing the
 /// reader touches nearly every cache line of the blocks anyway, so reclaiming gains nothing.
-const RECLAIM_MIN: u64 = 8 * LINE;
+const RECLAIM_MIN: u64 = 8 * CACHE_LINE_SIZE;
 
 /// The only writer of a ring of blocks.
 pub type BlockWriter = RingWriter<RecordLayout>;
@@ -26,10 +26,9 @@ pub type BlockWriter = RingWriter<RecordLayout>;
 #[derive(Debug)]
 pub struct RecordLayout {
     /// End of the free space for the fast path, ignoring `stop`; 0 forces the slow path. A record
-    /// that ends at or before this position lies in the current lap and is at most half a ring
-    /// long.
+    /// that ends at or before this position is in the current lap and is at most half a ring long.
     free_until: u64,
-    data: Data,
+    data: DataArea,
     /// Position beyond which [`BlockWriter::try_put`] puts no block, because the caller has work to
     /// do there.
     stop: u64,
@@ -56,7 +55,7 @@ impl BlockWriter {
         side.step = RecordHeader::SIZE as u64;
         let layout = RecordLayout {
             free_until: 0,
-            data: Data::new(side.store.clone()),
+            data: DataArea::new(side.store.clone()),
             stop: u64::MAX,
             is_handed_over: false,
             published: (0, 0),
@@ -111,7 +110,7 @@ impl BlockWriter {
             kind: RecordHeader::SWITCH,
             sequence: number,
         });
-        self.layout.data = Data::new(store.clone());
+        self.layout.data = DataArea::new(store.clone());
         self.side.continue_in(store);
         (self.layout.free_until, self.limit) = (0, 0);
         self.resize_staging();
@@ -172,17 +171,18 @@ impl BlockWriter {
     /// A reader that inspects the first word of each block moves one line per block into its cache.
     /// A store to such a line waits until the line returns, and stores are performed in order, so
     /// copies stall once per block. If the stores to such lines are issued one after the other,
-    /// their waits overlap. (A prefetch for writing does not: `bench peek`, two cores.)
+    /// their waits overlap. Prefetching the lines for writing does not overlap the waits (`bench
+    /// peek`, two cores).
     fn reclaim_lines(&self, span: u64, blocks: u64) {
         let mut at = self.side.head;
         for _ in 0..blocks {
             // Up to `free_until` the memory is free, and no reader accesses it (D3).
-            if at + LINE > self.layout.free_until {
+            if at + CACHE_LINE_SIZE > self.layout.free_until {
                 return;
             }
             self.layout.data.put_header(at, [0; 2]);
             let first = at + RecordHeader::SIZE as u64;
-            if first.is_multiple_of(LINE) {
+            if first.is_multiple_of(CACHE_LINE_SIZE) {
                 self.layout.data.put_header(first, [0; 2]);
             }
             at += span;

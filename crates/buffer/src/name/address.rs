@@ -77,13 +77,13 @@ impl Address {
     /// Returns the socket address at which the host of this name listens, without the leading zero
     /// byte.
     pub(super) fn socket(&self) -> Vec<u8> {
-        format!("{}{}/{}", self.root(), self.uid, self.name).into_bytes()
+        format!("{}{}/{}", self.socket_prefix(), self.uid, self.name).into_bytes()
     }
 
     /// Returns the address of spare socket `number`, for an owner whose [`Self::socket`] is
     /// occupied by another user. There are too many spare addresses for a squatter to occupy them
     /// all.
-    pub(super) fn spare(&self, number: u64) -> Vec<u8> {
+    pub(super) fn spare_socket(&self, number: u64) -> Vec<u8> {
         let number = number >> (64 - 4 * SPARE_DIGITS);
         let mut name = self.socket();
         name.extend_from_slice(format!("/{number:0SPARE_DIGITS$x}").as_bytes());
@@ -95,8 +95,8 @@ impl Address {
     pub(crate) fn of_socket(name: &str) -> Option<(Self, bool)> {
         let namespaces = [Namespace::Streams, Namespace::States].into_iter();
         let (namespace, rest) = namespaces.into_iter().find_map(|namespace| {
-            let root = Self { uid: 0, name: String::new(), namespace }.root();
-            Some((namespace, name.strip_prefix(root)?))
+            let socket_prefix = Self { uid: 0, name: String::new(), namespace }.socket_prefix();
+            Some((namespace, name.strip_prefix(socket_prefix)?))
         })?;
         let mut parts = rest.split('/');
         let (uid, name, spare) = (parts.next()?, parts.next()?, parts.next());
@@ -115,10 +115,10 @@ impl Address {
         matches!(self.namespace, Namespace::States)
     }
 
-    const fn root(&self) -> &'static str {
+    const fn socket_prefix(&self) -> &'static str {
         match self.namespace {
-            Namespace::Streams => STREAMS,
-            Namespace::States => STATES,
+            Namespace::Streams => STREAM_SOCKET_PREFIX,
+            Namespace::States => STATE_SOCKET_PREFIX,
         }
     }
 }
@@ -149,13 +149,13 @@ impl fmt::Display for Address {
 }
 
 /// Prefix of the socket names of streams, inboxes and regions.
-const STREAMS: &str = "streamline/";
+const STREAM_SOCKET_PREFIX: &str = "streamline/";
 /// Prefix of the socket names of filter states.
-const STATES: &str = "streamline-state/";
+const STATE_SOCKET_PREFIX: &str = "streamline-state/";
 /// Number of hexadecimal digits in the name of a spare socket.
 const SPARE_DIGITS: usize = 14;
 
 const _: () = assert!(
-    STATES.len() + "4294967295/".len() + Address::NAME_MAX + 1 + SPARE_DIGITS
+    STATE_SOCKET_PREFIX.len() + "4294967295/".len() + Address::NAME_MAX + 1 + SPARE_DIGITS
         <= sys::abstract_socket::LENGTH_MAX
 );

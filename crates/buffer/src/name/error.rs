@@ -44,7 +44,7 @@ pub enum Error {
     #[error(
         "{} may not open {address}: it belongs to user {owner}, group {group}, and has mode \
          {mode:03o}",
-        identity()
+        current_identity()
     )]
     Forbidden {
         /// Requested name.
@@ -59,7 +59,7 @@ pub enum Error {
     /// All slots for readers are in use.
     #[error(
         "{address} has {limit} readers{}",
-        if *of_user { OF_USER } else { ", the maximum of its creator: wait until one leaves" }
+        if *of_user { USER_LIMIT_SUFFIX } else { ", the maximum of its creator: wait until one leaves" }
     )]
     Full {
         /// Requested name.
@@ -112,11 +112,11 @@ pub enum Error {
     System(#[from] sys::Error),
 }
 
-/// End of the message for [`Error::Full`] if the limit per user is reached.
-const OF_USER: &str = " of this user, the maximum of its creator for another user";
+/// Suffix of the message for [`Error::Full`] if the limit per user is reached.
+const USER_LIMIT_SUFFIX: &str = " of this user, the maximum of its creator for another user";
 
 /// Returns the user and group of this process for an error message.
-fn identity() -> String {
+fn current_identity() -> String {
     let (uid, gid) = sys::process::identity();
     format!("user {uid}, group {gid},")
 }

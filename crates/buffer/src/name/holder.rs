@@ -52,7 +52,7 @@ pub(super) fn connect_to_spare(
         Address::of_socket(name).is_some_and(|(of, is_spare)| is_spare && of == *address)
     };
     let candidates = sockets.iter().filter(spare).filter(|name| Some(name.as_bytes()) != own);
-    first_before(Instant::now() + SPARE_PROBES_TIMEOUT, candidates, |name| {
+    first_result_before(Instant::now() + SPARE_PROBES_TIMEOUT, candidates, |name| {
         match probe(name.as_bytes(), address.uid(), limit) {
             Ok(SocketOwner::Owner(connection)) => Some(connection),
             _ => None,
@@ -62,7 +62,7 @@ pub(super) fn connect_to_spare(
 
 /// Probes candidates in order until `probe` returns a result or the deadline has passed. Returns
 /// that result, if any.
-fn first_before<C, T>(
+fn first_result_before<C, T>(
     deadline: Instant,
     candidates: impl Iterator<Item = C>,
     probe: impl FnMut(C) -> Option<T>,
@@ -78,7 +78,7 @@ pub(crate) fn sockets() -> std::io::Result<Vec<String>> {
     let name = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         let (flags, name) = (words.nth(3)?, words.next_back()?);
-        let listens = u32::from_str_radix(flags, 16).ok()? & LISTENS != 0;
+        let listens = u32::from_str_radix(flags, 16).ok()? & LISTENING_FLAG != 0;
         name.strip_prefix('@').filter(|_| listens).map(str::to_owned)
     };
     Ok(listed.lines().filter_map(name).collect())
@@ -90,7 +90,7 @@ pub(crate) fn sockets() -> std::io::Result<Vec<String>> {
 pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result<OwnedFd, Error> {
     let socket = address.socket();
     let mut taken = sys::abstract_socket::claim(&socket, backlog, accepts);
-    if is_taken(&taken) {
+    if is_address_in_use(&taken) {
         match probe_patiently(&socket, address.uid())? {
             SocketOwner::Owner(_) => return Err(Error::Taken(address.clone())),
             SocketOwner::NoListener => {
@@ -99,11 +99,11 @@ pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result
             SocketOwner::Other(_) | SocketOwner::Full => {}
         }
     }
-    if !is_taken(&taken) {
+    if !is_address_in_use(&taken) {
         return verify_unique(address, &socket, taken?);
     }
     let number = RandomState::new().hash_one(std::process::id());
-    let socket = address.spare(number);
+    let socket = address.spare_socket(number);
     verify_unique(address, &socket, sys::abstract_socket::claim(&socket, backlog, accepts)?)
 }
 
@@ -116,7 +116,7 @@ fn verify_unique(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<
     }
 }
 
-/// Probes a socket. If its queue is full, waits up to [`REPLY_TIMEOUT`], a time in which a host of
+/// Probes a socket. If its queue is full, waits up to [`REPLY_TIMEOUT`], within which a host of
 /// this user would empty the queue.
 fn probe_patiently(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
     match probe(socket, owner, REPLY_TIMEOUT)? {
@@ -137,7 +137,7 @@ fn probe_patiently(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
     }
 }
 
-fn is_taken(taken: &sys::Result<OwnedFd>) -> bool {
+fn is_address_in_use(taken: &sys::Result<OwnedFd>) -> bool {
     taken.as_ref().is_err_and(|error| error.errno == EADDRINUSE)
 }
 
@@ -146,7 +146,7 @@ const SPARE_PROBES_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time that a host of this user needs to empty its queue.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Flag of a listening socket in `/proc/net/unix`.
-const LISTENS: u32 = 0x0001_0000;
+const LISTENING_FLAG: u32 = 0x0001_0000;
 /// ECONNREFUSED: no process listens.
 const ECONNREFUSED: i32 = 111;
 /// EADDRINUSE: the name is already bound.
@@ -164,8 +164,8 @@ mod tests {
             (number == 2).then_some(number)
         };
         let later = Instant::now() + Duration::from_secs(60);
-        assert_eq!(first_before(later, 0..9, &mut probe), Some(2));
-        assert_eq!(first_before(Instant::now(), 0..9, &mut probe), None);
+        assert_eq!(first_result_before(later, 0..9, &mut probe), Some(2));
+        assert_eq!(first_result_before(Instant::now(), 0..9, &mut probe), None);
         assert_eq!(probed, [0, 1, 2]);
     }
 }

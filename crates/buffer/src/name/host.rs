@@ -142,7 +142,7 @@ impl Host {
     /// Returns all names of this host.
     #[must_use]
     pub fn names(&self) -> Vec<NameEntry> {
-        self.sweep();
+        self.release_ended_names();
         self.lock().names.iter().map(Name::entry).collect()
     }
 
@@ -156,7 +156,7 @@ impl Host {
         access: AccessList,
         object: NamedObject,
     ) -> Result<(), Error> {
-        self.sweep();
+        self.release_ended_names();
         let accepts = match object {
             NamedObject::Inbox(_) => Accepts::Descriptors,
             NamedObject::Stream { .. } | NamedObject::Region { .. } => Accepts::Bytes,
@@ -173,7 +173,7 @@ impl Host {
     }
 
     /// Releases the names whose objects have ended.
-    fn sweep(&self) {
+    fn release_ended_names(&self) {
         let ended = self.lock().take_ended();
         self.release(ended);
     }

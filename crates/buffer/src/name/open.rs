@@ -92,9 +92,9 @@ impl OpenRequest {
         spare.ok_or_else(|| refusal(address, &found))
     }
 
-    /// Connects as [`OpenRequest::begin`], given the names of the sockets at which the owner may
-    /// listen.
-    pub(crate) fn among(address: &Address, sockets: &[String]) -> Result<Self, Error> {
+    /// Connects as [`OpenRequest::begin`] does. `sockets` are the names of the sockets at which the
+    /// owner may listen.
+    pub(crate) fn begin_at(address: &Address, sockets: &[String]) -> Result<Self, Error> {
         let mut why = Error::Unknown(address.clone());
         for socket in sockets {
             match holder::probe(socket.as_bytes(), address.uid(), REPLY_TIMEOUT)? {
@@ -106,8 +106,8 @@ impl OpenRequest {
         Err(why)
     }
 
-    /// Returns the granted object. Blocks until the reply arrives. The descriptor becomes readable
-    /// at that time.
+    /// Returns the granted object. Blocks until the reply arrives. The descriptor of the request
+    /// becomes readable at that time.
     pub fn finish(self) -> Result<Opened, Error> {
         let Self { address, socket } = self;
         open_granted(&address, socket)

@@ -10,9 +10,9 @@
 //! - K1 A segment is packed only in `cool`, which has `&mut Pool` (no slice of the pool lives, as
 //!   in M3), only while it has no leases (M4), and never while it is open. Then `filled` is 0: no
 //!   block in the segment is located any more, so no slice and no lease is created.
-//! - K2 Only `thaw` writes a packed segment, in the thread that owns the pool, before `thaw` raises
-//!   `filled` again (Release, as M1). Until then the bytes are unreachable (K1), also for drafts,
-//!   which access only the open segment (M2).
+//! - K2 Only `unpack` writes a packed segment, in the thread that owns the pool, before `unpack`
+//!   raises `filled` again (Release, as M1). Until then the bytes are unreachable (K1), also for
+//!   drafts, which access only the open segment (M2).
 //! - K3 Unpacking restores the same bytes at the same positions, so pointers, pins and content ids
 //!   stay valid.
 
@@ -99,7 +99,7 @@ impl Pool {
         if !memory.slots.is_unleased(slot) || length == 0 || memory.lender().is_some() {
             return;
         }
-        // SAFETY: `filled` bytes from the first of the slot lie in the region and are not written
+        // SAFETY: `filled` bytes from the start of the slot are in the region and are not written
         // (M1) while the pool is borrowed (M3).
         let bytes = unsafe { memory.region.bytes(at, length) };
         let Some(bytes) = packing::pack(bytes) else { return };
@@ -126,8 +126,8 @@ impl Pool {
         cold.holes.remove(&slot);
         let Some(packed) = cold.packed.remove(&slot) else { return Err(fault) };
         cold.pinned_before.remove(&slot);
-        // SAFETY: the slot lies in the region, which is writable (its file was punched), and
-        // `length` is its filled length; nobody else accesses these bytes (K2).
+        // SAFETY: the slot is in the region, which is writable (its file was punched), and `length`
+        // is its filled length; no other code accesses these bytes (K2).
         let room = unsafe { memory.region.bytes_mut(slot * memory.segment(), packed.length) };
         if !packing::unpack(&packed.bytes, room) {
             debug_assert!(false, "a packed segment does not unpack");

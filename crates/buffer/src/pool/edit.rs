@@ -71,8 +71,8 @@ impl Deref for Editing<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `locate` found the bytes inside the region and below `filled`; nobody else writes
-        // or reads them (M9), and this slice borrows the only owner.
+        // SAFETY: `locate` found the bytes inside the region and below `filled`; no other code
+        // writes or reads them (M9), and this slice borrows the only owner.
         unsafe { self.pool.memory.bytes(self.at, self.len) }
     }
 }

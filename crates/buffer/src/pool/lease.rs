@@ -147,7 +147,7 @@ const EPERM: i32 = 1;
 pub(crate) struct SegmentStart {
     /// Offset in the region.
     pub(crate) at: usize,
-    /// Position, reduced to the bits that an extent has.
+    /// Position, truncated to the width of an extent's position.
     pub(crate) position: u64,
 }
 
@@ -252,10 +252,10 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// 1. `locate` has returned `at` for an extent of `len` bytes, and
-    /// 2. the segment is kept in its slot (M3 or M4) while the slice lives.
+    /// 1. `locate` must have returned `at` for an extent of `len` bytes, and
+    /// 2. the segment must stay in its slot (M3 or M4) while the slice lives.
     pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
-        // SAFETY: promise 1 puts the bytes inside the region; by promise 2 and M1 nobody writes
+        // SAFETY: promise 1 puts the bytes inside the region; by promise 2 and M1 no party writes
         // them.
         unsafe { self.region.bytes(at, len) }
     }

@@ -2,13 +2,14 @@
 //! §5.5: the driver's own ring as a dbuf]
 //!
 //! A [`Lender`] owns the memory. An arrived segment is offered as a draft over all its bytes, so
-//! that a source can repair them first (reinsert a tag that the device removed). A committed
-//! segment is a segment like any other: rich pointers refer to it, leases keep it, and nothing is
-//! copied. The pool returns the segment to the lender at the end of the first pass in which it has
-//! neither pins nor leases. If segments arrive in order, a segment that is held for long stalls the
-//! lender after a lap, so spaces copy the blocks that they hold (CONTRACT 12). If segments arrive
-//! in any order (AF_XDP frames), the source names the slot ([`Pool::draft_arrived_at`]), and the
-//! segment number counts the laps of that slot, so that no position is used twice.
+//! that a source can repair them first (for example, reinsert a tag that the device removed). A
+//! committed segment is a segment like any other: rich pointers refer to it, leases keep it, and
+//! nothing is copied. The pool returns the segment to the lender at the end of the first pass in
+//! which it has neither pins nor leases. If segments arrive in order, a segment that is held for
+//! long stalls the lender after a lap, so spaces copy the blocks that they hold (CONTRACT 12). If
+//! segments arrive in any order (AF_XDP frames), the source names the slot
+//! ([`Pool::draft_arrived_at`]), and the segment number counts the laps of that slot, so that no
+//! position is used twice.
 
 use super::{Draft, Memory, Pool};
 use crate::slots::FREE;
@@ -117,7 +118,7 @@ impl Pool {
     }
 }
 
-/// EINVAL.
+/// EINVAL: the dimensions of the lent memory are unsuitable.
 const EINVAL: i32 = 22;
 
 #[cfg(test)]
@@ -176,7 +177,7 @@ mod tests {
             assert!(!self.has_arrived(slot), "no segment free");
             let at = self.memory.base().as_ptr().wrapping_add(slot * SEGMENT);
             #[expect(unsafe_code, reason = "stands for the kernel")]
-            // SAFETY: the segment lies in the mapping and is not lent out (asserted).
+            // SAFETY: the segment is in the mapping and is not lent out (asserted).
             unsafe {
                 at.write_bytes(byte, SEGMENT);
             }

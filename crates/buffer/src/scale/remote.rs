@@ -13,7 +13,7 @@
 //! again. It also shrinks periodically, because nothing else would detect that the processors now
 //! share a cache.
 
-use super::{PATIENCE, PATIENCE_MAX};
+use super::{INITIAL_PATIENCE, PATIENCE_MAX};
 
 /// The time that the writer took for some blocks of a lap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +72,15 @@ pub(super) struct RemoteTrial {
 
 impl RemoteTrial {
     pub(super) const fn new() -> Self {
-        Self { is_on: false, laps: 0, slow: 0, cost: 0, before: 0, pause: 0, patience: PATIENCE }
+        Self {
+            is_on: false,
+            laps: 0,
+            slow: 0,
+            cost: 0,
+            before: 0,
+            pause: 0,
+            patience: INITIAL_PATIENCE,
+        }
     }
 
     /// Records the timing of a lap. Returns true if the ring should exceed the caches.
@@ -123,7 +131,7 @@ impl RemoteTrial {
             let is_better = self.cost > 0
                 && self.cost.saturating_mul(100) <= self.before.saturating_mul(COST_PERCENT_MAX);
             if is_better {
-                self.patience = PATIENCE;
+                self.patience = INITIAL_PATIENCE;
             } else {
                 self.pause = self.patience;
                 self.patience = (self.patience * 2).min(PATIENCE_MAX);
@@ -179,7 +187,10 @@ mod tests {
                 tried
             })
             .collect();
-        assert_eq!(tried, [EVALUATION_LAPS, PATIENCE, 2 * PATIENCE, 4 * PATIENCE]);
+        assert_eq!(
+            tried,
+            [EVALUATION_LAPS, INITIAL_PATIENCE, 2 * INITIAL_PATIENCE, 4 * INITIAL_PATIENCE]
+        );
     }
 
     #[test]

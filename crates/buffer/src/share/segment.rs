@@ -23,7 +23,7 @@
 //!   that readers still need in the old memory; where the capacity changed in place, the smaller of
 //!   both capacities applies until all readers have passed S (`cursor`, room).
 
-use super::{Files, Refusal, RingOffer, check_file, duplicate, map_ring, read_geometry};
+use super::{Refusal, RingOffer, SharedFiles, check_file, duplicate, map_ring, read_geometry};
 use crate::Policy;
 use crate::cursor::RingMemory;
 use crate::region::Region;
@@ -36,7 +36,7 @@ use sys::memory::{Memfd, Seals};
 /// A new segment, as the writer offers it to readers.
 #[derive(Debug)]
 pub(crate) struct OfferedSegment {
-    pub(super) files: Files,
+    pub(super) files: SharedFiles,
     pub(crate) geometry: Geometry,
     pub(crate) store: Arc<RingMemory>,
 }
@@ -48,7 +48,7 @@ impl OfferedSegment {
         policy: Policy,
         readers: Box<[Arc<Region>]>,
     ) -> sys::Result<Self> {
-        let files = Files::create(&geometry)?;
+        let files = SharedFiles::create(&geometry)?;
         let (writer, capacity) = (files.map_and_seal(Seals::READER)?, geometry.capacity);
         let store = RingMemory::new(writer, readers, capacity, policy);
         Ok(Self { files, geometry, store })
@@ -106,19 +106,19 @@ impl ReceivedSegment {
 }
 
 /// Maps the page of a reader read-only, for a writer that did not create this page.
-pub(crate) fn page(cursor: &OwnedFd) -> Result<Region, Refusal> {
+pub(crate) fn map_reader_page(cursor: &OwnedFd) -> Result<Region, Refusal> {
     let file = check_file(cursor, "cursor", Seals::SIZE, PAGE)?;
     Ok(Region::reading(file.map_read()?))
 }
 
 impl RingOffer {
     /// Duplicates the descriptor of the reader's page, for a writer that may hand over the ring.
-    pub(crate) fn page(&self) -> sys::Result<OwnedFd> {
+    pub(crate) fn duplicate_page(&self) -> sys::Result<OwnedFd> {
         duplicate(&self.cursor)
     }
 
     /// Duplicates the file of the ring, for a writer that punches holes into it.
-    pub(crate) fn ring(&self) -> sys::Result<Memfd> {
+    pub(crate) fn duplicate_ring_file(&self) -> sys::Result<Memfd> {
         Memfd::from_fd(duplicate(&self.ring)?)
     }
 }

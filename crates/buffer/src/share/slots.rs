@@ -1,7 +1,9 @@
 //! Rings of slots that processes share, with offers like those of rings of blocks. The ring's
 //! memory holds a table of block lengths before the slots.
 
-use super::{Files, Refusal, RingOffer, check_file, create_geometry_file, geometry, read_geometry};
+use super::{
+    Refusal, RingOffer, SharedFiles, check_file, create_geometry_file, geometry, read_geometry,
+};
 use crate::atomic::acquire;
 use crate::cursor::{Consumer, POSITION_MAX, RingMemory};
 use crate::dbuf::fixed::{SlotConfig, SlotShape, SlotVisitor, SlotWriter};
@@ -19,7 +21,7 @@ pub fn slots(config: &SlotConfig) -> sys::Result<(SlotWriter, Vec<RingOffer>)> {
     let geometry = Geometry { magic: Geometry::SLOTS_MAGIC, ..geometry };
     let (used, geometry_file) = (ring_size(shape), create_geometry_file(&geometry)?);
     let ring = Memfd::create("streamline-ring", used)?;
-    let files = Files { geometry: geometry_file, ring, used };
+    let files = SharedFiles { geometry: geometry_file, ring, used };
     let writer = files.map_and_seal(Seals::READER)?;
     let (store, offers) =
         files.offer_all(writer, geometry.readers, shape.slots as u64, config.policy)?;

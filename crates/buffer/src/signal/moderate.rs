@@ -126,13 +126,13 @@ impl Moderator {
 
     /// Permits T_b to adapt between its current value and `most`, rounded down to a power of two.
     pub fn adapt(&mut self, most: u64) {
-        self.range.1 = power_below(most).max(self.range.0);
+        self.range.1 = power_of_two_up_to(most).max(self.range.0);
     }
 
     /// Limits T_b to half of a ring with `entries` entries. Called when the size of the ring has
     /// changed.
     pub fn fit(&mut self, entries: usize) {
-        self.half = power_below(entries as u64 / 2);
+        self.half = power_of_two_up_to(entries as u64 / 2);
         self.threshold.blocks = self.threshold.blocks.clamp(self.range.0, self.range.1);
         self.threshold.blocks = self.threshold.blocks.min(self.half);
     }
@@ -140,7 +140,7 @@ impl Moderator {
     /// Adapts T_b after an event, given the time `ns` in nanoseconds that its blocks took to
     /// arrive.
     #[cold]
-    fn tune(&mut self, ns: u64) {
+    fn adapt_threshold(&mut self, ns: u64) {
         let (least, most) = self.range;
         let blocks = match ns {
             0..GROWTH_INTERVAL_NS => self.threshold.blocks * 2,
@@ -159,7 +159,7 @@ impl Moderator {
     /// Lowers T_b, and the range in which it adapts, to at most `blocks`, rounded down to a power
     /// of two.
     pub fn limit_blocks(&mut self, blocks: u64) {
-        let within = |value: u64| power_below(value.min(blocks));
+        let within = |value: u64| power_of_two_up_to(value.min(blocks));
         self.range = (within(self.range.0), within(self.range.1));
         self.threshold.blocks = within(self.threshold.blocks);
     }
@@ -182,14 +182,14 @@ impl Moderator {
         if self.pending > 0 && self.alarm.deadline.load(Ordering::Relaxed) == UNSET {
             // The timer fired first: these blocks may have come too late for its event.
             self.pending = 0;
-            self.tune(u64::MAX);
+            self.adapt_threshold(u64::MAX);
         }
         let first = self.pending == 0;
         self.pending += blocks;
         if self.pending >= self.threshold.blocks {
             if self.range.0 < self.range.1 {
                 let since = self.since.take().filter(|_| !first);
-                self.tune(since.map_or(0, |since| now().saturating_sub(since)));
+                self.adapt_threshold(since.map_or(0, |since| now().saturating_sub(since)));
             }
             self.reset();
             self.events.batch += 1;
@@ -246,7 +246,7 @@ impl Moderator {
 const GROWTH_INTERVAL_NS: u64 = 12_500;
 
 /// Returns the greatest power of two that does not exceed `value`, at least 1.
-const fn power_below(value: u64) -> u64 {
+const fn power_of_two_up_to(value: u64) -> u64 {
     1 << if value < 2 { 0 } else { value.ilog2() }
 }
 
@@ -313,7 +313,7 @@ impl Timer {
     fn set_alarm(self: &Arc<Self>, alarm: &Alarm, deadline: u64) {
         // SYNC POINT: alarm set; pairs with the load in `fire`.
         alarm.deadline.store(deadline, Ordering::Release);
-        // SYNC POINT: next check; pairs with the fence in `plan`.
+        // SYNC POINT: next check; pairs with the fence in `fire_and_schedule`.
         fence(Ordering::SeqCst);
         if self.next.load(Ordering::Relaxed) > deadline {
             self.wake();
@@ -379,7 +379,7 @@ impl Timer {
             None => DORMANT,
         };
         self.next.store(until, Ordering::Relaxed);
-        // SYNC POINT: next check; pairs with the fence in `set`.
+        // SYNC POINT: next check; pairs with the fence in `set_alarm`.
         fence(Ordering::SeqCst);
         let overtaken = self.next_deadline().is_some_and(|earliest| earliest < until);
         (!overtaken && until > now).then_some(until)
@@ -418,7 +418,7 @@ impl Timer {
 impl Alarm {
     /// Sends the event if it is due. Returns true, so that `retain` keeps the alarm.
     fn fire(&self, now: u64) -> bool {
-        // SYNC POINT: alarm set; pairs with the store in `set`.
+        // SYNC POINT: alarm set; pairs with the store in `set_alarm`.
         let deadline = self.deadline.load(Ordering::Acquire);
         let is_due = deadline != UNSET && deadline <= now;
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);

@@ -30,6 +30,6 @@ impl TableNames {
     /// Starts a request to the process that holds this name. Does not block.
     pub fn request(&self, address: &Address) -> Result<OpenRequest, Error> {
         let known = self.0.get(&(address.uid(), address.name().to_owned()));
-        OpenRequest::among(address, known.map_or(&[], |(_, sockets)| sockets.as_slice()))
+        OpenRequest::begin_at(address, known.map_or(&[], |(_, sockets)| sockets.as_slice()))
     }
 }

@@ -64,7 +64,7 @@ fn m3_rows_are_consistent_under_the_table_lock() {
                 try_read_row(&words[1..1 + ROW_WORDS], &mut one),
                 try_read_row(&words[1 + ROW_WORDS..1 + 2 * ROW_WORDS], &mut other),
             );
-            if reading.is_whole(&words[0]) {
+            if reading.is_untorn(&words[0]) {
                 assert_eq!((read.0, one), (read.1, other));
                 assert_ne!(read.0, RowRead::Torn);
             }

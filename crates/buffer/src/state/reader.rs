@@ -104,7 +104,7 @@ impl TableReader {
                 self.copy_row(at, &mut snapshot);
             }
             snapshot.whole =
-                reading.zip(lock).is_some_and(|(reading, lock)| reading.is_whole(lock));
+                reading.zip(lock).is_some_and(|(reading, lock)| reading.is_untorn(lock));
             if snapshot.whole {
                 break;
             }

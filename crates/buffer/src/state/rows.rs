@@ -8,7 +8,7 @@
 //! SYNC POINTS
 //! - *change begins*: the word is stored odd, then a Release fence is issued: a reader that loads
 //!   any word of the change and then passes its Acquire fence loads the odd value or a later one
-//!   (`Reading::is_whole`).
+//!   (`Reading::is_untorn`).
 //! - *change ends*: the word is stored even with Release: a reader that loads it with Acquire
 //!   (`Reading::begin`) sees all of the change.
 
@@ -59,7 +59,7 @@ impl Reading {
     }
 
     /// Returns true if the data read since [`Reading::begin`] is not torn.
-    pub(super) fn is_whole(self, lock: &AtomicU64) -> bool {
+    pub(super) fn is_untorn(self, lock: &AtomicU64) -> bool {
         // SYNC POINT: change begins.
         fence(Ordering::Acquire);
         lock.load(Ordering::Relaxed) == self.0
@@ -85,7 +85,7 @@ pub(super) fn try_read_row(row: &[AtomicU64], out: &mut [u64]) -> RowRead {
     for (word, number) in words.iter().zip(out) {
         *number = word.load(Ordering::Relaxed);
     }
-    match reading.is_whole(lock) {
+    match reading.is_untorn(lock) {
         false => RowRead::Torn,
         true if present == 0 => RowRead::Nothing,
         true => RowRead::Numbers,

@@ -78,7 +78,7 @@ pub fn send_to(
     let (writer, rings) = share::blocks(&config.ring)?;
     let (mut ends, mut sent) = (Vec::new(), Vec::new());
     for (ring, socket) in rings.into_iter().zip(sockets) {
-        let page = ring.page()?;
+        let page = ring.duplicate_page()?;
         sent.push(sys::descriptor::send(socket.as_fd(), OFFER, &ring.descriptors()));
         ends.push((SocketDoorbell::from(socket), page));
     }

@@ -3,7 +3,7 @@
 //! Data written by one side is fetched fastest from a cache that both sides share (BASELINES, two
 //! cores). The kernel's scheduler does not know which threads communicate. Each side publishes in
 //! its page the processor on which it last ran, so the other side can confine its thread to the
-//! processors that share the closest cache with that one. A thread is never pinned to one
+//! processors that share the closest cache with that processor. A thread is never pinned to one
 //! processor: the scheduler knows best which processor is free, and a writer and a reader on the
 //! same processor would only alternate.
 //!
@@ -27,7 +27,7 @@ impl Input {
 
 impl Output {
     /// Confines this thread as [`Input::share_cache`] does, to the processors that share a cache
-    /// with the first present reader's.
+    /// with the processor of the first present reader.
     pub fn share_cache(&mut self) -> sys::Result<bool> {
         let first = self.ends.iter().position(|end| !end.gone);
         let page = first.and_then(|first| self.ring.side().page(first));

@@ -84,9 +84,9 @@ impl Config {
         Self { scaling: sized.scaling.map(|s| s.at_least(self.ring.capacity)), ..sized }
     }
 
-    /// Lets the writer size the ring as [`Config::self_sizing`] does, up to the given capacity and
-    /// within memory that is reserved now ([`Config::cut`]). A reader then notices no change, and
-    /// no process needs new memory or descriptors.
+    /// Permits the writer to size the ring as [`Config::self_sizing`] does, up to the given
+    /// capacity and within memory that is reserved now ([`Config::cut`]). A reader then notices no
+    /// change, and no process needs new memory or descriptors.
     #[must_use]
     pub fn self_sizing_in_place(self) -> Self {
         if self.ring.policy != Policy::Block {

@@ -116,7 +116,7 @@ impl Handover {
         let HandoverState { id, policy, capacity, every, segment, start, put } = self.state;
         let (mut pages, mut doorbells) = (Vec::new(), Vec::new());
         for (page, doorbell) in self.ends {
-            pages.push(Arc::new(segment::page(&page)?));
+            pages.push(Arc::new(segment::map_reader_page(&page)?));
             doorbells.push((SocketDoorbell::from(doorbell), page));
         }
         let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);

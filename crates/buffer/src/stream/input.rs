@@ -115,7 +115,8 @@ impl Input {
         }
     }
 
-    /// Reads as [`Input::read`], without blocking: returns `None` if there is nothing to read.
+    /// Reads as [`Input::read`] does, but without blocking: returns `None` if there is nothing to
+    /// read.
     #[inline]
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         match self.ring.walk().take(out) {
@@ -351,7 +352,7 @@ impl Input {
                 self.gone = true;
                 return false;
             }
-            DrainResult::Notification(note, descriptors) => match note::read(&note) {
+            DrainResult::Notification(note, descriptors) => match note::decode(&note) {
                 Some(Note::Segment(number)) => {
                     if self.inbox.len() == INBOX_MAX {
                         self.inbox.remove(0);

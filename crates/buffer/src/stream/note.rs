@@ -14,7 +14,7 @@ const SEGMENT: u8 = 2;
 const REVOKED: u8 = 3;
 
 /// Encodes a note as a message.
-pub(super) fn write(note: Note) -> Vec<u8> {
+pub(super) fn encode(note: Note) -> Vec<u8> {
     match note {
         Note::Segment(number) => [&[SEGMENT][..], &number.to_le_bytes()].concat(),
         Note::Revoked => vec![REVOKED],
@@ -22,7 +22,7 @@ pub(super) fn write(note: Note) -> Vec<u8> {
 }
 
 /// Decodes a message. Returns `None` for a plain notification or an unknown note.
-pub(super) fn read(message: &[u8]) -> Option<Note> {
+pub(super) fn decode(message: &[u8]) -> Option<Note> {
     match message.split_first()? {
         (&SEGMENT, number) => Some(Note::Segment(u64::from_le_bytes(number.try_into().ok()?))),
         (&REVOKED, []) => Some(Note::Revoked),
@@ -37,10 +37,10 @@ mod tests {
     #[test]
     fn notes_round_trip_and_unknown_ones_are_ignored() {
         for note in [Note::Segment(0), Note::Segment(u64::MAX), Note::Revoked] {
-            assert_eq!(read(&write(note)), Some(note));
+            assert_eq!(decode(&encode(note)), Some(note));
         }
         for other in [&[][..], &[1], &[2], &[2, 0, 0], &[3, 3], &[9; 16]] {
-            assert_eq!(read(other), None);
+            assert_eq!(decode(other), None);
         }
     }
 }

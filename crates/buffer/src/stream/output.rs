@@ -4,7 +4,7 @@ use super::Config;
 use super::switch::Segments;
 use super::waking::{Latency, WakingOverrides};
 use crate::atomic::Ordering;
-use crate::cursor::{Change, Producer};
+use crate::cursor::{Producer, ReaderChange};
 use crate::join::Contact;
 use crate::scale::{Scaler, Sides};
 use crate::signal::Spin;
@@ -161,7 +161,7 @@ impl Output {
     }
 
     /// Writes a block of up to `length` bytes in place: `fill` writes into the ring and returns the
-    /// number of bytes written. Blocks and fails as [`Output::write`]. [SL §5.1]
+    /// number of bytes written. Blocks and fails as [`Output::write`] does. [SL §5.1]
     #[inline]
     pub fn write_with(
         &mut self,
@@ -369,13 +369,13 @@ impl Output {
 
     /// Updates the list of doorbells with the readers that have joined or left.
     pub(super) fn update_readers(&mut self) {
-        let changes = self.ring.side().take_changes();
+        let changes = self.ring.side().take_reader_changes();
         if changes.is_empty() {
             return;
         }
         for change in changes {
             match change {
-                Change::Joined(at, Contact { doorbell, page }) => {
+                ReaderChange::Joined(at, Contact { doorbell, page }) => {
                     let joined = ReaderEnd::new(doorbell, page);
                     match self.ends.get_mut(at) {
                         Some(end) => *end = joined,
@@ -383,7 +383,7 @@ impl Output {
                     }
                 }
                 // The ring has handled the departure; another reader may have the index already.
-                Change::Left(at) => {
+                ReaderChange::Left(at) => {
                     if let Some(end) = self.ends.get_mut(at) {
                         end.gone = true;
                     }
@@ -403,7 +403,7 @@ impl Output {
         })
     }
 
-    /// Ends like a killed process: closes only the descriptors, not the stream.
+    /// Closes the descriptors without closing the stream, as the kernel does for a killed process.
     #[cfg(any(test, feature = "testing"))]
     pub fn die(mut self) {
         self.ends.clear();

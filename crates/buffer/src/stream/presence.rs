@@ -13,7 +13,7 @@ impl Output {
         self.ends.iter().filter(|end| !end.gone).count()
     }
 
-    /// Waits until a reader is present, at most for `limit`. Returns true if one is present.
+    /// Waits until a reader is present, for at most `limit`. Returns true if one is present.
     /// Returns at once if no reader can join the stream. Fails if the kernel refuses an event
     /// descriptor.
     pub fn wait_for_reader(&mut self, limit: Option<Duration>) -> sys::Result<bool> {

@@ -25,7 +25,7 @@ impl Output {
     /// Reserves `length` bytes in place. Blocks while the stream is full, if the policy is to
     /// block; returns `None` if the policy drops the block.
     ///
-    /// The returned pointer is that of the first byte. No other party accesses the reserved bytes
+    /// The returned pointer addresses the first byte. No other party accesses the reserved bytes
     /// until this output writes or is dropped.
     pub fn room(&mut self, length: usize) -> Result<Option<(Room, NonNull<u8>)>, Fault> {
         if self.ring.fitting_length(length).is_none() && !self.make_room(length)? {
@@ -55,7 +55,7 @@ mod tests {
     use abi::ring::RecordHeader;
 
     #[test]
-    fn reserved_room_is_committed_unless_another_write_came() {
+    fn reserved_room_commits_unless_another_write_intervenes() {
         let config = Config::new(abi::DbufId::new(4).unwrap()).capacity(4096);
         let (mut output, admission) = joinable(&config.policy(Policy::DropNew)).unwrap();
         let (_, offer) = admission.admit().unwrap().unwrap();

@@ -21,13 +21,14 @@ impl Output {
         }
     }
 
-    /// Keeps the current size from now on. The writer resizes the ring no more, and makes no system
-    /// call for an earlier resize: for a program that gives up the right to such calls.
+    /// Fixes the ring at its current size. The writer then neither resizes the ring nor makes
+    /// system calls for an earlier resize. Intended for programs that give up the right to such
+    /// calls.
     pub fn fix_size(&mut self) {
         (self.scaler, self.segments.file) = (None, None);
     }
 
-    /// At the end of a lap, decides on the size by the fill level, and resizes the ring.
+    /// Decides on the size by the fill level at the end of a lap, and resizes the ring.
     #[cold]
     pub(super) fn end_lap(&mut self) {
         let (head, capacity, sides) = (self.ring.head(), self.capacity(), self.sides());

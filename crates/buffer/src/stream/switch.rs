@@ -211,11 +211,11 @@ impl Output {
         segment: &OfferedSegment,
         revoked: Option<usize>,
     ) -> Result<(), ChangeError> {
-        let next = note::write(Note::Segment(segment.geometry.segment));
+        let next = note::encode(Note::Segment(segment.geometry.segment));
         let (mut gone, mut unreachable) = (Vec::new(), None);
         for (at, end) in self.ends.iter_mut().enumerate().filter(|(_, end)| !end.gone) {
             let sent = match revoked == Some(at) {
-                true => end.doorbell.send(&note::write(Note::Revoked), &[]),
+                true => end.doorbell.send(&note::encode(Note::Revoked), &[]),
                 false => end.doorbell.send(&next, &segment.descriptors()),
             };
             match sent {

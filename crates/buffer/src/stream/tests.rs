@@ -19,7 +19,7 @@ pub(super) fn open(config: &Config) -> (Output, Vec<Input>) {
     (output, inputs)
 }
 
-fn config() -> Config {
+fn stream_config() -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(4096)
 }
 
@@ -32,7 +32,7 @@ pub(super) fn stream_byte(at: usize) -> u8 {
 fn bytes_stay_in_order_for_any_write_and_read_sizes() {
     const BYTES: usize = 300_000;
     for (write, read, spins) in [(64, 64, 0), (1, 100, 0), (1000, 7, 0), (333, 4096, 2000)] {
-        let (mut output, mut inputs) = open(&config());
+        let (mut output, mut inputs) = open(&stream_config());
         let mut input = inputs.pop().unwrap();
         output.spin(spins);
         input.spin(spins);
@@ -65,7 +65,7 @@ fn bytes_stay_in_order_for_any_write_and_read_sizes() {
 
 #[test]
 fn every_reader_gets_every_byte() {
-    let (mut output, inputs) = open(&config().readers(3));
+    let (mut output, inputs) = open(&stream_config().readers(3));
     std::thread::scope(|scope| {
         let readers: Vec<_> = inputs
             .into_iter()
@@ -97,7 +97,7 @@ fn every_reader_gets_every_byte() {
 
 #[test]
 fn blocks_are_published_when_due_or_flushed() {
-    let (mut output, mut inputs) = open(&Config { every: 3, ..config() });
+    let (mut output, mut inputs) = open(&Config { every: 3, ..stream_config() });
     let input = &mut inputs[0];
     let mut out = [0; 16];
     output.write(b"a").unwrap();
@@ -114,7 +114,7 @@ fn blocks_are_published_when_due_or_flushed() {
 /// With the largest threshold, blocks are published only after 64 KB or by a flush.
 #[test]
 fn largest_publication_threshold_does_not_overflow() {
-    let (mut output, mut inputs) = open(&Config { every: usize::MAX, ..config() });
+    let (mut output, mut inputs) = open(&Config { every: usize::MAX, ..stream_config() });
     for round in 0..3 {
         output.write(&[round; 100]).unwrap();
         output.flush();
@@ -124,7 +124,7 @@ fn largest_publication_threshold_does_not_overflow() {
 
 #[test]
 fn writer_without_readers_fails_as_abandoned() {
-    let (mut output, inputs) = open(&config());
+    let (mut output, inputs) = open(&stream_config());
     let writing = std::thread::spawn(move || {
         loop {
             if let Err(fault) = output.write(&[1; 100]) {
@@ -138,7 +138,7 @@ fn writer_without_readers_fails_as_abandoned() {
 
 #[test]
 fn reader_of_dead_writer_gets_published_blocks_then_fault() {
-    let (mut output, mut inputs) = open(&config());
+    let (mut output, mut inputs) = open(&stream_config());
     output.write(b"shown").unwrap();
     output.flush();
     output.write(b"not shown").unwrap();
@@ -152,7 +152,7 @@ fn reader_of_dead_writer_gets_published_blocks_then_fault() {
 
 #[test]
 fn dropping_and_overwriting_rings_never_wait() {
-    let (mut output, mut inputs) = open(&config().policy(Policy::DropNew));
+    let (mut output, mut inputs) = open(&stream_config().policy(Policy::DropNew));
     let taken = (0..1000).filter(|_| output.write(&[5; 100]).unwrap()).count();
     output.flush();
     assert_eq!(
@@ -162,7 +162,7 @@ fn dropping_and_overwriting_rings_never_wait() {
     let mut out = [0; 8192];
     assert_eq!(inputs[0].read(&mut out).unwrap(), taken * 100);
 
-    let (mut output, mut inputs) = open(&config().policy(Policy::Overwrite));
+    let (mut output, mut inputs) = open(&stream_config().policy(Policy::Overwrite));
     for at in 0..1000 {
         assert!(output.write(&[stream_byte(at); 100]).unwrap());
     }
@@ -182,7 +182,7 @@ fn offer_without_descriptors_is_refused() {
 /// Returns the wake-up threshold of a sleeping reader that has read nothing.
 fn wake_threshold(policy: Policy, spins: u32) -> u64 {
     use abi::ring::{reader, wait};
-    let (mut output, mut inputs) = open(&config().policy(policy));
+    let (mut output, mut inputs) = open(&stream_config().policy(policy));
     let mut input = inputs.pop().unwrap();
     input.spin(spins);
     std::thread::scope(|scope| {
@@ -249,7 +249,7 @@ fn ledger_of_a_reader_counts_blocks_that_are_not_released() {
 
 #[test]
 fn o6_reader_passes_unwanted_blocks_and_copies_heads() {
-    let (mut output, mut inputs) = open(&config().policy(Policy::Overwrite));
+    let (mut output, mut inputs) = open(&stream_config().policy(Policy::Overwrite));
     let mut input = inputs.pop().unwrap();
     for block in [&b"no 1"[..], b"yes 2", b"no 3", b"head 4", b"no 5"] {
         assert!(output.write(block).unwrap());
@@ -270,7 +270,7 @@ fn o6_reader_passes_unwanted_blocks_and_copies_heads() {
     let nothing = WantedRead { read: BlockRead::Nothing, is_whole: false, passed: 1 };
     assert_eq!(input.read_wanted(&mut out, 2, &wants), Ok(nothing));
     assert_eq!(input.next_number(), Some(5));
-    // What the reader was too slow for is lost, not passed.
+    // Blocks for which the reader was too slow are lost, not passed.
     for at in 0..1000 {
         assert!(output.write(&[stream_byte(at); 100]).unwrap());
     }
@@ -285,7 +285,7 @@ fn o6_reader_passes_unwanted_blocks_and_copies_heads() {
 
 #[test]
 fn o6_flush_does_not_end_a_rest_before_a_quarter_is_unread() {
-    let (mut output, mut inputs) = open(&config().policy(Policy::Overwrite));
+    let (mut output, mut inputs) = open(&stream_config().policy(Policy::Overwrite));
     let mut input = inputs.pop().unwrap();
     let is_rung = |input: &Input| sys::poll::readable(&[input.as_fd()], Some(Duration::ZERO))[0];
     input.announce_rest();

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-/// Write access to the memory of this process, by offset from its ring at the lowest address.
+/// Write access to the memory of this process. Offsets are relative to the ring at the lowest
+/// address.
 pub(crate) struct Ring {
     memory: File,
     base: u64,

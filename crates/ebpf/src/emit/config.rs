@@ -66,8 +66,8 @@ pub enum Wakeup {
 pub struct FusedTap {
     /// Number of processors that have a region in every map.
     pub cpus: u32,
-    /// True if the frames are sent by this host. Ignored at a control group, where each packet
-    /// tells its direction.
+    /// True if the frames are sent by this host. Ignored at a control group, where the context of
+    /// each packet states its direction.
     pub sent: bool,
     /// At a control group, the user whose packets are delivered.
     pub user: Option<UserSockets>,

@@ -9,10 +9,10 @@
 //! will need ([`Scope::offset_of`], [`Scope::save_layers`]), edits, and restores its positions.
 //!
 //! At traffic control, programs edit through helpers, which unclone a shared head, handle
-//! fragments, and know if a checksum has been filled in. At XDP, they edit in place or, where
-//! computed packet pointers are not allowed, through a helper, and cannot know if a checksum has
-//! been filled in. A block whose edit fails is unsure. Because [`Scope::make_writable`] covers the
-//! entire range that a twin will edit, a twin fails before its first edit.
+//! fragments, and know whether a checksum has been filled in. At XDP, they edit in place or, where
+//! computed packet pointers are not allowed, through a helper, and cannot know whether a checksum
+//! has been filled in. A block whose edit fails is unsure. Because [`Scope::make_writable`] covers
+//! the entire range that a twin will edit, a twin fails before its first edit.
 
 use super::builder::Builder;
 use super::handle::{
@@ -372,7 +372,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let may_be_absent = matches!(covers, Checksum::Transport { may_be_absent: true, .. });
         let at = self.position_at(offset);
         let updated = self.var(0);
-        // Values of an arm stay inside, so the edit stands after it.
+        // Values of an arm are not valid outside it, so the edit follows the arm.
         self.arm(|s, absent| {
             let unsure = s.unsure();
             let word = s.need::<2>(at, unsure);

@@ -65,7 +65,7 @@ pub mod record {
     /// Mark of a frame that this host sends.
     pub const SENT: u16 = 2;
     /// Size of the header in bytes.
-    pub const HEADER: u32 = 32;
+    pub const HEADER_SIZE: u32 = 32;
     /// Alignment of records in bytes.
     pub const ALIGNMENT: u32 = 16;
 }
@@ -73,7 +73,7 @@ pub mod record {
 /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4), class
 /// (4), view offset (4), exit number (4), and, if the exit shares its reader, the number of earlier
 /// pointers for this exit (8).
-pub const POINTER: u32 = 32;
+pub const POINTER_SIZE: u32 = 32;
 /// Offset of the exit number in the scratch memory of a delivery.
 pub(in crate::emit) const EXIT: i16 = 12;
 /// Maximum number of readers of one pointer ring.

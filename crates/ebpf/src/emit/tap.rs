@@ -29,7 +29,7 @@ pub use super::config::{
 };
 pub(super) use super::ring_layout::EXIT;
 pub use super::ring_layout::{
-    DELIVERIES_MAX, EXITS_MAX, POINTER, READERS_MAX, TALLIES_MAX, UNREAD_LAPS, offset, record,
+    DELIVERIES_MAX, EXITS_MAX, POINTER_SIZE, READERS_MAX, TALLIES_MAX, UNREAD_LAPS, offset, record,
 };
 pub(super) use shared::{SharedSlot, shared_slots};
 

@@ -15,7 +15,7 @@ pub(crate) fn case_folder(test: &str) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("STREAMLINE_CORPUS") {
         return Some(PathBuf::from(named));
     }
-    // Crates lie at different depths of the repository.
+    // Crates are at different depths of the repository.
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let mut folders = above.map(|folder| folder.join("../shared/cases"));
     if let Some(folder) = folders.find(|folder| folder.join("libpcap-filter").is_dir()) {

@@ -11,7 +11,7 @@ pub fn all_frames() -> Vec<Vec<u8>> {
         ethernet_frame(0x0800, &ipv4(4, 17, None, &udp_53)),
         ethernet_frame(0x0800, &ipv4(5, 6, None, &tcp_segment(80))),
         ethernet_frame(0x0800, &ipv4(5, 1, None, &[8, 0, 0, 0, 0, 1, 0, 1])),
-        // IP lengths that end before, within and behind the ports, zero, and below the header.
+        // IP lengths that end before, within and after the ports, zero, and below the header.
         ethernet_frame(0x0800, &ipv4(5, 17, Some(20), &udp_53)),
         ethernet_frame(0x0800, &ipv4(5, 17, Some(23), &udp_53)),
         ethernet_frame(0x0800, &ipv4(5, 17, Some(24), &udp_53)),
@@ -44,7 +44,7 @@ pub fn all_frames() -> Vec<Vec<u8>> {
         let chain = extension_headers(&kinds[..depth], &[0, 1, 0, 2, 0, 0][..depth], 17, &udp_53);
         frames.push(ethernet_frame(0x86dd, &ipv6(kinds[0], None, &chain)));
     }
-    // Each kind at each position, and IP lengths that end exactly behind each header.
+    // Each kind at each position, and IP lengths that end exactly after each header.
     for (kind, depth) in [0, 43, 60].into_iter().flat_map(|kind| [(kind, 4), (kind, 5)]) {
         let chain = extension_headers(&vec![kind; depth], &vec![0; depth], 17, &udp_53);
         frames.push(ethernet_frame(0x86dd, &ipv6(kind, None, &chain)));

@@ -212,7 +212,8 @@ impl Sink for NamedSink {
         Some(output.scale().map_or_else(
             || ReaderRing { bytes, ..ReaderRing::default() },
             |scale| {
-                let (grown, shrunk, because) = (scale.grown, scale.shrunk, scale.because());
+                let (grown, shrunk, because) =
+                    (scale.grown, scale.shrunk, scale.last_change_reason());
                 ReaderRing { bytes, grown, shrunk, because }
             },
         ))

@@ -327,9 +327,9 @@ mod tests {
     #[test]
     fn described_message_is_one_object() {
         let request = description_record(RecordKind::HttpRequest, |writer| {
-            writer.number(Field::Time, TEST_TIME + 1);
-            writer.text(Field::Method, b"GET");
-            writer.text(Field::Url, b"/\x1b");
+            writer.add_number(Field::Time, TEST_TIME + 1);
+            writer.add_text(Field::Method, b"GET");
+            writer.add_text(Field::Url, b"/\x1b");
         });
         let flagged = |mut block: Block<'static>, flags| {
             (block.context.session, block.context.flags) = (3, flags);

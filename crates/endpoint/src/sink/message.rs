@@ -341,19 +341,19 @@ mod tests {
 
     fn exchange() -> Vec<u8> {
         description_record(RecordKind::HttpExchange, |writer| {
-            writer.number(Field::Time, TEST_TIME);
-            writer.number(Field::End, TEST_TIME + 12_345_678);
-            writer.text(Field::Client, &[10, 0, 0, 1]);
-            writer.number(Field::ClientPort, 1234);
-            writer.text(Field::Server, &[10, 0, 0, 2]);
-            writer.number(Field::ServerPort, 80);
-            writer.text(Field::Method, b"GET");
-            writer.text(Field::Url, b"/a\x1b[2J\"\xff");
-            writer.text(Field::Host, b"example.com");
-            writer.text(Field::Version, b"1.1");
-            writer.number(Field::Status, 200);
-            writer.text(Field::StatusText, b"OK");
-            writer.number(Field::ResponseBody, 1024);
+            writer.add_number(Field::Time, TEST_TIME);
+            writer.add_number(Field::End, TEST_TIME + 12_345_678);
+            writer.add_text(Field::Client, &[10, 0, 0, 1]);
+            writer.add_number(Field::ClientPort, 1234);
+            writer.add_text(Field::Server, &[10, 0, 0, 2]);
+            writer.add_number(Field::ServerPort, 80);
+            writer.add_text(Field::Method, b"GET");
+            writer.add_text(Field::Url, b"/a\x1b[2J\"\xff");
+            writer.add_text(Field::Host, b"example.com");
+            writer.add_text(Field::Version, b"1.1");
+            writer.add_number(Field::Status, 200);
+            writer.add_text(Field::StatusText, b"OK");
+            writer.add_number(Field::ResponseBody, 1024);
         })
     }
 
@@ -372,14 +372,14 @@ mod tests {
             )
         );
         let response = description_record(RecordKind::HttpResponse, |writer| {
-            writer.text(Field::Client, &[0; 16]);
-            writer.text(Field::Server, &[1; 16]);
-            writer.number(Field::Status, 404);
-            writer.text(Field::StatusText, b"Not\nFound");
-            writer.text(Field::ContentType, b"text/html");
-            writer.number(Field::ContentLength, 7);
-            writer.number(Field::Missing, 3);
-            writer.number(Field::Incomplete, 1);
+            writer.add_text(Field::Client, &[0; 16]);
+            writer.add_text(Field::Server, &[1; 16]);
+            writer.add_number(Field::Status, 404);
+            writer.add_text(Field::StatusText, b"Not\nFound");
+            writer.add_text(Field::ContentType, b"text/html");
+            writer.add_number(Field::ContentLength, 7);
+            writer.add_number(Field::Missing, 3);
+            writer.add_number(Field::Incomplete, 1);
         });
         assert_eq!(
             message_phrase(&response, Direction::Backward),
@@ -387,19 +387,19 @@ mod tests {
              7 bytes stated, 3 bytes missing, incomplete"
         );
         let answer = description_record(RecordKind::Dns, |writer| {
-            writer.number(Field::Answer, 1);
-            writer.text(Field::RcodeName, b"NOERROR");
-            writer.text(Field::Type, b"A");
-            writer.text(Field::Name, b"example.com");
-            writer.text(Field::Data, b"1.2.3.4");
-            writer.text(Field::Data, b"5.6.7.8");
+            writer.add_number(Field::Answer, 1);
+            writer.add_text(Field::RcodeName, b"NOERROR");
+            writer.add_text(Field::Type, b"A");
+            writer.add_text(Field::Name, b"example.com");
+            writer.add_text(Field::Data, b"1.2.3.4");
+            writer.add_text(Field::Data, b"5.6.7.8");
         });
         let record = "dns answer NOERROR A example.com, 1.2.3.4, 5.6.7.8";
         assert_eq!(message_phrase(&answer, Direction::Forward), record);
         let hello = description_record(RecordKind::Tls, |writer| {
-            writer.text(Field::TlsVersion, b"1.3");
-            writer.text(Field::ServerName, b"example.com");
-            writer.text(Field::Alpn, b"h2");
+            writer.add_text(Field::TlsVersion, b"1.3");
+            writer.add_text(Field::ServerName, b"example.com");
+            writer.add_text(Field::Alpn, b"h2");
         });
         assert_eq!(message_phrase(&hello, Direction::Forward), "tls 1.3 example.com, h2");
     }
@@ -407,18 +407,18 @@ mod tests {
     #[test]
     fn every_field_type_serializes() {
         let bytes = description_record(RecordKind::Dns, |writer| {
-            writer.number(Field::Time, TEST_TIME);
-            writer.number(Field::End, TEST_TIME);
-            writer.text(Field::Client, &[10, 0, 0, 1]);
-            writer.text(Field::Server, b"no address");
-            writer.text(Field::Class, b"IN");
-            writer.text(Field::Version, b"1.1");
-            writer.number(Field::Rcode, 0);
-            writer.number(Field::Answer, 1);
-            writer.text(Field::Name, b"a\x00\xff");
-            writer.text(Field::Name, b"again");
-            writer.text(Field::Data, b"x");
-            writer.text(Field::Data, b"y");
+            writer.add_number(Field::Time, TEST_TIME);
+            writer.add_number(Field::End, TEST_TIME);
+            writer.add_text(Field::Client, &[10, 0, 0, 1]);
+            writer.add_text(Field::Server, b"no address");
+            writer.add_text(Field::Class, b"IN");
+            writer.add_text(Field::Version, b"1.1");
+            writer.add_number(Field::Rcode, 0);
+            writer.add_number(Field::Answer, 1);
+            writer.add_text(Field::Name, b"a\x00\xff");
+            writer.add_text(Field::Name, b"again");
+            writer.add_text(Field::Data, b"x");
+            writer.add_text(Field::Data, b"y");
         });
         let record = MessageRecord::parse(&bytes).unwrap();
         let expected = json!({
@@ -487,7 +487,7 @@ mod tests {
         let whole = exchange();
         let mut room = vec![0; whole.len() - 20];
         let mut writer = record::Writer::new(&mut room, RecordKind::HttpExchange);
-        writer.all(&Record::parse(&whole).unwrap());
+        writer.add_all(&Record::parse(&whole).unwrap());
         let used = writer.finish();
         let record = MessageRecord::parse(&room[..used]).unwrap();
         let value = object(&record);

@@ -281,10 +281,10 @@ mod tests {
     #[test]
     fn described_message_is_one_line() {
         let response = description_record(RecordKind::HttpResponse, |writer| {
-            writer.text(Field::Client, &[10, 0, 0, 1]);
-            writer.text(Field::Server, &[10, 0, 0, 2]);
-            writer.number(Field::Status, 200);
-            writer.text(Field::StatusText, b"\x1b]0;owned\x07");
+            writer.add_text(Field::Client, &[10, 0, 0, 1]);
+            writer.add_text(Field::Server, &[10, 0, 0, 2]);
+            writer.add_number(Field::Status, 200);
+            writer.add_text(Field::StatusText, b"\x1b]0;owned\x07");
         });
         let mut first = description_block(&response).with_class(Class(200));
         first.context.session = 5;

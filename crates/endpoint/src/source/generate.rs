@@ -21,7 +21,7 @@ use wire::link::LinkType;
 use wire::{ethernet, ipv4, udp};
 
 /// Offset of the sequence number in a frame, in bytes.
-pub const SEQUENCE_OFFSET: usize = UDP_OFFSET + udp::LENGTH;
+pub const SEQUENCE_OFFSET: usize = UDP_OFFSET + udp::HEADER_LENGTH;
 
 /// Description of `generate`, the source of artificial UDP datagrams.
 pub const GENERATE: Description = Description {
@@ -77,7 +77,7 @@ const TARGET_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
 /// Locally administered hardware addresses of the sender and the receiver.
 const HARDWARE_ADDRESSES: (Mac, Mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
 const FIRST_PORT: u16 = 10_000;
-const IP_OFFSET: usize = ethernet::LENGTH;
+const IP_OFFSET: usize = ethernet::HEADER_LENGTH;
 const UDP_OFFSET: usize = IP_OFFSET + ipv4::LENGTH_MIN;
 const UDP_CHECKSUM_OFFSET: usize = UDP_OFFSET + udp::CHECKSUM;
 /// Minimum size in bytes of an Ethernet frame without the frame check sequence.

@@ -452,7 +452,7 @@ pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
 
 // The program and its reader use the same layout.
 const _: () = {
-    use tap::{POINTER, READERS_MAX, offset, record};
+    use tap::{POINTER_SIZE, READERS_MAX, offset, record};
     assert!(
         offset::HEADS as u32 == region_offset::HEADS
             && offset::RESERVED as u32 == region_offset::RESERVED
@@ -477,6 +477,9 @@ const _: () = {
         offset::DELIVERED as u32 == region_offset::SCRATCH
             && READERS_MAX == sys::bpf::ring::SINKS_MAX
     );
-    assert!(POINTER == region_offset::POINTER && record::HEADER == region_offset::HEADER);
+    assert!(
+        POINTER_SIZE == region_offset::POINTER_SIZE
+            && record::HEADER_SIZE == region_offset::HEADER_SIZE
+    );
     assert!(record::ALIGNMENT == region_offset::ALIGNMENT);
 };

@@ -37,16 +37,16 @@ impl Endpoints {
     /// Writes the known addresses and ports as fields of a description.
     pub(super) fn write(&self, writer: &mut Writer<'_>) {
         write_address(writer, Field::Client, self.client.0);
-        writer.number(Field::ClientPort, self.client.1.into());
+        writer.add_number(Field::ClientPort, self.client.1.into());
         write_address(writer, Field::Server, self.server.0);
-        writer.number(Field::ServerPort, self.server.1.into());
+        writer.add_number(Field::ServerPort, self.server.1.into());
     }
 }
 
 fn write_address(writer: &mut Writer<'_>, field: Field, address: IpAddr) {
     match address {
-        IpAddr::V4(address) => writer.text(field, &address.octets()),
-        IpAddr::V6(address) => writer.text(field, &address.octets()),
+        IpAddr::V4(address) => writer.add_text(field, &address.octets()),
+        IpAddr::V6(address) => writer.add_text(field, &address.octets()),
     }
 }
 
@@ -55,7 +55,7 @@ pub(super) fn write_display(writer: &mut Writer<'_>, field: Field, value: impl f
     let mut text = BoundedText { bytes: [0; TEXT_MAX], used: 0 };
     // Overlong text is truncated.
     let _ = write!(text, "{value}");
-    writer.text(field, text.bytes.get(..text.used).unwrap_or_default());
+    writer.add_text(field, text.bytes.get(..text.used).unwrap_or_default());
 }
 
 /// A text buffer of bounded size. Writing beyond its end fails, which stops formatting.

@@ -142,12 +142,12 @@ impl SessionCapture {
             cx.count(REPEATED, 1);
             return cx.consume(block);
         }
-        let header = write::header(LinkType(block.marks.link));
+        let header = write::file_header(LinkType(block.marks.link));
         let header: &[u8] = if self.link_plus_one == 0 { &header } else { &[] };
         let bytes = block.frame;
         let bytes = bytes.get(..write::SNAP_LENGTH as usize).unwrap_or(bytes);
         let captured = bytes.len() as u32;
-        let record = write::record(block.context.time, captured, block.marks.wire_length);
+        let record = write::record_header(block.context.time, captured, block.marks.wire_length);
         let record: &[u8] = if self.last_frame == frame { &[] } else { &record };
         let bytes: &[u8] = if record.is_empty() { &[] } else { bytes };
         (self.link_plus_one, self.last_frame) = (link, frame);

@@ -144,7 +144,7 @@ fn strip_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
 }
 
 /// Total length in bytes of the link addresses, the tag, and the EtherType after the tag.
-const TAGGED_SIZE: usize = ethernet::LENGTH + vlan::LENGTH;
+const TAGGED_SIZE: usize = ethernet::HEADER_LENGTH + vlan::TAG_LENGTH;
 
 fn has_tag(block: &Block<'_>) -> bool {
     let kind = block.frame.get(ETHERTYPE..).and_then(|rest| rest.first_chunk::<2>());
@@ -156,22 +156,22 @@ fn has_tag(block: &Block<'_>) -> bool {
 /// Removes the tag in place: moves the link addresses over it, so that the frame starts four bytes
 /// later.
 fn strip_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
-    const TAG_LENGTH: u32 = vlan::LENGTH as u32;
+    const TAG_LENGTH: u32 = vlan::TAG_LENGTH as u32;
     let moved = cx.edit_frame(batch, l, OldBytes::Keep, |frame| {
-        frame.copy_within(..ETHERTYPE, vlan::LENGTH);
+        frame.copy_within(..ETHERTYPE, vlan::TAG_LENGTH);
     });
     if !moved {
         return;
     }
     let block = batch.block(l);
     // A view past the link header stays past it.
-    let behind = block.marks.view >= ethernet::LENGTH as u32;
+    let behind = block.marks.view >= ethernet::HEADER_LENGTH as u32;
     let mut stripped = block.without_leading_bytes(TAG_LENGTH);
     let marks = &mut stripped.marks;
     (marks.network, marks.transport, marks.payload) =
         (Marks::UNKNOWN, Marks::UNKNOWN, Marks::UNKNOWN);
-    if behind && stripped.marks.view < ethernet::LENGTH as u32 {
-        stripped = stripped.view_at(ethernet::LENGTH as u32, u32::MAX);
+    if behind && stripped.marks.view < ethernet::HEADER_LENGTH as u32 {
+        stripped = stripped.view_at(ethernet::HEADER_LENGTH as u32, u32::MAX);
     }
     batch.set_block(l, stripped);
 }
@@ -241,7 +241,7 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitRes
         let header = s.need::<TAGGED_SIZE>(on.frame, no_tag);
         let words =
             [s.load(header, be32::<0>()), s.load(header, be32::<4>()), s.load(header, be32::<8>())];
-        let to = FrameOffset::from_start(vlan::LENGTH as u16);
+        let to = FrameOffset::from_start(vlan::TAG_LENGTH as u16);
         s.make_writable(FrameOffset::from_start(TAGGED_SIZE as u16));
         for (at, word) in (0..).step_by(4).zip(words) {
             s.put::<u32>(to.plus_bytes(at), word);
@@ -249,7 +249,7 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitRes
         s.remove_before(to);
     }
     let frame = s.position_at(FrameOffset::from_start(0));
-    let behind = s.position_at(FrameOffset::from_start(ethernet::LENGTH as u16));
+    let behind = s.position_at(FrameOffset::from_start(ethernet::HEADER_LENGTH as u16));
     // The view's contents are known only after an earlier twin parsed them.
     let (at, next, l3) = match on.next {
         Some(_) => (behind, Some(next), Some(behind)),

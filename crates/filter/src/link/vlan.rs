@@ -55,9 +55,9 @@ impl Lanes for Vlan {
 fn next_tag(block: &Block<'_>) -> Option<(Tag, u32)> {
     let head = layers::head_bytes(block);
     let tags = wire::link::parse_link_header(LinkType(block.marks.link), head).tags;
-    let places = (u32::from(tags.at)..).step_by(vlan::LENGTH);
+    let places = (u32::from(tags.at)..).step_by(vlan::TAG_LENGTH);
     let (at, tag) = places.zip(tags.iter(head)).find(|(at, _)| *at >= block.marks.view)?;
-    Some((tag, at + vlan::LENGTH as u32))
+    Some((tag, at + vlan::TAG_LENGTH as u32))
 }
 
 /// Emits the twin, which also reads a tag that the kernel stores beside the frame.

@@ -124,7 +124,7 @@ fn emit_twin<'s>(
     let l4 = twin::transport(s, on, exits);
     let (header, payload) = twin::datagram(s, l4, exits, not_udp);
     let port = s.load(header, be16::<{ ports::DST_PORT }>());
-    let at = s.advance(l4.at, udp::LENGTH as u16);
+    let at = s.advance(l4.at, udp::HEADER_LENGTH as u16);
     let layers = Layers { at, length: Some(payload), l4: Some(l4), ..on };
     Ok(Answer::new(s.natural_class(port), layers))
 }

@@ -41,8 +41,8 @@ impl ChecksumCache {
         Self { sets, now: 0, hits: 0, misses: 0 }
     }
 
-    /// Returns the sum of all bytes, folded to 16 bits and not complemented: the result of `of` for
-    /// the same bytes in one piece. Does not read slices whose sum is cached.
+    /// Returns the sum of all bytes, folded to 16 bits and not complemented, as `of` would return
+    /// it for the same bytes in one piece. Does not read slices whose sum is cached.
     pub fn sum(&mut self, aggregate: &Aggregate, of: impl Fn(&[u8]) -> u16) -> u16 {
         let mut total = SliceSum::default();
         for slice in aggregate.slices() {
@@ -133,7 +133,7 @@ mod tests {
         u16::try_from(sum).unwrap()
     }
 
-    fn pool(id: u32) -> AllocationPool {
+    fn create_pool(id: u32) -> AllocationPool {
         let config = PoolConfig { segment: 1 << 16, segments: 8 };
         AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(identity()))
             .unwrap()
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn q11_sum_is_independent_of_division_into_slices() {
         let mut random = Random::replayable();
-        let (mut pool, mut cache) = (pool(1), ChecksumCache::new(64));
+        let (mut pool, mut cache) = (create_pool(1), ChecksumCache::new(64));
         for _ in 0..500 {
             let length = random.within(0..3000);
             let bytes = random.bytes(length);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn q11_cached_file_behind_fresh_headers_is_summed_once() {
-        let (mut files, mut headers) = (pool(1), pool(2));
+        let (mut files, mut headers) = (create_pool(1), create_pool(2));
         let mut cache = ChecksumCache::new(64);
         let file = files.copy(&[0xab; 30_001]).unwrap();
         let summed = Cell::new(0);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn q11_cache_size_is_fixed_and_hot_entries_stay() {
-        let mut pool = pool(1);
+        let mut pool = create_pool(1);
         let mut cache = ChecksumCache::new(16);
         let hot = pool.copy(&[1; 100]).unwrap();
         cache.sum(&hot, reference_checksum);

@@ -175,7 +175,7 @@ mod tests {
 
     const SEGMENT_SIZE: usize = 4096;
 
-    fn pool(segments: usize) -> AllocationPool {
+    fn create_pool(segments: usize) -> AllocationPool {
         let config = PoolConfig { segment: SEGMENT_SIZE, segments };
         AllocationPool::new(DbufId::new(3).unwrap(), config, AccessList::private(identity()))
             .unwrap()
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn q18_segments_are_held_until_peer_releases_or_exits() {
-        let mut pool = pool(4);
+        let mut pool = create_pool(4);
         let mut holders = Holders::new(8);
         let [first, second] = [1, 2].map(|user| holders.join(Credentials::new(user, user)));
         let sent = one_segment_aggregate(&mut pool);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn peer_limit_holds_whole_aggregates_or_none() {
-        let mut pool = pool(8);
+        let mut pool = create_pool(8);
         let mut holders = Holders::new(3);
         let peer = holders.join(Credentials::from(identity()));
         let mut sent = Aggregate::new();
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn q18_false_releases_do_not_affect_other_peers() {
         let mut random = Random::replayable();
-        let mut pool = pool(8);
+        let mut pool = create_pool(8);
         let mut holders = Holders::new(8);
         let (honest, liar) = (
             holders.join(Credentials::from(identity())),

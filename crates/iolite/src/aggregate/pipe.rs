@@ -173,7 +173,7 @@ impl Receiver {
         }
     }
 
-    /// Waits for something to receive, at most for `limit`, or without a limit for `None`.
+    /// Waits until there is something to receive, for at most `limit` (`None` means without limit).
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<stream::WaitResult, Fault> {
         self.input.wait(limit)
     }
@@ -216,7 +216,7 @@ impl Receiver {
 
     /// Copies an aggregate into a pool of this process, where the copy is immutable, and releases
     /// the original.
-    pub fn keep(
+    pub fn copy_and_release(
         &mut self,
         received: ReceivedAggregate,
         pool: &mut AllocationPool,

@@ -97,7 +97,7 @@ impl AggregateModel {
                 Ok(())
             }
             8 => {
-                let part = aggregate.part(inside.clone()).unwrap();
+                let part = aggregate.subrange(inside.clone()).unwrap();
                 let model_part = model[inside].to_vec();
                 self.pairs.push((part, model_part));
                 Ok(())
@@ -344,7 +344,7 @@ fn out_of_range_operations_fail_without_change() {
     #[expect(clippy::reversed_empty_ranges, reason = "it must be refused")]
     for wrong in [0..11, 10..11, 11..11, 7..3, 0..usize::MAX, usize::MAX..usize::MAX] {
         let refused = Error::OutOfRange { from: wrong.start, to: wrong.end, length: 10 };
-        assert_eq!(aggregate.part(wrong.clone()).unwrap_err(), refused);
+        assert_eq!(aggregate.subrange(wrong.clone()).unwrap_err(), refused);
         assert_eq!(aggregate.replace(wrong.clone(), Aggregate::new()).unwrap_err(), refused);
         let edited = aggregate.mutate(wrong, &mut pool, |_| panic!("nothing to edit"));
         assert_eq!(edited.unwrap_err(), refused);

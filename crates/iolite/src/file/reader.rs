@@ -60,7 +60,7 @@ impl FileReader {
     }
 
     /// Sets the offset of the next read, possibly beyond the end.
-    pub const fn go_to(&mut self, at: u64) {
+    pub const fn seek_to(&mut self, at: u64) {
         self.at = at;
     }
 
@@ -85,7 +85,7 @@ impl FileReader {
         self.at = self.at.saturating_add(count);
     }
 
-    /// Copies the next bytes, as `read(2)`. Returns 0 at the current end of the file.
+    /// Copies the next bytes, as `read(2)` does. Returns 0 at the current end of the file.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Refusal> {
         let count = self.file.read_at(self.at, out)?;
         self.skip(count as u64);

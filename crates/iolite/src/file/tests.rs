@@ -143,7 +143,7 @@ fn sealed_file_is_sent_completely_and_may_grow() {
     memory.seal(Seals::SHRINK).unwrap();
     let file = File::from(OwnedFd::from(memory));
     file.write_all_at(&bytes[..20_000], 0).unwrap();
-    let cached = CachedFile::of(dbuf_id(), file.try_clone().unwrap().into()).unwrap();
+    let cached = CachedFile::from_descriptor(dbuf_id(), file.try_clone().unwrap().into()).unwrap();
     assert!(
         cached.inner.cannot_be_truncated && file.set_len(19_999).is_err(),
         "the kernel holds the seal"
@@ -162,7 +162,9 @@ fn sealed_file_is_sent_completely_and_may_grow() {
         );
     }
     let unsealed = Memfd::create("cut", 10).unwrap();
-    assert!(!CachedFile::of(dbuf_id(), unsealed.into()).unwrap().inner.cannot_be_truncated);
+    assert!(
+        !CachedFile::from_descriptor(dbuf_id(), unsealed.into()).unwrap().inner.cannot_be_truncated
+    );
 }
 
 /// Positions beyond 4 GB do not wrap.
@@ -228,7 +230,7 @@ fn growing_file_is_read_as_a_stream() {
     assert_eq!(StreamReader::peek(&mut reader).unwrap().unwrap()[..100], bytes[..100]);
     StreamReader::take(&mut reader, 50);
     assert_eq!(StreamReader::peek(&mut reader).unwrap().unwrap()[..100], bytes[50..150]);
-    reader.go_to(0);
+    reader.seek_to(0);
     let config = buffer::stream::Config::new(dbuf_id()).capacity(1 << 16);
     let (mut output, mut offers) = buffer::stream::stream(&config).unwrap();
     let input = offers.remove(0).open().unwrap();
@@ -261,17 +263,23 @@ fn unmappable_file_is_copied() {
 fn non_regular_files_are_refused() {
     assert_eq!(CachedFile::open(dbuf_id(), "/tmp").unwrap_err(), Refusal::NotRegularFile);
     assert_eq!(CachedFile::open(dbuf_id(), "/dev/null").unwrap_err(), Refusal::NotRegularFile);
-    assert_eq!(CachedFile::of(dbuf_id(), pipe().1).unwrap_err(), Refusal::NotRegularFile);
+    assert_eq!(
+        CachedFile::from_descriptor(dbuf_id(), pipe().1).unwrap_err(),
+        Refusal::NotRegularFile
+    );
     let (file, _) = unlinked_file(b"x");
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     let blind = File::options().write(true).open(path).unwrap();
-    assert_eq!(CachedFile::of(dbuf_id(), blind.into()).unwrap_err(), Refusal::NotReadable);
+    assert_eq!(
+        CachedFile::from_descriptor(dbuf_id(), blind.into()).unwrap_err(),
+        Refusal::NotReadable
+    );
 }
 
 #[test]
 fn grant_is_read_only_and_follows_file_mode() {
     let (file, _) = unlinked_file(b"secret");
-    let cached = CachedFile::of(dbuf_id(), file.try_clone().unwrap().into()).unwrap();
+    let cached = CachedFile::from_descriptor(dbuf_id(), file.try_clone().unwrap().into()).unwrap();
     let owner = Credentials::new(cached_uid(&file), 1);
     let other = Credentials::new(4711, 4711);
     file.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();

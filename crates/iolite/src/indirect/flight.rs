@@ -35,7 +35,7 @@ pub(super) struct Flights {
     upstream: Vec<Upstream>,
 }
 
-/// Segments held by one writer, with the state that shows if they are still needed. When other
+/// Segments held by one writer, with the state that shows whether they are still needed. When other
 /// writers of this process run short of memory, they release the segments that are not needed.
 #[derive(Debug)]
 struct SharedFlights {
@@ -145,7 +145,12 @@ impl Flights {
     /// Claims the entry that an input is peeking at, until readers have passed `until` (F5).
     /// Returns false and claims nothing if this process already holds so much of the input that the
     /// input's writer might have to wait for it. A frozen input needs no claim.
-    pub(super) fn claim_slot(&mut self, upstream: usize, pointer: RichPointer, until: u64) -> bool {
+    pub(super) fn claim_entry(
+        &mut self,
+        upstream: usize,
+        pointer: RichPointer,
+        until: u64,
+    ) -> bool {
         self.upstream.get_mut(upstream).is_some_and(|upstream| upstream.add(pointer, until))
     }
 }
@@ -267,8 +272,8 @@ impl Keeper {
         words.min().unwrap_or(u64::MAX)
     }
 
-    /// Publishes the entry at which the input peeks. `view` is the length of the entry's dbuf, with
-    /// true if its bytes need no lease; `None` if the dbuf is not mapped.
+    /// Publishes the entry at which the input peeks. `view` is the length of the entry's dbuf,
+    /// paired with true if the bytes need no lease. It is `None` if the dbuf is not mapped.
     pub(super) fn set_peek(
         &self,
         position: u64,

@@ -73,7 +73,7 @@ pub struct Input {
 #[derive(Clone, Copy, Debug)]
 struct Current {
     pointer: RichPointer,
-    /// Offset of its bytes in its view.
+    /// Offset of the entry's bytes in the view of the dbuf.
     at: usize,
     /// Number of consumed bytes.
     done: usize,
@@ -160,10 +160,10 @@ impl Input {
     fn in_place(&self) -> Option<&[u8]> {
         let current = self.current.as_ref()?;
         let first = current.first?;
-        // SAFETY: `look` has located the pointer in a view that is in our table (I3). The view is
-        // frozen, or its owner and the ring's writer are trusted and the ring does not overwrite
-        // (`direct`): then the entry is at `next` and not released as long as we are borrowed (I1,
-        // I2).
+        // SAFETY: `validate_next` has located the pointer in a view that is in our table (I3). The
+        // view is frozen, or its owner and the ring's writer are trusted and the ring does not
+        // overwrite (`direct_address`): then the entry is at `next` and not released as long as we
+        // are borrowed (I1, I2).
         Some(unsafe { first.bytes(current.done, current.unread_length()) })
     }
 
@@ -349,7 +349,7 @@ impl StreamReader for Input {
         }
     }
 
-    fn copies(&mut self) -> Result<usize, Fault> {
+    fn copied_read_max(&mut self) -> Result<usize, Fault> {
         if self.policy == Policy::Overwrite || self.staged {
             return Ok(0);
         }
@@ -397,7 +397,7 @@ impl StreamReader for Input {
         Ok(Some(Lent { pointer, home: BlockHolder::Entry(&self.keeper) }))
     }
 
-    fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
+    fn has_lending_ended(&mut self) -> Result<Option<bool>, Fault> {
         if self.policy == Policy::Overwrite {
             return Ok(None);
         }

@@ -8,7 +8,7 @@
 //! - S1 The ranges belong to memories to which this output holds references (`known`), so nothing
 //!   else can be mapped at their addresses.
 //! - S2 The caller of `write` borrows the slice. At that moment the lender of the slice holds its
-//!   segment (`Memory::around_slice`), or the slice is peeked from an input, which is borrowed and
+//!   segment (`Memory::lease_slice`), or the slice is peeked from an input, which is borrowed and
 //!   cannot release the entry (F5).
 //! - S3 Before the pointer is published, this output takes a hold of its own on the same segment or
 //!   entry (F1). The slice may then end, the pool may begin a new pass, and the input may advance.
@@ -191,8 +191,8 @@ impl Output {
     }
 
     /// Writes a block of up to `length` bytes in place in the backing dbuf: `fill` writes into the
-    /// block and returns the number of bytes written. Blocks and fails as [`Output::write`]. [SL
-    /// §5.1, reserve and commit]
+    /// block and returns the number of bytes written. Blocks and fails as [`Output::write`] does.
+    /// [SL §5.1, reserve and commit]
     pub fn write_with(
         &mut self,
         length: usize,
@@ -259,8 +259,8 @@ impl Output {
         }
     }
 
-    /// Updates `stop`, the position before which a write needs no check. In a ring that overwrites
-    /// it is 0.
+    /// Updates `stop`, the position before which a write needs no check. The position is 0 in a
+    /// ring that overwrites.
     fn set_stop(&mut self) {
         let is_plain = self.policy != Policy::Overwrite;
         self.stop = if is_plain { self.limit.min(self.publish_at) } else { 0 };
@@ -299,7 +299,7 @@ impl Output {
         self.ring.reader_counts(reader)
     }
 
-    /// Disconnects a reader and releases the memory held for it.
+    /// Disconnects a reader and releases the memory held for that reader.
     pub fn evict(&mut self, reader: usize) {
         self.doorbells.disconnect(&mut self.ring.side, reader);
     }
@@ -367,7 +367,7 @@ impl StreamWriter for Output {
         match lent.home {
             BlockHolder::Entry(keeper) => {
                 let Some(upstream) = self.flights.follow(keeper) else { return Ok(None) };
-                if !self.flights.claim_slot(upstream, lent.pointer, until) {
+                if !self.flights.claim_entry(upstream, lent.pointer, until) {
                     return Ok(None);
                 }
             }
@@ -384,7 +384,7 @@ impl StreamWriter for Output {
         Ok(Some(true))
     }
 
-    fn settle(&mut self) -> Result<bool, Fault> {
+    fn wait_for_releases(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
         let Some(oldest) = self.flights.first_release() else { return Ok(false) };
         if self.policy != Policy::Block {
@@ -409,7 +409,7 @@ impl StreamWriter for Output {
         looked.map(|_| asleep)
     }
 
-    fn wakes(&mut self) -> Result<(), Fault> {
+    fn withdraw_sleep(&mut self) -> Result<(), Fault> {
         self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
         let before = self.flights.len();
         self.doorbells.sleep(&mut self.ring.side, Some(Duration::ZERO));

@@ -69,7 +69,7 @@ impl Fixture {
     }
 }
 
-fn config() -> Config {
+fn stream_config() -> Config {
     Config { entries: 256, ..Config::new(dbuf_id(RING)) }
 }
 
@@ -84,7 +84,7 @@ fn assert_balanced(output: &Output, input: &Input, resident: u64) {
 #[test]
 fn d6_pointer_stream_reads_like_a_byte_stream() {
     let fixture = Fixture::new();
-    let (mut output, mut input, backing) = fixture.stream_with_one_reader(&config(), 4);
+    let (mut output, mut input, backing) = fixture.stream_with_one_reader(&stream_config(), 4);
     assert!(output.write(b"hello").unwrap() && output.write(b"").unwrap());
     assert!(output.write(b", world").unwrap());
     assert_eq!(input.try_read(&mut [0; 9]).unwrap(), None, "not shown yet");
@@ -112,7 +112,7 @@ fn d6_pointer_stream_reads_like_a_byte_stream() {
 #[test]
 fn d4_d5_d7_ring_into_several_dbufs_queries_each_once() {
     let fixture = Fixture::new();
-    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&config(), 4);
+    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&stream_config(), 4);
     let pools: Vec<_> = (10..40).map(|number| fixture.pool(number, 2)).collect();
     let mut blocks = Vec::new();
     for pool in &pools {
@@ -146,7 +146,7 @@ fn d7_several_streams_point_into_one_dbuf() {
     let space = fixture.space(Space::new());
     let mut pairs: Vec<_> = (20..24)
         .map(|number| {
-            let config = Config { id: dbuf_id(number), ..config() };
+            let config = Config { id: dbuf_id(number), ..stream_config() };
             let (output, mut offers) = indirect(&config, backing.clone()).unwrap();
             (output, Input::open(offers.remove(0), &space).unwrap())
         })
@@ -173,7 +173,7 @@ fn d7_several_streams_point_into_one_dbuf() {
 fn e1_segment_is_held_until_every_reader_has_passed() {
     let fixture = Fixture::new();
     let (mut output, offers, _backing) =
-        fixture.create_stream(&Config { readers: 2, ..config() }, 4);
+        fixture.create_stream(&Config { readers: 2, ..stream_config() }, 4);
     let space = fixture.space(Space::new());
     let mut inputs: Vec<_> =
         offers.into_iter().map(|offer| Input::open(offer, &space).unwrap()).collect();
@@ -226,7 +226,7 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
     ] {
         let fixture = Fixture::new();
         let (mut output, mut input, backing) =
-            fixture.stream_with_one_reader(&Config { policy, ..config() }, segments);
+            fixture.stream_with_one_reader(&Config { policy, ..stream_config() }, segments);
         let mut written = 0;
         for number in 0..2000u32 {
             written += u32::from(output.write(&number.to_le_bytes().repeat(20)).unwrap());
@@ -261,7 +261,7 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
 #[test]
 fn d11_lapped_reader_loses_blocks_but_reads_none_torn() {
     let fixture = Fixture::new();
-    let config = Config { policy: Policy::Overwrite, every: 1, ..config() };
+    let config = Config { policy: Policy::Overwrite, every: 1, ..stream_config() };
     let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&config, 4);
     let writing = std::thread::spawn(move || {
         for number in 0..200_000u32 {
@@ -290,7 +290,7 @@ fn d10_peek_is_in_place_for_frozen_or_trusted_memory() {
     for (space, direct) in [(Space::new(), false), (Space::trusting(), true)] {
         let fixture_space = fixture.space(space);
         let backing = Backing::new(fixture.pool(if direct { 30 } else { 31 }, 4));
-        let (mut output, mut offers) = indirect(&config(), backing.clone()).unwrap();
+        let (mut output, mut offers) = indirect(&stream_config(), backing.clone()).unwrap();
         let mut input = Input::open(offers.remove(0), &fixture_space).unwrap();
         output.register_frozen(&frozen, 1);
         output.write(&[7; 50]).unwrap();
@@ -317,7 +317,7 @@ fn d10_peek_is_in_place_for_frozen_or_trusted_memory() {
 #[test]
 fn blocks_of_dropped_writer_stay_until_read() {
     let fixture = Fixture::new();
-    let (output, mut input, backing) = fixture.stream_with_one_reader(&config(), 4);
+    let (output, mut input, backing) = fixture.stream_with_one_reader(&stream_config(), 4);
     let mut output = output;
     output.write(&[1; 1000]).unwrap();
     drop(output);
@@ -333,7 +333,7 @@ fn blocks_of_dropped_writer_stay_until_read() {
 #[test]
 fn t10_killed_writer_differs_from_one_that_closed() {
     let fixture = Fixture::new();
-    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&config(), 4);
+    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&stream_config(), 4);
     output.write(b"shown").unwrap();
     output.flush();
     output.write(b"not shown").unwrap();
@@ -355,7 +355,7 @@ fn t10_killed_writer_differs_from_one_that_closed() {
 fn fixture_again(fixture: &Fixture) -> (Output, Input, Backing) {
     let backing = Backing::new(fixture.pool(77, 4));
     let (output, mut offers) =
-        indirect(&Config { id: dbuf_id(78), ..config() }, backing.clone()).unwrap();
+        indirect(&Config { id: dbuf_id(78), ..stream_config() }, backing.clone()).unwrap();
     let input = Input::open(offers.remove(0), &fixture.space(Space::new())).unwrap();
     (output, input, backing)
 }
@@ -366,7 +366,7 @@ fn waiting_threads_wake_each_other_without_loss() {
     let fixture = Fixture::new();
     for (entries, segments) in [(256, 2), (256, 64)] {
         let backing = Backing::new(fixture.pool(50 + segments as u32, segments));
-        let config = Config { entries, ..config() };
+        let config = Config { entries, ..stream_config() };
         let (mut output, mut offers) = indirect(&config, backing).unwrap();
         let mut input = Input::open(offers.remove(0), &fixture.space(Space::new())).unwrap();
         let mut random = Random::replayable();

@@ -5,9 +5,9 @@ use buffer::Fault;
 use buffer::stream::{Input, Output, WaitResult};
 use std::time::Duration;
 
-/// The reading end of a byte stream. A peek reads the memory of a trusted writer in place. The
-/// block of an untrusted writer, which could overwrite it, is copied. [`ByteReader::locate`] never
-/// copies.
+/// The reading end of a byte stream. A peek reads the memory of a trusted writer in place. A block
+/// of an untrusted writer is copied, because the writer could overwrite the block.
+/// [`ByteReader::locate`] never copies.
 #[derive(Debug)]
 pub struct ByteReader {
     input: Input,
@@ -33,7 +33,7 @@ impl ByteReader {
     }
 
     /// Returns the address and the length of the next unread bytes in the stream's memory, as
-    /// [`Input::locate`]. Works with any writer and any policy. Returns `None` if no bytes are
+    /// [`Input::locate`] does. Works with any writer and any policy. Returns `None` if no bytes are
     /// published, and length 0 at the end of the stream.
     pub fn locate(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
         match self.peeked_bytes() {
@@ -42,8 +42,8 @@ impl ByteReader {
         }
     }
 
-    /// Consumes `count` located bytes, as [`Input::take_checked`]. Returns false if the writer may
-    /// have overwritten the bytes since they were located.
+    /// Consumes `count` located bytes, as [`Input::take_checked`] does. Returns false if the writer
+    /// may have overwritten the bytes since they were located.
     pub fn take_checked(&mut self, count: usize) -> Result<bool, Fault> {
         if self.peeked_bytes().is_empty() {
             return self.input.take_checked(count);
@@ -87,7 +87,7 @@ impl StreamReader for ByteReader {
         Ok(Some(self.peeked_bytes()))
     }
 
-    fn copies(&mut self) -> Result<usize, Fault> {
+    fn copied_read_max(&mut self) -> Result<usize, Fault> {
         match self.peeked_bytes() {
             _ if self.input.can_peek() => Ok(0),
             [] => Ok(self.input.readable()?.min(PEEK_MAX)),
@@ -139,7 +139,7 @@ mod tests {
     use buffer::stream::{Config, stream};
     use testkit::Random;
 
-    fn pair(capacity: usize) -> (Output, ByteReader) {
+    fn stream_pair(capacity: usize) -> (Output, ByteReader) {
         let config = Config::new(DbufId::new(3).unwrap()).capacity(capacity);
         let (output, mut offers) = stream(&config).unwrap();
         (output, ByteReader::new(offers.remove(0).open().unwrap()))
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn e2_splice_from_byte_stream_copies_once() {
         let mut random = Random::replayable();
-        let (mut first, mut second) = (pair(8192), pair(4096));
+        let (mut first, mut second) = (stream_pair(8192), stream_pair(4096));
         let (mut sent, mut got, mut moved, mut blocks) = (Vec::new(), Vec::new(), 0, 0);
         let mut out = vec![0; 10_000];
         while sent.len() < 300_000 {

@@ -1,4 +1,4 @@
-//! Frozen data as a readable stream that owns it: a file in memory, with a position. [SL §5.3.3]
+//! A readable stream that owns frozen data: a file in memory, with a position. [SL §5.3.3]
 
 use super::{Lent, StreamReader};
 use crate::aggregate::{Error, Frozen, Slice};

@@ -1,4 +1,5 @@
-//! Readers whose streams can be merged: of blocks of any length, or of slots of one size.
+//! Readers whose streams can be merged: readers of blocks of any length, and readers of slots of
+//! one size.
 
 use buffer::dbuf::fixed;
 use buffer::rate::Skip;

@@ -27,7 +27,7 @@ pub struct Stamped {
 
 impl Stamped {
     /// Creates the parameters. `stamp` extracts the timestamp of a block. Timestamps of concurrent
-    /// producers differ by up to `window`. The reader waits for a silent producer at most for
+    /// producers differ by up to `window`. The reader waits for a silent producer for at most
     /// `patience`.
     pub fn new(
         window: u64,
@@ -56,6 +56,7 @@ pub(super) struct StagedBlocks {
 /// Maximum number of waiting blocks of one producer. When it is reached, the oldest block is
 /// returned.
 const STAGED_BLOCKS_MAX: usize = 4096;
+/// Maximum size in bytes of the waiting blocks of one producer.
 const STAGED_BYTES_MAX: usize = 1 << 20;
 /// Initial buffer size in bytes; longer blocks are rare.
 const BUFFER_MIN: usize = 2048;
@@ -89,7 +90,7 @@ impl Merged {
                 let mut room = producer.stage.spare.pop().unwrap_or_default();
                 room.resize(room.capacity().max(BUFFER_MIN), 0);
                 let taken = match producer.take(&mut room) {
-                    // The length claimed by the ring, which was validated there.
+                    // The ring has validated the length that it claims.
                     Err(Fault::TooLong { length, .. }) => {
                         room.resize(length, 0);
                         producer.take(&mut room)

@@ -152,11 +152,11 @@ fn stamped_merge_yields_the_oldest_of_all_producers() {
 #[test]
 fn silent_producer_delays_no_other_and_is_late() {
     // A loaded machine may take longer than the patience to read the available blocks; repeat then.
-    testkit::wait_until("what there is was read in time", one_of_two_is_silent);
+    testkit::wait_until("what there is was read in time", read_in_time_beside_silent_producer);
 }
 
 /// Runs the test once. Returns true if the available blocks were read within the patience.
-fn one_of_two_is_silent() -> bool {
+fn read_in_time_beside_silent_producer() -> bool {
     const PATIENCE: Duration = Duration::from_millis(500);
     let begin = std::time::Instant::now();
     let order = Stamped::new(100, PATIENCE, |block| block_words(block)[2]);

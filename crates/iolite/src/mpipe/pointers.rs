@@ -42,8 +42,8 @@ const SEGMENTS_MIN: usize = 4;
 const BYTES_MAX: u64 = 1 << 36;
 
 /// Creates a pipe of `n` ends that carries pointers. `config` describes the ring of pointers;
-/// `bytes` is the size of the memory for bytes that are copied. Fails as
-/// [`mpipe`](super::mpipe()).
+/// `bytes` is the size of the memory for bytes that are copied. Fails as [`mpipe`](super::mpipe())
+/// does.
 pub fn pointer_pipe(n: usize, config: &Config, bytes: usize) -> Result<Vec<OwnedFd>, PipeError> {
     let shape = PipeShape {
         magic: MAGIC,
@@ -139,9 +139,10 @@ impl PointerWriter {
         &mut self.output
     }
 
-    /// Moves up to `max` bytes from `from` as [`splice`], by pointer where `from` lends blocks.
-    /// Sends each dbuf to the readers before the first pointer into it. `space` is where `from`
-    /// obtains dbufs of other processes; `None` if they are of this process.
+    /// Moves up to `max` bytes from `from` as [`splice`] does, by pointer where `from` lends
+    /// blocks. Sends each dbuf to the readers before the first pointer into it. `from` obtains
+    /// dbufs of other processes through `space`, which is `None` if all dbufs belong to this
+    /// process.
     pub fn splice_from<F: StreamReader>(
         &mut self,
         from: &mut F,

@@ -2,13 +2,13 @@
 
 use super::*;
 
-fn config() -> Config {
+fn pipe_config() -> Config {
     Config::new(DbufId::new(9).unwrap()).capacity(4096)
 }
 
 #[test]
 fn d9_each_read_end_has_its_own_position() {
-    let mut ends = mpipe(4, &config()).unwrap();
+    let mut ends = mpipe(4, &pipe_config()).unwrap();
     let readers: Vec<_> = ends.split_off(1);
     let reading: Vec<_> = readers
         .into_iter()
@@ -43,7 +43,8 @@ fn d9_each_read_end_has_its_own_position() {
 /// configured the ring.
 #[test]
 fn f6_pipe_keeps_its_configured_or_its_own_size() {
-    for (config, fixed) in [(config(), true), (Config::new(config().ring.id).self_sizing(), false)]
+    for (config, fixed) in
+        [(pipe_config(), true), (Config::new(pipe_config().ring.id).self_sizing(), false)]
     {
         let mut ends = mpipe(2, &config).unwrap();
         let (output, _) = open_write(ends.remove(0)).unwrap();
@@ -54,10 +55,10 @@ fn f6_pipe_keeps_its_configured_or_its_own_size() {
 
 #[test]
 fn unopened_ends_may_be_closed() {
-    let mut ends = mpipe(3, &config()).unwrap();
+    let mut ends = mpipe(3, &pipe_config()).unwrap();
     drop(ends.remove(0));
     assert!(open_read(ends.remove(0)).unwrap().is_none(), "nobody writes");
-    let mut ends = mpipe(3, &config()).unwrap();
+    let mut ends = mpipe(3, &pipe_config()).unwrap();
     let kept = ends.pop().unwrap();
     drop(ends.pop());
     let (mut output, _) = open_write(ends.remove(0)).unwrap();
@@ -76,14 +77,14 @@ fn unopened_ends_may_be_closed() {
 #[test]
 fn end_opens_once_and_only_in_its_direction() {
     for n in [0, 1, ENDS_MAX + 1, usize::MAX] {
-        assert_eq!(mpipe(n, &config()).unwrap_err(), PipeError::Ends(n));
+        assert_eq!(mpipe(n, &pipe_config()).unwrap_err(), PipeError::Ends(n));
     }
-    assert_eq!(mpipe(ENDS_MAX, &config()).unwrap().len(), ENDS_MAX);
-    let mut ends = mpipe(2, &config()).unwrap();
+    assert_eq!(mpipe(ENDS_MAX, &pipe_config()).unwrap().len(), ENDS_MAX);
+    let mut ends = mpipe(2, &pipe_config()).unwrap();
     let again = ends[0].try_clone().unwrap();
     let _output = open_write(ends.remove(0)).unwrap();
     assert_eq!(open_write(again).unwrap_err(), PipeError::Opened);
-    let mut ends = mpipe(2, &config()).unwrap();
+    let mut ends = mpipe(2, &pipe_config()).unwrap();
     let same = ends[0].try_clone().unwrap();
     assert_eq!(open_read(ends.remove(0)).unwrap_err(), PipeError::NoEnd);
     drop(open_write(same).unwrap());

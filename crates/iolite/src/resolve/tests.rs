@@ -18,7 +18,7 @@ fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-fn pool(number: u32) -> Pool {
+fn create_pool(number: u32) -> Pool {
     Pool::new(dbuf_id(number), PoolConfig { segment: SEGMENT_SIZE, segments: 4 }).unwrap()
 }
 
@@ -46,7 +46,7 @@ fn matches_expected(pointer: RichPointer, bytes: &[u8]) -> bool {
 
 #[test]
 fn every_memory_kind_resolves_and_every_fault_occurs() {
-    let (mine, sent) = (pool(1), pool(2));
+    let (mine, sent) = (create_pool(1), create_pool(2));
     let place = append_expected(&mine, 100);
     let (doorbell, other) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let (mut writer, mut readers) =
@@ -54,7 +54,7 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     let pointer = RichPointer::new(sent.id(), append_expected(&sent, 200), Class::YES);
     let entry = Entry::new(pointer, abi::BlockMetadata::default(), abi::Marks::bare(200));
     writer.push(&[entry], &[&sent]).unwrap();
-    let kept = pool(3);
+    let kept = create_pool(3);
     let lease = kept.lease(append_expected(&kept, 50)).unwrap();
     let (mut blocks, mut offers) = share::blocks(&dbuf::BlockConfig {
         policy: Policy::Overwrite,
@@ -104,7 +104,7 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
 #[test]
 fn forged_pointers_resolve_exactly_or_fail() {
     let mut random = Random::replayable();
-    let (mut mine, mut sent) = (pool(1), pool(2));
+    let (mut mine, mut sent) = (create_pool(1), create_pool(2));
     let (mut good, mut bad) = (0, 0);
     for round in 0..200 {
         let pools = [&mine, &sent];
@@ -161,7 +161,7 @@ proptest! {
     /// Two random words as a pointer resolve to exactly the bytes at their position, or to a fault.
     #[test]
     fn arbitrary_words_resolve_exactly_or_fail(words in any::<[u64; 2]>(), near in 0u64..9000) {
-        let pool = pool(1);
+        let pool = create_pool(1);
         append_expected(&pool, 1000);
         append_expected(&pool, 3500);
         let mut table = Table::new();

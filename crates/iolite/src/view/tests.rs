@@ -25,14 +25,14 @@ fn server(pools: &[AllocationPool]) -> GrantServer {
     server
 }
 
-fn pool(number: u32, mode: u32) -> AllocationPool {
+fn create_pool(number: u32, mode: u32) -> AllocationPool {
     let config = PoolConfig { segment: 4096, segments: 2 };
     AllocationPool::new(dbuf_id(number), config, AccessList::new(0, 0, mode)).unwrap()
 }
 
 #[test]
 fn d4_pointer_is_validated_against_its_dbuf() {
-    let fixture = server(&[pool(3, 0o644)]);
+    let fixture = server(&[create_pool(3, 0o644)]);
     let frozen = Frozen::read(dbuf_id(4), &[1; 5000][..], 5000).unwrap();
     let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::new(0, 0, 0o644));
     fixture.owner(share).unwrap();
@@ -55,7 +55,8 @@ fn d4_pointer_is_validated_against_its_dbuf() {
 
 #[test]
 fn d5_owners_are_queried_in_order_until_one_decides() {
-    let (one, other) = (server(&[pool(3, 0o644)]), server(&[pool(4, 0o644), pool(5, 0o600)]));
+    let (one, other) =
+        (server(&[create_pool(3, 0o644)]), server(&[create_pool(4, 0o644), create_pool(5, 0o600)]));
     let space = Space::new();
     for server in [&one, &other] {
         space.introduce(server.introduce(Credentials::new(9, 9)).unwrap().1);
@@ -72,7 +73,7 @@ fn d5_owners_are_queried_in_order_until_one_decides() {
     assert!(faults.mapped == 2 && faults.refused < 12, "E4: {faults:?}");
     // Permission granted later: noticed after the back-off.
     assert!(other.owner(|owner| owner.withdraw(dbuf_id(5))));
-    let again = pool(5, 0o644);
+    let again = create_pool(5, 0o644);
     other.owner(|owner| owner.share(&again)).unwrap();
     let found = (0..100_000).any(|_| translation.resolve(pointer(5, 0, 1)).is_ok());
     assert!(found, "back-off ends");

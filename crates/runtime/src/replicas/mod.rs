@@ -10,7 +10,7 @@
 //! and sorts its blocks by sequence number: the output order equals the input order, whatever the
 //! number and speed of the replicas.
 //!
-//! Deviation: the joins of the sources give up the order ("implied by Fig 5.3"); CONTRACT 16
+//! Deviation from the source, whose joins give up the order ("implied by Fig 5.3"): CONTRACT 16
 //! demands order within T_t between sessions. The join waits without timeouts: rings are bounded,
 //! so a slow replica blocks the others before they are far ahead.
 //!

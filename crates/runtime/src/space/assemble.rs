@@ -134,8 +134,8 @@ impl Assembly {
         )
     }
 
-    /// Offers the frames of a source to the sinks to which its arcs lead. Returns bits of the arcs,
-    /// by index, behind which all take them in place.
+    /// Offers the frames of a source to the sinks that its arcs reach. Returns a bit mask of the
+    /// arcs, by index, that lead only to sinks that take the frames in place.
     fn lend_in_place(&mut self, source: NodeId) -> u64 {
         let Operator::Source(part) = &self.nodes[source].operator else { return 0 };
         let Some(frames) = part.properties.in_place.clone() else { return 0 };

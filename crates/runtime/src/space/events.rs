@@ -118,8 +118,8 @@ pub trait EventReader: fmt::Debug + Send {
     /// it. Returns `None` if the record is truncated or damaged.
     fn next_block(&mut self, follow: usize) -> Option<(Entry, &[u8])>;
 
-    /// Returns the number of blocks granted for `-c` in the current pass, of which `blocks` blocks
-    /// have not been read yet.
+    /// Returns the number of blocks granted for `-c` in the current pass. `blocks` is the number of
+    /// recorded blocks of the pass that have not been read yet.
     fn grants(&self, blocks: usize) -> u32;
 
     /// Reads the closing entries of a run or swap, which are final counts and claims. Returns the
@@ -139,7 +139,7 @@ pub trait EventReader: fmt::Debug + Send {
     /// Reports that the record ended before the recorded run.
     fn note_truncated(&self);
 
-    /// Decides how a space proceeds that has reached a recorded hot swap. `requested` is true if
+    /// Decides how a space that has reached a recorded hot swap proceeds. `requested` is true if
     /// the thread that replays the swap has requested the space.
     fn decide_swap(&self, number: u64, requested: bool) -> SwapDecision;
 

@@ -72,7 +72,7 @@ impl LocalGraph {
         }
     }
 
-    /// Ends the next session of the replica in this space and walks its output.
+    /// Ends the next session of the replica in this space, and walks the output of the session.
     fn end_next_session(&mut self, final_sessions: &mut FinalSessions) {
         let Some((at, leaving)) = &mut final_sessions.ends else { return };
         let at = *at;

@@ -96,8 +96,8 @@ pub struct Space {
     accounts: Accounts,
     /// True if at least one filter publishes its state.
     publishes: bool,
-    /// Connections to other threads. Being the last field, it is dropped last; the drop reports the
-    /// end of the space, which must follow the release of all other parts.
+    /// Connections to other threads. As the last field, this one is dropped last: the drop reports
+    /// the end of the space, which must follow the release of all other parts.
     ports: Ports,
 }
 

@@ -163,7 +163,7 @@ pub struct Flow {
 
 impl Flow {
     /// Divides the input of an ended sink into delivered and lost blocks, according to the amounts
-    /// that it has written and dropped.
+    /// that the sink has written and dropped.
     pub(super) fn split_sunk(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
         let dropped = dropped.iter().map(|(_, amount)| amount);
         let (mut blocks, mut bytes) =

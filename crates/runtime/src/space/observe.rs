@@ -18,8 +18,8 @@ pub trait Observer: fmt::Debug + Send {
     /// Called after the node has run.
     fn after_node(&mut self, _: &mut Node, _: Time) {}
 
-    /// Called with the output of a node before it is routed. `wanted` are the lanes that at least
-    /// one arc accepts.
+    /// Called with the output of a node before it is routed. `wanted` contains the lanes that at
+    /// least one arc accepts.
     fn before_routing(&mut self, _: &Node, _: &Batch<'_>, _wanted: LaneMask, _: Time) {}
 
     /// Returns true if nodes must emit their blocks one at a time.
@@ -68,7 +68,7 @@ impl Observers {
         self.taps.is_some() || self.tracer.is_some()
     }
 
-    /// Returns the taps of the space, which it creates if there are none.
+    /// Returns the taps of the space. Creates them if there are none.
     pub(super) fn taps(&mut self) -> &mut Taps {
         self.active = true;
         self.taps.get_or_insert_default()

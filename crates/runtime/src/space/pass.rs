@@ -8,7 +8,7 @@ use crate::failure::PathFailure;
 use filter::{BatchMemory, Time};
 use std::sync::Arc;
 
-/// State used by a pass. Parts of it outlive the pass.
+/// State of a pass, some of which outlives the pass.
 #[derive(Debug, Default)]
 pub(crate) struct PassState {
     /// Limit of delivered blocks (`-c`).

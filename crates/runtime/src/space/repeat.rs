@@ -363,8 +363,8 @@ impl Space {
         }
     }
 
-    /// Sets the number of blocks granted for `-c` in the current pass, of which `blocks` blocks
-    /// have not been read yet.
+    /// Sets the number of blocks granted for `-c` in the current pass. `blocks` is the number of
+    /// recorded blocks of the pass that have not been read yet.
     fn set_claims(&mut self, player: &dyn EventReader, blocks: usize) {
         if let ClaimPolicy::Replayed(told) = &mut self.graph.pass.claims {
             *told = player.grants(blocks);

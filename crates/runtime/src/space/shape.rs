@@ -14,8 +14,8 @@ pub struct Shape {
     pub(crate) numbering_forks: Vec<bool>,
     /// True if the operator of at least one node reads bytes.
     pub(crate) reads_bytes: bool,
-    /// Bits of the arcs, by node, behind which only sinks read bytes, and take them in place; 0 for
-    /// nodes that are no sources.
+    /// Bit mask of the arcs of each source after which only sinks read bytes, all of them in place;
+    /// 0 for other nodes.
     pub(crate) arcs_in_place: Vec<u64>,
     /// True if the operator of at least one node is a filter that edits block by block.
     pub(crate) edits: bool,

@@ -7,9 +7,8 @@
 //! receives, at its next poll, a verdict with the positions of all spaces.
 //!
 //! The detector reads no clock. A space inside a filter or sink counts as active, however long the
-//! call takes. If another space may wait for some progress of a space, the space reports it before
-//! it waits itself, so that no thread schedule ends a valid replay.
-//! docs/book/decisions/0042-changes-in-a-record.md
+//! call takes. A space reports progress for which another space may wait before it waits itself, so
+//! that no thread schedule ends a valid replay. docs/book/decisions/0042-changes-in-a-record.md
 
 use crate::status::SpaceStatus;
 use buffer::signal::Doorbell;
@@ -225,8 +224,8 @@ impl StallProbe {
         drop(self.set_activity(Activity::Moves));
     }
 
-    /// Reports that the space has been drained for a hot swap. The swap continues after the last
-    /// space has reported that.
+    /// Reports that the space has been drained for a hot swap. The swap continues after every space
+    /// has reported this.
     pub fn note_drained(&self) {
         let mut state = self.set_activity(Activity::Lent);
         if let ChangerActivity::AwaitsDraining(left) = &mut state.changer {

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub const BACKLOG_MAX: usize = 8 << 20;
 /// Number of bytes that can be written at once to a pipe with room, without blocking.
 const PIPE_WRITE_MAX: usize = 4096;
-/// Interval at which a thread that waits for the tap's reader checks if the tap has ended.
+/// Interval at which a thread that waits for the tap's reader checks whether the tap has ended.
 const END_POLL: Duration = Duration::from_millis(100);
 /// Maximum time for completing a partly written record after the end of the tap.
 const COMPLETION_MAX: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ impl std::fmt::Display for TapEnd {
 pub enum TapOrigin {
     /// Oldest block in the history.
     Oldest,
-    /// The blocks of the last nanoseconds, whose number is given.
+    /// The oldest block that is at most this many nanoseconds old.
     Ago(u64),
     /// The block with this number; blocks are counted over the output of the node.
     Block(u64),
@@ -83,7 +83,8 @@ pub struct TapStats {
     pub missing: LossRanges,
     /// Number of blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
-    /// Number of messages cut because they were too long, or too many at once.
+    /// Number of messages that were truncated or dropped because they were too long, or because too
+    /// many were in progress.
     pub cut: u64,
     /// Reason for the end of the tap; `None` while it runs.
     pub over: Option<TapEnd>,
@@ -123,7 +124,7 @@ pub struct TapFeed {
     pub(super) first: Option<FrameHeader>,
     /// Form of the records.
     pub(super) records: RecordForm,
-    /// Classes of the blocks to send; `None` for those that at least one arc accepts.
+    /// Classes of the blocks to send; `None` to send the blocks that at least one arc accepts.
     pub(super) classes: Option<SelectedClasses>,
 }
 
@@ -165,9 +166,9 @@ impl TapState {
 }
 
 impl Tap {
-    /// Creates a tap that writes blocks in this form into this pipe. Returns its handle, and its
-    /// end in the space, which sends blocks with these classes, or those that at least one arc
-    /// accepts.
+    /// Creates a tap that writes blocks in this form into this pipe. Returns the handle of the tap,
+    /// and the feed through which the space sends blocks. The feed sends the blocks with the given
+    /// classes, or by default the blocks that at least one arc accepts.
     ///
     /// # Errors
     ///
@@ -241,7 +242,7 @@ struct TapWriter {
     /// True once the header of the capture has been sent.
     begun: bool,
     form: TapForm,
-    /// Dropped with the thread.
+    /// Sender whose drop reports the end of the thread.
     _ends: mpsc::Sender<()>,
 }
 

@@ -8,10 +8,10 @@ use endpoint::sink::json::JsonLines;
 use filter::Block;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Maximum length of a message in a stream of bytes. The rest of a longer message is cut and
+/// Maximum length in bytes of a message in a stream of bytes. A longer message is truncated and
 /// counted.
 pub const MESSAGE_MAX: usize = 1 << 20;
-/// Maximum total length of the messages that have begun but not ended.
+/// Maximum total length in bytes of the messages that have begun but not ended.
 const OPEN_MAX: usize = 64 << 20;
 /// Maximum number of messages that have begun but not ended.
 const OPEN_COUNT_MAX: usize = 16 << 10;
@@ -86,7 +86,7 @@ impl TapForm {
 }
 
 impl Written {
-    /// Returns the end of the record in which position `at` lies.
+    /// Returns the end of the record that contains position `at`.
     pub(super) fn record_end(&self, at: usize) -> usize {
         match self.header {
             Some(header) => history::record_boundary(&self.bytes, header, at),
@@ -112,7 +112,8 @@ fn each_block(mut records: &[u8], mut each: impl FnMut(&Block<'_>)) {
 /// Key of a message in progress: one for each session and direction.
 type MessageKey = (u32, u16, bool);
 
-/// The messages that have begun but not ended, of which fragments arrive interleaved.
+/// A gatherer of messages that have begun but not ended. Fragments of different messages may arrive
+/// interleaved.
 #[derive(Debug, Default)]
 pub struct MessageGatherer {
     open: BTreeMap<MessageKey, OpenMessage>,
@@ -126,15 +127,16 @@ pub struct MessageGatherer {
 #[derive(Debug, Default)]
 struct OpenMessage {
     bytes: Vec<u8>,
-    /// True until its first fragment arrives, which may have the first flag, too.
+    /// True if the last block added was a description. The fragment that follows may have the first
+    /// flag as well, and then begins no other message.
     described: bool,
 }
 
 impl MessageGatherer {
-    /// Adds a fragment or a description. If it ends a message, appends the message to `to`.
+    /// Adds a fragment or a description. If this ends a message, appends the message to `to`.
     ///
-    /// A message that began before the tap is omitted. A message whose session ends before it does,
-    /// or goes on with another message, is written as far as it came.
+    /// A message that began before the tap is omitted. A message that is cut short by the end of
+    /// its session or by another message is written as far as it has arrived.
     fn add(&mut self, block: &Block<'_>, to: &mut Written) {
         let (context, flags) = (block.context, block.context.flags);
         let backward = flags.direction() == Direction::Backward;
@@ -169,7 +171,8 @@ impl MessageGatherer {
         to.ends.push(to.bytes.len());
     }
 
-    /// Returns the bytes that fit into a message of this length, and counts it if it is cut.
+    /// Returns the bytes that still fit into a message of `before` bytes. Counts the message if
+    /// bytes are cut off.
     fn limit<'b>(&mut self, before: usize, bytes: &'b [u8]) -> &'b [u8] {
         let room = MESSAGE_MAX.saturating_sub(before);
         if bytes.len() > room && room > 0 {

@@ -40,7 +40,7 @@ impl TapFeed {
         frames
     }
 
-    /// Returns the lanes to send, of which `wanted` are those that at least one arc accepts.
+    /// Returns the lanes to send. `wanted` contains the lanes that at least one arc accepts.
     fn select(&self, batch: &Batch<'_>, wanted: LaneMask) -> LaneMask {
         self.classes.as_ref().map_or(wanted, |classes| classes.select(batch))
     }

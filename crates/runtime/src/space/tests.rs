@@ -75,9 +75,9 @@ fn block_number(block: &Block<'_>) -> u32 {
 }
 
 /// Classifier that gives class 1 to the multiples of a number.
-struct Multiple(u32);
+struct MultipleClassifier(u32);
 
-impl Classify for Multiple {
+impl Classify for MultipleClassifier {
     fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         Class(u32::from(block_number(block).is_multiple_of(self.0)))
     }
@@ -125,27 +125,27 @@ impl Classify for PanicFilter {
     }
 }
 
-fn node(name: &str, part: Operator) -> Node {
+fn create_node(name: &str, part: Operator) -> Node {
     let mut node = Node::new(name, 0, part, Counts::new(0, 0));
     node.holds = Holds::new(1000, 1 << 20);
     node
 }
 
-fn source(end: u32) -> Node {
+fn number_source(end: u32) -> Node {
     let source = Box::new(Numbers { next: 0, end, given: Amount::default() });
-    node("numbers", Operator::Source(SourceOperator::new(source)))
+    create_node("numbers", Operator::Source(SourceOperator::new(source)))
 }
 
-fn sink(kept: &Arc<Mutex<Vec<(u32, u32)>>>) -> Node {
+fn collector_sink(kept: &Arc<Mutex<Vec<(u32, u32)>>>) -> Node {
     let sink = Box::new(Collector(Arc::clone(kept)));
-    node("kept", Operator::Sink(SinkOperator::new(sink)))
+    create_node("kept", Operator::Sink(SinkOperator::new(sink)))
 }
 
-fn filter(name: &str, filter: Filter) -> Node {
-    node(name, Operator::Filter(filter))
+fn filter_node(name: &str, filter: Filter) -> Node {
+    create_node(name, Operator::Filter(filter))
 }
 
-fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Space {
+fn create_space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Space {
     let (nodes, shape) = assembly.finish();
     let pool = |n| {
         let config = buffer::pool::PoolConfig { segment: 1 << 16, segments: 4 };
@@ -174,17 +174,18 @@ fn assert_balanced(remains: &[Remains]) -> Ledger {
 
 /// Runs `numbers | GRAPH | sink`, where `build` makes the graph. Returns the numbers and classes at
 /// the sink, and the remains of the space.
-fn run(
+fn run_graph(
     end: u32,
     batch: usize,
     build: impl FnOnce(&mut Assembly, NodeId, NodeId),
 ) -> (Vec<(u32, u32)>, Remains) {
     let kept = Arc::default();
     let mut assembly = Assembly::default();
-    let from = assembly.add_node(source(end));
-    let to = assembly.add_node(sink(&kept));
+    let from = assembly.add_node(number_source(end));
+    let to = assembly.add_node(collector_sink(&kept));
     build(&mut assembly, from, to);
-    let remains = space(assembly, vec![Input::Source { node: from, intake: 0 }], batch, 1).run();
+    let remains =
+        create_space(assembly, vec![Input::Source { node: from, intake: 0 }], batch, 1).run();
     let kept = std::mem::take(&mut *kept.lock().unwrap());
     (kept, remains)
 }
@@ -192,10 +193,11 @@ fn run(
 #[test]
 fn join_keeps_input_order_at_every_batch_size() {
     for batch in [1, 7, 32, 64] {
-        let (kept, remains) = run(500, batch, |a, from, to| {
-            let even = a.add_node(filter("even", Filter::classify(Multiple(2))));
-            let third = a.add_node(filter("third", Filter::classify(Multiple(3))));
-            let late = a.add_node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
+        let (kept, remains) = run_graph(500, batch, |a, from, to| {
+            let even = a.add_node(filter_node("even", Filter::classify(MultipleClassifier(2))));
+            let third = a.add_node(filter_node("third", Filter::classify(MultipleClassifier(3))));
+            let late =
+                a.add_node(filter_node("late", Filter::stream(HoldThree(HeldList::default()))));
             a.add_arc(from, even, SelectedClasses::Answered, false, 0);
             a.add_arc(from, third, SelectedClasses::Answered, false, 1);
             a.add_arc(even, to, SelectedClasses::Answered, false, 2);
@@ -233,10 +235,10 @@ impl Stream for Triple {
 #[test]
 fn k2_blocks_made_before_a_fork_are_joined_block_by_block() {
     for batch in [1, 32] {
-        let (kept, remains) = run(100, batch, |a, from, to| {
-            let thrice = a.add_node(filter("thrice", Filter::stream(Triple)));
-            let left = a.add_node(filter("left", Filter::classify(Multiple(1))));
-            let right = a.add_node(filter("right", Filter::lanes(AddHundred)));
+        let (kept, remains) = run_graph(100, batch, |a, from, to| {
+            let thrice = a.add_node(filter_node("thrice", Filter::stream(Triple)));
+            let left = a.add_node(filter_node("left", Filter::classify(MultipleClassifier(1))));
+            let right = a.add_node(filter_node("right", Filter::lanes(AddHundred)));
             a.add_arc(from, thrice, SelectedClasses::Answered, false, 0);
             a.add_arc(thrice, left, SelectedClasses::Answered, false, 1);
             a.add_arc(thrice, right, SelectedClasses::Answered, false, 2);
@@ -272,15 +274,15 @@ impl Source for AlternatingArcs {
 #[test]
 fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
     for batch in [1, 7, 32] {
-        let (kept, remains) = run(200, batch, |a, from, to| {
+        let (kept, remains) = run_graph(200, batch, |a, from, to| {
             let numbers = Numbers { next: 0, end: 200, given: Amount::default() };
             a.replace_operator(
                 from,
                 Operator::Source(SourceOperator::new(Box::new(AlternatingArcs(numbers, 1)))),
             );
-            let both = a.add_node(filter("both", Filter::classify(Multiple(1))));
-            let left = a.add_node(filter("left", Filter::classify(Multiple(1))));
-            let right = a.add_node(filter("right", Filter::lanes(AddHundred)));
+            let both = a.add_node(filter_node("both", Filter::classify(MultipleClassifier(1))));
+            let left = a.add_node(filter_node("left", Filter::classify(MultipleClassifier(1))));
+            let right = a.add_node(filter_node("right", Filter::lanes(AddHundred)));
             a.add_arc(from, both, SelectedClasses::Answered, false, 0);
             a.add_arc(from, left, SelectedClasses::Answered, false, 1);
             a.add_arc(both, left, SelectedClasses::Answered, false, 2);
@@ -298,9 +300,9 @@ fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
 
 #[test]
 fn edit_is_invisible_to_a_sibling_branch() {
-    let (kept, remains) = run(100, 32, |a, from, to| {
-        let edited = a.add_node(filter("hundred", Filter::lanes(AddHundred)));
-        let plain = a.add_node(filter("plain", Filter::classify(Multiple(1))));
+    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+        let edited = a.add_node(filter_node("hundred", Filter::lanes(AddHundred)));
+        let plain = a.add_node(filter_node("plain", Filter::classify(MultipleClassifier(1))));
         a.add_arc(from, edited, SelectedClasses::Answered, false, 0);
         a.add_arc(from, plain, SelectedClasses::Answered, false, 1);
         a.add_arc(edited, to, SelectedClasses::Answered, false, 2);
@@ -313,16 +315,17 @@ fn edit_is_invisible_to_a_sibling_branch() {
 
 #[test]
 fn section_evaluates_its_operands_in_sequence() {
-    // (even +* !third) ++ seventh, and everything that is none of it goes the other way.
-    let (kept, remains) = run(300, 32, |a, from, to| {
-        let even = a.add_operand(filter("even", Filter::classify(Multiple(2))));
-        let third = a.add_operand(filter("third", Filter::classify(Multiple(3))));
-        let seventh = a.add_operand(filter("seventh", Filter::classify(Multiple(7))));
+    // (even +* !third) ++ seventh, and all other blocks take the other arc.
+    let (kept, remains) = run_graph(300, 32, |a, from, to| {
+        let even = a.add_operand(filter_node("even", Filter::classify(MultipleClassifier(2))));
+        let third = a.add_operand(filter_node("third", Filter::classify(MultipleClassifier(3))));
+        let seventh =
+            a.add_operand(filter_node("seventh", Filter::classify(MultipleClassifier(7))));
         let all = |part| (SelectedClasses::All, part);
         let not = Section::Not(Box::new(Section::Filter(third)));
         let both = Section::All(vec![all(Section::Filter(even)), all(not)]);
         let any = Section::Any(vec![all(both), all(Section::Filter(seventh))]);
-        let section = a.add_node(node("section", Operator::Section(Arc::new(any))));
+        let section = a.add_node(create_node("section", Operator::Section(Arc::new(any))));
         a.add_arc(from, section, SelectedClasses::Answered, false, 0);
         a.add_arc(section, to, SelectedClasses::Answered, false, 1);
     });
@@ -334,8 +337,8 @@ fn section_evaluates_its_operands_in_sequence() {
 
 #[test]
 fn block_in_a_cycle_is_dropped_at_the_hop_limit_and_counted() {
-    let (kept, remains) = run(10, 4, |a, from, to| {
-        let again = a.add_node(filter("again", Filter::classify(Multiple(1))));
+    let (kept, remains) = run_graph(10, 4, |a, from, to| {
+        let again = a.add_node(filter_node("again", Filter::classify(MultipleClassifier(1))));
         a.add_arc(from, again, SelectedClasses::Answered, false, 0);
         a.add_arc(again, again, SelectedClasses::Answered, true, 1);
         a.add_arc(again, to, SelectedClasses::Answered, false, 2);
@@ -350,8 +353,8 @@ fn block_in_a_cycle_is_dropped_at_the_hop_limit_and_counted() {
 
 #[test]
 fn panic_of_a_filter_ends_the_path_and_captures_the_block() {
-    let (kept, remains) = run(100, 32, |a, from, to| {
-        let fails = a.add_node(filter("fails", Filter::classify(PanicFilter)));
+    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+        let fails = a.add_node(filter_node("fails", Filter::classify(PanicFilter)));
         a.add_arc(from, fails, SelectedClasses::Answered, false, 0);
         a.add_arc(fails, to, SelectedClasses::Answered, false, 1);
     });
@@ -372,8 +375,8 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
     let config = RingConfig { entries: 64, ..RingConfig::default() };
     let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
     let mut a = Assembly::default();
-    let from = a.add_node(source(100_000));
-    let out = a.add_node(node(
+    let from = a.add_node(number_source(100_000));
+    let out = a.add_node(create_node(
         "ring to thread1",
         Operator::Export(Box::new(crate::ring::Export::new(
             0,
@@ -383,17 +386,17 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
         ))),
     ));
     a.add_arc(from, out, SelectedClasses::Answered, false, 0);
-    let mut first = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);
+    let mut first = create_space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);
     first.ports.doorbell = near;
     let mut b = Assembly::default();
-    let enter = b.add_node(node("ring from thread0", Operator::Pass));
-    let late = b.add_node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
-    let to = b.add_node(sink(&kept));
+    let enter = b.add_node(create_node("ring from thread0", Operator::Pass));
+    let late = b.add_node(filter_node("late", Filter::stream(HoldThree(HeldList::default()))));
+    let to = b.add_node(collector_sink(&kept));
     b.add_arc(enter, late, SelectedClasses::Answered, false, 1);
     b.add_arc(late, to, SelectedClasses::Answered, false, 2);
     let import = Import::new(0, readers.pop().unwrap());
     let input = Input::Ring { node: enter, import, ended: false };
-    let mut second = space(b, vec![input], 32, 3);
+    let mut second = create_space(b, vec![input], 32, 3);
     second.ports.doorbell = far;
     let other = std::thread::spawn(move || second.run());
     let remains = [first.run(), other.join().unwrap()];
@@ -444,12 +447,12 @@ fn timer_of_a_filter_fires_without_input() {
     let numbers = Numbers { next: 0, end: 1, given: Amount::default() };
     let source = Box::new(OneThenSilence(numbers, Arc::clone(&kept)));
     let mut a = Assembly::default();
-    let from = a.add_node(node("one", Operator::Source(SourceOperator::new(source))));
-    let delay = a.add_node(filter("delay", Filter::stream(DelayFilter(HeldList::default()))));
-    let to = a.add_node(sink(&kept));
+    let from = a.add_node(create_node("one", Operator::Source(SourceOperator::new(source))));
+    let delay = a.add_node(filter_node("delay", Filter::stream(DelayFilter(HeldList::default()))));
+    let to = a.add_node(collector_sink(&kept));
     a.add_arc(from, delay, SelectedClasses::Answered, false, 0);
     a.add_arc(delay, to, SelectedClasses::Answered, false, 1);
-    let remains = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
+    let remains = create_space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
     assert_balanced(&[remains]);
     assert_eq!(*kept.lock().unwrap(), [(0, 1)]);
 }

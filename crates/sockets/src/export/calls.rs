@@ -143,7 +143,7 @@ passed!(
     /// must promise before that it will get none.
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int, c"prctl",
     |option, _, _, _, _| {
-        if preload::RESTRICTING.contains(&option) {
+        if preload::RESTRICTING_OPTIONS.contains(&option) {
             crate::writing::record_restriction();
         }
         None

@@ -9,7 +9,7 @@ use super::{Attributes, command, open_object};
 use crate::error::{Error, Result};
 
 const MAGIC: u16 = 0xeb9f;
-const HEADER: u32 = 24;
+const HEADER_SIZE: u32 = 24;
 
 /// BTF kinds (`BTF_KIND_*`).
 mod kind {
@@ -98,10 +98,11 @@ impl BtfBuilder {
     fn encode(&self) -> Option<Vec<u8>> {
         let types = u32::try_from(self.types.len()).ok()?;
         let texts = u32::try_from(self.texts.len()).ok()?;
-        let mut bytes = Vec::with_capacity(self.types.len() + self.texts.len() + HEADER as usize);
+        let mut bytes =
+            Vec::with_capacity(self.types.len() + self.texts.len() + HEADER_SIZE as usize);
         bytes.extend(MAGIC.to_ne_bytes());
         bytes.extend([1, 0]);
-        let words = [HEADER, 0, types, types, texts];
+        let words = [HEADER_SIZE, 0, types, types, texts];
         bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
         bytes.extend(&self.types);
         bytes.extend(&self.texts);

@@ -128,8 +128,7 @@ struct QueryAttributes {
 }
 
 // SAFETY: the fields of PROG_QUERY with its padding spelled out (1); the two addresses are set by
-// `query_chain_members` alone, to arrays of as many words as `count` says, which outlive the call
-// (2).
+// `query_chain_members` alone, to arrays of `count` words, which outlive the call (2).
 unsafe impl Attributes for QueryAttributes {}
 
 #[cfg(test)]

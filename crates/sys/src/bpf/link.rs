@@ -255,8 +255,8 @@ impl Drop for Link {
     /// Detaches the program explicitly, because a child between fork and exec has a copy of the
     /// descriptor, which would keep the program attached.
     fn drop(&mut self) {
-        // An error means that it is detached already, or that its kind of link cannot be; closing
-        // the descriptor does the rest.
+        // An error means that it is detached already, or that this kind of link cannot be detached;
+        // closing the descriptor detaches it.
         let _ = self.detach();
     }
 }

@@ -94,8 +94,8 @@ pub struct Load<'a> {
     pub attach: Option<AttachType>,
     /// True if the program accepts multi-buffer XDP frames.
     pub fragments: bool,
-    /// Binds an XDP program to one interface and its driver, so that it may query the driver's
-    /// metadata about a frame.
+    /// Index of the interface to which an XDP program is bound, so that the program may query the
+    /// driver's metadata about a frame; `None` for a program that is not bound.
     pub device: Option<u32>,
     /// Type information, functions and source lines.
     pub source: Option<SourceInfo<'a>>,

@@ -46,11 +46,11 @@ pub mod region_offset {
     /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4),
     /// class (4), view offset (4), exit edge (4), and, if edges share the sink, the number of
     /// pointers written before for this edge (8).
-    pub const POINTER: u32 = 32;
+    pub const POINTER_SIZE: u32 = 32;
     /// Size of a record's header in bytes. Its fields, with their sizes: position, or -1 while
     /// being written (8), wire length (4), captured length (4), time (8), VLAN TCI (2), VLAN
     /// protocol (2), segment size (2), and flags (2: tag present, sent by this host).
-    pub const HEADER: u32 = 32;
+    pub const HEADER_SIZE: u32 = 32;
     /// Alignment of records in bytes.
     pub const ALIGNMENT: u32 = 16;
 }
@@ -79,21 +79,21 @@ impl RingsLayout {
     #[must_use]
     #[inline]
     pub const fn records(&self) -> u32 {
-        region_offset::POINTERS + self.sinks * self.pointers * region_offset::POINTER
+        region_offset::POINTERS + self.sinks * self.pointers * region_offset::POINTER_SIZE
     }
 
     /// Returns the byte offset of a sink's pointers in a region.
     #[must_use]
     #[inline]
     pub const fn pointers_of(&self, sink: u32) -> u32 {
-        region_offset::POINTERS + sink * self.pointers * region_offset::POINTER
+        region_offset::POINTERS + sink * self.pointers * region_offset::POINTER_SIZE
     }
 
     /// Returns the size of a region in bytes, including the tail, rounded up to pages.
     #[must_use]
     #[inline]
     pub const fn stride(&self) -> u32 {
-        let tail = if self.bytes == 0 { 0 } else { region_offset::HEADER + self.record_max };
+        let tail = if self.bytes == 0 { 0 } else { region_offset::HEADER_SIZE + self.record_max };
         (self.records() + self.bytes + tail).next_multiple_of(4096)
     }
 
@@ -297,7 +297,7 @@ impl<'a> Region<'a> {
     pub fn pointer(&self, sink: u32, number: u64) -> Option<FramePointer> {
         let shape = self.rings.shape;
         let slot = number as u32 & (shape.pointers - 1);
-        let at = shape.pointers_of(sink) + slot * region_offset::POINTER;
+        let at = shape.pointers_of(sink) + slot * region_offset::POINTER_SIZE;
         let halves = |word: u64| (word as u32, (word >> 32) as u32);
         (sink < shape.sinks).then(|| {
             let (length, class) = halves(self.word(at + 8));
@@ -335,7 +335,7 @@ impl<'a> Region<'a> {
     #[inline]
     fn offset_in_record(&self, position: u64, from: u32, length: usize) -> Option<usize> {
         let shape = self.records.shape;
-        let most = (region_offset::HEADER + shape.record_max) as usize;
+        let most = (region_offset::HEADER_SIZE + shape.record_max) as usize;
         (from as usize).checked_add(length).filter(|end| *end <= most)?;
         let start = shape.records() + (position as u32 & (shape.bytes - 1));
         Some(self.from + start as usize + from as usize)

@@ -58,7 +58,7 @@ impl RingBuffer {
     fn from_map(map: Map, bytes: u32, name: &str) -> Result<Self> {
         let (page, size) = (rustix::param::page_size(), bytes as usize);
         let consumer = Mapping::shared(map.as_fd(), page, name)?;
-        // Behind the producer's page the kernel maps the ring twice in a row.
+        // After the producer's page the kernel maps the ring twice in a row.
         let producer = ReadMapping::shared(map.as_fd(), page as u64, page + 2 * size, name)?;
         Ok(Self { map, consumer, producer, size })
     }

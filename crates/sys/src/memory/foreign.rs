@@ -30,7 +30,7 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
         // SAFETY: the caller's promise, and the CPU has AVX.
         return unsafe { copy_wide(from, to, length) };
     }
-    // SAFETY: by the caller's promise every access lies in the two ranges. A concurrent writer can
+    // SAFETY: by the caller's promise every access is in the two ranges. A concurrent writer can
     // make the copy torn, which the caller expects.
     unsafe {
         std::arch::asm!(
@@ -91,7 +91,8 @@ pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
     assert!(bytes.len() == size_of_val(words) && bytes.len() >= COPY_MIN, "the caller has looked");
     let to = words.as_ptr().cast_mut().cast::<u8>();
     // SAFETY: the words have room for as many bytes (asserted) and are borrowed. As atomics they
-    // may be written through a shared reference; so `bytes`, which may not, lie elsewhere.
+    // may be written through a shared reference; so `bytes`, which may not be written, are
+    // elsewhere.
     unsafe { copy_bytes(bytes.as_ptr(), to, bytes.len()) }
 }
 

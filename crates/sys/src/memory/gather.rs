@@ -120,7 +120,7 @@ mod tests {
         let (mut reader, writer) = io::pipe().unwrap();
         let mut gather = GatherWrite::with_capacity(4);
         gather.push_bytes(b"begin");
-        // More than a pipe holds.
+        // More bytes than a pipe holds.
         assert!(gather.push_mapped(&there, 100, 1 << 19));
         gather.push_bytes(b"");
         for _ in 0..2 * PARTS_MAX {

@@ -69,7 +69,7 @@ impl Span {
     fn word(&self, offset: usize) -> Option<&AtomicU64> {
         let at =
             self.checked_address(offset, 8).filter(|_| offset.is_multiple_of(8))?.cast::<u64>();
-        // SAFETY: the word lies in the mapping, which lives as long as `self` and begins at a page,
+        // SAFETY: the word is in the mapping, which lives as long as `self` and begins at a page,
         // so the word is aligned; only atomics touch it here, and only loads where the mapping is
         // read-only.
         Some(unsafe { AtomicU64::from_ptr(at) })
@@ -94,7 +94,7 @@ impl Span {
         let from = self.checked_address(offset, to.len())?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if to.len() >= foreign::COPY_MIN {
-            // SAFETY: the range lies in the mapping, which lives as long as `self`; callers of this
+            // SAFETY: the range is in the mapping, which lives as long as `self`; callers of this
             // function expect torn bytes.
             unsafe { foreign::copy_bytes(from, to.as_mut_ptr(), to.len()) };
             return Some(());

@@ -6,7 +6,7 @@ use crate::error::Result;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Size of `struct ifaddrmsg`.
-const MESSAGE: usize = 8;
+const MESSAGE_SIZE: usize = 8;
 
 /// Constants of `linux/rtnetlink.h` and `linux/if_addr.h`.
 mod number {
@@ -34,7 +34,7 @@ impl RouteSocket {
 }
 
 fn encode_request(sequence: u32) -> Vec<u8> {
-    encode_message(number::GET_ADDRESS, number::REQUEST_DUMP, sequence, &[0; MESSAGE])
+    encode_message(number::GET_ADDRESS, number::REQUEST_DUMP, sequence, &[0; MESSAGE_SIZE])
 }
 
 /// Parses `struct ifaddrmsg` and its attributes.
@@ -45,7 +45,7 @@ fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
         return None;
     }
     let of = |wanted| {
-        let mut all = attributes(body.get(MESSAGE..)?);
+        let mut all = attributes(body.get(MESSAGE_SIZE..)?);
         all.find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
     };
     // On a point-to-point link ADDRESS is the peer's.

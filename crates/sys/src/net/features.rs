@@ -32,7 +32,7 @@ const XDP_FEATURES: u16 = 3;
 /// NETDEV_XDP_ACT_NDO_XMIT: the device accepts redirected frames.
 const ACCEPTS_FRAMES: u64 = 4;
 /// Size of `struct genlmsghdr`.
-const GENERIC_HEADER: usize = 4;
+const GENERIC_HEADER_SIZE: usize = 4;
 
 /// Returns true if an interface of this thread's namespace accepts frames redirected by XDP
 /// programs.
@@ -96,7 +96,7 @@ fn query_attributes(
         let code = array_at(body, 0).map_or(0, i32::from_ne_bytes);
         return Err(Error::new(CALL, target.to_owned(), code.wrapping_neg()));
     }
-    Ok(body.get(GENERIC_HEADER..).unwrap_or_default().to_vec())
+    Ok(body.get(GENERIC_HEADER_SIZE..).unwrap_or_default().to_vec())
 }
 
 #[cfg(test)]

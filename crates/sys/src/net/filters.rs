@@ -10,7 +10,7 @@ use crate::bpf::Side;
 use crate::error::{Error, Result};
 
 /// Size of `struct tcmsg`.
-const MESSAGE: usize = 20;
+const MESSAGE_SIZE: usize = 20;
 /// Parent handle of ingress filters under the classless qdisc `clsact`.
 const INGRESS: u32 = 0xffff_fff2;
 /// Parent handle of egress filters under the classless qdisc `clsact`.
@@ -96,7 +96,7 @@ impl RouteSocket {
 }
 
 fn encode_request(sequence: u32, index: u32, parent: u32) -> Vec<u8> {
-    let body: [u32; MESSAGE / 4] = [0, index, 0, parent, 0];
+    let body: [u32; MESSAGE_SIZE / 4] = [0, index, 0, parent, 0];
     let body = body.map(u32::to_ne_bytes);
     encode_message(number::GET_FILTER, number::REQUEST_DUMP, sequence, body.as_flattened())
 }
@@ -109,10 +109,10 @@ fn parse_filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
         return None;
     }
     let options = || {
-        let all = attributes(body.get(MESSAGE..).unwrap_or(&[]));
+        let all = attributes(body.get(MESSAGE_SIZE..).unwrap_or(&[]));
         all.filter(|(kind, _)| *kind == number::OPTIONS).flat_map(|(_, value)| attributes(value))
     };
-    let kind = attributes(body.get(MESSAGE..)?).find(|(kind, _)| *kind == number::KIND)?;
+    let kind = attributes(body.get(MESSAGE_SIZE..)?).find(|(kind, _)| *kind == number::KIND)?;
     let kind = text_until_nul(kind.1);
     let bpf = kind == "bpf";
     let option =
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn bpf_filter_is_reported_with_its_program() {
         let mut options = filter_message(0, 0, 0, &[(7, b"tap\0"), (11, &77_u32.to_ne_bytes())]);
-        let options = options.split_off(MESSAGE);
+        let options = options.split_off(MESSAGE_SIZE);
         let body = filter_message(1, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0"), (2, &options)]);
         let found = parse_filter(&body, INGRESS, Side::Ingress).unwrap();
         assert_eq!((found.kind.as_str(), found.preference, found.handle), ("bpf", 7, 1));

@@ -27,9 +27,9 @@ const NAME_SIZE: usize = 16;
 const LONG_NAME_SIZE: usize = 128;
 
 /// Size in bytes of `struct nlmsghdr`.
-const HEADER: usize = 16;
+const HEADER_SIZE: usize = 16;
 /// Size in bytes of `struct ifinfomsg`.
-const LINK: usize = 16;
+const LINK_MESSAGE_SIZE: usize = 16;
 
 /// Constants of `linux/netlink.h` and `linux/rtnetlink.h`.
 mod message {
@@ -157,8 +157,8 @@ fn encode_link_request(sequence: u32, index: u32, wanted: &[u8], list: bool) -> 
 
 /// Encodes `struct nlmsghdr` and the body of a message.
 pub(super) fn encode_message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
-    let mut bytes = Vec::with_capacity(HEADER + body.len());
+    let length = u32::try_from(HEADER_SIZE + body.len()).unwrap_or(u32::MAX);
+    let mut bytes = Vec::with_capacity(HEADER_SIZE + body.len());
     bytes.extend(length.to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
@@ -241,7 +241,7 @@ pub(super) type Message<'a> = (u16, u16, u32, &'a [u8], &'a [u8]);
 /// remaining bytes.
 pub(super) fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
     let length = usize::try_from(u32::from_ne_bytes(array_at(bytes, 0)?)).ok()?;
-    let body = bytes.get(HEADER..length)?;
+    let body = bytes.get(HEADER_SIZE..length)?;
     let kind = u16::from_ne_bytes(array_at(bytes, 4)?);
     let flags = u16::from_ne_bytes(array_at(bytes, 6)?);
     let sequence = u32::from_ne_bytes(array_at(bytes, 8)?);
@@ -256,7 +256,7 @@ fn parse_interface(body: &[u8]) -> Option<Interface> {
         flags: InterfaceFlags(u32::from_ne_bytes(array_at(body, 8)?)),
         ..Interface::default()
     };
-    for (kind, value) in attributes(body.get(LINK..)?) {
+    for (kind, value) in attributes(body.get(LINK_MESSAGE_SIZE..)?) {
         match kind {
             attribute::ADDRESS => found.mac = value.to_vec(),
             attribute::NAME => found.name = text_until_nul(value),
@@ -383,7 +383,7 @@ mod tests {
     /// Builds a message with the given flags and sequence number.
     fn netlink_message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
         let mut bytes = encode_link_request(sequence, 0, &[], false);
-        bytes.truncate(HEADER);
+        bytes.truncate(HEADER_SIZE);
         bytes.extend(body);
         let length = u32::try_from(bytes.len()).unwrap();
         bytes[..4].copy_from_slice(&length.to_ne_bytes());
@@ -435,7 +435,7 @@ mod tests {
             bytes[4..6].copy_from_slice(&random.pick(&kinds).to_ne_bytes());
             let mut answers = Replies { sequence: 1, list: true, ..Replies::default() };
             answers.parse_datagram(&bytes);
-            assert!(answers.found.len() <= bytes.len() / HEADER);
+            assert!(answers.found.len() <= bytes.len() / HEADER_SIZE);
         }
     }
 }

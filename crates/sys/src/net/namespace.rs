@@ -87,7 +87,7 @@ impl AsFd for Namespace {
 
 /// Returns the user namespace that owns a network namespace.
 fn owner_user_namespace(space: &OwnedFd) -> Result<OwnedFd> {
-    /// NS_GET_USERNS (ioctl_ns(2))
+    /// NS_GET_USERNS: returns the user namespace that owns a namespace (ioctl_ns(2)).
     const GET_OWNER: libc::Ioctl = 0xb701;
     // SAFETY: NS_GET_USERNS takes no argument, and the descriptor is open.
     let answer = unsafe { libc::ioctl(space.as_raw_fd(), GET_OWNER) };

@@ -88,7 +88,7 @@ pub struct PacketHeader {
 }
 
 impl PacketHeader {
-    /// Parses the packet header at `at`; returns `None` if the header or the frame lies outside the
+    /// Parses the packet header at `at`; returns `None` if the header or the frame is outside the
     /// block.
     #[must_use]
     pub fn read(bytes: &[u8], at: usize) -> Option<Self> {

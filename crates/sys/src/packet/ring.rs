@@ -245,9 +245,9 @@ impl PacketRing {
         }
         let offset = slot * self.shape.segment + layout::STATUS_OFFSET;
         let word = self.memory.base().as_ptr().wrapping_add(offset).cast::<u32>();
-        // SAFETY: the word lies in the mapping (the slot was checked, a segment is at least a
-        // page), which lives as long as `self`; it is aligned to 4, since the base is aligned to a
-        // page; the kernel writes it whole, and here only atomics touch it.
+        // SAFETY: the word is in the mapping (the slot was checked, a segment is at least a page),
+        // which lives as long as `self`; it is aligned to 4, since the base is aligned to a page;
+        // the kernel writes it whole, and here only atomics touch it.
         Some(unsafe { AtomicU32::from_ptr(word) })
     }
 }

@@ -34,7 +34,7 @@ pub fn set_errno(number: i32) {
 /// if there is no other definition.
 #[must_use]
 pub fn next_symbol(name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: dlsym(3) with RTLD_NEXT looks in the libraries behind the caller's; the name is a C
+    // SAFETY: dlsym(3) with RTLD_NEXT searches the libraries after the caller's; the name is a C
     // string that lives.
     NonNull::new(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) })
 }
@@ -54,7 +54,7 @@ pub const fn borrow(number: c_int) -> Option<BorrowedFd<'static>> {
 
 /// Returns the inode of a pipe; `None` for any other type of file.
 #[must_use]
-pub fn pipe(number: c_int) -> Option<u64> {
+pub fn pipe_inode(number: c_int) -> Option<u64> {
     let stat = rustix::fs::fstat(borrow(number)?).ok()?;
     let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
     (kind == rustix::fs::FileType::Fifo).then_some(stat.st_ino)
@@ -187,8 +187,9 @@ pub fn shut_down(socket: c_int) {
 
 pub use libc::{EAGAIN, EBADF, EINTR, EINVAL, EIO, ENOSYS, F_DUPFD, F_DUPFD_CLOEXEC, FIONREAD};
 
-/// The options of `prctl(2)` with which a program restricts its own system calls, or prepares that.
-pub const RESTRICTING: [i32; 2] = [libc::PR_SET_NO_NEW_PRIVS, libc::PR_SET_SECCOMP];
+/// The options of `prctl(2)` with which a program restricts its own system calls or prepares such a
+/// restriction.
+pub const RESTRICTING_OPTIONS: [i32; 2] = [libc::PR_SET_NO_NEW_PRIVS, libc::PR_SET_SECCOMP];
 
 /// Returns true if the descriptor is open only for writing.
 #[must_use]
@@ -319,7 +320,7 @@ pub fn is_used_by_stdio(number: c_int) -> bool {
     // SAFETY: as above.
     let error = unsafe { stderr };
     [out, error].into_iter().filter(|file| !file.is_null()).any(|file| {
-        // SAFETY: fileno(3) and __fbufsize(3) only look at a file, which is open or was closed: the
+        // SAFETY: fileno(3) and __fbufsize(3) only inspect a file, which is open or was closed: the
         // two of the C library are never freed.
         let same = unsafe { libc::fileno(file) } == number;
         // SAFETY: as above.

@@ -162,7 +162,7 @@ impl Frames {
         into.len() - before
     }
 
-    /// Returns frames to the free list for which a fill ring had no room.
+    /// Returns frames for which a fill ring had no room to the free list.
     pub(super) fn put_free(&self, addresses: &[u64]) {
         self.lock_free_list()
             .extend(addresses.iter().rev().filter_map(|at| self.umem.frame_of(*at)));

@@ -18,7 +18,7 @@ use crate::packet::layout::VlanTag;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 /// Size in bytes of a queue's counters: a cache line.
-const LINE: u32 = 64;
+const COUNTERS_SIZE: u32 = 64;
 
 /// A map of sockets by queue, and the XDP program that redirects frames to these sockets. Frames of
 /// a queue without a socket pass to the host.
@@ -146,7 +146,7 @@ impl Redirect {
         let refused = |error: Error| LoadError { error, log: String::new(), missing: Vec::new() };
         let queues = queues.clamp(1, QUEUES_MAX);
         let sockets = Map::xdp_sockets(name, queues).map_err(refused)?;
-        let counters = Map::array(name, queues * LINE, 1, true).map_err(refused)?;
+        let counters = Map::array(name, queues * COUNTERS_SIZE, 1, true).map_err(refused)?;
         let maps = (sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd());
         let code = assemble_redirect_program(maps, queues, asks.map(|asks| asks.function));
         let license = if asks.is_some() { License::MitOrGpl } else { License::ApacheOrMit };
@@ -190,7 +190,7 @@ impl Redirect {
         for queue in 0..self.queues as usize {
             let word = |at| {
                 let counters = self.counters.as_ref();
-                counters.and_then(|all| all.word(queue * LINE as usize + at)).unwrap_or(0)
+                counters.and_then(|all| all.word(queue * COUNTERS_SIZE as usize + at)).unwrap_or(0)
             };
             all.redirected += word(0);
             all.passed += word(8);
@@ -252,7 +252,7 @@ fn assemble_redirect_program(
         encode_insn(SET, 3, 0, 0, PASS),
         encode_insn(CALL, 0, 0, 0, REDIRECT_MAP),
         encode_insn(MOVE, 8, 0, 0, 0),
-        encode_insn(0x67, 7, 0, 0, LINE.trailing_zeros().cast_signed()), // r7 <<= 6
+        encode_insn(0x67, 7, 0, 0, COUNTERS_SIZE.trailing_zeros().cast_signed()), // r7 <<= 6
         encode_insn(0x18, 9, VALUE, 0, counters),
         encode_insn(0, 0, 0, 0, 0),
         encode_insn(0x0f, 9, 7, 0, 0),        // r9 += r7

@@ -19,7 +19,7 @@ const CONTINUES: u32 = 1;
 /// Address, beyond any memory, of an entry that the kernel must skip.
 const INVALID_ADDRESS: u64 = u64::MAX >> 1;
 
-/// A part of a packet that lies in one frame.
+/// A part of a packet, within one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
     /// Address of the first byte in the UMEM.
@@ -116,9 +116,8 @@ impl TxRing {
         Ok(self.0.size - self.0.room()?)
     }
 
-    /// Replaces all descriptors that the kernel has not yet consumed by others, of which there must
-    /// be at least as many. Sound only if the kernel reads the ring only during calls of this
-    /// process.
+    /// Replaces all descriptors that the kernel has not yet consumed by at least as many others.
+    /// Sound only if the kernel reads the ring only during calls of this process.
     pub(super) fn rewrite(&mut self, all: &[Descriptor]) -> Result<()> {
         let old = self.waiting()?;
         self.0.index = self.0.index.wrapping_sub(old);

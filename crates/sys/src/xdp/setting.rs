@@ -28,7 +28,7 @@ pub(super) const SHARED: u16 = 1;
 pub(super) const COPY: u16 = 1 << 1;
 /// XDP_ZEROCOPY: the device accesses the memory itself.
 pub(super) const ZERO_COPY: u16 = 1 << 2;
-/// XDP_USE_NEED_WAKEUP: the kernel sets flags that say when it must be woken.
+/// XDP_USE_NEED_WAKEUP: the kernel sets flags that show when it must be woken.
 pub(super) const NEED_WAKEUP: u16 = 1 << 3;
 /// XDP_USE_SG: packets may span several frames.
 pub(super) const FRAGMENTS: u16 = 1 << 4;

@@ -28,10 +28,10 @@ impl Capture {
     /// Returns a pcap file of the frames, with timestamps in ns.
     pub fn to_pcap(&self) -> Vec<u8> {
         use wire::capture::write;
-        let mut file = write::header(wire::LinkType::ETHERNET).to_vec();
+        let mut file = write::file_header(wire::LinkType::ETHERNET).to_vec();
         for (time_ns, frame) in &self.frames {
             let length = frame.len() as u32;
-            file.extend(write::record(*time_ns, length, length));
+            file.extend(write::record_header(*time_ns, length, length));
             file.extend(frame);
         }
         file

@@ -385,10 +385,10 @@ fn chunk_size_does_not_change_the_packets() {
 
 #[test]
 fn written_capture_is_read_back_unchanged() {
-    let mut capture = write::header(LinkType::LINUX_SLL2).to_vec();
-    capture.extend(write::record(1_700_000_000_123_456_789, 3, 1500));
+    let mut capture = write::file_header(LinkType::LINUX_SLL2).to_vec();
+    capture.extend(write::record_header(1_700_000_000_123_456_789, 3, 1500));
     capture.extend(b"abc");
-    capture.extend(write::record(u64::MAX, 0, 0));
+    capture.extend(write::record_header(u64::MAX, 0, 0));
     let last = u64::from(u32::MAX) * 1_000_000_000 + 999_999_999;
     let expected =
         vec![(1_700_000_000_123_456_789, 1500, 276, 0, b"abc".to_vec()), (last, 0, 276, 0, vec![])];

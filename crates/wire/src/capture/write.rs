@@ -10,12 +10,12 @@ use crate::link::LinkType;
 /// the file header.
 pub const SNAP_LENGTH: u32 = 262_144;
 /// Length of the file header in bytes.
-pub const HEADER: usize = 24;
+pub const FILE_HEADER_SIZE: usize = 24;
 /// Length of a record header in bytes.
-pub const RECORD: usize = 16;
+pub const RECORD_HEADER_SIZE: usize = 16;
 
 /// Returns the file header.
-pub fn header(link: LinkType) -> [u8; HEADER] {
+pub fn file_header(link: LinkType) -> [u8; FILE_HEADER_SIZE] {
     const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
     const VERSION: u32 = 4 << 16 | 2;
     let words = [MAGIC_NANOSECONDS, VERSION, 0, 0, SNAP_LENGTH, u32::from(link.0)];
@@ -24,7 +24,7 @@ pub fn header(link: LinkType) -> [u8; HEADER] {
 
 /// Returns a record header. Times after 2106 are clamped to the last time that the format can
 /// represent.
-pub fn record(time_ns: u64, captured: u32, wire_length: u32) -> [u8; RECORD] {
+pub fn record_header(time_ns: u64, captured: u32, wire_length: u32) -> [u8; RECORD_HEADER_SIZE] {
     const SECOND: u64 = 1_000_000_000;
     let last = u64::from(u32::MAX) * SECOND + (SECOND - 1);
     let time = time_ns.min(last);

@@ -186,7 +186,7 @@ fn locate_ipv6(layers: &mut Layers, frame: &[u8], l3: u16) {
         layers.faults.malformed = true;
         return;
     }
-    let stated = start + ipv6::LENGTH + usize::from(ip.payload_length());
+    let stated = start + ipv6::HEADER_LENGTH + usize::from(ip.payload_length());
     if ip.payload_length() != 0 {
         layers.faults.cut = stated > frame.len();
         layers.truncate(stated);
@@ -240,7 +240,7 @@ fn locate_tcp(layers: &mut Layers, bytes: &[u8], l4: u16) {
 fn locate_udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
     let Some((udp, _)) = udp::Udp::parse(bytes) else { return layers.record_overrun() };
     let length = usize::from(udp.length());
-    if length != 0 && length < udp::LENGTH {
+    if length != 0 && length < udp::HEADER_LENGTH {
         layers.faults.malformed = true;
         return;
     }
@@ -249,7 +249,7 @@ fn locate_udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
     } else if length != 0 {
         layers.truncate(usize::from(l4) + length);
     }
-    layers.payload = Some(l4 + low16(udp::LENGTH));
+    layers.payload = Some(l4 + low16(udp::HEADER_LENGTH));
 }
 
 impl Layers {

@@ -23,7 +23,7 @@ use crate::read::{be16, be32};
 use core::fmt;
 
 /// Length of the header in bytes.
-pub const LENGTH: usize = 12;
+pub const HEADER_LENGTH: usize = 12;
 /// Minimum length in bytes of a question, reached by a question about the root.
 const QUESTION_MIN: usize = 5;
 /// Minimum length in bytes of a record, reached by a record of the root without data.
@@ -107,7 +107,7 @@ impl<'m> Message<'m> {
     /// Returns a view of a message; `None` if the header is truncated.
     #[must_use]
     pub fn parse(bytes: &'m [u8]) -> Option<Self> {
-        (bytes.len() >= LENGTH).then_some(Self { bytes })
+        (bytes.len() >= HEADER_LENGTH).then_some(Self { bytes })
     }
 
     /// Returns the message id.
@@ -187,7 +187,7 @@ impl<'m> Message<'m> {
             Opcode::STATEFUL | Opcode::STATUS => questions + all == 0,
             _ => questions > 0,
         };
-        sent && LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
+        sent && HEADER_LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
     /// Returns true if the stated counts fit into `length` bytes, and the message is not an empty
@@ -198,7 +198,7 @@ impl<'m> Message<'m> {
         let all: usize = sections.iter().map(|section| usize::from(self.records(*section))).sum();
         let questions = usize::from(self.questions());
         let some = questions + all > 0 || self.is_response();
-        some && LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
+        some && HEADER_LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
     /// Returns true if the bytes are exactly one complete message, even with an unusual header: a
@@ -215,7 +215,7 @@ impl<'m> Message<'m> {
     pub fn entries(&self) -> Entries<'m> {
         let left =
             [self.header_word(4), self.header_word(6), self.header_word(8), self.header_word(10)];
-        Entries { bytes: self.bytes, at: LENGTH, left }
+        Entries { bytes: self.bytes, at: HEADER_LENGTH, left }
     }
 
     fn header_word(&self, at: usize) -> u16 {

@@ -92,16 +92,16 @@ impl<'r> Writer<'r> {
     }
 
     /// Adds a field with text as on the wire. A field may be added more than once.
-    pub fn text(&mut self, field: Field, text: &[u8]) {
+    pub fn add_text(&mut self, field: Field, text: &[u8]) {
         let text = text.get(..TEXT_MAX).unwrap_or(text);
         self.add(field as u8, text);
     }
 
     /// Adds a field with the value of a header field. Line ends in folded lines become spaces (RFC
     /// 9112 §5.2).
-    pub fn line(&mut self, field: Field, value: &[u8]) {
+    pub fn add_line(&mut self, field: Field, value: &[u8]) {
         let before = self.used;
-        self.text(field, value);
+        self.add_text(field, value);
         let added = self.room.get_mut(before + FIELD_HEADER_SIZE..self.used).unwrap_or_default();
         for byte in added.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n')) {
             *byte = b' ';
@@ -109,14 +109,14 @@ impl<'r> Writer<'r> {
     }
 
     /// Adds a field with a number.
-    pub fn number(&mut self, field: Field, number: u64) {
+    pub fn add_number(&mut self, field: Field, number: u64) {
         let bytes = number.to_le_bytes();
         let used = 8 - number.leading_zeros() as usize / 8;
         self.add(field as u8, bytes.get(..used).unwrap_or_default());
     }
 
     /// Adds all fields of another record to this record.
-    pub fn all(&mut self, other: &Record<'_>) {
+    pub fn add_all(&mut self, other: &Record<'_>) {
         self.cut |= other.is_truncated();
         for (field, value) in other.fields() {
             self.add(field as u8, value);

@@ -5,12 +5,12 @@ use super::*;
 
 fn write_exchange(room: &mut [u8]) -> usize {
     let mut writer = Writer::new(room, RecordKind::HttpExchange);
-    writer.text(Field::Method, b"GET");
-    writer.number(Field::Status, 404);
-    writer.number(Field::ResponseBody, 0);
-    writer.number(Field::Time, u64::MAX);
-    writer.text(Field::Data, b"one");
-    writer.text(Field::Data, b"");
+    writer.add_text(Field::Method, b"GET");
+    writer.add_number(Field::Status, 404);
+    writer.add_number(Field::ResponseBody, 0);
+    writer.add_number(Field::Time, u64::MAX);
+    writer.add_text(Field::Data, b"one");
+    writer.add_text(Field::Data, b"");
     writer.finish()
 }
 
@@ -30,7 +30,7 @@ fn record_survives_a_round_trip() {
     assert!(!record.is_truncated());
     let mut copy = [0; 100];
     let mut writer = Writer::new(&mut copy, RecordKind::HttpExchange);
-    writer.all(&record);
+    writer.add_all(&record);
     assert_eq!(writer.finish(), used);
     assert_eq!(copy[..used], room[..used]);
 }
@@ -55,7 +55,7 @@ fn fields_that_do_not_fit_are_omitted_and_marked() {
     let long = vec![b'x'; TEXT_MAX + 1];
     let mut room = vec![0; 2 * TEXT_MAX];
     let mut writer = Writer::new(&mut room, RecordKind::Dns);
-    writer.text(Field::Name, &long);
+    writer.add_text(Field::Name, &long);
     let used = writer.finish();
     let record = Record::parse(&room[..used]).unwrap();
     assert_eq!(record.text(Field::Name).map(<[u8]>::len), Some(TEXT_MAX));

@@ -21,7 +21,7 @@ use crate::read::{array, be16};
 use core::fmt;
 
 /// Length of a record header in bytes.
-pub const RECORD: usize = 5;
+pub const RECORD_HEADER_SIZE: usize = 5;
 /// Maximum payload of a record in bytes: 2¹⁴, plus 2,048 of expansion by encryption (RFC 5246
 /// §6.2.3).
 pub const RECORD_MAX: usize = (1 << 14) + 2048;
@@ -99,7 +99,7 @@ impl RecordHeader {
     /// Parses a record header; `None` if the header is truncated or invalid.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let [content, ..] = array::<RECORD>(bytes, 0)?;
+        let [content, ..] = array::<RECORD_HEADER_SIZE>(bytes, 0)?;
         let (version, length) = (Version(be16(bytes, 1)?), be16(bytes, 3)?);
         let likely = matches!(content, 20..=24)
             && version.0 >> 8 == 3
@@ -144,12 +144,12 @@ pub fn find_first_hello<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHell
         if !could_be_record(rest) {
             return FirstHello::NotTls;
         }
-        if rest.len() < RECORD {
+        if rest.len() < RECORD_HEADER_SIZE {
             // The next byte may rule out TLS.
             return FirstHello::Need(at + rest.len() + 1);
         }
         let Some(first) = RecordHeader::parse(rest) else { return FirstHello::NotTls };
-        let whole = RECORD + usize::from(first.length);
+        let whole = RECORD_HEADER_SIZE + usize::from(first.length);
         let before = match classify_preamble(first, rest) {
             Preamble::All => {
                 at += whole;
@@ -160,7 +160,7 @@ pub fn find_first_hello<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHell
             Preamble::Other => return FirstHello::NoHello,
             Preamble::Some(before) => before,
         };
-        let kind = rest.get(RECORD + before).copied().unwrap_or(0);
+        let kind = rest.get(RECORD_HEADER_SIZE + before).copied().unwrap_or(0);
         return match assemble_message(rest, first, before, room) {
             Ok(message) => parse_hello(kind, message),
             Err(FirstHello::Need(need)) => FirstHello::Need(at + need),
@@ -187,16 +187,16 @@ fn classify_preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
     const WARNING: u8 = 1;
     const CLOSE: u8 = 0;
     let length = usize::from(record.length);
-    let payload = bytes.get(RECORD..).unwrap_or_default();
+    let payload = bytes.get(RECORD_HEADER_SIZE..).unwrap_or_default();
     let payload = payload.get(..length).unwrap_or(payload);
     match (record.content, payload) {
         _ if length == 0 => Preamble::All,
         (ALERT, _) if length == 2 => match payload {
-            [WARNING] | [] => Preamble::More(RECORD + 2),
+            [WARNING] | [] => Preamble::More(RECORD_HEADER_SIZE + 2),
             [WARNING, what] if *what != CLOSE => Preamble::All,
             _ => Preamble::Alert,
         },
-        (CHANGE_CIPHER_SPEC, []) if length == 1 => Preamble::More(RECORD + 1),
+        (CHANGE_CIPHER_SPEC, []) if length == 1 => Preamble::More(RECORD_HEADER_SIZE + 1),
         (CHANGE_CIPHER_SPEC, [1]) if length == 1 => Preamble::All,
         (HANDSHAKE, _) => {
             let mut at = 0;
@@ -205,14 +205,16 @@ fn classify_preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
             }
             match payload.get(at..).unwrap_or_default() {
                 _ if at == length => Preamble::All,
-                [] => Preamble::More(RECORD + at + MESSAGE_HEADER_SIZE.min(length - at)),
+                [] => {
+                    Preamble::More(RECORD_HEADER_SIZE + at + MESSAGE_HEADER_SIZE.min(length - at))
+                }
                 [1 | 2, ..] => Preamble::Some(at),
                 // The beginning of another HelloRequest.
                 rest @ [0, ..]
                     if rest.len() < MESSAGE_HEADER_SIZE.min(length - at)
                         && rest.iter().all(|byte| *byte == 0) =>
                 {
-                    Preamble::More(RECORD + at + MESSAGE_HEADER_SIZE.min(length - at))
+                    Preamble::More(RECORD_HEADER_SIZE + at + MESSAGE_HEADER_SIZE.min(length - at))
                 }
                 _ => Preamble::Other,
             }
@@ -225,7 +227,7 @@ fn classify_preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
 #[must_use]
 pub fn ends_with_a_record(mut bytes: &[u8]) -> bool {
     while let Some(record) = RecordHeader::parse(bytes) {
-        match bytes.get(RECORD + usize::from(record.length)..) {
+        match bytes.get(RECORD_HEADER_SIZE + usize::from(record.length)..) {
             Some(rest) => bytes = rest,
             None => return false,
         }
@@ -257,11 +259,11 @@ fn assemble_message<'b>(
     before: usize,
     room: &'b mut Vec<u8>,
 ) -> Result<&'b [u8], FirstHello<'b>> {
-    let payload = bytes.get(RECORD + before..).unwrap_or_default();
+    let payload = bytes.get(RECORD_HEADER_SIZE + before..).unwrap_or_default();
     if let Some(length) = message_length(payload)
         && before + length <= usize::from(first.length)
     {
-        return payload.get(..length).ok_or(FirstHello::Need(RECORD + before + length));
+        return payload.get(..length).ok_or(FirstHello::Need(RECORD_HEADER_SIZE + before + length));
     }
     room.clear();
     let mut at = 0;
@@ -277,19 +279,19 @@ fn assemble_message<'b>(
         if at > bytes.len() {
             // The last record continues for so many bytes.
             let open = at - bytes.len();
-            let next = if missing > open { RECORD + missing - open } else { 0 };
+            let next = if missing > open { RECORD_HEADER_SIZE + missing - open } else { 0 };
             return Err(FirstHello::Need(bytes.len() + missing.min(open) + next));
         }
         let rest = bytes.get(at..).unwrap_or_default();
-        if rest.len() < RECORD {
-            return Err(FirstHello::Need(at + RECORD + missing));
+        if rest.len() < RECORD_HEADER_SIZE {
+            return Err(FirstHello::Need(at + RECORD_HEADER_SIZE + missing));
         }
         // In TLS 1.3 nothing may separate parts of a handshake message (RFC 8446 §5.1); in earlier
         // versions a warning may.
         let Some(header) = RecordHeader::parse(rest) else { return Err(FirstHello::Malformed) };
         let length = usize::from(header.length);
         if header.content == HANDSHAKE {
-            let payload = rest.get(RECORD..).unwrap_or_default();
+            let payload = rest.get(RECORD_HEADER_SIZE..).unwrap_or_default();
             let payload = payload.get(..length).unwrap_or(payload);
             let skipped = if at == 0 { before } else { 0 };
             room.extend_from_slice(payload.get(skipped..).unwrap_or_default());
@@ -300,7 +302,7 @@ fn assemble_message<'b>(
                 _ => return Err(FirstHello::Malformed),
             }
         }
-        at += RECORD + length;
+        at += RECORD_HEADER_SIZE + length;
     }
 }
 

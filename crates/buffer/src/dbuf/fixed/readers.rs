@@ -9,7 +9,7 @@ use crate::{Fault, Policy, foreign};
 use abi::Extent;
 use abi::ring::writer;
 
-/// A reader's walk from slot to slot.
+/// The state of a reader that walks from slot to slot.
 #[derive(Debug)]
 pub struct SlotWalk {
     /// Position before which blocks are known to be published, so that the fast path applies to
@@ -31,7 +31,7 @@ pub struct CheckedSlot {
 
 /// Number of times that a reader of an overwriting ring tries to read a block before it reports
 /// that none is available.
-const ATTEMPTS: usize = 8;
+const READ_ATTEMPTS_MAX: usize = 8;
 
 impl SlotWalk {
     fn new(side: Consumer, shape: SlotShape) -> Self {
@@ -71,7 +71,7 @@ impl SlotWalk {
 
     #[cold]
     fn take_checked(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..READ_ATTEMPTS_MAX {
             let position = self.side.next;
             let Some(found) = self.find()? else { return Ok(None) };
             let limit = out.len();

@@ -104,7 +104,7 @@ impl SlotOutput {
     }
 
     /// Writes a block of up to `length` bytes in place: `fill` writes into the slot and returns the
-    /// number of bytes written. Blocks and fails as [`SlotOutput::write`].
+    /// number of bytes written. Blocks and fails as [`SlotOutput::write`] does.
     pub fn write_with(
         &mut self,
         length: usize,
@@ -211,7 +211,7 @@ impl SlotOutput {
 
 #[cfg(any(test, feature = "testing"))]
 impl SlotOutput {
-    /// Ends like a killed process: closes only the descriptors, not the stream.
+    /// Closes the descriptors without closing the stream, as the kernel does for a killed process.
     pub fn die(mut self) {
         self.doorbells.die();
         std::mem::forget(self);
@@ -289,8 +289,8 @@ impl SlotInput {
         if self.peer_gone && !has_more { Err(Fault::Abandoned) } else { Ok(BlockRead::Nothing) }
     }
 
-    /// Waits for a block or the end of the stream, at most for `limit`, or without a limit for
-    /// `None`.
+    /// Waits until a block is published or the stream ends, for at most `limit` (`None` means
+    /// without limit).
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         for _ in 0..self.spins {
             if self.is_readable()? {

@@ -1,14 +1,14 @@
 //! In-place reading of blocks in a ring that overwrites. The caller uses the bytes first, and
 //! checks the lap before the result takes effect. [SL §5.1, peek; CONTRACT 14]
 
-use super::{ATTEMPTS, CheckedRecord, RecordWalk};
+use super::{CheckedRecord, READ_ATTEMPTS_MAX, RecordWalk};
 use crate::Fault;
 
 impl RecordWalk {
     /// Locates the next block without passing it, after passing overwritten blocks. Returns `None`
     /// if no block is published, or if the writer is overwriting all blocks.
     pub(crate) fn locate_lossy(&mut self) -> Result<Option<CheckedRecord>, Fault> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..READ_ATTEMPTS_MAX {
             let start = self.side.next;
             let found = self.find();
             if !self.is_torn(start) {

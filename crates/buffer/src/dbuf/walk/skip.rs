@@ -4,7 +4,7 @@
 //! The position of the newest variable-length block is not stored, so the reader walks from header
 //! to header without touching the blocks. Each header is checked as for a read.
 
-use super::{ATTEMPTS, CheckedRecord, RecordWalk};
+use super::{CheckedRecord, READ_ATTEMPTS_MAX, RecordWalk};
 use crate::{Fault, Policy, ReaderCounts};
 
 impl RecordWalk {
@@ -14,7 +14,7 @@ impl RecordWalk {
         let before = self.side.taken.skipped;
         let commit = self.side.refresh()?;
         let mut laps = 0;
-        while self.side.next < commit && laps < ATTEMPTS {
+        while self.side.next < commit && laps < READ_ATTEMPTS_MAX {
             let start = self.side.next;
             let found = self.find();
             if self.side.policy == Policy::Overwrite && self.side.is_overtaken(start) {

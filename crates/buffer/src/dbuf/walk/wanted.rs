@@ -1,19 +1,20 @@
-//! Reading of the blocks that a reader wants, by their first bytes.
+//! Reading of only those blocks that a reader selects by their first bytes.
 
-use super::{ATTEMPTS, RecordWalk};
+use super::{READ_ATTEMPTS_MAX, RecordWalk};
 use crate::Fault;
 use crate::wait::Wanted;
 
 /// Maximum number of blocks passed in one call, so that the caller can handle other events.
-const PASSED_MAX: u64 = 4096;
+const PASSED_BLOCKS_MAX: u64 = 4096;
 
 impl RecordWalk {
-    /// Passes blocks until `wants` returns another value than [`Wanted::Nothing`] for the first
-    /// `head` bytes of one; copies these bytes, or all of that block, into `out`. Releases all
-    /// blocks it passed. Returns the length of the block, with the value, and the number of blocks
-    /// before it; `None` for the block if no further one is published, or after [`PASSED_MAX`].
-    /// Fails with [`Fault::TooLong`] if `out` is too short. `wants` may be called several times for
-    /// a block, also with bytes that the writer is overwriting.
+    /// Passes blocks until `wants` selects one: for its first `head` bytes, `wants` returns a value
+    /// other than [`Wanted::Nothing`]. Copies these bytes, or the entire block, into `out`, and
+    /// releases all passed blocks. Returns the length of the selected block with the value of
+    /// `wants`, and the number of blocks passed before it. Returns `None` for the block if no
+    /// selected block is published, or after [`PASSED_BLOCKS_MAX`] blocks. Fails with [`Fault::TooLong`]
+    /// if `out` is too short. `wants` may be called several times for a block, and also with bytes
+    /// that the writer is overwriting.
     pub(crate) fn read_wanted(
         &mut self,
         out: &mut [u8],
@@ -21,7 +22,7 @@ impl RecordWalk {
         wants: &dyn Fn(&[u8]) -> Wanted,
     ) -> Result<(Option<(usize, Wanted)>, u64), Fault> {
         let (mut passed, mut attempts) = (0, 0);
-        while attempts < ATTEMPTS && passed < PASSED_MAX {
+        while attempts < READ_ATTEMPTS_MAX && passed < PASSED_BLOCKS_MAX {
             let start = self.side.next;
             let Some(found) = self.find().transpose() else { break };
             let limit = out.len();

@@ -88,7 +88,7 @@ fn k5_threshold_follows_the_rate_within_its_range() {
     moderator.adapt(1000);
     moderator.fit(4096);
     let mut now = 0;
-    // Sends 16 blocks at a time, `ns` apart, until an event; returns T_b behind it.
+    // Sends 16 blocks at a time, `ns` apart, until an event; returns T_b after it.
     let mut until_event = |moderator: &mut Moderator, ns| {
         loop {
             now += ns;

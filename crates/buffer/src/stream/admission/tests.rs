@@ -7,64 +7,64 @@ use abi::DbufId;
 use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::Random;
 
-fn config() -> Config {
+fn stream_config() -> Config {
     Config::new(DbufId::new(5).unwrap()).capacity(4096)
 }
 
-fn block(number: u64) -> Vec<u8> {
+fn numbered_block(number: u64) -> Vec<u8> {
     let mut block = number.to_le_bytes().to_vec();
     block.resize(8 + usize::try_from(number * 31 % 300).unwrap(), number as u8);
     block
 }
 
 /// Returns the number of a block, after checking the block's content.
-fn number(bytes: &[u8]) -> u64 {
+fn block_number(bytes: &[u8]) -> u64 {
     let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-    assert_eq!(bytes, block(number), "block {number}");
+    assert_eq!(bytes, numbered_block(number), "block {number}");
     number
 }
 
-fn join(admission: &Admission) -> (ReaderTicket, Input) {
+fn admit_reader(admission: &Admission) -> (ReaderTicket, Input) {
     let (ticket, offer) = admission.admit().unwrap().unwrap();
     (ticket, offer.open().unwrap())
 }
 
 /// Reads one block and returns its number, or `None` at the end of the stream.
-fn read(input: &mut Input, expected: Option<u64>) -> Result<Option<u64>, Fault> {
+fn read_expected(input: &mut Input, expected: Option<u64>) -> Result<Option<u64>, Fault> {
     let mut head = [0; 8];
     if input.read(&mut head)? == 0 {
         return Ok(None);
     }
     let next = u64::from_le_bytes(head);
-    let mut bytes = block(next);
+    let mut bytes = numbered_block(next);
     let mut done = 8;
     while done < bytes.len() {
         done += input.read(&mut bytes[done..])?;
     }
-    assert_eq!(number(&bytes), expected.unwrap_or(next));
+    assert_eq!(block_number(&bytes), expected.unwrap_or(next));
     Ok(Some(next))
 }
 
 #[test]
 fn late_reader_starts_now_even_with_an_idle_writer() {
-    let (mut output, admission) = joinable(&config()).unwrap();
+    let (mut output, admission) = joinable(&stream_config()).unwrap();
     for at in 0..1000 {
-        assert!(output.write(&block(at)).unwrap(), "no reader and no wait");
+        assert!(output.write(&numbered_block(at)).unwrap(), "no reader and no wait");
     }
     output.flush();
-    let (_, mut first) = join(&admission);
+    let (_, mut first) = admit_reader(&admission);
     assert_eq!(first.try_read(&mut [0; 100]).unwrap(), None, "nothing that was before");
-    output.write(&block(1000)).unwrap();
+    output.write(&numbered_block(1000)).unwrap();
     output.flush();
-    let (_, mut second) = join(&admission);
-    output.write(&block(1001)).unwrap();
+    let (_, mut second) = admit_reader(&admission);
+    output.write(&numbered_block(1001)).unwrap();
     drop(output);
     assert!(admission.admit().unwrap().is_none() && admission.has_ended());
-    assert_eq!(read(&mut first, Some(1000)), Ok(Some(1000)));
-    assert_eq!(read(&mut first, Some(1001)), Ok(Some(1001)));
-    assert_eq!(read(&mut second, Some(1001)), Ok(Some(1001)));
+    assert_eq!(read_expected(&mut first, Some(1000)), Ok(Some(1000)));
+    assert_eq!(read_expected(&mut first, Some(1001)), Ok(Some(1001)));
+    assert_eq!(read_expected(&mut second, Some(1001)), Ok(Some(1001)));
     for input in [&mut first, &mut second] {
-        assert_eq!((read(input, None), input.counts().lost), (Ok(None), 0));
+        assert_eq!((read_expected(input, None), input.counts().lost), (Ok(None), 0));
     }
 }
 
@@ -73,14 +73,14 @@ fn late_reader_starts_now_even_with_an_idle_writer() {
 fn d9_readers_join_and_leave_without_losing_blocks() {
     let mut random = Random::replayable();
     for policy in [Policy::Block, Policy::DropNew] {
-        let (mut output, admission) = joinable(&config().policy(policy)).unwrap();
+        let (mut output, admission) = joinable(&stream_config().policy(policy)).unwrap();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let stop = &stop;
             scope.spawn(move || {
                 let mut at = 0;
                 while !stop.load(Ordering::Relaxed) {
-                    at += u64::from(output.write(&block(at)).unwrap());
+                    at += u64::from(output.write(&numbered_block(at)).unwrap());
                 }
             });
             let mut readers = Vec::new();
@@ -97,7 +97,8 @@ fn d9_readers_join_and_leave_without_losing_blocks() {
                         }
                         let (mut input, mut next) = (offer.open().unwrap(), None);
                         for _ in 0..random.below(200) {
-                            next = read(&mut input, next).unwrap().map(|number| number + 1);
+                            next =
+                                read_expected(&mut input, next).unwrap().map(|number| number + 1);
                         }
                     }
                 }));
@@ -111,26 +112,26 @@ fn d9_readers_join_and_leave_without_losing_blocks() {
 
 #[test]
 fn overwriting_ring_admits_readers() {
-    let (mut output, admission) = joinable(&config().policy(Policy::Overwrite)).unwrap();
-    (0..500).for_each(|at| assert!(output.write(&block(at)).unwrap()));
+    let (mut output, admission) = joinable(&stream_config().policy(Policy::Overwrite)).unwrap();
+    (0..500).for_each(|at| assert!(output.write(&numbered_block(at)).unwrap()));
     output.flush();
-    let (_, mut input) = join(&admission);
+    let (_, mut input) = admit_reader(&admission);
     assert_eq!(input.try_read(&mut [0; 400]).unwrap(), None);
-    output.write(&block(500)).unwrap();
+    output.write(&numbered_block(500)).unwrap();
     output.flush();
     let mut room = [0; 400];
     let count = input.read(&mut room).unwrap();
-    assert_eq!(number(&room[..count]), 500);
+    assert_eq!(block_number(&room[..count]), 500);
 }
 
 #[test]
 fn indices_of_departed_readers_are_reused() {
-    let (mut output, admission) = joinable(&config()).unwrap();
+    let (mut output, admission) = joinable(&stream_config()).unwrap();
     for round in 0..100 {
-        let (ticket, mut input) = join(&admission);
-        output.write(&block(round)).unwrap();
+        let (ticket, mut input) = admit_reader(&admission);
+        output.write(&numbered_block(round)).unwrap();
         output.flush();
-        assert_eq!(read(&mut input, Some(round)), Ok(Some(round)));
+        assert_eq!(read_expected(&mut input, Some(round)), Ok(Some(round)));
         if round % 2 == 0 {
             std::mem::forget(input);
             admission.leave(ticket);
@@ -144,14 +145,14 @@ fn indices_of_departed_readers_are_reused() {
 
 #[test]
 fn writer_is_abandoned_once_no_reader_can_join() {
-    let (mut output, admission) = joinable(&config()).unwrap();
-    let (_, input) = join(&admission);
+    let (mut output, admission) = joinable(&stream_config()).unwrap();
+    let (_, input) = admit_reader(&admission);
     drop(input);
     for at in 0..100 {
-        output.write(&block(at)).unwrap();
+        output.write(&numbered_block(at)).unwrap();
     }
     drop(admission);
-    let fault = (0..1000).find_map(|at| output.write(&block(at)).err());
+    let fault = (0..1000).find_map(|at| output.write(&numbered_block(at)).err());
     assert_eq!(fault, Some(Fault::Abandoned));
 }
 
@@ -173,29 +174,29 @@ fn t3_hostile_cursor_costs_the_others_nothing() {
     location.extend(edges.map(|value| (0..PAGE / 8).map(|word| (word, value)).collect()));
     location.push(vec![(reader::CURSOR, 800), (reader::CURSOR, 16)]);
     for lie in location {
-        let (mut output, admission) = joinable(&config()).unwrap();
+        let (mut output, admission) = joinable(&stream_config()).unwrap();
         let (_, hostile) = admission.admit().unwrap().unwrap();
         let page = std::fs::File::from(hostile.descriptors()[2].try_clone_to_owned().unwrap());
-        let mut honest = [join(&admission).1, join(&admission).1];
+        let mut honest = [admit_reader(&admission).1, admit_reader(&admission).1];
         let mut got = [0, 0];
         let mut drain = |output: &mut Output| {
             output.flush();
             for (input, got) in honest.iter_mut().zip(&mut got) {
                 let mut head = [0; 8];
                 while input.try_read(&mut head).unwrap().is_some_and(|length| length > 0) {
-                    let mut bytes = block(u64::from_le_bytes(head));
+                    let mut bytes = numbered_block(u64::from_le_bytes(head));
                     let mut done = 8;
                     while done < bytes.len() {
                         done += input.read(&mut bytes[done..]).unwrap();
                     }
-                    assert_eq!(number(&bytes), *got, "{lie:?}");
+                    assert_eq!(block_number(&bytes), *got, "{lie:?}");
                     *got += 1;
                 }
             }
         };
         let mut location = lie.iter();
         for at in 0..200 {
-            let ready = output.is_ready(block(at).len());
+            let ready = output.is_ready(numbered_block(at).len());
             if !ready.unwrap() {
                 drain(&mut output);
                 let lie = location.next();
@@ -204,11 +205,11 @@ fn t3_hostile_cursor_costs_the_others_nothing() {
                 });
                 // A lie that does not evict the reader keeps the ring full: it is disconnected
                 // explicitly.
-                if lie.is_none() && !output.is_ready(block(at).len()).unwrap() {
+                if lie.is_none() && !output.is_ready(numbered_block(at).len()).unwrap() {
                     output.disconnect(0);
                 }
             }
-            while !output.is_ready(block(at).len()).unwrap() {
+            while !output.is_ready(numbered_block(at).len()).unwrap() {
                 drain(&mut output);
                 if let Some((word, value)) = location.next() {
                     page.write_all_at(&value.to_le_bytes(), *word as u64 * 8).unwrap();
@@ -216,7 +217,7 @@ fn t3_hostile_cursor_costs_the_others_nothing() {
                     output.disconnect(0);
                 }
             }
-            assert_eq!(output.write(&block(at)), Ok(true), "{lie:?}");
+            assert_eq!(output.write(&numbered_block(at)), Ok(true), "{lie:?}");
         }
         drain(&mut output);
         assert_eq!(got, [200, 200], "{lie:?}");

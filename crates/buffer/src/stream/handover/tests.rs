@@ -5,7 +5,7 @@ use crate::Fault;
 use crate::stream::joinable;
 use crate::stream::tests::open;
 
-fn config(policy: Policy) -> Config {
+fn stream_config(policy: Policy) -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(4096).policy(policy)
 }
 
@@ -19,7 +19,7 @@ fn transfer(handover: &Handover) -> Handover {
 #[test]
 fn stream_continues_with_another_writer() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
-        let (mut output, mut inputs) = open(&config(policy).readers(2));
+        let (mut output, mut inputs) = open(&stream_config(policy).readers(2));
         for hand in 0..10u8 {
             assert!(output.write(&[hand; 100]).unwrap());
             assert!(output.write(&[hand; 50]).unwrap());
@@ -53,7 +53,7 @@ fn stream_continues_with_another_writer() {
 /// Readers that joined a running stream are handed over after admission has ended.
 #[test]
 fn joined_readers_are_handed_over() {
-    let (mut output, admission) = joinable(&config(Policy::Block)).unwrap();
+    let (mut output, admission) = joinable(&stream_config(Policy::Block)).unwrap();
     output.write(b"before anybody came").unwrap();
     output.flush();
     let join = || admission.admit().unwrap().unwrap().1.open().unwrap();
@@ -79,13 +79,13 @@ fn joined_readers_are_handed_over() {
         assert_eq!(String::from_utf8(all).unwrap(), expected);
     }
     // While readers can still join, the stream cannot be handed over.
-    let (output, _admission) = joinable(&config(Policy::Block)).unwrap();
+    let (output, _admission) = joinable(&stream_config(Policy::Block)).unwrap();
     assert_eq!(output.hand_over().unwrap_err(), ChangeError::Admission);
 }
 
 #[test]
 fn reader_waits_for_successor_until_handover_is_dropped() {
-    let (mut output, mut inputs) = open(&config(Policy::Block));
+    let (mut output, mut inputs) = open(&stream_config(Policy::Block));
     output.write(b"the last").unwrap();
     let handover = output.hand_over().unwrap();
     let input = &mut inputs[0];
@@ -100,7 +100,7 @@ fn reader_waits_for_successor_until_handover_is_dropped() {
 
 #[test]
 fn malformed_handover_is_refused() {
-    let (output, _inputs) = open(&config(Policy::Block));
+    let (output, _inputs) = open(&stream_config(Policy::Block));
     let handover = output.hand_over().unwrap();
     let message = handover.message();
     assert_eq!(message.len(), Handover::MESSAGE);

@@ -26,12 +26,12 @@ impl Input {
         }
     }
 
-    /// Reads the next block of a ring that overwrites for which `wants`, given the first `head`
-    /// bytes, returns another value than [`Wanted::Nothing`]; copies its first `head` bytes, or all
-    /// of it. Blocks before it are passed without being copied. `wants` may be called several times
-    /// for a block, also with bytes that are being overwritten. Does not block. Fails with
-    /// [`Fault::TooLong`] if `out` is too short, and with [`Fault::Lossy`] if the ring does not
-    /// overwrite.
+    /// Reads the next block that `wants` selects, from a ring that overwrites. `wants` gets the
+    /// first `head` bytes of each block, and selects the block by a value other than
+    /// [`Wanted::Nothing`]: its first `head` bytes or the entire block are copied. Earlier blocks
+    /// are passed without being copied. `wants` may be called several times for a block, and also
+    /// with bytes that are being overwritten. Does not block. Fails with [`Fault::TooLong`] if
+    /// `out` is too short, and with [`Fault::Lossy`] if the ring does not overwrite.
     pub fn read_wanted(
         &mut self,
         out: &mut [u8],
@@ -63,8 +63,8 @@ impl Input {
         }
     }
 
-    /// Returns the number of the next block, from 0 for the first one of the ring; `None` before
-    /// this reader has passed a block.
+    /// Returns the number of the next block, counted from 0 at the start of the ring. Returns
+    /// `None` before this reader has passed a block.
     pub fn next_number(&mut self) -> Option<u64> {
         self.ring.walk().next_number()
     }
@@ -92,7 +92,7 @@ impl Input {
         }
     }
 
-    /// Takes the next block and returns true, if the block is empty. Otherwise returns false.
+    /// Takes the next block if it is empty. Returns true if a block was taken.
     pub fn take_mark(&mut self) -> Result<bool, Fault> {
         if self.lossy || self.rest.is_some() {
             return Ok(false);
@@ -164,8 +164,8 @@ impl Input {
         self.announce(1)
     }
 
-    /// Announces as [`Input::announce_sleep`], for a caller that need not be woken before the
-    /// writer flushes or a quarter of the ring is unread.
+    /// Announces sleep as [`Input::announce_sleep`] does, for a caller that need not be woken
+    /// before the writer flushes or a quarter of the ring is unread.
     pub fn announce_sleep_until_flush(&mut self) -> Result<bool, Fault> {
         let enough = self.ring.walk().side.capacity / 4;
         self.announce(enough)
@@ -183,9 +183,9 @@ impl Input {
         }
     }
 
-    /// Returns true if the reader need not rest on after [`Input::announce_rest`]: a quarter of the
-    /// ring is unread, the stream has ended, or the writer has notified; `drain` says if the last
-    /// is looked for, which costs a system call.
+    /// Returns true if the rest announced by [`Input::announce_rest`] is over: a quarter of the
+    /// ring is unread, the stream has ended, or the writer has notified. Notifications are checked
+    /// only if `drain` is true, because the check costs a system call.
     pub fn is_rest_over(&mut self, drain: bool) -> Result<bool, Fault> {
         let side = &mut self.ring.walk().side;
         let unread = side.refresh()?.saturating_sub(side.next);

@@ -8,12 +8,12 @@ use abi::DbufId;
 use std::time::{Duration, Instant};
 use testkit::Random;
 
-fn config(policy: Policy) -> Config {
+fn stream_config(policy: Policy) -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(4096).policy(policy)
 }
 
 /// Reads all available bytes.
-fn drain(input: &mut Input) -> Vec<u8> {
+fn drain_input(input: &mut Input) -> Vec<u8> {
     let (mut all, mut out) = (Vec::new(), [0; 700]);
     while let Some(count) = input.try_read(&mut out).unwrap() {
         if count == 0 {
@@ -30,7 +30,7 @@ fn drain(input: &mut Input) -> Vec<u8> {
 fn f2_reallocation_keeps_bytes_in_order() {
     let mut random = Random::replayable();
     for _ in 0..60 {
-        let (mut output, mut inputs) = open(&config(Policy::Block).readers(2));
+        let (mut output, mut inputs) = open(&stream_config(Policy::Block).readers(2));
         let (mut written, mut read) = (0, [0, 0]);
         let (mut grown, mut shrunk, mut refused) = (0, 0, 0);
         for _ in 0..400 {
@@ -70,7 +70,7 @@ fn f2_reallocation_keeps_bytes_in_order() {
         drop(output);
         for (input, read) in inputs.iter_mut().zip(read) {
             let rest: Vec<u8> = (read..written).map(stream_byte).collect();
-            assert!(drain(input) == rest, "{grown} {shrunk}");
+            assert!(drain_input(input) == rest, "{grown} {shrunk}");
             assert_eq!(input.read(&mut [0; 9]), Ok(0), "the end");
         }
         assert!(grown + shrunk + refused > 10, "{grown} {shrunk} {refused}");
@@ -80,7 +80,7 @@ fn f2_reallocation_keeps_bytes_in_order() {
 /// A completely full ring grows, and the writer continues without waiting.
 #[test]
 fn f2_full_ring_grows_and_writer_continues() {
-    let (mut output, mut inputs) = open(&config(Policy::Block));
+    let (mut output, mut inputs) = open(&stream_config(Policy::Block));
     let mut count = 0;
     while output.is_ready(100).unwrap() {
         output.write(&[1; 100]).unwrap();
@@ -96,7 +96,7 @@ fn f2_full_ring_grows_and_writer_continues() {
     assert_eq!(output.resize(usize::MAX), Err(ChangeError::Size(usize::MAX)));
     output.write(&[2; 30_000]).unwrap();
     output.flush();
-    let all = drain(&mut inputs[0]);
+    let all = drain_input(&mut inputs[0]);
     assert_eq!(all.len(), count * 100 + 30_000);
     assert_eq!((output.segment(), output.capacity()), (1, 1 << 16));
     let taken = inputs[0].counts();
@@ -109,7 +109,7 @@ fn f2_full_ring_grows_and_writer_continues() {
 #[test]
 fn f2_overwriting_ring_counts_across_segments() {
     let mut random = Random::replayable();
-    let (mut output, mut inputs) = open(&config(Policy::Overwrite));
+    let (mut output, mut inputs) = open(&stream_config(Policy::Overwrite));
     let input = &mut inputs[0];
     let (mut next, mut got, mut resized) = (0u64, 0, 0);
     let mut out = [0; 2048];
@@ -149,7 +149,7 @@ fn f2_overwriting_ring_counts_across_segments() {
 /// in every segment.
 #[test]
 fn f4_a20_positions_continue_across_segments() {
-    let (mut output, mut inputs) = open(&config(Policy::Block));
+    let (mut output, mut inputs) = open(&stream_config(Policy::Block));
     let mut last = 0;
     for size in [8192, 65_536, 4096, 16_384] {
         output.write(&[7; 500]).unwrap();
@@ -157,7 +157,7 @@ fn f4_a20_positions_continue_across_segments() {
         let (head, side) = (output.ring.head(), output.ring.side());
         assert!(head > last && side.capacity == size as u64);
         last = head;
-        assert_eq!(drain(&mut inputs[0]).len(), 500);
+        assert_eq!(drain_input(&mut inputs[0]).len(), 500);
     }
 }
 
@@ -166,7 +166,7 @@ fn f4_a20_positions_continue_across_segments() {
 #[test]
 fn t11_revoked_reader_reads_up_to_the_switch() {
     for policy in [Policy::Block, Policy::Overwrite] {
-        let (mut output, mut inputs) = open(&config(policy).readers(2));
+        let (mut output, mut inputs) = open(&stream_config(policy).readers(2));
         output.write(b"for both").unwrap();
         output.revoke(0).unwrap();
         output.write(b"for one").unwrap();
@@ -193,7 +193,7 @@ fn t11_revoked_reader_reads_up_to_the_switch() {
 #[test]
 fn reader_joining_between_segments_gets_later_blocks() {
     let mut random = Random::replayable();
-    let (mut output, admission) = joinable(&config(Policy::Block)).unwrap();
+    let (mut output, admission) = joinable(&stream_config(Policy::Block)).unwrap();
     let mut inputs: Vec<(Input, u64)> = Vec::new();
     let mut number = 0u64;
     for _ in 0..3000 {
@@ -240,7 +240,7 @@ fn reader_joining_between_segments_gets_later_blocks() {
 #[test]
 fn block_reads_and_skips_cross_a_switch() {
     use crate::stream::BlockRead;
-    let (mut output, mut inputs) = open(&config(Policy::Block).readers(2));
+    let (mut output, mut inputs) = open(&stream_config(Policy::Block).readers(2));
     output.write(b"one").unwrap();
     output.resize(8192).unwrap();
     output.write(b"two").unwrap();
@@ -264,7 +264,7 @@ fn block_reads_and_skips_cross_a_switch() {
 #[test]
 fn sleeping_parties_are_woken_across_a_switch() {
     for spins in [0, 2000] {
-        let (mut output, mut inputs) = open(&config(Policy::Block));
+        let (mut output, mut inputs) = open(&stream_config(Policy::Block));
         let mut input = inputs.remove(0);
         output.spin(spins);
         input.spin(spins);
@@ -308,19 +308,19 @@ fn resize(output: &mut Output, size: usize) {
 }
 
 /// Opens a stream whose capacity changes in place.
-fn cuttable(extent: usize, readers: usize) -> (Output, Vec<Input>) {
-    let config = config(Policy::Block).cut(extent).readers(readers);
+fn open_cuttable(extent: usize, readers: usize) -> (Output, Vec<Input>) {
+    let config = stream_config(Policy::Block).cut(extent).readers(readers);
     let (output, offers) = crate::stream::stream(&config).unwrap();
     (output, offers.into_iter().map(|offer| offer.open_trusting().unwrap()).collect())
 }
 
-/// The reader passes a change of capacity last, behind which nothing is written yet, while the
-/// writer sleeps until it has.
+/// The writer sleeps until the reader has passed a change of capacity, which is the last record in
+/// the ring. Passing it wakes the writer.
 #[test]
 fn f3_reader_that_passes_a_cut_wakes_the_writer() {
     const BLOCKS: usize = 20_000;
     const LIMIT: Duration = Duration::from_secs(20);
-    let (mut output, mut inputs) = cuttable(256 << 10, 1);
+    let (mut output, mut inputs) = open_cuttable(256 << 10, 1);
     // As if both shared a processor: the writer sleeps at once, and until little is left.
     output.spin(0);
     let mut input = inputs.remove(0);
@@ -357,7 +357,7 @@ fn f3_reader_that_passes_a_cut_wakes_the_writer() {
 fn f3_deck_cut_resizes_in_place_and_releases_memory() {
     const EXTENT: usize = 1 << 20;
     let mut random = Random::replayable();
-    let (mut output, mut inputs) = cuttable(EXTENT, 2);
+    let (mut output, mut inputs) = open_cuttable(EXTENT, 2);
     let (mut written, mut read, mut cut) = (0, [0, 0], 0);
     for _ in 0..20_000 {
         match random.below(8) {
@@ -393,11 +393,11 @@ fn f3_deck_cut_resizes_in_place_and_releases_memory() {
     assert!(cut > 30, "{cut}");
     for size in [EXTENT, 8192] {
         output.flush();
-        inputs.iter_mut().for_each(|input| drop(drain(input)));
+        inputs.iter_mut().for_each(|input| drop(drain_input(input)));
         output.flush();
         output.resize(size).unwrap();
         output.flush();
-        inputs.iter_mut().for_each(|input| drop(drain(input)));
+        inputs.iter_mut().for_each(|input| drop(drain_input(input)));
         output.flush();
         assert_eq!(output.resident(), Some(4096 + size as u64), "what the kernel holds");
     }
@@ -409,16 +409,17 @@ fn f3_deck_cut_resizes_in_place_and_releases_memory() {
 /// A reader that does not trust its writer refuses a ring into which the writer can punch holes.
 #[test]
 fn f3_untrusting_reader_refuses_a_cuttable_ring() {
-    let (_output, offers) = crate::stream::stream(&config(Policy::Block).cut(1 << 20)).unwrap();
+    let (_output, offers) =
+        crate::stream::stream(&stream_config(Policy::Block).cut(1 << 20)).unwrap();
     for offer in offers {
         assert!(matches!(offer.open(), Err(crate::share::Refusal::Geometry(_))));
     }
     // A ring that overwrites is never cut.
-    let config = config(Policy::Overwrite).cut(1 << 20);
+    let config = stream_config(Policy::Overwrite).cut(1 << 20);
     let (mut output, mut offers) = crate::stream::stream(&config).unwrap();
     let mut input = offers.remove(0).open().unwrap();
     output.resize(8192).unwrap();
     output.write(b"in a new segment").unwrap();
     drop(output);
-    assert_eq!(drain(&mut input), b"in a new segment");
+    assert_eq!(drain_input(&mut input), b"in a new segment");
 }

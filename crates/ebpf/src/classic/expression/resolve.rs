@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 /// A resolver for the names in an expression. The default methods use the built-in tables.
 pub trait Resolver: fmt::Debug {
-    /// Returns the addresses of a host, or a text that says why there are none.
+    /// Returns the addresses of a host, or a text that states why there are none.
     fn resolve_host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         let _ = name;
         Err("names of hosts are not looked up here, write the address".to_owned())

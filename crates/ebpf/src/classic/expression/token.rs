@@ -26,7 +26,7 @@ pub(super) enum Token {
     Mac([u8; 6]),
     Mac8(u8),
     Name,
-    /// A name after a backslash. The backslash prevents that the name is read as a keyword.
+    /// A name after a backslash. The backslash prevents the name from being read as a keyword.
     Escaped,
     Symbol(Symbol),
     End,

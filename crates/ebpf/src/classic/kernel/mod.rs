@@ -44,8 +44,7 @@ pub use writer::WHOLE;
 pub enum Direction {
     /// Received frames.
     Received,
-    /// Frames that this host sends to other hosts, thus none on loopback, where each sent packet is
-    /// also received.
+    /// Frames that this host sends, including frames to this host itself on loopback.
     Sent,
     /// Frames that this host sends to other hosts. Loopback has none, because each of its packets
     /// is also received.

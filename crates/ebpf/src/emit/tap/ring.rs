@@ -11,7 +11,7 @@ use crate::asm::Label;
 use crate::emit::builder::{Builder, skb};
 use crate::emit::config::{Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, Wakeup};
 use crate::emit::maps::CALLER_MAPS;
-use crate::emit::ring_layout::{POINTER, offset, record};
+use crate::emit::ring_layout::{POINTER_SIZE, offset, record};
 use crate::emit::target::Verdict;
 use crate::emit::unfit::Unfit;
 use crate::insn::{
@@ -210,7 +210,7 @@ impl Builder {
 
     /// Reserves and writes a record, and sets r7 to its address.
     fn copy_frame(&mut self, fused: &FusedTap, owner: &FrameRing, failed: Label) {
-        use record::{ALIGNMENT, HEADER};
+        use record::{ALIGNMENT, HEADER_SIZE};
         let (fits, known) = (self.asm.label(), self.asm.label());
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R8, R6, skb::LEN));
@@ -234,7 +234,7 @@ impl Builder {
         }
         asm.push(Insn::load(Size::DW, R1, region, offset::RESERVED));
         asm.push(Insn::store(Size::DW, R10, RECORD_POSITION, R1));
-        asm.compute(R2, R8, Alu::Add, (HEADER + ALIGNMENT - 1).cast_signed());
+        asm.compute(R2, R8, Alu::Add, (HEADER_SIZE + ALIGNMENT - 1).cast_signed());
         asm.push(Insn::alu(Alu::And, R2, -ALIGNMENT.cast_signed()));
         asm.push(Insn::alu(Alu::Add, R2, R1));
         asm.push(Insn::store(Size::DW, R10, RECORD_END, R2));
@@ -286,7 +286,7 @@ impl Builder {
         let asm = &mut self.asm;
         asm.push(Insn::mov(R1, R6));
         asm.push(Insn::mov(R2, 0));
-        asm.compute(R3, R7, Alu::Add, record::HEADER.cast_signed());
+        asm.compute(R3, R7, Alu::Add, record::HEADER_SIZE.cast_signed());
         asm.push(Insn::mov(R4, R8));
         asm.push(Insn::call(Helper::SkbLoadBytes));
         asm.jump_if(Cond::Ne, R0, 0, failed);
@@ -315,7 +315,7 @@ impl Builder {
         for (from, to) in [(R1, R7), (R3, R4)] {
             for at in (0..half).step_by(Size::DW.bytes()) {
                 asm.push(Insn::load(Size::DW, R5, from, at));
-                asm.push(Insn::store(Size::DW, to, record::HEADER as i16 + at, R5));
+                asm.push(Insn::store(Size::DW, to, record::HEADER_SIZE as i16 + at, R5));
             }
         }
         asm.jump(copied);
@@ -331,12 +331,12 @@ impl Builder {
             let head = offset::HEADS + 8 * i16::from(delivery.reader);
             let view = fused.scratch.delivered_view(delivery.number);
             let pointers =
-                outlet.pointers_at + u32::from(delivery.reader) * outlet.pointers * POINTER;
+                outlet.pointers_at + u32::from(delivery.reader) * outlet.pointers * POINTER_SIZE;
             self.skip_unless_delivered(ours.word, delivery, not);
             let asm = &mut self.asm;
             asm.push(Insn::load(Size::DW, R2, region, head));
             asm.compute(R3, R2, Alu::And, outlet.pointers.cast_signed() - 1);
-            asm.push(Insn::alu(Alu::Mul, R3, POINTER.cast_signed()));
+            asm.push(Insn::alu(Alu::Mul, R3, POINTER_SIZE.cast_signed()));
             asm.compute(R4, region, Alu::Add, pointers.cast_signed());
             asm.push(Insn::alu(Alu::Add, R4, R3));
             asm.push(Insn::load(Size::DW, R5, R10, RECORD_POSITION));

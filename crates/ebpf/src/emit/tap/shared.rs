@@ -77,9 +77,8 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Returns a register that points into the scratch memory such that the tally of the slot's
-    /// first exit, relative to it, is the tally of the exit that the frame took. Clobbers r3 and
-    /// r4.
+    /// Returns a register relative to which the offset of the first exit's tally addresses the
+    /// tally of the exit that the frame took. Clobbers r3 and r4.
     pub(super) fn tally_base(&mut self, scratch: Scratch, place: &SharedSlot, not: Label) -> Reg {
         let SharedSlot { first, last } = *place;
         let ways = last.exit - first.exit;

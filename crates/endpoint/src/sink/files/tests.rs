@@ -178,14 +178,14 @@ fn file_names_and_index_contain_addresses() {
 /// Returns the description record of an HTTP request.
 fn request_record() -> Vec<u8> {
     description_record(record::RecordKind::HttpRequest, |writer| {
-        writer.number(Field::Time, TEST_TIME - 1);
-        writer.text(Field::Client, &[10, 0, 0, 1]);
-        writer.number(Field::ClientPort, 1234);
-        writer.text(Field::Server, &[10, 0, 0, 2]);
-        writer.number(Field::ServerPort, 80);
-        writer.text(Field::Method, b"POST");
-        writer.text(Field::Url, b"/../../etc/passwd");
-        writer.number(Field::ContentLength, 9);
+        writer.add_number(Field::Time, TEST_TIME - 1);
+        writer.add_text(Field::Client, &[10, 0, 0, 1]);
+        writer.add_number(Field::ClientPort, 1234);
+        writer.add_text(Field::Server, &[10, 0, 0, 2]);
+        writer.add_number(Field::ServerPort, 80);
+        writer.add_text(Field::Method, b"POST");
+        writer.add_text(Field::Url, b"/../../etc/passwd");
+        writer.add_number(Field::ContentLength, 9);
     })
 }
 
@@ -238,8 +238,9 @@ fn message_described_as_incomplete_is_incomplete() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);
-    let cut =
-        description_record(record::RecordKind::HttpExchange, |w| w.number(Field::Incomplete, 1));
+    let cut = description_record(record::RecordKind::HttpExchange, |w| {
+        w.add_number(Field::Incomplete, 1)
+    });
     files
         .consume(&batch_of(&[with_flags(description_block(&cut), FIRST_BLOCK | LAST_BLOCK)]), 0)
         .unwrap();

@@ -109,7 +109,7 @@ impl Pcap {
             }
         }
         self.out.end_block_unflushed(block.length());
-        write::RECORD + length
+        write::RECORD_HEADER_SIZE + length
     }
 
     /// Adds the header of a record to the buffer. Returns the length of the frame that must follow
@@ -118,7 +118,7 @@ impl Pcap {
         let captured = block.marks.captured.min(write::SNAP_LENGTH);
         self.frames.written += 1;
         self.frames.cut += u64::from(captured < block.marks.captured);
-        let header = write::record(block.context.time, captured, block.marks.wire_length);
+        let header = write::record_header(block.context.time, captured, block.marks.wire_length);
         self.out.buffer().extend_from_slice(&header);
         captured as usize
     }

@@ -168,7 +168,7 @@ impl Pcap {
     }
 
     fn write_header(&mut self, link: LinkType) {
-        self.out.buffer().extend_from_slice(&write::header(link));
+        self.out.buffer().extend_from_slice(&write::file_header(link));
         self.link = Some(link);
     }
 }

@@ -89,7 +89,7 @@ impl SplitPcap {
         let link = LinkType(block.marks.link);
         self.record.clear();
         match file.link.replace(link) {
-            None => self.record.extend_from_slice(&write::header(link)),
+            None => self.record.extend_from_slice(&write::file_header(link)),
             Some(first) if first != link => {
                 return Err(link_type_failure(&self.file_set.target(), first, link));
             }

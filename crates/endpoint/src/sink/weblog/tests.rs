@@ -24,13 +24,13 @@ fn log_output(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(Str
 
 fn exchange_record(change: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     description_record(RecordKind::HttpExchange, |writer| {
-        writer.number(Field::Time, TEST_TIME);
-        writer.number(Field::End, TEST_TIME + 1_000_000_000);
-        writer.text(Field::Client, &[10, 0, 0, 1]);
-        writer.number(Field::ClientPort, 1234);
-        writer.text(Field::Server, &[10, 0, 0, 2]);
-        writer.number(Field::ServerPort, 80);
-        writer.text(Field::Method, b"GET");
+        writer.add_number(Field::Time, TEST_TIME);
+        writer.add_number(Field::End, TEST_TIME + 1_000_000_000);
+        writer.add_text(Field::Client, &[10, 0, 0, 1]);
+        writer.add_number(Field::ClientPort, 1234);
+        writer.add_text(Field::Server, &[10, 0, 0, 2]);
+        writer.add_number(Field::ServerPort, 80);
+        writer.add_text(Field::Method, b"GET");
         change(writer);
     })
 }
@@ -45,13 +45,13 @@ fn log_line(change: impl FnOnce(&mut Writer<'_>)) -> String {
 #[test]
 fn lines_match_those_of_nginx() {
     let full = log_line(|writer| {
-        writer.text(Field::Url, b"/a?b=\"c\\d\xe2\x82\xac e~\x7f");
-        writer.text(Field::Version, b"1.1");
-        writer.text(Field::User, b"frank");
-        writer.number(Field::Status, 206);
-        writer.number(Field::ResponseBody, 2326);
-        writer.text(Field::Referer, b"http://example.com/\r\n127.0.0.1 - - forged");
-        writer.text(Field::UserAgent, b"Mozilla/5.0 (X11; \x1b[2J)");
+        writer.add_text(Field::Url, b"/a?b=\"c\\d\xe2\x82\xac e~\x7f");
+        writer.add_text(Field::Version, b"1.1");
+        writer.add_text(Field::User, b"frank");
+        writer.add_number(Field::Status, 206);
+        writer.add_number(Field::ResponseBody, 2326);
+        writer.add_text(Field::Referer, b"http://example.com/\r\n127.0.0.1 - - forged");
+        writer.add_text(Field::UserAgent, b"Mozilla/5.0 (X11; \x1b[2J)");
     });
     assert_eq!(
         full,
@@ -60,15 +60,15 @@ fn lines_match_those_of_nginx() {
          \"http://example.com/\\x0D\\x0A127.0.0.1 - - forged\" \"Mozilla/5.0 (X11; \\x1B[2J)\"\n"
     );
     let poor = log_line(|writer| {
-        writer.text(Field::Url, b"/");
-        writer.text(Field::User, b"");
-        writer.text(Field::UserAgent, b"");
+        writer.add_text(Field::Url, b"/");
+        writer.add_text(Field::User, b"");
+        writer.add_text(Field::UserAgent, b"");
     });
     let stamp = "[13/Feb/2009:23:31:31 +0000]";
     assert_eq!(poor, format!("10.0.0.1 - - {stamp} \"GET /\" 000 0 \"-\" \"\"\n"));
     let other = log_line(|writer| {
-        writer.text(Field::Url, b"*");
-        writer.text(Field::Version, b"HTTP/1.0");
+        writer.add_text(Field::Url, b"*");
+        writer.add_text(Field::Version, b"HTTP/1.0");
     });
     assert_eq!(other, format!("10.0.0.1 - - {stamp} \"GET * HTTP/1.0\" 000 0 \"-\" \"-\"\n"));
     let nothing = description_record(RecordKind::HttpExchange, |_| {});
@@ -95,14 +95,14 @@ fn times_have_the_offset_of_the_zone() {
 #[test]
 fn objects_match_the_ecs_schema() {
     let bytes = exchange_record(|writer| {
-        writer.text(Field::Url, b"/a/b?c=d?e");
-        writer.text(Field::Host, b"example.com:8080");
-        writer.text(Field::Version, b"1.1");
-        writer.number(Field::Status, 404);
-        writer.text(Field::UserAgent, b"curl\x00");
-        writer.number(Field::RequestHead, 100);
-        writer.number(Field::ResponseHead, 50);
-        writer.number(Field::ResponseBody, 7);
+        writer.add_text(Field::Url, b"/a/b?c=d?e");
+        writer.add_text(Field::Host, b"example.com:8080");
+        writer.add_text(Field::Version, b"1.1");
+        writer.add_number(Field::Status, 404);
+        writer.add_text(Field::UserAgent, b"curl\x00");
+        writer.add_number(Field::RequestHead, 100);
+        writer.add_number(Field::ResponseHead, 50);
+        writer.add_number(Field::ResponseBody, 7);
     });
     let (text, _) =
         log_output(&[("ecs", "yes")], &[description_block(&bytes), description_block(&bytes)]);
@@ -140,7 +140,7 @@ fn host_is_split_into_domain_and_port() {
         ("[::1]", "::1", Value::Null),
         ("example.com:many", "example.com", Value::Null),
     ] {
-        let bytes = exchange_record(|writer| writer.text(Field::Host, host.as_bytes()));
+        let bytes = exchange_record(|writer| writer.add_text(Field::Host, host.as_bytes()));
         let (text, _) = log_output(&[("ecs", "yes")], &[description_block(&bytes)]);
         let value: Value = serde_json::from_str(&text).unwrap();
         let url = &value["url"];

@@ -109,7 +109,7 @@ impl AttachPoint {
         let attached = attached.map_err(AttachError::Unobservable)?;
         attached.map(|link| vec![link]).map_err(|error| {
             // A kernel without TCX links returns EINVAL.
-            let old = error.errno == EINVAL && sys::probe::tcx().is_err();
+            let old = error.errno == EINVAL && sys::probe::try_tcx().is_err();
             let why = if old { NEEDS_TCX.to_owned() } else { error.to_string() };
             AttachError::Unsupported(why)
         })

@@ -128,7 +128,7 @@ impl<'f> BatchInPlace<'f> {
         length: usize,
         to: &mut GatherWrite<'f>,
     ) -> bool {
-        let part = (region_offset::HEADER, length);
+        let part = (region_offset::HEADER_SIZE, length);
         let region = self.rings.region(frame.cpu);
         region.is_some_and(|region| region.gather(frame.pointer.position, part, to))
     }
@@ -177,7 +177,7 @@ pub const fn is_tagged(header: &RecordHeader) -> bool {
 pub(super) fn copy_frame(rings: &Rings, frame: &ExportedFrame, to: &mut [u8]) -> bool {
     let Some(region) = rings.region(frame.cpu) else { return false };
     let copy = |from: usize, to: &mut [u8]| {
-        let from = region_offset::HEADER.saturating_add(from as u32);
+        let from = region_offset::HEADER_SIZE.saturating_add(from as u32);
         region.copy(frame.pointer.position, from, to)
     };
     match frame.header.tag.filter(|_| is_tagged(&frame.header)) {

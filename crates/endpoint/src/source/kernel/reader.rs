@@ -28,7 +28,7 @@ const MARGIN_DIVISOR: u64 = 8;
 pub const FRAMES_PER_CHECK: usize = 16;
 
 /// Length in bytes of a record's header, which precedes the frame.
-const RECORD_HEADER_SIZE: usize = region_offset::HEADER as usize;
+const RECORD_HEADER_SIZE: usize = region_offset::HEADER_SIZE as usize;
 
 /// An exported frame that had not been overwritten at the last check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -223,7 +223,11 @@ impl Reader {
     pub fn copy_bytes(&self, handed: &ExportedFrame, from: u32, to: &mut [u8]) -> bool {
         let region = self.rings.region(handed.cpu);
         region.is_some_and(|region| {
-            region.copy(handed.pointer.position, region_offset::HEADER.saturating_add(from), to)
+            region.copy(
+                handed.pointer.position,
+                region_offset::HEADER_SIZE.saturating_add(from),
+                to,
+            )
         })
     }
 

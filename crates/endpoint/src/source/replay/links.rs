@@ -78,7 +78,7 @@ mod tests {
             links_of_path(&path)
         };
         let wlan = LinkType(105);
-        assert_eq!(of(&write::header(wlan)), Some(vec![wlan]));
+        assert_eq!(of(&write::file_header(wlan)), Some(vec![wlan]));
         // One interface is described after the first packet, and two in another section.
         let several = [
             section_block(),

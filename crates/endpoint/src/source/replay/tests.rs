@@ -19,10 +19,10 @@ fn replay_source(path: &str, speed: &str) -> Result<Box<dyn Source>, Failure> {
 
 /// Returns a capture of these packets, given as milliseconds and bytes.
 fn pcap_capture(packets: &[(u64, &[u8])]) -> Vec<u8> {
-    let mut bytes = write::header(LinkType::RAW).to_vec();
+    let mut bytes = write::file_header(LinkType::RAW).to_vec();
     for (time, data) in packets {
         let length = data.len() as u32;
-        bytes.extend(write::record(time * MILLION, length, length + 1));
+        bytes.extend(write::record_header(time * MILLION, length, length + 1));
         bytes.extend(*data);
     }
     bytes

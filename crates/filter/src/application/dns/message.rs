@@ -36,7 +36,7 @@ pub(super) fn describe<'a>(
     let ends = Endpoints::from_block(block, message.is_response());
     let written = cx.describe(DESCRIPTION_MAX, class, context, |room| {
         let mut writer = Writer::new(room, About::Dns);
-        writer.number(Field::Time, context.time);
+        writer.add_number(Field::Time, context.time);
         if let Some(ends) = ends {
             ends.write(&mut writer);
         }
@@ -126,11 +126,11 @@ impl<'m> MessageProperties<'m> {
     }
 
     fn write_header(&self, message: &Message<'_>, writer: &mut Writer<'_>) {
-        writer.number(Field::Id, message.id().into());
-        writer.number(Field::Opcode, message.opcode().0.into());
+        writer.add_number(Field::Id, message.id().into());
+        writer.add_number(Field::Opcode, message.opcode().0.into());
         if self.response {
-            writer.number(Field::Answer, 1);
-            writer.number(Field::Rcode, self.code.into());
+            writer.add_number(Field::Answer, 1);
+            writer.add_number(Field::Rcode, self.code.into());
             write_display(writer, Field::RcodeName, wire::dns::Rcode(self.code));
         }
         if message.flags().next().is_some() {
@@ -144,7 +144,7 @@ impl<'m> MessageProperties<'m> {
             write_display(writer, Field::Name, owner);
         }
         if self.is_incomplete {
-            writer.number(Field::Incomplete, 1);
+            writer.add_number(Field::Incomplete, 1);
         }
     }
 
@@ -152,9 +152,9 @@ impl<'m> MessageProperties<'m> {
         if !self.response {
             return;
         }
-        writer.number(Field::Answers, message.records(Section::Answer).into());
+        writer.add_number(Field::Answers, message.records(Section::Answer).into());
         if let Some(ttl) = self.min_ttl {
-            writer.number(Field::Ttl, ttl.into());
+            writer.add_number(Field::Ttl, ttl.into());
         }
         let records = message.entries().filter_map(|entry| match entry {
             Ok(Entry::Record(record)) => Some(record),

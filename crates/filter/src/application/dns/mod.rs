@@ -230,7 +230,7 @@ fn message_length(block: &Block<'_>) -> usize {
     let here = block.length() as usize;
     let header = Udp::parse(layers::packet_bytes(block, block.marks.transport.into()));
     let stated = header.map_or(0, |(udp, _)| usize::from(udp.length()));
-    here.max(stated.saturating_sub(udp::LENGTH))
+    here.max(stated.saturating_sub(udp::HEADER_LENGTH))
 }
 
 /// Emits the description of a message unless memory for it was lacking. Returns the flags for the

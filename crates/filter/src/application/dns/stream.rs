@@ -11,7 +11,7 @@ use super::{
     into_unanswered, standalone_message,
 };
 use crate::prelude::*;
-use wire::dns::{LENGTH, Message};
+use wire::dns::{HEADER_LENGTH, Message};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Maximum number of blocks of a message. A message of maximum length (65,535 bytes) in segments of
@@ -194,7 +194,7 @@ impl DnsDirection {
         pieces.leading_length_bytes += u32::from(self.is_recognized == 0);
         if self.length_field_bytes == 2 {
             self.missing_bytes = self.length.into();
-            if usize::from(self.length) < LENGTH {
+            if usize::from(self.length) < HEADER_LENGTH {
                 let why = if self.is_recognized == 0 { NOT_DNS } else { MALFORMED };
                 self.direction_fault = why.mark();
                 self.missing_bytes = 0;
@@ -288,15 +288,15 @@ impl DnsDirection {
     /// block.
     fn may_begin_message(&self, piece: &Block<'_>, lead: u32, cx: &StreamContext<'_, '_>) -> bool {
         let before = u32::from(self.length).saturating_sub(self.missing_bytes + piece.length());
-        if before as usize >= LENGTH {
+        if before as usize >= HEADER_LENGTH {
             return true;
         }
-        let mut header = [0; LENGTH];
+        let mut header = [0; HEADER_LENGTH];
         let held = cx.held(&self.held).flat_map(|(_, held)| held.bytes());
         let held = held.skip(2usize.saturating_sub(lead as usize));
         let known =
             held.chain(piece.bytes()).zip(&mut header).map(|(byte, to)| *to = *byte).count();
-        let message = Message::parse(&header).filter(|_| known == LENGTH);
+        let message = Message::parse(&header).filter(|_| known == HEADER_LENGTH);
         let length = self.length.into();
         message.is_none_or(|message| message.is_likely(length) || message.is_possible(length))
     }

@@ -38,7 +38,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
         let described = self.cx.describe(room, class, context, |room| {
             let kind = if requests { RecordKind::HttpRequest } else { RecordKind::HttpResponse };
             let mut writer = Writer::new(room, kind);
-            writer.number(Field::Time, time);
+            writer.add_number(Field::Time, time);
             if let Some(ends) = ends {
                 ends.write(&mut writer);
             }
@@ -57,7 +57,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
                 }
             }
             if broken {
-                writer.number(Field::Incomplete, 1);
+                writer.add_number(Field::Incomplete, 1);
             }
             writer.finish()
         });
@@ -106,26 +106,29 @@ impl<'a> BlockPass<'_, '_, 'a> {
             let mut writer = Writer::new(room, RecordKind::HttpExchange);
             let (mut missing, mut broken) = (0_u64, false);
             for (field, value) in request.iter().flat_map(Record::fields) {
-                writer.text(field, value);
+                writer.add_text(field, value);
             }
             let length = |record: &Record<'_>| record.number(Field::RequestBody);
-            writer.number(Field::RequestBody, request_body.as_ref().and_then(length).unwrap_or(0));
+            writer.add_number(
+                Field::RequestBody,
+                request_body.as_ref().and_then(length).unwrap_or(0),
+            );
             if let Some(request_body) = request_body {
                 missing = missing.saturating_add(request_body.number(Field::Missing).unwrap_or(0));
                 broken |= request_body.number(Field::Incomplete).is_some();
             }
             if let Some((record, _, observed)) = response {
                 write_exchange_response(&mut writer, &record, request.is_none());
-                writer.number(Field::ResponseBody, observed.bytes);
+                writer.add_number(Field::ResponseBody, observed.bytes);
                 missing = missing.saturating_add(observed.missing.into());
                 broken |= observed.broken;
             }
-            writer.number(Field::End, end);
+            writer.add_number(Field::End, end);
             if missing > 0 {
-                writer.number(Field::Missing, missing);
+                writer.add_number(Field::Missing, missing);
             }
             if broken {
-                writer.number(Field::Incomplete, 1);
+                writer.add_number(Field::Incomplete, 1);
             }
             writer.finish()
         });
@@ -140,12 +143,12 @@ impl<'a> BlockPass<'_, '_, 'a> {
         let context = self.block.context;
         self.cx.describe(BASE_SIZE, Class::YES, context, |room| {
             let mut writer = Writer::new(room, RecordKind::HttpRequest);
-            writer.number(Field::RequestBody, observed.bytes);
+            writer.add_number(Field::RequestBody, observed.bytes);
             if observed.missing > 0 {
-                writer.number(Field::Missing, observed.missing.into());
+                writer.add_number(Field::Missing, observed.missing.into());
             }
             if observed.broken {
-                writer.number(Field::Incomplete, 1);
+                writer.add_number(Field::Incomplete, 1);
             }
             writer.finish()
         })
@@ -179,19 +182,19 @@ pub(super) const fn is_interim(class: Class) -> bool {
 
 fn write_request_fields(writer: &mut Writer<'_>, head: &Head<'_>, method: &[u8], target: &[u8]) {
     let fields = &head.fields;
-    writer.text(Field::Method, method);
-    writer.text(Field::Url, target);
+    writer.add_text(Field::Method, method);
+    writer.add_text(Field::Url, target);
     write_line(writer, Field::Host, fields.host);
     write_text(writer, Field::Version, head.version);
     write_user_name(writer, fields.authorization);
     for (field, value) in [(Field::UserAgent, fields.user_agent), (Field::Referer, fields.referer)]
     {
         if let Some(value) = value {
-            writer.line(field, value);
+            writer.add_line(field, value);
         }
     }
     write_body_fields(writer, head);
-    writer.number(Field::RequestHead, (head.end - head.begin) as u64);
+    writer.add_number(Field::RequestHead, (head.end - head.begin) as u64);
 }
 
 fn write_response_fields(
@@ -203,16 +206,16 @@ fn write_response_fields(
 ) {
     for field in [Field::Method, Field::Url, Field::Host] {
         if let Some(value) = asked.and_then(|record| record.text(field)) {
-            writer.text(field, value);
+            writer.add_text(field, value);
         }
     }
     write_text(writer, Field::Version, head.version);
     if status > 0 {
-        writer.number(Field::Status, status.into());
+        writer.add_number(Field::Status, status.into());
     }
     write_text(writer, Field::StatusText, reason);
     write_body_fields(writer, head);
-    writer.number(Field::ResponseHead, (head.end - head.begin) as u64);
+    writer.add_number(Field::ResponseHead, (head.end - head.begin) as u64);
 }
 
 /// Writes the header fields of a head that describe the message's body.
@@ -221,7 +224,7 @@ fn write_body_fields(writer: &mut Writer<'_>, head: &Head<'_>) {
     write_line(writer, Field::ContentType, fields.content_type);
     write_line(writer, Field::ContentEncoding, fields.content_encoding);
     if let Some(length) = fields.length {
-        writer.number(Field::ContentLength, length);
+        writer.add_number(Field::ContentLength, length);
     }
 }
 
@@ -230,34 +233,34 @@ fn write_body_fields(writer: &mut Writer<'_>, head: &Head<'_>) {
 fn write_exchange_response(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
     for (field, value) in record.fields() {
         match field {
-            Field::Time if alone => writer.text(field, value),
+            Field::Time if alone => writer.add_text(field, value),
             Field::Status
             | Field::StatusText
             | Field::ContentType
             | Field::ContentEncoding
             | Field::ContentLength
-            | Field::ResponseHead => writer.text(field, value),
+            | Field::ResponseHead => writer.add_text(field, value),
             Field::Client | Field::ClientPort | Field::Server | Field::ServerPort if alone => {
-                writer.text(field, value);
+                writer.add_text(field, value);
             }
             _ => {}
         }
     }
     if let Some(time) = record.number(Field::Time) {
-        writer.number(Field::ResponseTime, time);
+        writer.add_number(Field::ResponseTime, time);
     }
 }
 
 fn write_text(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     if !value.is_empty() {
-        writer.text(field, value);
+        writer.add_text(field, value);
     }
 }
 
 /// Writes the value of a header field as a single line, unless the value is empty.
 fn write_line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     if !value.is_empty() {
-        writer.line(field, value);
+        writer.add_line(field, value);
     }
 }
 

@@ -306,13 +306,13 @@ impl TlsConnection {
         let described = describe(self.version, first, false, cx, |writer| {
             write_display(writer, Field::TlsVersion, offered);
             if let Some(name) = hello.server_name() {
-                writer.text(Field::ServerName, name.get(..SERVER_NAME_MAX).unwrap_or(name));
+                writer.add_text(Field::ServerName, name.get(..SERVER_NAME_MAX).unwrap_or(name));
             }
             for protocol in hello.protocols().take(PROTOCOLS_MAX) {
-                writer.text(Field::Alpn, protocol);
+                writer.add_text(Field::Alpn, protocol);
             }
-            writer.number(Field::Ciphers, hello.ciphers().without_grease().count() as u64);
-            writer.text(Field::Ja4, &ja4);
+            writer.add_number(Field::Ciphers, hello.ciphers().without_grease().count() as u64);
+            writer.add_text(Field::Ja4, &ja4);
         });
         cx.count(CLIENT_HELLOS, 1);
         if let Some(described) = described {
@@ -344,15 +344,15 @@ impl TlsConnection {
             let client_description = client_description.and_then(Record::parse);
             for (field, text) in client_description.iter().flat_map(Record::fields) {
                 if matches!(field, Field::ServerName | Field::Ja4) {
-                    writer.text(field, text);
+                    writer.add_text(field, text);
                 }
             }
             if let Some(protocol) = hello.protocol() {
-                writer.text(Field::Alpn, protocol);
+                writer.add_text(Field::Alpn, protocol);
             }
             write_display(writer, Field::Cipher, hello.cipher);
             if resumed {
-                writer.number(Field::Resumed, 1);
+                writer.add_number(Field::Resumed, 1);
             }
         });
         cx.count(SERVER_HELLOS, 1);
@@ -385,7 +385,7 @@ fn describe<'a>(
     let ends = Endpoints::from_block(first, by_server);
     cx.describe(DESCRIPTION_MAX, Class(version.into()), context, |room| {
         let mut writer = Writer::new(room, About::Tls);
-        writer.number(Field::Time, context.time);
+        writer.add_number(Field::Time, context.time);
         if let Some(ends) = ends {
             ends.write(&mut writer);
         }

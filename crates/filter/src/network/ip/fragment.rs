@@ -84,7 +84,7 @@ impl IpFragment {
 
     fn ipv6(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
         let (ip, _) = Ipv6::parse(packet).filter(|(ip, _)| ip.version() == 6)?;
-        let stated = ipv6::LENGTH + usize::from(ip.payload_length());
+        let stated = ipv6::HEADER_LENGTH + usize::from(ip.payload_length());
         let header = ipv6::find_fragment_header(packet.get(..stated).unwrap_or(packet))?;
         let data = u32::from(header.at) + ipv6::FRAGMENT_LENGTH as u32;
         let Some(length) = (stated as u32).checked_sub(data) else {
@@ -160,7 +160,7 @@ impl IpHeaders {
     pub(super) const fn would_exceed_packet_length(&self, length: u32) -> bool {
         let headers = self.end - self.start;
         let counted =
-            if self.next_header.is_some() { headers - ipv6::LENGTH as u32 } else { headers };
+            if self.next_header.is_some() { headers - ipv6::HEADER_LENGTH as u32 } else { headers };
         counted + length > LENGTH_MAX
     }
 
@@ -177,7 +177,7 @@ impl IpHeaders {
             if let Some(field) = frame.get_mut(announced as usize) {
                 *field = next;
             }
-            let counted = self.end - self.start - ipv6::LENGTH as u32 + length;
+            let counted = self.end - self.start - ipv6::HEADER_LENGTH as u32 + length;
             write_u16(frame, from + ipv6::PAYLOAD_LENGTH, counted);
             return;
         }

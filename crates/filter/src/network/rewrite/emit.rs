@@ -26,12 +26,12 @@ pub(super) fn emit_twin<'s>(
     }
     let exits = TwinExits::new(s, out);
     if wanted.needs_link() {
-        s.need::<{ ethernet::LENGTH }>(on.frame, exits.cut);
+        s.need::<{ ethernet::HEADER_LENGTH }>(on.frame, exits.cut);
     }
     let found =
         if wanted.needs_ip() { Some(OldHeaders::read(s, &wanted, on, exits, out)?) } else { None };
     let kept = s.save_layers(on);
-    let link = FrameOffset::from_start(ethernet::LENGTH as u16);
+    let link = FrameOffset::from_start(ethernet::HEADER_LENGTH as u16);
     let end = found.as_ref().map_or(link, |found| found.edit_end);
     s.make_writable(end);
     for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(wanted.macs) {
@@ -214,7 +214,7 @@ fn require_filled_checksum<'s>(
             four.leave(done);
             Ok(())
         })?;
-        add_words(t, l3, (ipv6::SRC, ipv6::LENGTH), total, unsure)
+        add_words(t, l3, (ipv6::SRC, ipv6::HEADER_LENGTH), total, unsure)
     })?;
     let total = s.get(total);
     let pseudo = s.fold_carries(total);

@@ -186,7 +186,7 @@ impl Edit for Rewrite {
 /// there is no checksum.
 const CHECKSUM_PROTOCOLS: [(u8, usize, usize, bool); 2] = [
     (protocol::TCP, tcp::CHECKSUM, tcp::CHECKSUM + 2, false),
-    (protocol::UDP, udp::CHECKSUM, udp::LENGTH, true),
+    (protocol::UDP, udp::CHECKSUM, udp::HEADER_LENGTH, true),
 ];
 
 impl RewriteFields {
@@ -196,7 +196,7 @@ impl RewriteFields {
             if block.marks.link != LinkType::ETHERNET.0 {
                 return Err(NOT_ETHERNET);
             }
-            if block.frame.len() < ethernet::LENGTH {
+            if block.frame.len() < ethernet::HEADER_LENGTH {
                 return Err(HeaderError::Truncated.reason());
             }
             for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(self.macs) {

@@ -55,7 +55,7 @@ pub(super) fn emit_twin<'s>(
     let [l3, l4] = found.map(|at| s.get_position(at));
     let payload = s.get(payload);
     let length = s.sub(payload, TOKEN_SIZE as u32);
-    let token = s.advance(l4, udp::LENGTH as u16);
+    let token = s.advance(l4, udp::HEADER_LENGTH as u16);
     let right = emit_tag(s, &key, covers, &TagInput { l3, l4, token, length }, exits)?;
     let both = s.need::<TOKEN_SIZE>(token, exits.cut);
     let tag = load_word(s, both, NUMBER_SIZE as u16)?;
@@ -97,7 +97,7 @@ fn emit_tag<'s>(
         let token = t.need::<TOKEN_SIZE>(of.token, exits.cut);
         let number = load_word(t, token, 0)?;
         t.absorb_siphash_word(sip, number);
-        let header = t.need::<{ udp::LENGTH }>(of.l4, exits.cut);
+        let header = t.need::<{ udp::HEADER_LENGTH }>(of.l4, exits.cut);
         let ports = t.load(header, be32::<{ ports::SRC_PORT }>());
         let known = t.join([ports, of.length]);
         t.absorb_siphash_word(sip, known);
@@ -161,7 +161,7 @@ fn absorb_addresses<'s>(
     exits: TwinExits<'s>,
 ) -> Result<Num<'s>, Unfit> {
     const IPV4_ADDRESSES: u16 = (ipv4::LENGTH_MIN - ipv4::SRC) as u16;
-    const IPV6_ADDRESSES: u16 = (ipv6::LENGTH - ipv6::SRC) as u16;
+    const IPV6_ADDRESSES: u16 = (ipv6::HEADER_LENGTH - ipv6::SRC) as u16;
     let bytes = s.var(ADDRESSES_OFFSET + u32::from(IPV4_ADDRESSES));
     s.arm(|t, done| {
         t.arm(|four, six| {
@@ -174,7 +174,7 @@ fn absorb_addresses<'s>(
             four.leave(done);
             Ok::<(), Unfit>(())
         })?;
-        let header = t.need::<{ ipv6::LENGTH }>(l3, exits.cut);
+        let header = t.need::<{ ipv6::HEADER_LENGTH }>(l3, exits.cut);
         for at in (0..IPV6_ADDRESSES).step_by(WORD) {
             let part = load_word(t, header, ipv6::SRC as u16 + at)?;
             t.absorb_siphash_word(sip, part);

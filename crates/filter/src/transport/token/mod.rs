@@ -211,9 +211,9 @@ impl<'a> TokenView<'a> {
         let network = block.frame.get(usize::from(block.marks.network)..)?;
         let addresses = match network.first()? >> 4 {
             4 => ipv4::SRC..ipv4::LENGTH_MIN,
-            _ => ipv6::SRC..ipv6::LENGTH,
+            _ => ipv6::SRC..ipv6::HEADER_LENGTH,
         };
-        let header = block.frame.get(payload - udp::LENGTH..)?;
+        let header = block.frame.get(payload - udp::HEADER_LENGTH..)?;
         let token = block.frame.get(payload..)?;
         let (number, rest) = token.split_first_chunk::<NUMBER_SIZE>()?;
         let (tag, data) = rest.split_first_chunk::<8>()?;

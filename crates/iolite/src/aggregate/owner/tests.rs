@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 
 const SEGMENT_SIZE: usize = 4096;
 
-fn pool(id: u32, access: AccessList) -> AllocationPool {
+fn create_pool(id: u32, access: AccessList) -> AllocationPool {
     let config = PoolConfig { segment: SEGMENT_SIZE, segments: 8 };
     AllocationPool::new(DbufId::new(id).unwrap(), config, access).unwrap()
 }
@@ -26,10 +26,10 @@ fn read_through_window(window: &Window, aggregate: &Aggregate) -> Result<Vec<u8>
 #[test]
 fn q4_pool_is_granted_only_to_permitted_readers() {
     let mut owner = Creator::new(4);
-    let mut shared = pool(1, AccessList::new(1000, 100, 0o640));
+    let mut shared = create_pool(1, AccessList::new(1000, 100, 0o640));
     owner.share(&shared).unwrap();
     assert_eq!(owner.share(&shared), Err(GrantRefusal::Taken(shared.pool().id())));
-    let secret = pool(2, AccessList::new(1001, 100, 0o600));
+    let secret = create_pool(2, AccessList::new(1001, 100, 0o600));
     owner.share(&secret).unwrap();
     let [own, member, other] = [(1000, 1), (1002, 100), (1003, 1)]
         .map(|(uid, gid)| owner.holders_mut().join(Credentials::new(uid, gid)));
@@ -61,7 +61,7 @@ fn q4_pool_is_granted_only_to_permitted_readers() {
 fn q4_p6_reader_needs_access_to_every_pool() {
     let mut owner = Creator::new(4);
     let mut pools = [(1, 0o644), (2, 0o640), (3, 0o600)]
-        .map(|(id, mode)| pool(id, AccessList::new(1000, 100, mode)));
+        .map(|(id, mode)| create_pool(id, AccessList::new(1000, 100, mode)));
     let mut joined = Aggregate::new();
     let (mut readers, peers) = (Vec::new(), [(1000, 1), (1001, 100), (1002, 1)]);
     for pool in &mut pools {
@@ -74,7 +74,7 @@ fn q4_p6_reader_needs_access_to_every_pool() {
     assert_eq!(readers, [[true, true, true], [true, true, false], [true, false, false]]);
     joined.truncate(4);
     owner.may_read(&joined, &Credentials::new(1002, 1)).unwrap();
-    let unshared = pool(4, AccessList::new(1000, 100, 0o644)).copy(b"x").unwrap();
+    let unshared = create_pool(4, AccessList::new(1000, 100, 0o644)).copy(b"x").unwrap();
     assert!(owner.may_read(&unshared, &Credentials::new(0, 0)).is_err(), "not even root");
 }
 
@@ -82,7 +82,7 @@ fn q4_p6_reader_needs_access_to_every_pool() {
 #[test]
 fn q5_q6_pool_is_mapped_once_and_read_only() {
     let mut owner = Creator::new(64);
-    let mut pool = pool(1, AccessList::private(sys::process::identity()));
+    let mut pool = create_pool(1, AccessList::private(sys::process::identity()));
     owner.share(&pool).unwrap();
     let peer = owner.holders_mut().join(Credentials::from(sys::process::identity()));
     let mut window = Window::new();
@@ -115,8 +115,8 @@ fn q5_q6_pool_is_mapped_once_and_read_only() {
 fn mutable_foreign_memory_is_received_as_copy() {
     let mut owner = Creator::new(64);
     let (mut theirs, mut ours) = (
-        pool(1, AccessList::private(sys::process::identity())),
-        pool(2, AccessList::private(sys::process::identity())),
+        create_pool(1, AccessList::private(sys::process::identity())),
+        create_pool(2, AccessList::private(sys::process::identity())),
     );
     owner.share(&theirs).unwrap();
     let peer = owner.holders_mut().join(Credentials::from(sys::process::identity()));
@@ -139,7 +139,7 @@ fn mutable_foreign_memory_is_received_as_copy() {
 #[test]
 fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     let mut owner = Creator::new(4);
-    let mut local = pool(1, AccessList::private(sys::process::identity()));
+    let mut local = create_pool(1, AccessList::private(sys::process::identity()));
     let bytes: Vec<u8> = (0..20_000u32).map(|n| (n % 253) as u8).collect();
     let id = DbufId::new(7).unwrap();
     let frozen = Frozen::copy(id, &local.copy(&bytes).unwrap()).unwrap();

@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub struct Client {
     socket: OwnedFd,
     window: Window,
-    /// Grants that the owner sent unasked, not yet used.
+    /// Grants that the owner sent without a request and that have not been used yet.
     early: Vec<Grant>,
 }
 
@@ -70,8 +70,8 @@ impl Client {
         descriptor::peer_identity(&self.socket)
     }
 
-    /// Requests a dbuf as [`Client::ask`], and waits for the reply at most for `limit`. After a
-    /// timeout the client must not be used again.
+    /// Requests a dbuf as [`Client::ask`] does, and waits for the reply for at most `limit`. After
+    /// a timeout the client must not be used again.
     pub(crate) fn ask_within(
         &mut self,
         dbuf: DbufId,
@@ -92,7 +92,7 @@ impl Client {
         }
     }
 
-    /// Returns the grant of this dbuf, if the owner sent it unasked. Never blocks.
+    /// Returns the grant of this dbuf if the owner sent it without a request. Never blocks.
     fn take_early(&mut self, dbuf: DbufId) -> Option<Grant> {
         while self.early.iter().all(|grant| grant.dbuf() != dbuf) {
             let socket = self.socket.as_fd();

@@ -12,7 +12,7 @@ use testkit::wait_until;
 
 const SEGMENT_SIZE: usize = 4096;
 
-fn pool(id: u32, mode: u32) -> AllocationPool {
+fn create_pool(id: u32, mode: u32) -> AllocationPool {
     let config = PoolConfig { segment: SEGMENT_SIZE, segments: 8 };
     let access = AccessList::new(1000, 100, mode);
     AllocationPool::new(DbufId::new(id).unwrap(), config, access).unwrap()
@@ -30,7 +30,7 @@ fn reference_count(server: &GrantServer, peer: PeerId) -> Option<u64> {
 #[test]
 fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
-    let (mut open, mut secret) = (pool(1, 0o644), pool(2, 0o600));
+    let (mut open, mut secret) = (create_pool(1, 0o644), create_pool(2, 0o600));
     for pool in [&open, &secret] {
         server.owner(|owner| owner.share(pool)).unwrap();
     }
@@ -65,7 +65,8 @@ fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
 #[test]
 fn q14_aggregate_over_several_pools_is_received_completely() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
-    let (mut one, mut two, mut ours) = (pool(1, 0o644), pool(2, 0o644), pool(3, 0o600));
+    let (mut one, mut two, mut ours) =
+        (create_pool(1, 0o644), create_pool(2, 0o644), create_pool(3, 0o600));
     let mut sent = one.copy(&[1; 6000]).unwrap();
     sent.append(two.copy(&[2; 6000]).unwrap()).unwrap();
     for pool in [&one, &two] {
@@ -91,7 +92,7 @@ fn q14_aggregate_over_several_pools_is_received_completely() {
 #[test]
 fn misbehaving_client_is_evicted_alone() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
-    let mut pool = pool(1, 0o644);
+    let mut pool = create_pool(1, 0o644);
     server.owner(|owner| owner.share(&pool)).unwrap();
     let introduce = || server.introduce(Credentials::new(1001, 1001)).unwrap();
     let (honest, socket) = introduce();
@@ -132,7 +133,7 @@ fn misbehaving_client_is_evicted_alone() {
 #[test]
 fn closing_server_leaves_no_client_waiting() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
-    let mut pool = pool(1, 0o644);
+    let mut pool = create_pool(1, 0o644);
     server.owner(|owner| owner.share(&pool)).unwrap();
     let (peer, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
     let sent = pool.copy(b"data").unwrap();
@@ -155,7 +156,7 @@ fn closing_server_leaves_no_client_waiting() {
 #[ignore = "a measurement"]
 fn prints_costs_of_grants() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
-    let mut pool = pool(1, 0o644);
+    let mut pool = create_pool(1, 0o644);
     server.owner(|owner| owner.share(&pool)).unwrap();
     let (_, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
     let mut client = Client::new(socket);

@@ -15,7 +15,7 @@ impl Output {
         }
         if let Some((upstream, pointer)) = self.flights.find_peeked(block)
             && !block.is_empty()
-            && self.flights.claim_slot(upstream, pointer, self.ring.side.head + 1)
+            && self.flights.claim_entry(upstream, pointer, self.ring.side.head + 1)
         {
             self.put(pointer);
             return Ok(true);

@@ -88,8 +88,8 @@ impl Output {
         match self.policy {
             Policy::DropNew => Ok(false),
             Policy::Overwrite => {
-                // SYNC POINT: writing begins; see `begin`. Readers that have not passed `oldest`
-                // detect it after their copy.
+                // SYNC POINT: writing begins; see `announce_overwrite`. Readers that have not
+                // passed `oldest` detect it after their copy.
                 self.floor = self.floor.max(oldest + self.ring.side.store.capacity);
                 self.announce_overwrite(0);
                 self.give_back(oldest.max(passed));
@@ -145,7 +145,7 @@ impl Output {
         self.ring.side.announce_overwrite((self.ring.side.head + count).max(self.floor));
     }
 
-    /// Counts a block dropped for lack of room; returns false.
+    /// Counts a block that was dropped for lack of room. Always returns false.
     pub(super) const fn count_dropped(&mut self, length: usize) -> bool {
         self.ring.side.put.dropped += 1;
         self.ring.side.put.dropped_bytes += length as u64;

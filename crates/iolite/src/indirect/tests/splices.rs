@@ -7,7 +7,7 @@ use abi::RichPointer;
 #[test]
 fn e1_bytes_in_dbufs_become_pointers_and_others_copies() {
     let fixture = Fixture::new();
-    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&config(), 4);
+    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&stream_config(), 4);
     let mut pool = fixture.pool(9, 4);
     let aggregate = pool.copy(&[1; 3000]).unwrap();
     let frozen = fixture.frozen(10, &[2; 10_000]);
@@ -38,7 +38,7 @@ fn e1_bytes_in_dbufs_become_pointers_and_others_copies() {
 #[test]
 fn k6_lowest_dbuf_threshold_applies() {
     let fixture = Fixture::new();
-    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&config(), 4);
+    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&stream_config(), 4);
     let mut small = fixture.pool(9, 4);
     let frozen = fixture.frozen(10, &[2; 100]);
     assert_eq!(output.threshold(), 32);
@@ -64,7 +64,7 @@ fn k6_lowest_dbuf_threshold_applies() {
 #[test]
 fn e4_misses_suspend_splicing_from_a_dbuf() {
     let fixture = Fixture::new();
-    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&config(), 4);
+    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&stream_config(), 4);
     let pool = fixture.pool(9, 2);
     assert!(output.register_pool(pool.pool(), 32));
     let mut tried = Vec::new();
@@ -121,7 +121,7 @@ fn d8_bytes_outside_dbufs_go_to_default_dbuf() {
     let backing = Backing::new(fixture.pool(BACKING, 4));
     let space = fixture.space(Space::new());
     for number in 20..23 {
-        let config = Config { id: dbuf_id(number), ..config() };
+        let config = Config { id: dbuf_id(number), ..stream_config() };
         let (mut output, mut offers) = indirect(&config, backing.clone()).unwrap();
         let mut input = Input::open(offers.remove(0), &space).unwrap();
         output.write(&[number as u8; 700]).unwrap();
@@ -138,7 +138,7 @@ fn d8_bytes_outside_dbufs_go_to_default_dbuf() {
 #[test]
 fn e1_bytes_of_unpublished_draft_are_copied() {
     let fixture = Fixture::new();
-    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&config(), 4);
+    let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&stream_config(), 4);
     let pool = fixture.pool(9, 2);
     output.register_pool(pool.pool(), 32);
     let mut draft = pool.pool().draft(100, 100).unwrap();
@@ -163,11 +163,11 @@ fn e1_bytes_of_unpublished_draft_are_copied() {
 fn e1_peeked_block_becomes_pointer_in_next_stream() {
     let fixture = Fixture::new();
     let space = fixture.space(Space::trusting());
-    let (mut first, mut offers, backing) = fixture.create_stream(&config(), 4);
+    let (mut first, mut offers, backing) = fixture.create_stream(&stream_config(), 4);
     let mut middle = Input::open(offers.remove(0), &space).unwrap();
     let other = Backing::new(fixture.pool(30, 4));
     let (mut second, mut offers) =
-        indirect(&Config { id: dbuf_id(31), ..config() }, other).unwrap();
+        indirect(&Config { id: dbuf_id(31), ..stream_config() }, other).unwrap();
     let mut last = Input::open(offers.remove(0), &space).unwrap();
     assert!(second.follow(&middle));
     first.write(&[5; 500]).unwrap();
@@ -197,11 +197,11 @@ fn e1_peeked_block_becomes_pointer_in_next_stream() {
 fn e1_forwarder_waits_for_both_sides() {
     let fixture = Fixture::new();
     let space = fixture.space(Space::trusting());
-    let (mut first, mut offers, _backing) = fixture.create_stream(&config(), 4);
+    let (mut first, mut offers, _backing) = fixture.create_stream(&stream_config(), 4);
     let mut middle = Input::open(offers.remove(0), &space).unwrap();
     let other = Backing::new(fixture.pool(30, 4));
     let (mut second, mut offers) =
-        indirect(&Config { id: dbuf_id(31), ..config() }, other).unwrap();
+        indirect(&Config { id: dbuf_id(31), ..stream_config() }, other).unwrap();
     let mut last = Input::open(offers.remove(0), &space).unwrap();
     let writing = std::thread::spawn(move || {
         for number in 0..20_000_u32 {

@@ -39,7 +39,7 @@ impl<'a, F: StreamReader> Forwarded<'a, F> {
     }
 }
 
-/// Sends a dbuf to the readers, after obtaining it from its owner if it is of another process.
+/// Sends a dbuf to the readers. A dbuf of another process is first obtained from its owner.
 fn pass_on(
     dbuf: DbufId,
     space: Option<&Space>,
@@ -68,8 +68,8 @@ impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
         self.from.peek()
     }
 
-    fn copies(&mut self) -> Result<usize, Fault> {
-        self.from.copies()
+    fn copied_read_max(&mut self) -> Result<usize, Fault> {
+        self.from.copied_read_max()
     }
 
     fn take(&mut self, count: usize) {
@@ -101,8 +101,8 @@ impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
         Ok(lent)
     }
 
-    fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
-        if self.refused { Ok(None) } else { self.from.is_lent_out() }
+    fn has_lending_ended(&mut self) -> Result<Option<bool>, Fault> {
+        if self.refused { Ok(None) } else { self.from.has_lending_ended() }
     }
 
     fn give_back(&mut self) -> u64 {

@@ -260,7 +260,7 @@ impl OperandSection {
         self.programs[program].waiting.insert(subject.ticket, waiting);
     }
 
-    /// Removes a block from the waiting ones, so that it continues. Returns `None` if the block
+    /// Removes a block from the waiting blocks, so that it continues. Returns `None` if the block
     /// does not wait for this step.
     fn release_block<'a>(
         &mut self,

@@ -51,7 +51,8 @@ pub struct OperandSection {
     joined: HashMap<u32, Vec<u32>>,
     /// Class with which a block entered the section, by ticket. Filled only if `asks_came` is true.
     came: HashMap<u32, Class>,
-    /// True if a program inside an operand selects blocks by this class.
+    /// True if a program inside an operand selects blocks by the class with which they entered the
+    /// section.
     asks_came: bool,
     /// Fates of blocks in an inner program that have not been reported to the enclosing program.
     fates: Vec<Fate>,

@@ -78,14 +78,14 @@ fn copied_edits(copied: u64) -> Edits {
 
 type ReceivedNumbers = Arc<Mutex<Vec<(u32, u32)>>>;
 
-fn numbers(kept: &ReceivedNumbers) -> Vec<u32> {
+fn received_numbers(kept: &ReceivedNumbers) -> Vec<u32> {
     kept.lock().unwrap().iter().map(|(n, _)| *n).collect()
 }
 
 #[test]
 fn l8_rule_1_filter_without_edits_copies_nothing() {
-    let (kept, remains) = run(100, 32, |a, from, to| {
-        let looks = a.add_node(filter("looks", Filter::edit(EditNothing)));
+    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+        let looks = a.add_node(filter_node("looks", Filter::edit(EditNothing)));
         a.add_arc(from, looks, SelectedClasses::Answered, false, 0);
         a.add_arc(looks, to, SelectedClasses::Answered, false, 1);
     });
@@ -95,9 +95,9 @@ fn l8_rule_1_filter_without_edits_copies_nothing() {
 
 #[test]
 fn l8_rule_2_block_read_only_downstream_is_edited_in_place() {
-    let (kept, remains) = run(100, 32, |a, from, to| {
-        let (one, two) = (a.add_node(filter("one", Filter::edit(Add(100)))), Add(1000));
-        let two = a.add_node(filter("two", Filter::edit(two)));
+    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+        let (one, two) = (a.add_node(filter_node("one", Filter::edit(Add(100)))), Add(1000));
+        let two = a.add_node(filter_node("two", Filter::edit(two)));
         a.add_arc(from, one, SelectedClasses::Answered, false, 0);
         a.add_arc(one, two, SelectedClasses::Answered, false, 1);
         a.add_arc(two, to, SelectedClasses::Answered, false, 2);
@@ -114,9 +114,9 @@ fn l8_rule_2_block_read_only_downstream_is_edited_in_place() {
 fn l3_l8_rule_2_parallel_reads_precede_an_edit_in_place() {
     for editor_first in [true, false] {
         let read: ReceivedNumbers = Arc::default();
-        let (kept, remains) = run(100, 32, |a, from, to| {
-            let reader = a.add_node(sink(&read));
-            let add = a.add_node(filter("add", Filter::edit(Add(100))));
+        let (kept, remains) = run_graph(100, 32, |a, from, to| {
+            let reader = a.add_node(collector_sink(&read));
+            let add = a.add_node(filter_node("add", Filter::edit(Add(100))));
             let ends = if editor_first { [add, reader] } else { [reader, add] };
             for (i, end) in ends.into_iter().enumerate() {
                 a.add_arc(from, end, SelectedClasses::Answered, false, i);
@@ -124,7 +124,10 @@ fn l3_l8_rule_2_parallel_reads_precede_an_edit_in_place() {
             a.add_arc(add, to, SelectedClasses::Answered, false, 2);
         });
         assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
-        assert!(numbers(&read).into_iter().eq(0..100), "a sibling does not see the change");
+        assert!(
+            received_numbers(&read).into_iter().eq(0..100),
+            "a sibling does not see the change"
+        );
         assert_eq!(node_edits(&remains, "add"), direct_edits(100), "editor first: {editor_first}");
         assert_balanced(&[remains]);
     }
@@ -133,15 +136,15 @@ fn l3_l8_rule_2_parallel_reads_precede_an_edit_in_place() {
 #[test]
 fn l4_l8_rule_3_new_block_in_place_of_an_edit_copies_nothing() {
     let read: ReceivedNumbers = Arc::default();
-    let (kept, remains) = run(100, 32, |a, from, to| {
-        let reader = a.add_node(sink(&read));
-        let doubles = a.add_node(filter("doubles", Filter::edit(ReplaceByDouble)));
+    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+        let reader = a.add_node(collector_sink(&read));
+        let doubles = a.add_node(filter_node("doubles", Filter::edit(ReplaceByDouble)));
         a.add_arc(from, doubles, SelectedClasses::Answered, false, 0);
         a.add_arc(from, reader, SelectedClasses::Answered, false, 1);
         a.add_arc(doubles, to, SelectedClasses::Answered, false, 2);
     });
     assert!(kept.iter().map(|(n, _)| *n).eq((0..100).map(|n| n * 2)));
-    assert!(numbers(&read).into_iter().eq(0..100));
+    assert!(received_numbers(&read).into_iter().eq(0..100));
     let appended = Edits { appended: 100, ..Edits::default() };
     assert_eq!(node_edits(&remains, "doubles"), appended);
     assert_balanced(&[remains]);
@@ -161,10 +164,10 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
             Ok(Report::default())
         }
     }
-    let (_, remains) = run(10, 32, |a, from, _| {
-        let tails = a.add_node(filter("tails", Filter::edit(NarrowToTail)));
+    let (_, remains) = run_graph(10, 32, |a, from, _| {
+        let tails = a.add_node(filter_node("tails", Filter::edit(NarrowToTail)));
         let seen = Box::new(LengthSink(Arc::clone(&lengths)));
-        let seen = a.add_node(node("seen", Operator::Sink(SinkOperator::new(seen))));
+        let seen = a.add_node(create_node("seen", Operator::Sink(SinkOperator::new(seen))));
         a.add_arc(from, tails, SelectedClasses::Answered, false, 0);
         a.add_arc(tails, seen, SelectedClasses::Answered, false, 1);
     });
@@ -181,17 +184,17 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
 #[test]
 fn l2_one_of_two_parallel_editors_copies_the_other_does_not() {
     let other: ReceivedNumbers = Arc::default();
-    let (kept, remains) = run(100, 32, |a, from, to| {
-        let one = a.add_node(filter("one", Filter::edit(Add(100))));
-        let two = a.add_node(filter("two", Filter::edit(Add(1000))));
-        let end = a.add_node(sink(&other));
+    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+        let one = a.add_node(filter_node("one", Filter::edit(Add(100))));
+        let two = a.add_node(filter_node("two", Filter::edit(Add(1000))));
+        let end = a.add_node(collector_sink(&other));
         a.add_arc(from, one, SelectedClasses::Answered, false, 0);
         a.add_arc(from, two, SelectedClasses::Answered, false, 1);
         a.add_arc(one, to, SelectedClasses::Answered, false, 2);
         a.add_arc(two, end, SelectedClasses::Answered, false, 3);
     });
     assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
-    assert!(numbers(&other).into_iter().eq(1000..1100));
+    assert!(received_numbers(&other).into_iter().eq(1000..1100));
     let both = [node_edits(&remains, "one"), node_edits(&remains, "two")];
     assert!(
         both == [copied_edits(100), direct_edits(100)]
@@ -204,26 +207,26 @@ fn l2_one_of_two_parallel_editors_copies_the_other_does_not() {
 #[test]
 fn l2_d15_held_block_is_copied_before_an_edit() {
     let late: ReceivedNumbers = Arc::default();
-    let (kept, remains) = run(100, 32, |a, from, to| {
-        let add = a.add_node(filter("add", Filter::edit(Add(100))));
-        let holds = a.add_node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
-        let end = a.add_node(sink(&late));
+    let (kept, remains) = run_graph(100, 32, |a, from, to| {
+        let add = a.add_node(filter_node("add", Filter::edit(Add(100))));
+        let holds = a.add_node(filter_node("late", Filter::stream(HoldThree(HeldList::default()))));
+        let end = a.add_node(collector_sink(&late));
         a.add_arc(from, add, SelectedClasses::Answered, false, 0);
         a.add_arc(from, holds, SelectedClasses::Answered, false, 1);
         a.add_arc(add, to, SelectedClasses::Answered, false, 2);
         a.add_arc(holds, end, SelectedClasses::Answered, false, 3);
     });
     assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
-    assert!(numbers(&late).into_iter().eq(0..100), "what was held left as it had come");
+    assert!(received_numbers(&late).into_iter().eq(0..100), "what was held left as it had come");
     assert_eq!(node_edits(&remains, "add"), copied_edits(100));
     assert_balanced(&[remains]);
 }
 
 #[test]
 fn l2_blocks_that_share_bytes_are_edited_in_copies() {
-    let (kept, remains) = run(30, 8, |a, from, to| {
-        let thrice = a.add_node(filter("thrice", Filter::stream(Triple)));
-        let add = a.add_node(filter("add", Filter::edit(Add(100))));
+    let (kept, remains) = run_graph(30, 8, |a, from, to| {
+        let thrice = a.add_node(filter_node("thrice", Filter::stream(Triple)));
+        let add = a.add_node(filter_node("add", Filter::edit(Add(100))));
         a.add_arc(from, thrice, SelectedClasses::Answered, false, 0);
         a.add_arc(thrice, add, SelectedClasses::Answered, false, 1);
         a.add_arc(add, to, SelectedClasses::Answered, false, 2);
@@ -242,32 +245,33 @@ fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [Remains; 2]) {
     let config = RingConfig { entries: 64, ..RingConfig::default() };
     let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
     let mut a = Assembly::default();
-    let from = a.add_node(source(10_000));
+    let from = a.add_node(number_source(10_000));
     let doorbells = (Arc::clone(&near), Arc::clone(&far));
     let export = crate::ring::Export::new(0, writer, doorbells, Threshold::default());
-    let out = a.add_node(node("ring to thread1", Operator::Export(Box::new(export))));
+    let out = a.add_node(create_node("ring to thread1", Operator::Export(Box::new(export))));
     a.add_arc(from, out, SelectedClasses::Answered, false, 0);
     if edits_here {
-        let add = a.add_node(filter("here", Filter::edit(Add(500_000))));
-        let end = a.add_node(sink(&here));
+        let add = a.add_node(filter_node("here", Filter::edit(Add(500_000))));
+        let end = a.add_node(collector_sink(&here));
         a.add_arc(from, add, SelectedClasses::Answered, false, 1);
         a.add_arc(add, end, SelectedClasses::Answered, false, 2);
     }
-    let mut first = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);
+    let mut first = create_space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);
     first.ports.doorbell = near;
     let mut b = Assembly::default();
-    let enter = b.add_node(node("ring from thread0", Operator::Pass));
-    let add = b.add_node(filter("there", Filter::edit(Add(100_000))));
-    let to = b.add_node(sink(&there));
+    let enter = b.add_node(create_node("ring from thread0", Operator::Pass));
+    let add = b.add_node(filter_node("there", Filter::edit(Add(100_000))));
+    let to = b.add_node(collector_sink(&there));
     b.add_arc(enter, add, SelectedClasses::Answered, false, 1);
     b.add_arc(add, to, SelectedClasses::Answered, false, 2);
     let import = Import::new(0, readers.pop().unwrap());
-    let mut second = space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);
+    let mut second =
+        create_space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);
     second.ports.doorbell = far;
     let other = std::thread::spawn(move || second.run());
     let remains = [first.run(), other.join().unwrap()];
     assert_balanced(&remains);
-    (numbers(&there), numbers(&here), remains)
+    (received_numbers(&there), received_numbers(&here), remains)
 }
 
 #[test]
@@ -347,15 +351,17 @@ fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
         (Arc::default(), Arc::default());
     let mut a = Assembly::default();
     let source = Box::new(LongBlocks(0));
-    let from = a.add_node(node("long", Operator::Source(SourceOperator::new(source))));
-    let mut stamps = filter("stamps", Filter::edit(StampMiddle));
+    let from = a.add_node(create_node("long", Operator::Source(SourceOperator::new(source))));
+    let mut stamps = filter_node("stamps", Filter::edit(StampMiddle));
     stamps.fragments = fragments;
     let stamps = a.add_node(stamps);
     let part = |to: &Arc<Mutex<ReceivedFragments>>| {
         Operator::Sink(SinkOperator::new(Box::new(FragmentSink(Arc::clone(to)))))
     };
-    let (to, end) =
-        (a.add_node(node("edited", part(&edited))), a.add_node(node("read", part(&held))));
+    let (to, end) = (
+        a.add_node(create_node("edited", part(&edited))),
+        a.add_node(create_node("read", part(&held))),
+    );
     // Holds every block to the end, so that it is shared.
     struct HoldAll(HeldList);
     impl Stream for HoldAll {
@@ -368,12 +374,12 @@ fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
             }
         }
     }
-    let keeps = a.add_node(filter("keeps", Filter::stream(HoldAll(HeldList::default()))));
+    let keeps = a.add_node(filter_node("keeps", Filter::stream(HoldAll(HeldList::default()))));
     a.add_arc(from, stamps, SelectedClasses::Answered, false, 0);
     a.add_arc(from, keeps, SelectedClasses::Answered, false, 1);
     a.add_arc(stamps, to, SelectedClasses::Answered, false, 2);
     a.add_arc(keeps, end, SelectedClasses::Answered, false, 3);
-    let remains = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
+    let remains = create_space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
     let held = held.lock().unwrap();
     assert!(held.len() == 3, "{}", held.len());
     for (n, (_, _, bytes)) in held.iter().enumerate() {
@@ -412,10 +418,11 @@ fn d20_linear_pipe_reuses_its_rich_pointers() {
     }
     let seen: Arc<Mutex<Vec<usize>>> = Arc::default();
     let looks = |a: &mut Assembly| {
-        a.add_node(filter("w", Filter::statistics(ColumnAddresses(Arc::clone(&seen)))))
+        a.add_node(filter_node("w", Filter::statistics(ColumnAddresses(Arc::clone(&seen)))))
     };
-    run(10, 32, |a, from, to| {
-        let (one, add, two) = (looks(a), a.add_node(filter("add", Filter::edit(Add(1)))), looks(a));
+    run_graph(10, 32, |a, from, to| {
+        let (one, add, two) =
+            (looks(a), a.add_node(filter_node("add", Filter::edit(Add(1)))), looks(a));
         let three = looks(a);
         for (i, (from, to)) in
             [(from, one), (one, two), (two, three), (three, add), (add, to)].into_iter().enumerate()
@@ -425,7 +432,7 @@ fn d20_linear_pipe_reuses_its_rich_pointers() {
     });
     let linear = std::mem::take(&mut *seen.lock().unwrap());
     assert!(linear.len() == 3 && linear.iter().all(|at| *at == linear[0]), "{linear:?}");
-    run(10, 32, |a, from, to| {
+    run_graph(10, 32, |a, from, to| {
         let (one, two) = (looks(a), looks(a));
         a.add_arc(from, one, SelectedClasses::Answered, false, 0);
         a.add_arc(from, two, SelectedClasses::Answered, false, 1);
@@ -473,7 +480,7 @@ enum EditMode {
 fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u64) {
     let mut kept: Vec<ReceivedNumbers> = Vec::new();
     let mut a = Assembly::default();
-    let mut nodes = vec![a.add_node(source(150))];
+    let mut nodes = vec![a.add_node(number_source(150))];
     let mut edges = 0;
     let mut arc = |a: &mut Assembly, from, to, wanted| {
         a.add_arc(from, to, wanted, false, edges);
@@ -482,12 +489,12 @@ fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u6
     for step in steps {
         let made = match step.what {
             0..=2 if how == EditMode::InBatches => {
-                filter("add", Filter::lanes(AddInCopies(step.amount)))
+                filter_node("add", Filter::lanes(AddInCopies(step.amount)))
             }
-            0..=2 => filter("add", Filter::edit(Add(step.amount))),
-            3 => filter("late", Filter::stream(HoldThree(HeldList::default()))),
-            4 => filter("thrice", Filter::stream(Triple)),
-            _ => filter("multiple", Filter::classify(Multiple(2 + step.amount % 3))),
+            0..=2 => filter_node("add", Filter::edit(Add(step.amount))),
+            3 => filter_node("late", Filter::stream(HoldThree(HeldList::default()))),
+            4 => filter_node("thrice", Filter::stream(Triple)),
+            _ => filter_node("multiple", Filter::classify(MultipleClassifier(2 + step.amount % 3))),
         };
         let at = a.add_node(made);
         for from in &step.from {
@@ -495,19 +502,19 @@ fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u6
             arc(&mut a, nodes[*from], at, wanted);
         }
         let keeps: ReceivedNumbers = Arc::default();
-        let end = a.add_node(sink(&keeps));
-        // Some sinks stand before the other branches and some behind.
+        let end = a.add_node(collector_sink(&keeps));
+        // Some sinks precede the other branches, and some follow them.
         arc(&mut a, at, end, SelectedClasses::All);
         kept.push(keeps);
         nodes.push(at);
     }
     let input = Input::Source { node: nodes[0], intake: 0 };
-    let mut space = space(a, vec![input], batch, 1);
+    let mut space = create_space(a, vec![input], batch, 1);
     space.graph.pass.copies = how == EditMode::Copies;
     let remains = space.run();
     let direct = remains.nodes.iter().map(|node| node.flow.edits.direct).sum();
     assert_balanced(&[remains]);
-    (kept.iter().map(numbers).collect(), direct)
+    (kept.iter().map(received_numbers).collect(), direct)
 }
 
 #[test]

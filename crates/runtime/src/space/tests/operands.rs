@@ -108,7 +108,7 @@ fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> 
                 true => Filter::stream(HoldingMultipleClass { held: HeldList::default(), of }),
                 false => Filter::classify(MultipleClass(of)),
             };
-            let at = a.add_operand(node("operand", Operator::Filter(part)));
+            let at = a.add_operand(create_node("operand", Operator::Filter(part)));
             ExpressionPair {
                 light: Section::Filter(at),
                 heavy: OperandExpr::Filter((at, at)),
@@ -135,7 +135,7 @@ fn two_operands(
 fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
     const BLOCK_COUNT: u32 = 300;
     let mut wanted = Vec::new();
-    let (mut kept, remains) = run(BLOCK_COUNT, 32, |a, from, to| {
+    let (mut kept, remains) = run_graph(BLOCK_COUNT, 32, |a, from, to| {
         let both = expression(&mut Random::new(seed), 3, a, slow);
         let class = |n: u32| {
             let mut result = 1;
@@ -146,7 +146,7 @@ fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
             true => Operator::OperandSection(Box::new(OperandSection::new(&both.heavy))),
             false => Operator::Section(Arc::new(both.light)),
         };
-        let section = a.add_node(node("section", part));
+        let section = a.add_node(create_node("section", part));
         a.add_arc(from, section, SelectedClasses::Answered, false, 0);
         a.add_arc(section, to, SelectedClasses::All, false, 1);
     });

@@ -15,8 +15,9 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Routes the live lanes of a batch, and walks all but the last arc's. Returns the arrival of
-    /// the remaining blocks at the next node, or `None` if no blocks remain to be walked.
+    /// Routes the live lanes of a batch, and walks the lanes of all arcs except the last arc.
+    /// Returns the arrival of the remaining blocks at the next node, or `None` if no blocks remain
+    /// to be walked.
     #[inline(always)]
     pub(super) fn route_step(
         &mut self,
@@ -49,7 +50,8 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// Routes blocks one by one if an observer demands it, and then returns true.
+    /// Routes blocks one by one and returns true if an observer demands that. Otherwise returns
+    /// false.
     #[cold]
     fn route_singly(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
         let live = batch.live();
@@ -187,13 +189,13 @@ pub(super) fn count_put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'
     if !must_lose_block(kind, edge.put) {
         return amount;
     }
-    lose_one(batch);
+    drop_one_block(batch);
     batch.amount(batch.live())
 }
 
 /// Drops one block of the batch. Present only in fault-injection builds.
 #[cold]
-fn lose_one(batch: &mut Batch<'_>) {
+fn drop_one_block(batch: &mut Batch<'_>) {
     let first = batch.live() & batch.live().wrapping_neg();
     batch.keep_lanes(!first);
 }

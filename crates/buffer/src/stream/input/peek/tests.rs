@@ -6,11 +6,11 @@ use abi::DbufId;
 use std::os::fd::AsFd;
 use testkit::Random;
 
-fn config() -> Config {
+fn stream_config() -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(8192)
 }
 
-fn trusting(config: &Config) -> (Output, Input) {
+fn open_trusted(config: &Config) -> (Output, Input) {
     let (output, mut offers) = stream(config).unwrap();
     (output, offers.remove(0).open_trusting().unwrap())
 }
@@ -20,7 +20,7 @@ fn trusting(config: &Config) -> (Output, Input) {
 #[test]
 fn d10_blocks_of_a_trusted_writer_are_peeked_in_place() {
     let mut random = Random::replayable();
-    let (mut output, mut input) = trusting(&config());
+    let (mut output, mut input) = open_trusted(&stream_config());
     let (mut sent, mut got, mut looks) = (Vec::new(), Vec::new(), 0);
     while got.len() < 400_000 {
         while sent.len() < 400_000 && output.is_ready(2000).unwrap() {
@@ -50,7 +50,7 @@ fn d10_blocks_of_a_trusted_writer_are_peeked_in_place() {
 
 #[test]
 fn d10_peeked_block_is_not_overwritten_until_taken() {
-    let (mut output, mut input) = trusting(&config());
+    let (mut output, mut input) = open_trusted(&stream_config());
     assert_eq!(input.peek(), Ok(None));
     output.write(b"first").unwrap();
     output.flush();
@@ -73,15 +73,15 @@ fn d10_peeked_block_is_not_overwritten_until_taken() {
 
 #[test]
 fn d10_untrusted_writer_or_lossy_ring_cannot_be_peeked() {
-    let (mut output, mut offers) = stream(&config()).unwrap();
+    let (mut output, mut offers) = stream(&stream_config()).unwrap();
     output.write(b"x").unwrap();
     output.flush();
     let mut input = offers.remove(0).open().unwrap();
     assert_eq!(input.peek(), Err(Fault::Foreign), "not opened trusting");
-    let (_output, mut input) = trusting(&config().policy(Policy::Overwrite));
+    let (_output, mut input) = open_trusted(&stream_config().policy(Policy::Overwrite));
     assert_eq!(input.peek(), Err(Fault::Lossy));
     // The kernel reports the creator of the memory. Only root can change the owner of a file.
-    let (_output, mut offers) = stream(&config()).unwrap();
+    let (_output, mut offers) = stream(&stream_config()).unwrap();
     let offer = offers.remove(0);
     let [_, ring, ..] = offer.descriptors();
     if sys::process::identity().0 != 0 {
@@ -97,7 +97,7 @@ fn d10_untrusted_writer_or_lossy_ring_cannot_be_peeked() {
 /// The ring continues in other memory while a block is peeked.
 #[test]
 fn d10_peek_survives_a_change_of_capacity() {
-    let (mut output, mut input) = trusting(&config());
+    let (mut output, mut input) = open_trusted(&stream_config());
     for round in 0..64_u32 {
         output.write(&round.to_le_bytes()).unwrap();
         output.flush();
