@@ -12,9 +12,9 @@ impl RecordWalk {
     /// other than [`Wanted::Nothing`]. Copies these bytes, or the entire block, into `out`, and
     /// releases all passed blocks. Returns the length of the selected block with the value of
     /// `wants`, and the number of blocks passed before it. Returns `None` for the block if no
-    /// selected block is published, or after [`PASSED_BLOCKS_MAX`] blocks. Fails with [`Fault::TooLong`]
-    /// if `out` is too short. `wants` may be called several times for a block, and also with bytes
-    /// that the writer is overwriting.
+    /// selected block is published, or after [`PASSED_BLOCKS_MAX`] blocks. Fails with
+    /// [`Fault::TooLong`] if `out` is too short. `wants` may be called several times for a block,
+    /// and also with bytes that the writer is overwriting.
     pub(crate) fn read_wanted(
         &mut self,
         out: &mut [u8],

@@ -221,14 +221,9 @@ impl Reader {
     /// Copies bytes of the frame, starting at offset `from`. Returns false if they are outside the
     /// ring. [`Reader::is_intact`] then tells if the copy is intact.
     pub fn copy_bytes(&self, handed: &ExportedFrame, from: u32, to: &mut [u8]) -> bool {
+        let at = region_offset::HEADER_SIZE.saturating_add(from);
         let region = self.rings.region(handed.cpu);
-        region.is_some_and(|region| {
-            region.copy(
-                handed.pointer.position,
-                region_offset::HEADER_SIZE.saturating_add(from),
-                to,
-            )
-        })
+        region.is_some_and(|region| region.copy(handed.pointer.position, at, to))
     }
 
     /// Returns the position up to which the writer on this processor may be writing, for use with
