@@ -40,7 +40,7 @@ fn is_bare_request(word: &OsStr, command: &clap::Command) -> bool {
     !is_command && (word.contains(begins) || MachineRegistry::Local.find(word).is_some())
 }
 
-/// Moves the words of the request after `--`.
+/// Moves the words of the request to the end, after `--`.
 fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsString> {
     let mut own: Vec<OsString> = words.iter().take(2).cloned().collect();
     let mut line: Vec<OsString> = Vec::new();
@@ -77,7 +77,7 @@ fn word_kind(word: &OsStr, command: &clap::Command) -> WordKind {
     if text == "--" {
         return WordKind::End;
     }
-    // A whole request in one argument may start with an option.
+    // A request in a single argument may start with an option.
     let head = text.split('=').next().unwrap_or_default();
     if head.contains(char::is_whitespace) || !text.starts_with('-') {
         return WordKind::Line;

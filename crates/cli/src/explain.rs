@@ -78,7 +78,8 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
     explained.unwrap_or_else(|status| status)
 }
 
-/// Finds the programs of others at the interfaces that `rx` and `tx` of the request use.
+/// Finds the programs of other applications at the interfaces that `rx` and `tx` of the request
+/// use.
 fn find_neighbors(plan: &Plan) -> NeighborFindings {
     let mut places: Vec<(Option<&str>, Option<&str>)> = Vec::new();
     for (_, node) in plan.graph.ids() {
@@ -127,8 +128,9 @@ fn devices_json(plan: &Plan) -> Vec<Object> {
     redirecting_devices(plan).into_iter().map(device).collect()
 }
 
-/// Returns the sinks from whose rings other programs read, each with its least and greatest size in
-/// bytes, and true if the request gives the size.
+/// Returns the sinks whose output other programs read from a ring. Each entry has the name of the
+/// sink, the least and the greatest size of the ring in bytes, and a flag that is true if the
+/// request specifies the size.
 fn reader_rings(plan: &Plan) -> Vec<(String, (usize, usize), bool)> {
     let names = explain::unique_names(&plan.graph);
     let ring = |(id, node): (pipeline::graph::NodeId, &pipeline::graph::Node)| {
@@ -166,7 +168,7 @@ fn devices_text(plan: &Plan) -> String {
     redirecting_devices(plan).into_iter().map(line).collect()
 }
 
-/// Formats the programs of others at the interfaces; empty if there are none.
+/// Formats the programs of other applications at the interfaces; empty if there are none.
 fn neighbors_text(plan: &Plan) -> String {
     let found = find_neighbors(plan);
     match found.is_empty() {
@@ -218,7 +220,7 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
             SpaceKind::Thread => "thread",
             SpaceKind::Process => "process",
         };
-        // `path` is the index of the connected component of the request, from 0.
+        // `path` is the index of the connected component of the request, counted from 0.
         to_object(&[("name", &space.name), ("kind", &kind), ("path", &space.component)])
     });
     let policy = match plan.choice.policy {
@@ -228,31 +230,34 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
     to_object(&[
         ("version", &VERSION),
         ("policy", &policy),
-        // Rings from which other programs read: sizes in bytes.
+        // The rings from which other programs read, with sizes in bytes.
         ("reader_rings?", &reader_rings_json(plan)),
-        // Processors to which the threads with which a path begins are confined, or why to none.
+        // The processors on which the path's threads start, or the reason why they are not
+        // confined.
         ("threads", &threads(plan, machine)),
-        // Estimated cost of a block that reaches every filter.
+        // The estimated cost of a block that reaches every filter.
         ("cost_ns", &plan.choice.cost_ns),
         // True if the search was exhaustive, so that no cheaper placement exists.
         ("proved", &plan.choice.proved),
-        // Number of placements evaluated.
+        // The number of placements that were evaluated.
         ("looked_at", &plan.choice.examined),
         ("machine", &machine_facts(machine)),
         ("spaces", &spaces.collect::<Vec<_>>()),
         ("filters", &filters_json(plan, names)),
         ("edges", &edges_json(plan, names)),
-        // Refusals of the kernel at load time. Refusals known in advance are among the candidates.
+        // Refusals of the kernel at load time. The candidates already reflect refusals known in
+        // advance.
         ("refused", &refusals_json(plan, names)),
-        // Filters whose report is output of the request.
+        // The filters whose report is the output of the request.
         ("reports", &plan.reports.iter().map(|id| &names[id.0]).collect::<Vec<_>>()),
         ("ahead", &pushed_filters(plan, names)),
-        // Rules of the devices whose frames are taken, or why they have none.
+        // The rules of the devices whose frames are taken from the host, or the reason why a device
+        // has no rules.
         ("devices", &devices_json(plan)),
-        // Foreign programs and packet sockets at the interfaces.
+        // Programs and packet sockets of other applications at the interfaces.
         ("others", &find_neighbors(plan)),
         ("shared", &sharers::find_prefixes(plan)),
-        // Running requests with the same beginning, which run it apart from this one.
+        // Running requests with the same beginning that do not share a process with this request.
         ("alike", &sharers::find_alike_requests(text)),
     ])
 }
@@ -280,7 +285,7 @@ fn machine_facts(machine: &Machine) -> Object {
     };
     let kernel = to_object(&[
         ("release", release),
-        // True if programs can be loaded; if they cannot, `why` is the reason.
+        // True if programs can be loaded; otherwise `why` is the reason.
         ("open", &machine.kernel.is_open()),
         ("why", &why),
         // True if the verifier applies the restrictions of a user without CAP_PERFMON.
@@ -297,7 +302,7 @@ fn machine_facts(machine: &Machine) -> Object {
 }
 
 fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
-    // A candidate space: the cost of a block there, or the reason for refusal.
+    // A candidate space: the cost of a block there, or the reason why the space was refused.
     let candidate = |known: &Candidate| {
         to_object(&[
             ("space", &known.space),
@@ -311,11 +316,11 @@ fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
             ("name", &names[id.0]),
             // The filter with its arguments.
             ("text", &explain::node_text(&plan.graph, id)),
-            // Section of which it is an operand.
+            // The section of which the filter is an operand.
             ("inside", &node.inside.map(|owner| &names[owner.0])),
-            // Index of its space in `spaces`.
+            // The index of the filter's space in `spaces`.
             ("space", &placed.space),
-            // Indexes of the spaces of all its replicas, if it is replicated.
+            // The indexes of the spaces of all replicas, if the filter is replicated.
             ("copies", &plan.replicas_of(id).map(|copied| &copied.spaces)),
             ("because", &placed.because),
             ("candidates", &placed.candidates.iter().map(candidate).collect::<Vec<_>>()),
@@ -331,7 +336,7 @@ fn pushed_filters(plan: &Plan, names: &[String]) -> Vec<Object> {
         to_object(&[
             ("source", &names[pushed.source.0]),
             ("filter", &pushed.filter.as_ref().ok().map(|id| &names[id.0])),
-            // Frames exempt from the filter.
+            // Frames that are exempt from the filter.
             ("except", &pushed.except),
             ("refused", &pushed.filter.as_ref().err()),
         ])
@@ -362,7 +367,7 @@ fn edges_json(plan: &Plan, names: &[String]) -> Vec<Object> {
         to_object(&[
             ("from", &names[edge.from.0]),
             ("to", &names[edge.to.0]),
-            // Classes in the notation of arcs: `80`, `!80`, `all`; a plain pipe is `!0`.
+            // Classes in the notation of arcs, such as `80`, `!80` or `all`; a plain pipe is `!0`.
             ("classes", &edge.classes.to_string()),
             ("kind", &kind),
             ("ring", &ring),

@@ -1,4 +1,4 @@
-//! Streamline: the command. [SL §4.2, §7]
+//! The command `streamline`. [SL §4.2, §7]
 //!
 //! Standard output receives the output of sinks; standard error, or the file of `--report`,
 //! receives mistakes, warnings and the ledger, so data and reports are never mixed (CONTRACT 28).
@@ -57,8 +57,8 @@ fn main() -> ExitCode {
                 return Status::Usage.into();
             }
             let status = if error.use_stderr() { Status::Usage } else { Status::Done };
-            // The message may quote hidden characters, which must be replaced; its colors are then
-            // lost. A failed write to standard error cannot be reported.
+            // The message may quote hidden characters, which must be replaced, although the message
+            // then loses its colors. A failed write to standard error cannot be reported.
             if std::env::args_os().any(|word| word.to_string_lossy().contains(is_hidden)) {
                 terminal::print_error_text(&VisibleLines(&error.render().to_string()).to_string());
             } else {

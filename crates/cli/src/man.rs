@@ -47,7 +47,8 @@ pub(crate) fn man(given: &ManArguments) -> Status {
     }
     let wanted = given.page.as_deref().unwrap_or_default();
     let wanted = wanted.trim_start_matches("streamline").trim_start_matches('-');
-    // Reverse order: for `filters` the page of section 7 is preferred over that of the command.
+    // The order is reversed, so that for `filters` the page of section 7 is preferred over that of
+    // the command.
     match sheets.iter().rev().find(|sheet| sheet.short_name() == wanted) {
         Some(sheet) => terminal::print_text(&sheet.text),
         None => {

@@ -1,8 +1,8 @@
 //! `streamline mount`: shows the running paths as a file system.
 //!
 //! Without a command the file system is served by a process in the background, which ends when it
-//! is unmounted. With a command it is served by this process while the command runs, in a user
-//! namespace of its own if the user may not mount otherwise.
+//! is unmounted. With a command it is served by this process while the command runs, in a new user
+//! namespace if the user has no other way to mount.
 
 use crate::arguments::mount::MountArguments;
 use crate::failure::report_system_error;
@@ -18,7 +18,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 /// Exit status of a shell if a program cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
-/// Sum of this and the number of a signal is the exit status of a program that the signal ended.
+/// Number that a shell adds to the number of a signal to obtain the exit status of a program that
+/// the signal ended.
 const SIGNALLED: i32 = 128;
 
 /// Mounts the file system.
@@ -50,7 +51,7 @@ fn find_directory(directory: &Path) -> std::io::Result<PathBuf> {
     match std::fs::canonicalize(directory) {
         Err(error) if error.kind() == ErrorKind::NotConnected => {
             let directory = std::path::absolute(directory)?;
-            // If that fails, the second attempt has the reason.
+            // If this fails, the second attempt reports the reason.
             let _ = sys::fuse::unmount(&directory);
             std::fs::canonicalize(directory)
         }
@@ -58,8 +59,9 @@ fn find_directory(directory: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Starts a process that shows the running paths to all users, or those of one user to that user,
-/// until standard input of that process is closed or dropped.
+/// Starts a process that shows the running paths until the standard input of that process is
+/// closed. The process shows the paths to all users of the machine, or the paths of one user to
+/// that user.
 pub(crate) fn start_for_daemon(
     directory: &Path,
     (socket, others): (&Path, &str),
@@ -97,7 +99,7 @@ fn serve(
     let signals = engine::signal::watch().map_err(failed)?;
     let mount = Mount::new(directory, options).map_err(|error| report_mount_error(&error))?;
     match told {
-        // A process that no longer waits has been interrupted, and the mount stays.
+        // If the starting process no longer waits, it has been interrupted, and the mount stays.
         Some(told) => drop(sys::descriptor::send(&told, b"mounted", &[])),
         None => terminal::print_note(&describe(directory)),
     }
@@ -108,7 +110,7 @@ fn serve(
     Ok(Status::Done)
 }
 
-/// Starts a process in the background that serves the mount, and waits until it does.
+/// Starts a background process that serves the mount, and waits until the mount is ready.
 fn start(given: &MountArguments, directory: &Path) -> Result<Status, Status> {
     let (near, far) = sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
     let mut child = spawn(given, directory, Stdio::from(far)).map_err(|error| {
@@ -122,7 +124,7 @@ fn start(given: &MountArguments, directory: &Path) -> Result<Status, Status> {
     }
     let mut words = String::new();
     if let Some(errors) = &mut child.stderr {
-        // Without words the exit status is the message.
+        // If the process prints nothing, its exit status is the only message.
         let _ = errors.read_to_string(&mut words);
     }
     terminal::print_error_text(&words);
@@ -140,7 +142,7 @@ fn spawn(given: &MountArguments, directory: &Path, socket: Stdio) -> std::io::Re
     if let Some(socket) = &given.socket {
         command.arg("--socket").arg(socket);
     }
-    // The path is absolute, so it is no option.
+    // The path is absolute, so it cannot be mistaken for an option.
     command.arg(directory).current_dir("/");
     command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
 }
@@ -161,7 +163,7 @@ fn run_command(
     (program, words): (&OsString, &[OsString]),
 ) -> ExitCode {
     let mount = Mount::new(directory, options.clone()).or_else(|error| {
-        // A failed attempt has started no thread.
+        // A failed attempt has not started any thread.
         Mount::new_private(directory, options).map_err(|_| error)
     });
     let mount = match mount {

@@ -61,7 +61,7 @@ impl ProgressPrinter {
     /// Prints the current progress.
     pub(crate) fn print(&self, progress: &Progress) {
         let now = SourceTotals::add_up(progress);
-        // Intervals below a second need tenths.
+        // Intervals shorter than a second need tenths.
         let time = format_duration(now.elapsed_ns, !self.every_ns.is_multiple_of(INTERVAL_NS));
         let text = format_line(&time, progress, now, self.before.replace(now));
         match self.rewrites {
@@ -189,7 +189,7 @@ pub(crate) fn short_bytes(bytes: u64) -> String {
     if bytes < 1000 {
         return format!("{bytes} B");
     }
-    // In thousandths of the unit; `u64::MAX` is within EB.
+    // The value is in thousandths of the unit; `u64::MAX` fits in EB.
     let mut thousandths = bytes;
     let mut unit = 0;
     while thousandths >= 1_000_000 && unit + 1 < UNITS.len() {

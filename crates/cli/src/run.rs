@@ -71,7 +71,7 @@ pub(crate) fn run_prepared(
 ) -> Result<Status, Status> {
     let file = given.report.as_deref().map(ReportTarget::open).transpose()?;
     silence_space_panics();
-    // From here on a signal ends the run in good order.
+    // From here on, a signal ends the run in an orderly way.
     signal::watch().map_err(|error| report_system_error(&error))?;
     let ready = prepared.build(run_options).map_err(report_open_error)?;
     if let Some(number) = ready.number().or_else(|| given.serves_prefix.then_some(0)) {
@@ -112,7 +112,7 @@ pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<Finished, 
 pub(crate) struct StartNotifier(Option<OwnedFd>);
 
 impl StartNotifier {
-    /// The notifier of a path in the foreground: there is no process to notify.
+    /// The notifier of a path in the foreground, for which no process waits.
     pub(crate) const FOREGROUND: Self = Self(None);
 
     /// Detaches this process from the terminal if the path runs in the background.
@@ -128,7 +128,7 @@ impl StartNotifier {
     fn notify(self, number: u32) {
         if let Some(socket) = self.0 {
             let text = serde_json::to_vec(&PathNumber { number }).unwrap_or_default();
-            // The starter may have exited.
+            // The starting process may have exited.
             let _ = sys::descriptor::send(socket, &text, &[]);
         }
     }

@@ -70,11 +70,11 @@ pub(crate) fn show_status(line: &str) {
     let line = Visible(line);
     let mut stderr = io::stderr().lock();
     HAS_STATUS_LINE.store(true, Ordering::Relaxed);
-    // Autowrap is disabled meanwhile, so that an overlong line leaves no remainder on the next row.
+    // Autowrap is disabled meanwhile, so that an overlong line leaves nothing on the next row.
     let _ = stderr.write_all(format!("\r\x1b[?7l{line}\x1b[K\x1b[?7h").as_bytes());
 }
 
-/// Erases the line shown by [`status`].
+/// Erases the line that [`show_status`] has printed.
 pub(crate) fn erase_status() {
     print_error_text("");
 }
@@ -82,7 +82,7 @@ pub(crate) fn erase_status() {
 /// Clears the screen.
 pub(crate) fn clear_screen() {
     let mut stdout = io::stdout().lock();
-    // If clearing fails, the output simply follows the previous one.
+    // If clearing fails, the output simply follows the previous output.
     let _ = stdout.write_all(b"\x1b[H\x1b[2J").and_then(|()| stdout.flush());
 }
 
@@ -144,17 +144,17 @@ fn color_sequence(text: &str) -> Option<&str> {
     numbers.get(length..)?.starts_with('m').then(|| text.get(..length + 3)).flatten()
 }
 
-/// Prints `error: …`.
+/// Prints a message to standard error, after `error: `.
 pub(crate) fn print_error(what: &str) {
     print_labeled("error", "1;31", what);
 }
 
-/// Prints `warning: …`.
+/// Prints a message to standard error, after `warning: `.
 pub(crate) fn print_warning(what: &str) {
     print_labeled("warning", "1;33", what);
 }
 
-/// Prints `note: …`.
+/// Prints a message to standard error, after `note: `.
 pub(crate) fn print_note(what: &str) {
     print_labeled("note", "1", what);
 }

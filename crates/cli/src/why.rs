@@ -129,7 +129,7 @@ fn flow_expression(flow: &str) -> String {
 }
 
 /// Parses an address and a port, such as `10.0.0.1:80` or `[fe80::1]:80`. Returns `None` if the
-/// text is neither.
+/// text has neither form.
 fn parse_endpoint(text: &str) -> Option<(IpAddr, u16)> {
     let parse_endpoint: SocketAddr = text.parse().ok()?;
     Some((parse_endpoint.ip(), parse_endpoint.port()))
@@ -214,7 +214,7 @@ fn to_json(flow: &str, rows: &[NodeFate], plan: &Plan) -> Object {
             ("released", &row.released),
             ("dropped", &row.dropped),
             ("unanswered", &row.unanswered),
-            // Packet numbers, from 1.
+            // Packet numbers start at 1.
             ("packets", &row.packets),
         ])
     };

@@ -15,8 +15,8 @@ use testkit::{Frame, Segment, wait_until};
 /// Number of open connections.
 const CONNECTIONS: u32 = 1000;
 
-/// Returns the first half of each connection (its handshake and half of a message) if `first`,
-/// otherwise the second half.
+/// Returns one half of each connection: the handshake and half of a message if `first` is true,
+/// otherwise the rest.
 fn connection_halves(first: bool) -> Capture {
     let frame = |at: u32, sequence: u32, flags: u8, said: &str| {
         let source = format!("10.0.{}.{}", at >> 8, at & 0xff);

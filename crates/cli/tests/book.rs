@@ -36,7 +36,8 @@ fn live_traffic_page_runs_without_privilege() {
     assert!(typed.contains("\nsleep 1\n"), "{typed}");
     let typed = typed.replace("sleep 1", WAIT_READY);
     let folder = Folder::new();
-    // The outer shell knows the path of the command; the inner one has its own network namespace.
+    // The outer shell knows the path of the command; the inner shell has a network namespace of its
+    // own.
     let mut shell = folder.shell("exec \"$@\"");
     shell.args(["sh", "timeout", "300"]).arg(unshare).arg("-Urn").arg(bash).arg("-c").arg(typed);
     let ran = CommandResult::from(shell.output().unwrap());
@@ -98,7 +99,7 @@ fn j5_security_page_runs_without_privilege() {
         assert!(ran.out.lines().any(same), "{line}: {ran:?}");
     }
     assert!(typed[1].contains("\nsleep 1\n") && typed[1].contains("count=5000 "), "{typed:?}");
-    // On a slow machine the path may end before the kill.
+    // On a slow machine the path may end before it is killed.
     for count in [5000, 20_000, 80_000] {
         let ran =
             run(&typed[1].replace("sleep 1", WAIT_RUNNING).replace("5000", &count.to_string()));
@@ -163,7 +164,7 @@ fn ps_lists_the_shared_kernel_program() {
     let said: Vec<String> =
         format!("{}\n{}", ran.out, ran.err).lines().map(without_numbers).collect();
     for shown in indented_blocks(section)[0].iter().filter(|line| !line.is_empty()) {
-        // Requests are in order of arrival, and the kernel may send frames of its own on `lo`.
+        // Requests appear in order of arrival, and the kernel may send frames of its own on `lo`.
         let shown = without_numbers(shown).replace("N lo", "lo");
         let same = |line: &String| line.split(' ').eq(shown.split(' '));
         assert!(said.iter().any(same), "{shown}\n{ran:?}");
@@ -223,7 +224,7 @@ fn kernel_chapter_matches_explain() {
     }
     let shown = &indented_blocks(&page)[0];
     assert!(shown.len() > 8, "{shown:?}");
-    // With the built-in cost table, so that the numbers are equal, too.
+    // The plan uses the built-in cost table, so that the numbers are equal, too.
     let said: Vec<String> = ran.out.lines().map(without_numbers).collect();
     let missing: Vec<_> =
         shown.iter().filter(|line| !said.contains(&without_numbers(line))).collect();

@@ -79,7 +79,7 @@ fn examples_are_written_once_and_run() {
     let mut shell = folder.shell(&format!("streamline {} | head -1", typed.unwrap()));
     let told = CommandResult::from(shell.output().unwrap());
     assert!(told.out.contains(" TCP ") || told.out.contains("tcp"), "{told:?}");
-    // A second call changes nothing; modified files are kept and reported.
+    // A second call changes nothing. Modified files are kept and reported.
     assert_eq!(folder.run(&["examples", "--write", "new/tour"]).status, Some(0));
     fs::write(tour.join("count.pipe"), "# mine\n").unwrap();
     let refused = folder.run(&["examples", "--write", "new/tour"]);

@@ -11,7 +11,7 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 
 const WARNING: &str = "`http` produces no results that need both directions";
 
-/// Runs a command on a request over one device of the pair.
+/// Runs a subcommand on a request that reads one device of the pair.
 fn run_verb(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> CommandResult {
     let netns = pair.server.path();
     let source = source.replacen(' ', &format!(" netns={} ", netns.display()), 1);

@@ -163,7 +163,7 @@ fn privileged_user_can_capture() {
         return;
     };
     let fettered = Fixture::new();
-    // An empty network namespace, in which any user is root.
+    // The command runs in an empty network namespace, in which any user is root.
     let unshare = unshare.to_str().unwrap();
     let told = fettered.capture_verdict(&[unshare, "-n"]);
     assert!(told["open"].as_bool().unwrap(), "{told}");
@@ -177,7 +177,7 @@ fn cap_net_raw_alone_suffices_to_capture() {
     else {
         return;
     };
-    // In the way the systemd unit grants it.
+    // The capability is granted as the systemd unit grants it.
     let fetters = ["--inh-caps=-all,+net_raw", "--ambient-caps=+net_raw", "--no-new-privs"];
     let bound = "--bounding-set=-all,+net_raw";
     let before =
@@ -197,7 +197,8 @@ fn file_capability_suffices_to_capture() {
     };
     let Some(setcap) = need::require_command("setcap") else { return };
     let fettered = Fixture::new();
-    // A separate copy, since a hard link would modify the file that cargo built.
+    // The command must be a separate copy, because a hard link would modify the file that cargo
+    // built.
     let own = fettered.folder.path().join("own");
     testkit::copy_program(&fettered.program, &own);
     std::fs::rename(&own, &fettered.program).unwrap();
@@ -211,7 +212,8 @@ fn file_capability_suffices_to_capture() {
     assert!(fettered.capture_verdict(&AS_NOBODY)["open"].as_bool().unwrap());
     let ran = fettered.run(&AS_NOBODY, &["run", "--for", "100ms", "rx lo | count"]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
-    // As the remedy suggests; the inner namespace lacks the privileges of the outer one.
+    // The command runs as the remedy suggests. The inner namespace lacks the privileges of the
+    // outer one.
     let bound = [&AS_NOBODY[..], &["setpriv", "--no-new-privs", "--"]].concat();
     assert!(!fettered.capture_verdict(&bound)["open"].as_bool().unwrap());
 }
@@ -293,7 +295,7 @@ fn seccomp_filter_is_named_if_the_capability_is_present() {
     let Some(python) = need::require_command("python3") else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/seccomp.py");
     let fettered = Fixture::new();
-    // EPERM as from container runtimes, and EAFNOSUPPORT as from systemd.
+    // The filter returns EPERM, as container runtimes do, and EAFNOSUPPORT, as systemd does.
     for errno in ["1", "97"] {
         let before = [python.to_str().unwrap(), script, errno];
         let told = fettered.capture_verdict(&before);
@@ -324,7 +326,7 @@ fn unprivileged_request_prints_remedies() {
     let words = fettered.folder.shell(&format!("printf '%s\\n' {own}")).output().unwrap();
     let words = CommandResult::from(words).out;
     assert_eq!(words, format!("{}\n{line}\n", fettered.program.display()));
-    // `explain` also reports it, without starting anything.
+    // `explain` also reports the missing capability, without starting anything.
     let told = fettered.run(&AS_NOBODY, &["explain", line]);
     assert_eq!(told.status, Some(0), "{told:?}");
     assert!(told.err.starts_with("note: this request would not start: CAP_NET_RAW is"), "{told:?}");
@@ -357,7 +359,7 @@ fn unit_is_accepted_by_systemd() {
     assert!(ran.out.contains(raw), "{}", ran.out);
     let Some(systemd) = need::require_command("systemd-analyze") else { return };
     let unit = folder.path().join("streamline.service");
-    // systemd checks that the program exists, so a present one is substituted.
+    // systemd checks that the program exists, so the test substitutes a program that does.
     let there = |line: &str| match line.strip_prefix("ExecStart=") {
         Some(words) => format!("ExecStart=/bin/sh {}\n", words.split_once(' ').unwrap().1),
         None => format!("{line}\n"),

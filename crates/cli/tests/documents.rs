@@ -76,7 +76,7 @@ const PAGES: &[Page] = &[
     page_without_setup("docs/book/buffers/signals.md"),
 ];
 
-/// The reason for commands on a mount: each command here has mounts of its own.
+/// The reason for skipping commands on a mount: in this test, each command has separate mounts.
 const OF_ONE_MOUNT: &str =
     "the test `b1_commands_of_the_book_run_as_printed` runs them in one shell";
 
@@ -95,9 +95,9 @@ const SKIPPED_COMMANDS: &[(&str, &str)] = &[
 
 /// Prefixes of commands that exit with a status other than 0.
 const FAILING_COMMANDS: &[(&str, i32)] = &[
-    // It demonstrates a mistake.
+    // This command demonstrates a mistake.
     ("streamline check 'replay examples/web.pcap | dpotr", 2),
-    // It reports missing privileges.
+    // This command reports missing privileges.
     ("streamline doctor rx", 1),
 ];
 
@@ -117,7 +117,7 @@ fn repository_root() -> PathBuf {
 fn page_commands(file: &str, text: &str) -> Vec<PageCommand> {
     let mut found = Vec::new();
     let mut fence: Option<(usize, bool, String)> = None;
-    // The preceding lines of text, which name the user of the commands.
+    // The preceding lines of text, which name the user who runs the commands.
     let mut said = String::new();
     for (number, line) in text.lines().enumerate() {
         if let Some(kind) = line.strip_prefix("```") {
@@ -176,7 +176,7 @@ impl Environment {
         let folder = Folder::accessible_to_all();
         std::fs::create_dir(folder.path().join("home")).unwrap();
         let _ = Command::new("chmod").args(["777", "home"]).current_dir(folder.path()).status();
-        // The examples are written by the program itself, as on a machine without a source tree.
+        // The program itself writes the examples, as on a machine without a source tree.
         std::fs::remove_file(folder.path().join("examples")).unwrap();
         let place = Self { folder, space };
         let written =
@@ -264,7 +264,7 @@ fn signal_group(group: u32, which: &str) {
     let _ = Command::new("kill").args([which, "--", &format!("-{group}")]).status();
 }
 
-/// Runs the commands of a page. Returns their number and the failures.
+/// Runs the commands of a page. Returns the number of commands and the failures.
 fn run_commands(place: &Environment, page: &Page, typed: &[PageCommand]) -> (usize, Vec<String>) {
     let daemon = page.preamble.contains("daemon");
     let preamble = page.preamble.trim_end_matches('&').to_owned();
@@ -340,7 +340,7 @@ fn commands_of_help_run_as_printed() {
         .lines()
         .filter_map(|line| {
             let line = line.trim_start();
-            // Its description starts two columns to the right.
+            // The description of the command starts two columns to the right.
             let line = line.split("   ").next().unwrap();
             let (sudo, text) = match line.strip_prefix("sudo ") {
                 Some(text) => (true, text),

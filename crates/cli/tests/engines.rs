@@ -29,7 +29,7 @@ fn is_worker_running(process: &u32) -> bool {
     tasks.filter_map(Result::ok).filter_map(name).any(|name| name.starts_with("orders"))
 }
 
-/// Waits until `of` workers run. Returns their process ids.
+/// Waits until `of` workers run. Returns the process ids of the workers.
 fn wait_workers(child: &Child, of: usize) -> Vec<u32> {
     let all =
         || child_process_ids(child.id()).into_iter().filter(is_worker_running).collect::<Vec<_>>();
@@ -64,8 +64,8 @@ fn frames_by_flow(out: &str) -> BTreeMap<String, Vec<u64>> {
     let mut flows: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in out.lines() {
         let block: Value = serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"));
-        // Sequence number written by `generate seq=yes`: eight bytes, of which the first three are
-        // 0.
+        // The sequence number is written by `generate seq=yes` as eight bytes, the first three of
+        // which are 0.
         let text = block["payload"].as_str().unwrap();
         let digit = |c: u8| match c {
             b'A'..=b'Z' => c - b'A',
@@ -108,7 +108,7 @@ fn n7_workers_match_one_process_with_each_session_in_order() {
         let mut all: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for line in out.lines() {
             let mut block: Value = serde_json::from_str(line).unwrap();
-            // Each process numbers its own sessions.
+            // Each process numbers its sessions independently.
             block.as_object_mut().unwrap().remove("session");
             let end = |names: [&str; 2]| names.map(|name| block[name].to_string()).concat();
             let ends = [["src", "src_port"], ["dst", "dst_port"]].map(end);
@@ -162,7 +162,7 @@ fn n7_workers_have_own_directories_and_print_whole_blocks() {
     let one = folder.run(&["replay examples/web.pcap | tcp | http |get files one"]);
     assert_eq!(one.status, Some(0), "{}", one.err);
     assert_eq!(own.iter().sum::<usize>(), files("one"));
-    // Blocks of several lines, in total larger than any buffer.
+    // The blocks consist of several lines and are in total larger than any buffer.
     let line = "generate count=3000 seq=yes flows=8 size=1400 | print payload=hex";
     let ran = folder.run(&[&format!("--engines=3 {line}")]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -300,7 +300,7 @@ fn n7_v14_latency_covers_all_workers() {
     const FRAMES_SENT: u64 = 400;
     const LATENCY_BOUND: Duration = Duration::from_millis(50);
     let send_traffic = |folder: &Folder, pair: &Pair, engines: &[u32]| {
-        // The frames of one worker are late, since it is stopped when they arrive.
+        // The frames of one worker are late, because it is stopped when they arrive.
         signal_process(engines[0], "-STOP");
         send_frames(folder, pair, FRAMES_SENT, 20_000);
         wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT);
@@ -344,7 +344,8 @@ fn n7_killed_worker_ends_alone_and_its_share_is_counted() {
         let again = numbers.windows(2).filter(|pair| pair[0] >= pair[1]).count();
         assert!(again <= 1, "{flow}: what was sent second begins anew: {numbers:?}");
     }
-    // Each flow of the other worker is complete; the killed worker's flows lack their second half.
+    // Each flow of the other worker is complete. The flows of the killed worker lack their second
+    // half.
     let whole =
         flows.values().filter(|numbers| numbers.len() as u64 == FRAMES_SENT / 16).count() as u64;
     assert!(whole > 0 && whole < 16, "{whole}");
@@ -412,7 +413,8 @@ fn n7_workers_act_as_one_path_for_ps_top_set_and_stop() {
 #[test]
 fn n7_workers_count_each_block_of_a_capture_once() {
     let folder = Folder::new();
-    // One space; a second space after `shard`; two sources that meet there.
+    // The requests use one space, a second space after `shard`, or two sources that meet at
+    // `shard`.
     let lines = [
         ("replay examples/web.pcap | json", 105),
         ("replay examples/web.pcap | files out per=block", 105),
@@ -479,8 +481,9 @@ fn n7_losses_of_foreign_shares_are_not_summed() {
     // The kernel may have sent frames of its own.
     let others = saw.last().unwrap() - FRAMES_SENT;
     assert!(others < 8, "{report}");
-    // The sum is unknown if a frame arrived after the first worker closed, or if frames are missing
-    // at two places. Then a remark says how many are missing.
+    // The sum is unknown if a frame arrived after the first worker had closed its socket, or if
+    // frames are missing at two locations. In these cases a remark reports the number of missing
+    // frames.
     if source["seen"].is_null() {
         let remark = source["remark"].as_str().unwrap_or_default();
         assert!(remark.contains("blocks are missing by") && lost <= missing + others, "{report}");

@@ -55,7 +55,7 @@ fn hostile_process() {
         "mute" => {
             let kept: Vec<_> = (0..32).map(|_| register_path(None)).collect();
             println!("\nready");
-            // Waits to be killed.
+            // Wait to be killed.
             let _ = std::io::stdin().read(&mut [0]);
             drop(kept);
         }
@@ -121,7 +121,7 @@ fn serve_escapes(log: &str, ready: impl Fn()) {
             reply(&Reply::new(&PathDescription { log, ..PathDescription::default() }));
             continue;
         }
-        // From here on the contents of the log are printed.
+        // From here on, `attach` would print the contents of the log.
         let is_file = fs::metadata(log).is_ok_and(|about| about.is_file());
         if is_file && let Ok(mut file) = fs::OpenOptions::new().append(true).open(log) {
             file.write_all("logged \u{9b}31m \x1b[2J\u{202e}\n".as_bytes()).unwrap();
@@ -175,7 +175,7 @@ fn t8_unresponsive_paths_of_a_user_hide_no_other_paths() {
     let stopped = run_as_root(&folder, &["stop", "1", "2", "41002/bobs"]);
     assert_eq!(stopped.status, Some(1), "{stopped:?}");
     assert!(stopped.err.contains("--kill 1`") && stopped.err.contains("--kill 2`"), "{stopped:?}");
-    // On a busy machine it may not have replied in time.
+    // On a busy machine a path may not have replied in time.
     wait_until("the other one has ended", || {
         run_as_root(&folder, &["stop", "41002/bobs"]).status == Some(3)
     });
@@ -302,7 +302,7 @@ fn hidden_characters_are_escaped_in_every_output() {
     assert!(object.to_string().contains('\u{202e}'), "the text is all there: {object}");
     let json = folder.run(&["run", "-q", &format!("{http} | json")]).out;
     assert!(json.contains("\\u009b31m\\u007f\\u202e\\u200b\\u2028\\u061c"), "{json}");
-    // The user's own arguments, where they are quoted.
+    // The check skips the user's own arguments where the output quotes them.
     for words in [
         &["run", "replay a\u{9b}b | nonsense\u{202e}"][..],
         &["explain", "replay x\u{202e} | count"],

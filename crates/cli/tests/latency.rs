@@ -21,7 +21,7 @@ fn run_measured(line: &str) -> (Value, Vec<String>, f64) {
 
 #[test]
 fn v14_slow_program_exceeds_the_bound_and_alarms_each_second() {
-    // A pipe holds 46 of these blocks; the next one waits until the program reads.
+    // A pipe holds 46 of these blocks; the next block waits until the program reads.
     let line = "--latency=20ms generate count=400 size=1400 | exec 'sleep 2; cat >/dev/null'";
     let (latency, warned, seconds) = run_measured(line);
     let way = &latency["ways"][0];
@@ -49,7 +49,7 @@ fn v14_blocks_waiting_in_a_ring_raise_an_alarm() {
 
 #[test]
 fn v14_request_within_its_bound_raises_no_alarm() {
-    // A bound that even a machine a thousand times slower meets.
+    // Even a machine that is a thousand times slower meets this bound.
     let line = "--latency=60s generate count=500 rate=2000 | inspect | count @thread1";
     let (latency, warned, _) = run_measured(line);
     assert_eq!((latency["alarms"].as_u64(), warned.len()), (Some(0), 0), "{warned:?}");

@@ -146,7 +146,8 @@ fn spawn_piped(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Number of blocks and bytes per block of the tests of sizes: many times the largest ring.
+/// Number of blocks, and bytes per block, in the tests of ring sizes. The total is many times the
+/// size of the largest ring.
 const SIZED: (usize, usize) = (20_000, 1400);
 
 /// Runs a path that waits for its readers, with these arguments of `user`, and a reader. Returns
@@ -166,7 +167,7 @@ fn read_generated(arguments: &str) -> (Vec<u8>, serde_json::Value) {
 }
 
 /// A ring without a requested size grows while its reader is late, within the range that `explain`
-/// shows; the reader gets every byte.
+/// prints. The reader receives every byte.
 #[test]
 fn f6_ring_for_readers_grows_within_the_range_shown() {
     let explained = Folder::new().run(&["explain", "--json", "generate | user full=wait"]);
@@ -190,7 +191,7 @@ fn f6_ring_for_readers_grows_within_the_range_shown() {
     assert!(grew || most == least, "{ring}");
 }
 
-/// `top` shows the size that the ring of a running path has now, and why it changed.
+/// `top` prints the current size of the ring of a running path, and the reason for its last change.
 #[test]
 fn f6_top_shows_the_size_of_a_ring_for_readers_and_why() {
     let (folder, name) = (Folder::new(), unique_name());

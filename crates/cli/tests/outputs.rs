@@ -46,7 +46,7 @@ fn request_without_output_leaves_the_old_capture() {
     fs::write(&path, "yesterday").unwrap();
     for (line, status) in [
         (format!("{NO_OUTPUT} | pcap x.pcap"), 0),
-        // A failure before the first frame also leaves the file.
+        // A failure before the first frame also leaves the file unchanged.
         ("replay missing.pcap | pcap x.pcap".to_owned(), 3),
     ] {
         let ran = folder.run(&[&line]);
@@ -55,7 +55,7 @@ fn request_without_output_leaves_the_old_capture() {
     }
     let ran = folder.run(&[&format!("{NO_OUTPUT} | pcap x.pcap")]);
     assert!(ran.err.contains("warning: x.pcap stays as it was"), "{ran:?}");
-    // Without an old file, an empty capture is created.
+    // If there is no old file, an empty capture is created.
     let ran = folder.run(&[&format!("{NO_OUTPUT} | pcap new.pcap")]);
     assert!(ran.status == Some(0) && !ran.err.contains("warning"), "{ran:?}");
     assert_eq!(count_packets(&folder, "new.pcap"), 0);
@@ -128,8 +128,8 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
         return;
     }
     let folder = Folder::new();
-    // A temporary file system that disappears with the shell: first without space, then with one
-    // page.
+    // The output is on a temporary file system that disappears with the shell. It has no space at
+    // first, and one page later.
     let script = "
         set -e
         mkdir full && mount -t tmpfs -o size=256k none full
@@ -198,7 +198,7 @@ fn torn_line_of_a_killed_run_is_repaired_and_reported() {
         text.lines().for_each(|line| drop(serde_json::from_str::<Value>(line).unwrap()));
         text.lines().count()
     };
-    // The index of `files`.
+    // The output is the index of `files`.
     assert_eq!(folder.run(&[&format!("{REPLAY_CAPTURE} | tcp | http | files d")]).status, Some(0));
     let whole = objects("d/index.jsonl");
     let torn = File::options().append(true).open(at("d/index.jsonl")).unwrap();
@@ -208,13 +208,13 @@ fn torn_line_of_a_killed_run_is_repaired_and_reported() {
     assert!(ran.status == Some(0) && ran.err.contains(told), "{ran:?}");
     assert!(ran.err.contains("its 25 bytes were cut off"), "{ran:?}");
     assert_eq!(objects("d/index.jsonl"), 2 * whole);
-    // A text log keeps its incomplete line and ends it.
+    // A text log keeps its incomplete line, which is then terminated.
     fs::write(at("log"), "10.0.0.1 - - [").unwrap();
     let ran = folder.run(&[&format!("{exchanges} weblog log")]);
     assert!(ran.status == Some(0) && ran.err.contains("the line was ended"), "{ran:?}");
     assert_eq!(folder.read("log").lines().next(), Some("10.0.0.1 - - ["));
     assert_eq!(folder.read("log").lines().count(), 9);
-    // A file to which a shell appends.
+    // The output is a file to which a shell appends.
     fs::write(at("out"), "{\"a\":").unwrap();
     let appended = File::options().append(true).open(at("out")).unwrap();
     let mut command = folder.streamline(&[&format!("{exchanges} json")]);
@@ -237,11 +237,11 @@ fn live_capture_is_readable_from_first_block_and_after_kill() {
     let mut child = Guard(command.stdin(Stdio::piped()).spawn().unwrap());
     let mut stdin = child.0.stdin.take().unwrap();
     let bytes = read_example_capture();
-    // So far only the header of the capture is written.
+    // So far, only the header of the capture has been written.
     stdin.write_all(&bytes[..24]).unwrap();
     stdin.flush().unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"yesterday");
-    // Some frames, the last one incomplete.
+    // The file contains some frames, of which the last is incomplete.
     stdin.write_all(&bytes[24..10_000]).unwrap();
     stdin.flush().unwrap();
     testkit::wait_until("frames are in the file", || fs::read(&path).unwrap() != b"yesterday");
@@ -302,7 +302,7 @@ fn output_pipe_waits_for_reader_and_ends_on_one_signal() {
             status.is_some()
         });
         assert_eq!(status.and_then(|status| status.code()), Some(1), "{line}");
-        // With a reader it is an ordinary target.
+        // A pipe with a reader is an ordinary target.
         let script = format!("cat {name} > got & streamline -q '{line}'; wait");
         let ran = CommandResult::from(folder.shell(&script).output().unwrap());
         assert!(ran.status == Some(0) && ran.err.is_empty(), "{ran:?}");
@@ -361,7 +361,7 @@ fn rows_of_the_table_balance() {
     let end = head.iter().position(|title| *title == "bytes").unwrap();
     let mut rows = 0;
     for words in lines.take_while(|words| !words.is_empty()) {
-        // A name may consist of several words; the columns after it are single words.
+        // A name may consist of several words, while the columns after it are single words.
         let words = &words[words.len() - head.len() + 2..];
         let numbers: Vec<u64> = words[..end - 2].iter().map(|word| word.parse().unwrap()).collect();
         let became: u64 = numbers[2..].iter().sum();

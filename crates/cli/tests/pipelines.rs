@@ -237,7 +237,7 @@ fn writer_mixing_output_calls_keeps_its_order() {
     for body in [
         "subprocess.run(['echo', 'by a child'])\nsome(300)",
         "os.fork() or (os.write(1, b'by a child\\n'), os._exit(0))\nos.wait()\nsome(300)",
-        // The C library's internal writes cannot be intercepted by a preloaded library.
+        // A preloaded library cannot intercept the C library's internal writes.
         "libc.puts(b'by stdio'); libc.fflush(None)\nsome(300)\n\
          libc.puts(b'by stdio'); libc.fflush(None)\nsome(30)",
         "os.execvp('sh', ['sh', '-c', 'echo by another program'])",
@@ -288,7 +288,7 @@ fn large_transfer_uses_a_ring_and_leaves_nothing() {
     wait_until("both members have a ring", || {
         members().len() == 2 && members().iter().all(|pid| rings(pid))
     });
-    // Whichever stage exits first, the others end as with pipes.
+    // Whichever stage exits first, the others end as they do with pipes.
     let reader = members().pop().unwrap();
     assert!(Command::new("kill").args(["-9", &reader]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(137));
@@ -340,7 +340,7 @@ fn e3_lazy_copy_output_equals_copy_whether_read_or_not() {
         "dd if=IN of=OUT bs=100000 status=none",
         "dd if=IN of=OUT bs=1M skip=1 seek=2 count=3 status=none",
         "dd if=IN bs=64k count=20 status=none",
-        // These programs read the data, which causes a fault and real copies from then on.
+        // These programs read the data, which causes a page fault and, from then on, real copies.
         "dd if=IN of=OUT bs=64k conv=ucase status=none",
         "dd if=IN of=OUT bs=64k conv=sparse status=none",
         "dd if=IN of=OUT ibs=64k obs=16k status=none",
@@ -380,7 +380,7 @@ fn e1_g4_file_crosses_a_pipeline_by_pointer() {
     assert!(std::fs::read(&copy).unwrap() == std::fs::read(text_file()).unwrap());
     std::fs::remove_file(copy).unwrap();
     let size = usize::try_from(size).unwrap();
-    // Each stage needs some bytes before it has a ring, more on a busy machine.
+    // Each stage needs some bytes before it has a ring, and more on a busy machine.
     let start = size / 2;
     for writer in ["cat wrote:", "tee wrote:", "dd wrote:"] {
         let [copied, passed, pipe] = edge_counts(&report, writer);
@@ -393,7 +393,7 @@ fn e1_g4_file_crosses_a_pipeline_by_pointer() {
         assert_eq!(copied > size - start, touches, "{reader} {report}");
         assert_eq!(passed > size - start, !touches, "{reader} {report}");
     }
-    // Without `--lazy` every byte is copied, and the report says so.
+    // Without `--lazy`, every byte is copied, and the report says so.
     let ran = run_with_timeout(shell_command(&["-v"], "cat $F | dd bs=64k status=none | wc -c"));
     let report = String::from_utf8(ran.stderr).unwrap();
     assert_eq!(edge_counts(&report, "dd read:")[1], 0, "{report}");
@@ -641,7 +641,7 @@ fn missing_library_is_reported_with_a_remedy() {
 
 #[test]
 fn forged_edge_environment_changes_nothing() {
-    // Entries that describe no edge, and descriptors of other kinds.
+    // The environment contains entries that describe no edge, and descriptors of other kinds.
     for edges in ["r:1:700:1", "w:0:0:0,r:0:0:0", "nonsense", "r:1:999999:1,,,,"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
         command.args(["exec", "cat"]).arg(text_file()).env("STREAMLINE_EDGES", edges);

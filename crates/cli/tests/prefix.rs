@@ -105,7 +105,7 @@ impl PrefixFixture {
         ))
     }
 
-    /// Requests these numbers of bytes, each over a connection of its own.
+    /// Requests each of these numbers of bytes over a separate connection.
     fn request_each(&self, sizes: impl IntoIterator<Item = usize>) {
         sizes.into_iter().for_each(|size| self.open_connection().request_bytes(size));
     }
@@ -253,7 +253,7 @@ fn o6_o7_sharers_print_what_private_requests_print() {
     let private = site.start("private", &format!("--prefix=private {PREFIX} | http |request json"));
     let [one, other] = ["one", "other"].map(|name| site.start(name, &prefix_request("request")));
     let answers = site.start("answers", &prefix_request("response"));
-    // One reassembler for three requests.
+    // One reassembler serves three requests.
     assert_eq!(site.prefix_server_ids().len(), 1, "{}", site.listed_paths());
     let mut several = site.open_connection();
     (1..20).for_each(|size| several.request_bytes(size * 100));
@@ -275,7 +275,7 @@ fn o6_o7_sharers_print_what_private_requests_print() {
         assert_eq!(seen["name"], "shared");
         assert_eq!(seen["seen"], seen["given"], "{report}");
     }
-    // The process of the prefix ends after its last reader, without a block.
+    // The process that runs the prefix ends after its last reader, even without another block.
     wait_until("it has ended", || site.prefix_server_ids().is_empty());
 }
 
@@ -296,12 +296,13 @@ fn o6_late_leaving_or_killed_sharers_do_not_affect_others() {
     site.wait_printed(&stays, 12);
     site.wait_printed(&late, 11);
     assert_eq!(site.printed_messages(&stays), wanted);
-    // Messages that begin after it came are given, also of the connection that was open.
+    // A late sharer receives all messages that begin after its start, even those of a connection
+    // that was already open.
     assert_eq!(site.printed_messages(&late), wanted[1..]);
     let report = site.stop(late);
     assert_eq!(report["lost"], 0, "{report}");
     assert_source_remark(&site, &report, "11 messages of `rx server0 both=yes | tcp | http`");
-    // Of streams, that connection is not.
+    // A late sharer of streams receives nothing of a connection that was already open.
     let report = site.stop(streams);
     assert_source_remark(&site, &report, "10 connections of `rx server0 both=yes | tcp`");
     assert_source_remark(&site, &report, "had begun before this request joined");
@@ -325,7 +326,8 @@ fn o6_killed_process_of_a_prefix_is_replaced() {
         now.len() == 1 && now != servers
     });
     let has_joined = |reader: &Reader| {
-        // Both join at their own pace: a connection that neither has to see tells when.
+        // Each sharer joins at its own pace. A connection that neither has to receive shows when
+        // both have joined.
         site.request_each([7]);
         site.printed_messages(reader).len() > 5
     };
@@ -351,7 +353,7 @@ fn o6_stopped_sharer_reports_its_loss_and_delays_no_other() {
         (request + head + size) as u64
     };
     let before = exchange("/10", 10);
-    // One more byte asks for the second half.
+    // One more byte requests the second half.
     let sent =
         before + exchange(&format!("/half/{BODY_BYTES}"), BODY_BYTES) + 1 + exchange("/11", 11);
     let given = |name: &str| {
@@ -367,7 +369,7 @@ fn o6_stopped_sharer_reports_its_loss_and_delays_no_other() {
     signal_process(stops.child.id(), "-STOP");
     open.send_text(&format!("GET /half/{BODY_BYTES} HTTP/1.1\r\nHost: here\r\n\r\n"));
     open.read_bytes(BODY_BYTES / 2, true);
-    // The other is not delayed.
+    // The other sharer is not delayed.
     wait_until("what was sent has arrived", || given("reads") >= (BODY_BYTES / 2) as u64);
     signal_process(stops.child.id(), "-CONT");
     open.send_text("!");
@@ -381,7 +383,7 @@ fn o6_stopped_sharer_reports_its_loss_and_delays_no_other() {
     let lost = torn["lost"].as_u64().unwrap();
     let [whole, torn] = [shared_source(&whole), shared_source(&torn)];
     assert!(lost > 0 && torn["dropped"]["overwritten"] == lost, "{torn}");
-    // What it has lost of the connection is a hole of its length.
+    // The part of the connection that the sharer lost appears as a hole of the same length.
     assert_eq!([&whole["given"]["bytes"], &torn["given"]["bytes"]], [sent, sent], "{torn}");
 }
 
@@ -391,12 +393,12 @@ fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
     let gets = site.start("gets", &prefix_request("get"));
     let all = site.start("all", &prefix_request("request"));
     let streams = site.start("streams", &format!("--prefix=shared {PREFIX} | count"));
-    // One process for both prefixes.
+    // One process runs both prefixes.
     assert_eq!(site.prefix_server_ids().len(), 1, "{}", site.listed_paths());
     site.request_each(10..30);
     [&gets, &all].iter().for_each(|reader| site.wait_printed(reader, 20));
     let late_one = site.start("late", &prefix_request("request"));
-    // Its prefix begins with one that runs.
+    // The prefix of this request begins with a prefix that already runs.
     let classes = site.start("classes", &format!("--prefix=shared {PREFIX} |80 http |get json"));
     assert_eq!(site.prefix_server_ids().len(), 2, "{}", site.listed_paths());
     site.request_each(30..40);
@@ -413,7 +415,7 @@ fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
         explained.contains("`rx server0 both=yes | tcp | http` with 3 requests"),
         "{explained}"
     );
-    // Whoever runs it alone is told, and nobody changes it for the others.
+    // The user of a request that runs its prefix alone is told so, and no other request is changed.
     let alike = site.run(&["explain", &format!("--prefix=private {PREFIX} | http |get json")]).out;
     assert!(alike.contains("`rx server0 both=yes | tcp | http` also begins paths "), "{alike}");
     for (path, why) in [
@@ -459,7 +461,8 @@ fn o6_request_joins_a_prefix_of_messages_that_runs_already() {
     site.stop(shares);
     let joined = site.stop(joins);
     assert_source_remark(&site, &joined, "http`, which runs once for all that share it");
-    // Those that came first, ask for their own or read streams run their beginning themselves.
+    // Requests that started earlier, request a private prefix, or read streams run their beginning
+    // themselves.
     for reader in [alone, private, streams] {
         assert_eq!(site.stop(reader)["sources"][0]["name"], "rx");
     }

@@ -89,7 +89,7 @@ fn progress_line_is_erased_before_other_output() {
         run_on_terminal(&script, &folder, &typed)
     };
     let said = run_until_enough(500, run, |said| !status_lines(said).is_empty());
-    // The report of `count` goes to the same terminal and must be on a line of its own.
+    // The report of `count` is printed to the same terminal and must be on a line of its own.
     let (_, end) = said.rsplit_once(ERASE_LINE).unwrap();
     assert_eq!(end.lines().count(), 2, "{said:?}");
 }
@@ -118,7 +118,7 @@ fn progress_is_shown_only_on_a_free_foreground_terminal() {
                     let typed = format!("set -m; streamline '{line}' --for {ms}ms {words}");
                     run_on_terminal(script, &folder, &typed)
                 };
-                // Long enough for one line, which appears after a second.
+                // This is long enough for one line, which appears after a second.
                 let said =
                     run_until_enough(1500, run, |said| status_lines(said).is_empty() != shown);
                 assert_interval(&status_lines(&said), 1.0);

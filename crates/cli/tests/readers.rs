@@ -53,15 +53,15 @@ fn p6_output_is_readable_by_readers_of_all_inputs() {
     }
     let folder = create_captures();
     let [alice, bob, member] = [(ALICE, ALICE), (BOB, BOB), (BOB, TEAM)];
-    // The group of alice, the inputs, and their readers besides her: bob, and bob as a group
-    // member.
+    // Each case is the group of alice, the inputs, and the readers of the inputs besides alice:
+    // bob, and bob as a group member.
     for (at, (group, inputs, others, members)) in [
         (ALICE, "replay open.pcap + replay open.pcap", true, true),
         (ALICE, "replay open.pcap + replay secret.pcap", false, false),
         (ALICE, "replay secret.pcap + generate count=3", false, false),
         (ALICE, "replay - + generate count=3", false, false),
         (TEAM, "replay team.pcap + replay open.pcap", false, true),
-        // Files that alice creates outside the group do not belong to it.
+        // Files that alice creates outside the group do not belong to the group.
         (ALICE, "replay team.pcap + replay open.pcap", false, false),
         (TEAM, "replay team.pcap + replay secret.pcap", false, false),
     ]
@@ -83,7 +83,7 @@ fn p6_setgid_directory_and_existing_file_keep_their_modes() {
     }
     let folder = create_captures();
     let [bob, member] = [(BOB, BOB), (BOB, TEAM)];
-    // `files` with its index, in a directory of its own.
+    // `files` writes its index into a directory of its own.
     run_as_alice(&folder, ALICE, "(replay open.pcap + replay secret.pcap) | files out per=block");
     let made: Vec<_> = fs::read_dir(folder.path().join("out")).unwrap().flatten().collect();
     assert!(made.len() > 2);
@@ -91,7 +91,7 @@ fn p6_setgid_directory_and_existing_file_keep_their_modes() {
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o077, 0, "{entry:?}");
     }
     assert!(!can_read(&folder, bob, "out/index.jsonl"));
-    // A setgid directory whose group is not that of alice.
+    // This is a setgid directory whose group differs from that of alice.
     let given = folder.path().join("given");
     fs::create_dir(&given).unwrap();
     chown(&given, Some(ALICE), Some(TEAM)).unwrap();
@@ -100,7 +100,7 @@ fn p6_setgid_directory_and_existing_file_keep_their_modes() {
     assert!(
         can_read(&folder, member, "given/team.pcap") && !can_read(&folder, bob, "given/team.pcap")
     );
-    // The mode of an existing file is its owner's choice and stays.
+    // The mode of an existing file is the choice of its owner and stays unchanged.
     File::create(folder.path().join("there.pcap")).unwrap();
     chown(folder.path().join("there.pcap"), Some(ALICE), None).unwrap();
     run_as_alice(&folder, ALICE, "(replay open.pcap + replay secret.pcap) | pcap there.pcap");

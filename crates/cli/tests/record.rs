@@ -130,7 +130,7 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
     let told =
         "the recorded path was changed, and the replay repeats it: insert pcap got.pcap at ip";
     assert!(again.err.contains(told), "{again:?}");
-    // A sink inserted later writes into the directory of the replay, too.
+    // A sink that is inserted later also writes into the directory of the replay.
     assert!(fs::read(folder.path().join("r.pcapng.replay/got.pcap")).unwrap() == got);
     assert!(fs::read(folder.path().join("got.pcap")).unwrap() == got);
     let asked = folder.run(&["why", "udp", "r.pcapng"]);
@@ -145,8 +145,8 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
 #[test]
 fn v10_version_1_record_replays_and_newer_is_refused() {
     let folder = Folder::new();
-    // Made by a version without changes: `run --record=first-form.pcapng 'generate count=5 size=60
-    // seq=yes | udp | print'`.
+    // The record was made by a version without changes: `run --record=first-form.pcapng 'generate
+    // count=5 size=60 seq=yes | udp | print'`.
     let first = include_bytes!("records/first-form.pcapng");
     fs::write(folder.path().join("first.pcapng"), first).unwrap();
     let again = folder.run(&["run", "--replay", "first.pcapng"]);

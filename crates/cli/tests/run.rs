@@ -183,7 +183,7 @@ fn every_example_runs_and_balances() {
         let words = ["run", "--json", "--report=report", "-f", path.to_str().unwrap()];
         let live = fs::read_to_string(&path).unwrap().lines().any(|line| line.starts_with("rx "));
         if live {
-            // It never ends by itself; any passing traffic is shown.
+            // This request never ends by itself, and it prints any passing traffic.
             let Some(()) = need::require_net_raw() else { continue };
             let ran = folder.run(&[&words[..], &["--for", "200ms"]].concat());
             assert_eq!(ran.status, Some(0), "{}: {}", path.display(), ran.err);

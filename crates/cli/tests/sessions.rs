@@ -82,7 +82,7 @@ fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
 #[test]
 fn a14_files_of_tcp_and_udp_contain_one_flow_each() {
     let folder = capture_folder();
-    // Digest of each file, with the number of its blocks.
+    // The map contains the digest of each file and the number of blocks in the file.
     let digests = |line: &str, into: &str| {
         let ran = folder.run(&["run", "-q", &format!("{line} | files {into}")]);
         assert_eq!(ran.status, Some(0), "{ran:?}");

@@ -8,8 +8,8 @@ use common::{CommandResult, Folder};
 use serde_json::Value;
 use std::process::{Child, Stdio};
 
-/// Starts a path with a name of its own that writes its report to the file `NAME.json`. Returns
-/// when the daemon lists the path.
+/// Starts a path under a name, with its report written to the file `NAME.json`. Returns when the
+/// daemon lists the path.
 fn start_named(folder: &Folder, name: &str, line: &str) -> Child {
     let (report, name_option) = (format!("--report={name}.json"), format!("--as={name}"));
     let words = ["run", "-q", "--json", &report, &name_option, line];
@@ -20,7 +20,7 @@ fn start_named(folder: &Folder, name: &str, line: &str) -> Child {
     child
 }
 
-/// Stops a path and returns its report, which balances.
+/// Stops a path and returns its report. Asserts that the ledger balances.
 fn stop_named(folder: &Folder, name: &str, child: Child) -> Value {
     let stop = folder.run(&["stop", name]);
     assert_eq!(stop.status, Some(0), "{}", stop.err);
@@ -111,7 +111,8 @@ fn v3_argument_is_set_while_the_path_runs() {
     wait_for_blocks(&folder, 100);
     let report = stop_path(&folder, child);
     let all = report["sources"][0]["given"]["blocks"].as_u64().unwrap();
-    // The sample counts on: its first block is that of the whole run, not that of the change.
+    // The sample continues to count from the first block of the run, not from the block at which
+    // the argument changed.
     assert_eq!(
         passed_blocks(&report, "sample"),
         count_multiples(0..at, 10) + count_multiples(at..all, 4),
@@ -205,8 +206,8 @@ fn v3_subtree_moves_to_another_path_with_its_state() {
     let mut positions = moved.out.split("switched at block ").skip(1).map(position);
     let (from, to) = (positions.next().unwrap(), positions.next().unwrap());
     let given = other["sources"][0]["given"]["blocks"].as_u64().unwrap();
-    // The sample goes on where it was: block `from` of the one is followed by block `to` of
-    // the other.
+    // The sample continues where it was: block `from` of one path is followed by block `to` of the
+    // other.
     let all = (from + given - to).div_ceil(10);
     let rows = other["filters"].as_array().unwrap();
     let count = rows.iter().find(|row| row["name"] == "count").unwrap();
@@ -240,7 +241,8 @@ fn v3_move_to_a_stopped_path_changes_neither() {
     let refused = folder.run(&words);
     assert_eq!(refused.status, Some(1), "{refused:?}");
     assert!(refused.err.contains("runs as before"), "{refused:?}");
-    // It finds what it was asked for, and that nobody waits for it any more.
+    // The stopped path, once it continues, receives the request and learns that the coordinator no
+    // longer waits.
     signal("-CONT");
     wait_for_blocks_of(&folder, "other", 100);
     let listed = folder.run(&["ps"]).out;

@@ -148,7 +148,7 @@ fn signal_process(process: i32, name: &str) {
 
 fn is_alive(process: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // A zombie does not count.
+    // A zombie does not count as alive.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
@@ -221,7 +221,7 @@ fn t10_killed_path_is_unregistered_and_others_stay() {
     signal_process(process, "KILL");
     wait_until("the path has gone", || daemon.list_paths().iter().all(|path| path.number != one));
     assert!(is_alive(daemon.path_process_id(other).unwrap()));
-    // A stopped path is reported as such, without waiting for it.
+    // A stopped path is reported as such, without waiting for it to reply.
     let process = daemon.path_process_id(other).unwrap();
     signal_process(process, "STOP");
     let ran = fixture.run(BOB, &["ps"]);
@@ -264,8 +264,8 @@ fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
     };
     sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.About\"}", &[]).unwrap();
     assert!(hear().contains("version"));
-    // While the daemon is stopped, events accumulate; it then sees the new client before the ended
-    // one.
+    // While the daemon is stopped, events accumulate. The daemon then handles the new client before
+    // the one that has ended.
     let number = i32::try_from(daemon.child.id()).unwrap();
     signal_process(number, "STOP");
     wait_until("the daemon stands still", || {
@@ -282,7 +282,7 @@ fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
     signal_process(number, "CONT");
     let told = hear();
     assert!(told.contains("\"number\""), "{told}");
-    // Its process is this one, which must not be killed with the path.
+    // The process of the path is this test, which must not be killed with the path.
     drop(socket);
     wait_until("the register is empty", || daemon.list_paths().is_empty());
 }
@@ -335,7 +335,7 @@ fn greedy_client() {
             LONG_TIMEOUT,
         )
         .unwrap();
-        // A rejected client is told and disconnected before its first call.
+        // A rejected client receives an error and is disconnected before its first call.
         let _ = sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.About\"}", &[]);
         let mut answer = [0; 4096];
         let length = sys::descriptor::receive(&socket, &mut answer).map_or(0, |(n, _)| n);
@@ -344,7 +344,7 @@ fn greedy_client() {
         all.push(socket);
     }
     println!("\n{refused} refused");
-    // Waits to be killed.
+    // Wait to be killed.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
@@ -386,7 +386,7 @@ fn run_is_registered_unless_embedded() {
     assert!(picture.out.contains(changed) && picture.out.contains("\neth "), "{picture:?}");
     let wrong = fixture.run(own_uid(), &["set", "mine", "remove", "nothing"]);
     assert!(wrong.status == Some(1) && wrong.err.contains("runs as before"), "{wrong:?}");
-    // A mistake in the edited request is shown with its position, on lines of its own.
+    // A mistake in the edited request is shown with its position, on separate lines.
     let words = ["set", "mine", "replace", "eth", "with", "dport |99999999 hist"];
     let wrong = fixture.run(own_uid(), &words);
     let before = "  generate rate=1000 | dport |".len();
@@ -400,7 +400,7 @@ fn run_is_registered_unless_embedded() {
     let stopped = fixture.run(own_uid(), &["stop", "mine"]);
     assert!(stopped.status == Some(0) && stopped.err.contains("none lost"), "{stopped:?}");
     assert!(named.wait().unwrap().success());
-    // It may arrive after the path has ended; otherwise it ends with the path.
+    // The follower may start after the path has ended; otherwise it ends with the path.
     let followed = follower.wait().unwrap().code();
     let mut said = String::new();
     follower.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -425,7 +425,7 @@ fn v9_tap_starts_in_the_past_of_a_path() {
         path.counters().unwrap().sources.first().map_or(0, |source| source.given.blocks)
     };
     wait_until("some have come", || given() > 200);
-    // The request ends the tap when its count is reached.
+    // The request ends the tap when its block limit is reached.
     let words = ["tap", "past", "--from=block:100", "pcap seen.pcap"];
     let mut tap = fixture.command(own_uid(), &words);
     let mut tap = tap.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -472,7 +472,7 @@ fn service_manager_passes_sockets_and_is_notified() {
     command.args(["-c", script]).arg(&fixture.program).arg(&place);
     fixture.set_environment(&mut command, own_uid());
     command.env("NOTIFY_SOCKET", &manager).stdout(Stdio::null()).stderr(Stdio::null());
-    // A call sent before any process accepts it.
+    // The call is sent before any process accepts it.
     let mut early = UnixStream::connect(place.join("io.streamline")).unwrap();
     early.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
     early.write_all(b"{\"method\":\"io.streamline.List\"}\0").unwrap();

@@ -74,7 +74,7 @@ fn first_signal_drains_the_path() {
 /// `timeout` sends the signal to the process, and immediately afterwards to its process group.
 #[test]
 fn duplicated_signal_counts_once() {
-    // On a busy machine the two may arrive far enough apart to count as two.
+    // On a busy machine the two signals may arrive far enough apart to count as two.
     testkit::wait_until("signals that come at once are one", || {
         let folder = Folder::new();
         let mut child = start_request(&folder, "generate | count");
@@ -94,7 +94,7 @@ fn duplicated_signal_counts_once() {
 fn second_signal_ends_a_blocked_sink() {
     let folder = Folder::new();
     let mut child = start_request(&folder, "generate | print");
-    // The pipe fills because it has no reader, and the sink blocks forever.
+    // The pipe fills because it has no reader, so the sink blocks forever.
     let mut first = [0; 100];
     child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     signal_child(&child, "INT");

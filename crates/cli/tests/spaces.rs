@@ -89,7 +89,7 @@ fn j2_k9_spaces_lists_filters_usage_and_rings() {
         let here = space["processor"].as_u64().unwrap();
         assert!(agreed_processors(space).contains(&here), "it has run where it may: {space}");
     }
-    // Every edge that leaves a space is listed, with the blocks put in and taken out.
+    // Every edge that leaves a space is listed, with the number of blocks put in and taken out.
     let rings = path["rings"].as_array().unwrap();
     let joins = |from: &str, to: &str| {
         let ends = |ring: &&Value| ring["from"][1] == from && ring["to"][1] == to;
@@ -104,7 +104,7 @@ fn j2_k9_spaces_lists_filters_usage_and_rings() {
     let both = ["exec", "pcap"].map(|to| &joins("generate", to)["counted"]["put"]);
     assert_eq!(both[0], both[1], "each gets all: {path}");
     assert_eq!(joins("dport", "discard")["from"][0], all[2]["name"]);
-    // As text: one row each.
+    // The text output has one row for each space.
     let page = folder.run(&["spaces"]).out;
     for space in &all {
         let number = space["thread"].as_u64().or_else(|| space["process"].as_u64()).unwrap();
@@ -133,7 +133,7 @@ fn j2_spaces_lists_replicas() {
 fn j3_stopped_program_is_reported_and_can_be_pinned() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    // The stopped program reads nothing, so the thread in front of it never replies.
+    // The stopped program does not read, so the thread that feeds it never replies.
     let line = "generate | exec 'kill -STOP $$; cat >/dev/null'";
     let _run = folder.spawn_named("stuck", line);
     let mut path = Value::Null;
@@ -160,7 +160,7 @@ fn j3_blocked_thread_reports_the_full_ring() {
     let made = Command::new("mkfifo").arg(folder.path().join("pipe")).status();
     assert!(made.unwrap().success());
     let _run = folder.begin(&["run", "-q", "--as", "full", "generate | pcap pipe"]);
-    // A reader that opens the pipe but reads nothing blocks the sink, which blocks its source.
+    // A reader that opens the pipe without reading blocks the sink, which then blocks its source.
     let mut read = fs::File::open(folder.path().join("pipe")).unwrap();
     folder.wait_listed("full");
     let mut path = Value::Null;
@@ -191,8 +191,8 @@ fn j4_pinned_space_stays_on_its_processor() {
     let last = any.last().unwrap().to_string();
     let keeps =
         |filter: &str| agreed_processors(&space_of_filter(&path_spaces(&folder, "all"), filter));
-    // By the space's name, and by that of one of its nodes: a thread, a sandboxed filter, a
-    // program.
+    // A space is named by its own name or by one of its nodes. The spaces are a thread, a sandboxed
+    // filter and a program.
     let first = space_of_filter(&before, "generate")["name"].as_str().unwrap().to_owned();
     for (filter, named) in [("generate", first.as_str()), ("dport", "dport"), ("exec", "exec")] {
         let pinned = run_set_spaces(&folder, &["all", "pin", named, &last]);
@@ -256,7 +256,7 @@ fn j4_worker_process_can_be_pinned_elsewhere() {
         (first.clone(), first),
         "{last:?}"
     );
-    // All its threads are pinned.
+    // All threads of the process are pinned.
     for entry in fs::read_dir(format!("/proc/{}/task", after[1]["process"])).unwrap() {
         let text = fs::read_to_string(entry.unwrap().path().join("status")).unwrap();
         let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();

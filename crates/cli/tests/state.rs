@@ -121,8 +121,8 @@ fn m3_published_state_equals_the_ledger() {
 #[test]
 fn m3_published_state_has_a_row_per_session() {
     let (folder, name) = (Folder::new(), unique_name("tcp"));
-    // One connection ends by a reset, which counts after `gap` without further data, in capture
-    // time.
+    // One connection ends by a reset, which takes effect after `gap` without further data, in
+    // capture time.
     let tcp = format!("tcp gap=5ms state={name}");
     let line = format!("replay - | {tcp} | (|80 http state={name}-h + count) | discard");
     let mut path = PathWithInput::start(&folder, &line);
@@ -218,8 +218,8 @@ fn m3_inaccessible_state_is_refused_with_a_reason() {
     first.child.wait().unwrap();
 }
 
-/// A filter with published state runs in a thread without replicas, even if the kernel could run
-/// the filter. The plan states the reason.
+/// The kernel could run `count`, but because its state is published, the filter runs in a thread
+/// without replicas. The plan states the reason.
 #[test]
 fn m3_filter_with_published_state_stays_in_a_thread() {
     let folder = Folder::new();

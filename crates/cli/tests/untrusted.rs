@@ -64,7 +64,7 @@ fn j5_sandboxed_filter_output_equals_in_process_output() {
         assert_eq!((apart.status, &apart.out), (home.status, &home.out), "{}", apart.err);
         assert!(!home.out.is_empty(), "{before} {behind}: {}", home.err);
     }
-    // Whole frames come back, whatever part is in view.
+    // The filter returns entire frames, whatever part of them is in view.
     for (name, option) in [("home", ""), ("apart", " untrusted=yes")] {
         let line = format!("replay examples/web.pcap | tcp{option} |http pcap {name}");
         let ran = folder.run(&[&line]);
@@ -109,9 +109,9 @@ fn j5_filter_that_dies_ends_alone() {
 
 #[test]
 fn j5_filter_with_forged_ring_positions_ends_alone() {
-    // It cannot make read-only memory writable, and what it writes is checked.
+    // The filter cannot make read-only memory writable, and all of its writes are checked.
     assert_error("ring", &["was ended by signal 11 (SIGSEGV)"]);
-    // It then hangs, and may be ended for that if its writes were not yet examined.
+    // The filter then hangs, and may be killed for that if its writes have not been examined yet.
     let hangs = "made no progress in 2 s";
     assert_error("spoof", &["was ended because it lied about what it wrote", hangs]);
     assert_error("cursor", &["was ended because it lied about what it read", hangs]);

@@ -39,7 +39,7 @@ fn v12_trace_of_one_connection_ignores_others() {
         };
         format!("tcp and {} and {}", end(ends.0), end(ends.1))
     };
-    // The reference is a run with the same expression as its filter.
+    // The reference is a run that uses the same expression as its filter.
     let text = format!("replay examples/web.pcap | bpf \"{expression}\" | print");
     let packets = folder.run(&[&*text, "-q"]).out.lines().count() as u64;
     assert!(packets > 5, "{text}");

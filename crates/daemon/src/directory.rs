@@ -103,7 +103,7 @@ impl Directory {
         steps.announce(Resource::File, "the directory of a daemon")?;
         let mode = if open { 0o755 } else { 0o700 };
         if let Some(base) = path.parent().filter(|_| !open) {
-            // A user's state directories are created private.
+            // A user's state directories are created as private directories.
             let made = DirBuilder::new().recursive(true).mode(0o700).create(base);
             made.map_err(|error| system_error("mkdir", base, &error))?;
         }
@@ -114,7 +114,7 @@ impl Directory {
         };
         if is_own {
             let own = path.to_owned();
-            // Succeeds only if the directory is empty.
+            // The removal succeeds only if the directory is empty.
             steps.on_rollback(format!("directory {}", path.display()), move || {
                 drop(fs::remove_dir(own))
             });
@@ -136,13 +136,13 @@ impl Directory {
             let file = local_socket::open_private_file(directory, LOCK_FILE)?;
             if !local_socket::try_lock(&file)? {
                 let mut text = String::new();
-                // The holder of the lock may not have written its number yet.
+                // The holder of the lock may not have written its process id yet.
                 let _ = File::from(file).take(32).read_to_string(&mut text);
                 let process = text.trim().parse().ok();
                 return Err(DirectoryError::Held { directory: path.to_owned(), process });
             }
-            // An ending daemon removes its lock file, so the locked file may already be unlinked;
-            // try again.
+            // A daemon removes its lock file when it ends, so the locked file may already be
+            // unlinked. Try again in that case.
             if local_socket::is_same_file(directory, LOCK_FILE, &file) {
                 let mut file = File::from(file);
                 let told = file
@@ -183,7 +183,7 @@ impl Directory {
     /// Removes the lock file, the sockets if `sockets` is true, and the directory if this process
     /// has created it.
     pub(crate) fn remove_contents(self, sockets: bool) {
-        // Errors are ignored: the next daemon replaces what could not be removed.
+        // Errors are ignored, because the next daemon replaces any file that could not be removed.
         if sockets {
             for form in [Framing::Packets, Framing::Stream] {
                 let _ = local_socket::remove(&self.directory, socket_name(form));

@@ -52,13 +52,13 @@ impl DbufIdRanges {
 
     /// Removes the file when the daemon ends, unless a process may still use ids.
     pub(crate) fn remove_file(&self, directory: &OwnedFd) {
-        // The link of an exited process that nobody has waited for is gone, too.
+        // For an exited process that has not been reaped, the link is gone, too.
         let runs = |process: &i32| {
             let program = Path::new("/proc").join(process.to_string()).join("exe");
             !matches!(program.read_link(), Err(error) if error.kind() == ErrorKind::NotFound)
         };
         if self.file.is_some() && !self.continues && !self.holders.iter().any(runs) {
-            // A file that stays costs ids, nothing else.
+            // If the file stays, only ids are lost.
             let _ = local_socket::remove(directory, IDS_FILE);
         }
     }

@@ -113,7 +113,8 @@ impl Connection {
             match sys::descriptor::try_receive(&self.socket, &mut bytes) {
                 Ok(None) => return Received::Pending,
                 Ok(Some((0, _))) => return Received::Closed,
-                // A stream has no message to attach descriptors to; dropping them closes them.
+                // A stream cannot attach descriptors to a message, so they are dropped, which
+                // closes them.
                 Ok(Some((length, _))) => {
                     self.partial.extend_from_slice(bytes.get(..length).unwrap_or_default());
                 }

@@ -10,7 +10,7 @@ pub fn no_such_path(path: &str) -> Fault {
     Fault::new("io.streamline.NoSuchPath", &json!({ "path": path }))
 }
 
-/// Creates `WhichPath`: paths of several users have this name.
+/// Creates `WhichPath`: several paths visible to the caller have this name.
 #[must_use]
 pub fn which_path(path: &str, numbers: &[u32]) -> Fault {
     Fault::new("io.streamline.WhichPath", &json!({ "path": path, "numbers": numbers }))

@@ -113,8 +113,8 @@ impl DaemonHost {
         let answer = answer.map_err(|error| match error {
             ClientError::Refused(fault) if fault.name == NOT_IN_KERNEL => {
                 let node = usize::try_from(fault.number("node")).map_or(asked.source, NodeId);
-                // A node outside this part cannot be trusted; the refusal then applies to the
-                // source.
+                // A node outside this part cannot be trusted, so the refusal applies to the source
+                // instead.
                 let known = asked.nodes.contains(&node);
                 refused(if known { node } else { asked.source }, escape_hidden(fault.text("why")))
             }
@@ -257,7 +257,7 @@ impl RemoteRequest {
             Err(ClientError::Disconnected) => return self.lost_counters("the daemon has ended"),
             Err(other) => return self.lost_counters(&other.to_string()),
         };
-        // This process did not detach it, so a path without frames must report why.
+        // This process did not detach the request, so a path without frames must report the reason.
         let unasked = (why == EndCause::Ended).then(|| "the daemon has taken it away".to_owned());
         if let Some(why) = reason.or(unasked) {
             let failure = Failure::new("watch", &self.interface, escape_hidden(&why));
@@ -318,7 +318,7 @@ impl AttachmentHandle for RemoteRequest {
         let instead = Replacement { line: self.line, stays: stays.collect() };
         let mut answer = self.through.request_rings(asked, Some(instead.clone()));
         let until = sys::clock::monotonic().saturating_add(LONG_TIMEOUT_NS);
-        // If the daemon dies before it replies, the next one takes over the running request.
+        // If the daemon dies before it replies, the next daemon takes over the running request.
         while let Err(ClientError::Disconnected | ClientError::NoDaemon(_)) = answer
             && sys::clock::monotonic() < until
             && self.is_attached()
@@ -345,7 +345,7 @@ impl ProgramSwitch for Switch {
         let told = sent.and_then(|()| self.new.caller.reply());
         match told.and_then(|(reply, _)| Ok(reply.deserialize_result()?)) {
             Ok(AttachReply { switched: Some(true), .. }) => {
-                // The daemon has already sent the final counts of the old request.
+                // The daemon has already sent the final counters of the old request.
                 self.old.ended.get_or_init(|| self.old.receive_final_counts(EndCause::Replaced));
                 Ok(())
             }
@@ -361,7 +361,8 @@ impl ProgramSwitch for Switch {
             }
             Err(other) => {
                 let why = format!("the daemon does not change it: {other}");
-                // A connection that the next daemon did not inherit was certainly not switched.
+                // If the next daemon did not inherit the connection, the switch certainly did not
+                // take place.
                 Err(match other {
                     ClientError::Disconnected => SwitchError::Again(why),
                     _ => SwitchError::Refused(why),

@@ -8,11 +8,11 @@ const INTERVAL_NS_MIN: u64 = 100_000_000;
 /// The value of `--progress`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProgressMode {
-    /// Every second.
+    /// Progress every second.
     Yes,
-    /// Never.
+    /// No progress.
     No,
-    /// At this interval, in ns.
+    /// Progress at this interval, in ns.
     Every(u64),
 }
 

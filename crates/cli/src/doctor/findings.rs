@@ -46,7 +46,7 @@ pub(super) enum CheckResult {
     Good,
     /// The feature does not work.
     Bad,
-    /// A value, or an optional feature. It is neither good nor bad.
+    /// The check reports a value or an optional feature, which is neither good nor bad.
     Plain,
 }
 
@@ -266,7 +266,7 @@ fn kernel_checks(facts: &Facts) -> Section {
         outcome: facts.packet_ring.clone(),
     };
     let mut features: Vec<&Feature> = facts.features.iter().collect();
-    // The ring is the last step after opening a packet socket, so it is listed there.
+    // The ring is the last step of opening a packet socket, so it is listed there.
     let socket = features.iter().position(|feature| feature.facility == Facility::PacketSocket);
     features.insert(socket.map_or(0, |at| at + 1), &ring);
     let mut rows = Vec::new();
@@ -353,7 +353,8 @@ fn remedy(facts: &Facts, feature: &Feature, kind: RefusalKind) -> String {
 fn limit_checks(facts: &Facts) -> Section {
     let rows = facts.limits.iter().map(|limit| {
         let value = match limit.value {
-            // Typically because it is visible only in the initial network namespace.
+            // The limit is unreadable, typically because it is visible only in the initial network
+            // namespace.
             None => "unknown here".to_owned(),
             Some(Bound::Unlimited) => "unlimited".to_owned(),
             Some(Bound::At(n)) => n.to_string(),
@@ -408,7 +409,7 @@ impl InterfaceFinding {
             772 => "loopback".to_owned(),
             512 => "PPP".to_owned(),
             801..=805 => "WLAN".to_owned(),
-            // Link types without a link-layer header: tun and tunnels.
+            // These are link types without a link-layer header: tun and tunnels.
             65534 | 519 | 768 | 769 | 776 | 778 | 823 => "raw IP".to_owned(),
             other => format!("type {other}"),
         };
@@ -432,7 +433,7 @@ impl InterfaceFinding {
     }
 }
 
-/// Reports if `rx` can capture, with remedies if it cannot.
+/// Reports the ability of `rx` to capture, with remedies if it cannot.
 pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
     let mut verdict = verdict("rx", "capturing", facts, Operation::Packets);
     if verdict.open {
@@ -452,12 +453,12 @@ pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
     verdict
 }
 
-/// Reports if `tx` can send, with remedies if it cannot.
+/// Reports the ability of `tx` to send, with remedies if it cannot.
 pub(super) fn send_verdict(facts: &Facts) -> Verdict {
     verdict("tx", "sending", facts, Operation::Packets)
 }
 
-/// Reports if programs can be loaded into the kernel, with remedies if they cannot.
+/// Reports the ability to load programs into the kernel, with remedies if that is impossible.
 pub(super) fn program_verdict(facts: &Facts) -> Verdict {
     let mut verdict = verdict("kernel", "programs", facts, Operation::Programs);
     if !verdict.open {

@@ -28,7 +28,7 @@ use streamline::report::json_line;
 struct Page {
     #[serde(flatten)]
     checkup: Checkup,
-    /// Programs and packet sockets of others at the interfaces.
+    /// Programs and packet sockets of other applications at the interfaces.
     others: NeighborFindings,
 }
 

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 /// Maximum number of interfaces printed. `--json` contains all of them.
 const INTERFACES_MAX: usize = 16;
 
-/// Formats all findings.
+/// Formats all findings as a page.
 pub(super) fn format_findings(Page { checkup, others }: &Page, colours: bool) -> String {
     let memory =
         checkup.memory.map_or_else(String::new, |n| format!(", {} of memory", short_bytes(n)));
@@ -30,7 +30,7 @@ pub(super) fn format_findings(Page { checkup, others }: &Page, colours: bool) ->
     let _ = writeln!(out, "\n{}", bold_text("what follows", colours));
     let mut before: Option<&Verdict> = None;
     for verdict in &checkup.doors {
-        // The same remedies are not repeated, which would suggest two separate causes.
+        // Remedies are not repeated, because a repetition would suggest two separate causes.
         let again = before.is_some_and(|before| !verdict.open && before.because == verdict.because);
         match again {
             true => append_row(

@@ -78,10 +78,11 @@ fn progress_line(counters: &Counters) -> String {
     format!(" {time}  {}  {}{lost}", count_with_unit(blocks, "block"), short_bytes(bytes))
 }
 
-/// The log file of a path, read from the end that it had when it was opened.
+/// The log file of a path. Reading starts at the position that was the end of the file when it was
+/// opened.
 struct LogReader {
     file: File,
-    /// Incomplete UTF-8 sequence at the end of the bytes that were read.
+    /// The bytes of an incomplete UTF-8 sequence at the end of the data read so far.
     rest: Vec<u8>,
 }
 
@@ -134,7 +135,8 @@ fn open_foreign_file(path: &Path, uid: u32) -> Result<File, String> {
 /// Removes all complete UTF-8 sequences from the buffer and escapes them for display.
 fn take_printable(bytes: &mut Vec<u8>) -> String {
     let whole = match std::str::from_utf8(bytes) {
-        // An incomplete sequence stays in the buffer; invalid bytes become replacement characters.
+        // An incomplete sequence stays in the buffer, and invalid bytes become replacement
+        // characters.
         Err(error) if error.error_len().is_none() => error.valid_up_to(),
         _ => bytes.len(),
     };

@@ -28,7 +28,7 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     let steps = Steps::with_fault(given.fault.clone().unwrap_or_default());
     let kept = service::take_descriptors();
     let server = match kept.is_empty() {
-        // With an explicit directory, its permissions determine who can connect.
+        // With an explicit directory, the permissions of the directory determine who can connect.
         true => Server::open(&directory, !given.user, policy, &steps),
         false => Server::from_descriptors(&directory, kept, policy, &steps),
     };
@@ -47,7 +47,7 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     });
     let served = server.serve(stop);
     if let Some(mut mount) = mount {
-        // It ends when its standard input is closed; it may have ended already.
+        // The process ends when its standard input is closed, and may have ended already.
         drop(mount.stdin.take());
         let _ = mount.wait();
     }

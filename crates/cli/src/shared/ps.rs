@@ -30,7 +30,7 @@ const FIRST_SAMPLE_TIMEOUT: Duration = Duration::from_millis(1250);
 #[derive(Serialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 enum PathState {
-    /// The process of the path replies.
+    /// The process of the path replied in time.
     Running,
     /// The process of the path did not reply in time.
     Silent,
@@ -81,7 +81,7 @@ fn sample_rows(client: &Client, paths: Vec<Path>) -> Result<Vec<PathRow>, Status
     });
     let counted = |samples: &PathSamples| matches!(samples.before, Some(Ok(_)));
     if samples.iter().any(counted) {
-        // A signal ends the pause early; the rates then cover a shorter time.
+        // A signal ends the pause early, so the rates then cover a shorter time.
         let _ = wait_readable(&[], watch_signals()?, Some(SAMPLE_INTERVAL));
     }
     let left = QUERY_TIMEOUT.saturating_sub(began.elapsed());

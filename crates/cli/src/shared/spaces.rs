@@ -32,7 +32,7 @@ struct PathSpaces {
     rings: Vec<SpaceRing>,
 }
 
-/// A space and its filters.
+/// A space, its filters and its usage.
 #[derive(Serialize)]
 struct SpaceRow {
     #[serde(flatten)]
@@ -153,9 +153,9 @@ fn list_rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
         None => (String::new(), String::new()),
     };
     let planned = links.map(|(number, link)| {
-        // Calls inside the spaces at either end have the same edge number and do not count.
+        // Calls inside the spaces at either end have the same edge number but are not counted here.
         let of = || counters.edges.iter().filter(|e| e.edge == number && !is_call(&e.kind));
-        // The largest now among those of all worker processes, or what the plan allows.
+        // The size is the largest among all worker processes, or the size that the plan permits.
         let now = of().filter_map(|edge| Some(edge.size.as_ref()?.entries)).max();
         SpaceRing {
             kind: link.transport.clone(),

@@ -128,7 +128,8 @@ fn open_log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File
         ));
         Status::Failed
     };
-    // Append mode: if a path of this name still runs, its log must stay intact.
+    // The file is opened in append mode, because its content must stay intact if a path of this
+    // name still runs.
     let (path, opened) = match &given.log {
         Some(path) => {
             let path = std::path::absolute(path).map_err(|error| failed(path, &error))?;
@@ -186,7 +187,7 @@ fn spawn_path(
     command.args(["--", text]);
     let errors = file.try_clone().map_err(|error| failed(&error))?;
     command.stdin(Stdio::from(socket)).stdout(file).stderr(errors);
-    // Kept until the program has started.
+    // The descriptor is kept until the program has started.
     let ids = streamline::ids::inherit(DESCRIPTOR_MIN).ok();
     if let Some((variable, _)) = &ids {
         command.env(streamline::ids::VARIABLE, variable);

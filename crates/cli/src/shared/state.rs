@@ -71,8 +71,8 @@ fn list_states(json: bool) -> Result<Status, Status> {
     )))
 }
 
-/// Opens the states of all names in parallel. Names that another user occupies without right are
-/// only counted, because there may be many.
+/// Opens the states of all names in parallel. Names that other users have occupied without
+/// authorization are only counted, because there may be many.
 fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();
     let answers = gather(
@@ -173,7 +173,7 @@ fn to_json(reader: &TableReader, look: &Snapshot) -> String {
         ("filter", &reader.shape().filter),
         ("columns", &reader.shape().columns.iter().map(column).collect::<Vec<_>>()),
         ("rows", &look.rows),
-        // True if all rows were read at one moment.
+        // True if all rows were read at the same moment.
         ("whole", &look.whole),
         ("torn", &look.torn),
         ("left_out", &look.left_out),

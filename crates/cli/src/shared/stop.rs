@@ -30,7 +30,7 @@ pub(super) fn run(given: &StopArguments) -> Result<Status, Status> {
         return Ok(stop_set.status);
     }
     for path in &given.paths {
-        // Subscribed first, since the path may end immediately.
+        // The subscription comes first, because the path may end immediately.
         let follows =
             client.connect(path).and_then(|to| to.subscribe(UPDATE_INTERVAL).map(|()| to));
         stop_set.add_reply(path, follows);

@@ -33,8 +33,8 @@ impl EdgeCounts {
         Ok((format!("{}:{inode}", copy.as_raw_fd()), copy))
     }
 
-    /// Describes what an edge has moved, for its writer and for its reader, and the size of its
-    /// ring; empty if it moved nothing.
+    /// Describes the data that an edge has moved, for its writer and for its reader, and the size
+    /// of its ring. Returns an empty list if the edge has moved nothing.
     pub(super) fn describe(&self, at: usize, from: &str, to: &str) -> Vec<String> {
         let Ok(mapping) = self.file.map_read() else { return Vec::new() };
         let edge = u32::try_from(at).unwrap_or(u32::MAX);

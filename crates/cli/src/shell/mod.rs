@@ -44,7 +44,7 @@ pub(crate) fn run_shell(given: &ShellArguments) -> ExitCode {
         },
         (None, None) => return print_error("give a command (-c) or a script", 2),
     };
-    // A script starts with an interpreter line.
+    // The first line of a script names its interpreter.
     let body = if given.command.is_none() { strip_first_word(&text) } else { text.as_str() };
     let stages = match parse::parse_pipeline(body) {
         Ok(stages) => stages,
@@ -109,7 +109,7 @@ fn strip_first_word(text: &str) -> &str {
 fn exec_plain_shell(given: &ShellArguments, text: &str) -> ExitCode {
     let mut command = Command::new(SHELL);
     if given.pipefail {
-        // A shell without this option reports it.
+        // If the shell does not support this option, it reports an error.
         command.args(["-o", "pipefail"]);
     }
     command.arg("-c").arg(text).arg(shell_name(given)).args(&given.words);
@@ -138,7 +138,7 @@ fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> 
     let mut children: Vec<Result<Child, u8>> = Vec::new();
     let mut before: Option<StageEdge> = None;
     let mut noted = false;
-    // Without counters the edges work as ever.
+    // Without counters, the edges work as usual.
     let counts = library.as_ref().and_then(|_| EdgeCounts::create(stages.len() - 1).ok());
     for (at, stage) in stages.iter().enumerate() {
         let after = match stages.get(at + 1) {
@@ -230,7 +230,7 @@ fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
 /// not use themselves.
 fn create_rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (here, there) = sys::descriptor::pair().map_err(std::io::Error::from)?;
-    // Fails early: later one of the two programs may already run.
+    // The failure must occur early, because later one of the two programs may already run.
     drop(sys::children::dup_inheritable(here.as_fd(), DESCRIPTOR_MIN)?);
     Ok((here, there))
 }
@@ -259,13 +259,14 @@ fn start_program(
         }
         Stage::Shell { text, program } => {
             let mut command = Command::new(SHELL);
-            // A shell that forks for its only command would turn the edges into pipes before.
+            // If a shell forked for its only command, it would turn the edges into pipes
+            // beforehand.
             let text = if program.is_some() { format!("exec {text}") } else { text.clone() };
             command.arg("-c").arg(text).arg(shell_name(given)).args(&given.words);
             command
         }
     };
-    // Duplicates for the child to inherit; this process closes them after the start.
+    // These duplicates are for the child to inherit. This process closes them after the start.
     let (mut edges, mut kept) = (Vec::new(), Vec::new());
     let unable = |error: &dyn std::fmt::Display| {
         terminal::print_error(&format!("{}: {error}", program_name(stage)));
@@ -340,7 +341,7 @@ fn set_preload(command: &mut Command, library: &Path, lazy: bool) -> Option<Owne
     if lazy {
         command.env(LAZY_VARIABLE, "1");
     }
-    // Without the counter the program takes ids of its own.
+    // Without the shared counter, the program uses ids from its own range.
     let (variable, copy) = streamline::ids::inherit(DESCRIPTOR_MIN).ok()?;
     command.env(streamline::ids::VARIABLE, variable);
     Some(copy)

@@ -92,7 +92,7 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
         command.args(words).current_dir(fixture.folder.path());
         fixture.with_environment(command)
     };
-    // It shares the interface with the killed runs.
+    // This run shares the interface with the killed runs.
     let survivor = ["run", "--embedded", "-q", "rx@thread0 server0 | count"];
     let mut survivor = Guard(within(&survivor).spawn().unwrap());
     wait_until("the survivor listens", || packet_sockets(&pair.server).len() == 1);
@@ -204,8 +204,8 @@ fn kill_clients(kills: &mut ReleaseTimes) {
         let begin = Instant::now();
         start.0.kill().unwrap();
         start.0.wait().unwrap();
-        // A path whose client is dead may be about to register: both outcomes are valid, and both
-        // paths can be stopped by name.
+        // A path whose client is dead may be about to register. Both outcomes are valid, and the
+        // path can be stopped by name in either case.
         wait_until("its path can be stopped, or is none", || {
             fixture.run(&["stop", "web"]).status == Some(0)
                 || background_process_ids(&fixture).is_empty()

@@ -84,12 +84,12 @@ fn restarted_daemon_keeps_all_paths() {
         daemon.0.wait().unwrap();
         daemon = manager.start();
         wait_until("the next one answers", || manager.fixture.connect_client().is_some());
-        // The first list after the restart: no path has registered again.
+        // This is the first list after the restart, so no path has registered again.
         let listed = manager.fixture.list_paths();
         assert_eq!(processes(&manager.fixture), before, "{signal}: {listed:?}");
         assert!(listed.iter().any(|path| path.line.as_deref() == Some(line)), "{listed:?}");
         manager.fixture.wait_progress("one");
-        // A path that registers again has new sockets. The old count may include an end that was
+        // A path that registers again has new sockets. The old count may include a socket that was
         // just passed on.
         wait_until("the path has the connections that it had, and no other", || {
             let now = socket_names(process);
@@ -118,8 +118,8 @@ fn restarted_daemon_keeps_all_paths() {
     drop(daemon);
 }
 
-/// A path whose daemon dies during the registration continues, and registers with the next daemon.
-/// A client that waits for the path's number receives none.
+/// If the daemon dies during the registration of a path, the path continues and registers with the
+/// next daemon. A client that waits for the path's number receives none.
 #[test]
 fn t10_registration_cut_by_daemon_death_goes_to_the_next() {
     let fixture = Fixture::new();
@@ -154,7 +154,7 @@ fn t10_registration_cut_by_daemon_death_goes_to_the_next() {
         daemon.0.wait().unwrap();
         let next = fixture.start_daemon();
         if named {
-            // The client that chose the name learns that the path does not run; a path that was
+            // The client that chose the name learns that the path does not run. A path that was
             // already registered continues.
             wait_until("it has ended, or has its name with the next daemon", || {
                 let ended = run.0.try_wait().unwrap();

@@ -99,7 +99,8 @@ impl Client {
             return;
         }
         ServiceManagerStore.store(&format!("{}{id}", knows.name()), self.connection.as_fd());
-        // Storing the new name before removing the old one leaves at least one at any time.
+        // The new name is stored before the old one is removed, so that at least one is stored at
+        // any time.
         if let Some(before) = self.kept.replace(knows) {
             discard_connection(id, before);
         }

@@ -155,7 +155,8 @@ impl Server {
             leaving: Vec::new(),
             next: FIRST_CLIENT,
             started: wall_clock_seconds(),
-            // A client that is a path uses three descriptors; the rest is reserve.
+            // A client that is a path uses three descriptors. The remaining descriptors are a
+            // reserve.
             clients_max: (files.saturating_sub(64) / 4).clamp(8, CLIENTS_MAX),
             notes,
         };
@@ -234,7 +235,7 @@ impl Server {
     fn watch_listeners(&self, listens: bool) {
         for (number, (socket, _)) in (0..).zip(&self.sockets) {
             let number = client::encode_number(number, DescriptorKind::Listener);
-            // Failure needs no handling: the next pause tries again.
+            // A failure needs no handling, because the next pause tries again.
             let _ = match listens {
                 true => self.watcher.watch(socket, number, Interest::Read),
                 false => self.watcher.forget(socket),
@@ -293,7 +294,7 @@ impl Server {
             all.extend([path.process.as_fd(), path.admissions.as_fd()]);
         }
         for descriptor in all {
-            // An unwatched descriptor is no error here.
+            // An unwatched descriptor is not an error here.
             let _ = self.watcher.forget(descriptor);
         }
     }

@@ -59,7 +59,7 @@ impl Server {
 
     fn handle_message(&mut self, id: u64, bytes: &[u8], descriptors: Vec<OwnedFd>) {
         let Ok(call) = Call::read(bytes) else {
-            // A peer that does not speak Varlink gets one error and is disconnected.
+            // A peer that does not speak Varlink receives one error and is disconnected.
             self.send(id, Reply::from(&Fault::invalid_parameter("message")), Vec::new());
             return self.leaving.push(id);
         };

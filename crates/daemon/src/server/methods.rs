@@ -346,10 +346,10 @@ impl Server {
             |client: &&mut Client| client.path.as_ref().is_some_and(|path| path.number == number);
         let worker = self.clients.values_mut().find(of_path);
         let worker = worker.and_then(|client| client.path.as_mut());
-        // A service thread that hangs up before its process exits has ended, too.
+        // If a service thread hangs up before its process exits, the path has ended, too.
         let gone = || faults::no_such_path(wanted);
         let worker = worker.ok_or_else(gone)?;
-        // Until the previous connection is sent, the process is considered busy.
+        // Until the previous connection has been sent, the process is considered busy.
         worker.admissions.flush().map_err(|_| gone())?;
         if worker.admissions.has_unsent() {
             return Err(faults::busy(wanted));
@@ -358,7 +358,7 @@ impl Server {
         let (near, far) = sys::descriptor::pair().map_err(busy)?;
         let process = worker.process.try_clone().map_err(|_| faults::busy(wanted))?;
         let admit = Call { oneway: true, ..Call::new("io.streamline.path.Admit", &Admit { uid }) };
-        // Sending can also fail for other reasons than a hangup.
+        // Sending can also fail for reasons other than a hangup.
         let said = worker.admissions.send(admit.to_bytes(), vec![far]);
         match said {
             Err(_) if local_socket::is_gone(&worker.admissions) => Err(gone()),

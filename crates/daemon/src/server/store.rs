@@ -101,7 +101,7 @@ pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> Stored {
         let of_line =
             |knows: KnownState| Some((name.strip_prefix(knows.name())?.parse().ok()?, knows));
         if let Some((client, knows)) = KnownState::ALL.into_iter().find_map(of_line) {
-            // A crash between two updates leaves both names; the later state is the valid one.
+            // A crash between two updates leaves both names, of which the later state is valid.
             let known: Option<&(OwnedFd, KnownState)> = lines.get(&client);
             let earlier = match known.map(|(_, known)| *known) {
                 Some(known) if known >= knows => Some(knows),
@@ -118,7 +118,7 @@ pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> Stored {
             Some((number, part)) => {
                 paths.entry(number).or_default().insert(part, descriptor);
             }
-            // An entry written by another version, which cannot be interpreted.
+            // The entry was written by another version and cannot be interpreted.
             None if name.starts_with(PATH_PREFIX) => {}
             None => sockets.push(descriptor),
         }
@@ -171,7 +171,7 @@ pub(super) fn discard_path(number: u32) {
 }
 
 fn store_descriptor(number: u32, part: &str, descriptor: BorrowedFd<'_>) {
-    // An object that is not stored is missing after a restart, which is handled there.
+    // If an object cannot be stored, it is missing after a restart, which is handled there.
     let _ = service::try_notify(
         &format!("FDSTORE=1\nFDNAME={PATH_PREFIX}{number}-{part}"),
         &[descriptor],
@@ -190,8 +190,8 @@ pub(super) struct ServiceManagerStore;
 
 impl Keeper for ServiceManagerStore {
     fn store(&self, name: &str, descriptor: BorrowedFd<'_>) {
-        // `FDPOLL=0`: the manager must not watch the descriptor. If storing fails, the next daemon
-        // cannot adopt the attach point and removes it.
+        // With `FDPOLL=0`, the manager does not watch the descriptor. If storing fails, the next
+        // daemon cannot adopt the attach point and removes it.
         let lines = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}");
         let _ = service::notify_within(&lines, &[descriptor], CALL_TIMEOUT);
     }

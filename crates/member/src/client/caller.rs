@@ -65,7 +65,7 @@ impl Caller {
             return Err(ClientError::Timeout);
         }
         match sys::descriptor::send(&self.socket, &call.to_bytes(), descriptors) {
-            // A peer that hung up may have sent the reason, which is still readable.
+            // A peer that hung up may have sent the reason before, which is still readable.
             Err(error) if error.errno == EPIPE => Ok(()),
             sent => Ok(sent?),
         }
@@ -86,8 +86,8 @@ impl Caller {
     pub(super) fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         let mut bytes = vec![0; REPLY_MAX];
         let received = match sys::descriptor::receive(&self.socket, &mut bytes) {
-            // A peer that closes with unread data causes one ECONNRESET, returned before any queued
-            // data (unix(7)).
+            // If the peer closes its end with unread data, the next call returns ECONNRESET once,
+            // before any queued data (unix(7)).
             Err(error) if error.errno == ECONNRESET => {
                 sys::descriptor::receive(&self.socket, &mut bytes)
             }

@@ -39,7 +39,7 @@ pub enum ClientError {
     #[error(transparent)]
     Malformed(#[from] MessageError),
     /// The peer replied with an error. The text of a mistake in a request has several lines, which
-    /// show its position.
+    /// show the position of the mistake.
     #[error("{}", format_fault(.0).trim_end().lines().map(escape_hidden).collect::<Vec<_>>()
         .join("\n"))]
     Refused(Fault),

@@ -187,7 +187,7 @@ impl Client {
             }
         };
         let answers = gather(paths, limit, begin, next);
-        // A connection that fails now reports its error at the next call.
+        // If a connection has failed by now, the next call reports the error.
         _ = self.caller.set_timeout(CALL_TIMEOUT);
         answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout))).collect()
     }
@@ -259,7 +259,7 @@ mod tests {
     fn silent_daemon_delays_a_query_only_by_its_time_limit() {
         let (near, _far) = sys::descriptor::pair().unwrap();
         let client = Client { caller: Caller::new(near), directory: PathBuf::new() };
-        // With this timeout of its own, a call to the daemon would never end.
+        // If the call to the daemon used its own timeout, this test would never end.
         client.caller.set_timeout(Duration::from_secs(1_000_000)).unwrap();
         let paths = [(0, "1".to_owned()), (0, "2".to_owned())];
         let limit = Duration::from_millis(50);

@@ -17,15 +17,16 @@ use sys::local_socket;
 pub const DESCRIBE: &str = "io.streamline.path.Describe";
 /// The method that returns the counters of a path.
 pub const COUNT: &str = "io.streamline.path.Count";
-/// The method that returns the nodes of a path in full.
+/// The method that returns all details of a path's nodes.
 pub const NODES: &str = "io.streamline.path.Nodes";
 /// The method that ends the sources of a path.
 pub const STOP: &str = "io.streamline.path.Stop";
 
-/// Maximum wait until another path has prepared for a change. It may be the coordinator of another
-/// one at that time, which then fails too.
+/// Maximum wait until another path has prepared for a change. The other path may itself be waiting
+/// as the coordinator of a second move, which then fails too.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum wait for a path that has prepared for a change: longer than any process is stopped.
+/// Maximum wait for the reply of a path that has prepared for a change. It is longer than any
+/// process stays stopped.
 const DECIDED_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 /// Error number for a process that does not exist.
 const ESRCH: i32 = 3;
@@ -86,9 +87,9 @@ impl PathClient {
         changed.map_err(|error| self.hangup_as_end(error))
     }
 
-    /// Asks the path to prepare for a subtree, and to stop until
+    /// Asks the path to prepare for a subtree and to pause until
     /// [`commit_take`](Self::commit_take). Blocks for at most [`PREPARE_TIMEOUT`]. If the
-    /// connection is closed instead, the path drops what it has prepared.
+    /// connection is closed instead, the path discards its preparations.
     pub(crate) fn prepare_take(&self, take: &TakeSubtree) -> Result<(), ClientError> {
         let call = Call { more: true, ..Call::new("io.streamline.path.Take", take) };
         self.caller.set_timeout(PREPARE_TIMEOUT)?;
@@ -96,8 +97,8 @@ impl PathClient {
         self.caller.reply().map(drop).map_err(|error| self.hangup_as_end(error))
     }
 
-    /// Lets the path make the change for which it has prepared, with this state. Blocks
-    /// until it has replied or has ended, because its reply decides.
+    /// Makes the path carry out the change for which it has prepared, with this state. Blocks until
+    /// the path has replied or ended, because its reply decides about the change.
     pub(crate) fn commit_take(&self, commit: &CommitSubtree) -> Result<ChangeReply, ClientError> {
         let call = Call::new("io.streamline.path.Commit", commit);
         if call.to_bytes().len() > MESSAGE_MAX {

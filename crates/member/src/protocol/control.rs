@@ -75,7 +75,7 @@ pub struct TakeSubtree {
     pub version: String,
     /// Text of the subtree.
     pub filter: String,
-    /// Output to which it is attached: `NODE` or `NODE/CLASS`.
+    /// Output to which the subtree is attached: `NODE` or `NODE/CLASS`.
     pub below: String,
 }
 
@@ -99,7 +99,7 @@ pub struct Tap {
     pub all: Option<bool>,
     /// Time without progress of the reader after which the tap ends, in ms.
     pub patience_ms: Option<u64>,
-    /// Number that the node keeps through changes, instead of `node`.
+    /// Number of the node, which the node keeps through changes; an alternative to `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// Classes of the blocks, as after `|` in a request, empty for a plain pipe; `None` for the
@@ -132,12 +132,14 @@ pub struct TapReport {
     pub frames: u64,
     /// Frames skipped because the reader was too slow.
     pub skipped: u64,
-    /// Sequence numbers of the skipped frames, such as `4211 to 4260, 5000`.
+    /// Sequence numbers of the skipped frames, such as `4211 to 4260, 5000`; `None` if no frame was
+    /// skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// Blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
-    /// Messages cut because they were too long, or too many at once.
+    /// Messages that were truncated because they were too long, or because too many were open at
+    /// once.
     #[serde(default)]
     pub cut: u64,
     /// Reason for the end of the tap; `None` while it runs.

@@ -1,4 +1,4 @@
-//! The nodes of a path with all that is known of them, for programs that show a path in full.
+//! All details of the nodes of a path, for programs that show a path in full.
 
 use serde::{Deserialize, Serialize};
 

@@ -152,7 +152,7 @@ fn read<T: DeserializeOwned>(bytes: &[u8], most: usize) -> Result<T, MessageErro
 }
 
 fn serialize(message: &impl Serialize) -> Vec<u8> {
-    // Names, numbers and texts always serialize.
+    // Names, numbers and texts can always be serialized.
     serde_json::to_vec(message).unwrap_or_default()
 }
 
@@ -160,7 +160,7 @@ fn serialize(message: &impl Serialize) -> Vec<u8> {
 fn to_parameters(value: &impl Serialize) -> Parameters {
     match serde_json::to_value(value) {
         Ok(Value::Object(map)) => map,
-        // A unit value: the method has no parameters.
+        // The value is a unit, because the method has no parameters.
         _ => Map::new(),
     }
 }

@@ -1,10 +1,10 @@
 //! Moves of subtrees between two paths.
 //!
 //! The path that gives the subtree is the coordinator. It asks the other path to prepare and to
-//! stop (`Take`), then stops its own spaces, and hands over the state of the filters
-//! (`Commit`). The reply is the decision: if it is an error, or if the other process is gone,
-//! nothing has changed here. The other path drops what it has prepared if the coordinator hangs
-//! up before it commits. So a path that does not answer delays no block of the coordinator.
+//! pause (`Take`), then pauses its own spaces, and hands over the state of the filters (`Commit`).
+//! The reply to `Commit` is the decision: if it is an error, or if the other process is gone,
+//! nothing has changed here. The other path discards its preparations if the coordinator hangs up
+//! before it commits. A path that does not reply therefore delays no block of the coordinator.
 
 use super::calls::CHANGE_TIMEOUT;
 use super::service::{AdmittedClient, Service};
@@ -20,20 +20,20 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 use sys::watcher::{Interest, Watcher};
 
-/// Maximum wait of a prepared path for the decision of the other.
+/// Maximum time that a prepared path waits for the decision of the coordinator.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
-/// The method by which the coordinator decides.
+/// The method with which the coordinator commits the move.
 const COMMIT: &str = "io.streamline.path.Commit";
 
 impl Service {
-    /// Moves a subtree of this path to another path of the same user. Blocks until both have
-    /// changed, or neither.
+    /// Moves a subtree of this path to another path of the same user. Blocks until both paths have
+    /// changed or the move has failed.
     pub(super) fn move_to_other(&mut self, asked: &PathMove) -> Result<ChangeReply, Fault> {
         let refused = |why: &dyn Display| faults::unchanged(&why.to_string());
         let live = self.only_live()?.clone();
         let subtree = subtree(&self.path.line, &asked.node).map_err(|why| refused(&why))?;
         check_leaving(&live, &subtree).map_err(|why| refused(&why))?;
-        // The connection of the registration is read by the event loop.
+        // The event loop reads the connection of the registration.
         let client = Client::connect_at(self.directory()).map_err(|why| refused(&why))?;
         let other = client.connect(&asked.path).map_err(|why| refused(&why))?;
         if other.number() == self.about.number {
@@ -65,8 +65,8 @@ impl Service {
         Ok(self.record_switch(&switched, &format!("; {}: {}", asked.path, escape_hidden(&other))))
     }
 
-    /// Adds a subtree of another path to this one. The client `id` is the coordinator. Blocks until
-    /// it has decided, for at most [`DECISION_TIMEOUT`].
+    /// Adds a subtree of another path to this path. The client `id` is the coordinator. Blocks
+    /// until the coordinator has decided, for at most [`DECISION_TIMEOUT`].
     pub(super) fn take_from_other(&mut self, id: u64, call: &Call) -> Result<ChangeReply, Fault> {
         let refused = |why: &dyn Display| faults::unchanged(&why.to_string());
         if !call.more {
@@ -105,7 +105,7 @@ impl Service {
     }
 }
 
-/// Returns the reason of a refusal, without the words around it.
+/// Returns the reason for a refusal, without the error's introduction.
 fn reason(error: &ClientError) -> String {
     match error {
         ClientError::Refused(fault) if !fault.text("why").is_empty() => {
@@ -152,7 +152,8 @@ fn next_call(connection: &mut Connection) -> Result<Option<Call>, ()> {
     }
 }
 
-/// Encodes a state as words: the time of its timer or `-`, then key and bytes of each session.
+/// Encodes a state as words: the time of its timer or `-`, and then the key and the bytes of each
+/// session.
 fn encode_state(state: &HandedState) -> String {
     let mut text = state.wake.map_or_else(|| "-".to_owned(), |wake| wake.to_string());
     for (key, bytes) in &state.sessions {

@@ -56,7 +56,7 @@ impl Service {
                 single_reply(&self.change_request(&words)?)
             }
             "Take" => single_reply(&self.take_from_other(id, call)?),
-            // A prepared path receives it while it waits.
+            // A prepared path receives this call while it waits for the decision.
             "Commit" => Err(faults::unchanged("nothing is prepared on this connection")),
             "Stop" => {
                 let NoParameters {} = call.deserialize_parameters()?;
@@ -87,7 +87,7 @@ impl Service {
                 }
                 Ok(None)
             }
-            // Only the daemon admits clients, and over its own socket.
+            // Only the daemon admits clients, and only over its own socket.
             "Admit" => Err(Fault::permission_denied()),
             _ => Err(Fault::method_not_found(&call.method)),
         }
@@ -147,7 +147,8 @@ impl Service {
         self.about.line.clone_from(&line);
         self.path.line.clone_from(&line);
         if let Some(registration) = &self.registration {
-            // If the daemon has just ended, it learns of the change when the path registers again.
+            // If the daemon has just ended, it learns about the change when the path registers
+            // again.
             let _ = registration.client.report_change(&line);
         }
         ChangeReply { said, line }

@@ -43,7 +43,7 @@ pub(super) fn group_counters(group: &dyn WorkerGroup, nodes: &[Node], elapsed_ns
 }
 
 fn add_ledger(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
-    // The plan has a unique name for each of several equal filters.
+    // The plan gives each of several equal filters a unique name.
     let name = |planned: usize, own: &NodeName| {
         let planned = nodes.get(planned).filter(|_| !own.is_ring());
         planned.map_or_else(|| own.to_string(), |node| node.name.clone())

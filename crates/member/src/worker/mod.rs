@@ -115,7 +115,7 @@ impl Worker {
             .get_or_insert_with(Ended::default);
         self.shared.wake.notify();
         if let Some(thread) = self.thread.take() {
-            // The thread ends by itself; a panic in it cannot be reported here.
+            // The thread ends by itself. A panic in it cannot be reported here.
             let _ended = thread.join();
         }
     }

@@ -5,12 +5,13 @@ use engine::live::Live;
 use pipeline::explain::{self, ArgumentFacts};
 use pipeline::plan::{Candidate, Plan};
 
-/// Maximum length of the nodes in one reply, in bytes. The longest node and the request, of which
-/// each has at most [`LINE_MAX`](crate::protocol::LINE_MAX) bytes or a few more, fit on top.
+/// Maximum length of the nodes in one reply, in bytes. The reply has room for one more node of
+/// maximum length and for the request, each of which is not much longer than
+/// [`LINE_MAX`](crate::protocol::LINE_MAX).
 const PAGE_MAX: usize = 128 << 10;
 
-/// Describes the nodes of the plan that a path runs, from index `first` on, as many as fit into a
-/// reply.
+/// Describes the nodes of the plan that a path runs, starting at index `first`. Returns as many
+/// nodes as fit into a reply.
 pub(super) fn describe_nodes(
     plan: &Plan,
     live: Option<&Live>,

@@ -153,7 +153,7 @@ impl Service {
                 && call.deserialize_parameters::<Admit>().is_ok()
                 && self.clients.len() < CLIENTS_MAX
             {
-                // Dropping the socket tells a rejected client.
+                // Dropping the socket tells the client that it was rejected.
                 let _ = descriptors.into_iter().next().map(|socket| self.admit_client(socket));
             }
         }
@@ -207,7 +207,7 @@ impl Service {
         let reply = Reply { continues: true, ..Reply::new(&followed) };
         for id in ids {
             if let Some(schedule) = self.clients.get_mut(&id).and_then(|c| c.schedule.as_mut()) {
-                // Missed updates are skipped, not sent in a burst.
+                // Missed updates are skipped instead of sent in a burst.
                 schedule.next = (schedule.next + schedule.every).max(now);
             }
             self.send(id, &reply);
@@ -271,7 +271,7 @@ impl Service {
     fn lose_daemon(&mut self) {
         let Some(registration) = self.registration.take() else { return };
         for descriptor in [registration.client.as_fd(), registration.admissions.as_fd()] {
-            // Closing alone unregisters a descriptor only if no duplicate of it exists.
+            // Closing alone unregisters a descriptor only if there is no duplicate of it.
             let _ = self.watcher.forget(descriptor);
         }
         self.seek = sys::clock::monotonic();
@@ -285,13 +285,13 @@ impl Service {
         }
         let wait = u64::try_from(SEARCH_INTERVAL.as_nanos()).unwrap_or(u64::MAX);
         self.seek = now.saturating_add(wait);
-        // Numbers start at 1; 0 means never registered.
+        // Numbers start at 1; 0 means that the path was never registered.
         let number = Some(self.about.number).filter(|number| *number > 0);
         let register = self.path.registration_parameters(number, self.about.started);
         let client = Client::connect_at(&self.directory).or_else(|_| Client::find(None));
         let registration = client.and_then(|client| Registration::new(client, &register));
         match registration.map(|registration| self.watch_registration(registration)) {
-            // On any error the next search tries again.
+            // After any error, the next search tries again.
             Ok(_) | Err(_) => {}
         }
     }
@@ -307,7 +307,7 @@ impl Service {
     /// Sends the exit status to all followers. Blocks for at most `FINAL_UPDATE_TIMEOUT` until the
     /// followers have read it.
     fn finish(mut self, ended: &Ended) {
-        // Connections and calls already queued are served first.
+        // Connections and calls that are already queued are served first.
         self.accept_clients();
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
             let readable = true;

@@ -74,7 +74,7 @@ fn task_state(task: Option<&Task>, ended: bool) -> &'static str {
         Some(RunState::Sleeps) => "sleeps",
         Some(RunState::Stopped) => "stopped",
         Some(RunState::Ended) => "ended",
-        // It runs in a thread of another crate's process, whose state is unknown.
+        // The space runs in a thread of a process of another crate, whose state is unknown.
         None => "runs",
     }
 }

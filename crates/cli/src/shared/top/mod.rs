@@ -175,7 +175,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Errors on restore cannot be reported.
+        // Errors while restoring the terminal cannot be reported.
         let _ = execute!(io::stdout(), LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }

@@ -148,7 +148,7 @@ fn sink_ring_line(sink: &SinkRing) -> Line<'static> {
     Line::from(format!("  {from} → its readers  {size}{}", reason(&sink.ring.because)))
 }
 
-/// Formats the reason for a change of size; empty if there was none.
+/// Formats the reason for the last change of a ring's size; empty if the size never changed.
 fn reason(because: &str) -> String {
     match because {
         "" => String::new(),

@@ -37,7 +37,7 @@ pub(super) struct Snapshot {
     pub(super) adapted: Option<String>,
     /// Latency, if the request bounds it.
     pub(super) latency: Option<Latency>,
-    /// Sentence about latencies that exceed the bound, if any do.
+    /// A sentence about latencies that exceed the bound; `None` if there are none.
     #[serde(skip)]
     pub(super) latency_note: Option<String>,
     /// Kernel programs that run parts of the path.
@@ -154,7 +154,7 @@ impl PathSampler {
         depth: &mut [Option<usize>],
         order: &mut Vec<usize>,
     ) {
-        // An explicit stack: the description is untrusted and may be arbitrarily deep.
+        // The stack is explicit, because the description is untrusted and may be arbitrarily deep.
         let mut waiting = vec![(node, level)];
         while let Some((node, level)) = waiting.pop() {
             match depth.get_mut(node) {

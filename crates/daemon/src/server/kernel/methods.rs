@@ -61,7 +61,7 @@ impl Server {
             return Err(faults::refused("line", "none of this connection waits for that"));
         }
         client.line = RequestState::Switching;
-        // The path is paused until this completes.
+        // The path is paused until the switch completes.
         self.kernel.push_urgent(Command::Switch { client: id });
         Ok(Answer::single(&json!({})))
     }
@@ -71,8 +71,8 @@ impl Server {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if matches!(client.line, RequestState::Running | RequestState::Prepared) {
             match client.line == RequestState::Running {
-                // If this daemon dies before it sends the final counts, the next one detaches the
-                // request.
+                // If this daemon dies before it sends the final counters, the next daemon detaches
+                // the request.
                 true => client.store_connection(id, KnownState::Detaching),
                 false => client.discard_connection(id),
             }

@@ -204,7 +204,7 @@ impl KernelThread {
                 all.into_iter().for_each(|client| self.detach(client, Some(why.clone()), complete));
                 complete(Completion::Ended);
             }
-            // Handled in `run`, which ends the thread.
+            // This command is handled in `run`, which ends the thread.
             Command::Keep => {}
         }
     }
