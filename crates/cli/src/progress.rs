@@ -38,7 +38,7 @@ struct SourceTotals {
 }
 
 impl ProgressPrinter {
-    /// Creates a printer; `None` if the run shows no progress.
+    /// Creates a printer. Returns `None` if the run shows no progress.
     pub(crate) fn new(mode: Option<ProgressMode>, quiet: bool, plan: &Plan) -> Option<Self> {
         let rewrites = terminal::can_rewrite();
         let every_ns = match mode {

@@ -35,7 +35,7 @@ pub(crate) fn find_prefixes(plan: &Plan) -> Vec<SharedPrefix> {
     };
     let found = |prefix: &str| SharedPrefix {
         readers: numbers(&|line| line.contains(&prefix::source_text(prefix))),
-        path: numbers(&|line| prefix::offers(line, prefix)).first().copied(),
+        path: numbers(&|line| prefix::offers_prefix(line, prefix)).first().copied(),
         prefix: prefix.to_owned(),
     };
     prefixes.into_iter().map(found).collect()
@@ -67,13 +67,15 @@ struct OthersPath {
 /// reads a shared prefix, omits other requests that also read one. Returns `None` if there are no
 /// such requests.
 pub(crate) fn find_alike_requests(text: &str) -> Option<AlikeRequests> {
-    let prefixes = prefix::beginnings(text, &MachineRegistry::Local);
+    let prefixes = prefix::request_prefixes(text, &MachineRegistry::Local);
     prefixes.first()?;
     let uid = sys::process::identity().0;
     let listed = Client::find(None).and_then(|client| client.list_paths()).ok()?;
     let begins = |path: &Path, prefix: &String| {
         let line = path.line.as_deref().filter(|line| !line.contains("share \""));
-        line.is_some_and(|line| prefix::beginnings(line, &MachineRegistry::Local).contains(prefix))
+        line.is_some_and(|line| {
+            prefix::request_prefixes(line, &MachineRegistry::Local).contains(prefix)
+        })
     };
     prefixes.into_iter().find_map(|prefix| {
         let all = listed.iter().filter(|path| begins(path, &prefix));

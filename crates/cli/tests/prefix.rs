@@ -415,7 +415,8 @@ fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
         explained.contains("`rx server0 both=yes | tcp | http` with 3 requests"),
         "{explained}"
     );
-    // The user of a request that runs its prefix alone is told so, and no other request is changed.
+    // `explain` reports running requests with the same beginning, and a shared prefix cannot be
+    // changed for all of its users.
     let alike = site.run(&["explain", &format!("--prefix=private {PREFIX} | http |get json")]).out;
     assert!(alike.contains("`rx server0 both=yes | tcp | http` also begins paths "), "{alike}");
     for (path, why) in [

@@ -31,7 +31,7 @@ pub enum DirectoryError {
     Held {
         /// The directory.
         directory: PathBuf,
-        /// Id of the process that holds the lock; `None` if the lock file does not contain it.
+        /// Id of the process that holds the lock, or `None` if the lock file does not contain it.
         process: Option<u32>,
     },
     /// Another user could tamper with the directory.

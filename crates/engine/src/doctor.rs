@@ -25,12 +25,12 @@ pub struct Facts {
     pub release: String,
     /// Number of processors that this process may run on.
     pub processors: usize,
-    /// Memory of the machine in bytes; `None` if unknown.
+    /// Memory of the machine in bytes, or `None` if unknown.
     pub memory: Option<u64>,
     /// Privileges of this process.
     pub privilege: Privilege,
-    /// True if unprivileged users can create user namespaces; `None` if the kernel does not report
-    /// it.
+    /// True if unprivileged users can create user namespaces, or `None` if the kernel does not
+    /// report it.
     pub user_namespaces: Option<bool>,
     /// The file of the running program.
     pub program: Binary,
@@ -48,14 +48,14 @@ pub struct Facts {
     pub interfaces: Result<Vec<Interface>, Refusal>,
     /// Programs and packet sockets at these interfaces, including those of other applications.
     pub neighbors: neighbors::Neighbors,
-    /// Helper programs and libraries, each with its path; `None` if it is not installed.
+    /// Helper programs and libraries, each with its path, or `None` if it is not installed.
     pub helpers: Vec<(&'static str, Option<String>)>,
 }
 
 /// The file of the running program, and a mount option that affects it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Binary {
-    /// Path of the file; `None` if it cannot be determined.
+    /// Path of the file, or `None` if it cannot be determined.
     pub path: Option<PathBuf>,
     /// True if the file is on a file system that ignores file capabilities (`nosuid`).
     pub nosuid: bool,
@@ -100,7 +100,7 @@ pub struct Limit {
     /// Name of the limit: a sysctl(8) setting if the name contains a dot, else a limit of
     /// getrlimit(2).
     pub name: &'static str,
-    /// Value of the limit; `None` if it cannot be read.
+    /// Value of the limit, or `None` if it cannot be read.
     pub value: Option<Bound>,
 }
 

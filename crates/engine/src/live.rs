@@ -25,8 +25,8 @@ use std::time::Duration;
 pub struct Live {
     control: Arc<Control>,
     spaces: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
-    /// The running path of the whole request, and the index of this part among its connected parts;
-    /// `None` for a path that was not built from a plan.
+    /// The running path of the whole request, and the index of this part among its connected parts,
+    /// or `None` for a path that was not built from a plan.
     whole: Option<(Arc<RunningPath>, usize)>,
 }
 
@@ -106,14 +106,14 @@ impl Live {
         }
     }
 
-    /// Returns the text of the current request; `None` if it was never set.
+    /// Returns the text of the current request, or `None` if it was never set.
     #[must_use]
     pub fn request_text(&self) -> Option<String> {
         self.running_path()?.state().text.clone()
     }
 
-    /// Returns the current plan, whose indices are used in ledgers and reports; `None` if the path
-    /// belongs to no request. The index [`GONE`](crate::build::GONE) denotes an element of an
+    /// Returns the current plan, whose indices are used in ledgers and reports, or `None` if the
+    /// path belongs to no request. The index [`GONE`](crate::build::GONE) denotes an element of an
     /// earlier plan.
     #[must_use]
     pub fn plan(&self) -> Option<Plan> {
@@ -157,7 +157,7 @@ impl Live {
             .map_or_else(Vec::new, |whole| whole.state().adapted.iter().cloned().collect())
     }
 
-    /// Returns the latency of blocks; `None` if the request does not bound it.
+    /// Returns the latency of blocks, or `None` if the request does not bound it.
     #[must_use]
     pub fn latency(&self) -> Option<Latency> {
         self.running_path()?.extras.budget.measurements(sys::clock::monotonic())
@@ -205,7 +205,7 @@ impl Live {
         self.command_queues().iter().all(|commands| commands.lock_inbox().ended)
     }
 
-    /// Returns the node of the current plan that has this number; `None` if the plan has no such
+    /// Returns the node of the current plan that has this number, or `None` if the plan has no such
     /// node.
     pub(crate) fn node_with_number(&self, number: usize) -> Option<NodeId> {
         let (node, _) = self.running_path()?.state().plan_indices();

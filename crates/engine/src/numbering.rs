@@ -111,7 +111,7 @@ impl Numbering {
 
     /// Returns an error message if the plan has more filters that number sessions than there are
     /// shares; otherwise `None`.
-    pub(crate) fn shortage(&self) -> Option<String> {
+    pub(crate) fn shortage_message(&self) -> Option<String> {
         let most = SessionNumbers::ADDED_FILTERS_MAX;
         self.is_short.then(|| {
             format!(
@@ -211,7 +211,7 @@ mod tests {
                 }
                 let (graph, nodes) = udp_graph(&there);
                 numbering = numbering.for_next_plan(&graph, &nodes);
-                assert_eq!(numbering.shortage(), None);
+                assert_eq!(numbering.shortage_message(), None);
                 let numbers: HashSet<_> =
                     there.iter().map(|node| numbering.numbers(*node)).collect();
                 assert_eq!(numbers.len(), there.len(), "each has its own");
@@ -235,11 +235,11 @@ mod tests {
         let all: Vec<usize> = (0..=SessionNumbers::ADDED_FILTERS_MAX as usize).collect();
         let (most, nodes) = udp_graph(&all);
         let full = numbering.for_next_plan(&most, &nodes);
-        assert_eq!(full.shortage(), None);
+        assert_eq!(full.shortage_message(), None);
         let (more, beyond) = udp_graph(&(0..=all.len()).collect::<Vec<_>>());
         let shortage = full.for_next_plan(&more, &beyond);
-        let why = shortage.shortage().expect("there are no more");
+        let why = shortage.shortage_message().expect("there are no more");
         assert!(why.starts_with("more than 64 filters"), "{why}");
-        assert_eq!(shortage.for_next_plan(&most, &nodes).shortage(), None);
+        assert_eq!(shortage.for_next_plan(&most, &nodes).shortage_message(), None);
     }
 }

@@ -21,10 +21,10 @@ pub struct SpaceStatus {
     /// The thread or process that runs the space. `None` before it starts, or if the space runs in
     /// a thread of the caller.
     pub runs: Option<SpaceTask>,
-    /// The kernel's statistics of the task, read before the space was queried; `None` if the task
-    /// has ended.
+    /// The kernel's statistics of the task, read before the space was queried, or `None` if the
+    /// task has ended.
     pub task: Option<Task>,
-    /// The edge of the plan on which the space waits for room; `None` if it does not wait.
+    /// The edge of the plan on which the space waits for room, or `None` if it does not wait.
     pub held_up: Option<usize>,
     /// Bytes of memory that back the space's own pools. For a thread, the value is from its last
     /// response.

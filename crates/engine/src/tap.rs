@@ -69,10 +69,10 @@ pub enum StreamForm {
 /// A requested tap.
 #[derive(Debug)]
 pub struct TapRequest {
-    /// The node; `None` for the first source.
+    /// The node, or `None` for the first source.
     pub node: Option<TappedNode>,
-    /// The classes of the blocks, as after `|` in a request (`80`, `get`, empty for a plain pipe);
-    /// `None` for blocks that at least one arc accepts.
+    /// The classes of the blocks, as after `|` in a request (`80`, `get`, empty for a plain pipe),
+    /// or `None` for blocks that at least one arc accepts.
     pub classes: Option<String>,
     /// The form in which blocks are written.
     pub form: StreamForm,

@@ -2,10 +2,10 @@
 //! were held and for how long, where and why they were dropped, and where they left. (CONTRACT 19,
 //! for one flow)
 //!
-//! In: a pcap-filter expression, and a path that runs again (from a recording, or a request over a
-//! capture) with one block per batch. Every change of a filter's counters during a call is
-//! therefore due to a single block. Out: a [`NodeFate`] per node. A frame belongs to the flow if it
-//! matches the expression. A block that a filter made (a description, a decoded body) belongs to
+//! Input: a pcap-filter expression, and a path that runs again (from a recording, or a request over
+//! a capture) with one block per batch. Every change of a filter's counters during a call is
+//! therefore due to a single block. Output: a [`NodeFate`] per node. A frame belongs to the flow if
+//! it matches the expression. A block that a filter made (a description, a decoded body) belongs to
 //! the flow if its session does. [SL §7.1, "debugging"]
 //!
 //! The spaces feed a query through an [`Observer`].
@@ -56,9 +56,9 @@ pub struct NodeFate {
 /// A query about a flow, shared by the spaces of the path that answers it.
 #[derive(Debug)]
 pub struct FlowQuery {
-    /// For each node of the plan, the names of its classes, and the node that assigned the session
-    /// numbers of its blocks. The second value is 0 for all nodes, except in replays of older
-    /// recordings, in which each filter numbers sessions independently.
+    /// The class names of each node of the plan, and the node that assigned the session numbers of
+    /// its blocks. The second value is 0 for all nodes, except in replays of older recordings, in
+    /// which each filter numbers sessions independently.
     nodes: Vec<(Classes, usize)>,
     /// The upstream neighbor of each node, by node index.
     upstream: Vec<usize>,
@@ -145,7 +145,7 @@ impl FlowQuery {
             return false;
         }
         let number = state.numbers.get(&frame_key(block)).copied();
-        let row = state.row(planned);
+        let row = state.fate_of_node(planned);
         row.came.add(block.length());
         row.add_packet(number);
         true
@@ -162,9 +162,9 @@ impl FlowQuery {
         let mut state = self.state();
         if after.held.blocks > before.held.blocks {
             state.held.insert((planned, block), now);
-            state.row(planned).held += 1;
+            state.fate_of_node(planned).held += 1;
         }
-        let row = state.row(planned);
+        let row = state.fate_of_node(planned);
         row.consumed += after.consumed.blocks.saturating_sub(before.consumed.blocks);
         let named = |number: usize| reasons.get(number).copied().unwrap_or("unnamed").to_owned();
         let dropped = after.dropped.iter().zip(&before.dropped).enumerate();
@@ -195,7 +195,7 @@ impl FlowQuery {
         let name = frame_key(block);
         let since = state.held.remove(&(planned, name));
         let number = state.numbers.get(&name).copied();
-        let row = state.row(planned);
+        let row = state.fate_of_node(planned);
         row.add_packet(number);
         *row.answered.entry(class_name(classes, block.pointer.class.0)).or_default() += 1;
         row.unselected += u64::from(!wanted);
@@ -211,8 +211,8 @@ impl FlowQuery {
 #[derive(Debug)]
 struct FlowObserver {
     why: Arc<FlowQuery>,
-    /// For each running node, the key of the flow's block that arrived, and the node's counters at
-    /// that time; `None` if no block or several blocks of the flow arrived.
+    /// The key of the flow's block that arrived at each running node, and the counters of the node
+    /// at that time, or `None` if no block or several blocks of the flow arrived.
     running: Vec<Option<(u64, Counts)>>,
 }
 
@@ -255,7 +255,7 @@ impl Observer for FlowObserver {
 }
 
 impl QueryState {
-    fn row(&mut self, planned: usize) -> &mut NodeFate {
+    fn fate_of_node(&mut self, planned: usize) -> &mut NodeFate {
         self.rows.entry(planned).or_insert_with(|| NodeFate { planned, ..NodeFate::default() })
     }
 

@@ -95,7 +95,7 @@ impl Capture {
         Self { pipe: File::from(pipe), begun: false }
     }
 
-    /// Returns the number of the next frame; `None` at the end of the capture.
+    /// Returns the number of the next frame, or `None` at the end of the capture.
     fn next(&mut self) -> Option<u64> {
         if !self.begun {
             self.pipe.read_exact(&mut [0; 24]).ok()?;

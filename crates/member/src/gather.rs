@@ -24,7 +24,7 @@ struct Query<P> {
     peer: P,
 }
 
-/// Queries all peers, given with their users, and returns their answers in order; `None` for an
+/// Queries all peers, given with their users, and returns their answers in order, or `None` for an
 /// answer that was incomplete after `limit`. Blocks for at most `limit`.
 ///
 /// `begin` sends the query and should not block; its `Err` counts as the answer. `next` is called
@@ -102,8 +102,8 @@ impl QueryQueue {
     }
 
     /// Takes the next peer to query, round robin over users that have not used up their share.
-    /// Returns the index of the peer and its user; `None` if there is no such peer or `in_time` is
-    /// false.
+    /// Returns the index of the peer and its user, or `None` if there is no such peer or `in_time`
+    /// is false.
     fn next_peer(&mut self, in_time: bool) -> Option<(usize, u32)> {
         let may = |user: &UserQueries| user.asked < self.share && !user.queue.is_empty();
         let mut behind =

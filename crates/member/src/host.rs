@@ -38,7 +38,7 @@ use sys::steps::Resource;
 pub struct DaemonHost {
     directory: PathBuf,
     release: String,
-    /// Rights of this user; `None` if they are unlimited.
+    /// Rights of this user, or `None` if they are unlimited.
     bounds: Option<Arc<PolicyGrants>>,
 }
 
@@ -55,8 +55,8 @@ struct PolicyGrants {
 const ATTACH_DESCRIPTORS: usize = 3;
 
 impl DaemonHost {
-    /// Finds a daemon; `None` if it runs no programs in the kernel. Blocks for at most two call
-    /// timeouts.
+    /// Finds a daemon. Returns `None` if it runs no programs in the kernel. Blocks for at most two
+    /// call timeouts.
     pub fn find() -> Result<Option<Self>, ClientError> {
         let client = Client::find(None)?;
         let allowed = client.permissions()?;

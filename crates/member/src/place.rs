@@ -25,7 +25,7 @@ pub const STREAM_SOCKET: &str = "io.streamline";
 /// Name of the packet socket, which preserves message boundaries.
 pub const PACKET_SOCKET: &str = "io.streamline.packets";
 
-/// Returns the preferred directory for this user's own daemon; `None` if the user has none.
+/// Returns the preferred directory for this user's own daemon, or `None` if the user has none.
 #[must_use]
 pub fn user_directory() -> Option<PathBuf> {
     user_directories().into_iter().next()

@@ -83,19 +83,19 @@ pub fn matches_interface(names: &[String], interface: &str, netns: Option<&str>)
     })
 }
 
-/// Looks up the id of a user in `/etc/passwd`; `None` if the user is unknown.
+/// Looks up the id of a user in `/etc/passwd`. Returns `None` if the user is unknown.
 #[must_use]
 pub fn user_number(name: &str) -> Option<u32> {
     name_entries("/etc/passwd").find(|(known, _)| known == name).map(|(_, number)| number)
 }
 
-/// Looks up the id of a group in `/etc/group`; `None` if the group is unknown.
+/// Looks up the id of a group in `/etc/group`. Returns `None` if the group is unknown.
 #[must_use]
 pub fn group_number(name: &str) -> Option<u32> {
     name_entries("/etc/group").find(|(known, _)| known == name).map(|(_, number)| number)
 }
 
-/// Looks up the name of a user in `/etc/passwd`; `None` if the id is unknown.
+/// Looks up the name of a user in `/etc/passwd`. Returns `None` if the id is unknown.
 #[must_use]
 pub fn user_name(uid: u32) -> Option<String> {
     name_entries("/etc/passwd").find(|(_, number)| *number == uid).map(|(name, _)| name)

@@ -126,7 +126,7 @@ impl Display for ClassSet {
         if self.is_empty() {
             return f.write_str("none");
         }
-        // A set that reaches the largest classes is easier to read as its complement.
+        // For a set that includes the largest classes, the complement is easier to read.
         let open = self.contains(CLASS_MAX - 1);
         let complement = self.complement();
         if open {

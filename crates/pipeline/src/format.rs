@@ -24,7 +24,7 @@ pub(crate) fn format_count(n: u64, what: &str) -> String {
 
 /// Formats a number of bytes in the largest unit (B, KB of 1,024 bytes, MB, GB) that divides it.
 #[must_use]
-pub fn bytes(n: u64) -> String {
+pub fn format_bytes(n: u64) -> String {
     let units = [(30, "GB"), (20, "MB"), (10, "KB")];
     let unit = units.into_iter().find(|(shift, _)| n >> shift > 0 && n.trailing_zeros() >= *shift);
     unit.map_or_else(|| format!("{n} B"), |(shift, name)| format!("{} {name}", n >> shift))

@@ -1,6 +1,6 @@
 //! The names of nodes, and their text in the language.
 
-use crate::format::{bytes, format_nanoseconds};
+use crate::format::{format_bytes, format_nanoseconds};
 use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
 use crate::language::write_quoted;
 use filter::{Parameter, Type, Value};
@@ -88,7 +88,7 @@ pub(crate) fn unquoted_value(parameter: &Parameter, value: &Value) -> String {
 
 fn value_text(parameter: &Parameter, value: &Value) -> String {
     match (value, parameter.kind) {
-        (Value::Number(n), Type::Size { .. }) => bytes(*n).replace(' ', ""),
+        (Value::Number(n), Type::Size { .. }) => format_bytes(*n).replace(' ', ""),
         (Value::Number(n), Type::Duration) => format_nanoseconds(*n).replace(' ', ""),
         (Value::Number(n), Type::Factor { .. }) => factor_text(*n),
         (Value::Number(n), _) => n.to_string(),

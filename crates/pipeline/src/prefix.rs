@@ -16,7 +16,7 @@ mod ends;
 mod server;
 pub(crate) mod terms;
 
-pub use server::{offers, prefix_request};
+pub use server::{offers_prefix, prefix_request};
 pub use terms::{
     PREFIX_OPTION, PREFIX_VALUES, SHARED_SOURCE, UnsharedReason, is_private, is_requested,
     source_text,
@@ -25,10 +25,11 @@ pub use terms::{
 /// The ways to split a request into a shared prefix and the rest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedPrefixes {
-    /// The cuts, from the longest prefix to the shortest; at least one.
+    /// The possible cuts, from the longest prefix to the shortest. There is at least one.
     pub cuts: Vec<Cut>,
-    /// Index of the cut at which a process is started if no prefix runs yet: the longest whose
-    /// filters after the one that reassembles connections have no arguments, as in most requests.
+    /// Index of the cut at which a process is started if no prefix runs yet. This is the longest
+    /// prefix in which no filter after the one that reassembles connections has arguments, because
+    /// most requests have such a prefix.
     pub start: usize,
 }
 
@@ -39,8 +40,8 @@ pub struct Cut {
     pub prefix: String,
     /// The rest of the request, with the source [`SHARED_SOURCE`] in place of the beginning.
     pub rest: String,
-    /// True if the prefix outputs messages, so a request that joins late misses only those that are
-    /// open, as it does if it runs alone.
+    /// True if the prefix outputs messages. A request that joins late then misses only the messages
+    /// that are open, as if it ran alone.
     pub outputs_messages: bool,
 }
 
@@ -60,7 +61,7 @@ pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefixe
     };
     check_head(&whole.first)?;
     let (graph, _) = check(&request, registry);
-    let ends = ends::find(whole, &graph, registry)?;
+    let ends = ends::find_ends(whole, &graph, registry)?;
     let options = request.options.iter().filter(|option| option.key.text != PREFIX_OPTION);
     let options: Vec<_> = options.cloned().collect();
     let mut cuts = SharedPrefixes { cuts: Vec::new(), start: 0 };
@@ -84,15 +85,16 @@ pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefixe
         plain = plain.or_else(|| end.is_plain.then_some(cuts.cuts.len()));
         cuts.cuts.push(Cut { prefix, rest, outputs_messages: end.outputs_messages });
     }
-    // Only filters without arguments lie before the last of several cuts.
+    // Only filters without arguments precede the last of several cuts.
     cuts.start = plain.unwrap_or_else(|| cuts.cuts.len().saturating_sub(1));
     if cuts.cuts.is_empty() { refused(why.to_owned()) } else { Ok(cuts) }
 }
 
-/// Returns the prefixes with which a request begins, from the longest to the shortest, also if it
-/// reads them from another process. Empty if its beginning cannot be shared.
+/// Returns the prefixes with which a request begins, from the longest to the shortest. This
+/// includes a prefix that the request already reads from another process. The list is empty if the
+/// beginning cannot be shared.
 #[must_use]
-pub fn beginnings(text: &str, registry: &dyn Registry) -> Vec<String> {
+pub fn request_prefixes(text: &str, registry: &dyn Registry) -> Vec<String> {
     let (request, _) = parse(text);
     let head = match request.pipelines.as_slice() {
         [Term::Pipeline(whole)] => match &*whole.first {

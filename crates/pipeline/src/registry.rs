@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 /// The filters, sources and sinks that a request may name, and the spaces for pins.
 pub trait Registry {
-    /// Returns the entry with this name; `None` if there is none. If a source and a sink have the
-    /// same name (such as `tx`), returns the sink.
+    /// Returns the entry with this name, or `None` if there is none. If a source and a sink have
+    /// the same name (such as `tx`), returns the sink.
     fn find(&self, name: &str) -> Option<&'static Description>;
 
     /// Returns the entry for this name at the head of a line, where only a source fits.
@@ -36,7 +36,7 @@ pub trait Registry {
     /// number (`thread*`).
     fn spaces(&self) -> Vec<&str>;
 
-    /// Returns the registry to which this registry adds names; `None` if it adds none.
+    /// Returns the registry to which this registry adds names, or `None` if it adds none.
     fn base(&self) -> Option<&dyn Registry> {
         None
     }
@@ -53,33 +53,33 @@ pub trait Registry {
         self.base()?.compiler()
     }
 
-    /// Returns the resolver of names in filter expressions; `None` if names must not be resolved.
-    /// All filters of a request share the resolver.
+    /// Returns the resolver of names in filter expressions, or `None` if names must not be
+    /// resolved. All filters of a request share the resolver.
     fn resolver(&self) -> Option<Arc<dyn NameResolver>> {
         self.base()?.resolver()
     }
 
-    /// Returns the reader of keys that filters need; `None` if keys must not be read. All filters
-    /// of a request share the reader.
+    /// Returns the reader of keys that filters need, or `None` if keys must not be read. All
+    /// filters of a request share the reader.
     fn keys(&self) -> Option<Arc<dyn KeyReader>> {
         self.base()?.keys()
     }
 
     /// Returns the reason why a source with these arguments observes only one direction of
-    /// connections; `None` if it observes both, or if that is unknown.
+    /// connections, or `None` if it observes both, or if that is unknown.
     fn one_way_reason(&self, _source: &Description, _arguments: &Arguments) -> Option<String> {
         None
     }
 
-    /// Returns the link types of the frames of this source; `None` if they are unknown before the
-    /// first frame. May read the file or the interface in the arguments.
+    /// Returns the link types of the frames of this source, or `None` if they are unknown before
+    /// the first frame. May read the file or the interface in the arguments.
     fn source_links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
         let _ = (source, arguments);
         None
     }
 
-    /// Returns a warning about arguments that are valid but let no block pass; `None` if there is
-    /// none.
+    /// Returns a warning about arguments that are valid but let no block pass, or `None` if there
+    /// is none.
     fn warning(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         entry.analysis.warning.and_then(|warning| warning(arguments))
     }

@@ -21,7 +21,7 @@ pub enum Share {
 }
 
 impl Share {
-    /// Parses the value of `--share`; `None` if it is invalid.
+    /// Parses the value of `--share`. Returns `None` if it is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let plain = |name: &&str| {

@@ -65,7 +65,7 @@ pub struct Translation {
     pub line: String,
     /// The number of blocks after which to stop, as text.
     pub count: Option<String>,
-    /// The shell command into which the output is piped; `None` if there is none.
+    /// The shell command into which the output is piped, or `None` if there is none.
     pub shell: Option<String>,
 }
 
@@ -76,7 +76,7 @@ impl Translation {
         let count =
             self.count.as_ref().map_or_else(String::new, |count| format!("run -c {count} "));
         let shell = self.shell.as_ref().map_or_else(String::new, |shell| format!(" | {shell}"));
-        // The quoting of single quotes in a shell.
+        // This is how a shell quotes single quotes.
         format!("streamline {count}'{}'{shell}", self.line.replace('\'', r"'\''"))
     }
 
@@ -133,7 +133,8 @@ fn translate_first_error(
     })
 }
 
-/// Translates further stages until the request passes the checks; `None` after `rounds` stages.
+/// Translates further stages until the request passes the checks. Returns `None` after `rounds`
+/// stages.
 fn translate_stages(
     translation: Translation,
     registry: &dyn Registry,
@@ -214,7 +215,7 @@ fn translate_stage(
             rewrite_stage(text, Span::new(stage.start, end), &written, is_head, false),
         );
     }
-    // `tcp` alone is a filter here, too.
+    // `tcp` alone is a filter in this language, too.
     if parses_as_expression(content) && (entry.is_none() || !arguments.is_empty()) {
         let written = format!("bpf {}", quote_word(content));
         return of(TCPDUMP_MESSAGE, rewrite_stage(text, stage, &written, is_head, last));
@@ -250,8 +251,8 @@ fn translate_stage(
     }
 }
 
-/// Translates a path of PipesFS, bare or read by `cat`, and the stages that follow it; `None` if
-/// the stage is no such path.
+/// Translates a PipesFS path, bare or read by `cat`, and the stages that follow it. Returns `None`
+/// if the stage is not such a path.
 fn translate_pipes_path(
     text: &str,
     stages: &[Span],
@@ -277,21 +278,22 @@ fn file_source(file: &str) -> String {
     with_argument(if is_capture { "replay" } else { "read" }, Some(file)) + lines
 }
 
-/// Replaces a stage of the text by `written`.
+/// Replaces a stage of the text by the text `written`.
 fn replace_stage(text: &str, stage: Span, written: &str) -> String {
     let (before, after) = (text.get(..stage.start), text.get(stage.end..));
     format!("{}{written}{}", before.unwrap_or_default(), after.unwrap_or_default())
 }
 
-/// Replaces a stage of the text by `written`. If `is_head`, adds a source in front; if `prints`,
-/// adds `print`.
+/// Replaces a stage of the text by the text `written`. Adds a source in front if `is_head` is true,
+/// and `print` if `prints` is true.
 fn rewrite_stage(text: &str, stage: Span, written: &str, is_head: bool, prints: bool) -> String {
     let source = if is_head { "rx | " } else { "" };
     let print = if prints { " | print" } else { "" };
     replace_stage(text, stage, &format!("{source}{written}{print}"))
 }
 
-/// Moves a request option that follows a filter to the front of the text; `None` if there is none.
+/// Moves a request option that follows a filter to the front of the text. Returns `None` if there
+/// is none.
 fn move_option_to_front(text: &str, stage: Span, words: &[&str]) -> Option<String> {
     let is_option = |word: &&&str| word.starts_with("--") && !word.starts_with("--name=");
     let option = words.iter().skip(1).find(is_option)?;
@@ -301,8 +303,8 @@ fn move_option_to_front(text: &str, stage: Span, words: &[&str]) -> Option<Strin
     Some(format!("{option} {}", replace_stage(text, stage, &remaining.join(" "))))
 }
 
-/// Formats a filter with classes as arguments (`dport 80`) as filter and label; `None` if the
-/// arguments are not classes.
+/// Formats a filter with classes as arguments (`dport 80`) as filter and label. Returns `None` if
+/// the arguments are not classes.
 fn argument_as_label(entry: &Description, arguments: &[&str]) -> Option<String> {
     let Classes::Number { names, .. } = entry.classes else { return None };
     let is_number = |part: &str| part.is_empty() || part.bytes().all(|byte| byte.is_ascii_digit());
@@ -343,7 +345,7 @@ fn with_argument(name: &str, value: Option<&str>) -> String {
 
 fn quote_word(text: &str) -> String {
     let mut quoted = String::new();
-    // Writing into a `String` cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = write_quoted(&mut quoted, text.as_bytes());
     quoted
 }

@@ -274,7 +274,7 @@ fn v3_random_edits_change_exactly_the_arcs_they_name() {
                     continue;
                 }
             };
-            // The checks refuse what the language does not allow, such as arcs out of sinks.
+            // The checks refuse edits that the language does not permit, such as arcs out of sinks.
             let Some(new) = parse_graph(&edited.text) else { continue };
             let Some(expected) = expected_arcs(&edit, &old, nodes) else { continue };
             let got = edited_arcs(&edited, &old, &new);

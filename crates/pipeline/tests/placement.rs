@@ -64,7 +64,7 @@ fn append_random_chain(random: &mut Random, line: &mut String, length: usize) {
 fn random_costs(random: &mut Random) -> Costs {
     let mut costs = Costs::default();
     for (name, value) in costs.numbers() {
-        // What is not measured by default.
+        // These costs are not measured by default.
         let value = if value > 0.0 { value } else { 30.0 };
         costs.set(name, value * random.below(300) as f64 / 100.0);
     }
@@ -144,7 +144,7 @@ fn o3_cost_policy_is_never_worse_than_deepest_or_threads() {
     let mut random = Random::from_environment();
     let (mut deepest_loses, mut threads_lose) = (0, 0);
     for _ in 0..100 {
-        // Several threads raise the rate and cost more in all.
+        // Several threads raise the rate, although they cost more in total.
         let text = format!("--parallel=no {}", random_request(&mut random));
         let machine = Machine { costs: random_costs(&mut random), ..Machine::with_kernel() };
         let best = plan_without_errors(&text, &machine);
@@ -202,11 +202,11 @@ fn o3_header_search_is_charged_once_per_side_of_the_kernel() {
         kernel_node_flags(&plan).iter().filter(|inside| **inside).count()
     };
     let line = "rx eth0 | ip | udp | match \"Y\" @thread0 | discard";
-    // Two twins cost 10 less than the filters, and must find the headers.
+    // Two twins cost 10 less than the filters, but must find the headers.
     assert_eq!(inside(line, 0.0, 5.0), 3, "finding them costs less than that");
     assert_eq!(inside(line, 0.0, 15.0), 1, "the source alone");
     assert_eq!(inside(line, 60.0, 15.0), 1, "who reads has found them, whatever that costs");
-    // Once for all twins: four of them save 20.
+    // The search is charged once for all twins, so four twins save 20.
     let line = "rx eth0 | ip | udp | dport |all ipproto |all match \"Y\" @thread0 | discard";
     assert_eq!(inside(line, 60.0, 15.0), 5, "found once in the kernel");
 }
@@ -240,7 +240,7 @@ fn v6_measurements_move_a_filter_and_explain_gives_the_reason() {
     let text = "rx eth0 | ipproto | bpf \"tcp port 80\" | print";
     let first = plan_without_errors(text, &machine);
     assert_eq!(kernel_node_flags(&first), [true, true, true, false]);
-    // The twin of `bpf` turned out to cost what nobody expected.
+    // The twin of `bpf` turned out to be far more expensive than expected.
     let mut slow = machine.clone();
     let filter = "bpf \"tcp port 80\"".to_owned();
     slow.costs.set_filter(FilterCost { filter, kernel: true, block: 500.0, byte: 0.0 });
@@ -257,7 +257,7 @@ fn v6_measurements_move_a_filter_and_explain_gives_the_reason() {
 #[test]
 fn v6_blocks_that_a_filter_refuses_stay_in_the_kernel() {
     let mut machine = Machine::with_kernel();
-    // A twin that is dearer than the filter in a thread, and that lets little through.
+    // The twin costs more than the filter in a thread, but passes few blocks.
     let dport = |kernel, block| {
         let filter = "dport".to_owned();
         FilterCost { filter, kernel, block, byte: 0.0 }

@@ -11,7 +11,7 @@ use pipeline::plan::{Costs, FilterCost, Machine, Plan, SpaceKind, plan};
 const FILTER_COSTS: [(&str, f64); 4] =
     [("regex", 2_000.0), ("compress", 9_000.0), ("tcp", 400.0), ("http", 1_600.0)];
 
-/// Returns a machine with this number of processors and the costs above.
+/// Returns a machine with `processors` processors and the costs in [`FILTER_COSTS`].
 fn test_machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
     for (filter, block) in FILTER_COSTS {

@@ -60,11 +60,11 @@ fn n4_branches_get_threads_and_stay_together_where_they_meet() {
     let thread =
         |name: &str| found.split(", ").find_map(|node| node.strip_prefix(name)).map(str::to_owned);
     assert_ne!(thread("regex#1 "), thread("regex#2 "), "{found}");
-    // The order at the join is that of the input, so the branches enter it in one thread.
+    // The order at the join is that of the input, so the branches enter the join in one thread.
     let meet = node_threads("replay a | (regex x + regex y) | print", 2);
     let thread = |name: &str| meet.split(", ").find_map(|node| node.strip_prefix(name));
     assert_eq!(thread("regex#1 "), thread("regex#2 "), "{meet}");
-    // Both write to the standard output, one after the other.
+    // Both branches write to the standard output, one after the other.
     let both = node_threads("replay a | (regex x | print) + (regex y | print)", 2);
     assert_eq!(both.matches(" 1").count() % 4, 0, "{both}");
 }
@@ -83,7 +83,8 @@ fn n5_policy_determines_the_thread_count() {
     assert_eq!(count("--parallel=no"), 1);
     assert_eq!(count("--policy=latency"), 3);
     assert_eq!(count("--policy=throughput"), 3);
-    // One stage of three is twice as long as the other two: two threads would be used for 3/4.
+    // One of the three stages takes twice as long as the other two, so two threads would be used to
+    // 3/4.
     let uneven = "replay a | match x | regex x | print";
     assert_eq!(plan_request(&format!("--policy=power {uneven}"), 2).spaces.len(), 1);
 }
@@ -94,6 +95,6 @@ fn n4_pins_and_replica_counts_prevent_stages() {
     assert!(all_in_one("replay a | tcp@thread0 | http | print"));
     assert!(all_in_one("--parallel=1 replay a | tcp | http | print"));
     assert!(all_in_one("--latency=1ms replay a | tcp | http | print"));
-    // What an interface receives shows while the path runs.
+    // The amount of input from an interface is known only while the path runs.
     assert!(all_in_one("rx | tcp | http | print"));
 }

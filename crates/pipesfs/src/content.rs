@@ -9,8 +9,8 @@ use streamline::paths::{self, Counters, Filter, Loss};
 /// Counters of paths, by path number.
 pub type CountersByPath = HashMap<u32, Arc<Counters>>;
 
-/// Returns the text of a file; `None` if the file does not exist. Texts that contain counters need
-/// the counters of [`counted_paths`].
+/// Returns the text of a file, or `None` if the file does not exist. Texts that contain counters
+/// need the counters of [`counted_paths`].
 #[must_use]
 pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String> {
     let Part::Text(text) = &key.part else { return None };

@@ -180,9 +180,9 @@ impl Tree {
         }
     }
 
-    /// Returns the listed entries of a directory; `None` if the directory does not exist. `names`
-    /// contains the entries that are unknown to the tree: reasons for losses, and interfaces of the
-    /// machine.
+    /// Returns the listed entries of a directory, or `None` if the directory does not exist.
+    /// `names` contains the entries that are unknown to the tree: reasons for losses, and
+    /// interfaces of the machine.
     #[must_use]
     pub fn entries(&self, key: &Key, names: &[String]) -> Option<Vec<Entry>> {
         match (&key.part, &key.place) {
@@ -341,7 +341,7 @@ impl Tree {
         StreamForm::ALL.into_iter().filter(has).collect()
     }
 
-    /// Returns the target of a symbolic link; `None` if it does not exist.
+    /// Returns the target of a symbolic link, or `None` if it does not exist.
     #[must_use]
     pub fn target(&self, key: &Key) -> Option<String> {
         let Part::Link(name) = &key.part else { return None };

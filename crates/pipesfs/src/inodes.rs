@@ -32,7 +32,7 @@ impl Default for Inodes {
 }
 
 impl Inodes {
-    /// Returns the object with an inode number; `None` if the kernel does not know the object.
+    /// Returns the object with an inode number, or `None` if the kernel does not know the object.
     #[must_use]
     pub fn key(&self, inode: u64) -> Option<Key> {
         self.objects.get(&inode).map(|known| known.key.clone())

@@ -29,7 +29,7 @@ pub fn escape(text: &str) -> String {
     name
 }
 
-/// Returns the text of an escaped name; `None` if the name is not the escaped form of any text.
+/// Returns the text of an escaped name, or `None` if the name is not the escaped form of any text.
 #[must_use]
 pub fn unescape(name: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(name.len());

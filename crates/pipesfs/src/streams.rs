@@ -45,10 +45,10 @@ pub struct Ending {
 #[derive(Debug)]
 struct OpenStream {
     pipe: File,
-    /// The origin of the bytes, which ends when it is dropped; `None` while the end of the stream
-    /// is examined.
+    /// The origin of the bytes, which ends when it is dropped, or `None` while the end of the
+    /// stream is examined.
     of: Option<Tapped>,
-    /// True if the stream ended before the path did; `None` until this is known.
+    /// True if the stream ended before the path did, or `None` until this is known.
     failed: Option<bool>,
     /// The user who opened the stream.
     uid: u32,
@@ -268,7 +268,7 @@ enum Read {
 }
 
 impl OpenStream {
-    /// Reads from the pipe without blocking; `None` if the pipe is empty.
+    /// Reads from the pipe without blocking. Returns `None` if the pipe is empty.
     fn try_read(&self, size: u32) -> Option<Read> {
         if self.failed == Some(true) {
             return Some(Read::Failed);

@@ -54,7 +54,7 @@ pub enum OpenError {
     Worker {
         /// Number of the worker, from 1.
         number: u32,
-        /// Exit status or signal of the worker; `None` if waiting for the process failed.
+        /// Exit status or signal of the worker, or `None` if waiting for the process failed.
         ended: Option<ProcessEnd>,
     },
     /// The record file could not be created.

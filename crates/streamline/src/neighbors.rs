@@ -8,7 +8,7 @@ use pipeline::explain::table::Table;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// The programs and packet sockets of others at an interface or at all interfaces.
+/// The programs and packet sockets of other applications at one or all interfaces.
 #[derive(Serialize, Debug)]
 pub struct NeighborFindings {
     /// The programs and sockets.
@@ -16,7 +16,7 @@ pub struct NeighborFindings {
     /// Number of processes whose descriptors could not be read. Any of them may hold a listed
     /// program or socket.
     pub hidden: usize,
-    /// Kinds of neighbors that could not be listed, each with the reason.
+    /// Kinds of programs and sockets that could not be listed, each with the reason.
     pub unlisted: Vec<String>,
 }
 

@@ -10,9 +10,9 @@ use sys::steps::Steps;
 /// The options of a run that are not part of the request.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Number of blocks received by sinks after which the run ends; `None` for no limit.
+    /// Number of blocks received by sinks after which the run ends, or `None` for no limit.
     pub count: Option<u64>,
-    /// Time after which the run ends; `None` for no limit.
+    /// Time after which the run ends, or `None` for no limit.
     pub time: Option<Duration>,
     /// True to measure the time spent in each filter.
     pub timed: bool,

@@ -99,7 +99,7 @@ impl Own {
     }
 
     /// Adds a sink that calls `take` for each block. Calls are serialized. They must return
-    /// quickly, because the path waits for them. An error of `take` ends the path.
+    /// quickly, because the path waits for them. An error returned by `take` ends the path.
     ///
     /// ```
     /// # fn main() -> Result<(), streamline::OpenError> {

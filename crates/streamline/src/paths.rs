@@ -27,9 +27,9 @@ const NODES_MAX: usize = 1 << 16;
 pub struct PathView {
     /// The path as listed by the daemon.
     pub path: Path,
-    /// Text of the request that the path runs; empty if it was not asked.
+    /// Text of the request that the path runs; empty if the path was not queried.
     pub line: String,
-    /// Nodes of the path's plan; empty if the path was not asked or did not reply.
+    /// Nodes of the path's plan; empty if the path was not queried or did not reply.
     pub nodes: Vec<NodeDetails>,
     /// True if the path belongs to the caller but did not reply in time.
     pub silent: bool,
@@ -59,7 +59,7 @@ pub fn query_paths(client: &Client, limit: Duration) -> Result<Vec<PathView>, Cl
     Ok(listed.into_iter().filter_map(view).collect())
 }
 
-/// Returns the request and all nodes of a path, of which `page` has the first ones.
+/// Returns the request and all nodes of a path. `page` contains the first nodes.
 fn all_nodes(
     to: &PathClient,
     mut page: NodesReply,
@@ -96,8 +96,8 @@ pub fn manual_names() -> Vec<&'static str> {
     names
 }
 
-/// Returns the manual of a filter, which `streamline filters NAME` prints; `None` if no filter has
-/// this name. A name that is both a source and a sink has both manuals.
+/// Returns the manual of a filter, which `streamline filters NAME` prints, or `None` if no filter
+/// has this name. A name that is both a source and a sink has both manuals.
 #[must_use]
 pub fn manual(name: &str) -> Option<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| entry.name == name);

@@ -56,9 +56,9 @@ pub(crate) fn share_prefix(
     }
 }
 
-/// Replaces the beginning of a request that asks for nothing else by a source, if the beginning
-/// outputs messages and a process of this user runs it already. Otherwise returns the request
-/// unchanged.
+/// Replaces the beginning of a request by a source, if the request has no option `--prefix=`, the
+/// beginning outputs messages, and a process of this user already runs it. Otherwise returns the
+/// request unchanged.
 fn join_running(
     (text, graph): (String, Graph),
     options: &Options,
@@ -85,8 +85,8 @@ fn join_running(
     Ok((cut.rest, graph))
 }
 
-/// Returns the cut behind the longest prefix that runs, or the cut to start a process for, if that
-/// is longer.
+/// Returns the cut after the longest prefix that runs, or the cut for which a process is to be
+/// started, if that cut is longer.
 fn choose_cut(mut found: SharedPrefixes) -> Cut {
     let longer = found.cuts.iter().take(found.start);
     let running = longer.into_iter().position(|cut| shared::is_offered(&cut.prefix));
@@ -116,7 +116,7 @@ fn start_prefix(text: &str) -> Result<Started, Failure> {
     let mut told = [0; 64];
     let told = sys::descriptor::receive(&near, &mut told).map_or(0, |(length, _)| length);
     if told > 0 {
-        // Waits for its end, so that the kernel forgets it.
+        // Reaps the process after it has ended.
         let waits = std::thread::Builder::new().name("prefix".to_owned());
         let _ = waits.spawn(move || child.wait());
         return Ok(Started::Running);
@@ -128,7 +128,7 @@ fn start_prefix(text: &str) -> Result<Started, Failure> {
 fn end_message(child: &mut Child) -> String {
     let mut said = Vec::new();
     if let Some(errors) = child.stderr.take() {
-        // Without its words the exit status is what is left.
+        // If the output cannot be read, only the exit status is known.
         let _ = errors.take(MESSAGE_MAX).read_to_end(&mut said);
     }
     let ended = child.wait().map_or_else(|_| String::new(), |status| status.to_string());

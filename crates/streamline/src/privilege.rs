@@ -93,7 +93,7 @@ impl Operation {
     }
 }
 
-/// Returns the cause of a refusal; `None` if the attempt succeeded.
+/// Returns the cause of a refusal, or `None` if the attempt succeeded.
 pub fn denial_cause(
     who: &Privilege,
     operation: Operation,
@@ -159,7 +159,7 @@ impl Denial {
         Self::for_attempt(operation, &tried)
     }
 
-    /// Explains why the kernel refuses programs; `None` if it accepts them.
+    /// Explains why the kernel refuses programs. Returns `None` if it accepts them.
     pub fn for_programs() -> Option<Self> {
         Self::for_attempt(Operation::Programs, &doctor::probe_kernel_program())
     }
@@ -370,7 +370,8 @@ mod tests {
         let unprivileged = user_with(Capabilities(0));
         let filter = Some(Seccomp::Filter);
         assert_eq!(cause(&unprivileged), DenialCause::Capability);
-        // Whether there is a filter too makes no difference as long as the capability is missing.
+        // As long as the capability is missing, it makes no difference if there is a seccomp filter
+        // too.
         assert_eq!(cause(&Privilege { seccomp: filter, ..unprivileged }), DenialCause::Capability);
         assert_eq!(
             cause(&Privilege { bounding: Capabilities(0), ..unprivileged }),

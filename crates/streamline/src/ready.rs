@@ -81,7 +81,7 @@ impl Ready {
         &self.plan
     }
 
-    /// Returns the path's number in the daemon's registry; `None` if it is not registered.
+    /// Returns the path's number in the daemon's registry, or `None` if it is not registered.
     #[must_use]
     pub const fn number(&self) -> Option<u32> {
         self.member.number()

@@ -58,7 +58,7 @@ pub struct Recorded {
 pub struct Repetition {
     /// The run.
     pub ready: Ready,
-    /// Directory for the output files of the replay; `None` if it writes none.
+    /// Directory for the output files of the replay, or `None` if it writes none.
     pub into: Option<PathBuf>,
     /// Completeness of the record. Only a complete record can be compared with its replay.
     pub whole: Completeness,
@@ -193,7 +193,7 @@ fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
     }
 }
 
-/// Returns an unused path for the output directory; `None` if no sink writes a file.
+/// Returns an unused path for the output directory, or `None` if no sink writes a file.
 fn output_directory(path: &Path, graphs: &[Graph]) -> Result<Option<PathBuf>, OpenError> {
     let mut used = graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
     let writes = used.any(|used| {

@@ -65,7 +65,7 @@ impl Registration {
         }
     }
 
-    /// Returns the path's number in the daemon's registry; `None` if it is not registered.
+    /// Returns the path's number in the daemon's registry, or `None` if it is not registered.
     pub(crate) const fn number(&self) -> Option<u32> {
         match &self.worker {
             Some(worker) => worker.number(),
@@ -73,7 +73,7 @@ impl Registration {
         }
     }
 
-    /// Returns a descriptor that becomes readable when the caller or the daemon ends the run;
+    /// Returns a descriptor that becomes readable when the caller or the daemon ends the run, or
     /// `None` if neither can.
     pub(crate) fn stop_descriptor<'a>(
         &'a mut self,

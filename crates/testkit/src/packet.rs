@@ -19,7 +19,7 @@ pub struct Frame {
     /// The field of the last header that names the next layer.
     next: NextField,
     network: Option<Network>,
-    /// The offset of the length field of an 802.3 frame; `None` for Ethernet II.
+    /// The offset of the length field of an 802.3 frame, or `None` for Ethernet II.
     length_at: Option<usize>,
     padded_to: usize,
 }

@@ -106,7 +106,8 @@ impl Manager {
         let mut places = String::new();
         for (place, descriptor) in (3..).zip(&away) {
             fcntl_setfd(descriptor, FdFlags::empty()).expect("a descriptor");
-            // One by one: within one redirection the shell keeps copies at numbers of its own.
+            // The descriptors are redirected one by one, because within one redirection the shell
+            // keeps copies at numbers of its own choice.
             places += &format!("exec {place}<&{0}; exec {0}<&-; ", descriptor.as_raw_fd());
         }
         let names: Vec<&str> = store.iter().map(|(name, _)| name.as_str()).collect();

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// Returns the name of a user in `/etc/passwd`; `None` if the user has no entry.
+/// Returns the name of a user in `/etc/passwd`, or `None` if the user has no entry.
 #[must_use]
 pub fn user_name(uid: u32) -> Option<String> {
     let text = fs::read_to_string("/etc/passwd").unwrap_or_default();

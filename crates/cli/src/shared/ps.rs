@@ -106,7 +106,7 @@ impl PathSamples {
         self.path.yours && !matches!(self.before, Some(Err(_)))
     }
 
-    /// Returns the row for the path; `None` if the path has ended since it was listed.
+    /// Returns the row for the path, or `None` if the path has ended since it was listed.
     fn into_row(self) -> Option<PathRow> {
         let over = |answer: &Option<Result<_, ClientError>>| {
             answer.as_ref().is_some_and(|answer| answer.as_ref().is_err_and(is_path_gone))

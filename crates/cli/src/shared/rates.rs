@@ -56,12 +56,13 @@ pub(super) fn losses_by_location(counters: &Counters) -> Vec<(String, u64)> {
     all
 }
 
-/// Returns true if a drop is a loss, that is, not requested. The text of the reason decides.
+/// Returns true if a drop is a loss, which means that the request did not ask for it. The text of
+/// the reason decides.
 fn is_lost(lost: &Loss) -> bool {
     DropReason::from_text(&lost.why).is_none_or(DropReason::is_lost)
 }
 
-/// Describes the latencies that exceed the bound of the request; `None` if there are none.
+/// Describes the latencies that exceed the bound of the request. Returns `None` if there are none.
 pub(super) fn describe_latency(counters: &Counters) -> Option<String> {
     let latency = counters.latency.as_ref()?;
     let longest = |all: &[PlaceLatency]| {

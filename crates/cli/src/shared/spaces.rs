@@ -48,9 +48,9 @@ struct SpaceRing {
     from: (String, String),
     /// Space and node of the reader.
     to: (String, String),
-    /// Capacity in blocks; `None` if the ring holds bytes.
+    /// Capacity in blocks, or `None` if the ring holds bytes.
     room: Option<u64>,
-    /// Counts at both ends of the ring; `None` if the path does not report them.
+    /// Counts at both ends of the ring, or `None` if the path does not report them.
     counted: Option<RingCounts>,
 }
 

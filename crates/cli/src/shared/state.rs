@@ -33,7 +33,7 @@ pub(super) fn run(given: &StateArguments) -> Result<Status, Status> {
 struct StateSummary {
     name: String,
     uid: u32,
-    /// Name of the filter; `None` if its state is not accessible.
+    /// Name of the filter, or `None` if its state is not accessible.
     filter: Option<String>,
     rows: Option<usize>,
     why: Option<String>,
@@ -102,7 +102,7 @@ fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     states
 }
 
-/// Reads the summary of a state; `None` if the state has ended since it was listed.
+/// Reads the summary of a state. Returns `None` if the state has ended since it was listed.
 fn read_summary(address: &Address, answer: Result<TableReader, Error>) -> Option<StateSummary> {
     let (name, uid) = (address.to_string(), address.uid());
     match answer {

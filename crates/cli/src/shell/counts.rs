@@ -24,7 +24,7 @@ impl EdgeCounts {
 
     /// Returns a descriptor for a program to inherit, and the value of the environment variable
     /// that names the descriptor.
-    pub(super) fn inherit(&self) -> std::io::Result<(String, OwnedFd)> {
+    pub(super) fn inheritable_descriptor(&self) -> std::io::Result<(String, OwnedFd)> {
         let copy = sys::children::dup_inheritable(self.file.as_fd(), DESCRIPTOR_MIN)?;
         let inode = File::from(copy.try_clone()?).metadata()?.ino();
         if inode == 0 {

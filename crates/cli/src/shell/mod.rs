@@ -181,8 +181,8 @@ fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> 
     Ok(if given.pipefail { any } else { last })
 }
 
-/// Returns the reason why a stage needs kernel pipes; `None` if the library can be preloaded into
-/// its program.
+/// Returns the reason why a stage needs kernel pipes, or `None` if the library can be preloaded
+/// into its program.
 fn kernel_pipe_reason(stage: &Stage) -> Option<String> {
     match stage {
         Stage::Program(words) => probe::preload_refusal(words.first()?),
@@ -293,7 +293,7 @@ fn start_program(
     command.env_remove(EDGES_VARIABLE).env_remove(COUNTS_VARIABLE);
     if let (Some(library), false) = (library, edges.is_empty()) {
         command.env(EDGES_VARIABLE, edges.join(","));
-        if let Some(Ok((variable, copy))) = counts.map(EdgeCounts::inherit) {
+        if let Some(Ok((variable, copy))) = counts.map(EdgeCounts::inheritable_descriptor) {
             command.env(COUNTS_VARIABLE, variable);
             kept.push(copy);
         }

@@ -106,7 +106,7 @@ fn parse_stage(text: &str) -> Result<Stage, String> {
     ))
 }
 
-/// Returns the words of a command without their quotes; `None` if it needs expansion or
+/// Returns the words of a command without their quotes, or `None` if it needs expansion or
 /// redirection.
 fn literal_words(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();

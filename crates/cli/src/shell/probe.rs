@@ -47,7 +47,7 @@ fn preloadable_path(path: &Path) -> Option<PathBuf> {
     (!odd).then_some(path)
 }
 
-/// Finds the executable of a program in the same way as a shell; `None` if there is none.
+/// Finds the executable of a program in the same way as a shell. Returns `None` if there is none.
 pub(super) fn find_executable(name: &str) -> Option<PathBuf> {
     let runs =
         |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0);
@@ -58,8 +58,8 @@ pub(super) fn find_executable(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| runs(path))
 }
 
-/// Returns the reason why the dynamic loader would not preload a library into this program; `None`
-/// if it would.
+/// Returns the reason why the dynamic loader would not preload a library into this program, or
+/// `None` if it would.
 pub(super) fn preload_refusal(name: &str) -> Option<String> {
     let Some(mut path) = find_executable(name) else {
         return Some(format!("`{name}` was not found"));
@@ -98,7 +98,7 @@ fn script_interpreter(line: &[u8]) -> Option<PathBuf> {
     }
 }
 
-/// Returns the property of an ELF file that prevents preloading; `None` if nothing prevents it.
+/// Returns the property of an ELF file that prevents preloading, or `None` if nothing prevents it.
 fn elf_obstacle(file: &File, head: &[u8]) -> Option<&'static str> {
     /// Program header type of the dynamic loader (PT_INTERP).
     const PT_INTERP: u32 = 3;

@@ -29,7 +29,7 @@ impl ReleaseTimes {
     }
 }
 
-/// Returns true if a process is stopped, false if it runs; `None` if it has ended.
+/// Returns true if a process is stopped, false if it runs, or `None` if it has ended.
 fn is_stopped(guard: &mut Guard) -> Option<bool> {
     if guard.0.try_wait().unwrap().is_some() {
         return None;

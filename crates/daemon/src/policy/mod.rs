@@ -45,7 +45,7 @@ pub struct Policy {
     pub others_see: Visibility,
     /// Filters that users may run in the kernel.
     pub filters: Vec<String>,
-    /// Path of the policy file; `None` for the built-in policy.
+    /// Path of the policy file, or `None` for the built-in policy.
     pub file: Option<PathBuf>,
     pub(crate) quota: Quota,
     pub(crate) users: BTreeMap<u32, Quota>,
@@ -195,8 +195,8 @@ impl Policy {
         uid == 0 || uid == sys::process::identity().0
     }
 
-    /// Returns true if the peer is a member of the group, given by name or by number; `None` if the
-    /// group does not exist.
+    /// Returns true if the peer is a member of the group, given by name or by number, or `None` if
+    /// the group does not exist.
     pub(crate) fn is_member(&self, who: &Credentials, group: &str) -> Option<bool> {
         let number = group.parse().ok().or_else(|| rights::group_number(group))?;
         Some(self.is_unrestricted(who.uid) || who.is_in(number))

@@ -60,7 +60,7 @@ impl Server {
         Ok(())
     }
 
-    /// Returns the connection limit that another connection of this user would exceed; `None` if
+    /// Returns the connection limit that another connection of this user would exceed, or `None` if
     /// the connection is admissible.
     fn exceeded_limit(&self, uid: u32) -> Option<u64> {
         let used = self.per_user.get(&uid).copied().unwrap_or(0);

@@ -23,7 +23,7 @@ pub(super) struct Client {
     pub(super) path: Option<Worker>,
     /// State of the client's request in the kernel, if any.
     pub(super) line: RequestState,
-    /// State under which the service manager stores the client's connection; `None` if the
+    /// State under which the service manager stores the client's connection, or `None` if the
     /// connection is not stored.
     pub(super) kept: Option<KnownState>,
     /// True while a reply of the kernel thread is outstanding.

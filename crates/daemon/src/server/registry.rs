@@ -91,7 +91,7 @@ impl Registry {
         }))
     }
 
-    /// Removes a path and returns its entry; `None` if the number is unknown.
+    /// Removes a path and returns its entry, or `None` if the number is unknown.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Entry> {
         self.entries.remove(&number)
     }
@@ -159,7 +159,7 @@ impl Entry {
         uid == self.uid || uid == ROOT_UID
     }
 
-    /// Returns the path as this user may see it; `None` if it is hidden.
+    /// Returns the path as this user may see it, or `None` if it is hidden.
     pub(crate) fn status(&self, uid: u32, policy: &Policy) -> Option<Path> {
         let yours = self.is_controlled_by(uid);
         let lines = yours || policy.others_see == Visibility::Lines;

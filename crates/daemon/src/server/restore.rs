@@ -52,8 +52,8 @@ impl Server {
             (client.line, client.kept) = (RequestState::Running, Some(knows));
             self.clients.insert(id, client);
             match (ended, knows) {
-                (Some(ended), _) => self.detached(id, &ended, None),
-                (None, KnownState::Prepared) => self.switched(id, Ok(())),
+                (Some(ended), _) => self.complete_detach(id, &ended, None),
+                (None, KnownState::Prepared) => self.complete_switch(id, Ok(())),
                 (None, KnownState::Running) => {}
                 (None, KnownState::Detaching) => self.queue_removal(id),
             }

@@ -95,7 +95,10 @@ impl Observation {
         Some(Self {
             at: after.at,
             plan: plan.clone(),
-            seen: Measurements { elapsed_ns: after.at - before.at, ..difference(&was, &is) },
+            seen: Measurements {
+                elapsed_ns: after.at - before.at,
+                ..measurement_difference(&was, &is)
+            },
             blind: after.in_kernel.is_empty() && !plan.programs.is_empty(),
             given: given(&after.ledger).saturating_sub(given(&before.ledger)),
             spent: spent.map(|((name, was), (_, is))| (name.clone(), is.since(*was))).collect(),
@@ -195,7 +198,7 @@ pub fn measurements(plan: &Plan, ledger: &Ledger) -> Measurements {
     seen
 }
 
-fn difference(was: &Measurements, is: &Measurements) -> Measurements {
+fn measurement_difference(was: &Measurements, is: &Measurements) -> Measurements {
     let node = |(was, is): (&NodeMeasurement, &NodeMeasurement)| NodeMeasurement {
         blocks: is.blocks.saturating_sub(was.blocks),
         calls: is.calls.saturating_sub(was.calls),

@@ -1,11 +1,11 @@
 //! Policy that decides after each observation to add or to remove replicas.
 //!
-//! In: the result of an observation. Out: the decision to add or to remove replicas, if one is due.
-//! Replicas are added when the busiest thread has no spare capacity and the planner predicts a
-//! gain, in several consecutive observations. The measured rate then decides: if throughput does
-//! not rise, the replicas are removed, and each such failure multiplies the wait before the next
-//! attempt by eight. Replicas are also removed if all threads together use less than half of one
-//! processor.
+//! Input: the result of an observation. Output: the decision to add or to remove replicas, if one
+//! is due. Replicas are added when the busiest thread has no spare capacity and the planner
+//! predicts a gain, in several consecutive observations. The measured rate then decides: if
+//! throughput does not rise, the replicas are removed, and each such failure multiplies the wait
+//! before the next attempt by eight. Replicas are also removed if all threads together use less
+//! than half of one processor.
 
 use crate::path::RatePolicy;
 
@@ -131,7 +131,7 @@ impl ReplicaPolicy {
         self.votes.push(inputs.rate);
         let enough = self.votes.len() >= self.rate_policy.agreeing_observations as usize;
         if enough {
-            self.busy_without_replicas = Some(mean(&self.votes));
+            self.busy_without_replicas = Some(mean_rate(&self.votes));
         }
         enough
     }
@@ -150,7 +150,7 @@ impl ReplicaPolicy {
         if self.votes.len() < self.rate_policy.agreeing_observations as usize {
             return None;
         }
-        let rate = mean(&self.votes);
+        let rate = mean_rate(&self.votes);
         self.votes.clear();
         if rate >= busy_without_replicas * GAIN_MIN {
             // The replicas pay off, so the wait is reset.
@@ -170,7 +170,7 @@ impl ReplicaPolicy {
     }
 }
 
-fn mean(all: &[f64]) -> f64 {
+fn mean_rate(all: &[f64]) -> f64 {
     all.iter().sum::<f64>() / all.len().max(1) as f64
 }
 

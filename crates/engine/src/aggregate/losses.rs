@@ -1,7 +1,7 @@
 //! Aggregated losses of a source before its blocks are divided among worker processes.
 //!
-//! In: the input and the losses that each worker process reports. Out: the known losses of the
-//! request, by location.
+//! Input: the input and the losses that each worker process reports. Output: the known losses of
+//! the request, by location.
 //!
 //! - **driver** and **backlog** are located before the blocks are divided, so all workers count the
 //!   same loss. If their counts are equal, this is the loss; otherwise the loss is unknown.
@@ -115,7 +115,7 @@ impl Losses {
 }
 
 /// Returns the minimum and maximum number of blocks missing at locations that each belong to one
-/// worker; `None` if a counter could not be read.
+/// worker, or `None` if a counter could not be read.
 fn loss_bounds(all: &[WorkerView], quiet: bool) -> Option<(u64, u64)> {
     let sum: u64 = all.iter().map(WorkerView::total_lost).sum::<Option<u64>>()?;
     if sum == 0 {

@@ -1,7 +1,7 @@
 //! Aggregates the counters of all worker processes of a request into one report. [Par §V-B];
 //! CONTRACT 19
 //!
-//! In: the outcome of each worker process, or the last report of a killed process. Out: one
+//! Input: the outcome of each worker process, or the last report of a killed process. Output: one
 //! outcome. Each worker reads all blocks of its sources and skips the blocks of other workers'
 //! shares, so only each worker's own share of a source is added up ([`share`]). Losses before the
 //! blocks are divided are reported as far as they are known ([`losses`]). Blocks that a killed

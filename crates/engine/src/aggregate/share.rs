@@ -1,7 +1,7 @@
 //! Reduction of a worker's ledger, between a source and the filter that divides its blocks, to the
 //! share of that worker. [Par §V-B]; CONTRACT 19
 //!
-//! In: the ledger of a worker, which received all blocks of the source. Out: the same ledger
+//! Input: the ledger of a worker, which received all blocks of the source. Output: the same ledger
 //! without the blocks of other shares, and the blocks lost before the filter, whose share is
 //! unknown.
 //!
@@ -47,12 +47,12 @@ pub(super) struct WorkerView {
 }
 
 impl WorkerView {
-    /// Returns the total loss; `None` if a counter could not be read.
+    /// Returns the total loss, or `None` if a counter could not be read.
     pub(super) fn total_lost(&self) -> Option<u64> {
         self.lost.iter().map(|(_, blocks)| *blocks).sum()
     }
 
-    /// Returns the total number of blocks, including lost ones; `None` if a counter could not be
+    /// Returns the total number of blocks, including lost ones, or `None` if a counter could not be
     /// read.
     pub(super) fn total_received(&self) -> Option<u64> {
         self.total_lost().map(|lost| self.came.blocks + lost)
@@ -85,8 +85,8 @@ pub fn is_divided(graph: &Graph) -> bool {
     divided_sources(graph).len() == graph.heads().len()
 }
 
-/// Returns the index and the target of a node's only outgoing edge; `None` if the node has no such
-/// edge or several.
+/// Returns the index and the target of a node's only outgoing edge, or `None` if the node has no
+/// such edge or several.
 fn single_edge(graph: &Graph, from: NodeId) -> Option<(usize, NodeId)> {
     let mut out = graph.edges.iter().enumerate().filter(|(_, edge)| edge.from == from);
     let (number, edge) = out.next()?;

@@ -1,6 +1,6 @@
 //! Opens the endpoints of a path: sources, sinks and programs.
 //!
-//! In: nodes of the plan. Out: operators for the nodes of spaces. Endpoints that an embedding
+//! Input: nodes of the plan. Output: operators for the nodes of spaces. Endpoints that an embedding
 //! program registers take precedence over the catalog.
 
 use super::builder::Builder;

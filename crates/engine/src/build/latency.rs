@@ -56,7 +56,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns the time in ns that frames may wait before this source reads them; `None` if the
+    /// Returns the time in ns that frames may wait before this source reads them, or `None` if the
     /// source reads no kernel ring.
     fn wait_bound_ns(&self, number: usize, program: bool) -> Option<u64> {
         let id =

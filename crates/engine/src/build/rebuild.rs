@@ -40,7 +40,7 @@ pub(crate) struct Prepared {
 #[derive(Debug)]
 pub(crate) struct PreparedSpace {
     pub(crate) running: RunningSpace,
-    /// The space itself if it is new; `None` if it already runs.
+    /// The space itself if it is new, or `None` if it already runs.
     pub(crate) fresh: Option<Space>,
     pub(crate) hot_swap: HotSwap,
     /// True if the output of kernel programs enters this space and the swap replaces these

@@ -28,9 +28,9 @@ pub(super) struct PendingRing {
     pub(super) edges: Vec<usize>,
     ends: RingEnds,
     /// Number of the ring if it already runs, with a flag that is true once its reading end has
-    /// been placed; `None` for a new ring.
+    /// been placed, or `None` for a new ring.
     kept: Option<(usize, bool)>,
-    /// The node in the writing space at which the edges of the ring merge; `None` until it is
+    /// The node in the writing space at which the edges of the ring merge, or `None` until it is
     /// built.
     enter: Option<Local>,
 }

@@ -250,7 +250,7 @@ impl MatchedPlan {
                 "a pipeline cannot be added or removed: start or stop another path".to_owned(),
             );
         }
-        if let Some(why) = self.ids.numbering.shortage() {
+        if let Some(why) = self.ids.numbering.shortage_message() {
             return refused(why);
         }
         for (id, node) in state.plan.graph.ids().filter(|(_, node)| node.is_process()) {
@@ -521,7 +521,8 @@ fn exit_edges(state: &PathState, plan: &Plan, ids: &Ids) -> HashMap<usize, usize
     found
 }
 
-/// Returns the first operand of a section or the first input of a merge; `None` for any other node.
+/// Returns the first operand of a section or the first input of a merge, or `None` for any other
+/// node.
 fn first_input(graph: &Graph, at: NodeId) -> Option<NodeId> {
     let operand = graph.ids().find(|(_, inner)| inner.inside == Some(at)).map(|(id, _)| id);
     operand.or_else(|| graph.inputs(at).next().map(|edge| edge.from))

@@ -1,9 +1,9 @@
 //! Moves of filters with their state to another process: out of a sandbox, into one, or from one to
 //! another. (CONTRACT 15, FEATURES V18)
 //!
-//! In: stopped spaces, and their new content. The state is saved after the filter has processed all
-//! earlier blocks, and restored in the new filter, before any step that cannot be undone; saving
-//! does not consume the state. The old filter is released only when no other step can fail
+//! Input: stopped spaces, and their new content. The state is saved after the filter has processed
+//! all earlier blocks, and restored in the new filter, before any step that cannot be undone;
+//! saving does not consume the state. The old filter is released only when no other step can fail
 //! ([`FilterMigration::commit`]). An earlier failure leaves the old filter unchanged, unless the
 //! old filter itself failed; then its arc ends, as after any failure of a sandboxed filter.
 //!

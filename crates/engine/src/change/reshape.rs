@@ -1,6 +1,6 @@
 //! Changes of placement and replicas that leave the request unchanged.
 //!
-//! In: a running path, new spaces for some nodes, and a flag that requests replicas. Out: the
+//! Input: a running path, new spaces for some nodes, and a flag that requests replicas. Output: the
 //! ledger of the switch, as for an edit. The text stays the same, because placement is not part of
 //! the meaning of a request.
 

@@ -1,9 +1,9 @@
 //! Programs and packet sockets of other applications at the interfaces, with their owners.
 //! [FEATURES V17]
 //!
-//! In: a network namespace, and optionally one interface. Out: [`Neighbors`], in the order in which
-//! a received frame meets them: XDP, packet sockets, TCX, traffic control filters. Programs and
-//! sockets of this process are left out. Streamline runs beside them and never removes one;
+//! Input: a network namespace, and optionally one interface. Output: [`Neighbors`], in the order in
+//! which a received frame meets them: XDP, packet sockets, TCX, traffic control filters. Programs
+//! and sockets of this process are left out. Streamline runs beside them and never removes one;
 //! `explain` reports the effect of each on a request.
 
 pub use sys::bpf::{Side, XdpMode};
@@ -30,13 +30,13 @@ pub struct Neighbors {
 /// A program or socket at an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbor {
-    /// Name of the interface; `None` for a packet socket at all interfaces.
+    /// Name of the interface, or `None` for a packet socket at all interfaces.
     pub interface: Option<String>,
     /// Kind of the program or socket, with details specific to the kind.
     pub kind: NeighborKind,
-    /// The program; `None` for a socket, or for a filter without a program.
+    /// The program, or `None` for a socket, or for a filter without a program.
     pub program: Option<NeighborProgram>,
-    /// User id of the process that loaded the program or opened the socket; `None` without
+    /// User id of the process that loaded the program or opened the socket, or `None` without
     /// CAP_SYS_ADMIN.
     pub uid: Option<u32>,
     /// Processes that hold the program or socket open, as far as their descriptors can be read. A
@@ -57,7 +57,7 @@ pub struct NeighborProgram {
 /// The kind of a neighbor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NeighborKind {
-    /// An XDP program; `None` if the mode is unknown because several programs are attached.
+    /// An XDP program, or `None` if the mode is unknown because several programs are attached.
     Xdp(Option<XdpMode>),
     /// A packet socket; the protocol is an ETH_P_* number.
     PacketSocket {

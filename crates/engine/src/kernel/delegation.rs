@@ -1,11 +1,11 @@
 //! Delegation: a privileged process runs parts of requests in the kernel for other processes.
 //! [CONTRACT 21, 25; RELIABILITY T2, T19]
 //!
-//! In: the nodes of a request that a peer wants to run in the kernel ([`KernelPart`]), and the
-//! owner of the request. Out: a [`DelegatedProgram`], which has the memory for the request's frames
-//! as descriptors and a [`DelegatedLayout`]; at the end of the request, its counters and state
-//! ([`FinalCounters`]). The layout and the counters are encoded as text, which any protocol can
-//! transmit.
+//! Input: the nodes of a request that a peer wants to run in the kernel ([`KernelPart`]), and the
+//! owner of the request. Output: a [`DelegatedProgram`], which has the memory for the request's
+//! frames as descriptors and a [`DelegatedLayout`]; at the end of the request, its counters and
+//! state ([`FinalCounters`]). The layout and the counters are encoded as text, which any protocol
+//! can transmit.
 //!
 //! The nodes are checked as if the request had been planned here. The receiver gets read access
 //! only. The maps of frames and pointers are frozen, so that only the program in the kernel can
@@ -134,7 +134,7 @@ impl KernelPart {
         serde_json::to_string(&(ring, nodes)).unwrap_or_default()
     }
 
-    /// Parses the text written by [`Self::to_text`]; `None` if it is malformed.
+    /// Parses the text written by [`Self::to_text`]. Returns `None` if it is malformed.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let (ring, nodes): (_, Vec<usize>) = serde_json::from_str(text).ok()?;
@@ -337,7 +337,7 @@ impl DelegatedLayout {
         serde_json::to_string(&(shape, &self.behind_tag, self.tree)).unwrap_or_default()
     }
 
-    /// Parses the text written by [`Self::to_text`]; `None` if it is malformed or describes
+    /// Parses the text written by [`Self::to_text`]. Returns `None` if it is malformed or describes
     /// impossible memory.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {

@@ -76,7 +76,7 @@ impl FinalCounters {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Parses the text written by [`Self::to_text`]; `None` if it is malformed.
+    /// Parses the text written by [`Self::to_text`]. Returns `None` if it is malformed.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()

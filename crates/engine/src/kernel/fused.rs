@@ -1,6 +1,6 @@
 //! The fused tree of all requests at an attach point. [SL §7.1, prefix sharing; FEATURES O6, O7]
 //!
-//! In: the trees of the requests. Out: a tree in which common prefixes are merged, so that an
+//! Input: the trees of the requests. Output: a tree in which common prefixes are merged, so that an
 //! interface has one demultiplexer for any number of requests. The counters of the tree are
 //! converted to counters of each request. A stateful filter is never shared, because a later
 //! request would find the state of an earlier request.
@@ -42,13 +42,13 @@ pub(super) struct FusedTree {
 /// A filter, shared by all requests that run it with the same arguments on the same frames.
 #[derive(Clone, Debug)]
 pub(super) struct FusedStep {
-    /// The preceding step; `None` if the step follows the source.
+    /// The preceding step, or `None` if the step follows the source.
     pub(super) from: Option<usize>,
     /// The classes of the preceding step's output that lead to this step.
     pub(super) classes: ClassSet,
     /// The requests that share the step; the node of the first request represents it.
     pub(super) lines: Vec<usize>,
-    /// The number of the step in the tree of the first request; `None` for a gate, which is not
+    /// The number of the step in the tree of the first request, or `None` for a gate, which is not
     /// part of that tree.
     number_in_request: Option<usize>,
 }
@@ -59,7 +59,7 @@ pub(super) struct FusedExit {
     pub(super) line: usize,
     /// The number of the exit in the request's tree.
     pub(super) number_in_request: usize,
-    /// The step that the exit follows; `None` for the source.
+    /// The step that the exit follows, or `None` for the source.
     pub(super) from: Option<usize>,
     pub(super) which: ExitBlocks,
 }
@@ -77,7 +77,7 @@ pub(super) struct Fork {
 /// Positions of a request's steps and exits in the fused tree.
 #[derive(Clone, Debug, Default)]
 struct RequestPositions {
-    /// The gate that selects the request's frames; `None` if it takes no frames from the host.
+    /// The gate that selects the request's frames, or `None` if it takes no frames from the host.
     root: Option<usize>,
     steps: Vec<usize>,
     exits: Vec<usize>,
@@ -309,7 +309,7 @@ impl FusedTree {
         Some((u16::try_from(self.forks.len() + number).unwrap_or(u16::MAX), number))
     }
 
-    /// Returns the mark of frames that a request took from the host; `None` if no request takes
+    /// Returns the mark of frames that a request took from the host, or `None` if no request takes
     /// frames.
     pub(super) fn taken_mark(&self) -> Option<u16> {
         let number = self.forks.len() + self.leads.len();
@@ -341,7 +341,8 @@ impl FusedTree {
         filter_span(members[line].graph, node).in_request(members[line].request)
     }
 
-    /// Returns the number of a step in a request's own tree; `None` if the request does not use it.
+    /// Returns the number of a step in a request's own tree, or `None` if the request does not use
+    /// it.
     pub(super) fn step_in_request(&self, line: usize, step: usize) -> Option<usize> {
         self.lines.get(line)?.steps.iter().position(|known| *known == step)
     }

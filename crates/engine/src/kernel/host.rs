@@ -56,12 +56,12 @@ pub struct KernelAttachment {
 pub trait AttachmentHandle: Attachment {
     /// Returns the final counters and state. Detaches the request first if it is still attached.
     fn final_counters(&self) -> &FinalCounters;
-    /// Returns the counters as if the request were detached now; `None` if this process cannot read
-    /// them.
+    /// Returns the counters as if the request were detached now, or `None` if this process cannot
+    /// read them.
     fn current_counters(&self) -> Option<FinalCounters> {
         None
     }
-    /// Returns the number of the request at its attach point; `None` if another process owns the
+    /// Returns the number of the request at its attach point, or `None` if another process owns the
     /// point.
     fn number(&self) -> Option<u32> {
         None

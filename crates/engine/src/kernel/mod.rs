@@ -81,7 +81,7 @@ pub(crate) struct Generation {
     handle: Arc<dyn AttachmentHandle>,
     /// The origin number of the source.
     pub(crate) origin: u16,
-    /// Totals of the blocks that this process had received by the end of the generation; `None`
+    /// Totals of the blocks that this process had received by the end of the generation, or `None`
     /// while the generation runs.
     taken: Option<SourceCounters>,
 }

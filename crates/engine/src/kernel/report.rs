@@ -1,10 +1,10 @@
 //! Counters of kernel programs, as nodes and edges of the ledger. (CONTRACT 19)
 //!
-//! In: the final counters of a request in the kernel, and the totals that the process received from
-//! it. Out: a node for each filter in the kernel, with the state that it had there, and the edges.
-//! A block that a twin was unsure about counts only as input of the user implementation, which it
-//! reached over the edge that leads to the twin. The counters of both implementations therefore add
-//! up to those of the filter.
+//! Input: the final counters of a request in the kernel, and the totals that the process received
+//! from it. Output: a node for each filter in the kernel, with the state that it had there, and the
+//! edges. A block that a twin was unsure about counts only as input of the user implementation,
+//! which it reached over the edge that leads to the twin. The counters of both implementations
+//! therefore add up to those of the filter.
 
 use super::final_counters::FinalCounters;
 use super::fused::{LeftReason, REFUSED_COUNTER};
@@ -34,7 +34,7 @@ pub struct ProgramTotals {
     pub frames: u64,
     /// Number of doorbell notifications sent to the thread that reads the program's output.
     pub bells: u64,
-    /// Number of measured runs and their total time in ns; `None` if the kernel did not measure.
+    /// Number of measured runs and their total time in ns, or `None` if the kernel did not measure.
     /// The runs include those for other requests in the same program.
     pub measured: Option<(u64, u64)>,
 }
@@ -101,7 +101,7 @@ impl Kernel {
         ran
     }
 
-    /// Returns the counters of the current generation so far; `None` if this process cannot read
+    /// Returns the counters of the current generation so far, or `None` if this process cannot read
     /// them.
     pub(crate) fn counts(&self) -> Option<GenerationCounters> {
         let Generation { graph, ids, tree, sources, handle, .. } = &self.generation;
@@ -329,8 +329,8 @@ impl Generation {
     }
 }
 
-/// Describes the frames that an expression left to the host or to another request; `None` if there
-/// are none.
+/// Describes the frames that an expression left to the host or to another request. Returns `None`
+/// if there are none.
 fn format_left_frames(left: [u64; LeftReason::ALL.len()]) -> Option<String> {
     let frames = |count: u64, what: &str| match count {
         1 => format!("1 {what}"),

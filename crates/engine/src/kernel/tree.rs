@@ -1,9 +1,9 @@
 //! The part of a plan that one request runs at an attach point, as a tree.
 //!
-//! In: a program of the plan, and the nodes that belong to the request. Out: the filters, each with
-//! its predecessor, and the exits. A block leaves a step over all edges that select its class. If a
-//! twin is unsure about a block, the block is passed unchanged to the filter's user implementation,
-//! and no further step in the kernel processes it.
+//! Input: a program of the plan, and the nodes that belong to the request. Output: the filters,
+//! each with its predecessor, and the exits. A block leaves a step over all edges that select its
+//! class. If a twin is unsure about a block, the block is passed unchanged to the filter's user
+//! implementation, and no further step in the kernel processes it.
 //!
 //! Most exits therefore exclude each other: in a chain, a frame takes at most one exit. Such exits
 //! share a sink, which is one of the rings' outputs. A request needs as many sinks as there are
@@ -21,7 +21,7 @@ pub(crate) struct RequestTree {
     pub(crate) steps: Vec<Step>,
     /// The exits.
     pub(crate) exits: Vec<TreeExit>,
-    /// The source whose expression selects the frames that it takes from the host; `None` if the
+    /// The source whose expression selects the frames that it takes from the host, or `None` if the
     /// request observes every frame.
     pub(crate) gate: Option<NodeId>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct RequestTree {
 pub(crate) struct Step {
     /// The nodes of the graph that this filter implements.
     pub(crate) nodes: Vec<NodeId>,
-    /// The preceding step; `None` for the source.
+    /// The preceding step, or `None` for the source.
     pub(crate) from: Option<usize>,
     /// The classes of the preceding step that lead to this step.
     pub(crate) classes: ClassSet,
@@ -40,7 +40,7 @@ pub(crate) struct Step {
 /// An exit from the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct TreeExit {
-    /// The step that the block has left; `None` for the source.
+    /// The step that the block has left, or `None` for the source.
     pub(crate) from: Option<usize>,
     /// The set of blocks that take this exit.
     pub(crate) which: ExitBlocks,
@@ -151,7 +151,7 @@ impl RequestTree {
         self.exits.iter().filter(here).nth(1).is_some()
     }
 
-    /// Returns the first filter that must leave the kernel for `fits` to hold; `None` if `fits`
+    /// Returns the first filter that must leave the kernel for `fits` to hold, or `None` if `fits`
     /// holds for no prefix, not even for the source alone.
     pub(crate) fn first_filter_beyond(&self, fits: impl Fn(&Self) -> bool) -> Option<NodeId> {
         let kept = (0..self.steps.len()).rev().find(|kept| fits(&self.prefix(*kept)))?;

@@ -38,8 +38,8 @@ pub struct Settings {
     /// True if the kernel measures the run time of its programs (`--analyze`).
     pub programs_timed: bool,
     /// Index (from 0) of this worker process, and the number of worker processes that run the
-    /// request; `None` if there is only one process. Each worker uses its own share of the session
-    /// numbers.
+    /// request, or `None` if there is only one process. Each worker uses its own share of the
+    /// session numbers.
     pub one_of: Option<(u32, u32)>,
     /// True if an edit always copies the block instead of changing it in place.
     pub copies: bool,
@@ -52,19 +52,20 @@ pub struct Settings {
 pub struct PathOptions {
     /// Mode of the path: live, recorded, or a replay.
     pub record_mode: RecordMode,
-    /// Directory below which sinks write all files, regardless of the directories in the request;
-    /// `None` if sinks write to the directories in the request.
+    /// Directory below which sinks write all files, regardless of the directories in the request,
+    /// or `None` if sinks write to the directories in the request.
     pub into: Option<PathBuf>,
     /// True if sinks discard their output.
     pub silent: bool,
-    /// Bytes of output that each source of a live path retains for taps; `None` if no output is
+    /// Bytes of output that each source of a live path retains for taps, or `None` if no output is
     /// retained.
     pub history: Option<usize>,
     /// A query about one flow. A path with a query forms batches of one block.
     pub why: Option<Arc<FlowQuery>>,
-    /// Automatic changes that the path may make; `None` if it may make none.
+    /// Automatic changes that the path may make, or `None` if it may make none.
     pub adapt: Option<Arc<Adapt>>,
-    /// The program that runs untrusted filters; `None` for the running program, if it can run them.
+    /// The program that runs untrusted filters, or `None` for the running program, if it can run
+    /// them.
     pub helper: Option<PathBuf>,
     /// The allocation log of the path, which is committed when the path is activated.
     pub steps: Steps,
@@ -91,7 +92,7 @@ pub struct Adapt {
 }
 
 impl Adapt {
-    /// Returns the automatic changes that a plan's request permits; `None` if it permits none.
+    /// Returns the automatic changes that a plan's request permits, or `None` if it permits none.
     #[must_use]
     pub fn permitted_by(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
         let RuntimeChanges { copies, stages, moves } = plan.runtime_changes();

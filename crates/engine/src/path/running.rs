@@ -39,7 +39,7 @@ pub(crate) struct RunningPath {
 /// The current state of a path.
 #[derive(Debug)]
 pub(crate) struct PathState {
-    /// The text of the request; `None` if it was never set.
+    /// The text of the request, or `None` if it was never set.
     pub(crate) text: Option<String>,
     /// Number of changes so far.
     pub(crate) changes: u64,

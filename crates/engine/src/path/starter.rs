@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
 
-/// An ended space: the index of its path, the index of the space in the path, and its remains;
+/// An ended space: the index of its path, the index of the space in the path, and its remains, or
 /// `None` if it panicked.
 pub(crate) type EndedSpace = (usize, usize, Option<Remains>);
 

@@ -47,7 +47,7 @@ pub(super) fn encode_change(out: &mut Vec<u8>, change: &Change) {
     });
 }
 
-/// Decodes a change; `None` if it is malformed.
+/// Decodes a change. Returns `None` if it is malformed.
 pub(super) fn decode_change(mut take: ValueReader<'_>) -> Option<Change> {
     let number = take.read_u64()?;
     let edit = match take.read_u32()? {

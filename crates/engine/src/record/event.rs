@@ -64,9 +64,9 @@ fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
 }
 
 impl FileBlock<'_> {
-    /// Decodes an event; `None` if the bytes are not a valid event.
+    /// Decodes an event. Returns `None` if the bytes are not a valid event.
     pub(super) fn event(&self) -> Option<SpaceEvent> {
-        let (LocalBlockKind::Event, mut take) = self.local()? else { return None };
+        let (LocalBlockKind::Event, mut take) = self.local_block()? else { return None };
         let said = |take: &mut ValueReader<'_>| -> Option<Option<String>> {
             let there = take.read_u32()? != 0;
             let text = take.read_text()?;

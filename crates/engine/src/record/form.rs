@@ -244,15 +244,15 @@ pub(super) struct FileBlock<'b> {
     pub(super) length: usize,
 }
 
-/// Returns the type and the length of the block at the start of `bytes`; `None` if `bytes` does not
-/// start with a block.
+/// Returns the type and the length of the block at the start of `bytes`, or `None` if `bytes` does
+/// not start with a block.
 pub(super) fn block_length(bytes: &[u8]) -> Option<(u32, usize)> {
     let mut take = ValueReader(bytes);
     let (kind, length) = (take.read_u32()?, take.read_size()?);
     ((BLOCK_MIN..=BLOCK_LIMIT).contains(&length) && length % 4 == 0).then_some((kind, length))
 }
 
-/// Returns the block at the start of `bytes`; `None` if it is truncated or malformed.
+/// Returns the block at the start of `bytes`, or `None` if it is truncated or malformed.
 pub(super) fn block_at(bytes: &[u8]) -> Option<FileBlock<'_>> {
     let (kind, length) = block_length(bytes)?;
     let whole = bytes.get(..length)?;
@@ -262,8 +262,8 @@ pub(super) fn block_at(bytes: &[u8]) -> Option<FileBlock<'_>> {
 }
 
 impl<'b> FileBlock<'b> {
-    /// Returns the kind of a local block and the rest of its body; `None` for other blocks.
-    pub(super) fn local(&self) -> Option<(LocalBlockKind, ValueReader<'b>)> {
+    /// Returns the kind of a local block and the rest of its body, or `None` for other blocks.
+    pub(super) fn local_block(&self) -> Option<(LocalBlockKind, ValueReader<'b>)> {
         if self.kind != LOCAL_BLOCK_TYPE {
             return None;
         }
@@ -292,7 +292,7 @@ impl<'b> FileBlock<'b> {
             take.read_bytes(length.next_multiple_of(4) - length)?;
             (time, bytes, find_option(take)?)
         } else {
-            let (LocalBlockKind::Bytes, mut take) = self.local()? else { return None };
+            let (LocalBlockKind::Bytes, mut take) = self.local_block()? else { return None };
             let (time, length) = (take.read_u64()?, take.read_size()?);
             let lanes = take.read_bytes(METADATA_BYTES)?;
             (time, take.read_bytes(length)?, lanes)
@@ -315,7 +315,8 @@ fn find_option(mut take: ValueReader<'_>) -> Option<&[u8]> {
     }
 }
 
-/// Decodes the metadata of a block of `bytes` bytes; `None` if the lengths contradict each other.
+/// Decodes the metadata of a block of `bytes` bytes. Returns `None` if the lengths contradict each
+/// other.
 fn decode_metadata(time: Time, mut take: ValueReader<'_>, bytes: usize) -> Option<Entry> {
     let (class, length, view) = (take.read_u32()?, take.read_u32()?, take.read_u32()?);
     let (captured, wire_length, session) = (take.read_u32()?, take.read_u32()?, take.read_u32()?);

@@ -25,7 +25,7 @@ pub struct Head {
     pub layout: String,
     /// Seed of the generator that replaces randomness in filters.
     pub seed: u64,
-    /// The block limit of the run (`-c`); `None` if there was none.
+    /// The block limit of the run (`-c`), or `None` if there was none.
     pub count: Option<u64>,
     /// The time zone of the local clock ([`local_time_zone`]).
     pub zone: String,

@@ -70,7 +70,7 @@ impl RecordMode {
         }
     }
 
-    /// Returns the seed that replaces the randomness of a filter in recorded and replayed paths;
+    /// Returns the seed that replaces the randomness of a filter in recorded and replayed paths, or
     /// `None` in live paths.
     pub(crate) fn seed(&self, node: usize) -> Option<u64> {
         let seed = match self {

@@ -1,7 +1,7 @@
 //! Reader of the events of a space in a recording.
 //!
-//! In: an untrusted recording, which may be truncated at any position. Out: the events of a space
-//! in order, each with its blocks. Each space reads its own chunks.
+//! Input: an untrusted recording, which may be truncated at any position. Output: the events of a
+//! space in order, each with its blocks. Each space reads its own chunks.
 
 use super::form;
 use super::read::{Completeness, Record};

@@ -1,9 +1,9 @@
 //! Opens recordings.
 //!
-//! In: an untrusted file. Out: its head, the positions of the chunks of each space, the changes of
-//! the path, and the completeness of the file. One pass over all bytes also checks the digest.
-//! Memory use is proportional to the number of changes and chunks. Truncation and damage are
-//! reported, and the part before them can be replayed.
+//! Input: an untrusted file. Output: its head, the positions of the chunks of each space, the
+//! changes of the path, and the completeness of the file. One pass over all bytes also checks the
+//! digest. Memory use is proportional to the number of changes and chunks. Truncation and damage
+//! are reported, and the part before them can be replayed.
 
 use super::change::{self, Change};
 use super::form::{self, FileBlock, LOCAL_BLOCK_TYPE, LocalBlockKind, ValueReader};
@@ -28,8 +28,8 @@ pub struct Record {
     /// The changes of the path while it ran, in order.
     pub changes: Vec<Change>,
     pub(super) file: File,
-    /// For each chunk: its space, the file offset of its events, and the length of the events in
-    /// bytes.
+    /// The chunks, each with its space, the file offset of its events, and the length of the events
+    /// in bytes.
     pub(super) chunks: Vec<(u32, u64, usize)>,
     target: String,
 }
@@ -116,7 +116,7 @@ pub fn is_record(path: &Path) -> std::io::Result<bool> {
     let section = form::block_at(&first).filter(FileBlock::is_section);
     let second = section.and_then(|section| form::block_at(first.get(section.length..)?));
     Ok(second
-        .and_then(|second| second.local())
+        .and_then(|second| second.local_block())
         .is_some_and(|(what, _)| what == LocalBlockKind::Head))
 }
 
@@ -171,7 +171,7 @@ impl Scan {
         Ok(self.block.len() == length)
     }
 
-    /// Returns the current block; `None` if it is malformed.
+    /// Returns the current block, or `None` if it is malformed.
     fn current_block(&self) -> Option<FileBlock<'_>> {
         form::block_at(&self.block)
     }
@@ -204,7 +204,7 @@ impl Scan {
         }
         self.add_to_digest();
         let whole = self.read_block().map_err(unread)?;
-        let block = self.current_block().filter(|_| whole).and_then(|block| block.local());
+        let block = self.current_block().filter(|_| whole).and_then(|block| block.local_block());
         let Some((LocalBlockKind::Head, mut take)) = block else { return Err(capture()) };
         let version = take.read_u32().unwrap_or_default();
         if !(FIRST_VERSION..=VERSION).contains(&version) {
@@ -235,7 +235,7 @@ impl Scan {
                 self.add_to_digest();
                 continue;
             }
-            match block.local() {
+            match block.local_block() {
                 Some((LocalBlockKind::End, take)) => {
                     return Ok(self.decode_completeness(take).unwrap_or(cut));
                 }

@@ -1,11 +1,11 @@
 //! Writes a recording while the recorded path runs.
 //!
-//! In: the events of every space, in its own thread. Out: a file that only its owner can read,
-//! because it may contain private traffic. The file ends with a digest of its contents. A space
-//! collects events in its own memory. It passes a chunk to the writing thread when the chunk is
-//! full, and before the space sleeps. If the disk is slower than the path, the path waits, because
-//! a recording with gaps could not be replayed. At its size limit the recording ends, the path
-//! continues, and further input is counted.
+//! Input: the events of every space, in its own thread. Output: a file that only its owner can
+//! read, because it may contain private traffic. The file ends with a digest of its contents. A
+//! space collects events in its own memory. It passes a chunk to the writing thread when the chunk
+//! is full, and before the space sleeps. If the disk is slower than the path, the path waits,
+//! because a recording with gaps could not be replayed. At its size limit the recording ends, the
+//! path continues, and further input is counted.
 
 use super::change::{self, Change};
 use super::event;
@@ -63,7 +63,7 @@ pub struct MissingInput {
     pub blocks: u64,
     /// Size of these blocks in bytes.
     pub bytes: u64,
-    /// Time of the first missing event on the path's clock, in ns; `None` if nothing is missing.
+    /// Time of the first missing event on the path's clock, in ns, or `None` if nothing is missing.
     pub since: Option<Time>,
 }
 
@@ -98,11 +98,12 @@ impl Recording {
         steps: &Steps,
     ) -> Result<Arc<Self>, Failure> {
         let target = path.display().to_string();
-        let step =
-            |makes| steps.announce(makes, &target).map_err(|error| refused(&target, &error.into()));
+        let step = |makes| {
+            steps.announce(makes, &target).map_err(|error| creation_failure(&target, &error.into()))
+        };
         step(Resource::File)?;
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let file = opened.map_err(|error| refused(&target, &error))?;
+        let file = opened.map_err(|error| creation_failure(&target, &error))?;
         let made = path.to_owned();
         // The file is empty and its name has not been published yet, so a rollback may remove it.
         steps.on_rollback(format!("record {target}"), move || drop(std::fs::remove_file(made)));
@@ -168,7 +169,7 @@ impl Recording {
         fits
     }
 
-    /// Returns the interface number for frames of this source and link type; `None` if there are
+    /// Returns the interface number for frames of this source and link type, or `None` if there are
     /// too many interfaces.
     fn interface_number(&self, origin: u16, link: u16) -> Option<u32> {
         let mut known = lock(&self.interfaces);
@@ -254,7 +255,7 @@ fn write_messages(
     Ok(all)
 }
 
-fn refused(target: &str, error: &std::io::Error) -> Failure {
+fn creation_failure(target: &str, error: &std::io::Error) -> Failure {
     let failure =
         Failure::new("record into", target, reason_text(error)).with_errno(error.raw_os_error());
     match error.kind() {

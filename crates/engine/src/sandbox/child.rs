@@ -100,7 +100,7 @@ fn serve() -> Result<(), String> {
 struct Streams {
     /// The stream of input blocks. The process sleeps while this stream is empty.
     reader: Arc<Mutex<Reader>>,
-    /// The stream of output blocks; `None` once the output has ended.
+    /// The stream of output blocks, or `None` once the output has ended.
     output: Arc<Mutex<Option<Output>>>,
 }
 
@@ -162,7 +162,7 @@ impl Reader {
         }
     }
 
-    /// Decodes the latest message; `None` if it is a block.
+    /// Decodes the latest message. Returns `None` if it is a block.
     fn decode_record(&self) -> Option<Result<StateRecord<'_>, MessageDefect>> {
         StateRecord::read(self.message.get(..self.pending?).unwrap_or_default())
     }

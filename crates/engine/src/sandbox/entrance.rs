@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// The node that sends blocks to the process.
 #[derive(Debug)]
 pub(crate) struct Entrance {
-    /// The stream to the process; `None` after the stream has ended.
+    /// The stream to the process, or `None` after the stream has ended.
     output: Option<Output>,
     supervisor: Arc<Supervisor>,
     process: Arc<Process>,

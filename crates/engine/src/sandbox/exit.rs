@@ -21,7 +21,7 @@ use std::time::Duration;
 /// The node that receives blocks from the process.
 #[derive(Debug)]
 pub(crate) struct Exit {
-    /// The stream from the process; `None` after the stream has ended.
+    /// The stream from the process, or `None` after the stream has ended.
     input: Option<Input>,
     /// The latest message, until its block has been copied to a pool.
     message: Vec<u8>,

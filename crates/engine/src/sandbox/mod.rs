@@ -118,7 +118,7 @@ pub(crate) fn start(
     Ok(StartedProcess { input: Some(input), output: Some(output) })
 }
 
-/// Returns the node as the entrance to a filter's process; `None` if it is not an entrance.
+/// Returns the node as the entrance to a filter's process, or `None` if it is not an entrance.
 pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
     match &mut node.operator {
         Operator::Sink(part) => part.sink.as_any()?.downcast_mut(),
@@ -126,7 +126,7 @@ pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
     }
 }
 
-/// Returns the node as the exit from a filter's process; `None` if it is not an exit.
+/// Returns the node as the exit from a filter's process, or `None` if it is not an exit.
 pub(crate) fn exit_of(node: &mut Node) -> Option<&mut Exit> {
     match &mut node.operator {
         Operator::Source(part) => part.source.as_any()?.downcast_mut(),

@@ -59,8 +59,8 @@ struct LatestProgress {
     moved: (u64, u64),
     /// Processor time that the process had used by its latest progress, in ns.
     processor_ns: u64,
-    /// Time since which the process has had room for output without making progress; `None` if it
-    /// lacks room or makes progress.
+    /// Time since which the process has had room for output without making progress, or `None` if
+    /// it lacks room or makes progress.
     stalled: Option<Instant>,
 }
 
@@ -188,7 +188,7 @@ impl Supervisor {
         }
     }
 
-    /// Formats the report of the process's exit; `None` if the exit was regular.
+    /// Formats the report of the process's exit. Returns `None` if the exit was regular.
     fn end_report(&self, ended: ProcessEnd) -> Option<String> {
         let describe_end = match (self.why.get(), ended) {
             (Some(why), _) => why.clone(),

@@ -46,7 +46,7 @@ pub struct Link {
     pub classes: String,
     /// Kind of the edge: `call`, `ring`, `kernel`, `back` or `pipe`.
     pub transport: String,
-    /// Capacity of the ring in blocks; `None` if the edge is not a ring.
+    /// Capacity of the ring in blocks, or `None` if the edge is not a ring.
     pub room: Option<u64>,
 }
 
@@ -91,7 +91,7 @@ pub struct CommitSubtree {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tap {
-    /// Node whose output is tapped; `None` for the source.
+    /// Node whose output is tapped, or `None` for the source.
     pub node: Option<String>,
     /// Start of the tap: `-5s`, `block:100` or `oldest`. `None` starts at the current position.
     pub from: Option<String>,
@@ -102,7 +102,7 @@ pub struct Tap {
     /// Number of the node, which the node keeps through changes; an alternative to `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// Classes of the blocks, as after `|` in a request, empty for a plain pipe; `None` for the
+    /// Classes of the blocks, as after `|` in a request, empty for a plain pipe, or `None` for the
     /// blocks that at least one arc accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<String>,
@@ -132,8 +132,8 @@ pub struct TapReport {
     pub frames: u64,
     /// Frames skipped because the reader was too slow.
     pub skipped: u64,
-    /// Sequence numbers of the skipped frames, such as `4211 to 4260, 5000`; `None` if no frame was
-    /// skipped.
+    /// Sequence numbers of the skipped frames, such as `4211 to 4260, 5000`, or `None` if no frame
+    /// was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// Blocks without a frame, or with a link type other than that of the first frame.
@@ -142,6 +142,6 @@ pub struct TapReport {
     /// once.
     #[serde(default)]
     pub cut: u64,
-    /// Reason for the end of the tap; `None` while it runs.
+    /// Reason for the end of the tap, or `None` while it runs.
     pub over: Option<String>,
 }

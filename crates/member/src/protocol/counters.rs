@@ -99,7 +99,7 @@ pub struct Edge {
 pub struct Loss {
     /// The location or reason.
     pub why: String,
-    /// Number of blocks; `None` if there is no counter.
+    /// Number of blocks, or `None` if there is no counter.
     pub blocks: Option<u64>,
 }
 
@@ -110,9 +110,9 @@ pub struct Space {
     pub name: String,
     /// Kind of the space: `thread`, `process` or `engine`.
     pub kind: String,
-    /// Process in which the space runs; `None` before it starts.
+    /// Process in which the space runs, or `None` before it starts.
     pub process: Option<u32>,
-    /// Id of the space's thread in that process; `None` if the space is not a thread.
+    /// Id of the space's thread in that process, or `None` if the space is not a thread.
     pub thread: Option<u32>,
     /// Processors on which the space may run.
     pub processors: Vec<usize>,
@@ -127,7 +127,7 @@ pub struct Space {
     pub processor_ns: u64,
     /// Memory in bytes: the pools of a thread, or the resident set of a process.
     pub memory: Option<u64>,
-    /// Reason why the space did not reply, in which case its counters are older; `None` if it
+    /// Reason why the space did not reply, in which case its counters are older, or `None` if it
     /// replied.
     pub late: Option<String>,
 }

@@ -69,7 +69,7 @@ pub struct KernelPrograms {
 pub struct KernelProgram {
     /// Name of the interface.
     pub interface: String,
-    /// Network namespace of the interface; `None` for that of the daemon.
+    /// Network namespace of the interface, or `None` for that of the daemon.
     pub netns: Option<String>,
     /// Direction of the frames: `received` or `sent`.
     pub side: String,

@@ -17,15 +17,15 @@ pub struct NodesReply {
     pub line: String,
     /// Nodes in the order of the plan.
     pub nodes: Vec<NodeDetails>,
-    /// Index of the first node of the next call; `None` if there are no more nodes.
+    /// Index of the first node of the next call, or `None` if there are no more nodes.
     pub next: Option<usize>,
 }
 
 /// A node of a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeDetails {
-    /// Number that the node keeps through all changes of the request; `None` if several processes
-    /// run the path.
+    /// Number that the node keeps through all changes of the request, or `None` if several
+    /// processes run the path.
     pub id: Option<u64>,
     /// Name of the node, unique in the plan.
     pub name: String,

@@ -115,7 +115,7 @@ pub struct About {
     pub uid: u32,
     /// Start time in seconds since 1970.
     pub started: u64,
-    /// Policy file of the daemon; `None` for the built-in policy.
+    /// Policy file of the daemon, or `None` for the built-in policy.
     pub policy: Option<String>,
 }
 
@@ -151,7 +151,7 @@ pub struct Permissions {
     /// Interfaces that the caller may observe in the kernel; `*` stands for all.
     #[serde(default)]
     pub interfaces: Vec<String>,
-    /// Release of the kernel in which the daemon runs programs; `None` if it cannot run any.
+    /// Release of the kernel in which the daemon runs programs, or `None` if it cannot run any.
     #[serde(default)]
     pub kernel: Option<String>,
     /// Reason why the daemon runs no programs.

@@ -58,7 +58,7 @@ impl Fault {
         Self::new(&format!("{SERVICE}.{name}"), parameters)
     }
 
-    /// Returns the error in a reply; `None` if it is a result.
+    /// Returns the error in a reply, or `None` if it is a result.
     #[must_use]
     pub fn from_reply(reply: &Reply) -> Option<Self> {
         let name = reply.error.clone()?;

@@ -61,7 +61,7 @@ pub struct Reply {
     /// True if more replies follow.
     #[serde(default, skip_serializing_if = "is_false", deserialize_with = "null_as_default")]
     pub continues: bool,
-    /// Name of the error; `None` for a result.
+    /// Name of the error, or `None` for a result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

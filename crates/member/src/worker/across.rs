@@ -143,7 +143,7 @@ fn await_decision(client: &mut AdmittedClient) -> Result<Vec<HandedState>, Strin
     }
 }
 
-/// Returns the next call; `None` if there is none yet. Fails if the peer hangs up.
+/// Returns the next call, or `None` if there is none yet. Fails if the peer hangs up.
 fn next_call(connection: &mut Connection) -> Result<Option<Call>, ()> {
     match connection.next_message() {
         Received::Pending => Ok(None),
@@ -163,7 +163,7 @@ fn encode_state(state: &HandedState) -> String {
     text
 }
 
-/// Decodes a state; `None` if it is malformed.
+/// Decodes a state. Returns `None` if it is malformed.
 fn decode_state(text: &str) -> Option<HandedState> {
     let mut words = text.split(' ');
     let wake = match words.next()? {

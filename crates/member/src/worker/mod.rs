@@ -87,7 +87,7 @@ impl Worker {
         Ok(Self { shared, thread: Some(thread), number })
     }
 
-    /// Returns the number first assigned to the path; `None` if the daemon ended during
+    /// Returns the number first assigned to the path, or `None` if the daemon ended during
     /// registration.
     #[must_use]
     pub const fn number(&self) -> Option<u32> {

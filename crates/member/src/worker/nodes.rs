@@ -70,7 +70,7 @@ fn argument(facts: ArgumentFacts) -> Argument {
     Argument { name: name.to_owned(), value, given, writable }
 }
 
-/// Returns the reason why a space is not used; `None` if it has none.
+/// Returns the reason why a space is not used, or `None` if it has none.
 fn describe_candidate(candidate: &Candidate) -> Option<String> {
     let why = candidate.verdict.as_ref().err().or(candidate.lost.as_ref())?;
     Some(format!("{}: {why}", candidate.space))

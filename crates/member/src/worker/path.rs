@@ -38,14 +38,14 @@ pub struct PathInfo {
     pub nodes: Vec<Node>,
     /// Edges of the path's plan.
     pub links: Vec<Link>,
-    /// The plan; `None` for a path that is not described in full.
+    /// The plan, or `None` for a path that is not described in full.
     pub plan: Option<Plan>,
     /// True if filter times are measured even without a connected client.
     pub timed: bool,
-    /// Kernel that plans assume if a daemon loads programs for this process; `None` if plans assume
-    /// the kernel as this process can use it.
+    /// Kernel that plans assume if a daemon loads programs for this process, or `None` if plans
+    /// assume the kernel as this process can use it.
     pub kernel: Option<Kernel>,
-    /// Control of the path's worker processes; `None` if it runs in this process.
+    /// Control of the path's worker processes, or `None` if it runs in this process.
     pub group: Option<Arc<dyn WorkerGroup>>,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Service {
     pub(super) changes: u64,
     pub(super) lives: Vec<Live>,
     watcher: Watcher,
-    /// Registration with a daemon; `None` while no daemon is found.
+    /// Registration with a daemon, or `None` while no daemon is found.
     pub(super) registration: Option<Registration>,
     /// Directory of the last daemon.
     directory: PathBuf,
@@ -130,7 +130,7 @@ impl Service {
         self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the time until the next update or search; `None` if neither is due.
+    /// Returns the time until the next update or search, or `None` if neither is due.
     fn wait_limit(&self) -> Option<Duration> {
         let schedule = self.clients.values().filter_map(|client| client.schedule);
         let next = schedule.map(|schedule| schedule.next);

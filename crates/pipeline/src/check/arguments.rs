@@ -17,9 +17,9 @@ pub(crate) struct ArgumentTexts<'a> {
     pub(super) valid: bool,
 }
 
-/// Parses the arguments of `node` by the parameters of `entry`, and adds the defaults. The result
-/// is a copy of `none`, an empty set, with the arguments added. Invalid arguments are omitted, and
-/// errors are appended to `mistakes`.
+/// Parses the arguments of `node` according to the parameters of `entry`, and adds the defaults.
+/// The result is a copy of the empty set `none` with the arguments added. Invalid arguments are
+/// omitted, and errors are appended to `mistakes`.
 pub(crate) fn parse_arguments<'a>(
     node: &'a FilterTerm,
     entry: &'static Description,
@@ -48,7 +48,7 @@ pub(crate) fn parse_arguments<'a>(
             Some((_, _, value)) => Some(value.clone()),
             None => parameter.default.and_then(|text| parameter.parse(text).ok()),
         };
-        // A common parameter that is set to its default `no` is the same as an unset one.
+        // A common parameter that is set to its default `no` is the same as an unset parameter.
         let plain = COMMON_PARAMETERS.iter().any(|common| common.name == parameter.name)
             && value == Some(Value::Flag(false));
         if let Some(value) = value.filter(|_| !plain) {
@@ -66,7 +66,7 @@ pub(crate) fn parse_arguments<'a>(
 }
 
 impl ArgumentTexts<'_> {
-    /// Returns the text of the first value of a parameter; `None` if it is not given.
+    /// Returns the text of the first value of a parameter, or `None` if it is not given.
     pub(crate) fn value_text(&self, name: &str) -> Option<&Text> {
         self.texts.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
     }
@@ -159,7 +159,7 @@ impl<'a> ArgumentReader<'a> {
                     format!("`{}` of `{}`: {}", parameter.name, self.entry.name, mistake.message);
                 let hint = mistake.hint.unwrap_or_default();
                 self.mistakes.push(Diagnostic::error(text.span, what).hint(hint));
-                // Prevents a second report that the parameter is missing.
+                // This prevents a second report that the parameter is missing.
                 self.given.push((parameter, text, Value::Flag(false)));
             }
         }

@@ -10,7 +10,7 @@ use crate::registry::Registry;
 
 /// The inferred forms of all streams.
 pub(super) struct StreamForms {
-    /// For each node, the forms that can arrive.
+    /// The forms that can arrive at each node.
     pub(super) input_forms: Vec<Vec<Form>>,
     /// Filters to insert in front of operands.
     pub(super) before: Vec<Insertion>,
@@ -91,7 +91,7 @@ impl FormSet {
 }
 
 struct FormFlow<'c> {
-    /// For each node, the forms that arrive; `None` if unknown because of an error.
+    /// The forms that arrive at each node, or `None` if they are unknown because of an error.
     input_forms: Vec<Option<FormSet>>,
     used: &'c [Option<Use>],
     registry: &'c dyn Registry,
@@ -121,7 +121,7 @@ impl FormFlow<'_> {
         }
     }
 
-    /// Returns the forms that leave a node; `None` if unknown.
+    /// Returns the forms that leave a node, or `None` if unknown.
     fn output_forms(&self, draft: &Draft<'_>, id: NodeId) -> Option<FormSet> {
         let node = &draft.nodes[id.0];
         let input_forms = self.input_forms[id.0];
@@ -188,10 +188,11 @@ impl FormFlow<'_> {
     }
 
     /// Returns the filters in front of `entry` in the example of its description, starting at the
-    /// last filter that accepts `from`; `None` if there is no such filter. Examples are preferred
-    /// because they are useful requests, whereas a chain whose forms merely fit may be useless.
+    /// last filter that accepts `from`, or `None` if there is no such filter. Examples are
+    /// preferred because they are useful requests, whereas a chain whose forms merely fit may be
+    /// useless.
     fn example_chain(&self, from: Form, entry: &Description) -> Option<String> {
-        // `replay web.pcap | tcp | http |exchange weblog access.log`
+        // An example is `replay web.pcap | tcp | http |exchange weblog access.log`.
         let parts: Vec<&str> = entry.example.split('|').collect();
         let name = |part: &&str| {
             let mut words = part.split_whitespace();
@@ -206,7 +207,7 @@ impl FormFlow<'_> {
         };
         let first = (1..here).rev().find(|index| takes(&names[*index]).is_some())?;
         let mut chain = parts[first..here].join("|").trim().to_owned();
-        // The class of the last arc belongs to the filter in front of it.
+        // The class of the last arc belongs to the filter before it.
         let label = parts[here].split_whitespace().next().filter(|_| !parts[here].starts_with(' '));
         if let Some(label) = label {
             chain = format!("{chain} |{label}");
@@ -215,7 +216,7 @@ impl FormFlow<'_> {
     }
 
     /// Returns the shortest chain of at most [`CHAIN_MAX`] filters that converts `from` into one of
-    /// the forms `wanted`; `None` if there is none.
+    /// the forms `wanted`, or `None` if there is none.
     fn shortest_chain(&self, from: Form, wanted: FormSet) -> Option<String> {
         const CHAIN_MAX: usize = 4;
         let filters: Vec<&Description> =
@@ -250,7 +251,7 @@ impl FormFlow<'_> {
     }
 }
 
-/// Returns the forms that a filter emits for these input forms; `None` if they are unknown.
+/// Returns the forms that a filter emits for these input forms, or `None` if they are unknown.
 fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
     let effect = used.effect();
     match effect.output_form {

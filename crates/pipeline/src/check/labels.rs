@@ -24,11 +24,11 @@ use meaning::ArcClassifiers;
 
 /// The resolved labels of a request.
 pub(super) struct ResolvedLabels {
-    /// For each edge, the classes that pass.
+    /// The classes that pass over each edge.
     pub(super) classes: Vec<ClassSet>,
-    /// For each node, its resolved body; `None` unless it is a composite.
+    /// The resolved body of each node, or `None` unless the node is a composite.
     pub(super) bodies: Vec<Option<Boolean>>,
-    /// For each node, the filters that classify the arriving blocks.
+    /// The filters that classify the blocks arriving at each node.
     pub(super) classifiers: Vec<Vec<NodeId>>,
 }
 
@@ -227,8 +227,8 @@ impl<'d, 't> LabelReader<'d, 't> {
         meaning.classes_of(label, &mut self.mistakes)
     }
 
-    /// Warns if `dport|ssh log`, which calls the filter `ssh` with the argument `log`, probably
-    /// means the class `ssh`, and proposes the class.
+    /// Warns if an arc such as that in `dport|ssh log` probably means a class. As written, it calls
+    /// the filter `ssh` with the argument `log`. The warning proposes the class `ssh`.
     fn warn_of_misreading(&mut self, edge: &DraftEdge<'_>, classifiers: &Classifiers) {
         let target = &self.upstream.draft.nodes[edge.to.0];
         let Some(Term::Filter(node)) = edge.target else { return };

@@ -10,7 +10,7 @@ use super::shape::successors;
 use crate::graph::Use;
 use crate::registry::Registry;
 
-/// All link types that are possible at a node; `None` if they are unknown.
+/// All link types that are possible at a node, or `None` if they are unknown.
 type Links = Option<Arc<[LinkType]>>;
 
 /// The link types found so far for a node.
@@ -69,7 +69,8 @@ pub(super) fn infer_links(
             open.push(index);
         }
     }
-    // A node is visited again when its set has grown. Sources have few link types.
+    // A node is visited again when its set has grown. This is cheap because sources have few link
+    // types.
     let successors = successors(draft);
     while let Some(index) = open.pop() {
         let emitted = output_links(used[index].as_ref(), &input[index]);

@@ -46,7 +46,7 @@ pub(super) struct DraftNode<'t> {
 }
 
 pub(super) enum DraftStep<'t> {
-    /// A filter, with all terms that denote it: several if they share a mark.
+    /// A filter, with all terms that denote it. There are several terms if they share a mark.
     Filter(Vec<&'t FilterTerm>),
     /// A composite and its operator.
     Boolean(Boolean<Option<&'t Label>>, &'static str),
@@ -63,7 +63,7 @@ pub(super) struct DraftEdge<'t> {
     pub(super) span: Span,
     /// True if the pipe is plain and has no white space on either side, as in `dport|ssh`.
     pub(super) glued: bool,
-    /// The term to which the arc leads; `None` if the text does not contain it.
+    /// The term to which the arc leads, or `None` if the text does not contain it.
     pub(super) target: Option<&'t Term>,
     pub(super) back: bool,
 }

@@ -19,7 +19,7 @@ const LITERATURE_NAMES: &[(&str, &str)] = &[
     ("gunzip", "`decompress` undoes `compress`, and `exec \"gunzip\"` runs the program"),
 ];
 
-/// Returns the hint for a name in the literature; `None` if the name is not listed, or if the
+/// Returns the hint for a name in the literature, or `None` if the name is not listed, or if the
 /// registry lacks a filter of the hint.
 pub(super) fn literature_hint(name: &str, registry: &dyn Registry) -> Option<&'static str> {
     let (_, hint) = LITERATURE_NAMES.iter().find(|(known, _)| *known == name)?;

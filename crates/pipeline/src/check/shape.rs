@@ -110,7 +110,7 @@ fn look_up_name(
         draft.mistakes.push(unknown_filter(name, place, registry));
     }
     let entry = entry.map(|entry| match entry.name == terms::SHARED_SOURCE {
-        true => described::describe(entry, first, registry),
+        true => described::describe_shared_source(entry, first, registry),
         false => entry,
     });
     draft.nodes[id.0].entry = entry;

@@ -228,7 +228,7 @@ fn sources_of_exits(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
     heads
 }
 
-/// Returns the error for two sources of a `++`; `None` if they cannot emit the same block.
+/// Returns the error for two sources of a `++`, or `None` if they cannot emit the same block.
 fn overlap_error(
     (a, b): (NodeId, NodeId),
     bare: bool,

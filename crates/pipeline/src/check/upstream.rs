@@ -23,7 +23,7 @@ pub(super) struct Classifiers {
 }
 
 impl Classifiers {
-    /// Adds another result, unsorted. [`Self::into_sorted`] sorts.
+    /// Adds another result without sorting. [`Self::into_sorted`] sorts the nodes.
     fn add(&mut self, other: &Self) {
         self.nodes.extend(&other.nodes);
         self.unknown |= other.unknown;

@@ -13,7 +13,7 @@ use crate::language::{Diagnostic, nearest};
 use crate::registry::Registry;
 use filter::{Arguments, Value};
 
-/// Returns the filter of each node; `None` for composites, merges and unknown names.
+/// Returns the filter of each node, or `None` for composites, merges and unknown names.
 pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Vec<Option<Use>> {
     let mut mistakes = Vec::new();
     let mut used = Vec::with_capacity(draft.nodes.len());
@@ -54,7 +54,7 @@ pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Ve
     used
 }
 
-/// Lets each filter with valid arguments check their combination and take further parameters from
+/// Makes each filter with valid arguments check their combination and take further parameters from
 /// the machine. Returns these parameter values, with the byte offsets at which to insert them into
 /// the text.
 fn validate(
@@ -77,7 +77,7 @@ fn validate(
             entry.analysis.fix_parameter.and_then(|ask| ask(&used.arguments))
         {
             let mut text = format!(" {parameter}=");
-            // Writing into a `String` cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = write_quoted(&mut text, value.as_bytes());
             insertions.push((read.end_offset(), text));
             used.arguments.set(parameter, Value::Text(value));

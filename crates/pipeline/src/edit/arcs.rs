@@ -1,5 +1,7 @@
 //! Edits of arcs: a filter is added beside others, a subtree is removed or moved to another parent,
-//! a node gets a further parent or loses one.
+//! and a node gains or loses a parent. A node that loses its last output gets the sink `discard`,
+//! so that a path does not begin to print blocks that were read before. The next subtree that is
+//! attached to the node replaces this sink.
 //!
 //! A node that loses its last output gets the sink `discard`, so that a path does not begin to
 //! print what was read before. The next subtree that is attached replaces it.
@@ -28,7 +30,7 @@ pub(super) fn apply(
     mut request: Request,
     registry: &dyn Registry,
 ) -> Result<EditResult, InvalidEdit> {
-    let (origins, old_marks) = (Origins::new(&request), marks::all(&request));
+    let (origins, old_marks) = (Origins::new(&request), marks::all_marks(&request));
     let before = read_request(text, registry).0;
     match edit {
         Edit::Add { filter, below: None } => request.pipelines.push(parse_filter(filter)?),
@@ -61,13 +63,13 @@ pub(super) fn apply(
         return Err(InvalidEdit("nothing of the request would be left".to_owned()));
     }
     request.pipelines.iter_mut().for_each(remove_single_branches);
-    // Marks tell which uses are one node.
+    // Marks tell which uses denote the same node.
     let filters = origins.of(&request);
     marks::remove_needless(&mut request, &old_marks);
     let edited = print_with_origins(&request, &filters)?;
     let (after, mistakes) = read_request(&edited.text, registry);
     if mistakes.iter().any(|mistake| mistake.severity == Severity::Error) {
-        // The caller reports them with their places.
+        // The caller reports these mistakes with their positions.
         return Ok(edited);
     }
     if !matches!(edit, Edit::RemoveBelow { .. }) {
@@ -81,7 +83,8 @@ pub(super) fn apply(
     end_open_outputs(edited, (&before, &after))
 }
 
-/// Refuses an edit after which a node would have no input: it would be severed from all sources.
+/// Refuses an edit after which a node would have no input, because the edit would sever the node
+/// from all sources.
 fn refuse_losses(edited: &EditResult, old: &Origins, text: &str) -> Result<(), InvalidEdit> {
     let kept = |span: &Span| edited.filters.iter().any(|(_, old)| *old == Some(*span));
     let lost = old.first_uses().find(|(name, span)| *name != PLACEHOLDER && !kept(span));
@@ -94,7 +97,7 @@ fn refuse_losses(edited: &EditResult, old: &Origins, text: &str) -> Result<(), I
     }
 }
 
-/// Returns true if two arcs lead from the same node to the same node for the same classes.
+/// Returns true if two arcs connect the same nodes for the same classes.
 fn has_equal_arcs(graph: &Graph) -> bool {
     graph.edges.iter().enumerate().any(|(index, edge)| {
         let same = |other: &&Edge| {
@@ -104,13 +107,13 @@ fn has_equal_arcs(graph: &Graph) -> bool {
     })
 }
 
-/// Returns a term as a branch for an output.
+/// Converts a term to a branch for an output.
 fn branch_for(output: &NodeOutput, term: Term) -> Result<Branch, InvalidEdit> {
     let label = output.class.as_deref().map(parse_label).transpose()?;
     Ok(Branch { label, term, span: NEW_SPAN })
 }
 
-/// Returns a further use of the node at a span, which gets a mark if it has none.
+/// Returns another use of the node at a span. The node gets a mark if it has none.
 fn reference_to(request: &mut Request, at: Span, node: &str) -> Result<FilterTerm, InvalidEdit> {
     let mut fresh = FreshMarks::new(request);
     let path = path_to(request, at);
@@ -120,7 +123,7 @@ fn reference_to(request: &mut Request, at: Span, node: &str) -> Result<FilterTer
     }
 }
 
-/// Returns the spans of those uses of a node to which an arc leads.
+/// Returns the spans of the uses of a node that have an incoming arc.
 fn uses_with_parents(request: &Request, at: Span) -> Vec<Span> {
     let leads = |span: &Span| path_to(request, *span).is_some_and(|p| has_parent(request, &p));
     uses(request, at).into_iter().filter(leads).collect()
@@ -132,7 +135,7 @@ fn has_parent(request: &Request, path: &[usize]) -> bool {
     })
 }
 
-/// Refuses to remove a node with something below it.
+/// Refuses to remove a node that has other nodes below it.
 fn refuse_content(node: &str, at: Span, graph: &Graph) -> Result<(), InvalidEdit> {
     let Some(id) = node_at(graph, at) else { return Ok(()) };
     let content = graph.outputs(id).map(|edge| graph.node(edge.to));
@@ -144,8 +147,8 @@ fn refuse_content(node: &str, at: Span, graph: &Graph) -> Result<(), InvalidEdit
     }
 }
 
-/// Severs a node from one parent, by default the first, and attaches it with everything below it to
-/// another one.
+/// Severs a node from one parent, by default the first, and attaches the node and everything below
+/// it to another parent.
 fn reattach(
     request: &mut Request,
     (node, from, below): (&str, Option<&NodeOutput>, &NodeOutput),
@@ -169,7 +172,8 @@ fn reattach(
     attach(request, parent, Branch { label, ..subtree })
 }
 
-/// Rewrites the request so that only the first parent of a use leads there. Returns that use.
+/// Rewrites the request so that one use of a node has only the node's first parent. Returns that
+/// use.
 fn isolate_first_parent(
     request: &mut Request,
     (node, at): (&str, Span),
@@ -191,8 +195,8 @@ fn isolate_first_parent(
     }
 }
 
-/// Rewrites the request so that only `from` leads to a use of the node. Returns that use; `None` if
-/// there is none.
+/// Rewrites the request so that one use of the node has only the parent `from`. Returns that use,
+/// or `None` if there is no arc from `from`.
 fn isolate_arc(
     request: &mut Request,
     at: Span,
@@ -226,8 +230,8 @@ fn refuse_cycle(
     }
 }
 
-/// Returns the use of a node to which a use of a parent leads, over an arc with this label if
-/// one is given.
+/// Returns the use of a node that receives an arc from a use of a parent, with this label if one is
+/// given.
 fn use_below(
     request: &Request,
     at: Span,
@@ -240,13 +244,13 @@ fn use_below(
     })
 }
 
-/// Severs a node from one of its parents: over arcs of one label, or entirely.
+/// Severs a node from one of its parents, over arcs with one label or over all arcs.
 fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), InvalidEdit> {
     let mut at = find_filter(request, node)?;
     let mut severed = false;
     while let Some(arc) = isolate_arc(request, at, from)? {
         let others = uses(request, at).into_iter().find(|other| *other != arc);
-        // Without another parent the node would have no input.
+        // Without another parent, the node would have no input.
         if uses_with_parents(request, at).len() < 2 {
             let why = "remove it, or move it below another node";
             return Err(InvalidEdit(format!("`{from}` is the only parent of `{node}`: {why}")));
@@ -262,8 +266,8 @@ fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), Inv
     }
 }
 
-/// Adds the sink `discard` behind filters that the edit has left without output, and behind a new
-/// source alone.
+/// Adds the sink `discard` after filters that the edit has left without output, and after a new
+/// source that stands alone.
 fn end_open_outputs(
     edited: EditResult,
     (before, after): (&Graph, &Graph),
@@ -302,11 +306,11 @@ fn end_open_outputs(
     print_with_origins(&request, &origins)
 }
 
-/// Returns the subtree of a node: what another path would get.
+/// Returns the subtree of a node, as another path would receive it.
 ///
 /// # Errors
 ///
-/// Fails if the node is a source, or if something in the subtree has another parent.
+/// Fails if the node is a source, or if a node in the subtree has another parent.
 pub fn subtree(text: &str, node: &str) -> Result<Subtree, InvalidEdit> {
     let mut request = parse_tree(text, "the running request")?;
     let at = find_filter(&request, node)?;

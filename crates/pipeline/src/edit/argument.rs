@@ -27,7 +27,7 @@ pub(super) fn assign(
         let (_, texts) = check::parse_arguments(&node, entry, &none, registry, &mut mistakes);
         let place = texts.value_text(parameter.name).map(|text| text.span);
         match node.arguments.iter_mut().find(|known| Some(known.value.span) == place) {
-            // A bare flag has no value of its own.
+            // A bare flag has no separate value.
             Some(known) if known.key.is_none() && known.value.bytes == key.text.as_bytes() => {
                 *known = argument;
             }

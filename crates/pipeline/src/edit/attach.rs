@@ -1,4 +1,4 @@
-//! Attachment of a subtree to an output of a node, beside what is there.
+//! Attachment of a subtree to an output of a node, beside the existing branches.
 
 use super::cut::{
     SPLITTER, from_stages, into_stages, is_followed, is_operand, path_to, term_at_mut,
@@ -11,7 +11,7 @@ use crate::language::tree::{
 };
 use crate::language::{Request, Span};
 
-/// The sink at the end of a node that nothing reads.
+/// The sink of an output that is not used.
 pub(super) const PLACEHOLDER: &str = "discard";
 
 /// Parses the classes of an output, such as `80` or `ssh:telnet`.
@@ -26,7 +26,7 @@ pub(super) fn parse_label(classes: &str) -> Result<Label, InvalidEdit> {
     }
 }
 
-/// Returns the sink for a node that nothing reads.
+/// Returns the sink for an output that is not used.
 pub(super) fn placeholder() -> Term {
     let name = Name { text: PLACEHOLDER.to_owned(), span: NEW_SPAN };
     let arguments = Vec::new();
@@ -45,8 +45,8 @@ fn is_placeholder(stages: &[(Pipe, Term)]) -> bool {
     }
 }
 
-/// Attaches a branch to the output of the filter with this span. A placeholder there is replaced;
-/// everything else stays.
+/// Attaches a branch to the output of the filter with this span. Replaces a placeholder sink there;
+/// all other terms stay.
 pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<(), InvalidEdit> {
     let missing = || InvalidEdit("the filter has left the request".to_owned());
     let path = path_to(request, at).ok_or_else(missing)?;
@@ -76,12 +76,13 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
     if splits && !can_be_dealt(&after, &branch) {
         return Err(refused());
     }
-    stages.push(beside(after, branch));
+    stages.push(merge_beside(after, branch));
     *whole = from_stages(stages);
     Ok(())
 }
 
-/// Returns true if a branch after a splitter only becomes one more of those to which it deals.
+/// Returns true if a branch after a splitter would become one more of the branches among which the
+/// splitter distributes its input.
 fn can_be_dealt(after: &[(Pipe, Term)], branch: &Branch) -> bool {
     match after {
         [(Pipe { label: None, .. }, Term::Group(group))] => {
@@ -92,8 +93,8 @@ fn can_be_dealt(after: &[(Pipe, Term)], branch: &Branch) -> bool {
     }
 }
 
-/// Returns the stage that leads to these stages and to a branch.
-fn beside(mut after: Vec<(Pipe, Term)>, branch: Branch) -> (Pipe, Term) {
+/// Returns the stage that leads both to these stages and to a branch.
+fn merge_beside(mut after: Vec<(Pipe, Term)>, branch: Branch) -> (Pipe, Term) {
     if after.is_empty() || is_placeholder(&after) {
         return (Pipe { label: branch.label, span: NEW_SPAN }, branch.term);
     }

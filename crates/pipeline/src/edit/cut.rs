@@ -1,4 +1,6 @@
-//! Removal of a subtree from the tree of a request.
+//! Removal of a subtree from the tree of a request. The subtree of a filter consists of the filter
+//! and the stages after it. If branches meet downstream of the filter, the common stages get marks,
+//! and the subtree refers to these marks.
 //!
 //! The subtree of a filter is the filter and the stages after it. Where branches meet behind it,
 //! the common stages get marks, and the subtree refers to them.
@@ -11,22 +13,22 @@ use crate::language::tree::{
 };
 use crate::language::{Request, Span};
 
-/// The filter that deals its input to the branches after it.
+/// The filter that distributes its input among the branches after it.
 pub(super) const SPLITTER: &str = "split_rr";
 
-/// The position of a term: the index of its pipeline, then at each level the index of the stage,
-/// branch or operand.
+/// The position of a term: the index of its pipeline, and then the index of the stage, branch or
+/// operand at each level.
 pub(super) type TermPath = Vec<usize>;
 
 /// Returns the position of the filter with this span.
 pub(super) fn path_to(request: &Request, at: Span) -> Option<TermPath> {
-    fn within(term: &Term, at: Span, path: &mut TermPath) -> bool {
+    fn find_within(term: &Term, at: Span, path: &mut TermPath) -> bool {
         if let Term::Filter(node) = term {
             return node.span == at;
         }
         children(term).into_iter().enumerate().any(|(index, child)| {
             path.push(index);
-            let found = within(child, at, path);
+            let found = find_within(child, at, path);
             if !found {
                 path.pop();
             }
@@ -35,7 +37,7 @@ pub(super) fn path_to(request: &Request, at: Span) -> Option<TermPath> {
     }
     request.pipelines.iter().enumerate().find_map(|(index, term)| {
         let mut path = vec![index];
-        within(term, at, &mut path).then_some(path)
+        find_within(term, at, &mut path).then_some(path)
     })
 }
 
@@ -73,7 +75,8 @@ pub(super) fn term_at_mut<'t>(request: &'t mut Request, path: &[usize]) -> Optio
     Some(term)
 }
 
-/// Returns the stages of a pipeline with their incoming arcs; of another term, the term alone.
+/// Returns the stages of a pipeline with their incoming arcs. For any other term, returns the term
+/// as a single stage.
 pub(super) fn into_stages(term: Term) -> Vec<(Pipe, Term)> {
     match term {
         Term::Pipeline(Pipeline { first, rest, .. }) => std::iter::once((plain_pipe(), *first))
@@ -100,12 +103,12 @@ pub(super) fn from_stages(stages: Vec<(Pipe, Term)>) -> Term {
     }
 }
 
-/// Returns true if a filter within a group of branches is followed by what follows the group.
+/// Returns true if a group that contains the filter has a stage after it.
 pub(super) fn is_followed(request: &Request, path: &[usize]) -> bool {
     followed_level(request, path).is_some()
 }
 
-/// Returns the length of the path to the innermost pipeline that continues behind a group that
+/// Returns the length of the path to the innermost pipeline that continues after a group that
 /// contains the filter.
 fn followed_level(request: &Request, path: &[usize]) -> Option<usize> {
     (1..path.len().saturating_sub(1)).rev().find(|level| {
@@ -126,8 +129,8 @@ pub(super) fn is_operand(request: &Request, path: &[usize]) -> bool {
     })
 }
 
-/// Rewrites the request without changing its graph, so that nothing follows the groups that contain
-/// the filter.
+/// Rewrites the request without changing its graph, so that no stage follows the groups that
+/// contain the filter.
 pub(super) fn isolate(request: &mut Request, at: Span) -> Result<TermPath, InvalidEdit> {
     let mut marks = FreshMarks::new(request);
     loop {
@@ -138,7 +141,7 @@ pub(super) fn isolate(request: &mut Request, at: Span) -> Result<TermPath, Inval
             return Err(InvalidEdit(format!("`{}` {why}", name_at(request, &path))));
         }
         let Some(level) = followed_level(request, &path) else { return Ok(path) };
-        divide(request, (&path[..level], path[level], path[level + 1]), &mut marks)?;
+        divide_group(request, (&path[..level], path[level], path[level + 1]), &mut marks)?;
     }
 }
 
@@ -149,9 +152,9 @@ fn name_at(request: &Request, path: &[usize]) -> String {
     }
 }
 
-/// Lets one branch of a group lead to the stages after the group by itself. `place` is the
+/// Gives one branch of a group its own arc to the stages after the group. `place` contains the
 /// pipeline, the index of the group among its stages, and the index of the branch.
-fn divide(
+fn divide_group(
     request: &mut Request,
     (pipeline, group, branch): (&[usize], usize, usize),
     marks: &mut FreshMarks,
@@ -190,8 +193,8 @@ fn divide(
     Ok(())
 }
 
-/// Cuts off the filter with this span and the stages after it. Returns them with the label of the
-/// arc that led there.
+/// Cuts off the filter with this span and the stages after it. Returns them with the label of their
+/// former incoming arc.
 pub(super) fn cut(request: &mut Request, at: Span) -> Result<Branch, InvalidEdit> {
     let path = isolate(request, at)?;
     let Some((last, parent)) = path.split_last() else {
@@ -219,8 +222,8 @@ pub(super) fn cut(request: &mut Request, at: Span) -> Result<Branch, InvalidEdit
     Ok(Branch { label, term: from_stages(stages), span: NEW_SPAN })
 }
 
-/// Removes a term with the stages after it, and groups that become empty by that. Returns the label
-/// of the arc that led there.
+/// Removes a term with the stages after it, and all groups that thereby become empty. Returns the
+/// label of the term's incoming arc.
 fn remove_term(request: &mut Request, path: &[usize]) -> Option<Label> {
     let (last, parent) = path.split_last()?;
     if parent.is_empty() {
@@ -248,7 +251,7 @@ fn remove_term(request: &mut Request, path: &[usize]) -> Option<Label> {
     }
 }
 
-/// Returns the filters whose output the filter at a position receives; `None` for an expression
+/// Returns the filters whose output the filter at a position receives, or `None` for an expression
 /// with `++`, `+*` or `!`.
 pub(super) fn parents<'t>(request: &'t Request, path: &[usize]) -> Vec<Option<&'t FilterTerm>> {
     let found = (1..path.len()).rev().find_map(|level| {
@@ -262,7 +265,8 @@ pub(super) fn parents<'t>(request: &'t Request, path: &[usize]) -> Vec<Option<&'
     found.map_or_else(Vec::new, exits)
 }
 
-/// Returns the label in front of the filter at a position, with its pipe; `None` for a plain pipe.
+/// Returns the label in front of the filter at a position, with its pipe, or `None` for a plain
+/// pipe.
 pub(super) fn incoming_label(request: &Request, path: &[usize]) -> Option<String> {
     let mut found = None;
     for level in (1..path.len()).rev() {

@@ -12,8 +12,8 @@ pub fn filter_span(text: &str, node: &str) -> Result<Span, InvalidEdit> {
 }
 
 /// Returns the span of the first use of a node, given by its name (if unique), its mark (`tcp#X`,
-/// `#X`), or its number: `count:2` counts the nodes of that name, `count#2` those of them without a
-/// mark, as the reports do.
+/// `#X`), or its number: `count:2` is the second node of that name, and `count#2` the second of
+/// that name without a mark, as in reports.
 pub(super) fn find_filter(request: &Request, wanted: &str) -> Result<Span, InvalidEdit> {
     let (name, number) = match wanted.rsplit_once(':') {
         Some((name, number)) => (name, number.parse::<usize>().ok()),

@@ -47,20 +47,20 @@ pub enum Edit {
         arguments: String,
     },
     /// Constructs a filter, or several filters joined by pipes, and connects it to an output of a
-    /// node, beside what is there. Without a node the new filters begin with a source, which
-    /// becomes a further source of the request.
+    /// node, beside the existing branches. Without a node, the new filters begin with a source,
+    /// which becomes an additional source of the request.
     Add {
         /// The new filter, in the syntax of a request.
         filter: String,
-        /// The output to which the filter is connected; `None` if it begins with a source.
+        /// The output to which the filter is connected, or `None` if it begins with a source.
         below: Option<NodeOutput>,
     },
-    /// Removes a node with what is below it, as far as nothing else leads there.
+    /// Removes a node, and all nodes below it that have no other parent.
     RemoveBelow {
         /// The node to remove.
         node: String,
-        /// True if something may be below the node, which is removed too; if false, the edit is
-        /// refused in that case.
+        /// True if nodes below the node are removed too; if false, the edit is refused if there are
+        /// any.
         all: bool,
     },
     /// Severs a node from one parent and attaches it, with everything below it, to another node.
@@ -68,37 +68,38 @@ pub enum Edit {
     Reattach {
         /// The node to move.
         node: String,
-        /// The parent: the first arc from there, or the one with a label of these classes. `None`
-        /// for the parent in front of the first use of the node in the text.
+        /// The parent. Selects the first arc from this parent, or the arc whose label has these
+        /// classes. `None` for the parent in front of the first use of the node in the text.
         from: Option<NodeOutput>,
-        /// The output to which it is attached.
+        /// The output to which the node is attached.
         below: NodeOutput,
     },
-    /// Connects a node to the output of a further parent.
+    /// Connects a node to the output of another parent, in addition to its existing parents.
     Join {
-        /// The node that gets a further parent.
+        /// The node that gets another parent.
         node: String,
-        /// The output to which it is connected.
+        /// The output to which the node is connected.
         below: NodeOutput,
     },
     /// Severs a node from one of several parents.
     Sever {
         /// The node that loses a parent.
         node: String,
-        /// The parent: all arcs from there, or those with a label of these classes.
+        /// The parent. Selects all arcs from this parent, or the arcs whose label has these
+        /// classes.
         from: NodeOutput,
     },
     /// Replaces the entire text. The longest common subsequence of filters keeps its state.
     Whole(String),
 }
 
-/// An output of a node: its blocks of some classes.
+/// An output of a node, which consists of the node's blocks of some classes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeOutput {
     /// The node: its name, mark or number, as in `find`.
     pub node: String,
-    /// The classes, as in a label without its pipe (`80`, `ssh:telnet`, `!80`, `all`); `None` for
-    /// all classes but 0, as over a plain pipe.
+    /// The classes, as in a label without its pipe (`80`, `ssh:telnet`, `!80`, `all`), or `None`
+    /// for all classes except 0, as for a plain pipe.
     pub class: Option<String>,
 }
 
@@ -109,7 +110,7 @@ pub enum Position {
     Before,
     /// Downstream of the node.
     After,
-    /// On a branch of its own that receives a copy of the output of the node.
+    /// On a separate branch that receives a copy of the node's output.
     At,
 }
 
@@ -143,7 +144,7 @@ impl std::error::Error for InvalidEdit {}
 pub struct EditResult {
     /// The new text.
     pub text: String,
-    /// Each filter of the new text, with the span that it has in the old text; `None` for a new
+    /// Each filter of the new text, with the span that it has in the old text, or `None` for a new
     /// filter.
     pub filters: Vec<(Span, Option<Span>)>,
     /// The filter of the new text that is restarted with its old state.

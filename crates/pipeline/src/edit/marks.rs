@@ -22,7 +22,7 @@ pub(super) fn uses(request: &Request, at: Span) -> Vec<Span> {
     filters(request).filter(|node| has_mark(node, &mark)).map(|node| node.span).collect()
 }
 
-/// Refuses an edit of one place of a node that the text names in several places.
+/// Refuses an edit of a single use of a node if the text has several uses of the node.
 pub(super) fn refuse_repeated(
     request: &Request,
     at: Span,
@@ -36,7 +36,7 @@ pub(super) fn refuse_repeated(
     }
 }
 
-/// Returns the span of the use that carries the arguments of the node at a span.
+/// Returns the span of the use that has the arguments of the node at a span.
 pub(super) fn use_with_arguments(request: &Request, at: Span) -> Span {
     let all = uses(request, at);
     let given = |node: &&FilterTerm| all.contains(&node.span) && !node.arguments.is_empty();
@@ -55,10 +55,10 @@ pub(super) fn unpin_uses(request: &mut Request, at: Span) {
     }
 }
 
-/// Removes marks that only one filter has and that no person chose: those that the old text does
-/// not have, and those in the form of [`FreshMarks`] that it has several times.
+/// Removes unneeded marks, which only one filter has and which no user chose: marks that the old
+/// text lacks, and marks in the form of [`FreshMarks`] that the old text has several times.
 pub(super) fn remove_needless(request: &mut Request, old: &[String]) {
-    let all = all(request);
+    let all = all_marks(request);
     let count = |of: &[String], mark: &String| of.iter().filter(|other| *other == mark).count();
     let is_needless = |node: &FilterTerm, mark: &String| {
         let number = mark.strip_prefix(node.name.text.as_str());
@@ -76,11 +76,11 @@ pub(super) fn remove_needless(request: &mut Request, old: &[String]) {
 }
 
 /// Returns the marks of a request.
-pub(super) fn all(request: &Request) -> Vec<String> {
+pub(super) fn all_marks(request: &Request) -> Vec<String> {
     filters(request).filter_map(|node| node.mark.as_ref().map(|mark| mark.text.clone())).collect()
 }
 
-/// A source of new marks, and of spans for the terms that use them.
+/// A generator of new marks, and of spans for the terms that use them.
 pub(super) struct FreshMarks {
     taken: Vec<String>,
     next_span: usize,
@@ -90,15 +90,15 @@ impl FreshMarks {
     pub(super) fn new(request: &Request) -> Self {
         let starts = filters(request).map(|node| node.span.start);
         let used = starts.filter(|start| *start > usize::MAX / 2 && *start < usize::MAX);
-        Self { taken: all(request), next_span: used.min().unwrap_or(usize::MAX) - 1 }
+        Self { taken: all_marks(request), next_span: used.min().unwrap_or(usize::MAX) - 1 }
     }
 
-    /// Returns a further use of a node: its name and mark, without arguments. Marks the node if it
-    /// has no mark.
+    /// Returns another use of a node, with its name and mark but without arguments. Adds a mark to
+    /// the node if it has none.
     pub(super) fn reference(&mut self, node: &mut FilterTerm) -> FilterTerm {
         let mark = match &node.mark {
             Some(mark) => mark.clone(),
-            None => self.fresh(&node.name.text),
+            None => self.fresh_name(&node.name.text),
         };
         node.mark = Some(mark.clone());
         let span = Span { start: self.next_span, end: usize::MAX };
@@ -107,7 +107,7 @@ impl FreshMarks {
         FilterTerm { name, arguments: Vec::new(), mark: Some(mark), pin: None, span }
     }
 
-    fn fresh(&mut self, name: &str) -> Name {
+    fn fresh_name(&mut self, name: &str) -> Name {
         let numbered = (2..).map(|number| format!("{name}{number}"));
         let free = |mark: &String| !self.taken.contains(mark);
         let text = std::iter::once(name.to_owned()).chain(numbered).find(free);
@@ -116,8 +116,8 @@ impl FreshMarks {
         Name { text, span: Span { start: usize::MAX, end: usize::MAX } }
     }
 
-    /// Returns a term that leads to the same nodes as a term. Fails if that enters an operand of
-    /// `++`, `+*` or `!`, to which no second arc can lead.
+    /// Returns a term that leads to the same nodes as the given term. Fails if the new term would
+    /// enter an operand of `++`, `+*` or `!`, which can have only one incoming arc.
     pub(super) fn references(&mut self, term: &mut Term) -> Result<Term, InvalidEdit> {
         match term {
             Term::Filter(node) => Ok(Term::Filter(self.reference(node))),

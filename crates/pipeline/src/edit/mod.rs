@@ -58,11 +58,11 @@ impl Edit {
         }
     }
 
-    /// Fails if the request runs filters for others, which the edit would change for all. Moves
-    /// between spaces change nothing that others see.
+    /// Fails if the request runs filters for other requests, for which the edit would change the
+    /// results. Moves between spaces are permitted, because they change no results.
     fn check_unshared(&self, request: &Request) -> Result<(), InvalidEdit> {
         let moves = matches!(self, Self::Move { .. } | Self::Upgrade { .. });
-        match filters(request).find_map(terms::offered).filter(|_| !moves) {
+        match filters(request).find_map(terms::offered_prefix).filter(|_| !moves) {
             Some(prefix) => Err(InvalidEdit(format!(
                 "it runs `{prefix}` for other requests, which none of them has asked to change; \
                  start the request to be changed with `--prefix=private`"
@@ -73,7 +73,8 @@ impl Edit {
 
     /// Applies the edit to the text of a request. Fails if the text or the new filter has syntax
     /// errors, if a node does not exist or is ambiguous, if nothing would remain, if an argument is
-    /// not writable, or if the edit contradicts the graph (a node below itself, a parent too few).
+    /// not writable, or if the result would not be a valid graph (for example, a node below itself
+    /// or without a parent).
     pub fn apply(&self, text: &str, registry: &dyn Registry) -> Result<EditResult, InvalidEdit> {
         let request = parse_tree(text, "the running request")?;
         self.check_unshared(&request)?;

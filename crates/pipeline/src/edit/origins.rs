@@ -1,4 +1,4 @@
-//! The filters of the old text in the new one.
+//! The origin of each filter of a new text in the old text.
 
 use super::kinds::{EditResult, InvalidEdit};
 use super::marks::has_mark;
@@ -6,7 +6,7 @@ use super::tree::{filters, parse_tree};
 use crate::language::tree::{FilterTerm, Name};
 use crate::language::{Request, Span};
 
-/// The filters of the old text, by which those of the new one are recognised.
+/// The filters of the old text, by which filters of the new text are recognised.
 pub(super) struct Origins {
     /// The name and span of each filter.
     filters: Vec<(String, Span)>,
@@ -30,15 +30,17 @@ impl Origins {
         Self { filters: all, marks, repeated }
     }
 
-    /// Returns the name and span of each node: of marked ones, that of the first use.
+    /// Returns the name and span of each node. For a node with a mark, the span is that of its
+    /// first use.
     pub(super) fn first_uses(&self) -> impl Iterator<Item = (&str, Span)> {
         let later = |at: Span| self.repeated.contains(&at);
         let first = self.filters.iter().filter(move |(_, span)| !later(*span));
         first.map(|(name, span)| (name.as_str(), *span))
     }
 
-    /// Returns the origin of each filter of an edited tree. All uses of a mark have one origin: the
-    /// first use in the old text, which stands for the node, or the filter that got the mark.
+    /// Returns the origin of each filter of an edited tree. All uses of a mark have the same
+    /// origin: the first use of the mark in the old text, or the filter to which the edit added the
+    /// mark.
     pub(super) fn of(&self, request: &Request) -> Vec<Option<Span>> {
         let known = |at: Span| self.filters.iter().map(|(_, span)| *span).find(|span| *span == at);
         let here = |node: &FilterTerm| known(node.span);
@@ -57,7 +59,7 @@ pub(super) fn print_with_origins(
     request: &Request,
     origins: &[Option<Span>],
 ) -> Result<EditResult, InvalidEdit> {
-    // An edited tree need not be in normal form; a parsed one is.
+    // An edited tree need not be in normal form, but a parsed tree is.
     let text = parse_tree(&request.to_string(), "the new request")?.to_string();
     let again = parse_tree(&text, "the new request")?;
     let spans: Vec<_> =

@@ -1,5 +1,5 @@
-//! Edits of one filter, or beside it: it is inserted, removed, replaced, moved to another space,
-//! restarted, or gets other arguments.
+//! Edits of a single filter: it is inserted, removed, replaced, moved to another space or
+//! restarted, or its arguments change.
 
 use super::argument::assign;
 use super::find::find_filter;
@@ -30,7 +30,7 @@ pub(super) fn apply_at(
         Edit::Argument { .. } => marks::use_with_arguments(&request, at),
         _ => at,
     };
-    let mut act = action(edit, at, &mut request, registry)?;
+    let mut act = edit_action(edit, at, &mut request, registry)?;
     let pipelines = std::mem::take(&mut request.pipelines).into_iter();
     request.pipelines = pipelines.filter_map(|term| replace_at(term, at, &mut *act)).collect();
     if request.pipelines.is_empty() {
@@ -47,8 +47,9 @@ pub(super) fn apply_at(
 /// The change of one filter term.
 type Action = Box<dyn FnMut(Term) -> Option<Term>>;
 
-/// Returns what the edit does with its filter. Changes other terms of the request as needed.
-fn action(
+/// Returns the change that the edit makes to its filter. Changes other terms of the request as
+/// needed.
+fn edit_action(
     edit: &Edit,
     at: Span,
     request: &mut Request,

@@ -1,5 +1,5 @@
-//! Removal of a node with everything below it. Nodes to which other arcs lead stay, with what is
-//! below them.
+//! Removal of a node and everything below it. Nodes that have another parent stay, together with
+//! everything below them.
 
 use super::cut::{cut, from_stages, into_stages, is_followed, isolate, path_to};
 use super::cut::{term_at, term_at_mut};
@@ -11,7 +11,7 @@ use crate::graph::{Graph, NodeId, reachable};
 use crate::language::tree::{Branch, FilterTerm, Group, Term};
 use crate::language::{Request, Span};
 
-/// Removes a node and what is below it, as far as nothing else leads there.
+/// Removes a node, and all nodes below it that have no other parent.
 pub(super) fn remove(
     request: &mut Request,
     at: Span,
@@ -27,11 +27,11 @@ pub(super) fn remove(
         while let Some(at) = all.iter().copied().find(|at| path_to(request, *at).is_some()) {
             gone.push(cut(request, at)?.term);
         }
-        // A pipeline that continues behind a removed node has lost its input.
+        // A pipeline that continues after a removed node has lost its input.
         while let Some(at) = request.pipelines.iter().find_map(|term| dead_head(&survivors, term)) {
             gone.push(cut(request, at)?.term);
         }
-        // What comes back may lead to the removed node again.
+        // A term that is put back may lead to the removed node again.
         let Some(removed) = gone.pop() else { return Ok(()) };
         if let Some(shared) = shared_part(&survivors, removed) {
             put_back(request, shared);
@@ -39,7 +39,7 @@ pub(super) fn remove(
     }
 }
 
-/// Returns the marks of the nodes to which sources lead without the node at a span.
+/// Returns the marks of the nodes that sources can still reach without the node at a span.
 fn surviving_marks(
     request: &Request,
     at: Span,
@@ -58,7 +58,7 @@ fn surviving_marks(
     kept.filter_map(|(node, _)| node.mark.as_ref().map(|mark| mark.text.clone())).collect()
 }
 
-/// Returns the span of a filter at the head of a term to which nothing leads any more.
+/// Returns the span of a filter at the head of a term that has no input any more.
 fn dead_head(survivors: &[String], term: &Term) -> Option<Span> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,
@@ -71,8 +71,8 @@ fn dead_head(survivors: &[String], term: &Term) -> Option<Span> {
     }
 }
 
-/// Returns what remains of a removed term: the nodes to which other arcs lead, with what follows
-/// them.
+/// Returns the remainder of a removed term: the nodes that have another parent, with everything
+/// after them.
 fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,
@@ -100,8 +100,8 @@ fn shared_part(survivors: &[String], term: Term) -> Option<Term> {
     }
 }
 
-/// Puts a node with the stages after it back at another of its uses. Without one they become a
-/// pipeline of their own, as do several nodes with common stages after them.
+/// Attaches a node and the stages after it to another use of the node. If there is no other use, or
+/// if several nodes have common stages after them, adds a new pipeline.
 pub(super) fn put_back(request: &mut Request, tail: Term) {
     let mut stages = into_stages(tail);
     let rest = stages.split_off(1);

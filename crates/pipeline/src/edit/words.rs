@@ -12,11 +12,11 @@ pub(super) const USAGE: &str = "write `insert FILTER before|after|at NODE`, `rem
      `move NODE [from NODE[/CLASS]|into PATH] below NODE[/CLASS]`, \
      `join NODE below NODE[/CLASS]` or `sever NODE from NODE[/CLASS]`";
 
-/// The keyword of the parent of a node.
+/// The keyword that precedes the new parent of a node.
 const BELOW: &str = "below";
-/// The keyword of `remove` if nothing may be below the node.
+/// The keyword of `remove` that permits no nodes below the removed node.
 const LEAF: &str = "leaf";
-/// The keyword of `remove` if everything below the node is removed too.
+/// The keyword of `remove` that also removes everything below the node.
 const ALL: &str = "all";
 
 impl Edit {

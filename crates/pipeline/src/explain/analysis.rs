@@ -53,7 +53,7 @@ pub struct NodeMeasurement {
 pub struct EdgeMeasurement {
     /// The number of blocks sent.
     pub put: u64,
-    /// The number of wakeups of the receiver; `None` if the edge wakes no receiver.
+    /// The number of wakeups of the receiver, or `None` if the edge wakes no receiver.
     pub events: Option<u64>,
 }
 
@@ -66,8 +66,8 @@ pub struct ProgramMeasurement {
     pub frames: u64,
     /// The number of doorbell notifications.
     pub notifications: u64,
-    /// The number of program runs measured by the kernel, and their total time in ns; `None` if not
-    /// measured.
+    /// The number of program runs measured by the kernel, and their total time in ns, or `None` if
+    /// not measured.
     pub measured: Option<(u64, u64)>,
 }
 
@@ -171,8 +171,8 @@ fn edge_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
             PlannedEdge::Ring(ring) => ("ring", ring_fill(counted, ring.entries)),
             PlannedEdge::Kernel(ring) => ("kernel ring", ring_fill(counted, ring.entries)),
         };
-        // Blocks that leave the kernel are copied out of its ring; between threads only pointers
-        // move.
+        // Blocks that leave the kernel are copied out of its ring, whereas between threads only
+        // pointers move.
         let copies = if matches!(plan.edges[at], PlannedEdge::Kernel(_)) { counted.put } else { 0 };
         table.add_row([
             format!("{} → {}", names[edge.from.0], names[edge.to.0]),
@@ -190,7 +190,7 @@ fn edge_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
 }
 
 impl NodeMeasurement {
-    /// Returns the mean time per block, in ns; `None` if not measured.
+    /// Returns the mean time per block, in ns, or `None` if not measured.
     fn ns_per_block(&self) -> Option<f64> {
         let measured = self.busy_ns > 0 && self.blocks > 0;
         measured.then(|| self.busy_ns as f64 / self.blocks as f64)
@@ -198,7 +198,7 @@ impl NodeMeasurement {
 }
 
 impl EdgeMeasurement {
-    /// Returns the fraction of a node's input that took this edge; `None` without input.
+    /// Returns the fraction of a node's input that took this edge, or `None` without input.
     fn edge_share(&self, measured: &Measurements, from: NodeId) -> Option<f64> {
         let came = measured.nodes.get(from.0)?.blocks;
         (came > 0).then(|| (self.put as f64 / came as f64).min(1.0))
@@ -258,8 +258,8 @@ pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
         }
         let filter = cost_key(&plan.graph, id);
         let kernel = plan.space_of(id).kind == SpaceKind::Kernel;
-        // The first filter that needs header offsets pays for finding them, so for a filter that
-        // reads only the head a calibration is more accurate than a run.
+        // The first filter that needs header offsets pays for finding them. For a filter that reads
+        // only the head, a calibration is therefore more accurate than a run.
         let all = node.filter().is_some_and(|used| used.effect().reads == ReadDepth::All);
         let learns = !node.is_process() && (all || !costs.is_calibrated());
         match counted.ns_per_block().filter(|_| learns) {

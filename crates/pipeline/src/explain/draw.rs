@@ -46,7 +46,7 @@ pub(super) fn drawing_order(plan: &Plan, component: usize) -> Vec<NodeId> {
         };
         let next =
             left.iter().copied().filter(ready).min_by_key(|id| (plan.placements[id.0].space, *id));
-        // Without back edges a graph is acyclic, so a node is always ready.
+        // Without back edges a graph is acyclic, so some node is always ready.
         let Some(next) = next.or_else(|| left.first().copied()) else { break };
         left.retain(|id| *id != next);
         order.push(next);
@@ -237,7 +237,8 @@ impl Drawing<'_> {
         text
     }
 
-    /// Returns the reason for a sink that the planner added to an open end; `None` for other nodes.
+    /// Returns the reason for a sink that the planner added to an open end, or `None` for other
+    /// nodes.
     fn completion_reason(&self, id: NodeId) -> Option<String> {
         let node = self.plan.graph.node(id);
         if node.kind() != Some(FilterKind::Sink) || node.span.start != node.span.end {
@@ -293,7 +294,7 @@ impl Drawing<'_> {
     }
 }
 
-/// Formats the label of an arc; `None` for a plain pipe.
+/// Formats the label of an arc. Returns `None` for a plain pipe.
 pub(super) fn format_label(classes: &ClassSet) -> Option<String> {
     (!classes.is_plain()).then(|| format!("|{classes}"))
 }

@@ -12,7 +12,7 @@ pub struct NodeFacts {
     pub filter: &'static str,
     /// Arguments of the filter, including defaults.
     pub arguments: Vec<ArgumentFacts>,
-    /// Form of the blocks that leave the node; `None` for a sink.
+    /// Form of the blocks that leave the node, or `None` for a sink.
     pub form: Option<Form>,
     /// True for a sink that the request does not contain, which the planner has added to an open
     /// end.

@@ -75,7 +75,7 @@ pub fn common_parameters() -> Vec<(&'static str, String)> {
 pub fn format_help(entry: &Description, endpoint: &EndpointFacts) -> String {
     let page = Page::for_entry(entry, endpoint);
     let mut out = format!("{}: {}\n\n", page.name, page.summary);
-    // Further lines are indented to the first parameter.
+    // Further lines are indented to the column of the first parameter.
     let indent = 4 + page.name.len() + 1;
     for (number, words) in wrap_text(&page.usage, COLUMNS - indent).into_iter().enumerate() {
         let _ = match number {

@@ -25,7 +25,7 @@ pub use help::{
 pub use table::COLUMNS;
 
 pub use crate::format::{
-    bytes, format_nanoseconds, parse_size, parse_time, rounded_duration, short_duration,
+    format_bytes, format_nanoseconds, parse_size, parse_time, rounded_duration, short_duration,
 };
 pub use crate::names::{cost_key, is_path, node_text, unique_names};
 
@@ -69,7 +69,7 @@ pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
         let called = format!("no ring between spaces leads to `{node}`: nothing has to wake it");
         write_fact(&mut out, "signal", &called);
     }
-    if let Some(threads) = words::threads(plan, machine) {
+    if let Some(threads) = words::describe_threads(plan, machine) {
         write_fact(&mut out, "threads", &threads);
     }
     write_choice(&mut out, plan);
@@ -331,7 +331,8 @@ fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names
 fn write_machine_facts(out: &mut String, machine: &Machine) {
     let Machine { processors, l1d, l2, kernel, costs, .. } = machine;
     let processors = format_count(*processors as u64, "processor");
-    let caches = format!("caches of {} and {}", bytes(*l1d as u64), bytes(*l2 as u64));
+    let caches =
+        format!("caches of {} and {}", format_bytes(*l1d as u64), format_bytes(*l2 as u64));
     write_fact(out, "machine", &format!("{processors}, {caches}"));
     let (release, what) = match kernel {
         Kernel::Open { release, .. } => (release, "takes programs".to_owned()),

@@ -30,8 +30,9 @@ pub(super) fn describe_ring(ring: &RingPlan) -> String {
     )
 }
 
-/// Describes the processors on which the threads of a plan will run; `None` if there is one thread.
-pub(super) fn threads(plan: &Plan, machine: &Machine) -> Option<String> {
+/// Describes the processors on which the threads of a plan will run. Returns `None` if there is one
+/// thread.
+pub(super) fn describe_threads(plan: &Plan, machine: &Machine) -> Option<String> {
     let threads = plan.thread_count();
     if threads < 2 {
         return None;
@@ -40,17 +41,20 @@ pub(super) fn threads(plan: &Plan, machine: &Machine) -> Option<String> {
         ThreadPlacement::Near(near) => format!(
             "{threads}, on processors {}, which share the last cache with processor {}, where the \
              request starts; threads added later: anywhere",
-            ranges(&near),
+            format_ranges(&near),
             machine.near.start
         ),
         ThreadPlacement::Anywhere(why) => {
-            format!("{threads}, on any of processors {}: {why}", ranges(&machine.near.allowed))
+            format!(
+                "{threads}, on any of processors {}: {why}",
+                format_ranges(&machine.near.allowed)
+            )
         }
     })
 }
 
 /// Formats ascending numbers as ranges: `0-2, 5`.
-fn ranges(numbers: &[usize]) -> String {
+fn format_ranges(numbers: &[usize]) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for number in numbers {
         match ranges.last_mut() {
@@ -218,8 +222,9 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
     )
 }
 
-/// Returns the name of a sink that writes the frames of a program from where it put them; `None` if
-/// they are copied first, because another node of the thread may read their bytes.
+/// Returns the name of a sink that writes the frames of a program directly from the program's
+/// memory. Returns `None` if the frames are copied first, because another node of the thread may
+/// read their bytes.
 fn written_in_place(program: &Program, plan: &Plan) -> Option<String> {
     let mut written = None;
     for (edge, leaves) in plan.graph.edges.iter().enumerate() {

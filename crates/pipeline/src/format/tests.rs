@@ -1,13 +1,13 @@
 //! Tests of numbers with units, formatted and parsed.
 
 use super::{
-    bytes, format_count, format_nanoseconds, format_one_decimal, parse_time, short_duration,
+    format_bytes, format_count, format_nanoseconds, format_one_decimal, parse_time, short_duration,
 };
 
 #[test]
 fn numbers_are_formatted_with_units() {
     assert_eq!(
-        [bytes(0), bytes(1000), bytes(4096), bytes(3 << 20)],
+        [format_bytes(0), format_bytes(1000), format_bytes(4096), format_bytes(3 << 20)],
         ["0 B", "1000 B", "4 KB", "3 MB"]
     );
     assert_eq!(

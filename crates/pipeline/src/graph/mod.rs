@@ -49,8 +49,9 @@ pub struct Graph {
     pub joins: Vec<Join>,
     /// The options of the request, checked, without defaults.
     pub options: Arguments,
-    /// True if the nodes are planned as one connected component whatever the edges, so that they
-    /// share threads. A running path is one even if a change leaves nothing between its sources.
+    /// True if the nodes are planned as one connected component regardless of the edges, so that
+    /// they share threads. A running path stays one component even if a change disconnects its
+    /// sources from each other.
     pub one_component: bool,
 }
 
@@ -104,7 +105,7 @@ pub struct Use {
     pub arguments: Arguments,
     /// The space to which the node is pinned, by the request or by the planner.
     pub pin: Option<String>,
-    /// The reason for `pin` if the planner set it; `None` if the request did.
+    /// The reason for `pin` if the planner set it, or `None` if the request did.
     pub pin_reason: Option<&'static str>,
     /// The mark (`--name=`).
     pub mark: Option<String>,
@@ -113,7 +114,7 @@ pub struct Use {
 }
 
 impl Use {
-    /// Returns the reason why the filter is bound to one space; `None` if it is not bound.
+    /// Returns the reason why the filter is bound to one space, or `None` if it is not bound.
     #[must_use]
     pub fn bound_reason(&self) -> Option<String> {
         let pin = self.pin.as_ref()?;
@@ -142,13 +143,13 @@ impl Use {
     }
 
     /// Returns the attachment of a kernel program that can replace this source, or the reason why
-    /// none can; `None` for a source that no kernel program can replace.
+    /// none can, or `None` for a source that no kernel program can replace.
     #[must_use]
     pub fn attach(&self) -> Option<Result<Attach, String>> {
         self.endpoint.attach_point.map(|attaches| attaches(&self.arguments))
     }
 
-    /// Returns the interface through which this sink sends frames; `None` for other sinks.
+    /// Returns the interface through which this sink sends frames, or `None` for other sinks.
     #[must_use]
     pub fn outlet(&self) -> Option<Outlet> {
         self.endpoint.outlet.map(|outlet| outlet(&self.arguments))
@@ -300,7 +301,7 @@ impl Graph {
 }
 
 impl Node {
-    /// Returns the filter of the node; `None` for a composite, a merge or an unknown filter.
+    /// Returns the filter of the node, or `None` for a composite, a merge or an unknown filter.
     pub fn filter(&self) -> Option<&Use> {
         match &self.step {
             Step::Filter(filter) => Some(filter),
@@ -328,7 +329,7 @@ impl Node {
         self.filter().is_some_and(Use::is_untrusted)
     }
 
-    /// Returns the kind of the filter, given its arguments; `None` if the node has no filter.
+    /// Returns the kind of the filter, given its arguments, or `None` if the node has no filter.
     pub fn kind(&self) -> Option<FilterKind> {
         self.filter().map(|filter| filter.effect().kind)
     }

@@ -56,7 +56,7 @@ pub(super) fn lex(text: &str) -> LexOutput {
         let Some(kind) = lexer.next_token() else { break };
         tokens.push(Token { kind, span: Span::new(start, lexer.at), glued });
     }
-    // Errors about a filter missing at the end point to the end of the last token.
+    // Errors about a filter that is missing at the end point to the end of the last token.
     let end = tokens.last().map_or_else(Span::default, |token: &Token| token.span.empty_after());
     tokens.push(Token { kind: TokenKind::End, span: end, glued: false });
     LexOutput { tokens, mistakes: lexer.mistakes, steps: lexer.steps }

@@ -28,7 +28,7 @@ pub struct Request {
 pub struct RequestOption {
     /// The word between `--` and `=`.
     pub key: Name,
-    /// The text after `=`; `None` for a bare `--key`.
+    /// The text after `=`, or `None` for a bare `--key`.
     pub value: Option<Text>,
     /// The option from `--` to the end of its value.
     pub span: Span,
@@ -72,7 +72,7 @@ pub struct Stage {
 /// A pipe, plain or with a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pipe {
-    /// The classes that pass; `None` for a plain pipe, which passes all classes but 0.
+    /// The classes that pass, or `None` for a plain pipe, which passes all classes but 0.
     pub label: Option<Label>,
     /// The pipe with its label.
     pub span: Span,
@@ -105,9 +105,9 @@ pub enum Class {
     One(Value),
     /// A range, such as `22:23`, `1024:` or `:80`. At least one end is present.
     Range {
-        /// The lowest class; `None` for the lowest possible class.
+        /// The lowest class, or `None` for the lowest possible class.
         low: Option<Value>,
-        /// The highest class; `None` for the highest possible class.
+        /// The highest class, or `None` for the highest possible class.
         high: Option<Value>,
         /// The range from its first to its last character.
         span: Span,
@@ -166,7 +166,7 @@ impl Operator {
 /// One operand of a group, `|22 ssh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Branch {
-    /// The classes that the branch selects; `None` without a label.
+    /// The classes that the branch selects, or `None` without a label.
     pub label: Option<Label>,
     /// The term of the branch.
     pub term: Term,
@@ -201,7 +201,7 @@ pub struct FilterTerm {
 /// An argument, `eth0` or `both=yes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
-    /// The name of the parameter; `None` for a positional argument.
+    /// The name of the parameter, or `None` for a positional argument.
     pub key: Option<Name>,
     /// The value.
     pub value: Text,

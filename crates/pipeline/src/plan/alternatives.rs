@@ -12,7 +12,7 @@ use crate::graph::{Graph, NodeId};
 const NODES_MAX: usize = 48;
 
 /// Describes, for every node and every space, how much more the best plan costs if the node runs in
-/// that space; `None` for the chosen space and for spaces that cannot run the node.
+/// that space, or `None` for the chosen space and for spaces that cannot run the node.
 pub(super) fn describe_alternatives(
     graph: &Graph,
     discovery: &Discovery,

@@ -14,7 +14,7 @@ use filter::LANES;
 pub struct BatchSize {
     /// The maximum number of blocks, up to `LANES`.
     pub max: usize,
-    /// The value of `--batch`; `None` if not set.
+    /// The value of `--batch`, or `None` if not set.
     pub requested: Option<u64>,
 }
 

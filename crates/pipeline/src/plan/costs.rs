@@ -221,7 +221,7 @@ impl Costs {
         if let Some(ns) = self.measured_cost(graph, id, false) {
             return ns;
         }
-        // The cost of the input is in the figures of its receipt.
+        // The costs of receiving a frame already include the cost of the input.
         if used.endpoint.attach_point.is_some() {
             return self.call;
         }
@@ -240,7 +240,7 @@ impl Costs {
         match graph.node(id).kind() {
             Some(FilterKind::Source) if is_taken_from_host(graph, id) => self.take,
             Some(FilterKind::Source) => self.tap,
-            // A frame to drop stays where it is, so nothing is handed over.
+            // A frame that is to be dropped stays in place, so nothing is handed over.
             Some(FilterKind::Sink) if graph.node(id).name() == "drop" => 0.0,
             _ => self.measured_cost(graph, id, true).unwrap_or(self.twin),
         }

@@ -15,17 +15,18 @@ use filter::{FilterKind, ReadDepth};
 pub(super) struct Discovery {
     /// The spaces: the kernel first, then threads, then processes.
     pub(super) spaces: Vec<PlannedSpace>,
-    /// For each space, the node that a process is for; `None` for the kernel and threads.
+    /// The node that each process space belongs to, or `None` for the kernel and threads.
     pub(super) owners: Vec<Option<NodeId>>,
-    /// For each node and space, the cost of a block in ns, or the reason of the refusal.
+    /// The cost of a block in ns for each node in each space, or the reason why the space refuses
+    /// the node.
     pub(super) verdicts: Vec<Vec<Result<f64, String>>>,
     /// The fraction of all input, first for each node, then for each edge.
     pub(super) flows: (Vec<f64>, Vec<f64>),
-    /// For each node, the number of its connected component.
+    /// The number of each node's connected component.
     pub(super) components: Vec<usize>,
-    /// For each node, true if the frames that reach it were taken from the host by a source.
+    /// A flag for each node, which is true if a source took the arriving frames from the host.
     pub(super) taken_from_host: Vec<bool>,
-    /// For each node, true if it needs header offsets.
+    /// A flag for each node, which is true if the node needs header offsets.
     pub(super) needs_headers: Vec<bool>,
 }
 
@@ -70,7 +71,7 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusa
         .map(|(id, node)| {
             let kernel = refusal_reason(graph, id, machine, refused);
             let ask = |(s, owner): (&PlannedSpace, &Option<NodeId>)| match owner {
-                // Processes of other nodes are not shown, so they need no reason.
+                // Processes of other nodes are not listed, so they need no reason.
                 Some(owner) if *owner != id => Err(String::new()),
                 _ => space_verdict(graph, id, node, s, &components, machine, kernel.as_deref()),
             };
@@ -139,9 +140,9 @@ pub(super) fn is_file_sink(node: &Node) -> bool {
     node.filter().is_some_and(|used| used.endpoint.writes_files)
 }
 
-/// Returns true if a sink may write in the thread that reads, because a slow disk would delay
-/// nothing but the open files. Every source of the component must read a ring of the kernel that
-/// the host does not wait for, and every sink must append to a file or read nothing.
+/// Returns true if a sink may write in the thread that reads, because a slow disk would delay only
+/// the open files. Every source of the component must read a ring of the kernel for which the host
+/// does not wait, and every sink must append to a file or read nothing.
 fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool {
     let mut here = graph.ids().filter(|(other, _)| components[other.0] == components[id.0]);
     here.all(|(id, node)| {
@@ -221,7 +222,7 @@ fn space_verdict(
             Some(why) => Err(why.to_owned()),
             None => Ok(machine.costs.kernel_cost(graph, id)),
         },
-        // A thread that may block on a disk must not be the one that reads, unless the kernel's
+        // A thread that may block on a disk must not be the reading thread, unless the kernel's
         // ring holds the frames meanwhile and no other sink waits for them.
         SpaceKind::Thread if node.kind() == Some(FilterKind::Source) && !first && !pinned => {
             Err("a source begins in the first thread".to_owned())
@@ -248,11 +249,12 @@ fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     let own = machine.costs.thread_cost(graph, id);
     let used = graph.node(id).filter();
     let attaches = used.is_some_and(|used| used.endpoint.attach_point.is_some());
-    // If the kernel runs no programs, all receipts cost the same and can be omitted.
+    // If the kernel runs no programs, receiving a frame costs the same everywhere and can be
+    // omitted.
     if !attaches || !machine.kernel.is_open() {
         return own;
     }
-    // Frames rejected ahead never enter the ring of the socket.
+    // Frames that are rejected ahead never enter the ring of the socket.
     let ahead = find_pushdowns(graph).into_iter().find(|pushed| pushed.source == id);
     let asked = ahead.and_then(|pushed| pushed.filter.ok());
     let past = asked.map_or(1.0, |filter| {

@@ -38,7 +38,7 @@ pub(super) fn plan_edges(
     let of_kernel =
         |edge: &Edge| spaces[selection.output_spaces[edge.from.0]].kind == SpaceKind::Kernel;
     let to_reader = |edge: &Edge| spaces[selection.input_spaces[edge.to.0]].name == FIRST_THREAD;
-    // Edges out of the kernel to the first thread share one doorbell.
+    // Edges from the kernel to the first thread share one doorbell.
     let needs_ring = |edge: &&Edge| crosses(edge) && !(of_kernel(edge) && to_reader(edge));
     let rings = graph.edges.iter().filter(needs_ring).count();
     let entries =
@@ -46,8 +46,8 @@ pub(super) fn plan_edges(
     let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
     let signals = Signals::new(graph, rings, entries, machine);
     let ring = |to: NodeId| {
-        // Bytes that a filter made from frames carry the headers of these, which the marks locate;
-        // what a program gives does not.
+        // Bytes that a filter made from frames carry the headers of these frames, which the marks
+        // locate. The output of a program does not.
         let makers = |at: NodeId| {
             let inputs = graph.inputs(at).map(|edge| edge.from);
             inputs.filter(|from| !graph.node(*from).is_process())
@@ -85,7 +85,7 @@ const REPLICA_ENTRIES: usize = 1024;
 
 /// Returns the parameters of a ring to or from a replica.
 pub(super) fn replica_ring(graph: &Graph, machine: &Machine) -> RingPlan {
-    // One ring on each side of the replicas.
+    // There is one ring on each side of the replicas.
     let signals = Signals::new(graph, 2, REPLICA_ENTRIES, machine);
     let (signal_blocks, blocks_because) = signals.signal_blocks(true);
     RingPlan {
@@ -125,7 +125,7 @@ struct Signals {
 }
 
 impl Signals {
-    /// Returns the frequency for this number of rings with this number of entries each.
+    /// Returns the notification frequency for `rings` rings with `entries` entries each.
     fn new(graph: &Graph, rings: usize, entries: usize, machine: &Machine) -> Self {
         let rings = rings.max(1);
         let ns = SIGNAL_NS / rings as u64;

@@ -65,7 +65,7 @@ pub(super) fn explain_placements(
                 })
                 .collect();
             for candidate in &mut candidates {
-                candidate.lost = disadvantage(candidate, graph, id, &spaces, selection);
+                candidate.lost = rejection_reason(candidate, graph, id, &spaces, selection);
             }
             let first = spaces[space].name == FIRST_THREAD;
             let (because, by_neighbor) =
@@ -91,7 +91,7 @@ fn first_thread(spaces: &[PlannedSpace], component: usize) -> Option<usize> {
 }
 
 /// Returns the reason why a space that could run a node was not chosen.
-fn disadvantage(
+fn rejection_reason(
     candidate: &Candidate,
     graph: &Graph,
     id: NodeId,

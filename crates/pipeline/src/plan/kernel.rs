@@ -17,8 +17,8 @@ use super::program::{self, KernelRing, Program, attachment};
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use, reachable};
 use filter::{Attach, Classes, FilterKind, StateScope, check_chain, target};
 
-/// Returns the reason why the kernel cannot run a node, independent of the other placements; `None`
-/// if it can.
+/// Returns the reason why the kernel cannot run a node, independent of the other placements, or
+/// `None` if it can.
 pub(super) fn refusal_reason(
     graph: &Graph,
     id: NodeId,

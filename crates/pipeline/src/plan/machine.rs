@@ -8,7 +8,8 @@ use super::near::Processors;
 pub struct Machine {
     /// The number of processors.
     pub processors: usize,
-    /// The processors by number, with those that share a cache with the one on which a path starts.
+    /// The processors by number, and the processors that share a cache with the one on which a path
+    /// starts.
     pub near: Processors,
     /// The size of the first-level data cache in bytes.
     pub l1d: usize,

@@ -73,7 +73,7 @@ fn plan_completed(
 ) -> Result<Plan, Unplaceable> {
     let policy = match graph.options.text("policy") {
         Some("deepest") => Policy::Deepest,
-        // The others say how many threads share the work.
+        // The other goals determine how many threads share the work.
         _ => Policy::Cost,
     };
     let discovery = discover::discover(&graph, machine, &refusals);

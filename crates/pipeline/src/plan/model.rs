@@ -22,7 +22,7 @@ pub struct Plan {
     pub edges: Vec<PlannedEdge>,
     /// The nodes whose final report is the output of the request.
     pub reports: Vec<NodeId>,
-    /// For each source with a kernel filter, the filter that it evaluates ahead.
+    /// The filter that each source with a kernel filter evaluates ahead.
     pub pushdowns: Vec<Pushdown>,
     /// The kernel programs.
     pub programs: Vec<Program>,
@@ -36,7 +36,7 @@ pub struct Plan {
     pub replica_refusals: Vec<ReplicaRefusal>,
     /// The number of blocks that a thread processes at once.
     pub batch: BatchSize,
-    /// The latency budget; `None` unless the request sets `--latency`.
+    /// The latency budget, or `None` unless the request sets `--latency`.
     pub latency: Option<Latency>,
     /// The policy and the result of the search.
     pub choice: Choice,
@@ -49,7 +49,7 @@ impl Plan {
         &self.spaces[self.placements[node.0].space]
     }
 
-    /// Returns the expected cost of a block in a node, in ns; `None` if unknown.
+    /// Returns the expected cost of a block in a node, in ns, or `None` if unknown.
     #[must_use]
     pub fn expected_cost(&self, node: NodeId) -> Option<f64> {
         let here = &self.space_of(node).name;
@@ -57,8 +57,8 @@ impl Plan {
         candidates.iter().find(|known| known.space == *here)?.verdict.as_ref().ok().copied()
     }
 
-    /// Returns the arguments of the filter that this source evaluates ahead; `None` if there is no
-    /// such filter.
+    /// Returns the arguments of the filter that this source evaluates ahead, or `None` if there is
+    /// no such filter.
     #[must_use]
     pub fn pushed_filter(&self, source: NodeId) -> Option<&Arguments> {
         let pushed = self.pushdowns.iter().find(|pushed| pushed.source == source)?;
@@ -72,8 +72,8 @@ impl Plan {
         self.pushdowns.iter().filter(asks).map(|pushed| pushed.source)
     }
 
-    /// Returns the replicas that an edge enters or leaves, and true if it enters them; `None` for
-    /// other edges.
+    /// Returns the replicas that an edge enters or leaves, and true if it enters them, or `None`
+    /// for other edges.
     #[must_use]
     pub fn replicas_at_border(&self, edge: &Edge) -> Option<(&Replicas, bool)> {
         let chain = |near: NodeId, far: NodeId| {
@@ -83,7 +83,7 @@ impl Plan {
         into.or_else(|| chain(edge.from, edge.to).map(|replicas| (replicas, false)))
     }
 
-    /// Returns the replicated chain that contains a node; `None` if the node has no replicas.
+    /// Returns the replicated chain that contains a node, or `None` if the node has no replicas.
     #[must_use]
     pub fn replicas_of(&self, node: NodeId) -> Option<&Replicas> {
         self.replicas.iter().find(|replicas| replicas.nodes.contains(&node))
@@ -127,8 +127,8 @@ pub struct Placement {
     pub output_space: usize,
     /// The reason for the placement.
     pub because: String,
-    /// True if the node is in this space only because the node upstream is. Then `because` repeats
-    /// the reason of that node.
+    /// True if the node is in this space only because the node upstream is in it. Then `because`
+    /// repeats the reason of that node.
     pub by_neighbor: bool,
     /// All spaces considered, including those that cannot run the node.
     pub candidates: Vec<Candidate>,
@@ -147,7 +147,7 @@ pub struct Candidate {
     pub space: String,
     /// The cost of a block in ns, or the reason why the space cannot run the node.
     pub verdict: Result<f64, String>,
-    /// The disadvantage of a possible space that was not chosen; `None` for the chosen space.
+    /// The disadvantage of a possible space that was not chosen, or `None` for the chosen space.
     pub lost: Option<String>,
 }
 
@@ -222,7 +222,7 @@ pub struct Replicas {
     pub spaces: Vec<usize>,
     /// The space that merges the outputs.
     pub join: usize,
-    /// The key whose blocks all go to one replica; `None` if blocks are distributed by load.
+    /// The key whose blocks all go to one replica, or `None` if blocks are distributed by load.
     pub sharing: Option<ShardKey>,
     /// The parameters of each ring to or from a replica.
     pub ring: RingPlan,
@@ -272,7 +272,7 @@ pub enum Delay {
 }
 
 impl Latency {
-    /// Returns the share of a source in ns; `None` if it has none.
+    /// Returns the share of a source in ns, or `None` if it has none.
     #[must_use]
     pub fn source_share(&self, node: NodeId) -> Option<u64> {
         self.delays.iter().find_map(|delays| match delays {

@@ -15,11 +15,11 @@ const KERNEL_SPACE: &str = "kernel";
 /// The period in which a path may move filters by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MovePeriod {
-    /// Never.
+    /// The path never moves filters.
     Never,
-    /// In the first seconds of traffic (the default).
+    /// The path may move filters in the first seconds of traffic (the default).
     Start,
-    /// For as long as the path runs (`--adapt`).
+    /// The path may move filters for as long as it runs (`--adapt`).
     Always,
 }
 
@@ -102,7 +102,8 @@ impl Plan {
         }
         match here.kind {
             SpaceKind::Kernel => {
-                // The kernel won although all blocks were taken to leave it, so it wins for fewer.
+                // The kernel was the better choice even under the assumption that all blocks leave
+                // it, so it is also the better choice for fewer blocks.
                 let known = self.flows.1.iter().any(|flow| *flow < 1.0);
                 known && self.can_run_in(id, |space| space != KERNEL_SPACE)
             }

@@ -11,24 +11,24 @@
 use super::Plan;
 use super::model::SpaceKind;
 
-/// The processors of a machine as a path finds them when it starts.
+/// The processors of a machine at the start of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Processors {
     /// The processors on which the process may run.
     pub allowed: Vec<usize>,
     /// The processor on which the path starts.
     pub start: usize,
-    /// The processors that share the last shared cache of `start`, itself included; empty if that
-    /// is unknown or no cache is shared.
+    /// The processors that share the last shared cache of `start`, including `start` itself; empty
+    /// if this is unknown or no cache is shared.
     pub sharers: Vec<usize>,
 }
 
 /// The processors on which the first threads of a path run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ThreadPlacement {
-    /// On these processors, which share a cache.
+    /// The threads run on these processors, which share a cache.
     Near(Vec<usize>),
-    /// On any allowed processor, for this reason.
+    /// The threads run on any allowed processor, for this reason.
     Anywhere(String),
 }
 
@@ -39,7 +39,7 @@ impl Processors {
         Self { allowed: (0..count).collect(), start: 0, sharers: (0..count).collect() }
     }
 
-    /// Returns the processors for a number of threads that begin together.
+    /// Returns the processors for a number of threads that start together.
     #[must_use]
     pub fn place(&self, threads: usize) -> ThreadPlacement {
         let anywhere = |why: &str| ThreadPlacement::Anywhere(why.to_owned());
@@ -64,7 +64,7 @@ impl Processors {
 }
 
 impl Plan {
-    /// Returns the largest number of threads with which a path of this plan begins.
+    /// Returns the maximum number of threads with which a path of this plan starts.
     #[must_use]
     pub fn thread_count(&self) -> usize {
         let threads = self.spaces.iter().filter(|space| space.kind == SpaceKind::Thread);

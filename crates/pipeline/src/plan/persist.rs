@@ -77,7 +77,7 @@ impl PersistedPlan {
         out
     }
 
-    /// Parses a persisted plan; `None` if the text is not a persisted plan.
+    /// Parses a persisted plan. Returns `None` if the text is not a persisted plan.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();

@@ -18,7 +18,7 @@ pub struct Program {
     pub steps: Vec<ProgramStep>,
     /// The edges out of the program; the index of an edge in this list is the number of its ring.
     pub exits: Vec<ExitEdge>,
-    /// The memory for outgoing frames and the pointers to them. Frames of which a twin is unsure
+    /// The memory for outgoing frames and the pointers to them. Frames that a twin is unsure about
     /// leave the kernel through it too.
     pub ring: KernelRing,
 }
@@ -28,7 +28,7 @@ pub struct Program {
 pub struct ProgramStep {
     /// The nodes of the graph that the step executes.
     pub nodes: Vec<NodeId>,
-    /// The step that provides the input; `None` for the frames as received.
+    /// The step that provides the input, or `None` for the frames as received.
     pub from: Option<usize>,
     /// The classes of the step `from` whose blocks enter this step.
     pub classes: ClassSet,
@@ -39,7 +39,7 @@ pub struct ProgramStep {
 pub struct ExitEdge {
     /// The edge of the graph.
     pub edge: EdgeId,
-    /// The step from which the edge leaves; `None` for the source.
+    /// The step from which the edge leaves, or `None` for the source.
     pub from: Option<usize>,
     /// The classes that pass.
     pub classes: ClassSet,
@@ -81,7 +81,8 @@ pub(super) fn build_programs(
         let (Some(FilterKind::Source), Ok(attach)) = (node.kind(), attachment(node)) else {
             continue;
         };
-        // What a source takes from the host, no other one gets, unless it asks for the same.
+        // Frames that a source takes from the host reach no other source, unless that source takes
+        // the same frames.
         let same = |program: &Program| {
             let first = program.sources.first().and_then(|first| graph.node(*first).filter());
             let both = first.zip(node.filter());
@@ -162,7 +163,7 @@ impl Program {
         self.exits.iter().any(|leave| leave.edge.0 == edge)
     }
 
-    /// Returns the step of a node; `None` if it is not in the program.
+    /// Returns the step of a node, or `None` if it is not in the program.
     #[must_use]
     pub fn step_of(&self, node: NodeId) -> Option<usize> {
         self.steps.iter().position(|step| step.nodes.contains(&node))
@@ -185,8 +186,8 @@ impl KernelRing {
             bytes: RECORD_BUFFER_BYTES,
             record_max: RECORD_MAX,
             signal_blocks: number(ring.signal_blocks),
-            // A notification costs 12 us on a virtual machine, 30 us if the reader sleeps, so they
-            // are as rare as the time allows. [CONTRACT 29]
+            // A notification costs 12 us on a virtual machine, and 30 us if the reader sleeps, so
+            // notifications are as rare as the time permits. [CONTRACT 29]
             apart_ns: ring.signal_ns / 2,
             signal_ns: ring.signal_ns,
         }

@@ -16,7 +16,8 @@ pub struct Pushdown {
     pub source: NodeId,
     /// The filter, or the reason why the source evaluates none.
     pub filter: Result<NodeId, String>,
-    /// A description of the frames that pass unfiltered; `None` if the kernel filters all frames.
+    /// A description of the frames that pass unfiltered, or `None` if the kernel filters all
+    /// frames.
     pub except: Option<&'static str>,
 }
 

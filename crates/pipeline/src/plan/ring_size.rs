@@ -1,9 +1,9 @@
-//! `--ring`: a fixed size of rings, for all of them or by the node that reads them. [SL §5.4]
+//! `--ring`: fixed sizes of rings, for all rings or for the rings that a node reads. [SL §5.4]
 //!
-//! `--ring=1024` fixes every ring between threads at 1024 entries, `--ring=count:4096` those to
-//! `count`. Later parts of the list override earlier ones. Without the option a ring sizes itself
-//! (decision 0093). Rings of replicas become larger but never smaller, because the join of a batch
-//! needs all of it.
+//! `--ring=1024` fixes every ring between threads at 1024 entries, and `--ring=count:4096` fixes
+//! only the rings that `count` reads. Later parts of the list override earlier ones. Without the
+//! option, a ring adapts its own size (decision 0093). Rings of replicas become larger but never
+//! smaller, because the join needs room for an entire batch.
 
 use super::model::{Plan, PlannedEdge};
 use super::ring::RingPlan;
@@ -14,13 +14,13 @@ use crate::names::unique_names;
 /// The name of the option.
 pub(crate) const OPTION: &str = "ring";
 
-/// The range of sizes in entries. A batch of 64 blocks must fit.
+/// The range of sizes in entries. The minimum is the size of a batch.
 const ENTRIES: std::ops::RangeInclusive<usize> = 64..=1_048_576;
 
 /// One part of the option: the node, `None` for all rings, and the number of entries.
 type Part<'t> = (Option<&'t str>, usize);
 
-/// Checks the value of the option. Fails with the part that is wrong and why.
+/// Checks the value of the option. Fails with the invalid part and the reason.
 pub(crate) fn check(text: &str, graph: &Graph) -> Result<(), String> {
     let known = unique_names(graph);
     for (node, _) in parse(text)? {
@@ -61,13 +61,13 @@ pub(super) fn apply(plan: &mut Plan) {
         for (edge, planned) in edges.iter().zip(&mut plan.edges) {
             let is_read_by = node.is_none_or(|node| is_named(&names[edge.to.0], node));
             if let (true, PlannedEdge::Ring(ring)) = (is_read_by, planned) {
-                set(ring, entries);
+                set_entries(ring, entries);
             }
         }
     }
 }
 
-fn set(ring: &mut RingPlan, entries: usize) {
+fn set_entries(ring: &mut RingPlan, entries: usize) {
     let is_fixed = ring.entries_min == ring.entries;
     let least = if is_fixed { ring.entries } else { 0 };
     let entries = entries.next_power_of_two().max(least);

@@ -43,7 +43,7 @@ struct Search<'s> {
     policy: Policy,
     /// The nodes in the order of placement, from the sources to the sinks.
     order: Vec<NodeId>,
-    /// For every position in `order`, the minimal cost of the nodes from that position on.
+    /// The minimal cost of the nodes from each position in `order` on.
     minimal: Vec<f64>,
     best: Option<(f64, Assignment)>,
     steps: u64,
@@ -57,7 +57,8 @@ struct Assignment {
     spaces: Vec<usize>,
     input_spaces: Vec<usize>,
     output_spaces: Vec<usize>,
-    /// For each node, true if header offsets are known for its whole output.
+    /// A flag for each node, which is true if header offsets are known for the entire output of the
+    /// node.
     headers_known: Vec<bool>,
 }
 
@@ -90,7 +91,7 @@ pub(super) fn select_placement(
         && (policy == Policy::Cost || best.is_none())
         && let Some((found, examined, exact)) = eliminate::eliminate_nodes(&search)
     {
-        // A result that is not exact may be worse than that of the search.
+        // An inexact result may be worse than that of the branch-and-bound search.
         best = best.filter(|(cost, _)| !exact && *cost < found.0).or(Some(found));
         (steps, proved) = (steps + examined, exact);
     }
@@ -106,7 +107,7 @@ pub(super) fn select_placement(
     }
 }
 
-/// Returns the cost of the cheapest placement in ns; `None` if no placement is legal.
+/// Returns the cost of the cheapest placement in ns, or `None` if no placement is legal.
 pub(super) fn minimal_cost(graph: &Graph, discovery: &Discovery, machine: &Machine) -> Option<f64> {
     let search = Search::new(graph, discovery, machine, Policy::Cost);
     eliminate::eliminate_nodes(&search).map(|((cost, _), ..)| cost)
@@ -198,7 +199,7 @@ impl<'s> Search<'s> {
     }
 
     /// Returns the threads on the two sides of a process: the last thread upstream, and the next
-    /// thread; `None` if there is no next thread. The kernel's output passes through the first
+    /// thread, or `None` if there is no next thread. The kernel's output passes through the first
     /// thread. A process at an end of the path has one thread for both sides.
     fn adjacent_threads(
         &self,
@@ -260,8 +261,7 @@ impl<'s> Search<'s> {
         inputs
             .map(|(edge, flow)| match assignment.output_spaces[edge.from.0] {
                 from if from == input_space => 0.0,
-                // The first thread reads the output of the kernel, and forwards it to other
-                // threads.
+                // The first thread reads the output of the kernel and forwards it to other threads.
                 from if spaces[from].kind == SpaceKind::Kernel => {
                     let on =
                         if spaces[input_space].name == FIRST_THREAD { 0.0 } else { self.crossing };

@@ -92,7 +92,8 @@ pub(super) fn apply_option(plan: &mut Plan) {
 
 fn set_ring(ring: &mut RingPlan, signal: &Signal<'_>) {
     if let Some(blocks) = signal.blocks {
-        // A power of two, at most half of the ring, which stays large enough for it.
+        // The threshold is a power of two and at most half of the ring, which stays large enough
+        // for it.
         let most = (ring.entries / 2).max(1);
         let floor = 1 << blocks.min(most).ilog2();
         (ring.signal_blocks, ring.signal_blocks_max) = (floor, floor);

@@ -40,7 +40,7 @@ pub struct StageDivision {
 /// The threads of a part's nodes during the search.
 #[derive(Clone)]
 struct ThreadLayout {
-    /// For each node, the index of its thread in the order of the path; `None` for nodes of other
+    /// The index of each node's thread in the order of the path, or `None` for nodes of other
     /// parts.
     thread: Vec<Option<usize>>,
     threads: usize,
@@ -60,7 +60,7 @@ struct StageSearch<'p> {
 }
 
 impl Plan {
-    /// Returns the best division into stages at the plan's costs; `None` if the request forbids
+    /// Returns the best division into stages at the plan's costs, or `None` if the request forbids
     /// stages or no division pays.
     #[must_use]
     pub fn divide_into_stages(&self, machine: &Machine) -> Option<StageDivision> {
@@ -92,7 +92,7 @@ impl Plan {
         Demand::of_request(&self.graph).is_some() && (0..parts).any(divisible)
     }
 
-    /// Returns this plan with its nodes divided into stages; `None` if no plan satisfies the
+    /// Returns this plan with its nodes divided into stages, or `None` if no plan satisfies the
     /// division.
     pub(super) fn with_stages(&self, stages: &StageDivision, machine: &Machine) -> Option<Self> {
         let mut pinned = self.graph.clone();
@@ -140,7 +140,7 @@ impl Plan {
 }
 
 impl<'p> StageSearch<'p> {
-    /// Returns the facts about a part; `None` if its nodes must not move.
+    /// Returns the facts about a part, or `None` if its nodes must not move.
     fn new(plan: &'p Plan, part: usize, machine: &Machine) -> Option<Self> {
         let graph = &plan.graph;
         let here = |id: &NodeId| plan.space_of(*id).component == part;
@@ -238,7 +238,7 @@ impl<'p> StageSearch<'p> {
             }
         }
         let used = now_ns / (then_ns * layout.threads as f64);
-        // Less than a crossing is within the error of the costs.
+        // A gain smaller than a crossing is within the error of the costs.
         let saves = now_ns - then_ns >= self.crossing.0 + self.crossing.1;
         if !saves || then_ns * demand.gain > now_ns || used < demand.used {
             return None;
@@ -288,7 +288,7 @@ impl<'p> StageSearch<'p> {
         })
     }
 
-    /// Returns a node and all nodes downstream in its thread; `None` if one of them cannot move.
+    /// Returns a node and all nodes downstream in its thread, or `None` if one of them cannot move.
     fn stage_of(&self, layout: &ThreadLayout, head: NodeId) -> Option<Vec<NodeId>> {
         let graph = &self.plan.graph;
         graph.node(head).filter()?;

@@ -1,5 +1,5 @@
-//! The description of the source that reads a shared prefix. Its output is described by the last
-//! filter of the prefix.
+//! The description of the source that reads a shared prefix. The last filter of the prefix
+//! determines the description of the output.
 
 use crate::language::parse;
 use crate::language::tree::{FilterTerm, Term};
@@ -8,13 +8,13 @@ use filter::{Classes, Description, Form, OutputForm};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// The descriptions made so far, by the name of the last filter and the form of its output: at most
-/// a few for each filter of the catalog, so they are never freed.
+/// The descriptions made so far, by the name of the last filter and the form of its output. They
+/// are never freed, because there are at most a few for each filter of the catalog.
 static MADE: Mutex<Option<HashMap<(&'static str, bool), &'static Description>>> = Mutex::new(None);
 
 /// Returns the description of the source `shared`, with the classes and the form of the last filter
 /// of its prefix; returns `shared` itself if the prefix cannot be read.
-pub(crate) fn describe(
+pub(crate) fn describe_shared_source(
     shared: &'static Description,
     term: &FilterTerm,
     registry: &dyn Registry,

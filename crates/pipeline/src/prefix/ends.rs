@@ -7,23 +7,23 @@ use crate::language::tree::{FilterTerm, Pipeline, Term};
 use crate::registry::Registry;
 use filter::{Description, Form, OutputForm, StateScope, ValueRange};
 
-/// A filter at which requests can join a prefix.
+/// A filter after which requests can join a prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct End {
-    /// Index of the filter in the pipeline behind the source.
+    /// Index of the filter among the stages after the source.
     pub(super) stage: usize,
     /// True if the filter outputs messages, false if it outputs streams.
     pub(super) outputs_messages: bool,
-    /// True if no filter behind the first end, up to this one, has arguments.
+    /// True if no filter after the first end, up to and including this one, has arguments.
     pub(super) is_plain: bool,
-    /// True if a pipe behind the filter names classes that the filter makes only on request.
+    /// True if a pipe after the filter names classes that the filter produces only on request.
     pub(super) is_on_request: bool,
 }
 
 /// Finds the ends of a pipeline, from the first to the last: the filter that reassembles
 /// connections, and later filters that keep state per connection. Fails with the reason if there is
 /// none.
-pub(super) fn find(
+pub(super) fn find_ends(
     whole: &Pipeline,
     graph: &Graph,
     registry: &dyn Registry,
@@ -61,7 +61,7 @@ pub(super) fn find(
 const STREAM: OutputForm = OutputForm::Form(Form::Stream);
 const MESSAGE: OutputForm = OutputForm::Form(Form::Message);
 
-/// Returns the filters that follow the source, up to the first term that is none.
+/// Returns the filters that follow the source, up to the first term that is not a filter.
 fn leading_filters<'g>(
     whole: &'g Pipeline,
     graph: &'g Graph,
@@ -84,7 +84,8 @@ fn check_shareable(
     if registry.adds(name) {
         return Err(UnsharedReason(format!("`{name}` is a function of this program")));
     }
-    // A session is seen from its beginning, so what is kept of it is the same for all.
+    // A session is observed from its beginning, so the state that is kept for it is the same for
+    // all requests.
     if !matches!(used.description.state.scope, StateScope::Nothing | StateScope::Sessions) {
         return Err(UnsharedReason(format!("`{name}` before `tcp` has private state")));
     }
@@ -97,7 +98,7 @@ fn check_shareable(
     Ok(())
 }
 
-/// Returns true if a pipe behind the filter names classes that the filter makes only on request.
+/// Returns true if a pipe after the filter names classes that the filter produces only on request.
 fn is_on_request(graph: &Graph, span: Span, filter: &Description, registry: &dyn Registry) -> bool {
     let Some((node, _)) = node_at(graph, span) else { return true };
     let names = registry.names();

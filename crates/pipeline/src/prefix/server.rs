@@ -7,9 +7,9 @@ use crate::language::tree::{Branch, FilterTerm, Group, Operator, Pipe, Pipeline,
 use crate::language::{Span, parse};
 use crate::registry::Registry;
 
-/// Returns the request that runs a prefix for others, which can join it at each of its ends.
-/// `runs` tests if a prefix runs already; the request then begins behind the longest such
-/// beginning.
+/// Returns the request that runs a prefix for other requests, which can join it at each of its
+/// ends. `runs` returns true for a prefix that already runs. The request then starts after the
+/// longest such prefix.
 #[must_use]
 pub fn prefix_request(
     prefix: &str,
@@ -18,11 +18,12 @@ pub fn prefix_request(
 ) -> String {
     let (request, mistakes) = parse(prefix);
     let [Term::Pipeline(whole)] = request.pipelines.as_slice() else {
-        // The check of the request finds the mistake.
-        return format!("{prefix} | {}", Term::Filter(share(prefix, false)));
+        // The check of the request reports the mistake.
+        return format!("{prefix} | {}", Term::Filter(share_term(prefix, false)));
     };
     let (graph, _) = check(&request, registry);
-    let found = if mistakes.is_empty() { ends::find(whole, &graph, registry) } else { Ok(vec![]) };
+    let found =
+        if mistakes.is_empty() { ends::find_ends(whole, &graph, registry) } else { Ok(vec![]) };
     let mut ends = found.unwrap_or_default();
     let last = whole.rest.len().saturating_sub(1);
     let outputs_messages = ends.iter().any(|end| end.stage == last && end.outputs_messages);
@@ -34,18 +35,19 @@ pub fn prefix_request(
         None => (0, (*whole.first).clone()),
     };
     ends.retain(|end| end.stage >= from);
-    let stages = rest(whole, from, &ends, share(prefix, outputs_messages));
+    let stages = remaining_stages(whole, from, &ends, share_term(prefix, outputs_messages));
     build_pipeline(first, &stages).to_string()
 }
 
 /// Returns true if a running request offers a prefix to others.
 #[must_use]
-pub fn offers(request: &str, prefix: &str) -> bool {
+pub fn offers_prefix(request: &str, prefix: &str) -> bool {
     request.contains(&Term::Filter(endpoint_term(SHARE_SINK, prefix)).to_string())
 }
 
-/// Returns the stages from `from` on, with a sink at each end, and `last` behind the last stage.
-fn rest(whole: &Pipeline, from: usize, ends: &[End], last: FilterTerm) -> Vec<Stage> {
+/// Returns the stages from index `from` on, with a sink at each end and `last` after the last
+/// stage.
+fn remaining_stages(whole: &Pipeline, from: usize, ends: &[End], last: FilterTerm) -> Vec<Stage> {
     let plain = |term: Term| Stage { arc: Pipe { label: None, span: Span::default() }, term };
     let Some((end, further)) = ends.split_first() else {
         let mut rest = whole.rest.get(from..).unwrap_or_default().to_vec();
@@ -54,10 +56,10 @@ fn rest(whole: &Pipeline, from: usize, ends: &[End], last: FilterTerm) -> Vec<St
     };
     let next = end.stage + 1;
     let mut stages = whole.rest.get(from..next).unwrap_or_default().to_vec();
-    let mut further = rest(whole, next, further, last);
+    let mut further = remaining_stages(whole, next, further, last);
     let first = further.remove(0);
     let branch = |label, term| Branch { label, term, span: Span::default() };
-    let offer = Term::Filter(share(&prefix_text(whole, end), end.outputs_messages));
+    let offer = Term::Filter(share_term(&prefix_text(whole, end), end.outputs_messages));
     let branches =
         vec![branch(None, offer), branch(first.arc.label, build_pipeline(first.term, &further))];
     let group = Group { operator: Operator::Parallel, branches, span: Span::default() };
@@ -65,14 +67,14 @@ fn rest(whole: &Pipeline, from: usize, ends: &[End], last: FilterTerm) -> Vec<St
     stages
 }
 
-/// Returns the text of a prefix that ends here.
+/// Returns the text of a prefix that ends at this filter.
 fn prefix_text(whole: &Pipeline, end: &End) -> String {
     let stages = whole.rest.get(..=end.stage).unwrap_or_default();
     build_pipeline((*whole.first).clone(), stages).to_string()
 }
 
 /// Returns the sink that offers a prefix.
-fn share(prefix: &str, outputs_messages: bool) -> FilterTerm {
+fn share_term(prefix: &str, outputs_messages: bool) -> FilterTerm {
     let mut sink = endpoint_term(SHARE_SINK, prefix);
     if outputs_messages {
         sink.arguments.push(build_argument(Some("messages"), "yes", false));

@@ -1,15 +1,15 @@
-//! The terms of requests that share a prefix: the option, the source and the sink that stand for
-//! it, and the terms that cannot be shared.
+//! The terms that concern shared prefixes: the option, the source and the sink that represent a
+//! prefix, and the terms that cannot be shared.
 
 use crate::language::tree::{Argument, FilterTerm, Name, Pipeline, Stage, Term, Text};
 use crate::language::{Span, parse};
 use filter::Arguments;
 use std::fmt;
 
-/// The option that says if the beginning of a request is shared, and its values.
+/// The option that determines if the beginning of a request is shared.
 pub const PREFIX_OPTION: &str = "prefix";
-/// The values of [`PREFIX_OPTION`]: shared with others if it runs already, shared with others, or
-/// run by the request itself.
+/// The values of [`PREFIX_OPTION`]: share the beginning only if it already runs, always share it,
+/// or run a private copy.
 pub const PREFIX_VALUES: &[&str] = &["auto", "shared", "private"];
 
 /// The source that reads a shared prefix, and the sink that offers it.
@@ -32,7 +32,7 @@ pub fn is_requested(options: &Arguments) -> bool {
     options.text(PREFIX_OPTION) == Some("shared")
 }
 
-/// Returns true if the options of a request ask for a prefix of its own.
+/// Returns true if the options of a request ask for a private prefix.
 #[must_use]
 pub fn is_private(options: &Arguments) -> bool {
     options.text(PREFIX_OPTION) == Some("private")
@@ -44,8 +44,9 @@ pub fn source_text(prefix: &str) -> String {
     Term::Filter(endpoint_term(SHARED_SOURCE, prefix)).to_string()
 }
 
-/// Returns the prefix that a filter offers to other requests; `None` if it is no sink for that.
-pub(crate) fn offered(term: &FilterTerm) -> Option<String> {
+/// Returns the prefix that a filter offers to other requests, or `None` if the filter is not the
+/// sink that offers a prefix.
+pub(crate) fn offered_prefix(term: &FilterTerm) -> Option<String> {
     prefix_of(term, SHARE_SINK)
 }
 
@@ -65,7 +66,8 @@ pub(super) fn prefix_of(term: &FilterTerm, endpoint: &str) -> Option<String> {
     term.arguments.first().filter(|_| is_it).map(|argument| argument.value.lossy().to_string())
 }
 
-/// Fails with the reason if a filter is not the same for all, by how the request uses it.
+/// Fails with the reason if the request uses a filter in a way that makes the results specific to
+/// the request.
 pub(super) fn check_place(term: &FilterTerm) -> Result<(), UnsharedReason> {
     let name = &term.name.text;
     if term.pin.is_some() {
@@ -86,12 +88,12 @@ pub(super) fn check_place(term: &FilterTerm) -> Result<(), UnsharedReason> {
     }
 }
 
-/// Returns a pipeline of these stages.
+/// Builds a pipeline from these stages.
 pub(super) fn build_pipeline(first: Term, rest: &[Stage]) -> Term {
     Term::Pipeline(Pipeline { first: Box::new(first), rest: rest.to_vec(), span: Span::default() })
 }
 
-/// Returns a term with a prefix as its argument.
+/// Builds the term of an endpoint with a prefix as its argument.
 pub(super) fn endpoint_term(name: &str, prefix: &str) -> FilterTerm {
     FilterTerm {
         name: build_name(name),
@@ -102,7 +104,7 @@ pub(super) fn endpoint_term(name: &str, prefix: &str) -> FilterTerm {
     }
 }
 
-/// Returns an argument, positional without a key.
+/// Builds an argument, which is positional if `key` is `None`.
 pub(super) fn build_argument(key: Option<&str>, value: &str, quoted: bool) -> Argument {
     let value = Text { bytes: value.as_bytes().to_vec(), quoted, span: Span::default() };
     Argument { key: key.map(build_name), value, span: Span::default() }

@@ -39,14 +39,15 @@ fn o6_request_splits_after_the_reassembling_filter() {
         (prefix.as_str(), rest.as_str()),
         ("rx | tcp", "--no-loss shared \"rx | tcp\" |http files out/")
     );
-    // White space makes no difference, arguments do.
+    // Differences in white space do not matter, but differences in arguments do.
     assert_eq!(split_texts("rx   lo |  tcp |   count").0, split_texts("rx lo | tcp | print").0);
     assert_ne!(split_texts("rx lo | tcp | count").0, split_texts("rx lo | tcp gap=2s | count").0);
 }
 
 #[test]
 fn o6_prefix_reaches_to_the_last_filter_that_keeps_sessions() {
-    // The prefixes from the longest, and which of them is started.
+    // Each case lists the prefixes from the longest to the shortest, and the prefix that is
+    // started.
     let cases: [(&str, &[&str], usize); 9] = [
         ("rx lo | tcp | count", &["rx lo | tcp"], 0),
         ("rx lo | tcp | http |get json", &["rx lo | tcp | http", "rx lo | tcp"], 0),
@@ -83,12 +84,15 @@ fn o6_prefix_request_shares_output_after_tcp_and_http() {
         made("rx lo | tcp | http", "rx lo | tcp"),
         "shared \"rx lo | tcp\" | http | share \"rx lo | tcp | http\" messages=yes last=yes"
     );
-    // Classes made on request are not offered to others.
+    // Classes that are made on request are not offered to others.
     let asks = made("rx lo | tcp | http |exchange match \"a\"", "");
     assert!(asks.starts_with("rx lo | tcp | share \"rx lo | tcp\" last=yes + (http |"), "{asks}");
-    assert!(!offers(&asks, "rx lo | tcp | http") && offers(&asks, "rx lo | tcp"), "{asks}");
+    assert!(
+        !offers_prefix(&asks, "rx lo | tcp | http") && offers_prefix(&asks, "rx lo | tcp"),
+        "{asks}"
+    );
     for prefix in ["rx lo | tcp", "rx lo | tcp | http"] {
-        assert!(offers(&made("rx lo | tcp | http", ""), prefix), "{prefix}");
+        assert!(offers_prefix(&made("rx lo | tcp | http", ""), prefix), "{prefix}");
     }
 }
 

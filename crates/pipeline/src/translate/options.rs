@@ -59,7 +59,7 @@ pub(super) fn translate_options(words: &[&str]) -> Option<Translation> {
         let Some((asks, glued)) = parse_option(word)? else { continue };
         let value = glued.or_else(|| words.next())?;
         match asks {
-            // All interfaces are the default.
+            // The default is to capture from all interfaces.
             OptionEquivalent::Source("rx") if value == "any" => {}
             OptionEquivalent::Source(name) => source = with_argument(name, Some(value)),
             OptionEquivalent::Sink(name) => sink = with_argument(name, Some(value)),

@@ -25,7 +25,7 @@ pub(crate) const WORKERS_OPTION: &str = "engines";
 /// Maximum number of worker processes.
 pub const WORKERS_MAX: u64 = 64;
 
-/// Returns the number of worker processes for a machine with this many processors; `None` if the
+/// Returns the number of worker processes for a machine with this many processors, or `None` if the
 /// request does not ask for worker processes.
 #[must_use]
 pub fn worker_count(graph: &Graph, processors: usize) -> Option<u32> {

@@ -90,7 +90,8 @@ impl Writer<'_> {
             self.write_arc(rest[at].arc.label.as_ref(), &rest[at].term);
             let end = at + 1 + self.random.below(rest.len() - at);
             if end > at + 1 && self.random.once_in(3) {
-                // Part of a pipeline in parentheses is the same pipeline.
+                // A pipeline may have parentheses around some of its stages without changing its
+                // meaning.
                 let (term, inner) = (&rest[at].term, &rest[at + 1..end]);
                 self.write_parentheses(|writer| writer.write_pipeline(term, inner, true));
                 at = end;
@@ -112,7 +113,7 @@ impl Writer<'_> {
                 ));
             }
             None => {
-                // `a|b` is a pipe, `a | b` too, `a |b` would be a label.
+                // Both `a|b` and `a | b` are pipes, but `a |b` would be a label.
                 let apart = self.random.once_in(2);
                 if apart {
                     self.write_space(false);
@@ -177,7 +178,7 @@ impl Writer<'_> {
         let mark = self.random.below(places);
         for place in 0..places {
             if let (Some(name), true) = (&node.pin, pin.saturating_sub(1) == place) {
-                // Glued only to the name itself.
+                // A pin may be adjacent only to the name itself.
                 if place > 0 || pin > 0 {
                     self.write_space(true);
                 }

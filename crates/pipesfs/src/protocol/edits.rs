@@ -38,8 +38,8 @@ pub enum TreeEdit {
 }
 
 impl TreeEdit {
-    /// Reads the arguments of the operation with this number; `None` if they are malformed or if
-    /// the operation does not change the tree.
+    /// Reads the arguments of the operation with this number. Returns `None` if they are malformed
+    /// or if the operation does not change the tree.
     pub(super) fn read(opcode: u32, body: &[u8]) -> Option<Self> {
         let long = || Some(u64::from_le_bytes(*body.first_chunk()?));
         let texts = |at: usize| texts(body.get(at..)?);

@@ -153,7 +153,7 @@ const GID_VALID: u32 = 1 << 2;
 const SIZE_VALID: u32 = 1 << 3;
 
 impl Request {
-    /// Reads a request; `None` if the bytes are not a request of the protocol.
+    /// Reads a request. Returns `None` if the bytes are not a request of the protocol.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (header, rest) = Header::read_from_prefix(bytes).ok()?;

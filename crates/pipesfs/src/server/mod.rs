@@ -177,8 +177,8 @@ impl Server {
         self.execute(request);
     }
 
-    /// Returns the maximum age of a snapshot that can answer a request; `None` if the request needs
-    /// no snapshot.
+    /// Returns the maximum age of a snapshot that can answer a request, or `None` if the request
+    /// needs no snapshot.
     fn age_wanted(&self, request: &Request) -> Option<Duration> {
         match request.operation {
             Operation::Lookup(_) | Operation::OpenDirectory | Operation::Open(_) => Some(CURRENT),

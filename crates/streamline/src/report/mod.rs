@@ -103,7 +103,7 @@ impl<'o> Report<'o> {
         format!("{read}, {bytes} bytes in {time}, {unwanted}{lost}")
     }
 
-    /// Describes the output of all sinks; `None` if no sink reports any.
+    /// Describes the output of all sinks. Returns `None` if no sink reports any.
     fn describe_outputs(&self) -> Option<String> {
         let each = self.outcome.reports.iter().flat_map(|reported| &reported.report.outputs);
         let each =

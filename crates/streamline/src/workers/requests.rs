@@ -3,7 +3,8 @@
 use crate::error::OpenError;
 use pipeline::{Graph, workers};
 
-/// Returns the number of workers that a request asks for; `None` if this process runs the request.
+/// Returns the number of workers that a request asks for, or `None` if this process runs the
+/// request.
 pub(crate) fn worker_count(graph: &Graph) -> Option<u32> {
     workers::worker_count(graph, allowed_processors().len())
 }

@@ -42,7 +42,7 @@ struct Worker {
     process: HelperProcess,
     commands: UnixStream,
     counts: Option<Outcome>,
-    /// Last request of the worker; `None` until it has sent its final counts.
+    /// Last request of the worker, or `None` until it has sent its final counts.
     line: Option<String>,
     /// True if the worker's sources had received nothing when all workers were built.
     quiet: bool,
@@ -55,13 +55,13 @@ struct Worker {
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     workers: Vec<Worker>,
-    /// Messages of the workers, each with the index of its worker; `None` if the worker has closed
-    /// its socket.
+    /// Messages of the workers, each with the index of its worker, or `None` if the worker has
+    /// closed its socket.
     inbox: mpsc::Receiver<(usize, Option<Message>)>,
     sender: mpsc::Sender<(usize, Option<Message>)>,
-    /// Doorbell that is rung for each message.
+    /// Doorbell that is notified of each message.
     arrived: Arc<EventFd>,
-    /// Control of all workers as one path; `None` until created.
+    /// Control of all workers as one path, or `None` until created.
     control: Option<Arc<GroupControl>>,
     answers: Option<mpsc::Sender<Answer>>,
     /// Options for planning a changed request.
@@ -288,7 +288,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns the control of the path; `None` until it is created.
+    /// Returns the control of the path, or `None` until it is created.
     pub(crate) fn control(&self) -> Option<Arc<GroupControl>> {
         self.control.clone()
     }
@@ -313,7 +313,8 @@ impl Supervisor {
         Ok(Arc::clone(self.control.insert(Arc::new(control))))
     }
 
-    /// Returns the last request of the first worker; `None` if it is equal to `first` or unknown.
+    /// Returns the last request of the first worker, or `None` if it is equal to `first` or
+    /// unknown.
     fn changed_request(&self, first: &str) -> Option<&str> {
         let line = self.workers.first()?.line.as_deref()?;
         (line != first).then_some(line)

@@ -141,7 +141,8 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
     let mut small = base().tcp(&segment, b"");
     small[14 + 20 + 12] = 0x40;
     wrong.push(small);
-    // Whole, for what answers by counts; and each cut everywhere, for what reads heads.
+    // The frames are captured completely for filters that report counts, and truncated at every
+    // length for filters that read headers.
     let whole = base().udp(4000, 53, &ask);
     let short = (14..whole.len()).map(|length| whole[..length].to_vec());
     vec![

@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn only_namespaces_of_dead_processes_are_removed() {
         let Some(kept) = Namespace::new() else { return };
-        // A process that has gone, and been waited for: its number is free.
+        // This process has exited and was reaped, so its process id is free.
         let mut gone = Command::new("true").spawn().unwrap();
         gone.wait().unwrap();
         let left = format!("sl-{}-0", gone.id());

@@ -18,7 +18,7 @@ pub struct Counters {
     pub send_dropped: u64,
 }
 
-/// Returns the counters of a device; `None` if no device has this name.
+/// Returns the counters of a device, or `None` if no device has this name.
 pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
     parse_counters(&space.run_inside(|| read_net_file("dev")), device)
 }

@@ -37,7 +37,7 @@ pub(super) struct Snapshot {
     pub(super) adapted: Option<String>,
     /// Latency, if the request bounds it.
     pub(super) latency: Option<Latency>,
-    /// A sentence about latencies that exceed the bound; `None` if there are none.
+    /// A sentence about latencies that exceed the bound, or `None` if there are none.
     #[serde(skip)]
     pub(super) latency_note: Option<String>,
     /// Kernel programs that run parts of the path.
@@ -58,7 +58,7 @@ pub(super) struct NodeRates {
     pub(super) taken: Amount,
     pub(super) held: u64,
     pub(super) lost: u64,
-    /// Time per block since the previous sample, in ns; `None` if not measured.
+    /// Time per block since the previous sample, in ns, or `None` if not measured.
     pub(super) block_ns: Option<f64>,
 }
 

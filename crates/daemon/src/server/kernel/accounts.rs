@@ -38,8 +38,8 @@ pub(super) struct Accounts {
     lines: BTreeMap<u64, Account>,
     /// Monotonic time of the last measurement, in ns.
     measured_at: u64,
-    /// For each attach point, total number of frames at the last measurement, and frames per
-    /// second.
+    /// The total number of frames at each attach point at the last measurement, and the number of
+    /// frames per second.
     rates: BTreeMap<AttachPoint, (u64, f64)>,
     /// Users who exceeded their time quota at the last measurement.
     users_over_quota: Vec<u32>,

@@ -95,6 +95,6 @@ pub(in crate::server) struct AdoptedRequest {
     pub(in crate::server) client: u64,
     pub(in crate::server) uid: u32,
     /// Final counters that the client has not received, because the request was replaced or removed
-    /// in the meantime; `None` if the request runs.
+    /// in the meantime, or `None` if the request runs.
     pub(in crate::server) ended: Option<Box<FinalCounters>>,
 }

@@ -131,8 +131,10 @@ impl Server {
         while let Ok(done) = self.kernel.done.try_recv() {
             match done {
                 Completion::AttachReply { client, result } => self.complete_attach(client, result),
-                Completion::Switched { client, result } => self.switched(client, result),
-                Completion::Detached { client, ended, why } => self.detached(client, &ended, why),
+                Completion::Switched { client, result } => self.complete_switch(client, result),
+                Completion::Detached { client, ended, why } => {
+                    self.complete_detach(client, &ended, why)
+                }
                 Completion::Shown { client, status } => self.send_status(client, &status),
                 Completion::Ended => all = true,
                 Completion::Ready => {
@@ -172,7 +174,7 @@ impl Server {
         self.handle_deferred(id);
     }
 
-    pub(in crate::server) fn switched(&mut self, id: u64, result: Result<(), Fault>) {
+    pub(in crate::server) fn complete_switch(&mut self, id: u64, result: Result<(), Fault>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         self.steps.checkpoint("a guest is told that its line is changed");
         client.line = if result.is_ok() { RequestState::Running } else { RequestState::None };
@@ -195,7 +197,7 @@ impl Server {
         self.handle_deferred(id);
     }
 
-    pub(in crate::server) fn detached(
+    pub(in crate::server) fn complete_detach(
         &mut self,
         id: u64,
         ended: &FinalCounters,

@@ -18,10 +18,10 @@ pub(super) struct Note {
     pub(super) numbers: u32,
     pub(super) replaced: u64,
     pub(super) frames: u64,
-    /// For each request: its number, its note, and its counters from finished programs.
+    /// The number of each request, its note, and its counters from finished programs.
     pub(super) lines: Vec<(u32, String, String)>,
-    /// For each program, the oldest first: program id, fingerprint of the code, and request
-    /// numbers.
+    /// The programs, oldest first, each with its program id, the fingerprint of its code, and its
+    /// request numbers.
     pub(super) versions: Vec<(u32, u64, Vec<u32>)>,
     /// Notes and final counters of removed requests.
     pub(super) left: Vec<(String, String)>,

@@ -1,7 +1,7 @@
 //! Persistence of an attach point across restarts of this process: a keeper holds the descriptors
 //! of links, programs and memory, and the next process adopts them. (RELIABILITY T10)
 //!
-//! In: a point, before and after each change of its program. Out: named descriptors for a
+//! Input: a point, before and after each change of its program. Output: named descriptors for a
 //! [`Keeper`], and a note that describes them. If the process dies during a change, its note
 //! describes both programs, and the link shows which program runs. Counters are in the memory of a
 //! program, so they always survive.

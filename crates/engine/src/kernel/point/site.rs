@@ -11,6 +11,6 @@ pub(super) struct Site {
     pub(super) place: AttachPoint,
     /// True if programs must load without CAP_PERFMON.
     pub(super) hardened: bool,
-    /// The user's sockets; `None` at an interface.
+    /// The user's sockets, or `None` at an interface.
     pub(super) sockets: Option<Sockets>,
 }

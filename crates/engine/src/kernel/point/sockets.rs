@@ -1,8 +1,8 @@
 //! The sockets of one user, whose packets a program processes. [CONTRACT 22]
 //!
-//! In: the user id, as the kernel knows it, and the network namespace. Out: the program's test of
-//! each packet, and the map of claims on memory regions for packets in flight. All programs of a
-//! user share this map, because they write to the same rings.
+//! Input: the user id, as the kernel knows it, and the network namespace. Output: the program's
+//! test of each packet, and the map of claims on memory regions for packets in flight. All programs
+//! of a user share this map, because they write to the same rings.
 
 use ebpf::emit::user_sockets::{CLAIM_FAILURES, CLAIMS_STRIDE, UserSockets};
 use endpoint::source::kernel::attach_point::{AttachError, AttachPoint};

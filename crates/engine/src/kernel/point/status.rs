@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, Weak};
 /// The status of an attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointStatus {
-    /// The user whose sockets the point covers; `None` at an interface.
+    /// The user whose sockets the point covers, or `None` at an interface.
     pub user: Option<u32>,
     /// Kernel id of the program that runs at the point.
     pub program: u32,
@@ -64,7 +64,7 @@ impl Points {
 }
 
 impl Point {
-    /// Returns the status of this attach point; `None` if no program runs there.
+    /// Returns the status of this attach point, or `None` if no program runs there.
     pub(super) fn status(&self) -> Option<PointStatus> {
         let state = self.state();
         let version = &state.running.as_ref()?.version;

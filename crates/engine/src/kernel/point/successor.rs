@@ -1,7 +1,7 @@
 //! Replacement of a request by another request of the same path, in one step: every frame is
 //! processed by exactly one of the two. [Th §5.4]
 //!
-//! In: a running request, and its replacement. The replacement gets its own resources. A program
+//! Input: a running request, and its replacement. The replacement gets its own resources. A program
 //! that contains the replacement instead of the old request is verified and loaded while the old
 //! program runs. Then the link switches to the new program, between two frames on each processor.
 //! Once the old program has finished everywhere, its output is complete, and the counters of the

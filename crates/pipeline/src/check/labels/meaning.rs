@@ -42,7 +42,7 @@ impl<'c> ArcClassifiers<'c> {
         Self { unknown: upstream.unknown, ..Self::of_filters(&entries, registry) }
     }
 
-    /// Creates the classifiers of these filters, which are all that determine the class.
+    /// Creates the classifiers from a complete list of the filters that determine the class.
     pub(super) fn of_filters(filters: &[&'static Description], registry: &'c dyn Registry) -> Self {
         let mut classifiers: Vec<Classifier> = Vec::new();
         for entry in filters {
@@ -100,8 +100,8 @@ impl<'c> ArcClassifiers<'c> {
         }
     }
 
-    /// Returns the classes that one entry of a label selects; `None` after an error or if they are
-    /// unknown.
+    /// Returns the classes that one entry of a label selects, or `None` after an error or if they
+    /// are unknown.
     fn classes_of_entry(&self, class: &Class, mistakes: &mut Vec<Diagnostic>) -> Option<ClassSet> {
         let (low, high, span) = match class {
             Class::One(value) => {
@@ -139,8 +139,8 @@ impl<'c> ArcClassifiers<'c> {
         Some(set)
     }
 
-    /// Returns the range of classes that a value denotes, usually one class; `None` after an error
-    /// or if it is unknown.
+    /// Returns the range of classes that a value denotes, usually one class, or `None` after an
+    /// error or if it is unknown.
     fn range_of_value(&self, value: &Value, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         match value {
             Value::Name(name) => self.range_of_name(name, mistakes),
@@ -159,8 +159,8 @@ impl<'c> ArcClassifiers<'c> {
         }
     }
 
-    /// Returns the range of classes that a name denotes, usually one class; `None` after an error
-    /// or if it is unknown.
+    /// Returns the range of classes that a name denotes, usually one class, or `None` after an
+    /// error or if it is unknown.
     fn range_of_name(&self, name: &Name, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         let text = name.text.as_str();
         let (mut having, mut lacking) = (Vec::new(), Vec::new());
@@ -274,7 +274,7 @@ impl Classifier {
         groups.chain(self.names.iter().map(|(name, _)| *name))
     }
 
-    /// Returns the class of this name, as a range of one class; `None` if the name is unknown.
+    /// Returns the class of this name, as a range of one class, or `None` if the name is unknown.
     fn find_class(&self, name: &str) -> Option<(u32, u32)> {
         let named = self
             .names
@@ -286,7 +286,7 @@ impl Classifier {
         Some((class, class))
     }
 
-    /// Returns the range of the group of this name; `None` if the name is unknown.
+    /// Returns the range of the group of this name, or `None` if the name is unknown.
     fn find_group(&self, name: &str) -> Option<(u32, u32)> {
         let group = self.groups.iter().find(|(known, _)| *known == name);
         group.map(|(_, range)| (range.low, range.high))

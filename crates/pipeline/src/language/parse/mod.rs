@@ -64,7 +64,7 @@ pub fn parse_counted(text: &str) -> (Request, Vec<Diagnostic>, u64) {
 
 struct Parser<'t> {
     text: &'t str,
-    /// Never empty: the last token is `End`, and `bump` never passes it.
+    /// The tokens, of which the last is `End`. `bump` never advances beyond it.
     tokens: Vec<Token>,
     at: usize,
     mistakes: Vec<Diagnostic>,

@@ -231,7 +231,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns the text of the current token; `None` if it is not a word.
+    /// Returns the text of the current token, or `None` if it is not a word.
     pub(super) fn word(&mut self) -> Option<String> {
         let span = self.span();
         match self.kind() {

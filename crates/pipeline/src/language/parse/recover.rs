@@ -105,7 +105,7 @@ impl Parser<'_> {
             _ => format!("a filter is missing after `{}`", operator.symbol()),
         };
         let mistake = Diagnostic::error(span, what);
-        // In `replay c++ | count` the operator was meant as part of the word.
+        // In `replay c++ | count`, the operator is meant as part of the word.
         let glued = self.at >= 2 && self.tokens[self.at - 1].glued;
         match self.at.checked_sub(2).and_then(|at| self.tokens.get(at)) {
             Some(Token { kind: TokenKind::Word { .. }, span: word, .. }) if glued => {

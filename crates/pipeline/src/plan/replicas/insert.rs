@@ -33,7 +33,7 @@ pub(super) fn insert_replicas(
     let new_names: Vec<String> = new.iter().map(|space| space.name.clone()).collect();
     insert_spaces(plan, thread, new);
     let join = match next.as_slice() {
-        // All successors are in one other thread.
+        // All successors are in a single other thread.
         [only] if moves.is_empty() => *only + if *only > thread { more } else { 0 },
         _ => thread + more,
     };

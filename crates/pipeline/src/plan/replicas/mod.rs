@@ -1,7 +1,7 @@
 //! Replicas. A costly chain of filters runs several times, each time in a thread of its own, and
 //! the replicas share its work. [Th §5.4], [Par §IV]; CONTRACT 8, 16
 //!
-//! In each connected component, the chain with the highest gain gets replicas if they pay;
+//! In each connected component, the chain with the highest gain gets replicas if they pay off;
 //! otherwise the plan records the reason why they do not. The papers write `split | f + f | join`.
 //! Here the graph stays unchanged: a client of the path sees one filter with one report, as in the
 //! request (docs/book/decisions/0022-parallel.md).
@@ -60,8 +60,8 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// Returns the demand of a request whose stages may go to several threads; `None` if they may
-    /// not.
+    /// Returns the demand of a request whose stages may go to several threads, or `None` if they
+    /// may not.
     pub(super) fn of_request(graph: &Graph) -> Option<Self> {
         let options = &graph.options;
         let named = match options.text("parallel") {
@@ -69,7 +69,8 @@ impl Demand {
             Some(policy @ ("power" | "latency")) => Some(policy),
             Some(_) => return None,
         };
-        // Each crossing would take a part of the budget, and engines have the processors already.
+        // Each crossing would use up part of the budget, and worker processes already occupy the
+        // processors.
         if options.number("latency").is_some() || options.text("engines").is_some() {
             return None;
         }
@@ -171,7 +172,8 @@ fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> boo
         let best = chains
             .iter()
             .filter_map(|chain| Some((chain, work.best_gain(chain, parallelism)?)))
-            // Among equally good chains the longest is best: less work remains in front of it.
+            // Among equally good chains the longest is best, because it leaves less work in front
+            // of it.
             .min_by(|(a, of_a), (b, of_b)| {
                 of_a.bound.total_cmp(&of_b.bound).then(b.nodes.len().cmp(&a.nodes.len()))
             });
@@ -189,8 +191,8 @@ fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> boo
 }
 
 impl ChainSearch<'_> {
-    /// Returns the gain from the best number of replicas; `None` if replicas do not pay or are not
-    /// wanted.
+    /// Returns the gain from the best number of replicas, or `None` if replicas do not pay or are
+    /// not wanted.
     fn best_gain(&self, chain: &Chain, parallelism: Parallelism) -> Option<ReplicaGain> {
         let load = ThreadLoad::new(self, chain)?;
         let single = load.block_time(1);
@@ -280,7 +282,8 @@ impl Plan {
     }
 
     /// Adds replicas that a running path can start: replicas of stateless chains, as many as pay at
-    /// current costs. Returns the changed plan and the expected speedup; `None` if no replicas pay.
+    /// current costs. Returns the changed plan and the expected speedup, or `None` if no replicas
+    /// pay.
     #[must_use]
     pub fn with_replicas(&self, machine: &Machine) -> Option<(Self, f64)> {
         let mut plan = Self { replicas: Vec::new(), replica_refusals: Vec::new(), ..self.clone() };
