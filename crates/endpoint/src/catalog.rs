@@ -39,19 +39,19 @@ pub const SINKS: &[SinkEntry] = &[
 /// All programs. The only entry runs any command.
 pub const PROCESSES: &[ProcessEntry] = &[process::ENTRY];
 
-/// Returns the source with this name; `None` if the catalog has none.
+/// Returns the source with this name, or `None` if the catalog has none.
 #[must_use]
 pub fn find_source(name: &str) -> Option<&'static SourceEntry> {
     SOURCES.iter().find(|entry| entry.description.name == name)
 }
 
-/// Returns the sink with this name; `None` if the catalog has none.
+/// Returns the sink with this name, or `None` if the catalog has none.
 #[must_use]
 pub fn find_sink(name: &str) -> Option<&'static SinkEntry> {
     SINKS.iter().find(|entry| entry.description.name == name)
 }
 
-/// Returns the program with this name; `None` if the catalog has none.
+/// Returns the program with this name, or `None` if the catalog has none.
 #[must_use]
 pub fn find_process(name: &str) -> Option<&'static ProcessEntry> {
     PROCESSES.iter().find(|entry| entry.description.name == name)

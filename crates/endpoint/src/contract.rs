@@ -37,8 +37,8 @@ pub trait Source: Send {
         SourceProperties::default()
     }
 
-    /// Returns the descriptor that becomes readable when input arrives; `None` if the source has no
-    /// such descriptor.
+    /// Returns the descriptor that becomes readable when input arrives, or `None` if the source has
+    /// no such descriptor.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -54,8 +54,8 @@ pub trait Source: Send {
     /// afterwards.
     fn close(&mut self) {}
 
-    /// Returns the concrete source, so that the code that created it can downcast it; `None` if no
-    /// code needs to downcast it.
+    /// Returns the concrete source, so that the code that created it can downcast it, or `None` if
+    /// no code needs to downcast it.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
@@ -132,7 +132,8 @@ pub struct SourceCounters {
     pub observed: Option<Amount>,
     /// Blocks appended to batches of the space.
     pub given: Amount,
-    /// Number of lost blocks for each location of the loss; `None` if the counter cannot be read.
+    /// Number of lost blocks for each location of the loss, or `None` if the counter cannot be
+    /// read.
     pub dropped: Vec<(DropReason, Option<u64>)>,
     /// Positions of the lost blocks for each location of the loss, if known. A position is an index
     /// among all blocks that reached the location.
@@ -140,7 +141,7 @@ pub struct SourceCounters {
     pub missing: Vec<(&'static str, LossRanges)>,
     /// A note for the user, for example a message that the interface has been renamed.
     pub remark: Option<String>,
-    /// Read position in the input file, for progress reports; `None` if the input has no known end.
+    /// Read position in the input file for progress reports, or `None` if it has no known end.
     #[serde(skip)]
     pub position: Option<Position>,
     /// Block counts per arc; empty unless the source selects the arc.
@@ -181,7 +182,8 @@ impl SourceCounters {
     }
 }
 
-/// Destination of a source's blocks: the pool of its space and the columns of the next batch.
+/// Destination of a source's blocks. It consists of the pool of the space and the columns of the
+/// next batch.
 #[derive(Debug)]
 pub struct Intake<'s> {
     /// Pool for the bytes of blocks. Shared, so that a source can hold references to its bytes
@@ -206,7 +208,8 @@ pub struct Intake<'s> {
     /// True if the source's input is empty for now; set by the source. The space then flushes
     /// downstream before it sleeps.
     pub is_drained: bool,
-    /// The classes that an arc of the source takes. A source may leave out all other blocks.
+    /// The classes that the arcs of the source select. A source may omit blocks of all other
+    /// classes.
     pub taken: TakenClasses<'s>,
 }
 
@@ -228,13 +231,14 @@ impl<'s> Intake<'s> {
         }
     }
 
-    /// Sets [`Self::taken`].
+    /// Sets the classes that the arcs select ([`Self::taken`]).
     #[must_use]
     pub const fn with_taken_classes(self, taken: TakenClasses<'s>) -> Self {
         Self { taken, ..self }
     }
 
-    /// Sets [`Self::general`], for a source that lends the pool in [`Self::pool`].
+    /// Sets the pool of the space's own memory ([`Self::general`]), for a source that lends
+    /// [`Self::pool`].
     #[must_use]
     pub const fn with_general_pool(self, general: &'s Pool) -> Self {
         Self { general: Some(general), ..self }
@@ -275,8 +279,8 @@ pub trait Sink: Send {
     /// unwritten blocks as dropped.
     fn consume(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure>;
 
-    /// Offers the sink the frames of a source in the kernel ring, without a copy, in batches
-    /// without bytes. Returns false if the sink does not accept; the source then copies the frames.
+    /// Offers the sink frames that stay in the kernel ring of a source, in batches without bytes.
+    /// Returns false if the sink refuses; the source then copies the frames.
     fn accepts_in_place(&mut self, frames: &Arc<FramesInPlace>) -> bool {
         let _ = frames;
         false
@@ -308,7 +312,7 @@ pub trait Sink: Send {
         0
     }
 
-    /// Returns the size of the ring from which other programs read; `None` for a sink without one.
+    /// Returns the size of the ring that other programs read, or `None` for a sink without one.
     fn ring_state(&self) -> Option<ReaderRing> {
         None
     }
@@ -342,7 +346,7 @@ pub struct Opening<'o> {
     /// Arguments of the first filter downstream, if the planner has delegated the test of this
     /// filter to the kernel (only for sources whose facts set `takes_filter`).
     pub pushed_filter: Option<&'o Arguments>,
-    /// Maximum latency of a block in nanoseconds (T_t); `None` if the request sets no limit.
+    /// Maximum latency of a block in nanoseconds (T_t), or `None` if the request sets no limit.
     pub latency: Option<Time>,
     /// True if the request may use resources that the user needs for other work (`--force`).
     pub force: bool,
@@ -382,9 +386,9 @@ impl<'o> Opening<'o> {
 /// The two halves of a started program: the sink that writes the program's input, and the source
 /// that reads its output.
 pub struct StartedProcess {
-    /// Sink over the standard input; `None` at the head of a request.
+    /// Sink over the standard input, or `None` at the head of a request.
     pub input: Option<Box<dyn Sink>>,
-    /// Source over the standard output; `None` at the end of a request.
+    /// Source over the standard output, or `None` at the end of a request.
     pub output: Option<Box<dyn Source>>,
 }
 

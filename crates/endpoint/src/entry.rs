@@ -13,8 +13,8 @@ pub struct SourceEntry {
     pub description: &'static Description,
     /// Opens the source. A failure leaves no side effect.
     pub open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
-    /// Returns the link types of the frames for these arguments without opening the source; `None`
-    /// if they are unknown until the first frame.
+    /// Returns the link types of the frames for these arguments without opening the source, or
+    /// `None` if they are unknown until the first frame.
     pub links: fn(&Arguments) -> Option<Vec<LinkType>>,
     /// Facts for the planner.
     pub facts: EndpointFacts,

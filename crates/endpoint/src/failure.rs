@@ -12,7 +12,7 @@ pub struct Failure {
     pub target: String,
     /// Reason for the failure, as a sentence for the user.
     pub why: String,
-    /// Error number from the kernel; `None` if the kernel did not cause the failure.
+    /// Error number from the kernel, or `None` if the kernel did not cause the failure.
     pub errno: Option<i32>,
     /// Remedy that is suggested to the user, if one is known.
     pub hint: Option<String>,

@@ -107,8 +107,8 @@ fn pair_with_link(call: &'static str, found: &Interface) -> Result<(Interface, L
     }
 }
 
-/// Returns a note if the interface with this index no longer has this name; `None` if the interface
-/// cannot be looked up.
+/// Returns a note if the interface with this index no longer has this name, or `None` if the
+/// interface cannot be looked up.
 pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Option<String> {
     let now = links.by_index(index).ok()?;
     let same = now.name == name || now.alternative.iter().any(|other| other == name);

@@ -77,12 +77,13 @@ const FLAGS_DEFINED: Flags = Flags::FIRST
     .with(Flags::END)
     .with(Flags::BROKEN);
 
-/// Decodes the entry of a message without any check; `None` if the message is shorter.
+/// Decodes the entry of a message without any check. Returns `None` if the message is shorter.
 pub fn unchecked_entry(message: &[u8]) -> Option<Entry> {
     Entry::read_from_prefix(message).ok().map(|(entry, _)| entry)
 }
 
-/// Returns the class of the block in a message without any check; `None` if the message is shorter.
+/// Returns the class of the block in a message without any check, or `None` if the message is
+/// shorter.
 pub fn unchecked_class(message: &[u8]) -> Option<Class> {
     RichPointer::read_from_prefix(message).ok().map(|(pointer, _)| pointer.class)
 }
@@ -121,7 +122,7 @@ pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefec
     if context.origin >= origins {
         return Err(MessageDefect::Origin);
     }
-    // The sequence among replicas is assigned by the path.
+    // The path assigns the sequence number among replicas.
     marks = marks.with_seq(0, false);
     Ok((Entry { pointer, context, marks }, frame))
 }

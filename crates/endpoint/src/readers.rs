@@ -43,7 +43,8 @@ impl Readers {
     pub fn add_restrictions_of(&mut self, path: &str) {
         let opened = if path == "-" { Path::new("/dev/stdin") } else { Path::new(path) };
         if let Some(file) = fs::metadata(opened).ok().filter(Metadata::is_file) {
-            // With an access list, the group bits are its mask and not the rights of the group.
+            // With an access list, the group bits are the mask of the list, not the rights of the
+            // group.
             let found = rustix::fs::getxattr(opened, ACCESS_LIST, &mut [0u8; 256]);
             let listed = matches!(found, Ok(_) | Err(rustix::io::Errno::RANGE));
             let mode = if listed { file.mode() & !GROUP_READ } else { file.mode() };
@@ -105,9 +106,9 @@ mod tests {
             (&[(own, 0o644), (own, 0o600)], 0o600),
             (&[(own, 0o640), (own, 0o640)], 0o660),
             (&[(own, 0o640), (other, 0o644)], 0o660),
-            // Members of one group are not members of the other.
+            // Members of one group need not be members of the other.
             (&[(own, 0o640), (other, 0o640)], 0o600),
-            // Members of its group have no read access, although others do.
+            // Members of the file's group have no read access, although others do.
             (&[(other, 0o604)], 0o600),
         ] {
             assert_eq!(mode(inputs), wanted, "{inputs:?}");
@@ -119,7 +120,8 @@ mod tests {
         let folder = crate::testing::TempDir::new();
         let file = folder.path("listed");
         fs::write(&file, "").unwrap();
-        // Owner, user 1 (read access), group (no access), mask, others.
+        // The entries are the owner, user 1 (with read access), the group (without access), the
+        // mask, and others.
         let entries = [(1u16, 6u16, u32::MAX), (2, 4, 1), (4, 0, u32::MAX), (16, 4, u32::MAX)];
         let entries = entries.into_iter().chain([(32, 0, u32::MAX)]);
         let mut list = 2u32.to_le_bytes().to_vec();

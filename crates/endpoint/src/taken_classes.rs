@@ -1,9 +1,9 @@
-//! The classes that the arcs of a source take.
+//! The classes that the arcs of a source select.
 
 use abi::Class;
 use std::fmt;
 
-/// The classes that an arc takes; by default all.
+/// The classes that at least one arc selects; by default all classes.
 #[derive(Clone, Copy, Default)]
 pub struct TakenClasses<'s>(Option<&'s dyn Fn(Class) -> bool>);
 

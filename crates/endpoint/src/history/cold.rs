@@ -87,7 +87,7 @@ impl ColdChunks {
             (length, count) = (length + header.length, count + 1);
         }
         if self.bytes_to_skip > 0 {
-            // Called for each frame that is evicted: about one per frame that comes.
+            // This is called for each evicted frame, which is about one for each arriving frame.
             self.bytes_to_skip = self.bytes_to_skip.saturating_sub(length / count.max(1));
             return false;
         }
@@ -143,7 +143,7 @@ pub(super) struct ColdReader<'c> {
 }
 
 impl ColdReader<'_> {
-    /// Returns the bytes of the next frame; `None` after the last frame in the chunks.
+    /// Returns the bytes of the next frame, or `None` after the last frame in the chunks.
     pub(super) fn next_frame(&mut self, length: usize) -> Option<&[u8]> {
         if self.frames_left == 0 {
             let chunk = self.chunks.next()?;

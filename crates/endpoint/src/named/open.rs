@@ -26,7 +26,7 @@ impl NamedReader {
         Ok(Self { input: name::open_stream(name)?, block: vec![0; 1 << 16] })
     }
 
-    /// Returns the next block; `None` at the end of the stream. Blocks until a block or the end
+    /// Returns the next block, or `None` at the end of the stream. Blocks until a block or the end
     /// arrives.
     ///
     /// # Errors

@@ -190,7 +190,7 @@ impl Sink for NamedSink {
     fn finish(&mut self) -> Result<Report, Failure> {
         self.last_ring = self.ring_state();
         let grown = self.last_ring.as_ref().filter(|ring| ring.grown + ring.shrunk > 0);
-        // Readers take what is left, and then find the end.
+        // Readers consume the remaining blocks and then find the end.
         self.output = None;
         let rows = ring_report(self.written, self.readers_max)
             .with_nonzero_rows([("bytes of the ring", grown.map_or(0, |ring| ring.bytes))]);
@@ -295,7 +295,7 @@ impl NamedSink {
                     self.idle_since = None;
                     return Ok(true);
                 }
-                // The last reader has left: the block goes nowhere, and there is room.
+                // The last reader has left, so the block is not needed and there is room.
                 Err(Fault::Abandoned) => return Ok(true),
                 Err(fault) => return Err(self.failure(fault)),
                 Ok(false) => {}
@@ -316,7 +316,8 @@ impl NamedSink {
 
 impl Drop for NamedSink {
     fn drop(&mut self) {
-        // The stream ends before its host, so that the name is free again when this returns.
+        // The stream ends before its host does, so that the name is free again when this function
+        // returns.
         self.output = None;
         self.host.withdraw(&self.address);
     }

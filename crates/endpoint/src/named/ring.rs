@@ -19,9 +19,9 @@ pub struct ReaderRing {
     pub because: String,
 }
 
-/// Returns the ring of a sink with these arguments. Without a requested size, a ring that waits for
-/// its readers grows from the default size; one that loses blocks keeps it, because the size
-/// decides which are lost (decision 0093).
+/// Returns the configuration of the ring for a sink with these arguments. Without a requested size,
+/// a ring that waits for its readers grows from the default size. A ring that loses blocks keeps
+/// the default size, because the size determines which blocks are lost (decision 0093).
 pub(super) fn ring_config(id: DbufId, arguments: &Arguments) -> Config {
     let policy = match arguments.text("full") {
         Some("overwrite") => Policy::Overwrite,

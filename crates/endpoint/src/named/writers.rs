@@ -55,7 +55,7 @@ impl Writers {
     pub(super) fn announce_awake(&mut self) -> sys::Result<()> {
         if std::mem::take(&mut self.asleep) {
             for input in &mut self.list {
-                // A false wake-up only costs a look at an empty ring.
+                // A false wake-up only costs a check of an empty ring.
                 let _ = input.wake(true);
             }
         }
@@ -76,7 +76,7 @@ impl Writers {
     pub(super) fn announce_sleep(&mut self) -> bool {
         self.asleep = true;
         let has_something = |input: &mut Input| input.announce_sleep().unwrap_or(true);
-        // Each of them must know, whatever the others have.
+        // Every writer must be notified, even if another ring has input.
         self.list.iter_mut().filter_map(|input| has_something(input).then_some(())).count() > 0
     }
 
@@ -96,7 +96,7 @@ impl Writers {
     pub(super) fn stop(&mut self) {
         self.shared.stop.notify();
         if let Some(thread) = self.thread.take() {
-            // A panic in it has been printed.
+            // A panic in the thread has already been printed.
             let _ = thread.join();
         }
     }

@@ -20,14 +20,14 @@ pub enum ProcessRole {
 #[derive(Debug)]
 pub struct Process {
     pub(super) command: String,
-    /// The process group; `None` if the program was not started here, as in a recorded run.
+    /// The process group, or `None` if the program was not started here, as in a recorded run.
     group: Option<Mutex<ProcessGroup>>,
     role: ProcessRole,
     /// True once the program has closed its standard input.
     input_closed: AtomicBool,
     /// True once the output of the program is no longer needed. Any exit status is then accepted.
     released: AtomicBool,
-    /// Control of a process that is not an ordinary program, such as a sandbox; `None` for an
+    /// Control of a process that is not an ordinary program, such as a sandbox, or `None` for an
     /// ordinary program.
     control: Option<Arc<dyn ProcessControl>>,
 }
@@ -40,7 +40,7 @@ pub trait ProcessControl: fmt::Debug + Send + Sync {
     /// Waits for the process to exit. Blocks. Returns a message if it failed.
     fn finish(&self) -> Option<String>;
 
-    /// Returns the process id; `None` after the process has exited.
+    /// Returns the process id, or `None` after the process has exited.
     fn process_id(&self) -> Option<u32>;
 }
 
@@ -109,8 +109,8 @@ impl Process {
         }
     }
 
-    /// Returns the process id; `None` for a program that was not started here and for a controlled
-    /// process that has exited.
+    /// Returns the process id, or `None` for a program that was not started here and for a
+    /// controlled process that has exited.
     #[must_use]
     pub fn process_id(&self) -> Option<u32> {
         match &self.control {
@@ -125,7 +125,7 @@ impl Process {
         self.role == ProcessRole::Head
     }
 
-    /// Returns the result of the program without blocking; `None` while the program runs. For a
+    /// Returns the result of the program without blocking, or `None` while the program runs. For a
     /// process that is not an ordinary program, the result is always `Ok`, so that the path
     /// continues until [`Process::finish`].
     #[must_use]

@@ -17,7 +17,7 @@ const BLOCK_SIZE_MAX: usize = 64 * 1024;
 /// A source over the standard output of a program.
 #[derive(Debug)]
 pub(super) struct ProgramOutput {
-    /// Read end of the pipe; `None` after the source has been closed.
+    /// Read end of the pipe, or `None` after the source has been closed.
     pipe: Option<Read>,
     process: Arc<Process>,
     counters: SourceCounters,

@@ -1,5 +1,8 @@
-//! The messages in a shared ring: the messages that a reader may begin with, and those of which it
-//! has lost a fragment.
+//! Tracking of the messages in a shared ring: the messages with which a reader may begin, and those
+//! of which it has lost a fragment. The writer stamps each fragment with the number of the block
+//! that begins its message, so that a reader needs no table to decide. Fragments have no positions.
+//! If blocks were overwritten, any open message may lack a fragment, so all open messages are
+//! ended, and the reader continues with messages that begin later.
 //!
 //! The writer stamps each fragment with the number of the block that begins its message, so a
 //! reader decides without a table. Fragments carry no position: where blocks were overwritten, each
@@ -9,7 +12,7 @@
 use super::sessions::{SessionMap, SharedStamp};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 
-/// Number of directions in a generation. Two generations are known at once.
+/// Maximum number of directions in a generation. The two latest generations are remembered.
 const GENERATION: usize = 1 << 17;
 
 /// Returns the key of a direction of a session.
@@ -17,8 +20,8 @@ fn direction_key(context: BlockMetadata) -> u64 {
     u64::from(context.session) << 1 | u64::from(context.flags.has(Flags::BACKWARD))
 }
 
-/// The beginnings of the messages of several fragments that were written and have not ended. Those
-/// that are silent for longest are forgotten.
+/// The numbers of the blocks that begin open messages, as recorded by the writer. Only messages of
+/// several fragments are recorded. Messages that have been silent for longest are forgotten first.
 #[derive(Debug, Default)]
 pub(super) struct WrittenMessages {
     young: SessionMap<u64>,
@@ -26,8 +29,8 @@ pub(super) struct WrittenMessages {
 }
 
 impl WrittenMessages {
-    /// Returns the number of the block that begins the message of this block, plus 1; that of the
-    /// block itself, which is `number`, if it belongs to no message that is open.
+    /// Returns the number, plus 1, of the block that begins the message of this block. If the block
+    /// belongs to no open message, this is the number of the block itself, `number`.
     pub(super) fn beginning(&mut self, entry: &Entry, number: u64) -> u64 {
         let (key, flags) = (direction_key(entry.context), entry.context.flags);
         let begins = flags.has(Flags::FIRST);
@@ -52,15 +55,15 @@ impl WrittenMessages {
     }
 }
 
-/// The messages that a reader reads.
+/// The messages that a reader has open or may begin.
 #[derive(Debug, Default)]
 pub(super) struct ReadMessages {
-    /// The classes of the messages of several fragments that have begun and not ended.
+    /// The classes of open messages, which have begun but not ended.
     open: SessionMap<Class>,
-    /// Number of the block at which the reader has joined.
+    /// Number of the block at which the reader joined.
     joined: u64,
-    /// Number of the first block whose message the reader may read: `joined`, or the block after
-    /// those that were overwritten.
+    /// Number of the first block whose message the reader may begin: `joined`, or the block after
+    /// the last overwritten block.
     from: u64,
     /// Time of the latest block.
     time: u64,
@@ -71,21 +74,21 @@ pub(super) struct ReadMessages {
 /// Decision of [`ReadMessages::admit`] about a fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FragmentOrigin {
-    /// Its message began after the reader joined, and nothing of it was overwritten.
+    /// The message began after the reader joined, and no fragment of it was overwritten.
     Whole,
-    /// Its message began before the reader joined.
+    /// The message began before the reader joined.
     Unbegun,
-    /// A fragment of its message may have been overwritten.
+    /// A fragment of the message may have been overwritten.
     Torn,
 }
 
 impl ReadMessages {
-    /// Sets the number of the first block of this reader in a ring.
+    /// Sets the number of the first block that this reader sees in a ring.
     pub(super) fn join(&mut self, number: u64) {
         (self.joined, self.from) = (number, number);
     }
 
-    /// Decides on a fragment.
+    /// Decides if the reader admits a fragment.
     pub(super) fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> FragmentOrigin {
         let flags = entry.context.flags;
         let begins = flags.has(Flags::FIRST);
@@ -104,9 +107,9 @@ impl ReadMessages {
         FragmentOrigin::Whole
     }
 
-    /// Ends all open messages, in ascending order of their sessions, by an empty hole each, and
-    /// reads no message on that began before the block with this number. Returns the number of
-    /// messages.
+    /// Ends all open messages with an empty hole each, in ascending order of their sessions. From
+    /// then on, admits only messages that begin at or after the block with this number. Returns the
+    /// number of ended messages.
     pub(super) fn end_all(&mut self, from: u64, to: &mut Vec<Entry>) -> u64 {
         self.from = from;
         let mut open: Vec<_> = self.open.drain().collect();

@@ -58,7 +58,7 @@ pub fn set_starter(starter: Starter) {
 /// last reader. Fails if the kernel cannot create the descriptor.
 pub fn vacancy_descriptor() -> sys::Result<BorrowedFd<'static>> {
     if VACANCY_EVENT.get().is_none() {
-        // Of two at once, one is dropped.
+        // If two threads create a descriptor at the same time, one of the descriptors is dropped.
         let _ = VACANCY_EVENT.set(EventFd::new()?);
     }
     let event = VACANCY_EVENT.get().map(|event| event.as_fd());

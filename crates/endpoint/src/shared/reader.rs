@@ -34,7 +34,7 @@ const REJOIN_INTERVAL: u64 = 10_000_000;
 /// A source over the ring of a shared prefix.
 struct Shared {
     prefix: String,
-    /// The reading end of the ring; `None` once the ring has ended.
+    /// The reading end of the ring, or `None` once the ring has ended.
     input: Option<Input>,
     /// A thread that finds or starts a process to replace one that has ended.
     rejoin: Option<JoinHandle<Result<Input, Failure>>>,
@@ -46,24 +46,24 @@ struct Shared {
     origin: u16,
     asleep: bool,
     rest: Option<Rest>,
-    /// True if blocks have been read since the last rest.
+    /// True if blocks have been read since the last pause.
     has_read: bool,
-    /// Number of overwritten blocks up to the last block that was admitted or refused.
+    /// Number of overwritten blocks before the last block that was admitted or refused.
     lost_before_block: u64,
-    /// Number of the first block of this reader in its ring; `None` before it has been read.
+    /// Number of the first block of this reader in its ring, or `None` before it has been read.
     first_number: Option<u64>,
     /// Number of the next block in the ring, counted from 0.
     next: u64,
-    /// Number of blocks in the ring after which a stopped source ends; `None` while the source is
-    /// not stopped.
+    /// Number of blocks in the ring after which a stopped source ends, or `None` while the source
+    /// is not stopped.
     end_number: Option<u64>,
     is_over: bool,
     given: Amount,
     unbegun: u64,
-    /// Number of blocks left in the ring because no arc takes their class.
+    /// Number of blocks left in the ring because no arc selects their class.
     untaken: u64,
-    /// Blocks lost in the rings of ended processes or with the beginning of their message, and
-    /// blocks left in the current ring.
+    /// Blocks lost in the rings of ended processes or together with the beginning of their message,
+    /// and blocks left in the current ring.
     lost_before: u64,
     unread: u64,
     deaths: u64,
@@ -85,7 +85,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let input = join_ring(&prefix)?;
     Ok(Box::new(Shared {
         prefix,
-        // The first block that is read says it exactly.
+        // The first block that is read contains the exact number.
         next: input.writer_counts().blocks,
         input: Some(input),
         rejoin: None,
@@ -115,7 +115,7 @@ impl Source for Shared {
         if let Some(until) = self.remaining_rest(intake.now) {
             return Ok(SourceStatus::Wait { until: Some(until), readable: true });
         }
-        // A rest ends without a notification that has to be drained.
+        // A pause ends without a notification that must be drained.
         let is_rest = self.rest.take().is_some();
         if let Some(input) = self.input.as_mut().filter(|_| std::mem::take(&mut self.asleep)) {
             input.wake(!is_rest);

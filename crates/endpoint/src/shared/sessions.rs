@@ -1,10 +1,11 @@
-//! Sessions in a shared ring: decides which sessions a reader may read, and how many bytes of each
-//! the reader has missed. For a ring of messages see [`super::messages`].
+//! Tracking of the sessions in a shared ring, which determines the sessions that a reader may read
+//! and the number of bytes that it has missed in each. For a ring of messages see
+//! [`super::messages`].
 //!
 //! The writer stamps each block with the position of its first byte in its direction of the
-//! session, and marks the first block of a session. A reader admits a session by that mark only, so
-//! it never sees the middle of one. By the positions it finds how many bytes of an admitted session
-//! it has lost to overwriting.
+//! session, and marks the first block of a session. A reader admits a session only by this mark, so
+//! it never receives the middle of a session. From the positions, the reader computes the number of
+//! bytes of an admitted session that were overwritten.
 
 use super::messages::{FragmentOrigin, ReadMessages, WrittenMessages};
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
@@ -36,8 +37,8 @@ pub(super) struct SharedStamp {
     pub(super) framed: bool,
 }
 
-/// Bits of a stamp's second word that hold [`SharedStamp::begins`] and [`SharedStamp::framed`]. The
-/// other bits hold [`SharedStamp::number`].
+/// Bit of a stamp's second word that stores [`SharedStamp::begins`]. [`FRAMED_BIT`] stores
+/// [`SharedStamp::framed`], and the other bits store [`SharedStamp::number`].
 const BEGINS_BIT: u64 = 1 << 63;
 const FRAMED_BIT: u64 = 1 << 62;
 
@@ -89,7 +90,7 @@ fn direction_index(context: BlockMetadata) -> usize {
     usize::from(context.flags.has(Flags::BACKWARD))
 }
 
-/// The sessions that the writer has begun and that have not ended.
+/// The open sessions of the writer, which have begun but not ended.
 #[derive(Debug, Default)]
 pub(super) struct WrittenSessions {
     open: SessionMap<Progress>,
@@ -98,7 +99,7 @@ pub(super) struct WrittenSessions {
 }
 
 impl WrittenSessions {
-    /// Creates a table for streams, or, if `framed`, for messages.
+    /// Creates a table for streams, or for messages if `framed` is true.
     pub(super) fn new(framed: bool) -> Self {
         Self { messages: framed.then(WrittenMessages::default), ..Self::default() }
     }
@@ -133,16 +134,16 @@ impl WrittenSessions {
 pub(super) struct ReadSessions {
     open: SessionMap<Progress>,
     pub(super) messages: ReadMessages,
-    /// Number of sessions whose beginning the reader has seen.
+    /// Number of sessions that the reader has seen from the beginning.
     pub(super) begun: u64,
     /// Number of admitted sessions or messages that have lost data to overwriting.
     pub(super) torn: u64,
 }
 
-/// Decision of [`ReadSessions::admit`] about a block.
+/// The decision of [`ReadSessions::admit`] about a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Admission {
-    /// The block is admitted. It follows the blocks that the call added to the list.
+    /// The block is admitted. The caller must emit the blocks in the list before it.
     Follows,
     /// The block is refused: its session or message began before this reader joined, or the
     /// beginning was overwritten.
@@ -152,8 +153,8 @@ pub(super) enum Admission {
 }
 
 impl ReadSessions {
-    /// Decides on a block. `is_gap` says that blocks between this one and the last admitted or
-    /// refused one were overwritten. Adds to `before` the holes that stand for the bytes lost in
+    /// Decides if the reader admits a block. `is_gap` is true if blocks were overwritten between
+    /// this block and the previous one. Adds holes to `before` that represent the lost bytes in
     /// front of the block.
     pub(super) fn admit(
         &mut self,
@@ -178,7 +179,8 @@ impl ReadSessions {
         }
         let key = u64::from(session);
         if stamp.begins {
-            // A number that is used again: the end of its last session was overwritten.
+            // The session number is used again, which means that the end of the earlier session was
+            // overwritten.
             self.end_session(session, before);
             self.open.insert(key, Progress::default());
             self.begun += 1;

@@ -64,12 +64,12 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&SHARE, open);
 const TOO_LONG: DropReason = DropReason::Named("too long");
 /// Maximum number of concurrent readers.
 const READERS_MAX: usize = 256;
-/// Time without readers after which the path ends. For the first reader the limit is
+/// Time without readers after which the path ends. Until the first reader arrives, the limit is
 /// [`FIRST_READER_MAX`].
 const VACANCY_MAX: Duration = Duration::from_millis(500);
 const FIRST_READER_MAX: Duration = Duration::from_secs(10);
-/// Maximum time in ns for which readers sleep while the input does not pause, as for frames out of
-/// the kernel.
+/// Maximum time in ns for which readers sleep while the input arrives without a pause, as frames
+/// from the kernel may.
 const FLUSH_INTERVAL: Time = 10_000_000;
 /// Interval between counts of the readers.
 const COUNT_INTERVAL: Duration = Duration::from_millis(100);
@@ -152,7 +152,7 @@ impl Sink for Share {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        // Readers take what is left, and then find the end.
+        // Readers consume the remaining blocks and then find the end.
         self.output = None;
         let rows = ring_report(self.written, self.readers_max);
         Ok(rows.with_delivered(self.written.blocks, "block", "shared".to_owned()))
@@ -163,7 +163,7 @@ impl Sink for Share {
     }
 
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
-        // What nobody reads nobody has asked for.
+        // Blocks without a reader were not requested.
         let all = [(DropReason::Unread, self.unread), (TOO_LONG, self.long)];
         all.into_iter().filter(|(_, amount)| amount.blocks > 0).collect()
     }
@@ -192,14 +192,15 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.watch = None;
-        // The stream ends before its host, so that the name is free again when this returns.
+        // The stream ends before its host does, so that the name is free again when this function
+        // returns.
         self.output = None;
         self.host.withdraw(&self.address);
     }
 }
 
-/// The names of this process that end with their last reader. A prefix offers one for each filter
-/// at which others may join it.
+/// The names of this process that are withdrawn when their last reader has left. A prefix offers
+/// one name for each filter after which other requests may join.
 static WATCHED: Mutex<Vec<(Arc<Host>, Address)>> = Mutex::new(Vec::new());
 
 /// A thread that withdraws all watched names and reports the vacancy once their last reader has
@@ -215,7 +216,7 @@ impl ReaderWatch {
         vacancy_descriptor()?;
         let stop = Arc::new(EventFd::new()?);
         let stopped = Arc::clone(&stop);
-        watched().push((Arc::clone(host), address.clone()));
+        lock_watched_names().push((Arc::clone(host), address.clone()));
         let thread = std::thread::Builder::new().name("readers".to_owned());
         let thread = thread
             .spawn(move || watch_readers(&stopped))
@@ -224,19 +225,20 @@ impl ReaderWatch {
     }
 }
 
-fn watched() -> MutexGuard<'static, Vec<(Arc<Host>, Address)>> {
+fn lock_watched_names() -> MutexGuard<'static, Vec<(Arc<Host>, Address)>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn watch_readers(stop: &EventFd) {
     let mut deadline = Instant::now() + FIRST_READER_MAX;
     while sys::poll::readable(&[stop.as_fd()], Some(COUNT_INTERVAL)) == [false] {
-        let names = watched();
+        let names = lock_watched_names();
         let readers = names.iter().flat_map(|(host, _)| host.names()).map(|name| name.readers);
         if readers.sum::<usize>() > 0 {
             deadline = Instant::now() + VACANCY_MAX;
         } else if Instant::now() >= deadline {
-            // No reader joins any more; one that just has finds the end and starts another process.
+            // No further reader can join. A reader that has just joined finds the end and starts
+            // another process.
             names.iter().for_each(|(host, address)| {
                 host.withdraw(address);
             });
@@ -248,10 +250,10 @@ fn watch_readers(stop: &EventFd) {
 
 impl Drop for ReaderWatch {
     fn drop(&mut self) {
-        watched().retain(|(_, address)| *address != self.address);
+        lock_watched_names().retain(|(_, address)| *address != self.address);
         self.stop.notify();
         if let Some(thread) = self.thread.take() {
-            // A panic in it has been printed.
+            // A panic in the thread has already been printed.
             let _ = thread.join();
         }
     }

@@ -9,8 +9,8 @@ fn session_block(session: u32, length: u32, flags: Flags) -> Entry {
     Entry::new(RichPointer::hole(length).with_class(Class(80)), context, Marks::bare(length))
 }
 
-/// Returns the blocks that a reader emits if it misses the blocks with these numbers. Each block is
-/// given by its session, length and flags.
+/// Returns the blocks that a reader emits if it misses the blocks with these numbers. Each input
+/// block is given by its session, length and flags.
 fn read_without(
     written: &[Entry],
     is_missed: impl Fn(usize) -> bool,
@@ -77,7 +77,7 @@ fn o6_reader_gets_sessions_from_their_beginning_only() {
     let all = two_sessions();
     let (whole, sessions) = read_without(&all, |_| false);
     assert_eq!((whole.len(), sessions.begun, sessions.torn), (7, 2, 0));
-    // It joins after the first block: the first session is unknown to it.
+    // The reader joins after the first block, so the first session is unknown to it.
     let (late, sessions) = read_without(&all, |number| number == 0);
     assert_eq!(late, [(2, 20, NO_FLAGS), (2, 21, NO_FLAGS), (2, 22, BACKWARD)]);
     assert_eq!((sessions.begun, sessions.torn), (1, 0));
@@ -93,7 +93,7 @@ fn o6_lost_blocks_of_a_known_session_become_a_hole_of_their_length() {
                 |(s, _, flags): &&(u32, u32, Flags)| *s == session && flags.has(BACKWARD) == back;
             got.iter().filter(of).map(|block| block.1).sum()
         };
-        // The loss of the last block of a direction shows only with the next one.
+        // The loss of the last block of a direction is noticed only at the next block.
         let shows = |number: usize| missed != number;
         assert_eq!(bytes(1, false), if shows(3) { 21 } else { 10 }, "{missed}");
         assert_eq!(bytes(1, true), 30, "{missed}");
@@ -119,14 +119,14 @@ fn o6_sessions_end_with_their_ring_and_when_their_number_returns() {
     assert_eq!(flags, [(2, Flags::END_MASK), (2, Flags::END_MASK.with(BACKWARD))]);
     sessions.end_all(&mut ends);
     assert_eq!(ends.len(), 2);
-    // The ends of session 1 are lost, and another session has its number.
+    // Both ends of session 1 are lost, and another session uses its number.
     let again: Vec<Entry> =
         all.into_iter().take(6).chain([session_block(1, 5, NO_FLAGS)]).collect();
     let (got, _) = read_without(&again, |number| number == 3 || number == 5);
     let last: Vec<_> = got.iter().rev().take(3).rev().copied().collect();
     let ended = [(1, 0, Flags::END_MASK), (1, 0, Flags::END_MASK.with(BACKWARD)), (1, 5, NO_FLAGS)];
     assert_eq!(last, ended);
-    // Too much is missing: the session ends, and what follows belongs to none.
+    // Too many bytes are missing, so the session ends, and later blocks belong to no session.
     let huge: Vec<Entry> = (0..50)
         .map(|_| session_block(3, 1 << 20 >> 1, NO_FLAGS))
         .chain([session_block(3, 0, NO_FLAGS)])
@@ -157,7 +157,8 @@ fn read_messages(is_missed: impl Fn(usize) -> bool) -> (Vec<(u32, u32, Flags)>, 
 fn o6_reader_gets_messages_from_their_beginning_only() {
     let (all, reader) = read_messages(|_| false);
     assert_eq!((all.len(), reader.messages.begun, reader.torn), (7, 3, 0));
-    // It joins within the first message, and gets the others, also of the same session.
+    // The reader joins within the first message. It receives the other messages, including those of
+    // the same session.
     let (late, reader) = read_messages(|number| number == 0);
     let wanted = [1, 3, 5, 6].map(|number| three_messages()[number]);
     let wanted = wanted.map(|e| (e.context.session, e.pointer.length(), e.context.flags));
@@ -173,10 +174,11 @@ fn o6_lost_fragment_ends_all_open_messages_and_later_ones_follow() {
     let last = [(1, 0, Flags::FIRST), (1, 12, Flags::LAST)];
     assert_eq!(got, [&begun[..], &ends, &last].concat());
     assert_eq!((reader.messages.begun, reader.torn), (3, 2));
-    // Between two messages nothing is open, and the loss of a whole message ends none.
+    // Between two messages no message is open, so the loss of an entire message ends no other
+    // message.
     let (got, reader) = read_messages(|number| number >= 5);
     assert_eq!((got.len(), reader.torn), (5, 0));
-    // With the ring all that is open ends.
+    // All open messages end with the ring.
     let (_, mut reader) = read_messages(|number| number == 6);
     let mut ends = Vec::new();
     reader.end_all(&mut ends);

@@ -32,7 +32,7 @@ impl ClassNames {
         }
     }
 
-    /// Returns the classifier's name for this class; `None` if it has none.
+    /// Returns the classifier's name for this class, or `None` if it has none.
     pub(crate) fn class_name(&self, class: Class) -> Option<&'static str> {
         let Classes::Number { names, .. } = self.classes else { return None };
         let value = self.class_value(class)?;

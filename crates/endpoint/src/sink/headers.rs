@@ -25,7 +25,8 @@ pub(crate) struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// Parses the headers of the frame that contains a block; `None` for blocks without a frame.
+    /// Parses the headers of the frame that contains a block. Returns `None` for blocks without a
+    /// frame.
     pub(crate) fn of_frame(block: &Block<'a>) -> Option<Self> {
         if !block.marks.is_frame() {
             return None;
@@ -36,7 +37,7 @@ impl<'a> Headers<'a> {
     }
 
     /// Parses the headers in front of bytes that a filter derived from a frame, such as
-    /// decompressed headers ([`Block::headers`]); `None` for other blocks.
+    /// decompressed headers ([`Block::headers`]). Returns `None` for other blocks.
     pub(crate) fn of_derived_block(block: &Block<'a>) -> Option<Self> {
         let frame = block.headers();
         if block.marks.link != Marks::NO_LINK || frame.is_empty() {
@@ -47,7 +48,7 @@ impl<'a> Headers<'a> {
         Some(Self { frame, layers, flow })
     }
 
-    /// Returns the hardware addresses, sender first; `None` without an Ethernet header.
+    /// Returns the hardware addresses, sender first, or `None` without an Ethernet header.
     pub(crate) fn hardware_addresses(&self) -> Option<(Mac, Mac)> {
         if self.layers.link != LinkType::ETHERNET {
             return None;

@@ -227,8 +227,8 @@ impl Json {
         }
     }
 
-    /// Counts a block. Returns `None` if the block has no line, else the message that it describes,
-    /// if it does.
+    /// Counts a block. Returns `None` if the block has no line of its own. Otherwise returns the
+    /// message that the block describes, if it describes one.
     fn next_record<'b>(&mut self, block: &Block<'b>) -> Option<Option<MessageRecord<'b>>> {
         let record = MessageRecord::of_block(block);
         let hidden = record.is_none() && self.payload == PayloadEncoding::None;
@@ -239,7 +239,7 @@ impl Json {
     }
 }
 
-/// A formatter of blocks as the lines of `json`, for output that is not a sink's.
+/// A formatter that produces the lines of `json` for output outside of a sink.
 #[derive(Debug)]
 pub struct JsonLines(Json);
 
@@ -251,7 +251,7 @@ impl JsonLines {
         Self(Json::new(&Opening { form, classes, origins, ..Opening::new(&arguments) }))
     }
 
-    /// Appends the line of a block, if it has one: a message that is described has one line.
+    /// Appends the line of a block, if it has one. A described message has a single line.
     pub fn append(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
         let json = &mut self.0;
         if let Some(record) = json.next_record(block) {

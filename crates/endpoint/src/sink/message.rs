@@ -22,12 +22,13 @@ use wire::record::{self, Field, FieldType, Record, RecordKind};
 pub(crate) struct MessageRecord<'a>(Record<'a>);
 
 impl<'a> MessageRecord<'a> {
-    /// Parses the record of a description block; `None` for other blocks and malformed records.
+    /// Parses the record of a description block. Returns `None` for other blocks and malformed
+    /// records.
     pub(crate) fn of_block(block: &Block<'a>) -> Option<Self> {
         if block.marks.is_description() { Self::parse(block.frame) } else { None }
     }
 
-    /// Parses a record; `None` if it is malformed.
+    /// Parses a record. Returns `None` if it is malformed.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         Record::parse(bytes).map(Self)
     }
@@ -37,12 +38,12 @@ impl<'a> MessageRecord<'a> {
         self.0.kind()
     }
 
-    /// Returns the raw bytes of a text field; `None` if absent.
+    /// Returns the raw bytes of a text field, or `None` if absent.
     pub(crate) fn text(&self, field: Field) -> Option<&'a [u8]> {
         self.0.text(field)
     }
 
-    /// Returns the value of a numeric field; `None` if absent.
+    /// Returns the value of a numeric field, or `None` if absent.
     pub(crate) fn number(&self, field: Field) -> Option<u64> {
         self.0.number(field)
     }
@@ -58,12 +59,12 @@ impl<'a> MessageRecord<'a> {
         self.number(Field::End)
     }
 
-    /// Returns the value of an address field; `None` if absent or malformed.
+    /// Returns the value of an address field, or `None` if absent or malformed.
     pub(crate) fn address(&self, field: Field) -> Option<IpAddr> {
         self.text(field).and_then(decode_address)
     }
 
-    /// Returns the value of a port field; `None` if absent or out of range.
+    /// Returns the value of a port field, or `None` if absent or out of range.
     pub(crate) fn port(&self, field: Field) -> Option<u16> {
         self.number(field).and_then(|port| u16::try_from(port).ok())
     }

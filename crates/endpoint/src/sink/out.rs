@@ -259,7 +259,7 @@ impl Out {
         self.longest_write = self.longest_write.max(took);
         if outcome.is_err() {
             let whole = tail::complete_length(done, self.block_ends.iter().map(|(end, _)| *end));
-            // An error of the cut is ignored in favor of the original error.
+            // An error of the truncation is ignored in favor of the original error.
             let _ = self.with_exclusive_end(|out| tail::truncate_tail(&out.file, done - whole));
         }
         for (end, bytes) in self.block_ends.drain(..) {
@@ -311,7 +311,7 @@ impl Out {
                 if let Some(file) = replace_contents(path, &self.file, &self.buffer)? {
                     let old = std::mem::replace(&mut self.file, file);
                     self.old_contents = OldContents::Nothing;
-                    // Explicitly, see `Drop`.
+                    // The file is unlocked explicitly; see `Drop`.
                     let _ = old.unlock();
                     return Ok(self.buffer.len());
                 }
@@ -331,7 +331,7 @@ impl Out {
         let alone = self.is_locked || self.is_shared && self.file.try_lock().is_ok();
         let changed = alone.then(|| change(self)).transpose();
         if self.is_shared {
-            // A failure means that another request changes the end right now.
+            // A failure means that another request is changing the end of the file at this moment.
             let _ = self.file.try_lock_shared();
         }
         changed

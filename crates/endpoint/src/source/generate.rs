@@ -96,8 +96,8 @@ struct Generate {
     origin: u16,
     /// Time at which the first frame was due.
     first_due: Option<Time>,
-    /// One frame per flow, contiguous in the pool, for repeated emission; `None` until these frames
-    /// have been written.
+    /// One frame per flow, contiguous in the pool, for repeated emission, or `None` until these
+    /// frames have been written.
     flow_frames: Option<Extent>,
     given: Amount,
 }

@@ -214,7 +214,7 @@ impl Source for Inject {
 }
 
 impl Inject {
-    /// Copies a frame into the pool; `None` if the pool has no memory before the next pass.
+    /// Copies a frame into the pool. Returns `None` if the pool has no memory before the next pass.
     fn copy_to_pool(
         &self,
         intake: &Intake<'_>,

@@ -93,7 +93,7 @@ impl Input {
         self.may_block
     }
 
-    /// Returns the read position in a regular file; `None` for other inputs.
+    /// Returns the read position in a regular file, or `None` for other inputs.
     pub(crate) fn position(&self) -> Option<Position> {
         let mut file = &self.file;
         let read = file.stream_position().ok().filter(|_| !self.may_block)?;
@@ -101,7 +101,7 @@ impl Input {
         Some(Position { read, size })
     }
 
-    /// Returns the descriptor to poll; `None` for a regular file.
+    /// Returns the descriptor to poll, or `None` for a regular file.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.may_block.then(|| self.file.as_fd())
     }

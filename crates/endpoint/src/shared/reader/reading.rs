@@ -1,4 +1,5 @@
-//! Reading of the messages of a shared prefix: copies those of admitted sessions into the pool.
+//! Reading of the messages of a shared prefix. The blocks of admitted sessions are copied into the
+//! pool.
 
 use super::{MessageOutcome, RESERVED_BYTES_MIN, Shared};
 use crate::message::{self, HEAD_BYTES, MESSAGE_MAX, MessageDefect};
@@ -10,7 +11,7 @@ use buffer::pool::Draft;
 use buffer::stream::{BlockRead, Input, Wanted};
 
 impl Shared {
-    /// Reads one message, and emits its block if the block's session is admitted.
+    /// Reads one message, and emits its block if the session of the block is admitted.
     pub(super) fn read_message(
         &mut self,
         intake: &mut Intake<'_>,
@@ -54,7 +55,8 @@ impl Shared {
         }
     }
 
-    /// Emits a block, of which the draft has the message or its head, if its session is admitted.
+    /// Emits a block if its session is admitted. The draft in the pool contains the complete
+    /// message or only its head.
     fn accept_block(
         &mut self,
         (draft, length, is_whole): (Draft<'_>, usize, bool),
@@ -84,8 +86,8 @@ impl Shared {
         self.emit_in_order(intake, place, entry)
     }
 
-    /// Returns true if a block belongs to a session or message that this reader has seen from its
-    /// beginning; counts it otherwise.
+    /// Returns true if a block belongs to a session or message that this reader has seen from the
+    /// beginning. Counts all other blocks.
     fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> bool {
         let counts = self.input.as_ref().map(Input::counts).unwrap_or_default();
         let before = std::mem::replace(&mut self.lost_before_block, counts.lost);
@@ -121,7 +123,8 @@ impl Shared {
         self.emit_in_order(intake, place, entry)
     }
 
-    /// Emits a block whose message is in the pool, after the blocks created in front of it.
+    /// Emits a block whose message is in the pool, after the blocks that were created to precede
+    /// it.
     fn emit_in_order(
         &mut self,
         intake: &mut Intake<'_>,
@@ -142,9 +145,9 @@ impl Shared {
     }
 }
 
-/// Returns the part of a block that the source reads: nothing of the fragments of messages whose
-/// class no arc takes, and of other blocks that no arc takes the head, which says where the session
-/// continues.
+/// Returns the part of a block that the source must read. If no arc selects the class of a message,
+/// its fragments are not read at all. Of other blocks that no arc selects, only the head is read,
+/// because it contains the position at which the session continues.
 fn wanted_part(bytes: &[u8], taken: &TakenClasses<'_>) -> Wanted {
     let Some((stamp, block)) = SharedStamp::read(bytes) else { return Wanted::Block };
     match message::unchecked_class(block).is_none_or(|class| taken.contains(class)) {

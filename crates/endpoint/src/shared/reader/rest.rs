@@ -1,23 +1,23 @@
-//! Sleeps of a reader. While blocks arrive, the reader rests for a fixed time after it has read all
-//! of them, so the writer does not wake each of its readers each time that its input pauses. A rest
-//! in which no block has arrived is followed by a sleep that the next block ends.
+//! Pauses and sleeps of a reader. While blocks arrive, a reader that has read all of them pauses
+//! for a fixed time, so that the writer need not wake every reader whenever its input pauses. After
+//! a pause in which no block has arrived, the reader sleeps until the next block.
 
 use super::Shared;
 
-/// Duration of a rest in ns, at most which a block waits for its reader while blocks arrive.
+/// Duration of a pause in ns. While blocks arrive, a block waits at most this long for its reader.
 pub(super) const REST: u64 = 10_000_000;
 
-/// A sleep for a limited time, which the writer ends only if much is unread.
+/// A pause of limited duration. The writer ends it early only if the reader has many unread blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Rest {
-    /// Time of its end.
+    /// Time at which the pause ends.
     until: u64,
-    /// True if the source has been called since it began.
+    /// True if the source has been called since the pause began.
     is_checked: bool,
 }
 
 impl Shared {
-    /// Announces to the writer that the source rests until this time.
+    /// Announces to the writer that the source pauses until this time.
     pub(super) fn announce_rest(&mut self, until: u64) {
         if let Some(input) = &mut self.input {
             self.asleep = true;
@@ -26,21 +26,22 @@ impl Shared {
         }
     }
 
-    /// Returns the end of the current rest, if it is not over.
+    /// Returns the end of the current pause, or `None` if no pause is in progress.
     pub(super) fn remaining_rest(&mut self, now: u64) -> Option<u64> {
         let rest = self.rest.as_mut().filter(|rest| now < rest.until)?;
         if self.end_number.is_some() || !self.created.is_empty() {
             return None;
         }
-        // The space calls once more before it sleeps, and then only if something has happened.
+        // The space calls the source once more before it sleeps, and after that only if something
+        // has happened.
         let drain = std::mem::replace(&mut rest.is_checked, true);
         let until = rest.until;
         let is_over = self.input.as_mut()?.is_rest_over(drain);
         (!is_over.unwrap_or(true)).then_some(until)
     }
 
-    /// Notifies the writer that the source is about to sleep. Returns true if there is something to
-    /// read after all.
+    /// Notifies the writer that the source is about to sleep. Returns true if there are unread
+    /// blocks after all.
     pub(super) fn announce_sleep(&mut self) -> bool {
         let Some(input) = &mut self.input else { return true };
         self.asleep = true;

@@ -28,7 +28,7 @@ pub(crate) enum FileKey {
 /// An unfinished output file.
 #[derive(Debug, Default)]
 pub(crate) struct OutputFile {
-    /// The file on disk; `None` until the first byte has been written.
+    /// The file on disk, or `None` until the first byte has been written.
     pub(super) disk: Option<DiskFile>,
     /// Logical time of last use. The logical clock counts the uses of all files.
     pub(super) last_use: u64,
@@ -46,7 +46,7 @@ pub(crate) struct OutputFile {
     pub(super) owed: u64,
     pub(super) origin: u16,
     pub(super) session: u32,
-    /// Direction of the file's blocks; `None` if both directions share the file.
+    /// Direction of the file's blocks, or `None` if both directions share the file.
     pub(super) direction: Option<&'static str>,
     pub(super) class: Class,
     pub(super) ends: EndpointFields,
@@ -62,11 +62,11 @@ pub(crate) struct OutputFile {
 pub(super) struct DiskFile {
     pub(super) name: String,
     pub(super) identity: FileIdentity,
-    /// The open descriptor; `None` while the file is closed to limit the number of open files.
+    /// The open descriptor, or `None` while the file is closed to limit the number of open files.
     pub(super) open: Option<File>,
     /// Size in bytes.
     pub(super) size: u64,
-    /// Digest of the contents; `None` if the index needs no digest.
+    /// Digest of the contents, or `None` if the index needs no digest.
     pub(super) digest: Option<Sha256>,
 }
 

@@ -37,7 +37,7 @@ impl InPlace {
         true
     }
 
-    /// Returns the frames of the source of a batch without bytes; `None` for other batches.
+    /// Returns the frames of the source of a batch without bytes, or `None` for other batches.
     pub(super) fn frames_of(&self, batch: &Batch<'_>) -> Option<Arc<FramesInPlace>> {
         let (_, first) = batch.blocks().next().filter(|_| !self.sources.is_empty())?;
         let dbuf = first.pointer.dbuf();

@@ -82,7 +82,7 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open)
 #[derive(Debug)]
 struct Pcap {
     out: Out,
-    /// Link type of the file; `None` until its header is in the buffer.
+    /// Link type of the file, or `None` until its header is in the buffer.
     link: Option<LinkType>,
     frames: FrameDeduplication,
     in_place: InPlace,

@@ -50,7 +50,7 @@ pub(super) struct Ring {
     /// Number of frames queued in the ring. Frames that could not be sent stay queued between
     /// calls.
     queued: usize,
-    /// For each queued frame, true if the frame is sent without a copy.
+    /// A flag for each queued frame, which is true if the frame is sent without a copy.
     in_place: VecDeque<bool>,
 }
 

@@ -54,7 +54,7 @@ pub(super) fn exchange_object(record: &MessageRecord<'_>, time: Time) -> Value {
     Value::Object(object)
 }
 
-/// Converts the value of a field; `None` if it is malformed.
+/// Converts the value of a field. Returns `None` if it is malformed.
 fn field_value(record: &MessageRecord<'_>, field: Field, value: &[u8]) -> Option<Value> {
     Some(match field.shape() {
         FieldType::Text => json!(String::from_utf8_lossy(value)),

@@ -13,7 +13,7 @@ use wire::link::LinkType;
 #[derive(Clone, Debug)]
 pub struct AttachPoint {
     attach: Attach,
-    /// The interface; `None` for sockets.
+    /// The interface, or `None` for sockets.
     interface: Option<Interface>,
 }
 

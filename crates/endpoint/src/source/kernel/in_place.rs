@@ -98,7 +98,7 @@ impl<'f> BatchInPlace<'f> {
         Extent::new(number.wrapping_mul(POSITION_STRIDE), length)
     }
 
-    /// Returns the exported frame that a pointer identifies; `None` if the frame is not in this
+    /// Returns the exported frame that a pointer identifies, or `None` if the frame is not in this
     /// batch.
     #[must_use]
     pub fn find_frame(&self, pointer: RichPointer) -> Option<&ExportedFrame> {

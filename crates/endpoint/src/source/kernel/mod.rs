@@ -51,7 +51,7 @@ pub trait Attachment: fmt::Debug + Send + Sync {
     fn detach(&self);
 
     /// Returns the number of frames that the programs have received, including frames that were not
-    /// exported; `None` if unknown. Valid only after [`Attachment::detach`].
+    /// exported, or `None` if unknown. Valid only after [`Attachment::detach`].
     fn frames_received(&self) -> Option<u64> {
         None
     }
@@ -98,7 +98,7 @@ pub struct KernelSource {
     last_copy: Option<(u32, u64, FrameCopy)>,
     /// Frames that have been copied but not verified yet. Empty between calls of `produce`.
     staged_blocks: Vec<StagedBlock>,
-    /// Frames that are not copied; `None` if there is no id for them.
+    /// Frames that are not copied, or `None` if there is no id for them.
     in_place: Option<Arc<FramesInPlace>>,
     /// True if the rings were empty after the last emission.
     is_drained: bool,

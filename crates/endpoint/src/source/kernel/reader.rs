@@ -138,7 +138,7 @@ impl Reader {
         self.filled_sinks.clear();
         for (number, sink) in self.sinks.iter_mut().enumerate() {
             if let Some(region) = self.rings.region(sink.cpu) {
-                // Monotone even if the writer's memory is corrupted.
+                // The position never decreases, even if the writer's memory is corrupted.
                 sink.published = region.head(sink.sink).max(sink.published);
             }
             if sink.next_pointer < sink.published {
@@ -155,7 +155,7 @@ impl Reader {
         let mut at = 0;
         while let Some(number) = self.filled_sinks.get(at).copied() {
             match self.front_frame_of(number) {
-                // Exhausted until the next look.
+                // The ring is exhausted until the positions are loaded again.
                 None => {
                     self.filled_sinks.swap_remove(at);
                     continue;
@@ -356,7 +356,7 @@ impl PointerRing {
         self.prefetched = ahead;
     }
 
-    /// Reads a pointer and its header, which the caller must validate; `None` if out of bounds.
+    /// Reads a pointer and its header, not yet validated. Returns `None` if out of bounds.
     fn read_frame(
         &self,
         region: &Region<'_>,

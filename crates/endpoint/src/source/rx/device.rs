@@ -38,10 +38,10 @@ const RETIRE_MS_MAX: u64 = 1000;
 /// Parameters of the packet socket.
 #[derive(Debug)]
 pub(super) struct RxParameters<'a> {
-    /// Name of the interface; `None` for all.
+    /// Name of the interface, or `None` for all.
     pub(super) interface: Option<&'a str>,
     pub(super) direction: Direction,
-    /// Network namespace; `None` for the current one.
+    /// Network namespace, or `None` for the current one.
     pub(super) netns: Option<&'a str>,
     /// Size of the ring in bytes. If `None`, the size is derived from the rate of the interface.
     pub(super) ring: Option<u64>,
@@ -158,7 +158,8 @@ fn open_socket(
         let socket = PacketSocket::open()?;
         let filtered = attach_filter(&socket, parameters)?;
         if parameters.direction == Direction::Received {
-            // The filter rejects outgoing frames as well; this saves running it.
+            // The filter rejects outgoing frames as well. This option only saves running the filter
+            // on them.
             socket.ignore_outgoing()?;
         }
         if let (true, Some(interface)) = (parameters.promiscuous, interface) {

@@ -25,7 +25,7 @@ pub(super) const RING_LOSS: &str = "ring";
 #[derive(Debug)]
 pub(crate) struct Losses {
     links: RouteSocket,
-    /// Index of the interface; `None` for all interfaces in the namespace.
+    /// Index of the interface, or `None` for all interfaces in the namespace.
     index: Option<u32>,
     counters: Option<Counters>,
     backlog: Option<Backlog>,

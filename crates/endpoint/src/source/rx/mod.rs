@@ -491,8 +491,8 @@ impl PacketSource {
         })
     }
 
-    /// Returns the number of frames in the ring that have not been emitted; `None` if the kernel's
-    /// counters cannot be read.
+    /// Returns the number of frames in the ring that have not been emitted, or `None` if the
+    /// kernel's counters cannot be read.
     fn unread_frames(&self) -> Option<u64> {
         let all = self.device.ring.statistics().ok()?;
         Some(all.packets.saturating_sub(all.drops + self.given.blocks + self.unknown_link))

@@ -45,7 +45,7 @@ const QUEUES_MAX: u32 = 256;
 pub struct LoadArguments<'m> {
     /// Map of the AF_XDP sockets by queue index.
     pub sockets: &'m Map,
-    /// Driver function that reads VLAN tags; `None` if the driver has no such function.
+    /// Driver function that reads VLAN tags, or `None` if the driver has no such function.
     pub tag_lookup: Option<TagLookup>,
     /// True if the program must accept frames in several buffers.
     pub accepts_fragments: bool,
@@ -63,7 +63,7 @@ pub(super) struct TakeParameters<'a> {
     pub(super) promiscuous: bool,
     /// True if the interface may be taken even though the user may need it for other work.
     pub(super) force: bool,
-    /// Loader of the program; `None` for a program that redirects every frame.
+    /// Loader of the program, or `None` for a program that redirects every frame.
     pub(super) loader: Option<ProgramLoader<'a>>,
     pub(super) steps: &'a Steps,
 }

@@ -63,7 +63,7 @@ struct View {
 }
 
 impl FrameMetadata {
-    /// Decodes the metadata, including the frame's stamp; `None` if `bytes` is too short.
+    /// Decodes the metadata, including the frame's stamp. Returns `None` if `bytes` is too short.
     pub(super) fn read(bytes: &[u8], slots: usize) -> Option<(Self, Stamp)> {
         let mut front = Self { bytes: [0; FRONT_SIZE_MAX], slots };
         let length = front_size(slots);

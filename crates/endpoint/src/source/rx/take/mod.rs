@@ -43,7 +43,7 @@ struct TakeSource {
     origin: u16,
     pieces: Vec<Descriptor>,
     entries: Vec<Entry>,
-    /// Exits of the program if it classifies frames; `None` if it redirects all frames
+    /// Exits of the program if it classifies frames, or `None` if it redirects all frames
     /// unclassified.
     exits: Option<Exits>,
     reassembly: Reassembly,
@@ -351,7 +351,7 @@ impl TakeSource {
         }
         if self.device.is_gone() {
             let frames = self.given.blocks;
-            // With a program in front, some frames have ended there.
+            // If a program runs in front of the source, some frames have ended there.
             let counts = match self.exits {
                 None => FrameCount::All(frames),
                 Some(_) => FrameCount::Passed(frames),

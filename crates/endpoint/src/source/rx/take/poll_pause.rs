@@ -42,7 +42,7 @@ impl PollPause {
         self.received = self.received.saturating_add(frames as u64);
     }
 
-    /// Returns the end of a pause that begins now, when the queues are empty; `None` if too few
+    /// Returns the end of a pause that begins now, when the queues are empty, or `None` if too few
     /// frames are expected. A repeated call within a pause returns the same time, because a space
     /// polls once more before it sleeps.
     pub(super) fn pause_end(&mut self, now: Time) -> Option<Time> {
