@@ -30,7 +30,8 @@ pub(crate) struct Automaton {
     dfa: dense::DFA<Vec<u32>>,
     begin: StateID,
     after_hole: StateID,
-    /// For each pattern, true if its matches never depend on the next byte.
+    /// A flag for each pattern, which is true if matches of the pattern never depend on the next
+    /// byte.
     ignores_next_byte: Vec<bool>,
     skip: Option<LiteralSkip>,
     fingerprint: u32,
@@ -267,9 +268,9 @@ impl LowestMatch {
 /// An error in a list of patterns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PatternError {
-    /// Index of the pattern; `None` if the error concerns all patterns.
+    /// Index of the pattern, or `None` if the error concerns all patterns.
     pub(crate) pattern_index: Option<usize>,
-    /// Byte range of the error in the pattern; `None` for the entire pattern.
+    /// Byte range of the error in the pattern, or `None` for the entire pattern.
     pub(crate) range: Option<Range<usize>>,
     /// Description of the error.
     pub(crate) message: String,

@@ -46,7 +46,7 @@ pub static FILTERS: &[&Description] = &[
     &stats::inspect::INSPECT,
 ];
 
-/// Returns the description of the filter with this name; `None` if the catalog has none.
+/// Returns the description of the filter with this name, or `None` if the catalog has none.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Description> {
     FILTERS.iter().copied().find(|description| description.name == name)

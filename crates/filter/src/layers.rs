@@ -302,8 +302,8 @@ fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
     Ok(Some(Segment { header, flow, at, payload, end }))
 }
 
-/// Returns the flow of a frame whose IP header offset is in the marks; `None` if the header cannot
-/// be read.
+/// Returns the flow of a frame whose IP header offset is in the marks, or `None` if the header
+/// cannot be read.
 #[inline]
 #[must_use]
 pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {

@@ -94,10 +94,10 @@ impl<'a> Space<'a> {
             let context = BlockMetadata { time: frame.time, ..BlockMetadata::default() };
             assert!(columns.push(Entry::new(pointer, context, marks)), "a free lane");
         }
-        Batch::new(columns.into(), |columns, l| self.provided(&columns.entry(l)))
+        Batch::new(columns.into(), |columns, l| self.provided_bytes(&columns.entry(l)))
     }
 
-    fn provided(&self, entry: &Entry) -> &'a [u8] {
+    fn provided_bytes(&self, entry: &Entry) -> &'a [u8] {
         let whole = self.arena.frame_at(entry.frame());
         whole.get(..self.head).unwrap_or(whole)
     }
@@ -105,7 +105,7 @@ impl<'a> Space<'a> {
 
 impl<'a> Gateway<'a> for Space<'a> {
     fn frame(&self, entry: &Entry) -> &'a [u8] {
-        self.provided(entry)
+        self.provided_bytes(entry)
     }
 
     fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>> {
@@ -146,7 +146,7 @@ pub struct Node {
     pub filter: Filter,
     /// Counts of the filter, for the ledger.
     pub counts: Counts,
-    /// Time of the next requested tick; `None` without a request.
+    /// Time of the next requested tick, or `None` without a request.
     pub wake: Option<Time>,
     holds: Holds,
 }

@@ -13,7 +13,7 @@ use wire::ip::protocol;
 /// The position of a block in its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TextPiece {
-    /// Session of the text; `None` if the text consists of one block.
+    /// Session of the text, or `None` if the text consists of one block.
     pub(crate) session: Option<u64>,
     /// True for the backward direction of the session.
     pub(crate) backward: bool,

@@ -5,7 +5,7 @@
 
 mod descriptions;
 
-use descriptions::{DescribedMessage, FilterChain, checks};
+use descriptions::{DescribedMessage, FilterChain, parse_checks};
 use filter::Description;
 use filter::catalog::find;
 use std::fs;
@@ -154,7 +154,7 @@ fn log_paths(folder: &Path) -> Vec<PathBuf> {
 fn corpus_suricata_counts_the_same_messages() {
     let Some(cases) = testkit::case_directory() else { return };
     let (mut counted, mut wrong) = (0, Vec::new());
-    for check in checks(&cases.join("suricata"), "dns") {
+    for check in parse_checks(&cases.join("suricata"), "dns") {
         if EXCLUDED_TESTS.iter().any(|(name, _)| *name == check.test) {
             continue;
         }

@@ -186,7 +186,7 @@ fn corpus_pcapplusplus_makes_the_same_frames() {
     }
 }
 
-/// For each fragment event that suricata expects, `ip` must count the corresponding reason.
+/// The filter `ip` counts the corresponding reason for each fragment event that suricata expects.
 #[test]
 fn corpus_suricata_reports_the_same_fragment_faults() {
     let Some(cases) = testkit::case_directory() else { return };
@@ -259,7 +259,7 @@ fn corpus_unrelated_suricata_packets_pass_unchanged() {
     }
 }
 
-/// For each anomaly in zeek's `weird.log`, `ip` must count the corresponding reason.
+/// The filter `ip` counts the corresponding reason for each anomaly in zeek's `weird.log`.
 #[test]
 fn corpus_zeek_reports_the_same_anomalies() {
     let Some(cases) = testkit::case_directory() else { return };

@@ -9,7 +9,7 @@
 
 mod descriptions;
 
-use descriptions::{DescribedMessage, FilterChain, checks};
+use descriptions::{DescribedMessage, FilterChain, parse_checks};
 use filter::Description;
 use filter::catalog::find;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn find_filter(name: &str) -> &'static Description {
     find(name).unwrap_or_else(|| panic!("`{name}` is in the catalog"))
 }
 
-fn hellos(path: &Path) -> Vec<DescribedMessage> {
+fn described_hellos(path: &Path) -> Vec<DescribedMessage> {
     FilterChain::new(&[find_filter("tcp"), find_filter("tls")]).describe(path).to_vec()
 }
 
@@ -32,8 +32,8 @@ fn corpus_suricata_counts_the_same_connections() {
     let Some(cases) = testkit::case_directory() else { return };
     let (mut counted, mut wrong) = (0, Vec::new());
     // Checks without events belong to rules that drop packets.
-    for check in checks(&cases.join("suricata"), "tls").into_iter().filter(|c| c.count > 0) {
-        let messages = hellos(&check.capture);
+    for check in parse_checks(&cases.join("suricata"), "tls").into_iter().filter(|c| c.count > 0) {
+        let messages = described_hellos(&check.capture);
         let Some(predicates) = check.fields.iter().map(field_predicate).collect::<Option<Vec<_>>>()
         else {
             continue;
@@ -107,7 +107,8 @@ fn v21_hellos_are_described_whole_cut_and_alone() {
         ("unanswered", &[["1.3", "other.example.org", "http/1.1", ""]]),
         ("malformed", &[]),
     ] {
-        let messages = hellos(&testkit::generated::capture_path(&format!("tls/{name}.pcap")));
+        let messages =
+            described_hellos(&testkit::generated::capture_path(&format!("tls/{name}.pcap")));
         assert_eq!(hello_rows(&messages), wanted, "{name}");
     }
 }
@@ -116,7 +117,7 @@ fn v21_hellos_are_described_whole_cut_and_alone() {
 fn corpus_tshark_finds_the_same_hellos() {
     let Some(cases) = testkit::case_directory() else { return };
     for (path, wanted) in KNOWN_HELLOS {
-        let messages = hellos(&cases.join("pcapplusplus").join(path));
+        let messages = described_hellos(&cases.join("pcapplusplus").join(path));
         assert_eq!(hello_rows(&messages), *wanted, "{path}");
     }
 }

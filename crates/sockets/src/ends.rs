@@ -98,7 +98,7 @@ pub(crate) fn yields_before_sleep() -> u32 {
     u32::try_from(yields).unwrap_or(0)
 }
 
-/// Returns the edge of which this descriptor is an end; `None` if it is not an end.
+/// Returns the edge of which this descriptor is an end, or `None` if it is not an end.
 #[inline]
 pub(crate) fn find(number: i32) -> Option<&'static SharedEdge> {
     if !ACTIVE.load(Ordering::Relaxed) {

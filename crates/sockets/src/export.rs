@@ -20,8 +20,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use sys::preload;
 
-/// Returns the function of the same name in the next library; `None` if there is none. The function
-/// is looked up once per call site.
+/// Returns the function of the same name in the next library, or `None` if there is none. The
+/// function is looked up once per call site.
 macro_rules! real {
     ($name:literal as $type:ty) => {{
         static NEXT: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
@@ -48,7 +48,7 @@ pub mod stdio;
 pub mod trampoline;
 
 /// Returns -1 with `ENOSYS`, for a function that the C library lacks.
-fn missing<T: From<i8>>() -> T {
+fn missing_function<T: From<i8>>() -> T {
     preload::set_errno(preload::ENOSYS);
     T::from(-1)
 }
@@ -105,7 +105,7 @@ fn real_read(fd: c_int, to: *mut c_void, count: usize) -> isize {
     match real!(c"read" as Read) {
         // SAFETY: X1, X2.
         Some(read) => unsafe { read(fd, to, count) },
-        None => missing(),
+        None => missing_function(),
     }
 }
 
@@ -113,7 +113,7 @@ fn real_write(fd: c_int, from: *const c_void, count: usize) -> isize {
     match real!(c"write" as Write) {
         // SAFETY: X1, X2.
         Some(write) => unsafe { write(fd, from, count) },
-        None => missing(),
+        None => missing_function(),
     }
 }
 
@@ -157,7 +157,7 @@ fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize)
     let out = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), count) };
     let real = |out: &mut [u8]| real_read(fd, out.as_mut_ptr().cast(), out.len());
     restore_errno_on_success(|| {
-        reading.remembering(out, |reading, out| reading.read(&shared_edge.edge, fd, out, real))
+        reading.read_and_record(out, |reading, out| reading.read(&shared_edge.edge, fd, out, real))
     })
 }
 
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) ->
     match real!(c"readv" as Vector) {
         // SAFETY: X1; the arguments are the program's.
         Some(readv) => unsafe { readv(fd, pieces, count) },
-        None => missing(),
+        None => missing_function(),
     }
 }
 
@@ -296,7 +296,7 @@ pub unsafe extern "C" fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -
         return match real!(c"writev" as Vector) {
             // SAFETY: X1; the arguments are the program's.
             Some(writev) => unsafe { writev(fd, pieces, count) },
-            None => missing(),
+            None => missing_function(),
         };
     };
     let mut done = 0;

@@ -59,7 +59,7 @@ pub(crate) fn forget() {
     }
 }
 
-/// Returns the file range of which the `count` bytes at `from` are an unchanged copy; `None` if
+/// Returns the file range of which the `count` bytes at `from` are an unchanged copy, or `None` if
 /// there is no such range.
 pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
     if !is_enabled() {

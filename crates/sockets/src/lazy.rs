@@ -238,7 +238,7 @@ pub(crate) fn advance(number: i32, count: isize) {
     }
 }
 
-/// Returns the file range that a buffer represents; `None` if the buffer holds bytes.
+/// Returns the file range that a buffer represents, or `None` if the buffer holds bytes.
 pub(crate) fn range(from: usize, count: usize) -> Option<FileRange> {
     if !ENABLED.load(Ordering::Relaxed) {
         return None;

@@ -115,7 +115,7 @@ impl Reading {
 
     /// Calls `read`, and records that the buffer `out` then holds the bytes of a file range, if
     /// `read` copied such bytes.
-    pub(crate) fn remembering(
+    pub(crate) fn read_and_record(
         &mut self,
         out: &mut [u8],
         read: impl FnOnce(&mut Self, &mut [u8]) -> isize,

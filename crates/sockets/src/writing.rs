@@ -57,8 +57,8 @@ impl Bytes<'_> {
         }
     }
 
-    /// Returns the file range that contains the bytes, for which a pointer can be written; `None`
-    /// if there is none.
+    /// Returns the file range that contains the bytes, for which a pointer can be written, or
+    /// `None` if there is none.
     const fn range(&self) -> Option<&FileRange> {
         match self {
             Self::Memory(_, range) => *range,

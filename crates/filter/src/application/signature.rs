@@ -210,7 +210,7 @@ fn make_filter(arguments: &Arguments, signature: &'static Signature) -> Result<F
 
 struct Recognizer {
     any: Automaton,
-    /// Automaton for bytes from the server; `None` if both ends use the same patterns.
+    /// Automaton for bytes from the server, or `None` if both ends use the same patterns.
     server: Option<Automaton>,
     search_max: u32,
     most: usize,

@@ -82,7 +82,7 @@ impl OutputBlock {
         values.join(",")
     }
 
-    /// Returns the number in this field of the description; `None` if the field is absent.
+    /// Returns the number in this field of the description, or `None` if the field is absent.
     pub(super) fn number(&self, field: Field) -> Option<u64> {
         let fields = self.description_fields.as_deref().unwrap_or_default();
         let found = fields.iter().find(|(found, _)| *found == field);

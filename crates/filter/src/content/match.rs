@@ -267,7 +267,8 @@ fn emit_twin<'s>(
 const TWIN_BYTES_MAX: usize = 2048;
 
 /// Splits the next bytes off a pattern, for one load of up to four bytes. Returns their number,
-/// their value, and the mask that converts letters to lower case; `None` at the end of the pattern.
+/// their value, and the mask that converts letters to lower case, or `None` at the end of the
+/// pattern.
 fn next_word(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
     let part = [4, 2, 1].into_iter().find(|part| *part <= rest.len())?;
     let (bytes, after) = rest.split_at_checked(part)?;

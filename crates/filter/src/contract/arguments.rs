@@ -25,7 +25,7 @@ pub struct Arguments {
     seed: Option<u64>,
     /// Session numbers reserved for the filter.
     session_numbers: SessionNumbers,
-    /// Index of this replica, from 0, and the number of replicas; `None` for a filter without
+    /// Index of this replica, from 0, and the number of replicas, or `None` for a filter without
     /// replicas.
     replica: Option<(u32, u32)>,
     /// True if the filter receives only blocks that its twin in the kernel could not decide.
@@ -70,7 +70,7 @@ impl Arguments {
         self.values.push((name, value));
     }
 
-    /// Returns the value of this parameter; `None` if it has neither value nor default.
+    /// Returns the value of this parameter, or `None` if it has neither value nor default.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.values.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
@@ -99,7 +99,7 @@ impl Arguments {
         self.get(name) == Some(&Value::Flag(true))
     }
 
-    /// Returns the value of a text, path or word parameter; `None` if it is absent or of another
+    /// Returns the value of a text, path or word parameter, or `None` if it is absent or of another
     /// type.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
@@ -136,7 +136,7 @@ impl Arguments {
         Self { keys, ..self }
     }
 
-    /// Sets the service that resolves user and group names; `None` if there is none.
+    /// Sets the service that resolves user and group names, or `None` if there is none.
     #[must_use]
     pub fn with_name_resolver(self, names: Option<Arc<dyn NameResolver>>) -> Self {
         Self { names, ..self }
@@ -161,13 +161,13 @@ impl Arguments {
         read.map_err(|why| Mistake::new(name, why))
     }
 
-    /// Sets the possible link types of the input frames; `None` if unknown.
+    /// Sets the possible link types of the input frames, or `None` if unknown.
     #[must_use]
     pub fn with_link_types(self, links: Option<Arc<[LinkType]>>) -> Self {
         Self { links, ..self }
     }
 
-    /// Returns the link types of the input frames; `None` if they are unknown before the first
+    /// Returns the link types of the input frames, or `None` if they are unknown before the first
     /// frame. Frames of other types are still possible, because a capture file may declare an
     /// interface after its first frames.
     #[must_use]

@@ -101,11 +101,11 @@ pub struct Description {
     /// Creates the user-space filter. `None` for sources and sinks, which the crate `endpoint`
     /// opens.
     pub user: Option<MakeFilter>,
-    /// Emits the filter's twin as eBPF, for Ethernet frames (CONTRACT 18); `None` if the filter has
-    /// no twin.
+    /// Emits the filter's twin as eBPF, for Ethernet frames (CONTRACT 18), or `None` if the filter
+    /// has no twin.
     pub kernel: Option<Emit<Arguments>>,
-    /// Right that an unprivileged user needs to run the twin in the kernel; `None` if no right is
-    /// needed.
+    /// Right that an unprivileged user needs to run the twin in the kernel, or `None` if no right
+    /// is needed.
     pub right: Option<Right>,
     /// Arguments for the tests of the twin, each entry as written after the filter's name in a
     /// request. If empty, the tests use the arguments of the example.
@@ -120,7 +120,7 @@ pub struct InputNeeds {
     /// Description of the required input, for the warning that no usable block arrives. If empty,
     /// blocks of filters that are not listed in `usable_inputs` are usable too.
     pub required_input: &'static str,
-    /// Classes that exist only if the input contains both directions of a connection; `None` if
+    /// Classes that exist only if the input contains both directions of a connection, or `None` if
     /// there are no such classes.
     pub two_way_classes: Option<ValueRange>,
 }
@@ -151,10 +151,10 @@ pub struct Analysis {
     /// combination. A filter reports such a mistake when it is created, but a source has no user
     /// implementation to create.
     pub argument_error: Option<ArgumentWarning>,
-    /// Returns a warning that `check`, `explain` and the start of a run print; `None` if there is
-    /// none.
+    /// Returns a warning that `check`, `explain` and the start of a run print, or `None` if there
+    /// is none.
     pub warning: Option<ArgumentWarning>,
-    /// Returns a remark that `explain` prints; `None` if there is nothing to remark.
+    /// Returns a remark that `explain` prints, or `None` if there is nothing to remark.
     pub remark: Option<fn(&Arguments) -> Option<String>>,
 }
 
@@ -265,8 +265,8 @@ impl Description {
         })
     }
 
-    /// Returns the parameter with this name, either the filter's own or one common to all filters;
-    /// `None` if the name is unknown.
+    /// Returns the parameter with this name, either the filter's own or one common to all filters,
+    /// or `None` if the name is unknown.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<&'static Parameter> {
         self.all_parameters().find(|p| p.name == name)

@@ -31,7 +31,7 @@ pub trait Edit: Send {
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
+    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
@@ -62,7 +62,7 @@ pub struct Editable<'e> {
     /// Time, session and origin.
     pub context: BlockMetadata,
     backend: &'e mut (dyn EditBackend + 'e),
-    /// Length in bytes of the new block that replaces this one; `None` if the block was not
+    /// Length in bytes of the new block that replaces this one, or `None` if the block was not
     /// replaced.
     new_length: Option<usize>,
     lost: bool,
@@ -104,8 +104,8 @@ impl<'e> Editable<'e> {
         self.backend.frame().get(view).unwrap_or_default()
     }
 
-    /// Returns the bytes in view for writing; `None` after [`Editable::replace`]. If memory for a
-    /// copy is lacking, also returns `None`, and the block is counted as lost.
+    /// Returns the bytes in view for writing, or `None` after [`Editable::replace`]. If memory for
+    /// a copy is lacking, also returns `None`, and the block is counted as lost.
     pub fn write(&mut self, keep: OldBytes) -> Option<&mut [u8]> {
         self.write_part(0, self.length(), keep)
     }
@@ -159,7 +159,7 @@ impl<'e> Editable<'e> {
         self.marks.view += from;
     }
 
-    /// Returns the length in bytes of the new block; `None` if the block was not replaced.
+    /// Returns the length in bytes of the new block, or `None` if the block was not replaced.
     #[must_use]
     pub const fn replacement_length(&self) -> Option<usize> {
         self.new_length

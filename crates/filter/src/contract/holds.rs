@@ -65,7 +65,7 @@ pub struct Holds {
     blocks_max: u32,
     bytes_max: u64,
     bytes: u64,
-    /// Fates recorded since the last [`Holds::take_fates`]; `None` if no section tracks blocks.
+    /// Fates recorded since the last [`Holds::take_fates`], or `None` if no section tracks blocks.
     fates: Option<Vec<Fate>>,
 }
 
@@ -159,19 +159,19 @@ impl Holds {
         }
     }
 
-    /// Returns the key and the block at the front of `list`; `None` if it is empty.
+    /// Returns the key and the block at the front of `list`, or `None` if it is empty.
     #[must_use]
     pub fn front(&self, list: &HeldList) -> Option<(u32, Entry)> {
         self.slot(list.head).map(|s| (s.key, s.entry))
     }
 
-    /// Returns the key and the block at the back of `list`; `None` if it is empty.
+    /// Returns the key and the block at the back of `list`, or `None` if it is empty.
     #[must_use]
     pub fn back(&self, list: &HeldList) -> Option<(u32, Entry)> {
         self.slot(list.tail).map(|s| (s.key, s.entry))
     }
 
-    /// Removes and returns the block at `index` of `list`, counted from 0 at the front; `None`
+    /// Removes and returns the block at `index` of `list`, counted from 0 at the front, or `None`
     /// beyond the end.
     pub fn remove(&mut self, list: &mut HeldList, index: u32) -> Option<(u32, Entry, PinId)> {
         let Some(nth) = index.checked_sub(1) else { return self.pop(list) };
@@ -188,7 +188,7 @@ impl Holds {
         Some(self.free_slot(list, number, slot))
     }
 
-    /// Removes and returns the front block; `None` if the list is empty.
+    /// Removes and returns the front block, or `None` if the list is empty.
     pub fn pop(&mut self, list: &mut HeldList) -> Option<(u32, Entry, PinId)> {
         let slot = *self.slot(list.head)?;
         let number = std::mem::replace(&mut list.head, slot.next);

@@ -108,7 +108,8 @@ impl<S: Session> Sessions<S> {
         &mut self.states[number as usize]
     }
 
-    /// Returns the session with this key and marks it as used; `None` if there is no such session.
+    /// Returns the session with this key and marks it as used, or `None` if there is no such
+    /// session.
     #[inline]
     pub fn find(&mut self, key: u64) -> Option<&mut S> {
         let number = self.index_of(key)? as usize;
@@ -116,7 +117,7 @@ impl<S: Session> Sessions<S> {
         self.states.get_mut(number)
     }
 
-    /// Returns the session with this key without marking it as used; `None` if there is no such
+    /// Returns the session with this key without marking it as used, or `None` if there is no such
     /// session.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<&S> {
@@ -138,7 +139,8 @@ impl<S: Session> Sessions<S> {
         std::hint::black_box(seen);
     }
 
-    /// Removes the session with this key and returns its state; `None` if there is no such session.
+    /// Removes the session with this key and returns its state, or `None` if there is no such
+    /// session.
     pub fn remove(&mut self, key: u64) -> Option<S> {
         let number = self.index.remove(&key)?;
         let recent = self.recent_mut(key);
@@ -277,7 +279,8 @@ pub struct MovedSession {
 pub trait FilterState {
     /// Returns the keys of all sessions, sorted.
     fn session_keys(&self) -> Vec<u64>;
-    /// Removes a session and its held blocks from this instance; `None` if the key is unknown.
+    /// Removes a session and its held blocks from this instance. Returns `None` if the key is
+    /// unknown.
     fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession>;
     /// Inserts a session that came from another instance of the filter.
     ///

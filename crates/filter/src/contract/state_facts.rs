@@ -49,14 +49,15 @@ pub struct StateFacts {
     pub scope: StateScope,
     /// Scope of the state for blocks that have no session.
     pub scope_without_session: StateScope,
-    /// Returns the published columns (`state=NAME`) without the session number; `None` if the
+    /// Returns the published columns (`state=NAME`) without the session number, or `None` if the
     /// filter publishes nothing. Callers use
     /// [`Description::published_state`](super::Description::published_state), which adds the
     /// session number.
     pub published_columns: Option<fn() -> Vec<Column>>,
     /// Returns the rule for several worker processes with these arguments.
     pub worker_rule: fn(&Arguments) -> WorkerRule,
-    /// Key by which the filter assigns blocks to sessions; `None` if it does not assign sessions.
+    /// Key by which the filter assigns blocks to sessions, or `None` if it does not assign
+    /// sessions.
     pub session_key: Option<ShardKey>,
     /// True if the filter writes session numbers into its blocks (CONTRACT 8).
     pub writes_session_numbers: bool,
@@ -128,7 +129,8 @@ impl StateFacts {
     }
 }
 
-/// Returns the function for the columns of a session type; `None` if the type publishes no field.
+/// Returns the function for the columns of a session type, or `None` if the type publishes no
+/// field.
 const fn columns_of<S: Session>() -> Option<fn() -> Vec<Column>> {
     if S::FIELDS.is_empty() { None } else { Some(columns::<S>) }
 }

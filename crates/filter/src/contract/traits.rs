@@ -26,7 +26,7 @@ pub trait Statistics: Send {
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
+    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
@@ -49,7 +49,7 @@ pub trait Classify: Send {
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
+    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
@@ -67,7 +67,7 @@ pub trait Lanes: Send {
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
+    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
@@ -93,7 +93,7 @@ pub trait Stream: Send {
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
+    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
@@ -121,7 +121,7 @@ pub trait HoldingLanes: Send {
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
+    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
@@ -196,7 +196,7 @@ impl Filter {
         }
     }
 
-    /// Returns the filter's sessions, for saving and moving; `None` if it has none.
+    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
     pub fn state(&mut self) -> Option<&mut dyn FilterState> {
         match self {
             Self::Statistics(f) => f.state(),

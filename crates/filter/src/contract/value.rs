@@ -19,11 +19,11 @@ pub enum Value {
 /// A user's error in an argument.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mistake {
-    /// Name of the parameter; `None` if the error does not concern a single parameter.
+    /// Name of the parameter, or `None` if the error does not concern a single parameter.
     pub parameter: Option<&'static str>,
     /// Index of the erroneous value, from 0, if the parameter was given several times.
     pub value_index: usize,
-    /// Byte range in the argument's text; `None` for the entire text.
+    /// Byte range in the argument's text, or `None` for the entire text.
     pub range: Option<std::ops::Range<usize>>,
     /// Description of the error, without a full stop at the end.
     pub message: String,

@@ -57,7 +57,7 @@ impl EndpointFacts {
 pub struct Attach {
     /// Interface name; empty if the program does not attach to an interface.
     pub interface: String,
-    /// Network namespace; `None` for the current one.
+    /// Network namespace, or `None` for the current one.
     pub netns: Option<String>,
     /// Direction of the observed frames.
     pub side: Side,
@@ -105,6 +105,6 @@ pub enum Side {
 pub struct Outlet {
     /// Interface name.
     pub interface: String,
-    /// Network namespace; `None` for the current one.
+    /// Network namespace, or `None` for the current one.
     pub netns: Option<String>,
 }

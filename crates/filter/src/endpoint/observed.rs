@@ -8,9 +8,9 @@ pub enum ObservedSource {
     File(String),
     /// Frames of interfaces.
     Frames {
-        /// Interface name; `None` for all interfaces of the namespace.
+        /// Interface name, or `None` for all interfaces of the namespace.
         interface: Option<String>,
-        /// Network namespace; `None` for the current one.
+        /// Network namespace, or `None` for the current one.
         netns: Option<String>,
         /// True for received frames.
         received: bool,

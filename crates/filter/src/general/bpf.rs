@@ -122,7 +122,7 @@ impl Matcher {
         block.marks.is_frame() && self.verdict(block) == Some(true)
     }
 
-    /// Returns true if the expression accepts the block's frame; `None` if it has no program for
+    /// Returns true if the expression accepts the block's frame, or `None` if it has no program for
     /// the link type of the frame.
     #[inline]
     fn verdict(&mut self, block: &Block<'_>) -> Option<bool> {

@@ -87,7 +87,7 @@ impl<'a> Space<'a> {
         }
         Batch::new(columns.into(), |columns, l| match columns.pointer(l).is_hole() {
             true => &[],
-            false => self.provided(&columns.entry(l)),
+            false => self.provided_bytes(&columns.entry(l)),
         })
     }
 }

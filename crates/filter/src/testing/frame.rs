@@ -10,7 +10,7 @@ pub struct Frame {
     pub link: u16,
     /// Captured bytes.
     pub bytes: Vec<u8>,
-    /// Length on the wire in bytes; `None` if it equals the number of captured bytes.
+    /// Length on the wire in bytes, or `None` if it equals the number of captured bytes.
     pub wire_length: Option<u32>,
     /// Timestamp in ns.
     pub time: u64,

@@ -28,8 +28,8 @@ pub(crate) struct FlowTable<R> {
     /// Session numbers from which the table assigns.
     numbers: SessionNumbers,
     /// Session numbers of known flows that are greater than the number assigned last, in descending
-    /// order. Used after all numbers of the range have been assigned once; `None` if the list must
-    /// be rebuilt.
+    /// order. Used after all numbers of the range have been assigned once, or `None` if the list
+    /// must be rebuilt.
     used_numbers: Option<Vec<u32>>,
 }
 
@@ -165,7 +165,7 @@ impl<R: FlowRecord> FlowTable<R> {
         (hash.max(PRIVATE_KEY + 1), down)
     }
 
-    /// Returns the record with this key and marks it as used; `None` if the flow is unknown.
+    /// Returns the record with this key and marks it as used, or `None` if the flow is unknown.
     #[inline]
     pub(crate) fn find(&mut self, key: u64) -> Option<&mut R> {
         self.table.find(key)
@@ -176,7 +176,8 @@ impl<R: FlowRecord> FlowTable<R> {
         self.table.prefetch(keys);
     }
 
-    /// Returns the record with this key without marking it as used; `None` if the flow is unknown.
+    /// Returns the record with this key without marking it as used, or `None` if the flow is
+    /// unknown.
     pub(crate) fn get(&self, key: u64) -> Option<&R> {
         self.table.get(key)
     }
@@ -243,7 +244,7 @@ impl<R: FlowRecord> FlowTable<R> {
         taken
     }
 
-    /// Removes a flow and returns its record; `None` if the flow is unknown.
+    /// Removes a flow and returns its record, or `None` if the flow is unknown.
     pub(crate) fn remove(&mut self, key: u64) -> Option<R> {
         self.table.remove(key)
     }

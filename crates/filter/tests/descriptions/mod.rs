@@ -129,7 +129,7 @@ pub(crate) struct Check {
 /// Returns the checks of events of type `event` in all tests whose captures are present. Skips
 /// tests for versions of suricata other than 8, because only version 8 has one event per DNS
 /// message.
-pub(crate) fn checks(suricata: &Path, event: &str) -> Vec<Check> {
+pub(crate) fn parse_checks(suricata: &Path, event: &str) -> Vec<Check> {
     let mut tests = Vec::new();
     find_tests(suricata, &mut tests);
     tests.sort();

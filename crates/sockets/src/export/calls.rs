@@ -4,7 +4,7 @@
 //! into a pipe first. Splicing from or to an edge that may have a ring fails with `EINVAL`, which
 //! the manual page allows; programs then use read and write.
 
-use super::missing;
+use super::missing_function;
 use crate::ends;
 use crate::lazy;
 use crate::retire::{self, Occasion};
@@ -38,7 +38,7 @@ macro_rules! passed {
             match real!($real as unsafe extern "C" fn($($type),*) -> $answer) {
                 // SAFETY: X1; the arguments are the program's.
                 Some(next) => unsafe { next($($arg),*) },
-                None => missing(),
+                None => missing_function(),
             }
         }
     };
@@ -163,7 +163,7 @@ macro_rules! opens {
         /// The arguments must meet the requirements of the C library function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
-            let Some(next) = real!($real as $kind) else { return missing() };
+            let Some(next) = real!($real as $kind) else { return missing_function() };
             // SAFETY: X1; the arguments are the program's.
             let number = unsafe { next($($arg),*) };
             if number >= 0 {
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn dup(from: c_int) -> c_int {
     match real!(c"dup" as unsafe extern "C" fn(c_int) -> c_int) {
         // SAFETY: X1; dup(2) takes any number.
         Some(next) => finish_duplicate(from, unsafe { next(from) }),
-        None => missing(),
+        None => missing_function(),
     }
 }
 
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     match real!(c"dup2" as unsafe extern "C" fn(c_int, c_int) -> c_int) {
         // SAFETY: X1; dup2(2) takes any numbers.
         Some(next) => finish_duplicate(from, unsafe { next(from, to) }),
-        None => missing(),
+        None => missing_function(),
     }
 }
 
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     match real!(c"dup3" as unsafe extern "C" fn(c_int, c_int, c_int) -> c_int) {
         // SAFETY: X1; dup3(2) takes any numbers.
         Some(next) => finish_duplicate(from, unsafe { next(from, to, flags) }),
-        None => missing(),
+        None => missing_function(),
     }
 }
 
@@ -294,7 +294,7 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -
 }
 
 fn control(next: Option<Control>, fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    let Some(next) = next else { return missing() };
+    let Some(next) = next else { return missing_function() };
     // SAFETY: X1; the arguments are the program's.
     let answer = unsafe { next(fd, command, argument) };
     if matches!(command, preload::F_DUPFD | preload::F_DUPFD_CLOEXEC) {

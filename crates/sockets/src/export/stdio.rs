@@ -3,7 +3,7 @@
 //! `fwrite_unlocked`, this library implements the call, so that the bytes reach the edge in the
 //! order of the program's writes.
 
-use super::missing;
+use super::missing_function;
 use crate::ends;
 use crate::forward;
 use crate::retire::{self, Occasion};
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn fwrite_unlocked(
     match real!(c"fwrite_unlocked" as Fwrite) {
         // SAFETY: X1; the arguments are the program's.
         Some(next) => unsafe { next(from, size, count, file) },
-        None => usize::try_from(missing::<isize>()).unwrap_or(0),
+        None => usize::try_from(missing_function::<isize>()).unwrap_or(0),
     }
 }
 

@@ -56,7 +56,7 @@ extern "C" fn prepare(which: usize) -> *const c_void {
 
 /// Returns -1 with `ENOSYS`, for a function that the C library lacks.
 extern "C" fn missing_function() -> isize {
-    super::missing()
+    super::missing_function()
 }
 
 macro_rules! trampolines {

@@ -193,8 +193,8 @@ impl Dns {
     }
 }
 
-/// Returns the transport protocol of the block's frame, or 0 if the frame has none; `None` if the
-/// block is a hole or not a frame.
+/// Returns the transport protocol of the block's frame, or 0 if the frame has none, or `None` if
+/// the block is a hole or not a frame.
 fn transport_protocol(block: &mut Block<'_>) -> Option<u8> {
     let framed = block.marks.is_frame() && !block.pointer.is_hole();
     framed.then(|| layers::transport(block).map_or(0, |transport| transport.protocol))

@@ -165,7 +165,7 @@ impl Protocol {
 }
 
 impl HttpConnection {
-    /// Returns the protocol; `None` if unknown.
+    /// Returns the protocol, or `None` if unknown.
     pub(super) fn protocol(&self) -> Option<Protocol> {
         let known = Protocol::ALL.get(usize::from(self.protocol_number).checked_sub(1)?);
         known.map(|(protocol, _)| *protocol)

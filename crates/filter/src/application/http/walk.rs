@@ -23,7 +23,7 @@ pub(super) struct BlockPass<'w, 'c, 'a> {
     pub(super) direction: usize,
     /// Number of bytes of the block processed so far.
     pub(super) offset: u32,
-    /// Start offset of the fragment that has not been emitted yet; `None` if there is no such
+    /// Start offset of the fragment that has not been emitted yet, or `None` if there is no such
     /// fragment.
     pub(super) fragment_start: Option<u32>,
     /// True after a part of the block was emitted or held; later parts are emitted as new blocks.

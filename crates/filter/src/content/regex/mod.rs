@@ -173,7 +173,7 @@ impl Classify for Regex {
 
 impl Regex {
     /// Searches a piece of a session. Returns the number, from 1, of the first pattern with a match
-    /// that ends in the piece or, with `keep`, in an earlier piece; `None` without a match.
+    /// that ends in the piece or, with `keep`, in an earlier piece, or `None` without a match.
     fn search_session(
         &mut self,
         session: u64,

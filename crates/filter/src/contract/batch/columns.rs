@@ -16,11 +16,11 @@ pub struct Columns {
     pub(super) pointers: [RichPointer; LANES],
     pub(super) marks: [Marks; LANES],
     pub(super) context: [BlockMetadata; LANES],
-    /// For each lane, the sequence number of the causing block, which the last fork assigned
-    /// (CONTRACT 16).
+    /// The sequence number of the block that caused the block in each lane, as assigned by the last
+    /// fork (CONTRACT 16).
     pub(super) order: [u32; LANES],
-    /// For each lane, the byte of the view at the offset [`KnownFacts::column`]; valid only if that
-    /// offset is set.
+    /// The byte of each lane's view at the offset [`KnownFacts::column`]. Valid only if that offset
+    /// is set.
     pub(super) column: [u8; LANES],
 }
 
@@ -187,7 +187,7 @@ impl Columns {
         Entry::new(self.pointers[l], self.context[l], self.marks[l])
     }
 
-    /// Returns the timestamp of the newest block in ns; `None` if there is no block.
+    /// Returns the timestamp of the newest block in ns, or `None` if there is no block.
     #[must_use]
     pub fn newest_timestamp(&self) -> Option<u64> {
         self.context[..self.len.min(LANES)].iter().map(|c| c.time).max()

@@ -334,8 +334,8 @@ impl<'a> Batch<'a> {
         lanes(mask).map(|l| self.columns.entry(l))
     }
 
-    /// Returns the pointers, metadata and marks of all lanes in use; `None` if any of these lanes
-    /// is not live.
+    /// Returns the pointers, metadata and marks of all lanes in use, or `None` if any of these
+    /// lanes is not live.
     #[inline]
     #[must_use]
     pub fn dense_columns(&self) -> Option<(&[RichPointer], &[BlockMetadata], &[Marks])> {

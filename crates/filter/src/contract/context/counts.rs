@@ -139,7 +139,7 @@ impl Reason {
         self.0 + 1
     }
 
-    /// Returns the reason that [`Reason::mark`] has converted to this number; `None` for 0.
+    /// Returns the reason that [`Reason::mark`] has converted to this number, or `None` for 0.
     pub(crate) fn from_mark(mark: u8) -> Option<Self> {
         mark.checked_sub(1).map(Self)
     }

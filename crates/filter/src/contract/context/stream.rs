@@ -9,8 +9,8 @@ use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Marks};
 #[derive(Debug, Default)]
 pub struct Output<'a> {
     batches: Vec<Batch<'a>>,
-    /// Log of begun sessions, each with the sequence number of its first block; `None` unless the
-    /// log is enabled.
+    /// Log of begun sessions, each with the sequence number of its first block, or `None` unless
+    /// the log is enabled.
     session_log: Option<Vec<(u32, u32)>>,
 }
 
@@ -361,14 +361,14 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Returns the key and the block at the front of `list`; `None` if it is empty.
+    /// Returns the key and the block at the front of `list`, or `None` if it is empty.
     #[must_use]
     pub fn front(&self, list: &HeldList) -> Option<(u32, Block<'a>)> {
         let (key, entry) = self.holds.front(list)?;
         Some((key, self.block(&entry)))
     }
 
-    /// Returns the key and the block at the back of `list`; `None` if it is empty.
+    /// Returns the key and the block at the back of `list`, or `None` if it is empty.
     #[must_use]
     pub fn back(&self, list: &HeldList) -> Option<(u32, Block<'a>)> {
         let (key, entry) = self.holds.back(list)?;

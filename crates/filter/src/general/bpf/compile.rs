@@ -4,14 +4,14 @@ use super::names::RecordedNames;
 use crate::prelude::*;
 use ebpf::classic::{self, ClassicProgram, ErrorKind, LinkType, Options};
 
-/// Programs by link type (LINKTYPE_ value of capture files); `None` if no frame can match.
+/// Programs by link type (LINKTYPE_ value of capture files), or `None` if no frame can match.
 pub(super) type Programs = Vec<(u16, Option<ClassicProgram>)>;
 
 /// An expression compiled for a link type.
 pub(super) struct Compiled {
-    /// The program; `None` if no frame can match.
+    /// The program, or `None` if no frame can match.
     pub(super) program: Option<ClassicProgram>,
-    /// Name of the compiler; `None` for the built-in one.
+    /// Name of the compiler, or `None` for the built-in one.
     pub(super) compiler: Option<String>,
 }
 
@@ -45,7 +45,7 @@ impl Compiled {
 /// The errors of all compilers that rejected an expression.
 pub(super) struct CompileErrors {
     pub(super) own: classic::ExpressionError,
-    /// Name and error of the compiler in the arguments; `None` without such a compiler.
+    /// Name and error of the compiler in the arguments, or `None` without such a compiler.
     pub(super) other: Option<(String, String)>,
 }
 

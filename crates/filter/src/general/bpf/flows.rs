@@ -36,8 +36,8 @@ pub fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
     names::record_names(arguments).filter(|_| selects_flows(arguments))
 }
 
-/// Returns the error in the expression; `None` if it compiles for some link type, or if there is no
-/// expression.
+/// Returns the error in the expression, or `None` if it compiles for some link type, or if there is
+/// no expression.
 #[must_use]
 pub fn expression_error(arguments: &Arguments) -> Option<Mistake> {
     selects_flows(arguments).then(|| validate::known_programs(arguments).err()).flatten()

@@ -153,7 +153,8 @@ impl fmt::Display for RecordedName {
 }
 
 impl RecordedName {
-    /// Parses a recorded name in the format that `Display` prints; `None` if it is malformed.
+    /// Parses a recorded name in the format that `Display` prints. Returns `None` if it is
+    /// malformed.
     fn parse(word: &str) -> Option<Self> {
         let (kind, rest) = word.split_once(':')?;
         let question = ALL_QUERIES.into_iter().find(|question| query_keyword(*question) == kind)?;

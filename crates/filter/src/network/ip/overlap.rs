@@ -44,7 +44,7 @@ impl FragmentPolicy {
     pub(super) const KEYWORDS: &'static [&'static str] =
         &["first", "last", "bsd", "linux", "windows", "solaris", "drop"];
 
-    /// Returns the policy with this keyword; `None` if unknown.
+    /// Returns the policy with this keyword, or `None` if unknown.
     pub(super) fn from_keyword(word: &str) -> Option<Self> {
         use FragmentPolicy::{Bsd, Drop, First, Last, Linux, Solaris, Windows};
         let all = [First, Last, Bsd, Linux, Windows, Solaris, Drop];

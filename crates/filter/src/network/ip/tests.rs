@@ -94,7 +94,7 @@ impl RunOutput {
     }
 }
 
-/// Index of the batch after which the state moves to another instance; `None` for no move.
+/// Index of the batch after which the state moves to another instance, or `None` for no move.
 type StateMove = Option<usize>;
 
 fn run(words: &[&str], frames: &[Frame]) -> RunOutput {

@@ -169,7 +169,7 @@ impl Edit for Rewrite {
     fn edit(&mut self, block: &mut Editable<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let (pointer, marks, context) = (block.pointer, block.marks, block.context);
         let mut seen = Block { pointer, frame: block.frame(), marks, context };
-        let changes = match self.wanted.changes(&mut seen) {
+        let changes = match self.wanted.planned_changes(&mut seen) {
             Ok(changes) => changes,
             Err(why) => return cx.absent(why),
         };
@@ -190,7 +190,7 @@ const CHECKSUM_PROTOCOLS: [(u8, usize, usize, bool); 2] = [
 ];
 
 impl RewriteFields {
-    fn changes(&self, block: &mut Block<'_>) -> Result<Changes, Reason> {
+    fn planned_changes(&self, block: &mut Block<'_>) -> Result<Changes, Reason> {
         let mut changes = Changes::default();
         if self.needs_link() {
             if block.marks.link != LinkType::ETHERNET.0 {

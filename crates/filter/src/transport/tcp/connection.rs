@@ -184,8 +184,8 @@ impl StreamSide {
         !self.held.is_empty() || (self.has_flags(FIN) && self.next != self.fin)
     }
 
-    /// Returns the sequence number up to which the other end has acknowledged the stream; `None` if
-    /// unknown. If the FIN was not observed, its sequence number counts as a byte, because an
+    /// Returns the sequence number up to which the other end has acknowledged the stream, or `None`
+    /// if unknown. If the FIN was not observed, its sequence number counts as a byte, because an
     /// acknowledgement of a FIN looks like that of a byte.
     pub(super) fn acknowledged(&self) -> Option<u32> {
         if !self.has_flags(ACKED) || !self.has_flags(OPEN) {

@@ -246,7 +246,7 @@ impl TcpConnection {
         self.emit_due_ends(time, rules, cx);
     }
 
-    /// Returns the earliest timeout of a gap or a pending RST; `None` if there is neither.
+    /// Returns the earliest timeout of a gap or a pending RST, or `None` if there is neither.
     pub(super) fn next_timeout(&self, rules: Rules) -> Option<Time> {
         let waiting = self.sides.iter().filter(|side| side.is_waiting());
         let gaps = waiting.map(|side| side.gap_start.saturating_add(rules.gap_timeout));

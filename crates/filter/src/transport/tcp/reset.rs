@@ -27,7 +27,7 @@ impl TcpConnection {
         self.has_flags(ANY_RESET) && !self.has_flags(CLOSED)
     }
 
-    /// Returns the time at which a pending RST takes effect; `None` if no RST is pending.
+    /// Returns the time at which a pending RST takes effect, or `None` if no RST is pending.
     pub(super) fn reset_until(&self, rules: Rules) -> Option<Time> {
         self.is_reset().then(|| self.identity.word.saturating_add(rules.gap_timeout))
     }

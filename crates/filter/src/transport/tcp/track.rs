@@ -31,7 +31,7 @@ pub(super) struct Tcp {
 /// The result of parsing one block: a segment and the key of its connection.
 #[derive(Clone, Copy, Default, Debug)]
 struct SegmentLookup {
-    /// Reason why the block contains no segment; `None` if it contains one.
+    /// Reason why the block contains no segment, or `None` if it contains one.
     reason: Option<Reason>,
     key: u64,
     info: SegmentInfo,

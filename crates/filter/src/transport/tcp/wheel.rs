@@ -61,8 +61,8 @@ impl Wheel {
         now / self.bucket_span > due / self.bucket_span
     }
 
-    /// Returns the next time at which [`Wheel::take_due`] may return a key; `None` if the wheel is
-    /// empty.
+    /// Returns the next time at which [`Wheel::take_due`] may return a key, or `None` if the wheel
+    /// is empty.
     pub(super) fn next_due(&self) -> Option<Time> {
         if self.len == 0 {
             return None;

@@ -123,7 +123,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::lanes(Token { key, covers, is_fallback: arguments.is_fallback(), seen }))
 }
 
-/// For each residue, the largest number that has been accepted; 0 if there is none.
+/// The largest accepted number of each residue; 0 if no number was accepted.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct UsedNumbers {

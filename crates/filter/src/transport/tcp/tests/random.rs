@@ -274,7 +274,7 @@ fn state_may_move_after_every_batch() {
             (1..=4).map(|n| Conversation::new(&mut random, n as u16, disturbance)).collect();
         let mut frames = interleave(&mut random, &conversations);
         if round % 2 == 0 {
-            corrupt(&mut random, &mut frames);
+            corrupt_frames(&mut random, &mut frames);
         }
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
         let words = [&policy[..], "held=2000", "gap=5ms", "timeout=20s"];
@@ -287,7 +287,7 @@ fn state_may_move_after_every_batch() {
 }
 
 /// Corrupts frames: flips bits, truncates, changes times.
-fn corrupt(random: &mut Random, frames: &mut [Frame]) {
+fn corrupt_frames(random: &mut Random, frames: &mut [Frame]) {
     let mut later = 0;
     for frame in frames {
         if random.one_in(40) {
