@@ -123,7 +123,7 @@ fn parse_sections(object: &[u8]) -> Option<Vec<Section<'_>>> {
     (0..count).map(section).collect()
 }
 
-/// Reads a little-endian number of `N` bytes; `None` beyond the end.
+/// Reads a little-endian number of `N` bytes. Returns `None` beyond the end.
 fn read_number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     let mut whole = [0; 8];
     whole[..N].copy_from_slice(bytes.get(at..at + N)?);

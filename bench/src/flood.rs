@@ -37,7 +37,7 @@ pub(crate) struct Flood {
     pub(crate) pair: Arc<Pair>,
     sender: PacketSender,
     frames: Vec<Vec<u8>>,
-    /// Frames per second; `None` for the full rate.
+    /// Frames per second, or `None` for the full rate.
     rate: Option<f64>,
     _full: Option<UdpSocket>,
 }
@@ -88,7 +88,7 @@ impl Floods {
         Ok(Self { observed: flood()?, unobserved: flood()? })
     }
 
-    /// Sets the number of frames per second; `None` for the full rate.
+    /// Sets the number of frames per second, or `None` for the full rate.
     pub(crate) fn set_rate(&mut self, rate: Option<f64>) {
         (self.observed.rate, self.unobserved.rate) = (rate, rate);
     }

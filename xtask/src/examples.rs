@@ -1,8 +1,8 @@
 //! Check of the requests in documents: every example file, and every block of the book that is
 //! marked `pipe`, is passed to `streamline check`.
 //!
-//! In: `examples/*.pipe` (one request per file) and the Markdown files under `docs` (one request
-//! per block). Out: the command's messages about rejected requests.
+//! Input: `examples/*.pipe` (one request per file) and the Markdown files under `docs` (one request
+//! per block). Output: the command's messages about rejected requests.
 
 use crate::cargo;
 use std::fs;

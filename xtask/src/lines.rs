@@ -8,8 +8,8 @@
 
 use crate::outcome::Outcome;
 use crate::tidy::ratchet;
-use crate::tidy::source::uncommented;
-use crate::tidy::tokens::{disabled_ranges, tokens};
+use crate::tidy::source::strip_comments;
+use crate::tidy::tokens::{disabled_ranges, tokenize};
 use crate::tidy::tree::{File, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -43,7 +43,7 @@ pub(crate) fn lines(root: &Path, arguments: &[String]) -> Outcome {
 pub(crate) fn counts_by_crate(tree: &Tree) -> BTreeMap<&str, (usize, usize)> {
     let tests = uncompiled_files(tree);
     let mut counts = BTreeMap::new();
-    for file in tree.rust().filter(|file| !file.is_test() && !tests.contains(&file.path)) {
+    for file in tree.rust_files().filter(|file| !file.is_test() && !tests.contains(&file.path)) {
         let folder = file.path.strip_prefix("crates/").and_then(|path| path.split_once('/'));
         let Some((name, _)) = folder.filter(|(name, _)| *name != "testkit") else { continue };
         let (files, lines) = counts.entry(name).or_insert((0, 0));
@@ -55,13 +55,13 @@ pub(crate) fn counts_by_crate(tree: &Tree) -> BTreeMap<&str, (usize, usize)> {
 
 /// Returns the number of counted lines of a file.
 fn count_code_lines(file: &File) -> usize {
-    let tokens = tokens(&file.code);
+    let tokens = tokenize(&file.code);
     let mut left_out = BTreeSet::new();
     for gap in disabled_ranges(&tokens) {
         let last = tokens[..gap.end].last().map_or(0, |token| token.line);
         left_out.extend(tokens[gap.start].line..=last);
     }
-    let text = uncommented(&file.text);
+    let text = strip_comments(&file.text);
     let lines = (1..).zip(text.lines());
     lines.filter(|(number, line)| !line.trim().is_empty() && !left_out.contains(number)).count()
 }
@@ -69,8 +69,8 @@ fn count_code_lines(file: &File) -> usize {
 /// Returns the paths of the modules that the default build does not compile.
 pub(crate) fn uncompiled_files(tree: &Tree) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for file in tree.rust() {
-        let tokens = tokens(&file.code);
+    for file in tree.rust_files() {
+        let tokens = tokenize(&file.code);
         for gap in disabled_ranges(&tokens) {
             if let [.., key, name, end] = &tokens[gap]
                 && (key.text, end.text) == ("mod", ";")
@@ -78,7 +78,7 @@ pub(crate) fn uncompiled_files(tree: &Tree) -> BTreeSet<String> {
                 let folder = submodule_directory(&file.path);
                 let (plain, inner) =
                     (format!("{folder}{}.rs", name.text), format!("{folder}{}/", name.text));
-                let below = tree.rust().map(|file| &file.path);
+                let below = tree.rust_files().map(|file| &file.path);
                 found.extend(below.filter(|p| **p == plain || p.starts_with(&inner)).cloned());
             }
         }

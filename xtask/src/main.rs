@@ -1,8 +1,8 @@
 //! The verbs of the workspace: `cargo xtask VERB`. The project has no other scripts.
 //!
-//! In: the working tree, and cargo. Out: text, and an exit status: 0 for success, 1 for a failure,
-//! 2 for a usage error. Uses only the standard library, so that it builds in seconds on a machine
-//! with only Rust.
+//! Input: the working tree, and cargo. Output: text, and an exit status: 0 for success, 1 for a
+//! failure, 2 for a usage error. Uses only the standard library, so that it builds in seconds on a
+//! machine with only Rust.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 

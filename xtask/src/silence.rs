@@ -2,8 +2,8 @@
 //! the threads of the program and kills it, so that a run of all tests ends and names the hanging
 //! test.
 //!
-//! In: the output lines of cargo. The compiler may be silent for a long time, so only programs in
-//! the target directory are watched.
+//! Input: the output lines of cargo. The compiler may be silent for a long time, so only programs
+//! in the target directory are watched.
 
 use std::fs;
 use std::path::{Path, PathBuf};

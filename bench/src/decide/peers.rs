@@ -14,8 +14,8 @@ pub(super) struct FilterTool {
     package: &'static str,
     add: &'static [&'static str],
     remove: &'static str,
-    /// The command that prints the number of counted frames, and the text before the number; `None`
-    /// for a tool that does not count.
+    /// The command that prints the number of counted frames, and the text before the number, or
+    /// `None` for a tool that does not count.
     count: Option<(&'static str, &'static str)>,
 }
 
@@ -87,7 +87,7 @@ impl FilterTool {
         self.run_command(space, self.remove).map(drop)
     }
 
-    /// Returns the number of counted frames; `None` for a tool that does not count.
+    /// Returns the number of counted frames, or `None` for a tool that does not count.
     pub(super) fn counted_frames(&self, space: &Namespace) -> Result<Option<u64>, String> {
         let Some((words, before)) = self.count else { return Ok(None) };
         Ok(Some(number_after(&self.run_command(space, words)?, before)))

@@ -20,7 +20,7 @@ pub(crate) enum Rate {
 impl Rate {
     /// Returns a rate that is lower by a tenth. `reached` is the number of frames per second that
     /// this rate achieved.
-    pub(crate) fn slower(self, reached: f64) -> Self {
+    pub(crate) fn lowered(self, reached: f64) -> Self {
         match self {
             Self::FlatOut => Self::PerSecond(reached * 0.9),
             Self::PerSecond(rate) => Self::PerSecond(rate * 0.9),

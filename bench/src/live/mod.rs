@@ -170,7 +170,7 @@ impl LiveBench<'_> {
             if ran.is_lossless {
                 return Ok(ran);
             }
-            rate.set(rate.get().slower(ran.sent.rate()));
+            rate.set(rate.get().lowered(ran.sent.rate()));
         }
     }
 

@@ -28,10 +28,11 @@ pub(super) struct LiveProgram {
     reports_on_stdout: bool,
     /// The message that the program prints once it observes; empty if it prints none.
     start_message: &'static str,
-    /// Reads the number of lost frames from the program's report; `None` if it reports none.
+    /// Reads the number of lost frames from the program's report. Returns `None` if it reports
+    /// none.
     lost: Option<fn(&str) -> u64>,
-    /// Counts the requests in the program's standard output and directory; `None` if it does not
-    /// look for requests.
+    /// Counts the requests in the program's standard output and directory. Returns `None` if it
+    /// does not look for requests.
     requests: Option<fn(&[u8], &Path) -> u64>,
     /// Number of requests that the program finds in the complete capture, for a program that does
     /// not report losses; else `None`.
@@ -54,7 +55,7 @@ pub(super) struct Observation {
     pub(super) processor_ns: u64,
     /// True if no frame was lost.
     pub(super) is_lossless: bool,
-    /// Number of requests found; `None` if the program does not look for requests.
+    /// Number of requests found, or `None` if the program does not look for requests.
     pub(super) requests: Option<u64>,
 }
 

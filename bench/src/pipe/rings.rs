@@ -91,7 +91,7 @@ fn find_program() -> Result<PathBuf, String> {
 struct CompiledRing {
     name: &'static str,
     endpoints: Endpoints,
-    /// Environment variable with the directory of the ring's sources; `None` for the system's
+    /// Environment variable with the directory of the ring's sources, or `None` for the system's
     /// include directory.
     folder_variable: Option<&'static str>,
     /// Compiler arguments; `@` stands for the directory of the sources.

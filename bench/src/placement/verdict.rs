@@ -1,9 +1,9 @@
 //! The verdict on a placement: whether its cost is within a multiple of every other placement's,
 //! measured in the same rounds.
 //!
-//! In: the processor times per frame of both placements in each round. Out: the median of their
-//! ratios, with a 99 % confidence interval from order statistics, which assumes nothing about the
-//! distribution. A lasting disturbance affects both placements in a round, so disturbed rounds
+//! Input: the processor times per frame of both placements in each round. Output: the median of
+//! their ratios, with a 99 % confidence interval from order statistics, which assumes nothing about
+//! the distribution. A lasting disturbance affects both placements in a round, so disturbed rounds
 //! count as much as quiet rounds.
 
 use crate::harness::median;

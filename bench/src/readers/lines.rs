@@ -13,7 +13,7 @@ use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 /// Start of requests, with or without a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestStart {
-    /// Each loads a program of its own.
+    /// Each reader loads a separate program.
     Alone,
     /// A daemon runs, and loads one program for all.
     WithDaemon,

@@ -46,7 +46,7 @@ const LIMIT_NAME: &str = "limit";
 struct Setting {
     name: &'static str,
     programs: usize,
-    /// Frames per second; `None` for the full rate.
+    /// Frames per second, or `None` for the full rate.
     rate: Option<f64>,
     /// True if the programs write to files in memory, otherwise to /dev/null.
     to_files: bool,

@@ -11,8 +11,8 @@ pub(super) struct ReplayProgram {
     path: PathBuf,
     /// Returns the arguments, given a capture and a directory for the program's files.
     arguments: fn(&Path, &Path) -> Vec<String>,
-    /// Counts the requests in the program's standard output and directory; `None` if it does not
-    /// look for requests.
+    /// Counts the requests in the program's standard output and directory. Returns `None` if it
+    /// does not look for requests.
     requests: Option<fn(&[u8], &Path) -> u64>,
 }
 
@@ -105,7 +105,7 @@ impl ReplayProgram {
         self.run_command(self.command(capture, folder).stdout(Stdio::null()))
     }
 
-    /// Returns the number of requests found; `None` if the program does not look for requests.
+    /// Returns the number of requests found, or `None` if the program does not look for requests.
     pub(super) fn requests(&self, capture: &Path, folder: &Path) -> Result<Option<u64>, String> {
         if self.name == OUR_NAME {
             return self.requests_of_our_filters(capture).map(Some);

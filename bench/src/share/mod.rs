@@ -37,7 +37,7 @@ const USER_COUNT_MAX: u16 = 10;
 const FRAMES: usize = 200_000;
 /// The frames of each user are one in this many of all frames.
 const WARM_UP_FRAMES: usize = 2_000;
-/// For each user, one frame in this many is sent.
+/// Divisor of the number of frames sent for each user.
 const USER_FRAME_ONE_IN: usize = 20;
 /// Number of frames sent for each user.
 const FRAMES_PER_USER: u64 = ((WARM_UP_FRAMES + FRAMES) / USER_FRAME_ONE_IN) as u64;

@@ -199,7 +199,7 @@ impl PrefixBench {
         read_text(&self.folder.0.join("run").join(file))
     }
 
-    /// Returns the running paths, as printed by `ps --json`; `None` if no daemon answers.
+    /// Returns the running paths, as printed by `ps --json`, or `None` if no daemon answers.
     fn list(&self) -> Option<Value> {
         let output = self.command().args(["ps", "--json"]).stdin(Stdio::null()).output().ok()?;
         output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())?

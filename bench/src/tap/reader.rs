@@ -204,7 +204,7 @@ impl ReaderState {
         next > begin
     }
 
-    /// Copies a record; returns its position, or `None` if the writer has lapped it.
+    /// Copies a record; returns its position. Returns `None` if the writer has lapped it.
     fn copy_record(&mut self, region: &Region<'_>, number: u64, reserved: u64) -> Option<u64> {
         let FramePointer { position, length, .. } = region.pointer(0, number)?;
         // A lapped record is not copied, or the reader would never catch up.

@@ -166,7 +166,7 @@ fn compare_with_best(
 }
 
 /// Returns the goal that the rate of the candidate `one` is within a tenth of the best of the
-/// others; `None` without other candidates.
+/// others, or `None` without other candidates.
 fn goal_within_a_tenth(samples: &[Samples], one: &str) -> Option<Goal> {
     let judged = samples.iter().find(|samples| samples.name == one)?;
     let others = samples.iter().filter(|samples| samples.name != one);

@@ -1,11 +1,11 @@
 //! `kernels`: boots old kernels in emulation, and reports which of our programs they accept.
 //!
-//! In: kernel packages of Debian stable and its backports, `qemu-system-x86_64`, and two programs
-//! that the verb builds: the test program of `tests/kernel`, and `streamline`. Out: a table of the
-//! features that were loaded, ran, or fell back to another implementation (CONTRACT 29). A kernel
-//! boots with all programs in its initial ramdisk, runs them and powers off; the kernel and network
-//! of this machine are not affected. If a program or package is missing, the verb names it and runs
-//! nothing.
+//! Input: kernel packages of Debian stable and its backports, `qemu-system-x86_64`, and two
+//! programs that the verb builds: the test program of `tests/kernel`, and `streamline`. Output: a
+//! table of the features that were loaded, ran, or fell back to another implementation (CONTRACT
+//! 29). A kernel boots with all programs in its initial ramdisk, runs them and powers off; the
+//! kernel and network of this machine are not affected. If a program or package is missing, the
+//! verb names it and runs nothing.
 //!
 //! Emulation is in software (no KVM), one kernel at a time, and takes about two minutes for each.
 

@@ -6,7 +6,7 @@
 //! refers to a capability. In names of tests, T numbers are threats, and `u` with digits is an
 //! integer type (`u16_…`), not a capability.
 //!
-//! In: the page, and the Rust files of the tree. Out: findings.
+//! Input: the page, and the Rust files of the tree. Output: findings.
 
 use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
@@ -48,7 +48,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             }
         }
     }
-    for file in tree.rust() {
+    for file in tree.rust_files() {
         let named: BTreeSet<String> =
             demonstrated_capabilities(file).chain(mentioned_capabilities(&file.text)).collect();
         for number in named.iter().filter(|number| !known.contains(&number.as_str())) {

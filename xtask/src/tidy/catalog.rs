@@ -13,7 +13,9 @@ const CATALOG_LISTS: &[(&str, &str)] = &[
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for (folder, list) in CATALOG_LISTS {
         let list_code = tree.file(list).map_or("", |file| file.code.as_str());
-        for file in tree.rust().filter(|file| file.path.starts_with(folder) && !file.is_test()) {
+        for file in
+            tree.rust_files().filter(|file| file.path.starts_with(folder) && !file.is_test())
+        {
             for (number, name) in description_constants(&file.code) {
                 let module = module_name(&file.path);
                 let named = [name, "ENTRY"].map(|name| format!("{module}::{name}"));

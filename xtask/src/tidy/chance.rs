@@ -2,7 +2,7 @@
 //! time limits, no comparison of times, no counts of resources shared with other tests. Ignored
 //! tests are measurements, and may compare times.
 //!
-//! In: the test code of the tree. Out: findings.
+//! Input: the test code of the tree. Output: findings.
 
 use super::findings::{Finding, Findings};
 use super::rules::{TEST_TIMEOUT_MIN, TIME_EXCEPTIONS};
@@ -11,7 +11,7 @@ use super::tree::{File, Tree};
 use std::collections::HashSet;
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
-    for file in tree.rust() {
+    for file in tree.rust_files() {
         let product: HashSet<usize> = match file.is_test() {
             true => HashSet::new(),
             false => without_tests(&file.code).into_iter().map(|(number, _)| number).collect(),

@@ -15,7 +15,7 @@ pub(super) struct Component {
 }
 
 /// Returns the components of more than one file, the largest first.
-pub(super) fn components(dependencies: &FileDependencies) -> Vec<Component> {
+pub(super) fn file_cycles(dependencies: &FileDependencies) -> Vec<Component> {
     let reached: Vec<Vec<bool>> =
         (0..dependencies.files.len()).map(|at| reachable_from(dependencies, at)).collect();
     let mut found = Vec::new();

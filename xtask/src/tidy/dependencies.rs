@@ -51,14 +51,14 @@ fn check_dependencies(
     found: &mut Findings,
 ) {
     for dependency in &manifest.dependencies {
-        if let Some(what) = violation(krate, dependency) {
+        if let Some(what) = dependency_violation(krate, dependency) {
             found.push(Finding::line("arrows", file, dependency.line, what));
         }
     }
 }
 
 /// Returns the reason why a dependency is not allowed, or `None` if it is allowed.
-fn violation(krate: &WorkspaceCrate, dependency: &Dependency) -> Option<String> {
+fn dependency_violation(krate: &WorkspaceCrate, dependency: &Dependency) -> Option<String> {
     let from = krate.name;
     let name = dependency.name.as_str();
     if name == "libc" && !LIBC_CRATES.contains(&from) {

@@ -1,10 +1,10 @@
 //! The rules for dependencies between the files of a crate: no cycles, and no dependency on a file
 //! in a higher layer.
 //!
-//! In: the file dependencies of [`super::modules`], and the table [`LAYERS`](rules::LAYERS). Out:
-//! the occurrences that count against the ratchets `cycles` and `upward`.
+//! Input: the file dependencies of [`super::modules`], and the table [`LAYERS`](rules::LAYERS).
+//! Output: the occurrences that count against the ratchets `cycles` and `upward`.
 
-use super::cycles::{CYCLE_MAX, components, describe_shortest_cycle};
+use super::cycles::{CYCLE_MAX, describe_shortest_cycle, file_cycles};
 use super::findings::{Findings, Occurrence};
 use super::modules::{FileDependencies, file_dependencies};
 use super::rules;
@@ -24,7 +24,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 }
 
 fn count_cycles(name: &str, base: &str, dependencies: &FileDependencies, found: &mut Findings) {
-    for component in components(dependencies).iter().filter(|c| c.files.len() > CYCLE_MAX) {
+    for component in file_cycles(dependencies).iter().filter(|c| c.files.len() > CYCLE_MAX) {
         let size = component.files.len();
         let cycle = describe_shortest_cycle(dependencies, component);
         found.occurrences.push(Occurrence {
@@ -69,8 +69,8 @@ fn count_upward_dependencies(
     }
 }
 
-/// Returns the layer of the longest module path in the table that contains the file; `None` if no
-/// path contains it.
+/// Returns the layer of the longest module path in the table that contains the file, or `None` if
+/// no path contains it.
 fn layer_of_file(layers: &[&[&str]], file: &str) -> Option<usize> {
     let module = file.trim_end_matches(".rs").trim_end_matches("/mod");
     let is_in = |path: &str| {
@@ -88,7 +88,7 @@ fn layer_of_file(layers: &[&[&str]], file: &str) -> Option<usize> {
 pub(super) fn dependency_table(tree: &Tree, name: &str) -> Option<String> {
     let (_, manifest) = tree.manifests().find(|(known, _)| known == name)?;
     let dependencies = file_dependencies(tree, manifest.path.trim_end_matches("Cargo.toml"));
-    let components = components(&dependencies);
+    let components = file_cycles(&dependencies);
     let is_within = |from: usize, to: usize| {
         let mut large = components.iter().filter(|c| c.files.len() > CYCLE_MAX);
         large.any(|c| c.files.contains(&from) && c.files.contains(&to))

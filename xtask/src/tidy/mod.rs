@@ -1,8 +1,8 @@
 //! The verb `tidy`, which checks the rules of the tree. If reviewers make the same remark twice, it
 //! becomes a rule here.
 //!
-//! In: all files under the root. Out: findings, one per line. Rules that the tree does not meet yet
-//! are counted, and the counts are compared with ceilings ([`ratchet`]). The tables are in
+//! Input: all files under the root. Output: findings, one per line. Rules that the tree does not
+//! meet yet are counted, and the counts are compared with ceilings ([`ratchet`]). The tables are in
 //! [`rules`]; each rule has a test that plants a violation (`tests.rs`).
 
 mod capabilities;

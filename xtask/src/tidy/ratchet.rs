@@ -1,11 +1,11 @@
 //! Ratchets: counts that may only fall.
 //!
-//! In: the occurrences that rules count, each with a key (a crate, a file, or a crate and a word).
-//! Out: an error for each key whose sum is above its ceiling. The file [`CEILINGS`] contains lines
-//! `RULE KEY NUMBER`. If sums fall below the ceilings, the file need not change; `cargo xtask tidy
-//! --ratchet` lowers all ceilings to the current sums. A key may exceed its ceiling by the amount
-//! by which other keys of the rule are below theirs, so that code can move to another file or
-//! crate; the total of a rule never rises.
+//! Input: the occurrences that rules count, each with a key (a crate, a file, or a crate and a
+//! word). Output: an error for each key whose sum is above its ceiling. The file [`CEILINGS`]
+//! contains lines `RULE KEY NUMBER`. If sums fall below the ceilings, the file need not change;
+//! `cargo xtask tidy --ratchet` lowers all ceilings to the current sums. A key may exceed its
+//! ceiling by the amount by which other keys of the rule are below theirs, so that code can move to
+//! another file or crate; the total of a rule never rises.
 
 #[cfg(test)]
 mod tests;
@@ -65,8 +65,8 @@ pub(crate) fn baseline(tree: &Tree) -> Option<usize> {
         .copied()
 }
 
-/// Returns the error for a key above its ceiling, which names occurrences; `None` if no occurrence
-/// satisfies `of_key`.
+/// Returns the error for a key above its ceiling, which names occurrences, or `None` if no
+/// occurrence satisfies `of_key`.
 fn ceiling_error<'c>(
     occurrences: &'c [Occurrence],
     of_key: impl Fn(&&'c Occurrence) -> bool,

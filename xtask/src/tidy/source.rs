@@ -8,7 +8,7 @@ pub(crate) fn code(text: &str) -> String {
 }
 
 /// Returns the text with every comment replaced by blanks; literals are unchanged.
-pub(crate) fn uncommented(text: &str) -> String {
+pub(crate) fn strip_comments(text: &str) -> String {
     blank_text(text, false)
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn without_tests(code: &str) -> Vec<(usize, &str)> {
 
 /// Returns the functions with a body: the number of the first line, from 1, and the number of
 /// lines.
-pub(crate) fn functions(code: &str) -> Vec<(usize, usize)> {
+pub(crate) fn function_ranges(code: &str) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = code.lines().collect();
     let begins = |line: &str| line.contains("fn ") && has_word(line, "fn") && line.contains('(');
     let mut found = Vec::new();
@@ -209,6 +209,6 @@ mod tests {
     fn functions_have_their_first_line_and_length() {
         let text =
             "fn a() {\n  {}\n}\ntrait T {\n    fn b(\n        x: u8,\n    );\n    fn c() {}\n}\n";
-        assert_eq!(functions(text), [(1, 3), (8, 1)]);
+        assert_eq!(function_ranges(text), [(1, 3), (8, 1)]);
     }
 }

@@ -6,7 +6,7 @@ use super::rules::{
     BINARY_SIZE_MAX, COLUMNS_MAX, LINES_MAX, LOCAL_PATHS, LONG_FILE_LINES, LONG_FUNCTION_LINES,
     SLEEP_EXCEPTIONS, UNFINISHED_MARKERS,
 };
-use super::source::{functions, without_tests};
+use super::source::{function_ranges, without_tests};
 use super::tree::{File, Tree, crate_of};
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
@@ -89,7 +89,7 @@ fn check_rust(file: &File, name: &str, found: &mut Findings) {
             found.occurrences.push(Occurrence::new("files", name, file, 1, what));
         }
     }
-    for (number, lines) in functions(&file.code) {
+    for (number, lines) in function_ranges(&file.code) {
         if lines > LONG_FUNCTION_LINES {
             let what = format!("a function of {lines} lines, more than {LONG_FUNCTION_LINES}");
             found.occurrences.push(Occurrence::new("functions", name, file, number, what));

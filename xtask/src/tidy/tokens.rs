@@ -1,8 +1,8 @@
 //! Lexer for Rust files, and the subset of tokens that the default build compiles.
 //!
-//! In: code without comments and literals ([`super::source::code`]). Out: words and punctuation,
-//! with their line numbers. Brackets are matched by counting, which suffices for code that
-//! compiles.
+//! Input: code without comments and literals ([`super::source::code`]). Output: words and
+//! punctuation, with their line numbers. Brackets are matched by counting, which suffices for code
+//! that compiles.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ impl Token<'_> {
 }
 
 /// Splits code into tokens, without lifetimes.
-pub(crate) fn tokens(code: &str) -> Vec<Token<'_>> {
+pub(crate) fn tokenize(code: &str) -> Vec<Token<'_>> {
     let mut found = Vec::new();
     for (line, text) in (1..).zip(code.lines()) {
         let mut rest = text;
@@ -211,14 +211,14 @@ mod tests {
 
     fn product_text(code: &str) -> String {
         let kept: Vec<&str> =
-            product_tokens(&tokens(code)).iter().map(|token| token.text).collect();
+            product_tokens(&tokenize(code)).iter().map(|token| token.text).collect();
         kept.join(" ")
     }
 
     #[test]
     fn tokens_are_words_and_punctuation_without_lifetimes() {
         let found: Vec<(&str, usize)> =
-            tokens("a::b<'x>\n-1 r#c").iter().map(|token| (token.text, token.line)).collect();
+            tokenize("a::b<'x>\n-1 r#c").iter().map(|token| (token.text, token.line)).collect();
         assert_eq!(
             found,
             [("a", 1), ("::", 1), ("b", 1), ("<", 1), (">", 1), ("-", 2), ("1", 2), ("c", 2)]

@@ -76,7 +76,7 @@ impl Tree {
     }
 
     /// Returns the Rust files.
-    pub(crate) fn rust(&self) -> impl Iterator<Item = &File> {
+    pub(crate) fn rust_files(&self) -> impl Iterator<Item = &File> {
         self.files.iter().filter(|file| file.is_rust())
     }
 

@@ -27,7 +27,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 /// Checks that the crate does no I/O and reads no clock.
 fn check_no_io(tree: &Tree, base: &str, found: &mut Findings) {
     let source = format!("{base}src/");
-    for file in tree.rust().filter(|f| f.path.starts_with(&source) && !f.is_test()) {
+    for file in tree.rust_files().filter(|f| f.path.starts_with(&source) && !f.is_test()) {
         for (number, line) in without_tests(&file.code) {
             let module = rules::IO_MODULES.iter().find(|module| names_module(line, module));
             let word = rules::IO_NAMES.iter().find(|word| has_word(line, word));
@@ -58,7 +58,7 @@ fn check_roots(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Find
         UnsafePolicy::Files(_) => "#![deny(unsafe_code)]",
         UnsafePolicy::Anywhere => return,
     };
-    for file in tree.rust() {
+    for file in tree.rust_files() {
         let Some(place) = file.path.strip_prefix(base).and_then(|p| p.strip_prefix("src/")) else {
             continue;
         };
@@ -85,7 +85,7 @@ fn check_files(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Find
         }
     };
     let mine = |file: &&File| file.path.starts_with(base) && !allowed(file);
-    for file in tree.rust().filter(mine) {
+    for file in tree.rust_files().filter(mine) {
         for (number, line) in file.code.lines().enumerate() {
             if has_word(line, UNSAFE_KEYWORD) {
                 let what = format!("unsafe code outside the fence of `{}`", krate.name);
@@ -97,7 +97,7 @@ fn check_files(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Find
 
 /// Counts the unsafe code of each file.
 fn count_unsafe(tree: &Tree, found: &mut Findings) {
-    for file in tree.rust() {
+    for file in tree.rust_files() {
         let number = count_word(&file.code, UNSAFE_KEYWORD);
         if number > 0 {
             let what = format!("{number} times `{UNSAFE_KEYWORD}`");
@@ -118,7 +118,7 @@ fn count_unsafe(tree: &Tree, found: &mut Findings) {
 pub(super) fn table(tree: &Tree) -> String {
     let mut text = String::from("blocks  other  of them tests  file\n");
     let mut sum = 0;
-    for file in tree.rust() {
+    for file in tree.rust_files() {
         let all = count_word(&file.code, UNSAFE_KEYWORD);
         if all == 0 {
             continue;

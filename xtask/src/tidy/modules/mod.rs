@@ -1,17 +1,17 @@
 //! The modules of a crate, and the dependencies between its files.
 //!
-//! In: the files under a crate's `src`. Out: for each file, the files of the same crate whose items
-//! it names. A dependency is on the file that *defines* the item: re-exports, renames and globs are
-//! followed. Names come from `use` trees and from paths in code. Test files, and code that the
-//! default build does not compile, are ignored. A `pub use` by itself is not a dependency; a use of
-//! the re-exported name is.
+//! Input: the files under a crate's `src`. Output: for each file, the files of the same crate whose
+//! items it names. A dependency is on the file that *defines* the item: re-exports, renames and
+//! globs are followed. Names come from `use` trees and from paths in code. Test files, and code
+//! that the default build does not compile, are ignored. A `pub use` by itself is not a dependency;
+//! a use of the re-exported name is.
 
 mod resolve;
 mod scan;
 #[cfg(test)]
 mod tests;
 
-use super::tokens::{product_tokens, tokens};
+use super::tokens::{product_tokens, tokenize};
 use super::tree::{File, Tree};
 use resolve::{Resolver, Target};
 use scan::{Import, Reference};
@@ -38,8 +38,7 @@ struct Module {
 pub(super) struct FileDependencies {
     /// Paths of the files, relative to `src/`.
     pub(super) files: Vec<String>,
-    /// For each file, the files on which it depends, each with one of the names used and the line
-    /// of the use.
+    /// The files on which each file depends, with one of the names used and its line.
     pub(super) edges: Vec<BTreeMap<usize, (String, usize)>>,
 }
 
@@ -76,12 +75,12 @@ impl Reader<'_> {
         let path = file.path.strip_prefix(self.base).unwrap_or(&file.path);
         self.dependencies.files.push(path.strip_prefix("src/").unwrap_or(path).to_owned());
         self.dependencies.edges.push(BTreeMap::new());
-        let tokens = tokens(&file.code);
+        let tokens = tokenize(&file.code);
         let contents = scan::scan(&product_tokens(&tokens));
-        self.module(contents, index, parent, &crate::lines::submodule_directory(&file.path))
+        self.add_module(contents, index, parent, &crate::lines::submodule_directory(&file.path))
     }
 
-    fn module(
+    fn add_module(
         &mut self,
         contents: scan::ModuleContents,
         file: usize,
@@ -107,7 +106,7 @@ impl Reader<'_> {
         self.modules[at].references.extend(contents.references);
         for (name, inner) in contents.inline {
             let folder = format!("{folder}{name}/");
-            let child = self.module(inner, file, Some(at), &folder);
+            let child = self.add_module(inner, file, Some(at), &folder);
             self.modules[at].children.insert(name, child);
         }
         for name in contents.files {

@@ -29,8 +29,8 @@ impl<'m> Resolver<'m> {
         Self { modules, in_progress: RefCell::default() }
     }
 
-    /// Returns the target of `path` in module `at`; `None` if the path belongs to another crate or
-    /// names a variable.
+    /// Returns the target of `path` in module `at`, or `None` if the path belongs to another crate
+    /// or names a variable.
     pub(super) fn resolve(&self, at: usize, path: &[String]) -> Option<Target> {
         let mut rest = path;
         let mut module = at;

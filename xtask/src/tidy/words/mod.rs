@@ -1,6 +1,6 @@
 //! The rules for words: openings of doc comments, and names of types, identifiers, files and tests.
 //!
-//! In: all Rust files, including tests. Out: the occurrences that count against the ratchets
+//! Input: all Rust files, including tests. Output: the occurrences that count against the ratchets
 //! `openers`, `doubles`, `types`, `retired` and `tests`, by crate.
 
 mod docs;
@@ -9,7 +9,7 @@ mod test_names;
 mod types;
 
 use super::findings::Findings;
-use super::tokens::tokens;
+use super::tokens::tokenize;
 use super::tree::{Tree, crate_of};
 
 /// Counts the words and names that break a rule.
@@ -19,9 +19,9 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let crates = tree.crates();
     let mut types = types::Types::default();
     let mut identifiers = retired::Identifiers::default();
-    for file in tree.rust() {
+    for file in tree.rust_files() {
         let name = crate_of(&crates, &file.path);
-        let tokens = tokens(&file.code);
+        let tokens = tokenize(&file.code);
         docs::check(file, name, found);
         test_names::check(file, name, &tokens, found);
         identifiers.check(file, name, &tokens, &retired, found);

@@ -1,6 +1,6 @@
 //! The rule for retired words, which identifiers and file names no longer contain.
 //!
-//! In: [`RETIRED_WORDS_FILE`], with a word and its replacement in each line. A lower-case word
+//! Input: [`RETIRED_WORDS_FILE`], with a word and its replacement in each line. A lower-case word
 //! matches a part of any identifier (`told` in `told_by`, `ToldRow` and `is_told`), a capitalized
 //! word matches a part of a type name (`Orders`, not `byte_orders`), and a word after `=` matches
 //! complete identifiers only. `!CRATE` after the replacement names a crate that may use the word.
