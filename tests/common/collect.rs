@@ -39,7 +39,7 @@ pub(crate) struct CollectedBlock {
     pub(crate) bytes: Vec<u8>,
     /// The record that the block carries if it is a description, else `None`.
     pub(crate) record: Option<Vec<u8>>,
-    /// Addresses and ports of the frame; `None` if the block has no frame or no flow.
+    /// Addresses and ports of the frame, or `None` if the block has no frame or no flow.
     pub(crate) flow: Option<Flow>,
 }
 

@@ -14,7 +14,7 @@ use std::path::Path;
 pub(crate) struct ExpectedPackets {
     /// Number of readable packets.
     packets: u64,
-    /// The reader's error after the readable packets; `None` if the whole file is readable.
+    /// The reader's error after the readable packets, or `None` if the whole file is readable.
     fault: Option<String>,
     /// True if the capture has several link types, which a pcap file cannot represent.
     has_mixed_link_types: bool,

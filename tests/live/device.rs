@@ -15,7 +15,7 @@ fn short_frames(range: std::ops::Range<u64>) -> Vec<Vec<u8>> {
     numbered_frames(range, FRAME_LENGTH)
 }
 
-/// Returns a veth pair without addresses, so that it carries only the test's traffic; `None`
+/// Returns a veth pair without addresses, so that it carries only the test's traffic, or `None`
 /// without the privileges to create it.
 fn quiet_pair() -> Option<Pair> {
     Pair::new(Cable { addresses: false, ..Cable::default() })

@@ -53,8 +53,8 @@ fn filter_entry<'r>(told: &'r Value, name: &str) -> &'r Value {
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Returns the reason, from `explain --json`, why a filter cannot run in the kernel; `None` if it
-/// can.
+/// Returns the reason, from `explain --json`, why a filter cannot run in the kernel, or `None` if
+/// it can.
 fn kernel_refusal(explained: &Value, name: &str) -> Option<String> {
     let candidates = filter_entry(explained, name)["candidates"].as_array().expect("candidates");
     let kernel = candidates.iter().find(|candidate| candidate["space"] == "kernel");

@@ -56,7 +56,7 @@ fn run_live_and_from_capture(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 
 }
 
 /// Returns the frames of an Ethernet capture that are at least `least` bytes long and that the veth
-/// pair carries; `None` if there are none.
+/// pair carries, or `None` if there are none.
 fn sendable_frames(path: &Path, least: usize) -> Option<Vec<Vec<u8>>> {
     let bytes = std::fs::read(path).ok()?;
     let mut frames = Vec::new();

@@ -90,7 +90,7 @@ fn fuzz_hello(bytes: &[u8]) {
 }
 
 /// Returns the kind of the message and the sum of its readable fields, and the number of bytes that
-/// are still missing; `None` if the message is complete.
+/// are still missing, or `None` if the message is complete.
 fn read_hello(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) {
     let what = match find_first_hello(bytes, room) {
         FirstHello::Need(need) => return ((0, 0), Some(need)),

@@ -1,9 +1,9 @@
 //! A twin on a real interface, instrumented to record its input and its result.
 //!
-//! In: a program that returns its class. Out: one record per packet, in order. Only the entry and
-//! the exits of the program are changed: the entry stores the length of the linear data, and each
-//! exit records the class, counters, metadata, and all bytes of the frame, read by a helper. The
-//! frame then continues as without the program.
+//! Input: a program that returns its class. Output: one record per packet, in order. Only the entry
+//! and the exits of the program are changed: the entry stores the length of the linear data, and
+//! each exit records the class, counters, metadata, and all bytes of the frame, read by a helper.
+//! The frame then continues as without the program.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 

@@ -1,10 +1,10 @@
 //! Frames derived from a twin's constants, so that each of its comparisons is evaluated with both
 //! results.
 //!
-//! In: an unmodified program and seed frames. Out: frames at which the program's result or path
-//! changes. Candidates are seed frames with each constant of the code, or a neighbor of it, written
-//! at every offset within reach, and seed frames that are truncated, not linear, or have a tag in
-//! metadata. A frame with a new path becomes a seed. No code here depends on a protocol.
+//! Input: an unmodified program and seed frames. Output: frames at which the program's result or
+//! path changes. Candidates are seed frames with each constant of the code, or a neighbor of it,
+//! written at every offset within reach, and seed frames that are truncated, not linear, or have a
+//! tag in metadata. A frame with a new path becomes a seed. No code here depends on a protocol.
 
 use ebpf::emit::Outcome;
 use ebpf::exam::{Interpreter, Judge as _, Ruling};
@@ -54,7 +54,7 @@ impl OwnedPacket {
     /// at every offset, with a tag in metadata, with a partial checksum, and with each of the
     /// `numbers` written at every offset.
     pub(super) fn variants(&self, place: Hook, reach: usize, numbers: &[u32]) -> Vec<Self> {
-        let mut all = self.shapes(place, reach);
+        let mut all = self.shape_variants(place, reach);
         let depth = (reach + 2).min(self.bytes.len());
         for (at, width) in (0..depth).flat_map(|at| [1, 2, 4].map(|width| (at, width))) {
             let Some(most) = u32::MAX.checked_shr(32 - 8 * width as u32) else { continue };
@@ -66,7 +66,7 @@ impl OwnedPacket {
         all
     }
 
-    fn shapes(&self, place: Hook, reach: usize) -> Vec<Self> {
+    fn shape_variants(&self, place: Hook, reach: usize) -> Vec<Self> {
         let depth = (reach + 4).min(self.bytes.len());
         // Removing a tag needs a whole header.
         let least = if self.tag.is_some() { ethernet::HEADER_LENGTH } else { 0 };
@@ -159,7 +159,7 @@ pub(super) fn explore_paths(
     }
     let constants = compared_constants(program);
     while let Some(case) = explorer.begin.pop_front().filter(|_| explorer.runs_left > 0) {
-        explorer.shapes(&case);
+        explorer.shape_variants(&case);
         explorer.try_constants(&case, &constants);
     }
     explorer.all
@@ -214,7 +214,7 @@ impl Explorer<'_> {
 
     /// Tries the packet truncated at every length and, if the hook can receive such packets, not
     /// linear, with tags in metadata, and with a partial checksum.
-    fn shapes(&mut self, case: &OwnedPacket) {
+    fn shape_variants(&mut self, case: &OwnedPacket) {
         let depth = (self.program.reach as usize + 4).min(case.bytes.len());
         let cut = |end| OwnedPacket { bytes: case.bytes[..end].to_vec(), ..case.clone() };
         // Removing a tag needs a whole header.

@@ -1,9 +1,9 @@
 //! Search for a frame that reveals a mutation, starting from the test frames that execute the
 //! mutated instruction.
 //!
-//! In: an unmodified program, its mutant, and the cases of the test. Out: a case for which the two
-//! programs have different results or states. Such a case should be added to the corpus of boundary
-//! cases, so that all judges are tested with it. No code here depends on a protocol.
+//! Input: an unmodified program, its mutant, and the cases of the test. Output: a case for which
+//! the two programs have different results or states. Such a case should be added to the corpus of
+//! boundary cases, so that all judges are tested with it. No code here depends on a protocol.
 
 use super::explore::OwnedPacket;
 use ebpf::Program;

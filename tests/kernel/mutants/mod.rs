@@ -127,7 +127,7 @@ impl OriginalTwin {
     }
 
     /// Returns true if the mutant differs in a result or state.
-    fn differs(&self, mutant: &Program) -> bool {
+    fn has_difference(&self, mutant: &Program) -> bool {
         let mut twin = Interpreter::new(mutant);
         let mut both = self.cases.iter().zip(&self.ruling);
         both.any(|(case, ruling)| twin.judge(&case.packet()) != *ruling)
@@ -150,7 +150,7 @@ fn try_mutations(
     let mut found: Vec<OwnedPacket> = Vec::new();
     for mutant in exam::mutants(&sound.program).into_iter().step_by(effort.mutation_step) {
         results.all += 1;
-        if sound.differs(&mutant.program) {
+        if sound.has_difference(&mutant.program) {
             results.answers += 1;
             continue;
         }
@@ -211,7 +211,7 @@ fn try_mutations_in_pairs(
                     .entry(known)
                     .or_insert_with(|| replacement.describe(&sound.program));
             }
-            if sound.differs(&replacement.program) {
+            if sound.has_difference(&replacement.program) {
                 caught.insert(known);
             }
         }
