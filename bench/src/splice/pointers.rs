@@ -178,7 +178,7 @@ pub(crate) fn serve(processor: usize) -> Result<(), String> {
             }
             std::hint::black_box(&mut pointers);
         }
-        input.give_back();
+        input.release_consumed();
         sys::descriptor::send(&socket, b"done", &[]).map_err(error_text)?;
     }
 }

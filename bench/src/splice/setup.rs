@@ -177,7 +177,7 @@ impl StreamEnds {
         self.output.flush();
         let mut pointers = [RichPointer::default(); 64];
         while self.input.pointers(&mut pointers).map_err(error_text)? > 0 {}
-        self.input.give_back();
+        self.input.release_consumed();
         Ok(())
     }
 }

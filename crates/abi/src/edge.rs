@@ -54,7 +54,7 @@ pub struct Edge {
     pub number: u32,
 }
 
-/// Counter of one end of an edge. It counts bytes unless its name says otherwise.
+/// A counter of one end of an edge. It counts bytes unless its name says otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EdgeCount {
     /// Bytes that the writer has written into the kernel pipe.
@@ -100,7 +100,7 @@ impl fmt::Display for Edge {
     }
 }
 
-/// Error for text that does not describe an edge.
+/// An error for text that does not describe an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ParseEdgeError;
 

@@ -19,7 +19,7 @@ fn main() -> Result<(), Fault> {
     let mut paced = with_policies(all)?;
     write_blocks(20..100, |block| writer.write(block))?;
     writer.publish();
-    report("64 slots of 64 bytes", &mut paced, writer.counts())?;
+    print_counts("64 slots of 64 bytes", &mut paced, writer.counts())?;
 
     let (mut writer, all) = dbuf::ring(&dbuf::BlockConfig { id, capacity: 4096, policy, readers });
     write_blocks(0..20, |block| writer.write(block))?;
@@ -27,7 +27,7 @@ fn main() -> Result<(), Fault> {
     let mut paced = with_policies(all)?;
     write_blocks(20..100, |block| writer.write(block))?;
     writer.publish();
-    report("4 KB of blocks of any length", &mut paced, writer.counts())
+    print_counts("4 KB of blocks of any length", &mut paced, writer.counts())
 }
 
 fn write_blocks(
@@ -53,7 +53,7 @@ fn with_policies<R: Skip>(readers: Vec<R>) -> Result<Vec<RatedReader<R>>, Fault>
 }
 
 #[expect(clippy::print_stdout, reason = "an example says what it does")]
-fn report<R: Skip>(
+fn print_counts<R: Skip>(
     ring: &str,
     readers: &mut [RatedReader<R>],
     put: WriterCounts,

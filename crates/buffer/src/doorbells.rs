@@ -131,16 +131,16 @@ impl Doorbells {
     /// for a writer that polls a single descriptor. Returns `None` if there are no readers.
     #[must_use]
     pub fn first_present(&self) -> Option<BorrowedFd<'_>> {
-        self.present().next().or_else(|| self.ends.first()).map(|end| end.doorbell.as_fd())
+        self.present_readers().next().or_else(|| self.ends.first()).map(|end| end.doorbell.as_fd())
     }
 
     /// Returns the doorbells of all present readers.
     #[must_use]
     pub fn all_present(&self) -> Vec<BorrowedFd<'_>> {
-        self.present().map(|end| end.doorbell.as_fd()).collect()
+        self.present_readers().map(|end| end.doorbell.as_fd()).collect()
     }
 
-    fn present(&self) -> impl Iterator<Item = &NotifiedReader> {
+    fn present_readers(&self) -> impl Iterator<Item = &NotifiedReader> {
         self.ends
             .iter()
             .enumerate()

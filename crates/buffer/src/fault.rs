@@ -84,8 +84,7 @@ pub enum Fault {
         /// Error number of mmap, or 0 if the seals or the size are wrong.
         errno: i32,
     },
-    /// The dbuf that holds the blocks of a stream is full of blocks that readers of other streams
-    /// still need.
+    /// The dbuf of a stream is full of blocks that readers of other streams still need.
     #[error(
         "dbuf {} is full of blocks of other streams: read those first, or enlarge the dbuf",
         .0.number()

@@ -26,7 +26,7 @@ use std::sync::{Arc, PoisonError};
 use sys::doorbell::SocketDoorbell;
 use sys::eventfd::EventFd;
 
-/// Queue of joining and leaving readers, filled by host threads and drained by the writer.
+/// A queue of joining and leaving readers, filled by host threads and drained by the writer.
 #[derive(Debug, Default)]
 pub(crate) struct JoinQueue {
     /// Nonzero if the queue contains a reader that has joined or departed since the last drain.
@@ -49,7 +49,8 @@ struct QueueState {
     joined: Option<Arc<EventFd>>,
 }
 
-/// Id of a reader, unique within its queue.
+/// The id of a reader, unique within its queue.
+#[cfg_attr(loom, expect(unreachable_pub, reason = "models omit the module that exports it"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReaderTicket(u64);
 

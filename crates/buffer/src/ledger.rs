@@ -1,4 +1,4 @@
-//! Counts of blocks and bytes of both sides of a ring (CONTRACT 19).
+//! Block and byte counts, which both sides of a ring keep (CONTRACT 19).
 //!
 //! Each reader's counts satisfy: put = taken + lost + skipped + resident. Each side keeps its own
 //! counts, so that a third party can compare them.

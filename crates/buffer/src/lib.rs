@@ -67,7 +67,7 @@ pub use abi::ring;
 pub use fault::Fault;
 pub use ledger::{ReaderCounts, WriterCounts};
 
-/// Policy of a full ring. [SL §5.2]
+/// The policy of a full ring. [SL §5.2]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
     /// The writer waits for the slowest reader.

@@ -92,7 +92,7 @@ pub struct Pool {
     populated: Cell<usize>,
     /// Number of the oldest segment that has not been returned to the lender.
     oldest: Cell<u64>,
-    /// Number of times that each slot of lent memory was opened out of order.
+    /// For each slot of lent memory, the number of times that the slot was opened out of order.
     laps: Box<[Cell<u64>]>,
     /// Lent slots that were opened out of order and have not been returned.
     out: RefCell<Vec<usize>>,
@@ -130,7 +130,7 @@ impl SegmentPin {
     }
 }
 
-/// Occupancy of a pool, in segments.
+/// The occupancy of a pool, in segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Number of segments that can be opened.

@@ -17,7 +17,7 @@ use crate::dbuf::readers::{BlockWalk, RingReader};
 use crate::stream::{BlockRead, Input};
 use crate::{Fault, ReaderCounts};
 
-/// Position at which a reader starts.
+/// The position at which a reader starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Start {
     /// At the oldest block in the ring.
@@ -27,7 +27,7 @@ pub enum Start {
     Now,
 }
 
-/// Selection of the blocks that a reader takes.
+/// The selection of the blocks that a reader takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RatePolicy {
     /// All blocks, in order.

@@ -126,7 +126,7 @@ const REMOTE_MAX: usize = 256 << 20;
 /// Minimum size in bytes of a self-sizing ring.
 const SIZE_MIN: usize = 16 << 10;
 
-/// Placement of writer and reader on processors.
+/// The placement of writer and reader on processors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sides {
     /// On the same processor.
@@ -137,7 +137,7 @@ pub enum Sides {
 
 /// The measurements of one round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Round {
+pub struct RoundMeasurements {
     /// Size of the ring in bytes.
     pub capacity: usize,
     /// Distance in bytes between the writer and the slowest reader when the writer wrapped.
@@ -173,16 +173,16 @@ pub enum Reason {
 
 /// The decision on the size after a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct SizeDecision {
     /// New size of the ring in bytes.
     pub capacity: usize,
     /// Reason for the new size.
     pub why: Reason,
 }
 
-/// The state of self-sizing of one ring.
+/// The self-sizing state of one ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Scale {
+pub struct SizingState {
     scaling: Scaling,
     /// Number of rounds.
     pub rounds: u64,
@@ -191,9 +191,9 @@ pub struct Scale {
     /// Number of times that the ring has shrunk.
     pub shrunk: u64,
     /// The last round, and the decision after it.
-    pub last: Option<(Round, Step)>,
+    pub last: Option<(RoundMeasurements, SizeDecision)>,
     /// The last round after which the size changed, and the decision after it.
-    moved: Option<(Round, Step)>,
+    moved: Option<(RoundMeasurements, SizeDecision)>,
     /// First round in which the ring may shrink again.
     patient_until: u64,
     /// Number of rounds for which shrinking is suspended once the ring was full.
@@ -203,7 +203,7 @@ pub struct Scale {
     remote: RemoteTrial,
 }
 
-impl Scale {
+impl SizingState {
     /// Creates the state before the first round.
     #[must_use]
     pub const fn new(scaling: Scaling) -> Self {
@@ -222,10 +222,10 @@ impl Scale {
     }
 
     /// Decides on the size of the ring after a round.
-    pub fn decide(&mut self, round: Round) -> Step {
+    pub fn decide(&mut self, round: RoundMeasurements) -> SizeDecision {
         self.rounds += 1;
         let step = if self.is_remote(&round) {
-            Step { capacity: self.scaling.remote, why: Reason::Remote }
+            SizeDecision { capacity: self.scaling.remote, why: Reason::Remote }
         } else {
             self.next_step(round)
         };
@@ -256,7 +256,7 @@ impl Scale {
         self.moved.map_or_else(String::new, |(round, step)| self.describe(&round, step.why))
     }
 
-    fn describe(&self, round: &Round, why: Reason) -> String {
+    fn describe(&self, round: &RoundMeasurements, why: Reason) -> String {
         let (pressure, Scaling { low, high, .. }) = (pressure(round), self.scaling);
         match why {
             Reason::Fits => format!("pressure {pressure} % is between {low} and {high} %"),
@@ -273,7 +273,7 @@ impl Scale {
 
     /// Records the round in the trial of a ring larger than the caches. Returns true if the ring
     /// should exceed the caches. Only rounds in one of the two compared sizes are recorded.
-    fn is_remote(&mut self, round: &Round) -> bool {
+    fn is_remote(&mut self, round: &RoundMeasurements) -> bool {
         let range = self.scaling.size_range(Sides::Apart);
         if round.sides == Sides::Together || self.scaling.remote <= *range.end() {
             self.remote.stop();
@@ -287,10 +287,10 @@ impl Scale {
         if settled { self.remote.record(round.timing) } else { self.remote.is_on }
     }
 
-    fn next_step(&self, round: Round) -> Step {
-        let Round { capacity, sides, .. } = round;
+    fn next_step(&self, round: RoundMeasurements) -> SizeDecision {
+        let RoundMeasurements { capacity, sides, .. } = round;
         let range = self.scaling.size_range(sides);
-        let to = |capacity, why| Step { capacity, why };
+        let to = |capacity, why| SizeDecision { capacity, why };
         if capacity > *range.end() {
             return to(capacity / 2, Reason::Cache);
         }
@@ -321,7 +321,7 @@ const INITIAL_PATIENCE: u64 = 64;
 const PATIENCE_MAX: u64 = 1 << 20;
 
 /// Returns the pressure of a round in per cent.
-fn pressure(round: &Round) -> u8 {
+fn pressure(round: &RoundMeasurements) -> u8 {
     if round.was_full {
         return 100;
     }
@@ -329,7 +329,7 @@ fn pressure(round: &Round) -> u8 {
     u8::try_from(share.min(100)).unwrap_or(100)
 }
 
-impl fmt::Display for Scale {
+impl fmt::Display for SizingState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} rounds, grown {}, shrunk {}", self.rounds, self.grown, self.shrunk)?;
         let Some((round, step)) = &self.last else { return Ok(()) };
@@ -347,10 +347,10 @@ mod tests {
     /// Returns the size of the ring in bytes after each of `rounds` rounds. `round` measures each
     /// round, given the current size.
     fn sizes_after_rounds(
-        scale: &mut Scale,
+        scale: &mut SizingState,
         from: usize,
         rounds: usize,
-        round: impl Fn(usize) -> Round,
+        round: impl Fn(usize) -> RoundMeasurements,
     ) -> Vec<usize> {
         let mut capacity = from;
         let next = |_| {
@@ -361,25 +361,25 @@ mod tests {
         (0..rounds).map(next).collect()
     }
 
-    fn round_at(capacity: usize, distance: usize, sides: Sides) -> Round {
-        Round { capacity, distance, was_full: false, sides, timing: None }
+    fn round_at(capacity: usize, distance: usize, sides: Sides) -> RoundMeasurements {
+        RoundMeasurements { capacity, distance, was_full: false, sides, timing: None }
     }
 
     /// A reader that takes each block at once gets the smallest ring. A reader that is always late
     /// gets the largest ring that fits into the cache.
     #[test]
     fn f1_f5_pressure_decides_within_cache_bounds() {
-        let mut scale = Scale::new(Scaling::reallocation(&CACHES));
+        let mut scale = SizingState::new(Scaling::reallocation(&CACHES));
         let together = |distance: usize| move |c| round_at(c, distance, Sides::Together);
         let down = sizes_after_rounds(&mut scale, 16 << 20, 12, together(64));
         assert_eq!(down[..4], [8 << 20, 4 << 20, 2 << 20, 1 << 20], "half of it each round");
         assert_eq!(down[11], 256 << 10);
-        let full = |c| Round { was_full: true, ..round_at(c, 0, Sides::Together) };
+        let full = |c| RoundMeasurements { was_full: true, ..round_at(c, 0, Sides::Together) };
         assert_eq!(sizes_after_rounds(&mut scale, SIZE_MIN, 9, full)[8], 4 << 20);
         let apart = |c| round_at(c, c * 9 / 10, Sides::Apart);
         assert_eq!(sizes_after_rounds(&mut scale, SIZE_MIN, 20, apart)[19], 4 << 20);
         let slack = |c| round_at(c, 0, Sides::Apart);
-        let mut fresh = Scale::new(Scaling::reallocation(&CACHES));
+        let mut fresh = SizingState::new(Scaling::reallocation(&CACHES));
         assert_eq!(sizes_after_rounds(&mut fresh, 64 << 20, 20, slack)[19], 4 << 20);
         assert!(scale.to_string().starts_with("41 rounds, grown "), "{scale}");
     }
@@ -388,8 +388,8 @@ mod tests {
     /// when both sides run on one processor.
     #[test]
     fn f1_remote_processors_get_ring_beyond_all_caches() {
-        let mut scale = Scale::new(Scaling::reallocation(&CACHES));
-        let slow = |capacity: usize| Round {
+        let mut scale = SizingState::new(Scaling::reallocation(&CACHES));
+        let slow = |capacity: usize| RoundMeasurements {
             timing: Some(LapTiming {
                 bytes: 4096,
                 ns: if capacity > 8 << 20 { 400 } else { 2000 },
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(sizes_apart[59], 64 << 20, "{scale}");
         let together = |c| round_at(c, 0, Sides::Together);
         assert_eq!(sizes_after_rounds(&mut scale, 64 << 20, 9, together)[8], 256 << 10);
-        let mut cut = Scale::new(Scaling::deck_cut(&CACHES));
+        let mut cut = SizingState::new(Scaling::deck_cut(&CACHES));
         assert_eq!(
             sizes_after_rounds(&mut cut, 16 << 20, 60, slow)[59],
             4 << 20,
@@ -414,18 +414,21 @@ mod tests {
     #[test]
     fn f3_deck_cut_has_closer_marks() {
         let third = |c| round_at(c, c / 3, Sides::Together);
-        let mut moved = Scale::new(Scaling::reallocation(&CACHES));
+        let mut moved = SizingState::new(Scaling::reallocation(&CACHES));
         assert_eq!(sizes_after_rounds(&mut moved, 512 << 10, 9, third)[8], 512 << 10);
-        let mut cut = Scale::new(Scaling::deck_cut(&CACHES));
+        let mut cut = SizingState::new(Scaling::deck_cut(&CACHES));
         assert_eq!(sizes_after_rounds(&mut cut, 512 << 10, 9, third)[8], 256 << 10);
     }
 
     #[test]
     fn size_that_was_full_is_retried_less_and_less_often() {
-        let mut scale =
-            Scale::new(Scaling { together: (SIZE_MIN, 1 << 20), ..Scaling::reallocation(&CACHES) });
+        let mut scale = SizingState::new(Scaling {
+            together: (SIZE_MIN, 1 << 20),
+            ..Scaling::reallocation(&CACHES)
+        });
         // Full at 64 KB, nearly empty at twice that.
-        let round = |c| Round { was_full: c <= 64 << 10, ..round_at(c, 0, Sides::Together) };
+        let round =
+            |c| RoundMeasurements { was_full: c <= 64 << 10, ..round_at(c, 0, Sides::Together) };
         let changes = |sizes: &[usize]| sizes.windows(2).filter(|two| two[0] != two[1]).count();
         let early = sizes_after_rounds(&mut scale, 256 << 10, 200, round);
         let late = sizes_after_rounds(&mut scale, *early.last().unwrap(), 2000, round);

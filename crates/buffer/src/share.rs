@@ -71,7 +71,7 @@ pub fn pointers(
 ) -> sys::Result<(ibuf::PointerWriter, Vec<RingOffer>)> {
     let (entries, stride) = (config.entries.max(1).next_power_of_two(), config.lanes.stride());
     let bytes = (entries * stride).max(PAGE);
-    let geometry = geometry(id, bytes, stride, config.policy, config.readers);
+    let geometry = ring_geometry(id, bytes, stride, config.policy, config.readers);
     let (store, offers) = create_ring(geometry, (bytes / stride) as u64, config.policy)?;
     Ok((ibuf::PointerWriter::new(store, config.lanes), offers))
 }
@@ -88,7 +88,7 @@ pub struct RingOffer {
 pub(crate) fn joinable_blocks(
     config: &dbuf::BlockConfig,
 ) -> sys::Result<(dbuf::BlockWriter, JoinState)> {
-    let geometry = geometry(config.id, config.capacity_bytes(), 0, config.policy, 0);
+    let geometry = ring_geometry(config.id, config.capacity_bytes(), 0, config.policy, 0);
     let files = SharedFiles::create(&geometry)?;
     let readers = Box::default();
     let (capacity, policy) = (config.capacity_bytes() as u64, config.policy);
@@ -121,7 +121,7 @@ impl JoinState {
         let published = || acquire(current.store.writer.word(writer::COMMIT));
         let contact = Contact { doorbell, page: duplicate(&cursor)? };
         let ticket = self.queue.join(Arc::new(page), Some(contact), published);
-        ticket.map(|ticket| Ok((ticket, current.files.offer(cursor)?))).transpose()
+        ticket.map(|ticket| Ok((ticket, current.files.create_offer(cursor)?))).transpose()
     }
 
     /// Locks and returns the current segment; no reader can join while the guard lives.
@@ -210,7 +210,7 @@ impl RingOffer {
 /// position in an extent.
 const CAPACITY_MAX: u64 = 1 << 40;
 
-/// Reason why an offer was refused. The memory of a refused offer has not been accessed.
+/// The reason why an offer was refused. The memory of a refused offer has not been accessed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The message has the wrong number of descriptors. Holds the number received.
@@ -250,10 +250,16 @@ pub enum Refusal {
 
 /// Returns the geometry of a ring of blocks.
 pub(crate) fn geometry_of(config: &dbuf::BlockConfig) -> Geometry {
-    geometry(config.id, config.capacity_bytes(), 0, config.policy, config.readers)
+    ring_geometry(config.id, config.capacity_bytes(), 0, config.policy, config.readers)
 }
 
-fn geometry(id: DbufId, bytes: usize, stride: usize, policy: Policy, readers: usize) -> Geometry {
+fn ring_geometry(
+    id: DbufId,
+    bytes: usize,
+    stride: usize,
+    policy: Policy,
+    readers: usize,
+) -> Geometry {
     let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     Geometry {
         magic: Geometry::MAGIC,
@@ -278,7 +284,7 @@ fn create_ring(
     // A writer that punches holes needs a ring without the write seal.
     let is_cut = geometry.extent > 0;
     let writer = files.map_and_seal(if is_cut { Seals::SIZE } else { Seals::READER })?;
-    files.offer_all(writer, geometry.readers, capacity, policy)
+    files.create_offers(writer, geometry.readers, capacity, policy)
 }
 
 /// The files that all readers of a ring share.
@@ -320,7 +326,7 @@ impl SharedFiles {
     }
 
     /// Creates the page and the offer of each reader.
-    fn offer_all(
+    fn create_offers(
         &self,
         writer: Region,
         readers: u32,
@@ -331,12 +337,12 @@ impl SharedFiles {
         for _ in 0..readers {
             let (cursor, page) = self.create_reader_page()?;
             pages.push(Arc::new(page));
-            offers.push(self.offer(cursor)?);
+            offers.push(self.create_offer(cursor)?);
         }
         Ok((RingMemory::new(writer, pages.into(), capacity, policy), offers))
     }
 
-    fn offer(&self, cursor: Memfd) -> sys::Result<RingOffer> {
+    fn create_offer(&self, cursor: Memfd) -> sys::Result<RingOffer> {
         let (geometry, ring) = (duplicate(&self.geometry)?, duplicate(&self.ring)?);
         Ok(RingOffer { geometry, ring, cursor: cursor.into() })
     }

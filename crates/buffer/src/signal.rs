@@ -48,8 +48,8 @@ pub struct Doorbell {
     sleepers: (loom::sync::Mutex<()>, loom::sync::Condvar),
 }
 
-/// Result of [`Doorbell::listen`], required by [`Doorbell::sleep`]: proof that the caller listened
-/// before its last check for work.
+/// The result of [`Doorbell::listen`], required by [`Doorbell::sleep`]: proof that the caller
+/// listened before its last check for work.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket(u32);
 

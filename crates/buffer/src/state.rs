@@ -38,7 +38,7 @@ mod tests;
 mod writer;
 
 #[cfg(not(loom))]
-pub use layout::{Column, Shape};
+pub use layout::{Column, TableShape};
 #[cfg(not(loom))]
 pub use list::TableNames;
 #[cfg(not(loom))]

@@ -73,7 +73,7 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     Ok((Output::new(writer, ends, config, segments), offers))
 }
 
-/// Type tag of offers of streams of bytes.
+/// The type tag of offers for byte streams.
 #[derive(Debug)]
 pub enum Bytes {}
 

@@ -4,7 +4,7 @@
 
 use std::os::fd::OwnedFd;
 
-/// Proof that another process could write this process's memory anyway.
+/// A proof that another process could write this process's memory anyway.
 #[derive(Clone, Copy, Debug)]
 pub struct Trusted(());
 

@@ -39,7 +39,7 @@ impl Sleeper {
     }
 }
 
-/// Urgency of a notification, which depends on whether more publications follow.
+/// The urgency of a notification, which depends on whether more publications follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
     /// More publications follow immediately, and the last of them is checked with `More` or `Last`.

@@ -157,14 +157,14 @@ fn run_other_process() {
     let offer = RingOffer::from_descriptors(receive(stdin()).1).unwrap();
     match role.as_str() {
         "attack" => try_all_changes(offer),
-        "drain" => drain(offer.read_blocks().unwrap()),
+        "drain" => drain_blocks(offer.read_blocks().unwrap()),
         "lie" => store_false_cursors(&offer),
         "stall" => hold_without_reading(offer),
         _ => panic!("no role {role}"),
     }
 }
 
-fn drain(mut visitor: BlockVisitor) {
+fn drain_blocks(mut visitor: BlockVisitor) {
     report("ready");
     let (mut got, mut torn, mut next, mut out) = (0u64, 0u64, 0, [0; BLOCK_LENGTH]);
     while !visitor.is_finished().unwrap() {

@@ -10,7 +10,7 @@ use common::{OtherProcess, receive, report, wait_until, with_watchdog};
 use std::io::stdin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use streamline_buffer::name::Error;
-use streamline_buffer::state::{Column, Shape, Snapshot, TableReader, TableWriter};
+use streamline_buffer::state::{Column, Snapshot, TableReader, TableShape, TableWriter};
 use sys::process::OVERFLOW_ID;
 
 fn unique_name(of: &str) -> String {
@@ -18,9 +18,9 @@ fn unique_name(of: &str) -> String {
     format!("states-{}-{}-{of}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-fn table_shape() -> Shape {
+fn table_shape() -> TableShape {
     let column = |name: &str| Column { name: name.to_owned(), unit: "blocks".to_owned() };
-    Shape { filter: "count".to_owned(), columns: vec![column("one"), column("two")], rows: 4 }
+    TableShape { filter: "count".to_owned(), columns: vec![column("one"), column("two")], rows: 4 }
 }
 
 /// The permission bits determine which users receive a descriptor, which gives no write access. The

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
 use abi::access::AccessList;
-use buffer::state::{Column, Shape, TableWriter};
+use buffer::state::{Column, TableShape, TableWriter};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -128,7 +128,7 @@ fn m3_c_program_reads_published_state() {
     let name = format!("exam-{}", std::process::id());
     let column = |name: &str, unit: &str| Column { name: name.to_owned(), unit: unit.to_owned() };
     let columns = vec![column("blocks", "pcs"), column("bytes", "B")];
-    let shape = Shape { filter: "count".to_owned(), columns, rows: 4 };
+    let shape = TableShape { filter: "count".to_owned(), columns, rows: 4 };
     let mut writer = TableWriter::create(&name, AccessList::private(identity()), shape).unwrap();
     writer.put(0, Some(&[1, 2]));
     writer.put(2, Some(&[3, 4]));

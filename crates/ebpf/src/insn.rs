@@ -126,7 +126,7 @@ pub const PSEUDO_MAP_VALUE: u8 = 2;
 /// Pseudo-source of a call to a kfunc, whose `imm` is the BTF id of the function.
 pub const PSEUDO_FUNCTION: u8 = 2;
 
-/// Width of a memory access.
+/// The width of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Size {
     /// One byte.
@@ -523,8 +523,7 @@ impl Insn {
         Self::wide(dst, PSEUDO_MAP, map as i32, 0)
     }
 
-    /// Creates the load of the address of byte `offset` in the value of element 0 of a map into
-    /// `dst`.
+    /// Creates a load into `dst` of the address of byte `offset` in element 0 of a map.
     pub fn load_map_value(dst: Reg, map: u32, offset: u32) -> [Self; 2] {
         Self::wide(dst, PSEUDO_MAP_VALUE, map as i32, offset as i32)
     }

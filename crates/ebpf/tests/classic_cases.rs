@@ -32,11 +32,11 @@ const FRAMES: usize = 1000;
 /// Maximum number of captured frames per expression.
 const CAPTURED_MAX: usize = 400;
 
-fn seed() -> u64 {
+fn random_seed() -> u64 {
     std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_121)
 }
 
-fn netmask(case: &Value) -> Option<u32> {
+fn case_netmask(case: &Value) -> Option<u32> {
     text_value(case, "netmask").map(|mask| mask.parse::<Ipv4Addr>().unwrap().to_bits())
 }
 
@@ -54,7 +54,7 @@ fn corpus_expressions_accept_the_expected_frames() {
         for optimize in [true, false] {
             let options = Options {
                 snaplen: capture.snaplen,
-                netmask: netmask(case),
+                netmask: case_netmask(case),
                 optimize,
                 ..Options::default()
             };
@@ -88,7 +88,7 @@ fn skip_reason(name: &str) -> Option<&'static str> {
 }
 
 /// Returns the address families of the system for which a row was made.
-fn families(case: &Value, name: &str) -> AddressFamilies {
+fn case_families(case: &Value, name: &str) -> AddressFamilies {
     if case.get("generate_offline_filter").is_some() {
         return AddressFamilies::Any;
     }
@@ -127,7 +127,7 @@ fn corpus_expressions_decide_like_libpcap() {
 }
 
 fn check_accept_table(table: &[Value], captured: &BTreeMap<LinkType, Vec<Frame>>) {
-    let seed = seed();
+    let seed = random_seed();
     println!("accept: SEED={seed}");
     let mut counts = CaseCounts::default();
     for (index, case) in table.iter().enumerate() {
@@ -234,8 +234,8 @@ fn compile_aliases(case: &Value, row: &mut AcceptCase<'_>, counts: &mut CaseCoun
                 optimize,
                 resolver: &InstalledNames,
                 live_metadata: case.get("linuxext").is_some(),
-                netmask: netmask(case),
-                families: families(case, name),
+                netmask: case_netmask(case),
+                families: case_families(case, name),
             };
             let program = match compile(alias, link, &options) {
                 Ok(program) => program,
@@ -307,7 +307,7 @@ fn corpus_frames_reveal_planted_faults() {
 
 /// Asserts that at least `percent` percent of the planted faults are found.
 fn check_planted_faults(table: &[Value], percent: usize) {
-    let seed = seed();
+    let seed = random_seed();
     println!("generated_frames_reveal_planted_faults: SEED={seed}");
     let (mut planted, mut found) = (0, 0);
     for (index, case) in table.iter().enumerate() {

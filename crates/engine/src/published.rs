@@ -2,4 +2,4 @@
 //! the state in the same way.
 
 pub use buffer::name::{Address, Error};
-pub use buffer::state::{Column, Shape, Snapshot, TableNames, TableReader};
+pub use buffer::state::{Column, Snapshot, TableNames, TableReader, TableShape};

@@ -122,7 +122,7 @@ pub(crate) fn send_to(
 /// Message that accompanies an offer on a socket.
 pub(crate) const OFFER: &[u8; 8] = b"SL point";
 
-/// Type tag of offers of rings of rich pointers.
+/// The type tag of offers for rings of rich pointers.
 #[derive(Debug)]
 pub enum Pointers {}
 

@@ -94,7 +94,7 @@ pub trait StreamReader: fmt::Debug {
 
     /// Releases blocks that are consumed and no longer lent, because the writer may be waiting for
     /// their memory. Returns the number of blocks still unreleased.
-    fn give_back(&mut self) -> u64 {
+    fn release_consumed(&mut self) -> u64 {
         0
     }
 

@@ -30,7 +30,7 @@ fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// Manner in which a writer ends.
+/// The manner in which a writer ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WriterEnd {
     Closed,
@@ -235,7 +235,7 @@ fn aggregate_pipe_loses_no_sent_aggregate() {
         });
         let received = receiver.receive().unwrap().unwrap();
         assert_eq!(received.len(), LAST_BLOCK.len());
-        let _gone = receiver.give_back(received);
+        let _gone = receiver.release(received);
         let end = receiver.receive().map(|none| {
             assert!(none.is_none());
             Vec::new()

@@ -35,7 +35,7 @@ pub use source::Source;
 use stamped::StagedBlocks;
 pub use stamped::Stamped;
 
-/// Order among blocks of different producers. Blocks of one producer always stay in order.
+/// The order among blocks of different producers. Blocks of one producer always stay in order.
 #[derive(Debug)]
 pub enum Order {
     /// Round robin. A producer's turn ends after this many blocks, if other producers have blocks.
@@ -44,7 +44,7 @@ pub enum Order {
     Stamped(Stamped),
 }
 
-/// Id of a producer, never reused by its reader.
+/// The id of a producer, never reused by its reader.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProducerId(u64);
 

@@ -106,7 +106,7 @@ where
     T: StreamWriter + ?Sized,
 {
     to.flush();
-    if from.give_back() == 0 {
+    if from.release_consumed() == 0 {
         return from.wait(None).map(|_| ());
     }
     if to.announce_sleep()? {
@@ -114,7 +114,7 @@ where
         to.withdraw_sleep()?;
         waited?;
     }
-    from.give_back();
+    from.release_consumed();
     Ok(())
 }
 

@@ -43,7 +43,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 // ---- messages: a word, then numbers
 
-fn report(socket: impl AsFd, text: &str) {
+fn report_step(socket: impl AsFd, text: &str) {
     send(socket, text.as_bytes(), &[]);
 }
 
@@ -98,7 +98,7 @@ impl Fixture {
         let sent = self.pool.copy(&bytes).unwrap();
         self.creator.lend(&sent, client.peer).unwrap();
         let pointer = sent.slices().next().unwrap().pointer();
-        report(&client.other, &describe_block(pointer, &bytes));
+        report_step(&client.other, &describe_block(pointer, &bytes));
     }
 
     /// Handles a client's messages up to step `until`, at which the client is left waiting.
@@ -112,7 +112,7 @@ impl Fixture {
                 "grant" => self.grant(client, dbuf_id(u32::try_from(numbers[0]).unwrap())),
                 "back" => {
                     let pointer = RichPointer::from_words([numbers[0], numbers[1]]);
-                    assert!(self.creator.holders_mut().give_back(client.peer, pointer));
+                    assert!(self.creator.holders_mut().release(client.peer, pointer));
                 }
                 other => panic!("`{other}` from the other process"),
             }
@@ -120,7 +120,7 @@ impl Fixture {
     }
 
     fn step(&mut self, client: &Process, step: u64) {
-        report(&client.other, "go");
+        report_step(&client.other, "go");
         if step == STEP_MAPPED {
             (0..LENT_SEGMENTS).for_each(|_| self.lend(client));
         }
@@ -129,7 +129,7 @@ impl Fixture {
     fn grant(&mut self, client: &Process, dbuf: DbufId) {
         match self.creator.grant(dbuf, client.peer) {
             Ok(grant) => send(&client.other, b"grant", &[grant.descriptor()]),
-            Err(_) => report(&client.other, "no"),
+            Err(_) => report_step(&client.other, "no"),
         }
     }
 
@@ -204,9 +204,9 @@ fn q18_process_killed_at_any_step_releases_everything() {
         }
     }
     println!("from the kill until all was given back, the slowest of 21: {slowest:?}");
-    report(&survivor.other, "go");
+    report_step(&survivor.other, "go");
     fixture.serve(&survivor, STEP_RELEASED);
-    report(&survivor.other, "go");
+    report_step(&survivor.other, "go");
     fixture.serve(&survivor, STEP_ASKED);
     let (kept, _) = fixture.kill(survivor);
     assert_eq!(
@@ -307,15 +307,15 @@ fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     let socket = stdin().as_fd().try_clone_to_owned().unwrap();
     match role.as_str() {
-        "guest" => client(&socket),
+        "guest" => run_client(&socket),
         "maker" => own_memory(&socket),
         _ => request_grants(socket, &role),
     }
 }
 
-fn client(socket: &OwnedFd) {
+fn run_client(socket: &OwnedFd) {
     let at = |step: u64| {
-        report(socket, &format!("step {step}"));
+        report_step(socket, &format!("step {step}"));
         loop {
             match receive_text(socket) {
                 Some((word, ..)) if word == "go" => return,
@@ -325,7 +325,7 @@ fn client(socket: &OwnedFd) {
         }
     };
     let ask = |dbuf: u32| {
-        report(socket, &format!("grant {dbuf}"));
+        report_step(socket, &format!("grant {dbuf}"));
         receive_text(socket).unwrap()
     };
     at(0);
@@ -342,11 +342,11 @@ fn client(socket: &OwnedFd) {
     at(STEP_READ);
     // The survivor has been waiting here.
     blocks.iter().for_each(|block| check_block(&window, block));
-    report(socket, &format!("back {} {}", blocks[0][0], blocks[0][1]));
+    report_step(socket, &format!("back {} {}", blocks[0][0], blocks[0][1]));
     at(STEP_RELEASED);
-    report(socket, &format!("grant {SHARED_DBUF}"));
+    report_step(socket, &format!("grant {SHARED_DBUF}"));
     at(STEP_ASKED);
-    report(socket, &format!("step {STEP_COPYING}"));
+    report_step(socket, &format!("step {STEP_COPYING}"));
     loop {
         check_block(&window, &blocks[1]);
     }
@@ -363,7 +363,7 @@ fn request_grants(socket: OwnedFd, role: &str) {
         pointer
     };
     let [first, _] = [0, 3].map(|at| read(&numbers[at..at + 3]));
-    client.give_back(first).unwrap();
+    client.release(first).unwrap();
     // Until it is killed during a request.
     while client.ask(dbuf_id(SHARED_DBUF)).is_ok() {}
 }
@@ -383,7 +383,7 @@ fn own_memory(socket: &OwnedFd) {
         let sent = pool.copy(&bytes).unwrap();
         creator.lend(&sent, peer).unwrap();
         for slice in sent.slices() {
-            report(socket, &describe_block(slice.pointer(), slice.bytes()));
+            report_step(socket, &describe_block(slice.pointer(), slice.bytes()));
         }
         kept.append(sent).unwrap();
     }

@@ -214,7 +214,7 @@ fn read_and_report(receiver: &mut Receiver) {
             receiver.copy(&received, 0, front).unwrap();
             receiver.copy(&received, front.len(), back).unwrap();
             assert!(receiver.copy(&received, received.len(), &mut [0]).is_err());
-            receiver.give_back(received).unwrap();
+            receiver.release(received).unwrap();
             bytes
         } else {
             receiver.copy_and_release(received, &mut pool).unwrap().to_vec()
@@ -233,7 +233,7 @@ fn hold_last(receiver: &mut Receiver, most: usize) {
         receiver.copy(&received, 0, &mut bytes).unwrap();
         kept.push(received);
         if kept.len() > most {
-            receiver.give_back(kept.remove(0)).unwrap();
+            receiver.release(kept.remove(0)).unwrap();
         }
         count += 1;
         if count % 10 == 0 && most < usize::MAX {
@@ -247,14 +247,14 @@ fn release_falsely(receiver: &mut Receiver) {
     let mut random = Random::new(4);
     while let Some(received) = receiver.receive().unwrap() {
         let pointer = received.pointers()[0];
-        receiver.give_back(received).unwrap();
+        receiver.release(received).unwrap();
         for _ in 0..20 {
             let word = pointer.words()[0] ^ (1 << random.below(50));
             let forged = abi::RichPointer::from_words([word, pointer.words()[1]]);
             // The result is bytes of this pool, which the reader may read, or a fault.
             let mut out = vec![0; forged.length() as usize];
             let _copied = receiver.client().copy(forged, &mut out);
-            receiver.client().give_back(forged).unwrap();
+            receiver.client().release(forged).unwrap();
         }
     }
 }

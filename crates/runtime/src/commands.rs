@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::task::{self, Task};
 
-/// Reason why a command was not executed. No part of the command has run or will run.
+/// The reason why a command was not executed. No part of the command has run or will run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CommandError {
     /// The path has not started.
@@ -51,7 +51,7 @@ pub enum CommandError {
 
 type Command = Box<dyn FnOnce(&mut Space) + Send>;
 
-/// Queue of commands to one space. Outlives the space.
+/// A queue of commands to one space. Outlives the space.
 pub struct CommandQueue {
     /// Status of the space: its name, and the ring that blocks it.
     pub status: Arc<SpaceStatus>,

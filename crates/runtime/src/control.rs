@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Control state that all spaces of a path poll.
+/// The control state that all spaces of a path poll.
 #[derive(Debug)]
 pub struct Control {
     stopped: Arc<AtomicBool>,
@@ -56,7 +56,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// Latest reported position of a source.
+/// The latest reported position of a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceProgress {
     /// Index of the source's node in the plan.

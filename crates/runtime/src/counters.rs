@@ -8,7 +8,7 @@ use endpoint::SourceCounters;
 use filter::{Amount, Report};
 use serde::{Deserialize, Serialize};
 
-/// Report of a filter or sink.
+/// The report of a filter or sink.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeReport {
     /// Index of the node in the plan.

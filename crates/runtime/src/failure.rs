@@ -10,7 +10,7 @@ use filter::Block;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Failure of a ring.
+/// A failure of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RingFailure {
     /// The space on the other side has ended.
@@ -41,7 +41,7 @@ pub struct PathFailure {
     pub cause: Cause,
 }
 
-/// Cause of a path's failure.
+/// The cause of a path's failure.
 #[derive(Clone, Debug)]
 pub enum Cause {
     /// A source or sink failed.
@@ -70,7 +70,7 @@ pub enum Cause {
     },
 }
 
-/// Copy of the block on which a filter panicked.
+/// A copy of the block on which a filter panicked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CrashCapture {
     /// Link type of the frame; `Marks::NO_LINK` if the block is no frame.

@@ -76,7 +76,7 @@ pub struct Latency {
     pub waits: Vec<PlaceLatency>,
 }
 
-/// Measurements of one gauge.
+/// The measurements of one gauge.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PlaceLatency {
     /// Name of the sink, or of the edge by its two ends.

@@ -15,7 +15,7 @@ use std::ops::Deref;
 pub use endpoint::{DropReason, Gap, LossRanges, Position, SourceCounters};
 pub use filter::{Amount, DeliveredItems, Report};
 
-/// Kind of an edge.
+/// The kind of an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EdgeKind {
@@ -72,7 +72,7 @@ impl RingEnd {
     ];
 }
 
-/// Name of a node: the name of its filter, or a description of its ring end.
+/// The name of a node: the name of its filter, or a description of its ring end.
 ///
 /// The description of a ring end begins with a word and a space. A filter's name contains no space.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -176,7 +176,7 @@ pub struct Edge {
     pub size: Option<RingSize>,
 }
 
-/// Size of a ring between two spaces, and the history of its changes.
+/// The size of a ring between two spaces, and the history of its changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RingSize {
     /// Current capacity in entries.

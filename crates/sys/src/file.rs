@@ -12,7 +12,7 @@ use rustix::io::retry_on_intr;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-/// Status of an open file at the time of the query.
+/// The status of an open file at the time of the query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileStatus {
     /// File type.
@@ -57,7 +57,7 @@ pub fn cannot_shrink(file: impl AsFd) -> bool {
     seals.is_ok_and(|seals| seals.contains(rustix::fs::SealFlags::SHRINK))
 }
 
-/// Access mode of a descriptor.
+/// The access mode of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Readable, not writable.

@@ -11,7 +11,7 @@ use rustix::thread::futex::{self, Flags};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// Scope of a futex.
+/// The scope of a futex.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FutexScope {
     /// Only threads of this process. Cheaper, because the kernel need not resolve the mapping.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::descriptor::{send_error, send_with};
 use crate::packet::option;
 
-/// Framing of a Unix socket.
+/// The framing of a Unix socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Framing {
     /// Message boundaries are kept (SOCK_SEQPACKET).

@@ -112,7 +112,7 @@ impl OpenRegular {
 /// Advice to the user if a foreign file has a name that this program wants to use.
 const REMOVE_ADVICE: &str = "remove it, or choose another place";
 
-/// Position of the first write to an existing regular file.
+/// The position of the first write to an existing regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteMode {
     /// At the beginning of the file.

@@ -31,7 +31,7 @@ pub struct Privilege {
     pub inner_user_namespace: Option<bool>,
 }
 
-/// seccomp mode of a process (seccomp(2)).
+/// The seccomp mode of a process (seccomp(2)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seccomp {
     /// No seccomp restriction.

@@ -30,7 +30,7 @@ pub struct ProcessGroup {
     reaped: Option<ProcessEnd>,
 }
 
-/// Outcome of an ended program.
+/// The outcome of an ended program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProcessEnd {
     /// The program exited with this status.
@@ -220,13 +220,13 @@ mod tests {
     use std::io::{Read, Write};
     use std::process::Stdio;
 
-    fn start(script: &str) -> ProcessGroup {
+    fn start_shell(script: &str) -> ProcessGroup {
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         ProcessGroup::start(&mut command).unwrap()
     }
 
-    fn output(group: &mut ProcessGroup) -> String {
+    fn read_output(group: &mut ProcessGroup) -> String {
         let mut text = String::new();
         group.take_output().unwrap().read_to_string(&mut text).unwrap();
         text
@@ -234,8 +234,8 @@ mod tests {
 
     #[test]
     fn leader_outcome_is_observed_without_reaping() {
-        let mut group = start("exit 3");
-        assert_eq!(output(&mut group), "");
+        let mut group = start_shell("exit 3");
+        assert_eq!(read_output(&mut group), "");
         testkit::wait_until("it ends", || group.ended().unwrap().is_some());
         assert_eq!(group.ended().unwrap(), Some(ProcessEnd::Status(3)), "looking takes nothing");
         assert_eq!(group.wait().unwrap(), ProcessEnd::Status(3));
@@ -246,8 +246,8 @@ mod tests {
 
     #[test]
     fn group_starts_with_the_signal_setup_of_a_shell() {
-        let mut group = start("ps -o pgid= -p $$; grep -E 'SigIgn|SigBlk' /proc/self/status");
-        let text = output(&mut group);
+        let mut group = start_shell("ps -o pgid= -p $$; grep -E 'SigIgn|SigBlk' /proc/self/status");
+        let text = read_output(&mut group);
         assert!(group.wait().unwrap().is_success(), "{text}");
         let mut words = text.split_whitespace();
         assert_eq!(words.next().unwrap(), group.id.to_string());
@@ -258,10 +258,10 @@ mod tests {
 
     #[test]
     fn signals_and_drop_reach_every_process_of_the_group() {
-        let mut group = start("sleep 1000 & sleep 1000");
+        let mut group = start_shell("sleep 1000 & sleep 1000");
         group.terminate();
         assert_eq!(group.wait().unwrap(), ProcessEnd::Signal(libc::SIGTERM));
-        let mut group = start("trap '' TERM; sleep 1000 & echo here; sleep 1000");
+        let mut group = start_shell("trap '' TERM; sleep 1000 & echo here; sleep 1000");
         let mut output = group.take_output().unwrap();
         let mut here = [0; 5];
         output.read_exact(&mut here).unwrap();
@@ -272,11 +272,11 @@ mod tests {
 
     #[test]
     fn dropping_standard_input_ends_the_childs_input() {
-        let mut group = start("cat; exit 5");
+        let mut group = start_shell("cat; exit 5");
         let mut input = group.take_input().unwrap();
         input.write_all(b"some words").unwrap();
         drop(input);
-        assert_eq!(output(&mut group), "some words");
+        assert_eq!(read_output(&mut group), "some words");
         assert_eq!(group.wait().unwrap().to_string(), "ended with status 5");
         assert!(ProcessGroup::start(&mut Command::new("/no/such/program")).is_err());
     }

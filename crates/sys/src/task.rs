@@ -23,7 +23,7 @@ pub struct Task {
     pub resident: u64,
 }
 
-/// Run state of a task.
+/// The run state of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunState {
     /// Running or runnable.

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
 
-/// Resource usage of a process.
+/// The resource usage of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// User and system CPU time, in ns.

@@ -20,7 +20,7 @@ fn map_fd_number(map: &Map) -> u32 {
     map.as_fd().as_raw_fd().cast_unsigned()
 }
 
-fn load(name: &str, code: &[Insn]) -> Program {
+fn load_program(name: &str, code: &[Insn]) -> Program {
     Program::load(ProgramKind::Xdp, name, &insn::encode(code))
         .unwrap_or_else(|e| panic!("{e}\n{}", e.log))
 }
@@ -31,7 +31,7 @@ fn program_tail_calls_another() {
     let places = Map::programs("places", 4).unwrap();
     let mut code = Vec::from(Insn::load_map(R2, map_fd_number(&places)));
     code.extend([Insn::mov(R3, 1), Insn::call(Helper::TailCall), Insn::mov(R0, 2), Insn::exit()]);
-    let first = load("first", &code);
+    let first = load_program("first", &code);
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 2, "the slot is empty");
     places.set_descriptor(1, load_constant(ProgramKind::Xdp, "second", 7).as_fd()).unwrap();
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 7);
@@ -55,7 +55,7 @@ fn read_only_listener_is_notified() {
         Insn::call(Helper::RingbufOutput),
         Insn::exit(),
     ]);
-    let rings = load("rings", &code);
+    let rings = load_program("rings", &code);
     let Ok(only) = doorbell.map().open_read_only() else {
         need::report_skip::<()>("needs CAP_SYS_ADMIN for a read-only descriptor");
         return;

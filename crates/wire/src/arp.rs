@@ -50,12 +50,12 @@ impl Arp {
 
     /// Returns the sender's hardware and network address.
     pub const fn sender(&self) -> (Mac, Ipv4Addr) {
-        (Mac(self.sender), ipv4(self.sender_address))
+        (Mac(self.sender), ipv4_address(self.sender_address))
     }
 
     /// Returns the target's hardware and network address.
     pub const fn target(&self) -> (Mac, Ipv4Addr) {
-        (Mac(self.target), ipv4(self.target_address))
+        (Mac(self.target), ipv4_address(self.target_address))
     }
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for Arp {
     }
 }
 
-const fn ipv4([a, b, c, d]: [u8; 4]) -> Ipv4Addr {
+const fn ipv4_address([a, b, c, d]: [u8; 4]) -> Ipv4Addr {
     Ipv4Addr::new(a, b, c, d)
 }
 

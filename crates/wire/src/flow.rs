@@ -31,7 +31,7 @@ pub struct Flow {
     pub ports: Option<Ports>,
 }
 
-/// Direction of a packet relative to its normalized flow.
+/// The direction of a packet relative to its normalized flow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Direction {
     /// From the lower address and port to the higher.
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::ip::protocol;
 
-    fn flow(source: &str, target: &str, ports: Option<(u16, u16)>) -> Flow {
+    fn parse_flow(source: &str, target: &str, ports: Option<(u16, u16)>) -> Flow {
         Flow {
             source: source.parse().unwrap(),
             target: target.parse().unwrap(),
@@ -166,30 +166,30 @@ mod tests {
 
     #[test]
     fn flow_displays_addresses_and_ports() {
-        let four = flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
+        let four = parse_flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
         assert_eq!(four.to_string(), "10.0.0.1:1234 > 10.0.0.2:80");
-        let six = flow("fe80::1", "2001:db8::2", Some((1, 2)));
+        let six = parse_flow("fe80::1", "2001:db8::2", Some((1, 2)));
         assert_eq!(six.to_string(), "[fe80::1]:1 > [2001:db8::2]:2");
-        assert_eq!(flow("1.2.3.4", "::", None).to_string(), "1.2.3.4 > ::");
+        assert_eq!(parse_flow("1.2.3.4", "::", None).to_string(), "1.2.3.4 > ::");
     }
 
     #[test]
     fn both_directions_normalize_to_one_flow() {
-        let up = flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
+        let up = parse_flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
         let down = up.reversed();
         assert_eq!(up.normalized(), (up, Direction::Up));
         assert_eq!(down.normalized(), (up, Direction::Down));
-        let same_host = flow("127.0.0.1", "127.0.0.1", Some((80, 1234)));
+        let same_host = parse_flow("127.0.0.1", "127.0.0.1", Some((80, 1234)));
         assert_eq!(same_host.normalized(), (same_host, Direction::Up));
         assert_eq!(same_host.reversed().normalized(), (same_host, Direction::Down));
     }
 
     #[test]
     fn hash_is_symmetric_seeded_and_stable() {
-        let up = flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
+        let up = parse_flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
         assert_eq!(up.hash(7), up.reversed().hash(7));
         assert_ne!(up.hash(7), up.hash(8));
-        let swapped_ports = flow("10.0.0.1", "10.0.0.2", Some((80, 1234)));
+        let swapped_ports = parse_flow("10.0.0.1", "10.0.0.2", Some((80, 1234)));
         assert_ne!(up.hash(7), swapped_ports.hash(7));
         assert_ne!(up.hash(0), Flow { protocol: protocol::UDP, ..up }.hash(0));
         assert_eq!(up.hash(0), STABLE, "a stored hash must keep its value");
@@ -201,7 +201,7 @@ mod tests {
     fn hash_spreads_flows_over_workers() {
         let mut engines = [0u32; 8];
         for port in 0..8000 {
-            let flow = flow("10.0.0.1", "10.0.0.2", Some((port, 80)));
+            let flow = parse_flow("10.0.0.1", "10.0.0.2", Some((port, 80)));
             engines[(flow.hash(0) % 8) as usize] += 1;
         }
         assert!(engines.iter().all(|count| (850..1150).contains(count)), "{engines:?}");

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Type and code of an ICMP message. Displayed by name, such as `echo request`.
+/// The type and code of an ICMP message. Displayed by name, such as `echo request`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Icmp {
     version: u8,

@@ -54,7 +54,7 @@ pub mod protocol {
     }
 }
 
-/// Position of a frame among the fragments of an IP packet.
+/// The position of a frame among the fragments of an IP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fragment {
     /// The packet is not fragmented.

@@ -87,7 +87,7 @@ impl Ipv6 {
     }
 }
 
-/// Result of walking the extension headers.
+/// The result of walking the extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UpperLayer {
     /// An upper-layer header was found.
@@ -243,7 +243,7 @@ const _: () = assert!(HEADER_LENGTH + EXTENSIONS_MAX * 2048 < u16::MAX as usize)
 mod tests {
     use super::*;
 
-    fn packet(next: u8, rest: &[u8]) -> Vec<u8> {
+    fn ipv6_packet(next: u8, rest: &[u8]) -> Vec<u8> {
         let mut packet = vec![0u8; HEADER_LENGTH];
         packet[0] = 0x60;
         packet[NEXT_HEADER] = next;
@@ -251,13 +251,13 @@ mod tests {
         packet
     }
 
-    fn unfragmented(protocol: u8, offset: u16) -> UpperLayer {
+    fn unfragmented_layer(protocol: u8, offset: u16) -> UpperLayer {
         UpperLayer::Protocol { protocol, offset, fragment: Fragment::Whole }
     }
 
     #[test]
     fn ipv6_header_fields_are_parsed() {
-        let mut bytes = packet(6, &[]);
+        let mut bytes = ipv6_packet(6, &[]);
         bytes[..8].copy_from_slice(&[0x6a, 0xb1, 0x23, 0x45, 0, 9, 6, 64]);
         bytes[23] = 1;
         bytes[39] = 2;
@@ -270,9 +270,9 @@ mod tests {
 
     #[test]
     fn ipv6_packet_without_extension_headers_is_parsed() {
-        assert_eq!(find_upper_layer(&packet(6, &[])), unfragmented(6, 40));
-        assert_eq!(find_upper_layer(&packet(59, &[])), unfragmented(59, 40));
-        assert_eq!(find_upper_layer(&packet(50, &[])), unfragmented(50, 40));
+        assert_eq!(find_upper_layer(&ipv6_packet(6, &[])), unfragmented_layer(6, 40));
+        assert_eq!(find_upper_layer(&ipv6_packet(59, &[])), unfragmented_layer(59, 40));
+        assert_eq!(find_upper_layer(&ipv6_packet(50, &[])), unfragmented_layer(50, 40));
         assert_eq!(find_upper_layer(&[]), UpperLayer::Truncated);
     }
 
@@ -284,9 +284,16 @@ mod tests {
         rest.extend([0; 14]);
         rest.extend([17, 1]);
         rest.extend([0; 10]);
-        assert_eq!(find_upper_layer(&packet(0, &rest)), unfragmented(17, 40 + 8 + 16 + 12));
+        assert_eq!(
+            find_upper_layer(&ipv6_packet(0, &rest)),
+            unfragmented_layer(17, 40 + 8 + 16 + 12)
+        );
         for cut in 0..rest.len() {
-            assert_eq!(find_upper_layer(&packet(0, &rest[..cut])), UpperLayer::Truncated, "{cut}");
+            assert_eq!(
+                find_upper_layer(&ipv6_packet(0, &rest[..cut])),
+                UpperLayer::Truncated,
+                "{cut}"
+            );
         }
     }
 
@@ -294,18 +301,18 @@ mod tests {
     fn fragment_headers_are_classified() {
         let fragment = |field: u16| {
             let [high, low] = field.to_be_bytes();
-            find_upper_layer(&packet(44, &[6, 0, high, low, 0, 0, 0, 1]))
+            find_upper_layer(&ipv6_packet(44, &[6, 0, high, low, 0, 0, 0, 1]))
         };
-        assert_eq!(fragment(0), unfragmented(6, 48), "atomic, RFC 6946");
+        assert_eq!(fragment(0), unfragmented_layer(6, 48), "atomic, RFC 6946");
         let first = UpperLayer::Protocol { protocol: 6, offset: 48, fragment: Fragment::First };
         assert_eq!(fragment(1), first);
         assert_eq!(fragment(8), UpperLayer::Fragment { protocol: 6, offset: 48 });
         assert_eq!(fragment(9), UpperLayer::Fragment { protocol: 6, offset: 48 });
-        assert_eq!(find_upper_layer(&packet(44, &[6, 0, 0, 8])), UpperLayer::Truncated);
+        assert_eq!(find_upper_layer(&ipv6_packet(44, &[6, 0, 0, 8])), UpperLayer::Truncated);
         let both = [44, 0, 0, 1, 0, 0, 0, 1, 6, 0, 0, 0, 0, 0, 0, 1];
         let first = UpperLayer::Protocol { protocol: 6, offset: 56, fragment: Fragment::First };
         assert_eq!(
-            find_upper_layer(&packet(44, &both)),
+            find_upper_layer(&ipv6_packet(44, &both)),
             first,
             "an atomic header behind it hides nothing"
         );
@@ -322,27 +329,27 @@ mod tests {
             more: true,
             identification: 0x0102_0304,
         };
-        assert_eq!(find_fragment_header(&packet(44, &header)), Some(found));
+        assert_eq!(find_fragment_header(&ipv6_packet(44, &header)), Some(found));
         let options = [44, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let after = packet(60, &[&options[..], &header].concat());
+        let after = ipv6_packet(60, &[&options[..], &header].concat());
         assert_eq!(
             find_fragment_header(&after),
             Some(FragmentHeader { at: 56, announced_at: 40, ..found })
         );
         // An atomic fragment is complete by itself.
         let atomic = [44, 0, 0, 0, 9, 9, 9, 9];
-        let after = packet(44, &[&atomic[..], &header].concat());
+        let after = ipv6_packet(44, &[&atomic[..], &header].concat());
         assert_eq!(
             find_fragment_header(&after),
             Some(FragmentHeader { at: 48, announced_at: 40, ..found })
         );
-        assert_eq!(find_fragment_header(&packet(44, &[17, 0, 0, 0, 9, 9, 9, 9])), None);
-        assert_eq!(find_fragment_header(&packet(17, &header)), None);
+        assert_eq!(find_fragment_header(&ipv6_packet(44, &[17, 0, 0, 0, 9, 9, 9, 9])), None);
+        assert_eq!(find_fragment_header(&ipv6_packet(17, &header)), None);
         for cut in 0..8 {
-            assert_eq!(find_fragment_header(&packet(44, &header[..cut])), None, "{cut}");
+            assert_eq!(find_fragment_header(&ipv6_packet(44, &header[..cut])), None, "{cut}");
         }
         // Reserved bits are ignored.
-        let last = find_fragment_header(&packet(44, &[17, 0, 0, 8 | 6, 0, 0, 0, 0])).unwrap();
+        let last = find_fragment_header(&ipv6_packet(44, &[17, 0, 0, 8 | 6, 0, 0, 0, 0])).unwrap();
         assert_eq!((last.offset, last.more), (8, false));
     }
 
@@ -352,9 +359,9 @@ mod tests {
             let mut rest: Vec<u8> = [60, 0, 0, 0, 0, 0, 0, 0].repeat(count);
             let last = rest.len() - 8;
             rest[last] = 6;
-            find_upper_layer(&packet(60, &rest))
+            find_upper_layer(&ipv6_packet(60, &rest))
         };
-        assert_eq!(chain(EXTENSIONS_MAX), unfragmented(6, 40 + 8 * 8));
+        assert_eq!(chain(EXTENSIONS_MAX), unfragmented_layer(6, 40 + 8 * 8));
         assert_eq!(chain(EXTENSIONS_MAX + 1), UpperLayer::TooDeep);
     }
 }

@@ -84,7 +84,7 @@ impl FromStr for LinkType {
     }
 }
 
-/// Error for text that is not the name or number of a link type.
+/// An error for text that is not the name or number of a link type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownLink;
 
@@ -136,7 +136,7 @@ impl Network {
     }
 }
 
-/// Result of parsing a link header.
+/// The result of parsing a link header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkHeader {
     /// Network protocol.
@@ -329,69 +329,75 @@ const ALIASES: &[(LinkType, &str)] =
 mod tests {
     use super::*;
 
-    fn at(link: LinkType, frame: &[u8]) -> (Network, Option<u16>) {
+    fn network_at(link: LinkType, frame: &[u8]) -> (Network, Option<u16>) {
         let read = parse_link_header(link, frame);
         (read.network, read.l3)
     }
 
-    fn ether(rest: &[u8]) -> Vec<u8> {
+    fn ethernet_frame(rest: &[u8]) -> Vec<u8> {
         [&[0; 12], rest].concat()
     }
 
     #[test]
     fn ethernet_types_select_the_network_protocol() {
         let link = LinkType::ETHERNET;
-        assert_eq!(at(link, &ether(&[8, 0])), (Network::Ipv4, Some(14)));
-        assert_eq!(at(link, &ether(&[0x86, 0xdd, 0x60])), (Network::Ipv6, Some(14)));
-        assert_eq!(at(link, &ether(&[8, 6])), (Network::Arp, Some(14)));
-        assert_eq!(at(link, &ether(&[0x88, 0x64])), (Network::Other(0x8864), Some(14)));
-        assert_eq!(at(link, &ether(&[8])), (Network::Unknown, None));
-        assert_eq!(at(link, &[]), (Network::Unknown, None));
+        assert_eq!(network_at(link, &ethernet_frame(&[8, 0])), (Network::Ipv4, Some(14)));
+        assert_eq!(
+            network_at(link, &ethernet_frame(&[0x86, 0xdd, 0x60])),
+            (Network::Ipv6, Some(14))
+        );
+        assert_eq!(network_at(link, &ethernet_frame(&[8, 6])), (Network::Arp, Some(14)));
+        assert_eq!(
+            network_at(link, &ethernet_frame(&[0x88, 0x64])),
+            (Network::Other(0x8864), Some(14))
+        );
+        assert_eq!(network_at(link, &ethernet_frame(&[8])), (Network::Unknown, None));
+        assert_eq!(network_at(link, &[]), (Network::Unknown, None));
     }
 
     #[test]
     fn frames_of_802_3_with_llc_and_snap_are_parsed() {
-        let snap = ether(&[0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0, 0x45]);
+        let snap = ethernet_frame(&[0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0, 0x45]);
         let read = parse_link_header(LinkType::ETHERNET, &snap);
         assert_eq!((read.network, read.l3, read.end), (Network::Ipv4, Some(22), Some(42)));
-        let spanning_tree = ether(&[0, 38, 0x42, 0x42, 3]);
-        assert_eq!(at(LinkType::ETHERNET, &spanning_tree), (Network::Unknown, Some(14)));
-        let sap6 = ether(&[0, 38, 6, 6, 3, 0x45]);
-        assert_eq!(at(LinkType::ETHERNET, &sap6), (Network::Ipv4, Some(17)));
-        assert_eq!(at(LinkType::ETHERNET, &snap[..21]), (Network::Unknown, None));
+        let spanning_tree = ethernet_frame(&[0, 38, 0x42, 0x42, 3]);
+        assert_eq!(network_at(LinkType::ETHERNET, &spanning_tree), (Network::Unknown, Some(14)));
+        let sap6 = ethernet_frame(&[0, 38, 6, 6, 3, 0x45]);
+        assert_eq!(network_at(LinkType::ETHERNET, &sap6), (Network::Ipv4, Some(17)));
+        assert_eq!(network_at(LinkType::ETHERNET, &snap[..21]), (Network::Unknown, None));
     }
 
     #[test]
     fn tags_precede_type_or_length() {
-        let tagged = ether(&[0x81, 0, 0x20, 7, 0x86, 0xdd]);
+        let tagged = ethernet_frame(&[0x81, 0, 0x20, 7, 0x86, 0xdd]);
         let read = parse_link_header(LinkType::ETHERNET, &tagged);
         assert_eq!((read.network, read.l3), (Network::Ipv6, Some(18)));
         assert_eq!(read.tags.iter(&tagged).map(|tag| tag.id()).collect::<Vec<_>>(), [7]);
-        let snap = ether(&[0x81, 0, 0, 7, 0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 6]);
-        assert_eq!(at(LinkType::ETHERNET, &snap), (Network::Arp, Some(26)));
+        let snap = ethernet_frame(&[0x81, 0, 0, 7, 0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 6]);
+        assert_eq!(network_at(LinkType::ETHERNET, &snap), (Network::Arp, Some(26)));
     }
 
     #[test]
     fn raw_ip_version_selects_the_protocol() {
         for link in [LinkType::RAW, LinkType::RAW_BSD, LinkType::RAW_OPENBSD] {
-            assert_eq!(at(link, &[0x45]), (Network::Ipv4, Some(0)));
-            assert_eq!(at(link, &[0x60]), (Network::Ipv6, Some(0)));
-            assert_eq!(at(link, &[0x50]), (Network::Unknown, None));
-            assert_eq!(at(link, &[]), (Network::Unknown, None));
+            assert_eq!(network_at(link, &[0x45]), (Network::Ipv4, Some(0)));
+            assert_eq!(network_at(link, &[0x60]), (Network::Ipv6, Some(0)));
+            assert_eq!(network_at(link, &[0x50]), (Network::Unknown, None));
+            assert_eq!(network_at(link, &[]), (Network::Unknown, None));
         }
-        assert_eq!(at(LinkType::IPV4, &[]), (Network::Ipv4, Some(0)));
-        assert_eq!(at(LinkType::IPV6, &[]), (Network::Ipv6, Some(0)));
+        assert_eq!(network_at(LinkType::IPV4, &[]), (Network::Ipv4, Some(0)));
+        assert_eq!(network_at(LinkType::IPV6, &[]), (Network::Ipv6, Some(0)));
     }
 
     #[test]
     fn loopback_family_is_read_in_both_byte_orders() {
         for link in [LinkType::NULL, LinkType::LOOP] {
-            assert_eq!(at(link, &[2, 0, 0, 0]), (Network::Ipv4, Some(4)));
-            assert_eq!(at(link, &[0, 0, 0, 2]), (Network::Ipv4, Some(4)));
-            assert_eq!(at(link, &[30, 0, 0, 0]), (Network::Ipv6, Some(4)));
-            assert_eq!(at(link, &[0, 0, 0, 10]), (Network::Ipv6, Some(4)));
-            assert_eq!(at(link, &[0, 0, 0, 7]), (Network::Unknown, Some(4)));
-            assert_eq!(at(link, &[0, 0, 0]), (Network::Unknown, None));
+            assert_eq!(network_at(link, &[2, 0, 0, 0]), (Network::Ipv4, Some(4)));
+            assert_eq!(network_at(link, &[0, 0, 0, 2]), (Network::Ipv4, Some(4)));
+            assert_eq!(network_at(link, &[30, 0, 0, 0]), (Network::Ipv6, Some(4)));
+            assert_eq!(network_at(link, &[0, 0, 0, 10]), (Network::Ipv6, Some(4)));
+            assert_eq!(network_at(link, &[0, 0, 0, 7]), (Network::Unknown, Some(4)));
+            assert_eq!(network_at(link, &[0, 0, 0]), (Network::Unknown, None));
         }
     }
 
@@ -400,27 +406,27 @@ mod tests {
         let mut v1 = [0u8; 16];
         v1[3] = 1;
         v1[14] = 8;
-        assert_eq!(at(LinkType::LINUX_SLL, &v1), (Network::Ipv4, Some(16)));
-        assert_eq!(at(LinkType::LINUX_SLL, &v1[..15]), (Network::Unknown, None));
+        assert_eq!(network_at(LinkType::LINUX_SLL, &v1), (Network::Ipv4, Some(16)));
+        assert_eq!(network_at(LinkType::LINUX_SLL, &v1[..15]), (Network::Unknown, None));
         v1[2..4].copy_from_slice(&824u16.to_be_bytes());
-        assert_eq!(at(LinkType::LINUX_SLL, &v1), (Network::Unknown, Some(16)));
+        assert_eq!(network_at(LinkType::LINUX_SLL, &v1), (Network::Unknown, Some(16)));
         let mut v2 = [0u8; 24];
         v2[..2].copy_from_slice(&[0x81, 0]);
         v2[20..].copy_from_slice(&[0, 5, 0x86, 0xdd]);
         let read = parse_link_header(LinkType::LINUX_SLL2, &v2);
         assert_eq!((read.network, read.l3), (Network::Ipv6, Some(24)));
         assert_eq!(read.tags.iter(&v2).map(|tag| tag.id()).collect::<Vec<_>>(), [5]);
-        assert_eq!(at(LinkType::LINUX_SLL2, &v2[..19]), (Network::Unknown, None));
+        assert_eq!(network_at(LinkType::LINUX_SLL2, &v2[..19]), (Network::Unknown, None));
     }
 
     #[test]
     fn long_and_compressed_ppp_headers_are_parsed() {
-        assert_eq!(at(LinkType::PPP, &[0xff, 3, 0, 0x21]), (Network::Ipv4, Some(4)));
-        assert_eq!(at(LinkType::PPP, &[0, 0x57]), (Network::Ipv6, Some(2)));
-        assert_eq!(at(LinkType::PPP, &[0x21]), (Network::Ipv4, Some(1)));
-        assert_eq!(at(LinkType::PPP, &[0xc0, 0x21]), (Network::Unknown, Some(2)));
-        assert_eq!(at(LinkType::PPP, &[0xff, 3]), (Network::Unknown, None));
-        assert_eq!(at(LinkType::PPP_HDLC, &[0x0f, 0, 8, 0]), (Network::Ipv4, Some(4)));
+        assert_eq!(network_at(LinkType::PPP, &[0xff, 3, 0, 0x21]), (Network::Ipv4, Some(4)));
+        assert_eq!(network_at(LinkType::PPP, &[0, 0x57]), (Network::Ipv6, Some(2)));
+        assert_eq!(network_at(LinkType::PPP, &[0x21]), (Network::Ipv4, Some(1)));
+        assert_eq!(network_at(LinkType::PPP, &[0xc0, 0x21]), (Network::Unknown, Some(2)));
+        assert_eq!(network_at(LinkType::PPP, &[0xff, 3]), (Network::Unknown, None));
+        assert_eq!(network_at(LinkType::PPP_HDLC, &[0x0f, 0, 8, 0]), (Network::Ipv4, Some(4)));
     }
 
     #[test]

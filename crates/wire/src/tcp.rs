@@ -184,7 +184,7 @@ const _: () = assert!(size_of::<Tcp>() == LENGTH_MIN);
 mod tests {
     use super::*;
 
-    fn segment(offset: u8, options: &[u8]) -> Vec<u8> {
+    fn tcp_segment(offset: u8, options: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0, 80, 0x30, 0x39, 0, 0, 0, 1, 0, 0, 0, 2, offset << 4, 0x12];
         bytes.extend([0x10, 0, 0xaa, 0xbb, 0, 3]);
         bytes.extend(options);
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn tcp_header_fields_are_parsed() {
-        let bytes = segment(5, b"x");
+        let bytes = tcp_segment(5, b"x");
         let (tcp, rest) = Tcp::parse(&bytes).unwrap();
         assert_eq!((tcp.source(), tcp.target()), (80, 12345));
         assert_eq!((tcp.sequence(), tcp.acknowledgement()), (1, 2));
@@ -208,12 +208,12 @@ mod tests {
     fn options_end_at_an_invalid_length() {
         let kinds =
             |bytes: &[u8]| options(bytes).map(|o| (o.kind, o.data.len())).collect::<Vec<_>>();
-        let good = segment(8, &[2, 4, 5, 0xb4, 1, 1, 4, 2, 3, 3, 7, 0]);
+        let good = tcp_segment(8, &[2, 4, 5, 0xb4, 1, 1, 4, 2, 3, 3, 7, 0]);
         assert_eq!(kinds(&good), [(2, 2), (4, 0), (3, 1)]);
-        assert_eq!(kinds(&segment(6, &[2, 0, 0, 0])), [], "length 0 would never end");
-        assert_eq!(kinds(&segment(6, &[2, 1, 0, 0])), []);
-        assert_eq!(kinds(&segment(6, &[8, 10, 0, 0])), [], "longer than the header");
-        assert_eq!(kinds(&segment(15, &[4, 2])), [], "header longer than the segment");
-        assert_eq!(kinds(&segment(4, &[])), []);
+        assert_eq!(kinds(&tcp_segment(6, &[2, 0, 0, 0])), [], "length 0 would never end");
+        assert_eq!(kinds(&tcp_segment(6, &[2, 1, 0, 0])), []);
+        assert_eq!(kinds(&tcp_segment(6, &[8, 10, 0, 0])), [], "longer than the header");
+        assert_eq!(kinds(&tcp_segment(15, &[4, 2])), [], "header longer than the segment");
+        assert_eq!(kinds(&tcp_segment(4, &[])), []);
     }
 }

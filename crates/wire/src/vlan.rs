@@ -43,7 +43,7 @@ impl Tag {
     }
 }
 
-/// Location of the tags in a frame, as plain data that can be stored in the marks of a block.
+/// The location of the tags in a frame, as plain data that can be stored in the marks of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tags {
     /// Offset in bytes of the control information of the first tag.

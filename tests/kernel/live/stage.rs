@@ -114,7 +114,7 @@ impl<'p> RecordedProgram<'p> {
         let mut records = Vec::new();
         while at < records_map::RECORDS as usize + end {
             let begin = at;
-            let half = |field| self.seen.half(begin + field).unwrap();
+            let half = |field| self.seen.word32(begin + field).unwrap();
             let counters = self.program.counters.len();
             let mut bytes = vec![0; counters * 8 + half(record::LENGTH) as usize];
             assert!(self.seen.copy(at + record::COUNTERS, &mut bytes));

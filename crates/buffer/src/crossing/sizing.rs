@@ -6,7 +6,7 @@
 //! not affected, since positions continue (C2, C3).
 
 use super::CrossingWriter;
-use crate::scale::{Scale, Scaler, Scaling, Sides};
+use crate::scale::{Scaler, Scaling, Sides, SizingState};
 
 /// The policy for the size of a crossing: fixed or automatic.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl CrossingWriter {
 
     /// Returns the state of automatic sizing, or `None` if the size is fixed.
     #[must_use]
-    pub fn scale(&self) -> Option<&Scale> {
+    pub fn scale(&self) -> Option<&SizingState> {
         match &self.sizing {
             Sizing::Fixed => None,
             Sizing::Scaled(scaler, _) => Some(&scaler.scale),

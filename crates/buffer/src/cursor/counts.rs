@@ -14,7 +14,7 @@ use abi::ring::COPY_WORDS;
 /// Four counts, in the order of the page's ledger words.
 type Counts = [u64; 4];
 
-/// Writer of a party's counts. Alternates between the two copies in the page.
+/// A writer of a party's counts. Alternates between the two copies in the page.
 #[derive(Debug, Default)]
 pub(super) struct CountsWriter {
     second: bool,

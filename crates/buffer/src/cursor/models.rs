@@ -73,7 +73,7 @@ fn slot_is_rewritten_only_after_a_reader_has_left() {
     check_slot_reuse(true);
 }
 
-fn ring() -> (ibuf::PointerWriter, ibuf::PointerReader) {
+fn create_ring() -> (ibuf::PointerWriter, ibuf::PointerReader) {
     let config =
         RingConfig { entries: 2, lanes: EntryColumns::Pointer, policy: Policy::Block, readers: 1 };
     let (writer, mut readers) = ibuf::ring(&config);
@@ -84,7 +84,7 @@ fn ring() -> (ibuf::PointerWriter, ibuf::PointerReader) {
 fn reader_of_lying_writer_faults_for_good() {
     for lie in [3, 1 << 31, u64::MAX] {
         loom::model(move || {
-            let (writer, mut reader) = ring();
+            let (writer, mut reader) = create_ring();
             let store = writer.side.store.clone();
             let lying = thread::spawn(move || {
                 store.writer.word(writer::COMMIT).store(lie, Ordering::Release);
@@ -104,7 +104,7 @@ fn reader_of_lying_writer_faults_for_good() {
 #[test]
 fn writer_evicts_lying_reader() {
     loom::model(|| {
-        let (mut writer, reader) = ring();
+        let (mut writer, reader) = create_ring();
         writer.push(&[Entry::default()]).unwrap();
         let store = reader.side.store.clone();
         let lying = thread::spawn(move || {
@@ -170,7 +170,7 @@ fn reader_of_pointers_follows_a_resized_ring() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(|| {
-        let (mut writer, mut reader) = ring();
+        let (mut writer, mut reader) = create_ring();
         let entry = |length| Entry { pointer: RichPointer::hole(length), ..Entry::default() };
         let reading = thread::spawn(move || {
             let (mut out, mut next) = ([Entry::default(); 2], 1);

@@ -58,14 +58,14 @@ impl SlotConfig {
         Self { id, slot: 2048, slots: 512, policy: Policy::Block, readers: 1 }
     }
 
-    pub(crate) fn shape(&self) -> SlotShape {
+    pub(crate) fn slot_shape(&self) -> SlotShape {
         let slot = self.slot.clamp(SlotShape::SLOT_MIN, BLOCK_MAX + 1).next_power_of_two();
         let slots = self.slots.max(PAGE / slot).max(1).next_power_of_two();
         SlotShape { slot, slots }
     }
 }
 
-/// Layout of the slots and their length table in the writer's memory.
+/// The layout of the slots and their length table in the writer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotShape {
     /// Slot size in bytes: a power of two, from 64 to 1 MB.
@@ -117,7 +117,7 @@ impl SlotShape {
 /// Creates a ring of slots for threads of this process.
 #[must_use]
 pub fn ring(config: &SlotConfig) -> (SlotWriter, Vec<SlotReader>) {
-    let shape = config.shape();
+    let shape = config.slot_shape();
     let words = (shape.table_size() + shape.slots_size()) / 8;
     let store = RingMemory::heap(words, shape.slots as u64, config.policy, config.readers);
     let reader = |index| SlotReader::new(Consumer::new(store.clone(), index), shape);

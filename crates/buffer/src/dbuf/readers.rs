@@ -53,11 +53,11 @@ pub trait BlockWalk: fmt::Debug {
 #[derive(Debug)]
 pub struct RingReader<W, P>(pub(super) W, PhantomData<fn() -> P>);
 
-/// Type tag of readers in the writer's process.
+/// The type tag of readers in the writer's process.
 #[derive(Debug)]
 pub enum Local {}
 
-/// Type tag of readers in a process other than the writer's. They only copy.
+/// The type tag of readers in a process other than the writer's. They only copy.
 #[derive(Debug)]
 pub enum Foreign {}
 
@@ -118,8 +118,8 @@ impl<W: BlockWalk> RingReader<W, Foreign> {
 }
 
 impl RingReader<RecordWalk, Foreign> {
-    /// Returns the unread rest of a located block in place. The proof of trust implies that the
-    /// writer maintains D2 (D6).
+    /// Returns the unread rest of a located block in place. The writer maintains D2, as the proof
+    /// of trust guarantees (D6).
     #[inline]
     pub(crate) fn unread_bytes(&self, found: &CheckedRecord, _: Trusted) -> &[u8] {
         match self.0.side.policy {

@@ -24,8 +24,8 @@ pub trait BlockLayout: fmt::Debug + Sized {
     /// Copies a block into the ring if it fits below the limit. Returns false, without effect,
     /// otherwise.
     fn try_put(writer: &mut RingWriter<Self>, block: &[u8]) -> bool;
-    /// Returns the address of the first byte of a block at the head, after `pad` positions of
-    /// padding.
+    /// Returns the address of the first byte of a block that follows `pad` positions of padding at
+    /// the head.
     fn block_address(writer: &RingWriter<Self>, pad: u64) -> *mut u8;
     /// Completes the block at the head, after `pad` positions of padding, and advances the head. In
     /// a ring that overwrites, first copies the staged block into the ring.

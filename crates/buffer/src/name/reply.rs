@@ -21,15 +21,15 @@ pub(super) struct Reply {
 }
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SL name1");
-const STREAM: u32 = 1;
-const INBOX: u32 = 2;
-const READ_REGION: u32 = 3;
-const WRITE_REGION: u32 = 4;
-const FORBIDDEN: u32 = 5;
-const FULL: u32 = 6;
-const FULL_FOR_USER: u32 = 7;
-const ENDED: u32 = 8;
-const FAILED: u32 = 9;
+const KIND_STREAM: u32 = 1;
+const KIND_INBOX: u32 = 2;
+const KIND_READ_REGION: u32 = 3;
+const KIND_WRITE_REGION: u32 = 4;
+const KIND_FORBIDDEN: u32 = 5;
+const KIND_FULL: u32 = 6;
+const KIND_FULL_FOR_USER: u32 = 7;
+const KIND_ENDED: u32 = 8;
+const KIND_FAILED: u32 = 9;
 
 impl Reply {
     const SIZE: usize = size_of::<Self>();
@@ -39,32 +39,38 @@ impl Reply {
     }
 
     pub(super) const fn stream() -> Self {
-        Self::new(STREAM)
+        Self::new(KIND_STREAM)
     }
 
     pub(super) const fn inbox() -> Self {
-        Self::new(INBOX)
+        Self::new(KIND_INBOX)
     }
 
     pub(super) const fn region(bytes: u64, writable: bool) -> Self {
-        Self { number: bytes, ..Self::new(if writable { WRITE_REGION } else { READ_REGION }) }
+        Self {
+            number: bytes,
+            ..Self::new(if writable { KIND_WRITE_REGION } else { KIND_READ_REGION })
+        }
     }
 
     pub(super) const fn forbidden(access: &AccessList) -> Self {
         let (uid, gid, mode) = (access.owner, access.group, access.mode);
-        Self { uid, gid, mode, ..Self::new(FORBIDDEN) }
+        Self { uid, gid, mode, ..Self::new(KIND_FORBIDDEN) }
     }
 
     pub(super) const fn full(limit: usize, of_user: bool) -> Self {
-        Self { number: limit as u64, ..Self::new(if of_user { FULL_FOR_USER } else { FULL }) }
+        Self {
+            number: limit as u64,
+            ..Self::new(if of_user { KIND_FULL_FOR_USER } else { KIND_FULL })
+        }
     }
 
     pub(super) const fn ended() -> Self {
-        Self::new(ENDED)
+        Self::new(KIND_ENDED)
     }
 
     pub(super) const fn failed(error: &sys::Error) -> Self {
-        Self { number: error.errno.unsigned_abs() as u64, ..Self::new(FAILED) }
+        Self { number: error.errno.unsigned_abs() as u64, ..Self::new(KIND_FAILED) }
     }
 
     /// Sends the reply. Does not block: a message that does not fit into the socket is an error.
@@ -89,21 +95,21 @@ impl Reply {
         let address = address.clone();
         let limit = reply.number;
         match reply.kind {
-            STREAM => Ok(Grant::Stream(descriptors)),
-            INBOX => Ok(Grant::Inbox),
-            READ_REGION | WRITE_REGION => {
+            KIND_STREAM => Ok(Grant::Stream(descriptors)),
+            KIND_INBOX => Ok(Grant::Inbox),
+            KIND_READ_REGION | KIND_WRITE_REGION => {
                 let file = descriptors.into_iter().next().ok_or(Error::InvalidReply(address))?;
-                let writable = reply.kind == WRITE_REGION;
+                let writable = reply.kind == KIND_WRITE_REGION;
                 Ok(Grant::Region { file, bytes: reply.number, writable })
             }
-            FORBIDDEN => {
+            KIND_FORBIDDEN => {
                 let Self { uid: owner, gid: group, mode, .. } = reply;
                 Err(Error::Forbidden { address, owner, group, mode })
             }
-            FULL => Err(Error::Full { address, limit, of_user: false }),
-            FULL_FOR_USER => Err(Error::Full { address, limit, of_user: true }),
-            ENDED => Err(Error::Ended(address)),
-            FAILED => {
+            KIND_FULL => Err(Error::Full { address, limit, of_user: false }),
+            KIND_FULL_FOR_USER => Err(Error::Full { address, limit, of_user: true }),
+            KIND_ENDED => Err(Error::Ended(address)),
+            KIND_FAILED => {
                 let errno = i32::try_from(limit).unwrap_or(0);
                 Err(Error::System(sys::Error::new(
                     "open",

@@ -41,7 +41,7 @@ struct PackedSegment {
     length: usize,
 }
 
-/// Total size of the packed segments, before and after compression.
+/// The total size of the packed segments, before and after compression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PackedSize {
     /// Number of packed segments.

@@ -122,7 +122,7 @@ pub struct Memory {
     pub(super) editing: EditFlag,
 }
 
-/// Origin of a memory.
+/// The origin of the memory.
 #[derive(Debug)]
 enum Backing {
     /// The heap, where mmap is not available.
@@ -142,7 +142,7 @@ const FROZEN_SEGMENT: usize = 1 << 19;
 /// EPERM: the file lacks the seal.
 const EPERM: i32 = 1;
 
-/// Start of a segment.
+/// The start of a segment.
 #[derive(Clone, Copy)]
 pub(crate) struct SegmentStart {
     /// Offset in the region.

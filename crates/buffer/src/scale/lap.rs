@@ -1,13 +1,13 @@
 //! Measurements of a ring's writer between two decisions on the size, for rings of bytes and rings
 //! of pointers.
 
-use super::{LapTiming, Round, Scale, Scaling, Sides, Step};
+use super::{LapTiming, RoundMeasurements, Scaling, Sides, SizeDecision, SizingState};
 
-/// Measurements of the current lap of one ring's writer, and the state of the ring's automatic
+/// The measurements of the current lap of one ring's writer, and the state of the ring's automatic
 /// sizing.
 #[derive(Debug)]
 pub(crate) struct Scaler {
-    pub(crate) scale: Scale,
+    pub(crate) scale: SizingState,
     /// True if the ring was full since the last decision.
     was_full: bool,
     /// Head position at the last decision.
@@ -21,7 +21,7 @@ pub(crate) struct Scaler {
 impl Scaler {
     pub(crate) const fn new(scaling: Scaling) -> Self {
         Self {
-            scale: Scale::new(scaling),
+            scale: SizingState::new(scaling),
             was_full: false,
             // Before the first block there is nothing to decide on.
             decided_at: Some(0),
@@ -60,7 +60,7 @@ impl Scaler {
         capacity: usize,
         sides: Sides,
         distance: impl FnOnce() -> usize,
-    ) -> Option<Step> {
+    ) -> Option<SizeDecision> {
         if self.decided_at == Some(head) {
             return None;
         }
@@ -69,6 +69,6 @@ impl Scaler {
         let was_full = std::mem::take(&mut self.was_full);
         let timing = self.timing.take();
         self.started = None;
-        Some(self.scale.decide(Round { capacity, distance, was_full, sides, timing }))
+        Some(self.scale.decide(RoundMeasurements { capacity, distance, was_full, sides, timing }))
     }
 }

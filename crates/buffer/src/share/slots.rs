@@ -2,7 +2,7 @@
 //! memory holds a table of block lengths before the slots.
 
 use super::{
-    Refusal, RingOffer, SharedFiles, check_file, create_geometry_file, geometry, read_geometry,
+    Refusal, RingOffer, SharedFiles, check_file, create_geometry_file, read_geometry, ring_geometry,
 };
 use crate::atomic::acquire;
 use crate::cursor::{Consumer, POSITION_MAX, RingMemory};
@@ -15,16 +15,16 @@ use sys::memory::{Memfd, Seals};
 /// Creates a ring of slots for readers in other processes. Returns the writer and an offer per
 /// reader.
 pub fn slots(config: &SlotConfig) -> sys::Result<(SlotWriter, Vec<RingOffer>)> {
-    let shape = config.shape();
+    let shape = config.slot_shape();
     let geometry =
-        geometry(config.id, shape.slots_size(), shape.slot, config.policy, config.readers);
+        ring_geometry(config.id, shape.slots_size(), shape.slot, config.policy, config.readers);
     let geometry = Geometry { magic: Geometry::SLOTS_MAGIC, ..geometry };
     let (used, geometry_file) = (ring_size(shape), create_geometry_file(&geometry)?);
     let ring = Memfd::create("streamline-ring", used)?;
     let files = SharedFiles { geometry: geometry_file, ring, used };
     let writer = files.map_and_seal(Seals::READER)?;
     let (store, offers) =
-        files.offer_all(writer, geometry.readers, shape.slots as u64, config.policy)?;
+        files.create_offers(writer, geometry.readers, shape.slots as u64, config.policy)?;
     Ok((SlotWriter::new(store, shape, config.id), offers))
 }
 

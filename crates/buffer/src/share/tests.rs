@@ -76,8 +76,8 @@ fn pointer_ring_is_opened_and_read() {
     assert!(matches!(refused, Err(Refusal::Geometry(_))), "not a ring of blocks");
 }
 
-/// Refuses an offer if one of its files lacks a seal, is too short, is too long, or is not a memfd
-/// (T2).
+/// An offer is refused if one of its files lacks a seal, is too short, is too long, or is not a
+/// memfd (T2).
 #[test]
 fn t2_incomplete_offer_is_refused() {
     let (size, reader) = (Seals::SIZE, Seals::READER);

@@ -276,7 +276,7 @@ impl fmt::Debug for Alarm {
     }
 }
 
-/// Thread that sends the events of writers that miss their deadline.
+/// A thread that sends events on behalf of writers that miss their deadlines.
 #[derive(Debug)]
 pub struct Timer {
     alarms: Mutex<Vec<Weak<Alarm>>>,

@@ -19,7 +19,7 @@
 use super::spins;
 use crate::Fault;
 
-/// Spinning state of one party.
+/// The spinning state of one party.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spin {
     /// Number of polls that the user has set; `None` if the number is adaptive.

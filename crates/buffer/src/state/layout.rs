@@ -1,6 +1,6 @@
 //! Layout of a table in its region: head words, the columns as text, the rows.
 //!
-//! [`Shape::read`] validates words that another process has written. It returns a shape that fits
+//! [`TableShape::read`] validates words that another process has written. It returns a shape that fits
 //! the region, or an error.
 
 use super::rows::ROW_HEAD_WORDS;
@@ -54,7 +54,7 @@ pub struct Column {
 
 /// The shape of a table: the filter, the columns, and the number of rows.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Shape {
+pub struct TableShape {
     /// Filter call as written in the request.
     pub filter: String,
     /// Columns, in the order of a row's numbers.
@@ -63,7 +63,7 @@ pub struct Shape {
     pub rows: usize,
 }
 
-impl Shape {
+impl TableShape {
     /// Returns the text stored in the table: a line with the filter, then one line per column with
     /// its name and unit, separated by a tab.
     pub(super) fn column_text(&self) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! Readers of a table, which map the table read-only and copy rows out.
 
-use super::layout::{Shape, word};
+use super::layout::{TableShape, word};
 use super::rows::{self, Reading, RowRead};
 use super::table::Table;
 use crate::atomic::Ordering;
@@ -63,7 +63,7 @@ impl TableReader {
 
     fn from_opened(opened: Opened, address: Address) -> Result<Self, Error> {
         let Opened::Region(region) = opened else { return Err(Error::InvalidReply(address)) };
-        let (shape, first) = Shape::read(region.words())?;
+        let (shape, first) = TableShape::read(region.words())?;
         Ok(Self { table: Table { region, address, shape, first } })
     }
 

@@ -1,6 +1,6 @@
 //! State common to the reader and the writer of a table: the region, its name, and its layout.
 
-use super::layout::Shape;
+use super::layout::TableShape;
 use crate::atomic::AtomicU64;
 use crate::name::{Address, SharedRegion};
 
@@ -9,7 +9,7 @@ use crate::name::{Address, SharedRegion};
 pub struct Table {
     pub(super) region: SharedRegion,
     pub(super) address: Address,
-    pub(super) shape: Shape,
+    pub(super) shape: TableShape,
     /// Index of the first word of the first row.
     pub(super) first: usize,
 }
@@ -23,7 +23,7 @@ impl Table {
 
     /// Returns filter, columns and size of the table.
     #[must_use]
-    pub const fn shape(&self) -> &Shape {
+    pub const fn shape(&self) -> &TableShape {
         &self.shape
     }
 

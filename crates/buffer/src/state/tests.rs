@@ -11,9 +11,9 @@ fn unique_name(of: &str) -> String {
     format!("test-{}-{of}", std::process::id())
 }
 
-fn table_shape(columns: usize, rows: usize) -> Shape {
+fn table_shape(columns: usize, rows: usize) -> TableShape {
     let column = |n| Column { name: format!("c{n}"), unit: "blocks".to_owned() };
-    Shape { filter: "count".to_owned(), columns: (0..columns).map(column).collect(), rows }
+    TableShape { filter: "count".to_owned(), columns: (0..columns).map(column).collect(), rows }
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn m3_invalid_head_is_refused() {
         [&[magic, u64::MAX, u64::MAX, u64::MAX][..], &[0; 60]].concat(),
         vec![magic],
     ] {
-        let refused = Shape::read(&words(&lie));
+        let refused = TableShape::read(&words(&lie));
         assert!(refused.is_err(), "{lie:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Writers of a table. [`TableWriter::end`] completes a group of changes, which readers then see as
 //! a consistent snapshot.
 
-use super::layout::{MAGIC, Shape, word};
+use super::layout::{MAGIC, TableShape, word};
 use super::rows;
 use super::table::Table;
 use crate::atomic::{AtomicU64, Ordering};
@@ -35,7 +35,7 @@ impl Deref for TableWriter {
 
 impl TableWriter {
     /// Creates an empty table under a name of this user. `access` limits who may read the table.
-    pub fn create(name: &str, access: AccessList, shape: Shape) -> Result<Self, Error> {
+    pub fn create(name: &str, access: AccessList, shape: TableShape) -> Result<Self, Error> {
         let address = Address::of_current_user(name)?.of_state();
         if !shape.is_within_limits() {
             let why = "what is to be shown by it has too many columns or rows";
@@ -59,7 +59,7 @@ impl TableWriter {
         // Write permission is dropped: other processes get read-only memory.
         let access = AccessList { mode: access.mode & READ_BITS, ..access };
         host.name_region(address.clone(), access, files)?;
-        let first = Shape::first_row_word(text.len());
+        let first = TableShape::first_row_word(text.len());
         let (used, overflow, is_open) = Default::default();
         let table = Table { region, address, shape, first };
         Ok(Self { table, _host: host, used, overflow, is_open })

@@ -5,7 +5,7 @@ use crate::{Policy, dbuf};
 use abi::DbufId;
 use std::sync::OnceLock;
 
-/// Configuration of a stream.
+/// The configuration of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Ring that carries the stream.

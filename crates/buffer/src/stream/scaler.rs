@@ -3,13 +3,13 @@
 
 use super::Output;
 use crate::atomic::acquire;
-use crate::scale::{Scale, Sides};
+use crate::scale::{Sides, SizingState};
 use abi::ring::reader;
 
 impl Output {
     /// Returns the state of automatic sizing, or `None` if the size is fixed.
     #[must_use]
-    pub fn scale(&self) -> Option<&Scale> {
+    pub fn scale(&self) -> Option<&SizingState> {
         self.scaler.as_ref().map(|scaler| &scaler.scale)
     }
 

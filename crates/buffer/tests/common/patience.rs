@@ -30,7 +30,7 @@ struct Wait {
 
 static WAITS: Mutex<(u64, Vec<Wait>)> = Mutex::new((0, Vec::new()));
 
-/// Registration of a wait in progress, removed when dropped.
+/// A registration of a wait in progress, removed when dropped.
 struct WaitGuard(u64);
 
 impl Drop for WaitGuard {

@@ -145,7 +145,7 @@ pub struct PointerRing {
 }
 
 impl Scratch {
-    /// The layout of scratch memory in the first page of the rings of a tap for one request.
+    /// The layout of a tap's scratch memory for one request, in the first page of the rings.
     const PLAIN: Self = Self {
         stride: 0,
         chosen: offset::DELIVERED,

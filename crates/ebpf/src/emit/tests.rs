@@ -9,7 +9,7 @@ const HOOKS: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
 
 type Body = for<'p> fn(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<Answer<'p>, Unfit>;
 
-fn run(hook: Hook, body: Body, frame: &[u8]) -> (Outcome, Vec<u64>) {
+fn run_body(hook: Hook, body: Body, frame: &[u8]) -> (Outcome, Vec<u64>) {
     let program = program(hook, Finish::Answer, body).unwrap();
     let mut machine = Machine::for_program(&program);
     let value = machine.run(&program.code, hook, &Packet::new(frame)).unwrap();
@@ -20,7 +20,7 @@ fn run(hook: Hook, body: Body, frame: &[u8]) -> (Outcome, Vec<u64>) {
 
 fn assert_at_every_hook(body: Body, expected: Outcome) {
     for hook in HOOKS {
-        assert_eq!(run(hook, body, FRAME).0, expected, "{hook:?}");
+        assert_eq!(run_body(hook, body, FRAME).0, expected, "{hook:?}");
     }
 }
 
@@ -58,9 +58,15 @@ fn computed_positions_are_bounded() {
     };
     assert_at_every_hook(body, Outcome::Class(0x4758));
     for hook in HOOKS {
-        assert_eq!(run(hook, body, &FRAME[..8]).0, Outcome::Class(0), "cut at {hook:?}");
-        assert_eq!(run(hook, body, &[0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0]).0, Outcome::Class(0));
-        assert_eq!(run(hook, body, &[0, 0, 0, 5, 0, 0, 0, 0, 0, 1, 2]).0, Outcome::Class(0x102));
+        assert_eq!(run_body(hook, body, &FRAME[..8]).0, Outcome::Class(0), "cut at {hook:?}");
+        assert_eq!(
+            run_body(hook, body, &[0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0]).0,
+            Outcome::Class(0)
+        );
+        assert_eq!(
+            run_body(hook, body, &[0, 0, 0, 5, 0, 0, 0, 0, 0, 1, 2]).0,
+            Outcome::Class(0x102)
+        );
     }
 }
 
@@ -82,9 +88,9 @@ fn arms_join_through_variables_only() {
         Ok(Answer::new(s.add(class, there), on))
     };
     for hook in HOOKS {
-        assert_eq!(run(hook, body, &[2, 9]).0, Outcome::Class(29), "{hook:?}");
-        assert_eq!(run(hook, body, &[3, 9]).0, Outcome::Class(4), "{hook:?}");
-        assert_eq!(run(hook, body, &[2]).0, Outcome::Class(0), "{hook:?}");
+        assert_eq!(run_body(hook, body, &[2, 9]).0, Outcome::Class(29), "{hook:?}");
+        assert_eq!(run_body(hook, body, &[3, 9]).0, Outcome::Class(4), "{hook:?}");
+        assert_eq!(run_body(hook, body, &[2]).0, Outcome::Class(0), "{hook:?}");
     }
 }
 
@@ -129,7 +135,7 @@ fn class_range_selects_the_arc() {
         Ok(Answer::new(class, on))
     };
     for (first, expected) in [(21, 0), (22, 22), (23, 23), (24, 0)] {
-        assert_eq!(run(Hook::Tc, body, &[first]).0, Outcome::Class(expected));
+        assert_eq!(run_body(Hook::Tc, body, &[first]).0, Outcome::Class(expected));
     }
     let never: Body = |s, on, out| {
         s.only_in(Value::Const(4), 5, 9, out);
@@ -150,10 +156,10 @@ fn absent_exit_counts_and_natural_zero_is_a_class() {
         Ok(Answer::new(s.natural_class(class), on))
     };
     for hook in HOOKS {
-        assert_eq!(run(hook, body, &[]), (Outcome::Class(NONE), vec![1, 0]));
-        assert_eq!(run(hook, body, &[7]), (Outcome::Class(7), vec![0, 1]));
-        assert_eq!(run(hook, body, &[0]), (Outcome::Class(ZERO), vec![0, 1]));
-        assert_eq!(run(hook, body, &[9]), (Outcome::Unsure, vec![0, 1]));
+        assert_eq!(run_body(hook, body, &[]), (Outcome::Class(NONE), vec![1, 0]));
+        assert_eq!(run_body(hook, body, &[7]), (Outcome::Class(7), vec![0, 1]));
+        assert_eq!(run_body(hook, body, &[0]), (Outcome::Class(ZERO), vec![0, 1]));
+        assert_eq!(run_body(hook, body, &[9]), (Outcome::Unsure, vec![0, 1]));
     }
 }
 

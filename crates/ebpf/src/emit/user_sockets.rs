@@ -44,9 +44,9 @@ pub(super) fn check_hook(hook: Hook, own: Option<&UserSockets>) -> Result<(), Un
 }
 
 /// Offset of the socket type in `struct bpf_sock`.
-const KIND: i16 = 8;
+const SOCKET_TYPE_OFFSET: i16 = 8;
 /// SOCK_RAW: type of raw sockets.
-const RAW: i32 = 3;
+const SOCK_RAW: i32 = 3;
 
 impl Builder {
     /// Passes packets of all sockets except those of this user, without observing them.
@@ -65,8 +65,8 @@ impl Builder {
         asm.jump_if(Cond::Eq, R1, 0, other);
         asm.push(Insn::call(Helper::FullSocket));
         asm.jump_if(Cond::Eq, R0, 0, other);
-        asm.push(Insn::load(Size::W, R1, R0, KIND));
-        asm.jump_if(Cond::Ne, R1, RAW, ours);
+        asm.push(Insn::load(Size::W, R1, R0, SOCKET_TYPE_OFFSET));
+        asm.jump_if(Cond::Ne, R1, SOCK_RAW, ours);
         asm.bind(other);
         asm.exit_with(Verdict::Pass.value(self.target.hook));
         asm.bind(ours);

@@ -9,12 +9,12 @@ use crate::insn::{Helper, Operand, R0, R1, R2, R3, R4, R5, R6, R7, R10, Reg, dec
 
 const FRAME: &[u8] = &[0x10, 0x20, 0x30, 0x40, 0x50, 0x60];
 
-fn run(hook: Hook, code: &[Insn]) -> Result<u64, Fault> {
+fn run_code(hook: Hook, code: &[Insn]) -> Result<u64, Fault> {
     Machine::new(vec![vec![0; 16]]).run(code, hook, &Packet::new(FRAME))
 }
 
 fn run_to_fault(code: &[Insn]) -> (usize, FaultKind) {
-    let Fault { at, kind } = run(Hook::Tc, code).unwrap_err();
+    let Fault { at, kind } = run_code(Hook::Tc, code).unwrap_err();
     (at, kind)
 }
 
@@ -43,9 +43,9 @@ fn load_fifth_byte(data: i16, data_end: i16) -> Vec<Insn> {
 
 #[test]
 fn tc_and_xdp_read_the_packet_directly() {
-    assert_eq!(run(Hook::Tc, &load_fifth_byte(76, 80)), Ok(0x50));
-    assert_eq!(run(Hook::Xdp, &load_fifth_byte(0, 4)), Ok(0x50));
-    let refused = run(Hook::Socket, &load_fifth_byte(76, 80)).unwrap_err();
+    assert_eq!(run_code(Hook::Tc, &load_fifth_byte(76, 80)), Ok(0x50));
+    assert_eq!(run_code(Hook::Xdp, &load_fifth_byte(0, 4)), Ok(0x50));
+    let refused = run_code(Hook::Socket, &load_fifth_byte(76, 80)).unwrap_err();
     assert_eq!(refused.kind, FaultKind::Context { offset: 76, size: 4 });
 }
 
@@ -142,12 +142,12 @@ fn helpers_read_past_the_linear_part() {
 #[test]
 fn classic_load_past_the_frame_exits_with_zero() {
     let load = |at| exit_with(&[Insn::mov(R6, R1), Insn::packet_load(Size::H, at)]);
-    assert_eq!(run(Hook::Socket, &load(4)), Ok(0x5060));
-    assert_eq!(run(Hook::Socket, &load(5)), Ok(0));
-    assert_eq!(run(Hook::Socket, &load(-2)), Ok(0));
+    assert_eq!(run_code(Hook::Socket, &load(4)), Ok(0x5060));
+    assert_eq!(run_code(Hook::Socket, &load(5)), Ok(0));
+    assert_eq!(run_code(Hook::Socket, &load(-2)), Ok(0));
     let at_register =
         exit_with(&[Insn::mov(R6, R1), Insn::mov(R7, 3), Insn::packet_load_at(Size::B, R7, 1)]);
-    assert_eq!(run(Hook::Tc, &at_register), Ok(0x50));
+    assert_eq!(run_code(Hook::Tc, &at_register), Ok(0x50));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn atomic_exchanges_return_the_old_value() {
         Insn::alu(Alu::Add, R0, R3),
         Insn::alu(Alu::Add, R0, R1),
     ]);
-    assert_eq!(run(Hook::Tc, &code), Ok(900 + 30 + 4));
+    assert_eq!(run_code(Hook::Tc, &code), Ok(900 + 30 + 4));
 }
 
 /// Every operation except negation, on which rbpf 0.4 panics for the minimum number; other tests
@@ -272,7 +272,7 @@ proptest! {
     fn random_arithmetic_agrees_with_rbpf(code in random_arithmetic()) {
         let bytes = crate::insn::encode(&code);
         let judge = rbpf::EbpfVmNoData::new(Some(&bytes)).unwrap();
-        prop_assert_eq!(run(Hook::Tc, &code), Ok(judge.execute_program().unwrap()));
+        prop_assert_eq!(run_code(Hook::Tc, &code), Ok(judge.execute_program().unwrap()));
     }
 
     #[test]

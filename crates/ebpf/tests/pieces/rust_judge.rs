@@ -1,5 +1,5 @@
-//! The decisions of the test twins in plain Rust, written from the header definitions and
-//! independently of the twins, as a judge of the exam.
+//! A judge of the exam in plain Rust. It makes the decisions of the test twins from the header
+//! definitions, independently of the twins.
 
 use ebpf::emit::{Outcome, ZERO};
 use ebpf::exam::{Judge, Ruling};

@@ -210,7 +210,7 @@ fn assemble_space(
     description: &'static Description,
     filter: Filter,
     streams: &Streams,
-) -> (Vec<Node>, runtime::space::shape::Shape) {
+) -> (Vec<Node>, runtime::space::shape::GraphShape) {
     let mut assembly = Assembly::default();
     let inlet = Inlet { streams: streams.clone(), given: Amount::default() };
     let source = Operator::Source(SourceOperator::new(Box::new(inlet)));

@@ -17,7 +17,7 @@ use abi::{DbufId, RichPointer};
 use buffer::pool::Lease;
 use std::collections::BTreeMap;
 
-/// Id of a process that has joined. Never reused by an owner.
+/// The id of a process that has joined. Never reused by an owner.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerId(u64);
 
@@ -95,7 +95,7 @@ impl Holders {
         for (count, slice) in aggregate.slices().enumerate() {
             if !known.hold(slice, limit) {
                 for held in aggregate.slices().take(count) {
-                    known.give_back(held.pointer());
+                    known.release(held.pointer());
                 }
                 return Err(GrantRefusal::Limit { peer, limit });
             }
@@ -106,9 +106,9 @@ impl Holders {
     /// Releases a slice that a peer holds. `pointer` is the pointer that was sent, or any other
     /// pointer into the same segment. If the peer holds no such segment, counts a mistake and
     /// returns false.
-    pub fn give_back(&mut self, peer: PeerId, pointer: RichPointer) -> bool {
+    pub fn release(&mut self, peer: PeerId, pointer: RichPointer) -> bool {
         let Some(peer) = self.peers.get_mut(&peer) else { return false };
-        let known = peer.give_back(pointer);
+        let known = peer.release(pointer);
         peer.mistakes += u64::from(!known);
         known
     }
@@ -142,7 +142,7 @@ impl Peer {
         has_room
     }
 
-    fn give_back(&mut self, pointer: RichPointer) -> bool {
+    fn release(&mut self, pointer: RichPointer) -> bool {
         let dbuf = pointer.dbuf();
         let Some(segment) = self.segments.get(&dbuf) else { return false };
         let key = (dbuf, pointer.place.position() & !(segment - 1));
@@ -197,13 +197,13 @@ mod tests {
         }
         drop(sent);
         assert_eq!(pool.usage().leased, 1);
-        assert!(holders.give_back(second, pointer.within(7, 1)));
-        assert!(!holders.give_back(second, pointer), "it has none left");
+        assert!(holders.release(second, pointer.within(7, 1)));
+        assert!(!holders.release(second, pointer), "it has none left");
         let counted = holders.remove(first).unwrap();
         assert_eq!(counted, Holding { segments: 1, references: 2, mistakes: 0 });
         assert_eq!(pool.usage().leased, 0);
         assert_eq!(holders.remove(first), None, "gone once");
-        assert!(!holders.give_back(first, pointer));
+        assert!(!holders.release(first, pointer));
         assert_eq!(holders.remove(second).unwrap().mistakes, 1);
     }
 
@@ -252,7 +252,7 @@ mod tests {
             let position = *random.pick(&[near, random.clone().next()]);
             let dbuf = DbufId::new(random.within(2..5) as u32).unwrap();
             let place = Extent::new(position, random.within(0..SEGMENT_SIZE) as u32);
-            given += u32::from(holders.give_back(liar, RichPointer::new(dbuf, place, Class::YES)));
+            given += u32::from(holders.release(liar, RichPointer::new(dbuf, place, Class::YES)));
         }
         assert_eq!(given, 1, "its own, once");
         assert_eq!(holders.holding(liar).unwrap().mistakes, 99_999);

@@ -5,7 +5,7 @@
 //! send(aggregate)                                  receive
 //!   grants: lent to this reader (leases, counted)    a pool is mapped when first needed
 //!   ring: its rich pointers ────────────────────►    copy of selected bytes to a given address
-//!   grants: leases dropped    ◄── released ───────    give_back, or hang-up for any reason
+//!   grants: leases dropped    ◄── released ───────    release, or hang-up for any reason
 //! ```
 //!
 //! Input: aggregates whose pools are shared through the [`GrantServer`]. Output: the same
@@ -117,7 +117,7 @@ impl Sender {
         if !matches!(sent, Ok(true)) {
             server.owner(|creator| {
                 for slice in aggregate.slices() {
-                    creator.holders_mut().give_back(self.peer, slice.pointer());
+                    creator.holders_mut().release(self.peer, slice.pointer());
                 }
             });
         }
@@ -222,14 +222,14 @@ impl Receiver {
         pool: &mut AllocationPool,
     ) -> Result<Aggregate, ResolveError> {
         let kept = self.client.receive(&received.pointers, pool)?;
-        self.give_back(received)?;
+        self.release(received)?;
         Ok(kept)
     }
 
     /// Releases an aggregate, after which its owner may reuse the memory.
     #[expect(clippy::needless_pass_by_value, reason = "its pointers are no longer valid")]
-    pub fn give_back(&self, received: ReceivedAggregate) -> Result<(), GrantRefusal> {
-        received.pointers.iter().try_for_each(|pointer| self.client.give_back(*pointer))
+    pub fn release(&self, received: ReceivedAggregate) -> Result<(), GrantRefusal> {
+        received.pointers.iter().try_for_each(|pointer| self.client.release(*pointer))
     }
 
     /// Decodes the pointers of a received message.
@@ -289,7 +289,7 @@ impl ReceivedAggregate {
     }
 }
 
-/// Reason why an aggregate was not sent. Nothing is then held for the reader.
+/// The reason why an aggregate was not sent. Nothing is then held for the reader.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
     /// The reader has no access, holds the maximum, or has departed.
@@ -345,10 +345,10 @@ mod tests {
         receiver.copy(&received, 7, &mut middle).unwrap();
         assert_eq!(&middle, b"and behi");
         assert_eq!(pool.usage().leased, 1, "kept for the reader");
-        receiver.give_back(received).unwrap();
+        receiver.release(received).unwrap();
         let nothing = receiver.receive().unwrap().unwrap();
         assert!(nothing.is_empty() && receiver.receive().unwrap().is_none());
-        receiver.give_back(nothing).unwrap();
+        receiver.release(nothing).unwrap();
         loop {
             let seen = server.returns();
             if pool.usage().leased == 0 {
@@ -390,7 +390,7 @@ mod tests {
                 Ok(()) => copied += 1,
                 Err(_) => refused += 1,
             }
-            receiver.give_back(received).unwrap();
+            receiver.release(received).unwrap();
         }
         println!("{damaged} damaged, {copied} copied, {refused} refused");
         assert!(damaged > 100 && copied > 100 && refused > 100);

@@ -195,7 +195,7 @@ fn answer_message(
         RELEASE_SLICE => {
             let pointer = RichPointer::from_words(message.words);
             let mut state = lock_state(state);
-            if state.creator.holders_mut().give_back(peer, pointer) {
+            if state.creator.holders_mut().release(peer, pointer) {
                 state.returns += 1;
                 returned.notify_all();
             }

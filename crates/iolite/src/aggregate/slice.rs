@@ -17,8 +17,8 @@ pub struct Slice {
     pointer: RichPointer,
 }
 
-/// Id of the content of a slice: slices with equal id and length have equal bytes, as long as dbuf
-/// ids are unique. [IOL §2.9, generation number and address]
+/// The id of the content of a slice: slices with equal id and length have equal bytes, as long as
+/// dbuf ids are unique. [IOL §2.9, generation number and address]
 ///
 /// Positions and dbuf ids are never reused, so the position serves both as address and as
 /// generation number (CONTRACT 7).

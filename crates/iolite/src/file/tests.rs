@@ -27,7 +27,7 @@ fn unlinked_file(bytes: &[u8]) -> (File, CachedFile) {
     (file, cached)
 }
 
-fn pipe() -> (File, OwnedFd) {
+fn create_pipe() -> (File, OwnedFd) {
     let (read, write) = rustix::pipe::pipe().unwrap();
     (File::from(read), write)
 }
@@ -38,7 +38,7 @@ fn splice_through_pipe(
     way: SpliceCall,
     place: Extent,
 ) -> Result<Vec<u8>, Refusal> {
-    let (mut read, write) = pipe();
+    let (mut read, write) = create_pipe();
     let sent = cached.splice_by(way, place, &write)?;
     drop(write);
     let mut out = Vec::new();
@@ -84,7 +84,7 @@ fn empty_file_is_an_empty_dbuf_that_may_grow() {
     let mut out = [0; 8];
     assert_eq!((cached.size(), reader.next(100)), (Ok(0), Ok(None)));
     assert_eq!(reader.read(&mut out).unwrap(), 0);
-    assert_eq!(reader.splice(100, pipe().1).unwrap(), Sent::End);
+    assert_eq!(reader.splice(100, create_pipe().1).unwrap(), Sent::End);
     for way in CALLS {
         assert_eq!(splice_through_pipe(&cached, way, Extent::new(0, 8)).unwrap(), b"");
     }
@@ -92,7 +92,7 @@ fn empty_file_is_an_empty_dbuf_that_may_grow() {
         file.write_all_at(&[round as u8; 5000], round * 5000).unwrap();
         let next = reader.next(1 << 20).unwrap().unwrap();
         assert_eq!((next.place.position(), next.length()), (round * 5000, 5000), "as it grows");
-        let (mut read, write) = pipe();
+        let (mut read, write) = create_pipe();
         assert_eq!(reader.splice(5000, &write).unwrap(), Sent::Bytes(5000));
         read.read_exact(&mut out).unwrap();
         assert_eq!(out, [round as u8; 8]);
@@ -113,7 +113,7 @@ fn truncated_file_is_reported_and_never_faults() {
         cached.refresh_view().unwrap();
         file.set_len(5 * 4096 + 100).unwrap();
         // The page that contains the end exists, with zeros beyond the end.
-        let (_read, write) = pipe();
+        let (_read, write) = create_pipe();
         let cut = cached.splice_by(way, all, &write);
         assert_eq!(
             cut,
@@ -130,7 +130,7 @@ fn truncated_file_is_reported_and_never_faults() {
     assert_eq!(cached.copy(behind, &mut [0; 10]), Err(Fault::OutOfWindow(behind)));
     cached.populate(all).unwrap();
     file.set_len(0).unwrap();
-    assert_eq!(cached.splice_by(SpliceCall::Write, all, pipe().1), Ok(Sent::End));
+    assert_eq!(cached.splice_by(SpliceCall::Write, all, create_pipe().1), Ok(Sent::End));
     assert_eq!(cached.size(), Ok(0));
 }
 
@@ -195,7 +195,7 @@ fn sparse_file_beyond_4_gb_is_addressed_to_the_byte() {
 fn several_extents_are_spliced_by_one_call() {
     let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at % 251) as u8).collect();
     let (_, cached) = unlinked_file(&bytes);
-    let (mut read, write) = pipe();
+    let (mut read, write) = create_pipe();
     let other = RichPointer::new(DbufId::new(1).unwrap(), Extent::new(0, 5), Class::YES);
     let pointers = [cached.pointer(10, 100), cached.pointer(19_000, 900), other];
     assert_eq!(cached.splice_all(&pointers, &write).unwrap(), Sent::Bytes(1000));
@@ -264,7 +264,7 @@ fn non_regular_files_are_refused() {
     assert_eq!(CachedFile::open(dbuf_id(), "/tmp").unwrap_err(), Refusal::NotRegularFile);
     assert_eq!(CachedFile::open(dbuf_id(), "/dev/null").unwrap_err(), Refusal::NotRegularFile);
     assert_eq!(
-        CachedFile::from_descriptor(dbuf_id(), pipe().1).unwrap_err(),
+        CachedFile::from_descriptor(dbuf_id(), create_pipe().1).unwrap_err(),
         Refusal::NotRegularFile
     );
     let (file, _) = unlinked_file(b"x");
@@ -318,7 +318,7 @@ fn file_resized_during_splice_reports_exact_bytes() {
             file.write_all_at(&[b'x'; 64 << 10], 0).unwrap();
         }
     });
-    let (mut read, write) = pipe();
+    let (mut read, write) = create_pipe();
     let (mut good, mut cut) = (0_u64, 0);
     while !cutter.is_finished() {
         let sent = match cached.splice_by(SpliceCall::Write, Extent::new(1000, 60_000), &write) {

@@ -19,7 +19,7 @@ pub struct Backing {
     block_max: usize,
 }
 
-/// Reason why a block was not written.
+/// The reason why a block was not written.
 #[derive(Debug)]
 pub(super) enum WriteRefusal {
     /// The pool has no room until readers release blocks.

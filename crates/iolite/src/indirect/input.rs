@@ -183,7 +183,7 @@ impl Input {
         if self.policy == Policy::Overwrite {
             return Err(Fault::Lossy);
         }
-        self.give_back_if_due();
+        self.release_consumed_if_due();
         if let (Some(current), Some(first)) = (self.current, out.first_mut()) {
             *first = current.unread_pointer();
             self.pass_entry(current.pointer);
@@ -274,7 +274,7 @@ impl Input {
     /// Returns true at the end of the stream, false if input may follow. Call this when there is no
     /// input. Fails with [`Fault::Abandoned`] if the writer has died.
     fn is_at_end(&mut self) -> Result<bool, Fault> {
-        self.give_back();
+        self.release_consumed();
         #[cfg(test)]
         if self.late.fire() {
             self.gone |= self.doorbell.clear() == Peer::Gone;
@@ -288,9 +288,9 @@ impl Input {
     }
 
     #[inline]
-    fn give_back_if_due(&mut self) {
+    fn release_consumed_if_due(&mut self) {
         if self.owed_bytes >= OWED_BYTES || self.unreleased_blocks() >= self.release_interval {
-            self.give_back();
+            self.release_consumed();
         }
     }
 }
@@ -335,7 +335,7 @@ impl StreamReader for Input {
             count += length;
             self.advance(current, length);
         }
-        self.give_back_if_due();
+        self.release_consumed_if_due();
         if count > 0 { Ok(Some(count)) } else { self.is_at_end().map(|end| end.then_some(0)) }
     }
 
@@ -371,7 +371,7 @@ impl StreamReader for Input {
             }
             (None, None) => return,
         }
-        self.give_back_if_due();
+        self.release_consumed_if_due();
     }
 
     fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
@@ -381,7 +381,7 @@ impl StreamReader for Input {
         if found? {
             return Ok(WaitResult::Ready);
         }
-        self.give_back();
+        self.release_consumed();
         self.sleep_among(&[], limit)
     }
 
@@ -410,7 +410,7 @@ impl StreamReader for Input {
     /// Releases consumed entries, except those under a claim of an output, and notifies the writer
     /// if it waits. Reads do this before they wait, and after each eighth of the ring or 64 KB.
     /// Returns the number of blocks still unreleased.
-    fn give_back(&mut self) -> u64 {
+    fn release_consumed(&mut self) -> u64 {
         self.owed_bytes = 0;
         let side = &mut self.ring.side;
         let next = side.next;

@@ -121,16 +121,16 @@ impl Output {
         }
     }
 
-    /// Makes writes of bytes in this pool produce pointers. Readers must be able to request the
-    /// pool, so share it at the grant server. `threshold` is the T_b of the pool: written blocks
-    /// are published at the lowest threshold of all known dbufs. [SL §6.2] Returns false if the
-    /// pool's memory is not a file and so cannot be granted.
+    /// Registers a pool, after which writes of bytes in the pool produce pointers. Readers must be
+    /// able to request the pool, so share it at the grant server. `threshold` is the T_b of the
+    /// pool. Written blocks are published at the lowest threshold of all known dbufs. [SL §6.2]
+    /// Returns false if the pool's memory is not a file and so cannot be granted.
     pub fn register_pool(&mut self, pool: &Pool, threshold: usize) -> bool {
         self.register_memory(pool.memory(), threshold)
     }
 
-    /// Makes writes of bytes in this frozen data produce pointers, as [`Output::register_pool`]
-    /// does for a pool.
+    /// Registers frozen data, after which writes of its bytes produce pointers, as
+    /// [`Output::register_pool`] does for a pool.
     pub fn register_frozen(&mut self, frozen: &Frozen, threshold: usize) -> bool {
         self.register_memory(frozen.memory(), threshold)
     }
@@ -152,11 +152,12 @@ impl Output {
         true
     }
 
-    /// Makes writes of bytes peeked in place from this input ([`Input::peek`](super::Input::peek))
-    /// produce pointers. The input holds such entries until the readers of this output have passed
-    /// them, so that the input's writer gets their memory back later. A caller that waits for input
-    /// must therefore wait for both streams ([`splice::wait`](crate::splice::wait)). Returns false
-    /// if the input has the maximum number of followers.
+    /// Follows an input, after which writes of bytes peeked in place from the input
+    /// ([`Input::peek`](super::Input::peek)) produce pointers. The input holds such entries until
+    /// the readers of this output have passed them, so that the input's writer gets their memory
+    /// back later. A caller that waits for input must therefore wait for both streams
+    /// ([`splice::wait`](crate::splice::wait)). Returns false if the input has the maximum number
+    /// of followers.
     pub fn follow(&mut self, input: &super::Input) -> bool {
         self.flights.follow(input.keeper()).is_some()
     }

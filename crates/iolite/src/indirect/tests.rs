@@ -160,7 +160,7 @@ fn d7_several_streams_point_into_one_dbuf() {
             let mut out = [0; 300];
             assert_eq!(input.read(&mut out).unwrap(), 300);
             assert_eq!(out, [round ^ at as u8; 300]);
-            input.give_back();
+            input.release_consumed();
         }
     }
     assert_eq!(space.faults().mapped, 1, "mapped once for all");
@@ -195,7 +195,7 @@ fn e1_segment_is_held_until_every_reader_has_passed() {
         if at == 0 {
             let fault = Fault::UnknownDbuf(dbuf_id(9));
             assert_eq!(inputs[0].read(&mut [0; 4]), Err(fault), "no desk shares it");
-            inputs[0].give_back();
+            inputs[0].release_consumed();
         } else {
             inputs.remove(1);
         }

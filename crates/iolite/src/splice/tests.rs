@@ -85,9 +85,9 @@ fn run_random(random: &mut Random, space: Space) {
     for _ in 0..400 {
         let length = random.within(150..700);
         // A single thread plays all three processes: a blocking call would never return.
-        last.give_back();
+        last.release_consumed();
         second.reap().unwrap();
-        middle.give_back();
+        middle.release_consumed();
         let may_pass = queues[1].len() < 1500;
         let waiting = queues[0].len() + queues[1].len();
         match random.below(9) {
@@ -164,7 +164,7 @@ fn run_random(random: &mut Random, space: Space) {
     drop(second);
     assert!(reading.join().unwrap() == left, "in order, to the last byte");
     sweep();
-    middle.give_back();
+    middle.release_consumed();
     drop(middle);
     sweep();
     drop(blocks);

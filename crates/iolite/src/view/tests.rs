@@ -13,11 +13,11 @@ fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-fn pointer(dbuf: u32, position: u64, length: u32) -> RichPointer {
+fn rich_pointer(dbuf: u32, position: u64, length: u32) -> RichPointer {
     RichPointer::new(dbuf_id(dbuf), Extent::new(position, length), Class::YES)
 }
 
-fn server(pools: &[AllocationPool]) -> GrantServer {
+fn start_server(pools: &[AllocationPool]) -> GrantServer {
     let server = GrantServer::open(Creator::new(4)).unwrap();
     for pool in pools {
         server.owner(|owner| owner.share(pool)).unwrap();
@@ -32,7 +32,7 @@ fn create_pool(number: u32, mode: u32) -> AllocationPool {
 
 #[test]
 fn d4_pointer_is_validated_against_its_dbuf() {
-    let fixture = server(&[create_pool(3, 0o644)]);
+    let fixture = start_server(&[create_pool(3, 0o644)]);
     let frozen = Frozen::read(dbuf_id(4), &[1; 5000][..], 5000).unwrap();
     let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::new(0, 0, 0o644));
     fixture.owner(share).unwrap();
@@ -40,13 +40,13 @@ fn d4_pointer_is_validated_against_its_dbuf() {
     space.introduce(fixture.introduce(Credentials::new(9, 9)).unwrap().1);
     let mut translation = Translation::new(space.clone());
     let mut at = |pointer| translation.resolve(pointer).map(|(_, at)| at);
-    assert_eq!(at(pointer(3, 100, 50)), Ok(100));
-    assert_eq!(at(pointer(3, 8192 + 100, 50)), Ok(100), "a later lap");
-    assert_eq!(at(pointer(3, 8191, 1)), Ok(8191));
+    assert_eq!(at(rich_pointer(3, 100, 50)), Ok(100));
+    assert_eq!(at(rich_pointer(3, 8192 + 100, 50)), Ok(100), "a later lap");
+    assert_eq!(at(rich_pointer(3, 8191, 1)), Ok(8191));
     let crosses = Extent::new(8191, 2);
-    assert_eq!(at(pointer(3, 8191, 2)), Err(Fault::CrossesSegment(crosses)));
-    assert_eq!(at(pointer(4, 0, 8192)), Ok(0), "whole pages");
-    assert_eq!(at(pointer(4, 8192, 1)), Err(Fault::OutOfWindow(Extent::new(8192, 1))));
+    assert_eq!(at(rich_pointer(3, 8191, 2)), Err(Fault::CrossesSegment(crosses)));
+    assert_eq!(at(rich_pointer(4, 0, 8192)), Ok(0), "whole pages");
+    assert_eq!(at(rich_pointer(4, 8192, 1)), Err(Fault::OutOfWindow(Extent::new(8192, 1))));
     let far = Extent::new((1 << 44) - 1, 1 << 19);
     assert_eq!(at(RichPointer::new(dbuf_id(4), far, Class::YES)), Err(Fault::OutOfWindow(far)));
     assert_eq!(at(RichPointer::hole(5)), Err(Fault::Hole));
@@ -55,19 +55,21 @@ fn d4_pointer_is_validated_against_its_dbuf() {
 
 #[test]
 fn d5_owners_are_queried_in_order_until_one_decides() {
-    let (one, other) =
-        (server(&[create_pool(3, 0o644)]), server(&[create_pool(4, 0o644), create_pool(5, 0o600)]));
+    let (one, other) = (
+        start_server(&[create_pool(3, 0o644)]),
+        start_server(&[create_pool(4, 0o644), create_pool(5, 0o600)]),
+    );
     let space = Space::new();
     for server in [&one, &other] {
         space.introduce(server.introduce(Credentials::new(9, 9)).unwrap().1);
     }
     let mut translation = Translation::new(space.clone());
     for dbuf in [3, 4, 3, 4] {
-        assert_eq!(translation.resolve(pointer(dbuf, 0, 1)).map(|(_, at)| at), Ok(0));
+        assert_eq!(translation.resolve(rich_pointer(dbuf, 0, 1)).map(|(_, at)| at), Ok(0));
     }
     let forbidden = Fault::Forbidden { dbuf: dbuf_id(5), uid: 9 };
     for _ in 0..1000 {
-        assert_eq!(translation.resolve(pointer(5, 0, 1)).map(|_| ()), Err(forbidden));
+        assert_eq!(translation.resolve(rich_pointer(5, 0, 1)).map(|_| ()), Err(forbidden));
     }
     let faults = space.faults();
     assert!(faults.mapped == 2 && faults.refused < 12, "E4: {faults:?}");
@@ -75,17 +77,17 @@ fn d5_owners_are_queried_in_order_until_one_decides() {
     assert!(other.owner(|owner| owner.withdraw(dbuf_id(5))));
     let again = create_pool(5, 0o644);
     other.owner(|owner| owner.share(&again)).unwrap();
-    let found = (0..100_000).any(|_| translation.resolve(pointer(5, 0, 1)).is_ok());
+    let found = (0..100_000).any(|_| translation.resolve(rich_pointer(5, 0, 1)).is_ok());
     assert!(found, "back-off ends");
     drop((one, other));
     assert_eq!(
-        translation.resolve(pointer(6, 0, 1)).map(|_| ()),
+        translation.resolve(rich_pointer(6, 0, 1)).map(|_| ()),
         Err(Fault::OwnerGone(dbuf_id(6))),
         "nobody is left"
     );
-    assert_eq!(translation.resolve(pointer(3, 0, 1)).map(|(_, at)| at), Ok(0), "mapped stays");
+    assert_eq!(translation.resolve(rich_pointer(3, 0, 1)).map(|(_, at)| at), Ok(0), "mapped stays");
     assert_eq!(
-        Translation::new(Space::new()).resolve(pointer(3, 0, 1)).map(|_| ()),
+        Translation::new(Space::new()).resolve(rich_pointer(3, 0, 1)).map(|_| ()),
         Err(Fault::UnknownDbuf(dbuf_id(3)))
     );
 }

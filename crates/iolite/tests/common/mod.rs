@@ -1,4 +1,4 @@
-//! The helpers of the tests of `buffer`, and adapters through which they read and write streams of
+//! The test helpers of `buffer`, and adapters through which they read and write streams of
 //! pointers.
 
 #![allow(unused_imports, reason = "no test file needs all of it")]

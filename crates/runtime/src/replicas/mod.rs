@@ -59,7 +59,7 @@ pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
     near.wrapping_add_signed(ahead)
 }
 
-/// Progress of a replica chain. Dispatcher, replicas and join share it.
+/// The progress of a replica chain. Dispatcher, replicas and join share it.
 #[derive(Debug)]
 pub struct ReplicaProgress {
     /// Lowest batch id that has not been dispatched. Written by the dispatcher.
@@ -74,7 +74,7 @@ pub struct ReplicaProgress {
     join: Arc<Doorbell>,
 }
 
-/// Progress of one replica.
+/// The progress of one replica.
 #[derive(Debug, Default)]
 struct ReplicaState {
     /// One more than the id of the last batch dispatched to the replica. Written by the dispatcher.

@@ -4,7 +4,7 @@ use super::arc::NodeId;
 use super::arc::{EdgeDrops, GraphArc};
 use super::node::{Node, Operator};
 use super::select::SelectedClasses;
-use super::shape::Shape;
+use super::shape::GraphShape;
 use endpoint::source::kernel::in_place::FramesInPlace;
 use filter::{Amount, Filter};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Assembly {
     }
 
     /// Returns the nodes of the graph, and its shape: joins, forks and a topological order.
-    pub fn finish(mut self) -> (Vec<Node>, Shape) {
+    pub fn finish(mut self) -> (Vec<Node>, GraphShape) {
         let section_of = self.operand_sections();
         let mut inputs = vec![0usize; self.nodes.len()];
         for arc in self.nodes.iter().flat_map(|n| &n.arcs).filter(|arc| !arc.back) {
@@ -121,7 +121,7 @@ impl Assembly {
         let dispatchers = (0..self.nodes.len()).filter(is_dispatch).collect();
         (
             self.nodes,
-            Shape {
+            GraphShape {
                 rank,
                 order,
                 numbering_forks,

@@ -2,7 +2,7 @@
 
 use filter::{Columns, Time};
 
-/// Time base of a path (CONTRACT 11).
+/// The time base of a path (CONTRACT 11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clock {
     /// Block time: the time of the newest block, in nanoseconds.

@@ -147,7 +147,7 @@ pub trait EventReader: fmt::Debug + Send {
     fn replay_state(&self) -> ReplayState;
 }
 
-/// Decision about a space that has reached a recorded hot swap.
+/// A decision about a space that has reached a recorded hot swap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SwapDecision {
     /// Wait until the thread that replays the swap requests the space.

@@ -5,7 +5,7 @@ use super::memory::Memory;
 use super::node::Node;
 use super::pass::PassState;
 use super::pause::PausedWalk;
-use super::shape::Shape;
+use super::shape::GraphShape;
 use super::walk::Walk;
 use buffer::crossing::Batch as RingBatch;
 use buffer::pool::Pool;
@@ -15,7 +15,7 @@ use filter::{Columns, Time};
 #[derive(Debug)]
 pub(crate) struct LocalGraph {
     pub(super) nodes: Vec<Node>,
-    pub(super) shape: Shape,
+    pub(super) shape: GraphShape,
     /// Pools for input. The first one serves all sources without memory of their own.
     pub(super) intakes: Vec<Pool>,
     /// Pool for blocks that filters make.

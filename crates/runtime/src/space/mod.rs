@@ -70,7 +70,7 @@ use input::InputSet;
 use node::{Node, Operator};
 use observe::{Observer, Observers};
 use pass::PassState;
-use shape::Shape;
+use shape::GraphShape;
 use stall::{StallProbe, StallRegistration};
 use std::sync::Arc;
 
@@ -163,8 +163,8 @@ pub struct SpaceParts {
     pub name: String,
     /// Nodes of the graph.
     pub nodes: Vec<Node>,
-    /// Shape of the graph, as returned by [`assemble::Assembly::finish`].
-    pub shape: Shape,
+    /// GraphShape of the graph, as returned by [`assemble::Assembly::finish`].
+    pub shape: GraphShape,
     /// Pools for input. The first one serves all sources without memory of their own.
     pub intakes: Vec<Pool>,
     /// Pool for blocks that filters make.

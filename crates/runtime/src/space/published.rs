@@ -8,7 +8,7 @@
 
 use abi::access::AccessList;
 use buffer::name;
-use buffer::state::{Column, Shape, TableWriter};
+use buffer::state::{Column, TableShape, TableWriter};
 use filter::{Arguments, Description, Filter, PublishedSessions, STATE, STATE_MODE};
 use sys::process::identity;
 
@@ -53,7 +53,7 @@ impl PublishedState {
         let rows = if whose == PublishedSessions::Private { 1 } else { ROWS_MAX };
         let mode = arguments.text(STATE_MODE.name).and_then(|m| u32::from_str_radix(m, 8).ok());
         let access = AccessList { mode: mode.unwrap_or(0o600), ..AccessList::private(identity()) };
-        let shape = Shape { filter: title.to_owned(), columns, rows };
+        let shape = TableShape { filter: title.to_owned(), columns, rows };
         let table = TableWriter::create(name, access, shape)?;
         Ok(Some(Self { table, whose, due: 0, all_rows: true }))
     }

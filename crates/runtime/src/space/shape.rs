@@ -2,9 +2,9 @@
 
 use super::arc::NodeId;
 
-/// Order and roles of the nodes. Does not change while the graph runs.
+/// The order and roles of the nodes. Does not change while the graph runs.
 #[derive(Debug, Default)]
-pub struct Shape {
+pub struct GraphShape {
     /// Position of each node in topological order.
     pub(crate) rank: Vec<usize>,
     /// Nodes in topological order.

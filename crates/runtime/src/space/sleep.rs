@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Maximum sleep of a space whose source waits for memory.
 const MEMORY_WAIT: Duration = Duration::from_millis(1);
 
-/// CPU time and sleep time of a space.
+/// The CPU time and sleep time of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSpent {
     /// CPU time of the thread in nanoseconds.

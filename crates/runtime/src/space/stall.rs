@@ -34,7 +34,7 @@ const POLLS_MIN: u32 = 2;
 /// Maximum sleep between two polls.
 pub const WAIT: Duration = Duration::from_millis(2);
 
-/// Detector of spaces that wait for one another.
+/// A detector of spaces that wait for one another.
 #[derive(Debug, Default)]
 pub struct StallDetector(Mutex<StallState>);
 
@@ -72,7 +72,7 @@ enum Activity {
     Lent,
 }
 
-/// Activity of the thread that replays hot swaps.
+/// The activity of the thread that replays hot swaps.
 #[derive(Debug, Default)]
 enum ChangerActivity {
     /// There is no such thread, or no hot swap follows.

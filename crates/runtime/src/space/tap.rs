@@ -32,7 +32,7 @@ pub enum OverrunPolicy {
     End,
 }
 
-/// Cause of the end of a tap.
+/// The cause of the end of a tap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapEnd {
     /// The reader has closed the pipe or exited.

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use abi::{BlockMetadata, RichPointer};
 
-    fn fragment(session: u32, flags: Flags, bytes: &[u8]) -> Block<'_> {
+    fn fragment_block(session: u32, flags: Flags, bytes: &[u8]) -> Block<'_> {
         let dbuf = abi::DbufId::new(1).unwrap();
         let length = u32::try_from(bytes.len()).unwrap();
         let pointer = RichPointer::new(dbuf, abi::Extent::new(0, length), abi::Class(1));
@@ -211,14 +211,14 @@ mod tests {
         Block { pointer, frame: bytes, marks: Marks::bare(length), context }
     }
 
-    fn described(session: u32) -> Block<'static> {
-        let block = fragment(session, Flags::FIRST, b"record");
+    fn description_block(session: u32) -> Block<'static> {
+        let block = fragment_block(session, Flags::FIRST, b"record");
         let dbuf = abi::DbufId::new(1).unwrap();
         let pointer = RichPointer::new(dbuf, abi::Extent::new(0, 0), abi::Class(1));
         Block { pointer, marks: Marks::described(6), ..block }
     }
 
-    fn written(blocks: &[Block<'_>]) -> (String, u64) {
+    fn gather_messages(blocks: &[Block<'_>]) -> (String, u64) {
         let mut records = Vec::new();
         for block in blocks {
             TapForm::copy_block(true, block, &mut records);
@@ -232,37 +232,37 @@ mod tests {
     fn b2_messages_are_written_whole_in_the_order_of_their_ends() {
         let (first, last) = (Flags::FIRST, Flags::LAST);
         let blocks = [
-            fragment(9, Flags::NONE, b"began before the tap"),
-            fragment(9, last, b"."),
-            fragment(1, first, b"GET /a "),
-            fragment(2, first.with(last), b"GET /b;"),
-            fragment(2, first, b"GET /"),
-            fragment(1, first.with(Flags::BACKWARD), b"200 "),
-            fragment(1, last, b"whole;"),
-            fragment(2, last, b"c;"),
-            fragment(1, Flags::BACKWARD.with(Flags::END), b"cut off;"),
-            described(3),
-            fragment(3, first, b"POST"),
-            fragment(3, last, b";"),
-            described(3),
-            fragment(3, Flags::NONE, b"unfinished;"),
-            described(3),
-            fragment(3, last, b"next;"),
+            fragment_block(9, Flags::NONE, b"began before the tap"),
+            fragment_block(9, last, b"."),
+            fragment_block(1, first, b"GET /a "),
+            fragment_block(2, first.with(last), b"GET /b;"),
+            fragment_block(2, first, b"GET /"),
+            fragment_block(1, first.with(Flags::BACKWARD), b"200 "),
+            fragment_block(1, last, b"whole;"),
+            fragment_block(2, last, b"c;"),
+            fragment_block(1, Flags::BACKWARD.with(Flags::END), b"cut off;"),
+            description_block(3),
+            fragment_block(3, first, b"POST"),
+            fragment_block(3, last, b";"),
+            description_block(3),
+            fragment_block(3, Flags::NONE, b"unfinished;"),
+            description_block(3),
+            fragment_block(3, last, b"next;"),
         ];
         let expected = "GET /b;GET /a whole;GET /c;200 cut off;POST;unfinished;next;";
-        assert_eq!(written(&blocks), (expected.to_owned(), 0));
+        assert_eq!(gather_messages(&blocks), (expected.to_owned(), 0));
     }
 
     #[test]
     fn b2_message_beyond_a_megabyte_is_cut_and_counted() {
         let long = vec![b'x'; MESSAGE_MAX - 1];
         let blocks = [
-            fragment(1, Flags::FIRST, &long),
-            fragment(1, Flags::NONE, b"yz"),
-            fragment(1, Flags::LAST, b"more"),
-            fragment(1, Flags::FIRST.with(Flags::LAST), b"next"),
+            fragment_block(1, Flags::FIRST, &long),
+            fragment_block(1, Flags::NONE, b"yz"),
+            fragment_block(1, Flags::LAST, b"more"),
+            fragment_block(1, Flags::FIRST.with(Flags::LAST), b"next"),
         ];
-        let (text, cut) = written(&blocks);
+        let (text, cut) = gather_messages(&blocks);
         assert_eq!((text.len(), cut), (MESSAGE_MAX + 4, 1));
         assert!(text.ends_with("xynext"));
     }

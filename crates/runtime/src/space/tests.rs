@@ -55,7 +55,7 @@ impl Source for Numbers {
     }
 }
 
-/// Sink that stores the numbers and classes that it receives.
+/// A sink that stores the numbers and classes that it receives.
 struct Collector(Arc<Mutex<Vec<(u32, u32)>>>);
 
 impl Sink for Collector {
@@ -74,7 +74,7 @@ fn block_number(block: &Block<'_>) -> u32 {
     u32::from_be_bytes(block.bytes().try_into().expect("four bytes"))
 }
 
-/// Classifier that gives class 1 to the multiples of a number.
+/// A classifier that gives class 1 to the multiples of a number.
 struct MultipleClassifier(u32);
 
 impl Classify for MultipleClassifier {
@@ -83,7 +83,7 @@ impl Classify for MultipleClassifier {
     }
 }
 
-/// Filter that holds each block until three more have arrived.
+/// A filter that holds each block until three more have arrived.
 struct HoldThree(HeldList);
 
 impl Stream for HoldThree {
@@ -101,7 +101,7 @@ impl Stream for HoldThree {
     }
 }
 
-/// Filter that adds 100 to every number by an edit.
+/// A filter that adds 100 to every number by an edit.
 struct AddHundred;
 
 impl Lanes for AddHundred {
@@ -115,7 +115,7 @@ impl Lanes for AddHundred {
     }
 }
 
-/// Filter that panics on every block.
+/// A filter that panics on every block.
 struct PanicFilter;
 
 impl Classify for PanicFilter {
@@ -221,7 +221,7 @@ fn join_keeps_input_order_at_every_batch_size() {
     }
 }
 
-/// Filter that emits three blocks for each input block.
+/// A filter that emits three blocks for each input block.
 struct Triple;
 
 impl Stream for Triple {
@@ -405,7 +405,7 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
     assert!(kept.iter().map(|(n, _)| *n).eq(0..100_000), "{} blocks", kept.len());
 }
 
-/// Filter that delays every block by a millisecond.
+/// A filter that delays every block by a millisecond.
 struct DelayFilter(HeldList);
 
 impl Stream for DelayFilter {

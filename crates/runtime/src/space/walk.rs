@@ -17,7 +17,7 @@ use super::memory::Memory;
 use super::node::{Node, Operator};
 use super::pass::PassState;
 use super::pause::DeferredEdit;
-use super::shape::Shape;
+use super::shape::GraphShape;
 use crate::ledger::loses_kernel_arc;
 use filter::{Amount, Batch, ClassifyContext, Filter, LaneContext, Output, StreamContext, Time};
 use route::count_put;
@@ -33,7 +33,7 @@ const CYCLE_BATCHES_MAX: usize = 256;
 pub(crate) struct Walk<'w, 'a> {
     pub(super) nodes: &'w mut [Node],
     pub(super) memory: &'w mut Memory<'a>,
-    shape: &'w Shape,
+    shape: &'w GraphShape,
     pub(super) now: Time,
     pub(super) waiting: Vec<WaitingBatch<'a>>,
     pub(super) around: Vec<(WaitingBatch<'a>, u8)>,
@@ -75,7 +75,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     pub(crate) fn new(
         nodes: &'w mut [Node],
         memory: &'w mut Memory<'a>,
-        shape: &'w Shape,
+        shape: &'w GraphShape,
         now: Time,
         pass: &'w mut PassState,
     ) -> Self {

@@ -18,7 +18,7 @@ mod kind {
     pub(super) const FUNC_PROTO: u32 = 13;
 }
 
-/// Type information that the kernel has verified.
+/// The type information that the kernel has verified.
 #[derive(Debug)]
 pub struct Btf {
     fd: OwnedFd,

@@ -78,7 +78,7 @@ pub(super) fn kernel_info(fd: i32, target: &str) -> Result<KernelProgramInfo> {
     object_info(fd, target)
 }
 
-/// Guard during whose life the kernel counts runs and run time of all programs.
+/// A guard during whose life the kernel counts runs and run time of all programs.
 ///
 /// Needs CAP_SYS_ADMIN, or the setting `kernel.bpf_stats_enabled`.
 #[derive(Debug)]

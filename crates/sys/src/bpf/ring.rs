@@ -277,7 +277,11 @@ impl<'a> Region<'a> {
     #[must_use]
     #[inline]
     pub fn head(&self, sink: u32) -> u64 {
-        if sink < self.rings.shape.sinks { self.word(region_offset::HEADS + 8 * sink) } else { 0 }
+        if sink < self.rings.shape.sinks {
+            self.control_word(region_offset::HEADS + 8 * sink)
+        } else {
+            0
+        }
     }
 
     /// Returns the number of pointers ever written for an exit edge that shares a sink. Call this
@@ -286,7 +290,8 @@ impl<'a> Region<'a> {
     #[inline]
     pub fn count(&self, edge: u32) -> u64 {
         let at = edge.checked_mul(8).and_then(|at| at.checked_add(region_offset::COUNTS));
-        let count = at.filter(|at| *at < region_offset::POINTERS).map_or(0, |at| self.word(at));
+        let count =
+            at.filter(|at| *at < region_offset::POINTERS).map_or(0, |at| self.control_word(at));
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         count
     }
@@ -300,9 +305,9 @@ impl<'a> Region<'a> {
         let at = shape.pointers_of(sink) + slot * region_offset::POINTER_SIZE;
         let halves = |word: u64| (word as u32, (word >> 32) as u32);
         (sink < shape.sinks).then(|| {
-            let (length, class) = halves(self.word(at + 8));
-            let (offset, edge) = halves(self.word(at + 16));
-            let (position, number) = (self.word(at), self.word(at + 24));
+            let (length, class) = halves(self.control_word(at + 8));
+            let (offset, edge) = halves(self.control_word(at + 16));
+            let (position, number) = (self.control_word(at), self.control_word(at + 24));
             FramePointer { position, length, class, offset, edge, number }
         })
     }
@@ -354,7 +359,7 @@ impl<'a> Region<'a> {
     }
 
     #[inline]
-    fn word(&self, at: u32) -> u64 {
+    fn control_word(&self, at: u32) -> u64 {
         self.rings.memory.word(self.base + at as usize).unwrap_or(0)
     }
 }

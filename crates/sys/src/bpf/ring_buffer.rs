@@ -84,7 +84,7 @@ impl RingBuffer {
         let put = self.producer.word(0).unwrap_or(taken);
         while taken < put && put - taken <= self.size as u64 {
             let at = rustix::param::page_size() + (taken as usize & (self.size - 1));
-            let Some(word) = self.producer.half(at) else { break };
+            let Some(word) = self.producer.word32(at) else { break };
             let length = (word & !(BUSY | DISCARDED)) as usize;
             if word & BUSY != 0 || length > self.size {
                 break;

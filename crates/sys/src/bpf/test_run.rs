@@ -8,7 +8,7 @@ use crate::error::Result;
 /// Byte offset of `cb` in `__sk_buff`.
 const CB_OFFSET: usize = 48;
 
-/// Result of a test run.
+/// The result of a test run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestRun {
     /// The program's return value.

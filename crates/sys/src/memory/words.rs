@@ -18,8 +18,8 @@ impl ReadMapping {
     /// Loads a u32, otherwise like [`ReadMapping::word`].
     #[must_use]
     #[inline]
-    pub fn half(&self, offset: usize) -> Option<u32> {
-        Some(self.0.half(offset)?.load(Ordering::Acquire))
+    pub fn word32(&self, offset: usize) -> Option<u32> {
+        Some(self.0.word32(offset)?.load(Ordering::Acquire))
     }
 
     /// Copies bytes from `offset` on. The copy may be torn if another party writes concurrently.
@@ -46,8 +46,8 @@ impl Mapping {
     }
 
     /// Stores a u32, otherwise like [`Mapping::set_word`].
-    pub fn set_half(&self, offset: usize, value: u32) -> bool {
-        self.0.0.half(offset).map(|word| word.store(value, Ordering::Release)).is_some()
+    pub fn set_word32(&self, offset: usize, value: u32) -> bool {
+        self.0.0.word32(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 
     /// Writes bytes from `offset` on, while other parties may read or write. Returns false, and
@@ -75,7 +75,7 @@ impl Span {
         Some(unsafe { AtomicU64::from_ptr(at) })
     }
 
-    fn half(&self, offset: usize) -> Option<&AtomicU32> {
+    fn word32(&self, offset: usize) -> Option<&AtomicU32> {
         let at =
             self.checked_address(offset, 4).filter(|_| offset.is_multiple_of(4))?.cast::<u32>();
         // SAFETY: as in `word`.
@@ -148,7 +148,7 @@ mod tests {
     fn mapped_words_and_copies_stay_in_range() {
         let file = Memfd::create("sys-test", 4096).unwrap();
         let (here, there) = (file.map().unwrap(), file.map_read().unwrap());
-        assert!(here.set_word(8, 0x0807_0605_0403_0201) && here.set_half(16, 0x0c0b_0a09));
+        assert!(here.set_word(8, 0x0807_0605_0403_0201) && here.set_word32(16, 0x0c0b_0a09));
         let mut got = [0; 9];
         assert!(there.copy(9, &mut got));
         assert_eq!(got, [2, 3, 4, 5, 6, 7, 8, 9, 10]);
@@ -160,14 +160,14 @@ mod tests {
         assert!(there.copy(1, &mut got));
         assert_eq!(&got, b"some bytes, neither at a word");
         assert_eq!(
-            (there.word(4088), there.half(4092)),
-            (Some(0x0707_0707_0707_0707), here.half(4092))
+            (there.word(4088), there.word32(4092)),
+            (Some(0x0707_0707_0707_0707), here.word32(4092))
         );
         for outside in [4089, 4096, usize::MAX - 3, usize::MAX] {
             assert!(!there.copy(outside, &mut [0; 8]) && !here.store_bytes(outside, &[0; 8]));
-            assert_eq!((there.word(outside), there.half(outside)), (None, None));
+            assert_eq!((there.word(outside), there.word32(outside)), (None, None));
         }
-        assert_eq!((there.word(4), there.half(2)), (None, None), "not aligned");
+        assert_eq!((there.word(4), there.word32(2)), (None, None), "not aligned");
         assert!(!here.set_word(4096, 0) && there.copy(4096, &mut []));
     }
 }

@@ -142,7 +142,7 @@ impl VlanTag {
     }
 }
 
-/// Status flags of a packet (TP_STATUS_*).
+/// The status flags of a packet (TP_STATUS_*).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacketStatus(pub u32);
 
@@ -160,7 +160,7 @@ impl PacketStatus {
     }
 }
 
-/// Link-layer address of a packet (`struct sockaddr_ll`).
+/// The link-layer address of a packet (`struct sockaddr_ll`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkAddress {
     /// Link type (ARPHRD_*).

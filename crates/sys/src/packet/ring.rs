@@ -25,7 +25,7 @@ const KERNEL_OWNED: u32 = 0;
 /// TPACKET_V3 has no frames of fixed size.
 const FRAME_SIZE: usize = 2048;
 
-/// Size and timeout of a ring.
+/// The size and timeout of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingShape {
     /// Size of a segment in bytes: a power of two, at least a page. A frame that, with about 150

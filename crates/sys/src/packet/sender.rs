@@ -14,7 +14,7 @@ const BATCH_MAX: usize = 64;
 /// Flags that make a send to a full socket return EAGAIN.
 const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
-/// Use of the queueing discipline for sent frames.
+/// The use of the queueing discipline for sent frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Qdisc {
     /// Frames pass through the queueing discipline of the interface, like other frames of the host.
@@ -27,7 +27,7 @@ pub enum Qdisc {
 #[derive(Debug)]
 pub struct PacketSender(OwnedFd);
 
-/// Result of sending frames.
+/// The result of sending frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendReport {
     /// Number of frames sent, counted from the first.

@@ -79,7 +79,7 @@ pub fn is_nonblocking(number: c_int) -> bool {
     flags.is_some_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
-/// Readiness of a descriptor, returned by [`poll_pair`].
+/// The readiness of a descriptor, returned by [`poll_pair`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Readiness {
     /// True if the descriptor can be read without blocking.
@@ -153,7 +153,7 @@ pub fn send_byte(socket: c_int) -> Peer {
     }
 }
 
-/// Result of receiving from a rendezvous socket.
+/// The result of receiving from a rendezvous socket.
 #[derive(Debug)]
 pub enum Handover {
     /// No message has arrived yet.

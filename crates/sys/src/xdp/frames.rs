@@ -248,7 +248,7 @@ unsafe impl Lender for Frames {
 mod tests {
     use super::*;
 
-    fn frames() -> Arc<Frames> {
+    fn create_frames() -> Arc<Frames> {
         Frames::create("sys-test", 4).unwrap()
     }
 
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn xdp_frame_has_one_owner_at_a_time() {
-        let frames = frames();
+        let frames = create_frames();
         let mut lent = Vec::new();
         assert_eq!((frames.take_free(3, &mut lent), frames.free()), (3, 1));
         let at = lent[1] + 256;
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn sent_frame_is_freed_after_transmission() {
-        let frames = frames();
+        let frames = create_frames();
         let mut lent = Vec::new();
         frames.take_free(4, &mut lent);
         let at = lent[0];
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn received_frame_bytes_are_found_by_address() {
-        let frames = frames();
+        let frames = create_frames();
         let mut lent = Vec::new();
         frames.take_free(2, &mut lent);
         let at = lent[1];

@@ -32,7 +32,7 @@ pub struct Redirect {
     queues: u32,
 }
 
-/// Means by which a program asks the driver for a stripped VLAN tag.
+/// The means by which a program asks the driver for a stripped VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagLookup {
     /// BTF id of the kernel function to call.

@@ -30,19 +30,19 @@ pub struct Descriptor {
     pub continues: bool,
 }
 
-/// Ring of frames lent to the kernel for reception.
+/// The ring of frames lent to the kernel for reception.
 #[derive(Debug)]
 pub struct FillRing(pub(super) EntryRing);
 
-/// Ring of frames that the kernel has sent.
+/// The ring of frames that the kernel has sent.
 #[derive(Debug)]
 pub struct CompletionRing(pub(super) EntryRing);
 
-/// Ring of received descriptors.
+/// The ring of received descriptors.
 #[derive(Debug)]
 pub struct RxRing(pub(super) EntryRing);
 
-/// Ring of descriptors to send.
+/// The ring of descriptors to send.
 #[derive(Debug)]
 pub struct TxRing(pub(super) EntryRing);
 
@@ -94,8 +94,8 @@ impl RxRing {
     /// Appends up to `most` received descriptors to `into` and returns their number.
     pub fn take(&mut self, into: &mut Vec<Descriptor>, most: usize) -> Result<usize> {
         self.0.take(most, |ring, at| {
-            let (address, length) = (ring.memory.word(at)?, ring.memory.half(at + 8)?);
-            let continues = ring.memory.half(at + 12)? & CONTINUES != 0;
+            let (address, length) = (ring.memory.word(at)?, ring.memory.word32(at + 8)?);
+            let continues = ring.memory.word32(at + 12)? & CONTINUES != 0;
             if !ring.umem.holds(address, length) {
                 return None;
             }
@@ -131,7 +131,8 @@ impl TxRing {
         let entries = u32::try_from(entries).unwrap_or(u32::MAX).min(self.waiting()?);
         for number in 1..=entries {
             let at = self.0.entry_offset(self.0.index.wrapping_sub(number));
-            if !(self.0.memory.set_word(at, INVALID_ADDRESS) && self.0.memory.set_half(at + 8, 1)) {
+            if !(self.0.memory.set_word(at, INVALID_ADDRESS) && self.0.memory.set_word32(at + 8, 1))
+            {
                 return Err(self.0.corrupt_error());
             }
         }
@@ -145,8 +146,8 @@ impl TxRing {
             let Descriptor { address, length, continues } = *descriptor;
             ring.umem.holds(address, length)
                 && ring.memory.set_word(at, address)
-                && ring.memory.set_half(at + 8, length)
-                && ring.memory.set_half(at + 12, if continues { CONTINUES } else { 0 })
+                && ring.memory.set_word32(at + 8, length)
+                && ring.memory.set_word32(at + 12, if continues { CONTINUES } else { 0 })
         })
     }
 
@@ -162,7 +163,7 @@ impl TxRing {
     }
 }
 
-/// Layout of a ring's mapping.
+/// The layout of a ring's mapping.
 pub(super) struct RingLayout<'a> {
     pub(super) name: &'static str,
     pub(super) at: u64,
@@ -220,7 +221,7 @@ impl EntryRing {
     }
 
     fn needs_wakeup(&self) -> bool {
-        self.memory.half(self.flags).is_some_and(|flags| flags & NEEDS_WAKEUP != 0)
+        self.memory.word32(self.flags).is_some_and(|flags| flags & NEEDS_WAKEUP != 0)
     }
 
     fn entry_offset(&self, index: u32) -> usize {
@@ -237,7 +238,7 @@ impl EntryRing {
 
     /// Returns the number of entries that a producer may write.
     fn room(&self) -> Result<u32> {
-        let theirs = self.memory.half(self.consumer).ok_or_else(|| self.corrupt_error())?;
+        let theirs = self.memory.word32(self.consumer).ok_or_else(|| self.corrupt_error())?;
         self.size.checked_sub(self.index.wrapping_sub(theirs)).ok_or_else(|| self.corrupt_error())
     }
 
@@ -257,14 +258,14 @@ impl EntryRing {
         }
         self.index = self.index.wrapping_add(done);
         // Release: entries are complete before the kernel sees the index.
-        self.memory.set_half(self.producer, self.index);
+        self.memory.set_word32(self.producer, self.index);
         Ok(done as usize)
     }
 
     /// Returns the number of entries that a consumer may read.
     fn available(&self) -> Result<u32> {
         // Acquire: entries published by the kernel are complete.
-        let theirs = self.memory.half(self.producer).ok_or_else(|| self.corrupt_error())?;
+        let theirs = self.memory.word32(self.producer).ok_or_else(|| self.corrupt_error())?;
         let there = theirs.wrapping_sub(self.index);
         if there > self.size { Err(self.corrupt_error()) } else { Ok(there) }
     }
@@ -282,7 +283,7 @@ impl EntryRing {
         }
         self.index = self.index.wrapping_add(count);
         // Release: entries are read before the kernel may overwrite them.
-        self.memory.set_half(self.consumer, self.index);
+        self.memory.set_word32(self.consumer, self.index);
         Ok(count as usize)
     }
 }
@@ -333,30 +334,30 @@ mod tests {
         let (mut rx, theirs) = rx_ring();
         let mut came = Vec::new();
         for index in impossible_indices(0) {
-            theirs.set_half(0, index);
+            theirs.set_word32(0, index);
             assert_eq!(rx.take(&mut came, 100).unwrap_err().errno, libc::EBADMSG, "{index}");
         }
-        theirs.set_half(0, 2);
+        theirs.set_word32(0, 2);
         theirs.set_word(192, 2048);
-        theirs.set_half(200, 2000);
+        theirs.set_word32(200, 2000);
         theirs.set_word(208, 100);
-        theirs.set_half(216, 60);
-        theirs.set_half(220, 1);
+        theirs.set_word32(216, 60);
+        theirs.set_word32(220, 1);
         assert_eq!(rx.take(&mut came, 100).unwrap(), 2);
         let piece = |address, length, continues| Descriptor { address, length, continues };
         assert_eq!(came, [piece(2048, 2000, false), piece(100, 60, true)]);
-        assert_eq!(theirs.half(64), Some(2), "their places are given back");
+        assert_eq!(theirs.word32(64), Some(2), "their places are given back");
 
         let (mut fill, theirs) = fill_ring();
         assert_eq!(fill.lend(&[0, 2048, 4096]).unwrap(), 3);
         for index in impossible_indices(3).filter(|index| 3_u32.wrapping_sub(*index) > SIZE) {
-            theirs.set_half(64, index);
+            theirs.set_word32(64, index);
             assert_eq!(fill.lend(&[0]).unwrap_err().errno, libc::EBADMSG, "{index}");
         }
-        theirs.set_half(64, 0);
+        theirs.set_word32(64, 0);
         assert_eq!(fill.lend(&[0; 9]).unwrap(), 5, "as many as find room");
         assert_eq!((fill.lend(&[0]).unwrap(), fill.waiting().unwrap()), (0, SIZE));
-        assert_eq!(theirs.half(0), Some(SIZE));
+        assert_eq!(theirs.word32(0), Some(SIZE));
     }
 
     #[test]
@@ -364,8 +365,8 @@ mod tests {
         for (address, length) in [(0, 2049), (2047, 2), (8192, 1), (u64::MAX, 1), (1, u32::MAX)] {
             let (mut rx, theirs) = rx_ring();
             theirs.set_word(192, address);
-            theirs.set_half(200, length);
-            theirs.set_half(0, 1);
+            theirs.set_word32(200, length);
+            theirs.set_word32(0, 1);
             let refused = rx.take(&mut Vec::new(), 1).unwrap_err();
             assert_eq!(refused.errno, libc::EBADMSG, "{address} {length}");
             let mut tx = TxRing(entry_ring(16).0);
@@ -375,7 +376,7 @@ mod tests {
         }
         let (mut completion, theirs) = completion_ring();
         theirs.set_word(192, 8192);
-        theirs.set_half(0, 1);
+        theirs.set_word32(0, 1);
         assert!(completion.take(&mut Vec::new(), 1).is_err());
     }
 }

@@ -59,7 +59,7 @@ pub enum TxPacket<'a> {
     Copied(&'a [u8]),
 }
 
-/// Result of [`XdpSender::push`].
+/// The result of [`XdpSender::push`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PushReport {
     /// Number of packets newly taken by the kernel, oldest first.

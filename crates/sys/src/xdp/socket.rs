@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Transfer of frames between device and memory: by the device itself or by the kernel.
+/// The party that transfers frames between device and memory: the device itself, or the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyMode {
     /// The device accesses the memory itself; opening the socket fails if the driver does not
@@ -53,7 +53,7 @@ impl SocketSettings {
     }
 }
 
-/// Result of waking the kernel to send.
+/// The result of waking the kernel to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeOutcome {
     /// The kernel has taken all packets, or will do so without another call.

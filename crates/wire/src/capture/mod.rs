@@ -53,7 +53,7 @@ pub struct Packet {
     pub consumed: usize,
 }
 
-/// Result of [`Reader::next`].
+/// The result of [`Reader::next`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// A packet. The buffer of the next call begins after the `consumed` bytes.
@@ -93,7 +93,7 @@ enum ReaderState {
 /// Result of the reader for one format: a packet, or the reason why the buffer yields no packet.
 type ReadResult = Result<Packet, NoPacket>;
 
-/// Reason why the buffer yields no packet.
+/// The reason why the buffer yields no packet.
 enum NoPacket {
     /// The buffer contains no complete record, as in [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },
@@ -227,7 +227,8 @@ pub const fn packets(capture: &[u8]) -> Packets<'_> {
     Packets { reader: Reader::new(), rest: capture, done: false }
 }
 
-/// Iterator over the packets of a capture in memory, with their bytes. Ends after the first fault.
+/// An iterator over the packets of a capture in memory, with their bytes. Ends after the first
+/// fault.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     reader: Reader,

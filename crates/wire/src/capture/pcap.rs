@@ -28,7 +28,7 @@ pub(super) struct Pcap {
     length_max: u32,
 }
 
-/// Order of the two lengths in a record.
+/// The order of the two lengths in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LengthOrder {
     /// The captured length comes first.

@@ -20,7 +20,7 @@ pub(super) struct Pcapng {
     skipping: Option<Skip>,
 }
 
-/// Progress in skipping an unwanted block.
+/// The progress in skipping an unwanted block.
 #[derive(Clone, Copy, Debug)]
 struct Skip {
     /// Number of bytes left before the trailing length.
@@ -39,7 +39,7 @@ struct Interface {
     offset_s: i64,
 }
 
-/// Conversion of an interface's clock ticks to nanoseconds.
+/// The conversion of an interface's clock ticks to nanoseconds.
 #[derive(Clone, Copy, Debug)]
 enum Resolution {
     Multiply(u64),

@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Builder of captures in one byte order.
+/// A builder of captures in one byte order.
 struct CaptureBuilder {
     big: bool,
 }

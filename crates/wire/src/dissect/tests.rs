@@ -8,7 +8,7 @@ const ETHERNET6: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd];
 
 /// Builds an IPv4 header from the total length, the word of flags and fragment offset, and the
 /// protocol.
-fn ip4(total: u16, fragment: u16, protocol: u8) -> Vec<u8> {
+fn ipv4_header(total: u16, fragment: u16, protocol: u8) -> Vec<u8> {
     let mut header = vec![0x45, 0];
     header.extend(total.to_be_bytes());
     header.extend([0, 1]);
@@ -17,7 +17,7 @@ fn ip4(total: u16, fragment: u16, protocol: u8) -> Vec<u8> {
     header
 }
 
-fn ip6(payload: u16, next: u8) -> Vec<u8> {
+fn ipv6_header(payload: u16, next: u8) -> Vec<u8> {
     let mut header = vec![0x60, 0, 0, 0];
     header.extend(payload.to_be_bytes());
     header.extend([next, 64]);
@@ -54,7 +54,7 @@ const NO_FAULTS: Faults = Faults { cut: false, malformed: false, deep: false };
 
 #[test]
 fn padding_after_tcp_is_not_payload() {
-    let frame = concat_frame(&[&ip4(42, 0, 6), &tcp_header(5), b"hi", &[0; 4]]);
+    let frame = concat_frame(&[&ipv4_header(42, 0, 6), &tcp_header(5), b"hi", &[0; 4]]);
     let found = dissect_ethernet(&frame);
     assert_eq!((found.network, found.protocol), (Network::Ipv4, Some(6)));
     assert_eq!((found.l3, found.l4, found.payload), (Some(14), Some(34), Some(54)));
@@ -65,7 +65,7 @@ fn padding_after_tcp_is_not_payload() {
 
 #[test]
 fn udp_length_limits_the_payload() {
-    let frame = concat_frame(&[&ip4(34, 0, 17), &udp_header(11), b"dns123"]);
+    let frame = concat_frame(&[&ipv4_header(34, 0, 17), &udp_header(11), b"dns123"]);
     let found = dissect_ethernet(&frame);
     assert_eq!(found.payload(&frame), Some(&b"dns"[..]));
     assert_eq!(found.faults, NO_FAULTS);
@@ -73,16 +73,17 @@ fn udp_length_limits_the_payload() {
 
 #[test]
 fn zero_length_extends_to_the_end_of_the_frame() {
-    let frame = concat_frame(&[&ip4(0, 0, 6), &tcp_header(5), b"all of it"]);
+    let frame = concat_frame(&[&ipv4_header(0, 0, 6), &tcp_header(5), b"all of it"]);
     assert_eq!(dissect_ethernet(&frame).payload(&frame), Some(&b"all of it"[..]));
-    let six = [&ETHERNET6[..], &ip6(0, 17), &udp_header(0), b"jumbo"].concat();
+    let six = [&ETHERNET6[..], &ipv6_header(0, 17), &udp_header(0), b"jumbo"].concat();
     assert_eq!(dissect_ethernet(&six).payload(&six), Some(&b"jumbo"[..]));
     assert_eq!(dissect_ethernet(&six).faults, NO_FAULTS);
 }
 
 #[test]
 fn frame_truncated_anywhere_is_marked_truncated() {
-    let frame = concat_frame(&[&ip4(60, 0, 6), &tcp_header(6), &[1, 1, 1, 0], b"sixteen bytes..."]);
+    let frame =
+        concat_frame(&[&ipv4_header(60, 0, 6), &tcp_header(6), &[1, 1, 1, 0], b"sixteen bytes..."]);
     for length in 0..frame.len() {
         let found = dissect_ethernet(&frame[..length]);
         assert_eq!(found.faults, TRUNCATED, "{length}");
@@ -97,11 +98,12 @@ fn frame_truncated_anywhere_is_marked_truncated() {
 
 #[test]
 fn later_fragment_has_no_transport_header() {
-    let frame = concat_frame(&[&ip4(28, 0x2001, 17), &udp_header(8)]);
+    let frame = concat_frame(&[&ipv4_header(28, 0x2001, 17), &udp_header(8)]);
     let found = dissect_ethernet(&frame);
     assert_eq!((found.fragment, found.protocol), (Fragment::Later, Some(17)));
     assert_eq!((found.l4, found.payload, found.ports(&frame)), (None, None, None));
-    let six = [&ETHERNET6[..], &ip6(16, 44), &[17, 0, 0, 8, 0, 0, 0, 1], &udp_header(8)].concat();
+    let six =
+        [&ETHERNET6[..], &ipv6_header(16, 44), &[17, 0, 0, 8, 0, 0, 0, 1], &udp_header(8)].concat();
     let found = dissect_ethernet(&six);
     assert_eq!((found.fragment, found.protocol), (Fragment::Later, Some(17)));
     assert_eq!((found.l4, found.faults), (None, NO_FAULTS));
@@ -109,7 +111,7 @@ fn later_fragment_has_no_transport_header() {
 
 #[test]
 fn first_fragment_has_a_transport_header() {
-    let frame = concat_frame(&[&ip4(36, 0x2000, 17), &udp_header(4000), b"begin..."]);
+    let frame = concat_frame(&[&ipv4_header(36, 0x2000, 17), &udp_header(4000), b"begin..."]);
     let found = dissect_ethernet(&frame);
     assert_eq!((found.fragment, found.l4, found.faults), (Fragment::First, Some(34), NO_FAULTS));
     assert_eq!(found.payload(&frame), Some(&b"begin..."[..]));
@@ -117,23 +119,23 @@ fn first_fragment_has_a_transport_header() {
 
 #[test]
 fn inconsistent_header_ends_the_pass() {
-    let version = concat_frame(&[&ip6(0, 6), &tcp_header(5)]);
-    let short_header = concat_frame(&[&[0x44], &ip4(40, 0, 6)[1..], &tcp_header(5)]);
-    let short_total = concat_frame(&[&ip4(19, 0, 6), &tcp_header(5)]);
-    let total_in_options = concat_frame(&[&[0x46], &ip4(22, 0, 6)[1..], &tcp_header(5)]);
+    let version = concat_frame(&[&ipv6_header(0, 6), &tcp_header(5)]);
+    let short_header = concat_frame(&[&[0x44], &ipv4_header(40, 0, 6)[1..], &tcp_header(5)]);
+    let short_total = concat_frame(&[&ipv4_header(19, 0, 6), &tcp_header(5)]);
+    let total_in_options = concat_frame(&[&[0x46], &ipv4_header(22, 0, 6)[1..], &tcp_header(5)]);
     for frame in [version, short_header, short_total, total_in_options] {
         let found = dissect_ethernet(&frame);
         assert_eq!((found.l3, found.l4, found.faults), (Some(14), None, MALFORMED));
     }
-    let small_offset = concat_frame(&[&ip4(40, 0, 6), &tcp_header(4)]);
-    let large_offset = concat_frame(&[&ip4(40, 0, 6), &tcp_header(6)]);
-    let small_tcp = concat_frame(&[&ip4(39, 0, 6), &tcp_header(5)]);
-    let small_udp = concat_frame(&[&ip4(28, 0, 17), &udp_header(7)]);
+    let small_offset = concat_frame(&[&ipv4_header(40, 0, 6), &tcp_header(4)]);
+    let large_offset = concat_frame(&[&ipv4_header(40, 0, 6), &tcp_header(6)]);
+    let small_tcp = concat_frame(&[&ipv4_header(39, 0, 6), &tcp_header(5)]);
+    let small_udp = concat_frame(&[&ipv4_header(28, 0, 17), &udp_header(7)]);
     for frame in [small_offset, large_offset, small_tcp, small_udp] {
         let found = dissect_ethernet(&frame);
         assert_eq!((found.l4, found.payload, found.faults), (Some(34), None, MALFORMED));
     }
-    let large_udp = concat_frame(&[&ip4(28, 0, 17), &udp_header(9)]);
+    let large_udp = concat_frame(&[&ipv4_header(28, 0, 17), &udp_header(9)]);
     let found = dissect_ethernet(&large_udp);
     assert_eq!((found.payload(&large_udp), found.faults), (Some(&[][..]), MALFORMED));
 }
@@ -141,21 +143,21 @@ fn inconsistent_header_ends_the_pass() {
 #[test]
 fn extension_headers_are_followed_to_a_limit() {
     let options = [17, 0, 0, 0, 0, 0, 0, 0];
-    let frame = [&ETHERNET6[..], &ip6(18, 60), &options, &udp_header(10), b"ok"].concat();
+    let frame = [&ETHERNET6[..], &ipv6_header(18, 60), &options, &udp_header(10), b"ok"].concat();
     let found = dissect_ethernet(&frame);
     assert_eq!((found.network, found.protocol, found.l4), (Network::Ipv6, Some(17), Some(62)));
     assert_eq!((found.payload(&frame), found.faults), (Some(&b"ok"[..]), NO_FAULTS));
     let chain = [60, 0, 0, 0, 0, 0, 0, 0].repeat(9);
-    let deep = [&ETHERNET6[..], &ip6(72, 60), &chain].concat();
+    let deep = [&ETHERNET6[..], &ipv6_header(72, 60), &chain].concat();
     assert_eq!((dissect_ethernet(&deep).l4, dissect_ethernet(&deep).faults), (None, DEEP));
     // The options would extend beyond the packet's stated length, into the padding.
-    let beyond = [&ETHERNET6[..], &ip6(4, 60), &options, &udp_header(8)].concat();
+    let beyond = [&ETHERNET6[..], &ipv6_header(4, 60), &options, &udp_header(8)].concat();
     assert_eq!((dissect_ethernet(&beyond).l4, dissect_ethernet(&beyond).faults), (None, MALFORMED));
 }
 
 #[test]
 fn frames_without_tcp_or_udp_are_dissected() {
-    let icmp = concat_frame(&[&ip4(28, 0, 1), &[8, 0, 0, 0, 0, 1, 0, 1]]);
+    let icmp = concat_frame(&[&ipv4_header(28, 0, 1), &[8, 0, 0, 0, 0, 1, 0, 1]]);
     let found = dissect_ethernet(&icmp);
     assert_eq!((found.protocol, found.l4, found.payload), (Some(1), Some(34), Some(34)));
     assert_eq!(found.ports(&icmp), None);

@@ -29,7 +29,7 @@ const QUESTION_MIN: usize = 5;
 /// Minimum length in bytes of a record, reached by a record of the root without data.
 const RECORD_MIN: usize = 11;
 
-/// Fault that ended the parsing of a message, with its offset.
+/// A fault that ended the parsing of a message, with its offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DnsFault {
     /// The message ends inside an item at this offset.
@@ -49,7 +49,7 @@ impl fmt::Display for DnsFault {
 
 impl core::error::Error for DnsFault {}
 
-/// Section of a message that contains records.
+/// A section of a message that contains records.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Section {
     /// Answers. In an update, prerequisites.
@@ -66,7 +66,7 @@ pub struct Message<'m> {
     bytes: &'m [u8],
 }
 
-/// Question in a message.
+/// A question in a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'m> {
     /// Queried name.
@@ -77,7 +77,7 @@ pub struct Question<'m> {
     pub class: RecordClass,
 }
 
-/// Resource record in a message.
+/// A resource record in a message.
 #[derive(Clone, Copy, Debug)]
 pub struct ResourceRecord<'m> {
     /// Section that contains the record.
@@ -94,7 +94,7 @@ pub struct ResourceRecord<'m> {
     pub data: Data<'m>,
 }
 
-/// Question or record of a message.
+/// A question or record of a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'m> {
     /// A question.
@@ -231,7 +231,7 @@ impl ResourceRecord<'_> {
     }
 }
 
-/// Iterator over the questions and records of a message.
+/// An iterator over the questions and records of a message.
 #[derive(Clone, Debug)]
 pub struct Entries<'m> {
     bytes: &'m [u8],

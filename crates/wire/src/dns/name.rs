@@ -97,7 +97,7 @@ pub(super) fn write_escaped(
     Ok(())
 }
 
-/// Iterator over the labels of a name, excluding the root.
+/// An iterator over the labels of a name, excluding the root.
 #[derive(Clone, Debug)]
 pub struct Labels<'m>(LabelWalk<'m>);
 

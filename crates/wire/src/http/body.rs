@@ -10,7 +10,7 @@ use super::start::Start;
 use memchr::memchr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Progress through a message body. A value of all zeros means that the body has ended.
+/// The progress through a message body. A value of all zeros means that the body has ended.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Body {
@@ -36,7 +36,7 @@ pub enum BodyPart {
     End,
 }
 
-/// Request method, as far as it affects the framing of the response.
+/// The request method, as far as it affects the framing of the response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestMethod {
     /// `HEAD`: no body follows, whatever the fields of the response say.

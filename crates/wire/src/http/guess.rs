@@ -4,7 +4,7 @@ use super::fields::is_token;
 use super::lines::is_blank;
 use super::start::begins_with_http;
 
-/// Protocol guessed from the first bytes of one direction.
+/// The protocol guessed from the first bytes of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guess {
     /// There are too few bytes to decide.

@@ -48,8 +48,8 @@ pub(super) fn split_line(
     }
 }
 
-/// Incremental search for the end of a head, which examines each byte once. The state is 1 byte of
-/// plain data.
+/// An incremental search for the end of a head, which examines each byte once. The state is 1 byte
+/// of plain data.
 ///
 /// The search applies the rules of the lenient mode. A head that would end elsewhere by the strict
 /// rules is invalid by the strict rules.

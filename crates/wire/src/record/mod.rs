@@ -29,7 +29,7 @@ const OMITTED_MARKER: u8 = 0xff;
 /// value.
 const FIELD_HEADER_SIZE: usize = 3;
 
-/// Kind of message that a record describes.
+/// The kind of message that a record describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecordKind {
     /// An HTTP request.
@@ -69,7 +69,7 @@ impl RecordKind {
     }
 }
 
-/// Writer of one record into a borrowed buffer.
+/// A writer of one record into a borrowed buffer.
 #[derive(Debug)]
 pub struct Writer<'r> {
     room: &'r mut [u8],

@@ -94,7 +94,7 @@ impl<'b> ClientHello<'b> {
 
     /// Iterates over the offered application protocols.
     pub fn protocols(&self) -> impl Iterator<Item = &'b [u8]> + use<'b> {
-        protocols(self.extensions())
+        alpn_protocols(self.extensions())
     }
 
     /// Iterates over the offered signature algorithms, including GREASE values.
@@ -160,7 +160,7 @@ impl<'b> ServerHello<'b> {
     /// encrypted (TLS 1.3).
     #[must_use]
     pub fn protocol(&self) -> Option<&'b [u8]> {
-        protocols(self.extensions()).next()
+        alpn_protocols(self.extensions()).next()
     }
 
     /// Returns true if the server accepts a pre-shared key (TLS 1.3 resumption).
@@ -170,7 +170,7 @@ impl<'b> ServerHello<'b> {
     }
 }
 
-/// Iterator over extensions as pairs of number and data.
+/// An iterator over extensions as pairs of number and data.
 #[derive(Clone, Debug)]
 pub struct Extensions<'b>(&'b [u8]);
 
@@ -191,7 +191,7 @@ impl<'b> Iterator for Extensions<'b> {
     }
 }
 
-/// Iterator over a list of u16 values.
+/// An iterator over a list of u16 values.
 #[derive(Clone, Debug)]
 pub struct U16List<'b>(&'b [u8]);
 
@@ -224,7 +224,7 @@ fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
     Some(list)
 }
 
-fn protocols(extensions: Extensions<'_>) -> impl Iterator<Item = &[u8]> {
+fn alpn_protocols(extensions: Extensions<'_>) -> impl Iterator<Item = &[u8]> {
     let mut list = extensions.find(extension::ALPN).map(length_prefixed).unwrap_or_default();
     core::iter::from_fn(move || split_list8(&mut list))
 }

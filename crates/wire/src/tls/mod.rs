@@ -109,7 +109,7 @@ impl RecordHeader {
     }
 }
 
-/// Result of the search for the first hello in one direction.
+/// The result of the search for the first hello in one direction.
 #[derive(Clone, Copy, Debug)]
 pub enum FirstHello<'b> {
     /// There are too few bytes to decide; the search needs at least this many.

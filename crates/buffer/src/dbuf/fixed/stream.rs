@@ -27,18 +27,19 @@ pub fn stream(config: &SlotConfig, every: usize) -> sys::Result<(SlotOutput, Vec
         doorbells.push(own_end);
         offers.push(SlotOffer::new(ring, peer_end));
     }
-    let (doorbells, sleeper, spins) = (Doorbells::new(doorbells), Sleeper::default(), spins());
+    let (doorbells, sleeper, spins) =
+        (Doorbells::new(doorbells), Sleeper::default(), default_spins());
     Ok((
         SlotOutput { ring, doorbells, sleeper, unpublished: 0, every: every.max(1), spins },
         offers,
     ))
 }
 
-fn spins() -> u32 {
+fn default_spins() -> u32 {
     signal::spins(std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Type tag of offers of rings of slots.
+/// The type tag of offers for rings of slots.
 #[derive(Debug)]
 pub enum SlotKind {}
 
@@ -56,7 +57,7 @@ impl SlotOffer {
             sleeper,
             notifier,
             peer_gone: false,
-            spins: spins(),
+            spins: default_spins(),
             #[cfg(any(test, feature = "testing"))]
             late: crate::late::LateEvent::default(),
         })

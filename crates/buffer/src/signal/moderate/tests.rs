@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Counter of the events that a timer sends.
+/// A counter of the events that a timer sends.
 #[derive(Default)]
 struct EventCounter(AtomicU64);
 

@@ -8,7 +8,7 @@ use abi::DbufId;
 const SIZE_MIN: usize = 16 << 10;
 const SIZE_MAX: usize = 1 << 20;
 
-fn scaling() -> Scaling {
+fn test_scaling() -> Scaling {
     Scaling {
         together: (SIZE_MIN, SIZE_MAX),
         apart: (SIZE_MIN, SIZE_MAX),
@@ -18,9 +18,9 @@ fn scaling() -> Scaling {
     }
 }
 
-fn open(capacity: usize, is_cut: bool, policy: Policy) -> (Output, Input) {
+fn open_stream(capacity: usize, is_cut: bool, policy: Policy) -> (Output, Input) {
     let config = Config::new(DbufId::new(3).unwrap()).capacity(capacity).policy(policy);
-    let config = config.scaling(scaling());
+    let config = config.scaling(test_scaling());
     let config = if is_cut { config.cut(SIZE_MAX) } else { config };
     let (output, mut offers) = stream(&config).unwrap();
     (output, offers.remove(0).open_trusting().unwrap())
@@ -31,7 +31,7 @@ fn open(capacity: usize, is_cut: bool, policy: Policy) -> (Output, Input) {
 #[test]
 fn f1_f5_f6_nearly_empty_ring_shrinks_to_its_minimum() {
     for is_cut in [false, true] {
-        let (mut output, mut input) = open(SIZE_MAX, is_cut, Policy::Block);
+        let (mut output, mut input) = open_stream(SIZE_MAX, is_cut, Policy::Block);
         let (block, mut out) = ([7; 1000], [0; 1000]);
         let mut bytes = 0;
         while output.scale().unwrap().rounds < 20 {
@@ -52,7 +52,7 @@ fn f1_f5_f6_nearly_empty_ring_shrinks_to_its_minimum() {
 #[test]
 fn f1_f5_f6_always_full_ring_grows_to_its_maximum() {
     for is_cut in [false, true] {
-        let (mut output, mut input) = open(SIZE_MIN, is_cut, Policy::DropNew);
+        let (mut output, mut input) = open_stream(SIZE_MIN, is_cut, Policy::DropNew);
         let mut out = vec![0; SIZE_MAX];
         while output.scale().unwrap().rounds < 40 {
             while output.write(&[7; 1000]).unwrap() {}

@@ -278,7 +278,7 @@ fn sleeping_parties_are_woken_across_a_switch() {
                     assert!(output.write(&block).unwrap());
                     at += length;
                     if random.below(10) == 0 {
-                        resize(&mut output, 4096 << random.below(4));
+                        resize_ring(&mut output, 4096 << random.below(4));
                     }
                 }
                 assert!(output.segment() > 20, "{}", output.segment());
@@ -300,7 +300,7 @@ fn sleeping_parties_are_woken_across_a_switch() {
     }
 }
 
-fn resize(output: &mut Output, size: usize) {
+fn resize_ring(output: &mut Output, size: usize) {
     match output.resize(size) {
         Ok(()) | Err(ChangeError::InProgress) => {}
         Err(stay) => panic!("{stay}"),
@@ -328,7 +328,7 @@ fn f3_reader_that_passes_a_cut_wakes_the_writer() {
     let writer = std::thread::spawn(move || {
         for number in 0..BLOCKS {
             if number % 20 == 0 {
-                resize(&mut output, [64 << 10, 256 << 10][number / 20 % 2]);
+                resize_ring(&mut output, [64 << 10, 256 << 10][number / 20 % 2]);
             }
             assert!(output.write(&[7; 9000]).unwrap());
         }

@@ -16,7 +16,7 @@ use super::reachability::{InsnFate, instruction_fates};
 /// Return value for an accepted frame, which keeps the entire frame.
 pub const WHOLE: u32 = u32::MAX;
 
-/// Location of the outermost VLAN tag in the frames for which a copy of a program is made.
+/// The location of the outermost VLAN tag in the frames for which a copy of a program is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TagPlacement {
     /// The tag is in the frame, at bytes 12 to 15.

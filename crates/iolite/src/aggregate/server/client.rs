@@ -60,7 +60,7 @@ impl Client {
 
     /// Reports to the owner that a slice is no longer needed. `pointer` is the pointer that was
     /// sent for the slice.
-    pub fn give_back(&self, pointer: RichPointer) -> Result<(), GrantRefusal> {
+    pub fn release(&self, pointer: RichPointer) -> Result<(), GrantRefusal> {
         let message = Message::new(RELEASE_SLICE, pointer.dbuf(), pointer.words());
         descriptor::send(&self.socket, message.as_bytes(), &[]).map_err(|_| GrantRefusal::Abandoned)
     }
@@ -163,7 +163,7 @@ impl Client {
     }
 }
 
-/// Reason why the bytes named by a pointer were not copied.
+/// The reason why the bytes named by a pointer were not copied.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ResolveError {
     /// The pointer is invalid.

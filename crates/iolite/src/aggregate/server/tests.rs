@@ -18,7 +18,7 @@ fn create_pool(id: u32, mode: u32) -> AllocationPool {
     AllocationPool::new(DbufId::new(id).unwrap(), config, access).unwrap()
 }
 
-fn pointers(aggregate: &Aggregate) -> Vec<RichPointer> {
+fn slice_pointers(aggregate: &Aggregate) -> Vec<RichPointer> {
     aggregate.slices().map(super::super::Slice::pointer).collect()
 }
 
@@ -38,13 +38,13 @@ fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
     let mut client = Client::new(socket);
     let sent = open.copy(b"for everybody").unwrap();
     server.owner(|owner| owner.lend(&sent, peer)).unwrap();
-    let pointer = pointers(&sent)[0];
+    let pointer = slice_pointers(&sent)[0];
     let mut out = [0; 13];
     assert!(!client.window().has(pointer.dbuf()));
     client.copy(pointer, &mut out).unwrap();
     assert_eq!(&out, b"for everybody");
     assert!(client.window().has(pointer.dbuf()));
-    let hidden = pointers(&secret.copy(b"not for everybody").unwrap())[0];
+    let hidden = slice_pointers(&secret.copy(b"not for everybody").unwrap())[0];
     let forbidden = GrantRefusal::Forbidden { dbuf: hidden.dbuf(), uid: 1001 };
     let refused = client.copy(hidden, &mut [0; 17]);
     assert_eq!(refused, Err(ResolveError::Refused(forbidden)));
@@ -55,7 +55,7 @@ fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
     assert_eq!(hole, Err(ResolveError::Fault(Fault::Hole)));
     let short = client.copy(pointer, &mut [0; 5]);
     assert_eq!(short, Err(ResolveError::Fault(Fault::TooLong { length: 13, limit: 5 })));
-    client.give_back(pointer).unwrap();
+    client.release(pointer).unwrap();
     wait_until("the slice comes back", || reference_count(&server, peer) == Some(0));
     drop(client);
     wait_until("the guest is gone", || reference_count(&server, peer).is_none());
@@ -76,9 +76,9 @@ fn q14_aggregate_over_several_pools_is_received_completely() {
     server.owner(|owner| owner.lend(&sent, peer)).unwrap();
     let reader = thread::spawn(move || {
         let mut client = Client::new(socket);
-        let pointers = pointers(&sent);
+        let pointers = slice_pointers(&sent);
         let received = client.receive(&pointers, &mut ours).unwrap();
-        pointers.iter().for_each(|pointer| client.give_back(*pointer).unwrap());
+        pointers.iter().for_each(|pointer| client.release(*pointer).unwrap());
         (received == sent, client)
     });
     let (same, _client) = reader.join().unwrap();
@@ -122,7 +122,7 @@ fn misbehaving_client_is_evicted_alone() {
         let mut evicted = Client::new(socket);
         while evicted.ask(id).is_ok() {}
         assert_eq!(evicted.ask(id).unwrap_err(), GrantRefusal::Abandoned);
-        client.copy(pointers(&sent)[0], &mut [0; 4]).unwrap();
+        client.copy(slice_pointers(&sent)[0], &mut [0; 4]).unwrap();
         assert!(client.ask(id).is_ok(), "the others are served");
     }
     assert_eq!(server.owner(|owner| owner.holders().peers().collect::<Vec<_>>()), [honest]);
@@ -139,13 +139,13 @@ fn closing_server_leaves_no_client_waiting() {
     let sent = pool.copy(b"data").unwrap();
     server.owner(|owner| owner.lend(&sent, peer)).unwrap();
     let mut client = Client::new(socket);
-    let pointer = pointers(&sent)[0];
+    let pointer = slice_pointers(&sent)[0];
     let mut out = [0; 4];
     client.copy(pointer, &mut out).unwrap();
     drop((sent, server));
     assert_eq!(pool.usage().leased, 0);
     assert_eq!(client.ask(pool.pool().id()).unwrap_err(), GrantRefusal::Abandoned);
-    assert_eq!(client.give_back(pointer), Err(GrantRefusal::Abandoned));
+    assert_eq!(client.release(pointer), Err(GrantRefusal::Abandoned));
     client.copy(pointer, &mut out).unwrap();
     assert_eq!(&out, b"data", "what is mapped stays");
 }
@@ -168,7 +168,7 @@ fn prints_costs_of_grants() {
     println!("ask for a dbuf and get it: {:?}", start.elapsed() / 10_000);
     for length in [64, 1024, 4096] {
         let sent = pool.allocate(length, |room| room.len()).unwrap();
-        let (pointer, mut out) = (pointers(&sent)[0], vec![0; length]);
+        let (pointer, mut out) = (slice_pointers(&sent)[0], vec![0; length]);
         client.copy(pointer, &mut out).unwrap();
         let start = Instant::now();
         for _ in 0..1_000_000 {

@@ -160,7 +160,7 @@ impl Input {
             self.ring.side.next += 1;
             self.ring.side.taken.lost += 1;
             self.owed_bytes += 1;
-            self.give_back_if_due();
+            self.release_consumed_if_due();
         }
         fault
     }

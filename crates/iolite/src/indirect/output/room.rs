@@ -53,11 +53,11 @@ impl Output {
             }
             Policy::Block | Policy::DropNew => oldest,
         };
-        self.give_back(passed);
+        self.release_passed(passed);
         Ok(passed)
     }
 
-    fn give_back(&mut self, passed: u64) {
+    fn release_passed(&mut self, passed: u64) {
         self.extend_hold();
         if !self.flights.reap(passed) {
             self.hot = HotSegment::default();
@@ -92,7 +92,7 @@ impl Output {
                 // passed `oldest` detect it after their copy.
                 self.floor = self.floor.max(oldest + self.ring.side.store.capacity);
                 self.announce_overwrite(0);
-                self.give_back(oldest.max(passed));
+                self.release_passed(oldest.max(passed));
                 Ok(true)
             }
             Policy::Block => {

@@ -176,15 +176,15 @@ fn e1_peeked_block_becomes_pointer_in_next_stream() {
     second.write(&block[100..300]).unwrap();
     middle.take(500);
     second.flush();
-    middle.give_back();
+    middle.release_consumed();
     assert_eq!(second.spliced(), SplicedCounts { blocks: 1, copied: 0 });
     assert_eq!((middle.unreleased_blocks(), leased_segments(&backing)), (1, 1), "not given back");
     first.reap().unwrap();
     assert_eq!(leased_segments(&backing), 1);
     assert_eq!(read_all(&mut last), [5; 200]);
-    last.give_back();
+    last.release_consumed();
     second.reap().unwrap();
-    middle.give_back();
+    middle.release_consumed();
     assert_eq!(middle.unreleased_blocks(), 0, "now it is");
     drop(first);
     sweep();

@@ -105,8 +105,8 @@ impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
         if self.refused { Ok(None) } else { self.from.has_lending_ended() }
     }
 
-    fn give_back(&mut self) -> u64 {
-        self.from.give_back()
+    fn release_consumed(&mut self) -> u64 {
+        self.from.release_consumed()
     }
 
     fn wait_among(&mut self, others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {

@@ -31,7 +31,7 @@ impl Lanes for AddInCopies {
     }
 }
 
-/// Editing filter that changes no block.
+/// An editing filter that changes no block.
 struct EditNothing;
 
 impl Edit for EditNothing {
@@ -40,7 +40,7 @@ impl Edit for EditNothing {
     }
 }
 
-/// Editing filter that replaces every block by a new one with twice the number.
+/// An editing filter that replaces every block by a new one with twice the number.
 struct ReplaceByDouble;
 
 impl Edit for ReplaceByDouble {
@@ -54,7 +54,7 @@ impl Edit for ReplaceByDouble {
     }
 }
 
-/// Editing filter that narrows the view to the last two bytes.
+/// An editing filter that narrows the view to the last two bytes.
 struct NarrowToTail;
 
 impl Edit for NarrowToTail {
@@ -289,7 +289,7 @@ fn l2_d15_block_in_a_ring_is_copied_before_an_edit() {
     assert_eq!(node_edits(&remains[0], "here"), copied_edits(10_000));
 }
 
-/// Source of long blocks whose bytes are all equal.
+/// A source of long blocks whose bytes are all equal.
 struct LongBlocks(u8);
 
 impl Source for LongBlocks {
@@ -316,7 +316,7 @@ impl Source for LongBlocks {
     }
 }
 
-/// Editing filter that writes a few bytes in the middle of the block.
+/// An editing filter that writes a few bytes in the middle of the block.
 struct StampMiddle;
 
 impl Edit for StampMiddle {

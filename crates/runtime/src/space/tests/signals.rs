@@ -59,7 +59,7 @@ impl Source for FloodSource {
     }
 }
 
-/// Sink that records the arrival time of each block.
+/// A sink that records the arrival time of each block.
 struct ArrivalSink {
     arrived: Arc<AtomicU64>,
     at: Arc<Mutex<Vec<u64>>>,
@@ -79,7 +79,7 @@ impl Sink for ArrivalSink {
     }
 }
 
-/// Filter that spins for a number of nanoseconds per block.
+/// A filter that spins for a number of nanoseconds per block.
 struct SpinFilter(u64);
 
 impl Classify for SpinFilter {
