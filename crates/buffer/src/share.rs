@@ -210,7 +210,7 @@ impl RingOffer {
 /// position in an extent.
 const CAPACITY_MAX: u64 = 1 << 40;
 
-/// The reason why an offer was refused. The memory of a refused offer has not been accessed.
+/// Reason why an offer was refused. The memory of a refused offer has not been accessed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The message has the wrong number of descriptors. Holds the number received.

@@ -351,7 +351,7 @@ impl fmt::Debug for Aggregate {
     }
 }
 
-/// The reason why an aggregate was not created or changed.
+/// Reason why an aggregate was not created or changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     /// The lease does not contain the block, or the block is longer than the pool allows.

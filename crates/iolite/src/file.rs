@@ -217,7 +217,7 @@ fn system_refusal(call: &'static str, errno: i32) -> Refusal {
     Refusal::System(sys::Error::new(call, "a file", errno))
 }
 
-/// The reason why a file cannot be a dbuf, or is not readable by a peer.
+/// Reason why a file cannot be a dbuf, or is not readable by a peer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The descriptor is of a directory, pipe, socket or device.

@@ -151,7 +151,7 @@ impl PipeShape {
     }
 }
 
-/// The reason why a pipe could not be created, or an end could not be opened.
+/// Reason why a pipe could not be created, or an end could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PipeError {
     /// The requested number of ends is out of range.

@@ -3,7 +3,7 @@
 use super::Address;
 use crate::share::Refusal;
 
-/// The reason why a name could not be created or opened.
+/// Reason why a name could not be created or opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     /// The text is not a valid name.

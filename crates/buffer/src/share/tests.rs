@@ -20,7 +20,7 @@ fn create_memfd(bytes: usize, seals: Seals) -> OwnedFd {
 }
 
 fn sealed_geometry(change: impl FnOnce(&mut Geometry)) -> OwnedFd {
-    let mut plan = geometry(dbuf_id(), 8192, 0, Policy::Overwrite, 1);
+    let mut plan = ring_geometry(dbuf_id(), 8192, 0, Policy::Overwrite, 1);
     change(&mut plan);
     let file = Memfd::create("test", PAGE).unwrap();
     {

@@ -1,7 +1,7 @@
 //! Layout of a table in its region: head words, the columns as text, the rows.
 //!
-//! [`TableShape::read`] validates words that another process has written. It returns a shape that fits
-//! the region, or an error.
+//! [`TableShape::read`] validates words that another process has written. It returns a shape that
+//! fits the region, or an error.
 
 use super::rows::ROW_HEAD_WORDS;
 use crate::atomic::AtomicU64;

@@ -57,7 +57,7 @@ impl Segments {
     }
 }
 
-/// The reason why a change to a running stream failed. The stream then continues unchanged.
+/// Reason why a change to a running stream failed. The stream then continues unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChangeError {
     /// A reader has not entered the last segment yet. The change may be retried later.

@@ -289,7 +289,7 @@ impl ReceivedAggregate {
     }
 }
 
-/// The reason why an aggregate was not sent. Nothing is then held for the reader.
+/// Reason why an aggregate was not sent. Nothing is then held for the reader.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
     /// The reader has no access, holds the maximum, or has departed.

@@ -5,7 +5,7 @@ use abi::DbufId;
 use sys::memory::Seals;
 use thiserror::Error;
 
-/// The reason why memory is not shared, granted or mapped.
+/// Reason why memory is not shared, granted or mapped.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum GrantRefusal {
     /// The owner has no such dbuf, or no longer shares it.

@@ -19,7 +19,7 @@ pub struct Backing {
     block_max: usize,
 }
 
-/// The reason why a block was not written.
+/// Reason why a block was not written.
 #[derive(Debug)]
 pub(super) enum WriteRefusal {
     /// The pool has no room until readers release blocks.

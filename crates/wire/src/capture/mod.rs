@@ -93,7 +93,7 @@ enum ReaderState {
 /// Result of the reader for one format: a packet, or the reason why the buffer yields no packet.
 type ReadResult = Result<Packet, NoPacket>;
 
-/// The reason why the buffer yields no packet.
+/// Reason why the buffer yields no packet.
 enum NoPacket {
     /// The buffer contains no complete record, as in [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },

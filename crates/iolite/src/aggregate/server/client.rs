@@ -163,7 +163,7 @@ impl Client {
     }
 }
 
-/// The reason why the bytes named by a pointer were not copied.
+/// Reason why the bytes named by a pointer were not copied.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ResolveError {
     /// The pointer is invalid.

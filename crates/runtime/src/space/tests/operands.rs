@@ -51,16 +51,11 @@ impl Stream for HoldingMultipleClass {
     }
 }
 
-fn random_expression(
-    random: &mut Random,
-    depth: u32,
-    a: &mut Assembly,
-    slow: bool,
-) -> ExpressionPair {
+fn random_expr(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> ExpressionPair {
     let kind = if depth == 0 { 0 } else { random.below(5) };
     let mut two = |random: &mut Random, depth| {
-        let one = random_expression(random, depth, a, slow);
-        (one, random_expression(random, depth, a, slow))
+        let one = random_expr(random, depth, a, slow);
+        (one, random_expr(random, depth, a, slow))
     };
     let pair =
         |wanted: SelectedClasses, one, other| vec![(SelectedClasses::All, one), (wanted, other)];
@@ -86,7 +81,7 @@ fn random_expression(
             }
         }
         3 => {
-            let one = random_expression(random, depth - 1, a, slow);
+            let one = random_expr(random, depth - 1, a, slow);
             ExpressionPair {
                 light: Section::Not(Box::new(one.light)),
                 heavy: OperandExpr::Not(Box::new(one.heavy)),
@@ -141,7 +136,7 @@ fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
     const BLOCK_COUNT: u32 = 300;
     let mut wanted = Vec::new();
     let (mut kept, remains) = run_graph(BLOCK_COUNT, 32, |a, from, to| {
-        let both = random_expression(&mut Random::new(seed), 3, a, slow);
+        let both = random_expr(&mut Random::new(seed), 3, a, slow);
         let class = |n: u32| {
             let mut result = 1;
             if (both.answers)(n, &mut result) { result } else { 0 }
