@@ -23,6 +23,7 @@ pub mod shared;
 pub mod sink;
 pub mod source;
 mod taken_classes;
+pub mod written;
 
 pub use catalog::{PROCESSES, SINKS, SOURCES};
 pub use contract::{

@@ -136,7 +136,11 @@ pub(crate) fn produce_once(
     let given = source.produce(&mut Intake::new(pool, &mut columns, room, now))?;
     let block = |l| {
         let entry = columns.entry(l);
-        EmittedBlock { entry, bytes: pool.resolve(entry.pointer).unwrap().to_vec() }
+        let bytes = match entry.pointer.is_hole() {
+            true => Vec::new(),
+            false => pool.resolve(entry.pointer).unwrap().to_vec(),
+        };
+        EmittedBlock { entry, bytes }
     };
     let emitted: Vec<EmittedBlock> = (0..columns.len()).map(block).collect();
     assert!(given != SourceStatus::Blocks || !emitted.is_empty(), "blocks were promised");

@@ -52,6 +52,7 @@ pub mod signal;
 pub mod spaces;
 pub mod tap;
 pub mod why;
+pub mod written;
 
 #[cfg(feature = "testing")]
 mod testing;

@@ -122,7 +122,7 @@ impl Live {
     }
 
     /// Returns the number of the node that `wanted` names, or of the first source.
-    fn node_number(&self, wanted: Option<&TappedNode>) -> Result<usize, TapError> {
+    pub(crate) fn node_number(&self, wanted: Option<&TappedNode>) -> Result<usize, TapError> {
         let unknown = || TapError::Closed("this path was not built from a plan".to_owned());
         let whole = self.running_path().ok_or_else(unknown)?;
         let state = whole.state();
@@ -159,12 +159,20 @@ impl Live {
 
     /// Returns the classes that a label selects of the blocks that leave a node.
     fn classes_leaving(&self, number: usize, label: &str) -> Result<SelectedClasses, TapError> {
+        self.class_ranges_leaving(number, label).map(SelectedClasses::ranges)
+    }
+
+    /// Returns the ranges of these classes.
+    pub(crate) fn class_ranges_leaving(
+        &self,
+        number: usize,
+        label: &str,
+    ) -> Result<Vec<(u32, u32)>, TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
             return Err(TapError::Which("there is no such node".to_owned()));
         };
         let classes = pipeline::classes_leaving(&plan.graph, at, label, &MachineRegistry::Local);
-        let classes = classes.map_err(TapError::Which)?;
-        Ok(SelectedClasses::ranges(classes.ranges().to_vec()))
+        Ok(classes.map_err(TapError::Which)?.ranges().to_vec())
     }
 
     /// Returns the form in which the blocks that leave a node are written.

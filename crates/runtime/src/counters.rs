@@ -148,8 +148,8 @@ impl SpaceCounters {
         let counted = nodes.iter().enumerate().map(|(number, node)| {
             let program = node.process();
             let seen = match &node.operator {
-                Operator::Source(part) if program.is_none_or(|program| program.is_head()) => {
-                    Some(part.source.counters())
+                Operator::Source(_) if program.is_none_or(|program| program.is_head()) => {
+                    node.source_counters()
                 }
                 _ => None,
             };
@@ -271,10 +271,7 @@ fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
 
 fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEntry {
     let counts = &node.counts;
-    let seen = match &node.operator {
-        Operator::Source(part) => Some(part.source.counters()),
-        _ => None,
-    };
+    let seen = node.source_counters();
     // A filter in a process of its own counts there.
     let reported_by = seen.as_ref().and_then(|seen| seen.counts.as_ref()).unwrap_or(counts);
     let is_source = seen.is_some();
@@ -318,7 +315,11 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
         name: node.name.clone(),
         planned: node.planned,
         taken: node.total_taken(),
-        made: if is_source || node.taken.is_empty() { given } else { counts.made },
+        made: match is_source || node.taken.is_empty() {
+            // The counters of a source contain what writers have added.
+            true => given,
+            false => counts.made + node.written(),
+        },
         passed: Amount {
             blocks: node.flow.routed.blocks + sunk.blocks,
             bytes: node.flow.routed.bytes + sunk.bytes,

@@ -3,10 +3,11 @@
 //! [`query_paths`] asks the processes of all paths in parallel, and waits a bounded time for all of
 //! them together. The types are those of the daemon's protocol.
 
+pub use endpoint::written::{WriterEnded, WriterSocket};
 pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, escape_hidden};
 pub use member::protocol::{
     Amount, Argument, Counters, Event, Filter, Loss, NodeArc, NodeDetails, Path, Tap, TapReport,
-    TapStart,
+    TapStart, WriteTo,
 };
 
 use crate::neighbors::NeighborFindings;

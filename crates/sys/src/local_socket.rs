@@ -156,6 +156,21 @@ pub fn send_now(
     }
 }
 
+/// Sets the number of bytes, including the kernel's memory for each packet, that wait for the peer.
+/// Beyond the limit of the machine, only root may set it.
+pub fn set_send_buffer(socket: impl AsFd, bytes: usize) -> Result<()> {
+    let forced = sockopt::set_socket_send_buffer_size_force(&socket, bytes);
+    forced
+        .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, bytes))
+        .context("setsockopt", "SO_SNDBUF")
+}
+
+/// Refuses further packets or bytes from the peer, whose sends then fail with EPIPE. What has
+/// arrived can still be received.
+pub fn shutdown_input(socket: impl AsFd) -> Result<()> {
+    rustix::net::shutdown(socket, rustix::net::Shutdown::Read).context("shutdown", "a socket")
+}
+
 /// Returns true if the peer has closed its end. Consumes nothing.
 #[must_use]
 pub fn is_gone(socket: impl AsFd) -> bool {

@@ -5,15 +5,14 @@
 //! drains one writer after the other until the batch is full; the next call continues with the same
 //! writer.
 
-use super::writers::Writers;
+use super::writers::{WriterRing, Writers};
 use super::{access_list, open_failure};
 use crate::readers::ALL_USERS;
 use crate::{
     DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus,
 };
-use abi::{BLOCK_MAX, Marks};
+use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use buffer::name::{Address, Host};
-use buffer::stream::Input;
 use buffer::wait::BlockRead;
 use filter::{
     Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, StateFacts, Type,
@@ -29,12 +28,14 @@ pub const BUFFER: Description = Description {
     details: "\
 Reads the blocks that other programs write to `name`: `streamline cat --write NAME` in a shell,
 `streamline_open(\"NAME\", STREAMLINE_WRITE)` in C, `NamedWriter` in Rust; `UID/NAME` for another
-user. Each write is one block. Any number of programs may write, as far as `mode` permits: 600 this
-user alone, 620 the group, 622 everybody. Each has a ring of its own, and waits while it is full.
+user; in PipesFS its `all`, or `all.pcap` for frames. Each write is one block. Any number of
+programs may write, as far as `mode` permits: 600 this user alone, 620 the group, 622 everybody.
+Each has a ring of its own, and waits while it is full.
 
 A block is an Ethernet frame, for `tx` and filters that read headers; `link=raw` makes it an IP
-packet, `link=none` plain bytes. The path runs until it is stopped, or with `last=yes` until the
-last writer has closed.
+packet, `link=none` plain bytes, and with `link=stream` all blocks of a writer are one stream, for
+`http` and other filters that read connections. The path runs until it is stopped, or with
+`last=yes` until the last writer has closed.
 
 Reasons for a drop: `too long` (a block of more than 1 MB, and everything after it from the same
 writer).
@@ -52,9 +53,9 @@ The name belongs to this process and its network namespace, and is removed with 
         Parameter::required("name", Type::Name, "the name to which programs write"),
         Parameter::named(
             "link",
-            Type::OneOf(&["ethernet", "raw", "none"]),
+            Type::OneOf(&["ethernet", "raw", "none", "stream"]),
             "ethernet",
-            "form of a block: a frame, a packet, plain bytes",
+            "form of a block: a frame, a packet, plain bytes, a part of a stream",
         ),
         Parameter::named(
             "mode",
@@ -70,13 +71,17 @@ The name belongs to this process and its network namespace, and is removed with 
 const TOO_LONG: DropReason = DropReason::Named("too long");
 
 fn effect(arguments: &Arguments) -> Effect {
-    let form = if link_type(arguments).is_some() { Form::Frame } else { Form::Bytes };
+    let form = match arguments.text("link") {
+        Some("stream") => Form::Stream,
+        Some("none") => Form::Bytes,
+        _ => Form::Frame,
+    };
     Effect { output_form: OutputForm::Form(form), kind: BUFFER.kind, reads: BUFFER.reads }
 }
 
 fn link_type(arguments: &Arguments) -> Option<LinkType> {
     match arguments.text("link") {
-        Some("none") => None,
+        Some("none" | "stream") => None,
         Some("raw") => Some(LinkType::RAW),
         _ => Some(LinkType::ETHERNET),
     }
@@ -95,12 +100,16 @@ struct Buffer {
     writers: Writers,
     link: Option<LinkType>,
     origin: u16,
+    /// True if the bytes of each writer are a stream.
+    streams: bool,
+    /// Sessions that have ended, with the flags of their last blocks, which are not emitted yet.
+    ending: Vec<(u32, Flags)>,
     /// True if the input ends as soon as the last writer has left.
     until_last: bool,
     /// Memory for a block that has been read from a ring and not yet copied to the pool. The field
-    /// `pending` is the length of this block.
+    /// `pending` is the length and the session of this block.
     pending_copy: Vec<u8>,
-    pending: Option<usize>,
+    pending: Option<(usize, u32)>,
     /// Index of the writer to read next.
     next_writer: usize,
     given: Amount,
@@ -114,8 +123,9 @@ enum DrainOutcome {
     Nothing,
     /// The batch or the pool is full.
     Full,
-    /// The writer has closed its ring or exited, or it is no longer served after a fault.
-    Ended,
+    /// The writer has closed its ring, or it has exited or is no longer served after a fault. The
+    /// flags are those of the last block of its session.
+    Ended(Flags),
 }
 
 /// Catalog entry of `buffer`.
@@ -136,6 +146,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         writers: Writers::new(inbox).map_err(refused)?,
         link: link_type(opening.arguments),
         origin: opening.origin,
+        streams: opening.arguments.text("link") == Some("stream"),
+        ending: Vec::new(),
         until_last: opening.arguments.flag("last"),
         pending_copy: vec![0; BLOCK_MAX],
         pending: None,
@@ -154,6 +166,7 @@ impl Source for Buffer {
         if self.pending.is_some() && !self.put_pending(intake) {
             return Ok(again);
         }
+        self.end_sessions(intake);
         let mut idle = 0;
         while idle < self.writers.list.len() {
             let at = self.next_writer % self.writers.list.len();
@@ -166,10 +179,17 @@ impl Source for Buffer {
                     idle += 1;
                     self.next_writer = at + 1;
                 }
-                DrainOutcome::Ended => drop(self.writers.list.swap_remove(at)),
+                DrainOutcome::Ended(end) => {
+                    let session = self.writers.list.swap_remove(at).session;
+                    if self.streams {
+                        let both = [end, end.with(Flags::BACKWARD)];
+                        self.ending.extend(both.map(|flags| (session, flags)));
+                        self.end_sessions(intake);
+                    }
+                }
             }
         }
-        if self.given.blocks > before {
+        if self.given.blocks > before || !self.ending.is_empty() {
             return Ok(SourceStatus::Blocks);
         }
         if self.until_last && self.writers.have_all_left() {
@@ -209,19 +229,20 @@ impl Buffer {
             if intake.room() == 0 {
                 return DrainOutcome::Full;
             }
-            let Some(input) = self.writers.list.get_mut(at) else { return DrainOutcome::Nothing };
-            match input.read_block(&mut self.pending_copy) {
+            let Some(ring) = self.writers.list.get_mut(at) else { return DrainOutcome::Nothing };
+            match ring.input.read_block(&mut self.pending_copy) {
                 Ok(BlockRead::Block(length)) => {
-                    self.pending = Some(length);
+                    self.pending = Some((length, ring.session));
                     if !self.put_pending(intake) {
                         return DrainOutcome::Full;
                     }
                 }
                 Ok(BlockRead::Nothing) => return DrainOutcome::Nothing,
-                Ok(BlockRead::End) | Err(buffer::Fault::Abandoned) => return DrainOutcome::Ended,
+                Ok(BlockRead::End) => return DrainOutcome::Ended(Flags::END),
+                Err(buffer::Fault::Abandoned) => return DrainOutcome::Ended(Flags::END_MASK),
                 Err(_) => {
                     self.too_long += 1;
-                    return DrainOutcome::Ended;
+                    return DrainOutcome::Ended(Flags::END_MASK);
                 }
             }
         }
@@ -230,7 +251,7 @@ impl Buffer {
     /// Appends the pending block, if there is one. Returns false if the pool has no memory before
     /// the next pass.
     fn put_pending(&mut self, intake: &mut Intake<'_>) -> bool {
-        let Some(length) = self.pending else { return true };
+        let Some((length, session)) = self.pending else { return true };
         let bytes = self.pending_copy.get(..length).unwrap_or_default();
         let copied = intake.pool.append(length, |room| {
             room.copy_from_slice(bytes);
@@ -242,10 +263,27 @@ impl Buffer {
             Some(link) => Marks::frame(link.0, length, length),
             None => Marks::bare(length),
         };
-        let entry = intake.entry(place, (sys::clock::real(), self.origin), marks);
+        let mut entry = intake.entry(place, (sys::clock::real(), self.origin), marks);
+        if self.streams {
+            entry.context.session = session;
+        }
         self.pending = None;
         self.given.add(length);
         intake.put_entry(entry)
+    }
+
+    /// Emits the ends of sessions, as far as there is room.
+    fn end_sessions(&mut self, intake: &mut Intake<'_>) {
+        while let Some((session, flags)) = self.ending.first().copied() {
+            let pointer = RichPointer::hole(0).with_class(Class::YES);
+            let (time, origin) = (sys::clock::real(), self.origin);
+            let context = BlockMetadata { time, session, origin, flags };
+            if !intake.put_entry(Entry::new(pointer, context, Marks::bare(0))) {
+                return;
+            }
+            self.given.add(0);
+            self.ending.remove(0);
+        }
     }
 
     fn failure(&self, error: &sys::Error) -> Failure {
@@ -255,6 +293,7 @@ impl Buffer {
 
 /// Returns the number of a writer's blocks that are still unread: those that the writer has
 /// published, less those that this input has read.
-fn count_unread(input: &mut Input) -> u64 {
+fn count_unread(ring: &mut WriterRing) -> u64 {
+    let input = &mut ring.input;
     input.writer_counts().blocks.saturating_sub(input.counts().blocks)
 }

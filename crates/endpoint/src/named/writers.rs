@@ -13,9 +13,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
 
+/// The ring of one writer.
+pub(super) struct WriterRing {
+    pub(super) input: Input,
+    /// Session of the writer's bytes, if they are a stream.
+    pub(super) session: u32,
+}
+
 /// The rings of all writers, and the thread that accepts new ones.
 pub(super) struct Writers {
-    pub(super) list: Vec<Input>,
+    pub(super) list: Vec<WriterRing>,
     shared: Arc<AcceptedRings>,
     thread: Option<JoinHandle<()>>,
     /// Epoll instance over the descriptors of all rings and `shared.arrival_event`.
@@ -54,9 +61,9 @@ impl Writers {
     /// for a writer.
     pub(super) fn announce_awake(&mut self) -> sys::Result<()> {
         if std::mem::take(&mut self.asleep) {
-            for input in &mut self.list {
+            for ring in &mut self.list {
                 // A false wake-up only costs a check of an empty ring.
-                let _ = input.wake(true);
+                let _ = ring.input.wake(true);
             }
         }
         if !self.shared.arrival_event.clear() {
@@ -66,7 +73,7 @@ impl Writers {
         for input in came.drain(..) {
             watch_descriptor(&self.epoll, input.as_fd())?;
             self.had_writer = true;
-            self.list.push(input);
+            self.list.push(WriterRing { input, session: crate::written::new_session() });
         }
         Ok(())
     }
@@ -75,9 +82,9 @@ impl Writers {
     /// after all.
     pub(super) fn announce_sleep(&mut self) -> bool {
         self.asleep = true;
-        let has_something = |input: &mut Input| input.announce_sleep().unwrap_or(true);
+        let has_something = |ring: &mut WriterRing| ring.input.announce_sleep().unwrap_or(true);
         // Every writer must be notified, even if another ring has input.
-        self.list.iter_mut().filter_map(|input| has_something(input).then_some(())).count() > 0
+        self.list.iter_mut().filter_map(|ring| has_something(ring).then_some(())).count() > 0
     }
 
     /// Returns true if there were writers and all of them have left.

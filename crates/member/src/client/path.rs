@@ -4,7 +4,7 @@ use super::caller::{CALL_TIMEOUT, Caller, LONG_TIMEOUT};
 use super::error::ClientError;
 use crate::protocol::{
     Change, ChangeReply, CommitSubtree, CountReply, Counters, Follow, NoParameters,
-    PathDescription, PathUpdate, TakeSubtree, Tap, TapReport, TapStart,
+    PathDescription, PathUpdate, TakeSubtree, Tap, TapReport, TapStart, WriteTo,
 };
 use crate::varlink::{Call, MESSAGE_MAX, MessageError};
 use serde::Serialize;
@@ -122,6 +122,20 @@ impl PathClient {
         let pipe = descriptors.into_iter().next();
         let none = || ClientError::Malformed(MessageError::Invalid("no pipe came".to_owned()));
         Ok((began, pipe.ok_or_else(none)?))
+    }
+
+    /// Attaches a writer to the output of a node. Returns its socket, which stays open without this
+    /// connection. Blocks for at most [`LONG_TIMEOUT`].
+    pub fn attach_writer(&self, wanted: &WriteTo) -> Result<OwnedFd, ClientError> {
+        self.caller.set_timeout(LONG_TIMEOUT)?;
+        self.caller.send(&Call::new("io.streamline.path.Write", wanted), &[])?;
+        let answer = self.caller.reply().map_err(|error| self.hangup_as_end(error));
+        self.caller.set_timeout(CALL_TIMEOUT)?;
+        let (reply, descriptors) = answer?;
+        let _: serde_json::Value = reply.deserialize_result()?;
+        let socket = descriptors.into_iter().next();
+        let none = || ClientError::Malformed(MessageError::Invalid("no socket came".to_owned()));
+        socket.ok_or_else(none)
     }
 
     /// Returns the state of this connection's tap. Fails if the connection has no tap.

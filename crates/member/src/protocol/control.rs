@@ -111,6 +111,23 @@ pub struct Tap {
     pub form: Option<String>,
 }
 
+/// Parameters of `Write`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WriteTo {
+    /// Node at whose output is written; `None` for the source.
+    pub node: Option<String>,
+    /// Number that the node keeps through changes, instead of `node`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Class of the blocks, as after `|` in a request; `None` for the class of a source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Form of what is written: `bytes`, which is the default, or `capture`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<String>,
+}
+
 /// Reply to `Tap`: the start of the tap. The frames arrive as a capture through the pipe that the
 /// reply transfers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

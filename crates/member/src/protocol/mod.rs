@@ -11,7 +11,7 @@ mod registry;
 
 pub use control::{
     Change, ChangeReply, CommitSubtree, Link, Node, PathDescription, TakeSubtree, Tap, TapReport,
-    TapStart,
+    TapStart, WriteTo,
 };
 pub use counters::{
     CountReply, Counters, Edge, Ended, Filter, Follow, Loss, PathUpdate, Source, Space,

@@ -23,9 +23,6 @@ const UPDATE_MS: (u64, u64) = (1000, 50);
 impl Service {
     /// Executes a call. Returns `None` if the reply is already queued or replies follow later.
     pub(super) fn execute(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
-        fn single_reply(value: &impl Serialize) -> Result<Option<Reply>, Fault> {
-            Ok(Some(Reply::new(value)))
-        }
         let (named, method) = call.interface_and_method();
         if named == interface::SERVICE_INTERFACE.name {
             return single_reply(&interface::call_service(call, interface::PATH_INTERFACE)?);
@@ -63,20 +60,9 @@ impl Service {
                 self.shared.stop.notify();
                 single_reply(&serde_json::json!({}))
             }
-            "Tap" => {
-                let wanted = call.deserialize_parameters()?;
-                let (tap, began, pipe) = taps::start_tap(&self.lives, &wanted, CHANGE_TIMEOUT)?;
-                if let Some(client) = self.clients.get_mut(&id) {
-                    client.tap = Some(tap);
-                }
-                self.send_with(id, &Reply::new(&began), vec![pipe]);
-                Ok(None)
-            }
-            "Tapped" => {
-                let NoParameters {} = call.deserialize_parameters()?;
-                let tap = self.clients.get(&id).and_then(|client| client.tap.as_ref());
-                single_reply(&taps::tap_report(tap)?)
-            }
+            "Tap" => self.start_tap(id, call),
+            "Write" => self.attach_writer(id, call),
+            "Tapped" => self.report_tap(id, call),
             "Follow" if !call.more => Err(Fault::expected_more()),
             "Follow" => {
                 let Follow { every_ms } = call.deserialize_parameters()?;
@@ -91,6 +77,29 @@ impl Service {
             "Admit" => Err(Fault::permission_denied()),
             _ => Err(Fault::method_not_found(&call.method)),
         }
+    }
+
+    fn start_tap(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
+        let wanted = call.deserialize_parameters()?;
+        let (tap, began, pipe) = taps::start_tap(&self.lives, &wanted, CHANGE_TIMEOUT)?;
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.tap = Some(tap);
+        }
+        self.send_with(id, &Reply::new(&began), vec![pipe]);
+        Ok(None)
+    }
+
+    fn report_tap(&self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
+        let NoParameters {} = call.deserialize_parameters()?;
+        let tap = self.clients.get(&id).and_then(|client| client.tap.as_ref());
+        single_reply(&taps::tap_report(tap)?)
+    }
+
+    fn attach_writer(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
+        let wanted = call.deserialize_parameters()?;
+        let socket = taps::attach_writer(&self.lives, &wanted, CHANGE_TIMEOUT)?;
+        self.send_with(id, &Reply::new(&serde_json::json!({})), vec![socket]);
+        Ok(None)
     }
 
     /// Edits the request. Fails if the request has several connected components, because only a
@@ -185,4 +194,9 @@ impl Service {
             }
         }
     }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the reply of a method")]
+fn single_reply(value: &impl Serialize) -> Result<Option<Reply>, Fault> {
+    Ok(Some(Reply::new(value)))
 }

@@ -1,10 +1,12 @@
-//! Taps of a path: copies of the frames that leave a node, written to a client's pipe.
+//! Taps of a path: copies of the frames that leave a node, written to a client's pipe; and writers,
+//! whose blocks leave a node as its own.
 
 use crate::faults;
-use crate::protocol::{Tap as Asked, TapReport, TapStart};
+use crate::protocol::{Tap as Asked, TapReport, TapStart, WriteTo};
 use crate::varlink::Fault;
 use engine::live::Live;
 use engine::tap::{self as taps, StreamForm, TapRequest, TappedNode};
+use engine::written::WriterRequest;
 use runtime::space::tap::{self, OverrunPolicy, TapStats};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -20,11 +22,7 @@ pub(super) fn start_tap(
     limit: Duration,
 ) -> Result<(tap::Tap, TapStart, OwnedFd), Fault> {
     let refused = |why: &dyn std::fmt::Display| faults::untapped(&why.to_string());
-    let live = match lives {
-        [live] => live,
-        [] => return Err(refused(&"several processes run it (`--engines`), each for its share")),
-        _ => return Err(refused(&"it has several unconnected parts")),
-    };
+    let live = only_part(lives)?;
     let since =
         asked.from.as_deref().map(taps::parse_since).transpose().map_err(|why| refused(&why))?;
     let form = match asked.form.as_deref() {
@@ -33,10 +31,9 @@ pub(super) fn start_tap(
         Some("json") => StreamForm::Json,
         Some(other) => return Err(refused(&format!("it has no form `{other}`"))),
     };
-    let node = asked.id.map(|id| TappedNode::Number(usize::try_from(id).unwrap_or(usize::MAX)));
     let (near, pipe) = sys::descriptor::pipe().map_err(|error| refused(&error))?;
     let wanted = TapRequest {
-        node: node.or_else(|| asked.node.clone().map(TappedNode::Name)),
+        node: asked_node(asked.id, asked.node.as_ref()),
         classes: asked.classes.clone(),
         form,
         since,
@@ -49,6 +46,43 @@ pub(super) fn start_tap(
     let (tap, began) = live.tap(wanted, limit).map_err(|why| refused(&why))?;
     let tap::TapStart { block, past, ago_ns, remembers } = began;
     Ok((tap, TapStart { block, past, ago_ns, remembers }, near))
+}
+
+/// Attaches a writer. Returns the socket that the client holds. Blocks for at most `limit` until
+/// the spaces reply.
+pub(super) fn attach_writer(
+    lives: &[Live],
+    asked: &WriteTo,
+    limit: Duration,
+) -> Result<OwnedFd, Fault> {
+    let refused = |why: &dyn std::fmt::Display| faults::untapped(&why.to_string());
+    let capture = match asked.form.as_deref() {
+        None | Some("bytes") => false,
+        Some("capture") => true,
+        Some(other) => return Err(refused(&format!("`{other}` cannot be written"))),
+    };
+    let wanted = WriterRequest {
+        node: asked_node(asked.id, asked.node.as_ref()),
+        class: asked.class.clone().unwrap_or_default(),
+        capture,
+    };
+    let attached = only_part(lives)?.attach_writer(&wanted, limit);
+    Ok(attached.map_err(|why| refused(&why))?.into_socket())
+}
+
+/// Returns the only part of a path. Fails if there are several.
+fn only_part(lives: &[Live]) -> Result<&Live, Fault> {
+    match lives {
+        [live] => Ok(live),
+        [] => Err(faults::untapped("several processes run it (`--engines`), each for its share")),
+        _ => Err(faults::untapped("it has several unconnected parts")),
+    }
+}
+
+/// Returns the node that a client names.
+fn asked_node(id: Option<u64>, name: Option<&String>) -> Option<TappedNode> {
+    let number = id.map(|id| TappedNode::Number(usize::try_from(id).unwrap_or(usize::MAX)));
+    number.or_else(|| name.cloned().map(TappedNode::Name))
 }
 
 /// Returns the state of a tap. Fails if there is none.

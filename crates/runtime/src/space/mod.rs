@@ -11,6 +11,8 @@
 //! - [`observe`]: observers of the walk; [`taps`] and [`tap`]: copies of frames for readers;
 //!   [`published`]: filter state for other processes;
 //! - [`events`], `repeat`, [`stall`]: recording and replay of a run;
+//! - [`writers`] and [`writer_port`]: blocks of programs outside the path, which leave a node as
+//!   its own;
 //! - [`memory`]: memory services for filters; [`remains`]: counters and results after the end.
 
 pub mod arc;
@@ -55,6 +57,8 @@ mod tap_control;
 pub mod tap_form;
 pub mod taps;
 pub mod walk;
+pub mod writer_port;
+pub mod writers;
 
 use crate::commands::{BorrowRequest, CommandQueue, CommandReceiver};
 use crate::control::Control;
@@ -96,6 +100,8 @@ pub struct Space {
     accounts: Accounts,
     /// True if at least one filter publishes its state.
     publishes: bool,
+    /// True if writers outside the path add blocks to the output of a node.
+    has_writers: bool,
     /// Connections to other threads. As the last field, this one is dropped last: the drop reports
     /// the end of the space, which must follow the release of all other parts.
     ports: Ports,
@@ -238,6 +244,7 @@ impl Space {
             programs,
             accounts: Accounts::default(),
             publishes,
+            has_writers: false,
             ports,
         }
     }

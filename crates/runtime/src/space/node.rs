@@ -2,12 +2,13 @@
 
 use super::arc::GraphArc;
 use super::published::PublishedState;
+use super::writer_port::WriterPort;
 use crate::latency::AgeGauge;
 use crate::ledger::{DropReason, Edits, NodeName};
 use crate::replicas::dispatch::Dispatcher;
 use crate::ring::Export;
 use endpoint::process::Process;
-use endpoint::{Sink, Source, SourceProperties};
+use endpoint::{Sink, Source, SourceCounters, SourceProperties};
 use filter::{Amount, Counts, Filter, Holds, Time};
 
 /// A node of a space's graph. The fields read for every batch come first, because between two
@@ -40,6 +41,8 @@ pub struct Node {
     pub shown: Option<Box<PublishedState>>,
     /// Blocks that the filter holds.
     pub holds: Holds,
+    /// Writers outside the path whose blocks leave the node; `None` if there has been none.
+    pub writers: Option<Box<WriterPort>>,
     /// Input over arcs that have been removed.
     pub taken_before: Amount,
     /// Index of the node in the plan.
@@ -200,6 +203,28 @@ impl Node {
         part && !self.copied && !self.has_moved
     }
 
+    /// Returns true if writers can add blocks to the output of the node.
+    pub(super) fn can_be_written(&self) -> bool {
+        self.can_be_tapped() && self.process().is_none()
+    }
+
+    /// Returns the blocks that writers outside the path have added to the output.
+    pub fn written(&self) -> Amount {
+        self.writers.as_ref().map_or_else(Amount::default, |port| port.written())
+    }
+
+    /// Returns the counters of the node's source, to which writers have added their blocks; `None`
+    /// if the node is no source.
+    pub fn source_counters(&self) -> Option<SourceCounters> {
+        let Operator::Source(part) = &self.operator else { return None };
+        let (mut counters, written) = (part.source.counters(), self.written());
+        counters.given += written;
+        if let Some(observed) = &mut counters.observed {
+            *observed += written;
+        }
+        Some(counters)
+    }
+
     /// Creates a node without arcs.
     #[must_use]
     pub fn new(
@@ -220,6 +245,7 @@ impl Node {
             flow: Flow::default(),
             counts,
             holds: Holds::new(0, 0),
+            writers: None,
             wake: None,
             shown: None,
             copied: false,

@@ -21,6 +21,7 @@ impl Space {
             if stays(keys[at]) {
                 continue;
             }
+            self.end_writers(at);
             let failed = self.graph.pass.failure.is_some();
             self.finish_node(at, now, failed);
         }

@@ -173,6 +173,9 @@ impl Space {
                 Input::Join(_) => self.join_replicas(i, &mut pass),
             }
         }
+        if self.has_writers {
+            self.pull_writers(&mut pass);
+        }
         if !pass.moved {
             self.tick(&mut pass);
         }
@@ -189,13 +192,8 @@ impl Space {
             let Input::Source { node, .. } = input else { continue };
             let node = &self.graph.nodes[*node];
             let inner = node.process().is_some_and(|program| !program.is_head());
-            if let (Operator::Source(part), false) = (&node.operator, inner) {
-                self.ports.control.store_position(
-                    node.planned,
-                    &node.name,
-                    part.source.counters(),
-                    last,
-                );
+            if let (Some(counters), false) = (node.source_counters(), inner) {
+                self.ports.control.store_position(node.planned, &node.name, counters, last);
             }
         }
     }

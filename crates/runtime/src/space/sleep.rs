@@ -63,6 +63,7 @@ impl Space {
                         _ => None,
                     },
                 ));
+                descriptors.extend(self.writer_descriptors());
                 self.ports.doorbell.sleep_among(ticket, &descriptors, limit);
             }
             (false, Some(limit)) => self.ports.doorbell.sleep_for(ticket, limit),

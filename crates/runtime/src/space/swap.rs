@@ -175,6 +175,7 @@ impl Space {
         self.programs.inputs =
             programs.map(|at| (at, names.get(&at).is_some_and(|key| told.contains(key)))).collect();
         self.retain_taps();
+        self.find_writers();
         self.publishes = self.graph.nodes.iter().any(|node| node.shown.is_some());
         self.ports.connect_exports(&mut self.graph.nodes);
     }
@@ -294,6 +295,7 @@ fn fill_placeholder(place: &mut Node, old: Node) {
     place.counts = old.counts;
     place.holds = old.holds;
     place.wake = old.wake;
+    place.writers = old.writers;
     place.reasons = old.reasons;
     place.counters = old.counters;
     place.shown = old.shown;

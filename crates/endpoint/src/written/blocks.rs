@@ -1,0 +1,301 @@
+//! The inside end of a writer: a source of blocks for the output of a node.
+
+use super::{DATA, END, PACKET_MAX};
+use crate::{Failure, Intake, Source, SourceCounters, SourceStatus};
+use abi::{BLOCK_MAX, Class, Entry, Flags, Marks, RichPointer};
+use filter::{Amount, Form, Time};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use wire::capture::{Reader, Step};
+
+/// Form in which a writer's bytes leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WrittenForm {
+    /// All bytes are one session.
+    Stream,
+    /// Each packet is a block.
+    Blocks,
+    /// Each line is a record.
+    Lines,
+    /// The bytes are a capture, of which each packet is a frame.
+    Capture,
+}
+
+impl WrittenForm {
+    /// Returns the form for a node that emits this form, if `capture` tells whether a capture is
+    /// written. Fails with the reason if it cannot be written there.
+    pub fn of(leaving: Form, capture: bool) -> Result<Self, String> {
+        let name = leaving.name();
+        match (leaving, capture) {
+            (Form::Frame, true) => Ok(Self::Capture),
+            (Form::Frame, false) => {
+                Err("frames leave this filter: write a capture to all.pcap, or \
+                                         bytes below a filter that reads them"
+                    .to_owned())
+            }
+            (Form::Stream, false) => Ok(Self::Stream),
+            (Form::Record, false) => Ok(Self::Lines),
+            (Form::Bytes, false) => Ok(Self::Blocks),
+            (_, true) => Err(format!(
+                "a capture has frames, and {name} leaves this filter: write it to the source"
+            )),
+            (Form::Message, false) => Err("messages leave this filter, and bytes have no \
+                                           description: write them to the stream before it"
+                .to_owned()),
+            (Form::Packet | Form::Segment, false) => Err(format!(
+                "each {name} that leaves this filter belongs to a frame: write a capture to the \
+                 source"
+            )),
+        }
+    }
+}
+
+/// Session number of the next writer. Numbers descend, because filters assign ascending ones.
+static NEXT_SESSION: AtomicU32 = AtomicU32::new(u32::MAX - 1);
+
+/// Returns a session number for a writer.
+pub(crate) fn new_session() -> u32 {
+    NEXT_SESSION.fetch_sub(1, Ordering::Relaxed)
+}
+
+/// The blocks of one writer. Bytes between a packet and the blocks that it completes stay here.
+#[derive(Debug)]
+pub struct WrittenBlocks {
+    socket: OwnedFd,
+    form: WrittenForm,
+    class: Class,
+    session: u32,
+    packet: Vec<u8>,
+    /// Bytes that have arrived and were not emitted.
+    waiting: Vec<u8>,
+    /// Number of bytes at the start of `waiting` that were emitted.
+    emitted: usize,
+    capture: Reader,
+    /// True if the next byte begins a line.
+    line_begins: bool,
+    /// Flags of the end; `None` until the writer has ended.
+    ended: Option<Flags>,
+    /// Directions of the session that have not ended, as flags of their last block.
+    open: Vec<Flags>,
+    given: Amount,
+}
+
+/// Outcome of emitting the bytes that wait.
+enum Emitted {
+    /// More bytes are needed.
+    All,
+    /// The batch is full, or the pool.
+    Full,
+}
+
+impl WrittenBlocks {
+    /// Creates the blocks that arrive through a socket.
+    #[must_use]
+    pub fn new(socket: OwnedFd, form: WrittenForm, class: Class) -> Self {
+        let open = match form {
+            WrittenForm::Stream => vec![Flags::BACKWARD, Flags::NONE],
+            _ => Vec::new(),
+        };
+        Self {
+            socket,
+            form,
+            class,
+            session: if form == WrittenForm::Stream { new_session() } else { 0 },
+            packet: vec![0; 1 + PACKET_MAX],
+            waiting: Vec::new(),
+            emitted: 0,
+            capture: Reader::new(),
+            line_begins: true,
+            ended: None,
+            open,
+            given: Amount::default(),
+        }
+    }
+
+    /// Closes the socket for more bytes, and tells the writer why. What has arrived stays.
+    pub fn refuse_more(&self, why: &str) {
+        let _ = sys::local_socket::send_now(&self.socket, why.as_bytes(), &[]);
+        let _ = sys::local_socket::shutdown_input(&self.socket);
+    }
+
+    /// Emits bytes that wait, and then the end of the session if the writer has ended.
+    fn emit(&mut self, intake: &mut Intake<'_>) -> Result<Emitted, String> {
+        let most = intake.pool.block_max().min(PACKET_MAX);
+        while let Some(block) = self.next_block(most)? {
+            if intake.room() == 0 || !self.put(intake, &block) {
+                return Ok(Emitted::Full);
+            }
+            self.emitted += block.consumed;
+            self.line_begins = block.flags.has(Flags::LAST);
+        }
+        self.waiting.drain(..self.emitted);
+        self.emitted = 0;
+        let Some(end) = self.ended else { return Ok(Emitted::All) };
+        if self.form == WrittenForm::Capture && !self.waiting.is_empty() {
+            self.capture.finish(self.waiting.len()).map_err(|fault| fault.to_string())?;
+        }
+        while let Some(direction) = self.open.last() {
+            let flags = direction.with(end);
+            let hole = RichPointer::hole(0).with_class(self.class);
+            let context =
+                abi::BlockMetadata { time: intake.now, session: self.session, origin: 0, flags };
+            if intake.room() == 0 || !intake.put_entry(Entry::new(hole, context, Marks::bare(0))) {
+                return Ok(Emitted::Full);
+            }
+            self.given.add(0);
+            self.open.pop();
+        }
+        Ok(Emitted::All)
+    }
+
+    /// Returns the next block of the bytes that wait, of at most `most` bytes; `None` if more bytes
+    /// are needed. Fails with the reason if the bytes are not what the form demands.
+    fn next_block(&mut self, most: usize) -> Result<Option<Block>, String> {
+        let rest = self.waiting.get(self.emitted..).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        let whole = Flags::FIRST.with(Flags::LAST);
+        Ok(match self.form {
+            WrittenForm::Stream => Some(Block::bytes(rest.len().min(most), Flags::NONE)),
+            WrittenForm::Blocks => Some(Block::bytes(rest.len().min(most), whole)),
+            WrittenForm::Lines => {
+                let first = if self.line_begins { Flags::FIRST } else { Flags::NONE };
+                let window = rest.get(..=most).unwrap_or(rest);
+                match memchr::memchr(b'\n', window) {
+                    // A longer line is cut into fragments.
+                    None if rest.len() > most => Some(Block::bytes(most, first)),
+                    Some(end) => {
+                        let line = rest.get(..end).unwrap_or_default();
+                        let length = if line.ends_with(b"\r") { end - 1 } else { end };
+                        let block = Block::bytes(length, first.with(Flags::LAST));
+                        Some(Block { consumed: end + 1, ..block })
+                    }
+                    None if self.ended.is_some() => {
+                        Some(Block::bytes(rest.len(), first.with(Flags::LAST)))
+                    }
+                    None => None,
+                }
+            }
+            WrittenForm::Capture => match self.capture.next(rest) {
+                Step::Packet(packet) if packet.data.len() > BLOCK_MAX => {
+                    let length = packet.data.len();
+                    return Err(format!("a frame of {length} bytes is longer than a block"));
+                }
+                Step::Packet(packet) => Some(Block {
+                    from: packet.data.start,
+                    length: packet.data.len(),
+                    consumed: packet.consumed,
+                    flags: whole,
+                    frame: Some((packet.link.0, packet.wire_length, packet.time_ns)),
+                }),
+                Step::NeedMore { consumed, .. } => {
+                    self.emitted += consumed;
+                    None
+                }
+                Step::Error(fault) => return Err(fault.to_string()),
+            },
+        })
+    }
+
+    /// Copies a block into the pool. Returns false if there is no memory before the next pass.
+    fn put(&mut self, intake: &mut Intake<'_>, block: &Block) -> bool {
+        let from = self.emitted + block.from;
+        let bytes = self.waiting.get(from..from + block.length).unwrap_or_default();
+        let copied = intake.pool.append(bytes.len(), |room| {
+            // The room for no bytes has one byte.
+            if let Some(room) = room.get_mut(..bytes.len()) {
+                room.copy_from_slice(bytes);
+            }
+            bytes.len()
+        });
+        let Some((place, _)) = copied else { return false };
+        let (marks, time): (Marks, Time) = match block.frame {
+            Some((link, wire, time)) => (Marks::frame(link, place.length(), wire), time),
+            None => (Marks::bare(place.length()), intake.now),
+        };
+        let mut entry = intake.entry(place, (time, 0), marks);
+        entry.pointer = entry.pointer.with_class(self.class);
+        (entry.context.session, entry.context.flags) = (self.session, block.flags);
+        self.given.add(place.length());
+        intake.put_entry(entry)
+    }
+
+    /// Receives a packet. Returns false if none has arrived.
+    fn receive(&mut self) -> bool {
+        match sys::descriptor::try_receive(&self.socket, &mut self.packet) {
+            Ok(None) => return false,
+            Ok(Some((length, _))) => match self.packet.get(..length) {
+                Some([DATA, bytes @ ..]) => self.waiting.extend_from_slice(bytes),
+                Some([END]) => self.ended = Some(Flags::END),
+                _ => self.ended = Some(Flags::END_MASK),
+            },
+            Err(_) => self.ended = Some(Flags::END_MASK),
+        }
+        true
+    }
+
+    fn produce_blocks(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, String> {
+        let before = self.given.blocks;
+        loop {
+            if matches!(self.emit(intake)?, Emitted::Full) {
+                let gave = self.given.blocks > before;
+                return Ok(match gave {
+                    true => SourceStatus::Blocks,
+                    false => SourceStatus::retry_at(intake.now),
+                });
+            }
+            if self.ended.is_some() {
+                return Ok(SourceStatus::End);
+            }
+            if !self.receive() {
+                let gave = self.given.blocks > before;
+                return Ok(if gave { SourceStatus::Blocks } else { SourceStatus::AWAITS_INPUT });
+            }
+        }
+    }
+}
+
+impl Source for WrittenBlocks {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+        // A mistake of the writer ends the writer, and not the path.
+        self.produce_blocks(intake).or_else(|why| {
+            self.refuse_more(&why);
+            (self.ended, self.form) = (Some(Flags::END_MASK), WrittenForm::Blocks);
+            self.waiting.clear();
+            self.emitted = 0;
+            Ok(SourceStatus::End)
+        })
+    }
+
+    fn counters(&self) -> SourceCounters {
+        SourceCounters::lossless(self.given)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn stop(&mut self) -> bool {
+        self.refuse_more("the path has ended");
+        true
+    }
+}
+
+/// A block within the bytes that wait.
+struct Block {
+    /// Offset of its first byte.
+    from: usize,
+    length: usize,
+    /// Number of bytes that it uses up.
+    consumed: usize,
+    flags: Flags,
+    /// Link type, length on the wire and time of a frame.
+    frame: Option<(u16, u32, Time)>,
+}
+
+impl Block {
+    const fn bytes(length: usize, flags: Flags) -> Self {
+        Self { from: 0, length, consumed: length, flags, frame: None }
+    }
+}

@@ -1,0 +1,117 @@
+//! Tests of both ends of writers.
+
+use super::{NO_REASON, PACKET_MAX, WriterSocket, WrittenBlocks, WrittenForm, pair};
+use crate::Source as _;
+use crate::testing::{EmittedBlock, produce_all, small_segment_pool};
+use abi::{Class, Flags};
+use filter::Form;
+
+fn writer(form: WrittenForm) -> (WriterSocket, WrittenBlocks) {
+    let (outside, inside) = pair().unwrap();
+    (outside, WrittenBlocks::new(inside, form, Class(7)))
+}
+
+/// Returns the blocks that a writer of these pieces emits, which ends itself unless it `breaks`.
+fn emitted(form: WrittenForm, pieces: &[&[u8]], breaks: bool) -> Vec<EmittedBlock> {
+    let (mut outside, mut inside) = writer(form);
+    for piece in pieces {
+        assert_eq!(outside.write(piece).unwrap(), Some(piece.len()));
+    }
+    if !breaks {
+        assert!(outside.end().unwrap());
+    }
+    drop(outside);
+    let (emitted, end) = produce_all(&mut inside, &mut small_segment_pool(1 << 17));
+    end.unwrap();
+    emitted
+}
+
+fn texts(emitted: &[EmittedBlock]) -> Vec<&str> {
+    emitted.iter().map(|block| std::str::from_utf8(&block.bytes).unwrap()).collect()
+}
+
+#[test]
+fn b7_stream_is_one_session_that_ends_in_both_directions() {
+    for (breaks, end) in [(false, Flags::END), (true, Flags::END_MASK)] {
+        let blocks = emitted(WrittenForm::Stream, &[b"one", b"two"], breaks);
+        assert_eq!(texts(&blocks), ["one", "two", "", ""]);
+        let flags: Vec<Flags> = blocks.iter().map(|block| block.entry.context.flags).collect();
+        assert_eq!(flags, [Flags::NONE, Flags::NONE, end, end.with(Flags::BACKWARD)]);
+        let session = blocks[0].entry.context.session;
+        assert!(session != 0 && blocks.iter().all(|b| b.entry.context.session == session));
+        assert!(blocks.iter().all(|block| block.entry.pointer.class == Class(7)));
+    }
+    let other = emitted(WrittenForm::Stream, &[b"one"], false);
+    assert_ne!(other[0].entry.context.session, u32::MAX);
+}
+
+#[test]
+fn b7_lines_are_records_wherever_writes_split_them() {
+    let blocks = emitted(WrittenForm::Lines, &[b"a\r\nlo", b"ng", b" line\n\nlast"], true);
+    assert_eq!(texts(&blocks), ["a", "long line", "", "last"]);
+    let long = vec![b'x'; PACKET_MAX];
+    let blocks = emitted(WrittenForm::Lines, &[&long, b"yz\n"], false);
+    let parts: Vec<_> = blocks.iter().map(|b| (b.bytes.len(), b.entry.context.flags)).collect();
+    assert_eq!(parts, [(PACKET_MAX, Flags::FIRST), (2, Flags::LAST)]);
+}
+
+#[test]
+fn b7_capture_gives_frames_with_their_times() {
+    let frame = [5u8; 60];
+    let mut capture = wire::capture::write::file_header(wire::link::LinkType::ETHERNET).to_vec();
+    capture.extend_from_slice(&wire::capture::write::record_header(1_500, 60, 900));
+    capture.extend_from_slice(&frame);
+    let blocks = emitted(WrittenForm::Capture, &[&capture[..30], &capture[30..]], false);
+    assert_eq!(blocks.len(), 1);
+    let entry = &blocks[0].entry;
+    assert_eq!((entry.context.time, entry.marks.wire_length), (1_500, 900));
+    assert_eq!(blocks[0].bytes, frame);
+}
+
+#[test]
+fn b7_writer_gets_the_reason_of_its_end() {
+    let (mut outside, mut inside) = writer(WrittenForm::Capture);
+    outside.write(b"this is no capture at all").unwrap();
+    let mut pool = small_segment_pool(1 << 17);
+    assert!(produce_all(&mut inside, &mut pool).0.is_empty());
+    let why = outside.write(b"more").unwrap_err();
+    assert!(why.0.contains("capture"), "{why}");
+    let (mut outside, mut inside) = writer(WrittenForm::Blocks);
+    outside.write(b"accepted").unwrap();
+    assert!(inside.stop());
+    assert_eq!(outside.write(b"refused").unwrap_err().0, "the path has ended");
+    // What was accepted is emitted.
+    assert_eq!(texts(&produce_all(&mut inside, &mut pool).0), ["accepted"]);
+    let (mut outside, inside) = writer(WrittenForm::Blocks);
+    drop(inside);
+    assert_eq!(outside.write(b"x").unwrap_err().0, NO_REASON);
+}
+
+#[test]
+fn b7_full_writer_waits_until_blocks_are_taken() {
+    let (mut outside, mut inside) = writer(WrittenForm::Blocks);
+    let piece = [1u8; PACKET_MAX];
+    let mut written = 0;
+    while let Some(length) = outside.write(&piece).unwrap() {
+        written += length;
+    }
+    assert!(written >= 2 * PACKET_MAX);
+    inside.stop();
+    let (blocks, _) = produce_all(&mut inside, &mut small_segment_pool(1 << 17));
+    assert_eq!(blocks.iter().map(|block| block.bytes.len()).sum::<usize>(), written);
+}
+
+#[test]
+fn b7_forms_that_cannot_be_written_say_why() {
+    for (leaving, capture) in [
+        (Form::Frame, false),
+        (Form::Message, false),
+        (Form::Segment, true),
+        (Form::Packet, false),
+        (Form::Bytes, true),
+    ] {
+        assert!(WrittenForm::of(leaving, capture).unwrap_err().contains("write"), "{leaving:?}");
+    }
+    assert_eq!(WrittenForm::of(Form::Frame, true), Ok(WrittenForm::Capture));
+    assert_eq!(WrittenForm::of(Form::Record, false), Ok(WrittenForm::Lines));
+}

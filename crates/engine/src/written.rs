@@ -1,0 +1,79 @@
+//! Writers of a running path: finds the node at whose output a program writes, and the space in
+//! which it runs.
+
+use crate::live::Live;
+use crate::tap::{TapError, TappedNode};
+use abi::Class;
+use endpoint::written::{self, WriterSocket, WrittenBlocks, WrittenForm};
+use filter::Form;
+use pipeline::explain;
+use std::time::Duration;
+
+/// A requested writer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WriterRequest {
+    /// The node; `None` for the first source.
+    pub node: Option<TappedNode>,
+    /// The class of the blocks, as after `|` in a request; empty for the class of a source.
+    pub class: String,
+    /// True if a capture is written.
+    pub capture: bool,
+}
+
+impl Live {
+    /// Attaches a writer, whose blocks leave the node as if the node had emitted them. Returns the
+    /// end that the writer holds. Waits at most `limit` for each response of a space.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the node is unknown or not accessible, if it does not emit what can be written, if
+    /// its space does not answer in time, or if the kernel refuses a socket.
+    pub fn attach_writer(
+        &self,
+        wanted: &WriterRequest,
+        limit: Duration,
+    ) -> Result<WriterSocket, TapError> {
+        let number = self.node_number(wanted.node.as_ref())?;
+        let form = self.written_form(number, wanted.capture)?;
+        let class = self.written_class(number, &wanted.class)?;
+        let here = (0..self.spaces().len()).find(|space| {
+            let asked = self.execute(*space, limit, move |space| space.can_attach_writer(number));
+            asked.unwrap_or(false)
+        });
+        let Some(space) = here else {
+            let why = "no thread emits blocks there: the node is a sink, a program or an \
+                       operand, or has replicas";
+            return Err(TapError::Closed(why.to_owned()));
+        };
+        let (outside, inside) = written::pair().map_err(TapError::Machine)?;
+        let writer = Box::new(WrittenBlocks::new(inside, form, class));
+        let attached = self.execute(space, limit, move |space| space.attach_writer(number, writer));
+        match attached.map_err(TapError::NotTaken)? {
+            Ok(()) => Ok(outside),
+            Err(refusal) => Err(TapError::Closed(refusal.to_string())),
+        }
+    }
+
+    /// Returns the form in which bytes that are written to the output of a node leave it.
+    fn written_form(&self, number: usize, capture: bool) -> Result<WrittenForm, TapError> {
+        let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
+            return Err(TapError::Which("there is no such node".to_owned()));
+        };
+        let leaving = explain::node_facts(&plan.graph, at.0).form.unwrap_or(Form::Bytes);
+        WrittenForm::of(leaving, capture).map_err(TapError::Closed)
+    }
+
+    /// Returns the class of blocks that are written to the output of a node.
+    fn written_class(&self, number: usize, label: &str) -> Result<Class, TapError> {
+        if label.is_empty() {
+            return Ok(Class::YES);
+        }
+        let ranges = self.class_ranges_leaving(number, label)?;
+        match ranges.as_slice() {
+            [(low, high)] if low == high => Ok(Class(*low)),
+            _ => Err(TapError::Closed(format!(
+                "`{label}` is more than one class: write to the directory of one class"
+            ))),
+        }
+    }
+}

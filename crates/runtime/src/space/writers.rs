@@ -1,0 +1,157 @@
+//! Writers outside the path, whose blocks leave a node as if the node had emitted them.
+//!
+//! A writer is a source that is no node of the graph. It belongs to the node at whose output it
+//! writes, moves with this node, and ends with it; the node counts the blocks as made. A node
+//! without writers costs nothing, a space without writers one load per pass.
+
+use super::arc::NodeId;
+use super::node::Node;
+use super::pass::{PassResult, earlier_time};
+use super::{Clock, INTAKE_GENERAL, Space};
+use crate::failure::PathFailure;
+use endpoint::{Intake, Source, SourceStatus};
+use std::os::fd::BorrowedFd;
+
+/// Reason why a space takes no writer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum WriterRefusal {
+    /// The node is not in the space.
+    #[error("it was changed at this moment: try again")]
+    Elsewhere,
+    /// A record of the run could not be replayed.
+    #[error("the path is recorded, and a record contains no writers")]
+    Recorded,
+}
+
+impl Space {
+    /// Returns true if a writer can be attached to the node with this planned index.
+    pub fn can_attach_writer(&self, number: usize) -> bool {
+        self.node_to_write(number).is_some()
+    }
+
+    /// Attaches a writer to the output of the node with this planned index.
+    pub fn attach_writer(
+        &mut self,
+        number: usize,
+        writer: Box<dyn Source>,
+    ) -> Result<(), WriterRefusal> {
+        if self.ports.events.is_journal() {
+            return Err(WriterRefusal::Recorded);
+        }
+        let at = self.node_to_write(number).ok_or(WriterRefusal::Elsewhere)?;
+        let port = self.graph.nodes[at].writers.get_or_insert_default();
+        port.writers.push(writer);
+        self.has_writers = true;
+        Ok(())
+    }
+
+    fn node_to_write(&self, number: usize) -> Option<NodeId> {
+        let inside = &self.graph.shape.section_of;
+        let mut nodes = self.graph.nodes.iter().enumerate();
+        let found = nodes.find(|(at, node)| {
+            let operand = inside.get(*at).copied().flatten().is_some();
+            node.planned == number && node.can_be_written() && !operand
+        });
+        found.map(|(at, _)| at)
+    }
+
+    /// Finds out whether a node of the space has writers.
+    pub(super) fn find_writers(&mut self) {
+        let open = |node: &Node| node.writers.as_ref().is_some_and(|port| !port.writers.is_empty());
+        self.has_writers = self.graph.nodes.iter().any(open);
+    }
+
+    /// Returns the descriptors that become readable when a writer has written.
+    pub(super) fn writer_descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let ports = self.graph.nodes.iter().filter_map(|node| node.writers.as_ref());
+        ports.flat_map(|port| port.writers.iter().filter_map(|writer| writer.descriptor()))
+    }
+
+    /// Walks a batch of each writer. If all inputs have ended, or the path is stopped, the writers
+    /// get a last batch each time until what has been accepted is walked.
+    #[cold]
+    pub(super) fn pull_writers(&mut self, pass: &mut PassResult) {
+        let over = self.ports.control.is_stopped() || !pass.open;
+        for at in 0..self.graph.nodes.len() {
+            if over {
+                self.stop_writers(at);
+            }
+            self.pull_writers_of(at, pass);
+        }
+        self.find_writers();
+    }
+
+    /// Ends the writers of a node that will be removed, with all that they have written.
+    pub(super) fn end_writers(&mut self, at: NodeId) {
+        self.stop_writers(at);
+        loop {
+            let mut pass = PassResult::default();
+            self.pull_writers_of(at, &mut pass);
+            // Without memory, which only blocks that filters hold can use up, nothing moves.
+            if !pass.open || !pass.moved {
+                return;
+            }
+        }
+    }
+
+    fn stop_writers(&mut self, at: NodeId) {
+        let port = self.graph.nodes[at].writers.as_mut();
+        for writer in port.into_iter().flat_map(|port| &mut port.writers) {
+            writer.stop();
+        }
+    }
+
+    fn pull_writers_of(&mut self, at: NodeId, pass: &mut PassResult) {
+        let mut writer = 0;
+        while self.graph.pass.failure.is_none() {
+            let Some(ended) = self.pull_writer(at, writer, pass) else { return };
+            match (ended, &mut self.graph.nodes[at].writers) {
+                (true, Some(port)) => port.remove(writer),
+                _ => writer += 1,
+            }
+        }
+    }
+
+    /// Takes a batch from a writer and walks it. Returns true if the writer has ended, and `None`
+    /// if there is no such writer.
+    fn pull_writer(&mut self, at: NodeId, writer: usize, pass: &mut PassResult) -> Option<bool> {
+        let now = self.now();
+        let source = self.graph.nodes[at].writers.as_mut()?.writers.get_mut(writer)?;
+        let mut room = self.inputs.spare.take().unwrap_or_default();
+        room.columns.clear();
+        let pool = &self.graph.intakes[INTAKE_GENERAL];
+        let given = {
+            let mut intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now);
+            source.produce(&mut intake)
+        };
+        let mut ended = false;
+        match given {
+            Ok(SourceStatus::Blocks) => pass.open = true,
+            Ok(SourceStatus::Wait { until, readable }) => {
+                pass.open = true;
+                pass.until = earlier_time(pass.until, until);
+                pass.readable |= readable;
+            }
+            Ok(SourceStatus::End) => ended = true,
+            Err(failure) => {
+                ended = true;
+                let name = self.graph.nodes[at].name.clone();
+                self.graph.pass.failure = Some(PathFailure::from_endpoint(name, failure));
+            }
+        }
+        if room.columns.is_empty() {
+            self.inputs.spare = Some(room);
+            return Some(ended);
+        }
+        pass.moved = true;
+        self.ports.control.note_blocks_arrived();
+        let now = match self.graph.clock {
+            Clock::Live => now,
+            Clock::Blocks(_) => self.graph.clock.advance(&room.columns, now),
+        };
+        let room = self.walk_pulled((at, INTAKE_GENERAL, None), room, now, true);
+        self.note_claims();
+        self.inputs.spare = Some(room);
+        Some(ended)
+    }
+}
